@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * The period: when a FlowStats record is due, and what it says. One implementation, in C that the BPF verifier accepts,
+ * compiled into the BPF programs, the daemon's reader and the simulator.
+ *
+ * A period ends at the first ACK of a packet sent after the period began (the packet-timed round of tcp_bbr.c) and at
+ * least min_period_ns after its start. With packet_timed = 0 it ends at the first ACK min_period_ns after its start (the
+ * fixed period of DeepCC's published code). An ACK that ends a period without any RTT sample yields a record flagged
+ * NO_SAMPLE. With data outstanding and no ACK for REINET_SILENCE_NS a NO_SAMPLE record is emitted as well, and again
+ * every REINET_SILENCE_NS while the silence lasts; such a record does not end the period.
+ */
+#ifndef REINET_PERIOD_H
+#define REINET_PERIOD_H
+
+#include "flow_stats.h"
+
+#define REINET_MIN_PERIOD_NS 10000000ULL /* 10 ms: below it a period holds too few samples for a mean */
+#define REINET_SILENCE_NS 250000000ULL   /* 250 ms: cellular outages last seconds, ordinary gaps tens of ms */
+#define REINET_NS_PER_S 1000000000ULL
+
+struct reinet_period_config {
+  reinet_u64 min_period_ns;
+  reinet_u32 packet_timed; /* 1 = rounds, 0 = fixed period */
+  reinet_u32 unused;
+};
+
+struct reinet_period {
+  reinet_u64 start_ns;     /* 0 = no ACK seen yet */
+  reinet_u64 last_sign_ns; /* last ACK, or last NO_SAMPLE record of a silence */
+  reinet_u64 delivered_bytes, lost_bytes, retrans_bytes; /* lifetime counts at the start */
+  reinet_u64 rtt_sum_us;
+  reinet_u32 rtt_samples;
+  reinet_u32 app_limited; /* seen at any ACK of the period */
+  struct reinet_ack last; /* the latest ACK, for records that no ACK triggers */
+};
+
+static inline void reinet_period_begin(struct reinet_period *p, const struct reinet_ack *a) {
+  p->start_ns = a->time_ns;
+  p->delivered_bytes = a->delivered_bytes;
+  p->lost_bytes = a->lost_bytes;
+  p->retrans_bytes = a->retrans_bytes;
+  p->rtt_sum_us = 0;
+  p->rtt_samples = 0;
+  p->app_limited = 0;
+}
+
+/* Counters never run backwards in a record, even where SACK reneging makes the kernel's do so. */
+static inline reinet_u64 reinet_growth(reinet_u64 now, reinet_u64 before) { return now > before ? now - before : 0; }
+
+/* Fills all of out but cookie, target_us, cap_pkts and slot, which are the caller's. */
+static inline void reinet_period_fill(const struct reinet_period *p, const struct reinet_ack *a, reinet_u64 now_ns,
+                                      struct reinet_flow_stats *out) {
+  reinet_u64 period_ns = reinet_growth(now_ns, p->start_ns);
+  out->time_ns = now_ns;
+  out->period_ns = period_ns;
+  out->delivered_bytes = reinet_growth(a->delivered_bytes, p->delivered_bytes);
+  out->lost_bytes = reinet_growth(a->lost_bytes, p->lost_bytes);
+  out->retrans_bytes = reinet_growth(a->retrans_bytes, p->retrans_bytes);
+  /* 2^64 / 10^9 = 18 GB in one period: no overflow at any real rate */
+  out->delivery_rate_bytes_per_s = period_ns ? out->delivered_bytes * REINET_NS_PER_S / period_ns : 0;
+  out->pacing_rate_bytes_per_s = a->pacing_rate_bytes_per_s;
+  out->rtt_samples = p->rtt_samples;
+  out->rtt_mean_us = p->rtt_samples ? (reinet_u32)(p->rtt_sum_us / p->rtt_samples) : 0;
+  out->srtt_us = a->srtt_us;
+  out->min_rtt_us = a->min_rtt_us;
+  out->cwnd_pkts = a->cwnd_pkts;
+  out->ssthresh_pkts = a->ssthresh_pkts;
+  out->inflight_pkts = a->inflight_pkts;
+  out->mss_bytes = a->mss_bytes;
+  out->flags = (a->flags & ~(reinet_u32)REINET_FLAG_APP_LIMITED) | (p->app_limited ? REINET_FLAG_APP_LIMITED : 0);
+}
+
+/* Takes one ACK. Returns 1 and fills out when the ACK ends a period. */
+static inline int reinet_period_on_ack(struct reinet_period *p, const struct reinet_period_config *config,
+                                       const struct reinet_ack *a, struct reinet_flow_stats *out) {
+  if (!p->start_ns)
+    reinet_period_begin(p, a);
+  p->last_sign_ns = a->time_ns;
+  p->last = *a;
+  if (a->rtt_us >= 0) {
+    p->rtt_sum_us += (reinet_u32)a->rtt_us;
+    p->rtt_samples++;
+  }
+  if (a->flags & REINET_FLAG_APP_LIMITED)
+    p->app_limited = 1;
+  if (reinet_growth(a->time_ns, p->start_ns) < config->min_period_ns || a->time_ns == p->start_ns)
+    return 0;
+  if (config->packet_timed && a->newest_acked_sent_ns < p->start_ns)
+    return 0;
+  reinet_period_fill(p, a, a->time_ns, out);
+  if (!p->rtt_samples)
+    out->flags |= REINET_FLAG_NO_SAMPLE;
+  reinet_period_begin(p, a);
+  return 1;
+}
+
+/* Takes the start of a transmission after an idle time: neither the silence nor the rate counts the idle time. */
+static inline void reinet_period_on_restart(struct reinet_period *p, reinet_u64 now_ns) {
+  p->last_sign_ns = now_ns;
+  if (p->start_ns)
+    p->start_ns = now_ns;
+}
+
+/* Takes the time. Returns 1 and fills out when a silence is to be reported; outstanding = data awaits an ACK. */
+static inline int reinet_period_on_tick(struct reinet_period *p, reinet_u64 now_ns, int outstanding,
+                                        struct reinet_flow_stats *out) {
+  if (!outstanding || !p->start_ns || reinet_growth(now_ns, p->last_sign_ns) < REINET_SILENCE_NS)
+    return 0;
+  p->last_sign_ns = now_ns;
+  reinet_period_fill(p, &p->last, now_ns, out);
+  out->flags |= REINET_FLAG_NO_SAMPLE;
+  return 1;
+}
+
+#endif

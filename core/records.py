@@ -1,0 +1,29 @@
+"""NumPy's view of the records in ``flow_stats.h``, made from the field tables that the C++ core exports."""
+
+from enum import IntFlag
+
+import numpy as np
+
+from reinet.core import _core
+
+
+def _dtype(fields: list[tuple[str, str, int]], size_bytes: int) -> np.dtype[np.void]:
+    names, formats, offsets = zip(*fields, strict=True)
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size_bytes})
+
+
+FLOW_STATS_DTYPE = _dtype(_core.FLOW_STATS_FIELDS, _core.FLOW_STATS_SIZE)
+"""One FlowStats record per flow and period; units are in the field names, meanings in ``flow_stats.h``."""
+
+ACK_DTYPE = _dtype(_core.ACK_FIELDS, _core.ACK_SIZE)
+"""One ACK as the period rule sees it."""
+
+
+class Flag(IntFlag):
+    """Bits of ``FlowStats.flags``."""
+
+    APP_LIMITED = _core.FLAG_APP_LIMITED
+    IN_RECOVERY = _core.FLAG_IN_RECOVERY
+    SLOW_START = _core.FLAG_SLOW_START
+    NO_SAMPLE = _core.FLAG_NO_SAMPLE
+    CLOSED = _core.FLAG_CLOSED
