@@ -1,0 +1,57 @@
+"""The ``reinet`` command: mounts one thin file per subcommand and turns the project's errors into exit codes."""
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from reinet.cli import ctl, demo, doctor, evaluate, export, serve, traces, train
+from reinet.cli.output import console
+from reinet.core.errors import ConfigError, ReinetError, TraceError
+
+app = typer.Typer(
+    name="reinet",
+    help="Learns how far TCP's congestion window may grow on cellular links, and caps it on a stock Linux kernel.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"reinet {version('reinet')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Learns how far TCP's congestion window may grow on cellular links, and caps it on a stock Linux kernel."""
+
+
+app.command("doctor")(doctor.doctor)
+app.command("demo")(demo.demo)
+app.add_typer(traces.app, name="traces")
+app.command("train")(train.train)
+app.command("export")(export.export)
+app.command("evaluate")(evaluate.evaluate)
+app.command("serve")(serve.serve)
+app.add_typer(ctl.app, name="ctl")
+
+
+def main() -> None:
+    """Runs the command; exits 0 (ok), 1 (failed) or 2 (wrong usage or input)."""
+    try:
+        app()
+    except ReinetError as error:
+        console.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(2 if isinstance(error, ConfigError | TraceError) else 1)
+    except KeyboardInterrupt:
+        console.print("interrupted")
+        sys.exit(130)
