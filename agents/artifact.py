@@ -1,0 +1,256 @@
+"""A deployable model: a folder of ``policy.onnx``, ``weights.safetensors``, ``manifest.json`` and ``README.md``.
+
+The manifest pins the digest of every other file; a policy file may pin the manifest's. Each file is read once, and the
+bytes that were checked are the bytes that are used.
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from reinet.core import Normaliser
+from reinet.core.errors import ModelError
+from reinet.core.features import FEATURE_SETS, HEADS, schema_hash
+
+MANIFEST_FILE = "manifest.json"
+ONNX_FILE = "policy.onnx"
+WEIGHTS_FILE = "weights.safetensors"
+CARD_FILE = "README.md"
+PINNED_FILES = (ONNX_FILE, WEIGHTS_FILE, CARD_FILE)
+
+FORMAT_VERSION = 1
+MAX_FILE_BYTES = 32 * 1024 * 1024
+"""The paper's network, 100-1000-1000-1 in float32, is 4.4 MB; nothing here needs more than a few times that."""
+ALLOWED_OPS = frozenset({"Gemm", "Relu", "Tanh"})
+"""All that a folded actor consists of. A short list refuses custom operators, control flow and functions alike."""
+INPUT_NAME = "states"
+OUTPUT_NAME = "actions"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Schema(_Strict):
+    """What the network's input and output mean."""
+
+    feature_set: str
+    head: str
+    hash: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class TraceUse(_Strict):
+    """One trace that shaped the model, named by content."""
+
+    name: str
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    role: Literal["train", "select"]
+    """train: learned from; select: chose among checkpoints. Neither may serve to judge the model."""
+
+
+class Training(_Strict):
+    """Where the model comes from."""
+
+    seed: int
+    env_steps: int = Field(ge=0)
+    updates: int = Field(ge=0)
+    config: dict[str, Any]
+    traces: list[TraceUse]
+
+
+class Manifest(_Strict):
+    """``manifest.json``."""
+
+    format: Literal[1]
+    name: str = Field(min_length=1, max_length=100)
+    schema_: Schema = Field(alias="schema")
+    normaliser: dict[str, Any]
+    target_range_ms: tuple[float, float]
+    congestion_controls: list[str] = Field(min_length=1)
+    training: Training
+    versions: dict[str, str]
+    metrics: dict[str, float]
+    files: dict[str, str]
+
+    def to_bytes(self) -> bytes:
+        """JSON, keys in a fixed order, one value a line, ends in a newline."""
+        return (json.dumps(self.model_dump(by_alias=True), indent=1, sort_keys=True) + "\n").encode()
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A model folder whose content was checked."""
+
+    folder: Path
+    manifest: Manifest
+    manifest_sha256: str
+    normaliser: Normaliser
+    onnx_bytes: bytes
+    weights_bytes: bytes
+
+
+def load_artifact(folder: Path | str, manifest_sha256: str | None = None) -> Artifact:
+    """Reads and checks a model folder; with a digest also that its manifest is the one that was pinned.
+
+    Raises ModelError that names the file, what is wrong with it and the cure.
+    """
+    folder = Path(folder)
+    manifest_bytes = _read(folder / MANIFEST_FILE)
+    digest = hashlib.sha256(manifest_bytes).hexdigest()
+    if manifest_sha256 is not None and digest != manifest_sha256:
+        raise ModelError(
+            f"{folder / MANIFEST_FILE}: sha256 is {digest} but {manifest_sha256} is pinned; "
+            "restore the pinned model or pin this one after a look at it"
+        )
+    manifest = parse_manifest(manifest_bytes, folder / MANIFEST_FILE)
+    normaliser = _check_schema(manifest, folder / MANIFEST_FILE)
+    content = {name: _read(folder / name) for name in PINNED_FILES}
+    for name, data in content.items():
+        actual = hashlib.sha256(data).hexdigest()
+        if actual != manifest.files[name]:
+            raise ModelError(
+                f"{folder / name}: sha256 is {actual} but {MANIFEST_FILE} says {manifest.files[name]}; "
+                "the file changed after export: export the model again"
+            )
+    state_size = FEATURE_SETS[manifest.schema_.feature_set].size
+    check_onnx(content[ONNX_FILE], state_size, folder / ONNX_FILE)
+    return Artifact(folder, manifest, digest, normaliser, content[ONNX_FILE], content[WEIGHTS_FILE])
+
+
+def parse_manifest(data: bytes, path: Path) -> Manifest:
+    """The manifest in ``data``; ``path`` is only for messages. Raises ModelError."""
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "document"
+        raise ModelError(f"{path}: {where}: {first['msg']}; export the model again with this version") from None
+    if set(manifest.files) != set(PINNED_FILES):
+        raise ModelError(f"{path}: files: must list exactly {', '.join(PINNED_FILES)}; export the model again")
+    low_ms, high_ms = manifest.target_range_ms
+    if not 0 < low_ms <= high_ms:
+        raise ModelError(f"{path}: target_range_ms: [{low_ms}, {high_ms}] is not a range of delays above 0 ms")
+    return manifest
+
+
+def _check_schema(manifest: Manifest, path: Path) -> Normaliser:
+    schema = manifest.schema_
+    if schema.feature_set not in FEATURE_SETS:
+        raise ModelError(
+            f"{path}: feature set {schema.feature_set!r} is unknown here (known: {', '.join(FEATURE_SETS)}); "
+            "use the version of reinet that made the model, or train one with this version"
+        )
+    if schema.head not in HEADS:
+        raise ModelError(f"{path}: head {schema.head!r} is unknown here (known: {', '.join(HEADS)})")
+    expected = schema_hash(schema.feature_set, schema.head)
+    if schema.hash != expected:
+        raise ModelError(
+            f"{path}: schema hash {schema.hash[:12]}... does not match this version's {expected[:12]}... for "
+            f"{schema.feature_set} / {schema.head}: states would mean something else to the model; "
+            "use the version of reinet that made it, or train one with this version"
+        )
+    try:
+        return Normaliser.from_dict(manifest.normaliser)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path}: normaliser: {error}; export the model again") from None
+
+
+def check_onnx(data: bytes, state_size: int, path: Path) -> None:
+    """Refuses an ONNX file that is anything but a plain MLP float32 (batch, state_size) -> (batch, 1)."""
+    import onnx  # here, for its import takes a while and only loading a model needs it
+
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's DecodeError has moved between versions
+        raise ModelError(f"{path}: not an ONNX model ({error}); export the model again") from None
+    domains = {opset.domain for opset in model.opset_import} | {node.domain for node in model.graph.node}
+    if foreign := sorted(domains - {"", "ai.onnx"}):
+        raise ModelError(f"{path}: uses the operator set {foreign[0]!r}; only ONNX's own operators are loaded")
+    if model.functions:
+        raise ModelError(f"{path}: defines functions of its own; only plain graphs are loaded")
+    if unknown := sorted({node.op_type for node in model.graph.node} - ALLOWED_OPS):
+        raise ModelError(f"{path}: uses operator {unknown[0]}; an actor needs only {', '.join(sorted(ALLOWED_OPS))}")
+    if model.graph.sparse_initializer:
+        raise ModelError(f"{path}: has sparse tensors; only dense ones are loaded")
+    for tensor in model.graph.initializer:
+        if tensor.external_data or tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise ModelError(f"{path}: tensor {tensor.name!r} lies outside the file; only self-contained ones are loaded")
+    _check_port(model.graph.input, INPUT_NAME, state_size, path)
+    _check_port(model.graph.output, OUTPUT_NAME, 1, path)
+
+
+def _check_port(ports: Any, name: str, width: int, path: Path) -> None:
+    import onnx
+
+    found = [f"{port.name}{_shape(port)}" for port in ports]
+    if (
+        len(ports) != 1
+        or ports[0].name != name
+        or ports[0].type.tensor_type.elem_type != onnx.TensorProto.FLOAT
+        or len(_shape(ports[0])) != 2
+        or _shape(ports[0])[1] != width
+        or isinstance(_shape(ports[0])[0], int)
+    ):
+        raise ModelError(f"{path}: has {', '.join(found) or 'nothing'} where float32 {name}[batch, {width}] is expected")
+
+
+def _shape(port: Any) -> list[int | str]:
+    return [d.dim_value if d.HasField("dim_value") else d.dim_param for d in port.type.tensor_type.shape.dim]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ModelError(f"{path}: {error.strerror}; a model folder holds {', '.join((MANIFEST_FILE, *PINNED_FILES))}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ModelError(f"{path}: larger than {MAX_FILE_BYTES} bytes; no model of this project is")
+    return data
+
+
+def write_artifact(folder: Path, files: dict[str, bytes], manifest: Manifest) -> str:
+    """Writes a model folder in one step, replacing an older *model* there; returns the manifest's sha256.
+
+    ``manifest.files`` is filled in here. Refuses to replace a folder that is not a model (ModelError).
+    """
+    if set(files) != set(PINNED_FILES):
+        raise ValueError(f"a model folder holds {PINNED_FILES}, not {sorted(files)}")
+    if folder.exists() and not (folder / MANIFEST_FILE).is_file() and any(folder.iterdir()):
+        raise ModelError(f"{folder}: exists and is not a model folder; choose another place or empty it")
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    manifest_bytes = manifest.model_copy(update={"files": digests}).to_bytes()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        staged.chmod(0o755)
+        for name, data in {**files, MANIFEST_FILE: manifest_bytes}.items():
+            (staged / name).write_bytes(data)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(staged, folder)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    return hashlib.sha256(manifest_bytes).hexdigest()
+
+
+def used_traces(manifest: Manifest, sha256s: dict[str, str]) -> list[tuple[str, TraceUse]]:
+    """Which of the given traces (name -> sha256) shaped the model: (name, use) pairs. None of them can judge it."""
+    uses = {use.sha256: use for use in manifest.training.traces}
+    return [(name, uses[sha256]) for name, sha256 in sha256s.items() if sha256 in uses]
+
+
+def finite_metrics(metrics: dict[str, float]) -> dict[str, float]:
+    """Rounded for the manifest; a metric that is no number is a fault of the training, not to be shipped."""
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise ModelError(f"metric {name} is {value}: the training went wrong; do not ship this model")
+    return {name: round(value, 6) for name, value in metrics.items()}
