@@ -1,0 +1,126 @@
+"""``reinet doctor``: every prerequisite, its state and its cure; and what a killed daemon may have left behind."""
+
+import os
+import platform
+import shutil
+import stat
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from reinet.cli.output import JsonOption, console, print_table, write_json
+from reinet.kshim.probe import Feature, features, leftovers
+
+RUN_ON = {("debian", "12"): "run"}
+"""Systems on which the whole set-up has been run."""
+WRITTEN_FOR = {("ubuntu", "22.04"), ("ubuntu", "24.04")}
+"""Systems that the set-up was written for and nobody has run it on yet."""
+PYTHON_RUN = (3, 11)
+
+SETUP = "run docker/setup.sh (or make demo)"
+PACKAGES = "run docker/packages.sh as root or with sudo"
+
+
+def _system() -> Feature:
+    release = platform.freedesktop_os_release()
+    name = f"{release.get('NAME', 'unknown')} {release.get('VERSION_ID', '')}".strip()
+    key = (release.get("ID", ""), release.get("VERSION_ID", ""))
+    if key in RUN_ON:
+        return Feature(True, f"{name}: set-up has been run on it", "")
+    if key in WRITTEN_FOR:
+        return Feature(True, f"{name}: set-up is written for it, not run", "")
+    return Feature(False, f"{name}: set-up does not know it", "use Debian 12, or install the list in docker/packages.sh")
+
+
+def _python() -> Feature:
+    here = sys.version_info[:2]
+    text = f"Python {platform.python_version()}"
+    if not (3, 10) <= here <= (3, 13):
+        return Feature(False, f"{text} is outside 3.10-3.13", "set PYTHON=python3.11 and run docker/setup.sh")
+    return Feature(True, text if here == PYTHON_RUN else f"{text}: resolved, not run", "")
+
+
+def _package(name: str, purpose: str, extra: str) -> Feature:
+    try:
+        return Feature(True, f"{name} {version(name)}, for {purpose}", "")
+    except PackageNotFoundError:
+        return Feature(False, f"{name} is not installed, needed for {purpose}", f"pip install 'reinet[{extra}]'")
+
+
+def _program(name: str, purpose: str, *, setuid: bool = False) -> Feature:
+    # Debian keeps administrators' programs out of other users' PATH.
+    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    if path is None:
+        return Feature(False, f"{name} not found, needed for {purpose}", PACKAGES)
+    if setuid and not Path(path).stat().st_mode & stat.S_ISUID:
+        return Feature(False, f"{path} is not setuid root, and Mahimahi refuses to start without", PACKAGES)
+    return Feature(True, path, "")
+
+
+def _tun() -> Feature:
+    if Path("/dev/net/tun").exists():
+        return Feature(True, "/dev/net/tun", "")
+    return Feature(False, "/dev/net/tun is missing", "modprobe tun; in a container pass --device /dev/net/tun")
+
+
+def _helpers() -> Feature:
+    folder = Path(str(files("reinet.envs"))) / "bin"
+    missing = [name for name in ("reinet-sender", "reinet-receiver", "reinet-iptables") if not (folder / name).exists()]
+    if missing:
+        return Feature(False, f"{', '.join(missing)} not built", "install a C compiler and run docker/setup.sh again")
+    return Feature(True, "sender, receiver and iptables wrapper are built", "")
+
+
+def prerequisites() -> dict[str, Feature]:
+    """Everything that some part of reinet needs, by name."""
+    serving, training = "the daemon", "training"
+    found = {
+        "system": _system(),
+        "python": _python(),
+        "onnxruntime": _package("onnxruntime", serving, "serve"),
+        "grpcio": _package("grpcio", serving, "serve"),
+        "tensorboard": _package("tensorboard", "TensorBoard logs", "serve"),
+        "torch": _package("torch", training, "train"),
+        "ray": _package("ray", training, "train"),
+        "matplotlib": _package("matplotlib", "pictures", "train"),
+    }
+    found |= {f"kernel.{name}" if not name.startswith("kernel") else name: f for name, f in features().items()}
+    found |= {
+        "mahimahi.mm-link": _program("mm-link", "real-kernel environments", setuid=True),
+        "mahimahi.mm-delay": _program("mm-delay", "real-kernel environments", setuid=True),
+        "mahimahi.iptables": _program("xtables-legacy-multi", "Mahimahi's address translation"),
+        "mahimahi.unshare": _program("unshare", "a network namespace of its own for each link"),
+        "mahimahi.tun": _tun(),
+        "mahimahi.helpers": _helpers(),
+    }
+    left = leftovers()
+    found["leftovers"] = (
+        Feature(False, f"left by an earlier run, inert: {'; '.join(left)}", "reinet ctl detach")
+        if left
+        else Feature(True, "nothing of reinet is left on this host", "")
+    )
+    return found
+
+
+def doctor(json_destination: JsonOption = None) -> None:
+    """Name every prerequisite, its state and its cure.
+
+    Exits 1 when something is missing. Examples:
+
+        reinet doctor
+
+        reinet doctor --json - | jq '.features | map_values(.ok)'
+    """
+    found = prerequisites()
+    rows: list[dict[str, Any]] = [{"feature": n, "ok": f.ok, "why": f.why, "cure": f.cure} for n, f in found.items()]
+    write_json(json_destination, {"features": {row["feature"]: row for row in rows}})
+    if json_destination != "-":
+        print_table(rows, ["feature", "ok", "why", "cure"])
+        missing = [row["feature"] for row in rows if not row["ok"]]
+        console.print("All there." if not missing else f"Missing: {', '.join(missing)}.")
+    if not all(feature.ok for feature in found.values()):
+        raise typer.Exit(1)
