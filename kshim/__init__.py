@@ -1,1 +1,1 @@
-"""See the folder's files."""
+"""The kernel shim: FlowStats from, and leased caps to, chosen TCP flows of a stock Linux kernel."""

@@ -1,0 +1,121 @@
+"""A shim in memory: the kernel's rules about slots, cookies and leases without a kernel, for tests."""
+
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from reinet.core.records import FLOW_STATS_DTYPE, Flag
+from reinet.kshim.shim import NO_CAP_PKTS, FlowStatsArray
+
+
+@dataclass
+class _Slot:
+    """What ``slot.h`` holds of a flow, without the period."""
+
+    cookie: int = 0  # owner, 0 = free
+    cap_cookie: int = 0
+    cap_pkts: int = NO_CAP_PKTS
+    expires_ns: int = 0
+    target_us: int = 0
+
+
+class FakeShim:
+    """A ``Shim`` whose flows, records and clock are the test's.
+
+    ``now_ns`` is the clock, set or advanced by hand; pass ``lambda: shim.now_ns`` where a clock is wanted.
+    """
+
+    def __init__(self, now_ns: int = 1_000_000_000) -> None:
+        self.now_ns = now_ns
+        self.closed = False
+        self._slots: list[_Slot] = []
+        self._slot_of: dict[int, int] = {}
+        self._records: list[FlowStatsArray] = []
+
+    def advance_ms(self, ms: float) -> None:
+        """Let time pass."""
+        self.now_ns += round(ms * 1_000_000)
+
+    def open_flow(self, cookie: int) -> int:
+        """Start a flow; return its slot, the lowest that is free."""
+        if cookie in self._slot_of:
+            raise ValueError(f"flow {cookie} is open already")
+        slot = next((index for index, entry in enumerate(self._slots) if not entry.cookie), len(self._slots))
+        if slot == len(self._slots):
+            self._slots.append(_Slot())
+        self._slots[slot].cookie = cookie
+        self._slot_of[cookie] = slot
+        return slot
+
+    def feed(self, cookie: int, **fields: int) -> None:
+        """Queue a record of an open flow: FlowStats fields by name, the others as the kernel would fill them, or 0."""
+        slot = self._slot_of[cookie]
+        values = {
+            "cookie": cookie,
+            "time_ns": self.now_ns,
+            "slot": slot,
+            "cap_pkts": self.cap_pkts(cookie),
+            "target_us": self.target_us(cookie),
+        }
+        record = np.zeros(1, FLOW_STATS_DTYPE)
+        for name, value in {**values, **fields}.items():
+            record[name] = value
+        self._records.append(record)
+
+    def close_flow(self, cookie: int) -> None:
+        """End a flow: queue its CLOSED record and free its slot."""
+        self.feed(cookie, flags=int(Flag.CLOSED))
+        self._slots[self._slot_of.pop(cookie)].cookie = 0
+
+    def cap_pkts(self, cookie: int) -> int:
+        """Return the cap in force on an open flow at ``now_ns``, 0 = none."""
+        entry = self._slots[self._slot_of[cookie]]
+        return entry.cap_pkts if entry.cap_cookie == cookie and self.now_ns < entry.expires_ns else NO_CAP_PKTS
+
+    def target_us(self, cookie: int) -> int:
+        """Return the target set for an open flow, 0 = none."""
+        entry = self._slots[self._slot_of[cookie]]
+        return entry.target_us if entry.cap_cookie == cookie else 0
+
+    def poll(self, timeout_ms: int) -> FlowStatsArray:
+        """Return the queued records at once; nothing arrives while a fake waits."""
+        records = np.concatenate([np.zeros(0, FLOW_STATS_DTYPE), *self._records])
+        self._records.clear()
+        return records
+
+    def apply(
+        self,
+        cookies: npt.NDArray[np.uint64],
+        slots: npt.NDArray[np.uint32],
+        caps_pkts: npt.NDArray[np.uint32],
+        expires_ns: int,
+        targets_us: npt.NDArray[np.uint32],
+    ) -> None:
+        """Write caps as ``Shim.apply`` does; a slot that was never used is a caller's mistake (IndexError)."""
+        for cookie, slot, cap_pkts, target_us in zip(cookies, slots, caps_pkts, targets_us, strict=True):
+            entry = self._slots[int(slot)]
+            entry.cap_cookie, entry.cap_pkts, entry.target_us = int(cookie), int(cap_pkts), int(target_us)
+            entry.expires_ns = int(expires_ns)
+
+    def release(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None:
+        """Lift caps as ``Shim.release`` does."""
+        for cookie, slot in zip(cookies, slots, strict=True):
+            entry = self._slots[int(slot)]
+            if entry.cap_cookie == int(cookie):
+                entry.cap_pkts = NO_CAP_PKTS
+
+    def close(self) -> None:
+        """Lift every cap."""
+        for entry in self._slots:
+            entry.cap_pkts = NO_CAP_PKTS
+        self.closed = True
+
+    def __enter__(self) -> "FakeShim":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,105 @@
+"""What this host offers the shim, and what a shim left on it. Looks only; loads and changes nothing."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+BTF = Path("/sys/kernel/btf/vmlinux")
+
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_PERFMON": 38, "CAP_BPF": 39}
+"""What loading struct_ops asks for on 6.18; CAP_BPF and CAP_NET_ADMIN alone fail with EPERM."""
+
+
+class Feature(NamedTuple):
+    """One prerequisite: whether it is there, what was found, and how to mend it where it is not."""
+
+    ok: bool
+    why: str
+    cure: str = ""
+
+
+def features() -> dict[str, Feature]:
+    """Return every prerequisite of ``KernelShim`` by name; all must be ok for it to attach."""
+    return {name: look() for name, look in _FEATURES.items()}
+
+
+def cgroup2_mount() -> Path | None:
+    """Return where the cgroup v2 hierarchy is mounted, or None."""
+    for line in Path("/proc/self/mounts").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        _, where, kind, *_ = line.split(" ")
+        if kind == "cgroup2":
+            return Path(where.encode("latin-1", "surrogateescape").decode("unicode_escape"))
+    return None
+
+
+def _privileges() -> Feature:
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    held = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
+    missing = [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]
+    if missing:
+        return Feature(False, f"this process lacks {', '.join(missing)}", "run as root, or grant these capabilities")
+    return Feature(True, f"has {', '.join(_CAPABILITIES)}")
+
+
+@cache
+def _in_btf(name: str) -> bool:
+    """Tell whether the kernel's type information knows the name."""
+    with BTF.open("rb") as file:
+        data = file.read()  # sysfs allows no mapping on kernels before 6.16
+    return data.find(b"\0" + name.encode("ascii") + b"\0") >= 0
+
+
+def _btf() -> Feature:
+    if not BTF.exists():
+        return Feature(
+            False, f"{BTF} does not exist", "boot a kernel built with CONFIG_DEBUG_INFO_BTF, as distributions' are"
+        )
+    return Feature(True, f"{BTF}, {BTF.stat().st_size} bytes")
+
+
+def _kernel_has(name: str, meaning: str, since: str) -> Callable[[], Feature]:
+    def look() -> Feature:
+        if not BTF.exists():
+            return Feature(False, f"cannot tell without {BTF}", "see btf")
+        if not _in_btf(name):
+            return Feature(False, f"the running kernel lacks {meaning} ({name})", f"boot {since}")
+        return Feature(True, f"the kernel has {meaning}")
+
+    return look
+
+
+def _cgroup2() -> Feature:
+    mount = cgroup2_mount()
+    if mount is None:
+        return Feature(False, "no cgroup v2 hierarchy is mounted", "mount -t cgroup2 none /sys/fs/cgroup/unified")
+    return Feature(True, f"mounted at {mount}")
+
+
+def _native() -> Feature:
+    try:
+        import reinet.kshim._kshim
+    except ImportError as error:
+        return Feature(
+            False,
+            f"the native loader is missing: {error}",
+            "install clang, libbpf-dev (1.0 or newer), libelf-dev and zlib1g-dev, then install reinet again",
+        )
+    return Feature(True, f"built with libbpf {reinet.kshim._kshim.LIBBPF_VERSION}")
+
+
+_FEATURES: dict[str, Callable[[], Feature]] = {
+    "privileges": _privileges,
+    "btf": _btf,
+    "struct_ops": _kernel_has(
+        "bpf_struct_ops_tcp_congestion_ops", "congestion controls in BPF", "Linux 5.6 or newer with CONFIG_BPF_JIT"
+    ),
+    "struct_ops_link": _kernel_has("bpf_struct_ops_link", "BPF links for congestion controls", "Linux 6.4 or newer"),
+    "cubic_kfuncs": _kernel_has(
+        "cubictcp_cong_avoid", "Cubic's functions to delegate to", "a kernel with CONFIG_TCP_CONG_CUBIC=y"
+    ),
+    "ring_buffer": _kernel_has("bpf_ringbuf", "BPF ring buffers", "Linux 5.8 or newer"),
+    "tcp_iterator": _kernel_has("bpf_iter__tcp", "BPF iterators over TCP sockets", "Linux 5.9 or newer"),
+    "cgroup2": _cgroup2,
+    "native": _native,
+}

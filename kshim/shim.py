@@ -1,0 +1,58 @@
+"""The shim: what a control loop needs of the machinery that measures flows and caps their congestion windows."""
+
+from types import TracebackType
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+FlowStatsArray = npt.NDArray[np.void]
+"""Array of ``reinet.core.FLOW_STATS_DTYPE``."""
+
+NO_CAP_PKTS = 0
+"""The cap that caps nothing."""
+
+
+@runtime_checkable
+class Shim(Protocol):
+    """Measures chosen flows and caps their congestion windows; one reader, one writer, one thread.
+
+    A flow is named by its cookie for its life; the slot, also in every record, is where its cap is written. A cap whose
+    cookie is not the slot's present owner has no effect, so a decision that comes after its flow's end hits nobody.
+    """
+
+    def poll(self, timeout_ms: int) -> FlowStatsArray:
+        """Wait until there is at least one record or the time is over; return all there are, oldest first.
+
+        A record flagged ``NO_SAMPLE`` reports a silence or a period without an RTT sample and asks for no decision. A
+        flow that had a record ends with exactly one flagged ``CLOSED``, in which only cookie, slot and time_ns count.
+        """
+        ...
+
+    def apply(
+        self,
+        cookies: npt.NDArray[np.uint64],
+        slots: npt.NDArray[np.uint32],
+        caps_pkts: npt.NDArray[np.uint32],
+        expires_ns: int,
+        targets_us: npt.NDArray[np.uint32],
+    ) -> None:
+        """Cap N flows until expires_ns (CLOCK_MONOTONIC); a cap of 0 lifts one. Unless applied again, caps then lapse.
+
+        targets_us is what the flows' next records say in ``target_us``; it does nothing to the flow and does not lapse.
+        """
+        ...
+
+    def release(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None:
+        """Lift the caps of N flows now."""
+        ...
+
+    def close(self) -> None:
+        """Lift every cap and leave the host as it was found. Further calls do nothing."""
+        ...
+
+    def __enter__(self) -> "Shim": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
