@@ -1,0 +1,1 @@
+LIBBPF_VERSION: str
