@@ -1,5 +1,44 @@
 """What several parts share, in C++: records, periods, states, rewards and the simulated link."""
 
+from reinet.core.errors import ConfigError, LinkError, ModelError, ReinetError, ShimError, TraceError
+from reinet.core.features import (
+    DEFAULT_FEATURE_SET,
+    FEATURE_SETS,
+    HEADS,
+    INPUTS,
+    Feature,
+    FeatureSet,
+    schema_hash,
+)
+from reinet.core.normaliser import Normaliser
+from reinet.core.period import SILENCE_NS, PeriodConfig, PeriodTracker
 from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE, Flag
+from reinet.core.state import MAX_CAP_PKTS, MIN_CAP_PKTS, Batch, StateBank, caps_from_actions
 
-__all__ = ["ACK_DTYPE", "FLOW_STATS_DTYPE", "Flag"]
+__all__ = [
+    "ACK_DTYPE",
+    "DEFAULT_FEATURE_SET",
+    "FEATURE_SETS",
+    "FLOW_STATS_DTYPE",
+    "HEADS",
+    "INPUTS",
+    "MAX_CAP_PKTS",
+    "MIN_CAP_PKTS",
+    "SILENCE_NS",
+    "Batch",
+    "ConfigError",
+    "Feature",
+    "FeatureSet",
+    "Flag",
+    "LinkError",
+    "ModelError",
+    "Normaliser",
+    "PeriodConfig",
+    "PeriodTracker",
+    "ReinetError",
+    "ShimError",
+    "StateBank",
+    "TraceError",
+    "caps_from_actions",
+    "schema_hash",
+]

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What Python sees of the C++ core.
-#include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
 
-#include "flow_stats.h"
-#include "period.h"
+#include "bindings.hpp"
 
 namespace nb = nanobind;
 
@@ -36,4 +34,5 @@ NB_MODULE(_core, m) {
 #define DECLARE_FLAG(name, value) m.attr("FLAG_" #name) = static_cast<unsigned>(REINET_FLAG_##name);
   REINET_FLAGS(DECLARE_FLAG)
 #undef DECLARE_FLAG
+  reinet::bind_state(m);
 }

@@ -3,6 +3,7 @@
 from enum import IntFlag
 
 import numpy as np
+import numpy.typing as npt
 
 from reinet.core import _core
 
@@ -27,3 +28,16 @@ class Flag(IntFlag):
     SLOW_START = _core.FLAG_SLOW_START
     NO_SAMPLE = _core.FLAG_NO_SAMPLE
     CLOSED = _core.FLAG_CLOSED
+
+
+def empty_stats(count: int) -> npt.NDArray[np.void]:
+    """``count`` FlowStats records, all zero."""
+    return np.zeros(count, FLOW_STATS_DTYPE)
+
+
+def as_bytes(records: npt.NDArray[np.void], dtype: np.dtype[np.void] | None = None) -> npt.NDArray[np.uint8]:
+    """Records as rows of bytes, the form in which they enter the C++ core. TypeError for another dtype."""
+    if records.dtype != (dtype or records.dtype) or records.dtype not in (FLOW_STATS_DTYPE, ACK_DTYPE):
+        raise TypeError(f"records of dtype {dtype or 'FLOW_STATS_DTYPE or ACK_DTYPE'} expected, not {records.dtype}")
+    rows = np.ascontiguousarray(np.atleast_1d(records))
+    return rows.view(np.uint8).reshape(len(rows), rows.dtype.itemsize)

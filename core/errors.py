@@ -1,0 +1,35 @@
+"""Every error that a user can cause or mend.
+
+The command line prints these without a traceback. ::
+
+    ReinetError
+    ├── TraceError    a trace file that cannot be read as one
+    ├── ConfigError   a configuration, option or argument that makes no sense
+    ├── ModelError    a model folder that is damaged, foreign or made for another state
+    ├── ShimError     the kernel side cannot be loaded, attached or reached
+    └── LinkError     an emulated link cannot be set up or stalled
+"""
+
+
+class ReinetError(Exception):
+    """What was wrong, where (file, line, flow), and how to mend it: the message says all three."""
+
+
+class TraceError(ReinetError):
+    """A trace is malformed; the message starts with ``path:line``."""
+
+
+class ConfigError(ReinetError):
+    """A configuration file, option or argument is wrong; the message names the key."""
+
+
+class ModelError(ReinetError):
+    """A model folder is damaged, untrusted or made for another feature set, head or normaliser layout."""
+
+
+class ShimError(ReinetError):
+    """The kernel shim cannot be loaded, attached or reached."""
+
+
+class LinkError(ReinetError):
+    """An emulated link cannot be set up, or died."""
