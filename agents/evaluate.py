@@ -1,0 +1,151 @@
+"""Runs agents side by side over the same links and measures every run with the one metrics module."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reinet.agents.artifact import used_traces
+from reinet.agents.baselines import Agent, Clairvoyant, StatsArray
+from reinet.agents.guard import guard
+from reinet.agents.names import make_agent
+from reinet.agents.policy import Policy
+from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Normaliser, SimBatch
+from reinet.core.errors import ConfigError, ReinetError
+from reinet.envs.metrics import LinkLog, Metrics, compute
+from reinet.envs.trace import Trace
+
+LinkKind = Literal["sim", "mahimahi"]
+NS_PER_S = 1_000_000_000
+DEFAULT_FEATURE_SET = next(iter(FEATURE_SETS))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One link and what runs over it. Defaults are DeepCC's evaluation: 20 ms path, 150 KB droptail, 50 ms target."""
+
+    trace: Trace
+    link: LinkKind = "mahimahi"
+    cc: str = "cubic"
+    target_ms: float = 50.0
+    mrtt_ms: float = 20.0
+    buffer_bytes: int = 150_000
+    seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("target_ms", "mrtt_ms", "seconds"):
+            if not 0 < getattr(self, name) < 1e6:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")
+        if self.buffer_bytes < 2 * 1504:
+            raise ConfigError(f"buffer_bytes is {self.buffer_bytes}; a queue needs room for two packets (3008 bytes)")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One agent over one scenario."""
+
+    agent: str
+    scenario: Scenario
+    metrics: Metrics
+    log: LinkLog
+    records: StatsArray
+    """FLOW_STATS_DTYPE: what the agent saw, one record a period; time_ns counts from the link's start."""
+    caps_pkts: NDArray[np.uint32]
+    """The cap set after each record, 0 = none."""
+    invalid_reason: str | None
+    """Why the run must not be believed (the host lagged, the flow stalled), None = valid."""
+    uncapped_reason: str | None
+    """Why the guard refused a cap, None = it never did after the first RTT sample."""
+
+    def row(self) -> dict[str, object]:
+        """The run as one row of a table; units are in the keys."""
+        s, m = self.scenario, self.metrics
+        return {
+            "agent": self.agent,
+            "cc": s.cc,
+            "trace": s.trace.name,
+            "link": s.link,
+            "throughput_mbps": m.throughput_mbps,
+            "utilization": m.utilization,
+            "qdelay_mean_ms": m.qdelay_mean_ms,
+            "qdelay_p95_ms": m.qdelay_p95_ms,
+            "delay_mean_ms": m.delay_mean_ms,
+            "valid": self.invalid_reason is None,
+            "invalid_reason": self.invalid_reason,
+            "uncapped_reason": self.uncapped_reason,
+            "capacity_mbps": m.capacity_mbps,
+            "decisions": int(np.count_nonzero(self.caps_pkts)),
+            "target_ms": s.target_ms,
+            "mrtt_ms": s.mrtt_ms,
+            "buffer_bytes": s.buffer_bytes,
+            "seconds": s.seconds,
+            "trace_sha256": s.trace.sha256,
+        }
+
+
+class Decider:
+    """An agent behind the guard, for one flow: turns a record and a state into the cap to apply."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._cap_pkts = np.zeros(1, np.uint32)
+        self.uncapped_reason: str | None = None
+        agent.reset()
+
+    def cap(
+        self, record: StatsArray, state: NDArray[np.float32], rule_pkts: NDArray[np.float32], decided: bool
+    ) -> NDArray[np.uint32]:
+        """Cap (1,) for a record (1,); without a decision (no RTT sample) the one before it stays."""
+        if decided:
+            self._cap_pkts, (reason,) = guard(record, self._agent.decide(record, state, rule_pkts))
+            self.uncapped_reason = reason if self._agent.name != "none" else None
+        return self._cap_pkts
+
+
+def state_layout(agent: Agent) -> tuple[str, Normaliser]:
+    """Feature set and normaliser of the states that an agent wants to see."""
+    if isinstance(agent, Policy):
+        return agent.feature_set, agent.normaliser
+    return DEFAULT_FEATURE_SET, Normaliser.reference()
+
+
+def run(agent: Agent, scenario: Scenario) -> Run:
+    """Runs one flow for the scenario's time. Raises LinkError or ShimError where a real link cannot be had."""
+    return (_run_sim if scenario.link == "sim" else _run_mahimahi)(agent, scenario)
+
+
+def _run_sim(agent: Agent, scenario: Scenario) -> Run:
+    feature_set, normaliser = state_layout(agent)
+    link = {
+        "trace": scenario.trace.opportunities_ms,
+        "buffer_bytes": scenario.buffer_bytes,
+        "mrtt_ms": scenario.mrtt_ms,
+        "target_us": round(scenario.target_ms * 1000),
+        "cc": scenario.cc,
+    }
+    batch = SimBatch([link], feature_set=feature_set, normaliser=normaliser, record_log=True)
+    if isinstance(agent, Clairvoyant):
+        agent.bind(batch.clairvoyant_caps)
+    decider = Decider(agent)
+    records, caps = [], []
+    batch.reset()
+    while batch.stats["time_ns"][0] < scenario.seconds * NS_PER_S:
+        cap = decider.cap(batch.stats.copy(), batch.states, batch.rule_pkts, bool(batch.decided[0]))
+        records.append(batch.stats.copy())
+        caps.append(cap)
+        batch.step_caps(cap)
+    log = batch.log(0)
+    link_log = LinkLog(**{name: log[name] for name in LinkLog.__dataclass_fields__ if name in log})
+    return Run(
+        agent=agent.name,
+        scenario=scenario,
+        metrics=compute(link_log, scenario.mrtt_ms, scenario.seconds * 1000),
+        log=link_log,
+        records=np.concatenate(records) if records else np.zeros(0, FLOW_STATS_DTYPE),
+        caps_pkts=np.concatenate(caps) if caps else np.zeros(0, np.uint32),
+        invalid_reason=None,
+        uncapped_reason=decider.uncapped_reason,
+    )

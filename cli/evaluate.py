@@ -1,0 +1,80 @@
+"""``reinet evaluate``: agents side by side over the same links."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from reinet.cli.output import JsonOption, console, print_table, write_json
+
+COLUMNS = [
+    "agent", "cc", "trace", "link", "throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms", "delay_mean_ms", "valid",
+]  # fmt: skip
+
+
+def evaluate(
+    agents: Annotated[str, typer.Option(help="none, fixed:N, rule[:G], clairvoyant:MS, random or model folders, by commas.")],
+    traces: Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")],
+    link: Annotated[str, typer.Option(help="sim, or mahimahi: real kernel sockets.")] = "mahimahi",
+    cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic",
+    target_ms: Annotated[float, typer.Option(help="RTT that the learned cap aims at (DeepCC: 50).")] = 50.0,
+    mrtt_ms: Annotated[float, typer.Option(help="The path's fixed round trip (DeepCC: 20).")] = 20.0,
+    buffer_bytes: Annotated[int, typer.Option(help="Droptail buffer of the bottleneck (DeepCC: 150 KB).")] = 150_000,
+    seconds: Annotated[float, typer.Option(help="Length of each run.")] = 60.0,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs of every combination.")] = 1,
+    allow_training_traces: Annotated[
+        bool, typer.Option(help="Evaluate a model even on traces it was trained on; such rows are labelled.")
+    ] = False,
+    png: Annotated[Path | None, typer.Option(help="Save a picture of the first repetition of each trace here.")] = None,
+    json_destination: JsonOption = None,
+) -> None:
+    """Compare agents over the same traces, on real kernel sockets (Mahimahi) or in the simulator.
+
+    A run in which the host lagged says valid: no; do not quote it. Examples:
+
+        reinet evaluate --agents none,checkpoints/default --traces my.trace --link sim
+
+        sudo reinet evaluate --agents none,rule:1.25,checkpoints/default --traces traces/ --seconds 60 --json -
+    """
+    from reinet.agents.evaluate import compare
+    from reinet.envs.trace import load_traces
+
+    plan = compare(
+        agents=agents,
+        traces=load_traces(traces),
+        link=link,
+        ccs=[name.strip() for name in cc.split(",")],
+        target_ms=target_ms,
+        mrtt_ms=mrtt_ms,
+        buffer_bytes=buffer_bytes,
+        seconds=seconds,
+        repeat=repeat,
+        allow_training_traces=allow_training_traces,
+    )
+    rows = []
+    first_runs = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("evaluating", total=len(plan))
+        for run, row in plan:
+            rows.append(row)
+            first_runs.setdefault((run.scenario.trace.name, run.scenario.cc, run.agent), run)
+            progress.update(task, advance=1, description=f"{run.agent} on {run.scenario.trace.name}")
+    write_json(json_destination, {"rows": rows})
+    if json_destination != "-":
+        print_table(rows, COLUMNS)
+    for row in rows:
+        for key in ("invalid_reason", "uncapped_reason"):
+            if row[key]:
+                console.print(f"{row['agent']} on {row['trace']}: {row[key]}", highlight=False, soft_wrap=True)
+    if png is not None:
+        from reinet.cli.picture import save_comparison
+
+        by_trace: dict[str, list] = {}
+        for (trace, _cc, _agent), run in first_runs.items():
+            by_trace.setdefault(trace, []).append(run)
+        for trace, runs in by_trace.items():
+            path = png if len(by_trace) == 1 else png.with_name(f"{png.stem}-{trace}{png.suffix}")
+            save_comparison(runs, path)
+            console.print(f"picture: {path}")
