@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
 from reinet.core import Normaliser
 from reinet.core.errors import ModelError
 from reinet.core.features import FEATURE_SETS, HEADS, schema_hash
@@ -182,7 +181,9 @@ def check_onnx(data: bytes, state_size: int, path: Path) -> None:
         raise ModelError(f"{path}: has sparse tensors; only dense ones are loaded")
     for tensor in model.graph.initializer:
         if tensor.external_data or tensor.data_location == onnx.TensorProto.EXTERNAL:
-            raise ModelError(f"{path}: tensor {tensor.name!r} lies outside the file; only self-contained ones are loaded")
+            raise ModelError(
+                f"{path}: tensor {tensor.name!r} lies outside the file; only self-contained ones are loaded"
+            )
     _check_port(model.graph.input, INPUT_NAME, state_size, path)
     _check_port(model.graph.output, OUTPUT_NAME, 1, path)
 
@@ -199,7 +200,9 @@ def _check_port(ports: Any, name: str, width: int, path: Path) -> None:
         or _shape(ports[0])[1] != width
         or isinstance(_shape(ports[0])[0], int)
     ):
-        raise ModelError(f"{path}: has {', '.join(found) or 'nothing'} where float32 {name}[batch, {width}] is expected")
+        raise ModelError(
+            f"{path}: has {', '.join(found) or 'nothing'} where float32 {name}[batch, {width}] is expected"
+        )
 
 
 def _shape(port: Any) -> list[int | str]:
@@ -211,7 +214,9 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ModelError(f"{path}: {error.strerror}; a model folder holds {', '.join((MANIFEST_FILE, *PINNED_FILES))}") from None
+        raise ModelError(
+            f"{path}: {error.strerror}; a model folder holds {', '.join((MANIFEST_FILE, *PINNED_FILES))}"
+        ) from None
     if len(data) > MAX_FILE_BYTES:
         raise ModelError(f"{path}: larger than {MAX_FILE_BYTES} bytes; no model of this project is")
     return data

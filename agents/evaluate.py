@@ -1,26 +1,23 @@
 """Runs agents side by side over the same links and measures every run with the one metrics module."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
 from reinet.agents.artifact import used_traces
 from reinet.agents.baselines import Agent, Clairvoyant, StatsArray
 from reinet.agents.guard import guard
-from reinet.agents.names import make_agent
+from reinet.agents.names import make_agent, split_names
 from reinet.agents.policy import Policy
-from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Normaliser, SimBatch
-from reinet.core.errors import ConfigError, ReinetError
+from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, Normaliser, SimBatch
+from reinet.core.errors import ConfigError
 from reinet.envs.metrics import LinkLog, Metrics, compute
 from reinet.envs.trace import Trace
 
 LinkKind = Literal["sim", "mahimahi"]
 NS_PER_S = 1_000_000_000
-DEFAULT_FEATURE_SET = next(iter(FEATURE_SETS))
 
 
 @dataclass(frozen=True)
@@ -149,3 +146,64 @@ def _run_sim(agent: Agent, scenario: Scenario) -> Run:
         invalid_reason=None,
         uncapped_reason=decider.uncapped_reason,
     )
+
+
+class Plan:
+    """Every combination of agent, congestion control, trace and repetition; iterating runs them one by one.
+
+    The agents are made, and everything that can be refused is refused, before the first run.
+    """
+
+    def __init__(
+        self,
+        agents: str,
+        scenarios: Sequence[Scenario],
+        repeat: int = 1,
+        allow_training_traces: bool = False,
+        seed: int = 0,
+    ) -> None:
+        kinds = {scenario.link for scenario in scenarios}
+        self._agents = [
+            (make_agent(name, link=kind, seed=seed), kind) for name in split_names(agents) for kind in sorted(kinds)
+        ]
+        self._scenarios = scenarios
+        self._repeat = repeat
+        self._trained_on = {
+            agent.name: _shaped_by(agent, [s.trace for s in scenarios], allow_training_traces)
+            for agent, _ in self._agents
+        }
+
+    def __len__(self) -> int:
+        """How many runs there are."""
+        return len(self._jobs())
+
+    def __iter__(self) -> Iterator[tuple[Run, dict[str, object]]]:
+        """Runs each in turn; gives the run and its row."""
+        for repetition, scenario, agent in self._jobs():
+            done = run(agent, scenario)
+            trained_on = scenario.trace.sha256 in self._trained_on[agent.name]
+            yield done, {**done.row(), "repetition": repetition, "trained_on": trained_on}
+
+    def _jobs(self) -> list[tuple[int, Scenario, Agent]]:
+        return [
+            (repetition, scenario, agent)
+            for scenario in self._scenarios
+            for repetition in range(self._repeat)  # agents next to each other in time: the host's load drifts
+            for agent, kind in self._agents
+            if kind == scenario.link
+        ]
+
+
+def _shaped_by(agent: Agent, traces: Sequence[Trace], allow: bool) -> set[str]:
+    """Hashes of the traces that shaped a model. Raises ConfigError for any, unless that was explicitly allowed."""
+    if not isinstance(agent, Policy):
+        return set()
+    found = used_traces(agent.manifest, {trace.name: trace.sha256 for trace in traces})
+    if found and not allow:
+        name, use = found[0]
+        raise ConfigError(
+            f"agent {agent.name}: trace {name} has the content of {use.name}, which the model was "
+            f"{'trained' if use.role == 'train' else 'selected'} on; evaluate on other traces, or say "
+            "--allow-training-traces and have the rows labelled"
+        )
+    return {use.sha256 for _, use in found}

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-
 from reinet.agents.baselines import CEILING_PKTS, FLOOR_PKTS, CapArray, StatsArray
 
 TARGET_MARGIN = 1.1

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-
 from reinet.agents.artifact import INPUT_NAME, OUTPUT_NAME, Artifact, Manifest, load_artifact
 from reinet.agents.baselines import CEILING_PKTS, CapArray, FloatArray, StatsArray
 from reinet.agents.guard import INVALID_CAP_PKTS
@@ -31,9 +30,7 @@ class Policy:
             raise ModelError(f"{artifact.folder}: onnxruntime refuses the model: {error}") from None
 
     @classmethod
-    def load(
-        cls, folder: Path | str, manifest_sha256: str | None = None, ceiling_pkts: int = CEILING_PKTS
-    ) -> "Policy":
+    def load(cls, folder: Path | str, manifest_sha256: str | None = None, ceiling_pkts: int = CEILING_PKTS) -> "Policy":
         """From a model folder, checked; raises ModelError."""
         return cls(load_artifact(folder, manifest_sha256), ceiling_pkts)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-
 from reinet.cli.output import JsonOption, console, print_table, write_json
 from reinet.kshim.probe import Feature, features, leftovers
 
@@ -33,7 +32,9 @@ def _system() -> Feature:
         return Feature(True, f"{name}: set-up has been run on it", "")
     if key in WRITTEN_FOR:
         return Feature(True, f"{name}: set-up is written for it, not run", "")
-    return Feature(False, f"{name}: set-up does not know it", "use Debian 12, or install the list in docker/packages.sh")
+    return Feature(
+        False, f"{name}: set-up does not know it", "use Debian 12, or install the list in docker/packages.sh"
+    )
 
 
 def _python() -> Feature:

@@ -1,12 +1,17 @@
 """``reinet evaluate``: agents side by side over the same links."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from reinet.cli.output import JsonOption, console, print_table, write_json
+from reinet.core.errors import ConfigError
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from reinet.cli.output import JsonOption, console, print_table, write_json
+if TYPE_CHECKING:
+    from reinet.agents.evaluate import Run, Scenario
 
 COLUMNS = [
     "agent", "cc", "trace", "link", "throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms", "delay_mean_ms", "valid",
@@ -14,7 +19,9 @@ COLUMNS = [
 
 
 def evaluate(
-    agents: Annotated[str, typer.Option(help="none, fixed:N, rule[:G], clairvoyant:MS, random or model folders, by commas.")],
+    agents: Annotated[
+        str, typer.Option(help="none, fixed:N, rule[:G], clairvoyant:MS, random or model folders, by commas.")
+    ],
     traces: Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")],
     link: Annotated[str, typer.Option(help="sim, or mahimahi: real kernel sockets.")] = "mahimahi",
     cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic",
@@ -37,29 +44,31 @@ def evaluate(
 
         sudo reinet evaluate --agents none,rule:1.25,checkpoints/default --traces traces/ --seconds 60 --json -
     """
-    from reinet.agents.evaluate import compare
+    from reinet.agents.evaluate import Plan, Scenario
     from reinet.envs.trace import load_traces
 
-    plan = compare(
-        agents=agents,
-        traces=load_traces(traces),
-        link=link,
-        ccs=[name.strip() for name in cc.split(",")],
-        target_ms=target_ms,
-        mrtt_ms=mrtt_ms,
-        buffer_bytes=buffer_bytes,
-        seconds=seconds,
-        repeat=repeat,
-        allow_training_traces=allow_training_traces,
+    if link not in ("sim", "mahimahi"):
+        raise ConfigError(f"link {link!r}: choose sim or mahimahi")
+    scenarios = [
+        Scenario(trace, link, control.strip(), target_ms, mrtt_ms, buffer_bytes, seconds)
+        for trace in load_traces(traces)
+        for control in cc.split(",")
+    ]
+    plan = Plan(agents, scenarios, repeat, allow_training_traces)
+    rows: list[dict[str, object]] = []
+    pictures: dict[Scenario, list[Run]] = {}
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeRemainingColumn(),
     )
-    rows = []
-    first_runs = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("evaluating", total=len(plan))
         for run, row in plan:
             rows.append(row)
-            first_runs.setdefault((run.scenario.trace.name, run.scenario.cc, run.agent), run)
+            if row["repetition"] == 0:
+                pictures.setdefault(run.scenario, []).append(run)
             progress.update(task, advance=1, description=f"{run.agent} on {run.scenario.trace.name}")
     write_json(json_destination, {"rows": rows})
     if json_destination != "-":
@@ -71,10 +80,8 @@ def evaluate(
     if png is not None:
         from reinet.cli.picture import save_comparison
 
-        by_trace: dict[str, list] = {}
-        for (trace, _cc, _agent), run in first_runs.items():
-            by_trace.setdefault(trace, []).append(run)
-        for trace, runs in by_trace.items():
-            path = png if len(by_trace) == 1 else png.with_name(f"{png.stem}-{trace}{png.suffix}")
+        for scenario, runs in pictures.items():
+            suffix = f"-{scenario.trace.name}-{scenario.cc}" if len(pictures) > 1 else ""
+            path = png.with_name(f"{png.stem}{suffix}{png.suffix}")
             save_comparison(runs, path)
             console.print(f"picture: {path}")

@@ -14,7 +14,8 @@ console = Console(stderr=True)
 """People read standard error; standard output is kept for ``--json -``."""
 
 JsonOption = Annotated[
-    str | None, typer.Option("--json", metavar="FILE|-", help="Write machine-readable results to a file, or - for stdout.")
+    str | None,
+    typer.Option("--json", metavar="FILE|-", help="Write machine-readable results to a file, or - for stdout."),
 ]
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-
 from reinet.agents.evaluate import Run
 from reinet.core import Flag
 from reinet.envs.metrics import rate_mbps
@@ -28,13 +27,19 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
         rate.fill_between(bins_s, capacity, step="post", color="0.85", label="capacity")
         rate.step(bins_s, throughput, where="post", color="tab:blue", linewidth=1.2, label="throughput")
         m = run.metrics
-        rate.set_title(f"{run.agent} ({run.scenario.cc})\n{m.throughput_mbps:.2f} Mbit/s, {m.qdelay_mean_ms:.0f} ms mean queueing delay")
-        delay.plot(run.log.departure_ms / 1000, run.log.departure_delay_ms, ",", color="tab:red", label="queueing delay")
+        rate.set_title(
+            f"{run.agent} ({run.scenario.cc})\n{m.throughput_mbps:.2f} Mbit/s, {m.qdelay_mean_ms:.0f} ms mean queueing delay"
+        )
+        delay.plot(
+            run.log.departure_ms / 1000, run.log.departure_delay_ms, ",", color="tab:red", label="queueing delay"
+        )
         delay.axhline(m.qdelay_mean_ms, color="0.3", linewidth=0.8, linestyle="--", label="mean")
         sampled = (run.records["flags"] & Flag.NO_SAMPLE) == 0
         time_s = run.records["time_ns"][sampled] / 1e9
         caps = run.caps_pkts[sampled].astype(float)
-        window.step(time_s, run.records["cwnd_pkts"][sampled], where="post", color="tab:green", linewidth=1, label="cwnd")
+        window.step(
+            time_s, run.records["cwnd_pkts"][sampled], where="post", color="tab:green", linewidth=1, label="cwnd"
+        )
         if caps.any():
             caps[caps == 0] = np.nan
             window.step(time_s, caps, where="post", color="tab:orange", linewidth=1, label="cap")
@@ -46,6 +51,8 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
         axis.set_ylabel(label)
         axis.set_ylim(bottom=0)
     first = runs[0].scenario
-    figure.suptitle(f"{first.trace.name}, {first.mrtt_ms:g} ms path, {first.buffer_bytes / 1000:g} KB buffer, {first.link} link")
+    figure.suptitle(
+        f"{first.trace.name}, {first.mrtt_ms:g} ms path, {first.buffer_bytes / 1000:g} KB buffer, {first.link} link"
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

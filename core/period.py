@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
 from reinet.core import _core
 from reinet.core.records import FLOW_STATS_DTYPE, as_bytes, empty_stats
 

@@ -4,7 +4,6 @@ from enum import IntFlag
 
 import numpy as np
 import numpy.typing as npt
-
 from reinet.core import _core
 
 
