@@ -1,0 +1,379 @@
+"""Traces of a link's delivery opportunities, in Mahimahi's format.
+
+One integer (milliseconds) per line, non-decreasing, the last above 0. Each line is one opportunity to deliver one
+full-size packet; a repeated value is several in that millisecond; the trace loops at its last value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from reinet.core.errors import TraceError
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+MAX_MS = 2**32 - 1
+"""Times are unsigned 32-bit milliseconds here, in the simulator and on 32-bit builds of Mahimahi: 49.7 days."""
+MAX_FILE_BYTES = 64 * 2**20
+"""About 8 million opportunities (an hour at 27 Mbit/s). More than this is rarely a trace, and every link that runs it
+would hold it in memory."""
+MAX_SET_FILE_BYTES = 2**20
+
+DESCRIBE_BYTES = 1500
+"""Bytes that a described opportunity carries: an IP packet, as published figures count; the link carries 1504."""
+BIN_MS = 100
+OUTAGE_MS = 200
+"""A gap this long is an outage: ten round trips of a 20 ms path, and past the kernel's smallest RTO (200 ms)."""
+AUTOCORRELATION_LAGS_MS = (100, 200, 500, 1000, 2000, 5000, 10000)
+
+SET_SUFFIX = ".toml"
+_NOT_TRACES = frozenset({".toml", ".md", ".json", ".yaml", ".yml"})
+"""Suffixes that a folder of traces may hold beside its traces."""
+
+_LF, _ZERO, _MINUS = b"\n0-"
+_MAX_DIGITS = len(str(MAX_MS))
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Delivery opportunities of a link, at least one, checked once and never changed.
+
+    ``opportunities_ms`` is a read-only ``uint32`` array, non-decreasing, its last value (the loop's length) above 0.
+    Raises TraceError when it is not.
+    """
+
+    opportunities_ms: npt.NDArray[np.uint32]
+    name: str
+    path: Path | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.opportunities_ms)
+        if values.ndim != 1 or values.size == 0:
+            raise TraceError(f"trace {self.name}: has no delivery opportunity; give at least one time in ms above 0")
+        if not np.issubdtype(values.dtype, np.integer):
+            raise TraceError(f"trace {self.name}: times are {values.dtype}; give whole milliseconds")
+        if int(values.min()) < 0 or int(values.max()) > MAX_MS:
+            raise TraceError(f"trace {self.name}: times must lie in 0..{MAX_MS} ms")
+        if values[-1] == 0:
+            raise TraceError(f"trace {self.name}: the last time is 0, so the loop has no length; end above 0 ms")
+        falls = np.flatnonzero(values[1:] < values[:-1])
+        if falls.size:
+            at = int(falls[0])
+            raise TraceError(
+                f"trace {self.name}: opportunity {at + 2} ({values[at + 1]} ms) comes before the one ahead of it "
+                f"({values[at]} ms); sort the times"
+            )
+        own = np.array(values, dtype=np.uint32)
+        own.setflags(write=False)
+        object.__setattr__(self, "opportunities_ms", own)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Read a trace file. Raises TraceError naming file, line, what is wrong and the cure."""
+        path = Path(path)
+        return cls(_parse(_read(path, MAX_FILE_BYTES, "trace"), path), path.name, path)
+
+    @classmethod
+    def constant(cls, mbps: float, seconds: float, name: str | None = None) -> Trace:
+        """Build a steady rate: opportunities of 1500 B evenly spaced over ``seconds``."""
+        if not (math.isfinite(mbps) and math.isfinite(seconds) and mbps > 0 and seconds >= 0.001):
+            raise TraceError(f"constant trace: {mbps} Mbit/s over {seconds} s; both must be positive (1 ms at least)")
+        duration_ms = round(seconds * 1000)
+        count = round(mbps * 1e6 / 8 / DESCRIBE_BYTES * duration_ms / 1000)
+        if duration_ms > MAX_MS or not 1 <= count <= MAX_FILE_BYTES // 2:
+            raise TraceError(
+                f"constant trace: {mbps} Mbit/s over {seconds} s is {count} opportunities; between 1 and "
+                f"{MAX_FILE_BYTES // 2} within {MAX_MS} ms are possible: change the rate or the length"
+            )
+        # Rounded up, so that the last one falls on the loop's end and the rate holds across loops.
+        times_ms = np.ceil(np.arange(1, count + 1, dtype=np.float64) * (duration_ms / count) - 1e-9)
+        return cls(times_ms.astype(np.uint32), name or f"constant-{mbps:g}mbps")
+
+    @property
+    def duration_ms(self) -> int:
+        """Length of the loop."""
+        return int(self.opportunities_ms[-1])
+
+    @property
+    def mean_mbps(self) -> float:
+        """Mean rate at 1500 B per opportunity."""
+        return self.opportunities_ms.size * DESCRIBE_BYTES * 8 / (self.duration_ms * 1000)
+
+    @cached_property
+    def canonical_text(self) -> bytes:
+        r"""The trace as ``%d\n`` per opportunity: what ``save`` writes and what ``sha256`` names."""
+        return b"%s\n" % "\n".join(map(str, self.opportunities_ms.tolist())).encode()
+
+    @cached_property
+    def sha256(self) -> str:
+        """Content hash: ``sha256sum`` of a well-formed file; line endings, leading zeros and names do not change it."""
+        return hashlib.sha256(self.canonical_text).hexdigest()
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the canonical text, whole or not at all. Raises TraceError if the file exists or cannot be written."""
+        path = Path(path)
+        write_atomically(path, self.canonical_text, overwrite=overwrite)
+        return path
+
+    def describe(self) -> dict[str, Any]:
+        """Figures of the trace, units in the keys; see ``describe`` in this module."""
+        return describe(self)
+
+
+def describe(trace: Trace) -> dict[str, Any]:
+    """Summarise a trace: rates at 1500 B per opportunity in 100 ms bins (a last, partial bin is left out).
+
+    ``kurtosis`` is the plain one (3 for a normal distribution), as in DeepCC's tables; it and ``skewness`` are None
+    for a constant rate, and so is the autocorrelation. Outages are gaps of at least 200 ms, the loop's seam included.
+    """
+    times_ms = trace.opportunities_ms.astype(np.int64)
+    duration_ms = trace.duration_ms
+    bin_ms = min(BIN_MS, duration_ms)
+    bins = duration_ms // bin_ms
+    # An opportunity stamped t belongs to the millisecond that ends at t, so that the loop's last one is inside its last
+    # bin. Only occupied bins are held: a trace of one line may last 49 days.
+    index, count = np.unique(np.maximum(times_ms - 1, 0) // bin_ms, return_counts=True)
+    inside = index < bins
+    rate = count[inside].astype(np.float64) * (DESCRIBE_BYTES * 8 / (bin_ms * 1000))
+    moments = _SparseMoments(index[inside], rate, bins)
+
+    gaps_ms = np.diff(times_ms, prepend=0)  # the first gap starts at the loop's seam, where the last opportunity is
+    outages_ms = gaps_ms[gaps_ms >= OUTAGE_MS]
+    return {
+        "duration_s": duration_ms / 1000,
+        "mean_mbps": trace.mean_mbps,
+        "sd_mbps": moments.sd,
+        "min_mbps": moments.smallest,
+        "max_mbps": float(rate.max()) if rate.size else 0.0,
+        "skewness": moments.standardised(3),
+        "kurtosis": moments.standardised(4),
+        "longest_gap_ms": int(gaps_ms.max()),
+        "outages": int(outages_ms.size),
+        "outages_per_min": outages_ms.size * 60_000 / duration_ms,
+        "outage_share": float(outages_ms.sum()) / duration_ms,
+        "outage_median_ms": float(np.median(outages_ms)) if outages_ms.size else None,
+        "autocorrelation_by_lag_ms": {
+            str(lag): moments.autocorrelation(lag // bin_ms) for lag in AUTOCORRELATION_LAGS_MS if lag >= bin_ms
+        },
+        "opportunities": int(times_ms.size),
+        "sha256": trace.sha256,
+    }
+
+
+class _SparseMoments:
+    """Moments of a series that is ``value`` at the sorted places ``index`` and 0 at the rest of its ``length``."""
+
+    def __init__(self, index: npt.NDArray[np.int64], value: npt.NDArray[np.float64], length: int) -> None:
+        self.index, self.value, self.length = index, value, length
+        self.mean = float(value.sum()) / length
+        self.sd = math.sqrt(max(self._central(2), 0.0))
+        # Below this the spread is rounding of the sums, not of the trace.
+        self.constant = self.sd <= 1e-9 * max(self.mean, 1e-300)
+        self.smallest = 0.0 if value.size < length else float(value.min())
+
+    def _central(self, power: int) -> float:
+        zeros = self.length - self.value.size
+        return (float(((self.value - self.mean) ** power).sum()) + zeros * (-self.mean) ** power) / self.length
+
+    def standardised(self, power: int) -> float | None:
+        return None if self.constant else self._central(power) / self.sd**power
+
+    def autocorrelation(self, lag: int) -> float | None:
+        if self.constant or not 1 <= lag < self.length // 2:
+            return None
+        there = np.searchsorted(self.index, self.index + lag)
+        hit = there < self.index.size
+        hit[hit] = self.index[there[hit]] == self.index[hit] + lag
+        products = float((self.value[hit] * self.value[there[hit]]).sum())
+        early = float(self.value[self.index < self.length - lag].sum())
+        late = float(self.value[self.index >= lag].sum())
+        covariance = products - self.mean * (early + late) + (self.length - lag) * self.mean**2
+        return covariance / (self.length - lag) / self.sd**2
+
+
+def load_traces(paths: Iterable[str | Path]) -> list[Trace]:
+    """Load trace files, folders of them and set files (TOML), each file once, in the order given.
+
+    A folder gives its files by name, without hidden ones and documents (``.toml``, ``.md``, ``.json``, ``.yaml``); it
+    is not searched deeper. A set file is ``[set]`` with ``name`` and ``files``, whose paths are relative to the set
+    file and may be folders. Raises TraceError.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        for file in _trace_files(Path(path)):
+            found.setdefault(file.resolve(), None)
+    traces = [Trace.load(file) for file in found]
+    if not traces:
+        raise TraceError("no trace was given: name a trace file, a folder of traces or a set file (.toml)")
+    return traces
+
+
+def _trace_files(path: Path) -> list[Path]:
+    if path.is_dir():
+        try:
+            entries = sorted(path.iterdir())
+        except OSError as error:
+            raise TraceError(f"{path}: cannot list the folder ({error.strerror}); check its permissions") from error
+        visible = [entry for entry in entries if not entry.name.startswith(".")]
+        files = [entry for entry in visible if entry.is_file() and entry.suffix.lower() not in _NOT_TRACES]
+        if not files:
+            folders = ", ".join(entry.name for entry in visible if entry.is_dir())
+            cure = f"name one of its sub-folders: {folders}" if folders else "put trace files there or name another"
+            raise TraceError(f"{path}: the folder holds no trace file; {cure}")
+        return files
+    return _set_files(path) if path.suffix.lower() == SET_SUFFIX else [path]
+
+
+def _set_files(path: Path) -> list[Path]:
+    raw = _read(path, MAX_SET_FILE_BYTES, "set file")
+    try:
+        table = tomllib.loads(raw.decode())
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise TraceError(f"{path}:{line}: a set file is UTF-8 text, this has other bytes; write it as TOML") from error
+    except tomllib.TOMLDecodeError as error:
+        raise TraceError(f"{path}: not valid TOML: {error}; see reinet traces --help for an example") from error
+    section = table.get("set")
+    example = 'a set file is [set] with name = "..." and files = ["a.down", ...]'
+    if not isinstance(section, dict) or set(table) != {"set"}:
+        raise TraceError(f"{path}: sections are {sorted(table)}; {example}")
+    unknown = sorted(set(section) - {"name", "files"})
+    if unknown:
+        raise TraceError(f"{path}: [set] has unknown key {unknown[0]!r}; {example}")
+    files = section.get("files")
+    if not isinstance(section.get("name"), str) or not isinstance(files, list) or not files:
+        raise TraceError(f"{path}: [set] lacks a name or a list of files; {example}")
+    result: list[Path] = []
+    for number, entry in enumerate(files, 1):
+        if not isinstance(entry, str) or not entry:
+            raise TraceError(f"{path}: files[{number}] is {entry!r}; each is a path as text")
+        member = path.parent / entry
+        if member.suffix.lower() == SET_SUFFIX:
+            raise TraceError(f"{path}: files[{number}] is another set file ({entry}); list its traces instead")
+        if not member.exists():
+            raise TraceError(f"{path}: files[{number}] ({entry}) does not exist; paths are relative to the set file")
+        result += _trace_files(member)
+    return result
+
+
+def _read(path: Path, limit_bytes: int, what: str) -> bytes:
+    """Read a regular file of at most ``limit_bytes``; never opens a pipe or a device, never reads beyond the limit."""
+    try:
+        if path.is_dir():
+            raise TraceError(f"{path}: is a folder, not a {what}; name a file in it")
+        if not path.is_file():
+            reason = "is not a regular file" if path.exists() else "no such file"
+            raise TraceError(f"{path}: {reason}; name a {what}")
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            raw = file.read(limit_bytes + 1) if size <= limit_bytes else b""
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise TraceError(f"{path}: cannot read the {what} ({reason}); check the path and its permissions") from error
+    if max(size, len(raw)) > limit_bytes:
+        raise TraceError(
+            f"{path}: {size / 2**20:.0f} MiB is more than a {what} may have ({limit_bytes // 2**20} MiB); "
+            "cut it into shorter ones (reinet traces split)"
+        )
+    return raw
+
+
+def _parse(raw: bytes, path: Path) -> npt.NDArray[np.uint32]:
+    """Turn a file's bytes into times; all of NumPy unless something is wrong, then line by line to say where."""
+    if not raw:
+        raise TraceError(f"{path}:1: the file is empty; a trace has one time in ms per line, the last above 0")
+    text = raw.replace(b"\r\n", b"\n") if b"\r" in raw else raw
+    data = np.frombuffer(text if text.endswith(b"\n") else text + b"\n", dtype=np.uint8)
+    ends = np.flatnonzero(data == _LF)
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    lengths = ends - starts
+    digits = data - _ZERO  # wraps below '0', so one comparison finds every other byte
+    if int(lengths.min()) == 0 or int(lengths.max()) > _MAX_DIGITS or int((digits > 9).sum()) != ends.size:
+        _explain(text, path)
+    times_ms = np.zeros(ends.size, dtype=np.uint64)
+    for place in range(int(lengths.max())):
+        has = lengths > place
+        if bool(has.all()):
+            times_ms = times_ms * np.uint64(10) + digits[starts + place]
+        else:
+            times_ms[has] = times_ms[has] * np.uint64(10) + digits[starts[has] + place]
+    if int(times_ms.max()) > MAX_MS or bool((times_ms[1:] < times_ms[:-1]).any()) or times_ms[-1] == 0:
+        _explain(text, path)
+    return times_ms.astype(np.uint32)
+
+
+def _explain(text: bytes, path: Path) -> NoReturn:
+    """Find the first line that is wrong and say so."""
+    lines = (text[:-1] if text.endswith(b"\n") else text).split(b"\n")
+    before = 0
+    for number, line in enumerate(lines, 1):
+        where = f"{path}:{number}:"
+        shown = _shown(line)
+        if not line:
+            raise TraceError(f"{where} empty line; every line is one time in ms: delete it")
+        if not line.isascii() or any(byte < 32 and byte != 9 for byte in line) or b"\x7f" in line:
+            raise TraceError(
+                f"{where} not text: {shown}; a trace is plain text with one time in ms per line"
+                + (" (it looks compressed: unpack it first)" if number == 1 and line[:2] == b"\x1f\x8b" else "")
+            )
+        if line[0] == _MINUS and line[1:].isdigit():
+            raise TraceError(
+                f"{where} negative time {shown}; times count from the trace's start: shift them to 0 or above"
+            )
+        if not line.isdigit():
+            raise TraceError(
+                f"{where} {shown} is not a whole number of milliseconds; "
+                "if the file is a recording in another format, convert it with: reinet traces import"
+            )
+        value = int(line) if len(line.lstrip(b"0")) <= _MAX_DIGITS else MAX_MS + 1
+        if value > MAX_MS:
+            raise TraceError(
+                f"{where} {shown} ms is beyond the largest time ({MAX_MS} ms, 49.7 days); check the unit (ms)"
+            )
+        if len(line) > _MAX_DIGITS:
+            raise TraceError(f"{where} {shown} has more than {_MAX_DIGITS} digits; drop the leading zeros")
+        if value < before:
+            raise TraceError(
+                f"{where} time goes back from {before} to {value} ms; times must not decrease: sort the file"
+            )
+        before = value
+    raise TraceError(
+        f"{path}:{len(lines)}: the last time is 0 ms, so the loop has no length; the last line must be above 0"
+    )
+
+
+def _shown(line: bytes) -> str:
+    """A line for a message: quoted, printable, short."""
+    return repr(line[:40])[1:] + ("..." if len(line) > 40 else "")
+
+
+def write_atomically(path: Path, content: bytes, *, overwrite: bool = False) -> None:
+    """Write a file whole or not at all; an existing one stays unless ``overwrite``. Raises TraceError."""
+    try:
+        if path.is_dir():
+            raise TraceError(f"{path}: is a folder; name a file to write")
+        if path.exists() and not overwrite:
+            raise TraceError(f"{path}: exists already; name another file, or overwrite it with --force")
+        temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
+        try:
+            with temporary.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot write ({error.strerror}); check the folder and its permissions") from error

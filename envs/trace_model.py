@@ -1,0 +1,222 @@
+"""Synthetic cellular traces from a stochastic model of a mobile user's share of a cell. See ``LinkModel``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+from reinet.core.errors import TraceError
+from reinet.envs.trace import DESCRIBE_BYTES, MAX_FILE_BYTES, Trace
+
+FloatArray = npt.NDArray[np.float64]
+
+STEP_MS = 10
+"""The rate's grid: well below the fastest time constant of any preset."""
+MAX_SECONDS = 24 * 3600
+MAX_OPPORTUNITIES = MAX_FILE_BYTES // 11
+"""So that the file stays readable: at most 11 bytes per line."""
+LONGEST_OUTAGE_S = 15.0
+"""Cuts the Pareto tail: the longest in the fitted recordings is 11.6 s."""
+
+
+@dataclass(frozen=True)
+class LinkModel:
+    """A link's rate in three layers, from slow to fast.
+
+    1. *Signal*, a standard normal z(t) on a 10 ms grid: the sum of a cell level (constant, redrawn at each change of
+       cell, which happens at random times ``cell_s`` apart and at the end of every outage), shadowing
+       (Ornstein-Uhlenbeck with ``shadow_s``) and fast fading (the same with ``fade_s``); the shares are those of z's
+       variance. All three decay exponentially, so z's autocorrelation is a sum of three exponentials.
+       The rate is ``peak_mbps / (1 + exp(-(offset + spread z)))``: bounded by what the radio can carry, 0 at a bad
+       signal (Johnson's bounded family).
+    2. *Outages*: nothing is served. They start at random, ``outages_per_min``, and last ``outage_min_s`` x
+       Pareto(``outage_alpha``).
+    3. *Scheduling*: the cell serves a user in bursts of one millisecond. Burst sizes are geometric with mean
+       ``burst_pkts``; the waits between them are log-normal (``wait_sigma``) in the time that runs at the current rate,
+       so the mean rate is met whatever the burstiness, and gaps grow where the rate is low.
+    """
+
+    peak_mbps: float
+    offset: float
+    spread: float
+    cell_s: float
+    shadow_s: float
+    fade_s: float
+    shadow_share: float
+    fade_share: float
+    outages_per_min: float
+    outage_min_s: float
+    outage_alpha: float
+    burst_pkts: float
+    wait_sigma: float
+
+    def __post_init__(self) -> None:
+        positive = ("peak_mbps", "spread", "cell_s", "shadow_s", "fade_s", "outage_min_s", "outage_alpha")
+        for name, value in vars(self).items():
+            if not math.isfinite(value) or value < 0 or (name in positive and value == 0):
+                if name == "offset" and math.isfinite(value):
+                    continue
+                raise TraceError(
+                    f"trace model: {name} is {value}; it must be {'above' if name in positive else 'at least'} 0"
+                )
+        if self.shadow_share + self.fade_share > 1:
+            raise TraceError(f"trace model: shares {self.shadow_share} + {self.fade_share} exceed 1; lower one")
+        if self.burst_pkts < 1:
+            raise TraceError(f"trace model: burst_pkts is {self.burst_pkts}; a burst has one packet at least")
+
+
+PRESETS: dict[str, LinkModel] = {
+    "lte-driving": LinkModel(95, -2.35, 1.25, 8.0, 1.2, 0.15, 0.35, 0.15, 3.0, 0.3, 1.5, 5.0, 1.0),
+    "lte-walking": LinkModel(26, -0.25, 1.4, 10.0, 1.5, 0.15, 0.35, 0.15, 0.5, 0.2, 2.0, 4.0, 0.8),
+    "lte-stationary": LinkModel(40, 0.15, 0.3, 20.0, 1.5, 0.15, 0.35, 0.25, 0.0, 0.2, 2.0, 2.5, 0.6),
+    "umts-driving": LinkModel(9, -1.7, 1.3, 9.0, 2.0, 0.3, 0.25, 0.05, 6.0, 0.3, 1.3, 1.1, 0.6),
+    "evdo-driving": LinkModel(6, -2.9, 1.2, 7.0, 2.0, 0.1, 0.2, 0.3, 6.0, 0.3, 1.3, 1.6, 0.8),
+}
+RANDOM = "random"
+
+
+def generate(preset: str | LinkModel, seconds: float, seed: int) -> Trace:
+    """Draw a trace of exactly ``seconds``: the same for the same arguments, whatever NumPy's version.
+
+    ``preset`` names one of PRESETS, or ``random`` (parameters drawn with the seed), or is a model. Raises TraceError.
+    """
+    if not (math.isfinite(seconds) and 0.1 <= seconds <= MAX_SECONDS):
+        raise TraceError(f"generate: {seconds} s; between 0.1 and {MAX_SECONDS} s are possible")
+    if not 0 <= seed < 2**64:
+        raise TraceError(f"generate: seed {seed}; it must be a whole number from 0 to 2^64 - 1")
+    draw = _Draw(seed)
+    if isinstance(preset, LinkModel):
+        model, name = preset, "custom"
+    elif preset == RANDOM:
+        model, name = random_model(seed), RANDOM
+    elif preset in PRESETS:
+        model, name = PRESETS[preset], preset
+    else:
+        raise TraceError(f"generate: unknown preset {preset!r}; choose one of {', '.join([*PRESETS, RANDOM])}")
+
+    duration_ms = round(seconds * 1000)
+    if model.peak_mbps * 1e6 / 8 / DESCRIBE_BYTES * seconds > 4 * MAX_OPPORTUNITIES:
+        raise TraceError(
+            f"generate: up to {model.peak_mbps:g} Mbit/s over {seconds:g} s is too long a file; ask for less"
+        )
+    rate_mbps = _rate(model, -(-duration_ms // STEP_MS), draw)
+    times_ms = _schedule(model, rate_mbps, draw)
+    times_ms = times_ms[times_ms < duration_ms]
+    if times_ms.size >= MAX_OPPORTUNITIES:
+        raise TraceError(
+            f"generate: {times_ms.size} opportunities are more than a file may hold; ask for fewer seconds"
+        )
+    # The last opportunity falls on the end, so that the loop is as long as was asked for.
+    return Trace(np.append(times_ms, duration_ms).astype(np.uint32), f"{name}-{seconds:g}s-seed{seed}")
+
+
+def random_model(seed: int) -> LinkModel:
+    """Draw a model around a random preset: other rates, depths, speeds and outages, for training over many links."""
+    u = _Draw(seed ^ 0x5DEECE66D).uniform
+    base = list(PRESETS.values())[int(u(1)[0] * len(PRESETS))]
+
+    def scaled(value: float, low: float, high: float) -> float:
+        return float(value * low * (high / low) ** u(1)[0])
+
+    speed = scaled(1.0, 0.4, 3.0)
+    return LinkModel(
+        peak_mbps=min(max(scaled(base.peak_mbps, 0.35, 2.5), 2.0), 200.0),
+        offset=base.offset + 1.5 * (float(u(1)[0]) - 0.5),
+        spread=scaled(base.spread, 0.3, 1.5),
+        cell_s=base.cell_s * speed,
+        shadow_s=base.shadow_s * speed,
+        fade_s=max(base.fade_s * speed, 0.03),
+        shadow_share=base.shadow_share,
+        fade_share=base.fade_share,
+        outages_per_min=scaled(max(base.outages_per_min, 0.5), 0.2, 2.5),
+        outage_min_s=scaled(base.outage_min_s, 0.5, 2.0),
+        outage_alpha=scaled(base.outage_alpha, 0.8, 1.3),
+        burst_pkts=max(scaled(base.burst_pkts, 0.4, 1.6), 1.0),
+        wait_sigma=scaled(base.wait_sigma, 0.5, 1.3),
+    )
+
+
+class _Draw:
+    """Random numbers from PCG64's raw stream, which NumPy keeps for ever; its distributions may change."""
+
+    def __init__(self, seed: int) -> None:
+        self._bits = np.random.PCG64(seed)
+
+    def uniform(self, count: int) -> FloatArray:
+        """Give numbers in (0, 1]."""
+        return np.asarray(((self._bits.random_raw(count) >> np.uint64(11)) + np.uint64(1)) * 2.0**-53, dtype=np.float64)
+
+    def normal(self, count: int) -> FloatArray:
+        """Give standard normal numbers (Box and Muller)."""
+        half = (count + 1) // 2
+        radius = np.sqrt(-2 * np.log(self.uniform(half)))
+        angle = 2 * math.pi * self.uniform(half)
+        return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:count]
+
+    def poisson_times(self, rate: float, end: float) -> FloatArray:
+        """Give the sorted times of a Poisson process of ``rate`` in [0, end)."""
+        if rate <= 0:
+            return np.empty(0)
+        times = np.empty(0)
+        while not times.size or times[-1] < end:
+            more = int(rate * end * 1.2) + 16
+            times = np.concatenate(
+                (times, (times[-1] if times.size else 0.0) - np.cumsum(np.log(self.uniform(more))) / rate)
+            )
+        return np.asarray(times[times < end])
+
+
+def _ornstein_uhlenbeck(count: int, constant_s: float, draw: _Draw) -> FloatArray:
+    keep = math.exp(-STEP_MS / 1000 / constant_s)
+    noise = draw.normal(count)
+    noise[1:] *= math.sqrt(1 - keep * keep)
+    return np.fromiter(accumulate(noise.tolist(), lambda x, e: keep * x + e), dtype=np.float64, count=count)
+
+
+def _rate(model: LinkModel, steps: int, draw: _Draw) -> FloatArray:
+    """Draw layers 1 and 2: the rate in Mbit/s in each step."""
+    end_s = steps * STEP_MS / 1000
+    starts_s = draw.poisson_times(model.outages_per_min / 60, end_s)
+    lengths_s = np.minimum(
+        model.outage_min_s * draw.uniform(starts_s.size) ** (-1 / model.outage_alpha), LONGEST_OUTAGE_S
+    )
+    ends_s = starts_s + lengths_s
+
+    quiet_rate = max(1 / model.cell_s - model.outages_per_min / 60, 0.0)
+    changes_s = np.sort(np.concatenate((ends_s, draw.poisson_times(quiet_rate, end_s))))
+    grid_s = np.arange(steps) * (STEP_MS / 1000)
+    cell = draw.normal(changes_s.size + 1)[np.searchsorted(changes_s, grid_s, side="right")]
+
+    z = (
+        math.sqrt(1 - model.shadow_share - model.fade_share) * cell
+        + math.sqrt(model.shadow_share) * _ornstein_uhlenbeck(steps, model.shadow_s, draw)
+        + math.sqrt(model.fade_share) * _ornstein_uhlenbeck(steps, model.fade_s, draw)
+    )
+    rate_mbps = model.peak_mbps / (1 + np.exp(-(model.offset + model.spread * z)))
+    # In an outage while more have started than ended.
+    started = np.searchsorted(starts_s, grid_s, side="right")
+    ended = np.searchsorted(np.sort(ends_s), grid_s, side="right")
+    rate_mbps[started > ended] = 0.0
+    return np.asarray(rate_mbps)
+
+
+def _schedule(model: LinkModel, rate_mbps: FloatArray, draw: _Draw) -> npt.NDArray[np.int64]:
+    """Draw layer 3: the times in ms of single packets, whose running total follows the rate's integral."""
+    served_pkts = np.concatenate(([0.0], np.cumsum(rate_mbps * (STEP_MS * 1000 / 8 / DESCRIBE_BYTES))))
+    total_pkts = float(served_pkts[-1])
+    burst_at_pkts = np.empty(0)
+    while not burst_at_pkts.size or burst_at_pkts[-1] < total_pkts:
+        count = int(total_pkts / model.burst_pkts * 1.1) + 64
+        waits = np.exp(model.wait_sigma * draw.normal(count) - model.wait_sigma**2 / 2) * model.burst_pkts
+        first = burst_at_pkts[-1] if burst_at_pkts.size else 0.0
+        burst_at_pkts = np.concatenate((burst_at_pkts, first + np.cumsum(waits)))
+    burst_at_pkts = burst_at_pkts[burst_at_pkts < total_pkts]
+    sizes = np.ones(burst_at_pkts.size, dtype=np.int64)
+    if model.burst_pkts > 1:
+        sizes += (np.log(draw.uniform(sizes.size)) / math.log(1 - 1 / model.burst_pkts)).astype(np.int64)
+    step = np.searchsorted(served_pkts, burst_at_pkts, side="right") - 1
+    inside = (burst_at_pkts - served_pkts[step]) / (served_pkts[step + 1] - served_pkts[step])
+    return np.repeat(np.ceil((step + inside) * STEP_MS).astype(np.int64), sizes)
