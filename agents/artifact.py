@@ -119,7 +119,7 @@ def load_artifact(folder: Path | str, manifest_sha256: str | None = None) -> Art
                 f"{folder / name}: sha256 is {actual} but {MANIFEST_FILE} says {manifest.files[name]}; "
                 "the file changed after export: export the model again"
             )
-    state_size = FEATURE_SETS[manifest.schema_.feature_set].size
+    state_size = FEATURE_SETS[manifest.schema_.feature_set].state_size
     check_onnx(content[ONNX_FILE], state_size, folder / ONNX_FILE)
     return Artifact(folder, manifest, digest, normaliser, content[ONNX_FILE], content[WEIGHTS_FILE])
 
@@ -158,8 +158,8 @@ def _check_schema(manifest: Manifest, path: Path) -> Normaliser:
         )
     try:
         return Normaliser.from_dict(manifest.normaliser)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path}: normaliser: {error}; export the model again") from None
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
 
 
 def check_onnx(data: bytes, state_size: int, path: Path) -> None:
