@@ -1,0 +1,144 @@
+"""The daemon's configuration: one TOML file with one table, ``[daemon]``; every key is described here."""
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from reinet.agents.baselines import CEILING_PKTS, FLOOR_PKTS
+from reinet.core.errors import ConfigError
+from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE
+
+MAX_CONFIG_BYTES = 1 << 20
+"""A configuration is a screenful; what is larger is another file given by mistake."""
+MAX_SOCKET_PATH_BYTES = 107
+"""sun_path is 108 bytes with its terminator."""
+
+
+def default_socket() -> Path:
+    """Where the daemon of this user listens: below /run for root, else below the user's own run-time folder."""
+    if os.geteuid() != 0 and (own := os.environ.get("XDG_RUNTIME_DIR")):
+        return Path(own) / "reinet" / "control.sock"
+    return Path("/run/reinet/control.sock")
+
+
+class DaemonConfig(BaseModel):
+    """The ``[daemon]`` table. Relative paths start at the folder in which the daemon is started."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    model: str = Field(
+        min_length=1, description="model folder, or an agent that needs none: rule, rule:G, fixed:N, none (watch only)"
+    )
+    cgroups: tuple[Path, ...] = Field(
+        min_length=1, description="cgroup v2 folders; only TCP sockets of processes in them are capped; must exist"
+    )
+    # DeepCC's default; round-trip time, so it includes the path's own delay.
+    target_ms: float = Field(default=50.0, gt=0, le=10_000, description="round-trip time to stay below")
+    # At most 900: after kill -9 no cap may act for longer than 1 s. At least 60, or renewals would be due every few ms.
+    lease_ms: int = Field(
+        default=LEASE_MS, ge=60, le=900, description="how long a cap outlives the last completed tick"
+    )
+    # Records wake the loop earlier; this bounds how late a renewal, a pause and a stop may be.
+    tick_ms: int = Field(default=50, ge=1, le=300, description="longest wait for records")
+    ceiling_pkts: int = Field(default=CEILING_PKTS, ge=FLOOR_PKTS, le=CEILING_PKTS, description="no cap above this")
+    # The contract's 10 ms; the upper bound keeps a decision's age below a lease.
+    min_period_ms: int = Field(default=10, ge=1, le=500, description="shortest period between decisions for a flow")
+    socket: Path = Field(default_factory=default_socket, description="control socket; only its owner may connect")
+    log_dir: Path | None = Field(default=None, description="folder for TensorBoard event files; absent = none")
+    # Four curves at 10 points/s take about 1 kB/s and flow: three days of one flow, or half an hour of 150.
+    log_max_mb: int = Field(default=256, ge=1, le=1_000_000, description="event files stop growing at this total")
+
+    @field_validator("cgroups", mode="before")
+    @classmethod
+    def _one_cgroup_may_stand_alone(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("cgroups")
+    @classmethod
+    def _no_cgroup_twice(cls, value: tuple[Path, ...]) -> tuple[Path, ...]:
+        for index, path in enumerate(value):
+            if path in value[:index]:
+                raise ValueError(f"{path} is listed twice; give every cgroup once")
+        return value
+
+    @field_validator("socket")
+    @classmethod
+    def _socket_fits(cls, value: Path) -> Path:
+        absolute = value.absolute()
+        if (length := len(os.fsencode(absolute))) > MAX_SOCKET_PATH_BYTES:
+            raise ValueError(f"a Unix socket's path has at most {MAX_SOCKET_PATH_BYTES} bytes, this one {length}")
+        return absolute
+
+    @model_validator(mode="after")
+    def _ticks_keep_leases(self) -> "DaemonConfig":
+        if self.tick_ms * RENEWALS_PER_LEASE > self.lease_ms:
+            raise ValueError(
+                f"tick_ms = {self.tick_ms} is more than a third of lease_ms = {self.lease_ms}: caps would lapse "
+                f"between renewals; use tick_ms <= {self.lease_ms // RENEWALS_PER_LEASE}"
+            )
+        return self
+
+    @property
+    def target_us(self) -> int:
+        """The target as records carry it."""
+        return round(self.target_ms * 1000)
+
+
+def load_config(path: Path) -> DaemonConfig:
+    """Reads and checks a configuration file; raises ConfigError naming file, key and cure."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; configs/daemon.toml is a commented example") from None
+    if len(content) > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{path}: larger than {MAX_CONFIG_BYTES} bytes, so not a configuration; give the TOML file")
+    try:
+        document = tomllib.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not text (byte {error.start} is not UTF-8); give the TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    return parse_config(document, str(path))
+
+
+def parse_config(document: dict[str, Any], source: str) -> DaemonConfig:
+    """Checks a parsed document; ``source`` names it in errors."""
+    for key in document:
+        if key != "daemon":
+            hint = "; did you mean [daemon]?" if difflib.get_close_matches(key, ["daemon"]) else ""
+            known = (
+                "it belongs into the [daemon] table" if key in DaemonConfig.model_fields else "only [daemon] is known"
+            )
+            raise ConfigError(f"{source}: unknown key {key!r} outside [daemon]: {known}{hint}")
+    table = document.get("daemon")
+    if not isinstance(table, dict):
+        raise ConfigError(f"{source}: has no [daemon] table; configs/daemon.toml is a commented example")
+    try:
+        return DaemonConfig.model_validate(table)
+    except ValidationError as error:
+        problems = [_explain(dict(problem)) for problem in error.errors()]
+        raise ConfigError(f"{source}: " + f"\n{source}: ".join(problems)) from None
+
+
+def _explain(problem: dict[str, Any]) -> str:
+    """One validation problem as a sentence with the key, the value and the nearest valid key."""
+    key = str(problem["loc"][0]) if problem["loc"] else ""
+    where = f"daemon.{'.'.join(str(part) for part in problem['loc'])}" if key else "daemon"
+    if problem["type"] == "extra_forbidden":
+        known = list(DaemonConfig.model_fields)
+        close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        return f"unknown key {where}; " + (f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}")
+    if problem["type"] == "missing":
+        return f"{where} is missing: {DaemonConfig.model_fields[key].description}"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return f"{where}: {message}"
+    return f"{where} = {problem['input']!r}: {message}"

@@ -1,0 +1,311 @@
+"""The decision loop: records from the shim -> states -> agent -> guard -> caps with leases.
+
+Fail open is the rule. A cap lives only while ticks complete: an agent that hangs stops the renewals and every cap
+lapses in the kernel; one that raises loses its caps at once; a flow whose decision fails the guard runs uncapped, with
+the reason kept for whoever asks. Nothing here knows of signals, sockets or files, and time comes from outside, so all
+of it runs against ``FakeShim``.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+from reinet.agents.baselines import CEILING_PKTS, Agent
+from reinet.agents.guard import guard
+from reinet.core.records import FLOW_STATS_DTYPE, Flag
+from reinet.core.state import StateBank
+from reinet.kshim.leases import LEASE_MS, LeaseKeeper
+from reinet.kshim.shim import FlowStatsArray, Shim
+
+TICK_MS = 50
+"""Longest wait for records; bounds how late a renewal, a pause or a stop may be."""
+FIRST_ROWS = 64
+"""Flows the tables hold before they first grow; they double from there."""
+REPEATED_ERROR_S = 10.0
+"""An agent that fails on every tick is logged this often, not every time."""
+
+NO_DECISION = "no RTT sample yet: flow stays uncapped until the first"
+PAUSED = "paused: no caps until `reinet ctl resume`"
+RESUMED = "resumed: a cap comes with the flow's next RTT sample"
+AGENT_CHOSE_NONE = "the agent set no cap"
+
+log = structlog.get_logger("reinet.loop")
+
+
+class RecordSink(Protocol):
+    """Who is shown what was decided, without ever holding the loop up."""
+
+    def offer(self, records: FlowStatsArray, caps_pkts: NDArray[np.uint32]) -> None:
+        """N records with the caps now decided for their flows."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What the loop knew after its latest tick; the arrays are copies."""
+
+    stats: FlowStatsArray  # (N,), each flow's latest record
+    caps_pkts: NDArray[np.uint32]  # (N,), decided; 0 = none
+    reasons: list[str]  # (N,), why a flow is uncapped, empty when it is capped
+    now_ns: int  # the loop's clock now
+
+
+@dataclass(frozen=True)
+class Status:
+    """How the loop itself is."""
+
+    ok: bool
+    paused: bool
+    problem: str  # empty when ok
+    decisions: int
+    records: int
+    flows: int
+    uptime_s: float
+
+
+class ControlLoop:
+    """Owns the shim, the flows' states and their leases. ``tick`` and ``run`` belong to one thread, the rest to any."""
+
+    def __init__(
+        self,
+        shim: Shim,
+        agent: Agent,
+        bank: StateBank,
+        target_us: int,
+        lease_ms: int = LEASE_MS,
+        ceiling_pkts: int = CEILING_PKTS,
+        sink: RecordSink | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._shim = shim
+        self._agent = agent
+        self._bank = bank
+        self._target_us = target_us
+        self._lease_ns = lease_ms * 1_000_000
+        self._ceiling_pkts = ceiling_pkts
+        self._sink = sink
+        self._clock_ns = clock_ns
+        self._keeper = LeaseKeeper(shim, lease_ms, clock_ns)
+
+        # One row per slot of the shim: a slot has one live flow, and a new cookie in it means that the old one is gone.
+        self._lock = threading.Condition()  # guards what other threads read or set; notified when a pause is obeyed
+        self._stats = np.zeros(0, FLOW_STATS_DTYPE)  # cookie 0 = row is free
+        self._caps_pkts = np.zeros(0, np.uint32)
+        self._reasons: NDArray[np.object_] = np.zeros(0, object)
+        self._pause_wanted = False
+        self._paused = False
+        self._lifted = 0  # caps that the latest pause lifted
+        self._decisions = 0
+        self._records = 0
+        self._started_ns = self._last_tick_ns = clock_ns()
+        self._agent_problem = ""
+        self._logged_ns: int | None = None
+        self._grow(FIRST_ROWS)
+
+    def run(self, stop: threading.Event, tick_ms: int = TICK_MS) -> None:
+        """Ticks until ``stop`` is set, then lifts every cap. What the shim raises ends it and comes through."""
+        try:
+            while not stop.is_set():
+                self.tick(tick_ms)
+        finally:
+            self._keeper.release_all()
+
+    def tick(self, timeout_ms: int = 0) -> None:
+        """Waits up to ``timeout_ms`` for records, decides, renews leases. What the shim raises comes through."""
+        records = self._shim.poll(timeout_ms)
+        self._obey_pause()
+        healthy = self._take(records) if len(records) else not self._agent_problem
+        if not healthy:
+            return
+        now_ns = self._clock_ns()
+        self._keeper.tick(now_ns)
+        self._last_tick_ns = now_ns
+
+    def pause(self, timeout_s: float = 2.0) -> int:
+        """Lifts every cap and writes none until ``resume``; returns how many were lifted.
+
+        TimeoutError if the loop hangs; it then pauses as soon as it goes on.
+        """
+        return self._ask(True, timeout_s)
+
+    def resume(self, timeout_s: float = 2.0) -> None:
+        """Ends a pause; each flow gets a cap with its next record. TimeoutError if the loop hangs."""
+        self._ask(False, timeout_s)
+
+    def snapshot(self) -> Snapshot:
+        """Every live flow with its latest record and cap."""
+        with self._lock:
+            rows = np.flatnonzero(self._stats["cookie"])
+            return Snapshot(
+                self._stats[rows],
+                self._caps_pkts[rows],
+                [str(reason) for reason in self._reasons[rows]],
+                self._clock_ns(),
+            )
+
+    def status(self) -> Status:
+        """Whether ticks complete, and what has been done since the start."""
+        with self._lock:
+            now_ns = self._clock_ns()
+            late_ns = now_ns - self._last_tick_ns
+            problem = self._agent_problem
+            if not problem and late_ns > self._lease_ns:
+                problem = (
+                    f"no tick completed for {late_ns / 1e9:.1f} s, longer than a lease: every cap has lapsed; "
+                    "if this lasts, restart the daemon"
+                )
+            return Status(
+                ok=not problem,
+                paused=self._paused,
+                problem=problem,
+                decisions=self._decisions,
+                records=self._records,
+                flows=int(np.count_nonzero(self._stats["cookie"])),
+                uptime_s=(now_ns - self._started_ns) / 1e9,
+            )
+
+    def _take(self, records: FlowStatsArray) -> bool:
+        """Brings the tables up to date and decides; False when the agent failed."""
+        records = np.array(records)
+        records["target_us"][records["target_us"] == 0] = self._target_us  # a flow's first record knows no target yet
+        live = self._forget_closed(records)
+        if not len(live):
+            return not self._agent_problem
+        rows = live["slot"].astype(np.intp)
+        if rows.max() >= len(self._stats):
+            self._grow(int(rows.max()) + 1)
+        live, rows = self._admit(live, rows)
+        batch = self._bank.update(rows.astype(np.int32), live)
+        latest = _last_of_each(rows, np.flatnonzero(batch.decided))
+        with self._lock:
+            self._stats[rows] = live  # of several records of one flow the last one stays
+        return self._decide(live[latest], rows[latest], batch.states[latest], batch.rule_pkts[latest], live)
+
+    def _decide(
+        self,
+        stats: FlowStatsArray,
+        rows: NDArray[np.intp],
+        states: NDArray[np.float32],
+        rule_pkts: NDArray[np.float32],
+        live: FlowStatsArray,
+    ) -> bool:
+        if len(stats):
+            try:
+                wanted = np.asarray(self._agent.decide(stats, states, rule_pkts))
+                if wanted.shape != (len(stats),) or wanted.dtype != np.uint32:
+                    raise ValueError(f"{len(stats)} caps as uint32 were due, {wanted.dtype}{list(wanted.shape)} came")
+                caps_pkts, refusals = guard(stats, wanted, self._ceiling_pkts)
+            except Exception as error:  # whatever a model does must not take the flows' caps out of our hands
+                self._agent_failed(error)
+                return False
+            reasons = np.array(
+                [why or ("" if cap else AGENT_CHOSE_NONE) for why, cap in zip(refusals, caps_pkts, strict=True)], object
+            )
+            if self._pause_wanted:
+                caps_pkts[:] = 0
+                reasons[:] = PAUSED
+            self._keeper.set(stats, caps_pkts)
+            with self._lock:
+                self._agent_problem = ""
+                self._decisions += len(stats)
+                self._caps_pkts[rows] = caps_pkts
+                self._reasons[rows] = reasons
+        if self._sink is not None:
+            self._sink.offer(live, self._caps_pkts[live["slot"]])
+        return not self._agent_problem
+
+    def _agent_failed(self, error: Exception) -> None:
+        """Fails open at once instead of waiting for the leases; the next records give the agent another chance."""
+        self._keeper.release_all()
+        problem = f"the agent {self._agent.name} failed: {type(error).__name__}: {error}; all flows are uncapped"
+        now_ns = self._clock_ns()
+        if problem != self._agent_problem and (
+            self._logged_ns is None or now_ns - self._logged_ns > REPEATED_ERROR_S * 1e9
+        ):
+            log.error("agent failed", agent=self._agent.name, error=repr(error), exc_info=error)
+            self._logged_ns = now_ns
+        with self._lock:
+            self._agent_problem = problem
+            self._uncap_all(problem)
+
+    def _forget_closed(self, records: FlowStatsArray) -> FlowStatsArray:
+        """Frees the rows of flows that ended; returns the records of those that go on."""
+        closed = (records["flags"] & Flag.CLOSED) != 0
+        with self._lock:
+            self._records += len(records)
+        if not closed.any():
+            return records
+        for record in records[closed]:
+            self._keeper.drop(int(record["cookie"]))
+            row = int(record["slot"])
+            with self._lock:
+                if row < len(self._stats) and self._stats["cookie"][row] == record["cookie"]:
+                    self._stats["cookie"][row] = 0
+                    self._caps_pkts[row] = 0
+                    self._reasons[row] = ""
+        if self._sink is not None:
+            self._sink.offer(records[closed], np.zeros(int(closed.sum()), np.uint32))
+        return records[~np.isin(records["cookie"], records["cookie"][closed])]
+
+    def _admit(self, live: FlowStatsArray, rows: NDArray[np.intp]) -> tuple[FlowStatsArray, NDArray[np.intp]]:
+        """Gives new flows fresh rows. Where a CLOSED record was lost the slot's new owner takes the row over."""
+        owners = np.zeros(len(self._stats), np.uint64)
+        owners[rows] = live["cookie"]  # of several owners of one slot the last one stays
+        present = owners[rows] == live["cookie"]
+        live, rows = live[present], rows[present]
+        new = self._stats["cookie"][rows] != live["cookie"]
+        if new.any():
+            fresh = np.unique(rows[new])
+            self._bank.reset(fresh.astype(np.int32))
+            with self._lock:
+                self._caps_pkts[fresh] = 0
+                self._reasons[fresh] = PAUSED if self._pause_wanted else NO_DECISION
+        return live, rows
+
+    def _grow(self, least_rows: int) -> None:
+        rows = max(least_rows, 2 * len(self._stats))
+        missing = rows - len(self._stats)
+        if self._bank.capacity < rows:
+            self._bank.grow(rows)
+        with self._lock:
+            self._stats = np.concatenate([self._stats, np.zeros(missing, FLOW_STATS_DTYPE)])
+            self._caps_pkts = np.concatenate([self._caps_pkts, np.zeros(missing, np.uint32)])
+            self._reasons = np.concatenate([self._reasons, np.full(missing, "", object)])
+
+    def _ask(self, pause: bool, timeout_s: float) -> int:
+        with self._lock:
+            if self._pause_wanted == self._paused == pause:
+                return 0
+            self._pause_wanted = pause
+            if not self._lock.wait_for(lambda: self._paused == pause, timeout_s):
+                raise TimeoutError(f"the decision loop did not answer within {timeout_s:g} s")
+            return self._lifted
+
+    def _obey_pause(self) -> None:
+        """Starts or ends a pause that another thread asked for."""
+        if self._pause_wanted == self._paused:
+            return
+        pause = self._pause_wanted
+        if pause:
+            self._keeper.release_all()
+        with self._lock:
+            self._lifted = int(np.count_nonzero(self._caps_pkts)) if pause else 0
+            self._uncap_all(PAUSED if pause else RESUMED)
+            self._paused = pause
+            self._lock.notify_all()
+        log.info("paused" if pause else "resumed", released=self._lifted)
+
+    def _uncap_all(self, reason: str) -> None:
+        """Marks every live flow uncapped; the caller holds the lock."""
+        self._caps_pkts[:] = 0
+        self._reasons[self._stats["cookie"] != 0] = reason
+
+
+def _last_of_each(rows: NDArray[np.intp], among: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Of the records at the indices ``among``, those that are the last of their row, in order."""
+    _, last_from_the_end = np.unique(rows[among][::-1], return_index=True)
+    return np.sort(among[::-1][last_from_the_end])
