@@ -1,6 +1,6 @@
 """What several parts share, in C++: records, periods, states, rewards and the simulated link."""
 
-from reinet.core.errors import ConfigError, LinkError, ModelError, ReinetError, ShimError, TraceError
+from reinet.core.errors import ConfigError, DaemonError, LinkError, ModelError, ReinetError, ShimError, TraceError
 from reinet.core.features import (
     DEFAULT_FEATURE_SET,
     FEATURE_SETS,
@@ -27,6 +27,7 @@ __all__ = [
     "SILENCE_NS",
     "Batch",
     "ConfigError",
+    "DaemonError",
     "Feature",
     "FeatureSet",
     "Flag",

@@ -7,7 +7,8 @@ The command line prints these without a traceback. ::
     ├── ConfigError   a configuration, option or argument that makes no sense
     ├── ModelError    a model folder that is damaged, foreign or made for another state
     ├── ShimError     the kernel side cannot be loaded, attached or reached
-    └── LinkError     an emulated link cannot be set up or stalled
+    ├── LinkError     an emulated link cannot be set up or stalled
+    └── DaemonError   the daemon cannot start or cannot be reached
 """
 
 
@@ -33,3 +34,7 @@ class ShimError(ReinetError):
 
 class LinkError(ReinetError):
     """An emulated link cannot be set up, or died."""
+
+
+class DaemonError(ReinetError):
+    """The daemon cannot start, or a client cannot reach it."""

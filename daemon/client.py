@@ -1,0 +1,87 @@
+"""A client of the control service, for the command line and for tests."""
+
+import socket as sockets
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import grpc
+from reinet.core.errors import DaemonError
+from reinet.proto import control_pb2, control_pb2_grpc
+
+TIMEOUT_S = 5.0
+"""Longer than the two seconds that the daemon itself waits for its loop."""
+MAX_REPLY_BYTES = 64 * 1024 * 1024
+"""A flow takes about 100 bytes, so some 600 000 flows."""
+
+Reply = TypeVar("Reply")
+
+
+class ControlClient:
+    """Calls the daemon that listens at ``path``; every method raises DaemonError with what to do."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+        self._look()
+        self._channel = grpc.insecure_channel(
+            "unix:" + quote(str(self._path)),
+            options=[("grpc.max_receive_message_length", MAX_REPLY_BYTES), ("grpc.enable_http_proxy", 0)],
+        )
+        make_stub: Any = control_pb2_grpc.ControlStub  # generated code carries no types
+        self._stub = make_stub(self._channel)
+
+    def health(self) -> control_pb2.HealthReply:
+        """How the decision loop is and what it runs."""
+        return self._call("Health", control_pb2.HealthRequest(), control_pb2.HealthReply)
+
+    def flows(self) -> control_pb2.FlowsReply:
+        """The flows with their caps."""
+        return self._call("Flows", control_pb2.FlowsRequest(), control_pb2.FlowsReply)
+
+    def pause(self) -> control_pb2.PauseReply:
+        """Lifts every cap until ``resume``."""
+        return self._call("Pause", control_pb2.PauseRequest(), control_pb2.PauseReply)
+
+    def resume(self) -> control_pb2.ResumeReply:
+        """Ends a pause."""
+        return self._call("Resume", control_pb2.ResumeRequest(), control_pb2.ResumeReply)
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._channel.close()
+
+    def __enter__(self) -> "ControlClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _look(self) -> None:
+        """Tells a missing daemon from a forbidden one, which gRPC reports alike."""
+        try:
+            with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+                probe.settimeout(TIMEOUT_S)
+                probe.connect(str(self._path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise DaemonError(
+                f"no daemon is listening at {self._path}: start one with `reinet serve CONFIG`, "
+                "or give its socket with --socket"
+            ) from None
+        except PermissionError:
+            raise DaemonError(
+                f"{self._path}: only the user who runs the daemon may control it; run as that user (sudo)"
+            ) from None
+        except OSError as error:
+            why = error.strerror or error
+            raise DaemonError(f"{self._path}: {why}; give the daemon's socket with --socket") from None
+
+    def _call(self, name: str, request: object, kind: type[Reply]) -> Reply:
+        try:
+            reply = getattr(self._stub, name)(request, timeout=TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise DaemonError(f"daemon at {self._path}: {error.details()}") from None
+        assert isinstance(reply, kind)
+        return reply

@@ -1,0 +1,256 @@
+"""The control service on a Unix socket: who may open the socket's file may call, and is not trusted beyond that.
+
+A caller can ask and can pause, nothing more: requests carry no data, replies are made from copies, and a flood of calls
+is turned away before it can take the decision loop's time.
+"""
+
+import fcntl
+import os
+import socket as sockets
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Protocol
+from urllib.parse import quote
+
+import grpc
+import structlog
+from reinet.core.errors import DaemonError
+from reinet.daemon.loop import Snapshot, Status
+from reinet.proto import control_pb2, control_pb2_grpc
+
+MAX_REQUEST_BYTES = 1024
+"""Every request is empty today; room for the fields that later versions may add."""
+MAX_CALLS = 8
+"""Calls served at once, each in a thread; more are refused. A person and a few monitors need two or three."""
+STOP_GRACE_S = 0.5
+
+log = structlog.get_logger("reinet.control")
+
+
+class Controlled(Protocol):
+    """What of the decision loop a caller may see and do; ``ControlLoop`` is one."""
+
+    def status(self) -> Status:
+        """How the loop is."""
+
+    def snapshot(self) -> Snapshot:
+        """The flows."""
+
+    def pause(self) -> int:
+        """Lifts every cap; how many. TimeoutError if the loop hangs."""
+
+    def resume(self) -> None:
+        """Ends a pause. TimeoutError if the loop hangs."""
+
+
+class ControlService(control_pb2_grpc.ControlServicer):
+    """Answers the calls of ``control.proto``."""
+
+    def __init__(self, loop: Controlled, model: str) -> None:
+        self._loop = loop
+        self._model = model
+
+    def Health(self, request: control_pb2.HealthRequest, context: grpc.ServicerContext) -> control_pb2.HealthReply:  # noqa: N802
+        """Is the decision loop alive, what does it run?"""
+        status = self._loop.status()
+        return control_pb2.HealthReply(
+            ok=status.ok,
+            state="paused" if status.paused else "enforcing",
+            model=self._model,
+            decisions=status.decisions,
+            records=status.records,
+            uptime_s=status.uptime_s,
+            flows=status.flows,
+            problem=status.problem,
+        )
+
+    def Flows(self, request: control_pb2.FlowsRequest, context: grpc.ServicerContext) -> control_pb2.FlowsReply:  # noqa: N802
+        """Every live flow with its latest record, oldest record last."""
+        seen = self._loop.snapshot()
+        reply = control_pb2.FlowsReply()
+        for record, cap_pkts, reason in zip(seen.stats, seen.caps_pkts, seen.reasons, strict=True):
+            reply.flows.append(
+                control_pb2.Flow(
+                    cookie=int(record["cookie"]),
+                    cap_pkts=int(cap_pkts),
+                    reason=reason,
+                    cwnd_pkts=int(record["cwnd_pkts"]),
+                    rtt_mean_us=int(record["rtt_mean_us"]),
+                    min_rtt_us=int(record["min_rtt_us"]),
+                    target_us=int(record["target_us"]),
+                    delivery_rate_bytes_per_s=int(record["delivery_rate_bytes_per_s"]),
+                    age_s=max(seen.now_ns - int(record["time_ns"]), 0) / 1e9,
+                )
+            )
+        return reply
+
+    def Pause(self, request: control_pb2.PauseRequest, context: grpc.ServicerContext) -> control_pb2.PauseReply:  # noqa: N802
+        """Lifts every cap and writes none until Resume."""
+        try:
+            return control_pb2.PauseReply(released=self._loop.pause())
+        except TimeoutError as error:
+            _abort(context, f"{error}; its caps lapse by themselves, and it pauses as soon as it goes on")
+
+    def Resume(self, request: control_pb2.ResumeRequest, context: grpc.ServicerContext) -> control_pb2.ResumeReply:  # noqa: N802
+        """Ends a pause."""
+        try:
+            self._loop.resume()
+            return control_pb2.ResumeReply()
+        except TimeoutError as error:
+            _abort(context, f"{error}; it resumes as soon as it goes on")
+
+
+def _abort(context: grpc.ServicerContext, message: str) -> NoReturn:
+    context.abort(grpc.StatusCode.UNAVAILABLE, message)
+    raise AssertionError("abort raises")
+
+
+class SocketClaim:
+    """The right to listen at a path, held until ``close``; raises DaemonError where it cannot be had.
+
+    The folder is made, with mode 0700, where it is missing. A lock beside the socket decides between two daemons that
+    start at once; it goes with its process, so a killed daemon's socket is stale and is replaced.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock_path = path.with_name(path.name + ".lock")
+        self._made_folder = False
+        self._lock_fd = -1
+        self._prepare_folder()
+        try:
+            self._lock_fd = self._take_lock()
+            self._remove_stale()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Removes the socket, the lock and, where it was made here and is empty, the folder."""
+        if self._lock_fd >= 0:
+            with suppress(FileNotFoundError):
+                self.path.unlink()
+            self._lock_path.unlink(missing_ok=True)
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+        if self._made_folder:
+            with suppress(OSError):
+                self.path.parent.rmdir()
+            self._made_folder = False
+
+    def __enter__(self) -> "SocketClaim":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _prepare_folder(self) -> None:
+        folder = self.path.parent
+        try:
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+                self._made_folder = True
+            found = folder.stat()
+        except OSError as error:
+            raise DaemonError(
+                f"control socket {self.path}: {folder}: {error.strerror}; set `socket` to a path this user may write"
+            ) from None
+        others_may_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if found.st_uid not in (0, os.geteuid()) or (others_may_write and not found.st_mode & stat.S_ISVTX):
+            raise DaemonError(
+                f"control socket {self.path}: other users may replace files in {folder}; use a folder of your own"
+            )
+
+    def _take_lock(self) -> int:
+        while True:
+            try:
+                fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                raise DaemonError(
+                    f"control socket {self.path}: {self._lock_path}: {error.strerror}; set `socket` to another path"
+                ) from None
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                raise DaemonError(self._in_use()) from None
+            # The former owner may have removed the file between our open and our lock.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(self._lock_path), os.fstat(fd)):
+                    return fd
+            os.close(fd)
+
+    def _remove_stale(self) -> None:
+        try:
+            found = self.path.lstat()
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(found.st_mode):
+            self._forget_lock()
+            raise DaemonError(f"control socket {self.path}: something else is there; move it away or set `socket`")
+        with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+            try:
+                probe.connect(str(self.path))
+            except ConnectionRefusedError:
+                log.info("replacing the socket of a daemon that is gone", socket=str(self.path))
+                self.path.unlink()
+                return
+            except OSError as error:
+                self._forget_lock()
+                raise DaemonError(
+                    f"control socket {self.path}: {error.strerror}; set `socket` to another path"
+                ) from None
+        self._forget_lock()
+        raise DaemonError(self._in_use())
+
+    def _forget_lock(self) -> None:
+        """Gives the lock back without touching what is at the socket's path."""
+        self._lock_path.unlink(missing_ok=True)
+        os.close(self._lock_fd)
+        self._lock_fd = -1
+
+    def _in_use(self) -> str:
+        return (
+            f"control socket {self.path}: another daemon is listening there; "
+            f"stop it, or set `socket` to another path (`reinet ctl health --socket {self.path}` asks it)"
+        )
+
+
+class ControlServer:
+    """The service, listening at a claimed path."""
+
+    def __init__(self, claim: SocketClaim, loop: Controlled, model: str) -> None:
+        """Starts to listen; raises DaemonError."""
+        self._server = grpc.server(
+            ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="control"),
+            maximum_concurrent_rpcs=MAX_CALLS,
+            options=[
+                ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+                ("grpc.max_concurrent_streams", MAX_CALLS),
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        register: Any = control_pb2_grpc.add_ControlServicer_to_server  # generated code carries no types
+        register(ControlService(loop, model), self._server)
+        before = os.umask(0o177)  # the socket must never exist with wider permissions, not even for a moment
+        try:
+            self._server.add_insecure_port("unix:" + quote(str(claim.path)))
+            mode = claim.path.stat().st_mode
+        except (OSError, RuntimeError) as error:
+            raise DaemonError(f"control socket {claim.path}: {error}; set `socket` to another path") from None
+        finally:
+            os.umask(before)
+        if stat.S_IMODE(mode) & 0o077:
+            raise DaemonError(
+                f"control socket {claim.path}: made with mode {stat.S_IMODE(mode):o}, which others may use"
+            )
+        self._server.start()
+
+    def close(self) -> None:
+        """Ends calls in progress after a moment's grace."""
+        self._server.stop(STOP_GRACE_S).wait(4 * STOP_GRACE_S)

@@ -1,0 +1,247 @@
+"""Control over a Unix socket: what callers see and may do, who may call, and what happens to hostile ones."""
+
+import os
+import socket as sockets
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from reinet.core.errors import DaemonError
+from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.daemon.client import ControlClient
+from reinet.daemon.control import MAX_REQUEST_BYTES, ControlServer, SocketClaim
+from reinet.daemon.loop import Snapshot, Status
+
+
+class FakeLoop:
+    """A loop that answers as told."""
+
+    def __init__(self, flows: int = 2) -> None:
+        self.paused = False
+        self.hangs = False
+        self.flows = flows
+
+    def status(self) -> Status:
+        return Status(not self.hangs, self.paused, "hangs" if self.hangs else "", 5, 6, self.flows, 1.5)
+
+    def snapshot(self) -> Snapshot:
+        stats = np.zeros(self.flows, FLOW_STATS_DTYPE)
+        stats["cookie"] = np.arange(1, self.flows + 1)
+        stats["time_ns"] = 1_000_000_000
+        stats["cwnd_pkts"] = 40
+        stats["delivery_rate_bytes_per_s"] = 1 << 40
+        caps_pkts = np.where(np.arange(self.flows) % 2 == 0, 20, 0).astype(np.uint32)
+        return Snapshot(stats, caps_pkts, ["" if cap else "why not" for cap in caps_pkts], 1_250_000_000)
+
+    def pause(self) -> int:
+        if self.hangs:
+            raise TimeoutError("the decision loop did not answer within 2 s")
+        self.paused = True
+        return 1
+
+    def resume(self) -> None:
+        if self.hangs:
+            raise TimeoutError("the decision loop did not answer within 2 s")
+        self.paused = False
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that others may enter, with a path short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="reinet-test-") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def loop(folder: Path) -> Iterator[FakeLoop]:
+    served = FakeLoop()
+    with SocketClaim(folder / "control.sock") as claim:
+        server = ControlServer(claim, served, "checkpoints/default")
+        yield served
+        server.close()
+
+
+def test_health_and_flows(loop: FakeLoop, folder: Path) -> None:
+    with ControlClient(folder / "control.sock") as client:
+        health = client.health()
+        assert (health.ok, health.state, health.model, health.decisions, health.records, health.flows) == (
+            True, "enforcing", "checkpoints/default", 5, 6, 2,
+        )  # fmt: skip
+        first, second = client.flows().flows
+        assert (first.cookie, first.cap_pkts, first.reason, first.cwnd_pkts) == (1, 20, "", 40)
+        assert (second.cookie, second.cap_pkts, second.reason) == (2, 0, "why not")
+        assert second.delivery_rate_bytes_per_s == 1 << 40
+        assert second.age_s == pytest.approx(0.25)
+
+
+def test_pause_and_resume(loop: FakeLoop, folder: Path) -> None:
+    with ControlClient(folder / "control.sock") as client:
+        assert client.pause().released == 1
+        assert client.health().state == "paused"
+        client.resume()
+        assert client.health().state == "enforcing"
+
+
+def test_a_hanging_loop_is_told_apart(loop: FakeLoop, folder: Path) -> None:
+    loop.hangs = True
+    with ControlClient(folder / "control.sock") as client:
+        assert not client.health().ok
+        with pytest.raises(DaemonError, match=r"did not answer.*lapse by themselves"):
+            client.pause()
+        with pytest.raises(DaemonError, match="did not answer"):
+            client.resume()
+
+
+def test_many_flows_fit_a_reply(loop: FakeLoop, folder: Path) -> None:
+    loop.flows = 100_000  # more than gRPC's usual 4 MB
+    with ControlClient(folder / "control.sock") as client:
+        assert len(client.flows().flows) == 100_000
+
+
+def test_the_socket_is_its_owners_alone(loop: FakeLoop, folder: Path) -> None:
+    found = (folder / "control.sock").stat()
+    assert stat.S_ISSOCK(found.st_mode)
+    assert stat.S_IMODE(found.st_mode) == 0o600
+    assert found.st_uid == os.geteuid()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else: run `sudo -E make test`")
+def test_another_user_may_not_call(loop: FakeLoop, folder: Path) -> None:
+    stranger = (
+        "import os, socket, sys\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try: socket.socket(socket.AF_UNIX).connect(sys.argv[1])\n"
+        "except PermissionError: sys.exit(0)\n"
+        "sys.exit('connected')\n"
+    )
+    subprocess.run([sys.executable, "-c", stranger, str(folder / "control.sock")], check=True, timeout=20)
+
+
+def test_the_folder_made_for_the_socket_is_closed_and_goes_again(folder: Path) -> None:
+    path = folder / "reinet" / "control.sock"
+    with SocketClaim(path) as claim:
+        server = ControlServer(claim, FakeLoop(), "m")
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        server.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_path_with_odd_characters(folder: Path) -> None:
+    path = folder / "a b%41?#c" / "control.sock"
+    with SocketClaim(path) as claim:
+        server = ControlServer(claim, FakeLoop(), "m")
+        with ControlClient(path) as client:
+            assert client.health().ok
+        server.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_live_daemon_keeps_its_socket(loop: FakeLoop, folder: Path) -> None:
+    with pytest.raises(DaemonError, match="another daemon is listening there"):
+        SocketClaim(folder / "control.sock")
+    with ControlClient(folder / "control.sock") as client:
+        assert client.health().ok
+
+
+def test_a_foreign_listener_keeps_its_socket(folder: Path) -> None:
+    path = folder / "control.sock"
+    with sockets.socket(sockets.AF_UNIX) as foreign:
+        foreign.bind(str(path))
+        foreign.listen()
+        with pytest.raises(DaemonError, match="another daemon is listening there"):
+            SocketClaim(path)
+        assert path.is_socket()
+    assert [p.name for p in folder.iterdir()] == ["control.sock"]
+
+
+def test_a_stale_socket_is_replaced(folder: Path) -> None:
+    path = folder / "control.sock"
+    with sockets.socket(sockets.AF_UNIX) as dead:
+        dead.bind(str(path))
+    (folder / "control.sock.lock").touch()  # a killed daemon leaves both
+    with SocketClaim(path) as claim:
+        server = ControlServer(claim, FakeLoop(), "m")
+        with ControlClient(path) as client:
+            assert client.health().ok
+        server.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_what_is_no_socket_is_never_removed(folder: Path) -> None:
+    path = folder / "control.sock"
+    path.write_text("precious")
+    with pytest.raises(DaemonError, match="something else is there"):
+        SocketClaim(path)
+    assert path.read_text() == "precious"
+    assert [p.name for p in folder.iterdir()] == ["control.sock"]
+
+
+def test_a_folder_that_others_may_write_is_refused(folder: Path) -> None:
+    folder.chmod(0o777)
+    with pytest.raises(DaemonError, match="other users may replace files"):
+        SocketClaim(folder / "control.sock")
+    assert list(folder.iterdir()) == []
+    with pytest.raises(DaemonError, match="No such file or directory"):
+        SocketClaim(folder / "deep" / "er" / "control.sock")
+
+
+def test_no_daemon(folder: Path) -> None:
+    with pytest.raises(DaemonError, match=r"no daemon is listening at .*control\.sock: start one"):
+        ControlClient(folder / "control.sock")
+
+
+def test_hostile_callers_are_turned_away(loop: FakeLoop, folder: Path) -> None:
+    path = folder / "control.sock"
+    for payload in (os.urandom(4096), b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(999)):
+        with sockets.socket(sockets.AF_UNIX) as raw:
+            raw.connect(str(path))
+            raw.sendall(payload)
+    idle = [sockets.socket(sockets.AF_UNIX) for _ in range(50)]
+    try:
+        for raw in idle:
+            raw.connect(str(path))
+        with grpc.insecure_channel(f"unix:{path}") as channel:
+            call = channel.unary_unary("/reinet.v1.Control/Pause")
+            with pytest.raises(grpc.RpcError) as caught:
+                call(bytes(MAX_REQUEST_BYTES + 1), timeout=5)
+            assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            with pytest.raises(grpc.RpcError):
+                call(b"\xff" * 100, timeout=5)  # no message at all
+            with pytest.raises(grpc.RpcError) as caught:
+                channel.unary_unary("/reinet.v1.Control/Shutdown")(b"", timeout=5)
+            assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+        assert not loop.paused
+        with ControlClient(path) as client:
+            assert client.health().ok
+    finally:
+        for raw in idle:
+            raw.close()
+
+
+def test_a_flood_is_refused_while_others_are_served(loop: FakeLoop, folder: Path) -> None:
+    path = folder / "control.sock"
+    refused: list[grpc.StatusCode] = []
+    go_on = threading.Event()
+    loop.pause = lambda: go_on.wait(10) and 0  # type: ignore[method-assign]
+    with grpc.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)]) as one:
+        pending = [one.unary_unary("/reinet.v1.Control/Pause").future(b"", timeout=10) for _ in range(8)]
+        with grpc.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)]) as other:
+            while not refused:
+                try:
+                    other.unary_unary("/reinet.v1.Control/Health")(b"", timeout=5)
+                except grpc.RpcError as error:
+                    refused.append(error.code())
+        go_on.set()
+        for call in pending:
+            call.result()
+    assert refused == [grpc.StatusCode.RESOURCE_EXHAUSTED]
+    with ControlClient(path) as client:
+        assert client.health().ok
