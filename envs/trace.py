@@ -33,10 +33,14 @@ MAX_SET_FILE_BYTES = 2**20
 
 DESCRIBE_BYTES = 1500
 """Bytes that a described opportunity carries: an IP packet, as published figures count; the link carries 1504."""
+PKTS_PER_MBIT = 1e6 / 8 / DESCRIBE_BYTES
+"""Opportunities that make up one megabit."""
 BIN_MS = 100
 OUTAGE_MS = 200
 """A gap this long is an outage: ten round trips of a 20 ms path, and past the kernel's smallest RTO (200 ms)."""
 AUTOCORRELATION_LAGS_MS = (100, 200, 500, 1000, 2000, 5000, 10000)
+
+FloatArray = npt.NDArray[np.float64]
 
 SET_SUFFIX = ".toml"
 _NOT_TRACES = frozenset({".toml", ".md", ".json", ".yaml", ".yml"})
@@ -83,7 +87,7 @@ class Trace:
     def load(cls, path: str | Path) -> Trace:
         """Read a trace file. Raises TraceError naming file, line, what is wrong and the cure."""
         path = Path(path)
-        return cls(_parse(_read(path, MAX_FILE_BYTES, "trace"), path), path.name, path)
+        return cls(_parse(read_limited(path, MAX_FILE_BYTES, "trace"), path), path.name, path)
 
     @classmethod
     def constant(cls, mbps: float, seconds: float, name: str | None = None) -> Trace:
@@ -91,11 +95,12 @@ class Trace:
         if not (math.isfinite(mbps) and math.isfinite(seconds) and mbps > 0 and seconds >= 0.001):
             raise TraceError(f"constant trace: {mbps} Mbit/s over {seconds} s; both must be positive (1 ms at least)")
         duration_ms = round(seconds * 1000)
-        count = round(mbps * 1e6 / 8 / DESCRIBE_BYTES * duration_ms / 1000)
-        if duration_ms > MAX_MS or not 1 <= count <= MAX_FILE_BYTES // 2:
+        count = round(mbps * PKTS_PER_MBIT * duration_ms / 1000)
+        most = most_opportunities(duration_ms)
+        if duration_ms > MAX_MS or not 1 <= count <= most:
             raise TraceError(
                 f"constant trace: {mbps} Mbit/s over {seconds} s is {count} opportunities; between 1 and "
-                f"{MAX_FILE_BYTES // 2} within {MAX_MS} ms are possible: change the rate or the length"
+                f"{most} within {MAX_MS} ms are possible: change the rate or the length"
             )
         # Rounded up, so that the last one falls on the loop's end and the rate holds across loops.
         times_ms = np.ceil(np.arange(1, count + 1, dtype=np.float64) * (duration_ms / count) - 1e-9)
@@ -120,6 +125,21 @@ class Trace:
     def sha256(self) -> str:
         """Content hash: ``sha256sum`` of a well-formed file; line endings, leading zeros and names do not change it."""
         return hashlib.sha256(self.canonical_text).hexdigest()
+
+    def cut(self, start_ms: int, end_ms: int, name: str) -> Trace:
+        """Take the piece after ``start_ms`` up to ``end_ms``, with a time of its own. Raises TraceError if empty."""
+        if not 0 <= start_ms < end_ms <= self.duration_ms:
+            raise TraceError(
+                f"trace {self.name}: cannot cut {start_ms}..{end_ms} ms out of {self.duration_ms} ms; stay within it"
+            )
+        first = 0 if start_ms == 0 else int(np.searchsorted(self.opportunities_ms, start_ms, side="right"))
+        last = int(np.searchsorted(self.opportunities_ms, end_ms, side="right"))
+        times_ms = self.opportunities_ms[first:last].astype(np.int64) - start_ms
+        if not times_ms.size:
+            raise TraceError(f"trace {self.name}: no opportunity between {start_ms} and {end_ms} ms; cut elsewhere")
+        if times_ms[-1] < end_ms - start_ms:
+            times_ms = np.append(times_ms, end_ms - start_ms)  # the loop's length is its last time
+        return Trace(times_ms.astype(np.uint32), name)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the canonical text, whole or not at all. Raises TraceError if the file exists or cannot be written."""
@@ -175,7 +195,7 @@ def describe(trace: Trace) -> dict[str, Any]:
 class _SparseMoments:
     """Moments of a series that is ``value`` at the sorted places ``index`` and 0 at the rest of its ``length``."""
 
-    def __init__(self, index: npt.NDArray[np.int64], value: npt.NDArray[np.float64], length: int) -> None:
+    def __init__(self, index: npt.NDArray[np.int64], value: FloatArray, length: int) -> None:
         self.index, self.value, self.length = index, value, length
         self.mean = float(value.sum()) / length
         self.sd = math.sqrt(max(self._central(2), 0.0))
@@ -203,6 +223,22 @@ class _SparseMoments:
         return covariance / (self.length - lag) / self.sd**2
 
 
+def most_opportunities(duration_ms: int) -> int:
+    """Give how many opportunities a trace of this length may have so that its file can be read again."""
+    return MAX_FILE_BYTES // (len(str(duration_ms)) + 1)
+
+
+def served_at_ms(edges_ms: FloatArray, served_pkts: FloatArray, at_pkts: FloatArray) -> npt.NDArray[np.int64]:
+    """Find when a link whose running total is ``served_pkts`` at ``edges_ms`` (linear between) has served ``at_pkts``.
+
+    Both totals start at 0 and never fall; ``at_pkts`` lie in [0, the last total). Rounded up to whole milliseconds.
+    """
+    piece = np.searchsorted(served_pkts, at_pkts, side="right") - 1
+    rise = served_pkts[piece + 1] - served_pkts[piece]  # above 0: the search skips flat pieces
+    inside = (at_pkts - served_pkts[piece]) / rise
+    return np.ceil(edges_ms[piece] + inside * (edges_ms[piece + 1] - edges_ms[piece])).astype(np.int64)
+
+
 def load_traces(paths: Iterable[str | Path]) -> list[Trace]:
     """Load trace files, folders of them and set files (TOML), each file once, in the order given.
 
@@ -210,14 +246,18 @@ def load_traces(paths: Iterable[str | Path]) -> list[Trace]:
     is not searched deeper. A set file is ``[set]`` with ``name`` and ``files``, whose paths are relative to the set
     file and may be folders. Raises TraceError.
     """
-    found: dict[Path, None] = {}
+    return [Trace.load(file) for file in trace_files(paths)]
+
+
+def trace_files(paths: Iterable[str | Path]) -> list[Path]:
+    """Name the files that ``load_traces`` would load. Raises TraceError when there is none."""
+    found: dict[Path, Path] = {}
     for path in paths:
         for file in _trace_files(Path(path)):
-            found.setdefault(file.resolve(), None)
-    traces = [Trace.load(file) for file in found]
-    if not traces:
+            found.setdefault(file.resolve(), file)
+    if not found:
         raise TraceError("no trace was given: name a trace file, a folder of traces or a set file (.toml)")
-    return traces
+    return list(found.values())
 
 
 def _trace_files(path: Path) -> list[Path]:
@@ -237,7 +277,7 @@ def _trace_files(path: Path) -> list[Path]:
 
 
 def _set_files(path: Path) -> list[Path]:
-    raw = _read(path, MAX_SET_FILE_BYTES, "set file")
+    raw = read_limited(path, MAX_SET_FILE_BYTES, "set file")
     try:
         table = tomllib.loads(raw.decode())
     except UnicodeDecodeError as error:
@@ -268,7 +308,7 @@ def _set_files(path: Path) -> list[Path]:
     return result
 
 
-def _read(path: Path, limit_bytes: int, what: str) -> bytes:
+def read_limited(path: Path, limit_bytes: int, what: str) -> bytes:
     """Read a regular file of at most ``limit_bytes``; never opens a pipe or a device, never reads beyond the limit."""
     try:
         if path.is_dir():
@@ -285,7 +325,7 @@ def _read(path: Path, limit_bytes: int, what: str) -> bytes:
     if max(size, len(raw)) > limit_bytes:
         raise TraceError(
             f"{path}: {size / 2**20:.0f} MiB is more than a {what} may have ({limit_bytes // 2**20} MiB); "
-            "cut it into shorter ones (reinet traces split)"
+            "name a part of it: head -n LINES keeps a start"
         )
     return raw
 

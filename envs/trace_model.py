@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 from reinet.core.errors import TraceError
-from reinet.envs.trace import DESCRIBE_BYTES, MAX_FILE_BYTES, Trace
-
-FloatArray = npt.NDArray[np.float64]
+from reinet.envs.trace import PKTS_PER_MBIT, FloatArray, Trace, most_opportunities, served_at_ms
 
 STEP_MS = 10
 """The rate's grid: well below the fastest time constant of any preset."""
 MAX_SECONDS = 24 * 3600
-MAX_OPPORTUNITIES = MAX_FILE_BYTES // 11
-"""So that the file stays readable: at most 11 bytes per line."""
 LONGEST_OUTAGE_S = 15.0
 """Cuts the Pareto tail: the longest in the fitted recordings is 11.6 s."""
+
+
+SIGNAL_KNOTS = (-3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
+"""Where the rate is tabulated over the signal: from the worst 0.1 % of the time, over the median, to the best 0.1 %."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,17 @@ class LinkModel:
        cell, which happens at random times ``cell_s`` apart and at the end of every outage), shadowing
        (Ornstein-Uhlenbeck with ``shadow_s``) and fast fading (the same with ``fade_s``); the shares are those of z's
        variance. All three decay exponentially, so z's autocorrelation is a sum of three exponentials.
-       The rate is ``peak_mbps / (1 + exp(-(offset + spread z)))``: bounded by what the radio can carry, 0 at a bad
-       signal (Johnson's bounded family).
+       The rate is read from ``rates_mbps`` at z, linear between SIGNAL_KNOTS: its distribution is met by construction.
     2. *Outages*: nothing is served. They start at random, ``outages_per_min``, and last ``outage_min_s`` x
        Pareto(``outage_alpha``).
     3. *Scheduling*: the cell serves a user in bursts of one millisecond. Burst sizes are geometric with mean
        ``burst_pkts``; the waits between them are log-normal (``wait_sigma``) in the time that runs at the current rate,
        so the mean rate is met whatever the burstiness, and gaps grow where the rate is low.
+
+    Raises TraceError when a parameter makes no sense.
     """
 
-    peak_mbps: float
-    offset: float
-    spread: float
+    rates_mbps: tuple[float, ...]
     cell_s: float
     shadow_s: float
     fade_s: float
@@ -54,14 +53,17 @@ class LinkModel:
     wait_sigma: float
 
     def __post_init__(self) -> None:
-        positive = ("peak_mbps", "spread", "cell_s", "shadow_s", "fade_s", "outage_min_s", "outage_alpha")
-        for name, value in vars(self).items():
+        rates = self.rates_mbps
+        if len(rates) != len(SIGNAL_KNOTS) or any(not (math.isfinite(rate) and rate >= 0) for rate in rates):
+            raise TraceError(f"trace model: rates_mbps is {rates}; {len(SIGNAL_KNOTS)} rates of at least 0 are needed")
+        if list(rates) != sorted(rates) or rates[-1] == 0:
+            raise TraceError(f"trace model: rates_mbps is {rates}; it must rise with the signal, above 0 at the end")
+        positive = {"cell_s", "shadow_s", "fade_s", "outage_min_s", "outage_alpha"}
+        for name in (field.name for field in fields(self) if field.name != "rates_mbps"):
+            value = getattr(self, name)
             if not math.isfinite(value) or value < 0 or (name in positive and value == 0):
-                if name == "offset" and math.isfinite(value):
-                    continue
-                raise TraceError(
-                    f"trace model: {name} is {value}; it must be {'above' if name in positive else 'at least'} 0"
-                )
+                least = "above 0" if name in positive else "at least 0"
+                raise TraceError(f"trace model: {name} is {value}; it must be {least}")
         if self.shadow_share + self.fade_share > 1:
             raise TraceError(f"trace model: shares {self.shadow_share} + {self.fade_share} exceed 1; lower one")
         if self.burst_pkts < 1:
@@ -69,11 +71,51 @@ class LinkModel:
 
 
 PRESETS: dict[str, LinkModel] = {
-    "lte-driving": LinkModel(95, -2.35, 1.25, 8.0, 1.2, 0.15, 0.35, 0.15, 3.0, 0.3, 1.5, 5.0, 1.0),
-    "lte-walking": LinkModel(26, -0.25, 1.4, 10.0, 1.5, 0.15, 0.35, 0.15, 0.5, 0.2, 2.0, 4.0, 0.8),
-    "lte-stationary": LinkModel(40, 0.15, 0.3, 20.0, 1.5, 0.15, 0.35, 0.25, 0.0, 0.2, 2.0, 2.5, 0.6),
-    "umts-driving": LinkModel(9, -1.7, 1.3, 9.0, 2.0, 0.3, 0.25, 0.05, 6.0, 0.3, 1.3, 1.1, 0.6),
-    "evdo-driving": LinkModel(6, -2.9, 1.2, 7.0, 2.0, 0.1, 0.2, 0.3, 6.0, 0.3, 1.3, 1.6, 0.8),
+    "lte-driving": LinkModel(
+        (0.0, 0.0, 0.3, 2.5, 6.0, 10.0, 15.0, 21.0, 29.0, 46.0, 75.0),
+        12.0,
+        2.0,
+        0.15,
+        0.3,
+        0.1,
+        3.0,
+        0.3,
+        2.0,
+        4.5,
+        1.1,
+    ),
+    "lte-walking": LinkModel(
+        (0.0, 1.0, 3.0, 5.5, 8.5, 11.5, 15.0, 18.0, 21.0, 23.5, 26.0),
+        15.0,
+        2.0,
+        0.15,
+        0.3,
+        0.1,
+        1.0,
+        0.2,
+        2.0,
+        4.0,
+        0.9,
+    ),
+    "lte-stationary": LinkModel(
+        (8.0, 15.0, 17.0, 18.7, 20.2, 21.6, 23.0, 24.3, 26.0, 28.0, 35.0),
+        20.0,
+        2.0,
+        0.15,
+        0.3,
+        0.2,
+        1.0,
+        0.06,
+        2.0,
+        2.5,
+        0.6,
+    ),
+    "umts-driving": LinkModel(
+        (0.0, 0.0, 0.0, 0.3, 1.1, 1.9, 2.6, 3.6, 4.7, 6.2, 8.0), 10.0, 2.0, 0.3, 0.2, 0.05, 6.0, 0.3, 1.3, 1.1, 0.6
+    ),
+    "evdo-driving": LinkModel(
+        (0.0, 0.0, 0.0, 0.06, 0.2, 0.36, 0.6, 1.0, 1.5, 2.1, 4.5), 8.0, 2.0, 0.15, 0.2, 0.1, 6.0, 0.3, 1.3, 1.6, 0.8
+    ),
 }
 RANDOM = "random"
 
@@ -98,14 +140,14 @@ def generate(preset: str | LinkModel, seconds: float, seed: int) -> Trace:
         raise TraceError(f"generate: unknown preset {preset!r}; choose one of {', '.join([*PRESETS, RANDOM])}")
 
     duration_ms = round(seconds * 1000)
-    if model.peak_mbps * 1e6 / 8 / DESCRIBE_BYTES * seconds > 4 * MAX_OPPORTUNITIES:
-        raise TraceError(
-            f"generate: up to {model.peak_mbps:g} Mbit/s over {seconds:g} s is too long a file; ask for less"
-        )
+    most = model.rates_mbps[-1] * PKTS_PER_MBIT * seconds
+    limit = most_opportunities(duration_ms)
+    if most > 4 * limit:  # what is drawn is at most this; refuse before memory is spent on it
+        raise TraceError(f"generate: {seconds:g} s at up to {model.rates_mbps[-1]:g} Mbit/s is too long; ask for less")
     rate_mbps = _rate(model, -(-duration_ms // STEP_MS), draw)
     times_ms = _schedule(model, rate_mbps, draw)
     times_ms = times_ms[times_ms < duration_ms]
-    if times_ms.size >= MAX_OPPORTUNITIES:
+    if times_ms.size >= limit:
         raise TraceError(
             f"generate: {times_ms.size} opportunities are more than a file may hold; ask for fewer seconds"
         )
@@ -122,10 +164,12 @@ def random_model(seed: int) -> LinkModel:
         return float(value * low * (high / low) ** u(1)[0])
 
     speed = scaled(1.0, 0.4, 3.0)
+    median = scaled(base.rates_mbps[len(SIGNAL_KNOTS) // 2], 0.3, 3.0)
+    power = scaled(1.0, 0.3, 1.4)
     return LinkModel(
-        peak_mbps=min(max(scaled(base.peak_mbps, 0.35, 2.5), 2.0), 200.0),
-        offset=base.offset + 1.5 * (float(u(1)[0]) - 0.5),
-        spread=scaled(base.spread, 0.3, 1.5),
+        rates_mbps=tuple(
+            median * (rate / base.rates_mbps[len(SIGNAL_KNOTS) // 2]) ** power for rate in base.rates_mbps
+        ),
         cell_s=base.cell_s * speed,
         shadow_s=base.shadow_s * speed,
         fade_s=max(base.fade_s * speed, 0.03),
@@ -195,7 +239,7 @@ def _rate(model: LinkModel, steps: int, draw: _Draw) -> FloatArray:
         + math.sqrt(model.shadow_share) * _ornstein_uhlenbeck(steps, model.shadow_s, draw)
         + math.sqrt(model.fade_share) * _ornstein_uhlenbeck(steps, model.fade_s, draw)
     )
-    rate_mbps = model.peak_mbps / (1 + np.exp(-(model.offset + model.spread * z)))
+    rate_mbps = np.interp(z, SIGNAL_KNOTS, model.rates_mbps)
     # In an outage while more have started than ended.
     started = np.searchsorted(starts_s, grid_s, side="right")
     ended = np.searchsorted(np.sort(ends_s), grid_s, side="right")
@@ -205,7 +249,7 @@ def _rate(model: LinkModel, steps: int, draw: _Draw) -> FloatArray:
 
 def _schedule(model: LinkModel, rate_mbps: FloatArray, draw: _Draw) -> npt.NDArray[np.int64]:
     """Draw layer 3: the times in ms of single packets, whose running total follows the rate's integral."""
-    served_pkts = np.concatenate(([0.0], np.cumsum(rate_mbps * (STEP_MS * 1000 / 8 / DESCRIBE_BYTES))))
+    served_pkts = np.concatenate(([0.0], np.cumsum(rate_mbps * (STEP_MS / 1000 * PKTS_PER_MBIT))))
     total_pkts = float(served_pkts[-1])
     burst_at_pkts = np.empty(0)
     while not burst_at_pkts.size or burst_at_pkts[-1] < total_pkts:
@@ -217,6 +261,5 @@ def _schedule(model: LinkModel, rate_mbps: FloatArray, draw: _Draw) -> npt.NDArr
     sizes = np.ones(burst_at_pkts.size, dtype=np.int64)
     if model.burst_pkts > 1:
         sizes += (np.log(draw.uniform(sizes.size)) / math.log(1 - 1 / model.burst_pkts)).astype(np.int64)
-    step = np.searchsorted(served_pkts, burst_at_pkts, side="right") - 1
-    inside = (burst_at_pkts - served_pkts[step]) / (served_pkts[step + 1] - served_pkts[step])
-    return np.repeat(np.ceil((step + inside) * STEP_MS).astype(np.int64), sizes)
+    edges_ms = np.arange(served_pkts.size, dtype=np.float64) * STEP_MS
+    return np.repeat(served_at_ms(edges_ms, served_pkts, burst_at_pkts), sizes)
