@@ -13,6 +13,7 @@ from reinet.core.features import (
 from reinet.core.normaliser import Normaliser
 from reinet.core.period import SILENCE_NS, PeriodConfig, PeriodTracker
 from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE, Flag
+from reinet.core.sim import OPPORTUNITY_BYTES, SIM_CONGESTION_CONTROLS, LinkConfig, SimBatch
 from reinet.core.state import MAX_CAP_PKTS, MIN_CAP_PKTS, Batch, StateBank, caps_from_actions
 
 __all__ = [
@@ -24,13 +25,16 @@ __all__ = [
     "INPUTS",
     "MAX_CAP_PKTS",
     "MIN_CAP_PKTS",
+    "OPPORTUNITY_BYTES",
     "SILENCE_NS",
+    "SIM_CONGESTION_CONTROLS",
     "Batch",
     "ConfigError",
     "DaemonError",
     "Feature",
     "FeatureSet",
     "Flag",
+    "LinkConfig",
     "LinkError",
     "ModelError",
     "Normaliser",
@@ -38,6 +42,7 @@ __all__ = [
     "PeriodTracker",
     "ReinetError",
     "ShimError",
+    "SimBatch",
     "StateBank",
     "TraceError",
     "caps_from_actions",

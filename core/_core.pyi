@@ -1,5 +1,7 @@
 """The C++ core as Python sees it; the classes to use are in the modules around it."""
 
+from typing import Any
+
 from numpy import float32, float64, int32, uint8, uint32
 from numpy.typing import NDArray
 
@@ -25,6 +27,7 @@ MIN_CAP_PKTS: int
 MAX_CAP_PKTS: int
 MIN_PERIOD_NS: int
 SILENCE_NS: int
+OPPORTUNITY_BYTES: int
 
 def observe(table: NDArray[float64], stats: NDArray[uint8]) -> None: ...
 def merge(table: NDArray[float64], other: NDArray[float64]) -> None: ...
@@ -59,3 +62,38 @@ class StateBank:
         rule_pkts: NDArray[float32],
         decided: NDArray[uint8],
     ) -> None: ...
+
+class SimBatch:
+    def __init__(
+        self,
+        rows: int,
+        min_period_ns: int,
+        packet_timed: bool,
+        head: int,
+        table: NDArray[float64],
+        record_log: bool,
+        states: NDArray[float32],
+        rewards: NDArray[float32],
+        stats: NDArray[uint8],
+        rule_pkts: NDArray[float32],
+        decided: NDArray[uint8],
+    ) -> None: ...
+    def set_link(
+        self,
+        row: int,
+        trace_ms: NDArray[uint32],
+        buffer_bytes: int,
+        mrtt_us: int,
+        target_us: int,
+        start_offset_ms: int,
+        mss_bytes: int,
+        seed: int,
+        cc: str,
+    ) -> None: ...
+    def set_normaliser(self, table: NDArray[float64]) -> None: ...
+    def reset(self, rows: NDArray[int32]) -> None: ...
+    def step(self, actions: NDArray[float32]) -> None: ...
+    def step_caps(self, caps_pkts: NDArray[uint32]) -> None: ...
+    def clairvoyant_caps(self, horizon_ms: int, caps_pkts: NDArray[uint32]) -> None: ...
+    def packets(self, row: int) -> dict[str, int]: ...
+    def log(self, row: int) -> dict[str, Any]: ...

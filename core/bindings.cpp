@@ -35,4 +35,5 @@ NB_MODULE(_core, m) {
   REINET_FLAGS(DECLARE_FLAG)
 #undef DECLARE_FLAG
   reinet::bind_state(m);
+  reinet::bind_sim(m);
 }

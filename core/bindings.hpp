@@ -22,8 +22,8 @@ template <class T>
 using Matrix = nanobind::ndarray<T, nanobind::ndim<2>, nanobind::c_contig, nanobind::device::cpu>;
 
 // Copies, because the rows of a caller's array need not be aligned.
-template <class Record>
-Record record_at(const Matrix<const std::uint8_t>& rows, std::size_t i) {
+template <class Record, class Byte>
+Record record_at(const Matrix<Byte>& rows, std::size_t i) {
   Record record;
   std::memcpy(&record, rows.data() + i * sizeof(Record), sizeof(Record));
   return record;

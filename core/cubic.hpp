@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CUBIC (RFC 9438) and HyStart (RFC 9406's ancestor) with the choices of the Linux kernel: C = 0.4, beta = 717/1024, fast
+// convergence, the Reno-friendly region, both HyStart triggers, and an ACK counter in place of fractions of a packet.
+#ifndef REINET_CUBIC_HPP
+#define REINET_CUBIC_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "link.hpp"
+
+namespace reinet {
+
+// The part of a connection that congestion control may read and write.
+struct Window {
+  std::uint32_t cwnd_pkts;
+  std::uint32_t ssthresh_pkts;
+
+  bool slow_start() const { return cwnd_pkts < ssthresh_pkts; }
+};
+
+// A congestion control is a class with these five members; Sender is a template over it, so calls are inlined.
+class Cubic {
+ public:
+  // An RTT sample, before the window is updated. una and next are the sender's, in segments.
+  void on_rtt(Window& w, Us now_us, std::uint32_t rtt_us, std::uint32_t una, std::uint32_t next) {
+    // Samples just after a reduction still hold the queue that caused it.
+    if (epoch_start_us_ && now_us - epoch_start_us_ < kSettleUs) return;
+    rtt_us = std::max(rtt_us, 1U);
+    if (min_rtt_us_ == 0 || rtt_us < min_rtt_us_) min_rtt_us_ = rtt_us;
+    if (!hystart_found_ && w.slow_start() && w.cwnd_pkts >= kHystartLowWindowPkts) hystart(w, now_us, rtt_us, una, next);
+  }
+
+  // Newly delivered packets outside recovery, while the window limits the flow.
+  void on_delivered(Window& w, Us now_us, std::uint32_t pkts) {
+    if (w.slow_start()) {
+      const std::uint32_t grown = std::min(w.cwnd_pkts + pkts, w.ssthresh_pkts);
+      pkts -= grown - w.cwnd_pkts;
+      w.cwnd_pkts = grown;
+      if (pkts == 0) return;
+    }
+    const std::uint32_t pkts_per_increase = update(w.cwnd_pkts, now_us, pkts);
+    if (credit_pkts_ >= pkts_per_increase) {  // left from a time when more was needed
+      credit_pkts_ = 0;
+      ++w.cwnd_pkts;
+    }
+    credit_pkts_ += pkts;
+    w.cwnd_pkts += credit_pkts_ / pkts_per_increase;
+    credit_pkts_ %= pkts_per_increase;
+  }
+
+  // A loss: returns the new ssthresh.
+  std::uint32_t on_loss(const Window& w) {
+    epoch_start_us_ = 0;
+    last_max_pkts_ = w.cwnd_pkts < last_max_pkts_ ? w.cwnd_pkts * (kBetaScale + kBeta) / (2 * kBetaScale) : w.cwnd_pkts;
+    return std::max(w.cwnd_pkts * kBeta / kBetaScale, 2U);
+  }
+
+  // The window was reduced: the fraction of a packet collected so far is void.
+  void on_reduction() { credit_pkts_ = 0; }
+
+  // A retransmission timeout: everything known about the path is void.
+  void on_timeout() { *this = Cubic{}; }
+
+ private:
+  static constexpr std::uint32_t kBeta = 717, kBetaScale = 1024;  // 0.7
+  static constexpr double kC = 410.0 / 1024.0;                    // packets/s^3
+  static constexpr std::uint32_t kRenoScale = 15;  // 8 x 3 (1 - beta) / (1 + beta), inverted: 8 (1 + beta) / 3 (1 - beta)
+  static constexpr Us kSettleUs = 1'000'000;
+  static constexpr Us kUpdateUs = 31'250;  // at most one update per 1/32 s unless the window changed
+  static constexpr std::uint32_t kHystartLowWindowPkts = 16;
+  static constexpr std::uint32_t kHystartSamples = 8;
+  static constexpr Us kHystartTrainGapUs = 2000;
+  static constexpr Us kHystartTsoUs = 1000;  // what a burst of the largest TSO packets may add, at any rate below 2 Gbit/s
+
+  // Packets to be delivered per increase of the window by one.
+  std::uint32_t update(std::uint32_t cwnd_pkts, Us now_us, std::uint32_t pkts) {
+    acked_pkts_ += pkts;
+    if (last_cwnd_pkts_ == cwnd_pkts && now_us - last_update_us_ <= kUpdateUs) return pkts_per_increase_;
+    // The kernel's clock has ticks of a millisecond: within one, only the Reno estimate moves.
+    if (!epoch_start_us_ || now_us / kUsPerMs != last_update_us_ / kUsPerMs) cubic(cwnd_pkts, now_us, pkts);
+    reno_friendly(cwnd_pkts);
+    pkts_per_increase_ = std::max(pkts_per_increase_, 2U);
+    return pkts_per_increase_;
+  }
+
+  void cubic(std::uint32_t cwnd_pkts, Us now_us, std::uint32_t pkts) {
+    last_cwnd_pkts_ = cwnd_pkts;
+    last_update_us_ = now_us;
+    if (!epoch_start_us_) {
+      epoch_start_us_ = now_us;
+      acked_pkts_ = pkts;
+      reno_cwnd_pkts_ = cwnd_pkts;
+      k_s_ = last_max_pkts_ > cwnd_pkts ? std::cbrt((last_max_pkts_ - cwnd_pkts) / kC) : 0.0;
+      origin_pkts_ = std::max(last_max_pkts_, cwnd_pkts);
+    }
+    // The window is set for one minimum RTT ahead.
+    const double from_k_s = static_cast<double>(now_us - epoch_start_us_ + min_rtt_us_) * 1e-6 - k_s_;
+    const double rise_pkts = std::trunc(kC * from_k_s * from_k_s * from_k_s);
+    const double above_pkts = static_cast<double>(origin_pkts_) + rise_pkts - cwnd_pkts;
+    pkts_per_increase_ = above_pkts >= 1 ? static_cast<std::uint32_t>(cwnd_pkts / above_pkts) : 100 * cwnd_pkts;
+    if (last_max_pkts_ == 0) pkts_per_increase_ = std::min(pkts_per_increase_, 20U);  // no loss yet: find one
+  }
+
+  void reno_friendly(std::uint32_t cwnd_pkts) {
+    const std::uint32_t acked_per_increase = std::max(cwnd_pkts * kRenoScale / 8, 1U);
+    reno_cwnd_pkts_ += acked_pkts_ / acked_per_increase;
+    acked_pkts_ %= acked_per_increase;
+    if (reno_cwnd_pkts_ > cwnd_pkts)
+      pkts_per_increase_ = std::min(pkts_per_increase_, cwnd_pkts / (reno_cwnd_pkts_ - cwnd_pkts));
+  }
+
+  void hystart(Window& w, Us now_us, std::uint32_t rtt_us, std::uint32_t una, std::uint32_t next) {
+    if (static_cast<std::int32_t>(una - round_end_) > 0) {
+      round_start_us_ = last_ack_us_ = now_us;
+      round_end_ = next;
+      round_rtt_us_ = rtt_us;
+      round_samples_ = 0;
+    }
+    // A train of closely spaced ACKs that lasts half the minimum RTT: the pipe is full.
+    if (now_us - last_ack_us_ <= kHystartTrainGapUs) {
+      last_ack_us_ = now_us;
+      if (now_us - round_start_us_ > (min_rtt_us_ + kHystartTsoUs) / 2) leave_slow_start(w);
+    }
+    // The round's least RTT stands an eighth above the minimum, 4 to 16 ms: a queue is building.
+    round_rtt_us_ = std::min(round_rtt_us_, rtt_us);
+    if (round_samples_ < kHystartSamples)
+      ++round_samples_;
+    else if (round_rtt_us_ > min_rtt_us_ + std::clamp(min_rtt_us_ / 8, 4000U, 16000U))
+      leave_slow_start(w);
+  }
+
+  void leave_slow_start(Window& w) {
+    hystart_found_ = true;
+    w.ssthresh_pkts = w.cwnd_pkts;
+  }
+
+  std::uint32_t pkts_per_increase_ = 0;
+  std::uint32_t credit_pkts_ = 0;
+  std::uint32_t last_max_pkts_ = 0;
+  std::uint32_t last_cwnd_pkts_ = 0;
+  std::uint32_t origin_pkts_ = 0;
+  std::uint32_t acked_pkts_ = 0;
+  std::uint32_t reno_cwnd_pkts_ = 0;
+  std::uint32_t min_rtt_us_ = 0;
+  Us last_update_us_ = 0;
+  Us epoch_start_us_ = 0;  // 0 = no epoch
+  double k_s_ = 0.0;
+
+  bool hystart_found_ = false;
+  std::uint32_t round_end_ = 0;
+  std::uint32_t round_rtt_us_ = 0;
+  std::uint32_t round_samples_ = 0;
+  Us round_start_us_ = 0;
+  Us last_ack_us_ = 0;
+};
+
+}  // namespace reinet
+
+#endif

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The receiving end: Linux's delayed and immediate ACKs, SACK and timestamp echo.
+#ifndef REINET_RECEIVER_HPP
+#define REINET_RECEIVER_HPP
+
+#include <cstdint>
+#include <optional>
+
+#include "link.hpp"
+#include "ring.hpp"
+
+namespace reinet {
+
+// ACKs are neither lost nor reordered here, so each tells only what is new: no more is needed to keep a scoreboard.
+struct Ack {
+  std::uint32_t next_seq;            // all below it has arrived
+  std::uint32_t sack_begin, sack_end;  // beyond that: arrived since the ACK before
+  Us echo_us;                        // timestamp of the segment that opened the range being acknowledged (RFC 7323)
+  Us arrives_us;                     // at the sender
+};
+
+class Receiver {
+ public:
+  void reset() { *this = Receiver{}; }
+
+  // Takes a packet; returns the ACK if one is due at once.
+  std::optional<Ack> on_packet(const Packet& p, Us now_us) {
+    if (delivered_pkts_++ == 0 || now_us - last_packet_us_ > kLongGapUs) quick_acks_ = kQuickAcks;
+    last_packet_us_ = now_us;
+    const std::int32_t ahead = static_cast<std::int32_t>(p.seq - next_seq());
+    if (ahead < 0 || (p.seq - next_seq() < seen_.size() && seen_[p.seq])) {
+      quick_acks_ = kQuickAcks;  // a duplicate: the sender has misread something, tell it quickly
+      return ack();
+    }
+    if (p.seq == last_ack_seq_) echo_us_ = p.sent_us;
+    if (ahead > 0) {
+      while (seen_.tail() <= p.seq) seen_.push(false);
+      seen_[p.seq] = true;
+      sack_begin_ = p.seq;
+      sack_end_ = p.seq + 1;
+      return ack();
+    }
+    const bool fills_hole = !seen_.empty();
+    accept_next();
+    if (fills_hole || quick_acks_ > 0 || next_seq() - last_ack_seq_ >= kSegmentsPerAck) return ack();
+    if (timer_us_ == kNever) timer_us_ = now_us + kDelayedAckUs;
+    return std::nullopt;
+  }
+
+  Us timer_us() const { return timer_us_; }
+  Ack on_timer() { return ack(); }
+
+  // Packets that came, duplicates included.
+  std::uint64_t delivered_pkts() const { return delivered_pkts_; }
+
+ private:
+  // Values of a stock kernel; the timer is its TCP_DELACK_MIN.
+  static constexpr std::uint32_t kSegmentsPerAck = 2;
+  static constexpr std::uint32_t kQuickAcks = 16;
+  static constexpr Us kDelayedAckUs = 40'000;
+  static constexpr Us kLongGapUs = 200'000;  // longer than the receiver's RTO: the sender may be in slow start again
+
+  std::uint32_t next_seq() const { return seen_.head(); }
+
+  void accept_next() {
+    if (seen_.empty()) seen_.push(true);
+    seen_[seen_.head()] = true;
+    while (!seen_.empty() && seen_.front()) seen_.pop();
+  }
+
+  Ack ack() {
+    const Ack ack{next_seq(), sack_begin_, sack_end_, echo_us_, 0};
+    sack_begin_ = sack_end_ = 0;
+    last_ack_seq_ = next_seq();
+    timer_us_ = kNever;
+    if (quick_acks_ > 0) --quick_acks_;
+    return ack;
+  }
+
+  Ring<std::uint8_t> seen_;  // by sequence number, from the next one expected on
+  std::uint32_t last_ack_seq_ = 0;
+  std::uint32_t sack_begin_ = 0, sack_end_ = 0;
+  std::uint32_t quick_acks_ = 0;
+  Us echo_us_ = 0;
+  Us timer_us_ = kNever;
+  Us last_packet_us_ = 0;
+  std::uint64_t delivered_pkts_ = 0;
+};
+
+}  // namespace reinet
+
+#endif
