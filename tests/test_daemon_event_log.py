@@ -1,0 +1,135 @@
+"""Event files that TensorBoard reads, and a writer that never holds the loop up."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reinet.core.records import FLOW_STATS_DTYPE, Flag
+from reinet.daemon import event_log
+from reinet.daemon.event_log import CURVES, EventLog
+from reinet.kshim.shim import FlowStatsArray
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+MS = 1_000_000
+LARGE = 1 << 30
+
+
+def records(*rows: tuple[int, int], **fields: int) -> FlowStatsArray:
+    """Records of (cookie, time in ms)."""
+    made = np.zeros(len(rows), FLOW_STATS_DTYPE)
+    for record, (cookie, time_ms) in zip(made, rows, strict=True):
+        record["cookie"], record["time_ns"] = cookie, time_ms * MS
+        for name, value in fields.items():
+            record[name] = value
+    return made
+
+
+def caps(*values: int) -> np.ndarray:
+    return np.array(values, np.uint32)
+
+
+def read(log: EventLog, cookie: int) -> EventAccumulator:
+    accumulator = EventAccumulator(str(log.folder / f"flow-{cookie}"))
+    accumulator.Reload()
+    return accumulator
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    never = threading.Event()
+    for _ in range(500):
+        if condition():
+            return
+        never.wait(0.01)
+    pytest.fail("timed out")
+
+
+def test_curves_of_two_flows(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, LARGE, wall_s=lambda: 1_700_000_000.0)
+    fields = {
+        "cwnd_pkts": 44, "rtt_mean_us": 30_500, "min_rtt_us": 20_000, "delivery_rate_bytes_per_s": 1_250_000
+    }  # fmt: skip
+    log.offer(records((7, 1000), (8, 1000), **fields), caps(33, 0))
+    log.offer(records((7, 1150), **fields), caps(34))
+    log.close()
+    seen = read(log, 7)
+    assert set(seen.Tags()["scalars"]) == {tag for _, tag, _ in CURVES}
+    assert [(p.step, p.value) for p in seen.Scalars("flow/cap_pkts")] == [(0, 33), (150, 34)]
+    assert seen.Scalars("flow/cwnd_pkts")[0].value == 44
+    assert seen.Scalars("flow/rtt_mean_ms")[0].value == 30.5
+    assert seen.Scalars("flow/min_rtt_ms")[0].value == 20
+    assert seen.Scalars("flow/delivery_rate_mbps")[0].value == 10
+    assert seen.Scalars("flow/cap_pkts")[0].wall_time == 1_700_000_000.0
+    assert [p.value for p in read(log, 8).Scalars("flow/cap_pkts")] == [0]
+
+
+def test_points_are_at_most_ten_per_second(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, LARGE)
+    for time_ms in range(0, 1000, 20):
+        log.offer(records((7, time_ms)), caps(10))
+    log.close()
+    steps = [p.step for p in read(log, 7).Scalars("flow/cap_pkts")]
+    assert steps == list(range(0, 1000, 100))
+
+
+def test_an_outage_shows_no_rate_and_no_delay(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, LARGE)
+    log.offer(records((7, 0), rtt_mean_us=20_000, delivery_rate_bytes_per_s=125_000), caps(10))
+    log.offer(records((7, 250), flags=int(Flag.NO_SAMPLE)), caps(10))
+    log.close()
+    seen = read(log, 7)
+    assert [p.value for p in seen.Scalars("flow/delivery_rate_mbps")] == [1, 0]
+    assert [p.value for p in seen.Scalars("flow/rtt_mean_ms")] == [20]
+
+
+def test_all_flows_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "MAX_POINTS_PER_S", 5)
+    log = EventLog(tmp_path, LARGE)
+    log.offer(records(*((cookie, 0) for cookie in range(1, 21))), np.zeros(20, np.uint32))
+    log.close()
+    assert log.dropped_points == 15
+    assert len(list(log.folder.iterdir())) == 5
+
+
+def test_a_flow_that_ends_makes_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "MAX_FLOWS", 2)
+    log = EventLog(tmp_path, LARGE)
+    log.offer(records((1, 0), (2, 0), (3, 0)), caps(9, 9, 9))
+    log.offer(records((1, 100), flags=int(Flag.CLOSED)), caps(0))
+    log.offer(records((3, 200)), caps(9))
+    log.offer(records((2, 70_000), (4, 131_000)), caps(9, 9))  # 3 was silent for over a minute, 2 as well by 131 s
+    log.close()
+    assert log.dropped_points == 1
+    assert {p.name for p in log.folder.iterdir()} == {"flow-1", "flow-2", "flow-3", "flow-4"}
+
+
+def test_a_slow_disk_costs_curves_and_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(EventLog, "_write_batch", lambda *_: go_on.wait(10))
+    log = EventLog(tmp_path, LARGE, queue_batches=4)
+    log.offer(records((7, 0)), caps(10))
+    wait_until(log._queue.empty)
+    for _ in range(10):
+        log.offer(records((7, 0)), caps(10))
+    assert log.dropped_batches == 6
+    log.close(timeout_s=0.05)  # gives up
+    go_on.set()
+    log._thread.join(5)
+
+
+def test_the_size_limit_ends_writing_for_good(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, max_bytes=1000)
+    for time_ms in range(0, 10_000, 100):
+        log.offer(records((7, time_ms)), caps(10))
+    wait_until(lambda: log.failure)
+    log.offer(records((7, 20_000)), caps(10))
+    log.close()
+    assert "log_max_mb reached" in str(log.failure)
+    assert sum(p.stat().st_size for p in log.folder.rglob("events*")) <= 1000
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        EventLog(tmp_path / "file", LARGE)
