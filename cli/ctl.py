@@ -1,0 +1,104 @@
+"""``reinet ctl``: asks a running daemon, pauses it, and clears away what a killed one left."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from reinet.cli.output import JsonOption, console, print_table, write_json
+from reinet.cli.serving import needs_serve_extra
+
+if TYPE_CHECKING:
+    from reinet.daemon.client import ControlClient
+
+app = typer.Typer(help="Talk to a running daemon: flows, health, pause, resume, detach.", no_args_is_help=True)
+
+SocketOption = Annotated[
+    Path | None,
+    typer.Option("--socket", help="The daemon's control socket; default: this user's daemon's."),
+]
+
+FLOW_COLUMNS = [
+    "cookie", "cap_pkts", "cwnd_pkts", "rtt_mean_ms", "min_rtt_ms", "target_ms", "delivery_rate_mbps", "age_s",
+    "reason",
+]  # fmt: skip
+
+
+def _client(path: Path | None) -> "ControlClient":
+    with needs_serve_extra():
+        from reinet.daemon.client import ControlClient
+        from reinet.daemon.config import default_socket
+    return ControlClient(path or default_socket())
+
+
+@app.command()
+def flows(socket: SocketOption = None, json_destination: JsonOption = None) -> None:
+    """List the flows with their caps; an uncapped flow shows the reason. Example: reinet ctl flows --json -."""
+    with _client(socket) as client:
+        rows = [
+            {
+                "cookie": flow.cookie,
+                "cap_pkts": flow.cap_pkts,
+                "reason": flow.reason,
+                "cwnd_pkts": flow.cwnd_pkts,
+                "rtt_mean_ms": flow.rtt_mean_us / 1e3,
+                "min_rtt_ms": flow.min_rtt_us / 1e3,
+                "target_ms": flow.target_us / 1e3,
+                "delivery_rate_mbps": flow.delivery_rate_bytes_per_s * 8e-6,
+                "age_s": flow.age_s,
+            }
+            for flow in client.flows().flows
+        ]
+    write_json(json_destination, {"rows": rows})
+    if json_destination is None:
+        print_table(rows, FLOW_COLUMNS, title=f"{len(rows)} flows (cap 0 = uncapped)")
+
+
+@app.command()
+def health(socket: SocketOption = None, json_destination: JsonOption = None) -> None:
+    """Say whether the decision loop is well and what it runs; exits 1 when it is not. Example: reinet ctl health."""
+    with _client(socket) as client:
+        found = client.health()
+    write_json(
+        json_destination,
+        {
+            "ok": found.ok,
+            "state": found.state,
+            "problem": found.problem,
+            "model": found.model,
+            "decisions": found.decisions,
+            "records": found.records,
+            "flows": found.flows,
+            "uptime_s": found.uptime_s,
+        },
+    )
+    if json_destination is None:
+        console.print(
+            f"{'ok' if found.ok else 'NOT OK'}, {found.state}, {found.model}\n{found.flows} flows, "
+            f"{found.decisions} decisions from {found.records} records in {found.uptime_s:.0f} s",
+            highlight=False,
+            markup=False,
+        )
+        if found.problem:
+            console.print(found.problem, highlight=False, markup=False)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def pause(socket: SocketOption = None, json_destination: JsonOption = None) -> None:
+    """Lift every cap and write none until resume. Example: sudo reinet ctl pause."""
+    with _client(socket) as client:
+        released = client.pause().released
+    write_json(json_destination, {"released": released})
+    if json_destination is None:
+        console.print(f"paused, {released} caps lifted")
+
+
+@app.command()
+def resume(socket: SocketOption = None, json_destination: JsonOption = None) -> None:
+    """End a pause; each flow is capped again with its next RTT sample. Example: sudo reinet ctl resume."""
+    with _client(socket) as client:
+        client.resume()
+    write_json(json_destination, {"resumed": True})
+    if json_destination is None:
+        console.print("resumed")

@@ -1,0 +1,42 @@
+"""``reinet serve``: the daemon that caps live flows."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from reinet.cli.output import JsonOption, console, write_json
+from reinet.cli.serving import needs_serve_extra
+
+
+def serve(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file; see configs/daemon.toml.")],
+    check: Annotated[bool, typer.Option("--check", help="Check configuration, host and model, then exit.")] = False,
+    json_destination: JsonOption = None,
+) -> None:
+    """Cap the Cubic flows of chosen cgroups until SIGTERM or Ctrl-C; needs root.
+
+    Caps carry leases: if the daemon dies or hangs they lapse within a second and flows go on under plain Cubic. A
+    normal end lifts them at once and leaves the host as it was. Logs go to standard error, as JSON unless on a
+    terminal. Examples:
+
+        sudo reinet serve configs/daemon.toml --check
+
+        sudo reinet serve configs/daemon.toml
+    """
+    with needs_serve_extra():
+        from reinet.daemon.config import load_config
+        from reinet.daemon.serve import check as check_host
+        from reinet.daemon.serve import configure_logging
+        from reinet.daemon.serve import serve as run_daemon
+
+    configure_logging()
+    settings = load_config(config)
+    if check:
+        _, _, model = check_host(settings)
+        console.print(f"{config}: ok, would serve {model} for {', '.join(map(str, settings.cgroups))}", highlight=False)
+        write_json(json_destination, {"ok": True, "model": model})
+        return
+    status = run_daemon(settings)
+    write_json(
+        json_destination, {"decisions": status.decisions, "records": status.records, "uptime_s": status.uptime_s}
+    )

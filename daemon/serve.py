@@ -1,0 +1,211 @@
+"""The daemon as a process: everything checked before anything is attached, and nothing left when it ends.
+
+The decision loop runs in a thread of its own, so that a model that hangs cannot keep the process from obeying a signal:
+then it ends at once, as if killed, and what it held in the kernel goes with it.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import FrameType
+from typing import TextIO, cast
+
+import structlog
+from reinet.agents.baselines import Agent
+from reinet.agents.names import make_agent
+from reinet.agents.policy import Policy
+from reinet.core.errors import ConfigError, DaemonError, ShimError
+from reinet.core.period import PeriodConfig
+from reinet.core.state import StateBank
+from reinet.daemon.config import DaemonConfig
+from reinet.daemon.control import ControlServer, SocketClaim
+from reinet.daemon.event_log import EventLog
+from reinet.daemon.loop import FIRST_ROWS, ControlLoop, Status
+from reinet.kshim.probe import cgroup2_mount, features
+from reinet.kshim.shim import Shim
+
+JOIN_S = 2.0
+"""Longer than any tick of a loop that is well."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+WRAPPED_CONTROLS = ("cubic",)
+"""Congestion controls that the shim can cap."""
+
+log = structlog.get_logger("reinet.serve")
+
+
+def check(config: DaemonConfig) -> tuple[Agent, StateBank, str]:
+    """Looks at host, cgroups and model; touches nothing. Returns the agent, its StateBank and how to call the model.
+
+    Raises ShimError, ConfigError or ModelError with the cure.
+    """
+    lacking = [f"{name}: {found.why}; cure: {found.cure}" for name, found in features().items() if not found.ok]
+    if lacking:
+        raise ShimError("this host cannot serve: " + "; ".join(lacking))
+    for cgroup in config.cgroups:
+        _check_cgroup(cgroup)
+    return load_agent(config)
+
+
+def load_agent(config: DaemonConfig) -> tuple[Agent, StateBank, str]:
+    """The agent that the configuration names, a StateBank that makes its states, and what to call it in replies."""
+    agent = make_agent(config.model, link="kernel")
+    if not isinstance(agent, Policy):
+        return agent, StateBank(FIRST_ROWS), agent.name
+    agent.ceiling_pkts = config.ceiling_pkts
+    trained_ms = agent.manifest.target_range_ms
+    if not trained_ms[0] <= config.target_ms <= trained_ms[1]:
+        log.warning("the model was not trained for this target", target_ms=config.target_ms, trained_ms=trained_ms)
+    if not set(WRAPPED_CONTROLS) & set(agent.manifest.congestion_controls):
+        log.warning("the model was not trained for Cubic", trained=agent.manifest.congestion_controls)
+    called = f"{agent.name} (schema {agent.manifest.schema_.hash})"
+    return agent, StateBank(FIRST_ROWS, agent.feature_set, agent.normaliser), called
+
+
+def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig], Shim] | None = None) -> Status:
+    """Runs the daemon until SIGTERM, SIGINT or SIGHUP; belongs to the main thread. Returns what it did.
+
+    On the way out every cap is lifted and the host is left as it was found. Raises a ReinetError where it cannot start,
+    and DaemonError where it had to give up.
+    """
+    with ExitStack() as stack:
+        wake = _Wake(stack)
+        agent, bank, model = check(config)
+        claim = stack.enter_context(SocketClaim(config.socket))
+        sink = _open_event_log(config)
+        if sink is not None:
+            stack.callback(sink.close)
+        shim = stack.enter_context((open_shim or open_kernel_shim)(config))
+        loop = ControlLoop(shim, agent, bank, config.target_us, config.lease_ms, config.ceiling_pkts, sink)
+        server = ControlServer(claim, loop, model)
+        stack.callback(server.close)
+        log.info(
+            "serving",
+            model=model,
+            cgroups=[str(cgroup) for cgroup in config.cgroups],
+            target_ms=config.target_ms,
+            lease_ms=config.lease_ms,
+            socket=str(config.socket),
+            log_dir=str(sink.folder) if sink else None,
+        )
+        _run(loop, wake, config, lambda: _abandon(claim))
+        status = loop.status()
+        log.info("stopping", decisions=status.decisions, records=status.records, uptime_s=round(status.uptime_s, 3))
+    log.info("stopped")
+    return status
+
+
+def open_kernel_shim(config: DaemonConfig) -> Shim:
+    """Loads and attaches the BPF programs."""
+    from reinet.kshim.kernel import KernelShim  # serving on a fake needs no native loader
+
+    return KernelShim(
+        config.cgroups,
+        target_us=config.target_us,
+        period=PeriodConfig(min_period_ns=config.min_period_ms * 1_000_000),
+    )
+
+
+def configure_logging() -> None:
+    """Structured log on standard error: readable on a terminal, one JSON object per line elsewhere."""
+    terminal = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=not terminal),
+            *([] if terminal else [structlog.processors.format_exc_info]),
+            structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(default=str),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Unbreakable())),
+        cache_logger_on_first_use=False,
+    )
+
+
+class _Unbreakable:
+    """Standard error whose reader may go away: losing a log line must not cost a cap."""
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+
+def _check_cgroup(cgroup: Path) -> None:
+    mount = cgroup2_mount()
+    if not cgroup.is_dir():
+        raise ConfigError(f"daemon.cgroups: {cgroup} does not exist; make it with mkdir, below {mount}")
+    if not (cgroup / "cgroup.procs").exists():
+        raise ConfigError(f"daemon.cgroups: {cgroup} is not a cgroup; name a folder below {mount}")
+    if not (cgroup / "cgroup.controllers").exists():
+        raise ConfigError(f"daemon.cgroups: {cgroup} is a cgroup of version 1; name a folder below {mount}")
+    if cgroup == mount:
+        log.warning("this cgroup holds the whole host; usually only chosen services are capped", cgroup=str(cgroup))
+
+
+def _open_event_log(config: DaemonConfig) -> EventLog | None:
+    if config.log_dir is None:
+        return None
+    try:
+        return EventLog(config.log_dir, config.log_max_mb * 1_000_000)
+    except OSError as error:
+        where = f"{error.filename}: {error.strerror}"
+        raise ConfigError(f"daemon.log_dir: {where}; name a folder that can be written") from None
+
+
+class _Wake:
+    """Wakes the main thread from signal handlers and other threads; a pipe, since no lock is safe in a handler."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._read_fd, self._write_fd = os.pipe()
+        stack.callback(os.close, self._read_fd)
+        stack.callback(os.close, self._write_fd)
+        os.set_blocking(self._write_fd, False)
+        for number in STOP_SIGNALS:
+            stack.callback(signal.signal, number, signal.signal(number, self._on_signal))
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.set()
+
+    def set(self) -> None:
+        with suppress(BlockingIOError):  # full: it is awake
+            os.write(self._write_fd, b"!")
+
+    def wait(self) -> None:
+        os.read(self._read_fd, 1)
+
+
+def _run(loop: ControlLoop, wake: _Wake, config: DaemonConfig, abandon: Callable[[], None]) -> None:
+    """Runs the loop in a thread until woken; DaemonError when the loop ended by itself, ``abandon`` when it hangs."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            loop.run(stop, config.tick_ms)
+        except BaseException as error:
+            failures.append(error)
+            wake.set()
+
+    worker = threading.Thread(target=body, name="decision-loop", daemon=True)
+    worker.start()
+    wake.wait()
+    stop.set()
+    worker.join(JOIN_S)
+    if worker.is_alive():
+        abandon()
+    if failures:
+        log.error("the decision loop failed", exc_info=failures[0])
+        raise DaemonError(f"the decision loop failed, every cap is lifted: {failures[0]!r}") from failures[0]
+
+
+def _abandon(claim: SocketClaim) -> None:
+    """Ends the process while its loop hangs: the kernel takes programs and leases away as after kill -9."""
+    log.critical(f"the decision loop hangs; leaving without it after {JOIN_S:g} s, caps lapse with their leases")
+    claim.close()
+    os._exit(1)
