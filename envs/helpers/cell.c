@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reinet-cell PARENT_PID IPTABLES CGROUP HELPER...
+// reinet-cell PARENT_PID IPTABLES XTABLES CGROUP HELPER...
 //
 // Makes a cell: network, mount and PID namespaces in which Mahimahi runs, and nothing outside them. Two processes:
 //
@@ -14,7 +14,8 @@
 //
 // Inside, /run is a private tmpfs; each HELPER is copied to /run/reinet/bin, where users without access to the original
 // can run it; /run/reinet/user belongs to nobody; IPTABLES (the file that iptables resolves to) is covered by the
-// helper reinet-iptables. Commands: "fresh" kills all other processes inside and starts from a new network namespace.
+// helper reinet-iptables, which runs XTABLES, bound to /run/reinet/xtables because the two may be one file.
+// Commands: "fresh" kills all other processes inside and starts from a new network namespace.
 // Events are JSON lines on standard output: cell (init's host pid), ready, fresh, error.
 
 #define _GNU_SOURCE
@@ -93,7 +94,7 @@ static void enter_fresh_network(void) {
   write_text("/proc/sys/net/ipv4/ip_forward", "1");
 }
 
-static void make_mounts(const char *iptables, char **helpers) {
+static void make_mounts(const char *iptables, const char *xtables, char **helpers) {
   if (unshare(CLONE_NEWNS))
     fail("cannot make a mount namespace");
   if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
@@ -108,6 +109,10 @@ static void make_mounts(const char *iptables, char **helpers) {
     fail("cannot make /run/reinet");
   for (; *helpers; helpers++)
     copy_helper(*helpers);
+  int target = open("/run/reinet/xtables", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0755);
+  if (target < 0 || mount(xtables, "/run/reinet/xtables", NULL, MS_BIND, NULL))
+    fail("cannot bind %s", xtables);
+  close(target);
   if (mount("/run/reinet/bin/reinet-iptables", iptables, NULL, MS_BIND, NULL))
     fail("cannot cover %s", iptables);
 }
@@ -174,10 +179,10 @@ static void start_afresh(void) {
   dprintf(STDOUT_FILENO, "{\"event\": \"fresh\"}\n");
 }
 
-static void run_init(const char *iptables, char **helpers, int signals) {
+static void run_init(const char *iptables, const char *xtables, char **helpers, int signals) {
   char line[64];
   size_t used = 0;
-  make_mounts(iptables, helpers);
+  make_mounts(iptables, xtables, helpers);
   enter_fresh_network();
   int gate = listen_at_gate();
   dprintf(STDOUT_FILENO, "{\"event\": \"ready\"}\n");
@@ -221,12 +226,12 @@ static void remove_cgroup(const char *cgroup) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 4) {
-    fprintf(stderr, "usage: reinet-cell PARENT_PID IPTABLES CGROUP|- HELPER...\n");
+  if (argc < 5) {
+    fprintf(stderr, "usage: reinet-cell PARENT_PID IPTABLES XTABLES CGROUP|- HELPER...\n");
     return 2;
   }
   pid_t parent = (pid_t)atoi(argv[1]);
-  const char *cgroup = strcmp(argv[3], "-") ? argv[3] : NULL;
+  const char *cgroup = strcmp(argv[4], "-") ? argv[4] : NULL;
   sigset_t handled;
   sigemptyset(&handled);
   sigaddset(&handled, SIGCHLD);
@@ -250,7 +255,7 @@ int main(int argc, char **argv) {
   pid_t init = fork();
   if (init == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // the supervisor has one thread, so this means its death and nothing else
-    run_init(argv[2], argv + 4, signals);
+    run_init(argv[2], argv[3], argv + 5, signals);
   }
   if (init < 0)
     printf("{\"event\": \"error\", \"message\": \"cannot fork: %s\"}\n", strerror(errno));

@@ -2,7 +2,7 @@
 //
 // Covers the file that iptables resolves to, inside a cell only. Mahimahi 0.98 is setuid root and runs iptables with the
 // user's real uid; iptables 1.8.8 and later refuses that (exit 111). This takes on root fully, drops the caller's
-// environment and runs the original under its fixed path. It is not setuid itself: called by a user it fails.
+// environment and runs the original under a path that only root can write. It is not setuid itself: called by a user it fails.
 
 #define _GNU_SOURCE
 #include <grp.h>
@@ -10,7 +10,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#define LEGACY "/usr/sbin/xtables-legacy-multi"
+#define XTABLES "/run/reinet/xtables"
 
 int main(int argc, char **argv) {
   // The lock lies in the cell's own /run, not in the host's.
@@ -20,7 +20,7 @@ int main(int argc, char **argv) {
     return 111;
   }
   argv[0] = "iptables";
-  execve(LEGACY, argv, environment);
-  perror("reinet-iptables: cannot run " LEGACY);
+  execve(XTABLES, argv, environment);
+  perror("reinet-iptables: cannot run " XTABLES);
   return 127;
 }

@@ -2,14 +2,15 @@
 //
 // reinet-sleeper
 //
-// Sleeps 1 ms at a time until its standard input ends, then says how late it woke: what a busy host did to this process
-// it did to the emulator beside it. A program of its own, so that no interpreter lock counts as lateness.
+// Reads one byte to begin, sleeps 1 ms at a time until its standard input ends, then says how late it woke: what a busy
+// host did to this process it did to the emulator beside it. A program of its own, so that no interpreter lock counts as lateness.
 
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <time.h>
+#include <unistd.h>
 
 #define SLEEP_NS 1000000
 
@@ -21,10 +22,13 @@ static int64_t now_ns(void) {
 
 int main(void) {
   long long wakes = 0, late = 0, max_late_ns = 0;
-  struct pollfd input = {0, POLLIN, 0};
+  struct pollfd input = {STDIN_FILENO, POLLIN, 0};
   struct timespec pause = {.tv_nsec = SLEEP_NS};
+  char begin;
   printf("{\"event\": \"awake\"}\n");
   fflush(stdout);
+  if (read(STDIN_FILENO, &begin, 1) != 1)
+    return 0;
   do {
     int64_t due_ns = now_ns() + SLEEP_NS;
     clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
