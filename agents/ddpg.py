@@ -13,7 +13,6 @@ average of averages would lag twice.
 import copy
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -84,15 +83,6 @@ class Critic(nn.Module):
             x = torch.relu(linear(x))
         value: Tensor = self.out(x)
         return value
-
-
-def act(layers: Sequence[Layer], states: FloatArray) -> FloatArray:
-    """A folded actor's actions (N,) for states (N, S), in NumPy: what rollouts and evaluations use."""
-    x = states
-    for weight, bias in layers[:-1]:
-        x = np.maximum(x @ weight.T + bias, np.float32(0))
-    weight, bias = layers[-1]
-    return np.tanh(x @ weight.T + bias)[:, 0]
 
 
 class Ddpg:

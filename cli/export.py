@@ -1,0 +1,34 @@
+"""``reinet export``: make a deployable model of a checkpoint."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from reinet.cli.output import JsonOption, console, write_json
+
+
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint folder, such as runs/NAME/best.")],
+    out: Annotated[Path | None, typer.Option(help="Model folder to write.  [default: CHECKPOINT's run/model]")] = None,
+    json_out: JsonOption = None,
+) -> None:
+    """Export a checkpoint as a model folder: ONNX, weights, manifest and model card.
+
+    Examples:
+
+        reinet export runs/demo/best
+
+        reinet export runs/default/best --out checkpoints/mine --json -
+    """
+    from reinet.agents.export import export as write  # here, for torch takes seconds to import and --help needs none
+
+    model = out or _run_of(checkpoint) / "model"
+    digest = write(checkpoint, model)
+    console.print(f"model {model}, manifest sha256 {digest}", highlight=False, soft_wrap=True)
+    write_json(json_out, {"model": str(model), "manifest_sha256": digest})
+
+
+def _run_of(checkpoint: Path) -> Path:
+    """runs/NAME for runs/NAME/best and for runs/NAME/checkpoints/iteration-000120."""
+    parent = checkpoint.resolve().parent
+    return parent.parent if parent.name == "checkpoints" else parent

@@ -1,0 +1,83 @@
+"""``reinet train``: learn a policy from a configuration file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from reinet.cli.output import JsonOption, console, write_json
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+def train(
+    config: Annotated[Path, typer.Argument(help="TOML file, such as configs/default.toml.")],
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Where checkpoints and TensorBoard files go.  [default: runs/NAME]")
+    ] = None,
+    iterations: Annotated[int | None, typer.Option(min=1, help="Train this many, whatever the file says.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop after this time, even if iterations are left.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Refuse a run folder that holds a run already.")] = False,
+    ray_address: Annotated[str | None, typer.Option(help="A Ray cluster to use instead of this machine.")] = None,
+    json_out: JsonOption = None,
+) -> None:
+    """Train a policy; goes on from the run folder's newest checkpoint. Ctrl-C leaves one to resume from.
+
+    Examples:
+
+        reinet train configs/demo.toml
+
+        reinet train configs/default.toml --run-dir runs/mine --minutes 10 --json -
+
+        tensorboard --logdir runs
+    """
+    from reinet.agents.config import TrainConfig  # here, for torch takes seconds to import and --help needs none of it
+    from reinet.agents.train import train as run
+    from reinet.agents.train import Progress as Step
+
+    settings = TrainConfig.load(config)
+    if iterations is not None:
+        settings = settings.model_copy(update={"run": settings.run.model_copy(update={"iterations": iterations})})
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("training", total=settings.run.iterations, note="")
+        score = ""
+
+        def show(step: Step) -> None:
+            nonlocal score
+            if "eval/score" in step.scalars:
+                score = (
+                    f"{100 * step.scalars['eval/throughput_ratio']:.0f} % of Cubic's rate at "
+                    f"{100 * step.scalars['eval/qdelay_ratio']:.0f} % of its delay"
+                )
+                if not console.is_terminal:
+                    console.print(f"iteration {step.iteration}/{step.iterations}: {score}", highlight=False)
+            bar.update(task, completed=step.iteration, note=f"{step.env_steps / 1e6:.2f} M periods  {score}")
+
+        result = run(settings, run_dir or Path("runs") / settings.name, not fresh, minutes, show, ray_address)
+    console.print(
+        f"{'interrupted' if result.interrupted else 'done'} after {result.iterations} iterations, "
+        f"{result.env_steps} periods, {result.wall_s:.0f} s; checkpoint {result.checkpoint}",
+        highlight=False,
+    )
+    if result.best:
+        console.print(f"best so far: {result.best}; make a model of it: reinet export {result.best}", highlight=False)
+    write_json(
+        json_out,
+        {
+            "env_steps": result.env_steps,
+            "wall_s": round(result.wall_s, 3),
+            "checkpoint": str(result.checkpoint),
+            "best": str(result.best) if result.best else None,
+            "iterations": result.iterations,
+            "updates": result.updates,
+            "interrupted": result.interrupted,
+        },
+    )
