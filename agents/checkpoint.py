@@ -1,7 +1,8 @@
 """Checkpoints: everything the next iteration depends on, as safetensors and JSON (no pickle), written in one step.
 
-``runs/NAME/checkpoints/iteration-000120/``: ``learner.safetensors`` (networks, targets, optimisers), ``replay.safetensors``,
-``state.json`` (the rest, and the digests of the other two). ``runs/NAME/best/`` is the same without the replay: enough to export.
+``runs/NAME/checkpoints/iteration-000120/``: ``learner.safetensors`` (networks, targets, optimisers),
+``replay.safetensors``, ``state.json`` (the rest, and the digests of the other two). ``runs/NAME/best/`` is the same
+without the replay: enough to export.
 """
 
 import hashlib

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
 from reinet.agents.guard import TARGET_MARGIN
 from reinet.core.errors import ConfigError
 
@@ -95,8 +94,9 @@ class RewardSection(_Section):
     """What is learned for; formulas in ``rollout.py``."""
 
     kind: Literal["regret", "deepcc"] = "regret"
-    """deepcc is the paper's equation 3. It peaks just below the target, so delay stays near it even where half would cost
-    nothing, and its scale follows the link's rate, so slow links hardly count when many links are learned at once."""
+    """deepcc is the paper's equation 3. It peaks just below the target, so delay stays near it even where half would
+    cost nothing, and its scale follows the link's rate, so slow links hardly count when many links are learned at
+    once."""
     delay_weight: float = Field(0.1, ge=0, le=10)
     """regret: the share of throughput worth giving up for a queueing delay lower by the whole queueing target."""
 
@@ -158,7 +158,8 @@ class TrainConfig(_Section):
     feature_set: str = "deepcc-5x20"
     """The paper's state."""
     head: Literal["cwnd", "bdp"] = "bdp"
-    """bdp: action 0 is the hand rule with its usual gain, so that a network is sane before it has learned; cwnd: the paper's."""
+    """bdp: action 0 is the hand rule with its usual gain, so that a network is sane before it has learned; cwnd: the
+    paper's."""
     period: PeriodSection = PeriodSection()
     traces: TraceSection = TraceSection()
     links: LinkSection = LinkSection()

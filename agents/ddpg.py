@@ -1,28 +1,25 @@
 """Deep deterministic policy gradient (Lillicrap et al. 2015) with DeepCC's networks, from top to bottom.
 
-1. Critic: Q(s, a) towards r + gamma Q'(s', mu'(s')). There is no terminal state: a flow's fragment is truncated, and its last
+1. Critic: Q(s, a) towards r + gamma Q'(s', mu'(s')). There is no terminal state: a flow's fragment is truncated, and
+its last
    transition bootstraps like any other. (DeepCC's published code stores done = 1 every fifth step; this does not.)
 2. Actor: ascend Q(s, mu(s)).
 3. Target networks Q', mu' follow with rate tau.
 
-BatchNorm sits before each non-linearity of the actor. The online actor normalises by its batch while it learns, and by its
-running statistics while it acts; the target actor is always in evaluation mode and *copies* the running statistics, for an
-average of averages would lag twice.
+BatchNorm sits before each non-linearity of the actor. The online actor normalises by its batch while it learns, and
+by its running statistics while it acts; the target actor is always in evaluation mode and *copies* the running
+statistics, for an average of averages would lag twice.
 """
 
 import copy
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
-
 from reinet.agents.config import DdpgSection
+from reinet.agents.mlp import Layer
 from reinet.agents.replay import Batch
-
-FloatArray = NDArray[np.float32]
-Layer = tuple[FloatArray, FloatArray]
-"""Weight (out, in) and bias (out,) of one fully connected layer."""
+from torch import Tensor, nn
 
 LAST_LAYER_INIT = 3e-3
 """Bound of the last layers' initial weights (Lillicrap et al.): actions start near 0, values near 0."""
@@ -34,7 +31,7 @@ class Actor(nn.Module):
     def __init__(self, state_size: int, hidden: Sequence[int], batch_norm: bool) -> None:
         super().__init__()
         sizes = [state_size, *hidden]
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.norms = nn.ModuleList(nn.BatchNorm1d(size) if batch_norm else nn.Identity() for size in hidden)
         self.out = nn.Linear(sizes[-1], 1)
         nn.init.uniform_(self.out.weight, -LAST_LAYER_INIT, LAST_LAYER_INIT)
@@ -71,7 +68,7 @@ class Critic(nn.Module):
         super().__init__()
         self.first = nn.Linear(state_size, hidden[0])
         sizes = [hidden[0] + 1, *hidden[1:]]
-        self.rest = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        self.rest = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.out = nn.Linear(sizes[-1], 1)
         nn.init.uniform_(self.out.weight, -LAST_LAYER_INIT, LAST_LAYER_INIT)
         nn.init.zeros_(self.out.bias)

@@ -24,7 +24,8 @@ from reinet.agents.artifact import (
 )
 from reinet.agents.checkpoint import Checkpoint
 from reinet.agents.ddpg import Ddpg
-from reinet.agents.rollout import Layers, selection_traces, training_traces
+from reinet.agents.mlp import Layers
+from reinet.agents.rollout import selection_traces, training_traces
 from reinet.core import FEATURE_SETS, schema_hash
 from reinet.envs.trace import Trace
 
@@ -41,7 +42,11 @@ def export(folder: Path, out: Path) -> str:
     learner = Ddpg(config.ddpg, FEATURE_SETS[config.feature_set].state_size, config.seed)
     learner.load(checkpoint.learner)
     layers = learner.actor.folded()
-    weights = {f"{i}.{kind}": array for i, layer in enumerate(layers) for kind, array in zip(("weight", "bias"), layer, strict=True)}
+    weights = {
+        f"{i}.{kind}": array
+        for i, layer in enumerate(layers)
+        for kind, array in zip(("weight", "bias"), layer, strict=True)
+    }
     metrics = state.best.metrics if state.best and state.best.iteration == state.iteration else {}
     manifest = Manifest(
         format=1,
@@ -107,25 +112,27 @@ def model_card(manifest: Manifest) -> str:
     """What a person should know before using the model."""
     training, schema = manifest.training, manifest.schema_
     links = training.config["links"]
-    shape = " - ".join(str(n) for n in (FEATURE_SETS[schema.feature_set].state_size, *training.config["ddpg"]["hidden"], 1))
+    shape = " - ".join(
+        str(n) for n in (FEATURE_SETS[schema.feature_set].state_size, *training.config["ddpg"]["hidden"], 1)
+    )
     figures = "\n".join(f"| {name} | {value:.4g} |" for name, value in manifest.metrics.items()) or "| none | |"
     return f"""# {manifest.name}
 
 Caps the congestion window of a {", ".join(manifest.congestion_controls)} flow: {schema.feature_set} states through a
-{shape} network to the `{schema.head}` head. Made by `reinet train` and `reinet export`; the configuration, the seed and the
-content hashes of all traces are in `manifest.json`.
+{shape} network to the `{schema.head}` head. Made by `reinet train` and `reinet export`; the configuration, the seed
+and the content hashes of all traces are in `manifest.json`.
 
 ## Use
 
-Targets from {manifest.target_range_ms[0]:.0f} to {manifest.target_range_ms[1]:.0f} ms (RTT, not queueing delay), at least
-1.1 x the path's minimum RTT. `reinet evaluate --agents none,PATH --traces ...` compares it with the plain congestion control;
-`reinet serve` applies it.
+Targets from {manifest.target_range_ms[0]:.0f} to {manifest.target_range_ms[1]:.0f} ms (RTT, not queueing delay), at
+least 1.1 x the path's minimum RTT. `reinet evaluate --agents none,PATH --traces ...` compares it with the plain
+congestion control; `reinet serve` applies it.
 
 ## Training
 
 DDPG, {training.env_steps} periods of simulated flows, {training.updates} updates, seed {training.seed}. Only generated
-traces ({", ".join(training.config["traces"]["presets"])}), paths of {links["mrtt_ms"][0]:g}-{links["mrtt_ms"][1]:g} ms, droptail buffers of
-{links["buffer_bytes"][0] / 1000:g}-{links["buffer_bytes"][1] / 1000:g} KB, one Cubic flow per link.
+traces ({", ".join(training.config["traces"]["presets"])}), paths of
+{links["mrtt_ms"][0]:g}-{links["mrtt_ms"][1]:g} ms, droptail buffers of {links["buffer_bytes"][0] / 1000:g}-{links["buffer_bytes"][1] / 1000:g} KB, one Cubic flow per link.
 
 ## Figures on the selection links (simulator, generated traces that were not trained on but chose the checkpoint)
 
@@ -138,5 +145,6 @@ Ratios are to plain Cubic on the same link, then averaged; see `docs/scalars.md`
 ## Limits
 
 Not trained for: several flows in one queue, active queue management, random loss, other congestion controls, paths or
-targets outside the ranges above. Outside of them the hand rule inside the head still bounds the cap, but nothing was measured.
+targets outside the ranges above. Outside of them the hand rule inside the head still bounds the cap, but nothing was
+measured.
 """

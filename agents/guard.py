@@ -1,4 +1,5 @@
-"""The last check before a cap reaches a socket. What fails it stays uncapped: the kernel's own control is always safe."""
+"""The last check before a cap reaches a socket. What fails it stays uncapped: the kernel's own control is always
+safe."""
 
 import math
 
@@ -49,6 +50,6 @@ def target_too_tight(target_us: int, min_rtt_us: int) -> str:
     """Why a flow with this target stays uncapped, and what target would do."""
     least_ms = math.ceil(TARGET_MARGIN * min_rtt_us / 100) / 10  # rounded up, so that doing as told is enough
     return (
-        f"target {target_us / 1e3:.1f} ms is below {TARGET_MARGIN} x the path's minimum RTT ({min_rtt_us / 1e3:.1f} ms): "
-        f"flow stays uncapped; raise the target above {least_ms:.1f} ms"
+        f"target {target_us / 1e3:.1f} ms is below {TARGET_MARGIN} x the path's minimum RTT "
+        f"({min_rtt_us / 1e3:.1f} ms): flow stays uncapped; raise the target above {least_ms:.1f} ms"
     )

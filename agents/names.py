@@ -72,7 +72,7 @@ def _model(name: str) -> Agent:
     folder = Path(name)
     if (folder / MANIFEST_FILE).is_file():
         return Policy.load(folder)
-    if folder.exists():
+    if name and folder.exists():
         raise ConfigError(f"agent {name!r}: not a model folder, it has no {MANIFEST_FILE}; `reinet export` makes one")
     kind = name.partition(":")[0]
     close = difflib.get_close_matches(kind, _KINDS, n=1, cutoff=0.6)

@@ -12,7 +12,8 @@ from reinet.core.errors import ModelError
 
 
 class Policy:
-    """An agent that asks the network. States must come from a StateBank with this policy's feature set and normaliser."""
+    """An agent that asks the network. States must come from a StateBank with this policy's feature set and
+    normaliser."""
 
     def __init__(self, artifact: Artifact, ceiling_pkts: int = CEILING_PKTS) -> None:
         self.name = str(artifact.folder)

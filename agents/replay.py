@@ -1,8 +1,9 @@
 """What has been experienced: a ring of frames from which states are cut, so that nothing is stored twenty times.
 
-A state is the last ``history`` frames, newest first, and two successive states of a flow share all but one of them. The ring
-holds frames; a transition is named by the row of its newest frame: its state ends there, the next state one row later.
-Only records with an RTT sample become frames, so a transition that spans an outage closes at the first record after it.
+A state is the last ``history`` frames, newest first, and two successive states of a flow share all but one of them.
+The ring holds frames; a transition is named by the row of its newest frame: its state ends there, the next state one
+row later. Only records with an RTT sample become frames, so a transition that spans an outage closes at the first
+record after it.
 """
 
 from dataclasses import dataclass
@@ -56,7 +57,9 @@ class Replay:
         if size != self.history + count:
             raise ValueError(f"{count} transitions need {self.history + count} frames, not {size}")
         if size > capacity:
-            raise ValueError(f"a fragment of {size} frames does not fit into a replay of {capacity}; enlarge ddpg.replay")
+            raise ValueError(
+                f"a fragment of {size} frames does not fit into a replay of {capacity}; enlarge ddpg.replay"
+            )
         if count == 0:
             return
         if self.position + size > capacity:  # a fragment stays in one piece
@@ -79,7 +82,9 @@ class Replay:
     def sample(self, size: int, rng: np.random.Generator) -> Batch:
         """``size`` transitions drawn uniformly with replacement."""
         rows = self._rows[rng.integers(0, len(self._rows), size)]
-        window = self.frames[rows[:, None] + 1 - np.arange(self.history + 1)]  # newest first, from the next state's newest
+        window = self.frames[
+            rows[:, None] + 1 - np.arange(self.history + 1)
+        ]  # newest first, from the next state's newest
         return Batch(
             np.ascontiguousarray(window[:, 1:]).reshape(size, -1),
             self.actions[rows, None],

@@ -1,18 +1,19 @@
 """Experience: many simulated flows under one policy, as a pure function of policy, normaliser, seed and iteration.
 
 Every iteration starts fresh flows, so no state of a link outlives it: training is repeatable bit for bit, also across a
-checkpoint, whatever ran in between. ``Gatherer`` does the work in this process, ``RayGatherers`` in one Ray actor per worker.
+checkpoint, whatever ran in between. ``Gatherer`` does the work in this process, ``RayGatherers`` in one Ray actor per
+worker.
 
 Reward ``regret`` (default; the paper's is in ``core/state.hpp``). Between two decisions, with C the bytes of the link's
-opportunities, D the delivered ones (both with headers, C seen half a base RTT earlier, when the acknowledged bytes left the
-bottleneck), rho = (RTT - min RTT) / (target - min RTT) and w = ``delay_weight``:
+opportunities, D the delivered ones (both with headers, C seen half a base RTT earlier, when the acknowledged bytes
+left the bottleneck), rho = (RTT - min RTT) / (target - min RTT) and w = ``delay_weight``:
 
     r = -[(C - D) + w D min(rho, 10)] / (mean capacity of the trace x 20 ms)
 
-Capacity left unused and delay are both losses, in units of what the link carries in one of the paper's periods; summed over
-a flow they give  -(1 - utilisation) - w x (mean queueing delay per byte / queueing target), whatever the link's rate. C does not
-depend on the action and only takes the link's luck out of the sum. It is known in a simulator alone: the reward uses it, the
-state does not.
+Capacity left unused and delay are both losses, in units of what the link carries in one of the paper's periods;
+summed over a flow they give  -(1 - utilisation) - w x (mean queueing delay per byte / queueing target), whatever the
+link's rate. C does not depend on the action and only takes the link's luck out of the sum. It is known in a simulator
+alone: the reward uses it, the state does not.
 """
 
 from collections.abc import Sequence
@@ -24,14 +25,12 @@ from numpy.typing import NDArray
 from reinet.agents.baselines import Agent, CapArray
 from reinet.agents.config import LinkSection, TrainConfig
 from reinet.agents.guard import guard
+from reinet.agents.mlp import FloatArray, Layers, act
 from reinet.agents.replay import Fragment
 from reinet.core import FEATURE_SETS, Normaliser, PeriodConfig, SimBatch, caps_from_actions
 from reinet.envs.metrics import LinkLog, Metrics, compute
 from reinet.envs.trace import Trace
 from reinet.envs.trace_model import generate
-
-FloatArray = NDArray[np.float32]
-Layers = list[tuple[FloatArray, FloatArray]]
 
 OPPORTUNITY_BYTES = 1504
 HEADER_BYTES = 56
@@ -49,15 +48,6 @@ WALK = np.log2(np.linspace(2.0, 0.5, 16)).astype(np.float32)
 """The cold start's multipliers, as actions: x2.0 down to x0.5 in steps of 0.1."""
 _SELECT_SEED_GAP = 1_000_000
 """Far from any training trace's seed."""
-
-
-def act(layers: Layers, states: FloatArray) -> FloatArray:
-    """A folded actor's actions (N,) for states (N, S): ReLU between the layers, tanh after the last."""
-    x = states
-    for weight, bias in layers[:-1]:
-        x = np.maximum(x @ weight.T + bias, np.float32(0))
-    weight, bias = layers[-1]
-    return np.asarray(np.tanh(x @ weight.T + bias)[:, 0], np.float32)
 
 
 def training_traces(config: TrainConfig) -> list[Trace]:
@@ -193,7 +183,7 @@ class Gatherer:
         caps: CapArray = np.zeros(len(links), np.uint32)
         sim.reset()
         while int(sim.stats["time_ns"].min()) < end_ns:
-            if isinstance(agent, list):
+            if not hasattr(agent, "decide"):
                 wanted = caps_from_actions(config.head, act(agent, sim.states), sim.stats["cwnd_pkts"], sim.rule_pkts)
             else:
                 wanted = agent.decide(sim.stats, sim.states, sim.rule_pkts)
@@ -203,9 +193,7 @@ class Gatherer:
         return [_metrics(sim.log(row), link["mrtt_ms"], end_ns / 1e6) for row, link in enumerate(links)]
 
 
-def cumulative_regret(
-    stats: NDArray[Any], link: dict[str, Any], config: TrainConfig
-) -> NDArray[np.float64]:
+def cumulative_regret(stats: NDArray[Any], link: dict[str, Any], config: TrainConfig) -> NDArray[np.float64]:
     """The reward ``regret`` of one flow, summed from its first record: (T,) for FLOW_STATS_DTYPE[T]."""
     trace_ms = link["trace"]
     end_ms = stats["time_ns"] / 1e6 - link["mrtt_ms"] / 2

@@ -6,8 +6,8 @@
       update critic and actor on batches from it
       now and then: evaluate without noise on other traces; keep the best; write a checkpoint
 
-Synchronous: an iteration's flows depend on weights, seed and number of the iteration only, so a run is repeatable bit for
-bit, whether or not it was interrupted. Scalars are defined in ``docs/scalars.md``.
+Synchronous: an iteration's flows depend on weights, seed and number of the iteration only, so a run is repeatable bit
+for bit, whether or not it was interrupted. Scalars are defined in ``docs/scalars.md``.
 """
 
 import dataclasses
@@ -27,12 +27,12 @@ from reinet.agents.baselines import Agent, NoCap, Rule
 from reinet.agents.checkpoint import Best, Checkpoint, State
 from reinet.agents.config import TrainConfig
 from reinet.agents.ddpg import Ddpg
+from reinet.agents.mlp import Layers
 from reinet.agents.replay import Replay
 from reinet.agents.rollout import (
     REFERENCE_BUFFER_BYTES,
     REFERENCE_MRTT_MS,
     REFERENCE_TARGET_MS,
-    Layers,
     RayGatherers,
     draw_link,
     selection_traces,
@@ -254,9 +254,7 @@ def compare(figures: list[dict[str, float]], cubic: list[dict[str, float]]) -> d
     score = mean throughput ratio - 0.3 x mean queueing delay ratio - 2 x mean shortfall below 93 % of the throughput.
     """
     throughput = np.array([a["throughput_mbps"] / b["throughput_mbps"] for a, b in zip(figures, cubic, strict=True)])
-    delay = np.array(
-        [a["qdelay_mean_ms"] / max(b["qdelay_mean_ms"], 1.0) for a, b in zip(figures, cubic, strict=True)]
-    )
+    delay = np.array([a["qdelay_mean_ms"] / max(b["qdelay_mean_ms"], 1.0) for a, b in zip(figures, cubic, strict=True)])
     shortfall = np.maximum(0.0, SCORE_FLOOR - throughput)
     score = throughput.mean() - SCORE_DELAY_WEIGHT * delay.mean() - SCORE_FLOOR_WEIGHT * shortfall.mean()
     return {
