@@ -37,7 +37,7 @@ class Agent(Protocol):
 
 def round_caps(pkts: NDArray[np.floating[Any]], floor_pkts: int = FLOOR_PKTS) -> CapArray:
     """Packets to whole packets within [floor, ceiling]; halves round up."""
-    return np.clip(np.floor(pkts + 0.5), floor_pkts, CEILING_PKTS).astype(np.uint32)
+    return np.asarray(np.clip(np.floor(pkts + 0.5), floor_pkts, CEILING_PKTS), np.uint32)
 
 
 class NoCap:
@@ -89,12 +89,12 @@ class Clairvoyant:
     A yardstick, not a bound: it knows the link's future but neither the queue nor the window's own dynamics.
     """
 
-    def __init__(self, horizon_ms: float) -> None:
+    def __init__(self, horizon_ms: int) -> None:
         self.horizon_ms = horizon_ms
-        self.name = f"clairvoyant:{horizon_ms:g}"
-        self._oracle: Callable[[float], CapArray] | None = None
+        self.name = f"clairvoyant:{horizon_ms}"
+        self._oracle: Callable[[int], CapArray] | None = None
 
-    def bind(self, oracle: Callable[[float], CapArray]) -> None:
+    def bind(self, oracle: Callable[[int], CapArray]) -> None:
         """Gives it the future: ``SimBatch.clairvoyant_caps`` of the batch it is going to decide for."""
         self._oracle = oracle
 

@@ -7,9 +7,11 @@ import difflib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from reinet.agents.guard import TARGET_MARGIN
 from reinet.core.errors import ConfigError
+from reinet.core.features import feature_set_named
+from reinet.envs.trace_model import PRESETS, RANDOM
 
 try:
     import tomllib
@@ -26,7 +28,7 @@ class _Section(BaseModel):
 class PeriodSection(_Section):
     """How often a flow reports; see ``core/period.h``."""
 
-    min_ms: float = Field(10.0, ge=1, le=1000)
+    min_ms: float = Field(default=10.0, ge=1, le=1000)
     """The design's floor; the paper's code reports every 20 ms."""
     packet_timed: bool = True
     """A period lasts at least a round trip, so that a decision's effect is in the next record; the paper: false."""
@@ -42,14 +44,22 @@ class TraceSection(_Section):
 
     presets: list[str] = Field(default_factory=lambda: ["random"], min_length=1)
     """Kinds of link, taken in turn; see ``reinet traces generate --help``. random varies around all of them."""
-    train_count: int = Field(64, ge=1, le=4096)
+    train_count: int = Field(default=64, ge=1, le=4096)
     """Enough that no single trace can be learnt by heart: a flow sees a random stretch of one of them."""
-    select_count: int = Field(12, ge=1, le=1024)
+    select_count: int = Field(default=12, ge=1, le=1024)
     """Traces for the evaluation that picks the best checkpoint; the spread of their mean is then about 1 %."""
-    seconds: float = Field(60.0, ge=5, le=3600)
+    seconds: float = Field(default=60.0, ge=5, le=3600)
     """Length of each; the paper evaluates over longer ones, but variety teaches more than length."""
-    seed: int = Field(1, ge=0, lt=2**31)
+    seed: int = Field(default=1, ge=0, lt=2**31)
     """Training traces have seeds seed, seed + 1, ...; those for selection follow after a gap."""
+
+    @field_validator("presets")
+    @classmethod
+    def _known(cls, presets: list[str]) -> list[str]:
+        for preset in presets:
+            if preset not in (*PRESETS, RANDOM):
+                raise ValueError(f"there is no preset {preset!r}; choose among {', '.join([*PRESETS, RANDOM])}")
+        return presets
 
 
 class LinkSection(_Section):
@@ -61,7 +71,7 @@ class LinkSection(_Section):
     """The paper's sweep. Drawn log-uniformly."""
     queueing_target_ms: Range = (15.0, 80.0)
     """Target minus base RTT: the paper's 25-100 ms around its base of 20 ms, and never below the guard's margin."""
-    reference_share: float = Field(0.25, ge=0, le=1)
+    reference_share: float = Field(default=0.25, ge=0, le=1)
     """Share of flows on the paper's own link (20 ms, 150 KB, target 50 ms), where most comparisons are made."""
 
     @model_validator(mode="after")
@@ -82,11 +92,11 @@ class LinkSection(_Section):
 class RolloutSection(_Section):
     """How experience is gathered in one iteration: fresh flows, a fixed number of periods each."""
 
-    workers: int = Field(2, ge=0, le=256)
+    workers: int = Field(default=2, ge=0, le=256)
     """Ray actors; 2 for a machine of two cores. 0 gathers inside the learner's process."""
-    links: int = Field(16, ge=1, le=4096)
+    links: int = Field(default=16, ge=1, le=4096)
     """Flows per worker."""
-    periods: int = Field(256, ge=8, le=100_000)
+    periods: int = Field(default=256, ge=8, le=100_000)
     """Periods per flow, about 10 s: slow start is then a small part, as it is in long transfers."""
 
 
@@ -97,7 +107,7 @@ class RewardSection(_Section):
     """deepcc is the paper's equation 3. It peaks just below the target, so delay stays near it even where half would
     cost nothing, and its scale follows the link's rate, so slow links hardly count when many links are learned at
     once."""
-    delay_weight: float = Field(0.1, ge=0, le=10)
+    delay_weight: float = Field(default=0.1, ge=0, le=10)
     """regret: the share of throughput worth giving up for a queueing delay lower by the whole queueing target."""
 
 
@@ -108,25 +118,25 @@ class DdpgSection(_Section):
     """The paper's 1000-1000 take hours on two cores and give nothing measurable on these links."""
     batch_norm: bool = True
     """Before the non-linearity of each hidden layer of the actor, as in the paper."""
-    actor_lr: float = Field(1e-4, gt=0, le=1)
+    actor_lr: float = Field(default=1e-4, gt=0, le=1)
     """The paper's."""
-    critic_lr: float = Field(1e-3, gt=0, le=1)
+    critic_lr: float = Field(default=1e-3, gt=0, le=1)
     """The paper's."""
-    critic_l2: float = Field(1e-2, ge=0, le=1)
+    critic_l2: float = Field(default=1e-2, ge=0, le=1)
     """On the critic's weights, not its biases; the paper's."""
-    gamma: float = Field(0.995, ge=0, lt=1)
+    gamma: float = Field(default=0.995, ge=0, lt=1)
     """Per period; the paper's."""
-    tau: float = Field(0.001, gt=0, le=1)
+    tau: float = Field(default=0.001, gt=0, le=1)
     """Share of the online network that moves into the target network per update; the paper's."""
-    batch: int = Field(512, ge=2, le=65_536)
+    batch: int = Field(default=512, ge=2, le=65_536)
     """The paper's."""
-    replay: int = Field(160_000, ge=1_000, le=50_000_000)
+    replay: int = Field(default=160_000, ge=1_000, le=50_000_000)
     """Records kept; the paper's."""
-    noise: float = Field(0.1, ge=0, le=2)
+    noise: float = Field(default=0.1, ge=0, le=2)
     """Standard deviation of the uncorrelated Gaussian noise on the action; the paper's."""
-    cold_start_iterations: int = Field(4, ge=1)
+    cold_start_iterations: int = Field(default=4, ge=1)
     """Iterations that walk the multiplier from x2 to x0.5 instead of asking the actor (the paper: 16 000 steps)."""
-    normaliser_iterations: int = Field(4, ge=1)
+    normaliser_iterations: int = Field(default=4, ge=1)
     """Iterations that update the normaliser; then it is frozen, so that the replay keeps one meaning. The walk of the
     cold start has visited the whole range of delays by then. The paper's code never freezes it in training."""
 
@@ -134,29 +144,38 @@ class DdpgSection(_Section):
 class RunSection(_Section):
     """How long, and what is kept."""
 
-    iterations: int = Field(300, ge=1)
+    iterations: int = Field(default=300, ge=1)
     """Gather, then update: this many times."""
-    updates: int = Field(128, ge=1)
+    updates: int = Field(default=128, ge=1)
     """Gradient steps per iteration."""
-    evaluate_every: int = Field(20, ge=1)
+    evaluate_every: int = Field(default=20, ge=1)
     """Iterations between evaluations on the selection traces."""
-    evaluate_s: float = Field(30.0, ge=5, le=3600)
+    evaluate_s: float = Field(default=30.0, ge=5, le=3600)
     """Length of each evaluation flow."""
-    checkpoint_every: int = Field(20, ge=1)
+    checkpoint_every: int = Field(default=20, ge=1)
     """Iterations between checkpoints."""
-    keep: int = Field(3, ge=1)
+    keep: int = Field(default=3, ge=1)
     """Checkpoints kept beside the best one."""
 
 
 class TrainConfig(_Section):
     """A whole training run."""
 
-    name: str = Field("model", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    name: str = Field(default="model", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     """Names the run's folder and the model."""
-    seed: int = Field(1, ge=0, lt=2**31)
+    seed: int = Field(default=1, ge=0, lt=2**31)
     """Of weights, noise, links and batches."""
     feature_set: str = "deepcc-5x20"
     """The paper's state."""
+
+    @field_validator("feature_set")
+    @classmethod
+    def _exists(cls, name: str) -> str:
+        try:
+            return feature_set_named(name).name
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
     head: Literal["cwnd", "bdp"] = "bdp"
     """bdp: action 0 is the hand rule with its usual gain, so that a network is sane before it has learned; cwnd: the
     paper's."""

@@ -14,6 +14,7 @@ statistics, for an average of averages would lag twice.
 import copy
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from reinet.agents.config import DdpgSection
@@ -49,13 +50,12 @@ class Actor(nn.Module):
         """The same function in evaluation mode as plain layers: ReLU between them, tanh after the last."""
         layers: list[Layer] = []
         for linear, norm in zip(self.hidden, self.norms, strict=True):
-            weight, bias = linear.weight.double(), linear.bias.double()
+            weight, bias = linear.get_parameter("weight").double(), linear.get_parameter("bias").double()
             if isinstance(norm, nn.BatchNorm1d):
-                assert norm.running_mean is not None
-                assert norm.running_var is not None
-                scale = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
+                mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
+                scale = norm.weight.double() / torch.sqrt(variance.double() + norm.eps)
                 weight = weight * scale[:, None]
-                bias = (bias - norm.running_mean.double()) * scale + norm.bias.double()
+                bias = (bias - mean.double()) * scale + norm.bias.double()
             layers.append((weight.float().numpy().copy(), bias.float().numpy().copy()))
         layers.append((self.out.weight.numpy().copy(), self.out.bias.numpy().copy()))
         return layers
@@ -96,7 +96,7 @@ class Ddpg:
         self.actor_optimiser = torch.optim.Adam(self.actor.parameters(), lr=config.actor_lr, fused=True)
         weights = [p for p in self.critic.parameters() if p.ndim == 2]
         biases = [p for p in self.critic.parameters() if p.ndim == 1]
-        groups = [{"params": weights, "weight_decay": config.critic_l2}, {"params": biases}]
+        groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": config.critic_l2}, {"params": biases}]
         self.critic_optimiser = torch.optim.Adam(groups, lr=config.critic_lr, fused=True)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
@@ -110,7 +110,7 @@ class Ddpg:
         values = self.critic(states, actions)
         critic_loss = nn.functional.mse_loss(values, targets)
         self.critic_optimiser.zero_grad(set_to_none=True)
-        critic_loss.backward()
+        critic_loss.backward()  # type: ignore[no-untyped-call]
         self.critic_optimiser.step()
 
         self.actor.train()

@@ -112,6 +112,8 @@ def model_card(manifest: Manifest) -> str:
     """What a person should know before using the model."""
     training, schema = manifest.training, manifest.schema_
     links = training.config["links"]
+    mrtt_ms = "{:g}-{:g} ms".format(*links["mrtt_ms"])
+    buffers = "{:g}-{:g} KB".format(*(size / 1000 for size in links["buffer_bytes"]))
     shape = " - ".join(
         str(n) for n in (FEATURE_SETS[schema.feature_set].state_size, *training.config["ddpg"]["hidden"], 1)
     )
@@ -131,8 +133,8 @@ congestion control; `reinet serve` applies it.
 ## Training
 
 DDPG, {training.env_steps} periods of simulated flows, {training.updates} updates, seed {training.seed}. Only generated
-traces ({", ".join(training.config["traces"]["presets"])}), paths of
-{links["mrtt_ms"][0]:g}-{links["mrtt_ms"][1]:g} ms, droptail buffers of {links["buffer_bytes"][0] / 1000:g}-{links["buffer_bytes"][1] / 1000:g} KB, one Cubic flow per link.
+traces ({", ".join(training.config["traces"]["presets"])}), paths of {mrtt_ms}, droptail buffers of {buffers},
+one Cubic flow per link.
 
 ## Figures on the selection links (simulator, generated traces that were not trained on but chose the checkpoint)
 

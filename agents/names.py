@@ -52,9 +52,9 @@ def make_agent(name: str, link: str = "sim", seed: int = 0) -> Agent:
         if not 0 < value <= 100:
             raise ConfigError(f"agent {name!r}: G is in (0, 100]; 1 is the bandwidth-delay product")
         return Rule(value)
-    if not 0 <= value <= 60_000:
-        raise ConfigError(f"agent {name!r}: MS is a horizon in [0, 60000] milliseconds")
-    return Clairvoyant(value)
+    if value != int(value) or not 0 <= value <= 60_000:
+        raise ConfigError(f"agent {name!r}: MS is a horizon of whole milliseconds in [0, 60000]")
+    return Clairvoyant(int(value))
 
 
 def split_names(names: str) -> list[str]:

@@ -16,6 +16,7 @@ link's rate. C does not depend on the action and only takes the link's luck out 
 alone: the reward uses it, the state does not.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,11 +29,11 @@ from reinet.agents.guard import guard
 from reinet.agents.mlp import FloatArray, Layers, act
 from reinet.agents.replay import Fragment
 from reinet.core import FEATURE_SETS, Normaliser, PeriodConfig, SimBatch, caps_from_actions
+from reinet.core.sim import OPPORTUNITY_BYTES
 from reinet.envs.metrics import LinkLog, Metrics, compute
 from reinet.envs.trace import Trace
 from reinet.envs.trace_model import generate
 
-OPPORTUNITY_BYTES = 1504
 HEADER_BYTES = 56
 """On the link a segment is longer by IP (20), TCP with timestamps (32) and the TUN header (4)."""
 REWARD_PERIOD_S = 0.020
@@ -179,10 +180,10 @@ class Gatherer:
         sim = SimBatch(
             list(links), period=self._period, feature_set=config.feature_set, normaliser=normaliser, record_log=True
         )
-        end_ns = round(config.run.evaluate_s * 1e9)
+        end_ns = np.array([round((link["start_offset_ms"] / 1e3 + config.run.evaluate_s) * 1e9) for link in links])
         caps: CapArray = np.zeros(len(links), np.uint32)
         sim.reset()
-        while int(sim.stats["time_ns"].min()) < end_ns:
+        while np.any(sim.stats["time_ns"] < end_ns):
             if not hasattr(agent, "decide"):
                 wanted = caps_from_actions(config.head, act(agent, sim.states), sim.stats["cwnd_pkts"], sim.rule_pkts)
             else:
@@ -190,14 +191,14 @@ class Gatherer:
             wanted, _ = guard(sim.stats, wanted)
             caps = np.where(sim.decided, wanted, caps)
             sim.step_caps(caps)
-        return [_metrics(sim.log(row), link["mrtt_ms"], end_ns / 1e6) for row, link in enumerate(links)]
+        return [_metrics(sim.log(row), link["mrtt_ms"], end_ns[row] / 1e6) for row, link in enumerate(links)]
 
 
 def cumulative_regret(stats: NDArray[Any], link: dict[str, Any], config: TrainConfig) -> NDArray[np.float64]:
     """The reward ``regret`` of one flow, summed from its first record: (T,) for FLOW_STATS_DTYPE[T]."""
     trace_ms = link["trace"]
     end_ms = stats["time_ns"] / 1e6 - link["mrtt_ms"] / 2
-    offered = OPPORTUNITY_BYTES * opportunities_until(trace_ms, end_ms, link["start_offset_ms"])
+    offered = OPPORTUNITY_BYTES * opportunities_until(trace_ms, end_ms)
     capacity = np.diff(offered, prepend=offered[0])
     mss = np.maximum(stats["mss_bytes"].astype(np.float64), 1.0)
     delivered = stats["delivered_bytes"] * (mss + HEADER_BYTES) / mss
@@ -209,13 +210,10 @@ def cumulative_regret(stats: NDArray[Any], link: dict[str, Any], config: TrainCo
     return np.asarray(np.cumsum(-(capacity - delivered + cost) / unit), np.float64)
 
 
-def opportunities_until(
-    trace_ms: NDArray[np.uint32], times_ms: NDArray[np.float64], start_ms: int
-) -> NDArray[np.float64]:
-    """How many opportunities a looping trace had by each time of a link that began at ``start_ms`` of it."""
-    length_ms = int(trace_ms[-1])
-    loops, within = np.divmod(np.maximum(times_ms, 0.0) + start_ms, length_ms)
-    return np.asarray(loops * len(trace_ms) + np.searchsorted(trace_ms, within, side="right"), np.float64)
+def opportunities_until(trace_ms: NDArray[np.uint32], times_ms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many opportunities a looping trace had by each time, counted from its own start."""
+    loops, within_ms = np.divmod(times_ms, float(trace_ms[-1]))
+    return np.asarray(loops * len(trace_ms) + np.searchsorted(trace_ms, within_ms, side="right"), np.float64)
 
 
 def _metrics(log: dict[str, Any], mrtt_ms: float, end_ms: float) -> Metrics:
@@ -255,7 +253,7 @@ class RayGatherers:
         if ray_address:
             ray.init(address=ray_address, log_to_driver=False)
         else:
-            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         shared = ray.put(list(traces))
         actor = ray.remote(num_cpus=1)(Gatherer)
         self._actors = [actor.remote(self._config, shared, worker) for worker in range(workers)]

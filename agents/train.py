@@ -203,9 +203,9 @@ class _Run:
             self.best = Best(iteration=self.iteration, score=metrics["score"], metrics=metrics)
             checkpoint.save(self._run_dir / "best", self._state(), self.ddpg.state(), None)
         scalars = {f"eval/{name}": value for name, value in metrics.items()}
-        for agent in ("rule:1.25", "rule:1.5"):
-            against = compare(self.baselines[agent], self.baselines["none"])
-            scalars[f"eval/score_{agent.replace(':', '_')}"] = against["score"]
+        for name in ("rule:1.25", "rule:1.5"):
+            against = compare(self.baselines[name], self.baselines["none"])
+            scalars[f"eval/score_{name.replace(':', '_')}"] = against["score"]
         return scalars
 
     def _measure(self, agent: Agent | Layers) -> list[dict[str, float]]:
