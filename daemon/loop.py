@@ -28,6 +28,8 @@ FIRST_ROWS = 64
 """Flows the tables hold before they first grow; they double from there."""
 REPEATED_ERROR_S = 10.0
 """An agent that fails on every tick is logged this often, not every time."""
+REFUSAL_LOG_INTERVAL_S = 1.0
+"""Each flow's first refusal is logged, of many at once only one in this time; `reinet ctl flows` shows all."""
 
 NO_DECISION = "no RTT sample yet: flow stays uncapped until the first"
 PAUSED = "paused: no caps until `reinet ctl resume`"
@@ -103,7 +105,9 @@ class ControlLoop:
         self._records = 0
         self._started_ns = self._last_tick_ns = clock_ns()
         self._agent_problem = ""
-        self._logged_ns: int | None = None
+        self._agent_logged_ns: int | None = None
+        self._refused = np.zeros(0, np.bool_)  # flows whose latest decision the guard refused
+        self._refusal_logged_ns: int | None = None
         self._grow(FIRST_ROWS)
 
     def run(self, stop: threading.Event, tick_ms: int = TICK_MS) -> None:
@@ -209,6 +213,7 @@ class ControlLoop:
                 caps_pkts[:] = 0
                 reasons[:] = PAUSED
             self._keeper.set(stats, caps_pkts)
+            self._log_refusals(stats, rows, refusals)
             with self._lock:
                 self._agent_problem = ""
                 self._decisions += len(stats)
@@ -218,16 +223,27 @@ class ControlLoop:
             self._sink.offer(live, self._caps_pkts[live["slot"]])
         return not self._agent_problem
 
+    def _log_refusals(self, stats: FlowStatsArray, rows: NDArray[np.intp], refusals: list[str | None]) -> None:
+        refused = np.array([why is not None for why in refusals])
+        new = np.flatnonzero(refused & ~self._refused[rows])
+        self._refused[rows] = refused
+        now_ns = self._clock_ns()
+        last_ns = self._refusal_logged_ns
+        if new.size and (last_ns is None or now_ns - last_ns >= REFUSAL_LOG_INTERVAL_S * 1e9):
+            self._refusal_logged_ns = now_ns
+            first = int(new[0])
+            log.warning("flow refused", cookie=int(stats["cookie"][first]), reason=refusals[first], flows=int(new.size))
+
     def _agent_failed(self, error: Exception) -> None:
         """Fails open at once instead of waiting for the leases; the next records give the agent another chance."""
         self._keeper.release_all()
         problem = f"the agent {self._agent.name} failed: {type(error).__name__}: {error}; all flows are uncapped"
         now_ns = self._clock_ns()
         if problem != self._agent_problem and (
-            self._logged_ns is None or now_ns - self._logged_ns > REPEATED_ERROR_S * 1e9
+            self._agent_logged_ns is None or now_ns - self._agent_logged_ns > REPEATED_ERROR_S * 1e9
         ):
             log.error("agent failed", agent=self._agent.name, error=repr(error), exc_info=error)
-            self._logged_ns = now_ns
+            self._agent_logged_ns = now_ns
         with self._lock:
             self._agent_problem = problem
             self._uncap_all(problem)
@@ -263,6 +279,7 @@ class ControlLoop:
             self._bank.reset(fresh.astype(np.int32))
             with self._lock:
                 self._caps_pkts[fresh] = 0
+                self._refused[fresh] = False
                 self._reasons[fresh] = PAUSED if self._pause_wanted else NO_DECISION
         return live, rows
 
@@ -274,6 +291,7 @@ class ControlLoop:
         with self._lock:
             self._stats = np.concatenate([self._stats, np.zeros(missing, FLOW_STATS_DTYPE)])
             self._caps_pkts = np.concatenate([self._caps_pkts, np.zeros(missing, np.uint32)])
+            self._refused = np.concatenate([self._refused, np.zeros(missing, np.bool_)])
             self._reasons = np.concatenate([self._reasons, np.full(missing, "", object)])
 
     def _ask(self, pause: bool, timeout_s: float) -> int:

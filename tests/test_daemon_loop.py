@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import structlog
 from reinet.agents.baselines import Agent, CapArray, FixedCap, FloatArray, Rule, StatsArray
 from reinet.agents.guard import INVALID_CAP_PKTS
 from reinet.core.records import Flag
@@ -224,6 +225,20 @@ def test_a_target_below_the_path_leaves_the_flow_uncapped_and_says_so() -> None:
     loop.tick()
     assert (shim.cap_pkts(7), shim.cap_pkts(8)) == (0, 10)
     assert reasons(loop)[7].startswith("target 20.0 ms is below 1.1 x the path's minimum RTT (19.5 ms)")
+
+
+def test_a_refusal_is_logged_once_per_flow() -> None:
+    shim = FakeShim()
+    loop = make_loop(shim, FixedCap(10), target_us=20_000)
+    with structlog.testing.capture_logs() as seen:
+        for cookie in (7, 8):
+            shim.open_flow(cookie)
+            for _ in range(3):
+                shim.feed(cookie, **HEALTHY)
+                loop.tick()
+                shim.advance_ms(500)
+    assert [(entry["event"], entry["cookie"]) for entry in seen] == [("flow refused", 7), ("flow refused", 8)]
+    assert "is below 1.1 x the path's minimum RTT" in seen[0]["reason"]
 
 
 def test_an_earlier_cap_is_lifted_when_the_path_turns_out_longer_than_the_target() -> None:
