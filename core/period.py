@@ -16,8 +16,8 @@ class PeriodConfig:
     """When a period ends.
 
     ``packet_timed``: at the first ACK of a packet sent after the period began, and no sooner than ``min_period_ns``
-    (10 ms: fewer hold too few samples for a mean). Otherwise at the first ACK ``min_period_ns`` after its start; DeepCC's
-    published code is ``PeriodConfig(20_000_000, packet_timed=False)``.
+    (10 ms: fewer hold too few samples for a mean). Otherwise at the first ACK ``min_period_ns`` after its start;
+    DeepCC's published code is ``PeriodConfig(20_000_000, packet_timed=False)``.
     """
 
     min_period_ns: int = _core.MIN_PERIOD_NS

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
 from reinet.core import _core
 from reinet.core.errors import ConfigError
 from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named, head_index
@@ -73,8 +72,8 @@ class LinkConfig:
 class SimBatch:
     """N links, each advanced by ``step`` to its flow's next FlowStats record.
 
-    A record ends a period or reports a silence (flag NO_SAMPLE). Results do not depend on what else is in the batch. The
-    properties are views of arrays that the next ``step`` or ``reset`` overwrites: copy what is to be kept.
+    A record ends a period or reports a silence (flag NO_SAMPLE). Results do not depend on what else is in the batch.
+    The properties are views of arrays that the next ``step`` or ``reset`` overwrites: copy what is to be kept.
     """
 
     def __init__(

@@ -1,0 +1,15 @@
+"""Makes the environments known to Gymnasium; called through the entry point ``gymnasium.envs``."""
+
+import gymnasium as gym
+
+
+def register_envs() -> None:
+    """Register ``reinet/SimLink-v0`` and ``reinet/KernelLink-v0``."""
+    _register("reinet/SimLink-v0", "reinet.envs.sim_link:SimLinkEnv")
+    # A real kernel and a real clock: no two runs are equal.
+    _register("reinet/KernelLink-v0", "reinet.envs.kernel_link:KernelLinkEnv", nondeterministic=True)
+
+
+def _register(name: str, entry_point: str, nondeterministic: bool = False) -> None:
+    if name not in gym.registry:
+        gym.register(name, entry_point, nondeterministic=nondeterministic)

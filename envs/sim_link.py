@@ -1,0 +1,157 @@
+"""``reinet/SimLink-v0``: one flow through one simulated link."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from reinet.core import DEFAULT_FEATURE_SET, ConfigError, LinkConfig, Normaliser, PeriodConfig, SimBatch
+from reinet.envs.spaces import action_of, action_space, check_target, info_from, observation_space
+from reinet.envs.trace import Trace
+from reinet.envs.trace_model import generate
+
+State = npt.NDArray[np.float32]
+
+# The generated trace of an env that is given none: long enough for episodes that differ.
+_DEFAULT_TRACE = ("lte-driving", 300.0, 0)  # preset, seconds, seed
+
+
+class SimLinkEnv(gym.Env[State, Any]):
+    """Choose the largest congestion window of a bulk flow, once per period, on a simulated cellular link.
+
+    A Linux-like sender with Cubic fills a droptail buffer that a trace of delivery opportunities empties; the semantics
+    are Mahimahi's (``core/link.hpp``, ``core/sender.hpp``).
+
+    Step
+        from one FlowStats record to the next: a period ends with the first ACK of a packet sent after it began, and
+        is at least 10 ms long, so a step is about one RTT. While no ACK comes, every 250 ms a record without an RTT
+        sample is returned: ``info["no_sample"]`` is True, the observation unchanged, the reward 0.
+
+    Observation
+        Box, float32, shape (100,): the 20 latest observations, newest first, of 5 values each; x~ is x less the
+        smallest value seen in training, in standard deviations, rho = delay~ / target~, k = 1 while the mean of the
+        two latest rho, weighted by their samples, is at most 1, else 0.
+
+        ===  ==============  =======================  ======  =========
+        Num  name            value                    unit    bounds
+        ===  ==============  =======================  ======  =========
+        0    excess_delay    rho (1 - k)              ratio   0, 100
+        1    delay_headroom  (1 - rho) k              ratio   -99, 1
+        2    samples         k x RTT samples~         sd      0, 100
+        3    rate            k x delivery rate~       sd      0, 100
+        4    cwnd            cwnd~                    sd      0, 100
+        ===  ==============  =======================  ======  =========
+
+    Action
+        Box, float32, shape (1,), a in [-1, 1]. Head ``cwnd``: cap = 2^a x cwnd. Head ``bdp``: cap = 1.5 x 2^a x the
+        largest delivery rate of the last 10 periods x min RTT / mss. In packets, rounded, between 4 and 40000.
+
+    Reward
+        min(samples~ x rate~ x rho, 100), negated while k = 0; so in [-100, 100].
+
+    Start
+        With the first record of a new flow, which ran without a cap until then. ``random_start`` starts it anywhere in
+        the trace.
+
+    End
+        Never terminates; truncated after ``episode_periods`` steps or ``episode_s`` seconds of simulated time.
+
+    Info
+        Every field of the record as a plain number, ``no_sample`` (bool) and ``rule_pkts`` (float). ``time_ns`` is
+        trace time.
+
+    Arguments
+        trace
+            a ``Trace``, the path of one, or None for a generated one.
+        target_ms
+            RTT asked for; ConfigError below 1.1 x ``mrtt_ms``.
+        mrtt_ms, buffer_bytes, cc
+            the path: its fixed delay, its droptail buffer, the sender's congestion control.
+        head, feature_set, normaliser
+            what actions mean and how observations are made.
+        period
+            when a period ends.
+        episode_periods, episode_s, random_start
+            see above; None = no limit.
+        record_log
+            keep what the link logs, for ``link_log``.
+
+    Version 0: first version.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own type)
+
+    def __init__(
+        self,
+        trace: Trace | str | Path | None = None,
+        target_ms: float = 50.0,
+        mrtt_ms: float = 20.0,
+        buffer_bytes: int = 150_000,
+        cc: str = "cubic",
+        head: str = "cwnd",
+        feature_set: str = DEFAULT_FEATURE_SET,
+        normaliser: Normaliser | None = None,
+        period: PeriodConfig | None = None,
+        episode_periods: int | None = 1000,
+        episode_s: float | None = None,
+        random_start: bool = False,
+        record_log: bool = False,
+    ) -> None:
+        check_target(target_ms, mrtt_ms)
+        for name, limit in (("episode_periods", episode_periods), ("episode_s", episode_s)):
+            if limit is not None and not limit > 0:
+                raise ConfigError(f"{name}: {limit} is not above 0; give None for no limit")
+        if trace is None:
+            trace = generate(*_DEFAULT_TRACE)
+        self.trace = trace if isinstance(trace, Trace) else Trace.load(trace)
+        self.observation_space = observation_space(feature_set)
+        self.action_space = action_space()
+        self._episode_periods = episode_periods
+        self._episode_s = episode_s
+        self._random_start = random_start
+        self._link = {
+            "trace": self.trace.opportunities_ms,
+            "buffer_bytes": buffer_bytes,
+            "mrtt_ms": mrtt_ms,
+            "target_us": round(target_ms * 1000),
+            "cc": cc,
+        }
+        self._batch = SimBatch([self._link], period, feature_set, head, normaliser, record_log)
+        self._periods = 0
+        self._start_ms = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[State, dict[str, Any]]:
+        """Start a new flow; returns its first state and info. There are no options."""
+        super().reset(seed=seed)
+        if options:
+            raise ConfigError(f"options: SimLink knows none, {', '.join(options)} among them")
+        if self._random_start:
+            self._start_ms = int(self.np_random.integers(self.trace.duration_ms))
+        phase = int(self.np_random.integers(2**32)) if self._random_start else 0
+        self._batch.set_link(
+            0, LinkConfig.from_mapping({**self._link, "start_offset_ms": self._start_ms, "seed": phase})
+        )
+        self._batch.reset()
+        self._periods = 0
+        return self._state(), self._info()
+
+    def step(self, action: npt.ArrayLike) -> tuple[State, float, bool, bool, dict[str, Any]]:
+        """Set the cap and run to the flow's next record."""
+        self._batch.step([action_of(action)])
+        self._periods += 1
+        elapsed_s = int(self._batch.stats["time_ns"][0]) / 1e9 - self._start_ms / 1e3
+        truncated = (self._episode_periods is not None and self._periods >= self._episode_periods) or (
+            self._episode_s is not None and elapsed_s >= self._episode_s
+        )
+        return self._state(), float(self._batch.rewards[0]), False, truncated, self._info()
+
+    def link_log(self) -> dict[str, Any]:
+        """What the link logged since the reset, see ``SimBatch.log``; needs ``record_log``."""
+        return self._batch.log(0)
+
+    def _state(self) -> State:
+        return np.array(self._batch.states[0])
+
+    def _info(self) -> dict[str, Any]:
+        return info_from(self._batch.stats[0], float(self._batch.rule_pkts[0]))

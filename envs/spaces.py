@@ -1,0 +1,49 @@
+"""What ``SimLink`` and ``KernelLink`` have in common: spaces, info, and the least target that makes sense."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box, Space
+from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, ConfigError, Flag
+from reinet.core.features import feature_set_named
+
+LEAST_TARGET_PER_RTT = 1.1
+"""A target closer to the path's base RTT leaves no room for any queue: the window would collapse."""
+
+
+def observation_space(feature_set: str = DEFAULT_FEATURE_SET) -> Space[Any]:
+    """States, float32 (S,), newest observation first, within the feature set's bounds."""
+    chosen = feature_set_named(feature_set)
+    return Box(chosen.low(), chosen.high(), dtype=np.float32)
+
+
+def action_space() -> Space[Any]:
+    """a in [-1, 1], float32 (1,): the head turns it into a cap of 2^a times a reference window."""
+    return Box(-1.0, 1.0, (1,), np.float32)
+
+
+def info_from(stats: np.void, rule_pkts: float) -> dict[str, Any]:
+    """A FlowStats record as plain numbers, with ``no_sample`` (bool) and ``rule_pkts`` (the hand rule's product)."""
+    info: dict[str, Any] = {name: int(stats[name]) for name in FLOW_STATS_DTYPE.names or ()}
+    info["no_sample"] = bool(info["flags"] & Flag.NO_SAMPLE)
+    info["rule_pkts"] = float(rule_pkts)
+    return info
+
+
+def action_of(action: npt.ArrayLike) -> float:
+    """The number in an action of shape (1,) (or a plain number); ConfigError if it is none or not finite."""
+    values = np.asarray(action, dtype=np.float32).ravel()
+    if values.shape != (1,) or not np.isfinite(values[0]):
+        raise ConfigError(f"action: one finite number in [-1, 1] is needed, not {action!r}")
+    return float(values[0])
+
+
+def check_target(target_ms: float, mrtt_ms: float) -> None:
+    """Raise ConfigError for a target below 1.1 x the path's minimum RTT."""
+    least_ms = LEAST_TARGET_PER_RTT * mrtt_ms
+    if not target_ms >= least_ms:
+        raise ConfigError(
+            f"target_ms: {target_ms:g} ms is below {LEAST_TARGET_PER_RTT:g} x the path's minimum RTT, {mrtt_ms:g} ms; "
+            f"give at least {least_ms:g} ms"
+        )

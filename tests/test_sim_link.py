@@ -1,0 +1,122 @@
+"""SimLink as a Gymnasium environment."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from reinet.core import FLOW_STATS_DTYPE, ConfigError, Normaliser, TraceError
+from reinet.envs.registration import register_envs
+from reinet.envs.sim_link import SimLinkEnv
+from reinet.envs.trace import Trace
+
+register_envs()
+
+
+def constant(mbps: float = 12.0, seconds: float = 5.0) -> Trace:
+    return Trace.constant(mbps, seconds)
+
+
+def outage() -> Trace:
+    """12 Mbit/s, 3 s of nothing, 12 Mbit/s."""
+    ms = np.concatenate([np.arange(1, 3001), np.arange(6000, 10001)]).astype(np.uint32)
+    return Trace(ms, name="outage")
+
+
+def rollout(env: gym.Env[Any, Any], steps: int, seed: int) -> list[np.ndarray[Any, Any]]:
+    state, _ = env.reset(seed=seed)
+    env.action_space.seed(seed)
+    seen = [state]
+    for _ in range(steps):
+        state, reward, *_ = env.step(env.action_space.sample())
+        seen.append(np.append(state, reward))
+    return seen
+
+
+@pytest.mark.parametrize("head", ["cwnd", "bdp"])
+def test_passes_gymnasiums_checker(head: str) -> None:
+    with warnings.catch_warnings():
+        # An environment without rendering need not be told a render mode.
+        warnings.filterwarnings("ignore", message=".*render.*")
+        check_env(gym.make("reinet/SimLink-v0", head=head).unwrapped)
+
+
+def test_is_deterministic_per_seed_and_differs_between_seeds() -> None:
+    def once(seed: int) -> list[np.ndarray[Any, Any]]:
+        return rollout(SimLinkEnv(random_start=True), 100, seed)
+
+    first, second, other = once(1), once(1), once(2)
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_info_names_every_field_of_the_record() -> None:
+    env = SimLinkEnv(constant())
+    _, info = env.reset(seed=0)
+    assert set(info) == {*(FLOW_STATS_DTYPE.names or ()), "no_sample", "rule_pkts"}
+    assert info["target_us"] == 50_000
+    assert info["min_rtt_us"] == 22_000
+    assert info["cap_pkts"] == 0
+    assert env.step([1.0])[4]["cap_pkts"] == 2 * info["cwnd_pkts"]
+
+
+def test_an_outage_is_reported_and_decides_nothing() -> None:
+    env = SimLinkEnv(outage(), episode_periods=None, episode_s=8.0)
+    before, info = env.reset(seed=0)
+    silent_ms, truncated = [], False
+    while not truncated:
+        state, reward, terminated, truncated, info = env.step([0.0])
+        assert not terminated
+        if info["no_sample"]:
+            silent_ms.append(info["time_ns"] / 1e6)
+            assert reward == 0.0
+            assert np.array_equal(state, before)
+        before = state
+    assert len(silent_ms) >= 10
+    assert 3200 < silent_ms[0] < 3400
+    assert np.allclose(np.diff([t for t in silent_ms if t < 6000]), 250.0)
+
+
+def test_truncates_after_periods_and_after_seconds() -> None:
+    env = SimLinkEnv(constant(), episode_periods=7)
+    env.reset(seed=0)
+    assert [env.step([0.0])[3] for _ in range(7)] == [False] * 6 + [True]
+    env = SimLinkEnv(constant(), episode_periods=None, episode_s=1.0)
+    env.reset(seed=0)
+    truncated, info = False, {}
+    while not truncated:
+        *_, truncated, info = env.step([0.0])
+    assert 1.0 <= info["time_ns"] / 1e9 < 1.3
+
+
+def test_the_normaliser_shapes_the_observation() -> None:
+    wide = Normaliser.reference()
+    wide.table[:, 2] *= 100
+    plain, _ = SimLinkEnv(constant()).reset(seed=0)
+    scaled, _ = SimLinkEnv(constant(), normaliser=wide).reset(seed=0)
+    assert scaled[4] == pytest.approx(plain[4] / 10)
+
+
+@pytest.mark.parametrize("target_ms", [21.9, 0.0, float("nan")])
+def test_refuses_a_target_below_the_paths_rtt(target_ms: float) -> None:
+    with pytest.raises(ConfigError, match=r"target_ms.*at least 22 ms"):
+        SimLinkEnv(constant(), target_ms=target_ms)
+
+
+def test_refuses_what_makes_no_sense(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cc: .*'vegas'.*cubic"):
+        SimLinkEnv(constant(), cc="vegas")
+    with pytest.raises(ConfigError, match=r"head: .*cwnd, bdp"):
+        SimLinkEnv(constant(), head="rate")
+    with pytest.raises(ConfigError, match="deepcc-5x20"):
+        SimLinkEnv(constant(), feature_set="none")
+    with pytest.raises(ConfigError, match="episode_s"):
+        SimLinkEnv(constant(), episode_s=0)
+    with pytest.raises(ConfigError, match="action"):
+        SimLinkEnv(constant()).step([float("nan")])
+    (tmp_path / "empty.down").write_text("")
+    with pytest.raises(TraceError):
+        SimLinkEnv(tmp_path / "empty.down")
