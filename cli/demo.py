@@ -1,0 +1,140 @@
+"""``reinet demo``: the whole loop in minutes: train, export, cap real flows, show what it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from reinet.cli.doctor import prerequisites
+from reinet.cli.evaluate import COLUMNS
+from reinet.cli.output import JsonOption, console, print_table, write_json
+from reinet.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from reinet.agents.evaluate import Plan, Run
+
+CONFIG = Path("configs/demo.toml")
+PRESET = "lte-driving"
+TRACE_SEED = 2026
+"""Far from the seeds of the training traces; the content is checked against them all the same."""
+REAL_LINK_NEEDS = ("kernel.", "mahimahi.")
+
+
+def demo(
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time to train.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=5, help="Length of each of the two transfers.")] = 60.0,
+    run_dir: Annotated[Path, typer.Option(help="Where everything goes; training resumes from here.")] = Path(
+        "runs/demo"
+    ),
+    json_destination: JsonOption = None,
+) -> None:
+    """Train a model for a few minutes, then run plain and capped Cubic over the same generated LTE link.
+
+    With root and Mahimahi the transfers are real kernel sockets; otherwise simulated, and it says so. Examples:
+
+        reinet demo
+
+        reinet demo --minutes 1 --seconds 30 --run-dir runs/quick
+    """
+    from reinet.agents.evaluate import Plan, Scenario
+    from reinet.envs.trace_model import generate
+
+    missing = [
+        f"{name}: {feature.why} ({feature.cure})"
+        for name, feature in prerequisites().items()
+        if name.startswith(REAL_LINK_NEEDS) and not feature.ok
+    ]
+    console.rule("1 of 3: train")
+    model = _train(minutes, run_dir)
+    console.rule("2 of 3: plain and capped Cubic over one link")
+    trace = generate(PRESET, seconds, TRACE_SEED)
+    trace.save(run_dir / f"{PRESET}.trace", overwrite=True)
+    if missing:
+        console.print("No real link here, so both transfers are [bold]simulated[/]:", highlight=False)
+        for line in missing:
+            console.print(f"  {line}", highlight=False, markup=False)
+    else:
+        console.print("Real kernel sockets through Mahimahi, in namespaces of their own.")
+    scenario = Scenario(trace, "sim" if missing else "mahimahi", seconds=seconds)
+    done = _transfers(Plan(f"none,{model}", [scenario]), seconds if not missing else 0)
+    console.rule("3 of 3: what it did")
+    rows = [row for _, row in done]
+    write_json(json_destination, {"rows": rows})
+    print_table(rows, [name for name in COLUMNS if name not in ("trace", "cc")])
+    _report([run for run, _ in done], run_dir)
+
+
+def _train(minutes: float, run_dir: Path) -> Path:
+    """Trains (or goes on training) and exports; gives the model's folder."""
+    from reinet.agents.config import TrainConfig
+    from reinet.agents.export import export_model
+    from reinet.agents.train import train
+
+    if not CONFIG.is_file():
+        raise ConfigError(f"{CONFIG} is not here; run this in reinet's checkout")
+    columns = (TextColumn("training"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("training", total=60 * minutes, note="starting Ray")
+
+        def show(now: object) -> None:
+            note = f"{now.env_steps / 1e6:.1f} M periods, {now.updates} updates"
+            progress.update(task, completed=now.wall_s, note=note)
+
+        result = train(TrainConfig.load(CONFIG), run_dir / "train", minutes=minutes, progress=show)
+        progress.update(task, completed=60 * minutes)
+    model = run_dir / "model"
+    export_model(result.run_dir, model)
+    return model
+
+
+def _transfers(plan: Plan, run_s: float) -> list[tuple[Run, dict[str, object]]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+    )
+    done = []
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(f"transfers of {run_s:.0f} s" if run_s else "transfers", total=len(plan))
+        for run, row in plan:
+            done.append((run, row))
+            progress.update(task, advance=1)
+    return done
+
+
+def _report(runs: list[Run], run_dir: Path) -> None:
+    from reinet.cli.picture import save_comparison
+
+    plain, capped = runs[0].metrics, runs[1].metrics
+    for run in runs:
+        if run.invalid_reason:
+            console.print(f"{run.agent}: do not quote this run: {run.invalid_reason}", highlight=False)
+    console.print(
+        f"Capped Cubic kept {capped.throughput_mbps / plain.throughput_mbps:.0%} of plain Cubic's throughput at "
+        f"{capped.qdelay_mean_ms / plain.qdelay_mean_ms:.0%} of its mean queueing delay."
+    )
+    save_comparison(runs, run_dir / "demo.png")
+    _write_curves(runs, run_dir / "flows")
+    console.print(f"picture:     {run_dir / 'demo.png'}", highlight=False)
+    console.print(f"model:       {run_dir / 'model'}", highlight=False)
+    console.print(f"TensorBoard: .venv/bin/tensorboard --logdir {run_dir}", highlight=False)
+
+
+def _write_curves(runs: list[Run], folder: Path) -> None:
+    """The flows' curves, under the tags that the daemon uses, one TensorBoard run per agent."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    from reinet.daemon.event_log import CURVES
+
+    for run in runs:
+        records = run.records.copy()
+        records["cap_pkts"] = run.caps_pkts
+        with SummaryWriter(str(folder / Path(run.agent).name)) as writer:
+            for record in records:
+                for field, tag, scale in CURVES:
+                    if record[field] or field != "rtt_mean_us":
+                        writer.add_scalar(tag, float(record[field]) * scale, int(record["time_ns"] // 1_000_000))
