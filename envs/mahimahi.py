@@ -21,7 +21,7 @@ import signal
 import subprocess
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -88,7 +88,7 @@ class LinkSpec:
         if self.queue not in ("droptail", "drophead"):
             raise ConfigError(f"queue is {self.queue!r}; choose droptail or drophead")
         if self.start_offset_ms < 0:
-            raise ConfigError(f"start_offset_ms is {self.start_offset_ms}; it counts from the trace's start, 0 or above")
+            raise ConfigError(f"start_offset_ms is {self.start_offset_ms}; give 0 or above, from the trace's start")
 
     def opportunities_ms(self) -> npt.NDArray[np.int64]:
         """Delivery opportunities of the first loop, counted from where the link starts."""
@@ -153,7 +153,8 @@ def parse_log(text: str, name: str = "link log") -> tuple[LinkLog, int, int]:
     departures: list[tuple[int, int, int]] = []
     number = 0
     try:
-        for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
+        for line in text[: text.rfind("\n") + 1].splitlines():
+            number += 1
             if line.startswith("#"):
                 key, colon, value = line.partition(": ")
                 if colon and key in stamps:
@@ -531,19 +532,21 @@ class MahimahiLink:
         """End everything, bounded in time; further calls do nothing."""
         self._cell.close()
 
-    def _sender_command(self) -> Iterator[str]:
-        yield from (f"{_BIN}/reinet-sender", "--cc", self.cc, "--flows", str(self._flows))
+    def _sender_command(self) -> list[str]:
+        command = [f"{_BIN}/reinet-sender", "--cc", self.cc, "--flows", str(self._flows)]
         if self._cell.cgroup is not None:
-            yield from ("--cgroup", str(self._cell.cgroup))
+            command += ["--cgroup", str(self._cell.cgroup)]
         if self._bytes_per_flow is not None:
-            yield from ("--bytes", str(self._bytes_per_flow))
+            command += ["--bytes", str(self._bytes_per_flow)]
+        return command
 
-    def _shell_command(self, port: int) -> Iterator[str]:
-        yield from ("env", "--ignore-environment", f"PATH={_SYSTEM_PATH}")
+    def _shell_command(self, port: int) -> list[str]:
+        command = ["env", "--ignore-environment", f"PATH={_SYSTEM_PATH}"]
         if self.spec.mrtt_ms:
-            yield from ("mm-delay", str(int(self.spec.mrtt_ms) // 2))
-            yield f"{_BIN}/reinet-gate"  # mm-link, inside, asks for forwarding in the namespace that mm-delay made
-        yield from (
+            # mm-link, inside, asks at the gate for forwarding in the namespace that mm-delay made
+            command += ["mm-delay", str(int(self.spec.mrtt_ms) // 2), f"{_BIN}/reinet-gate"]
+        return [
+            *command,
             "mm-link",
             f"--downlink-log={_USER_FILES}/log",
             f"--downlink-queue={self.spec.queue}",
@@ -553,7 +556,7 @@ class MahimahiLink:
             f"{_BIN}/reinet-receiver",
             str(port),
             str(self._flows),
-        )
+        ]
 
     def __enter__(self) -> MahimahiLink:
         return self
