@@ -126,7 +126,7 @@ class LinkRun:
     invalid_reason: str | None
     """Why the figures must not be used (the host lagged, the flow stalled); None = valid."""
     zero_ns: int
-    """CLOCK_MONOTONIC at the log's time 0."""
+    """CLOCK_MONOTONIC at the log's time 0, the trace's start; exact to about 2 ms."""
     start_ms: float
     """First data packet at the link, in the log's time."""
     end_ms: float
@@ -142,8 +142,8 @@ class LinkRun:
         return self.invalid_reason is None
 
 
-def parse_log(text: str, name: str = "link log") -> tuple[LinkLog, int, int]:
-    """Read what mm-link wrote: the log, its init timestamp (Unix time of time 0, ms) and base timestamp (trace start).
+def parse_log(text: str, name: str = "link log") -> tuple[LinkLog, int]:
+    """Read what mm-link wrote: the log, its times counted from the trace's start, and that start (Unix time, ms).
 
     An unfinished last line is left out: the link was ended while it wrote. Raises LinkError with the line's number.
     """
@@ -177,6 +177,8 @@ def parse_log(text: str, name: str = "link log") -> tuple[LinkLog, int, int]:
     if min(stamps.values()) < 0:
         raise LinkError(f"{name}: has no init or no base timestamp; it is not mm-link's log, or the link never started")
 
+    init_ms, base_ms = stamps.values()
+
     def columns(rows: Sequence[tuple[int, ...]], width: int) -> list[npt.NDArray[np.int64]]:
         return list(np.array(rows, dtype=np.int64).reshape(-1, width).T)
 
@@ -184,15 +186,15 @@ def parse_log(text: str, name: str = "link log") -> tuple[LinkLog, int, int]:
     opportunity_ms, opportunity_bytes = columns(opportunities, 2)
     departure_ms, departure_bytes, delay = columns(departures, 3)
     log = LinkLog(
-        arrival_ms=arrival_ms.astype(np.float64),
+        arrival_ms=(arrival_ms - base_ms).astype(np.float64),
         arrival_bytes=arrival_bytes,
-        opportunity_ms=opportunity_ms.astype(np.float64),
+        opportunity_ms=(opportunity_ms - base_ms).astype(np.float64),
         opportunity_bytes=opportunity_bytes,
-        departure_ms=departure_ms.astype(np.float64),
+        departure_ms=(departure_ms - base_ms).astype(np.float64),
         departure_bytes=departure_bytes,
         departure_delay_ms=delay.astype(np.float64),
     )
-    return log, stamps["# init timestamp"], stamps["# base timestamp"]
+    return log, init_ms + base_ms
 
 
 def expected_opportunities(opportunities_ms: npt.NDArray[np.int64], start_ms: float, end_ms: float) -> int:
@@ -210,12 +212,11 @@ def judge(
     log: LinkLog,
     metrics: Metrics,
     opportunities_ms: npt.NDArray[np.int64],
-    base_ms: float,
     start_ms: float,
     end_ms: float,
     sleeper: Sleeper,
 ) -> str | None:
-    """Say why a run must not be believed, or None. ``base_ms``: the trace's start in the log's time."""
+    """Say why a run must not be believed, or None. Times count from the trace's start, as the log's do."""
     if sleeper.late_5ms > LATE_SHARE * sleeper.wakes:
         return (
             f"the host lagged: {sleeper.late_5ms} of {sleeper.wakes} one-millisecond sleeps ended over 5 ms late "
@@ -223,7 +224,7 @@ def judge(
         )
     if sleeper.max_late_us > LATE_ONCE_US:
         return f"the host lagged: a one-millisecond sleep ended {sleeper.max_late_us / 1000:.0f} ms late (50 may be)"
-    expected = expected_opportunities(opportunities_ms, start_ms - base_ms, end_ms - base_ms)
+    expected = expected_opportunities(opportunities_ms, start_ms, end_ms)
     logged = int(((log.opportunity_ms >= start_ms) & (log.opportunity_ms < end_ms)).sum())
     if logged < LOGGED_SHARE * expected:
         return f"the link lagged: {logged} of the trace's {expected} delivery opportunities were logged"
@@ -484,6 +485,8 @@ class MahimahiLink:
         found = [self._sender.wait_for("flow", beside=self._shells) for _ in range(self._flows)]
         self.started_ns = int(self._sender.wait_for("sending", beside=self._shells)["time_ns"])
         self._sleeper.tell("\n")
+        _, zero_unix_ms = parse_log(self._log_text(), "the downlink's log")
+        self.zero_ns = zero_unix_ms * 1_000_000 - (time.time_ns() - time.monotonic_ns())
         return [Flow(int(event["cookie"]), str(event["cc"])) for event in found]
 
     def check(self) -> None:
@@ -510,17 +513,15 @@ class MahimahiLink:
         self._sleeper.end_input()
         seen = self._sleeper.wait_for("sleeper")
         sleeper = Sleeper(int(seen["wakes"]), int(seen["late_5ms"]), int(seen["max_late_us"]))
-        text = (self._cell.files / "log").read_text(errors="replace")
-        realtime_minus_monotonic_ns = time.time_ns() - time.monotonic_ns()
-        log, init_ms, base_ms = parse_log(text, "the downlink's log")
+        log, _ = parse_log(self._log_text(), "the downlink's log")
         start_ms = first_data_ms(log)
         end_ms = start_ms + (ended_ns - self.started_ns) / 1e6
         metrics = compute(log, self.spec.mrtt_ms, end_ms)
         return LinkRun(
             log=log,
             metrics=metrics,
-            invalid_reason=judge(log, metrics, self._opportunities_ms, base_ms, start_ms, end_ms, sleeper),
-            zero_ns=init_ms * 1_000_000 - realtime_minus_monotonic_ns,
+            invalid_reason=judge(log, metrics, self._opportunities_ms, start_ms, end_ms, sleeper),
+            zero_ns=self.zero_ns,
             start_ms=start_ms,
             end_ms=end_ms,
             sleeper=sleeper,
@@ -531,6 +532,9 @@ class MahimahiLink:
     def close(self) -> None:
         """End everything, bounded in time; further calls do nothing."""
         self._cell.close()
+
+    def _log_text(self) -> str:
+        return (self._cell.files / "log").read_text(errors="replace")
 
     def _sender_command(self) -> list[str]:
         command = [f"{_BIN}/reinet-sender", "--cc", self.cc, "--flows", str(self._flows)]
