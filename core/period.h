@@ -94,11 +94,14 @@ static inline int reinet_period_on_ack(struct reinet_period *p, const struct rei
   return 1;
 }
 
-/* Takes the start of a transmission after an idle time: neither the silence nor the rate counts the idle time. */
+/* Takes the start of a transmission after an idle time: neither the silence nor the period counts the idle time. The
+ * period moves on by it instead of starting anew, so that short bursts add up to a period and a flow whose RTT is below
+ * min_period_ns is heard of too.
+ */
 static inline void reinet_period_on_restart(struct reinet_period *p, reinet_u64 now_ns) {
-  p->last_sign_ns = now_ns;
   if (p->start_ns)
-    p->start_ns = now_ns;
+    p->start_ns += reinet_growth(now_ns, p->last_sign_ns);
+  p->last_sign_ns = now_ns;
 }
 
 /* Takes the time. Returns 1 and fills out when a silence is to be reported; outstanding = data awaits an ACK. */

@@ -1,1 +1,39 @@
+import numpy as np
+import numpy.typing as npt
+
 LIBBPF_VERSION: str
+EVENT_SIZE: int
+EVENT_ACK: int
+EVENT_RESTART: int
+COUNTERS: dict[str, str]
+
+class Options:
+    wrapper: str
+    max_flows: int
+    records_bytes: int
+    events_bytes: int
+    min_period_ns: int
+    packet_timed: bool
+    default_target_us: int
+    def __init__(self) -> None: ...
+
+class Shim:
+    def __init__(self, cgroups: list[str], options: Options) -> None: ...
+    def poll(self, timeout_ms: int) -> npt.NDArray[np.uint8]: ...
+    def take_events(self) -> npt.NDArray[np.uint8]: ...
+    def apply(
+        self,
+        cookies: npt.NDArray[np.uint64],
+        slots: npt.NDArray[np.uint32],
+        caps_pkts: npt.NDArray[np.uint32],
+        expires_ns: int,
+        targets_us: npt.NDArray[np.uint32],
+    ) -> None: ...
+    def release(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None: ...
+    def counters(self) -> list[tuple[str, int]]: ...
+    def replay(self, events: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]: ...
+    def close(self) -> None: ...
+
+def sweep(wrappers: list[str]) -> None: ...
+def loaded(prefix: str) -> list[tuple[str, int, str]]: ...
+def ask_to_leave(control_map_id: int) -> None: ...

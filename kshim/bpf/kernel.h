@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0-only
+ *
+ * The kernel's types, as far as they are used: libbpf finds each field by its name in the running kernel (CO-RE), so the
+ * order and the fields left out do not matter.
+ */
+#ifndef REINET_KERNEL_H
+#define REINET_KERNEL_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+#define SOL_TCP 6
+#define TCP_CONGESTION 13
+#define NSEC_PER_USEC 1000ULL
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct sock_common {
+  unsigned short skc_family;
+};
+
+struct sock {
+  struct sock_common __sk_common;
+  unsigned long sk_pacing_rate; /* bytes/s; all ones = unlimited */
+};
+
+struct inet_sock {
+  struct sock sk;
+};
+
+struct inet_connection_sock {
+  struct inet_sock icsk_inet;
+  __u8 icsk_ca_state : 5;
+};
+
+struct minmax_sample {
+  __u32 t;
+  __u32 v;
+};
+
+struct minmax {
+  struct minmax_sample s[3];
+};
+
+struct tcp_sock {
+  struct inet_connection_sock inet_conn;
+  __u64 tcp_mstamp;      /* us, CLOCK_MONOTONIC: now, as the stack last looked */
+  __u64 first_tx_mstamp; /* us: send time of the most recently sent packet acknowledged so far */
+  __u64 bytes_acked;
+  __u64 bytes_retrans;
+  __u32 mss_cache;
+  __u32 srtt_us; /* 8 times the smoothed RTT */
+  struct minmax rtt_min;
+  __u32 snd_cwnd;
+  __u32 snd_ssthresh;
+  __u32 packets_out;
+  __u32 sacked_out;
+  __u32 lost_out;
+  __u32 retrans_out;
+  __u32 lost; /* packets, lifetime */
+  __u32 app_limited;
+};
+
+struct ack_sample {
+  __u32 pkts_acked;
+  __s32 rtt_us;
+  __u32 in_flight;
+};
+
+enum tcp_ca_state { TCP_CA_Open, TCP_CA_Disorder, TCP_CA_CWR, TCP_CA_Recovery, TCP_CA_Loss };
+
+enum tcp_ca_event { CA_EVENT_TX_START };
+
+struct tcp_congestion_ops {
+  void (*init)(struct sock *sk);
+  void (*release)(struct sock *sk);
+  __u32 (*ssthresh)(struct sock *sk);
+  void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
+  void (*set_state)(struct sock *sk, __u8 new_state);
+  void (*cwnd_event)(struct sock *sk, enum tcp_ca_event event);
+  void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
+  __u32 (*undo_cwnd)(struct sock *sk);
+  char name[16];
+};
+
+struct bpf_iter__tcp {
+  struct bpf_iter_meta *meta;
+  struct sock_common *sk_common;
+};
+
+#pragma clang attribute pop
+
+#endif

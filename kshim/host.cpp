@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "host.hpp"
+
+#include <bpf/bpf.h>
+#include <unistd.h>
+
+#include <cstddef>
+
+#include "failure.hpp"
+#include "slot.h"
+
+namespace reinet {
+
+namespace {
+
+template <typename Info, typename NextId, typename FdById>
+void collect(const char* kind, const std::string& prefix, NextId next_id, FdById fd_by_id, std::vector<Loaded>& out) {
+  for (std::uint32_t id = 0; !next_id(id, &id);) {
+    const int fd = fd_by_id(id);
+    if (fd < 0) continue;  // gone since
+    Info info{};
+    std::uint32_t bytes = sizeof(info);
+    const int error = bpf_obj_get_info_by_fd(fd, &info, &bytes);
+    close(fd);
+    if (!error && std::string(info.name).rfind(prefix, 0) == 0) out.push_back({kind, id, info.name});
+  }
+}
+
+}  // namespace
+
+std::vector<Loaded> loaded(const std::string& prefix) {
+  std::vector<Loaded> out;
+  collect<bpf_prog_info>("prog", prefix, bpf_prog_get_next_id, bpf_prog_get_fd_by_id, out);
+  collect<bpf_map_info>("map", prefix, bpf_map_get_next_id, bpf_map_get_fd_by_id, out);
+  return out;
+}
+
+void ask_to_leave(std::uint32_t control_map_id) {
+  const int fd = checked(bpf_map_get_fd_by_id(control_map_id), "open BPF map " + std::to_string(control_map_id));
+  const std::uint32_t zero = 0;
+  reinet_control control{};
+  int error = bpf_map_lookup_elem(fd, &zero, &control);
+  control.leaving = 1;
+  if (!error) error = bpf_map_update_elem(fd, &zero, &control, BPF_ANY);
+  const int reason = errno;
+  close(fd);
+  if (error) throw Failure(reason, "write BPF map " + std::to_string(control_map_id));
+}
+
+}  // namespace reinet

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of ours the kernel holds, whoever loaded it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace reinet {
+
+struct Loaded {
+  std::string kind;  // "prog" or "map"
+  std::uint32_t id = 0;
+  std::string name;
+};
+
+// Programs and maps whose names begin with prefix.
+std::vector<Loaded> loaded(const std::string& prefix);
+// Tells the flows of the object that a control map belongs to, to go back to their own congestion control.
+void ask_to_leave(std::uint32_t control_map_id);
+
+}  // namespace reinet

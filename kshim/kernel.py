@@ -1,0 +1,158 @@
+"""The shim on a stock Linux kernel: BPF programs that measure and cap the Cubic flows of chosen cgroups."""
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from reinet.core.errors import ShimError
+from reinet.core.period import PeriodConfig
+from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE
+from reinet.kshim.probe import features
+from reinet.kshim.shim import FlowStatsArray
+
+if TYPE_CHECKING:
+    from reinet.kshim import _kshim
+
+MAX_FLOWS = 4096
+"""A slot takes 256 bytes, so a mebibyte in all; further flows are left alone and counted."""
+
+RECORDS_BYTES = 1 << 20
+"""Ring buffer: 8700 records of 120 bytes, 0.9 s of 100 flows at the shortest period."""
+
+EVENTS_BYTES = 16 << 20
+"""Ring buffer of recorded ACKs: 160 000 of them, some ten seconds at 200 Mbit/s."""
+
+WRAPPER = "reinet_cubic"
+"""Congestion control under which chosen flows run; a second shim on the same host gets ``reinet_cubic1`` and so on."""
+
+_WRAPPERS = [WRAPPER, *(f"{WRAPPER}{number}" for number in range(1, 1000))]  # 15 characters at most
+_REGISTERED = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+
+EVENT_DTYPE = np.dtype([("cookie", "<u8"), ("kind", "<u8"), ("ack", ACK_DTYPE)])
+"""What moves a flow's period, as ``KernelShim.take_events`` gives it: ``struct reinet_event`` of ``slot.h``."""
+
+
+class KernelShim:
+    """A ``Shim`` for the TCP sockets of the given cgroup v2 folders.
+
+    A socket is chosen when its connection is established, its process is in one of the cgroups (or below) and it then
+    runs Cubic; every other socket is left alone. Nothing is pinned: when the process dies the cgroups are free at once,
+    caps lapse by their leases, and open flows go on as plain Cubic under the wrapper's name until they close.
+    ``close`` also switches them back.
+
+    target_us is what records say of a flow until ``apply`` sets its target. record_events keeps every chosen flow's
+    ACKs for ``take_events``; it costs a ring buffer entry per ACK. Raises ShimError when the host lacks something or a
+    cgroup does not exist, and leaves nothing behind then.
+    """
+
+    def __init__(
+        self,
+        cgroups: Sequence[Path],
+        *,
+        target_us: int = 0,
+        max_flows: int = MAX_FLOWS,
+        period: PeriodConfig | None = None,
+        record_events: bool = False,
+    ) -> None:
+        _require_features()
+        for cgroup in cgroups:
+            _require_cgroup(cgroup)
+        from reinet.kshim import _kshim  # not built everywhere
+
+        period = period or PeriodConfig()
+        options = _kshim.Options()
+        options.max_flows = max_flows
+        options.records_bytes = RECORDS_BYTES
+        options.events_bytes = EVENTS_BYTES if record_events else 0
+        options.min_period_ns = period.min_period_ns
+        options.packet_timed = period.packet_timed
+        options.default_target_us = target_us
+        self.wrapper, self._native = _attach([str(cgroup) for cgroup in cgroups], options)
+
+    def poll(self, timeout_ms: int) -> FlowStatsArray:
+        """Return records as ``Shim.poll`` does; a signal ends the wait early."""
+        return self._native.poll(timeout_ms).view(FLOW_STATS_DTYPE)
+
+    def apply(
+        self,
+        cookies: npt.NDArray[np.uint64],
+        slots: npt.NDArray[np.uint32],
+        caps_pkts: npt.NDArray[np.uint32],
+        expires_ns: int,
+        targets_us: npt.NDArray[np.uint32],
+    ) -> None:
+        """Write caps as ``Shim.apply`` does; they act at each flow's next ACK. IndexError: no such slot."""
+        self._native.apply(
+            np.ascontiguousarray(cookies, np.uint64),
+            np.ascontiguousarray(slots, np.uint32),
+            np.ascontiguousarray(caps_pkts, np.uint32),
+            expires_ns,
+            np.ascontiguousarray(targets_us, np.uint32),
+        )
+
+    def release(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None:
+        """Lift caps as ``Shim.release`` does."""
+        self._native.release(np.ascontiguousarray(cookies, np.uint64), np.ascontiguousarray(slots, np.uint32))
+
+    def counters(self) -> dict[str, int]:
+        """Return what happened to the flows so far; ``_kshim.COUNTERS`` says what each means."""
+        return dict(self._native.counters())
+
+    def take_events(self) -> npt.NDArray[np.void]:
+        """Return the recorded ACKs and restarts so far (EVENT_DTYPE), once; needs ``record_events``."""
+        return self._native.take_events().view(EVENT_DTYPE)
+
+    def replay(self, events: npt.NDArray[np.void]) -> FlowStatsArray:
+        """Return the records that the period code in the kernel makes of one flow's events.
+
+        cookie, slot, target_us and cap_pkts are 0: no flow owns the records.
+        """
+        return self._native.replay(np.ascontiguousarray(events).view(np.uint8)).view(FLOW_STATS_DTYPE)
+
+    def close(self) -> None:
+        """Lift every cap, detach and unload.
+
+        Open flows go back to Cubic: those of this network namespace now, those of others at their next ACK.
+        """
+        self._native.close()
+
+    def __enter__(self) -> "KernelShim":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _require_features() -> None:
+    missing = [f"{name}: {feature.why}; cure: {feature.cure}" for name, feature in features().items() if not feature.ok]
+    if missing:
+        raise ShimError("this host cannot run the kernel shim: " + "; ".join(missing))
+
+
+def _require_cgroup(cgroup: Path) -> None:
+    if not (cgroup / "cgroup.procs").is_file():
+        raise ShimError(f"{cgroup} is no cgroup: create it below the cgroup v2 mount, or name one that exists")
+    if not (cgroup / "cgroup.controllers").is_file():
+        raise ShimError(f"{cgroup} is a cgroup of version 1: name one below the cgroup v2 mount")
+
+
+def _attach(cgroups: list[str], options: "_kshim.Options") -> "tuple[str, _kshim.Shim]":
+    """Load under the first free name; another loader may take it meanwhile, then the next is tried."""
+    from reinet.kshim import _kshim
+
+    for wrapper in _WRAPPERS:
+        if wrapper in _REGISTERED.read_text(encoding="ascii").split():
+            continue
+        options.wrapper = wrapper
+        try:
+            return wrapper, _kshim.Shim(cgroups, options)
+        except OSError as error:
+            if error.errno != errno.EEXIST:
+                raise ShimError(f"the kernel shim cannot be loaded: {error}") from error
+    raise ShimError(f"every name from {_WRAPPERS[0]} to {_WRAPPERS[-1]} is taken: stop some of the other shims")

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "object.hpp"
+
+#include <bpf/bpf.h>
+#include <bpf/btf.h>
+#include <bpf/libbpf.h>
+#include <fcntl.h>
+#include <linux/bpf.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "failure.hpp"
+
+// The BPF object file, as it was built, inside this library: what was built together is loaded together.
+asm(R"(
+    .pushsection .rodata
+    .balign 8
+    .hidden reinet_bpf_begin, reinet_bpf_end
+    .global reinet_bpf_begin, reinet_bpf_end
+reinet_bpf_begin:
+    .incbin ")" REINET_BPF_OBJECT R"("
+reinet_bpf_end:
+    .popsection
+)");
+extern "C" const char reinet_bpf_begin[], reinet_bpf_end[];
+
+namespace reinet {
+
+namespace {
+
+constexpr std::uint32_t link_flag = 1U << 13;      // BPF_F_LINK, newer than Debian 12's headers
+constexpr std::uint32_t link_attach_type = 44;     // BPF_STRUCT_OPS
+constexpr const char* member_section = "struct_ops/";
+
+// What libbpf complained of during the last load; the verifier's reason is in there.
+thread_local std::string complaints;
+
+int keep_complaint(libbpf_print_level level, const char* format, va_list arguments) {
+  char line[512];
+  if (level != LIBBPF_WARN) return 0;
+  std::vsnprintf(line, sizeof(line), format, arguments);
+  complaints += line;
+  return 0;
+}
+
+[[noreturn]] void fail(int error, const std::string& attempted) {
+  std::string text = attempted;
+  if (!complaints.empty()) text += "\n" + complaints;
+  throw Failure(std::abs(error), text);
+}
+
+// The kernel's structure behind a struct_ops map: where its members lie in the map's value.
+class KernelOps {
+ public:
+  KernelOps() : btf_(btf__load_vmlinux_btf()) {
+    if (!btf_) fail(errno, "read the kernel's BTF");
+    base_ = offset_in("bpf_struct_ops_tcp_congestion_ops", "data");
+  }
+  ~KernelOps() { btf__free(btf_); }
+  KernelOps(const KernelOps&) = delete;
+  KernelOps& operator=(const KernelOps&) = delete;
+
+  std::size_t offset(const char* member) const { return base_ + offset_in("tcp_congestion_ops", member); }
+
+ private:
+  std::size_t offset_in(const char* structure, const char* member) const {
+    const int id = btf__find_by_name_kind(btf_, structure, BTF_KIND_STRUCT);
+    if (id < 0) fail(id, std::string("find struct ") + structure + " in the kernel's BTF");
+    const btf_type* type = btf__type_by_id(btf_, static_cast<std::uint32_t>(id));
+    const btf_member* members = btf_members(type);
+    for (int i = 0; i < btf_vlen(type); i++)
+      if (!std::strcmp(btf__name_by_offset(btf_, members[i].name_off), member))
+        return btf_member_bit_offset(type, static_cast<std::uint32_t>(i)) / 8;
+    fail(ENOENT, std::string("find ") + structure + "." + member + " in the kernel's BTF");
+  }
+
+  btf* btf_;
+  std::size_t base_ = 0;
+};
+
+void copy_name(char (&to)[REINET_CC_NAME_BYTES], const std::string& name) {
+  if (name.empty() || name.size() >= sizeof(to)) throw Failure(ENAMETOOLONG, "name a congestion control " + name);
+  std::memset(to, 0, sizeof(to));
+  std::memcpy(to, name.data(), name.size());
+}
+
+// Program-visible globals, found by name in the object's own BTF.
+template <typename T>
+T& global(bpf_object* object, const char* section, const char* name) {
+  bpf_map* map = nullptr;
+  bpf_object__for_each_map(map, object) {
+    const char* map_name = bpf_map__name(map);
+    const std::size_t length = std::strlen(map_name), wanted = std::strlen(section);
+    if (length >= wanted && !std::strcmp(map_name + length - wanted, section)) break;
+  }
+  std::size_t bytes = 0;
+  char* data = map ? static_cast<char*>(const_cast<void*>(bpf_map__initial_value(map, &bytes))) : nullptr;
+  const btf* types = bpf_object__btf(object);
+  const int id = btf__find_by_name_kind(types, section, BTF_KIND_DATASEC);
+  if (data && id > 0) {
+    const btf_type* type = btf__type_by_id(types, static_cast<std::uint32_t>(id));
+    const btf_var_secinfo* variables = btf_var_secinfos(type);
+    for (int i = 0; i < btf_vlen(type); i++) {
+      const btf_type* variable = btf__type_by_id(types, variables[i].type);
+      if (!std::strcmp(btf__name_by_offset(types, variable->name_off), name) && variables[i].size == sizeof(T))
+        return *reinterpret_cast<T*>(data + variables[i].offset);
+    }
+  }
+  fail(ENOENT, std::string("find ") + name + " in the BPF object");
+}
+
+}  // namespace
+
+void Object::CloseObject::operator()(bpf_object* object) const { bpf_object__close(object); }
+void Object::CloseLink::operator()(bpf_link* link) const { bpf_link__destroy(link); }
+
+Object::OwnedFd::~OwnedFd() {
+  if (fd >= 0) close(fd);
+}
+
+template <typename T>
+void Object::Mapping<T>::map(int fd, std::size_t size_bytes) {
+  void* mapped = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (mapped == MAP_FAILED) fail(errno, "map BPF memory");
+  data = static_cast<T*>(mapped);
+  bytes = size_bytes;
+}
+
+template <typename T>
+Object::Mapping<T>::~Mapping() {
+  if (data) munmap(data, bytes);
+}
+
+Object::Object(const Options& options) : options_(options) {
+  libbpf_set_print(keep_complaint);
+  complaints.clear();
+  LIBBPF_OPTS(bpf_object_open_opts, open_options, .object_name = "reinet");
+  object_.reset(bpf_object__open_mem(reinet_bpf_begin, static_cast<std::size_t>(reinet_bpf_end - reinet_bpf_begin),
+                                     &open_options));
+  if (!object_) fail(errno, "open the BPF object");
+  set_up_rodata();
+  const auto find = [&](const char* name) { return bpf_object__find_map_by_name(object_.get(), name); };
+  bpf_map__set_max_entries(find("reinet_slots"), options.max_flows);
+  bpf_map__set_max_entries(find("reinet_free"), options.max_flows);
+  bpf_map__set_max_entries(find("reinet_records"), options.records_bytes);
+  if (options.events_bytes) bpf_map__set_max_entries(find("reinet_events"), options.events_bytes);
+  bpf_map__set_map_flags(find("reinet_cubic"), link_flag);
+  if (const int error = bpf_object__load(object_.get())) fail(error, "load the BPF programs");
+  slots_.map(map_fd("reinet_slots"), sizeof(reinet_slot) * options.max_flows);
+  control_.map(map_fd("reinet_control"), sizeof(reinet_control));
+  fill_free_slots();
+}
+
+Object::~Object() = default;
+
+void Object::set_up_rodata() {
+  auto& period = global<reinet_period_config>(object_.get(), ".rodata", "period_config");
+  period.min_period_ns = options_.min_period_ns;
+  period.packet_timed = options_.packet_timed;
+  global<std::uint32_t>(object_.get(), ".rodata", "default_target_us") = options_.default_target_us;
+  global<bool>(object_.get(), ".rodata", "record_events") = options_.events_bytes > 0;
+  copy_name(global<reinet_wrapped[1]>(object_.get(), ".rodata", "wrapped")[0].wrapper, options_.wrapper);
+}
+
+// Slot 0 on top of the stack.
+void Object::fill_free_slots() const {
+  const int fd = map_fd("reinet_free");
+  for (std::uint32_t slot = options_.max_flows; slot-- > 0;)
+    checked(bpf_map_update_elem(fd, nullptr, &slot, BPF_ANY), "fill the list of free slots");
+}
+
+// libbpf before 1.2 knows no links for struct_ops, and none lets the name be chosen at run time; so the map's value is
+// written here: each program into the member that its section is named after.
+void Object::register_wrapper() {
+  const KernelOps kernel;
+  const bpf_map* map = bpf_object__find_map_by_name(object_.get(), "reinet_cubic");
+  std::vector<unsigned char> value(bpf_map__value_size(map));
+  bpf_program* program = nullptr;
+  bpf_object__for_each_program(program, object_.get()) {
+    const char* section = bpf_program__section_name(program);
+    if (std::strncmp(section, member_section, std::strlen(member_section))) continue;
+    const std::uint64_t fd = static_cast<std::uint64_t>(bpf_program__fd(program));
+    std::memcpy(&value[kernel.offset(section + std::strlen(member_section))], &fd, sizeof(fd));
+  }
+  std::memcpy(&value[kernel.offset("name")], options_.wrapper.c_str(), options_.wrapper.size() + 1);
+  const std::uint32_t zero = 0;
+  checked(bpf_map_update_elem(bpf_map__fd(map), &zero, value.data(), BPF_ANY), "prepare " + options_.wrapper);
+
+  bpf_attr link{};
+  link.link_create.prog_fd = static_cast<std::uint32_t>(bpf_map__fd(map));
+  link.link_create.attach_type = link_attach_type;
+  registration_.fd = checked(static_cast<int>(syscall(SYS_bpf, BPF_LINK_CREATE, &link, sizeof(link))),
+                             "register " + options_.wrapper);
+}
+
+void Object::attach(const std::vector<std::string>& cgroups) {
+  sweep(options_.wrapper);  // the name was free, so whoever runs it was left by a loader that was killed
+  register_wrapper();
+  for (const std::string& cgroup : cgroups) {
+    OwnedFd folder{checked(open(cgroup.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), "open cgroup " + cgroup)};
+    bpf_program* choose = bpf_object__find_program_by_name(object_.get(), "reinet_choose");
+    bpf_link* link = bpf_program__attach_cgroup(choose, folder.fd);
+    if (!link) fail(errno, "attach to cgroup " + cgroup);
+    sockops_.emplace_back(link);
+  }
+}
+
+void Object::detach() {
+  sockops_.clear();
+  reinterpret_cast<volatile reinet_control*>(control_.data)->leaving = 1;
+  for (std::uint32_t i = 0; i < options_.max_flows; i++) __atomic_store_n(&slots_.data[i].cap.expires_ns, 0, __ATOMIC_RELAXED);
+  sweep(options_.wrapper);
+  if (registration_.fd >= 0) close(std::exchange(registration_.fd, -1));
+}
+
+void Object::sweep(const std::string& wrapper) {
+  copy_name(global<char[REINET_CC_NAME_BYTES]>(object_.get(), ".bss", "sweep_name"), wrapper);
+  std::unique_ptr<bpf_link, CloseLink> link(
+      bpf_program__attach_iter(bpf_object__find_program_by_name(object_.get(), "reinet_sweep"), nullptr));
+  if (!link) fail(errno, "attach the socket iterator");
+  OwnedFd iteration{checked(bpf_iter_create(bpf_link__fd(link.get())), "start the socket iterator")};
+  char nothing[64];
+  ssize_t got;
+  while ((got = read(iteration.fd, nothing, sizeof(nothing))) > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN))) {
+  }
+  checked(static_cast<int>(got), "iterate over the sockets");
+}
+
+void Object::replay(reinet_replay& step) const {
+  LIBBPF_OPTS(bpf_test_run_opts, run, .ctx_in = &step, .ctx_size_in = sizeof(step));
+  checked(bpf_prog_test_run_opts(program_fd("reinet_replay"), &run), "run the replay program");
+}
+
+int Object::map_fd(const char* name) const {
+  return checked(bpf_object__find_map_fd_by_name(object_.get(), name), std::string("find BPF map ") + name);
+}
+
+int Object::program_fd(const char* name) const {
+  return bpf_program__fd(bpf_object__find_program_by_name(object_.get(), name));
+}
+
+}  // namespace reinet

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The BPF object in the kernel: loaded, registered and attached as a whole or not at all. Nothing is pinned: all of it
+// hangs on file descriptors of this process and goes with them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "slot.h"
+
+struct bpf_link;
+struct bpf_object;
+
+namespace reinet {
+
+struct Options {
+  std::string wrapper = "reinet_cubic";  // name to register; at most 15 bytes
+  std::uint32_t max_flows = 0;
+  std::uint32_t records_bytes = 0;  // ring buffer, power of two
+  std::uint32_t events_bytes = 0;   // ring buffer of recorded ACKs, 0 = record none
+  std::uint64_t min_period_ns = REINET_MIN_PERIOD_NS;
+  bool packet_timed = true;
+  std::uint32_t default_target_us = 0;
+};
+
+class Object {
+ public:
+  explicit Object(const Options& options);
+  ~Object();
+  Object(const Object&) = delete;
+  Object& operator=(const Object&) = delete;
+
+  // Registers the congestion control, then chooses the new flows of these cgroup v2 folders.
+  void attach(const std::vector<std::string>& cgroups);
+  // Undoes attach; open flows go back to their own congestion control, idle ones of this network namespace at once, others
+  // at their next ACK.
+  void detach();
+  // Switches the sockets of this network namespace that run the named congestion control back to the plain one.
+  void sweep(const std::string& wrapper);
+  // Moves one period by one event, by the kernel's copy of the rule.
+  void replay(reinet_replay& step) const;
+
+  reinet_slot* slots() const { return slots_.data; }
+  std::uint32_t max_flows() const { return options_.max_flows; }
+  std::uint32_t default_target_us() const { return options_.default_target_us; }
+  const reinet_control& control() const { return *control_.data; }
+  int map_fd(const char* name) const;
+  int program_fd(const char* name) const;
+
+ private:
+  struct CloseObject { void operator()(bpf_object*) const; };
+  struct CloseLink { void operator()(bpf_link*) const; };
+  struct OwnedFd {
+    int fd = -1;
+    ~OwnedFd();
+  };
+  template <typename T>
+  struct Mapping {
+    T* data = nullptr;
+    std::size_t bytes = 0;
+    void map(int fd, std::size_t size_bytes);
+    ~Mapping();
+  };
+
+  void set_up_rodata();
+  void fill_free_slots() const;
+  void register_wrapper();
+
+  Options options_;
+  std::unique_ptr<bpf_object, CloseObject> object_;
+  Mapping<reinet_slot> slots_;
+  Mapping<reinet_control> control_;
+  OwnedFd registration_;  // the struct_ops link: closing it unregisters
+  std::vector<std::unique_ptr<bpf_link, CloseLink>> sockops_;
+};
+
+}  // namespace reinet

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Python sees of the loader and the reader. Records travel as bytes; Python lays its dtypes over them.
+#include <bpf/libbpf.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+#include "failure.hpp"
+#include "host.hpp"
+#include "object.hpp"
+#include "reader.hpp"
+
+namespace nb = nanobind;
+
+namespace {
+
+using reinet::Failure;
+using reinet::Object;
+using reinet::Options;
+using reinet::Reader;
+
+using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
+template <typename T>
+using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <typename Record>
+Bytes as_bytes(std::vector<Record> records) {
+  auto* kept = new std::vector<Record>(std::move(records));
+  const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<Record>*>(p); });
+  return Bytes(reinterpret_cast<std::uint8_t*>(kept->data()), {kept->size() * sizeof(Record)}, owner);
+}
+
+class Shim {
+ public:
+  Shim(const std::vector<std::string>& cgroups, const Options& options)
+      : object_(std::make_unique<Object>(options)),
+        reader_(std::make_unique<Reader>(*object_, options.events_bytes > 0)) {
+    object_->attach(cgroups);
+  }
+
+  Bytes poll(int timeout_ms) {
+    open();
+    std::vector<reinet_flow_stats> records;
+    {
+      const nb::gil_scoped_release unlocked;
+      records = reader_->poll(timeout_ms);
+    }
+    return as_bytes(std::move(records));
+  }
+
+  Bytes take_events() {
+    open();
+    return as_bytes(reader_->take_events());
+  }
+
+  void apply(Column<std::uint64_t> cookies, Column<std::uint32_t> slots, Column<std::uint32_t> caps_pkts,
+             std::uint64_t expires_ns, Column<std::uint32_t> targets_us) {
+    if (slots.size() != cookies.size() || caps_pkts.size() != cookies.size() || targets_us.size() != cookies.size())
+      throw std::invalid_argument("cookies, slots, caps_pkts and targets_us differ in length");
+    for (std::size_t i = 0; i < cookies.size(); i++) {
+      reinet_cap& cap = cap_of(slots.data()[i]);
+      store(cap.cap_pkts, caps_pkts.data()[i]);
+      store(cap.target_us, targets_us.data()[i]);
+      store(cap.expires_ns, expires_ns);
+      store(cap.cap_cookie, cookies.data()[i]);  // last: from here on the rest counts for this flow
+    }
+  }
+
+  void release(Column<std::uint64_t> cookies, Column<std::uint32_t> slots) {
+    if (slots.size() != cookies.size()) throw std::invalid_argument("cookies and slots differ in length");
+    for (std::size_t i = 0; i < cookies.size(); i++) {
+      reinet_cap& cap = cap_of(slots.data()[i]);
+      if (cap.cap_cookie == cookies.data()[i]) store(cap.expires_ns, std::uint64_t{0});
+    }
+  }
+
+  // By name, in the order of slot.h.
+  std::vector<std::tuple<std::string, std::uint64_t>> counters() const {
+    const reinet_control& now = open().control();
+#define READ_COUNTER(name, meaning) {#name, __atomic_load_n(&now.name, __ATOMIC_RELAXED)},
+    return {REINET_COUNTERS(READ_COUNTER)};
+#undef READ_COUNTER
+  }
+
+  // The records that the BPF programs' period code makes of one flow's events.
+  Bytes replay(Column<std::uint8_t> events) const {
+    if (events.size() % sizeof(reinet_event)) throw std::invalid_argument("not a whole number of events");
+    std::vector<reinet_flow_stats> records;
+    reinet_replay step{};
+    for (std::size_t at = 0; at < events.size(); at += sizeof(reinet_event)) {
+      std::memcpy(&step.event, events.data() + at, sizeof(reinet_event));
+      open().replay(step);
+      if (step.ended) records.push_back(step.record);
+    }
+    return as_bytes(std::move(records));
+  }
+
+  void close() {
+    if (!object_) return;
+    const std::unique_ptr<Object> object = std::move(object_);  // goes whatever happens
+    reader_.reset();
+    object->detach();
+  }
+
+ private:
+  template <typename T>
+  static void store(T& shared, T value) {
+    __atomic_store_n(&shared, value, __ATOMIC_RELEASE);
+  }
+
+  Object& open() const {
+    if (!object_) throw Failure(EBADF, "use a shim that was closed");
+    return *object_;
+  }
+
+  reinet_cap& cap_of(std::uint32_t slot) const {
+    if (slot >= open().max_flows()) throw std::out_of_range("slot " + std::to_string(slot) + " does not exist");
+    return object_->slots()[slot].cap;
+  }
+
+  std::unique_ptr<Object> object_;
+  std::unique_ptr<Reader> reader_;
+};
+
+void sweep(const std::vector<std::string>& wrappers) {
+  Options options;
+  options.max_flows = 1;
+  options.records_bytes = 4096;
+  Object object(options);
+  for (const std::string& wrapper : wrappers) object.sweep(wrapper);
+}
+
+std::vector<std::tuple<std::string, std::uint32_t, std::string>> loaded(const std::string& prefix) {
+  std::vector<std::tuple<std::string, std::uint32_t, std::string>> out;
+  for (const reinet::Loaded& one : reinet::loaded(prefix)) out.emplace_back(one.kind, one.id, one.name);
+  return out;
+}
+
+}  // namespace
+
+NB_MODULE(_kshim, m) {
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Failure& failure) {
+      PyErr_SetObject(PyExc_OSError, nb::make_tuple(failure.code().value(), failure.what()).ptr());
+    }
+  });
+
+  m.attr("LIBBPF_VERSION") = libbpf_version_string();
+  m.attr("EVENT_SIZE") = sizeof(reinet_event);
+  m.attr("EVENT_ACK") = static_cast<int>(REINET_EVENT_ACK);
+  m.attr("EVENT_RESTART") = static_cast<int>(REINET_EVENT_RESTART);
+#define COUNTER_MEANING(name, meaning) meanings[#name] = meaning;
+  nb::dict meanings;
+  REINET_COUNTERS(COUNTER_MEANING)
+#undef COUNTER_MEANING
+  m.attr("COUNTERS") = meanings;
+
+  nb::class_<Options>(m, "Options")
+      .def(nb::init<>())
+      .def_rw("wrapper", &Options::wrapper)
+      .def_rw("max_flows", &Options::max_flows)
+      .def_rw("records_bytes", &Options::records_bytes)
+      .def_rw("events_bytes", &Options::events_bytes)
+      .def_rw("min_period_ns", &Options::min_period_ns)
+      .def_rw("packet_timed", &Options::packet_timed)
+      .def_rw("default_target_us", &Options::default_target_us);
+  nb::class_<Shim>(m, "Shim")
+      .def(nb::init<const std::vector<std::string>&, const Options&>(), nb::arg("cgroups"), nb::arg("options"))
+      .def("poll", &Shim::poll, nb::arg("timeout_ms"))
+      .def("take_events", &Shim::take_events)
+      .def("apply", &Shim::apply, nb::arg("cookies"), nb::arg("slots"), nb::arg("caps_pkts"), nb::arg("expires_ns"),
+           nb::arg("targets_us"))
+      .def("release", &Shim::release, nb::arg("cookies"), nb::arg("slots"))
+      .def("counters", &Shim::counters)
+      .def("replay", &Shim::replay, nb::arg("events"))
+      .def("close", &Shim::close);
+  m.def("sweep", &sweep, nb::arg("wrappers"));
+  m.def("loaded", &loaded, nb::arg("prefix"));
+  m.def("ask_to_leave", &reinet::ask_to_leave, nb::arg("control_map_id"));
+}

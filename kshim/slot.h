@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * The memory that the BPF programs and the loader share, in plain C; both include this file.
+ *
+ * A flow owns one slot from its start to its end. The kernel's side and user space each write a part of it and never the
+ * other's: the kernel its owner and its period, user space the cap and until when it holds. A slot is used again at once,
+ * so a cap names the flow it was meant for, and the kernel obeys it only for that flow.
+ */
+#ifndef REINET_SLOT_H
+#define REINET_SLOT_H
+
+#include "flow_stats.h"
+#include "period.h"
+
+#define REINET_CC_NAME_BYTES 16 /* TCP_CA_NAME_MAX, with the final zero */
+#define REINET_CACHE_LINE_BYTES 64
+
+/* Written by user space; in a cache line of its own, so that writing caps does not slow the ACKs of the same flow. */
+struct reinet_cap {
+  reinet_u64 cap_cookie; /* the flow that the rest is meant for */
+  reinet_u64 expires_ns; /* the lease: from then on there is no cap */
+  reinet_u32 cap_pkts;   /* 0 = none */
+  reinet_u32 target_us;  /* copied into the flow's records; outlives the lease */
+} __attribute__((aligned(REINET_CACHE_LINE_BYTES)));
+
+struct reinet_slot {
+  /* written by the kernel */
+  reinet_u64 cookie;        /* owner, 0 = free */
+  reinet_u32 sequence;      /* odd while period is being written */
+  reinet_u32 outstanding;   /* data awaits an ACK */
+  struct reinet_period period;
+  /* written by user space */
+  struct reinet_cap cap;
+};
+
+/* What happened to the flows since the shim was loaded.  field  meaning */
+#define REINET_COUNTERS(X)                                                                                            \
+  X(flows_chosen, "flows that were given a slot")                                                                     \
+  X(flows_without_slot, "flows left alone because every slot was taken")                                              \
+  X(flows_not_switched, "flows left alone because the kernel refused the wrapper")                                    \
+  X(flows_switched_back, "flows given back to their own congestion control while open")                               \
+  X(records_lost, "records dropped because the ring buffer was full")                                                 \
+  X(acks_lost, "recorded ACKs dropped because their ring buffer was full")
+
+#define REINET_DECLARE_COUNTER(name, meaning) reinet_u64 name;
+struct reinet_control {
+  reinet_u32 leaving; /* first, so that any version can set it: flows go back to their own congestion control */
+  reinet_u32 unused;
+  REINET_COUNTERS(REINET_DECLARE_COUNTER)
+};
+#undef REINET_DECLARE_COUNTER
+
+/* One wrapped congestion control. */
+struct reinet_wrapped {
+  char plain[REINET_CC_NAME_BYTES];   /* the kernel's own */
+  char wrapper[REINET_CC_NAME_BYTES]; /* ours around it; the loader picks a name that is free */
+};
+
+/* What moves a period, as it is recorded for replay. */
+enum reinet_event_kind { REINET_EVENT_ACK, REINET_EVENT_RESTART };
+
+struct reinet_event {
+  reinet_u64 cookie;
+  reinet_u64 kind;       /* enum reinet_event_kind */
+  struct reinet_ack ack; /* of a RESTART only time_ns counts */
+};
+
+/* In and out of the replay program: one event moves one period. */
+struct reinet_replay {
+  struct reinet_period period;
+  struct reinet_event event;
+  struct reinet_flow_stats record; /* filled when ended */
+  reinet_u64 ended;
+};
+
+#endif
