@@ -29,7 +29,7 @@ EVENTS_BYTES = 16 << 20
 WRAPPER = "reinet_cubic"
 """Congestion control under which chosen flows run; a second shim on the same host gets ``reinet_cubic1`` and so on."""
 
-_WRAPPERS = [WRAPPER, *(f"{WRAPPER}{number}" for number in range(1, 1000))]  # 15 characters at most
+_WRAPPERS = [WRAPPER, *(f"{WRAPPER}{number}" for number in range(1, 100))]  # at most 15 characters
 _REGISTERED = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 EVENT_DTYPE = np.dtype([("cookie", "<u8"), ("kind", "<u8"), ("ack", ACK_DTYPE)])
@@ -129,6 +129,12 @@ class KernelShim:
         self.close()
 
 
+def free_wrappers() -> list[str]:
+    """Return the names under which no wrapper is registered now; sockets that run one were left by a killed shim."""
+    registered = _REGISTERED.read_text(encoding="ascii").split()
+    return [name for name in _WRAPPERS if name not in registered]
+
+
 def _require_features() -> None:
     missing = [f"{name}: {feature.why}; cure: {feature.cure}" for name, feature in features().items() if not feature.ok]
     if missing:
@@ -146,9 +152,7 @@ def _attach(cgroups: list[str], options: "_kshim.Options") -> "tuple[str, _kshim
     """Load under the first free name; another loader may take it meanwhile, then the next is tried."""
     from reinet.kshim import _kshim
 
-    for wrapper in _WRAPPERS:
-        if wrapper in _REGISTERED.read_text(encoding="ascii").split():
-            continue
+    for wrapper in free_wrappers():
         options.wrapper = wrapper
         try:
             return wrapper, _kshim.Shim(cgroups, options)

@@ -1,5 +1,6 @@
-"""What this host offers the shim, and what a shim left on it. Looks only; loads and changes nothing."""
+"""What this host offers the shim, and what a shim that was killed left on it."""
 
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,75 @@ def cgroup2_mount() -> Path | None:
         if kind == "cgroup2":
             return Path(where.encode("latin-1", "surrogateescape").decode("unicode_escape"))
     return None
+
+
+class Loaded(NamedTuple):
+    """A BPF program or map of reinet's, whoever loaded it."""
+
+    kind: str
+    id: int
+    name: str
+    pids: tuple[int, ...]
+    """Processes that hold it open; none: only sockets keep it, or it is being freed."""
+
+    def __str__(self) -> str:
+        return f"BPF {self.kind} {self.id} {self.name}"
+
+
+def loaded() -> list[Loaded]:
+    """Return every BPF program and map of reinet's on this host; empty without the rights to look."""
+    from reinet.kshim import _kshim  # not built everywhere
+
+    try:
+        found = _kshim.loaded("reinet")
+    except OSError:
+        return []
+    holders = _holders()
+    return [Loaded(kind, number, name, tuple(holders.get((kind, number), ()))) for kind, number, name in found]
+
+
+def leftovers() -> list[Loaded]:
+    """Return what no process holds any more: sockets that outlived their shim still run it, without any cap.
+
+    It goes by itself when they close; ``remove_leftovers`` does not wait for that.
+    """
+    if not _native().ok or not _privileges().ok:
+        return []
+    return [item for item in loaded() if not item.pids]
+
+
+def remove_leftovers() -> None:
+    """Give the sockets of shims that were killed back to Cubic.
+
+    Those of this network namespace at once, those of others at their next ACK. Flows of living shims are not touched.
+    """
+    from reinet.kshim import _kshim  # not built everywhere
+    from reinet.kshim.kernel import free_wrappers
+
+    left = leftovers()
+    for item in left:
+        if item.kind == "map" and item.name == "reinet_control":
+            _kshim.ask_to_leave(item.id)
+    if left:
+        _kshim.sweep(free_wrappers())
+
+
+def _holders() -> dict[tuple[str, int], list[int]]:
+    """Return the processes that hold each BPF program and map open, by kind and id."""
+    holders: dict[tuple[str, int], list[int]] = {}
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            for info in (process / "fdinfo").iterdir():
+                if match := _BPF_FD.search(info.read_text(encoding="ascii", errors="replace")):
+                    holders.setdefault((match[1], int(match[2])), []).append(int(process.name))
+        except OSError:
+            continue  # the process or its descriptor is gone, or another user's
+    return holders
+
+
+_BPF_FD = re.compile(r"^(prog|map)_id:\s*(\d+)$", re.MULTILINE)
 
 
 def _privileges() -> Feature:
