@@ -55,8 +55,10 @@ class Sender {
     if (d.una_advanced) arm(now_us);
   }
 
+  // The handshake is done, and was the first round trip.
   template <class Send>
-  void start(Us now_us, Send&& send) {
+  void start(Us now_us, std::uint32_t rtt_us, Send&& send) {
+    rtt_.add(rtt_us, board_.una(), board_.next());
     transmit(now_us, send);
     arm(now_us);
   }

@@ -10,9 +10,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
+#include <limits>
 #include <span>
-#include <string>
 
 #include "link.hpp"
 #include "period.h"
@@ -61,7 +60,7 @@ class FlowSimulation final : public Simulation {
         now_us_(start_us_),
         sender_(config.mss_bytes) {
     link_.reset(config.trace_ms, config.buffer_bytes, now_us_, log);
-    sender_.start(now_us_, onto_path());
+    put_on_path(kSynAck, kSynAckWireBytes, now_us_);
   }
 
   void run_to_record(std::uint32_t cap_pkts, reinet_flow_stats& record) override {
@@ -72,7 +71,8 @@ class FlowSimulation final : public Simulation {
   }
 
   PacketCounts packets() const override {
-    return {sent_pkts_, link_.dropped_pkts(), to_link_.size(), link_.queued_pkts(), receiver_.delivered_pkts()};
+    return {sent_pkts_, link_.dropped_pkts(), to_link_.size(), link_.queued_pkts(),
+            receiver_.delivered_pkts() + (syn_ack_delivered_ ? 1 : 0)};
   }
   std::uint64_t now_ms() const override { return now_us_ / kUsPerMs; }
   std::uint64_t start_ms() const override { return start_us_ / kUsPerMs; }
@@ -89,10 +89,12 @@ class FlowSimulation final : public Simulation {
   std::uint32_t wire_bytes() const { return config_.mss_bytes + kHeaderBytes; }
 
   auto onto_path() {
-    return [this](std::uint32_t seq, Us sent_us) {
-      ++sent_pkts_;
-      to_link_.push({seq, wire_bytes(), sent_us, sent_us + config_.mrtt_us / 2});
-    };
+    return [this](std::uint32_t seq, Us sent_us) { put_on_path(seq, wire_bytes(), sent_us); };
+  }
+
+  void put_on_path(std::uint32_t seq, std::uint32_t packet_wire_bytes, Us sent_us) {
+    ++sent_pkts_;
+    to_link_.push({seq, packet_wire_bytes, sent_us, sent_us + config_.mrtt_us / 2});
   }
 
   // Handles the next event. Returns true, and fills record, when it makes one due.
@@ -125,7 +127,12 @@ class FlowSimulation final : public Simulation {
   }
 
   void deliver(const Packet& p) {
-    if (const auto ack = receiver_.on_packet(p, now_us_)) acknowledge(*ack);
+    if (p.seq == kSynAck) {
+      syn_ack_delivered_ = true;
+      acknowledge({0, 0, 0, p.sent_us, 0});
+    } else if (const auto ack = receiver_.on_packet(p, now_us_)) {
+      acknowledge(*ack);
+    }
   }
 
   // An ACK takes the uplink's next opportunity, which comes every millisecond, and shares it with others.
@@ -135,6 +142,11 @@ class FlowSimulation final : public Simulation {
   }
 
   bool take_ack(const Ack& ack, std::uint32_t cap_pkts, reinet_flow_stats& record) {
+    if (!established_) {
+      established_ = true;
+      sender_.start(now_us_, static_cast<std::uint32_t>(now_us_ - ack.echo_us), onto_path());
+      return false;
+    }
     bool due = false;
     const auto observe = [&](const reinet_ack& a) {
       reinet_flow_stats filled{};
@@ -146,6 +158,9 @@ class FlowSimulation final : public Simulation {
   }
 
   static constexpr std::uint32_t kHeaderBytes = 20 + 32 + 4;  // IP, TCP with timestamps, TUN
+  // The flow starts with the sender's half of the handshake, which gives it its first RTT.
+  static constexpr std::uint32_t kSynAckWireBytes = 20 + 40 + 4;
+  static constexpr std::uint32_t kSynAck = std::numeric_limits<std::uint32_t>::max();
 
   LinkConfig config_;
   reinet_period_config period_config_;
@@ -158,6 +173,8 @@ class FlowSimulation final : public Simulation {
   Ring<Ack> to_sender_;
   reinet_period period_{};
   std::uint64_t sent_pkts_ = 0;
+  bool syn_ack_delivered_ = false;
+  bool established_ = false;
 };
 
 }  // namespace reinet
