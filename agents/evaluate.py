@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from reinet.agents.artifact import used_traces
 from reinet.agents.baselines import Agent, Clairvoyant, StatsArray
-from reinet.agents.guard import guard
+from reinet.agents.guard import Guard
 from reinet.agents.names import make_agent, split_names
 from reinet.agents.policy import Policy
 from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, Normaliser, SimBatch
@@ -88,6 +88,7 @@ class Decider:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self._guard = Guard()
         self._cap_pkts = np.zeros(1, np.uint32)
         self.uncapped_reason: str | None = None
         agent.reset()
@@ -97,7 +98,7 @@ class Decider:
     ) -> NDArray[np.uint32]:
         """Cap (1,) for a record (1,); without a decision (no RTT sample) the one before it stays."""
         if decided:
-            self._cap_pkts, (reason,) = guard(record, self._agent.decide(record, state, rule_pkts))
+            self._cap_pkts, (reason,) = self._guard.check(record, self._agent.decide(record, state, rule_pkts))
             self.uncapped_reason = reason if self._agent.name != "none" else None
         return self._cap_pkts
 

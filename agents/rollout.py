@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from reinet.agents.baselines import Agent, CapArray
 from reinet.agents.config import LinkSection, TrainConfig
-from reinet.agents.guard import guard
+from reinet.agents.guard import Guard
 from reinet.agents.mlp import FloatArray, Layers, act
 from reinet.agents.replay import Fragment
 from reinet.core import FEATURE_SETS, Normaliser, PeriodConfig, SimBatch, caps_from_actions
@@ -182,14 +182,14 @@ class Gatherer:
         )
         end_ns = np.array([round((link["start_offset_ms"] / 1e3 + config.run.evaluate_s) * 1e9) for link in links])
         caps: CapArray = np.zeros(len(links), np.uint32)
+        guard = Guard()
         sim.reset()
         while np.any(sim.stats["time_ns"] < end_ns):
             if not hasattr(agent, "decide"):
                 wanted = caps_from_actions(config.head, act(agent, sim.states), sim.stats["cwnd_pkts"], sim.rule_pkts)
             else:
                 wanted = agent.decide(sim.stats, sim.states, sim.rule_pkts)
-            wanted, _ = guard(sim.stats, wanted)
-            caps = np.where(sim.decided, wanted, caps)
+            caps[sim.decided], _ = guard.check(sim.stats[sim.decided], wanted[sim.decided])
             sim.step_caps(caps)
         return [_metrics(sim.log(row), link["mrtt_ms"], end_ns[row] / 1e6) for row, link in enumerate(links)]
 

@@ -16,7 +16,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 from reinet.agents.baselines import CEILING_PKTS, Agent
-from reinet.agents.guard import guard
+from reinet.agents.guard import Guard
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.core.state import StateBank
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
@@ -88,7 +88,7 @@ class ControlLoop:
         self._bank = bank
         self._target_us = target_us
         self._lease_ns = lease_ms * 1_000_000
-        self._ceiling_pkts = ceiling_pkts
+        self._guard = Guard(ceiling_pkts)
         self._sink = sink
         self._clock_ns = clock_ns
         self._keeper = LeaseKeeper(shim, lease_ms, clock_ns)
@@ -202,7 +202,7 @@ class ControlLoop:
                 wanted = np.asarray(self._agent.decide(stats, states, rule_pkts))
                 if wanted.shape != (len(stats),) or wanted.dtype != np.uint32:
                     raise ValueError(f"{len(stats)} caps as uint32 were due, {wanted.dtype}{list(wanted.shape)} came")
-                caps_pkts, refusals = guard(stats, wanted, self._ceiling_pkts)
+                caps_pkts, refusals = self._guard.check(stats, wanted)
             except Exception as error:  # whatever a model does must not take the flows' caps out of our hands
                 self._agent_failed(error)
                 return False
@@ -255,6 +255,7 @@ class ControlLoop:
             self._records += len(records)
         if not closed.any():
             return records
+        self._guard.forget(records["cookie"][closed])
         for record in records[closed]:
             self._keeper.drop(int(record["cookie"]))
             row = int(record["slot"])
