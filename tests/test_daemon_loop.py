@@ -358,6 +358,22 @@ def test_a_flow_that_opens_and_closes_within_one_batch_leaves_nothing() -> None:
     assert loop.status().flows == 0
 
 
+def test_a_flow_that_ended_is_not_renewed() -> None:
+    shim = FakeShim()
+    loop = make_loop(shim, FixedCap(10))
+    shim.open_flow(7)
+    shim.feed(7, **HEALTHY)
+    loop.tick()
+    shim.close_flow(7)
+    loop.tick()
+    applied: list[int] = []
+    shim.apply = lambda cookies, *_: applied.extend(cookies)  # type: ignore[method-assign]
+    for _ in range(10):
+        shim.advance_ms(100)
+        loop.tick()
+    assert applied == []
+
+
 def test_tables_grow_with_the_flows() -> None:
     shim = FakeShim()
     loop = make_loop(shim, FixedCap(10))
