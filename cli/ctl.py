@@ -1,11 +1,13 @@
 """``reinet ctl``: asks a running daemon, pauses it, and clears away what a killed one left."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from reinet.cli.output import JsonOption, console, print_table, write_json
 from reinet.cli.serving import needs_serve_extra
+from reinet.core.errors import ShimError
 
 if TYPE_CHECKING:
     from reinet.daemon.client import ControlClient
@@ -102,3 +104,45 @@ def resume(socket: SocketOption = None, json_destination: JsonOption = None) -> 
     write_json(json_destination, {"resumed": True})
     if json_destination is None:
         console.print("resumed")
+
+
+DETACH_WAIT_S = 3.0
+"""Sockets of other network namespaces let go at their next ACK; the kernel frees programs after a grace period."""
+
+
+@app.command()
+def detach(socket: SocketOption = None, json_destination: JsonOption = None) -> None:
+    """Remove what a killed daemon left: BPF programs that open sockets still run, and its control socket.
+
+    A running daemon and its flows are not touched. Exits 1 when something is still there afterwards. Example:
+
+        sudo reinet ctl detach
+    """
+    with needs_serve_extra():
+        from reinet.daemon.config import default_socket
+        from reinet.daemon.control import remove_stale_socket
+    from reinet.kshim.probe import features, leftovers, remove_leftovers
+
+    privileges = features()["privileges"]
+    if not privileges.ok:
+        raise ShimError(f"cannot look for BPF programs: {privileges.why}; {privileges.cure}")
+    left = leftovers()
+    remove_leftovers()
+    end_s = time.monotonic() + DETACH_WAIT_S
+    while (still := leftovers()) and time.monotonic() < end_s:
+        time.sleep(0.1)
+    path = (socket or default_socket()).absolute()
+    socket_removed = remove_stale_socket(path)
+    rows = [{"kind": item.kind, "id": item.id, "name": item.name, "removed": item not in still} for item in left]
+    write_json(json_destination, {"rows": rows, "socket_removed": socket_removed})
+    if json_destination is None:
+        if rows:
+            print_table(rows, ["kind", "id", "name", "removed"])
+        if socket_removed:
+            console.print(f"removed the stale control socket {path}", highlight=False, markup=False)
+        if not rows and not socket_removed:
+            console.print("nothing was left behind")
+        if still:
+            console.print("what is not removed goes when the sockets that run it see an ACK or close", highlight=False)
+    if still:
+        raise typer.Exit(1)

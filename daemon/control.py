@@ -221,6 +221,17 @@ class SocketClaim:
         )
 
 
+def remove_stale_socket(path: Path) -> bool:
+    """Removes the socket of a daemon that is gone; False when there is none or its daemon lives."""
+    if not path.is_socket():
+        return False
+    try:
+        SocketClaim(path).close()
+    except DaemonError:
+        return False
+    return True
+
+
 class ControlServer:
     """The service, listening at a claimed path."""
 

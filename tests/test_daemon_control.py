@@ -16,7 +16,7 @@ import pytest
 from reinet.core.errors import DaemonError
 from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.daemon.client import ControlClient
-from reinet.daemon.control import MAX_REQUEST_BYTES, ControlServer, SocketClaim
+from reinet.daemon.control import MAX_CALLS, MAX_REQUEST_BYTES, ControlServer, SocketClaim, remove_stale_socket
 from reinet.daemon.loop import Snapshot, Status
 
 
@@ -175,6 +175,17 @@ def test_a_stale_socket_is_replaced(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_only_a_stale_socket_is_removed(loop: FakeLoop, folder: Path) -> None:
+    assert not remove_stale_socket(folder / "control.sock")
+    assert not remove_stale_socket(folder / "absent")
+    (folder / "file").touch()
+    assert not remove_stale_socket(folder / "file")
+    with sockets.socket(sockets.AF_UNIX) as dead:
+        dead.bind(str(folder / "dead"))
+    assert remove_stale_socket(folder / "dead")
+    assert sorted(p.name for p in folder.iterdir()) == ["control.sock", "control.sock.lock", "file"]
+
+
 def test_what_is_no_socket_is_never_removed(folder: Path) -> None:
     path = folder / "control.sock"
     path.write_text("precious")
@@ -226,22 +237,28 @@ def test_hostile_callers_are_turned_away(loop: FakeLoop, folder: Path) -> None:
             raw.close()
 
 
-def test_a_flood_is_refused_while_others_are_served(loop: FakeLoop, folder: Path) -> None:
+def test_a_flood_is_refused_and_ends(loop: FakeLoop, folder: Path) -> None:
     path = folder / "control.sock"
-    refused: list[grpc.StatusCode] = []
-    go_on = threading.Event()
-    loop.pause = lambda: go_on.wait(10) and 0  # type: ignore[method-assign]
-    with grpc.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)]) as one:
-        pending = [one.unary_unary("/reinet.v1.Control/Pause").future(b"", timeout=10) for _ in range(8)]
-        with grpc.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)]) as other:
-            while not refused:
-                try:
-                    other.unary_unary("/reinet.v1.Control/Health")(b"", timeout=5)
-                except grpc.RpcError as error:
-                    refused.append(error.code())
+    inside, go_on = threading.Semaphore(0), threading.Event()
+
+    def pause() -> int:
+        inside.release()
+        go_on.wait(10)
+        return 0
+
+    loop.pause = pause  # type: ignore[method-assign]
+    alone = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own
+    with grpc.insecure_channel(f"unix:{path}", options=alone) as one:
+        pending = [one.unary_unary("/reinet.v1.Control/Pause").future(b"", timeout=10) for _ in range(MAX_CALLS)]
+        assert all(inside.acquire(timeout=10) for _ in pending)
+        with (
+            grpc.insecure_channel(f"unix:{path}", options=alone) as other,
+            pytest.raises(grpc.RpcError) as caught,
+        ):
+            other.unary_unary("/reinet.v1.Control/Health")(b"", timeout=5)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         go_on.set()
         for call in pending:
             call.result()
-    assert refused == [grpc.StatusCode.RESOURCE_EXHAUSTED]
     with ControlClient(path) as client:
         assert client.health().ok
