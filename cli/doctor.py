@@ -6,12 +6,13 @@ import shutil
 import stat
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import typer
-from reinet.cli.output import JsonOption, console, print_table, write_json
+from rich.markup import escape
+from reinet.cli.output import JsonOption, console, write_json
+from reinet.core.errors import LinkError
+from reinet.envs.mahimahi import helper_folder
 from reinet.kshim.probe import Feature, features, leftovers
 
 RUN_ON = {("debian", "12"): "run"}
@@ -69,11 +70,10 @@ def _tun() -> Feature:
 
 
 def _helpers() -> Feature:
-    folder = Path(str(files("reinet.envs"))) / "bin"
-    missing = [name for name in ("reinet-sender", "reinet-receiver", "reinet-iptables") if not (folder / name).exists()]
-    if missing:
-        return Feature(False, f"{', '.join(missing)} not built", "install a C compiler and run docker/setup.sh again")
-    return Feature(True, "sender, receiver and iptables wrapper are built", "")
+    try:
+        return Feature(True, f"built: {helper_folder()}", "")
+    except LinkError as error:
+        return Feature(False, str(error), SETUP)
 
 
 def prerequisites() -> dict[str, Feature]:
@@ -100,7 +100,7 @@ def prerequisites() -> dict[str, Feature]:
     }
     left = leftovers()
     found["leftovers"] = (
-        Feature(False, f"left by an earlier run, inert: {'; '.join(left)}", "reinet ctl detach")
+        Feature(False, f"left by an earlier run, inert: {'; '.join(map(str, left))}", "reinet ctl detach")
         if left
         else Feature(True, "nothing of reinet is left on this host", "")
     )
@@ -117,11 +117,14 @@ def doctor(json_destination: JsonOption = None) -> None:
         reinet doctor --json - | jq '.features | map_values(.ok)'
     """
     found = prerequisites()
-    rows: list[dict[str, Any]] = [{"feature": n, "ok": f.ok, "why": f.why, "cure": f.cure} for n, f in found.items()]
-    write_json(json_destination, {"features": {row["feature"]: row for row in rows}})
+    write_json(json_destination, {"features": {name: feature._asdict() for name, feature in found.items()}})
     if json_destination != "-":
-        print_table(rows, ["feature", "ok", "why", "cure"])
-        missing = [row["feature"] for row in rows if not row["ok"]]
+        for name, feature in found.items():
+            mark = "[green]yes[/]" if feature.ok else "[bold red]no [/]"
+            console.print(f"{mark}  {name:24}{escape(feature.why)}", highlight=False, soft_wrap=True)
+            if not feature.ok:
+                console.print(f"     {'cure:':>23} [bold]{escape(feature.cure)}[/]", highlight=False, soft_wrap=True)
+        missing = [name for name, feature in found.items() if not feature.ok]
         console.print("All there." if not missing else f"Missing: {', '.join(missing)}.")
     if not all(feature.ok for feature in found.values()):
         raise typer.Exit(1)
