@@ -12,13 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from reinet.core import OPPORTUNITY_BYTES
 from reinet.core.errors import LinkError
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-
-OPPORTUNITY_BYTES = 1504
-"""One delivery opportunity: a 1500-byte IP packet and the 4 bytes of the TUN header that Mahimahi counts with it."""
 
 LARGEST_CONTROL_PACKET_BYTES = 104
 """IPv6 header 40 + longest TCP header 60 + TUN 4: a larger packet carries data; a SYN-ACK or a pure ACK never is."""

@@ -231,12 +231,16 @@ def most_opportunities(duration_ms: int) -> int:
 def served_at_ms(edges_ms: FloatArray, served_pkts: FloatArray, at_pkts: FloatArray) -> npt.NDArray[np.int64]:
     """Find when a link whose running total is ``served_pkts`` at ``edges_ms`` (linear between) has served ``at_pkts``.
 
-    Both totals start at 0 and never fall; ``at_pkts`` lie in [0, the last total). Rounded up to whole milliseconds.
+    The total starts at 0 and never falls; ``at_pkts`` lie above 0, up to the last total. Rounded up to whole ms.
     """
-    piece = np.searchsorted(served_pkts, at_pkts, side="right") - 1
-    rise = served_pkts[piece + 1] - served_pkts[piece]  # above 0: the search skips flat pieces
+    # A millionth of a packet of grace: the sums' rounding must not push what completes a stretch of service behind the
+    # outage that follows.
+    at_pkts = np.maximum(at_pkts - 1e-6, 1e-9)
+    piece = np.searchsorted(served_pkts, at_pkts, side="left") - 1
+    rise = served_pkts[piece + 1] - served_pkts[piece]  # above 0: the search ends where the total first reaches it
     inside = (at_pkts - served_pkts[piece]) / rise
-    return np.ceil(edges_ms[piece] + inside * (edges_ms[piece + 1] - edges_ms[piece])).astype(np.int64)
+    exact_ms = edges_ms[piece] + inside * (edges_ms[piece + 1] - edges_ms[piece])
+    return np.ceil(exact_ms).astype(np.int64)
 
 
 def load_traces(paths: Iterable[str | Path]) -> list[Trace]:

@@ -243,7 +243,7 @@ def _resample(lines: list[_Line], longest_hold_s: float, path: Path) -> tuple[Tr
     held_s = np.where(count > 0, np.minimum(span_s, longest_hold_s), 0.0)
     pkts = held_s * PKTS_PER_MBIT * total / np.maximum(count, 1)
     served_pkts = np.concatenate(([0.0], np.cumsum(pkts)))
-    if not served_pkts[-1] >= 1:
+    if not served_pkts[-1] >= 1 - 1e-6:
         raise TraceError(
             f"{path}: {served_pkts[-1] * DESCRIBE_BYTES:.0f} bytes in all, less than one opportunity of "
             f"{DESCRIBE_BYTES}; the recording has no rate, or check the unit (--format)"
@@ -256,11 +256,10 @@ def _resample(lines: list[_Line], longest_hold_s: float, path: Path) -> tuple[Tr
             f"{path}: {served_pkts[-1]:.0f} opportunities are more than a trace of this length may have ({most}); "
             "check the unit (--format), or import a part of the recording"
         )
-    # The k-th opportunity comes when k packets' worth has been served; the search wants totals below the last.
-    at_pkts = np.arange(1, int(served_pkts[-1]) + 1, dtype=np.float64)
-    at_pkts = at_pkts[at_pkts < served_pkts[-1]]
+    # The k-th opportunity comes when k packets' worth has been served.
+    at_pkts = np.arange(1, int(served_pkts[-1] + 1e-6) + 1, dtype=np.float64)
     times_ms = np.minimum(served_at_ms(edges_ms, served_pkts, at_pkts), duration_ms)
-    if not times_ms.size or times_ms[-1] < duration_ms:
+    if times_ms[-1] < duration_ms:
         # The last fraction of an opportunity falls on the end, so that the loop is as long as the recording.
         times_ms = np.append(times_ms, duration_ms)
     trace = Trace(times_ms.astype(np.uint32), path.stem, path)
