@@ -1,0 +1,368 @@
+"""Real kernel flows through an emulated link: ``KernelSession``, a plain loop, and ``reinet/KernelLink-v0`` over it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from reinet.core import (
+    DEFAULT_FEATURE_SET,
+    FLOW_STATS_DTYPE,
+    ConfigError,
+    Flag,
+    LinkError,
+    Normaliser,
+    PeriodConfig,
+    ShimError,
+    StateBank,
+    caps_from_actions,
+)
+from reinet.core.features import head_index
+from reinet.envs.mahimahi import LinkRun, LinkSpec, MahimahiLink, own_cgroup
+from reinet.envs.spaces import action_of, action_space, check_target, info_from, observation_space
+from reinet.envs.trace import Trace
+from reinet.envs.trace_model import generate
+from reinet.kshim.kernel import KernelShim
+from reinet.kshim.leases import LEASE_MS, LeaseKeeper
+from reinet.kshim.probe import cgroup2_mount
+from reinet.kshim.shim import FlowStatsArray
+
+WRAPPED_CC = ("cubic",)
+"""Congestion controls that the shim measures and caps; any other runs unobserved."""
+
+RECORD_TIMEOUT_S = 5.0
+"""A flow with data outstanding gives a record every 250 ms at least; none for this long means that a part has died."""
+
+_POLL_MS = 50
+"""A third of a lease must not pass without a tick; also how soon a dead link is noticed."""
+
+# As SimLink's: the generated trace of an env that is given none.
+_DEFAULT_TRACE = ("lte-driving", 300.0, 0)  # preset, seconds, seed
+
+State = npt.NDArray[np.float32]
+Caps = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class KernelRun:
+    """One flow over one link, from its first data packet to ``stop``."""
+
+    link: LinkRun
+    """The link's log, figures and validity."""
+    records: FlowStatsArray
+    """FLOW_STATS_DTYPE, one per period or silence; time_ns counts from the trace's start, like the log."""
+    caps_pkts: Caps
+    """The cap in force after each record, 0 = none."""
+
+
+class KernelSession:
+    """Cubic (or another kernel congestion control) over an emulated link, its records and its caps.
+
+    ``start`` begins a flow, ``next_record`` waits for its next record while caps are kept alive, ``set_cap`` answers
+    it, ``stop`` ends the flow and gives the run; ``run`` does all four. One thread. Everything ends with ``close``, or
+    with this process, however that ends. Raises LinkError or ShimError where the host lacks something.
+    """
+
+    def __init__(
+        self,
+        spec: LinkSpec,
+        cc: str = "cubic",
+        *,
+        target_us: int = 50_000,
+        lease_ms: int = LEASE_MS,
+        period: PeriodConfig | None = None,
+    ) -> None:
+        self.observed = cc in WRAPPED_CC
+        """False for a congestion control that the shim does not wrap: there are no records then, and no caps."""
+        self._records: deque[FlowStatsArray] = deque()
+        self._seen: list[FlowStatsArray] = []
+        self._caps: list[int] = []
+        self._cookie = 0
+        self._running = False
+        self._shim: KernelShim | None = None
+        self._link = MahimahiLink(spec, cc, cgroup=_new_cgroup() if self.observed else None)
+        try:
+            if self._link.cgroup is not None:
+                self._shim = KernelShim([self._link.cgroup], target_us=target_us, period=period)
+                self._keeper = LeaseKeeper(self._shim, lease_ms)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def spec(self) -> LinkSpec:
+        """The path that the present or latest flow runs over."""
+        return self._link.spec
+
+    @property
+    def zero_ns(self) -> int:
+        """CLOCK_MONOTONIC at the trace's start."""
+        return self._link.zero_ns
+
+    @property
+    def started_ns(self) -> int:
+        """CLOCK_MONOTONIC when the flow began to send."""
+        return self._link.started_ns
+
+    def start(self, spec: LinkSpec | None = None) -> None:
+        """Begin a new flow without a cap, over another path than before if given; the one before ends."""
+        self._running = False
+        if self._shim is not None:
+            self._keeper.release_all()
+        (flow,) = self._link.start(spec)
+        self._records.clear()
+        self._seen.clear()
+        self._caps.clear()
+        if self._shim is not None and flow.cc != self._shim.wrapper:
+            raise ShimError(
+                f"flow {flow.cookie} runs {flow.cc}, not {self._shim.wrapper}: the shim did not choose it although "
+                "it is in the cgroup; is another program attached that changes congestion controls?"
+            )
+        self._cookie = flow.cookie
+        self._running = True
+
+    def next_record(self, until_ns: int | None = None) -> FlowStatsArray | None:
+        """Wait for the flow's next record, FLOW_STATS_DTYPE (1,); None when CLOCK_MONOTONIC reaches ``until_ns`` first.
+
+        Raises LinkError when the flow or its link has died.
+        """
+        patience_ns = time.monotonic_ns() + int(RECORD_TIMEOUT_S * 1e9)
+        while True:
+            now_ns = time.monotonic_ns()
+            left_ms = _POLL_MS if until_ns is None else min(_POLL_MS, max(0, -(-(until_ns - now_ns) // 1_000_000)))
+            if not self._records:
+                self._poll(left_ms)
+            if self._records:
+                record = self._records.popleft()
+                self._seen.append(record)
+                self._caps.append(self._caps[-1] if self._caps else 0)
+                return record
+            if until_ns is not None and time.monotonic_ns() >= until_ns:
+                return None
+            self._link.check()
+            if self.observed and now_ns > patience_ns:
+                raise LinkError(
+                    f"flow {self._cookie}: no record for {RECORD_TIMEOUT_S:g} s, although even a silent flow gives one "
+                    "every 250 ms; is the host overloaded?"
+                )
+
+    def set_cap(self, record: FlowStatsArray, cap_pkts: int) -> None:
+        """Answer the latest record: cap the flow from now on, 0 = not at all; without a sample in it, the cap stays."""
+        if not record["flags"][0] & Flag.NO_SAMPLE:
+            self._keeper.set(record, np.array([cap_pkts], np.uint32))
+            self._caps[-1] = cap_pkts
+
+    def waiting(self) -> bool:
+        """Tell whether records are there that nobody took yet; renews the leases."""
+        self._poll(0)
+        return bool(self._records)
+
+    def stop(self) -> KernelRun:
+        """End the flow, and give what was recorded of it."""
+        self._running = False
+        run = self._link.stop()
+        if self._shim is not None:
+            self._keeper.release_all()
+        records = np.concatenate(self._seen) if self._seen else np.zeros(0, FLOW_STATS_DTYPE)
+        records["time_ns"] -= np.uint64(run.zero_ns)
+        return KernelRun(run, records, np.array(self._caps, np.uint32))
+
+    def run(
+        self,
+        seconds: float,
+        decide: Callable[[FlowStatsArray], int] | None = None,
+        progress: Callable[[float], None] | None = None,
+    ) -> KernelRun:
+        """Run one flow for ``seconds``; ``decide`` turns each record (1,) into a cap, None = never cap.
+
+        ``progress`` is told the seconds that have passed, at every record.
+        """
+        self.start()
+        until_ns = self.started_ns + round(seconds * 1e9)
+        while (record := self.next_record(until_ns)) is not None:
+            cap_pkts = decide(record) if decide is not None else 0
+            self.set_cap(record, cap_pkts)
+            if progress is not None:
+                progress((int(record["time_ns"][0]) - self.started_ns) / 1e9)
+        return self.stop()
+
+    def close(self) -> None:
+        """Lift the cap, end flow and link, unload the shim; bounded in time, further calls do nothing."""
+        self._running = False
+        try:
+            self._link.close()  # first, so that no socket runs on the shim any more when it is unloaded
+        finally:
+            if self._shim is not None:
+                self._shim.close()
+
+    def _poll(self, timeout_ms: int) -> None:
+        if self._shim is None:
+            time.sleep(timeout_ms / 1000)
+            return
+        found = self._shim.poll(timeout_ms)
+        self._keeper.tick(time.monotonic_ns())
+        own = found[found["cookie"] == self._cookie]
+        if self._running and (own["flags"] & Flag.CLOSED).any():
+            self._link.check()
+            raise LinkError(f"flow {self._cookie} was closed while it was to send; did something else end it?")
+        self._records.extend(own[index : index + 1] for index in range(len(own)))
+
+    def __enter__(self) -> KernelSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _new_cgroup() -> Path:
+    mount = cgroup2_mount()
+    if mount is None:
+        raise ShimError("no cgroup v2 hierarchy is mounted; mount -t cgroup2 none /sys/fs/cgroup/unified")
+    return own_cgroup(mount)
+
+
+class KernelLinkEnv(gym.Env[State, Any]):
+    """Choose the largest congestion window of a bulk flow, once per period, on a real kernel and an emulated link.
+
+    A kernel socket running Cubic, capped through the shim, fills the droptail buffer of a Mahimahi link in namespaces
+    of its own. Observation, action, reward and info are ``SimLink``'s, computed by the same code; see there. What differs:
+
+    Time
+        is real. The flow goes on between steps; records that come while the caller computes enter the observation, and
+        ``step`` returns the first record after the cap was set. Keep a step's own time well under one RTT.
+
+    Cap
+        holds under a lease of 500 ms, renewed while ``step`` waits (outages included). A caller that takes longer
+        between two steps loses the cap until the next one, as under the daemon.
+
+    End
+        never terminates; truncated after ``episode_periods`` steps or ``episode_s`` seconds. ``finish`` then ends the
+        flow and gives its ``KernelRun``, with figures and validity. Raises LinkError when link or flow have died.
+
+    Needs
+        root, Mahimahi, BTF and cgroup v2 (``reinet doctor``). ``close`` leaves the host as it was; so does the end of
+        this process, however it ends.
+
+    Arguments as ``SimLink``'s, without ``record_log``: the link is always logged. ``cc`` is one that the shim wraps.
+    ``random_start`` starts at any delivery opportunity of the trace.
+
+    Version 0: first version.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own type)
+
+    def __init__(
+        self,
+        trace: Trace | str | Path | None = None,
+        target_ms: float = 50.0,
+        mrtt_ms: float = 20.0,
+        buffer_bytes: int = 150_000,
+        cc: str = "cubic",
+        head: str = "cwnd",
+        feature_set: str = DEFAULT_FEATURE_SET,
+        normaliser: Normaliser | None = None,
+        period: PeriodConfig | None = None,
+        episode_periods: int | None = 1000,
+        episode_s: float | None = None,
+        random_start: bool = False,
+    ) -> None:
+        check_target(target_ms, mrtt_ms)
+        for name, limit in (("episode_periods", episode_periods), ("episode_s", episode_s)):
+            if limit is not None and not limit > 0:
+                raise ConfigError(f"{name}: {limit} is not above 0; give None for no limit")
+        if cc not in WRAPPED_CC:
+            raise ConfigError(f"cc: {cc!r} cannot be capped in the kernel; choose {' or '.join(WRAPPED_CC)}")
+        head_index(head)
+        if trace is None:
+            trace = generate(*_DEFAULT_TRACE)
+        self.trace = trace if isinstance(trace, Trace) else Trace.load(trace)
+        self.observation_space = observation_space(feature_set)
+        self.action_space = action_space()
+        self._spec = LinkSpec(self.trace, mrtt_ms=mrtt_ms, buffer_bytes=buffer_bytes)
+        self._cc = cc
+        self._head = head
+        self._target_us = round(target_ms * 1000)
+        self._period = period
+        self._episode_periods = episode_periods
+        self._episode_s = episode_s
+        self._random_start = random_start
+        self._bank = StateBank(1, feature_set, normaliser)
+        self._session: KernelSession | None = None
+        self._periods = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[State, dict[str, Any]]:
+        """Start a new flow; returns its first state and info. There are no options."""
+        super().reset(seed=seed)
+        if options:
+            raise ConfigError(f"options: KernelLink knows none, {', '.join(options)} among them")
+        if self._random_start:
+            offset_ms = int(self.np_random.integers(self.trace.duration_ms))
+            self._spec = replace(self._spec, start_offset_ms=offset_ms)
+        if self._session is None:
+            self._session = KernelSession(self._spec, self._cc, target_us=self._target_us, period=self._period)
+        try:
+            self._session.start(self._spec)
+            self._bank.reset([0])
+            self._periods = 0
+            self._take(self._session)
+        except BaseException:
+            self.close()
+            raise
+        return self._state, self._info()
+
+    def step(self, action: npt.ArrayLike) -> tuple[State, float, bool, bool, dict[str, Any]]:
+        """Set the cap and wait for the flow's next record."""
+        if self._session is None:
+            raise LinkError("no flow is running: call reset() first")
+        chosen = action_of(action)
+        try:
+            while self._session.waiting():
+                self._take(self._session)
+            cap_pkts = caps_from_actions(self._head, [chosen], self._record["cwnd_pkts"], [self._rule_pkts])
+            self._session.set_cap(self._record, int(cap_pkts[0]))
+            self._take(self._session)
+        except BaseException:
+            self.close()
+            raise
+        self._periods += 1
+        elapsed_s = (int(self._record["time_ns"][0]) - self._session.started_ns) / 1e9
+        truncated = (self._episode_periods is not None and self._periods >= self._episode_periods) or (
+            self._episode_s is not None and elapsed_s >= self._episode_s
+        )
+        return self._state, self._reward, False, truncated, self._info()
+
+    def finish(self) -> KernelRun:
+        """End the flow; gives its records, figures and validity. Call ``reset`` to go on."""
+        if self._session is None:
+            raise LinkError("no flow is running: call reset() first")
+        return self._session.stop()
+
+    def close(self) -> None:
+        """End flow and link, unload the shim."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _take(self, session: KernelSession) -> None:
+        self._record = cast(FlowStatsArray, session.next_record())
+        batch = self._bank.update([0], self._record)
+        self._state = batch.states[0].copy()
+        self._reward = float(batch.rewards[0])
+        self._rule_pkts = float(batch.rule_pkts[0])
+
+    def _info(self) -> dict[str, Any]:
+        assert self._session is not None
+        record = self._record.copy()
+        record["time_ns"] -= np.uint64(self._session.zero_ns)
+        record["time_ns"] += np.uint64(self._session.spec.start_offset_ms * 1_000_000)
+        return info_from(record[0], self._rule_pkts)
