@@ -235,7 +235,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
     """Choose the largest congestion window of a bulk flow, once per period, on a real kernel and an emulated link.
 
     A kernel socket running Cubic, capped through the shim, fills the droptail buffer of a Mahimahi link in namespaces
-    of its own. Observation, action, reward and info are ``SimLink``'s, computed by the same code; see there. What differs:
+    of its own. Observation, action, reward and info are those of ``SimLink``, by the same code. What differs:
 
     Time
         is real. The flow goes on between steps; records that come while the caller computes enter the observation, and
