@@ -8,7 +8,7 @@ Reward ``regret`` (default; the paper's is in ``core/state.hpp``). Between two d
 opportunities, D the delivered ones (both with headers, C seen half a base RTT earlier, when the acknowledged bytes
 left the bottleneck), rho = (RTT - min RTT) / (target - min RTT) and w = ``delay_weight``:
 
-    r = -[(C - D) + w D min(rho, 10)] / (mean capacity of the trace x 20 ms)
+    r = -[(C - D) + w D min(rho, 3)] / (mean capacity of the trace x 20 ms, at least a packet),  within [-10, 10]
 
 Capacity left unused and delay are both losses, in units of what the link carries in one of the paper's periods;
 summed over a flow they give  -(1 - utilisation) - w x (mean queueing delay per byte / queueing target), whatever the
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from reinet.agents.baselines import Agent, CapArray
 from reinet.agents.config import LinkSection, TrainConfig
-from reinet.agents.guard import Guard
+from reinet.agents.guard import TARGET_MARGIN, Guard
 from reinet.agents.mlp import FloatArray, Layers, act
 from reinet.agents.replay import Fragment
 from reinet.core import FEATURE_SETS, Normaliser, PeriodConfig, SimBatch, caps_from_actions
@@ -37,8 +37,11 @@ from reinet.envs.trace_model import generate
 HEADER_BYTES = 56
 """On the link a segment is longer by IP (20), TCP with timestamps (32) and the TUN header (4)."""
 REWARD_PERIOD_S = 0.020
-RHO_LIMIT = 10.0
-"""After an outage a single record can show seconds of delay that no cap could have prevented."""
+RHO_LIMIT = 3.0
+"""After an outage a single record can show seconds of delay that no cap could have prevented; such records would
+otherwise outweigh all others together."""
+REWARD_LIMIT = 10.0
+"""Of a transition, for the same reason: a retransmission timeout after an outage leaves seconds of capacity unused."""
 
 REFERENCE_MRTT_MS = 20.0
 REFERENCE_BUFFER_BYTES = 150_000
@@ -164,6 +167,7 @@ class Gatherer:
         self, states: FloatArray, actions: FloatArray, total: NDArray[np.float64], decided: NDArray[np.bool_]
     ) -> Fragment:
         """One flow's transitions between decided records; ``total`` is its reward summed from the start."""
+        limit = REWARD_LIMIT if self._config.reward.kind == "regret" else np.inf  # the paper's has its own
         rows = np.flatnonzero(decided)
         if len(rows) == 0:
             return Fragment(np.zeros((self._history, self._frame), np.float32), actions[:0], actions[:0])
@@ -171,7 +175,7 @@ class Gatherer:
         return Fragment(
             frames=np.concatenate([older, states[rows, : self._frame]]),
             actions=actions[rows[:-1]],
-            rewards=np.diff(total[rows]).astype(np.float32),
+            rewards=np.clip(np.diff(total[rows]), -limit, limit).astype(np.float32),
         )
 
     def evaluate(self, agent: Agent | Layers, normaliser: Normaliser, links: Sequence[dict[str, Any]]) -> list[Metrics]:
@@ -203,11 +207,16 @@ def cumulative_regret(stats: NDArray[Any], link: dict[str, Any], config: TrainCo
     mss = np.maximum(stats["mss_bytes"].astype(np.float64), 1.0)
     delivered = stats["delivered_bytes"] * (mss + HEADER_BYTES) / mss
     delivered[0] = 0.0
-    min_rtt_us = stats["min_rtt_us"].astype(np.float64)
-    rho = (stats["rtt_mean_us"] - min_rtt_us) / np.maximum(stats["target_us"] - min_rtt_us, 1.0)
-    cost = config.reward.delay_weight * delivered * np.clip(rho, 0.0, RHO_LIMIT)
-    unit = OPPORTUNITY_BYTES * len(trace_ms) / (trace_ms[-1] / 1e3) * REWARD_PERIOD_S
+    cost = config.reward.delay_weight * delivered * np.clip(_rho(stats), 0.0, RHO_LIMIT)
+    unit = max(OPPORTUNITY_BYTES * len(trace_ms) / (trace_ms[-1] / 1e3) * REWARD_PERIOD_S, OPPORTUNITY_BYTES)
     return np.asarray(np.cumsum(-(capacity - delivered + cost) / unit), np.float64)
+
+
+def _rho(stats: NDArray[Any]) -> NDArray[np.float64]:
+    """Queueing delay as a share of what the target allows; the guard's margin is the least that it can allow."""
+    min_rtt_us = stats["min_rtt_us"].astype(np.float64)
+    room_us = np.maximum(stats["target_us"] - min_rtt_us, (TARGET_MARGIN - 1) * min_rtt_us)
+    return np.asarray((stats["rtt_mean_us"] - min_rtt_us) / np.maximum(room_us, 1.0), np.float64)
 
 
 def opportunities_until(trace_ms: NDArray[np.uint32], times_ms: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -221,12 +230,12 @@ def _metrics(log: dict[str, Any], mrtt_ms: float, end_ms: float) -> Metrics:
 
 
 def _summary(stats: NDArray[Any], rewards: NDArray[np.float64]) -> dict[str, float]:
+    rho = _rho(stats)
     queueing_us = stats["rtt_mean_us"].astype(np.float64) - stats["min_rtt_us"]
-    room_us = np.maximum(stats["target_us"].astype(np.float64) - stats["min_rtt_us"], 1.0)
     return {
         "charts/reward_per_period": float(rewards.mean()),
-        "charts/rho_mean": float((queueing_us / room_us).mean()),
-        "charts/rho_above_1_share": float((queueing_us > room_us).mean()),
+        "charts/rho_mean": float(np.minimum(rho, RHO_LIMIT).mean()),
+        "charts/rho_above_1_share": float((rho > 1).mean()),
         "charts/queueing_delay_ms": float(queueing_us.mean() / 1e3),
         "charts/cwnd_pkts": float(stats["cwnd_pkts"].mean()),
     }
