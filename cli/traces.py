@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+
 from reinet.cli.output import JsonOption, console, print_table, write_json
 from reinet.core.errors import ConfigError, TraceError
 from reinet.envs.trace import Trace, load_traces, trace_files, write_atomically
 from reinet.envs.trace_import import FORMATS, import_trace
 from reinet.envs.trace_model import PRESETS, RANDOM, generate
-from rich.markup import escape
 
 app = typer.Typer(
     name="traces",
@@ -22,7 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-LIST_COLUMNS = ["trace", "duration_s", "mean_mbps", "sd_mbps", "outages_per_min", "longest_gap_ms", "sha256"]
+LIST_COLUMNS = ["trace", "duration_s", "mean_mbps", "longest_gap_ms", "sha256"]
 CONSTANT = "constant:"
 
 Traces = Annotated[list[Path], typer.Argument(help="Trace files, folders or set files (.toml).", show_default=False)]
@@ -54,7 +55,7 @@ def list_traces(
         _report(json_destination, {"rows": rows}, rows, ["preset", "median_mbps", "outages_per_min", "cell_s"])
         return
     rows = [_row(trace) for trace in load_traces(traces)]
-    _report(json_destination, {"rows": rows}, [{**row, "sha256": row["sha256"][:12]} for row in rows], LIST_COLUMNS)
+    _report(json_destination, {"rows": rows}, [{**row, "sha256": row["sha256"][:8]} for row in rows], LIST_COLUMNS)
 
 
 @app.command()

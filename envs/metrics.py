@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core import OPPORTUNITY_BYTES
 from reinet.core.errors import LinkError
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core.errors import TraceError
 
 try:

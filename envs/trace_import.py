@@ -28,6 +28,7 @@ from datetime import datetime
 from pathlib import Path
 
 import numpy as np
+
 from reinet.core.errors import TraceError
 from reinet.envs.trace import (
     DESCRIBE_BYTES,
@@ -262,7 +263,7 @@ def _resample(lines: list[_Line], longest_hold_s: float, path: Path) -> tuple[Tr
     if times_ms[-1] < duration_ms:
         # The last fraction of an opportunity falls on the end, so that the loop is as long as the recording.
         times_ms = np.append(times_ms, duration_ms)
-    trace = Trace(times_ms.astype(np.uint32), path.stem, path)
+    trace = Trace(times_ms.astype(np.uint32), path.stem)
     return trace, float(span_s.sum() - held_s.sum())
 
 

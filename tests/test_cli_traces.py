@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
+
 from reinet.cli import traces
 from reinet.core.errors import TraceError
 from reinet.envs.trace import Trace, load_traces
-from typer.testing import CliRunner, Result
 
 runner = CliRunner()
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from reinet.core.errors import LinkError
 from reinet.envs.metrics import LinkLog, compute, first_data_ms, frontier_ratio, rate_mbps
 

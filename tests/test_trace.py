@@ -4,12 +4,14 @@ import hashlib
 import os
 import re
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from reinet.core.errors import TraceError
 from reinet.envs.trace import MAX_FILE_BYTES, Trace, load_traces, served_at_ms, write_atomically
 
@@ -90,13 +92,13 @@ def test_huge_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "huge"
     with path.open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 1)
-    started = time.perf_counter()
     with pytest.raises(TraceError, match="64 MiB is more than a trace may have"):
         Trace.load(path)
-    assert time.perf_counter() - started < 0.1
     os.truncate(path, 40 * 2**30)  # sparse; reading it would take minutes
+    started = time.perf_counter()
     with pytest.raises(TraceError, match="40960 MiB"):
         Trace.load(path)
+    assert time.perf_counter() - started < 1
 
 
 def test_refuses_what_is_no_file(tmp_path: Path) -> None:
@@ -193,9 +195,11 @@ def test_describe_edge_cases() -> None:
     assert constant["autocorrelation_by_lag_ms"]["100"] is None
     tiny = Trace(np.array([0, 7]), "t").describe()
     assert tiny["mean_mbps"] == pytest.approx(2 * 12 / 7)
-    started = time.perf_counter()
+    tracemalloc.start()
     sparse = Trace(np.array([2**32 - 1]), "t").describe()
-    assert time.perf_counter() - started < 0.5  # 43 million bins, of which none may be held
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 1_000_000  # there are 43 million bins, which must not all be held
     assert (sparse["outages"], sparse["longest_gap_ms"]) == (1, 2**32 - 1)
     # The gap over the seam: from the loop's end to the next round's first opportunity.
     assert Trace(np.array([500, 510]), "t").describe()["longest_gap_ms"] == 500

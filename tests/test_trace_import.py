@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+
 from reinet.core.errors import TraceError
 from reinet.envs.trace_import import import_trace
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from reinet.core.errors import TraceError
 from reinet.envs.trace import Trace
 from reinet.envs.trace_model import PRESETS, LinkModel, generate, random_model
