@@ -183,7 +183,7 @@ def _phone_lines(text: str, path: Path, column: str) -> list[_Line]:
 def _timestamp_s(text: str, where: str) -> float:
     parsers: tuple[Callable[[str], datetime], ...] = (
         lambda stamp: datetime.strptime(stamp, "%Y.%m.%d_%H.%M.%S"),
-        datetime.fromisoformat,
+        lambda stamp: datetime.fromisoformat(re.sub("Z$", "+00:00", stamp)),  # Python 3.10 knows no Z
     )
     for parse in parsers:
         try:

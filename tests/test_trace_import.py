@@ -70,7 +70,7 @@ def test_phone_log(tmp_path: Path) -> None:
 
 
 def test_phone_log_of_another_shape(tmp_path: Path) -> None:
-    text = "\ufeffTimestamp,UL_bitrate\r\n2020-02-14T23:59:59,1200\r\n2020-02-15T00:00:00,1200\r\n"
+    text = "\ufeffTimestamp,UL_bitrate\r\n2020-02-14T23:59:59Z,1200\r\n2020-02-15T00:00:00Z,1200\r\n"
     imported = import_trace(write(tmp_path, text), column="UL_bitrate")
     assert imported.trace.mean_mbps == pytest.approx(1.2)
     assert imported.trace.duration_ms == 2000
