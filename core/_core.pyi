@@ -87,6 +87,7 @@ class SimBatch:
         target_us: int,
         start_offset_ms: int,
         mss_bytes: int,
+        jitter_us: int,
         seed: int,
         cc: str,
     ) -> None: ...

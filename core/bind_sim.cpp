@@ -53,12 +53,12 @@ class SimBatch {
   SimBatch& operator=(const SimBatch&) = delete;
 
   void set_link(std::size_t row, Vector<const std::uint32_t> trace_ms, std::uint32_t buffer_bytes, std::uint64_t mrtt_us,
-                std::uint32_t target_us, std::uint64_t start_offset_ms, std::uint32_t mss_bytes, std::uint64_t seed,
-                const std::string& cc) {
+                std::uint32_t target_us, std::uint64_t start_offset_ms, std::uint32_t mss_bytes, std::uint32_t jitter_us,
+                std::uint64_t seed, const std::string& cc) {
     require(trace_ms.shape(0) > 0 && trace_ms(trace_ms.shape(0) - 1) > 0, "a trace's last value must be above 0");
     Row& r = rows_.at(row);
     r.next_trace_ms = std::move(trace_ms);
-    r.next_config = {{}, buffer_bytes, mrtt_us, target_us, start_offset_ms, mss_bytes, seed};
+    r.next_config = {{}, buffer_bytes, mrtt_us, target_us, start_offset_ms, mss_bytes, jitter_us, seed};
     r.next_cc = cc;
   }
 

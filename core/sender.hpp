@@ -315,16 +315,18 @@ class Sender {
     probe_armed_ = true;
   }
 
-  // One segment beyond the window: its ACK shows a lost tail, or that the path is alive.
+  // One segment beyond the window: its ACK shows a lost tail, or that the path is alive. The timeout then starts anew.
   template <class Send>
   void probe(Us now_us, Send&& send) {
     probe_armed_ = false;
-    if (!probing_ && board_.out_pkts() < kMaxOutPkts) {
-      probing_ = true;
-      probe_seq_ = board_.send_new(now_us);
-      send(probe_seq_, now_us);
+    if (probing_ || board_.out_pkts() >= kMaxOutPkts) {
+      retransmit_us_ = std::max(board_.head_sent_us() + timeout_us(), now_us + kTickUs);
+      return;
     }
-    retransmit_us_ = std::max(board_.head_sent_us() + timeout_us(), now_us + kTickUs);
+    probing_ = true;
+    probe_seq_ = board_.send_new(now_us);
+    send(probe_seq_, now_us);
+    retransmit_us_ = now_us + timeout_us();
   }
 
   std::uint32_t mss_bytes_;

@@ -28,7 +28,23 @@ struct LinkConfig {
   std::uint32_t target_us;
   std::uint64_t start_offset_ms;
   std::uint32_t mss_bytes;
+  std::uint32_t jitter_us;
   std::uint64_t seed;
+};
+
+// Steele, Lea and Flood's generator: small, quick, and good enough for jitter.
+class SplitMix64 {
+ public:
+  explicit SplitMix64(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t next() {
+    std::uint64_t z = state_ += 0x9e3779b97f4a7c15U;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
+    return z ^ (z >> 31);
+  }
+
+ private:
+  std::uint64_t state_;
 };
 
 // Where every packet ever sent is. sent = dropped + on_path + queued + delivered.
@@ -55,8 +71,8 @@ class FlowSimulation final : public Simulation {
   FlowSimulation(const LinkConfig& config, const reinet_period_config& period, LinkLog* log)
       : config_(config),
         period_config_(period),
-        // A flow does not start on the trace's clock: seeds pick the phase.
-        start_us_(config.start_offset_ms * kUsPerMs + config.seed % kUsPerMs),
+        random_(config.seed),
+        start_us_(config.start_offset_ms * kUsPerMs),
         now_us_(start_us_),
         sender_(config.mss_bytes) {
     link_.reset(config.trace_ms, config.buffer_bytes, now_us_, log);
@@ -135,9 +151,12 @@ class FlowSimulation final : public Simulation {
     }
   }
 
-  // An ACK takes the uplink's next opportunity, which comes every millisecond, and shares it with others.
+  // An ACK takes the uplink's next opportunity, which comes every millisecond, and shares it with others. The hosts on
+  // its way wake up a little late; it never overtakes another.
   void acknowledge(Ack ack) {
-    ack.arrives_us = (now_us_ / kUsPerMs + 1) * kUsPerMs + config_.mrtt_us / 2;
+    const Us late_us = config_.jitter_us ? random_.next() % config_.jitter_us : 0;
+    const Us arrives_us = (now_us_ / kUsPerMs + 1) * kUsPerMs + config_.mrtt_us / 2 + late_us;
+    last_ack_arrives_us_ = ack.arrives_us = std::max(arrives_us, last_ack_arrives_us_);
     to_sender_.push(ack);
   }
 
@@ -164,6 +183,7 @@ class FlowSimulation final : public Simulation {
 
   LinkConfig config_;
   reinet_period_config period_config_;
+  SplitMix64 random_;
   Us start_us_;
   Us now_us_;
   Sender<CongestionControl> sender_;
@@ -171,6 +191,7 @@ class FlowSimulation final : public Simulation {
   Link link_;
   Receiver receiver_;
   Ring<Ack> to_sender_;
+  Us last_ack_arrives_us_ = 0;
   reinet_period period_{};
   std::uint64_t sent_pkts_ = 0;
   bool syn_ack_delivered_ = false;

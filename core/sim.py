@@ -36,10 +36,12 @@ class LinkConfig:
     start_offset_ms: int = 0
     """Trace time at which the flow starts."""
     seed: int = 0
-    """Picks the phase of the start within a millisecond."""
+    """Of the jitter."""
     cc: str = "cubic"
     mss_bytes: int = 1448
     """Payload of a packet; 1448 makes 1500 bytes of IP."""
+    jitter_us: int = 400
+    """ACKs come up to so much late: the wake-ups of a quiet host; a busy one has 2000. Cubic's HyStart notices."""
 
     def __post_init__(self) -> None:
         if self.cc not in SIM_CONGESTION_CONTROLS:
@@ -52,6 +54,7 @@ class LinkConfig:
             ("start_offset_ms", 0, 2**40),
             ("seed", 0, 2**64 - 1),
             ("mss_bytes", 88, 1448),  # TCP's least segment; an opportunity carries no more than one full packet
+            ("jitter_us", 0, 1_000_000),
         ):
             value = getattr(self, key)
             if not low <= value <= high:
@@ -136,8 +139,8 @@ class SimBatch:
         config = link if isinstance(link, LinkConfig) else LinkConfig.from_mapping(link)
         self._core.set_link(
             row, np.ascontiguousarray(config.trace, dtype=np.uint32), config.buffer_bytes,
-            round(config.mrtt_ms * 1000), config.target_us, config.start_offset_ms, config.mss_bytes, config.seed,
-            config.cc,
+            round(config.mrtt_ms * 1000), config.target_us, config.start_offset_ms, config.mss_bytes,
+            config.jitter_us, config.seed, config.cc,
         )  # fmt: skip
 
     def set_normaliser(self, normaliser: Normaliser) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from reinet.core import DEFAULT_FEATURE_SET, ConfigError, LinkConfig, Normaliser, PeriodConfig, SimBatch
+from reinet.core import DEFAULT_FEATURE_SET, ConfigError, Normaliser, PeriodConfig, SimBatch
 from reinet.envs.spaces import action_of, action_space, check_target, info_from, observation_space
 from reinet.envs.trace import Trace
 from reinet.envs.trace_model import generate
@@ -128,10 +128,8 @@ class SimLinkEnv(gym.Env[State, Any]):
             raise ConfigError(f"options: SimLink knows none, {', '.join(options)} among them")
         if self._random_start:
             self._start_ms = int(self.np_random.integers(self.trace.duration_ms))
-        phase = int(self.np_random.integers(2**32)) if self._random_start else 0
-        self._batch.set_link(
-            0, LinkConfig.from_mapping({**self._link, "start_offset_ms": self._start_ms, "seed": phase})
-        )
+        jitter_seed = int(self.np_random.integers(2**32))
+        self._batch.set_link(0, {**self._link, "start_offset_ms": self._start_ms, "seed": jitter_seed})
         self._batch.reset()
         self._periods = 0
         return self._state(), self._info()

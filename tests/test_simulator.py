@@ -177,8 +177,17 @@ def test_plain_cubic_fills_the_buffer_as_the_kernels_does() -> None:
 
 def test_the_base_rtt_is_the_paths_and_a_millisecond_at_either_link() -> None:
     for mrtt_ms in (4.0, 20.0, 80.0):
-        _, records = run(constant(12), 2.0, cap_pkts=4, mrtt_ms=mrtt_ms)
+        _, records = run(constant(12), 2.0, cap_pkts=4, mrtt_ms=mrtt_ms, jitter_us=0)
         assert records["min_rtt_us"][-1] == (mrtt_ms + 2) * 1000
+
+
+def test_jitter_comes_from_the_seed_and_reorders_nothing() -> None:
+    def rtts(**link: Any) -> list[int]:
+        return run(constant(12), 2.0, cap_pkts=20, **link)[1]["rtt_mean_us"].tolist()
+
+    assert rtts(seed=1) == rtts(seed=1) != rtts(seed=2)
+    late, punctual = np.mean(rtts(jitter_us=4000)), np.mean(rtts(jitter_us=0))
+    assert 1000 < late - punctual < 4000
 
 
 def test_an_outage_is_reported_and_survived_at_full_speed() -> None:
@@ -229,19 +238,19 @@ def test_the_clairvoyant_sees_the_opportunities_to_come() -> None:
 
 
 def test_a_reset_starts_the_row_anew_and_takes_the_new_link() -> None:
-    batch = SimBatch([{"trace": constant(12)}, {"trace": constant(12)}])
+    batch = SimBatch([{"trace": constant(12), "jitter_us": 0}] * 2)
     batch.reset()
     first = batch.stats.copy()
     for _ in range(5):
         batch.step_caps([0, 0])
     other = batch.stats[1].copy()
-    batch.set_link(0, {"trace": constant(12), "mrtt_ms": 40.0})
+    batch.set_link(0, {"trace": constant(12), "jitter_us": 0, "mrtt_ms": 40.0})
     batch.step_caps([0, 0])
     assert batch.stats["min_rtt_us"][0] == 22_000  # not before the reset
     batch.reset([0])
     assert batch.stats["min_rtt_us"][0] == 42_000
     assert batch.stats["time_ns"][1] > other["time_ns"]
-    batch.set_link(0, {"trace": constant(12)})
+    batch.set_link(0, {"trace": constant(12), "jitter_us": 0})
     batch.reset([0])
     assert batch.stats[0] == first[0]
 
@@ -252,7 +261,7 @@ def test_a_fixed_period_is_20_ms() -> None:
     batch.step_caps([20])
     for _ in range(50):
         batch.step_caps([20])
-        assert 20 <= batch.stats["period_ns"][0] / 1e6 <= 23
+        assert 20 <= batch.stats["period_ns"][0] / 1e6 <= 24
 
 
 @pytest.mark.parametrize(
