@@ -99,9 +99,9 @@ PRESETS: dict[str, LinkModel] = {
     ),
 }  # fmt: skip
 """``lte-driving``, ``umts-driving`` and ``evdo-driving`` are fitted to one public recording each: rates to its
-quantiles at 100 ms, time constants and shares to its autocorrelation, outages to its gaps of 200 ms and more, bursts to its
-dispersion at 10 ms. ``lte-walking`` and ``lte-stationary`` meet the four moments of rows 4 and 2 in DeepCC's Table II;
-nothing more is published of them, so their speeds are assumed: slower than the drive's. docs/traces.md compares."""
+quantiles at 100 ms, time constants and shares to its autocorrelation, outages to its gaps of 200 ms and more, bursts to
+its dispersion at 10 ms. ``lte-walking`` and ``lte-stationary`` meet the four moments of rows 4 and 2 in DeepCC's Table
+II; nothing more is published of them, so their speeds are assumed: slower than the drive's. docs/traces.md compares."""
 RANDOM = "random"
 
 
