@@ -13,6 +13,7 @@ from typing import Any, cast
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core import (
     DEFAULT_FEATURE_SET,
     FLOW_STATS_DTYPE,

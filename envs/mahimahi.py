@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core.errors import ConfigError, LinkError
 from reinet.envs.metrics import LinkLog, Metrics, compute, first_data_ms
 from reinet.envs.trace import Trace
@@ -207,6 +208,8 @@ def expected_opportunities(opportunities_ms: npt.NDArray[np.int64], start_ms: fl
 
     def before(time_ms: float) -> int:
         loops, rest_ms = divmod(time_ms, loop_ms)
+        if loops and not rest_ms:  # what falls on a loop's end is not before it
+            loops, rest_ms = loops - 1, loop_ms
         return int(loops) * opportunities_ms.size + int(np.searchsorted(opportunities_ms, rest_ms))
 
     return before(max(end_ms, 0)) - before(max(start_ms, 0))
