@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstring>
 
 #include "failure.hpp"
 #include "slot.h"
@@ -35,7 +36,7 @@ std::vector<Loaded> loaded(const std::string& prefix) {
   return out;
 }
 
-void ask_to_leave(std::uint32_t control_map_id) {
+std::string ask_to_leave(std::uint32_t control_map_id) {
   const int fd = checked(bpf_map_get_fd_by_id(control_map_id), "open BPF map " + std::to_string(control_map_id));
   const std::uint32_t zero = 0;
   reinet_control control{};
@@ -45,6 +46,7 @@ void ask_to_leave(std::uint32_t control_map_id) {
   const int reason = errno;
   close(fd);
   if (error) throw Failure(reason, "write BPF map " + std::to_string(control_map_id));
+  return std::string(control.wrapper, strnlen(control.wrapper, sizeof(control.wrapper)));
 }
 
 }  // namespace reinet

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from reinet.core.errors import ShimError
 from reinet.core.period import PeriodConfig
 from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE
-from reinet.kshim.probe import features
+from reinet.kshim.probe import features, registered_congestion_controls
 from reinet.kshim.shim import FlowStatsArray
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ WRAPPER = "reinet_cubic"
 """Congestion control under which chosen flows run; a second shim on the same host gets ``reinet_cubic1`` and so on."""
 
 _WRAPPERS = [WRAPPER, *(f"{WRAPPER}{number}" for number in range(1, 100))]  # at most 15 characters
-_REGISTERED = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 EVENT_DTYPE = np.dtype([("cookie", "<u8"), ("kind", "<u8"), ("ack", ACK_DTYPE)])
 """What moves a flow's period, as ``KernelShim.take_events`` gives it: ``struct reinet_event`` of ``slot.h``."""
@@ -129,12 +128,6 @@ class KernelShim:
         self.close()
 
 
-def free_wrappers() -> list[str]:
-    """Return the names under which no wrapper is registered now; sockets that run one were left by a killed shim."""
-    registered = _REGISTERED.read_text(encoding="ascii").split()
-    return [name for name in _WRAPPERS if name not in registered]
-
-
 def _require_features() -> None:
     missing = [f"{name}: {feature.why}; cure: {feature.cure}" for name, feature in features().items() if not feature.ok]
     if missing:
@@ -152,7 +145,9 @@ def _attach(cgroups: list[str], options: "_kshim.Options") -> "tuple[str, _kshim
     """Load under the first free name; another loader may take it meanwhile, then the next is tried."""
     from reinet.kshim import _kshim
 
-    for wrapper in free_wrappers():
+    for wrapper in _WRAPPERS:
+        if wrapper in registered_congestion_controls():
+            continue
         options.wrapper = wrapper
         try:
             return wrapper, _kshim.Shim(cgroups, options)

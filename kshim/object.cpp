@@ -90,19 +90,14 @@ void copy_name(char (&to)[REINET_CC_NAME_BYTES], const std::string& name) {
   std::memcpy(to, name.data(), name.size());
 }
 
-// Program-visible globals, found by name in the object's own BTF.
+// A constant of the programs, found by name in the object's own BTF; writable until the object is loaded.
 template <typename T>
-T& global(bpf_object* object, const char* section, const char* name) {
-  bpf_map* map = nullptr;
-  bpf_object__for_each_map(map, object) {
-    const char* map_name = bpf_map__name(map);
-    const std::size_t length = std::strlen(map_name), wanted = std::strlen(section);
-    if (length >= wanted && !std::strcmp(map_name + length - wanted, section)) break;
-  }
+T& constant(bpf_object* object, const char* name) {
   std::size_t bytes = 0;
+  bpf_map* map = bpf_object__find_map_by_name(object, "reinet.rodata");
   char* data = map ? static_cast<char*>(const_cast<void*>(bpf_map__initial_value(map, &bytes))) : nullptr;
   const btf* types = bpf_object__btf(object);
-  const int id = btf__find_by_name_kind(types, section, BTF_KIND_DATASEC);
+  const int id = btf__find_by_name_kind(types, ".rodata", BTF_KIND_DATASEC);
   if (data && id > 0) {
     const btf_type* type = btf__type_by_id(types, static_cast<std::uint32_t>(id));
     const btf_var_secinfo* variables = btf_var_secinfos(type);
@@ -154,18 +149,19 @@ Object::Object(const Options& options) : options_(options) {
   if (const int error = bpf_object__load(object_.get())) fail(error, "load the BPF programs");
   slots_.map(map_fd("reinet_slots"), sizeof(reinet_slot) * options.max_flows);
   control_.map(map_fd("reinet_control"), sizeof(reinet_control));
+  copy_name(control_.data->wrapper, options.wrapper);
   fill_free_slots();
 }
 
 Object::~Object() = default;
 
 void Object::set_up_rodata() {
-  auto& period = global<reinet_period_config>(object_.get(), ".rodata", "period_config");
+  auto& period = constant<reinet_period_config>(object_.get(), "period_config");
   period.min_period_ns = options_.min_period_ns;
   period.packet_timed = options_.packet_timed;
-  global<std::uint32_t>(object_.get(), ".rodata", "default_target_us") = options_.default_target_us;
-  global<bool>(object_.get(), ".rodata", "record_events") = options_.events_bytes > 0;
-  copy_name(global<reinet_wrapped[1]>(object_.get(), ".rodata", "wrapped")[0].wrapper, options_.wrapper);
+  constant<std::uint32_t>(object_.get(), "default_target_us") = options_.default_target_us;
+  constant<bool>(object_.get(), "record_events") = options_.events_bytes > 0;
+  copy_name(constant<reinet_wrapped[1]>(object_.get(), "wrapped")[0].wrapper, options_.wrapper);
 }
 
 // Slot 0 on top of the stack.
@@ -200,7 +196,7 @@ void Object::register_wrapper() {
 }
 
 void Object::attach(const std::vector<std::string>& cgroups) {
-  sweep(options_.wrapper);  // the name was free, so whoever runs it was left by a loader that was killed
+  sweep();  // the name was free, so whoever runs it was left by a loader that was killed
   register_wrapper();
   for (const std::string& cgroup : cgroups) {
     OwnedFd folder{checked(open(cgroup.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), "open cgroup " + cgroup)};
@@ -215,12 +211,11 @@ void Object::detach() {
   sockops_.clear();
   reinterpret_cast<volatile reinet_control*>(control_.data)->leaving = 1;
   for (std::uint32_t i = 0; i < options_.max_flows; i++) __atomic_store_n(&slots_.data[i].cap.expires_ns, 0, __ATOMIC_RELAXED);
-  sweep(options_.wrapper);
+  sweep();
   if (registration_.fd >= 0) close(std::exchange(registration_.fd, -1));
 }
 
-void Object::sweep(const std::string& wrapper) {
-  copy_name(global<char[REINET_CC_NAME_BYTES]>(object_.get(), ".bss", "sweep_name"), wrapper);
+void Object::sweep() {
   std::unique_ptr<bpf_link, CloseLink> link(
       bpf_program__attach_iter(bpf_object__find_program_by_name(object_.get(), "reinet_sweep"), nullptr));
   if (!link) fail(errno, "attach the socket iterator");

@@ -38,8 +38,9 @@ class Object {
   // Undoes attach; open flows go back to their own congestion control, idle ones of this network namespace at once, others
   // at their next ACK.
   void detach();
-  // Switches the sockets of this network namespace that run the named congestion control back to the plain one.
-  void sweep(const std::string& wrapper);
+  // Switches the sockets of this network namespace that run a congestion control of the wrapper's name back to the plain
+  // one, whoever registered it.
+  void sweep();
   // Moves one period by one event, by the kernel's copy of the rule.
   void replay(reinet_replay& step) const;
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 BTF = Path("/sys/kernel/btf/vmlinux")
+_CONGESTION_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_PERFMON": 38, "CAP_BPF": 39}
 """What loading struct_ops asks for on 6.18; CAP_BPF and CAP_NET_ADMIN alone fail with EPERM."""
@@ -75,14 +76,16 @@ def remove_leftovers() -> None:
     Those of this network namespace at once, those of others at their next ACK. Flows of living shims are not touched.
     """
     from reinet.kshim import _kshim  # not built everywhere
-    from reinet.kshim.kernel import free_wrappers
 
-    left = leftovers()
-    for item in left:
-        if item.kind == "map" and item.name == "reinet_control":
-            _kshim.ask_to_leave(item.id)
-    if left:
-        _kshim.sweep(free_wrappers())
+    controls = [item.id for item in leftovers() if item.kind == "map" and item.name == "reinet_control"]
+    wrappers = {_kshim.ask_to_leave(control) for control in controls}
+    for wrapper in wrappers - registered_congestion_controls():  # a living shim may have taken the name since
+        _kshim.sweep(wrapper)
+
+
+def registered_congestion_controls() -> set[str]:
+    """Return the names that a socket could choose now."""
+    return set(_CONGESTION_CONTROLS.read_text(encoding="ascii").split())
 
 
 def _holders() -> dict[tuple[str, int], list[int]]:

@@ -128,12 +128,12 @@ class Shim {
   std::unique_ptr<Reader> reader_;
 };
 
-void sweep(const std::vector<std::string>& wrappers) {
+void sweep(const std::string& wrapper) {
   Options options;
+  options.wrapper = wrapper;
   options.max_flows = 1;
   options.records_bytes = 4096;
-  Object object(options);
-  for (const std::string& wrapper : wrappers) object.sweep(wrapper);
+  Object(options).sweep();
 }
 
 std::vector<std::tuple<std::string, std::uint32_t, std::string>> loaded(const std::string& prefix) {
@@ -182,7 +182,7 @@ NB_MODULE(_kshim, m) {
       .def("counters", &Shim::counters)
       .def("replay", &Shim::replay, nb::arg("events"))
       .def("close", &Shim::close);
-  m.def("sweep", &sweep, nb::arg("wrappers"));
+  m.def("sweep", &sweep, nb::arg("wrapper"));
   m.def("loaded", &loaded, nb::arg("prefix"));
   m.def("ask_to_leave", &reinet::ask_to_leave, nb::arg("control_map_id"));
 }

@@ -44,7 +44,9 @@ struct reinet_slot {
 
 #define REINET_DECLARE_COUNTER(name, meaning) reinet_u64 name;
 struct reinet_control {
-  reinet_u32 leaving; /* first, so that any version can set it: flows go back to their own congestion control */
+  /* these two first, so that any version can clear up after any other */
+  char wrapper[REINET_CC_NAME_BYTES]; /* the congestion control that the flows run */
+  reinet_u32 leaving;                 /* asks them to go back to their own */
   reinet_u32 unused;
   REINET_COUNTERS(REINET_DECLARE_COUNTER)
 };

@@ -39,9 +39,6 @@ const volatile __u32 default_target_us = 0; /* of flows whose target nobody has 
 const volatile bool record_events = false;  /* costs a ring buffer entry per ACK */
 const volatile struct reinet_wrapped wrapped[] = {{"cubic", "reinet_cubic"}};
 
-/* The congestion control that the sweep looks for; set by the loader before each sweep. */
-char sweep_name[REINET_CC_NAME_BYTES];
-
 struct {
   __uint(type, BPF_MAP_TYPE_ARRAY);
   __uint(map_flags, BPF_F_MMAPABLE);
@@ -421,7 +418,7 @@ struct tcp_congestion_ops reinet_cubic = {
 
 /* ---- run by the loader ---- */
 
-/* Switches every socket of this network namespace that runs sweep_name back, idle ones too. */
+/* Switches every socket of this network namespace that runs a wrapper back, idle ones too. */
 SEC("iter/tcp")
 int reinet_sweep(struct bpf_iter__tcp *ctx) {
   char name[REINET_CC_NAME_BYTES] = {};
@@ -431,10 +428,15 @@ int reinet_sweep(struct bpf_iter__tcp *ctx) {
   if (!skc)
     return 0;
   tp = bpf_skc_to_tcp_sock(skc);
-  if (!tp || bpf_getsockopt(tp, SOL_TCP, TCP_CONGESTION, name, sizeof(name)) || !same_name(name, sweep_name))
+  if (!tp || bpf_getsockopt(tp, SOL_TCP, TCP_CONGESTION, name, sizeof(name)))
     return 0;
-  if (!SWITCH_TO(tp, wrapped[0].plain))
-    COUNT(flows_switched_back);
+  for (unsigned int i = 0; i < sizeof(wrapped) / sizeof(wrapped[0]); i++) {
+    if (same_name(name, wrapped[i].wrapper)) {
+      if (!SWITCH_TO(tp, wrapped[i].plain))
+        COUNT(flows_switched_back);
+      return 0;
+    }
+  }
   return 0;
 }
 

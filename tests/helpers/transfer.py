@@ -1,0 +1,92 @@
+"""One TCP transfer over loopback, as a process of its own: ``python transfer.py '{"seconds": 1, ...}'``.
+
+Prints a JSON line when connected (cookie, cc) and one at the end (intact, cc, cwnd samples). With ``rate_mbit`` it
+makes loopback a bottleneck with a droptail queue of 150 KB, which asks for a network namespace of its own
+(``unshare -n``).
+"""
+
+import hashlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
+SO_COOKIE = 57
+TCP_INFO_CWND_OFFSET = 80
+BLOCK = bytes(range(256)) * 64
+
+
+def shape(verb: str, rate: str) -> None:
+    command = f"tc qdisc {verb} dev lo root tbf rate {rate} burst 3000 limit 150000"
+    subprocess.run(command.split(), check=True)
+
+
+def make_bottleneck(rate_mbit: float) -> None:
+    subprocess.run(["ip", "link", "set", "lo", "mtu", "1500", "up"], check=True)
+    shape("add", f"{rate_mbit}mbit")
+
+
+def outage(after_s: float, length_s: float, rate_mbit: float) -> None:
+    time.sleep(after_s)
+    shape("change", "8kbit")  # a packet in 1.5 s, which is also how long tbf takes to notice that the rate is back
+    time.sleep(length_s)
+    shape("change", f"{rate_mbit}mbit")
+
+
+def connect(cc: str, passive: bool) -> tuple[socket.socket, socket.socket]:
+    """Return sender and receiver."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    dialler = socket.socket()
+    (listener if passive else dialler).setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, cc.encode())
+    dialler.connect(listener.getsockname())
+    answered = listener.accept()[0]
+    listener.close()
+    return (answered, dialler) if passive else (dialler, answered)
+
+
+def cc_of(sock: socket.socket) -> str:
+    return sock.getsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, 16).rstrip(b"\0").decode()
+
+
+def receive(sock: socket.socket, digest: "hashlib._Hash") -> None:
+    while block := sock.recv(1 << 16):
+        digest.update(block)
+
+
+def main() -> None:
+    plan = {"seconds": 1.0, "cc": "cubic", "passive": False, "idle_s": 0.0, **json.loads(sys.argv[1])}
+    if "cgroup" in plan:
+        with open(f"{plan['cgroup']}/cgroup.procs", "w", encoding="ascii") as procs:
+            procs.write(str(os.getpid()))
+    if "rate_mbit" in plan:
+        make_bottleneck(plan["rate_mbit"])
+    sender, receiver = connect(plan["cc"], plan["passive"])
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8))[0]
+    print(json.dumps({"cookie": cookie, "cc": cc_of(sender)}), flush=True)
+
+    received, sent, samples = hashlib.sha256(), hashlib.sha256(), []
+    reading = threading.Thread(target=receive, args=(receiver, received))
+    reading.start()
+    if "outage" in plan:
+        threading.Thread(target=outage, args=(*plan["outage"], plan["rate_mbit"])).start()
+    end = time.monotonic() + plan["seconds"]
+    sender.settimeout(30)
+    while time.monotonic() < end:
+        sender.sendall(BLOCK)
+        sent.update(BLOCK)
+        info = sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        samples.append((time.monotonic_ns(), *struct.unpack_from("=I", info, TCP_INFO_CWND_OFFSET)))
+    time.sleep(plan["idle_s"])
+    cc = cc_of(sender)
+    sender.close()
+    reading.join(30)
+    print(json.dumps({"intact": sent.digest() == received.digest(), "cc": cc, "cwnd_samples": samples}), flush=True)
+
+
+main()
