@@ -138,6 +138,9 @@ class DdpgSection(_Section):
     """Records kept; the paper's."""
     noise: float = Field(default=0.1, ge=0, le=2)
     """Standard deviation of the uncorrelated Gaussian noise on the action; the paper's."""
+    flow_noise: float = Field(default=0.0, ge=0, le=2)
+    """Standard deviation of a second noise, drawn once for each flow. The paper has none; with one decision per round
+    trip a single period's noise hardly moves a queue, and a lasting offset shows where a higher or lower gain leads."""
     cold_start_iterations: int = Field(default=4, ge=1)
     """Iterations that walk the multiplier from x2 to x0.5 instead of asking the actor (the paper: 16 000 steps)."""
     normaliser_iterations: int = Field(default=4, ge=1)

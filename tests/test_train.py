@@ -184,7 +184,7 @@ def test_a_fragment_is_what_the_flow_did() -> None:
         count = len(fragment.actions)
         assert 10 < count <= 40
         assert fragment.frames.shape == (history + count, 5)
-        assert np.all(np.diff(fragment.actions) <= 0)  # the walk goes down
+        assert np.sum(np.diff(fragment.actions) > 0) <= 1  # the walk goes down, and once around
         assert np.all(np.isfinite(fragment.rewards))
 
 
@@ -219,8 +219,8 @@ def test_regret_is_unused_capacity_plus_delay() -> None:
     link = {"trace": trace, "mrtt_ms": 20.0}
     regret = cumulative_regret(stats, link, config(reward={"delay_weight": 0.2}))
     assert regret[0] == 0
-    # 1 s is 50 of the paper's periods: 1/4 unused, and 3/4 at 0.2 x 0.5
-    assert regret[-1] == pytest.approx(-50 * (0.25 + 0.75 * 0.2 * 0.5), rel=0.02)
+    # 1 s is 50 of the paper's periods: 1/4 unused, and 3/4 at half the delay that the target allows
+    assert regret[-1] == pytest.approx(-50 * (0.25 + 0.75 * 0.2 * np.log2(1.5)), rel=0.02)
 
 
 def test_the_walk_raises_delay_where_the_multiplier_is_high() -> None:
