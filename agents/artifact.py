@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from reinet.core import Normaliser
 from reinet.core.errors import ModelError
 from reinet.core.features import FEATURE_SETS, HEADS, schema_hash

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
 from reinet.core.errors import ConfigError
 
 FloatArray = NDArray[np.float32]

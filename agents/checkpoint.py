@@ -17,9 +17,10 @@ import safetensors.numpy
 import safetensors.torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
+
 from reinet.agents.config import TrainConfig
 from reinet.core.errors import ModelError
-from torch import Tensor
 
 STATE_FILE = "state.json"
 LEARNER_FILE = "learner.safetensors"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
 from reinet.agents.guard import TARGET_MARGIN
 from reinet.core.errors import ConfigError
 from reinet.core.features import feature_set_named

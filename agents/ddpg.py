@@ -17,10 +17,11 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from reinet.agents.config import DdpgSection
 from reinet.agents.mlp import Layer
 from reinet.agents.replay import Batch
-from torch import Tensor, nn
 
 LAST_LAYER_INIT = 3e-3
 """Bound of the last layers' initial weights (Lillicrap et al.): actions start near 0, values near 0."""

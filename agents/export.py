@@ -9,6 +9,7 @@ from typing import Literal
 import onnx
 import safetensors.numpy
 from onnx import TensorProto, helper, numpy_helper
+
 from reinet.agents.artifact import (
     CARD_FILE,
     INPUT_NAME,

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from reinet.agents.baselines import CEILING_PKTS, FLOOR_PKTS, CapArray, StatsArray
 
 TARGET_MARGIN = 1.1

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
+
 from reinet.agents.artifact import INPUT_NAME, OUTPUT_NAME, Artifact, Manifest, load_artifact
 from reinet.agents.baselines import CEILING_PKTS, CapArray, FloatArray, StatsArray
 from reinet.agents.guard import INVALID_CAP_PKTS

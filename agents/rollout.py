@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from reinet.agents.baselines import Agent, CapArray
 from reinet.agents.config import LinkSection, TrainConfig
 from reinet.agents.guard import TARGET_MARGIN, Guard

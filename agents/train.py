@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.tensorboard import SummaryWriter
+
 from reinet.agents import checkpoint
 from reinet.agents.baselines import Agent, NoCap, Rule
 from reinet.agents.checkpoint import Best, Checkpoint, State
@@ -41,7 +43,6 @@ from reinet.agents.rollout import (
 from reinet.core import FEATURE_SETS, Normaliser
 from reinet.core.errors import ConfigError
 from reinet.envs.metrics import Metrics
-from torch.utils.tensorboard import SummaryWriter
 
 SCORE_DELAY_WEIGHT = 0.3
 """What Cubic's whole queueing delay is worth in shares of its throughput when checkpoints are compared."""

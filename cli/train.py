@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from reinet.cli.output import JsonOption, console, write_json
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from reinet.cli.output import JsonOption, console, write_json
 
 
 def train(

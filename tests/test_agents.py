@@ -11,6 +11,7 @@ import onnx
 import pytest
 import safetensors.numpy
 from onnx import TensorProto, helper
+
 from reinet.agents.artifact import (
     CARD_FILE,
     MANIFEST_FILE,

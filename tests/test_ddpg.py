@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+
 from reinet.agents.config import DdpgSection
 from reinet.agents.ddpg import Ddpg
 from reinet.agents.export import onnx_bytes

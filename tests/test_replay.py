@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from reinet.agents.replay import Fragment, Replay
 
 HISTORY, FRAME = 4, 2

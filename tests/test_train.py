@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from reinet.agents import checkpoint
 from reinet.agents.baselines import NoCap, Rule
 from reinet.agents.checkpoint import Checkpoint

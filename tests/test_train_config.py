@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from reinet.agents.config import TrainConfig
 from reinet.core.errors import ConfigError
 
