@@ -1,18 +1,20 @@
 """Runs agents side by side over the same links and measures every run with the one metrics module."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
 from reinet.agents.artifact import used_traces
 from reinet.agents.baselines import Agent, Clairvoyant, StatsArray
 from reinet.agents.guard import Guard
 from reinet.agents.names import make_agent, split_names
 from reinet.agents.policy import Policy
-from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, Normaliser, SimBatch
+from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, Normaliser, SimBatch, StateBank
 from reinet.core.errors import ConfigError
+from reinet.envs.mahimahi import LinkSpec
 from reinet.envs.metrics import LinkLog, Metrics, compute
 from reinet.envs.trace import Trace
 
@@ -36,8 +38,7 @@ class Scenario:
         for name in ("target_ms", "mrtt_ms", "seconds"):
             if not 0 < getattr(self, name) < 1e6:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")
-        if self.buffer_bytes < 2 * 1504:
-            raise ConfigError(f"buffer_bytes is {self.buffer_bytes}; a queue needs room for two packets (3008 bytes)")
+        LinkSpec(self.trace, mrtt_ms=self.mrtt_ms, buffer_bytes=self.buffer_bytes)  # the same limits for every link
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,15 @@ def state_layout(agent: Agent) -> tuple[str, Normaliser]:
     return DEFAULT_FEATURE_SET, Normaliser.reference()
 
 
-def run(agent: Agent, scenario: Scenario) -> Run:
-    """Runs one flow for the scenario's time. Raises LinkError or ShimError where a real link cannot be had."""
-    return (_run_sim if scenario.link == "sim" else _run_mahimahi)(agent, scenario)
+def run(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None = None) -> Run:
+    """Runs one flow for the scenario's time; ``progress`` is told the seconds that have passed.
+
+    Raises LinkError or ShimError where a real link cannot be had.
+    """
+    return (_run_sim if scenario.link == "sim" else _run_mahimahi)(agent, scenario, progress)
 
 
-def _run_sim(agent: Agent, scenario: Scenario) -> Run:
+def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
     feature_set, normaliser = state_layout(agent)
     link = {
         "trace": scenario.trace.opportunities_ms,
@@ -135,6 +139,8 @@ def _run_sim(agent: Agent, scenario: Scenario) -> Run:
         records.append(batch.stats.copy())
         caps.append(cap)
         batch.step_caps(cap)
+        if progress is not None:
+            progress(float(batch.stats["time_ns"][0]) / NS_PER_S)
     log = batch.log(0)
     link_log = LinkLog(**{name: log[name] for name in LinkLog.__dataclass_fields__ if name in log})
     return Run(
@@ -149,30 +155,54 @@ def _run_sim(agent: Agent, scenario: Scenario) -> Run:
     )
 
 
+def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
+    from reinet.envs.kernel_link import WRAPPED_CC, KernelSession  # loads the kernel shim
+
+    if scenario.cc not in WRAPPED_CC and agent.name != "none":
+        raise ConfigError(
+            f"cc {scenario.cc!r} cannot be capped in the kernel yet, only {', '.join(WRAPPED_CC)} can: "
+            f"evaluate agent {agent.name} with --cc {WRAPPED_CC[0]}, or --agents none with {scenario.cc}"
+        )
+    feature_set, normaliser = state_layout(agent)
+    bank = StateBank(1, feature_set, normaliser)
+    decider = Decider(agent)
+
+    def decide(record: StatsArray) -> int:
+        batch = bank.update([0], record)
+        return int(decider.cap(record, batch.states, batch.rule_pkts, bool(batch.decided[0]))[0])
+
+    spec = LinkSpec(scenario.trace, mrtt_ms=scenario.mrtt_ms, buffer_bytes=scenario.buffer_bytes)
+    with KernelSession(spec, scenario.cc, target_us=round(scenario.target_ms * 1000)) as session:
+        done = session.run(scenario.seconds, decide, progress)
+    return Run(
+        agent=agent.name,
+        scenario=scenario,
+        metrics=done.link.metrics,
+        log=done.link.log,
+        records=done.records,
+        caps_pkts=done.caps_pkts,
+        invalid_reason=done.link.invalid_reason,
+        uncapped_reason=decider.uncapped_reason,
+    )
+
+
 class Plan:
-    """Every combination of agent, congestion control, trace and repetition; iterating runs them one by one.
+    """Every combination of agent, scenario and repetition; iterating runs them one by one.
 
     The agents are made, and everything that can be refused is refused, before the first run.
     """
 
     def __init__(
-        self,
-        agents: str,
-        scenarios: Sequence[Scenario],
-        repeat: int = 1,
-        allow_training_traces: bool = False,
-        seed: int = 0,
+        self, agents: str, scenarios: Sequence[Scenario], repeat: int = 1, allow_training_traces: bool = False
     ) -> None:
-        kinds = {scenario.link for scenario in scenarios}
-        self._agents = [
-            (make_agent(name, link=kind, seed=seed), kind) for name in split_names(agents) for kind in sorted(kinds)
-        ]
+        (link,) = {scenario.link for scenario in scenarios}
+        self._agents = [make_agent(name, link=link) for name in split_names(agents)]
         self._scenarios = scenarios
         self._repeat = repeat
-        self._trained_on = {
-            agent.name: _shaped_by(agent, [s.trace for s in scenarios], allow_training_traces)
-            for agent, _ in self._agents
-        }
+        traces = [scenario.trace for scenario in scenarios]
+        self._trained_on = {agent.name: _shaped_by(agent, traces, allow_training_traces) for agent in self._agents}
+        self.progress: Callable[[float], None] | None = None
+        """Is told the seconds that have passed of the present run."""
 
     def __len__(self) -> int:
         """How many runs there are."""
@@ -181,7 +211,7 @@ class Plan:
     def __iter__(self) -> Iterator[tuple[Run, dict[str, object]]]:
         """Runs each in turn; gives the run and its row."""
         for repetition, scenario, agent in self._jobs():
-            done = run(agent, scenario)
+            done = run(agent, scenario, self.progress)
             trained_on = scenario.trace.sha256 in self._trained_on[agent.name]
             yield done, {**done.row(), "repetition": repetition, "trained_on": trained_on}
 
@@ -190,8 +220,7 @@ class Plan:
             (repetition, scenario, agent)
             for scenario in self._scenarios
             for repetition in range(self._repeat)  # agents next to each other in time: the host's load drifts
-            for agent, kind in self._agents
-            if kind == scenario.link
+            for agent in self._agents
         ]
 
 

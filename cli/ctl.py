@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from reinet.cli.output import JsonOption, console, print_table, write_json
 from reinet.cli.serving import needs_serve_extra
 from reinet.core.errors import ShimError

@@ -9,12 +9,13 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from reinet.cli.doctor import prerequisites
-from reinet.cli.evaluate import COLUMNS
+from reinet.cli.evaluate import COLUMNS, run_shown
 from reinet.cli.output import JsonOption, console, print_table, write_json
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from reinet.agents.evaluate import Plan, Run
+    from reinet.agents.evaluate import Run
+    from reinet.agents.train import Progress as TrainingProgress
 
 CONFIG = Path("configs/demo.toml")
 PRESET = "lte-driving"
@@ -59,7 +60,7 @@ def demo(
     else:
         console.print("Real kernel sockets through Mahimahi, in namespaces of their own.")
     scenario = Scenario(trace, "sim" if missing else "mahimahi", seconds=seconds)
-    done = _transfers(Plan(f"none,{model}", [scenario]), seconds if not missing else 0)
+    done = run_shown(Plan(f"none,{model}", [scenario]), seconds)
     console.rule("3 of 3: what it did")
     rows = [row for _, row in done]
     write_json(json_destination, {"rows": rows})
@@ -70,7 +71,7 @@ def demo(
 def _train(minutes: float, run_dir: Path) -> Path:
     """Trains (or goes on training) and exports; gives the model's folder."""
     from reinet.agents.config import TrainConfig
-    from reinet.agents.export import export_model
+    from reinet.agents.export import export
     from reinet.agents.train import train
 
     if not CONFIG.is_file():
@@ -79,31 +80,15 @@ def _train(minutes: float, run_dir: Path) -> Path:
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("training", total=60 * minutes, note="starting Ray")
 
-        def show(now: object) -> None:
-            note = f"{now.env_steps / 1e6:.1f} M periods, {now.updates} updates"
+        def show(now: TrainingProgress) -> None:
+            note = f"iteration {now.iteration}, {now.env_steps / 1e6:.1f} M periods"
             progress.update(task, completed=now.wall_s, note=note)
 
         result = train(TrainConfig.load(CONFIG), run_dir / "train", minutes=minutes, progress=show)
         progress.update(task, completed=60 * minutes)
     model = run_dir / "model"
-    export_model(result.run_dir, model)
+    export(result.best or result.checkpoint, model)
     return model
-
-
-def _transfers(plan: Plan, run_s: float) -> list[tuple[Run, dict[str, object]]]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-    )
-    done = []
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(f"transfers of {run_s:.0f} s" if run_s else "transfers", total=len(plan))
-        for run, row in plan:
-            done.append((run, row))
-            progress.update(task, advance=1)
-    return done
 
 
 def _report(runs: list[Run], run_dir: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import typer
 from rich.markup import escape
+
 from reinet.cli.output import JsonOption, console, write_json
 from reinet.core.errors import LinkError
 from reinet.envs.mahimahi import helper_folder

@@ -6,16 +6,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
 from reinet.cli.output import JsonOption, console, print_table, write_json
 from reinet.core.errors import ConfigError
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from reinet.agents.evaluate import Run, Scenario
+    from reinet.agents.evaluate import Plan, Run, Scenario
 
 COLUMNS = [
-    "agent", "cc", "trace", "link", "throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms", "delay_mean_ms", "valid",
+    "agent", "cc", "trace", "link", "throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms",
+    "delay_mean_ms", "valid",
 ]  # fmt: skip
+
+
+def run_shown(plan: Plan, seconds: float) -> list[tuple[Run, dict[str, object]]]:
+    """Runs a plan whose runs last ``seconds`` each, behind a progress bar."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("s"),
+        TimeElapsedColumn(),
+    )
+    done = []
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(f"{len(plan)} transfers", total=round(len(plan) * seconds))
+        plan.progress = lambda now_s: progress.update(task, completed=round(len(done) * seconds + now_s))
+        for run, row in plan:
+            done.append((run, row))
+            progress.update(task, completed=round(len(done) * seconds))
+    return done
 
 
 def evaluate(
@@ -55,21 +76,8 @@ def evaluate(
         for control in cc.split(",")
     ]
     plan = Plan(agents, scenarios, repeat, allow_training_traces)
-    rows: list[dict[str, object]] = []
-    pictures: dict[Scenario, list[Run]] = {}
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("evaluating", total=len(plan))
-        for run, row in plan:
-            rows.append(row)
-            if row["repetition"] == 0:
-                pictures.setdefault(run.scenario, []).append(run)
-            progress.update(task, advance=1, description=f"{run.agent} on {run.scenario.trace.name}")
+    done = run_shown(plan, seconds)
+    rows = [row for _, row in done]
     write_json(json_destination, {"rows": rows})
     if json_destination != "-":
         print_table(rows, COLUMNS)
@@ -80,6 +88,10 @@ def evaluate(
     if png is not None:
         from reinet.cli.picture import save_comparison
 
+        pictures: dict[Scenario, list[Run]] = {}
+        for run, row in done:
+            if row["repetition"] == 0:
+                pictures.setdefault(run.scenario, []).append(run)
         for scenario, runs in pictures.items():
             suffix = f"-{scenario.trace.name}-{scenario.cc}" if len(pictures) > 1 else ""
             path = png.with_name(f"{png.stem}{suffix}{png.suffix}")

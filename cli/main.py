@@ -5,10 +5,11 @@ from importlib.metadata import version
 from typing import Annotated
 
 import typer
+from rich.markup import escape
+
 from reinet.cli import ctl, demo, doctor, evaluate, export, serve, traces, train
 from reinet.cli.output import console
 from reinet.core.errors import ConfigError, ReinetError, TraceError
-from rich.markup import escape
 
 app = typer.Typer(
     name="reinet",

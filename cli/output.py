@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-console = Console(stderr=True)
-"""People read standard error; standard output is kept for ``--json -``."""
+console = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
+"""People read standard error; standard output is kept for ``--json -``. Into a file, tables are as wide as they need."""
 
 JsonOption = Annotated[
     str | None,
@@ -44,7 +44,7 @@ def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], ti
     table = Table(title=title, title_justify="left")
     for column in columns:
         numeric = any(isinstance(row.get(column), int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(row.get(column)) for column in columns))
     console.print(table)

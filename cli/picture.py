@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+
 from reinet.agents.evaluate import Run
 from reinet.core import Flag
 from reinet.envs.metrics import rate_mbps
@@ -28,7 +29,8 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
         rate.step(bins_s, throughput, where="post", color="tab:blue", linewidth=1.2, label="throughput")
         m = run.metrics
         rate.set_title(
-            f"{run.agent} ({run.scenario.cc})\n{m.throughput_mbps:.2f} Mbit/s, {m.qdelay_mean_ms:.0f} ms mean queueing delay"
+            f"{run.agent} ({run.scenario.cc})\n"
+            f"{m.throughput_mbps:.2f} Mbit/s, {m.qdelay_mean_ms:.0f} ms mean queueing delay"
         )
         delay.plot(
             run.log.departure_ms / 1000, run.log.departure_delay_ms, ",", color="tab:red", label="queueing delay"

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from reinet.cli.output import JsonOption, console, write_json
 from reinet.cli.serving import needs_serve_extra
 
