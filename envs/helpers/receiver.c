@@ -26,11 +26,13 @@ struct flow {
 };
 
 static int connect_to(const struct sockaddr_in *address) {
+  const struct linger reset = {1, 0};  // killed, it leaves no socket behind that waits for ACKs
   int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (s < 0 || connect(s, (const struct sockaddr *)address, sizeof *address)) {
     fprintf(stderr, "reinet-receiver: cannot connect to %s: %s\n", inet_ntoa(address->sin_addr), strerror(errno));
     exit(1);
   }
+  setsockopt(s, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
   return s;
 }
 

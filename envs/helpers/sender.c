@@ -87,6 +87,7 @@ static int listen_with(const char *cc, int count) {
 
 static void accept_flow(int listener, int i) {
   struct pollfd ready[] = {{listener, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
+  const struct linger reset = {1, 0};
   struct sockaddr_in peer;
   socklen_t size = sizeof peer, cookie_size = sizeof flows[i].cookie;
   char cc[16] = "";
@@ -99,6 +100,10 @@ static void accept_flow(int listener, int i) {
   if (s < 0 || getsockopt(s, SOL_SOCKET, SO_COOKIE, &flows[i].cookie, &cookie_size) ||
       getsockopt(s, IPPROTO_TCP, TCP_CONGESTION, cc, &cc_size))
     fail("cannot accept flow %d", i);
+  // However this process ends, the socket goes at once: left to retransmit into a link that is gone, it would keep the
+  // network namespace and the congestion control that it runs alive for minutes.
+  if (setsockopt(s, SOL_SOCKET, SO_LINGER, &reset, sizeof reset))
+    fail("cannot set up flow %d", i);
   sockets[i] = (struct pollfd){s, POLLOUT, 0};
   printf("{\"event\": \"flow\", \"cookie\": %llu, \"cc\": \"%s\", \"port\": %d}\n", (unsigned long long)flows[i].cookie,
          cc, ntohs(peer.sin_port));
@@ -106,7 +111,6 @@ static void accept_flow(int listener, int i) {
 
 static void close_flow(int i) {
   struct tcp_info info = {0};
-  struct linger reset = {1, 0};
   socklen_t size = sizeof info;
   int s = sockets[i].fd;
   getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &size);
@@ -114,8 +118,6 @@ static void close_flow(int i) {
          "\"finished\": %s}\n",
          (unsigned long long)flows[i].cookie, (unsigned long long)flows[i].sent_bytes,
          (unsigned long long)info.tcpi_bytes_acked, info.tcpi_total_retrans, flows[i].finished ? "true" : "false");
-  if (!flows[i].finished)
-    setsockopt(s, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
   close(s);
   sockets[i].fd = -1;
 }
