@@ -113,6 +113,7 @@ def model_card(manifest: Manifest) -> str:
     """What a person should know before using the model."""
     training, schema = manifest.training, manifest.schema_
     links = training.config["links"]
+    presets = ", ".join(dict.fromkeys(training.config["traces"]["presets"]))
     mrtt_ms = "{:g}-{:g} ms".format(*links["mrtt_ms"])
     buffers = "{:g}-{:g} KB".format(*(size / 1000 for size in links["buffer_bytes"]))
     shape = " - ".join(
@@ -133,9 +134,8 @@ congestion control; `reinet serve` applies it.
 
 ## Training
 
-DDPG, {training.env_steps} periods of simulated flows, {training.updates} updates, seed {training.seed}. Only generated
-traces ({", ".join(training.config["traces"]["presets"])}), paths of {mrtt_ms}, droptail buffers of {buffers},
-one Cubic flow per link.
+DDPG: {training.env_steps} periods of simulated flows, {training.updates} updates, seed {training.seed}.
+Links: one Cubic flow each over generated traces only ({presets}), paths of {mrtt_ms}, droptail buffers of {buffers}.
 
 ## Figures on the selection links (simulator, generated traces that were not trained on but chose the checkpoint)
 

@@ -113,7 +113,8 @@ def _unmeasured(stats: StatsArray) -> NDArray[np.bool_]:
 
 
 def _too_tight(stats: StatsArray) -> NDArray[np.bool_]:
-    return stats["target_us"].astype(np.float64) < TARGET_MARGIN * stats["min_rtt_us"].astype(np.float64)
+    target_us, min_rtt_us = stats["target_us"].astype(np.float64), stats["min_rtt_us"].astype(np.float64)
+    return np.asarray(target_us < TARGET_MARGIN * min_rtt_us, np.bool_)
 
 
 def target_too_tight(target_us: int, min_rtt_us: int) -> str:

@@ -275,11 +275,12 @@ def _figures(metrics: Metrics) -> dict[str, float]:
 
 
 def _selection_links(config: TrainConfig) -> list[dict[str, Any]]:
-    """Two links for each selection trace, from its start: the paper's, and one drawn like those of training."""
+    """Two links for each selection trace, from its start: the paper's, and one drawn from the ranges of training."""
+    ranges = config.links.model_copy(update={"reference_share": 0.0})
     rng = np.random.Generator(np.random.PCG64(config.traces.seed))
     links = []
     for trace in selection_traces(config):
-        drawn = {**draw_link(config.links, [trace], rng), "start_offset_ms": 0}
+        drawn = {**draw_link(ranges, [trace], rng), "start_offset_ms": 0}
         reference = {
             **drawn,
             "mrtt_ms": REFERENCE_MRTT_MS,
