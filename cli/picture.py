@@ -22,11 +22,11 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
     for column, run in enumerate(runs):
         rate, delay, window = axes[:, column]
         end_ms = run.scenario.seconds * 1000
-        bins_s = np.arange(int(end_ms // BIN_MS)) * BIN_MS / 1000
+        edges_s = np.arange(int(end_ms // BIN_MS) + 1) * BIN_MS / 1000
         capacity = rate_mbps(run.log.opportunity_ms, run.log.opportunity_bytes, 0, end_ms, BIN_MS)
         throughput = rate_mbps(run.log.departure_ms, run.log.departure_bytes, 0, end_ms, BIN_MS)
-        rate.fill_between(bins_s, capacity, step="post", color="0.85", label="capacity")
-        rate.step(bins_s, throughput, where="post", color="tab:blue", linewidth=1.2, label="throughput")
+        rate.stairs(capacity, edges_s, fill=True, color="0.85", label="capacity")
+        rate.stairs(throughput, edges_s, color="tab:blue", linewidth=1.2, label="throughput")
         m = run.metrics
         rate.set_title(
             f"{run.agent} ({run.scenario.cc})\n"
@@ -47,7 +47,7 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
             window.step(time_s, caps, where="post", color="tab:orange", linewidth=1, label="cap")
         window.set_xlabel("time (s)")
         for axis in (rate, delay, window):
-            axis.legend(loc="upper right", fontsize="small")
+            axis.legend(loc="upper right", fontsize="small", markerscale=8)
             axis.grid(alpha=0.3)
     for axis, label in zip(axes[:, 0], ("rate (Mbit/s)", "queueing delay (ms)", "window (packets)"), strict=True):
         axis.set_ylabel(label)
