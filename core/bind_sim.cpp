@@ -52,9 +52,9 @@ class SimBatch {
   SimBatch(const SimBatch&) = delete;
   SimBatch& operator=(const SimBatch&) = delete;
 
-  void set_link(std::size_t row, Vector<const std::uint32_t> trace_ms, std::uint32_t buffer_bytes, std::uint64_t mrtt_us,
-                std::uint32_t target_us, std::uint64_t start_offset_ms, std::uint32_t mss_bytes, std::uint32_t jitter_us,
-                std::uint64_t seed, const std::string& cc) {
+  void set_link(std::size_t row, Vector<const std::uint32_t> trace_ms, std::uint32_t buffer_bytes,
+                std::uint64_t mrtt_us, std::uint32_t target_us, std::uint64_t start_offset_ms, std::uint32_t mss_bytes,
+                std::uint32_t jitter_us, std::uint64_t seed, const std::string& cc) {
     require(trace_ms.shape(0) > 0 && trace_ms(trace_ms.shape(0) - 1) > 0, "a trace's last value must be above 0");
     Row& r = rows_.at(row);
     r.next_trace_ms = std::move(trace_ms);
@@ -188,8 +188,8 @@ class SimBatch {
 void bind_sim(nb::module_& m) {
   m.attr("OPPORTUNITY_BYTES") = kOpportunityBytes;
   nb::class_<SimBatch>(m, "SimBatch")
-      .def(nb::init<std::size_t, std::uint64_t, bool, int, const Matrix<const double>&, bool, Matrix<float>, Vector<float>,
-                    Matrix<std::uint8_t>, Vector<float>, Vector<std::uint8_t>>())
+      .def(nb::init<std::size_t, std::uint64_t, bool, int, const Matrix<const double>&, bool, Matrix<float>,
+                    Vector<float>, Matrix<std::uint8_t>, Vector<float>, Vector<std::uint8_t>>())
       .def("set_link", &SimBatch::set_link)
       .def("set_normaliser", &SimBatch::set_normaliser)
       .def("reset", &SimBatch::reset)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUBIC (RFC 9438) and HyStart (RFC 9406's ancestor) with the choices of the Linux kernel: C = 0.4, beta = 717/1024, fast
-// convergence, the Reno-friendly region, both HyStart triggers, and an ACK counter in place of fractions of a packet.
+// CUBIC (RFC 9438) and HyStart (Ha and Rhee, 2011) with the choices of the Linux kernel: C = 0.4, beta = 717/1024, fast
+// convergence, the Reno-friendly region, both of HyStart's triggers, and an ACK counter for fractions of a packet.
 #ifndef REINET_CUBIC_HPP
 #define REINET_CUBIC_HPP
 
@@ -30,7 +30,8 @@ class Cubic {
     if (epoch_start_us_ && now_us - epoch_start_us_ < kSettleUs) return;
     rtt_us = std::max(rtt_us, 1U);
     if (min_rtt_us_ == 0 || rtt_us < min_rtt_us_) min_rtt_us_ = rtt_us;
-    if (!hystart_found_ && w.slow_start() && w.cwnd_pkts >= kHystartLowWindowPkts) hystart(w, now_us, rtt_us, una, next);
+    if (!hystart_found_ && w.slow_start() && w.cwnd_pkts >= kHystartLowWindowPkts)
+      hystart(w, now_us, rtt_us, una, next);
   }
 
   // Newly delivered packets outside recovery, while the window limits the flow.
@@ -54,7 +55,9 @@ class Cubic {
   // A loss: returns the new ssthresh.
   std::uint32_t on_loss(const Window& w) {
     epoch_start_us_ = 0;
-    last_max_pkts_ = w.cwnd_pkts < last_max_pkts_ ? w.cwnd_pkts * (kBetaScale + kBeta) / (2 * kBetaScale) : w.cwnd_pkts;
+    // Fast convergence: a flow that has not come back to its last maximum makes room for others.
+    const bool shrinking = w.cwnd_pkts < last_max_pkts_;
+    last_max_pkts_ = shrinking ? w.cwnd_pkts * (kBetaScale + kBeta) / (2 * kBetaScale) : w.cwnd_pkts;
     return std::max(w.cwnd_pkts * kBeta / kBetaScale, 2U);
   }
 
@@ -67,13 +70,13 @@ class Cubic {
  private:
   static constexpr std::uint32_t kBeta = 717, kBetaScale = 1024;  // 0.7
   static constexpr double kC = 410.0 / 1024.0;                    // packets/s^3
-  static constexpr std::uint32_t kRenoScale = 15;  // 8 x 3 (1 - beta) / (1 + beta), inverted: 8 (1 + beta) / 3 (1 - beta)
+  static constexpr std::uint32_t kRenoScale = 15;  // 8 (1 + beta) / (3 (1 - beta)): Reno's growth at this beta
   static constexpr Us kSettleUs = 1'000'000;
   static constexpr Us kUpdateUs = 31'250;  // at most one update per 1/32 s unless the window changed
   static constexpr std::uint32_t kHystartLowWindowPkts = 16;
   static constexpr std::uint32_t kHystartSamples = 8;
   static constexpr Us kHystartTrainGapUs = 2000;
-  static constexpr Us kHystartTsoUs = 1000;  // what a burst of the largest TSO packets may add, at any rate below 2 Gbit/s
+  static constexpr Us kHystartTsoUs = 1000;  // allowance for bursts of TSO packets, at any rate below 2 Gbit/s
 
   // Packets to be delivered per increase of the window by one.
   std::uint32_t update(std::uint32_t cwnd_pkts, Us now_us, std::uint32_t pkts) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A bulk TCP sender that behaves like Linux's: SACK, RACK and loss probe (RFC 8985), proportional rate reduction (RFC
-// 6937), timeouts with back-off and their undoing (Eifel's timestamps, F-RTO), a pluggable congestion control, and reinet's
-// cap where the BPF shim puts it.
+// 6937), timeouts with back-off (RFC 6298) and their undoing (Eifel, RFC 4015; F-RTO, RFC 5682), a pluggable congestion
+// control, and reinet's cap where the BPF shim puts it. Not modelled: ECN, reordering, undo from D-SACK, pacing.
 //
 //            loss detected                     timeout (from any state)
 //   kOpen ----------------> kRecovery    ... ----------------> kLoss
@@ -31,8 +31,8 @@ class Sender {
  public:
   explicit Sender(std::uint32_t mss_bytes) : mss_bytes_(mss_bytes) {}
 
-  // Takes an ACK. observe(reinet_ack) is called where the kernel calls pkts_acked: counters, scoreboard and RTT are up to
-  // date, the window is not yet. send(seq, sent_us) puts a segment onto the path; so in the other members.
+  // Takes an ACK. observe(reinet_ack) is called where the kernel calls pkts_acked: counters, scoreboard and RTT are up
+  // to date, the window is not yet. send(seq, sent_us) puts a segment onto the path; so in the other members.
   template <class Observe, class Send>
   void on_ack(const Ack& ack, Us now_us, std::uint32_t cap_pkts, Observe&& observe, Send&& send) {
     const std::uint64_t lost_before_pkts = board_.lost_total_pkts();
@@ -181,16 +181,14 @@ class Sender {
     if (delivered_pkts == 0) return;
     prr_delivered_pkts_ += delivered_pkts;
     const std::int64_t in_flight = board_.in_flight_pkts();
-    const std::int64_t room = static_cast<std::int64_t>(window_.ssthresh_pkts) - in_flight;
+    const std::int64_t ssthresh = window_.ssthresh_pkts;
     std::int64_t allowed;
-    if (room < 0) {
-      const std::uint64_t share = static_cast<std::uint64_t>(window_.ssthresh_pkts) * prr_delivered_pkts_;
-      allowed = static_cast<std::int64_t>((share + prior_cwnd_pkts_ - 1) / prior_cwnd_pkts_) -
-                static_cast<std::int64_t>(prr_sent_pkts_);
+    if (in_flight > ssthresh) {
+      const std::int64_t share = (ssthresh * prr_delivered_pkts_ + prior_cwnd_pkts_ - 1) / prior_cwnd_pkts_;
+      allowed = share - prr_sent_pkts_;
     } else {
-      const std::int64_t owed = static_cast<std::int64_t>(prr_delivered_pkts_) - static_cast<std::int64_t>(prr_sent_pkts_);
-      allowed = std::max<std::int64_t>(owed, delivered_pkts) + (progress ? 1 : 0);
-      allowed = std::min(allowed, room);
+      const std::int64_t owed = std::max<std::int64_t>(prr_delivered_pkts_ - prr_sent_pkts_, delivered_pkts);
+      allowed = std::min(owed + (progress ? 1 : 0), ssthresh - in_flight);
     }
     allowed = std::max<std::int64_t>(allowed, prr_sent_pkts_ > 0 ? 0 : 1);  // the first retransmission always goes out
     window_.cwnd_pkts = static_cast<std::uint32_t>(in_flight + allowed);
@@ -338,8 +336,8 @@ class Sender {
   std::uint32_t recovery_end_ = 0;  // recovery ends when all below is acknowledged
   std::uint32_t prior_cwnd_pkts_ = 0;
   std::uint32_t prior_ssthresh_pkts_ = 0;
-  std::uint32_t prr_delivered_pkts_ = 0;
-  std::uint32_t prr_sent_pkts_ = 0;
+  std::int64_t prr_delivered_pkts_ = 0;
+  std::int64_t prr_sent_pkts_ = 0;
   std::uint32_t timeouts_ = 0;  // since the last progress
   std::uint32_t backoff_ = 0;   // doublings of the timeout
   std::uint64_t retransmitted_pkts_ = 0;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // State, reward and heads: how FlowStats records become what a policy sees, and how its action becomes a cap. The only
-// implementation; the simulator, the kernel environment and the daemon all call it. DeepCC's equations 1-4, with the
-// deviations numbered in docs/deviations.md.
+// implementation; the simulator, the kernel environment and the daemon all call it. DeepCC's equations 1-4; S1 to S9 are
+// the deviations of docs/deviations.md.
 //
 //   inputs   d' = mean RTT - min RTT + 21 ms, n samples, delivery rate, cwnd     T' = target - min RTT + 21 ms
-//   x~       = (x - smallest x seen) / standard deviation of x                   T~ uses the statistics of d'
+//   x~       = (x - smallest x seen) / standard deviation of x  (S2)             T~ uses the statistics of d'
 //   rho      = d~ / T~, rho_bar = mean of the two latest rho weighted by n, k = 1 if rho_bar <= 1 else 0
 //   o        = [rho (1 - k), (1 - rho) k, k n~, k thr~, cwnd~]; the state is the latest 20, newest first
 //   reward   = min(n~ thr~ rho, 100), negated if rho_bar > 1
@@ -83,7 +83,7 @@ class Normaliser {
     for (std::size_t i = 0; i < kInputs; ++i) {
       const InputStatistics& s = table[i];
       minimum_[i] = s.minimum;
-      // Without a spread there is no z-score: the input then says nothing, and reads 0.
+      // S8: without a spread there is no z-score; the input then says nothing, and reads 0.
       inverse_sd_[i] = s.count >= 2 && s.m2 > 0 ? 1.0 / std::sqrt(s.m2 / s.count) : 0.0;
     }
   }
@@ -101,8 +101,8 @@ struct Feature {
   const char* unit;
   float low, high;
 };
-// The reward is clipped at 100 by the paper; no part of the observation needs a finer view of what lies beyond it. rho is
-// clipped to [0, 100] itself, so 1 - rho lies in [-99, 1]: the latest rho may exceed 1 while the average of two does not.
+// The paper clips the reward at 100; no part of the observation needs to tell apart what lies beyond. rho itself is
+// clipped to [0, 100], so 1 - rho lies in [-99, 1]: the latest rho may exceed 1 while the average of two does not.
 constexpr float kLimit = 100.0F;
 constexpr std::array<Feature, 5> kFeatures = {{
     {"excess_delay", "ratio", 0.0F, kLimit},         // rho (1 - k)
@@ -131,7 +131,7 @@ class FlowState {
     const double samples = clipped(normalise(kSamples, x[kSamples]));
     const double rate = clipped(normalise(kRate, x[kRate]));
     const double cwnd = clipped(normalise(kCwnd, x[kCwnd]));
-    // A target at or below the smallest delay ever seen makes the ratio meaningless; DeepCC's code then takes d~ itself.
+    // S7: a target at or below the smallest delay ever seen makes the ratio meaningless; DeepCC's code then takes d~.
     const double rho = clipped(target > 0 ? delay / target : delay);
 
     const double n = static_cast<double>(s.rtt_samples);
