@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // State, reward and heads: how FlowStats records become what a policy sees, and how its action becomes a cap. The only
-// implementation; the simulator, the kernel environment and the daemon all call it. DeepCC's equations 1-4; S1 to S9 are
-// the deviations of docs/deviations.md.
+// implementation; simulator, kernel environment and daemon all call it. DeepCC's equations 1-4; S1 to S9 are the
+// deviations of docs/deviations.md.
 //
 //   inputs   d' = mean RTT - min RTT + 21 ms, n samples, delivery rate, cwnd     T' = target - min RTT + 21 ms
 //   x~       = (x - smallest x seen) / standard deviation of x  (S2)             T~ uses the statistics of d'
