@@ -16,7 +16,6 @@ from typing import Any, NoReturn, Protocol
 from urllib.parse import quote
 
 import grpc
-import structlog
 from reinet.core.errors import DaemonError
 from reinet.daemon.loop import Snapshot, Status
 from reinet.proto import control_pb2, control_pb2_grpc
@@ -26,8 +25,6 @@ MAX_REQUEST_BYTES = 1024
 MAX_CALLS = 8
 """Calls served at once, each in a thread; more are refused. A person and a few monitors need two or three."""
 STOP_GRACE_S = 0.5
-
-log = structlog.get_logger("reinet.control")
 
 
 class Controlled(Protocol):
@@ -117,6 +114,8 @@ class SocketClaim:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.replaced = False
+        """Whether the socket of a daemon that was killed was in the way."""
         self._lock_path = path.with_name(path.name + ".lock")
         self._made_folder = False
         self._lock_fd = -1
@@ -197,8 +196,8 @@ class SocketClaim:
             try:
                 probe.connect(str(self.path))
             except ConnectionRefusedError:
-                log.info("replacing the socket of a daemon that is gone", socket=str(self.path))
                 self.path.unlink()
+                self.replaced = True
                 return
             except OSError as error:
                 self._forget_lock()
@@ -226,10 +225,10 @@ def remove_stale_socket(path: Path) -> bool:
     if not path.is_socket():
         return False
     try:
-        SocketClaim(path).close()
+        with SocketClaim(path) as claim:
+            return claim.replaced
     except DaemonError:
         return False
-    return True
 
 
 class ControlServer:

@@ -278,6 +278,7 @@ class ControlLoop:
         if new.any():
             fresh = np.unique(rows[new])
             self._bank.reset(fresh.astype(np.int32))
+            self._guard.forget(self._stats["cookie"][fresh])
             with self._lock:
                 self._caps_pkts[fresh] = 0
                 self._refused[fresh] = False

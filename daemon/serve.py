@@ -75,6 +75,8 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig], Shim] | None
         wake = _Wake(stack)
         agent, bank, model = check(config)
         claim = stack.enter_context(SocketClaim(config.socket))
+        if claim.replaced:
+            log.info("replaced the socket of a daemon that is gone", socket=str(config.socket))
         sink = _open_event_log(config)
         if sink is not None:
             stack.callback(sink.close)
