@@ -43,7 +43,7 @@ typedef int reinet_s32;
   X(u32, flags)                       /* REINET_FLAG_* */                                                             \
   X(u32, slot)                        /* index of the flow in the shim's cap table */
 
-/* What one ACK shows of a connection: its counters just after the ACK was processed, before the cap is applied. */
+/* What one ACK shows of a connection: its counters as the ACK is processed; cwnd_pkts after the cap. */
 #define REINET_ACK_FIELDS(X)                                                                                          \
   X(u64, time_ns)                     /* when the ACK was processed */                                                \
   X(u64, newest_acked_sent_ns)        /* send time of the most recently sent packet acknowledged so far */            \

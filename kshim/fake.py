@@ -5,6 +5,7 @@ from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.kshim.shim import NO_CAP_PKTS, FlowStatsArray
 

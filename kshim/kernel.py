@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core.errors import ShimError
 from reinet.core.period import PeriodConfig
 from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE

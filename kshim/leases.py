@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core.records import Flag
 from reinet.kshim.shim import FlowStatsArray, Shim
 

@@ -58,29 +58,26 @@ int keep_complaint(libbpf_print_level level, const char* format, va_list argumen
 // The kernel's structure behind a struct_ops map: where its members lie in the map's value.
 class KernelOps {
  public:
-  KernelOps() : btf_(btf__load_vmlinux_btf()) {
+  KernelOps() : btf_(btf__load_vmlinux_btf(), btf__free) {
     if (!btf_) fail(errno, "read the kernel's BTF");
     base_ = offset_in("bpf_struct_ops_tcp_congestion_ops", "data");
   }
-  ~KernelOps() { btf__free(btf_); }
-  KernelOps(const KernelOps&) = delete;
-  KernelOps& operator=(const KernelOps&) = delete;
 
   std::size_t offset(const char* member) const { return base_ + offset_in("tcp_congestion_ops", member); }
 
  private:
   std::size_t offset_in(const char* structure, const char* member) const {
-    const int id = btf__find_by_name_kind(btf_, structure, BTF_KIND_STRUCT);
+    const int id = btf__find_by_name_kind(btf_.get(), structure, BTF_KIND_STRUCT);
     if (id < 0) fail(id, std::string("find struct ") + structure + " in the kernel's BTF");
-    const btf_type* type = btf__type_by_id(btf_, static_cast<std::uint32_t>(id));
+    const btf_type* type = btf__type_by_id(btf_.get(), static_cast<std::uint32_t>(id));
     const btf_member* members = btf_members(type);
     for (int i = 0; i < btf_vlen(type); i++)
-      if (!std::strcmp(btf__name_by_offset(btf_, members[i].name_off), member))
+      if (!std::strcmp(btf__name_by_offset(btf_.get(), members[i].name_off), member))
         return btf_member_bit_offset(type, static_cast<std::uint32_t>(i)) / 8;
     fail(ENOENT, std::string("find ") + structure + "." + member + " in the kernel's BTF");
   }
 
-  btf* btf_;
+  std::unique_ptr<btf, decltype(&btf__free)> btf_;
   std::size_t base_ = 0;
 };
 
@@ -196,21 +193,29 @@ void Object::register_wrapper() {
 }
 
 void Object::attach(const std::vector<std::string>& cgroups) {
-  sweep();  // the name was free, so whoever runs it was left by a loader that was killed
   register_wrapper();
-  for (const std::string& cgroup : cgroups) {
-    OwnedFd folder{checked(open(cgroup.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), "open cgroup " + cgroup)};
-    bpf_program* choose = bpf_object__find_program_by_name(object_.get(), "reinet_choose");
-    bpf_link* link = bpf_program__attach_cgroup(choose, folder.fd);
-    if (!link) fail(errno, "attach to cgroup " + cgroup);
-    sockops_.emplace_back(link);
+  sweep();  // the name is ours alone now, so whoever runs it already was left by a loader that was killed
+  try {
+    for (const std::string& cgroup : cgroups) choose_from(cgroup);
+  } catch (...) {
+    detach();  // the first cgroups may have had new flows meanwhile
+    throw;
   }
+}
+
+void Object::choose_from(const std::string& cgroup) {
+  OwnedFd folder{checked(open(cgroup.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), "open cgroup " + cgroup)};
+  bpf_link* link =
+      bpf_program__attach_cgroup(bpf_object__find_program_by_name(object_.get(), "reinet_choose"), folder.fd);
+  if (!link) fail(errno, "attach to cgroup " + cgroup);
+  sockops_.emplace_back(link);
 }
 
 void Object::detach() {
   sockops_.clear();
-  reinterpret_cast<volatile reinet_control*>(control_.data)->leaving = 1;
-  for (std::uint32_t i = 0; i < options_.max_flows; i++) __atomic_store_n(&slots_.data[i].cap.expires_ns, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&control_.data->leaving, 1, __ATOMIC_RELAXED);
+  for (std::uint32_t slot = 0; slot < options_.max_flows; slot++)
+    __atomic_store_n(&slots_.data[slot].cap.expires_ns, 0, __ATOMIC_RELAXED);
   sweep();
   if (registration_.fd >= 0) close(std::exchange(registration_.fd, -1));
 }

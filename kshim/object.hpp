@@ -69,6 +69,7 @@ class Object {
   void set_up_rodata();
   void fill_free_slots() const;
   void register_wrapper();
+  void choose_from(const std::string& cgroup);
 
   Options options_;
   std::unique_ptr<bpf_object, CloseObject> object_;

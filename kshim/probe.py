@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 BTF = Path("/sys/kernel/btf/vmlinux")
+_MOUNTS = Path("/proc/self/mounts")
+_STATUS = Path("/proc/self/status")
 _CONGESTION_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_PERFMON": 38, "CAP_BPF": 39}
@@ -28,7 +30,7 @@ def features() -> dict[str, Feature]:
 
 def cgroup2_mount() -> Path | None:
     """Return where the cgroup v2 hierarchy is mounted, or None."""
-    for line in Path("/proc/self/mounts").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+    for line in _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         _, where, kind, *_ = line.split(" ")
         if kind == "cgroup2":
             return Path(where.encode("latin-1", "surrogateescape").decode("unicode_escape"))
@@ -107,7 +109,7 @@ _BPF_FD = re.compile(r"^(prog|map)_id:\s*(\d+)$", re.MULTILINE)
 
 
 def _privileges() -> Feature:
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    status = _STATUS.read_text(encoding="ascii", errors="replace")
     held = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
     missing = [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]
     if missing:

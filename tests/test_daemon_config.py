@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from reinet.core.errors import ConfigError
 from reinet.daemon.config import DaemonConfig, default_socket, load_config
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+
 from reinet.core.errors import DaemonError
 from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.daemon.client import ControlClient

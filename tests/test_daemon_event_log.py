@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.daemon import event_log
 from reinet.daemon.event_log import CURVES, EventLog
 from reinet.kshim.shim import FlowStatsArray
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 MS = 1_000_000
 LARGE = 1 << 30

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from reinet.agents.baselines import FixedCap
 from reinet.cli import ctl
 from reinet.core.records import Flag

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import structlog
+
 from reinet.agents.baselines import Agent, CapArray, FixedCap, FloatArray, Rule, StatsArray
 from reinet.agents.guard import INVALID_CAP_PKTS
 from reinet.core.records import Flag

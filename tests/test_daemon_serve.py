@@ -16,6 +16,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
+
 from reinet.agents.artifact import INPUT_NAME, OUTPUT_NAME, PINNED_FILES, Manifest, write_artifact
 from reinet.cli import ctl
 from reinet.core import FEATURE_SETS, Normaliser, schema_hash
@@ -25,7 +27,6 @@ from reinet.daemon import serve as daemon_serve
 from reinet.daemon.client import ControlClient
 from reinet.daemon.config import DaemonConfig
 from reinet.kshim.probe import Feature
-from typer.testing import CliRunner
 
 FEATURES = "deepcc-5x20"
 DEADLINE_S = 20.0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from reinet.core.errors import ShimError
 from reinet.core.period import SILENCE_NS, PeriodTracker
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
@@ -310,9 +311,25 @@ def test_two_shims_at_once(cgroup, transfer, cleanup):
         until_closed(shim, mine.cookie)
 
 
+def host_settings():
+    """Return what the shim has no business with: sysctls and firewall tables."""
+    neighbours = {"tcp_available_congestion_control", "tcp_allowed_congestion_control"}
+    folders = [Path("/proc/sys/net/ipv4"), Path("/proc/sys/net/core")]
+    sysctls = [
+        path for folder in folders for path in folder.iterdir() if path.is_file() and path.name not in neighbours
+    ]
+    sysctls += Path("/proc/sys/kernel").glob("*bpf*")
+    settings = {path: path.read_bytes() for path in sysctls if path.stat().st_mode & 0o444}
+    for table in ("ip_tables_names", "ip6_tables_names"):
+        path = Path("/proc/net") / table
+        settings[path] = path.read_bytes() if path.exists() else b""
+    return settings
+
+
 @pytest.mark.parametrize("own_network", [False, True])
 def test_close_gives_open_flows_back_and_leaves_nothing(cgroup, transfer, own_network):
     bottleneck = {"rate_mbit": RATE_MBIT} if own_network else {}
+    settings = host_settings()
     with KernelShim([cgroup]) as shim:
         held = held_by(os.getpid())
         idle = transfer(cgroup=cgroup, seconds=0.1, idle_s=3.0, own_network=False)
@@ -323,6 +340,7 @@ def test_close_gives_open_flows_back_and_leaves_nothing(cgroup, transfer, own_ne
     for flow in (busy, idle):
         end = flow.result()
         assert (end["cc"], end["intact"]) == ("cubic", True)
+    assert host_settings() == settings
     shim.close()  # again: nothing happens
     with pytest.raises(OSError, match="closed"):
         shim.poll(0)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.kshim.fake import FakeShim
 from reinet.kshim.leases import LeaseKeeper

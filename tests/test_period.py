@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core import ACK_DTYPE, Flag, PeriodConfig, PeriodTracker
 
 MS = 1_000_000

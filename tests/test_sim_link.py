@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+
 from reinet.core import FLOW_STATS_DTYPE, ConfigError, Normaliser, TraceError
 from reinet.envs.registration import register_envs
 from reinet.envs.sim_link import SimLinkEnv

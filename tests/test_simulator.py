@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from reinet.core import OPPORTUNITY_BYTES, ConfigError, Flag, PeriodConfig, SimBatch
 
 Ms = npt.NDArray[np.uint32]

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from reinet.core import (
     FEATURE_SETS,
     FLOW_STATS_DTYPE,

@@ -130,12 +130,18 @@ static struct reinet_slot *slot_of(struct sock *sk, __u32 *index) {
   return bpf_map_lookup_elem(&reinet_slots, index);
 }
 
-/* The reader copies a period without a lock; an odd or changed sequence tells it to look again later. The atomic
- * operations order the writes between them.
+/* The reader copies a period without a lock; an odd or changed sequence tells it to look again later. An atomic operation
+ * whose result is used is a full barrier.
  */
-static void write_begin(struct reinet_slot *slot) { __sync_fetch_and_add(&slot->sequence, 1); }
+static void move_sequence(struct reinet_slot *slot) {
+  __u32 before = __sync_fetch_and_add(&slot->sequence, 1);
 
-static void write_end(struct reinet_slot *slot) { __sync_fetch_and_add(&slot->sequence, 1); }
+  barrier_var(before);
+}
+
+static void write_begin(struct reinet_slot *slot) { move_sequence(slot); }
+
+static void write_end(struct reinet_slot *slot) { move_sequence(slot); }
 
 static void send_record(const struct reinet_flow_stats *record) {
   if (bpf_ringbuf_output(&reinet_records, (void *)record, sizeof(*record), 0))

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+
 from reinet.kshim import kernel
 from reinet.kshim.leases import LeaseKeeper
 

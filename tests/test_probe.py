@@ -1,0 +1,68 @@
+"""The probe: every prerequisite has a state, a reason and, where it is missing, a cure."""
+
+import pytest
+
+from reinet.kshim import probe
+
+
+@pytest.fixture
+def no_btf(monkeypatch, tmp_path):
+    monkeypatch.setattr(probe, "BTF", tmp_path / "vmlinux")
+
+
+def test_every_feature_says_why_and_how_to_mend():
+    for name, feature in probe.features().items():
+        assert feature.why, name
+        assert feature.ok or feature.cure, name
+
+
+def test_without_btf_nothing_that_rests_on_it_is_claimed(no_btf):
+    found = probe.features()
+    assert not found["btf"].ok
+    assert "CONFIG_DEBUG_INFO_BTF" in found["btf"].cure
+    for name in ("struct_ops", "struct_ops_link", "cubic_kfuncs", "ring_buffer", "tcp_iterator"):
+        assert (found[name].ok, found[name].cure) == (False, "see btf")
+
+
+def test_a_kernel_that_lacks_a_name_is_told_from_one_that_has_it(monkeypatch, tmp_path):
+    btf = tmp_path / "vmlinux"
+    btf.write_bytes(b"\0bpf_struct_ops_tcp_congestion_ops\0xcubictcp_cong_avoid\0")
+    monkeypatch.setattr(probe, "BTF", btf)
+    probe._in_btf.cache_clear()
+    try:
+        found = probe.features()
+    finally:
+        probe._in_btf.cache_clear()
+    assert found["struct_ops"].ok
+    assert not found["cubic_kfuncs"].ok
+    assert "CONFIG_TCP_CONG_CUBIC=y" in found["cubic_kfuncs"].cure
+    assert "Linux 6.4" in found["struct_ops_link"].cure
+
+
+@pytest.mark.parametrize(
+    ("mounts", "mount"),
+    [
+        ("proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", "/sys/fs/cgroup"),
+        ("cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\nnone /a\\040b cgroup2 rw 0 0\n", "/a b"),
+        ("cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n", None),
+    ],
+)
+def test_cgroup2_is_found_where_it_is_mounted(monkeypatch, tmp_path, mounts, mount):
+    table = tmp_path / "mounts"
+    table.write_text(mounts, encoding="ascii")
+    monkeypatch.setattr(probe, "_MOUNTS", table)
+    found = probe.cgroup2_mount()
+    assert (str(found) if found else None) == mount
+    assert probe.features()["cgroup2"].ok == bool(mount)
+
+
+def test_missing_capabilities_are_named(monkeypatch, tmp_path):
+    status = tmp_path / "status"
+    status.write_text("Name:\tx\nCapEff:\t0000008000001000\n", encoding="ascii")  # CAP_NET_ADMIN and CAP_BPF
+    monkeypatch.setattr(probe, "_STATUS", status)
+    assert probe.features()["privileges"] == (
+        False,
+        "this process lacks CAP_PERFMON",
+        "run as root, or grant these capabilities",
+    )
+    assert probe.leftovers() == []
