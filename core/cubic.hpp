@@ -9,22 +9,12 @@
 #include <cmath>
 #include <cstdint>
 
-#include "link.hpp"
+#include "congestion_control.hpp"
 
 namespace reinet {
 
-// The part of a connection that congestion control may read and write.
-struct Window {
-  std::uint32_t cwnd_pkts;
-  std::uint32_t ssthresh_pkts;
-
-  bool slow_start() const { return cwnd_pkts < ssthresh_pkts; }
-};
-
-// A congestion control is a class with these five members; Sender is a template over it, so calls are inlined.
 class Cubic {
  public:
-  // An RTT sample, before the window is updated. una and next are the sender's, in segments.
   void on_rtt(Window& w, Us now_us, std::uint32_t rtt_us, std::uint32_t una, std::uint32_t next) {
     // Samples just after a reduction still hold the queue that caused it.
     if (epoch_start_us_ && now_us - epoch_start_us_ < kSettleUs) return;
@@ -34,7 +24,6 @@ class Cubic {
       hystart(w, now_us, rtt_us, una, next);
   }
 
-  // Newly delivered packets outside recovery, while the window limits the flow.
   void on_delivered(Window& w, Us now_us, std::uint32_t pkts) {
     if (w.slow_start()) {
       const std::uint32_t grown = std::min(w.cwnd_pkts + pkts, w.ssthresh_pkts);
@@ -52,7 +41,6 @@ class Cubic {
     credit_pkts_ %= pkts_per_increase;
   }
 
-  // A loss: returns the new ssthresh.
   std::uint32_t on_loss(const Window& w) {
     epoch_start_us_ = 0;
     // Fast convergence: a flow that has not come back to its last maximum makes room for others.
@@ -61,10 +49,7 @@ class Cubic {
     return std::max(w.cwnd_pkts * kBeta / kBetaScale, 2U);
   }
 
-  // The window was reduced: the fraction of a packet collected so far is void.
-  void on_reduction() { credit_pkts_ = 0; }
-
-  // A retransmission timeout: everything known about the path is void.
+  void on_recovery() { credit_pkts_ = 0; }
   void on_timeout() { *this = Cubic{}; }
 
  private:

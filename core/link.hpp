@@ -83,7 +83,6 @@ class DropTailQueue {
   }
   bool empty() const { return packets_.empty(); }
   std::uint32_t size() const { return packets_.size(); }
-  std::uint32_t bytes() const { return bytes_; }
   void reset(std::uint32_t capacity_bytes) {
     packets_.clear();
     bytes_ = 0;
@@ -100,8 +99,6 @@ class DropTailQueue {
 struct LinkLog {
   std::vector<double> arrival_ms, departure_ms, departure_delay_ms, drop_ms;
   std::vector<std::uint32_t> arrival_bytes, departure_bytes, drop_bytes;
-
-  void clear() { *this = LinkLog{}; }
 };
 
 class Link {
@@ -162,7 +159,6 @@ class Link {
   const Schedule& schedule() const { return schedule_; }
   // Waiting or half sent.
   std::uint32_t queued_pkts() const { return queue_.size() + (in_transit_left_bytes_ > 0 ? 1 : 0); }
-  std::uint32_t queued_bytes() const { return queue_.bytes(); }
   std::uint64_t dropped_pkts() const { return dropped_pkts_; }
 
  private:

@@ -17,7 +17,7 @@
 #include <optional>
 #include <utility>
 
-#include "cubic.hpp"
+#include "congestion_control.hpp"
 #include "flow_stats.h"
 #include "link.hpp"
 #include "receiver.hpp"
@@ -26,7 +26,7 @@
 
 namespace reinet {
 
-template <class CongestionControl>
+template <CongestionControl Control>
 class Sender {
  public:
   explicit Sender(std::uint32_t mss_bytes) : mss_bytes_(mss_bytes) {}
@@ -67,27 +67,16 @@ class Sender {
 
   template <class Send>
   void on_timer(Us now_us, Send&& send) {
-    if (reorder_us_ <= now_us) {
-      detect_losses(now_us);
-      if (board_.has_lost() && state_ == State::kOpen) {
-        enter_recovery();
-        reduce_window(1, false);
-      }
-    } else if (probe_armed_) {
+    if (reorder_us_ <= now_us)
+      on_reordering_timeout(now_us, send);
+    else if (probe_armed_)
       probe(now_us, send);
-      return;
-    } else {
+    else
       on_timeout(now_us, send);
-      return;
-    }
-    transmit(now_us, send);
   }
 
   bool outstanding() const { return !board_.empty(); }
-  std::uint32_t out_pkts() const { return board_.out_pkts(); }
-  std::uint32_t cwnd_pkts() const { return window_.cwnd_pkts; }
   std::uint32_t min_rtt_us() const { return rtt_.min_us(); }
-  std::uint64_t retransmitted_pkts() const { return retransmitted_pkts_; }
 
  private:
   enum class State { kOpen, kRecovery, kLoss };
@@ -165,10 +154,21 @@ class Sender {
     reorder_us_ = board_.detect_losses(now_us, reordering_us);
   }
 
+  // A segment that might have been late is lost; no ACK told so, but one is owed to the window's reduction.
+  template <class Send>
+  void on_reordering_timeout(Us now_us, Send&& send) {
+    detect_losses(now_us);
+    if (board_.has_lost() && state_ == State::kOpen) {
+      enter_recovery();
+      reduce_window(1, false);
+    }
+    transmit(now_us, send);
+  }
+
   void enter_recovery() {
     prior_cwnd_pkts_ = window_.cwnd_pkts;
     window_.ssthresh_pkts = control_.on_loss(window_);
-    control_.on_reduction();
+    control_.on_recovery();
     recovery_end_ = board_.next();
     prr_delivered_pkts_ = prr_sent_pkts_ = 0;
     probing_ = may_undo_ = forward_rto_ = false;
@@ -329,7 +329,7 @@ class Sender {
 
   std::uint32_t mss_bytes_;
   Window window_{kInitialWindowPkts, kUnlimited};
-  CongestionControl control_;
+  Control control_;
   Scoreboard board_;
   RttEstimator rtt_;
   State state_ = State::kOpen;

@@ -64,7 +64,7 @@ class Simulation {
   virtual std::uint32_t clairvoyant_cap_pkts(std::uint64_t horizon_ms) const = 0;
 };
 
-template <class CongestionControl>
+template <CongestionControl Control>
 class FlowSimulation final : public Simulation {
  public:
   // log: nullptr = keep none. Config's trace and log outlive this.
@@ -186,7 +186,7 @@ class FlowSimulation final : public Simulation {
   SplitMix64 random_;
   Us start_us_;
   Us now_us_;
-  Sender<CongestionControl> sender_;
+  Sender<Control> sender_;
   Ring<Packet> to_link_;
   Link link_;
   Receiver receiver_;
