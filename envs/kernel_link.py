@@ -86,8 +86,11 @@ class KernelSession:
         self._records: deque[FlowStatsArray] = deque()
         self._seen: list[FlowStatsArray] = []
         self._caps: list[int] = []
+        self._lease_ms = lease_ms
         self._cookie = 0
         self._running = False
+        self._polled_ns = 0
+        self._longest_pause_ms = 0.0
         self._shim: KernelShim | None = None
         self._link = MahimahiLink(spec, cc, cgroup=_new_cgroup() if self.observed else None)
         try:
@@ -128,6 +131,8 @@ class KernelSession:
                 "it is in the cgroup; is another program attached that changes congestion controls?"
             )
         self._cookie = flow.cookie
+        self._polled_ns = time.monotonic_ns()
+        self._longest_pause_ms = 0.0
         self._running = True
 
     def next_record(self, until_ns: int | None = None) -> FlowStatsArray | None:
@@ -172,6 +177,12 @@ class KernelSession:
         run = self._link.stop()
         if self._shim is not None:
             self._keeper.release_all()
+        if self._longest_pause_ms > self._lease_ms:
+            reason = (
+                f"the loop lagged: the cap lapsed, because nothing renewed its lease of {self._lease_ms} ms for "
+                f"{self._longest_pause_ms:.0f} ms"
+            )
+            run = replace(run, invalid_reason="; ".join(filter(None, (run.invalid_reason, reason))))
         records = np.concatenate(self._seen) if self._seen else np.zeros(0, FLOW_STATS_DTYPE)
         records["time_ns"] -= np.uint64(run.zero_ns)
         return KernelRun(run, records, np.array(self._caps, np.uint32))
@@ -209,7 +220,11 @@ class KernelSession:
             time.sleep(timeout_ms / 1000)
             return
         found = self._shim.poll(timeout_ms)
-        self._keeper.tick(time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        self._keeper.tick(now_ns)
+        if self._caps and self._caps[-1]:
+            self._longest_pause_ms = max(self._longest_pause_ms, (now_ns - self._polled_ns) / 1e6)
+        self._polled_ns = now_ns
         own = found[found["cookie"] == self._cookie]
         if self._running and (own["flags"] & Flag.CLOSED).any():
             self._link.check()

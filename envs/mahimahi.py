@@ -53,7 +53,7 @@ DRAIN_MS = 30
 
 NICENESS = -10
 """Of everything in a cell, the sleeper that judges it included: an emulated link should not slow down because a learner
-computes beside it. On two cores kept busy by others it halved the runs that had to be flagged."""
+computes beside it."""
 
 _NOBODY = 65534
 _USER_FILES = "/run/reinet/user"

@@ -110,6 +110,20 @@ def test_without_renewal_the_same_outage_lifts_it(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.kernel
 @pytest.mark.mahimahi
+def test_a_loop_that_lets_the_cap_lapse_is_no_valid_run(nothing_left: None) -> None:
+    def decide(record: np.ndarray) -> int:
+        time.sleep(pauses_s.pop() if pauses_s else 0)
+        return CAP_PKTS
+
+    pauses_s = [0.7, 0.0]  # the second answer comes late, when the first one's cap is in force
+    with KernelSession(STEADY) as session:
+        run = session.run(2, decide)
+    assert run.link.invalid_reason is not None
+    assert "the cap lapsed" in run.link.invalid_reason
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
 def test_another_congestion_control_runs_unobserved(nothing_left: None) -> None:
     with KernelSession(STEADY, "reno") as session:
         run = session.run(2)
