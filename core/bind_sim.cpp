@@ -2,6 +2,7 @@
 // A batch of simulated links for Python; core/sim.py holds the class that users see and owns the arrays written here.
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -55,7 +56,9 @@ class SimBatch {
   void set_link(std::size_t row, Vector<const std::uint32_t> trace_ms, std::uint32_t buffer_bytes,
                 std::uint64_t mrtt_us, std::uint32_t target_us, std::uint64_t start_offset_ms, std::uint32_t mss_bytes,
                 std::uint32_t jitter_us, std::uint64_t seed, const std::string& cc) {
-    require(trace_ms.shape(0) > 0 && trace_ms(trace_ms.shape(0) - 1) > 0, "a trace's last value must be above 0");
+    const std::uint32_t* end = trace_ms.data() + trace_ms.shape(0);
+    require(trace_ms.shape(0) > 0 && end[-1] > 0, "a trace's last value must be above 0");
+    require(std::is_sorted(trace_ms.data(), end), "a trace's values must not fall");
     Row& r = rows_.at(row);
     r.next_trace_ms = std::move(trace_ms);
     r.next_config = {{}, buffer_bytes, mrtt_us, target_us, start_offset_ms, mss_bytes, jitter_us, seed};

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core import _core
 from reinet.core.errors import ConfigError
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core import _core
 from reinet.core.errors import ModelError
 from reinet.core.features import INPUTS, STATISTICS

@@ -4,11 +4,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core import _core
+from reinet.core.errors import ConfigError
 from reinet.core.records import FLOW_STATS_DTYPE, as_bytes, empty_stats
 
 SILENCE_NS: int = _core.SILENCE_NS
 """Data outstanding and no ACK for this long: a record flagged NO_SAMPLE."""
+
+_LONGEST_PERIOD_NS = 60 * 10**9
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,10 @@ class PeriodConfig:
 
     min_period_ns: int = _core.MIN_PERIOD_NS
     packet_timed: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_period_ns <= _LONGEST_PERIOD_NS:
+            raise ConfigError(f"min_period_ns: {self.min_period_ns} is outside 0 to {_LONGEST_PERIOD_NS} (a minute)")
 
 
 class PeriodTracker:

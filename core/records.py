@@ -4,6 +4,7 @@ from enum import IntFlag
 
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core import _core
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core import _core
 from reinet.core.errors import ConfigError
 from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named, head_index
@@ -47,6 +48,10 @@ class LinkConfig:
         if self.cc not in SIM_CONGESTION_CONTROLS:
             known = ", ".join(SIM_CONGESTION_CONTROLS)
             raise ConfigError(f"cc: the simulator has no congestion control {self.cc!r}; choose one of {known}")
+        if np.asarray(self.trace).ndim != 1 or not np.issubdtype(np.asarray(self.trace).dtype, np.unsignedinteger):
+            raise ConfigError(
+                "trace: an array of unsigned whole milliseconds is needed, such as Trace.opportunities_ms"
+            )
         for key, low, high in (
             ("buffer_bytes", self.mss_bytes + 56, LARGEST_BUFFER_BYTES),  # below one packet nothing ever gets through
             ("mrtt_ms", 0.0, 10_000.0),

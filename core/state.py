@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core import _core
 from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named, head_index
 from reinet.core.normaliser import Normaliser

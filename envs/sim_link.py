@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+
 from reinet.core import DEFAULT_FEATURE_SET, ConfigError, Normaliser, PeriodConfig, SimBatch
 from reinet.envs.spaces import action_of, action_space, check_target, info_from, observation_space
 from reinet.envs.trace import Trace

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Space
+
 from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, ConfigError, Flag
 from reinet.core.features import feature_set_named
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
-from reinet.core import ACK_DTYPE, Flag, PeriodConfig, PeriodTracker
+from reinet.core import ACK_DTYPE, ConfigError, Flag, PeriodConfig, PeriodTracker
 
 MS = 1_000_000
 
@@ -49,6 +50,12 @@ def test_no_period_is_shorter_than_the_minimum() -> None:
     assert [r["time_ns"] / MS for r in feed(PeriodTracker(), *short_paths)] == [110, 120]
     config = PeriodConfig(min_period_ns=5 * MS)
     assert [r["time_ns"] / MS for r in feed(PeriodTracker(config), *short_paths)] == [105, 110, 115, 120]
+
+
+def test_a_period_that_makes_no_sense_is_refused() -> None:
+    for bad_ns in (-1, 61 * 10**9):
+        with pytest.raises(ConfigError, match="min_period_ns"):
+            PeriodConfig(min_period_ns=bad_ns)
 
 
 def test_a_fixed_period_does_not_wait_for_its_own_packets() -> None:

@@ -287,6 +287,10 @@ def test_misuse_is_refused_and_harms_nothing() -> None:
         SimBatch([{}])
     with pytest.raises(ValueError, match="last value must be above 0"):
         SimBatch([{"trace": np.zeros(1, np.uint32)}])
+    with pytest.raises(ValueError, match="must not fall"):
+        SimBatch([{"trace": np.array([3, 2], np.uint32)}])
+    with pytest.raises(ConfigError, match="trace: an array"):
+        SimBatch([{"trace": [0.5, 1.5]}])
     batch = SimBatch([{"trace": constant(1)}] * 2)
     with pytest.raises(ValueError, match=r"reset\(\) comes"):
         batch.step([0, 0])
