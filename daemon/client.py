@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import grpc
+
 from reinet.core.errors import DaemonError
 from reinet.proto import control_pb2, control_pb2_grpc
 

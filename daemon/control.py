@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol
 from urllib.parse import quote
 
 import grpc
+
 from reinet.core.errors import DaemonError
 from reinet.daemon.loop import Snapshot, Status
 from reinet.proto import control_pb2, control_pb2_grpc

@@ -16,11 +16,12 @@ from typing import BinaryIO
 import numpy as np
 import structlog
 from numpy.typing import NDArray
-from reinet.core.records import Flag
-from reinet.kshim.shim import FlowStatsArray
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
+
+from reinet.core.records import Flag
+from reinet.kshim.shim import FlowStatsArray
 
 POINT_INTERVAL_MS = 100
 """At most one point per flow in this time: ten per second show every outage and cost little."""

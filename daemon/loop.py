@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import structlog
 from numpy.typing import NDArray
+
 from reinet.agents.baselines import CEILING_PKTS, Agent
 from reinet.agents.guard import Guard
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
@@ -105,6 +106,7 @@ class ControlLoop:
         self._records = 0
         self._started_ns = self._last_tick_ns = clock_ns()
         self._agent_problem = ""
+        self._outside_problem = ""
         self._agent_logged_ns: int | None = None
         self._refused = np.zeros(0, np.bool_)  # flows whose latest decision the guard refused
         self._refusal_logged_ns: int | None = None
@@ -140,6 +142,11 @@ class ControlLoop:
         """Ends a pause; each flow gets a cap with its next record. TimeoutError if the loop hangs."""
         self._ask(False, timeout_s)
 
+    def report(self, problem: str) -> None:
+        """Puts what somebody else found wrong into ``status``; empty takes it back."""
+        with self._lock:
+            self._outside_problem = problem
+
     def snapshot(self) -> Snapshot:
         """Every live flow with its latest record and cap."""
         with self._lock:
@@ -162,6 +169,7 @@ class ControlLoop:
                     f"no tick completed for {late_ns / 1e9:.1f} s, longer than a lease: every cap has lapsed; "
                     "if this lasts, restart the daemon"
                 )
+            problem = problem or self._outside_problem
             return Status(
                 ok=not problem,
                 paused=self._paused,

@@ -5,16 +5,18 @@ then it ends at once, as if killed, and what it held in the kernel goes with it.
 """
 
 import os
+import select
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TextIO, cast
 
 import structlog
+
 from reinet.agents.baselines import Agent
 from reinet.agents.names import make_agent
 from reinet.agents.policy import Policy
@@ -30,6 +32,8 @@ from reinet.kshim.shim import Shim
 
 JOIN_S = 2.0
 """Longer than any tick of a loop that is well."""
+CGROUP_CHECK_S = 1.0
+"""How often the cgroups are looked at; a stat each."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WRAPPED_CONTROLS = ("cubic",)
 """Congestion controls that the shim can cap."""
@@ -74,6 +78,7 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig], Shim] | None
     with ExitStack() as stack:
         wake = _Wake(stack)
         agent, bank, model = check(config)
+        cgroups = _Cgroups(config.cgroups)
         claim = stack.enter_context(SocketClaim(config.socket))
         if claim.replaced:
             log.info("replaced the socket of a daemon that is gone", socket=str(config.socket))
@@ -93,7 +98,7 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig], Shim] | None
             socket=str(config.socket),
             log_dir=str(sink.folder) if sink else None,
         )
-        _run(loop, wake, config, lambda: _abandon(claim))
+        _run(loop, wake, cgroups, config.tick_ms, lambda: _abandon(claim))
         status = loop.status()
         log.info("stopping", decisions=status.decisions, records=status.records, uptime_s=round(status.uptime_s, 3))
     log.info("stopped")
@@ -178,25 +183,56 @@ class _Wake:
         with suppress(BlockingIOError):  # full: it is awake
             os.write(self._write_fd, b"!")
 
-    def wait(self) -> None:
-        os.read(self._read_fd, 1)
+    def wait(self, timeout_s: float) -> bool:
+        """True when woken, False when the time is over."""
+        return bool(select.select([self._read_fd], [], [], timeout_s)[0])
 
 
-def _run(loop: ControlLoop, wake: _Wake, config: DaemonConfig, abandon: Callable[[], None]) -> None:
+class _Cgroups:
+    """Notices that a cgroup went away, and with it what was attached: service managers do that at a restart."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._identities = {path: _identity(path) for path in paths}
+
+    def problem(self) -> str:
+        """Which cgroups are not those of the start any more, and the cure; empty when all are."""
+        lost = [str(path) for path, identity in self._identities.items() if _identity(path) != identity]
+        if not lost:
+            return ""
+        return (
+            f"cgroup {', '.join(lost)} was removed or made anew since the start, flows in it are not capped; restart "
+            "the daemon, and name a cgroup that outlives its services (a systemd slice)"
+        )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _run(loop: ControlLoop, wake: _Wake, cgroups: _Cgroups, tick_ms: int, abandon: Callable[[], None]) -> None:
     """Runs the loop in a thread until woken; DaemonError when the loop ended by itself, ``abandon`` when it hangs."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
     def body() -> None:
         try:
-            loop.run(stop, config.tick_ms)
+            loop.run(stop, tick_ms)
         except BaseException as error:
             failures.append(error)
             wake.set()
 
     worker = threading.Thread(target=body, name="decision-loop", daemon=True)
     worker.start()
-    wake.wait()
+    known = ""
+    while not wake.wait(CGROUP_CHECK_S):
+        if (problem := cgroups.problem()) != known:
+            known = problem
+            loop.report(problem)
+            log.error("cgroups lost", problem=problem)
     stop.set()
     worker.join(JOIN_S)
     if worker.is_alive():

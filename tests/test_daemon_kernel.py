@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from reinet.agents.baselines import FixedCap
 from reinet.cli import ctl
@@ -26,7 +27,6 @@ from reinet.envs.trace import Trace
 from reinet.kshim.kernel import KernelShim
 from reinet.kshim.probe import cgroup2_mount, leftovers, loaded
 from reinet.kshim.shim import FlowStatsArray
-from typer.testing import CliRunner
 
 pytestmark = [pytest.mark.kernel, pytest.mark.mahimahi]
 

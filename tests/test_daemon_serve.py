@@ -252,6 +252,17 @@ def test_a_second_daemon_is_refused_and_a_killed_one_replaced(folder: Path) -> N
     assert list(third.socket.parent.iterdir()) == []  # a folder that was there before is not ours to remove
 
 
+def test_a_cgroup_that_goes_away_shows(folder: Path) -> None:
+    (folder / "cgroup").mkdir()
+    daemon = Daemon(write_config(folder, cgroups=[str(folder / "cgroup")]))
+    daemon.wait_for(has_capped)
+    (folder / "cgroup").rmdir()
+    daemon.wait_for(lambda client: f"{folder / 'cgroup'} was removed" in client.health().problem)
+    code, _, log = daemon.end(signal.SIGTERM)
+    assert code == 0
+    assert [entry["event"] for entry in log].count("cgroups lost") == 1
+
+
 def test_a_closed_log_costs_no_caps(folder: Path) -> None:
     daemon = Daemon(write_config(folder))
     assert daemon.process.stderr is not None
