@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 console = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
-"""People read standard error; standard output is kept for ``--json -``. Into a file, tables are as wide as they need."""
+"""People read standard error; standard output is kept for ``--json -``. Into a file, lines may be longer."""
 
 JsonOption = Annotated[
     str | None,
