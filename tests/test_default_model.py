@@ -1,0 +1,41 @@
+"""checkpoints/default: made by the configuration beside it, and worth having."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reinet.agents.config import TrainConfig
+from reinet.agents.evaluate import Scenario, run
+from reinet.agents.names import make_agent
+from reinet.agents.policy import Policy
+from reinet.agents.rollout import training_traces
+from reinet.envs.trace_model import generate
+
+ROOT = Path(__file__).parents[1]
+MODEL = ROOT / "checkpoints" / "default"
+
+
+def test_it_was_made_by_the_default_configuration() -> None:
+    manifest = Policy.load(MODEL).manifest
+    config = TrainConfig.load(ROOT / "configs" / "default.toml")
+    assert TrainConfig.model_validate(manifest.training.config) == config
+    learned = [use.sha256 for use in manifest.training.traces if use.role == "train"]
+    assert learned == [trace.sha256 for trace in training_traces(config)]
+
+
+def test_it_is_small_enough_to_keep() -> None:
+    assert sum(path.stat().st_size for path in MODEL.iterdir()) < 1_000_000
+
+
+@pytest.mark.parametrize("preset", ["lte-driving", "lte-walking"])
+def test_a_third_of_cubics_delay_at_nine_tenths_of_its_throughput(preset: str) -> None:
+    """On the paper's link, over generated traces that training has not seen, in the simulator."""
+    throughput, delay = [], []
+    for seed in range(900, 904):
+        scenario = Scenario(generate(preset, 40, seed), link="sim", seconds=40)
+        plain, capped = (run(make_agent(name), scenario).metrics for name in ("none", str(MODEL)))
+        throughput.append(capped.throughput_mbps / plain.throughput_mbps)
+        delay.append(capped.qdelay_mean_ms / plain.qdelay_mean_ms)
+    print(preset, np.round(throughput, 3), np.round(delay, 3))
+    assert np.mean(throughput) >= 0.9
+    assert np.mean(delay) <= 1 / 3
