@@ -61,6 +61,7 @@ _BIN = "/run/reinet/bin"
 _HELPERS = ("reinet-gate", "reinet-iptables", "reinet-receiver", "reinet-sender", "reinet-sleeper")
 _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _PACKAGES = "run docker/packages.sh as root"
+_CGROUP_PREFIX = "reinet-link-"
 _numbers = itertools.count()
 
 Event = dict[str, Any]
@@ -442,8 +443,16 @@ class Cell:
 
 
 def own_cgroup(mount: Path) -> Path:
-    """Name a cgroup of this process that no other uses; the owner's pid is in the name."""
-    return mount / f"reinet-link-{os.getpid()}-{next(_numbers)}"
+    """Name a cgroup of this process that no other uses; the owner's pid is in the name.
+
+    Removes empty ones of owners that are gone: a cell's supervisor does so itself, unless it was killed too.
+    """
+    for stale in mount.glob(f"{_CGROUP_PREFIX}*-*"):
+        owner = stale.name[len(_CGROUP_PREFIX) :].partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            with contextlib.suppress(OSError):  # in use after all, or gone meanwhile
+                stale.rmdir()
+    return mount / f"{_CGROUP_PREFIX}{os.getpid()}-{next(_numbers)}"
 
 
 class MahimahiLink:

@@ -284,3 +284,22 @@ def test_a_cell_ends_when_its_supervisor_is_killed() -> None:
         assert becomes(lambda: len(processes_in(namespace)) > 2, 2)
         cell._main.process.kill()
         assert becomes(lambda: not processes_in(namespace), 2)
+
+
+@pytest.mark.mahimahi
+def test_a_cgroup_whose_owner_and_supervisor_were_killed_is_removed_by_the_next() -> None:
+    mount = cgroup2_mount()
+    assert mount is not None
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    stale, own = mount / f"reinet-link-{gone.pid}-0", mount / f"reinet-link-{os.getpid()}-stays"
+    try:
+        stale.mkdir()
+        own.mkdir()
+        own_cgroup(mount)
+        assert not stale.exists()
+        assert own.exists()
+    finally:
+        for cgroup in (stale, own):
+            if cgroup.exists():
+                cgroup.rmdir()
