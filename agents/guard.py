@@ -2,8 +2,8 @@
 
 One verdict needs care. A target below 1.1 x the path's minimum RTT cannot be kept, and the flow stays uncapped; but a
 flow that began on a slow or stalled link has never seen its path without a queue, and uncapped it never will. So before
-that verdict, and again every PROBE_INTERVAL_S, such a flow is held at the floor for the few periods that its queue needs
-to drain (the idea of BBR's PROBE_RTT); what the kernel then calls its minimum RTT counts.
+that verdict, and again every PROBE_INTERVAL_S, such a flow is held at the floor for the few periods that its queue
+needs to drain (the idea of BBR's PROBE_RTT); what the kernel then calls its minimum RTT counts.
 """
 
 import math
@@ -109,7 +109,8 @@ def guard(
 
 
 def _unmeasured(stats: StatsArray) -> NDArray[np.bool_]:
-    return (stats["min_rtt_us"] == 0) | (stats["min_rtt_us"] == _UNKNOWN_RTT_US)
+    min_rtt_us = stats["min_rtt_us"]
+    return np.asarray((min_rtt_us == 0) | (min_rtt_us == _UNKNOWN_RTT_US), np.bool_)
 
 
 def _too_tight(stats: StatsArray) -> NDArray[np.bool_]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from reinet.agents.config import TrainConfig
 from reinet.agents.evaluate import Scenario, run
 from reinet.agents.names import make_agent
