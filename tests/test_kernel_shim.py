@@ -230,6 +230,8 @@ def test_silence_is_reported_and_the_cap_outlives_it(cgroup, transfer):
     gaps_ns = np.diff(silent["time_ns"].astype(np.int64))[:3]
     assert gaps_ns.min() >= SILENCE_NS
     assert gaps_ns.max() <= 1.5 * SILENCE_NS
+    starts_ns = silent["time_ns"] - silent["period_ns"]
+    assert len(set(starts_ns[:4].tolist())) == 1, "a silence ends no period"
     assert (records["cap_pkts"][5:] == CAP_PKTS).all()
 
 
