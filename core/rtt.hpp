@@ -3,6 +3,7 @@
 #define REINET_RTT_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "link.hpp"
