@@ -16,7 +16,7 @@ from reinet.core.errors import LinkError
 from reinet.envs.mahimahi import helper_folder
 from reinet.kshim.probe import Feature, features, leftovers
 
-RUN_ON = {("debian", "12"): "run"}
+RUN_ON = {("debian", "12")}
 """Systems on which the whole set-up has been run."""
 WRITTEN_FOR = {("ubuntu", "22.04"), ("ubuntu", "24.04")}
 """Systems that the set-up was written for and nobody has run it on yet."""
@@ -95,7 +95,8 @@ def prerequisites() -> dict[str, Feature]:
         "mahimahi.mm-link": _program("mm-link", "real-kernel environments", setuid=True),
         "mahimahi.mm-delay": _program("mm-delay", "real-kernel environments", setuid=True),
         "mahimahi.iptables": _program("xtables-legacy-multi", "Mahimahi's address translation"),
-        "mahimahi.unshare": _program("unshare", "a network namespace of its own for each link"),
+        "mahimahi.nsenter": _program("nsenter", "entering the namespaces of a link"),
+        "mahimahi.setpriv": _program("setpriv", "running Mahimahi without root's rights"),
         "mahimahi.tun": _tun(),
         "mahimahi.helpers": _helpers(),
     }

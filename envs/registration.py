@@ -1,4 +1,4 @@
-"""Makes the environments known to Gymnasium; called through the entry point ``gymnasium.envs``."""
+"""Makes the environments known to Gymnasium."""
 
 import gymnasium as gym
 

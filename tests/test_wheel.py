@@ -9,7 +9,8 @@ ROOT = Path(__file__).parents[1]
 
 IMPORT_EVERYTHING = """
 import importlib, pkgutil, pathlib, sys
-import reinet, reinet.core, reinet.kshim, reinet.envs, reinet.agents, reinet.daemon, reinet.cli, reinet.proto.control_pb2_grpc
+import reinet, reinet.core, reinet.kshim, reinet.envs, reinet.agents, reinet.daemon, reinet.cli
+import reinet.proto.control_pb2_grpc
 checkout = pathlib.Path(sys.argv[1])
 needs_training = {"torch", "ray", "matplotlib"}
 for package in (reinet.core, reinet.kshim, reinet.envs, reinet.agents, reinet.daemon, reinet.cli):
