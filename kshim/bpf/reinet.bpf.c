@@ -112,7 +112,7 @@ static bool same_name(const char *a, const volatile char *b) {
   return true;
 }
 
-/* The name is copied to the stack: constants are volatile here, and kernels before 5.17 take no read-only memory. */
+/* A helper takes no volatile memory, which the loader's constants are; so the name goes over the stack. */
 #define SWITCH_TO(socket, name)                                                                                       \
   ({                                                                                                                  \
     char name_[REINET_CC_NAME_BYTES];                                                                                 \
