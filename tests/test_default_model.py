@@ -34,7 +34,7 @@ def test_it_is_small_enough_to_keep() -> None:
         ("lte-walking", 0.92, 0.36),
         ("lte-stationary", 0.95, 1 / 3),
         ("umts-driving", 0.90, 1 / 3),
-        # Fast links whose rate jumps: Cubic itself queues for 40 to 80 ms only, and no window grows faster than its own.
+        # Fast links whose rate jumps: Cubic itself queues for 40 to 80 ms only, and no window outgrows its own.
         ("lte-driving", 0.85, 0.55),
     ],
 )
