@@ -12,7 +12,6 @@ from reinet.cli.main import app
 from reinet.cli.picture import save_comparison
 from reinet.core.errors import ConfigError
 from reinet.envs.trace import Trace
-from reinet.envs.trace_model import generate
 
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "checkpoints" / "default"
@@ -84,16 +83,6 @@ def test_a_model_is_not_judged_on_its_training_traces(tmp_path: Path) -> None:
 def test_impossible_scenarios_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Scenario(TWELVE_MBPS, **change)  # type: ignore[arg-type]
-
-
-def test_the_default_model_beats_plain_cubic_on_traces_nobody_trained_on() -> None:
-    scenarios = [
-        Scenario(generate(preset, 30.0, 987_654), "sim") for preset in ("lte-driving", "lte-walking", "lte-stationary")
-    ]
-    runs = [done.metrics for done, _ in Plan(f"none,{MODEL}", scenarios)]
-    pairs = list(zip(runs[::2], runs[1::2], strict=True))
-    assert all(capped.throughput_mbps >= 0.9 * plain.throughput_mbps for plain, capped in pairs)
-    assert sum(capped.qdelay_mean_ms / plain.qdelay_mean_ms for plain, capped in pairs) / len(pairs) <= 0.6
 
 
 @pytest.mark.kernel
