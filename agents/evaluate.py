@@ -12,7 +12,7 @@ from reinet.agents.baselines import Agent, Clairvoyant, StatsArray
 from reinet.agents.guard import Guard
 from reinet.agents.names import make_agent, split_names
 from reinet.agents.policy import Policy
-from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, Normaliser, SimBatch, StateBank
+from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, Normaliser, PeriodConfig, SimBatch, StateBank
 from reinet.core.errors import ConfigError
 from reinet.envs.mahimahi import LinkSpec
 from reinet.envs.metrics import LinkLog, Metrics, compute
@@ -104,11 +104,11 @@ class Decider:
         return self._cap_pkts
 
 
-def state_layout(agent: Agent) -> tuple[str, Normaliser]:
-    """Feature set and normaliser of the states that an agent wants to see."""
+def wanted_view(agent: Agent) -> tuple[str, Normaliser, PeriodConfig]:
+    """Feature set and normaliser of the states, and the period of the records, that an agent wants to see."""
     if isinstance(agent, Policy):
-        return agent.feature_set, agent.normaliser
-    return DEFAULT_FEATURE_SET, Normaliser.reference()
+        return agent.feature_set, agent.normaliser, agent.period
+    return DEFAULT_FEATURE_SET, Normaliser.reference(), PeriodConfig()
 
 
 def run(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None = None) -> Run:
@@ -120,7 +120,7 @@ def run(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | No
 
 
 def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
-    feature_set, normaliser = state_layout(agent)
+    feature_set, normaliser, period = wanted_view(agent)
     link = {
         "trace": scenario.trace.opportunities_ms,
         "buffer_bytes": scenario.buffer_bytes,
@@ -128,7 +128,7 @@ def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None]
         "target_us": round(scenario.target_ms * 1000),
         "cc": scenario.cc,
     }
-    batch = SimBatch([link], feature_set=feature_set, normaliser=normaliser, record_log=True)
+    batch = SimBatch([link], period=period, feature_set=feature_set, normaliser=normaliser, record_log=True)
     if isinstance(agent, Clairvoyant):
         agent.bind(batch.clairvoyant_caps)
     decider = Decider(agent)
@@ -163,7 +163,7 @@ def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], 
             f"cc {scenario.cc!r} cannot be capped in the kernel yet, only {', '.join(WRAPPED_CC)} can: "
             f"evaluate agent {agent.name} with --cc {WRAPPED_CC[0]}, or --agents none with {scenario.cc}"
         )
-    feature_set, normaliser = state_layout(agent)
+    feature_set, normaliser, period = wanted_view(agent)
     bank = StateBank(1, feature_set, normaliser)
     decider = Decider(agent)
 
@@ -172,7 +172,8 @@ def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], 
         return int(decider.cap(record, batch.states, batch.rule_pkts, bool(batch.decided[0]))[0])
 
     spec = LinkSpec(scenario.trace, mrtt_ms=scenario.mrtt_ms, buffer_bytes=scenario.buffer_bytes)
-    with KernelSession(spec, scenario.cc, target_us=round(scenario.target_ms * 1000)) as session:
+    target_us = round(scenario.target_ms * 1000)
+    with KernelSession(spec, scenario.cc, target_us=target_us, period=period) as session:
         done = session.run(scenario.seconds, decide, progress)
     return Run(
         agent=agent.name,
