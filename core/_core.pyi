@@ -28,6 +28,7 @@ MAX_CAP_PKTS: int
 MIN_PERIOD_NS: int
 SILENCE_NS: int
 OPPORTUNITY_BYTES: int
+CONGESTION_CONTROLS: tuple[str, ...]
 
 def observe(table: NDArray[float64], stats: NDArray[uint8]) -> None: ...
 def merge(table: NDArray[float64], other: NDArray[float64]) -> None: ...
@@ -89,6 +90,8 @@ class SimBatch:
         mss_bytes: int,
         jitter_us: int,
         seed: int,
+        flow_bytes: int,
+        app_bytes_per_s: float,
         cc: str,
     ) -> None: ...
     def set_normaliser(self, table: NDArray[float64]) -> None: ...

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bindings.hpp"
-#include "cubic.hpp"
+#include "congestion_controls.hpp"
 #include "sim.hpp"
 
 namespace nb = nanobind;
@@ -19,8 +19,12 @@ namespace {
 
 std::unique_ptr<Simulation> make_simulation(const std::string& cc, const LinkConfig& config,
                                             const reinet_period_config& period, LinkLog* log) {
-  if (cc == "cubic") return std::make_unique<FlowSimulation<Cubic>>(config, period, log);
-  throw std::invalid_argument("the simulator has no congestion control " + cc);
+  std::unique_ptr<Simulation> made;
+  with_congestion_control(cc, [&]<class Control>() {
+    made = std::make_unique<FlowSimulation<Control>>(config, period, log);
+  });
+  require(made != nullptr, "the simulator has no congestion control of that name");
+  return made;
 }
 
 template <class T>
@@ -55,13 +59,15 @@ class SimBatch {
 
   void set_link(std::size_t row, Vector<const std::uint32_t> trace_ms, std::uint32_t buffer_bytes,
                 std::uint64_t mrtt_us, std::uint32_t target_us, std::uint64_t start_offset_ms, std::uint32_t mss_bytes,
-                std::uint32_t jitter_us, std::uint64_t seed, const std::string& cc) {
+                std::uint32_t jitter_us, std::uint64_t seed, std::uint64_t flow_bytes, double app_bytes_per_s,
+                const std::string& cc) {
     const std::uint32_t* end = trace_ms.data() + trace_ms.shape(0);
     require(trace_ms.shape(0) > 0 && end[-1] > 0, "a trace's last value must be above 0");
     require(std::is_sorted(trace_ms.data(), end), "a trace's values must not fall");
     Row& r = rows_.at(row);
     r.next_trace_ms = std::move(trace_ms);
-    r.next_config = {{}, buffer_bytes, mrtt_us, target_us, start_offset_ms, mss_bytes, jitter_us, seed};
+    r.next_config = {{},        buffer_bytes, mrtt_us, target_us,  start_offset_ms,
+                     mss_bytes, jitter_us,    seed,    flow_bytes, app_bytes_per_s};
     r.next_cc = cc;
   }
 
@@ -190,6 +196,9 @@ class SimBatch {
 
 void bind_sim(nb::module_& m) {
   m.attr("OPPORTUNITY_BYTES") = kOpportunityBytes;
+  nb::list names;
+  for (const char* name : congestion_control_names()) names.append(name);
+  m.attr("CONGESTION_CONTROLS") = nb::tuple(names);
   nb::class_<SimBatch>(m, "SimBatch")
       .def(nb::init<std::size_t, std::uint64_t, bool, int, const Matrix<const double>&, bool, Matrix<float>,
                     Vector<float>, Matrix<std::uint8_t>, Vector<float>, Vector<std::uint8_t>>())

@@ -13,8 +13,10 @@
 #include <limits>
 #include <span>
 
+#include "application.hpp"
 #include "link.hpp"
 #include "period.h"
+#include "random.hpp"
 #include "receiver.hpp"
 #include "ring.hpp"
 #include "sender.hpp"
@@ -30,21 +32,8 @@ struct LinkConfig {
   std::uint32_t mss_bytes;
   std::uint32_t jitter_us;
   std::uint64_t seed;
-};
-
-// Steele, Lea and Flood's generator: small, quick, and good enough for jitter.
-class SplitMix64 {
- public:
-  explicit SplitMix64(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = state_ += 0x9e3779b97f4a7c15U;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-    return z ^ (z >> 31);
-  }
-
- private:
-  std::uint64_t state_;
+  std::uint64_t flow_bytes;      // 0 = for ever
+  double app_bytes_per_s;        // 0 = as fast as it goes
 };
 
 // Where every packet ever sent is. sent = dropped + on_path + queued + delivered.
@@ -74,14 +63,16 @@ class FlowSimulation final : public Simulation {
         random_(config.seed),
         start_us_(config.start_offset_ms * kUsPerMs),
         now_us_(start_us_),
-        sender_(config.mss_bytes) {
+        sender_(config.mss_bytes, Application(config.flow_bytes, config.app_bytes_per_s, config.mss_bytes), config.seed) {
     link_.reset(config.trace_ms, config.buffer_bytes, now_us_, log);
     put_on_path(kSynAck, kSynAckWireBytes, now_us_);
   }
 
   void run_to_record(std::uint32_t cap_pkts, reinet_flow_stats& record) override {
-    while (!advance(cap_pkts, record)) {
+    const bool was_finished = sender_.finished();
+    while (!sender_.finished() && !advance(cap_pkts, record)) {
     }
+    if (sender_.finished()) close(record, was_finished);
     record.target_us = config_.target_us;
     record.cap_pkts = cap_pkts;
   }
@@ -130,12 +121,23 @@ class FlowSimulation final : public Simulation {
     } else if (receiver_.timer_us() <= now_us_) {
       acknowledge(receiver_.on_timer());
     } else if (sender_.timer_us() <= now_us_) {
+      const bool was_outstanding = sender_.outstanding();
       sender_.on_timer(now_us_, onto_path());
+      if (!was_outstanding && sender_.outstanding()) reinet_period_on_restart(&period_, now_us_ * 1000);
     } else {
       record = {};
       return reinet_period_on_tick(&period_, now_us_ * 1000, sender_.outstanding(), &record);
     }
     return false;
+  }
+
+  // A finished flow's records say only that it is closed; each further one comes a silence later, so that time goes on.
+  void close(reinet_flow_stats& record, bool was_finished) {
+    if (was_finished) now_us_ += REINET_SILENCE_NS / 1000;
+    record = {};
+    record.time_ns = now_us_ * 1000;
+    record.mss_bytes = config_.mss_bytes;
+    record.flags = REINET_FLAG_CLOSED | REINET_FLAG_NO_SAMPLE;
   }
 
   Us silence_us() const {

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from reinet.core.normaliser import Normaliser
 from reinet.core.period import PeriodConfig
 from reinet.core.records import empty_stats
 
-SIM_CONGESTION_CONTROLS = ("cubic",)
+SIM_CONGESTION_CONTROLS: tuple[str, ...] = _core.CONGESTION_CONTROLS
+"""By their kernel names where the kernel has them; the list is in congestion_controls.hpp."""
 OPPORTUNITY_BYTES: int = _core.OPPORTUNITY_BYTES
 """What one delivery opportunity carries: a packet of 1500 bytes and its TUN header."""
 
@@ -39,6 +41,11 @@ class LinkConfig:
     seed: int = 0
     """Of the jitter."""
     cc: str = "cubic"
+    """One of SIM_CONGESTION_CONTROLS."""
+    flow_bytes: int = 0
+    """What the flow sends, rounded up to whole segments; then its records are flagged CLOSED. 0 = no end."""
+    app_mbps: float = 0.0
+    """Rate at which the application writes; 0 = as fast as the flow goes."""
     mss_bytes: int = 1448
     """Payload of a packet; 1448 makes 1500 bytes of IP."""
     jitter_us: int = 400
@@ -46,8 +53,10 @@ class LinkConfig:
 
     def __post_init__(self) -> None:
         if self.cc not in SIM_CONGESTION_CONTROLS:
+            nearest = get_close_matches(self.cc, SIM_CONGESTION_CONTROLS, n=1)
+            hint = f"did you mean {nearest[0]!r}? " if nearest else ""
             known = ", ".join(SIM_CONGESTION_CONTROLS)
-            raise ConfigError(f"cc: the simulator has no congestion control {self.cc!r}; choose one of {known}")
+            raise ConfigError(f"cc: the simulator has no congestion control {self.cc!r}; {hint}It has {known}")
         if np.asarray(self.trace).ndim != 1 or not np.issubdtype(np.asarray(self.trace).dtype, np.unsignedinteger):
             raise ConfigError(
                 "trace: an array of unsigned whole milliseconds is needed, such as Trace.opportunities_ms"
@@ -58,6 +67,8 @@ class LinkConfig:
             ("target_us", 0, 2**32 - 1),
             ("start_offset_ms", 0, 2**40),
             ("seed", 0, 2**64 - 1),
+            ("flow_bytes", 0, 2**42),  # sequence numbers count segments in 32 bits
+            ("app_mbps", 0.0, 100_000.0),
             ("mss_bytes", 88, 1448),  # TCP's least segment; an opportunity carries no more than one full packet
             ("jitter_us", 0, 1_000_000),
         ):
@@ -145,7 +156,7 @@ class SimBatch:
         self._core.set_link(
             row, np.ascontiguousarray(config.trace, dtype=np.uint32), config.buffer_bytes,
             round(config.mrtt_ms * 1000), config.target_us, config.start_offset_ms, config.mss_bytes,
-            config.jitter_us, config.seed, config.cc,
+            config.jitter_us, config.seed, config.flow_bytes, config.app_mbps * 125_000, config.cc,
         )  # fmt: skip
 
     def set_normaliser(self, normaliser: Normaliser) -> None:
