@@ -28,6 +28,7 @@ MAX_CAP_PKTS: int
 MIN_PERIOD_NS: int
 SILENCE_NS: int
 OPPORTUNITY_BYTES: int
+NEVER_US: int
 CONGESTION_CONTROLS: tuple[str, ...]
 
 def observe(table: NDArray[float64], stats: NDArray[uint8]) -> None: ...
@@ -64,6 +65,44 @@ class StateBank:
         decided: NDArray[uint8],
     ) -> None: ...
 
+class QueueKind: ...
+
+class QueueConfig:
+    def __init__(
+        self, kind: QueueKind, limit_bytes: int, limit_pkts: int, target_ms: int, interval_ms: int, seed: int
+    ) -> None: ...
+
+class FlowSetup:
+    def __init__(
+        self,
+        cc: str,
+        start_us: int,
+        stop_us: int,
+        forward_us: int,
+        return_us: int,
+        mss_bytes: int,
+        total_bytes: int,
+        app_bytes_per_s: float,
+        target_us: int,
+        jitter_us: int,
+        forward_jitter_us: int,
+        loss: float,
+        seed: int,
+        cap_pkts: int,
+        stepped: bool,
+    ) -> None: ...
+
+class PathSetup:
+    def __init__(
+        self,
+        start_us: int,
+        queue: QueueConfig,
+        wired: list[tuple[int, float]],
+        wired_buffer_bytes: int,
+        fair_window_ms: float,
+        flows: list[FlowSetup],
+    ) -> None: ...
+
 class SimBatch:
     def __init__(
         self,
@@ -79,25 +118,12 @@ class SimBatch:
         rule_pkts: NDArray[float32],
         decided: NDArray[uint8],
     ) -> None: ...
-    def set_link(
-        self,
-        row: int,
-        trace_ms: NDArray[uint32],
-        buffer_bytes: int,
-        mrtt_us: int,
-        target_us: int,
-        start_offset_ms: int,
-        mss_bytes: int,
-        jitter_us: int,
-        seed: int,
-        flow_bytes: int,
-        app_bytes_per_s: float,
-        cc: str,
-    ) -> None: ...
+    def set_link(self, row: int, setup: PathSetup, traces_ms: list[NDArray[uint32]]) -> None: ...
     def set_normaliser(self, table: NDArray[float64]) -> None: ...
     def reset(self, rows: NDArray[int32]) -> None: ...
     def step(self, actions: NDArray[float32]) -> None: ...
     def step_caps(self, caps_pkts: NDArray[uint32]) -> None: ...
     def clairvoyant_caps(self, horizon_ms: int, caps_pkts: NDArray[uint32]) -> None: ...
     def packets(self, row: int) -> dict[str, int]: ...
+    def memory_bytes(self, row: int) -> int: ...
     def log(self, row: int) -> dict[str, Any]: ...

@@ -6,7 +6,7 @@
 
 namespace reinet {
 
-// Steele, Lea and Flood's generator: small, quick, and good enough for jitter.
+// Steele, Lea and Flood's generator: small, quick, and good enough for jitter, losses and PIE's dice.
 class SplitMix64 {
  public:
   explicit SplitMix64(std::uint64_t seed) : state_(seed) {}
@@ -16,6 +16,7 @@ class SplitMix64 {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
     return z ^ (z >> 31);
   }
+  double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }  // in [0, 1)
 
  private:
   std::uint64_t state_;

@@ -7,6 +7,7 @@
 #define REINET_RATE_SAMPLE_HPP
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "link.hpp"
@@ -64,6 +65,8 @@ class RateSampler {
     r.interval_us = interval_us;
     return r;
   }
+
+  std::size_t heap_bytes() const { return transmissions_.heap_bytes(); }
 
  private:
   struct Transmission {

@@ -48,6 +48,7 @@ class Scoreboard {
   Us newest_delivered_sent_us() const { return newest_.sent_us; }
   std::uint64_t delivered_total_pkts() const { return una() + sacked_pkts_; }
   std::uint64_t lost_total_pkts() const { return lost_total_pkts_; }
+  std::size_t heap_bytes() const { return segments_.heap_bytes(); }
 
   std::uint32_t send_new(Us now_us) {
     segments_.push({now_us, false, false, false, false});
