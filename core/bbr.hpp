@@ -70,15 +70,15 @@ class Bbr : public ControlDefaults {
     return w.cwnd_pkts;  // on_ack restores it
   }
 
-  void on_restart(Window& w, Us now_us, Us, bool app_limited) {
-    if (!app_limited) return;
+  void on_restart(Window& w, const Restart& restart) {
+    if (!restart.app_limited) return;
     idle_restart_ = true;
-    epoch_us_ = now_us;
+    epoch_us_ = restart.now_us;
     epoch_acked_pkts_ = 0;
     if (mode_ == Mode::kProbeBw)
       set_pacing_rate(bandwidth(), kUnit);
     else if (mode_ == Mode::kProbeRtt)
-      check_probe_rtt_done(w, now_us);
+      check_probe_rtt_done(w, restart.now_us);
   }
 
   double pacing_bytes_per_s() const { return pacing_bytes_per_s_; }

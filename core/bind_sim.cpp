@@ -214,9 +214,6 @@ class SimBatch {
 
 void bind_sim(nb::module_& m) {
   m.attr("OPPORTUNITY_BYTES") = kOpportunityBytes;
-  nb::list names;
-  for (const char* name : congestion_control_names()) names.append(name);
-  m.attr("CONGESTION_CONTROLS") = nb::tuple(names);
   m.attr("NEVER_US") = kNever;
   nb::enum_<QueueKind>(m, "QueueKind")
       .value("droptail", QueueKind::kDropTail)

@@ -46,6 +46,14 @@ struct Start {
   std::uint64_t seed;  // for controls that throw dice
 };
 
+// A transmission with nothing in flight: after an idle time, and after a timeout that took all for lost.
+struct Restart {
+  Us now_us;
+  Us idle_us;           // since the transmission before
+  std::uint32_t next;   // the next new segment
+  bool app_limited;
+};
+
 // One ACK, and the connection after it.
 struct AckEvent {
   Us now_us;
@@ -75,14 +83,15 @@ struct ControlDefaults {
   void on_recovered(Window&) {}
   // The reduction was a mistake: the window to go on with.
   std::uint32_t on_undo(const Window& w, std::uint32_t prior_cwnd_pkts) { return std::max(w.cwnd_pkts, prior_cwnd_pkts); }
-  // Data goes out with nothing in flight, idle_us after the last.
-  void on_restart(Window&, Us /*now_us*/, Us /*idle_us*/, bool /*app_limited*/) {}
+  // Data goes out with nothing in flight.
+  void on_restart(Window&, const Restart&) {}
 };
 
 template <class C>
 concept CongestionControlBase =
     std::default_initializable<C> &&
-    requires(C c, Window& w, const Window& read, const AckEvent& ack, const Start& start, std::uint32_t pkts, Us us) {
+    requires(C c, Window& w, const Window& read, const AckEvent& ack, const Start& start, const Restart& restart,
+             std::uint32_t pkts) {
       { C::kName } -> std::convertible_to<const char*>;
       c.on_start(w, start);
       c.on_sample(w, ack);
@@ -91,7 +100,7 @@ concept CongestionControlBase =
       c.on_state(SenderState::kOpen, ack);
       c.on_recovered(w);
       { c.on_undo(read, pkts) } -> std::same_as<std::uint32_t>;
-      c.on_restart(w, us, us, true);
+      c.on_restart(w, restart);
     };
 
 template <class C>

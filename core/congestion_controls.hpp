@@ -9,7 +9,11 @@
 
 #include "bbr.hpp"
 #include "cubic.hpp"
+#include "illinois.hpp"
+#include "ledbat.hpp"
 #include "reno.hpp"
+#include "vegas.hpp"
+#include "westwood.hpp"
 
 namespace reinet {
 
@@ -17,9 +21,13 @@ template <CongestionControl... Controls>
 struct ControlList {};
 
 using CongestionControls = ControlList<
-    Cubic,
     Reno,
-    Bbr
+    Cubic,
+    Bbr,
+    Westwood,
+    Illinois,
+    Vegas,
+    Ledbat
 >;
 
 template <class... Controls>

@@ -45,8 +45,8 @@ class Cubic : public ControlDefaults {
     if (state == SenderState::kLoss) *this = Cubic{};  // what was known of the path is void
   }
 
-  void on_restart(Window&, Us, Us idle_us, bool) {
-    if (epoch_start_us_) epoch_start_us_ += idle_us;  // an idle time is none in which the window may grow
+  void on_restart(Window&, const Restart& restart) {
+    if (epoch_start_us_) epoch_start_us_ = std::min(epoch_start_us_ + restart.idle_us, restart.now_us);  // an idle time is none in which the window may grow
   }
 
  private:

@@ -402,7 +402,7 @@ class Sender {
 
   void note_restart(Us now_us) {
     if (board_.in_flight_pkts() == 0)
-      control_.on_restart(window_, now_us, now_us - last_sent_us_, window_.app_limited_until_pkts > 0);
+      control_.on_restart(window_, {now_us, now_us - last_sent_us_, board_.next(), window_.app_limited_until_pkts > 0});
   }
 
   // Every transmission passes here. none_out: nothing was outstanding before it.

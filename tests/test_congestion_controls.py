@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from reinet.core import ConfigError, Flag, SimBatch
+from reinet.core._core import DrivenControl
 from reinet.core.sim import SIM_CONGESTION_CONTROLS
 
 Ms = npt.NDArray[np.uint32]
@@ -94,10 +95,6 @@ class TestEveryControl:
             assert p["delivered_pkts"] >= -(-size_bytes // 1448) + 1  # and the handshake's
 
 
-def windows(flow: Flow) -> list[int]:
-    return flow.records["cwnd_pkts"].astype(int).tolist()
-
-
 def test_reno_adds_a_packet_per_window_and_halves_it() -> None:
     flow = Flow("reno", constant(12), 60.0)
     late = flow.since(30.0)
@@ -142,3 +139,213 @@ def test_an_application_that_writes_slowly_is_what_limits_the_flow() -> None:
         assert np.mean((flow.since(2.0)["flags"] & Flag.APP_LIMITED) != 0) > 0.9, cc
     # A window that is not used does not grow.
     assert Flow("cubic", constant(12), 20.0, app_mbps=3.0).records["cwnd_pkts"].max() <= 40
+
+
+# Laws, step by step: a control driven by hand.
+
+
+def avoiding(name: str, cwnd_pkts: int, rtt_us: int = 20_000) -> DrivenControl:
+    """A control past its slow start."""
+    control = DrivenControl(name, rtt_us=rtt_us)
+    control.cwnd_pkts = control.ssthresh_pkts = cwnd_pkts
+    return control
+
+
+class Rounds:
+    """Acknowledges windowfuls, one packet per ACK, each round at one RTT."""
+
+    def __init__(self, control: DrivenControl) -> None:
+        self.control, self.now_us = control, 100_000
+
+    def __call__(self, rtt_us: int, pkts: int | None = None) -> int:
+        count = self.control.cwnd_pkts if pkts is None else pkts
+        self.control.send(self.now_us, count)
+        self.now_us += rtt_us
+        for _ in range(count):
+            self.control.ack(self.now_us, rtt_us)
+        return self.control.cwnd_pkts
+
+
+def test_renos_law() -> None:
+    control = DrivenControl("reno")
+    control.ack(1000, 20_000, pkts=2)
+    assert control.cwnd_pkts == 12  # slow start: as much as is delivered
+    control.ssthresh_pkts = 13
+    control.ack(2000, 20_000, pkts=3)
+    assert control.cwnd_pkts == 13  # two are left for the increase
+    for _ in range(11):
+        control.ack(3000, 20_000)
+    assert control.cwnd_pkts == 14
+    control.loss()
+    assert control.ssthresh_pkts == 7
+    control.open()
+    assert control.cwnd_pkts == 7
+    control.cwnd_pkts = 3
+    control.loss(timeout=True)
+    assert control.ssthresh_pkts == 2
+
+
+def test_cubics_law() -> None:
+    control = avoiding("cubic", 100, rtt_us=200_000)
+    control.loss()
+    assert control.ssthresh_pkts == 100 * 717 // 1024
+    control.open()
+    # Back at the old maximum after K = cbrt(30 / 0.4) = 4.2 s, and slowest around it.
+    now_us, seen = 1_000_000, {}
+    while now_us < 6_000_000:
+        control.ack(now_us, 200_000)
+        now_us += 1000
+        seen[now_us] = control.cwnd_pkts
+    assert seen[4_000_000] in range(97, 101)
+    assert seen[5_200_000] in range(99, 102)
+    assert seen[2_000_000] == pytest.approx(100 - 0.4 * 3.2**3, abs=2)
+    control.loss()
+    control.open()
+    before = control.cwnd_pkts
+    control.loss()  # fast convergence: below the last maximum, the next one is lower still
+    assert control.ssthresh_pkts == before * 717 // 1024
+
+
+def test_westwoods_law() -> None:
+    control = avoiding("westwood", 50)
+    now_us = 20_000
+    for _ in range(3000):
+        now_us += 1000
+        control.ack(now_us, 24_000)
+    control.loss()
+    assert control.ssthresh_pkts == control.cwnd_pkts // 2  # Reno's, until recovery ends
+    control.open()
+    # A packet per ms x 24 ms; the filter comes up to it from below.
+    assert control.cwnd_pkts == control.ssthresh_pkts == 23
+    control.loss(timeout=True)
+    assert control.ssthresh_pkts == 23
+    # A timeout forgets the minimum RTT; the rate, now half, goes through two filters of 1/8.
+    control.open()
+    for _ in range(60):
+        now_us += 2000
+        control.ack(now_us, 30_000)
+    control.loss(timeout=True)
+    once = 1 - 0.5 / 8
+    twice = 1 - (1 - once) / 8
+    assert control.ssthresh_pkts == pytest.approx(twice * 30, abs=1.5)
+    assert control.ssthresh_pkts > 24
+
+
+def test_illinois_law() -> None:
+    control = avoiding("illinois", 40)
+    rounds = Rounds(control)
+    rounds(20_000)
+    rounds(120_000)
+    # Average queueing delay da = 50 ms of dm = 100 ms: alpha = 1280 (dm - 1) / (dm - 1 + (da - 1) (1280 - 38) / 38),
+    # beta = an eighth to a half between a tenth and eight tenths.
+    rounds(70_000)
+    before = control.cwnd_pkts
+    rounds(70_000)
+    alpha = 99_000 * 1280 // (99_000 + 49_000 * 1242 // 38)
+    assert alpha == 74
+    # The window grows by one for cwnd / alpha deliveries, beginning at an ACK of that round.
+    credit, expected = 0, before
+    for _ in range(before):
+        credit += 1
+        if credit * alpha // 128 >= expected:
+            expected += credit * alpha // 128 // expected
+            credit = 0
+    assert abs(control.cwnd_pkts - expected) <= 1
+    beta = (8 * 80_000 - 32 * 10_000 + 24 * 50_000) // 70_000
+    assert beta == 21
+    cwnd = control.cwnd_pkts
+    control.loss()
+    assert control.ssthresh_pkts == cwnd - cwnd * beta // 64
+    # A timeout makes it Reno.
+    control.open()
+    control.cwnd_pkts = 40
+    control.loss(timeout=True)
+    control.open()
+    control.cwnd_pkts = 40
+    control.loss()
+    assert control.ssthresh_pkts == 20
+
+
+def test_vegas_law() -> None:
+    control = avoiding("vegas", 20)
+    rounds = Rounds(control)
+    rounds(20_000, pkts=5)
+    # Fewer than 2 of 20 packets wait: one more per round. 2 to 4: as it is. More than 4: one less.
+    assert rounds(20_000) == 21
+    steps = []
+    for rtt_us in (21_000, 21_000, 23_000, 23_000, 26_000, 26_000, 26_000):
+        before = control.cwnd_pkts
+        steps.append(rounds(rtt_us) - before)
+    assert steps[1] == 1  # 21 x 1/20 = 1
+    assert steps[3] == 0  # 23 x 3/20 = 3
+    assert steps[5] == steps[6] == -1  # 23 x 6/20 = 6
+    # Slow start ends when more than one packet waits.
+    control = DrivenControl("vegas")
+    rounds = Rounds(control)
+    rounds(20_000)
+    assert rounds(20_000) == 40
+    assert rounds(24_000) == 80  # the round before is what counts
+    assert rounds(24_000) == 80 * 20 // 24 + 1
+    assert control.cwnd_pkts == control.ssthresh_pkts
+
+
+def test_ledbats_law() -> None:
+    control = DrivenControl("ledbat")
+    assert control.cwnd_pkts == 2
+    control.cwnd_pkts = 10
+    for _ in range(4):
+        control.send(0, 10)
+        control.ack(50_000, 20_000, pkts=0)
+    control.cwnd_pkts = 10
+    for _ in range(4):
+        control.ack(60_000, 70_000, pkts=0)  # the filter forgets the base
+    control.send(60_000, 100)
+    # Half way to the target: half of Reno's increase.
+    window = 10.0
+    for _ in range(100):
+        control.ack(70_000, 70_000)
+        window += 0.5 / window
+        assert control.cwnd_pkts == int(window)
+    # Above the target it falls as fast.
+    for _ in range(4):
+        control.ack(80_000, 170_000, pkts=0)
+    control.send(80_000, 100)
+    for _ in range(40):
+        control.ack(80_000, 170_000)
+        window -= 0.5 / window
+    assert control.cwnd_pkts == int(window)
+    control.loss()
+    assert control.ssthresh_pkts == control.cwnd_pkts // 2
+
+
+def test_bbrs_law() -> None:
+    control = DrivenControl("bbr")
+    # Start-up: 2.885 x the initial window per RTT.
+    assert control.pacing_bytes_per_s == pytest.approx(739 / 256 * 10 / 0.02 * 1448 * 0.99, rel=1e-3)
+    now_us = 20_000
+
+    def round_trip(pkts: int) -> None:
+        """A round of so many packets at one per ms."""
+        nonlocal now_us
+        control.send(now_us, pkts)
+        now_us += 20_000
+        for _ in range(pkts):
+            now_us += 1000
+            control.ack(now_us, 20_000, rate_us=pkts * 1000 if _ == 0 else 0)
+
+    rate = 0.99 * 1448 * 1000
+    round_trip(20)
+    assert control.pacing_bytes_per_s == pytest.approx(739 / 256 * rate, rel=1e-2)
+    for _ in range(3):
+        round_trip(20)
+    # Three rounds without 25 % more: the pipe is full; it is empty between these rounds, so
+    # drained at once.
+    round_trip(20)
+    assert (
+        control.pacing_bytes_per_s / rate == pytest.approx(1.25, rel=0.02) or control.pacing_bytes_per_s <= 1.01 * rate
+    )
+    assert control.cwnd_pkts <= 2 * 20 + 3 * 2 + 2 + 20
+    # A loss takes off what was lost, and nothing else.
+    ssthresh = control.ssthresh_pkts
+    control.loss()
+    assert control.ssthresh_pkts == ssthresh
