@@ -217,18 +217,35 @@ def test_westwoods_law() -> None:
     control.open()
     # A packet per ms x 24 ms; the filter comes up to it from below.
     assert control.cwnd_pkts == control.ssthresh_pkts == 23
-    control.loss(timeout=True)
-    assert control.ssthresh_pkts == 23
-    # A timeout forgets the minimum RTT; the rate, now half, goes through two filters of 1/8.
+    # A timeout forgets the minimum RTT.
+    for rtt_us, expected in ((30_000, 23), (30_000, 29)):
+        for _ in range(1000):
+            now_us += 1000
+            control.ack(now_us, rtt_us)
+        control.loss(timeout=True)
+        assert control.ssthresh_pkts == expected
+        control.open()
+
+
+def test_westwoods_filters() -> None:
+    control = avoiding("westwood", 50)
+    # Windows of measurement of 51 ms, each with one ACK, which counts in the next.
+    windows = [51, 51, 102, 102]
+    now_us, once, twice, held = 20_000, 0.0, 0.0, 0
+    control.ack(now_us, 50_000, pkts=51)
+    held = 51
+    for pkts in windows:
+        now_us += 51_000
+        control.ack(now_us, 50_000, pkts=pkts)
+        rate, held = held / 51_000, pkts
+        if twice == 0.0:
+            once = twice = rate
+        else:
+            once = (7 * once + rate) / 8
+            twice = (7 * twice + once) / 8
+    control.loss()
     control.open()
-    for _ in range(60):
-        now_us += 2000
-        control.ack(now_us, 30_000)
-    control.loss(timeout=True)
-    once = 1 - 0.5 / 8
-    twice = 1 - (1 - once) / 8
-    assert control.ssthresh_pkts == pytest.approx(twice * 30, abs=1.5)
-    assert control.ssthresh_pkts > 24
+    assert control.cwnd_pkts == int(twice * 50_000) == 50
 
 
 def test_illinois_law() -> None:
