@@ -13,7 +13,7 @@ from reinet.core.features import (
 from reinet.core.normaliser import Normaliser
 from reinet.core.period import SILENCE_NS, PeriodConfig, PeriodTracker
 from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE, Flag
-from reinet.core.sim import OPPORTUNITY_BYTES, SIM_CONGESTION_CONTROLS, LinkConfig, SimBatch
+from reinet.core.sim import OPPORTUNITY_BYTES, SIM_CONGESTION_CONTROLS, FlowConfig, LinkConfig, SimBatch
 from reinet.core.state import MAX_CAP_PKTS, MIN_CAP_PKTS, Batch, StateBank, caps_from_actions
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Feature",
     "FeatureSet",
     "Flag",
+    "FlowConfig",
     "LinkConfig",
     "LinkError",
     "ModelError",

@@ -28,6 +28,8 @@ MAX_CAP_PKTS: int
 MIN_PERIOD_NS: int
 SILENCE_NS: int
 OPPORTUNITY_BYTES: int
+NEVER_US: int
+CONGESTION_CONTROLS: tuple[str, ...]
 
 def observe(table: NDArray[float64], stats: NDArray[uint8]) -> None: ...
 def merge(table: NDArray[float64], other: NDArray[float64]) -> None: ...
@@ -63,6 +65,44 @@ class StateBank:
         decided: NDArray[uint8],
     ) -> None: ...
 
+class QueueKind: ...
+
+class QueueConfig:
+    def __init__(
+        self, kind: QueueKind, limit_bytes: int, limit_pkts: int, target_ms: int, interval_ms: int, seed: int
+    ) -> None: ...
+
+class FlowSetup:
+    def __init__(
+        self,
+        cc: str,
+        start_us: int,
+        stop_us: int,
+        forward_us: int,
+        return_us: int,
+        mss_bytes: int,
+        total_bytes: int,
+        app_bytes_per_s: float,
+        target_us: int,
+        jitter_us: int,
+        forward_jitter_us: int,
+        loss: float,
+        seed: int,
+        cap_pkts: int,
+        stepped: bool,
+    ) -> None: ...
+
+class PathSetup:
+    def __init__(
+        self,
+        start_us: int,
+        queue: QueueConfig,
+        wired: list[tuple[int, float]],
+        wired_buffer_bytes: int,
+        fair_window_ms: float,
+        flows: list[FlowSetup],
+    ) -> None: ...
+
 class SimBatch:
     def __init__(
         self,
@@ -77,24 +117,32 @@ class SimBatch:
         stats: NDArray[uint8],
         rule_pkts: NDArray[float32],
         decided: NDArray[uint8],
+        threads: int,
     ) -> None: ...
-    def set_link(
-        self,
-        row: int,
-        trace_ms: NDArray[uint32],
-        buffer_bytes: int,
-        mrtt_us: int,
-        target_us: int,
-        start_offset_ms: int,
-        mss_bytes: int,
-        jitter_us: int,
-        seed: int,
-        cc: str,
-    ) -> None: ...
+    def set_link(self, row: int, setup: PathSetup, traces_ms: list[NDArray[uint32]]) -> None: ...
     def set_normaliser(self, table: NDArray[float64]) -> None: ...
     def reset(self, rows: NDArray[int32]) -> None: ...
     def step(self, actions: NDArray[float32]) -> None: ...
     def step_caps(self, caps_pkts: NDArray[uint32]) -> None: ...
     def clairvoyant_caps(self, horizon_ms: int, caps_pkts: NDArray[uint32]) -> None: ...
     def packets(self, row: int) -> dict[str, int]: ...
+    def memory_bytes(self, row: int) -> int: ...
     def log(self, row: int) -> dict[str, Any]: ...
+
+class DrivenControl:
+    """One congestion control without a connection; what is sent stays in flight until acknowledged in order."""
+
+    def __init__(self, name: str, mss_bytes: int = 1448, rtt_us: int = 20_000, seed: int = 0) -> None: ...
+    cwnd_pkts: int
+    ssthresh_pkts: int
+    @property
+    def pacing_bytes_per_s(self) -> float: ...
+    def send(self, now_us: int, pkts: int) -> None: ...
+    def ack(
+        self, now_us: int, rtt_us: int, pkts: int = 1, lost_pkts: int = 0, rate_us: int = 0, sent_us: int = 0
+    ) -> None:
+        """rtt_us: negative = no sample; rate_us: what was in flight took so long, 0 = no sample; sent_us: of pkts."""
+    def loss(self, timeout: bool = False) -> None: ...
+    def open(self) -> None: ...
+    def advance(self, now_us: int) -> None:
+        """The control's own timers, up to that time."""

@@ -36,4 +36,5 @@ NB_MODULE(_core, m) {
 #undef DECLARE_FLAG
   reinet::bind_state(m);
   reinet::bind_sim(m);
+  reinet::bind_control(m);
 }

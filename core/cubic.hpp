@@ -13,35 +13,26 @@
 
 namespace reinet {
 
-class Cubic {
+class Cubic : public ControlDefaults {
  public:
-  void on_rtt(Window& w, Us now_us, std::uint32_t rtt_us, std::uint32_t una, std::uint32_t next) {
+  static constexpr const char* kName = "cubic";
+
+  void on_sample(Window& w, const AckEvent& ack) {
     // Samples just after a reduction still hold the queue that caused it.
-    if (epoch_start_us_ && now_us - epoch_start_us_ < kSettleUs) return;
-    rtt_us = std::max(rtt_us, 1U);
+    if (ack.rtt_us < 0 || (epoch_start_us_ && ack.now_us - epoch_start_us_ < kSettleUs)) return;
+    const auto rtt_us = static_cast<std::uint32_t>(std::max(ack.rtt_us, 1));
     if (min_rtt_us_ == 0 || rtt_us < min_rtt_us_) min_rtt_us_ = rtt_us;
     if (!hystart_found_ && w.slow_start() && w.cwnd_pkts >= kHystartLowWindowPkts)
-      hystart(w, now_us, rtt_us, una, next);
+      hystart(w, ack.now_us, rtt_us, ack.una, ack.next);
   }
 
-  void on_delivered(Window& w, Us now_us, std::uint32_t pkts) {
-    if (w.slow_start()) {
-      const std::uint32_t grown = std::min(w.cwnd_pkts + pkts, w.ssthresh_pkts);
-      pkts -= grown - w.cwnd_pkts;
-      w.cwnd_pkts = grown;
-      if (pkts == 0) return;
-    }
-    const std::uint32_t pkts_per_increase = update(w.cwnd_pkts, now_us, pkts);
-    if (credit_pkts_ >= pkts_per_increase) {  // left from a time when more was needed
-      credit_pkts_ = 0;
-      ++w.cwnd_pkts;
-    }
-    credit_pkts_ += pkts;
-    w.cwnd_pkts += credit_pkts_ / pkts_per_increase;
-    credit_pkts_ %= pkts_per_increase;
+  void on_delivered(Window& w, const AckEvent& ack) {
+    if (!ack.window_limited) return;
+    const std::uint32_t pkts = w.slow_start() ? slow_start(w, ack.delivered_pkts) : ack.delivered_pkts;
+    if (pkts > 0) increase_.add(w, update(w.cwnd_pkts, ack.now_us, pkts), pkts);
   }
 
-  std::uint32_t on_loss(const Window& w) {
+  std::uint32_t on_loss(const Window& w, LossCause) {
     epoch_start_us_ = 0;
     // Fast convergence: a flow that has not come back to its last maximum makes room for others.
     const bool shrinking = w.cwnd_pkts < last_max_pkts_;
@@ -49,8 +40,14 @@ class Cubic {
     return std::max(w.cwnd_pkts * kBeta / kBetaScale, 2U);
   }
 
-  void on_recovery() { credit_pkts_ = 0; }
-  void on_timeout() { *this = Cubic{}; }
+  void on_state(SenderState state, const AckEvent&) {
+    if (state == SenderState::kRecovery) increase_.reset();
+    if (state == SenderState::kLoss) *this = Cubic{};  // what was known of the path is void
+  }
+
+  void on_restart(Window&, const Restart& restart) {
+    if (epoch_start_us_) epoch_start_us_ = std::min(epoch_start_us_ + restart.idle_us, restart.now_us);  // an idle time is none in which the window may grow
+  }
 
  private:
   static constexpr std::uint32_t kBeta = 717, kBetaScale = 1024;  // 0.7
@@ -125,8 +122,8 @@ class Cubic {
     w.ssthresh_pkts = w.cwnd_pkts;
   }
 
+  AdditiveIncrease increase_;
   std::uint32_t pkts_per_increase_ = 0;
-  std::uint32_t credit_pkts_ = 0;
   std::uint32_t last_max_pkts_ = 0;
   std::uint32_t last_cwnd_pkts_ = 0;
   std::uint32_t origin_pkts_ = 0;

@@ -4,10 +4,10 @@
 #ifndef REINET_RECEIVER_HPP
 #define REINET_RECEIVER_HPP
 
+#include <cstddef>
 #include <cstdint>
-#include <optional>
 
-#include "link.hpp"
+#include "packet.hpp"
 #include "ring.hpp"
 
 namespace reinet {
@@ -22,16 +22,16 @@ struct Ack {
 
 class Receiver {
  public:
-  void reset() { *this = Receiver{}; }
-
-  // Takes a packet; returns the ACK if one is due at once.
-  std::optional<Ack> on_packet(const Packet& p, Us now_us) {
+  // Takes a packet; acknowledge(ack) is called if an ACK is due at once.
+  template <class Acknowledge>
+  void on_packet(const Packet& p, Us now_us, Acknowledge&& acknowledge) {
     if (delivered_pkts_++ == 0 || now_us - last_packet_us_ > kLongGapUs) quick_acks_ = kQuickAcks;
     last_packet_us_ = now_us;
     const std::int32_t ahead = static_cast<std::int32_t>(p.seq - next_seq());
     if (ahead < 0 || (p.seq - next_seq() < seen_.size() && seen_[p.seq])) {
       quick_acks_ = kQuickAcks;  // a duplicate: the sender has misread something, tell it quickly
-      return ack();
+      acknowledge(ack());
+      return;
     }
     if (p.seq == last_ack_seq_) echo_us_ = p.sent_us;
     if (ahead > 0) {
@@ -39,13 +39,15 @@ class Receiver {
       seen_[p.seq] = true;
       sack_begin_ = p.seq;
       sack_end_ = p.seq + 1;
-      return ack();
+      acknowledge(ack());
+      return;
     }
     const bool fills_hole = !seen_.empty();
     accept_next();
-    if (fills_hole || quick_acks_ > 0 || next_seq() - last_ack_seq_ >= kSegmentsPerAck) return ack();
-    if (timer_us_ == kNever) timer_us_ = now_us + kDelayedAckUs;
-    return std::nullopt;
+    if (fills_hole || quick_acks_ > 0 || next_seq() - last_ack_seq_ >= kSegmentsPerAck)
+      acknowledge(ack());
+    else if (timer_us_ == kNever)
+      timer_us_ = now_us + kDelayedAckUs;
   }
 
   Us timer_us() const { return timer_us_; }
@@ -53,6 +55,7 @@ class Receiver {
 
   // Packets that came, duplicates included.
   std::uint64_t delivered_pkts() const { return delivered_pkts_; }
+  std::size_t heap_bytes() const { return seen_.heap_bytes(); }
 
  private:
   // Values of a stock kernel; the timer is its TCP_DELACK_MIN.
@@ -64,8 +67,11 @@ class Receiver {
   std::uint32_t next_seq() const { return seen_.head(); }
 
   void accept_next() {
-    if (seen_.empty()) seen_.push(true);
-    seen_[seen_.head()] = true;
+    if (seen_.empty()) {
+      seen_.skip();
+      return;
+    }
+    seen_.front() = true;
     while (!seen_.empty() && seen_.front()) seen_.pop();
   }
 

@@ -10,8 +10,8 @@
 namespace reinet {
 
 // A FIFO whose elements keep their number for life: the first ever pushed is 0. Elements [head, tail) are present, and
-// operator[] takes such a number, so that a ring of segments is indexed by sequence number. Grows by doubling and keeps
-// its memory when cleared, so a link that has warmed up allocates nothing. Numbers wrap at 2^32.
+// operator[] takes such a number, so that a ring of segments is indexed by sequence number. Grows by doubling and
+// never shrinks, so a link that has warmed up allocates nothing. Numbers wrap at 2^32.
 template <class T>
 class Ring {
  public:
@@ -26,14 +26,17 @@ class Ring {
   const T& front() const { return (*this)[head_]; }
 
   void push(const T& value) {
-    if (size() == slots_.size()) grow();
+    if (size() > mask_) [[unlikely]]
+      grow();
     (*this)[tail_++] = value;
   }
   T pop() { return (*this)[head_++]; }
-  void clear() { head_ = tail_ = 0; }
+  // An element that comes and goes at once, in an empty ring.
+  void skip() { head_ = ++tail_; }
+  std::size_t heap_bytes() const { return slots_.capacity() * sizeof(T); }
 
  private:
-  void grow() {
+  [[gnu::noinline, gnu::cold]] void grow() {
     std::vector<T> wider(slots_.size() * 2);
     const auto mask = static_cast<std::uint32_t>(wider.size() - 1);
     for (std::uint32_t i = head_; i != tail_; ++i) wider[i & mask] = (*this)[i];

@@ -24,11 +24,13 @@ struct Segment {
 // What one ACK delivered.
 struct Delivery {
   std::uint32_t pkts = 0;                  // for the first time, cumulatively or selectively
-  bool una_advanced = false;
+  std::uint32_t acked_pkts = 0;            // cumulatively, some of them selectively before
   bool sacked_new = false;
   bool original_below_limit = false;       // a never-retransmitted segment below the limit asked about
   std::optional<Us> acked_sent_us;         // latest never-retransmitted segment, cumulatively acknowledged
   std::optional<Us> sacked_sent_us;        // latest never-retransmitted segment, selectively acknowledged
+
+  bool una_advanced() const { return acked_pkts > 0; }
 };
 
 class Scoreboard {
@@ -46,6 +48,7 @@ class Scoreboard {
   Us newest_delivered_sent_us() const { return newest_.sent_us; }
   std::uint64_t delivered_total_pkts() const { return una() + sacked_pkts_; }
   std::uint64_t lost_total_pkts() const { return lost_total_pkts_; }
+  std::size_t heap_bytes() const { return segments_.heap_bytes(); }
 
   std::uint32_t send_new(Us now_us) {
     segments_.push({now_us, false, false, false, false});
@@ -65,52 +68,73 @@ class Scoreboard {
     return seq;
   }
 
+  // The last segment once more, not because it is lost.
+  bool can_repeat_last() const { return !empty() && !segments_[next() - 1].sacked && !segments_[next() - 1].lost; }
+  std::uint32_t repeat_last(Us now_us) {
+    const std::uint32_t seq = next() - 1;
+    Segment& s = segments_[seq];
+    s.sent_us = now_us;
+    if (!s.retransmitting) ++retransmitting_pkts_;
+    s.retransmitting = s.retransmitted = true;
+    return seq;
+  }
+
   // Takes what an ACK says: all below next_seq has arrived, and [sack_begin, sack_end). limit: see Delivery.
+  // delivered(seq, sent_us) is called for each segment that arrived for the first time.
+  template <class Delivered>
   Delivery deliver(std::uint32_t next_seq, std::uint32_t sack_begin, std::uint32_t sack_end, std::uint32_t limit,
-                   Us now_us, Us min_rtt_us) {
+                   Us now_us, Us min_rtt_us, Delivered&& delivered) {
     Delivery d;
     for (std::uint32_t seq = std::max(sack_begin, una()); seq < sack_end; ++seq) {
       Segment& s = segments_[seq];
       if (s.sacked) continue;
       if (!s.retransmitted) d.sacked_sent_us = s.sent_us;
+      delivered(seq, s.sent_us);
       note(d, seq, s, limit, now_us, min_rtt_us);
       d.sacked_new = s.sacked = true;
       ++sacked_pkts_;
     }
     for (; una() < next_seq; segments_.pop()) {
       Segment& s = segments_.front();
-      d.una_advanced = true;
+      ++d.acked_pkts;
       if (s.sacked) {
         --sacked_pkts_;
         continue;
       }
       if (!s.retransmitted) d.acked_sent_us = s.sent_us;
+      delivered(una(), s.sent_us);
       note(d, una(), s, limit, now_us, min_rtt_us);
     }
     return d;
   }
 
   // RACK: what was sent before the newest delivered segment is lost once it is overdue by that segment's RTT and
-  // reordering_us. Returns when the next one will be, kNever if none.
-  Us detect_losses(Us now_us, Us reordering_us) {
+  // reordering_us. Returns when the next one will be, kNever if none. lost(sent_us) is called for each; so below.
+  template <class Lost>
+  Us detect_losses(Us now_us, Us reordering_us, Lost&& lost) {
     Us next_us = kNever;
     for (std::uint32_t seq = una(); seq != next(); ++seq) {
       Segment& s = segments_[seq];
       if (!in_flight(s) || !newest_.sent_after(s.sent_us, seq)) continue;
       const Us overdue_us = s.sent_us + newest_.rtt_us + reordering_us;
-      if (overdue_us <= now_us)
-        mark_lost(seq, s);
-      else
+      if (overdue_us > now_us) {
         next_us = std::min(next_us, overdue_us);
+        continue;
+      }
+      lost(s.sent_us);
+      mark_lost(seq, s);
     }
     return next_us;
   }
 
   // A timeout: the first segment is lost, and all that have been out for an RTT.
-  void mark_timed_out(Us now_us) {
+  template <class Lost>
+  void mark_timed_out(Us now_us, Lost&& lost) {
     for (std::uint32_t seq = una(); seq != next(); ++seq) {
       Segment& s = segments_[seq];
-      if (in_flight(s) && (seq == una() || s.sent_us + newest_.rtt_us <= now_us)) mark_lost(seq, s);
+      if (!in_flight(s) || (seq != una() && s.sent_us + newest_.rtt_us > now_us)) continue;
+      lost(s.sent_us);
+      mark_lost(seq, s);
     }
   }
 

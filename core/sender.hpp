@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A bulk TCP sender that behaves like Linux's: SACK, RACK and loss probe (RFC 8985), proportional rate reduction (RFC
-// 6937), timeouts with back-off (RFC 6298) and their undoing (Eifel, RFC 4015; F-RTO, RFC 5682), a pluggable congestion
-// control, and reinet's cap where the BPF shim puts it. Not modelled: ECN, reordering, undo from D-SACK, pacing.
+// A TCP sender that behaves like Linux's: SACK, RACK and loss probe (RFC 8985), proportional rate reduction (RFC 6937),
+// timeouts with back-off (RFC 6298) and their undoing (Eifel, RFC 4015; F-RTO, RFC 5682), pacing, a pluggable congestion
+// control, and reinet's cap where the BPF shim puts it. Not modelled: ECN, reordering, undo from D-SACK, TSO deferral.
 //
 //            loss detected                     timeout (from any state)
 //   kOpen ----------------> kRecovery    ... ----------------> kLoss
@@ -15,73 +15,120 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
+#include "application.hpp"
 #include "congestion_control.hpp"
 #include "flow_stats.h"
 #include "link.hpp"
+#include "pacer.hpp"
+#include "rate_sample.hpp"
 #include "receiver.hpp"
 #include "rtt.hpp"
 #include "scoreboard.hpp"
+#include "window_usage.hpp"
 
 namespace reinet {
 
 template <CongestionControl Control>
 class Sender {
  public:
-  explicit Sender(std::uint32_t mss_bytes) : mss_bytes_(mss_bytes) {}
+  // seed: of a control that throws dice.
+  Sender(std::uint32_t mss_bytes, const Application& application, std::uint64_t seed)
+      : mss_bytes_(mss_bytes), seed_(seed), application_(application) {}
 
   // Takes an ACK. observe(reinet_ack) is called where the kernel calls pkts_acked: counters, scoreboard and RTT are up
   // to date, the window is not yet. send(seq, sent_us) puts a segment onto the path; so in the other members.
   template <class Observe, class Send>
   void on_ack(const Ack& ack, Us now_us, std::uint32_t cap_pkts, Observe&& observe, Send&& send) {
     const std::uint64_t lost_before_pkts = board_.lost_total_pkts();
-    const Delivery d = board_.deliver(ack.next_seq, ack.sack_begin, ack.sack_end, recovery_end_, now_us, rtt_.min_us());
+    const std::uint32_t prior_in_flight_pkts = board_.in_flight_pkts();
+    const Delivery d = board_.deliver(ack.next_seq, ack.sack_begin, ack.sack_end, recovery_end_, now_us, rtt_.min_us(),
+                                      [&](std::uint32_t seq, Us sent_us) { note_delivered(seq, sent_us, now_us); });
     const std::int32_t rtt_us = take_rtt(d, ack, now_us);
-    if (d.una_advanced) timeouts_ = 0;
+    if (d.una_advanced()) timeouts_ = 0;
     if (board_.una() > probe_seq_) probing_ = false;
     observe(snapshot(now_us, rtt_us));
-    if (rtt_us >= 0)
-      control_.on_rtt(window_, now_us, static_cast<std::uint32_t>(rtt_us), board_.una(), board_.next());
+    AckEvent event = totals(now_us);
+    event.rtt_us = rtt_us;
+    event.acked_pkts = d.acked_pkts;
+    event.delivered_pkts = d.pkts;
+    event.prior_in_flight_pkts = prior_in_flight_pkts;
+    event.window_limited = usage_.limited(window_);
+    event.in_order = d.una_advanced() && !d.sacked_new && !board_.has_holes();
+    control_.on_sample(window_, event);
 
     update_state(d, ack, now_us);
-    const bool newly_lost = board_.lost_total_pkts() != lost_before_pkts;
-    if (state_ == State::kRecovery)
-      reduce_window(d.pkts, d.una_advanced && !newly_lost);
-    else if (d.una_advanced && window_limited_)
-      control_.on_delivered(window_, now_us, d.pkts);
-    apply_cap(cap_pkts);
+    event.state = state_;
+    event.lost_pkts = static_cast<std::uint32_t>(board_.lost_total_pkts() - lost_before_pkts);
+    event.lost_total_pkts = board_.lost_total_pkts();
+    event.in_flight_pkts = board_.in_flight_pkts();
+    if (window_.app_limited_until_pkts < event.delivered_total_pkts) window_.app_limited_until_pkts = 0;
+    if constexpr (ModelControl<Control>) {
+      control_.on_ack(window_, event,
+                      rates_.take(board_.una(), event.delivered_total_pkts, now_us, rtt_.min_us()));
+    } else if (state_ == State::kRecovery) {
+      reduce_window(d.pkts, d.una_advanced() && event.lost_pkts == 0);
+    } else if (d.una_advanced()) {
+      control_.on_delivered(window_, event);
+    }
+    cap_pkts_ = cap_pkts;
+    apply_cap();
     transmit(now_us, send);
-    if (d.una_advanced) arm(now_us);
+    if (d.una_advanced()) arm(now_us);
   }
 
   // The handshake is done, and was the first round trip.
   template <class Send>
   void start(Us now_us, std::uint32_t rtt_us, Send&& send) {
     rtt_.add(rtt_us, board_.una(), board_.next());
+    control_.on_start(window_, {now_us, rtt_us, mss_bytes_, seed_});
+    application_.start(now_us);
+    last_sent_us_ = now_us;
     transmit(now_us, send);
     arm(now_us);
   }
 
-  Us timer_us() const { return std::min(retransmit_us_, reorder_us_); }
+  Us timer_us() const {
+    Us us = std::min({retransmit_us_, reorder_us_, application_.next_us()});
+    if constexpr (Paced<Control>) us = std::min(us, pace_us_);
+    if constexpr (Clocked<Control>) us = std::min(us, control_.timer_us());
+    return us;
+  }
 
   template <class Send>
   void on_timer(Us now_us, Send&& send) {
-    if (reorder_us_ <= now_us)
+    if (application_.next_us() <= now_us) {
+      on_write(now_us, send);
+    } else if (reorder_us_ <= now_us) {
       on_reordering_timeout(now_us, send);
-    else if (probe_armed_)
-      probe(now_us, send);
-    else
-      on_timeout(now_us, send);
+    } else if (retransmit_us_ <= now_us) {
+      if (probe_armed_)
+        probe(now_us, send);
+      else
+        on_timeout(now_us, send);
+    } else {
+      if constexpr (Clocked<Control>) {
+        if (control_.timer_us() <= now_us) control_.on_timer(window_, now_us, board_.in_flight_pkts());
+        apply_cap();
+      }
+      transmit(now_us, send);  // also when it was the pacer's time
+    }
   }
 
   bool outstanding() const { return !board_.empty(); }
+  // A finite flow whose every segment has been acknowledged.
+  bool finished() const { return board_.empty() && application_.all_sent(board_.next()); }
   std::uint32_t min_rtt_us() const { return rtt_.min_us(); }
+  std::size_t heap_bytes() const {
+    if constexpr (ModelControl<Control>) return board_.heap_bytes() + rates_.heap_bytes();
+    return board_.heap_bytes();
+  }
 
  private:
-  enum class State { kOpen, kRecovery, kLoss };
+  using State = SenderState;
 
-  static constexpr std::uint32_t kInitialWindowPkts = 10;
   static constexpr std::uint32_t kUnlimited = std::numeric_limits<std::int32_t>::max();
   static constexpr std::uint32_t kDuplicateThreshold = 3;
   // A stock kernel's send buffer, 4 MiB (tcp_wmem), at 2304 bytes of memory per segment.
@@ -89,11 +136,39 @@ class Sender {
   static constexpr Us kTickUs = 1000;  // of the kernel's timers, at HZ = 1000
   static constexpr Us kMaxTimeoutUs = 120'000'000;
 
+  // What every event says.
+  AckEvent totals(Us now_us) const {
+    AckEvent event{};
+    event.now_us = now_us;
+    event.rtt_us = -1;
+    event.una = board_.una();
+    event.next = board_.next();
+    event.in_flight_pkts = event.prior_in_flight_pkts = board_.in_flight_pkts();
+    event.delivered_total_pkts = board_.delivered_total_pkts();
+    event.lost_total_pkts = board_.lost_total_pkts();
+    event.srtt_us = rtt_.srtt_us();
+    event.min_rtt_us = rtt_.min_us();
+    if constexpr (Paced<Control>) event.pace_wait_us = pacer_.wait_us(now_us);
+    event.state = state_;
+    return event;
+  }
+
+  void note_delivered([[maybe_unused]] std::uint32_t seq, [[maybe_unused]] Us sent_us, [[maybe_unused]] Us now_us) {
+    if constexpr (ModelControl<Control>) rates_.on_delivered(seq, now_us);
+    if constexpr (Tracking<Control>) control_.on_packet_delivered(sent_us);
+  }
+
+  auto note_lost() {
+    return [this]([[maybe_unused]] Us sent_us) {
+      if constexpr (Tracking<Control>) control_.on_packet_lost(sent_us);
+    };
+  }
+
   // The ACK's RTT sample, negative for none: from the last never-retransmitted segment that it delivers, else from the
   // timestamp that it echoes, which is that of the transmission that arrived.
   std::int32_t take_rtt(const Delivery& d, const Ack& ack, Us now_us) {
     std::optional<Us> sent_us = d.sacked_sent_us ? d.sacked_sent_us : d.acked_sent_us;
-    if (!sent_us && d.una_advanced) sent_us = ack.echo_us;
+    if (!sent_us && d.una_advanced()) sent_us = ack.echo_us;
     if (!sent_us) return -1;
     const auto rtt_us = static_cast<std::uint32_t>(now_us - *sent_us);
     rtt_.add(rtt_us, board_.una(), board_.next());
@@ -108,7 +183,7 @@ class Sender {
     a.delivered_bytes = board_.delivered_total_pkts() * mss_bytes_;
     a.lost_bytes = board_.lost_total_pkts() * mss_bytes_;
     a.retrans_bytes = retransmitted_pkts_ * mss_bytes_;
-    a.pacing_rate_bytes_per_s = pacing_rate_bytes_per_s();
+    a.pacing_rate_bytes_per_s = static_cast<std::uint64_t>(pacing_rate_bytes_per_s());
     a.rtt_us = rtt_us;
     a.srtt_us = rtt_.srtt_us();
     a.min_rtt_us = rtt_.min_us();
@@ -116,27 +191,31 @@ class Sender {
     a.ssthresh_pkts = window_.ssthresh_pkts;
     a.inflight_pkts = board_.in_flight_pkts();
     a.mss_bytes = mss_bytes_;
+    if (window_.app_limited_until_pkts) a.flags |= REINET_FLAG_APP_LIMITED;
     if (state_ != State::kOpen) a.flags |= REINET_FLAG_IN_RECOVERY;
     if (window_.slow_start()) a.flags |= REINET_FLAG_SLOW_START;
     return a;
   }
 
-  // Only reported: without fq, Cubic is not paced. The kernel's factors, 2 in early slow start and 1.2 after it.
-  std::uint64_t pacing_rate_bytes_per_s() const {
-    if (!rtt_.known()) return std::numeric_limits<std::uint64_t>::max();
+  // Only reported where the control does not pace: the kernel's factors, 2 in early slow start and 1.2 after it.
+  double pacing_rate_bytes_per_s() const {
+    if constexpr (Paced<Control>) return control_.pacing_bytes_per_s();
     const double factor = window_.cwnd_pkts < window_.ssthresh_pkts / 2 ? 2.0 : 1.2;
     const double window_bytes = static_cast<double>(std::max(window_.cwnd_pkts, board_.out_pkts())) * mss_bytes_;
-    return static_cast<std::uint64_t>(factor * window_bytes * 1e6 / std::max(rtt_.srtt_us(), 1U));
+    return factor * window_bytes * 1e6 / std::max(rtt_.srtt_us(), 1U);
   }
 
   // ---- loss recovery
 
   void update_state(const Delivery& d, const Ack& ack, Us now_us) {
     if (state_ == State::kRecovery && board_.una() >= recovery_end_) {
-      window_.cwnd_pkts = window_.ssthresh_pkts;
-      open();
+      if constexpr (WindowControl<Control>) {
+        window_.cwnd_pkts = window_.ssthresh_pkts;
+        control_.on_recovered(window_);
+      }
+      open(now_us);
     } else if (state_ == State::kLoss) {
-      leave_loss(d, ack);
+      leave_loss(d, ack, now_us);
     }
     const std::uint64_t lost_before_pkts = board_.lost_total_pkts();
     const bool was_retransmitting = board_.is_retransmitting();
@@ -144,14 +223,14 @@ class Sender {
     if (!board_.has_holes()) reorder_us_ = kNever;
     const bool lost_retransmission = was_retransmitting && board_.lost_total_pkts() != lost_before_pkts;
     if (board_.has_lost() && (state_ == State::kOpen || (state_ == State::kLoss && lost_retransmission)))
-      enter_recovery();
+      enter_recovery(now_us);
   }
 
   void detect_losses(Us now_us) {
     // No reordering is ever seen here: wait only while fewer than three segments beyond the hole have arrived.
     const bool certain = state_ != State::kOpen || board_.sacked_pkts() >= kDuplicateThreshold;
     const Us reordering_us = certain ? 0 : std::min(rtt_.min_us() / 4, rtt_.srtt_us() / 8);
-    reorder_us_ = board_.detect_losses(now_us, reordering_us);
+    reorder_us_ = board_.detect_losses(now_us, reordering_us, note_lost());
   }
 
   // A segment that might have been late is lost; no ACK told so, but one is owed to the window's reduction.
@@ -159,16 +238,16 @@ class Sender {
   void on_reordering_timeout(Us now_us, Send&& send) {
     detect_losses(now_us);
     if (board_.has_lost() && state_ == State::kOpen) {
-      enter_recovery();
-      reduce_window(1, false);
+      enter_recovery(now_us);
+      if constexpr (WindowControl<Control>) reduce_window(1, false);
     }
     transmit(now_us, send);
   }
 
-  void enter_recovery() {
+  void enter_recovery(Us now_us) {
     prior_cwnd_pkts_ = window_.cwnd_pkts;
-    window_.ssthresh_pkts = control_.on_loss(window_);
-    control_.on_recovery();
+    window_.ssthresh_pkts = control_.on_loss(window_, LossCause::kAcks);
+    control_.on_state(State::kRecovery, totals(now_us));
     recovery_end_ = board_.next();
     prr_delivered_pkts_ = prr_sent_pkts_ = 0;
     probing_ = may_undo_ = forward_rto_ = false;
@@ -196,17 +275,16 @@ class Sender {
 
   template <class Send>
   void on_timeout(Us now_us, Send&& send) {
-    board_.mark_timed_out(now_us);
+    board_.mark_timed_out(now_us, note_lost());
     forward_rto_ = state_ == State::kOpen || timeouts_ > 0;
     // A timeout on top of a recovery or another timeout reduces, and remembers what to restore, no second time.
     if (state_ == State::kOpen || (state_ == State::kLoss && timeouts_ == 0)) {
-      // ssthresh, or what a window that has grown above it is worth
-      prior_ssthresh_pkts_ = std::max(window_.ssthresh_pkts, window_.cwnd_pkts / 2 + window_.cwnd_pkts / 4);
+      prior_ssthresh_pkts_ = WindowUsage::worth(window_);
       prior_cwnd_pkts_ = window_.cwnd_pkts;
-      window_.ssthresh_pkts = control_.on_loss(window_);
+      window_.ssthresh_pkts = control_.on_loss(window_, LossCause::kTimeout);
       may_undo_ = true;
     }
-    control_.on_timeout();
+    control_.on_state(State::kLoss, totals(now_us));
     window_.cwnd_pkts = board_.in_flight_pkts() + 1;
     recovery_end_ = board_.next();
     state_ = State::kLoss;
@@ -218,62 +296,94 @@ class Sender {
     retransmit_us_ = now_us + timeout_us();
   }
 
-  void leave_loss(const Delivery& d, const Ack& ack) {
+  void leave_loss(const Delivery& d, const Ack& ack, Us now_us) {
     // Eifel: the ACK echoes a timestamp from before the first retransmission, so the original arrived.
-    const bool original_arrived = d.una_advanced && ack.echo_us < first_retransmission_us_;
+    const bool original_arrived = d.una_advanced() && ack.echo_us < first_retransmission_us_;
     // F-RTO: so it did if a segment sent before the timeout and never since is delivered.
     if (may_undo_ && (original_arrived || (forward_rto_ && d.original_below_limit))) {
       board_.unmark_lost();
-      window_.cwnd_pkts = std::max(window_.cwnd_pkts, prior_cwnd_pkts_);
+      window_.cwnd_pkts = control_.on_undo(window_, prior_cwnd_pkts_);
       window_.ssthresh_pkts = std::max(window_.ssthresh_pkts, prior_ssthresh_pkts_);
-      open();
+      open(now_us);
       return;
     }
     if (board_.una() >= recovery_end_) {
-      open();
+      open(now_us);
       return;
     }
     if (!forward_rto_) return;
     if (board_.next() > recovery_end_) {
       forward_rto_ = !d.sacked_new;  // new data got through beside the hole: the loss was real
-    } else if (d.una_advanced) {
+    } else if (d.una_advanced()) {
       recovery_end_ = board_.next();
       new_data_first_ = true;  // two new segments will tell whether it was
     }
   }
 
-  void open() {
+  void open(Us now_us) {
     state_ = State::kOpen;
+    control_.on_state(state_, totals(now_us));
     may_undo_ = forward_rto_ = false;
     first_retransmission_us_ = kNever;
   }
 
   // ---- transmission
 
-  // As in the shim: after congestion control, but the window belongs to PRR until recovery ends.
-  void apply_cap(std::uint32_t cap_pkts) {
-    if (cap_pkts && state_ != State::kRecovery) window_.cwnd_pkts = std::min(window_.cwnd_pkts, cap_pkts);
+  // As in the shim: after congestion control, but where PRR runs the window is its until recovery ends.
+  void apply_cap() {
+    const bool free = ModelControl<Control> || state_ != State::kRecovery;
+    if (cap_pkts_ && free) window_.cwnd_pkts = std::min(window_.cwnd_pkts, cap_pkts_);
+  }
+
+  // The application writes. If it let the socket run dry before, what is delivered until now says nothing of the path.
+  template <class Send>
+  void on_write(Us now_us, Send&& send) {
+    if (!application_.has(board_.next()) && has_room() && !board_.has_retransmission())
+      window_.app_limited_until_pkts = std::max<std::uint64_t>(board_.delivered_total_pkts() + board_.in_flight_pkts(), 1);
+    application_.write(now_us);
+    if (WindowControl<Control> && board_.empty() && now_us - last_sent_us_ > timeout_us())
+      WindowUsage::restart(window_, now_us - last_sent_us_, timeout_us());
+    transmit(now_us, send);
   }
 
   template <class Send>
   void transmit(Us now_us, Send&& send) {
+    pace_us_ = kNever;
     const bool new_data_first = std::exchange(new_data_first_, false);
     if (new_data_first) send_new(now_us, send);
     if (!new_data_first || board_.next() == recovery_end_) {
       if (new_data_first) forward_rto_ = false;
-      while (board_.has_retransmission() && has_room()) resend(now_us, send);
+      while (board_.has_retransmission() && may_send(now_us)) resend(now_us, send);
     }
     send_new(now_us, send);
-    window_limited_ = !has_room();
+    if (last_sent_us_ == now_us || !has_room()) {
+      const bool idle = state_ == State::kOpen && !application_.has(board_.next());
+      usage_.validate(window_, now_us, board_.una(), board_.next(), !has_room(), timeout_us(),
+                      WindowControl<Control> && idle);
+    }
   }
 
   bool has_room() const { return board_.in_flight_pkts() < window_.cwnd_pkts; }
 
+  bool may_send(Us now_us) {
+    if (!has_room()) return false;
+    if constexpr (Paced<Control>) {
+      const double rate = control_.pacing_bytes_per_s();
+      if (!pacer_.may_send(now_us, Pacer::burst_pkts(rate, mss_bytes_, control_.min_burst_pkts()))) {
+        pace_us_ = pacer_.next_us();
+        return false;
+      }
+    }
+    return true;
+  }
+
   template <class Send>
   void send_new(Us now_us, Send&& send) {
     bool sent = false;
-    for (; has_room() && board_.out_pkts() < kMaxOutPkts; sent = true) {
-      send(board_.send_new(now_us), now_us);
+    for (; application_.has(board_.next()) && board_.out_pkts() < kMaxOutPkts && may_send(now_us); sent = true) {
+      note_restart(now_us);
+      const bool none_out = board_.empty();
+      put(board_.send_new(now_us), now_us, none_out, send);
       ++prr_sent_pkts_;
     }
     if (sent && state_ == State::kOpen && !board_.has_holes()) arm(now_us);
@@ -281,12 +391,29 @@ class Sender {
 
   template <class Send>
   void resend(Us now_us, Send&& send) {
+    note_restart(now_us);
     const std::uint32_t seq = board_.retransmit(now_us);
-    send(seq, now_us);
+    put(seq, now_us, false, send);
     ++prr_sent_pkts_;
     ++retransmitted_pkts_;
     first_retransmission_us_ = std::min(first_retransmission_us_, now_us);
     if (seq == board_.una()) arm(now_us);
+  }
+
+  void note_restart(Us now_us) {
+    if (board_.in_flight_pkts() == 0)
+      control_.on_restart(window_, {now_us, now_us - last_sent_us_, board_.next(), window_.app_limited_until_pkts > 0});
+  }
+
+  // Every transmission passes here. none_out: nothing was outstanding before it.
+  template <class Send>
+  void put(std::uint32_t seq, Us now_us, [[maybe_unused]] bool none_out, Send&& send) {
+    if constexpr (ModelControl<Control>)
+      rates_.on_sent(seq, now_us, none_out, board_.delivered_total_pkts(), window_.app_limited_until_pkts > 0);
+    if constexpr (Tracking<Control>) control_.on_packet_sent(now_us);
+    if constexpr (Paced<Control>) pacer_.on_sent(mss_bytes_, control_.pacing_bytes_per_s());
+    last_sent_us_ = now_us;
+    send(seq, now_us);
   }
 
   // ---- timers
@@ -313,25 +440,37 @@ class Sender {
     probe_armed_ = true;
   }
 
-  // One segment beyond the window: its ACK shows a lost tail, or that the path is alive. The timeout then starts anew.
+  // One segment beyond the window, new or else the last one again: its ACK shows a lost tail, or that the path is alive.
+  // The timeout then starts anew.
   template <class Send>
   void probe(Us now_us, Send&& send) {
     probe_armed_ = false;
-    if (probing_ || board_.out_pkts() >= kMaxOutPkts) {
+    const bool has_new = application_.has(board_.next()) && board_.out_pkts() < kMaxOutPkts;
+    if (probing_ || (!has_new && !board_.can_repeat_last())) {
       retransmit_us_ = std::max(board_.head_sent_us() + timeout_us(), now_us + kTickUs);
       return;
     }
     probing_ = true;
-    probe_seq_ = board_.send_new(now_us);
-    send(probe_seq_, now_us);
+    probe_seq_ = has_new ? board_.send_new(now_us) : board_.repeat_last(now_us);
+    if (!has_new) ++retransmitted_pkts_;
+    put(probe_seq_, now_us, false, send);
     retransmit_us_ = now_us + timeout_us();
   }
 
   std::uint32_t mss_bytes_;
-  Window window_{kInitialWindowPkts, kUnlimited};
+  std::uint64_t seed_;
+  Application application_;
+  Window window_{kInitialWindowPkts, kUnlimited, 0};
   Control control_;
   Scoreboard board_;
   RttEstimator rtt_;
+  WindowUsage usage_;
+  struct Nothing {};
+  [[no_unique_address]] std::conditional_t<ModelControl<Control>, RateSampler, Nothing> rates_;
+  [[no_unique_address]] std::conditional_t<Paced<Control>, Pacer, Nothing> pacer_;
+  std::uint32_t cap_pkts_ = 0;
+  Us last_sent_us_ = 0;
+  Us pace_us_ = kNever;
   State state_ = State::kOpen;
   std::uint32_t recovery_end_ = 0;  // recovery ends when all below is acknowledged
   std::uint32_t prior_cwnd_pkts_ = 0;
@@ -350,7 +489,6 @@ class Sender {
   bool may_undo_ = false;
   bool forward_rto_ = false;
   bool new_data_first_ = false;
-  bool window_limited_ = true;
 };
 
 }  // namespace reinet

@@ -1,201 +1,161 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One flow through one link, event by event:
-//
-//   sender --(mrtt/2)--> queue, trace --> receiver --(next ms of the uplink, mrtt/2)--> sender
-//
-// The same path as mm-delay around mm-link with an uncongested uplink.
+// Flows through one bottleneck, event by event: the same path as mm-delay around mm-link with an uncongested uplink.
 #ifndef REINET_SIM_HPP
 #define REINET_SIM_HPP
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <span>
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
 
+#include "earliest.hpp"
+#include "flow.hpp"
 #include "link.hpp"
-#include "period.h"
-#include "receiver.hpp"
-#include "ring.hpp"
-#include "sender.hpp"
 
 namespace reinet {
 
-struct LinkConfig {
-  std::span<const std::uint32_t> trace_ms;
-  std::uint32_t buffer_bytes;
-  Us mrtt_us;
-  std::uint32_t target_us;
-  std::uint64_t start_offset_ms;
-  std::uint32_t mss_bytes;
-  std::uint32_t jitter_us;
-  std::uint64_t seed;
-};
-
-// Steele, Lea and Flood's generator: small, quick, and good enough for jitter.
-class SplitMix64 {
- public:
-  explicit SplitMix64(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = state_ += 0x9e3779b97f4a7c15U;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-    return z ^ (z >> 31);
-  }
-
- private:
-  std::uint64_t state_;
-};
-
 // Where every packet ever sent is. sent = dropped + on_path + queued + delivered.
 struct PacketCounts {
-  std::uint64_t sent, dropped, on_path, queued, delivered;
+  std::uint64_t sent = 0, dropped = 0, on_path = 0, queued = 0, delivered = 0;
 };
 
 class Simulation {
  public:
   virtual ~Simulation() = default;
-  // Runs under that cap, 0 = none, to the flow's next record.
-  virtual void run_to_record(std::uint32_t cap_pkts, reinet_flow_stats& record) = 0;
+  // Runs to the next record of a stepped flow, and returns the flow's number; record: all but cookie and slot.
+  virtual std::uint32_t run_to_record(reinet_flow_stats& record) = 0;
+  // In force from the flow's next ACK on; 0 = none.
+  virtual void set_cap(std::uint32_t flow, std::uint32_t cap_pkts) = 0;
   virtual PacketCounts packets() const = 0;
   virtual std::uint64_t now_ms() const = 0;
-  virtual std::uint64_t start_ms() const = 0;
-  // Opportunities in the next minimum RTT and horizon, plus one packet: the clairvoyant's cap.
-  virtual std::uint32_t clairvoyant_cap_pkts(std::uint64_t horizon_ms) const = 0;
+  // Opportunities of the flow's trace in its next minimum RTT and horizon, plus one packet: the clairvoyant's cap.
+  virtual std::uint32_t clairvoyant_cap_pkts(std::uint32_t flow, std::uint64_t horizon_ms) const = 0;
+  virtual std::size_t memory_bytes() const = 0;
 };
 
-template <CongestionControl Control>
-class FlowSimulation final : public Simulation {
+// A flow whose congestion control is known when it is compiled costs no dispatch; flows of several kinds are variants.
+template <class Control, class Use>
+decltype(auto) with_flow(Flow<Control>& flow, Use&& use) {
+  return use(flow);
+}
+template <class Control, class Use>
+decltype(auto) with_flow(const Flow<Control>& flow, Use&& use) {
+  return use(flow);
+}
+template <class... Flows, class Use>
+decltype(auto) with_flow(std::variant<Flows...>& flow, Use&& use) {
+  return std::visit(use, flow);
+}
+template <class... Flows, class Use>
+decltype(auto) with_flow(const std::variant<Flows...>& flow, Use&& use) {
+  return std::visit(use, flow);
+}
+
+// Bottleneck: Link or Cell.
+template <class AnyFlow, class Bottleneck>
+class PathSimulation final : public Simulation {
  public:
-  // log: nullptr = keep none. Config's trace and log outlive this.
-  FlowSimulation(const LinkConfig& config, const reinet_period_config& period, LinkLog* log)
-      : config_(config),
-        period_config_(period),
-        random_(config.seed),
-        start_us_(config.start_offset_ms * kUsPerMs),
-        now_us_(start_us_),
-        sender_(config.mss_bytes) {
-    link_.reset(config.trace_ms, config.buffer_bytes, now_us_, log);
-    put_on_path(kSynAck, kSynAckWireBytes, now_us_);
+  // Flows are numbered as they stand here, and at least one is stepped and never stops.
+  PathSimulation(Us start_us, std::unique_ptr<WiredLink> wired, std::vector<AnyFlow> flows, Bottleneck bottleneck)
+      : now_us_(start_us),
+        wired_(std::move(wired)),
+        flows_(std::move(flows)),
+        bottleneck_(std::move(bottleneck)),
+        arrivals_(flows_.size()),
+        events_(flows_.size()) {
+    for (std::uint32_t i = 0; i < flows_.size(); ++i) update(i);
   }
 
-  void run_to_record(std::uint32_t cap_pkts, reinet_flow_stats& record) override {
-    while (!advance(cap_pkts, record)) {
+  std::uint32_t run_to_record(reinet_flow_stats& record) override {
+    for (;;) {
+      // At equal times opportunities come first: mm-link uses up those that are due before it takes a packet in.
+      const Us arrival_us = arrivals_.time_us(), opportunity_us = bottleneck_.next_us(), event_us = events_.time_us();
+      if (opportunity_us <= arrival_us && opportunity_us <= event_us) {
+        now_us_ = std::max(now_us_, opportunity_us);
+        bottleneck_.transmit([this](const Packet& p) { deliver(p); });
+      } else if (arrival_us <= event_us) {
+        now_us_ = arrival_us;
+        arrive(arrivals_.flow());
+      } else {
+        now_us_ = std::max(now_us_, event_us);
+        const std::uint32_t number = events_.flow();
+        const bool due = with_flow(flows_[number], [&](auto& f) { return f.on_event(now_us_, record) && f.stepped(); });
+        update(number);
+        if (due) return number;
+      }
     }
-    record.target_us = config_.target_us;
-    record.cap_pkts = cap_pkts;
+  }
+
+  void set_cap(std::uint32_t flow, std::uint32_t cap_pkts) override {
+    with_flow(flows_[flow], [&](auto& f) { f.set_cap(cap_pkts); });
   }
 
   PacketCounts packets() const override {
-    return {sent_pkts_, link_.dropped_pkts(), to_link_.size(), link_.queued_pkts(),
-            receiver_.delivered_pkts() + (syn_ack_delivered_ ? 1 : 0)};
+    PacketCounts counts;
+    counts.dropped = bottleneck_.dropped_pkts();
+    counts.queued = bottleneck_.queued_pkts();
+    for (const AnyFlow& flow : flows_) {
+      with_flow(flow, [&](const auto& f) {
+        counts.sent += f.sent_pkts();
+        counts.dropped += f.lost_pkts();
+        counts.on_path += f.on_path_pkts();
+        counts.delivered += f.delivered_pkts();
+      });
+    }
+    return counts;
   }
-  std::uint64_t now_ms() const override { return now_us_ / kUsPerMs; }
-  std::uint64_t start_ms() const override { return start_us_ / kUsPerMs; }
 
-  std::uint32_t clairvoyant_cap_pkts(std::uint64_t horizon_ms) const override {
-    const Us min_rtt_us = std::min<Us>(sender_.min_rtt_us(), config_.mrtt_us + 10 * kUsPerMs);
-    const std::uint64_t until_ms = (now_us_ + min_rtt_us) / kUsPerMs + horizon_ms;
-    const Schedule& trace = link_.schedule();
-    const std::uint64_t coming = trace.count_until(until_ms) - trace.count_until(now_ms());
-    return static_cast<std::uint32_t>(coming * kOpportunityBytes / wire_bytes()) + 1;
+  std::uint64_t now_ms() const override { return now_us_ / kUsPerMs; }
+
+  std::uint32_t clairvoyant_cap_pkts(std::uint32_t flow, std::uint64_t horizon_ms) const override {
+    return with_flow(flows_[flow], [&](const auto& f) {
+      const std::uint64_t until_ms = (now_us_ + f.min_rtt_us()) / kUsPerMs + horizon_ms;
+      const Schedule& trace = bottleneck_.schedule(flow);
+      const std::uint64_t coming = trace.count_until(until_ms) - trace.count_until(now_ms());
+      return static_cast<std::uint32_t>(coming * kOpportunityBytes / f.wire_bytes()) + 1;
+    });
+  }
+
+  std::size_t memory_bytes() const override {
+    std::size_t bytes = sizeof(*this) + flows_.capacity() * sizeof(AnyFlow) + bottleneck_.heap_bytes() +
+                        arrivals_.heap_bytes() + events_.heap_bytes();
+    if (wired_) bytes += sizeof(WiredLink) + wired_->heap_bytes();
+    for (const AnyFlow& flow : flows_) bytes += with_flow(flow, [](const auto& f) { return f.heap_bytes(); });
+    return bytes;
   }
 
  private:
-  std::uint32_t wire_bytes() const { return config_.mss_bytes + kHeaderBytes; }
-
-  auto onto_path() {
-    return [this](std::uint32_t seq, Us sent_us) { put_on_path(seq, wire_bytes(), sent_us); };
+  void update(std::uint32_t number) {
+    with_flow(flows_[number], [&](const auto& f) {
+      arrivals_.set(number, f.arrival_us());
+      events_.set(number, f.next_us());
+    });
   }
 
-  void put_on_path(std::uint32_t seq, std::uint32_t packet_wire_bytes, Us sent_us) {
-    ++sent_pkts_;
-    to_link_.push({seq, packet_wire_bytes, sent_us, sent_us + config_.mrtt_us / 2});
-  }
-
-  // Handles the next event. Returns true, and fills record, when it makes one due.
-  bool advance(std::uint32_t cap_pkts, reinet_flow_stats& record) {
-    const Us opportunity_us = link_.next_us();
-    const Us arrival_us = to_link_.empty() ? kNever : to_link_.front().arrives_us;
-    const Us ack_us = to_sender_.empty() ? kNever : to_sender_.front().arrives_us;
-    const Us timer_us = std::min({sender_.timer_us(), receiver_.timer_us(), silence_us()});
-    now_us_ = std::max(now_us_, std::min({opportunity_us, arrival_us, ack_us, timer_us}));
-    // At equal times an opportunity comes first: mm-link uses up those that are due before it takes a packet in.
-    if (opportunity_us <= now_us_) {
-      link_.transmit([this](const Packet& p) { deliver(p); });
-    } else if (arrival_us <= now_us_) {
-      link_.arrive(to_link_.pop());
-    } else if (ack_us <= now_us_) {
-      return take_ack(to_sender_.pop(), cap_pkts, record);
-    } else if (receiver_.timer_us() <= now_us_) {
-      acknowledge(receiver_.on_timer());
-    } else if (sender_.timer_us() <= now_us_) {
-      sender_.on_timer(now_us_, onto_path());
-    } else {
-      record = {};
-      return reinet_period_on_tick(&period_, now_us_ * 1000, sender_.outstanding(), &record);
-    }
-    return false;
-  }
-
-  Us silence_us() const {
-    return period_.start_ns && sender_.outstanding() ? (period_.last_sign_ns + REINET_SILENCE_NS) / 1000 : kNever;
+  void arrive(std::uint32_t number) {
+    with_flow(flows_[number], [&](auto& f) {
+      bottleneck_.arrive(f.take_arrival());
+      arrivals_.set(number, f.arrival_us());
+    });
   }
 
   void deliver(const Packet& p) {
-    if (p.seq == kSynAck) {
-      syn_ack_delivered_ = true;
-      acknowledge({0, 0, 0, p.sent_us, 0});
-    } else if (const auto ack = receiver_.on_packet(p, now_us_)) {
-      acknowledge(*ack);
-    }
+    with_flow(flows_[p.flow], [&](auto& f) {
+      f.on_packet(p, now_us_);
+      events_.set(p.flow, f.next_us());
+    });
   }
 
-  // An ACK takes the uplink's next opportunity, which comes every millisecond, and shares it with others. The hosts on
-  // its way wake up a little late; it never overtakes another.
-  void acknowledge(Ack ack) {
-    const Us late_us = config_.jitter_us ? random_.next() % config_.jitter_us : 0;
-    const Us arrives_us = (now_us_ / kUsPerMs + 1) * kUsPerMs + config_.mrtt_us / 2 + late_us;
-    last_ack_arrives_us_ = ack.arrives_us = std::max(arrives_us, last_ack_arrives_us_);
-    to_sender_.push(ack);
-  }
-
-  bool take_ack(const Ack& ack, std::uint32_t cap_pkts, reinet_flow_stats& record) {
-    if (!established_) {
-      established_ = true;
-      sender_.start(now_us_, static_cast<std::uint32_t>(now_us_ - ack.echo_us), onto_path());
-      return false;
-    }
-    bool due = false;
-    const auto observe = [&](const reinet_ack& a) {
-      reinet_flow_stats filled{};
-      due = reinet_period_on_ack(&period_, &period_config_, &a, &filled);
-      if (due) record = filled;
-    };
-    sender_.on_ack(ack, now_us_, cap_pkts, observe, onto_path());
-    return due;
-  }
-
-  static constexpr std::uint32_t kHeaderBytes = 20 + 32 + 4;  // IP, TCP with timestamps, TUN
-  // The flow starts with the sender's half of the handshake, which gives it its first RTT.
-  static constexpr std::uint32_t kSynAckWireBytes = 20 + 40 + 4;
-  static constexpr std::uint32_t kSynAck = std::numeric_limits<std::uint32_t>::max();
-
-  LinkConfig config_;
-  reinet_period_config period_config_;
-  SplitMix64 random_;
-  Us start_us_;
   Us now_us_;
-  Sender<Control> sender_;
-  Ring<Packet> to_link_;
-  Link link_;
-  Receiver receiver_;
-  Ring<Ack> to_sender_;
-  Us last_ack_arrives_us_ = 0;
-  reinet_period period_{};
-  std::uint64_t sent_pkts_ = 0;
-  bool syn_ack_delivered_ = false;
-  bool established_ = false;
+  std::unique_ptr<WiredLink> wired_;  // on the heap: the flows point to it
+  std::vector<AnyFlow> flows_;
+  Bottleneck bottleneck_;
+  Earliest arrivals_;  // at the bottleneck
+  Earliest events_;    // of the flows' ends
 };
 
 }  // namespace reinet

@@ -108,8 +108,8 @@ def test_refuses_a_target_below_the_paths_rtt(target_ms: float) -> None:
 
 
 def test_refuses_what_makes_no_sense(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cc: .*'vegas'.*cubic"):
-        SimLinkEnv(constant(), cc="vegas")
+    with pytest.raises(ConfigError, match=r"cc: .*'vegaz'.*cubic"):
+        SimLinkEnv(constant(), cc="vegaz")
     with pytest.raises(ConfigError, match=r"head: .*cwnd, bdp"):
         SimLinkEnv(constant(), head="rate")
     with pytest.raises(ConfigError, match="deepcc-5x20"):

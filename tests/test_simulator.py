@@ -269,7 +269,7 @@ def test_a_fixed_period_is_20_ms() -> None:
     ("link", "message"),
     [
         ({"bufer_bytes": 1}, "unknown key bufer_bytes"),
-        ({"cc": "reno"}, "no congestion control 'reno'"),
+        ({"cc": "cubik"}, "no congestion control 'cubik'; did you mean 'cubic'"),
         ({"buffer_bytes": 1000}, "buffer_bytes: 1000 is outside"),
         ({"mrtt_ms": -1.0}, "mrtt_ms"),
         ({"mrtt_ms": float("nan")}, "mrtt_ms"),

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One flow: its two ends and the way there and back, all but the bottleneck in between.
+//
+//   sender --(wired link, if any; forward delay, losses)--> to_link | bottleneck
+//     ^                                                              |
+//     +--(next ms of the uplink, return delay, late hosts)-- receiver <+
+#ifndef REINET_FLOW_HPP
+#define REINET_FLOW_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "application.hpp"
+#include "congestion_control.hpp"
+#include "packet.hpp"
+#include "period.h"
+#include "random.hpp"
+#include "receiver.hpp"
+#include "ring.hpp"
+#include "sender.hpp"
+#include "wired.hpp"
+
+namespace reinet {
+
+struct FlowConfig {
+  Us start_us;
+  Us stop_us;  // kNever = goes on for ever
+  Us forward_us, return_us;
+  std::uint32_t mss_bytes;
+  std::uint64_t total_bytes;         // 0 = for ever
+  double app_bytes_per_s;            // 0 = as fast as it goes
+  std::uint32_t target_us;
+  std::uint32_t jitter_us;          // ACKs come up to so much late,
+  std::uint32_t forward_jitter_us;  // and so do data packets
+  double loss;                      // of data packets, each by itself
+  std::uint64_t seed;
+  std::uint32_t cap_pkts;  // until a cap is set; 0 = none
+  bool stepped;            // its records are returned
+};
+
+template <class Control>
+class Flow {
+ public:
+  // wired: nullptr = no such link; else shared with the path's other flows.
+  Flow(const FlowConfig& config, std::uint16_t number, const reinet_period_config& period, WiredLink* wired)
+      : config_(config),
+        number_(number),
+        period_config_(period),
+        jitter_(config.seed),
+        losses_(~config.seed),
+        cap_pkts_(config.cap_pkts),
+        wired_(wired),
+        sender_us_(config.start_us),
+        sender_(config.mss_bytes, Application(config.total_bytes, config.app_bytes_per_s, config.mss_bytes), config.seed) {}
+
+  // When on_event() is due: an ACK, a timer, the flow's start or end.
+  Us next_us() const {
+    if (phase_ == Phase::kClosed) return sender_us_;
+    const Us ack_us = to_sender_.empty() ? kNever : to_sender_.front().arrives_us;
+    return std::min({ack_us, receiver_.timer_us(), sender_us_});
+  }
+  // When the bottleneck gets the next packet.
+  Us arrival_us() const { return to_link_.empty() ? kNever : to_link_.front().arrives_us; }
+  Packet take_arrival() { return to_link_.pop(); }
+
+  // Returns true, and fills all but cookie and slot, when a record is due.
+  bool on_event(Us now_us, reinet_flow_stats& record) {
+    bool due = false;
+    if (phase_ == Phase::kWaiting) {
+      phase_ = Phase::kConnecting;
+      put_on_path(kSynAck, kSynAckWireBytes, now_us);
+    } else if (phase_ == Phase::kClosed || config_.stop_us <= now_us) {
+      due = close(now_us, record);
+    } else if (!to_sender_.empty() && to_sender_.front().arrives_us <= now_us) {
+      due = on_ack(to_sender_.front(), now_us, record);
+      to_sender_.pop();
+      if (sender_.finished()) due = close(now_us, record);
+    } else if (receiver_.timer_us() <= now_us) {
+      acknowledge(receiver_.on_timer(), now_us);
+    } else if (sender_.timer_us() <= now_us) {
+      const bool was_outstanding = sender_.outstanding();
+      sender_.on_timer(now_us, onto_path());
+      if (!was_outstanding && sender_.outstanding()) reinet_period_on_restart(&period_, now_us * 1000);
+    } else {
+      due = reinet_period_on_tick(&period_, now_us * 1000, sender_.outstanding(), &record);
+    }
+    if (phase_ != Phase::kClosed) sender_us_ = std::min({sender_.timer_us(), silence_us(), config_.stop_us});
+    if (due) {
+      record.target_us = config_.target_us;
+      record.cap_pkts = cap_pkts_;
+    }
+    return due;
+  }
+
+  // The bottleneck has carried a packet. Once closed, nobody listens to the ACKs any more.
+  void on_packet(const Packet& p, Us now_us) {
+    if (p.seq == kSynAck) {
+      syn_ack_delivered_ = true;
+      acknowledge({0, 0, 0, p.sent_us, 0}, now_us);
+    } else {
+      receiver_.on_packet(p, now_us, [&](const Ack& ack) { acknowledge(ack, now_us); });
+    }
+  }
+
+  void set_cap(std::uint32_t pkts) { cap_pkts_ = pkts; }
+  bool stepped() const { return config_.stepped; }
+
+  std::uint64_t sent_pkts() const { return sent_pkts_; }
+  std::uint64_t lost_pkts() const { return lost_pkts_; }  // on the way to the bottleneck
+  std::uint64_t on_path_pkts() const { return to_link_.size(); }
+  std::uint64_t delivered_pkts() const { return receiver_.delivered_pkts() + (syn_ack_delivered_ ? 1 : 0); }
+  std::uint32_t wire_bytes() const { return config_.mss_bytes + kHeaderBytes; }
+  Us min_rtt_us() const {
+    return std::min<Us>(sender_.min_rtt_us(), config_.forward_us + config_.return_us + 10 * kUsPerMs);
+  }
+  std::size_t heap_bytes() const {
+    return to_link_.heap_bytes() + to_sender_.heap_bytes() + receiver_.heap_bytes() + sender_.heap_bytes();
+  }
+
+ private:
+  enum class Phase : std::uint8_t { kWaiting, kConnecting, kEstablished, kClosed };
+
+  auto onto_path() {
+    return [this](std::uint32_t seq, Us sent_us) { put_on_path(seq, wire_bytes(), sent_us); };
+  }
+
+  void put_on_path(std::uint32_t seq, std::uint32_t packet_wire_bytes, Us sent_us) {
+    ++sent_pkts_;
+    Us leaves_us = sent_us;
+    if (wired_ && (leaves_us = wired_->carry(sent_us, packet_wire_bytes)) == kNever) {
+      ++lost_pkts_;
+      return;
+    }
+    if (config_.loss > 0.0 && losses_.uniform() < config_.loss) {
+      ++lost_pkts_;
+      return;
+    }
+    Us arrives_us = leaves_us + config_.forward_us;
+    if (config_.forward_jitter_us)  // no packet overtakes another
+      last_arrives_us_ = arrives_us = std::max(arrives_us + jitter_.next() % config_.forward_jitter_us, last_arrives_us_);
+    to_link_.push({seq, static_cast<std::uint16_t>(packet_wire_bytes), number_, sent_us, arrives_us});
+  }
+
+  // An ACK takes the uplink's next opportunity, which comes every millisecond, and shares it with others. The hosts on
+  // its way wake up a little late; it never overtakes another.
+  void acknowledge(Ack ack, Us now_us) {
+    const Us late_us = config_.jitter_us ? jitter_.next() % config_.jitter_us : 0;
+    const Us arrives_us = (now_us / kUsPerMs + 1) * kUsPerMs + config_.return_us + late_us;
+    last_ack_arrives_us_ = ack.arrives_us = std::max(arrives_us, last_ack_arrives_us_);
+    to_sender_.push(ack);
+  }
+
+  bool on_ack(const Ack& ack, Us now_us, reinet_flow_stats& record) {
+    if (phase_ == Phase::kConnecting) {
+      phase_ = Phase::kEstablished;
+      sender_.start(now_us, static_cast<std::uint32_t>(now_us - ack.echo_us), onto_path());
+      return false;
+    }
+    bool due = false;
+    const auto observe = [&](const reinet_ack& a) {
+      due = reinet_period_on_ack(&period_, &period_config_, &a, &record);
+    };
+    sender_.on_ack(ack, now_us, cap_pkts_, observe, onto_path());
+    return due;
+  }
+
+  // The flow has finished or is stopped: its records say only that. The first flow's are repeated, each a silence later,
+  // so that time goes on.
+  bool close(Us now_us, reinet_flow_stats& record) {
+    phase_ = Phase::kClosed;
+    sender_us_ = number_ == 0 ? now_us + REINET_SILENCE_NS / 1000 : kNever;
+    record = {};
+    record.time_ns = now_us * 1000;
+    record.mss_bytes = config_.mss_bytes;
+    record.flags = REINET_FLAG_CLOSED | REINET_FLAG_NO_SAMPLE;
+    return true;
+  }
+
+  Us silence_us() const {
+    return period_.start_ns && sender_.outstanding() ? (period_.last_sign_ns + REINET_SILENCE_NS) / 1000 : kNever;
+  }
+
+  static constexpr std::uint32_t kHeaderBytes = 20 + 32 + 4;  // IP, TCP with timestamps, TUN
+  // The flow starts with the sender's half of the handshake, which gives it its first RTT.
+  static constexpr std::uint32_t kSynAckWireBytes = 20 + 40 + 4;
+  static constexpr std::uint32_t kSynAck = std::numeric_limits<std::uint32_t>::max();
+
+  FlowConfig config_;
+  std::uint16_t number_;
+  Phase phase_ = Phase::kWaiting;
+  bool syn_ack_delivered_ = false;
+  reinet_period_config period_config_;
+  reinet_period period_{};
+  SplitMix64 jitter_;
+  SplitMix64 losses_;
+  std::uint32_t cap_pkts_;
+  WiredLink* wired_;
+  Us sender_us_;  // the next event of the sender's side that is no ACK; packets that arrive do not change it
+  Sender<Control> sender_;
+  Receiver receiver_;
+  Ring<Packet> to_link_;
+  Ring<Ack> to_sender_;
+  Us last_arrives_us_ = 0;
+  Us last_ack_arrives_us_ = 0;
+  std::uint64_t sent_pkts_ = 0;
+  std::uint64_t lost_pkts_ = 0;
+};
+
+}  // namespace reinet
+
+#endif

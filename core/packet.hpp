@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef REINET_PACKET_HPP
+#define REINET_PACKET_HPP
+
+#include <cstdint>
+#include <limits>
+
+namespace reinet {
+
+using Us = std::uint64_t;  // microseconds of trace time: 0 is the trace's first start
+constexpr Us kUsPerMs = 1000;
+constexpr Us kNever = std::numeric_limits<Us>::max();
+
+// A data packet on its way from a sender to its receiver.
+struct Packet {
+  std::uint32_t seq;         // in segments
+  std::uint16_t wire_bytes;  // IP packet + TUN header
+  std::uint16_t flow;        // number of the flow in its simulation
+  Us sent_us;                // the TCP timestamp it carries
+  Us arrives_us;             // at the queue
+};
+
+}  // namespace reinet
+
+#endif

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Delivery rate samples (draft-ietf-ccwg-bbr section 4.1, as the kernel's tcp_rate.c takes them): every transmission
+// remembers how much was delivered when it left; once it is delivered, what has been delivered since, over the longer of
+// the times that sending it and acknowledging it took, is a sample of the rate.
+#ifndef REINET_RATE_SAMPLE_HPP
+#define REINET_RATE_SAMPLE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "link.hpp"
+#include "ring.hpp"
+
+namespace reinet {
+
+struct RateSample {
+  std::uint64_t prior_delivered_pkts = 0;  // when the newest delivered packet was sent
+  std::uint32_t delivered_pkts = 0;        // since then; 0 = no sample
+  Us interval_us = 0;                      // 0 = no sample
+  bool app_limited = false;
+  Us delivered_us = 0;                     // time of the connection's last delivery
+
+  bool valid() const { return delivered_pkts > 0 && interval_us > 0; }
+};
+
+class RateSampler {
+ public:
+  // seq was sent, again or, at the ring's end, for the first time.
+  void on_sent(std::uint32_t seq, Us now_us, bool none_in_flight, std::uint64_t delivered_pkts, bool app_limited) {
+    if (none_in_flight) first_sent_us_ = delivered_us_ = now_us;
+    const Transmission t{delivered_pkts, delivered_us_, first_sent_us_, now_us, app_limited};
+    if (seq == transmissions_.tail())
+      transmissions_.push(t);
+    else
+      transmissions_[seq] = t;
+  }
+
+  // seq was delivered for the first time; the ACK's newest transmission makes the sample.
+  void on_delivered(std::uint32_t seq, Us now_us) {
+    const Transmission& t = transmissions_[seq];
+    delivered_us_ = now_us;
+    if (found_ && (t.sent_us < newest_.sent_us || (t.sent_us == newest_.sent_us && seq < newest_seq_))) return;
+    found_ = true;
+    newest_ = t;
+    newest_seq_ = seq;
+    first_sent_us_ = t.sent_us;
+  }
+
+  // After the ACK's deliveries. una: all below it is acknowledged.
+  RateSample take(std::uint32_t una, std::uint64_t delivered_pkts, Us now_us, std::uint32_t min_rtt_us) {
+    while (transmissions_.head() != una) transmissions_.pop();
+    RateSample r;
+    r.delivered_us = delivered_us_;
+    if (!found_) return r;
+    found_ = false;
+    r.prior_delivered_pkts = newest_.delivered_pkts;
+    r.app_limited = newest_.app_limited;
+    const Us sending_us = newest_.sent_us - newest_.first_sent_us;
+    const Us interval_us = std::max(sending_us, now_us - newest_.delivered_us);
+    // Sooner than a round trip: a retransmission that was taken for the original, or the reverse.
+    if (interval_us < min_rtt_us) return r;
+    r.delivered_pkts = static_cast<std::uint32_t>(delivered_pkts - newest_.delivered_pkts);
+    r.interval_us = interval_us;
+    return r;
+  }
+
+  std::size_t heap_bytes() const { return transmissions_.heap_bytes(); }
+
+ private:
+  struct Transmission {
+    std::uint64_t delivered_pkts = 0;  // when it was sent
+    Us delivered_us = 0;               // time of that delivery
+    Us first_sent_us = 0;              // start of the sample's sending interval
+    Us sent_us = 0;
+    bool app_limited = false;
+  };
+
+  Ring<Transmission> transmissions_;
+  Transmission newest_;
+  std::uint32_t newest_seq_ = 0;
+  bool found_ = false;
+  Us first_sent_us_ = 0;
+  Us delivered_us_ = 0;
+};
+
+}  // namespace reinet
+
+#endif

@@ -1,0 +1,368 @@
+"""Every congestion control of the simulator: its law step by step, and how it behaves on constant and varying links."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from reinet.core import ConfigError, Flag, SimBatch
+from reinet.core._core import DrivenControl
+from reinet.core.sim import SIM_CONGESTION_CONTROLS
+
+Ms = npt.NDArray[np.uint32]
+
+
+def constant(mbps: float, seconds: float = 10.0) -> Ms:
+    count = round(mbps * 1e6 * seconds / 12_000)
+    return np.ceil(np.arange(1, count + 1) * seconds * 1000 / count).astype(np.uint32)
+
+
+def cellular(seed: int, seconds: float = 20.0) -> Ms:
+    """Rates that change every 100 ms, with outages."""
+    rng = np.random.default_rng(seed)
+    rates = rng.gamma(1.5, 0.4, int(seconds * 10)) * (rng.random(int(seconds * 10)) > 0.1)
+    counts = rng.poisson(np.repeat(rates, 100))
+    times = np.repeat(np.arange(1, len(counts) + 1), counts)
+    return np.append(times, int(seconds * 1000)).astype(np.uint32)
+
+
+class Flow:
+    """One flow, run for some seconds under a fixed cap (0 = none)."""
+
+    def __init__(self, cc: str, trace: Ms, seconds: float, cap_pkts: int = 0, **link: Any) -> None:
+        self.batch = SimBatch([{"trace": trace, "cc": cc, "jitter_us": 0, **link}], record_log=True)
+        self.batch.reset()
+        records = [self.batch.stats.copy()]
+        while self.batch.stats["time_ns"][0] < seconds * 1e9:
+            self.batch.step_caps([cap_pkts])
+            records.append(self.batch.stats.copy())
+        self.records = np.concatenate(records)
+        self.log = self.batch.log(0)
+
+    def since(self, second: float) -> npt.NDArray[np.void]:
+        return self.records[self.records["time_ns"] >= second * 1e9]
+
+    def mbps(self, since_s: float = 0.0) -> float:
+        late = self.log["departure_ms"] >= since_s * 1000
+        return float(self.log["departure_bytes"][late].sum() * 8e-3 / (self.log["end_ms"] - since_s * 1000))
+
+    def qdelay_ms(self, since_s: float = 0.0) -> float:
+        return float(self.log["departure_delay_ms"][self.log["departure_ms"] >= since_s * 1000].mean())
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="no congestion control 'brr'; did you mean 'bbr'"):
+        SimBatch([{"trace": constant(12), "cc": "brr"}])
+    with pytest.raises(ConfigError, match=", ".join(SIM_CONGESTION_CONTROLS)):
+        SimBatch([{"trace": constant(12), "cc": "no such thing"}])
+
+
+@pytest.mark.parametrize("cc", SIM_CONGESTION_CONTROLS)
+class TestEveryControl:
+    def test_uses_a_constant_link(self, cc: str) -> None:
+        flow = Flow(cc, constant(12), 20.0)
+        assert flow.mbps(since_s=10.0) > 0.85 * 12
+
+    @pytest.mark.parametrize("seed", range(2))
+    def test_lives_on_a_link_that_changes_and_stands_still(self, cc: str, seed: int) -> None:
+        for buffer_bytes in (15_000, 150_000):
+            flow = Flow(cc, cellular(seed), 20.0, buffer_bytes=buffer_bytes, jitter_us=400)
+            p = flow.batch.packets(0)
+            assert p["sent_pkts"] == p["dropped_pkts"] + p["on_path_pkts"] + p["queued_pkts"] + p["delivered_pkts"]
+            assert np.all(np.diff(flow.records["time_ns"].astype(np.int64)) > 0)
+            assert np.all(flow.records["cwnd_pkts"] >= 1)
+            assert len(flow.log["departure_ms"]) > 0.2 * len(flow.log["opportunity_ms"])
+
+    def test_is_capped(self, cc: str) -> None:
+        flow = Flow(cc, constant(12), 8.0, cap_pkts=10)
+        assert np.all(flow.since(1.0)["cwnd_pkts"] <= 10)
+        assert np.all(flow.since(1.0)["inflight_pkts"] <= 10)
+
+    def test_gives_the_same_bytes_each_time(self, cc: str) -> None:
+        first, second = (Flow(cc, cellular(5), 5.0, seed=3).records for _ in range(2))
+        assert first.tobytes() == second.tobytes()
+
+    def test_finishes_a_finite_flow_and_then_says_so(self, cc: str) -> None:
+        # The tail is lost in a buffer of three packets now and then; the loss probe or a timeout mends it.
+        for size_bytes in (1, 1448 * 25, 200_001):
+            flow = Flow(cc, constant(12), 8.0, flow_bytes=size_bytes, buffer_bytes=6 * 1504)
+            done = (flow.records["flags"] & Flag.CLOSED) != 0
+            assert done[-1]
+            assert not done[:-1][np.diff(done.astype(int)) < 0].any()
+            p = flow.batch.packets(0)
+            assert p["queued_pkts"] == p["on_path_pkts"] == 0
+            assert p["delivered_pkts"] >= -(-size_bytes // 1448) + 1  # and the handshake's
+
+
+def test_reno_adds_a_packet_per_window_and_halves_it() -> None:
+    flow = Flow("reno", constant(12), 60.0)
+    late = flow.since(30.0)
+    calm = late[(late["flags"] & (Flag.IN_RECOVERY | Flag.SLOW_START)) == 0]["cwnd_pkts"].astype(int)
+    steps = np.diff(calm)
+    grown = steps[steps >= 0]
+    assert np.count_nonzero(grown == 1) > 0.9 * len(grown)
+    assert late["ssthresh_pkts"].max() <= late["cwnd_pkts"].max() // 2 + 1
+    assert 0.45 <= calm.min() / calm.max() <= 0.55
+
+
+def test_bbr_fills_the_pipe_drains_it_and_probes() -> None:
+    flow = Flow("bbr", constant(12), 25.0, buffer_bytes=600_000)
+    # Start-up doubles per round; then twice the BDP of 22 packets at most, and no standing queue.
+    assert flow.records["cwnd_pkts"].max() < 250
+    settled = flow.since(5.0)
+    assert flow.qdelay_ms(since_s=5.0) < 15
+    assert np.median(settled["cwnd_pkts"]) == pytest.approx(2 * 22 + 6, abs=12)
+    # The gain cycle: paced at 5/4, 3/4 and 1 of 12 Mbit/s of 1504 bytes, of which 1448 are payload, and 1 % less.
+    rate = 0.99 * 1448 * 1000
+    paced = settled["pacing_rate_bytes_per_s"].astype(float)
+    for gain in (1.25, 0.75, 1.0):
+        assert np.count_nonzero(np.abs(paced / (gain * rate) - 1) < 0.02) > 20
+    # After ten seconds the min RTT is measured anew, with four packets.
+    probing = flow.records[flow.records["cwnd_pkts"] == 4]
+    assert 10.0 <= probing["time_ns"].min() / 1e9 <= 11.0
+    assert probing["inflight_pkts"].min() <= 4
+
+
+def test_bbr_paces_within_its_rate() -> None:
+    flow = Flow("bbr", constant(12), 5.0)
+    sent_ms = flow.log["arrival_ms"][flow.log["arrival_ms"] > 2000]
+    # No more than a burst of two and the gain's share in any millisecond.
+    assert np.bincount(sent_ms.astype(int)).max() <= 4
+
+
+def test_an_application_that_writes_slowly_is_what_limits_the_flow() -> None:
+    for cc in SIM_CONGESTION_CONTROLS:
+        flow = Flow(cc, constant(12), 6.0, app_mbps=3.0)
+        assert flow.mbps(since_s=2.0) == pytest.approx(3.0 * 1504 / 1448, rel=0.05), cc
+        assert flow.qdelay_ms(since_s=2.0) <= 2, cc
+        assert np.mean((flow.since(2.0)["flags"] & Flag.APP_LIMITED) != 0) > 0.9, cc
+    # A window that is not used does not grow.
+    assert Flow("cubic", constant(12), 20.0, app_mbps=3.0).records["cwnd_pkts"].max() <= 40
+
+
+# Laws, step by step: a control driven by hand.
+
+
+def avoiding(name: str, cwnd_pkts: int, rtt_us: int = 20_000) -> DrivenControl:
+    """A control past its slow start."""
+    control = DrivenControl(name, rtt_us=rtt_us)
+    control.cwnd_pkts = control.ssthresh_pkts = cwnd_pkts
+    return control
+
+
+class Rounds:
+    """Acknowledges windowfuls, one packet per ACK, each round at one RTT."""
+
+    def __init__(self, control: DrivenControl) -> None:
+        self.control, self.now_us = control, 100_000
+
+    def __call__(self, rtt_us: int, pkts: int | None = None) -> int:
+        count = self.control.cwnd_pkts if pkts is None else pkts
+        self.control.send(self.now_us, count)
+        self.now_us += rtt_us
+        for _ in range(count):
+            self.control.ack(self.now_us, rtt_us)
+        return self.control.cwnd_pkts
+
+
+def test_renos_law() -> None:
+    control = DrivenControl("reno")
+    control.ack(1000, 20_000, pkts=2)
+    assert control.cwnd_pkts == 12  # slow start: as much as is delivered
+    control.ssthresh_pkts = 13
+    control.ack(2000, 20_000, pkts=3)
+    assert control.cwnd_pkts == 13  # two are left for the increase
+    for _ in range(11):
+        control.ack(3000, 20_000)
+    assert control.cwnd_pkts == 14
+    control.loss()
+    assert control.ssthresh_pkts == 7
+    control.open()
+    assert control.cwnd_pkts == 7
+    control.cwnd_pkts = 3
+    control.loss(timeout=True)
+    assert control.ssthresh_pkts == 2
+
+
+def test_cubics_law() -> None:
+    control = avoiding("cubic", 100, rtt_us=200_000)
+    control.loss()
+    assert control.ssthresh_pkts == 100 * 717 // 1024
+    control.open()
+    # Back at the old maximum after K = cbrt(30 / 0.4) = 4.2 s, and slowest around it.
+    now_us, seen = 1_000_000, {}
+    while now_us < 6_000_000:
+        control.ack(now_us, 200_000)
+        now_us += 1000
+        seen[now_us] = control.cwnd_pkts
+    assert seen[4_000_000] in range(97, 101)
+    assert seen[5_200_000] in range(99, 102)
+    assert seen[2_000_000] == pytest.approx(100 - 0.4 * 3.2**3, abs=2)
+    control.loss()
+    control.open()
+    before = control.cwnd_pkts
+    control.loss()  # fast convergence: below the last maximum, the next one is lower still
+    assert control.ssthresh_pkts == before * 717 // 1024
+
+
+def test_westwoods_law() -> None:
+    control = avoiding("westwood", 50)
+    now_us = 20_000
+    for _ in range(3000):
+        now_us += 1000
+        control.ack(now_us, 24_000)
+    control.loss()
+    assert control.ssthresh_pkts == control.cwnd_pkts // 2  # Reno's, until recovery ends
+    control.open()
+    # A packet per ms x 24 ms; the filter comes up to it from below.
+    assert control.cwnd_pkts == control.ssthresh_pkts == 23
+    # A timeout forgets the minimum RTT.
+    for rtt_us, expected in ((30_000, 23), (30_000, 29)):
+        for _ in range(1000):
+            now_us += 1000
+            control.ack(now_us, rtt_us)
+        control.loss(timeout=True)
+        assert control.ssthresh_pkts == expected
+        control.open()
+
+
+def test_westwoods_filters() -> None:
+    control = avoiding("westwood", 50)
+    # Windows of measurement of 51 ms, each with one ACK, which counts in the next.
+    windows = [51, 51, 102, 102]
+    now_us, once, twice, held = 20_000, 0.0, 0.0, 0
+    control.ack(now_us, 50_000, pkts=51)
+    held = 51
+    for pkts in windows:
+        now_us += 51_000
+        control.ack(now_us, 50_000, pkts=pkts)
+        rate, held = held / 51_000, pkts
+        if twice == 0.0:
+            once = twice = rate
+        else:
+            once = (7 * once + rate) / 8
+            twice = (7 * twice + once) / 8
+    control.loss()
+    control.open()
+    assert control.cwnd_pkts == int(twice * 50_000) == 50
+
+
+def test_illinois_law() -> None:
+    control = avoiding("illinois", 40)
+    rounds = Rounds(control)
+    rounds(20_000)
+    rounds(120_000)
+    # Average queueing delay da = 50 ms of dm = 100 ms: alpha = 1280 (dm - 1) / (dm - 1 + (da - 1) (1280 - 38) / 38),
+    # beta = an eighth to a half between a tenth and eight tenths.
+    rounds(70_000)
+    before = control.cwnd_pkts
+    rounds(70_000)
+    alpha = 99_000 * 1280 // (99_000 + 49_000 * 1242 // 38)
+    assert alpha == 74
+    # The window grows by one for cwnd / alpha deliveries, beginning at an ACK of that round.
+    credit, expected = 0, before
+    for _ in range(before):
+        credit += 1
+        if credit * alpha // 128 >= expected:
+            expected += credit * alpha // 128 // expected
+            credit = 0
+    assert abs(control.cwnd_pkts - expected) <= 1
+    beta = (8 * 80_000 - 32 * 10_000 + 24 * 50_000) // 70_000
+    assert beta == 21
+    cwnd = control.cwnd_pkts
+    control.loss()
+    assert control.ssthresh_pkts == cwnd - cwnd * beta // 64
+    # A timeout makes it Reno.
+    control.open()
+    control.cwnd_pkts = 40
+    control.loss(timeout=True)
+    control.open()
+    control.cwnd_pkts = 40
+    control.loss()
+    assert control.ssthresh_pkts == 20
+
+
+def test_vegas_law() -> None:
+    control = avoiding("vegas", 20)
+    rounds = Rounds(control)
+    rounds(20_000, pkts=5)
+    # Fewer than 2 of 20 packets wait: one more per round. 2 to 4: as it is. More than 4: one less.
+    assert rounds(20_000) == 21
+    steps = []
+    for rtt_us in (21_000, 21_000, 23_000, 23_000, 26_000, 26_000, 26_000):
+        before = control.cwnd_pkts
+        steps.append(rounds(rtt_us) - before)
+    assert steps[1] == 1  # 21 x 1/20 = 1
+    assert steps[3] == 0  # 23 x 3/20 = 3
+    assert steps[5] == steps[6] == -1  # 23 x 6/20 = 6
+    # Slow start ends when more than one packet waits.
+    control = DrivenControl("vegas")
+    rounds = Rounds(control)
+    rounds(20_000)
+    assert rounds(20_000) == 40
+    assert rounds(24_000) == 80  # the round before is what counts
+    assert rounds(24_000) == 80 * 20 // 24 + 1
+    assert control.cwnd_pkts == control.ssthresh_pkts
+
+
+def test_ledbats_law() -> None:
+    control = DrivenControl("ledbat")
+    assert control.cwnd_pkts == 2
+    control.cwnd_pkts = 10
+    for _ in range(4):
+        control.send(0, 10)
+        control.ack(50_000, 20_000, pkts=0)
+    control.cwnd_pkts = 10
+    for _ in range(4):
+        control.ack(60_000, 70_000, pkts=0)  # the filter forgets the base
+    control.send(60_000, 100)
+    # Half way to the target: half of Reno's increase.
+    window = 10.0
+    for _ in range(100):
+        control.ack(70_000, 70_000)
+        window += 0.5 / window
+        assert control.cwnd_pkts == int(window)
+    # Above the target it falls as fast.
+    for _ in range(4):
+        control.ack(80_000, 170_000, pkts=0)
+    control.send(80_000, 100)
+    for _ in range(40):
+        control.ack(80_000, 170_000)
+        window -= 0.5 / window
+    assert control.cwnd_pkts == int(window)
+    control.loss()
+    assert control.ssthresh_pkts == control.cwnd_pkts // 2
+
+
+def test_bbrs_law() -> None:
+    control = DrivenControl("bbr")
+    # Start-up: 2.885 x the initial window per RTT.
+    assert control.pacing_bytes_per_s == pytest.approx(739 / 256 * 10 / 0.02 * 1448 * 0.99, rel=1e-3)
+    now_us = 20_000
+
+    def round_trip(pkts: int) -> None:
+        """A round of so many packets at one per ms."""
+        nonlocal now_us
+        control.send(now_us, pkts)
+        now_us += 20_000
+        for _ in range(pkts):
+            now_us += 1000
+            control.ack(now_us, 20_000, rate_us=pkts * 1000 if _ == 0 else 0)
+
+    rate = 0.99 * 1448 * 1000
+    round_trip(20)
+    assert control.pacing_bytes_per_s == pytest.approx(739 / 256 * rate, rel=1e-2)
+    for _ in range(3):
+        round_trip(20)
+    # Three rounds without 25 % more: the pipe is full; it is empty between these rounds, so
+    # drained at once.
+    round_trip(20)
+    assert (
+        control.pacing_bytes_per_s / rate == pytest.approx(1.25, rel=0.02) or control.pacing_bytes_per_s <= 1.01 * rate
+    )
+    assert control.cwnd_pkts <= 2 * 20 + 3 * 2 + 2 + 20
+    # A loss takes off what was lost, and nothing else.
+    ssthresh = control.ssthresh_pkts
+    control.loss()
+    assert control.ssthresh_pkts == ssthresh
