@@ -43,7 +43,8 @@ struct Start {
   Us now_us;
   std::uint32_t rtt_us;
   std::uint32_t mss_bytes;
-  std::uint64_t seed;  // for controls that throw dice
+  std::uint32_t target_us;  // the RTT asked for, 0 = none; for controls that aim at one
+  std::uint64_t seed;       // for controls that throw dice
 };
 
 // A transmission with nothing in flight: after an idle time, and after a timeout that took all for lost.
@@ -132,9 +133,9 @@ concept Clocked = requires(const C read, C c, Window& w, Us now_us, std::uint32_
 
 // sent_us: the packet's latest transmission.
 template <class C>
-concept Tracking = requires(C c, Us sent_us) {
+concept Tracking = requires(C c, Us sent_us, Us now_us) {
   c.on_packet_sent(sent_us);
-  c.on_packet_delivered(sent_us);
+  c.on_packet_delivered(sent_us, now_us);
   c.on_packet_lost(sent_us);
 };
 

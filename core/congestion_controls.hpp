@@ -7,12 +7,16 @@
 #include <array>
 #include <string_view>
 
+#include "allegro.hpp"
 #include "bbr.hpp"
+#include "c2tcp.hpp"
+#include "copa.hpp"
 #include "cubic.hpp"
 #include "illinois.hpp"
 #include "ledbat.hpp"
 #include "reno.hpp"
 #include "vegas.hpp"
+#include "vivace.hpp"
 #include "westwood.hpp"
 
 namespace reinet {
@@ -27,7 +31,11 @@ using CongestionControls = ControlList<
     Westwood,
     Illinois,
     Vegas,
-    Ledbat
+    Ledbat,
+    C2tcp,
+    Copa,
+    Allegro,
+    Vivace
 >;
 
 template <class... Controls>

@@ -54,7 +54,8 @@ class Flow {
         cap_pkts_(config.cap_pkts),
         wired_(wired),
         sender_us_(config.start_us),
-        sender_(config.mss_bytes, Application(config.total_bytes, config.app_bytes_per_s, config.mss_bytes), config.seed) {}
+        sender_(config.mss_bytes, Application(config.total_bytes, config.app_bytes_per_s, config.mss_bytes),
+                config.target_us, config.seed) {}
 
   // When on_event() is due: an ACK, a timer, the flow's start or end.
   Us next_us() const {
