@@ -35,6 +35,7 @@ struct FlowConfig {
   std::uint32_t target_us;
   std::uint32_t jitter_us;          // ACKs come up to so much late,
   std::uint32_t forward_jitter_us;  // and so do data packets
+  double pkts_per_ack;              // mean, where packets come in order
   double loss;                      // of data packets, each by itself
   std::uint64_t seed;
   std::uint32_t cap_pkts;  // until a cap is set; 0 = none
@@ -55,7 +56,8 @@ class Flow {
         wired_(wired),
         sender_us_(config.start_us),
         sender_(config.mss_bytes, Application(config.total_bytes, config.app_bytes_per_s, config.mss_bytes),
-                config.target_us, config.seed) {}
+                config.target_us, config.seed),
+        receiver_(config.pkts_per_ack) {}
 
   // When on_event() is due: an ACK, a timer, the flow's start or end.
   Us next_us() const {
