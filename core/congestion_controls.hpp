@@ -15,7 +15,9 @@
 #include "illinois.hpp"
 #include "ledbat.hpp"
 #include "reno.hpp"
+#include "sprout.hpp"
 #include "vegas.hpp"
+#include "verus.hpp"
 #include "vivace.hpp"
 #include "westwood.hpp"
 
@@ -35,7 +37,9 @@ using CongestionControls = ControlList<
     C2tcp,
     Copa,
     Allegro,
-    Vivace
+    Vivace,
+    Verus,
+    Sprout
 >;
 
 template <class... Controls>

@@ -453,3 +453,65 @@ def test_pcc_doubles_then_climbs_to_the_links_rate(name: str) -> None:
     first = 10 * 1448 * 8e-6 / 0.02  # the initial window per RTT
     assert steps[:2] == pytest.approx([first, 2 * first])
     assert 0.9 * 10 <= np.mean(link.rates[len(link.rates) // 2 :]) <= 1.08 * 10
+
+
+def test_veruss_law() -> None:
+    control = DrivenControl("verus", rtt_us=20_000)
+    # Slow start teaches the profile: 20 ms at a window of 10, 30 ms at one of 40.
+    now_us = 1_000_001
+    control.send(now_us, 30)
+    control.ack(now_us, 20_000, pkts=30, sent_us=now_us - 20_000)
+    assert control.cwnd_pkts == 40
+    now_us += 40_000
+    control.send(now_us, 2)
+    control.ack(now_us, 30_000, pkts=1, lost_pkts=1, sent_us=now_us - 30_000)  # a loss ends it
+    control.ack(now_us, 30_000, pkts=1, sent_us=now_us - 30_000)  # and all is acknowledged
+
+    def epochs(rtt_us: int, count: int) -> list[int]:
+        nonlocal now_us
+        windows = []
+        for _ in range(count):
+            control.send(now_us, 1)
+            now_us += 5_000
+            control.ack(now_us, rtt_us, pkts=1, sent_us=now_us - rtt_us)
+            windows.append(control.cwnd_pkts)
+        return windows
+
+    # The delay does not rise: its target does, by 2 ms per epoch, and the window along the profile by 30 / 10 ms.
+    rising = np.diff(epochs(30_000, 10)[1:])
+    assert np.all(np.abs(rising - 6) <= 1)
+    # It has risen above six times the least delay: the target falls as fast.
+    falling = np.diff(epochs(160_000, 8)[1:])
+    assert np.all(np.abs(falling + 6) <= 1)
+
+
+def test_sprout_forecasts_what_the_link_surely_delivers() -> None:
+    def after(pkts_per_tick: int, seconds: float) -> int:
+        control = DrivenControl("sprout", rtt_us=20_000)
+        control.send(20_000, 1000)
+        now_us = 21_000
+        for _ in range(round(seconds / 0.02)):
+            now_us += 20_000
+            control.send(now_us, pkts_per_tick)
+            if pkts_per_tick:
+                control.ack(now_us, 80_000, pkts=pkts_per_tick)
+            else:
+                control.advance(now_us)
+        return control.cwnd_pkts
+
+    # 100 ms at 500 packets/s bring 50; their fifth percentile by Poisson alone is 39, and the rate may fall meanwhile.
+    assert 28 <= after(10, 2.0) <= 39
+    assert after(20, 2.0) > 1.5 * after(10, 2.0)
+    # Silence with packets out is an outage.
+    assert after(0, 2.0) == 1
+
+
+def test_only_deliveries_of_a_busy_link_bound_sprouts_belief() -> None:
+    control = DrivenControl("sprout", rtt_us=20_000)
+    now_us = 20_000
+    for _ in range(100):
+        now_us += 20_000
+        control.send(now_us - 20_000, 2)
+        control.ack(now_us, 20_000, pkts=2)
+    # Two packets per tick that never wait: the link can do more than that.
+    assert control.cwnd_pkts > 2 * 5
