@@ -47,6 +47,13 @@ class Schema(_Strict):
     hash: str = Field(pattern="^[0-9a-f]{64}$")
 
 
+class PeriodRule(_Strict):
+    """When a record was due in training; a model is served with the rule it was trained with."""
+
+    min_ms: float = Field(ge=1, le=1000)
+    packet_timed: bool
+
+
 class TraceUse(_Strict):
     """One trace that shaped the model, named by content."""
 
@@ -72,6 +79,7 @@ class Manifest(_Strict):
     format: Literal[1]
     name: str = Field(min_length=1, max_length=100)
     schema_: Schema = Field(alias="schema")
+    period: PeriodRule
     normaliser: dict[str, Any]
     target_range_ms: tuple[float, float]
     congestion_controls: list[str] = Field(min_length=1)

@@ -112,8 +112,9 @@ class RewardSection(_Section):
     """deepcc is the paper's equation 3. It peaks just below the target, so delay stays near it even where half would
     cost nothing, and its scale follows the link's rate, so slow links hardly count when many links are learned at
     once."""
-    delay_weight: float = Field(default=0.1, ge=0, le=10)
-    """regret: the share of throughput worth giving up for a queueing delay lower by the whole queueing target."""
+    delay_weight: float = Field(default=0.25, ge=0, le=10)
+    """regret: share of throughput worth giving up for an empty queue in place of one as long as the target
+    allows."""
 
 
 class DdpgSection(_Section):

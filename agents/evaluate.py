@@ -12,13 +12,14 @@ from reinet.agents.baselines import Agent, Clairvoyant, StatsArray
 from reinet.agents.guard import Guard
 from reinet.agents.names import make_agent, split_names
 from reinet.agents.policy import Policy
-from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, Normaliser, SimBatch, StateBank
+from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, Normaliser, PeriodConfig, SimBatch, StateBank
 from reinet.core.errors import ConfigError
 from reinet.envs.mahimahi import LinkSpec
-from reinet.envs.metrics import LinkLog, Metrics, compute
+from reinet.envs.metrics import LinkLog, Metrics, compute, first_data_ms
 from reinet.envs.trace import Trace
 
 LinkKind = Literal["sim", "mahimahi"]
+NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
 
@@ -33,12 +34,18 @@ class Scenario:
     mrtt_ms: float = 20.0
     buffer_bytes: int = 150_000
     seconds: float = 60.0
+    start_offset_ms: int = 0
+    """Where in the trace the link starts."""
+    seed: int = 0
+    """Of the simulator's jitter; the real host brings its own."""
 
     def __post_init__(self) -> None:
         for name in ("target_ms", "mrtt_ms", "seconds"):
             if not 0 < getattr(self, name) < 1e6:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")
         LinkSpec(self.trace, mrtt_ms=self.mrtt_ms, buffer_bytes=self.buffer_bytes)  # the same limits for every link
+        if self.start_offset_ms < 0 or self.seed < 0:
+            raise ConfigError(f"start_offset_ms {self.start_offset_ms} and seed {self.seed} count from 0")
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,8 @@ class Run:
     scenario: Scenario
     metrics: Metrics
     log: LinkLog
+    start_ms: float
+    """First data packet at the link, in the trace's time."""
     records: StatsArray
     """FLOW_STATS_DTYPE: what the agent saw, one record a period; time_ns counts from the link's start."""
     caps_pkts: NDArray[np.uint32]
@@ -104,11 +113,11 @@ class Decider:
         return self._cap_pkts
 
 
-def state_layout(agent: Agent) -> tuple[str, Normaliser]:
-    """Feature set and normaliser of the states that an agent wants to see."""
+def wanted_view(agent: Agent) -> tuple[str, Normaliser, PeriodConfig]:
+    """Feature set and normaliser of the states, and the period of the records, that an agent wants to see."""
     if isinstance(agent, Policy):
-        return agent.feature_set, agent.normaliser
-    return DEFAULT_FEATURE_SET, Normaliser.reference()
+        return agent.feature_set, agent.normaliser, agent.period
+    return DEFAULT_FEATURE_SET, Normaliser.reference(), PeriodConfig()
 
 
 def run(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None = None) -> Run:
@@ -120,34 +129,38 @@ def run(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | No
 
 
 def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
-    feature_set, normaliser = state_layout(agent)
+    feature_set, normaliser, period = wanted_view(agent)
     link = {
         "trace": scenario.trace.opportunities_ms,
         "buffer_bytes": scenario.buffer_bytes,
         "mrtt_ms": scenario.mrtt_ms,
         "target_us": round(scenario.target_ms * 1000),
         "cc": scenario.cc,
+        "start_offset_ms": scenario.start_offset_ms,
+        "seed": scenario.seed,
     }
-    batch = SimBatch([link], feature_set=feature_set, normaliser=normaliser, record_log=True)
+    batch = SimBatch([link], period=period, feature_set=feature_set, normaliser=normaliser, record_log=True)
     if isinstance(agent, Clairvoyant):
         agent.bind(batch.clairvoyant_caps)
     decider = Decider(agent)
     records, caps = [], []
     batch.reset()
-    while batch.stats["time_ns"][0] < scenario.seconds * NS_PER_S:
+    end_ms = scenario.start_offset_ms + scenario.seconds * 1000
+    while batch.stats["time_ns"][0] < end_ms * NS_PER_MS:
         cap = decider.cap(batch.stats.copy(), batch.states, batch.rule_pkts, bool(batch.decided[0]))
         records.append(batch.stats.copy())
         caps.append(cap)
         batch.step_caps(cap)
         if progress is not None:
-            progress(float(batch.stats["time_ns"][0]) / NS_PER_S)
+            progress(float(batch.stats["time_ns"][0]) / NS_PER_S - scenario.start_offset_ms / 1000)
     log = batch.log(0)
     link_log = LinkLog(**{name: log[name] for name in LinkLog.__dataclass_fields__ if name in log})
     return Run(
         agent=agent.name,
         scenario=scenario,
-        metrics=compute(link_log, scenario.mrtt_ms, scenario.seconds * 1000),
+        metrics=compute(link_log, scenario.mrtt_ms, end_ms),
         log=link_log,
+        start_ms=first_data_ms(link_log),
         records=np.concatenate(records) if records else np.zeros(0, FLOW_STATS_DTYPE),
         caps_pkts=np.concatenate(caps) if caps else np.zeros(0, np.uint32),
         invalid_reason=None,
@@ -163,7 +176,7 @@ def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], 
             f"cc {scenario.cc!r} cannot be capped in the kernel yet, only {', '.join(WRAPPED_CC)} can: "
             f"evaluate agent {agent.name} with --cc {WRAPPED_CC[0]}, or --agents none with {scenario.cc}"
         )
-    feature_set, normaliser = state_layout(agent)
+    feature_set, normaliser, period = wanted_view(agent)
     bank = StateBank(1, feature_set, normaliser)
     decider = Decider(agent)
 
@@ -171,14 +184,21 @@ def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], 
         batch = bank.update([0], record)
         return int(decider.cap(record, batch.states, batch.rule_pkts, bool(batch.decided[0]))[0])
 
-    spec = LinkSpec(scenario.trace, mrtt_ms=scenario.mrtt_ms, buffer_bytes=scenario.buffer_bytes)
-    with KernelSession(spec, scenario.cc, target_us=round(scenario.target_ms * 1000)) as session:
+    spec = LinkSpec(
+        scenario.trace,
+        mrtt_ms=scenario.mrtt_ms,
+        buffer_bytes=scenario.buffer_bytes,
+        start_offset_ms=scenario.start_offset_ms,
+    )
+    target_us = round(scenario.target_ms * 1000)
+    with KernelSession(spec, scenario.cc, target_us=target_us, period=period) as session:
         done = session.run(scenario.seconds, decide, progress)
     return Run(
         agent=agent.name,
         scenario=scenario,
         metrics=done.link.metrics,
         log=done.link.log,
+        start_ms=done.link.start_ms,
         records=done.records,
         caps_pkts=done.caps_pkts,
         invalid_reason=done.link.invalid_reason,

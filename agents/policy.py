@@ -8,7 +8,7 @@ import onnxruntime
 from reinet.agents.artifact import INPUT_NAME, OUTPUT_NAME, Artifact, Manifest, load_artifact
 from reinet.agents.baselines import CEILING_PKTS, CapArray, FloatArray, StatsArray
 from reinet.agents.guard import INVALID_CAP_PKTS
-from reinet.core import Normaliser, caps_from_actions
+from reinet.core import Normaliser, PeriodConfig, caps_from_actions
 from reinet.core.errors import ModelError
 
 
@@ -55,6 +55,12 @@ class Policy:
     def head(self) -> str:
         """What its actions mean: "cwnd" or "bdp"."""
         return self.manifest.schema_.head
+
+    @property
+    def period(self) -> PeriodConfig:
+        """When its records are due."""
+        rule = self.manifest.period
+        return PeriodConfig(round(rule.min_ms * 1e6), rule.packet_timed)
 
     def reset(self) -> None:
         """Holds no state; history lives in the StateBank."""

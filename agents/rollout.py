@@ -8,7 +8,8 @@ Reward ``regret`` (default; the paper's is in ``core/state.hpp``). Between two d
 opportunities, D the delivered ones (both with headers, C seen half a base RTT earlier, when the acknowledged bytes
 left the bottleneck), rho = (RTT - min RTT) / (target - min RTT) and w = ``delay_weight``:
 
-    r = -[(C - D) + w D log2(1 + rho)] / (mean capacity of the trace x 20 ms, at least a packet),  within [-10, 10]
+    r = -[(C - D) + w D log(1 + 4 rho) / log 5] / U,  within [-10, 10]
+    U = the trace's mean capacity x 20 ms, at least a packet
 
 Capacity left unused and delay are both losses, in units of what the link carries in one of the paper's periods;
 summed over a flow they are the same whatever the link's rate. At a queue as long as the target allows the delay costs
@@ -39,6 +40,9 @@ from reinet.envs.trace_model import generate
 HEADER_BYTES = 56
 """On the link a segment is longer by IP (20), TCP with timestamps (32) and the TUN header (4)."""
 REWARD_PERIOD_S = 0.020
+DELAY_CURVE = 4.0
+"""How much more the first part of a queue costs than the last. At 1 (measured) a weight that keeps links with outages
+busy leaves fast steady links with 0.43 of Cubic's delay."""
 REWARD_LIMIT = 10.0
 """Of a transition: a retransmission timeout after an outage leaves seconds of capacity unused, and would outweigh
 all."""
@@ -50,7 +54,7 @@ REFERENCE_TARGET_MS = 50.0
 
 WALK = np.log2(np.linspace(2.0, 0.5, 16)).astype(np.float32)
 """The cold start's multipliers, as actions: x2.0 down to x0.5 in steps of 0.1. Each flow starts somewhere on the walk
-and goes on from its other end, so that the way out of a starved window is seen too (numbered in
+and goes on from its other end, so that the way out of a starved window is seen too (L4 in
 docs/deviations.md)."""
 _SELECT_SEED_GAP = 1_000_000
 """Far from any training trace's seed."""
@@ -211,9 +215,14 @@ def cumulative_regret(stats: NDArray[Any], link: dict[str, Any], config: TrainCo
     mss = np.maximum(stats["mss_bytes"].astype(np.float64), 1.0)
     delivered = stats["delivered_bytes"] * (mss + HEADER_BYTES) / mss
     delivered[0] = 0.0
-    cost = config.reward.delay_weight * delivered * np.log2(1.0 + np.maximum(_rho(stats), 0.0))
+    cost = config.reward.delay_weight * delivered * _delay_cost(_rho(stats))
     unit = max(OPPORTUNITY_BYTES * len(trace_ms) / (trace_ms[-1] / 1e3) * REWARD_PERIOD_S, OPPORTUNITY_BYTES)
     return np.asarray(np.cumsum(-(capacity - delivered + cost) / unit), np.float64)
+
+
+def _delay_cost(rho: NDArray[np.float64]) -> NDArray[np.float64]:
+    """0 at an empty queue, 1 at the target; see ``DELAY_CURVE``."""
+    return np.asarray(np.log1p(DELAY_CURVE * np.maximum(rho, 0.0)) / np.log1p(DELAY_CURVE))
 
 
 def _rho(stats: NDArray[Any]) -> NDArray[np.float64]:

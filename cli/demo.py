@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reinet.agents.train import Progress as TrainingProgress
 
 CONFIG = Path("configs/demo.toml")
-PRESET = "lte-driving"
+PRESET = "lte-walking"
 TRACE_SEED = 2026
 """Far from the seeds of the training traces; the content is checked against them all the same."""
 REAL_LINK_NEEDS = ("kernel.", "mahimahi.")

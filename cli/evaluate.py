@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,6 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from reinet.cli.output import JsonOption, console, print_table, write_json
-from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from reinet.agents.evaluate import Plan, Run, Scenario
@@ -18,6 +18,13 @@ COLUMNS = [
     "agent", "cc", "trace", "link", "throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms",
     "delay_mean_ms", "valid",
 ]  # fmt: skip
+
+
+class Link(str, Enum):
+    """Where flows run."""
+
+    sim = "sim"
+    mahimahi = "mahimahi"
 
 
 def run_shown(plan: Plan, seconds: float) -> list[tuple[Run, dict[str, object]]]:
@@ -29,7 +36,7 @@ def run_shown(plan: Plan, seconds: float) -> list[tuple[Run, dict[str, object]]]
         TextColumn("s"),
         TimeElapsedColumn(),
     )
-    done = []
+    done: list[tuple[Run, dict[str, object]]] = []
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(f"{len(plan)} transfers", total=round(len(plan) * seconds))
         plan.progress = lambda now_s: progress.update(task, completed=round(len(done) * seconds + now_s))
@@ -44,7 +51,7 @@ def evaluate(
         str, typer.Option(help="none, fixed:N, rule[:G], clairvoyant:MS, random or model folders, by commas.")
     ],
     traces: Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")],
-    link: Annotated[str, typer.Option(help="sim, or mahimahi: real kernel sockets.")] = "mahimahi",
+    link: Annotated[Link, typer.Option(help="sim, or mahimahi: real kernel sockets.")] = Link.mahimahi,
     cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic",
     target_ms: Annotated[float, typer.Option(help="RTT that the learned cap aims at (DeepCC: 50).")] = 50.0,
     mrtt_ms: Annotated[float, typer.Option(help="The path's fixed round trip (DeepCC: 20).")] = 20.0,
@@ -68,10 +75,8 @@ def evaluate(
     from reinet.agents.evaluate import Plan, Scenario
     from reinet.envs.trace import load_traces
 
-    if link not in ("sim", "mahimahi"):
-        raise ConfigError(f"link {link!r}: choose sim or mahimahi")
     scenarios = [
-        Scenario(trace, link, control.strip(), target_ms, mrtt_ms, buffer_bytes, seconds)
+        Scenario(trace, link.value, control.strip(), target_ms, mrtt_ms, buffer_bytes, seconds)
         for trace in load_traces(traces)
         for control in cc.split(",")
     ]

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from reinet.cli import ctl, demo, doctor, evaluate, export, serve, traces, train
+from reinet.cli import ctl, demo, doctor, evaluate, export, fidelity, serve, traces, train
 from reinet.cli.output import console
 from reinet.core.errors import ConfigError, ReinetError, TraceError
 
@@ -41,6 +41,7 @@ app.add_typer(traces.app, name="traces")
 app.command("train")(train.train)
 app.command("export")(export.export)
 app.command("evaluate")(evaluate.evaluate)
+app.command("fidelity")(fidelity.fidelity)
 app.command("serve")(serve.serve)
 app.add_typer(ctl.app, name="ctl")
 

@@ -49,8 +49,10 @@ class DaemonConfig(BaseModel):
     # Records wake the loop earlier; this bounds how late a renewal, a pause and a stop may be.
     tick_ms: int = Field(default=50, ge=1, le=300, description="longest wait for records")
     ceiling_pkts: int = Field(default=CEILING_PKTS, ge=FLOOR_PKTS, le=CEILING_PKTS, description="no cap above this")
-    # The contract's 10 ms; the upper bound keeps a decision's age below a lease.
-    min_period_ms: int = Field(default=10, ge=1, le=500, description="shortest period between decisions for a flow")
+    # The model's own rule unless set; the upper bound keeps a decision's age below a lease.
+    min_period_ms: int | None = Field(
+        default=None, ge=1, le=500, description="shortest period between decisions for a flow; absent = the model's"
+    )
     socket: Path = Field(default_factory=default_socket, description="control socket; only its owner may connect")
     log_dir: Path | None = Field(default=None, description="folder for TensorBoard event files; absent = none")
     # Four curves at 10 points/s take about 1 kB/s and flow: three days of one flow, or half an hour of 150.

@@ -69,7 +69,7 @@ def load_agent(config: DaemonConfig) -> tuple[Agent, StateBank, str]:
     return agent, StateBank(FIRST_ROWS, agent.feature_set, agent.normaliser), called
 
 
-def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig], Shim] | None = None) -> Status:
+def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig], Shim] | None = None) -> Status:
     """Runs the daemon until SIGTERM, SIGINT or SIGHUP; belongs to the main thread. Returns what it did.
 
     On the way out every cap is lifted and the host is left as it was found. Raises a ReinetError where it cannot start,
@@ -85,7 +85,7 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig], Shim] | None
         sink = _open_event_log(config)
         if sink is not None:
             stack.callback(sink.close)
-        shim = stack.enter_context((open_shim or open_kernel_shim)(config))
+        shim = stack.enter_context((open_shim or open_kernel_shim)(config, _period(config, agent)))
         loop = ControlLoop(shim, agent, bank, config.target_us, config.lease_ms, config.ceiling_pkts, sink)
         server = ControlServer(claim, loop, model)
         stack.callback(server.close)
@@ -105,15 +105,18 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig], Shim] | None
     return status
 
 
-def open_kernel_shim(config: DaemonConfig) -> Shim:
+def _period(config: DaemonConfig, agent: Agent) -> PeriodConfig:
+    period = agent.period if isinstance(agent, Policy) else PeriodConfig()
+    if config.min_period_ms is None:
+        return period
+    return PeriodConfig(config.min_period_ms * 1_000_000, period.packet_timed)
+
+
+def open_kernel_shim(config: DaemonConfig, period: PeriodConfig) -> Shim:
     """Loads and attaches the BPF programs."""
     from reinet.kshim.kernel import KernelShim  # serving on a fake needs no native loader
 
-    return KernelShim(
-        config.cgroups,
-        target_us=config.target_us,
-        period=PeriodConfig(min_period_ns=config.min_period_ms * 1_000_000),
-    )
+    return KernelShim(config.cgroups, target_us=config.target_us, period=period)
 
 
 def configure_logging() -> None:

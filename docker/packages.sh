@@ -62,6 +62,7 @@ fi
 # last release that has them; its other needs come from the machine's own release.
 mahimahi=no
 suite=""
+archive=""
 if [ $serve = no ]; then
   want iptables "Mahimahi's address translation, inside a link's own network namespace"
   if ! command -v mm-link >/dev/null 2>&1 || ! command -v mm-delay >/dev/null 2>&1; then
@@ -72,12 +73,12 @@ if [ $serve = no ]; then
       debian:12)
         mahimahi=older suite=bullseye components=main foreign="mahimahi libprotobuf23 libssl1.1"
         keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-        mirrors="http://deb.debian.org/debian http://archive.debian.org/debian"
+        archive=http://archive.debian.org/debian # where Debian keeps releases that left its mirrors
         ;;
       ubuntu:24.04) # not run: nobody has tried this on a real machine yet
         mahimahi=older suite=jammy components="main universe" foreign="mahimahi libprotobuf23"
         keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg
-        mirrors="http://archive.ubuntu.com/ubuntu http://ports.ubuntu.com/ubuntu-ports"
+        archive="" # jammy is on every mirror
         ;;
       *)
         mahimahi=unknown
@@ -156,7 +157,9 @@ case $mahimahi in
     folder=$(mktemp -d)
     trap '$as_root rm -rf "$folder"' EXIT
     fetched=no
-    for mirror in $mirrors; do
+    # The mirrors that this machine uses already, for its own release.
+    mirrors=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $VERSION_CODENAME" | sort -u)
+    for mirror in $mirrors $archive; do
       # shellcheck disable=SC2086 # a list of names
       if fetch "$mirror" "$folder" $foreign; then
         fetched=yes

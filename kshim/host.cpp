@@ -4,7 +4,8 @@
 #include <bpf/bpf.h>
 #include <unistd.h>
 
-#include <cstddef>
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "failure.hpp"
@@ -37,16 +38,26 @@ std::vector<Loaded> loaded(const std::string& prefix) {
 }
 
 std::string ask_to_leave(std::uint32_t control_map_id) {
-  const int fd = checked(bpf_map_get_fd_by_id(control_map_id), "open BPF map " + std::to_string(control_map_id));
+  const std::string map = "BPF map " + std::to_string(control_map_id);
+  const int fd = checked(bpf_map_get_fd_by_id(control_map_id), "open " + map);
+  const auto attempt = [&](int result, const char* what) {
+    if (!result) return;
+    const int reason = errno;
+    close(fd);
+    throw Failure(reason, what + map);
+  };
+  bpf_map_info info{};
+  std::uint32_t bytes = sizeof(info);
+  attempt(bpf_obj_get_info_by_fd(fd, &info, &bytes), "look at ");
+  // Another version's may be longer; what is used here stands first in all.
+  std::vector<unsigned char> value(std::max<std::size_t>(info.value_size, sizeof(reinet_control)));
   const std::uint32_t zero = 0;
-  reinet_control control{};
-  int error = bpf_map_lookup_elem(fd, &zero, &control);
-  control.leaving = 1;
-  if (!error) error = bpf_map_update_elem(fd, &zero, &control, BPF_ANY);
-  const int reason = errno;
+  attempt(bpf_map_lookup_elem(fd, &zero, value.data()), "read ");
+  auto* control = reinterpret_cast<reinet_control*>(value.data());
+  control->leaving = 1;
+  attempt(bpf_map_update_elem(fd, &zero, value.data(), BPF_ANY), "write ");
   close(fd);
-  if (error) throw Failure(reason, "write BPF map " + std::to_string(control_map_id));
-  return std::string(control.wrapper, strnlen(control.wrapper, sizeof(control.wrapper)));
+  return std::string(control->wrapper, strnlen(control->wrapper, sizeof(control->wrapper)));
 }
 
 }  // namespace reinet

@@ -35,11 +35,11 @@ class Object {
 
   // Registers the congestion control, then chooses the new flows of these cgroup v2 folders.
   void attach(const std::vector<std::string>& cgroups);
-  // Undoes attach; open flows go back to their own congestion control, idle ones of this network namespace at once, others
-  // at their next ACK.
+  // Undoes attach; open flows go back to their own congestion control: those of this network namespace at once,
+  // others at their next ACK.
   void detach();
-  // Switches the sockets of this network namespace that run a congestion control of the wrapper's name back to the plain
-  // one, whoever registered it.
+  // Switches the sockets of this network namespace that run a congestion control of the wrapper's name back to the
+  // plain one, whoever registered it.
   void sweep();
   // Moves one period by one event, by the kernel's copy of the rule.
   void replay(reinet_replay& step) const;

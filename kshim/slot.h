@@ -2,9 +2,9 @@
  *
  * The memory that the BPF programs and the loader share, in plain C; both include this file.
  *
- * A flow owns one slot from its start to its end. The kernel's side and user space each write a part of it and never the
- * other's: the kernel its owner and its period, user space the cap and until when it holds. A slot is used again at once,
- * so a cap names the flow it was meant for, and the kernel obeys it only for that flow.
+ * A flow owns one slot from its start to its end. The kernel's side and user space each write a part of it and never
+ * the other's: the kernel its owner and its period, user space the cap and until when it holds. A slot is used again at
+ * once, so a cap names the flow it was meant for, and the kernel obeys it only for that flow.
  */
 #ifndef REINET_SLOT_H
 #define REINET_SLOT_H

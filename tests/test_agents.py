@@ -18,6 +18,7 @@ from reinet.agents.artifact import (
     ONNX_FILE,
     WEIGHTS_FILE,
     Manifest,
+    PeriodRule,
     Schema,
     TraceUse,
     Training,
@@ -31,7 +32,15 @@ from reinet.agents.guard import INVALID_CAP_PKTS, PROBE_INTERVAL_S, PROBE_MAX_PE
 from reinet.agents.mlp import Layer, act
 from reinet.agents.names import make_agent, split_names
 from reinet.agents.policy import Policy
-from reinet.core import DEFAULT_FEATURE_SET, FEATURE_SETS, FLOW_STATS_DTYPE, Normaliser, caps_from_actions, schema_hash
+from reinet.core import (
+    DEFAULT_FEATURE_SET,
+    FEATURE_SETS,
+    FLOW_STATS_DTYPE,
+    Normaliser,
+    PeriodConfig,
+    caps_from_actions,
+    schema_hash,
+)
 from reinet.core.errors import ConfigError, ModelError
 
 STATE_SIZE = FEATURE_SETS[DEFAULT_FEATURE_SET].state_size
@@ -51,6 +60,7 @@ def manifest(**changes: Any) -> Manifest:
         "format": 1,
         "name": "test",
         "schema": Schema(feature_set=DEFAULT_FEATURE_SET, head="bdp", hash=schema_hash(DEFAULT_FEATURE_SET, "bdp")),
+        "period": PeriodRule(min_ms=20.0, packet_timed=False),
         "normaliser": Normaliser.reference().to_dict(),
         "target_range_ms": (25.0, 100.0),
         "congestion_controls": ["cubic"],
@@ -399,6 +409,10 @@ def test_guard_does_not_probe_for_ever_nor_flows_without_a_cap() -> None:
     caps = [int(guards.check(one(0.1 * i, 60, 90), CAP_30)[0][0]) for i in range(PROBE_MAX_PERIODS + 5)]
     assert caps == [4] * PROBE_MAX_PERIODS + [0] * 5
     assert Guard().check(one(0.1, 60, 30), np.zeros(1, np.uint32))[0].tolist() == [0]
+
+
+def test_a_model_brings_the_period_it_was_trained_with(model: Path) -> None:
+    assert Policy.load(model).period == PeriodConfig(20_000_000, packet_timed=False)
 
 
 def test_moving_a_model_changes_nothing(tmp_path: Path, model: Path) -> None:

@@ -64,7 +64,7 @@ class LiveShim(FakeShim):
 
 serve.features = dict
 serve._check_cgroup = lambda cgroup: None
-serve.open_kernel_shim = lambda config: LiveShim()
+serve.open_kernel_shim = lambda config, period: LiveShim()
 if fault == "hang":
     real = serve.load_agent
     def load_agent(config):
@@ -114,6 +114,7 @@ def write_model(folder: Path, actions_bias: float = 0.0, **schema: str) -> Path:
             "format": 1,
             "name": "test",
             "schema": {"feature_set": FEATURES, "head": "bdp", "hash": schema_hash(FEATURES, "bdp")} | schema,
+            "period": {"min_ms": 10, "packet_timed": True},
             "normaliser": Normaliser.reference().to_dict(),
             "target_range_ms": [25, 100],
             "congestion_controls": ["cubic"],

@@ -221,7 +221,7 @@ def test_regret_is_unused_capacity_plus_delay() -> None:
     regret = cumulative_regret(stats, link, config(reward={"delay_weight": 0.2}))
     assert regret[0] == 0
     # 1 s is 50 of the paper's periods: 1/4 unused, and 3/4 at half the delay that the target allows
-    assert regret[-1] == pytest.approx(-50 * (0.25 + 0.75 * 0.2 * np.log2(1.5)), rel=0.02)
+    assert regret[-1] == pytest.approx(-50 * (0.25 + 0.75 * 0.2 * np.log(3) / np.log(5)), rel=0.02)
 
 
 def test_the_walk_raises_delay_where_the_multiplier_is_high() -> None:

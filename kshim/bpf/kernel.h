@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only
  *
- * The kernel's types, as far as they are used: libbpf finds each field by its name in the running kernel (CO-RE), so the
- * order and the fields left out do not matter.
+ * The kernel's types, as far as they are used: libbpf finds each field by its name in the running kernel (CO-RE), so
+ * the order and the fields left out do not matter.
  */
 #ifndef REINET_KERNEL_H
 #define REINET_KERNEL_H

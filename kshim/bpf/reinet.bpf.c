@@ -13,8 +13,8 @@
  *             cap written, lease holds:  [chosen, capped]
  *             lease over or cap of 0:    [chosen] again, by itself
  *
- * The wrapper adds a ceiling and nothing else: slow start, HyStart, growth, loss response and undo are the algorithm's own
- * functions, called as kfuncs on its own state in icsk_ca_priv. While PRR owns the window (CWR and Recovery) the
+ * The wrapper adds a ceiling and nothing else: slow start, HyStart, growth, loss response and undo are the algorithm's
+ * own functions, called as kfuncs on its own state in icsk_ca_priv. While PRR owns the window (CWR and Recovery) the
  * ceiling waits. A flow without a slot runs the plain algorithm.
  *
  * Every callback of a flow runs under its socket's lock, which serialises all writes to the kernel's part of a slot.
@@ -112,7 +112,7 @@ static bool same_name(const char *a, const volatile char *b) {
   return true;
 }
 
-/* bpf_setsockopt wants the name in memory that it may not find read-only. */
+/* A helper takes no volatile memory, which the loader's constants are; so the name goes over the stack. */
 #define SWITCH_TO(socket, name)                                                                                       \
   ({                                                                                                                  \
     char name_[REINET_CC_NAME_BYTES];                                                                                 \
@@ -130,8 +130,8 @@ static struct reinet_slot *slot_of(struct sock *sk, __u32 *index) {
   return bpf_map_lookup_elem(&reinet_slots, index);
 }
 
-/* The reader copies a period without a lock; an odd or changed sequence tells it to look again later. An atomic operation
- * whose result is used is a full barrier.
+/* The reader copies a period without a lock; an odd or changed sequence tells it to look again later. An atomic
+ * operation whose result is used is a full barrier.
  */
 static void move_sequence(struct reinet_slot *slot) {
   __u32 before = __sync_fetch_and_add(&slot->sequence, 1);

@@ -1,0 +1,239 @@
+"""The simulator against Mahimahi and the real kernel: the same trace, congestion control, buffer and cap on both sides.
+
+A cell is one such combination. The kernel side runs it several times and counts by its median; the simulator starts
+each time where the kernel's flow started in the trace. Every kernel run is written down when it ends, so an interrupted
+comparison goes on where it stopped.
+"""
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reinet.agents.baselines import FixedCap, NoCap
+from reinet.agents.evaluate import Run, Scenario, run
+from reinet.core.errors import ConfigError
+from reinet.envs.trace import Trace
+
+METRICS = ("throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms", "retrans_pkts", "cwnd_mean_pkts")
+
+TOLERANCES = {"throughput_mbps": (0.03, 0.0), "qdelay_mean_ms": (0.10, 2.0), "qdelay_p95_ms": (0.15, 4.0)}
+"""Metric -> (relative, absolute): a cell agrees when each of these is within one of the two."""
+
+MAX_ATTEMPTS = 3
+"""Tries at a kernel run that the host's lag made invalid, before it is left out."""
+
+HANDSHAKE_MS = 2
+"""What the two links' clocks add to a handshake's round trip, on average."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is compared; ``cap_pkts`` 0 = none."""
+
+    trace: Trace
+    cc: str
+    buffer_bytes: int
+    cap_pkts: int
+
+    def key(self, seconds: float, mrtt_ms: float) -> str:
+        """Names the cell in the results file; by the trace's content, not its name."""
+        return f"{self.trace.sha256[:16]} {self.cc} {self.buffer_bytes} {self.cap_pkts} {seconds:g} {mrtt_ms:g}"
+
+
+@dataclass(frozen=True)
+class KernelResult:
+    """What one run on the kernel gave."""
+
+    key: str
+    start_ms: float
+    figures: dict[str, float]
+
+
+class Results:
+    """The results file: one JSON object a line, appended as runs end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: dict[str, list[KernelResult]] = {}
+        if path.exists():
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                self._remember(self._parse(line, number))
+
+    def of(self, key: str) -> list[KernelResult]:
+        """The runs of a cell so far."""
+        return self._found.get(key, [])
+
+    def add(self, result: KernelResult) -> None:
+        """Writes a run down."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(result.__dict__) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._remember(result)
+
+    def _remember(self, result: KernelResult) -> None:
+        self._found.setdefault(result.key, []).append(result)
+
+    def _parse(self, line: str, number: int) -> KernelResult:
+        try:
+            return KernelResult(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"{self._path}:{number}: not a result of this command ({error}); remove that line, or name another file"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs and compares cells; iterating gives the rows of each cell when it is complete."""
+
+    cells: Sequence[Cell]
+    results: Results
+    seconds: float = 60.0
+    mrtt_ms: float = 20.0
+    repeat: int = 3
+    parallel: int = 1
+
+    def measure(self, progress: Callable[[int, int, str | None], None]) -> None:
+        """Makes the kernel runs that are missing; told (done, all, why a run was thrown away) after each."""
+        todo = [cell for cell in self.cells for _ in range(self.repeat - len(self._runs(cell)))]
+        total = len(todo)
+        done = 0
+        attempts: dict[str, int] = {}
+        with ProcessPoolExecutor(self.parallel, mp_context=get_context("spawn")) as pool:
+            waiting = list(todo)
+            running: dict[Future[tuple[KernelResult, str | None]], Cell] = {}
+            while waiting or running:
+                while waiting and len(running) < self.parallel:
+                    cell = waiting.pop(0)
+                    running[pool.submit(kernel_run, cell, self.seconds, self.mrtt_ms)] = cell
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    cell = running.pop(future)
+                    result, invalid_reason = future.result()
+                    if invalid_reason is None:
+                        self.results.add(result)
+                    else:
+                        attempts[result.key] = attempts.get(result.key, 0) + 1
+                        if attempts[result.key] < MAX_ATTEMPTS * self.repeat:
+                            waiting.append(cell)
+                            progress(done, total, invalid_reason)
+                            continue
+                    done += 1
+                    progress(done, total, invalid_reason)
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        for cell in self.cells:
+            runs = self._runs(cell)
+            if runs:
+                yield self._rows(cell, runs[: self.repeat])
+
+    def _runs(self, cell: Cell) -> list[KernelResult]:
+        return self.results.of(cell.key(self.seconds, self.mrtt_ms))
+
+    def _rows(self, cell: Cell, runs: Sequence[KernelResult]) -> list[dict[str, Any]]:
+        simulated = [
+            sim_figures(cell, self.seconds, self.mrtt_ms, kernel.start_ms, seed) for seed, kernel in enumerate(runs)
+        ]
+        rows = []
+        for metric in METRICS:
+            kernel_values = [kernel.figures[metric] for kernel in runs]
+            sim = statistics.median(figures[metric] for figures in simulated)
+            kernel = statistics.median(kernel_values)
+            rows.append(
+                {
+                    "cc": cell.cc,
+                    "trace": cell.trace.name,
+                    "buffer_bytes": cell.buffer_bytes,
+                    "cap_pkts": cell.cap_pkts,
+                    "metric": metric,
+                    "sim": sim,
+                    "kernel": kernel,
+                    "ratio": sim / kernel if kernel else None,
+                    "kernel_min": min(kernel_values),
+                    "kernel_max": max(kernel_values),
+                    "kernel_runs": len(runs),
+                    "agrees": agrees(metric, sim, kernel),
+                    "seconds": self.seconds,
+                    "trace_sha256": cell.trace.sha256,
+                }
+            )
+        return rows
+
+
+def agrees(metric: str, sim: float, kernel: float) -> bool | None:
+    """Whether the two are within the metric's tolerance; None for a metric that has none."""
+    if metric not in TOLERANCES:
+        return None
+    relative, absolute = TOLERANCES[metric]
+    return abs(sim - kernel) <= max(relative * kernel, absolute)
+
+
+def kernel_run(cell: Cell, seconds: float, mrtt_ms: float) -> tuple[KernelResult, str | None]:
+    """One run on the kernel and why it must not count, None = it counts. In a process of its own."""
+    scenario = Scenario(cell.trace, "mahimahi", cell.cc, 10 * mrtt_ms, mrtt_ms, cell.buffer_bytes, seconds)
+    done = run(_agent(cell), scenario)
+    return KernelResult(cell.key(seconds, mrtt_ms), done.start_ms, figures_of(done)), done.invalid_reason
+
+
+def sim_figures(cell: Cell, seconds: float, mrtt_ms: float, start_ms: float, seed: int) -> dict[str, float]:
+    """The simulator's figures for a flow whose first data packet met the link at ``start_ms`` of the trace."""
+    begin_ms = max(0, round(start_ms - 1.5 * mrtt_ms - HANDSHAKE_MS))
+    scenario = Scenario(
+        cell.trace, "sim", cell.cc, 10 * mrtt_ms, mrtt_ms, cell.buffer_bytes, seconds, begin_ms, seed
+    )  # fmt: skip
+    return figures_of(run(_agent(cell), scenario))
+
+
+def figures_of(done: Run) -> dict[str, float]:
+    """What is compared of a run."""
+    records, metrics = done.records, done.metrics
+    period_s = records["period_ns"] / 1e9
+    mss_bytes = float(records["mss_bytes"].max()) if len(records) else 1448.0
+    known = len(records) > 0 and period_s.sum() > 0
+    return {
+        "throughput_mbps": metrics.throughput_mbps,
+        "utilization": metrics.utilization,
+        "qdelay_mean_ms": metrics.qdelay_mean_ms,
+        "qdelay_p95_ms": metrics.qdelay_p95_ms,
+        "retrans_pkts": float(records["retrans_bytes"].sum()) / mss_bytes,
+        "cwnd_mean_pkts": float(np.average(records["cwnd_pkts"], weights=period_s)) if known else 0.0,
+    }
+
+
+def _agent(cell: Cell) -> FixedCap | NoCap:
+    return FixedCap(cell.cap_pkts) if cell.cap_pkts else NoCap()
+
+
+def markdown(cells: Sequence[list[dict[str, Any]]], command: str) -> str:
+    """The comparison as a page: a line a cell, figures as simulator / kernel, and what does not agree."""
+    agreeing = sum(all(row["agrees"] in (True, None) for row in rows) for rows in cells)
+    lines = [
+        "# The simulator against Mahimahi and the real kernel",
+        "",
+        f"Made by `{command}`.",
+        "Simulator / median of the kernel's runs. A cell agrees when throughput is within 3 %, mean queueing delay",
+        "within 10 % or 2 ms and its 95th percentile within 15 % or 4 ms.",
+        "",
+        f"**{agreeing} of {len(cells)} cells agree.**",
+        "",
+        "| trace | cc | buffer (KB) | cap | Mbit/s | mean (ms) | p95 (ms) | retransmitted | cwnd | runs | agrees |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for rows in cells:
+        first = rows[0]
+        pairs = {row["metric"]: f"{row['sim']:.4g} / {row['kernel']:.4g}" for row in rows}
+        failing = [row["metric"] for row in rows if row["agrees"] is False]
+        line = [first["trace"], first["cc"], f"{first['buffer_bytes'] / 1000:g}", first["cap_pkts"] or "none"]
+        line += [pairs[metric] for metric in METRICS if metric != "utilization"]
+        line += [first["kernel_runs"], f"no: {', '.join(failing)}" if failing else "yes"]
+        lines.append(f"| {' | '.join(map(str, line))} |")
+    return "\n".join(lines) + "\n"

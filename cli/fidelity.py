@@ -1,0 +1,77 @@
+"""``reinet fidelity``: what the simulator says against what the kernel does."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from reinet.cli.output import JsonOption, console, print_table, write_json
+from reinet.core.errors import ConfigError
+
+COLUMNS = ["trace", "cc", "buffer_bytes", "cap_pkts", "metric", "sim", "kernel", "ratio", "agrees"]
+
+
+def fidelity(
+    traces: Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")],
+    cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic",
+    buffers: Annotated[str, typer.Option(help="Droptail buffers in bytes, by commas.")] = "60000,150000,600000",
+    caps: Annotated[str, typer.Option(help="Fixed caps in packets, by commas; none = no cap.")] = "none,20,40",
+    mrtt_ms: Annotated[float, typer.Option(help="The path's fixed round trip.")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=5, help="Length of each run.")] = 60.0,
+    repeat: Annotated[int, typer.Option(min=1, help="Kernel runs of every cell; their median counts.")] = 3,
+    parallel: Annotated[
+        int, typer.Option(min=1, help="Kernel runs side by side; a run in which the host lagged is made again.")
+    ] = 1,
+    results: Annotated[Path, typer.Option(help="Kernel runs are kept here; a second call goes on from it.")] = Path(
+        "runs/fidelity.jsonl"
+    ),
+    markdown: Annotated[Path | None, typer.Option(help="Write the table as a page, such as docs/fidelity.md.")] = None,
+    json_destination: JsonOption = None,
+) -> None:
+    """Compare the simulator with Mahimahi and the real kernel: same traces, congestion controls, buffers and caps.
+
+    Takes as long as the kernel runs last; Ctrl-C loses only those under way. Examples:
+
+        sudo reinet fidelity --traces my.trace --seconds 30 --repeat 1
+
+        sudo reinet fidelity --traces traces/ --cc cubic,reno,bbr --parallel 3 --markdown docs/fidelity.md
+    """
+    from reinet.agents import fidelity as engine
+    from reinet.envs.trace import load_traces
+
+    cells = [
+        engine.Cell(trace, control, buffer_bytes, cap_pkts)
+        for trace in load_traces(traces)
+        for control in _list("cc", cc, str)
+        for buffer_bytes in _list("buffers", buffers, int)
+        for cap_pkts in _list("caps", caps, lambda text: 0 if text == "none" else int(text))
+    ]
+    comparison = engine.Comparison(cells, engine.Results(results), seconds, mrtt_ms, repeat, parallel)
+    columns = (TextColumn("kernel runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("runs", total=None)
+
+        def show(done: int, total: int, invalid_reason: str | None) -> None:
+            progress.update(task, completed=done, total=total)
+            if invalid_reason:
+                progress.console.print(f"thrown away: {invalid_reason}", highlight=False)
+
+        comparison.measure(show)
+    done = list(comparison)
+    rows = [row for cell in done for row in cell]
+    write_json(json_destination, {"rows": rows})
+    if markdown is not None:
+        command = f"reinet fidelity --cc {cc} --buffers {buffers} --caps {caps} --seconds {seconds:g} --repeat {repeat}"
+        markdown.write_text(engine.markdown(done, command))
+    if json_destination != "-":
+        print_table(rows, COLUMNS)
+    agreeing = sum(all(row["agrees"] in (True, None) for row in cell) for cell in done)
+    console.print(f"{agreeing} of {len(done)} cells agree; {len(cells) - len(done)} could not be measured.")
+
+
+def _list(option: str, text: str, kind: Any) -> list[Any]:
+    try:
+        return [kind(part.strip()) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--{option} {text!r}: give whole numbers by commas, such as 60000,150000") from None

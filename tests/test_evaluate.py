@@ -1,0 +1,107 @@
+"""``reinet evaluate``: rows, refusals, labels, the picture; plain and capped flows on both kinds of link."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from reinet.agents.evaluate import Plan, Scenario, run
+from reinet.agents.names import make_agent
+from reinet.cli.main import app
+from reinet.cli.picture import save_comparison
+from reinet.core.errors import ConfigError
+from reinet.envs.trace import Trace
+
+ROOT = Path(__file__).parents[1]
+MODEL = ROOT / "checkpoints" / "default"
+KEYS = {
+    "agent", "cc", "trace", "link", "throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms",
+    "delay_mean_ms", "valid",
+}  # fmt: skip
+TWELVE_MBPS = Trace.constant(12, 10)
+
+
+def figures(agent: str, **scenario: object) -> dict[str, object]:
+    ((_, row),) = Plan(agent, [Scenario(TWELVE_MBPS, **{"link": "sim", "seconds": 10.0, **scenario})])  # type: ignore[arg-type]
+    return row
+
+
+def test_a_cap_keeps_the_throughput_and_loses_the_delay() -> None:
+    plain, capped = figures("none"), figures("fixed:25")
+    assert plain["qdelay_mean_ms"] > 60
+    assert capped["qdelay_mean_ms"] < 6
+    assert capped["throughput_mbps"] > 0.95 * plain["throughput_mbps"]
+    assert capped["delay_mean_ms"] == pytest.approx(capped["qdelay_mean_ms"] + 20)
+
+
+def test_every_run_has_the_keys_that_measurements_rely_on(tmp_path: Path) -> None:
+    trace = TWELVE_MBPS.save(tmp_path / "twelve.trace")
+    command = ["evaluate", "--agents", f"none,rule,{MODEL}", "--link", "sim", "--seconds", "5", "--json", "-"]
+    result = CliRunner().invoke(app, [*command, "--traces", str(trace), "--png", str(tmp_path / "run.png")])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["rows"]
+    assert [row["agent"] for row in rows] == ["none", "rule:1.5", str(MODEL)]
+    assert all(set(row) >= KEYS for row in rows)
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_target_below_the_path_leaves_the_flow_uncapped_and_says_so() -> None:
+    """The guard may look for the true minimum RTT; after that the flow is plain Cubic's."""
+    plain, refused = figures("none", mrtt_ms=60.0), figures("rule", mrtt_ms=60.0, target_ms=50.0)
+    assert "below 1.1 x the path's minimum RTT" in str(refused["uncapped_reason"])
+    assert refused["throughput_mbps"] == pytest.approx(plain["throughput_mbps"], rel=0.05)
+    assert refused["qdelay_mean_ms"] > 0.7 * plain["qdelay_mean_ms"]
+
+
+def test_a_model_is_not_judged_on_its_training_traces(tmp_path: Path) -> None:
+    from reinet.agents.config import TrainConfig
+    from reinet.agents.policy import Policy
+    from reinet.agents.rollout import training_traces
+
+    config = TrainConfig.model_validate(Policy.load(MODEL).manifest.training.config)
+    seen = training_traces(config)[0]
+    renamed = tmp_path / "renamed.trace"
+    renamed.write_bytes(seen.canonical_text.replace(b"\n", b"\r\n"))  # neither name nor line ends hide the content
+    scenario = Scenario(Trace.load(renamed), "sim", seconds=5.0)
+    with pytest.raises(ConfigError, match="the model was trained on"):
+        Plan(str(MODEL), [scenario])
+    ((_, row),) = Plan(str(MODEL), [scenario], allow_training_traces=True)
+    assert row["trained_on"] is True
+    assert figures(str(MODEL))["trained_on"] is False
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seconds": 0.0}, "seconds"),
+        ({"target_ms": float("nan")}, "target_ms"),
+        ({"buffer_bytes": 100}, "buffer_bytes"),
+        ({"mrtt_ms": -1.0}, "mrtt_ms"),
+    ],
+)
+def test_impossible_scenarios_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Scenario(TWELVE_MBPS, **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+def test_a_model_caps_a_real_kernel_flow(tmp_path: Path) -> None:
+    runs = [done for done, _ in Plan(f"none,{MODEL}", [Scenario(TWELVE_MBPS, "mahimahi", seconds=8.0)])]
+    plain, capped = (done.metrics for done in runs)
+    assert capped.qdelay_mean_ms < plain.qdelay_mean_ms / 2
+    assert capped.throughput_mbps > 0.9 * plain.throughput_mbps
+    assert runs[1].caps_pkts.any()
+    assert not runs[0].caps_pkts.any()
+    save_comparison(runs, tmp_path / "runs.png")
+    assert (tmp_path / "runs.png").stat().st_size > 10_000
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+def test_a_congestion_control_without_a_wrapper_is_measured_but_not_capped() -> None:
+    with pytest.raises(ConfigError, match="cannot be capped in the kernel"):
+        run(make_agent("fixed:20"), Scenario(TWELVE_MBPS, "mahimahi", cc="bbr", seconds=3.0))
+    done = run(make_agent("none"), Scenario(TWELVE_MBPS, "mahimahi", cc="reno", seconds=3.0))
+    assert done.metrics.throughput_mbps > 8
