@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from reinet.cli import ctl, demo, doctor, evaluate, export, fidelity, serve, traces, train
+from reinet.cli import bench, ctl, demo, doctor, evaluate, export, fidelity, serve, traces, train
 from reinet.cli.output import console
 from reinet.core.errors import ConfigError, ReinetError, TraceError
 
@@ -44,6 +44,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("fidelity")(fidelity.fidelity)
 app.command("serve")(serve.serve)
 app.add_typer(ctl.app, name="ctl")
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

@@ -13,6 +13,7 @@
 #include "bindings.hpp"
 #include "congestion_controls.hpp"
 #include "make_simulation.hpp"
+#include "workers.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -31,7 +32,7 @@ class SimBatch {
  public:
   SimBatch(std::size_t rows, std::uint64_t min_period_ns, bool packet_timed, int head,
            const Matrix<const double>& table, bool record_log, Matrix<float> states, Vector<float> rewards,
-           Matrix<std::uint8_t> stats, Vector<float> rule_pkts, Vector<std::uint8_t> decided)
+           Matrix<std::uint8_t> stats, Vector<float> rule_pkts, Vector<std::uint8_t> decided, std::size_t threads)
       : period_{min_period_ns, packet_timed ? 1U : 0U, 0},
         head_(static_cast<Head>(head)),
         normalise_(table_from(table)),
@@ -41,7 +42,8 @@ class SimBatch {
         rewards_(std::move(rewards)),
         stats_(std::move(stats)),
         rule_pkts_(std::move(rule_pkts)),
-        decided_(std::move(decided)) {
+        decided_(std::move(decided)),
+        workers_(threads) {
     require_rows_of<reinet_flow_stats>(stats_);
     require(states_.shape(0) == rows && states_.shape(1) == kStateSize && rewards_.shape(0) == rows &&
                 stats_.shape(0) == rows && rule_pkts_.shape(0) == rows && decided_.shape(0) == rows,
@@ -70,24 +72,24 @@ class SimBatch {
   void reset(const Vector<const std::int32_t>& rows) {
     for (std::size_t i = 0; i < rows.shape(0); ++i) start(rows_.at(static_cast<std::size_t>(rows(i))));
     nb::gil_scoped_release release;
-    for (std::size_t i = 0; i < rows.shape(0); ++i) run(static_cast<std::size_t>(rows(i)));
+    workers_.for_each(rows.shape(0), [&](std::size_t i) { run(static_cast<std::size_t>(rows(i))); });
   }
 
   void step(const Vector<const float>& actions) {
     require(actions.shape(0) == rows_.size(), "one action per link is needed");
     require_started();
     nb::gil_scoped_release release;
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
+    workers_.for_each(rows_.size(), [&](std::size_t i) {
       const std::uint32_t cwnd_pkts = record_at<reinet_flow_stats>(stats_, i).cwnd_pkts;
       run_capped(i, cap_from_action(head_, actions(i), cwnd_pkts, rule_pkts_(i), kMaxCapPkts));
-    }
+    });
   }
 
   void step_caps(const Vector<const std::uint32_t>& caps_pkts) {
     require(caps_pkts.shape(0) == rows_.size(), "one cap per link is needed");
     require_started();
     nb::gil_scoped_release release;
-    for (std::size_t i = 0; i < rows_.size(); ++i) run_capped(i, caps_pkts(i));
+    workers_.for_each(rows_.size(), [&](std::size_t i) { run_capped(i, caps_pkts(i)); });
   }
 
   void clairvoyant_caps(std::uint64_t horizon_ms, const Vector<std::uint32_t>& caps_pkts) const {
@@ -208,6 +210,7 @@ class SimBatch {
   Matrix<std::uint8_t> stats_;
   Vector<float> rule_pkts_;
   Vector<std::uint8_t> decided_;
+  Workers workers_;
 };
 
 }  // namespace
@@ -247,7 +250,7 @@ void bind_sim(nb::module_& m) {
            "start_us"_a, "queue"_a, "wired"_a, "wired_buffer_bytes"_a, "fair_window_ms"_a, "flows"_a);
   nb::class_<SimBatch>(m, "SimBatch")
       .def(nb::init<std::size_t, std::uint64_t, bool, int, const Matrix<const double>&, bool, Matrix<float>,
-                    Vector<float>, Matrix<std::uint8_t>, Vector<float>, Vector<std::uint8_t>>())
+                    Vector<float>, Matrix<std::uint8_t>, Vector<float>, Vector<std::uint8_t>, std::size_t>())
       .def("set_link", &SimBatch::set_link)
       .def("set_normaliser", &SimBatch::set_normaliser)
       .def("reset", &SimBatch::reset)

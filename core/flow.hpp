@@ -75,7 +75,8 @@ class Flow {
     } else if (phase_ == Phase::kClosed || config_.stop_us <= now_us) {
       due = close(now_us, record);
     } else if (!to_sender_.empty() && to_sender_.front().arrives_us <= now_us) {
-      due = on_ack(to_sender_.pop(), now_us, record);
+      due = on_ack(to_sender_.front(), now_us, record);
+      to_sender_.pop();
       if (sender_.finished()) due = close(now_us, record);
     } else if (receiver_.timer_us() <= now_us) {
       acknowledge(receiver_.on_timer(), now_us);

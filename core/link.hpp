@@ -51,10 +51,11 @@ class Link {
   // Takes a packet at p.arrives_us. Opportunities up to and including that millisecond are past it, as in mm-link.
   void arrive(const Packet& p) {
     const std::uint64_t now_ms = p.arrives_us / kUsPerMs;
-    if (idle()) schedule_.skip_until(now_ms);  // lost opportunities
     if (log_) log_->arrived(p, now_ms);
     queue_.push(p, now_ms, [&](const Packet& dropped) { count_drop(dropped, now_ms); });
-    next_us_ = idle() ? kNever : schedule_.next_ms() * kUsPerMs;
+    if (next_us_ != kNever || queue_.empty()) return;
+    schedule_.skip_until(now_ms);  // lost opportunities
+    next_us_ = schedule_.next_ms() * kUsPerMs;
   }
 
   // Time of the next opportunity that something waits for.
@@ -66,17 +67,21 @@ class Link {
     const std::uint64_t now_ms = schedule_.next_ms();
     schedule_.advance();
     std::uint32_t left_bytes = kOpportunityBytes;
-    while (left_bytes > 0 && !idle()) {
-      if (in_transit_left_bytes_ == 0) {
-        in_transit_ = queue_.pop(now_ms, [&](const Packet& dropped) { count_drop(dropped, now_ms); });
-        in_transit_left_bytes_ = in_transit_.wire_bytes;
-      }
+    if (in_transit_left_bytes_ > 0) {
       const std::uint32_t carried_bytes = std::min(left_bytes, in_transit_left_bytes_);
       left_bytes -= carried_bytes;
       in_transit_left_bytes_ -= carried_bytes;
-      if (in_transit_left_bytes_ > 0) break;  // goes on at the next opportunity
-      if (log_) log_->departed(in_transit_, now_ms);
-      deliver(in_transit_);
+      if (in_transit_left_bytes_ == 0) depart(in_transit_, now_ms, deliver);
+    }
+    while (left_bytes > 0 && !queue_.empty()) {
+      const Packet p = queue_.pop(now_ms, [&](const Packet& dropped) { count_drop(dropped, now_ms); });
+      if (p.wire_bytes > left_bytes) {  // goes on at the next opportunity
+        in_transit_ = p;
+        in_transit_left_bytes_ = p.wire_bytes - left_bytes;
+        break;
+      }
+      left_bytes -= p.wire_bytes;
+      depart(p, now_ms, deliver);
     }
     next_us_ = idle() ? kNever : schedule_.next_ms() * kUsPerMs;
   }
@@ -96,6 +101,11 @@ class Link {
 
  private:
   bool idle() const { return queue_.empty() && in_transit_left_bytes_ == 0; }
+  template <class Deliver>
+  void depart(const Packet& p, std::uint64_t now_ms, Deliver&& deliver) {
+    if (log_) log_->departed(p, now_ms);
+    deliver(p);
+  }
   void count_drop(const Packet& p, std::uint64_t now_ms) {
     ++dropped_pkts_;
     if (log_) log_->dropped(p, now_ms);

@@ -26,7 +26,8 @@ class Ring {
   const T& front() const { return (*this)[head_]; }
 
   void push(const T& value) {
-    if (size() > mask_) grow();
+    if (size() > mask_) [[unlikely]]
+      grow();
     (*this)[tail_++] = value;
   }
   T pop() { return (*this)[head_++]; }
@@ -35,7 +36,7 @@ class Ring {
   std::size_t heap_bytes() const { return slots_.capacity() * sizeof(T); }
 
  private:
-  void grow() {
+  [[gnu::noinline, gnu::cold]] void grow() {
     std::vector<T> wider(slots_.size() * 2);
     const auto mask = static_cast<std::uint32_t>(wider.size() - 1);
     for (std::uint32_t i = head_; i != tail_; ++i) wider[i & mask] = (*this)[i];

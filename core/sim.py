@@ -27,6 +27,7 @@ LARGEST_BUFFER_BYTES = 1 << 30
 QUEUES = ("infinite", "droptail", "drophead", "codel", "pie")
 SCHEDULERS = ("fifo", "proportional-fair")
 MOST_FLOWS = 65_535
+MOST_THREADS = 1024
 
 
 class _Checked:
@@ -302,7 +303,8 @@ _SEED_GAP = 0x632BE59BD9B4E019
 class SimBatch:
     """N links, each advanced by ``step`` to its flow's next FlowStats record.
 
-    A record ends a period or reports a silence (flag NO_SAMPLE). Results do not depend on what else is in the batch.
+    A record ends a period or reports a silence (flag NO_SAMPLE). Results do not depend on what else is in the batch,
+    nor on the number of threads that share its rows.
     The properties are views of arrays that the next ``step`` or ``reset`` overwrites: copy what is to be kept.
 
     With several stepped flows on a link, its row tells of one after the other, as their records come: ``cookie`` in
@@ -318,7 +320,10 @@ class SimBatch:
         head: str = "cwnd",
         normaliser: Normaliser | None = None,
         record_log: bool = False,
+        threads: int = 1,
     ) -> None:
+        if not 1 <= threads <= MOST_THREADS:
+            raise ConfigError(f"threads: {threads} is outside 1 to {MOST_THREADS}")
         period = period or PeriodConfig()
         count = len(links)
         self.feature_set = feature_set_named(feature_set)
@@ -332,7 +337,7 @@ class SimBatch:
             count, period.min_period_ns, period.packet_timed, head_index(head),
             (normaliser or Normaliser.reference()).table, record_log, self._states, self._rewards,
             self._stats.view(np.uint8).reshape(count, self._stats.itemsize), self._rule_pkts,
-            self._decided.view(np.uint8),
+            self._decided.view(np.uint8), threads,
         )  # fmt: skip
         for row, link in enumerate(links):
             self.set_link(row, link)
@@ -376,7 +381,7 @@ class SimBatch:
 
     def reset(self, rows: npt.ArrayLike | None = None) -> None:
         """Start new flows in these rows (None = all) and run each to its first record, without a cap."""
-        index = np.arange(len(self)) if rows is None else np.atleast_1d(np.asarray(rows))
+        index = np.arange(len(self)) if rows is None else np.unique(np.asarray(rows))
         self._core.reset(index.astype(np.int32))
 
     def step(self, actions: npt.ArrayLike) -> None:

@@ -1,0 +1,48 @@
+"""``reinet bench``: how fast things are."""
+
+from typing import Annotated
+
+import typer
+
+from reinet.cli.output import JsonOption, print_table, write_json
+from reinet.core.errors import ConfigError
+
+app = typer.Typer(help="Measure speed.", no_args_is_help=True)
+
+COLUMNS = ["links", "threads", "env_steps_per_s", "packets_per_s", "realtime_factor", "bytes_per_link"]
+
+
+@app.callback()
+def bench() -> None:
+    """Measure speed."""
+
+
+@app.command("sim")
+def sim(
+    links: Annotated[int, typer.Option(min=1, help="Independent links, one flow each.")] = 256,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that share the links.")] = 1,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time to measure for.")] = 2.0,
+    cc: Annotated[str, typer.Option(help="The flows' congestion control.")] = "cubic",
+    json_destination: JsonOption = None,
+) -> None:
+    """Speed of the simulator: capped flows on a 12 Mbit/s link, one step per period, state and reward included.
+
+    realtime_factor is of one flow that has the simulator to itself. Examples:
+
+        reinet bench sim
+
+        reinet bench sim --links 4096 --threads 2 --json -
+    """
+    from reinet.core import SIM_CONGESTION_CONTROLS
+    from reinet.envs.sim_bench import measure
+
+    if cc not in SIM_CONGESTION_CONTROLS:
+        raise ConfigError(
+            f"cc: the simulator has no congestion control {cc!r}; it has {', '.join(SIM_CONGESTION_CONTROLS)}"
+        )
+    batch = measure(links, threads, seconds, cc=cc)
+    alone = measure(1, 1, min(seconds, 1.0), cc=cc)
+    result = {**batch.as_dict(), "realtime_factor": alone.realtime_factor, "cc": cc}
+    write_json(json_destination, result)
+    if json_destination != "-":
+        print_table([result], COLUMNS)
