@@ -80,7 +80,7 @@ def draw_link(section: LinkSection, traces: Sequence[Trace], rng: np.random.Gene
     """One link for ``SimBatch``: a trace with a random start, and a path around it."""
     trace = traces[int(rng.integers(len(traces)))]
     start_ms = int(rng.integers(int(trace.opportunities_ms[-1])))
-    reference, mrtt, buffer, queueing = rng.random(4)
+    reference, mrtt, buffer, queueing, jitter, pkts_per_ack = rng.random(6)
     if reference < section.reference_share:
         mrtt_ms, buffer_bytes, target_ms = REFERENCE_MRTT_MS, REFERENCE_BUFFER_BYTES, REFERENCE_TARGET_MS
     else:
@@ -93,6 +93,8 @@ def draw_link(section: LinkSection, traces: Sequence[Trace], rng: np.random.Gene
         "mrtt_ms": mrtt_ms,
         "buffer_bytes": buffer_bytes,
         "target_us": round(target_ms * 1000),
+        "jitter_us": round(_between(section.jitter_us, jitter)),
+        "pkts_per_ack": _between(section.pkts_per_ack, pkts_per_ack),
         "seed": int(rng.integers(2**31)),
     }
 

@@ -86,6 +86,7 @@ class FlowSetup:
         target_us: int,
         jitter_us: int,
         forward_jitter_us: int,
+        pkts_per_ack: float,
         loss: float,
         seed: int,
         cap_pkts: int,
@@ -132,7 +133,9 @@ class SimBatch:
 class DrivenControl:
     """One congestion control without a connection; what is sent stays in flight until acknowledged in order."""
 
-    def __init__(self, name: str, mss_bytes: int = 1448, rtt_us: int = 20_000, seed: int = 0) -> None: ...
+    def __init__(
+        self, name: str, mss_bytes: int = 1448, rtt_us: int = 20_000, target_us: int = 0, seed: int = 0
+    ) -> None: ...
     cwnd_pkts: int
     ssthresh_pkts: int
     @property

@@ -41,7 +41,7 @@ class Driven final : public AnyControl {
   void ack(Window& w, const AckEvent& ack, [[maybe_unused]] const RateSample& rate,
            [[maybe_unused]] Us sent_us) override {
     if constexpr (Tracking<Control>)
-      for (std::uint32_t i = 0; i < ack.delivered_pkts; ++i) control_.on_packet_delivered(sent_us);
+      for (std::uint32_t i = 0; i < ack.delivered_pkts; ++i) control_.on_packet_delivered(sent_us, ack.now_us);
     control_.on_sample(w, ack);
     if constexpr (ModelControl<Control>)
       control_.on_ack(w, ack, rate);
@@ -82,11 +82,12 @@ class Driven final : public AnyControl {
 // The rest of a connection, as simple as can be: what is sent stays in flight until it is acknowledged in order.
 class DrivenControl {
  public:
-  DrivenControl(const std::string& name, std::uint32_t mss_bytes, std::uint32_t rtt_us, std::uint64_t seed)
+  DrivenControl(const std::string& name, std::uint32_t mss_bytes, std::uint32_t rtt_us, std::uint32_t target_us,
+                std::uint64_t seed)
       : now_us_(rtt_us) {
     with_congestion_control(name, [this]<class Control>() { control_ = std::make_unique<Driven<Control>>(); });
     require(control_ != nullptr, "there is no congestion control of that name");
-    control_->start(window_, {now_us_, rtt_us, mss_bytes, seed});
+    control_->start(window_, {now_us_, rtt_us, mss_bytes, target_us, seed});
     totals_.srtt_us = totals_.min_rtt_us = rtt_us;
     totals_.window_limited = totals_.in_order = true;
     totals_.state = SenderState::kOpen;
@@ -119,7 +120,8 @@ class DrivenControl {
     rate.delivered_us = now_us;
     if (rate_us > 0) {
       rate.delivered_pkts = event.prior_in_flight_pkts;
-      rate.prior_delivered_pkts = event.delivered_total_pkts - std::min<std::uint64_t>(event.delivered_total_pkts, rate.delivered_pkts);
+      rate.prior_delivered_pkts =
+          event.delivered_total_pkts - std::min<std::uint64_t>(event.delivered_total_pkts, rate.delivered_pkts);
       rate.interval_us = rate_us;
     }
     for (std::uint32_t i = 0; i < lost_pkts; ++i) control_->lost(sent_us);
@@ -162,8 +164,8 @@ void bind_control(nb::module_& m) {
   for (const char* name : congestion_control_names()) names.append(name);
   m.attr("CONGESTION_CONTROLS") = nb::tuple(names);
   nb::class_<DrivenControl>(m, "DrivenControl")
-      .def(nb::init<const std::string&, std::uint32_t, std::uint32_t, std::uint64_t>(), nb::arg("name"),
-           nb::arg("mss_bytes") = 1448, nb::arg("rtt_us") = 20'000, nb::arg("seed") = 0)
+      .def(nb::init<const std::string&, std::uint32_t, std::uint32_t, std::uint32_t, std::uint64_t>(), nb::arg("name"),
+           nb::arg("mss_bytes") = 1448, nb::arg("rtt_us") = 20'000, nb::arg("target_us") = 0, nb::arg("seed") = 0)
       .def("send", &DrivenControl::send, nb::arg("now_us"), nb::arg("pkts"))
       .def("ack", &DrivenControl::ack, nb::arg("now_us"), nb::arg("rtt_us"), nb::arg("pkts") = 1,
            nb::arg("lost_pkts") = 0, nb::arg("rate_us") = 0, nb::arg("sent_us") = 0)

@@ -230,15 +230,17 @@ void bind_sim(nb::module_& m) {
       .def("__init__",
            [](FlowSetup* self, const std::string& cc, Us start_us, Us stop_us, Us forward_us, Us return_us,
               std::uint32_t mss_bytes, std::uint64_t total_bytes, double app_bytes_per_s, std::uint32_t target_us,
-              std::uint32_t jitter_us, std::uint32_t forward_jitter_us, double loss, std::uint64_t seed, std::uint32_t cap_pkts, bool stepped) {
+              std::uint32_t jitter_us, std::uint32_t forward_jitter_us, double pkts_per_ack,
+              double loss, std::uint64_t seed, std::uint32_t cap_pkts, bool stepped) {
              new (self) FlowSetup{{start_us, stop_us, forward_us, return_us, mss_bytes, total_bytes,
-                                   app_bytes_per_s, target_us, jitter_us, forward_jitter_us, loss, seed, cap_pkts, stepped},
+                                   app_bytes_per_s, target_us, jitter_us, forward_jitter_us, pkts_per_ack, loss, seed,
+                                   cap_pkts, stepped},
                                   cc,
                                   {}};
            },
            "cc"_a, "start_us"_a, "stop_us"_a, "forward_us"_a, "return_us"_a, "mss_bytes"_a, "total_bytes"_a,
            "app_bytes_per_s"_a, "target_us"_a,
-           "jitter_us"_a, "forward_jitter_us"_a, "loss"_a, "seed"_a, "cap_pkts"_a, "stepped"_a);
+           "jitter_us"_a, "forward_jitter_us"_a, "pkts_per_ack"_a, "loss"_a, "seed"_a, "cap_pkts"_a, "stepped"_a);
   nb::class_<PathSetup>(m, "PathSetup")
       .def("__init__",
            [](PathSetup* self, Us start_us, const QueueConfig& queue, const std::vector<std::pair<Us, double>>& wired,

@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every congestion control that the simulator has: the one list, here and in Python. A new one is its header and its line.
+// Every congestion control that the simulator has: the one list, here and in Python. A new one is its header and its
+// line.
 #ifndef REINET_CONGESTION_CONTROLS_HPP
 #define REINET_CONGESTION_CONTROLS_HPP
 
 #include <array>
 #include <string_view>
 
+#include "allegro.hpp"
 #include "bbr.hpp"
+#include "c2tcp.hpp"
+#include "copa.hpp"
 #include "cubic.hpp"
 #include "illinois.hpp"
 #include "ledbat.hpp"
 #include "reno.hpp"
+#include "sprout.hpp"
 #include "vegas.hpp"
+#include "verus.hpp"
+#include "vivace.hpp"
 #include "westwood.hpp"
 
 namespace reinet {
@@ -27,7 +34,13 @@ using CongestionControls = ControlList<
     Westwood,
     Illinois,
     Vegas,
-    Ledbat
+    Ledbat,
+    C2tcp,
+    Copa,
+    Allegro,
+    Vivace,
+    Verus,
+    Sprout
 >;
 
 template <class... Controls>

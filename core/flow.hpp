@@ -35,6 +35,7 @@ struct FlowConfig {
   std::uint32_t target_us;
   std::uint32_t jitter_us;          // ACKs come up to so much late,
   std::uint32_t forward_jitter_us;  // and so do data packets
+  double pkts_per_ack;              // mean, where packets come in order
   double loss;                      // of data packets, each by itself
   std::uint64_t seed;
   std::uint32_t cap_pkts;  // until a cap is set; 0 = none
@@ -54,7 +55,9 @@ class Flow {
         cap_pkts_(config.cap_pkts),
         wired_(wired),
         sender_us_(config.start_us),
-        sender_(config.mss_bytes, Application(config.total_bytes, config.app_bytes_per_s, config.mss_bytes), config.seed) {}
+        sender_(config.mss_bytes, Application(config.total_bytes, config.app_bytes_per_s, config.mss_bytes),
+                config.target_us, config.seed),
+        receiver_(config.pkts_per_ack) {}
 
   // When on_event() is due: an ACK, a timer, the flow's start or end.
   Us next_us() const {
@@ -71,13 +74,15 @@ class Flow {
     bool due = false;
     if (phase_ == Phase::kWaiting) {
       phase_ = Phase::kConnecting;
-      put_on_path(kSynAck, kSynAckWireBytes, now_us);
+      connect(now_us);
     } else if (phase_ == Phase::kClosed || config_.stop_us <= now_us) {
       due = close(now_us, record);
     } else if (!to_sender_.empty() && to_sender_.front().arrives_us <= now_us) {
       due = on_ack(to_sender_.front(), now_us, record);
       to_sender_.pop();
       if (sender_.finished()) due = close(now_us, record);
+    } else if (phase_ == Phase::kConnecting && connect_us_ <= now_us) {
+      connect(now_us);
     } else if (receiver_.timer_us() <= now_us) {
       acknowledge(receiver_.on_timer(), now_us);
     } else if (sender_.timer_us() <= now_us) {
@@ -87,7 +92,7 @@ class Flow {
     } else {
       due = reinet_period_on_tick(&period_, now_us * 1000, sender_.outstanding(), &record);
     }
-    if (phase_ != Phase::kClosed) sender_us_ = std::min({sender_.timer_us(), silence_us(), config_.stop_us});
+    if (phase_ != Phase::kClosed) sender_us_ = std::min({sender_.timer_us(), silence_us(), connect_us_, config_.stop_us});
     if (due) {
       record.target_us = config_.target_us;
       record.cap_pkts = cap_pkts_;
@@ -98,8 +103,7 @@ class Flow {
   // The bottleneck has carried a packet. Once closed, nobody listens to the ACKs any more.
   void on_packet(const Packet& p, Us now_us) {
     if (p.seq == kSynAck) {
-      syn_ack_delivered_ = true;
-      acknowledge({0, 0, 0, p.sent_us, 0}, now_us);
+      if (syn_acks_delivered_++ == 0) acknowledge({0, 0, 0, p.sent_us, 0}, now_us);
     } else {
       receiver_.on_packet(p, now_us, [&](const Ack& ack) { acknowledge(ack, now_us); });
     }
@@ -111,7 +115,7 @@ class Flow {
   std::uint64_t sent_pkts() const { return sent_pkts_; }
   std::uint64_t lost_pkts() const { return lost_pkts_; }  // on the way to the bottleneck
   std::uint64_t on_path_pkts() const { return to_link_.size(); }
-  std::uint64_t delivered_pkts() const { return receiver_.delivered_pkts() + (syn_ack_delivered_ ? 1 : 0); }
+  std::uint64_t delivered_pkts() const { return receiver_.delivered_pkts() + syn_acks_delivered_; }
   std::uint32_t wire_bytes() const { return config_.mss_bytes + kHeaderBytes; }
   Us min_rtt_us() const {
     return std::min<Us>(sender_.min_rtt_us(), config_.forward_us + config_.return_us + 10 * kUsPerMs);
@@ -125,6 +129,12 @@ class Flow {
 
   auto onto_path() {
     return [this](std::uint32_t seq, Us sent_us) { put_on_path(seq, wire_bytes(), sent_us); };
+  }
+
+  // The SYN-ACK, and again after 1, 2, 4, ... s while no ACK comes.
+  void connect(Us now_us) {
+    put_on_path(kSynAck, kSynAckWireBytes, now_us);
+    connect_us_ = now_us + (kConnectUs << std::min(syn_acks_sent_++, kMostDoublings));
   }
 
   void put_on_path(std::uint32_t seq, std::uint32_t packet_wire_bytes, Us sent_us) {
@@ -156,6 +166,7 @@ class Flow {
   bool on_ack(const Ack& ack, Us now_us, reinet_flow_stats& record) {
     if (phase_ == Phase::kConnecting) {
       phase_ = Phase::kEstablished;
+      connect_us_ = kNever;
       sender_.start(now_us, static_cast<std::uint32_t>(now_us - ack.echo_us), onto_path());
       return false;
     }
@@ -183,6 +194,9 @@ class Flow {
     return period_.start_ns && sender_.outstanding() ? (period_.last_sign_ns + REINET_SILENCE_NS) / 1000 : kNever;
   }
 
+  static constexpr Us kConnectUs = 1'000'000;          // RFC 6298's first timeout
+  static constexpr std::uint32_t kMostDoublings = 6;   // up to a minute
+
   static constexpr std::uint32_t kHeaderBytes = 20 + 32 + 4;  // IP, TCP with timestamps, TUN
   // The flow starts with the sender's half of the handshake, which gives it its first RTT.
   static constexpr std::uint32_t kSynAckWireBytes = 20 + 40 + 4;
@@ -191,13 +205,14 @@ class Flow {
   FlowConfig config_;
   std::uint16_t number_;
   Phase phase_ = Phase::kWaiting;
-  bool syn_ack_delivered_ = false;
+  std::uint32_t syn_acks_sent_ = 0, syn_acks_delivered_ = 0;
   reinet_period_config period_config_;
   reinet_period period_{};
   SplitMix64 jitter_;
   SplitMix64 losses_;
   std::uint32_t cap_pkts_;
   WiredLink* wired_;
+  Us connect_us_ = kNever;
   Us sender_us_;  // the next event of the sender's side that is no ACK; packets that arrive do not change it
   Sender<Control> sender_;
   Receiver receiver_;

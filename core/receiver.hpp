@@ -22,6 +22,11 @@ struct Ack {
 
 class Receiver {
  public:
+  // pkts_per_ack: mean number of packets that an ACK in order acknowledges, at least 2; where it is no whole number the
+  // threshold alternates between its neighbours. A stock kernel takes 2 while the application reads at once, and more
+  // where that is woken late (__tcp_ack_snd_check looks at the window that it could offer).
+  explicit Receiver(double pkts_per_ack = 2.0) : pkts_per_ack_(pkts_per_ack) {}
+
   // Takes a packet; acknowledge(ack) is called if an ACK is due at once.
   template <class Acknowledge>
   void on_packet(const Packet& p, Us now_us, Acknowledge&& acknowledge) {
@@ -44,7 +49,7 @@ class Receiver {
     }
     const bool fills_hole = !seen_.empty();
     accept_next();
-    if (fills_hole || quick_acks_ > 0 || next_seq() - last_ack_seq_ >= kSegmentsPerAck)
+    if (fills_hole || quick_acks_ > 0 || next_seq() - last_ack_seq_ >= threshold_pkts_)
       acknowledge(ack());
     else if (timer_us_ == kNever)
       timer_us_ = now_us + kDelayedAckUs;
@@ -59,7 +64,6 @@ class Receiver {
 
  private:
   // Values of a stock kernel; the timer is its TCP_DELACK_MIN.
-  static constexpr std::uint32_t kSegmentsPerAck = 2;
   static constexpr std::uint32_t kQuickAcks = 16;
   static constexpr Us kDelayedAckUs = 40'000;
   static constexpr Us kLongGapUs = 200'000;  // longer than the receiver's RTO: the sender may be in slow start again
@@ -81,12 +85,18 @@ class Receiver {
     last_ack_seq_ = next_seq();
     timer_us_ = kNever;
     if (quick_acks_ > 0) --quick_acks_;
+    carry_pkts_ += pkts_per_ack_;
+    threshold_pkts_ = static_cast<std::uint32_t>(carry_pkts_);
+    carry_pkts_ -= threshold_pkts_;
     return ack;
   }
 
   Ring<std::uint8_t> seen_;  // by sequence number, from the next one expected on
   std::uint32_t last_ack_seq_ = 0;
   std::uint32_t sack_begin_ = 0, sack_end_ = 0;
+  double pkts_per_ack_;
+  double carry_pkts_ = 0.0;  // the part of a packet that the thresholds so far left out
+  std::uint32_t threshold_pkts_ = 2;
   std::uint32_t quick_acks_ = 0;
   Us echo_us_ = 0;
   Us timer_us_ = kNever;

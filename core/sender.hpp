@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A TCP sender that behaves like Linux's: SACK, RACK and loss probe (RFC 8985), proportional rate reduction (RFC 6937),
-// timeouts with back-off (RFC 6298) and their undoing (Eifel, RFC 4015; F-RTO, RFC 5682), pacing, a pluggable congestion
-// control, and reinet's cap where the BPF shim puts it. Not modelled: ECN, reordering, undo from D-SACK, TSO deferral.
+// A TCP sender that behaves like Linux's: SACK, RACK and loss probe (RFC 8985), proportional rate reduction (RFC
+// 6937), timeouts with back-off (RFC 6298) and their undoing (Eifel, RFC 4015; F-RTO, RFC 5682), pacing, a pluggable
+// congestion control, and reinet's cap where the BPF shim puts it. Not modelled: ECN, reordering, undo from D-SACK,
+// TSO deferral.
 //
 //            loss detected                     timeout (from any state)
 //   kOpen ----------------> kRecovery    ... ----------------> kLoss
@@ -34,9 +35,9 @@ namespace reinet {
 template <CongestionControl Control>
 class Sender {
  public:
-  // seed: of a control that throws dice.
-  Sender(std::uint32_t mss_bytes, const Application& application, std::uint64_t seed)
-      : mss_bytes_(mss_bytes), seed_(seed), application_(application) {}
+  // target_us: the RTT asked for, for controls that aim at one, 0 = none. seed: of those that throw dice.
+  Sender(std::uint32_t mss_bytes, const Application& application, std::uint32_t target_us, std::uint64_t seed)
+      : mss_bytes_(mss_bytes), target_us_(target_us), seed_(seed), application_(application) {}
 
   // Takes an ACK. observe(reinet_ack) is called where the kernel calls pkts_acked: counters, scoreboard and RTT are up
   // to date, the window is not yet. send(seq, sent_us) puts a segment onto the path; so in the other members.
@@ -83,7 +84,7 @@ class Sender {
   template <class Send>
   void start(Us now_us, std::uint32_t rtt_us, Send&& send) {
     rtt_.add(rtt_us, board_.una(), board_.next());
-    control_.on_start(window_, {now_us, rtt_us, mss_bytes_, seed_});
+    control_.on_start(window_, {now_us, rtt_us, mss_bytes_, target_us_, seed_});
     application_.start(now_us);
     last_sent_us_ = now_us;
     transmit(now_us, send);
@@ -155,7 +156,7 @@ class Sender {
 
   void note_delivered([[maybe_unused]] std::uint32_t seq, [[maybe_unused]] Us sent_us, [[maybe_unused]] Us now_us) {
     if constexpr (ModelControl<Control>) rates_.on_delivered(seq, now_us);
-    if constexpr (Tracking<Control>) control_.on_packet_delivered(sent_us);
+    if constexpr (Tracking<Control>) control_.on_packet_delivered(sent_us, now_us);
   }
 
   auto note_lost() {
@@ -339,7 +340,8 @@ class Sender {
   template <class Send>
   void on_write(Us now_us, Send&& send) {
     if (!application_.has(board_.next()) && has_room() && !board_.has_retransmission())
-      window_.app_limited_until_pkts = std::max<std::uint64_t>(board_.delivered_total_pkts() + board_.in_flight_pkts(), 1);
+      window_.app_limited_until_pkts =
+          std::max<std::uint64_t>(board_.delivered_total_pkts() + board_.in_flight_pkts(), 1);
     application_.write(now_us);
     if (WindowControl<Control> && board_.empty() && now_us - last_sent_us_ > timeout_us())
       WindowUsage::restart(window_, now_us - last_sent_us_, timeout_us());
@@ -440,8 +442,8 @@ class Sender {
     probe_armed_ = true;
   }
 
-  // One segment beyond the window, new or else the last one again: its ACK shows a lost tail, or that the path is alive.
-  // The timeout then starts anew.
+  // One segment beyond the window, new or else the last one again: its ACK shows a lost tail, or that the path is
+  // alive. The timeout then starts anew.
   template <class Send>
   void probe(Us now_us, Send&& send) {
     probe_armed_ = false;
@@ -458,6 +460,7 @@ class Sender {
   }
 
   std::uint32_t mss_bytes_;
+  std::uint32_t target_us_;
   std::uint64_t seed_;
   Application application_;
   Window window_{kInitialWindowPkts, kUnlimited, 0};

@@ -141,6 +141,8 @@ class LinkConfig(_Checked):
     """ACKs come up to so much late: the wake-ups of a quiet host; a busy one has 2000. Cubic's HyStart notices."""
     forward_ms: float | None = None
     """The part of ``mrtt_ms`` on the way to the receiver; None = half, as mm-delay splits it."""
+    pkts_per_ack: float = 2.0
+    """Mean number of packets that an ACK acknowledges; a kernel whose receiver is woken late has 2.4 or so."""
     forward_jitter_us: int = 0
     """Data packets come to the queue up to so much late; none overtakes another."""
     loss: float = 0.0
@@ -185,6 +187,7 @@ class LinkConfig(_Checked):
             ("mss_bytes", 88, 1448),  # TCP's least segment; an opportunity carries no more than one full packet
             ("jitter_us", 0, 1_000_000),
             ("forward_jitter_us", 0, 1_000_000),
+            ("pkts_per_ack", 2.0, 64.0),
             ("loss", 0.0, 0.999),
             ("codel_target_ms", 1, 10_000),
             ("codel_interval_ms", 1, 10_000),
@@ -277,6 +280,7 @@ class LinkConfig(_Checked):
                     target_us=self.target_us if flow.target_us is None else flow.target_us,
                     jitter_us=self.jitter_us,
                     forward_jitter_us=self.forward_jitter_us,
+                    pkts_per_ack=self.pkts_per_ack,
                     loss=self.loss,
                     seed=(self.seed + number * _SEED_GAP) % 2**64,
                     cap_pkts=flow.cap_pkts,

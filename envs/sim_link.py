@@ -1,5 +1,6 @@
 """``reinet/SimLink-v0``: one flow through one simulated link."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,15 +8,19 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from reinet.core import DEFAULT_FEATURE_SET, ConfigError, Normaliser, PeriodConfig, SimBatch
-from reinet.envs.spaces import action_of, action_space, check_target, info_from, observation_space
+from reinet.core import DEFAULT_FEATURE_SET, ConfigError, Flag, Normaliser, PeriodConfig, SimBatch
+from reinet.envs.domain import LinkDomain
+from reinet.envs.spaces import action_of, action_space, info_from, observation_space
 from reinet.envs.trace import Trace
-from reinet.envs.trace_model import generate
 
 State = npt.NDArray[np.float32]
 
-# The generated trace of an env that is given none: long enough for episodes that differ.
-_DEFAULT_TRACE = ("lte-driving", 300.0, 0)  # preset, seconds, seed
+
+def check_episode(episode_periods: int | None, episode_s: float | None) -> None:
+    """Raise ConfigError for a limit that no episode could have."""
+    for name, limit in (("episode_periods", episode_periods), ("episode_s", episode_s)):
+        if limit is not None and not limit > 0:
+            raise ConfigError(f"{name}: {limit} is not above 0; give None for no limit")
 
 
 class SimLinkEnv(gym.Env[State, Any]):
@@ -56,7 +61,8 @@ class SimLinkEnv(gym.Env[State, Any]):
         the trace.
 
     End
-        Never terminates; truncated after ``episode_periods`` steps or ``episode_s`` seconds of simulated time.
+        Terminates only where ``link`` makes the flow finite, with the record that says it is closed. Truncated after
+        ``episode_periods`` steps or ``episode_s`` seconds of simulated time.
 
     Info
         Every field of the record as a plain number, ``no_sample`` (bool) and ``rule_pkts`` (float). ``time_ns`` is
@@ -69,6 +75,8 @@ class SimLinkEnv(gym.Env[State, Any]):
             RTT asked for; ConfigError below 1.1 x ``mrtt_ms``.
         mrtt_ms, buffer_bytes, cc
             the path: its fixed delay, its droptail buffer, the sender's congestion control.
+        link
+            other keys of ``LinkConfig``: the queue, losses, a wired bottleneck, further flows, a cell.
         head, feature_set, normaliser
             what actions mean and how observations are made.
         period
@@ -90,6 +98,7 @@ class SimLinkEnv(gym.Env[State, Any]):
         mrtt_ms: float = 20.0,
         buffer_bytes: int = 150_000,
         cc: str = "cubic",
+        link: Mapping[str, Any] | None = None,
         head: str = "cwnd",
         feature_set: str = DEFAULT_FEATURE_SET,
         normaliser: Normaliser | None = None,
@@ -99,26 +108,18 @@ class SimLinkEnv(gym.Env[State, Any]):
         random_start: bool = False,
         record_log: bool = False,
     ) -> None:
-        check_target(target_ms, mrtt_ms)
-        for name, limit in (("episode_periods", episode_periods), ("episode_s", episode_s)):
-            if limit is not None and not limit > 0:
-                raise ConfigError(f"{name}: {limit} is not above 0; give None for no limit")
-        if trace is None:
-            trace = generate(*_DEFAULT_TRACE)
-        self.trace = trace if isinstance(trace, Trace) else Trace.load(trace)
+        check_episode(episode_periods, episode_s)
+        link = dict(link or {})
+        self._domain = LinkDomain(
+            trace, random_start, mrtt_ms, buffer_bytes, target_ms, link.pop("loss", 0.0), link.pop("jitter_us", 400.0),
+            cc, link.pop("queue", "droptail"), link,
+        )  # fmt: skip
         self.observation_space = observation_space(feature_set)
         self.action_space = action_space()
         self._episode_periods = episode_periods
         self._episode_s = episode_s
-        self._random_start = random_start
-        self._link = {
-            "trace": self.trace.opportunities_ms,
-            "buffer_bytes": buffer_bytes,
-            "mrtt_ms": mrtt_ms,
-            "target_us": round(target_ms * 1000),
-            "cc": cc,
-        }
-        self._batch = SimBatch([self._link], period, feature_set, head, normaliser, record_log)
+        first = self._domain.draw(np.random.default_rng(0))
+        self._batch = SimBatch([first], period, feature_set, head, normaliser, record_log)
         self._periods = 0
         self._start_ms = 0
 
@@ -127,10 +128,9 @@ class SimLinkEnv(gym.Env[State, Any]):
         super().reset(seed=seed)
         if options:
             raise ConfigError(f"options: SimLink knows none, {', '.join(options)} among them")
-        if self._random_start:
-            self._start_ms = int(self.np_random.integers(self.trace.duration_ms))
-        jitter_seed = int(self.np_random.integers(2**32))
-        self._batch.set_link(0, {**self._link, "start_offset_ms": self._start_ms, "seed": jitter_seed})
+        drawn = self._domain.draw(self.np_random)
+        self._start_ms = drawn.start_offset_ms
+        self._batch.set_link(0, drawn)
         self._batch.reset()
         self._periods = 0
         return self._state(), self._info()
@@ -143,7 +143,8 @@ class SimLinkEnv(gym.Env[State, Any]):
         truncated = (self._episode_periods is not None and self._periods >= self._episode_periods) or (
             self._episode_s is not None and elapsed_s >= self._episode_s
         )
-        return self._state(), float(self._batch.rewards[0]), False, truncated, self._info()
+        terminated = bool(self._batch.stats["flags"][0] & Flag.CLOSED)
+        return self._state(), float(self._batch.rewards[0]), terminated, truncated, self._info()
 
     def link_log(self) -> dict[str, Any]:
         """What the link logged since the reset, see ``SimBatch.log``; needs ``record_log``."""
