@@ -510,7 +510,11 @@ struct tcp_congestion_ops reinet_reno = {
     .name = "reinet_reno",
 };
 
-/* ---- BBR: sets window and pacing rate in cong_control; its get_info is closed to BPF, so ss shows no model ---- */
+/* ---- BBR ----
+ *
+ * Sets window and pacing rate in cong_control. What its model learned under a cap outlives it: the bandwidth above is
+ * found again by BBR's own probing, not at once. get_info is closed to BPF, so ss shows no model.
+ */
 
 SEC("struct_ops")
 void BPF_PROG(reinet_bbr_init, struct sock *sk) { bbr_init(sk); }
