@@ -17,6 +17,7 @@ from reinet.core.errors import ConfigError
 from reinet.envs.mahimahi import LinkSpec
 from reinet.envs.metrics import LinkLog, Metrics, compute, first_data_ms
 from reinet.envs.trace import Trace
+from reinet.kshim.probe import why_not_capped
 
 LinkKind = Literal["sim", "mahimahi"]
 NS_PER_MS = 1_000_000
@@ -169,12 +170,11 @@ def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None]
 
 
 def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
-    from reinet.envs.kernel_link import WRAPPED_CC, KernelSession  # loads the kernel shim
+    from reinet.envs.kernel_link import KernelSession  # loads the kernel shim
 
-    if scenario.cc not in WRAPPED_CC and agent.name != "none":
+    if agent.name != "none" and (reason := why_not_capped(scenario.cc)):
         raise ConfigError(
-            f"cc {scenario.cc!r} cannot be capped in the kernel yet, only {', '.join(WRAPPED_CC)} can: "
-            f"evaluate agent {agent.name} with --cc {WRAPPED_CC[0]}, or --agents none with {scenario.cc}"
+            f"cc {scenario.cc!r} cannot be capped in the kernel: {reason}; without a cap it runs under --agents none"
         )
     feature_set, normaliser, period = wanted_view(agent)
     bank = StateBank(1, feature_set, normaliser)

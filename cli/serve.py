@@ -14,9 +14,9 @@ def serve(
     check: Annotated[bool, typer.Option("--check", help="Check configuration, host and model, then exit.")] = False,
     json_destination: JsonOption = None,
 ) -> None:
-    """Cap the Cubic flows of chosen cgroups until SIGTERM or Ctrl-C; needs root.
+    """Cap the Cubic, Reno and BBR flows of chosen cgroups until SIGTERM or Ctrl-C; needs root.
 
-    Caps carry leases: if the daemon dies or hangs they lapse within a second and flows go on under plain Cubic. A
+    Caps carry leases: if the daemon dies or hangs they lapse within a second and flows go on uncapped. A
     normal end lifts them at once and leaves the host as it was. Logs go to standard error, as JSON unless on a
     terminal. Examples:
 

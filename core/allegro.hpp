@@ -14,8 +14,8 @@ namespace reinet {
 // PCC Allegro (Dong et al., 2015): u = T sigmoid(L - 0.05) - x L, with throughput T, sending rate x and loss rate L.
 //
 //   kStarting: the rate doubles while u rises.
-//   kDeciding: two pairs of trials at r (1 +- eps), in random order; if both pairs agree the rate moves that way, else eps
-//              grows by 1 % up to 5 %.
+//   kDeciding: two pairs of trials at r (1 +- eps), in random order; if both pairs agree the rate moves that way, else
+//              eps grows by 1 % up to 5 %.
 //   kMoving:   steps of 1 %, 2 %, 3 % ... that way while u rises.
 class AllegroLaw {
  public:

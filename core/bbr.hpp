@@ -2,8 +2,8 @@
 //
 // BBR version 1 (Cardwell et al., 2016) with the choices of the Linux kernel, in the kernel's fixed point.
 //
-// Two filters model the path: bandwidth, the maximum of ten round trips' delivery rates, and min RTT, the minimum of ten
-// seconds. The flow is paced at a gain times the bandwidth, with a window of a gain times their product.
+// Two filters model the path: bandwidth, the maximum of ten round trips' delivery rates, and min RTT, the minimum of
+// ten seconds. The flow is paced at a gain times the bandwidth, with a window of a gain times their product.
 //
 //   kStartup --bandwidth stands still for 3 rounds--> kDrain --in flight <= BDP--> kProbeBw
 //       ^                                                                          |  ^
@@ -137,7 +137,8 @@ class Bbr : public ControlDefaults {
     }
     sample_long_term(ack, rate, ack.lost_pkts);
     const std::uint64_t bw = (std::uint64_t{rate.delivered_pkts} << kBwShift) / rate.interval_us;
-    const auto bw32 = static_cast<std::uint32_t>(std::min<std::uint64_t>(bw, std::numeric_limits<std::uint32_t>::max()));
+    constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
+    const auto bw32 = static_cast<std::uint32_t>(std::min(bw, kMost));
     // An application-limited sample is a lower bound.
     if (!rate.app_limited || bw32 >= max_bandwidth()) max_bw_.add(kBwRounds, rounds_, bw32);
   }
@@ -343,7 +344,8 @@ class Bbr : public ControlDefaults {
   std::uint32_t window_for(std::uint32_t bw, std::uint32_t gain, std::uint32_t extra_pkts = 0) const {
     const std::uint64_t scaled = std::uint64_t{bw} * min_rtt_us_ * gain / kUnit;
     const std::uint64_t bdp_pkts = (scaled + (1U << kBwShift) - 1) >> kBwShift;
-    // Enough for a full burst in the sender, one on the way and one being acknowledged; an even number for delayed ACKs.
+    // Enough for a full burst in the sender, one on the way and one being acknowledged; an even number for delayed
+    // ACKs.
     std::uint32_t pkts = static_cast<std::uint32_t>(bdp_pkts) + extra_pkts + 3 * burst_pkts();
     pkts = (pkts + 1) & ~1U;
     return mode_ == Mode::kProbeBw && cycle_index_ == 0 ? pkts + 2 : pkts;
@@ -383,8 +385,8 @@ class Bbr : public ControlDefaults {
     return window_for(bandwidth(), window_gain_, static_cast<std::uint32_t>(std::min(extra_pkts, most_pkts)));
   }
 
-  // In recovery's first round one packet leaves for each that arrives; afterwards losses are only taken off. Returns true
-  // when that decided the window.
+  // In recovery's first round one packet leaves for each that arrives; afterwards losses are only taken off. Returns
+  // true when that decided the window.
   bool recover_or_restore(Window& w, const AckEvent& ack) {
     const SenderState last = std::exchange(last_state_, ack.state);
     if (ack.lost_pkts > 0) w.cwnd_pkts = w.cwnd_pkts > ack.lost_pkts ? w.cwnd_pkts - ack.lost_pkts : 1;

@@ -56,7 +56,8 @@ class SimBatch {
   void set_link(std::size_t row, const PathSetup& setup, const std::vector<Vector<const std::uint32_t>>& traces_ms) {
     require(!setup.flows.empty() && setup.flows.size() <= kMaxFlows, "a path has 1 to 65535 flows");
     require(setup.flows[0].flow.stepped, "the first flow is stepped");
-    require(traces_ms.size() == (setup.fair_window_ms > 0.0 ? setup.flows.size() : 1), "one trace per channel is needed");
+    const std::size_t channels = setup.fair_window_ms > 0.0 ? setup.flows.size() : 1;
+    require(traces_ms.size() == channels, "one trace per channel is needed");
     for (const auto& trace_ms : traces_ms) {
       const std::uint32_t* end = trace_ms.data() + trace_ms.shape(0);
       require(trace_ms.shape(0) > 0 && end[-1] > 0, "a trace's last value must be above 0");

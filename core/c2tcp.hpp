@@ -11,9 +11,9 @@
 
 namespace reinet {
 
-// C2TCP (Abbasloo et al., 2019): Cubic with a bound on its delay. An RTT below the setpoint, the flow's target, is a good
-// condition and adds to the window; one above it for an interval is a bad one, and the window starts again at one packet.
-// While the condition stays bad the interval shrinks with the square root of the count, as CoDel's does.
+// C2TCP (Abbasloo et al., 2019): Cubic with a bound on its delay. An RTT below the setpoint, the flow's target, is a
+// good condition and adds to the window; one above it for an interval is a bad one, and the window starts again at
+// one packet. While the condition stays bad the interval shrinks with the square root of the count, as CoDel's does.
 class C2tcp : public ControlDefaults {
  public:
   static constexpr const char* kName = "c2tcp";

@@ -22,7 +22,10 @@ class Cell {
  public:
   // users: at least one. window_ms: the time constant of "lately".
   Cell(std::vector<Link> users, double window_ms, Us now_us)
-      : users_(std::move(users)), share_(users_.size(), kFloor), forget_(1.0 / window_ms), last_ms_(now_us / kUsPerMs) {}
+      : users_(std::move(users)),
+        share_(users_.size(), kFloor),
+        forget_(1.0 / window_ms),
+        last_ms_(now_us / kUsPerMs) {}
 
   void arrive(const Packet& p) {
     users_[p.flow].arrive(p);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CoDel (RFC 8289) as mm-link has it, on a clock of milliseconds: a packet that waited longer than the target, with more
-// than one opportunity's bytes behind it, for longer than the interval, starts dropping; while dropping, the next drop
-// comes after interval / sqrt(drops so far).
+// CoDel (RFC 8289) as mm-link has it, on a clock of milliseconds: once packets have waited longer than the target, with
+// more than one opportunity's bytes behind them, for a whole interval, dropping starts; the next drop then comes after
+// interval / sqrt(drops so far).
 //
 // Two ways of mm-link differ from the RFC: its queue must hand out a packet whenever it holds one, so an only packet is
 // never dropped; and what it drops is not the packet that waited too long but the one behind it.
@@ -48,8 +48,8 @@ class CoDel {
  private:
   // Has the wait been too long for a whole interval? fifo: what is behind the packet.
   bool is_late(const Packet& p, const Fifo& fifo, std::uint64_t now_ms) {
-    const bool above = !fifo.empty() && now_ms - p.arrives_us / kUsPerMs >= target_ms_ && fifo.bytes() > kOpportunityBytes;
-    if (!above)
+    const std::uint64_t waited_ms = now_ms - p.arrives_us / kUsPerMs;
+    if (waited_ms < target_ms_ || fifo.bytes() <= kOpportunityBytes)
       late_from_ms_ = 0;
     else if (late_from_ms_ == 0)
       late_from_ms_ = now_ms + interval_ms_;

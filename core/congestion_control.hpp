@@ -3,12 +3,13 @@
 // What a sender asks of its congestion control: the kernel's tcp_congestion_ops as a concept, not a base class, so that
 // the calls are inlined and what a control does without costs nothing. There are two kinds, as in the kernel:
 //
-//   WindowControl  says how the window grows while all is well (the kernel's cong_avoid); the sender's proportional rate
-//                  reduction owns the window in recovery.
-//   ModelControl   sees every ACK in every state, with its delivery rate sample, and owns the window always (cong_control).
+//   WindowControl  says how the window grows while all is well (the kernel's cong_avoid); in recovery the window is the
+//                  sender's, for its proportional rate reduction.
+//   ModelControl   sees every ACK in every state, with its delivery rate sample, and always owns the window (the kernel's
+//                  cong_control).
 //
-// Either may be Paced, Clocked (has timers of its own) or Tracking (is told of single packets). A new control is one header
-// with a class that has a kName and derives from ControlDefaults, and one line in congestion_controls.hpp.
+// Either may be Paced, Clocked (has timers of its own) or Tracking (is told of single packets). A new control is one
+// header with a class that has a kName and derives from ControlDefaults, and one line in congestion_controls.hpp.
 #ifndef REINET_CONGESTION_CONTROL_HPP
 #define REINET_CONGESTION_CONTROL_HPP
 
@@ -77,13 +78,15 @@ struct ControlDefaults {
   void on_start(Window&, const Start&) {}
   // An ACK, in every state, before the state follows from it (pkts_acked and in_ack_event).
   void on_sample(Window&, const AckEvent&) {}
-  // The connection enters that state, after on_loss if a loss is why; kLoss also when a timeout comes on top of another.
-  // Only the totals and the time of the event are meaningful.
+  // The connection enters that state, after on_loss if a loss is why; kLoss also when a timeout comes on top of
+  // another. Only the totals and the time of the event are meaningful.
   void on_state(SenderState, const AckEvent&) {}
   // Recovery has brought the window to ssthresh; only for WindowControl.
   void on_recovered(Window&) {}
   // The reduction was a mistake: the window to go on with.
-  std::uint32_t on_undo(const Window& w, std::uint32_t prior_cwnd_pkts) { return std::max(w.cwnd_pkts, prior_cwnd_pkts); }
+  std::uint32_t on_undo(const Window& w, std::uint32_t prior_cwnd_pkts) {
+    return std::max(w.cwnd_pkts, prior_cwnd_pkts);
+  }
   // Data goes out with nothing in flight.
   void on_restart(Window&, const Restart&) {}
 };
@@ -111,9 +114,10 @@ concept WindowControl = CongestionControlBase<C> && requires(C c, Window& w, con
 };
 
 template <class C>
-concept ModelControl = CongestionControlBase<C> && requires(C c, Window& w, const AckEvent& ack, const RateSample& rate) {
-  c.on_ack(w, ack, rate);
-};
+concept ModelControl =
+    CongestionControlBase<C> && requires(C c, Window& w, const AckEvent& ack, const RateSample& rate) {
+      c.on_ack(w, ack, rate);
+    };
 
 template <class C>
 concept CongestionControl = WindowControl<C> != ModelControl<C>;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every congestion control that the simulator has: the one list, here and in Python. A new one is its header and its line.
+// Every congestion control that the simulator has: the one list, here and in Python. A new one is its header and its
+// line.
 #ifndef REINET_CONGESTION_CONTROLS_HPP
 #define REINET_CONGESTION_CONTROLS_HPP
 

@@ -46,7 +46,8 @@ class Cubic : public ControlDefaults {
   }
 
   void on_restart(Window&, const Restart& restart) {
-    if (epoch_start_us_) epoch_start_us_ = std::min(epoch_start_us_ + restart.idle_us, restart.now_us);  // an idle time is none in which the window may grow
+    // An idle time is none in which the window may grow.
+    if (epoch_start_us_) epoch_start_us_ = std::min(epoch_start_us_ + restart.idle_us, restart.now_us);
   }
 
  private:

@@ -92,7 +92,8 @@ class Flow {
     } else {
       due = reinet_period_on_tick(&period_, now_us * 1000, sender_.outstanding(), &record);
     }
-    if (phase_ != Phase::kClosed) sender_us_ = std::min({sender_.timer_us(), silence_us(), connect_us_, config_.stop_us});
+    if (phase_ != Phase::kClosed)
+      sender_us_ = std::min({sender_.timer_us(), silence_us(), connect_us_, config_.stop_us});
     if (due) {
       record.target_us = config_.target_us;
       record.cap_pkts = cap_pkts_;
@@ -149,8 +150,10 @@ class Flow {
       return;
     }
     Us arrives_us = leaves_us + config_.forward_us;
-    if (config_.forward_jitter_us)  // no packet overtakes another
-      last_arrives_us_ = arrives_us = std::max(arrives_us + jitter_.next() % config_.forward_jitter_us, last_arrives_us_);
+    if (config_.forward_jitter_us) {
+      arrives_us += jitter_.next() % config_.forward_jitter_us;
+      last_arrives_us_ = arrives_us = std::max(arrives_us, last_arrives_us_);  // none overtakes another
+    }
     to_link_.push({seq, static_cast<std::uint16_t>(packet_wire_bytes), number_, sent_us, arrives_us});
   }
 
@@ -178,8 +181,8 @@ class Flow {
     return due;
   }
 
-  // The flow has finished or is stopped: its records say only that. The first flow's are repeated, each a silence later,
-  // so that time goes on.
+  // The flow has finished or is stopped: its records say only that. The first flow's are repeated, each a silence
+  // later, so that time goes on.
   bool close(Us now_us, reinet_flow_stats& record) {
     phase_ = Phase::kClosed;
     sender_us_ = number_ == 0 ? now_us + REINET_SILENCE_NS / 1000 : kNever;

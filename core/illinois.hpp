@@ -10,8 +10,8 @@
 
 namespace reinet {
 
-// Illinois (Liu, Basar and Srikant, 2008): AIMD whose increase falls, alpha 10 to 0.3 packets per window, and whose decrease
-// rises, beta 1/8 to 1/2, with the round's average queueing delay. Fixed point as in the kernel.
+// Illinois (Liu, Basar and Srikant, 2008): AIMD whose increase falls, alpha 10 to 0.3 packets per window, and whose
+// decrease rises, beta 1/8 to 1/2, with the round's average queueing delay. Fixed point as in the kernel.
 class Illinois : public ControlDefaults {
  public:
   static constexpr const char* kName = "illinois";

@@ -13,8 +13,8 @@
 
 namespace reinet {
 
-// LEDBAT (RFC 6817): a background transfer that holds the queueing delay at 100 ms and makes room for others. Delay is the
-// RTT's here, not one-way: the simulated way back has no queue. Without the slow start that the RFC permits.
+// LEDBAT (RFC 6817): a background transfer that holds the queueing delay at 100 ms and makes room for others. Delay
+// is the RTT's here, not one-way: the simulated way back has no queue. Without the slow start that the RFC permits.
 class Ledbat : public ControlDefaults {
  public:
   static constexpr const char* kName = "ledbat";

@@ -30,7 +30,8 @@ struct PathSetup {
   std::vector<FlowSetup> flows;
 };
 
-// Throws std::invalid_argument for an unknown congestion control. Traces and log (nullptr = keep none) outlive the result.
+// Throws std::invalid_argument for an unknown congestion control. log: nullptr = keep none. Traces and log outlive the
+// result.
 std::unique_ptr<Simulation> make_simulation(const PathSetup& setup, const reinet_period_config& period, LinkLog* log);
 
 }  // namespace reinet

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What PCC's controls share (Dong et al., 2015 and 2018): time is cut into monitor intervals, each sent at one rate; what
-// became of an interval's packets gives its utility. A law proposes a plan of rates to try; until the last of them is
-// known, a round trip later, the flow goes on at the plan's base rate; then the law proposes the next one.
+// What PCC's controls share (Dong et al., 2015 and 2018): time is cut into monitor intervals, each sent at one rate;
+// what became of an interval's packets gives its utility. A law proposes a plan of rates to try; until the last of
+// them is known, a round trip later, the flow goes on at the plan's base rate; then the law proposes the next one.
 #ifndef REINET_PCC_HPP
 #define REINET_PCC_HPP
 
@@ -26,7 +26,8 @@ struct MonitorInterval {
   double bytes_per_s = 0.0;
   int trial = kNoTrial;  // index in the plan
   std::uint32_t sent_pkts = 0, delivered_pkts = 0, lost_pkts = 0;
-  double sum_t = 0.0, sum_rtt = 0.0, sum_tt = 0.0, sum_t_rtt = 0.0, sum_rtt_rtt = 0.0;  // seconds, of what was delivered
+  // Seconds, of what was delivered; t: when it was sent, from the interval's start.
+  double sum_t = 0.0, sum_rtt = 0.0, sum_tt = 0.0, sum_t_rtt = 0.0, sum_rtt_rtt = 0.0;
 
   double mbps() const { return bytes_per_s * 8e-6; }
   double loss_rate() const { return sent_pkts ? std::min(1.0, static_cast<double>(lost_pkts) / sent_pkts) : 0.0; }
@@ -79,8 +80,8 @@ class Monitor {
     if (MonitorInterval* m = holding(sent_us)) ++m->lost_pkts;
   }
 
-  // Takes the oldest interval, if it is over and the fate of its packets known: of all of them, or, where a loss probe has
-  // sent one a second time, because something has arrived that left grace_us later.
+  // Takes the oldest interval, if it is over and the fate of its packets known: of all of them, or, where a loss
+  // probe has sent one a second time, because something has arrived that left grace_us later.
   bool take(MonitorInterval& out, Us grace_us) {
     if (count_ == 0) return false;
     const MonitorInterval& m = at(0);
@@ -154,8 +155,10 @@ class Pcc : public ControlDefaults {
 
   void on_ack(Window& w, const AckEvent& ack, const RateSample& rate) {
     srtt_us_ = std::max(ack.srtt_us, 1U);
-    if (rate.valid())
-      best_delivered_ = std::max(best_delivered_, rate.delivered_pkts * 1e6 / static_cast<double>(rate.interval_us) * mss_bytes_);
+    if (rate.valid()) {
+      const double delivered_pkts_per_s = rate.delivered_pkts * 1e6 / static_cast<double>(rate.interval_us);
+      best_delivered_ = std::max(best_delivered_, delivered_pkts_per_s * mss_bytes_);
+    }
     MonitorInterval m;
     while (monitor_.take(m, srtt_us_)) {
       heed_window(m);
@@ -223,7 +226,8 @@ class Pcc : public ControlDefaults {
   }
 
   void set_window(Window& w) const {
-    w.cwnd_pkts = kInitialWindowPkts + static_cast<std::uint32_t>(kWindowRtts * bytes_per_s_ * srtt_us_ * 1e-6 / mss_bytes_);
+    const double bdp_pkts = bytes_per_s_ * srtt_us_ * 1e-6 / mss_bytes_;
+    w.cwnd_pkts = kInitialWindowPkts + static_cast<std::uint32_t>(kWindowRtts * bdp_pkts);
   }
 
   Law law_;

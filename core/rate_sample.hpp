@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Delivery rate samples (draft-ietf-ccwg-bbr section 4.1, as the kernel's tcp_rate.c takes them): every transmission
-// remembers how much was delivered when it left; once it is delivered, what has been delivered since, over the longer of
-// the times that sending it and acknowledging it took, is a sample of the rate.
+// remembers how much was delivered when it left; once it is delivered, what has been delivered since, over the longer
+// of the times that sending it and acknowledging it took, is a sample of the rate.
 #ifndef REINET_RATE_SAMPLE_HPP
 #define REINET_RATE_SAMPLE_HPP
 

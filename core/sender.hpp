@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A TCP sender that behaves like Linux's: SACK, RACK and loss probe (RFC 8985), proportional rate reduction (RFC 6937),
-// timeouts with back-off (RFC 6298) and their undoing (Eifel, RFC 4015; F-RTO, RFC 5682), pacing, a pluggable congestion
-// control, and reinet's cap where the BPF shim puts it. Not modelled: ECN, reordering, undo from D-SACK, TSO deferral.
+// A TCP sender that behaves like Linux's: SACK, RACK and loss probe (RFC 8985), proportional rate reduction (RFC
+// 6937), timeouts with back-off (RFC 6298) and their undoing (Eifel, RFC 4015; F-RTO, RFC 5682), pacing, a pluggable
+// congestion control, and reinet's cap where the BPF shim puts it. Not modelled: ECN, reordering, undo from D-SACK,
+// TSO deferral.
 //
 //            loss detected                     timeout (from any state)
 //   kOpen ----------------> kRecovery    ... ----------------> kLoss
@@ -339,7 +340,8 @@ class Sender {
   template <class Send>
   void on_write(Us now_us, Send&& send) {
     if (!application_.has(board_.next()) && has_room() && !board_.has_retransmission())
-      window_.app_limited_until_pkts = std::max<std::uint64_t>(board_.delivered_total_pkts() + board_.in_flight_pkts(), 1);
+      window_.app_limited_until_pkts =
+          std::max<std::uint64_t>(board_.delivered_total_pkts() + board_.in_flight_pkts(), 1);
     application_.write(now_us);
     if (WindowControl<Control> && board_.empty() && now_us - last_sent_us_ > timeout_us())
       WindowUsage::restart(window_, now_us - last_sent_us_, timeout_us());
@@ -440,8 +442,8 @@ class Sender {
     probe_armed_ = true;
   }
 
-  // One segment beyond the window, new or else the last one again: its ACK shows a lost tail, or that the path is alive.
-  // The timeout then starts anew.
+  // One segment beyond the window, new or else the last one again: its ACK shows a lost tail, or that the path is
+  // alive. The timeout then starts anew.
   template <class Send>
   void probe(Us now_us, Send&& send) {
     probe_armed_ = false;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sprout (Winstein, Sivaraman and Balakrishnan, 2013). A belief over the link's rate, 256 values up to 1000 packets/s, moves
-// as Brownian motion with a sticky outage and is updated every 20 ms by the number of deliveries; the window is what the
-// link will deliver within 100 ms with 95 % probability.
+// Sprout (Winstein, Sivaraman and Balakrishnan, 2013). A belief over the link's rate, 256 values up to 1000
+// packets/s, moves as Brownian motion with a sticky outage and is updated every 20 ms by the number of deliveries;
+// the window is what the link will deliver within 100 ms with 95 % probability.
 //
-// Sprout's receiver keeps the belief and sends forecasts back. Here the sender does, from the ACKs, which are later by the
-// constant way back. Each tick's rate is taken to have held for the whole forecast up to it.
+// Sprout's receiver keeps the belief and sends forecasts back. Here the sender does, from the ACKs, which are later
+// by the constant way back. Each tick's rate is taken to have held for the whole forecast up to it.
 #ifndef REINET_SPROUT_HPP
 #define REINET_SPROUT_HPP
 
@@ -156,7 +156,8 @@ class Sprout : public ControlDefaults {
   static constexpr std::size_t kForecastTicks = 5;  // of Sprout's 8, those that the window uses: 100 ms
   static constexpr double kRisk = 0.05;
 
-  // In flight is all that is sent and not known to be delivered: the queue's estimate. The forecast may not fall over time.
+  // In flight is all that is sent and not known to be delivered: the queue's estimate. The forecast may not fall over
+  // time.
   void forecast() {
     RateBelief future = belief_;
     std::uint32_t pkts = 0;

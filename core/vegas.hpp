@@ -11,8 +11,9 @@
 
 namespace reinet {
 
-// Vegas (Brakmo and Peterson, 1995) with the kernel's choices: once per round, the packets that wait in the queue, window x
-// (RTT - base) / base, are brought between 2 and 4; slow start ends when more than one waits. Reno while losses are mended.
+// Vegas (Brakmo and Peterson, 1995) with the kernel's choices: once per round, the packets that wait in the queue,
+// window x (RTT - base) / base, are brought between 2 and 4; slow start ends when more than one waits. Reno while
+// losses are mended.
 class Vegas : public ControlDefaults {
  public:
   static constexpr const char* kName = "vegas";

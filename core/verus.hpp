@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Verus (Zaki et al., 2015). Every 5 ms a delay is aimed at, a little above or below the last one as the largest delay of
-// the epoch rises or falls; a profile learnt from the ACKs tells the window that gave such a delay; what is sent in the
-// epoch brings the flow to that window within a round trip.
+// Verus (Zaki et al., 2015). Every 5 ms a delay is aimed at, a little above or below the last one as the largest
+// delay of the epoch rises or falls; a profile learnt from the ACKs tells the window that gave such a delay; what is
+// sent in the epoch brings the flow to that window within a round trip.
 #ifndef REINET_VERUS_HPP
 #define REINET_VERUS_HPP
 
@@ -17,8 +17,8 @@
 
 namespace reinet {
 
-// Delay by window. Points are averaged as ACKs come; every second a curve is laid through them, here of straight lines that
-// never fall, where Verus has a cubic spline: it is read backwards, for which it must be monotonic.
+// Delay by window. Points are averaged as ACKs come; every second a curve is laid through them, here of straight
+// lines that never fall, where Verus has a cubic spline: it is read backwards, for which it must be monotonic.
 class DelayProfile {
  public:
   void add(std::uint32_t window_pkts, double delay_ms) {
@@ -110,8 +110,9 @@ class Verus : public ControlDefaults {
 
   void on_packet_sent(Us) { budget_pkts_ -= 1.0; }
   void on_packet_delivered(Us sent_us, Us now_us) {
-    if (phase_ != Phase::kRecovery && now_us - sent_us < kEpochUs * kEpochsKept)
-      profile_.add(static_cast<std::uint32_t>(windows_[epoch_of(sent_us)]), static_cast<double>(now_us - sent_us) / 1000);
+    const Us delay_us = now_us - sent_us;
+    if (phase_ != Phase::kRecovery && delay_us < kEpochUs * kEpochsKept)
+      profile_.add(static_cast<std::uint32_t>(windows_[epoch_of(sent_us)]), static_cast<double>(delay_us) / 1000);
   }
   void on_packet_lost(Us) {}
 

@@ -9,9 +9,10 @@
 
 namespace reinet {
 
-// PCC Vivace (Dong et al., 2018): u = x^0.9 - 900 x max(0, dRTT/dt) - 11.35 x L, with the sending rate x in Mbit/s. After a
-// start that doubles, the rate climbs u's gradient, measured by a pair of trials at r (1 +- 5 %): steps grow with the number of
-// times in a row that the sign held (the confidence amplifier), within a bound that grows as long as it is hit.
+// PCC Vivace (Dong et al., 2018): u = x^0.9 - 900 x max(0, dRTT/dt) - 11.35 x L, with the sending rate x in Mbit/s.
+// After a start that doubles, the rate climbs u's gradient, measured by a pair of trials at r (1 +- 5 %): steps grow
+// with the number of times in a row that the sign held (the confidence amplifier), within a bound that grows as long
+// as it is hit.
 class VivaceLaw {
  public:
   static constexpr const char* kName = "vivace";

@@ -10,9 +10,9 @@
 
 namespace reinet {
 
-// Westwood+ (Mascolo et al., 2001; Grieco and Mascolo, 2004): Reno whose window after a loss is the bandwidth seen times the
-// minimum RTT. Bandwidth: what was acknowledged per 50 ms or RTT, whichever is longer, through two low-pass filters.
-// Times are in microseconds, where the kernel has ticks.
+// Westwood+ (Mascolo et al., 2001; Grieco and Mascolo, 2004): Reno whose window after a loss is the bandwidth seen
+// times the minimum RTT. Bandwidth: what was acknowledged per 50 ms or RTT, whichever is longer, through two low-pass
+// filters. Times are in microseconds, where the kernel has ticks.
 class Westwood : public ControlDefaults {
  public:
   static constexpr const char* kName = "westwood";

@@ -9,12 +9,13 @@
 
 namespace reinet {
 
-// Whether the window or the application limits the flow (the kernel's tcp_cwnd_validate; RFC 7661 has the reasons): a window
-// that is not used must not grow, and one that has not been used for a timeout falls towards what was used.
+// Whether the window or the application limits the flow (the kernel's tcp_cwnd_validate; RFC 7661 has the reasons): a
+// window that is not used must not grow, and one that has not been used for a timeout falls towards what was used.
 class WindowUsage {
  public:
   // After each attempt to send.
-  void validate(Window& w, Us now_us, std::uint32_t una, std::uint32_t next, bool limited, Us timeout_us, bool may_fall) {
+  void validate(Window& w, Us now_us, std::uint32_t una, std::uint32_t next, bool limited, Us timeout_us,
+                bool may_fall) {
     const std::uint32_t out_pkts = next - una;
     const bool new_round = static_cast<std::int32_t>(una - round_end_) >= 0;
     if (new_round || limited || (!limited_ && out_pkts > max_out_pkts_)) {

@@ -2,6 +2,7 @@
 #ifndef REINET_WIRED_HPP
 #define REINET_WIRED_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -22,11 +23,9 @@ struct RateStep {
 // a rate that changes at given times. When a packet leaves is known as it comes, so this has no events of its own.
 class WiredLink {
  public:
-  // steps: none = no such link; else times rise, the first is the start of the simulation and the last rate is above 0.
+  // steps: times rise, the first is the start of the simulation and the last rate is above 0.
   WiredLink(std::vector<RateStep> steps, std::uint32_t buffer_bytes)
       : steps_(std::move(steps)), buffer_bytes_(buffer_bytes) {}
-
-  bool present() const { return !steps_.empty(); }
 
   // Takes a packet; calls come in the order of time. Returns when its last byte leaves, kNever if the buffer is full,
   // which counts the packet being sent.
@@ -34,7 +33,7 @@ class WiredLink {
     for (; !waiting_.empty() && waiting_.front().leaves_us <= now_us; waiting_.pop())
       waiting_bytes_ -= waiting_.front().wire_bytes;
     if (waiting_bytes_ + wire_bytes > buffer_bytes_) return kNever;
-    free_us_ = end_of(wire_bytes * 8.0, static_cast<double>(now_us) > free_us_ ? static_cast<double>(now_us) : free_us_);
+    free_us_ = end_of(wire_bytes * 8.0, std::max(static_cast<double>(now_us), free_us_));
     const Us leaves_us = static_cast<Us>(free_us_) + 1;  // the next whole microsecond
     waiting_.push({leaves_us, wire_bytes});
     waiting_bytes_ += wire_bytes;

@@ -28,15 +28,13 @@ from reinet.daemon.control import ControlServer, SocketClaim
 from reinet.daemon.event_log import EventLog
 from reinet.daemon.loop import FIRST_ROWS, ControlLoop, Status
 from reinet.kshim.probe import cgroup2_mount, features
-from reinet.kshim.shim import Shim
+from reinet.kshim.shim import WRAPPED_CC, Shim
 
 JOIN_S = 2.0
 """Longer than any tick of a loop that is well."""
 CGROUP_CHECK_S = 1.0
 """How often the cgroups are looked at; a stat each."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-WRAPPED_CONTROLS = ("cubic",)
-"""Congestion controls that the shim can cap."""
 
 log = structlog.get_logger("reinet.serve")
 
@@ -63,8 +61,8 @@ def load_agent(config: DaemonConfig) -> tuple[Agent, StateBank, str]:
     trained_ms = agent.manifest.target_range_ms
     if not trained_ms[0] <= config.target_ms <= trained_ms[1]:
         log.warning("the model was not trained for this target", target_ms=config.target_ms, trained_ms=trained_ms)
-    if not set(WRAPPED_CONTROLS) & set(agent.manifest.congestion_controls):
-        log.warning("the model was not trained for Cubic", trained=agent.manifest.congestion_controls)
+    if untrained := [cc for cc in WRAPPED_CC if cc not in agent.manifest.congestion_controls]:
+        log.info("the model was not trained for every congestion control that it caps", untrained=untrained)
     called = f"{agent.name} (schema {agent.manifest.schema_.hash})"
     return agent, StateBank(FIRST_ROWS, agent.feature_set, agent.normaliser), called
 

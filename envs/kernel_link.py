@@ -33,11 +33,8 @@ from reinet.envs.trace import Trace
 from reinet.envs.trace_model import generate
 from reinet.kshim.kernel import KernelShim
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
-from reinet.kshim.probe import cgroup2_mount
-from reinet.kshim.shim import FlowStatsArray
-
-WRAPPED_CC = ("cubic",)
-"""Congestion controls that the shim measures and caps; any other runs unobserved."""
+from reinet.kshim.probe import cgroup2_mount, why_not_capped, wrapper_names
+from reinet.kshim.shim import WRAPPED_CC, FlowStatsArray
 
 RECORD_TIMEOUT_S = 5.0
 """A flow with data outstanding gives a record every 250 ms at least; none for this long means that a part has died."""
@@ -81,8 +78,9 @@ class KernelSession:
         lease_ms: int = LEASE_MS,
         period: PeriodConfig | None = None,
     ) -> None:
-        self.observed = cc in WRAPPED_CC
-        """False for a congestion control that the shim does not wrap: there are no records then, and no caps."""
+        self.observed = cc in wrapper_names()
+        """False for a congestion control that the shim cannot wrap here: there are no records then, and no caps."""
+        self._cc = cc
         self._records: deque[FlowStatsArray] = deque()
         self._seen: list[FlowStatsArray] = []
         self._caps: list[int] = []
@@ -125,9 +123,9 @@ class KernelSession:
         self._records.clear()
         self._seen.clear()
         self._caps.clear()
-        if self._shim is not None and flow.cc != self._shim.wrapper:
+        if self._shim is not None and flow.cc != (wrapper := self._shim.wrappers[self._cc]):
             raise ShimError(
-                f"flow {flow.cookie} runs {flow.cc}, not {self._shim.wrapper}: the shim did not choose it although "
+                f"flow {flow.cookie} runs {flow.cc}, not {wrapper}: the shim did not choose it although "
                 "it is in the cgroup; is another program attached that changes congestion controls?"
             )
         self._cookie = flow.cookie
@@ -250,7 +248,7 @@ def _new_cgroup() -> Path:
 class KernelLinkEnv(gym.Env[State, Any]):
     """Choose the largest congestion window of a bulk flow, once per period, on a real kernel and an emulated link.
 
-    A kernel socket running Cubic, capped through the shim, fills the droptail buffer of a Mahimahi link in namespaces
+    A kernel socket running ``cc``, capped through the shim, fills the droptail buffer of a Mahimahi link in namespaces
     of its own. Observation, action, reward and info are those of ``SimLink``, by the same code. What differs:
 
     Time
@@ -325,6 +323,8 @@ class KernelLinkEnv(gym.Env[State, Any]):
             offset_ms = int(self.np_random.integers(self.trace.duration_ms))
             self._spec = replace(self._spec, start_offset_ms=offset_ms)
         if self._session is None:
+            if reason := why_not_capped(self._cc):
+                raise ShimError(f"cc: {self._cc!r} cannot be capped on this host: {reason}")
             self._session = KernelSession(self._spec, self._cc, target_us=self._target_us, period=self._period)
         try:
             self._session.start(self._spec)

@@ -17,7 +17,7 @@ struct Loaded {
 // Programs and maps whose names begin with prefix.
 std::vector<Loaded> loaded(const std::string& prefix);
 // Tells the flows of the object that a control map belongs to, to go back to their own congestion control. Returns the
-// name of the one that they run.
+// name of a wrapper of theirs.
 std::string ask_to_leave(std::uint32_t control_map_id);
 
 }  // namespace reinet

@@ -1,4 +1,4 @@
-"""The shim on a stock Linux kernel: BPF programs that measure and cap the Cubic flows of chosen cgroups."""
+"""The shim on a stock Linux kernel: BPF programs that measure and cap the TCP flows of chosen cgroups."""
 
 import errno
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from reinet.core.errors import ShimError
 from reinet.core.period import PeriodConfig
 from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE
-from reinet.kshim.probe import features, registered_congestion_controls
+from reinet.kshim.probe import features, registered_congestion_controls, wrapper_names
 from reinet.kshim.shim import FlowStatsArray
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ RECORDS_BYTES = 1 << 20
 EVENTS_BYTES = 16 << 20
 """Ring buffer of recorded ACKs: 160 000 of them, some ten seconds at 200 Mbit/s."""
 
-WRAPPER = "reinet_cubic"
-"""Congestion control under which chosen flows run; a second shim on the same host gets ``reinet_cubic1`` and so on."""
-
-_WRAPPERS = [WRAPPER, *(f"{WRAPPER}{number}" for number in range(1, 100))]  # at most 15 characters
+_SUFFIXES = ["", *(str(number) for number in range(1, 100))]
+"""Chosen flows run ``reinet_cubic`` and the like; those of a second shim on the host ``reinet_cubic1`` and so on."""
 
 EVENT_DTYPE = np.dtype([("cookie", "<u8"), ("kind", "<u8"), ("ack", ACK_DTYPE)])
 """What moves a flow's period, as ``KernelShim.take_events`` gives it: ``struct reinet_event`` of ``slot.h``."""
@@ -40,9 +38,9 @@ class KernelShim:
     """A ``Shim`` for the TCP sockets of the given cgroup v2 folders.
 
     A socket is chosen when its connection is established, its process is in one of the cgroups (or below) and it then
-    runs Cubic; every other socket is left alone. Nothing is pinned: when the process dies the cgroups are free at once,
-    caps lapse by their leases, and open flows go on as plain Cubic under the wrapper's name until they close.
-    ``close`` also switches them back.
+    runs a congestion control of ``wrappers``; every other socket is left alone. Nothing is pinned: when the process
+    dies the cgroups are free at once, caps lapse by their leases, and open flows go on with their algorithm under the
+    wrapper's name until they close. ``close`` also switches them back.
 
     target_us is what records say of a flow until ``apply`` sets its target. record_events keeps every chosen flow's
     ACKs for ``take_events``; it costs a ring buffer entry per ACK. Raises ShimError when the host lacks something or a
@@ -71,7 +69,9 @@ class KernelShim:
         options.min_period_ns = period.min_period_ns
         options.packet_timed = period.packet_timed
         options.default_target_us = target_us
-        self.wrapper, self._native = _attach([str(cgroup) for cgroup in cgroups], options)
+        self.wrappers: dict[str, str]
+        """The name that a chosen flow runs under, by its own congestion control: those of WRAPPED_CC the host has."""
+        self.wrappers, self._native = _attach([str(cgroup) for cgroup in cgroups], options)
 
     def poll(self, timeout_ms: int) -> FlowStatsArray:
         """Return records as ``Shim.poll`` does; a signal ends the wait early."""
@@ -116,7 +116,8 @@ class KernelShim:
     def close(self) -> None:
         """Lift every cap, detach and unload.
 
-        Open flows go back to Cubic: those of this network namespace now, those of others at their next ACK.
+        Open flows go back to their own congestion control: those of this network namespace now, those of others at
+        their next ACK.
         """
         self._native.close()
 
@@ -142,17 +143,18 @@ def _require_cgroup(cgroup: Path) -> None:
         raise ShimError(f"{cgroup} is a cgroup of version 1: name one below the cgroup v2 mount")
 
 
-def _attach(cgroups: list[str], options: "_kshim.Options") -> "tuple[str, _kshim.Shim]":
-    """Load under the first free name; another loader may take it meanwhile, then the next is tried."""
+def _attach(cgroups: list[str], options: "_kshim.Options") -> "tuple[dict[str, str], _kshim.Shim]":
+    """Load under the first names that are free; another loader may take one meanwhile, then the next are tried."""
     from reinet.kshim import _kshim
 
-    for wrapper in _WRAPPERS:
-        if wrapper in registered_congestion_controls():
+    for suffix in _SUFFIXES:
+        names = wrapper_names(suffix)
+        if registered_congestion_controls() & set(names.values()):
             continue
-        options.wrapper = wrapper
+        options.wrappers = list(names.items())
         try:
-            return wrapper, _kshim.Shim(cgroups, options)
+            return names, _kshim.Shim(cgroups, options)
         except OSError as error:
             if error.errno != errno.EEXIST:
                 raise ShimError(f"the kernel shim cannot be loaded: {error}") from error
-    raise ShimError(f"every name from {_WRAPPERS[0]} to {_WRAPPERS[-1]} is taken: stop some of the other shims")
+    raise ShimError("every name of a wrapper is taken, up to reinet_cubic99: stop some of the other shims")

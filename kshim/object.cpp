@@ -17,18 +17,21 @@
 
 #include "failure.hpp"
 
-// The BPF object file, as it was built, inside this library: what was built together is loaded together.
-asm(R"(
-    .pushsection .rodata
-    .balign 8
-    .hidden reinet_bpf_begin, reinet_bpf_end
-    .global reinet_bpf_begin, reinet_bpf_end
-reinet_bpf_begin:
-    .incbin ")" REINET_BPF_OBJECT R"("
-reinet_bpf_end:
-    .popsection
-)");
-extern "C" const char reinet_bpf_begin[], reinet_bpf_end[];
+// The BPF object files, as they were built, inside this library: what was built together is loaded together.
+#define REINET_EMBED(name, file)                                               \
+  asm(".pushsection .rodata\n"                                                 \
+      ".balign 8\n"                                                            \
+      ".hidden " #name "_begin, " #name "_end\n"                               \
+      ".global " #name "_begin, " #name "_end\n"                               \
+      #name "_begin:\n"                                                        \
+      ".incbin \"" REINET_BPF_FOLDER "/" file "\"\n"                           \
+      #name "_end:\n"                                                          \
+      ".popsection\n");                                                        \
+  extern "C" const char name##_begin[], name##_end[]
+
+// By the number of arguments that the kernel gives cong_control.
+REINET_EMBED(reinet_bpf2, "reinet2.bpf.o");
+REINET_EMBED(reinet_bpf4, "reinet4.bpf.o");
 
 namespace reinet {
 
@@ -36,7 +39,6 @@ namespace {
 
 constexpr std::uint32_t link_flag = 1U << 13;      // BPF_F_LINK, newer than Debian 12's headers
 constexpr std::uint32_t link_attach_type = 44;     // BPF_STRUCT_OPS
-constexpr const char* member_section = "struct_ops/";
 
 // What libbpf complained of during the last load; the verifier's reason is in there.
 thread_local std::string complaints;
@@ -60,26 +62,60 @@ class KernelOps {
  public:
   KernelOps() : btf_(btf__load_vmlinux_btf(), btf__free) {
     if (!btf_) fail(errno, "read the kernel's BTF");
-    base_ = offset_in("bpf_struct_ops_tcp_congestion_ops", "data");
+    base_ = find("bpf_struct_ops_tcp_congestion_ops", "data").offset;
   }
 
-  std::size_t offset(const char* member) const { return base_ + offset_in("tcp_congestion_ops", member); }
+  std::size_t offset(const char* member) const { return base_ + find("tcp_congestion_ops", member).offset; }
+
+  // How many arguments the function behind a member takes.
+  int arguments(const char* member) const {
+    const btf_type* pointer = btf__type_by_id(btf_.get(), find("tcp_congestion_ops", member).type);
+    return btf_vlen(btf__type_by_id(btf_.get(), pointer->type));
+  }
 
  private:
-  std::size_t offset_in(const char* structure, const char* member) const {
+  struct Member {
+    std::size_t offset;
+    std::uint32_t type;
+  };
+
+  Member find(const char* structure, const char* member) const {
     const int id = btf__find_by_name_kind(btf_.get(), structure, BTF_KIND_STRUCT);
     if (id < 0) fail(id, std::string("find struct ") + structure + " in the kernel's BTF");
     const btf_type* type = btf__type_by_id(btf_.get(), static_cast<std::uint32_t>(id));
     const btf_member* members = btf_members(type);
     for (int i = 0; i < btf_vlen(type); i++)
       if (!std::strcmp(btf__name_by_offset(btf_.get(), members[i].name_off), member))
-        return btf_member_bit_offset(type, static_cast<std::uint32_t>(i)) / 8;
+        return {btf_member_bit_offset(type, static_cast<std::uint32_t>(i)) / 8, members[i].type};
     fail(ENOENT, std::string("find ") + structure + "." + member + " in the kernel's BTF");
   }
 
   std::unique_ptr<btf, decltype(&btf__free)> btf_;
   std::size_t base_ = 0;
 };
+
+// A wrapper's callbacks are called after its structure and their member of it. Empty: no callback of this structure.
+std::string member_of(const std::string& structure, const bpf_program* program) {
+  const std::string name = bpf_program__name(program);
+  return name.rfind(structure + "_", 0) == 0 ? name.substr(structure.size() + 1) : "";
+}
+
+// libbpf before 1.2 knows no links for struct_ops, and none lets the name be chosen at run time; so the map's value is
+// written here.
+void prepare(const KernelOps& kernel, bpf_object* object, const std::string& structure, const std::string& name) {
+  const bpf_map* map = bpf_object__find_map_by_name(object, structure.c_str());
+  std::vector<unsigned char> value(bpf_map__value_size(map));
+  bpf_program* program = nullptr;
+  bpf_object__for_each_program(program, object) {
+    const std::string member = member_of(structure, program);
+    if (member.empty()) continue;
+    const std::uint64_t fd = static_cast<std::uint64_t>(bpf_program__fd(program));
+    std::memcpy(&value[kernel.offset(member.c_str())], &fd, sizeof(fd));
+  }
+  std::memcpy(&value[kernel.offset("name")], name.c_str(), name.size() + 1);
+  const std::uint32_t zero = 0;
+  checked(bpf_map_update_elem(bpf_map__fd(map), &zero, value.data(), BPF_ANY), "prepare " + name);
+}
 
 void copy_name(char (&to)[REINET_CC_NAME_BYTES], const std::string& name) {
   if (name.empty() || name.size() >= sizeof(to)) throw Failure(ENAMETOOLONG, "name a congestion control " + name);
@@ -133,21 +169,25 @@ Object::Object(const Options& options) : options_(options) {
   libbpf_set_print(keep_complaint);
   complaints.clear();
   LIBBPF_OPTS(bpf_object_open_opts, open_options, .object_name = "reinet");
-  object_.reset(bpf_object__open_mem(reinet_bpf_begin, static_cast<std::size_t>(reinet_bpf_end - reinet_bpf_begin),
-                                     &open_options));
+  const KernelOps kernel;
+  const bool four = kernel.arguments("cong_control") == 4;  // else two: before 6.10
+  const char* image = four ? reinet_bpf4_begin : reinet_bpf2_begin;
+  const char* image_end = four ? reinet_bpf4_end : reinet_bpf2_end;
+  object_.reset(bpf_object__open_mem(image, static_cast<std::size_t>(image_end - image), &open_options));
   if (!object_) fail(errno, "open the BPF object");
   set_up_rodata();
+  set_up_wrappers();
   const auto find = [&](const char* name) { return bpf_object__find_map_by_name(object_.get(), name); };
   bpf_map__set_max_entries(find("reinet_slots"), options.max_flows);
   bpf_map__set_max_entries(find("reinet_free"), options.max_flows);
   bpf_map__set_max_entries(find("reinet_records"), options.records_bytes);
   if (options.events_bytes) bpf_map__set_max_entries(find("reinet_events"), options.events_bytes);
-  bpf_map__set_map_flags(find("reinet_cubic"), link_flag);
   if (const int error = bpf_object__load(object_.get())) fail(error, "load the BPF programs");
   slots_.map(map_fd("reinet_slots"), sizeof(reinet_slot) * options.max_flows);
   control_.map(map_fd("reinet_control"), sizeof(reinet_control));
-  copy_name(control_.data->wrapper, options.wrapper);
+  copy_name(control_.data->wrapper, wrappers_.front().name);
   fill_free_slots();
+  for (const Wrapper& wrapper : wrappers_) prepare(kernel, object_.get(), wrapper.structure, wrapper.name);
 }
 
 Object::~Object() = default;
@@ -158,7 +198,30 @@ void Object::set_up_rodata() {
   period.packet_timed = options_.packet_timed;
   constant<std::uint32_t>(object_.get(), "default_target_us") = options_.default_target_us;
   constant<bool>(object_.get(), "record_events") = options_.events_bytes > 0;
-  copy_name(constant<reinet_wrapped[1]>(object_.get(), "wrapped")[0].wrapper, options_.wrapper);
+}
+
+// Of what is not to be wrapped nothing is loaded: this host's verifier might refuse it.
+void Object::set_up_wrappers() {
+  for (reinet_wrapped& entry : constant<reinet_wrapped[REINET_ALGORITHMS]>(object_.get(), "wrapped")) {
+    const std::string structure = entry.wrapper;
+    const auto chosen = std::find_if(options_.wrappers.begin(), options_.wrappers.end(),
+                                     [&](const auto& wrapper) { return wrapper.first == entry.plain; });
+    const bool wanted = chosen != options_.wrappers.end();
+    bpf_map* map = bpf_object__find_map_by_name(object_.get(), structure.c_str());
+    bpf_map__set_autocreate(map, wanted);
+    bpf_map__set_map_flags(map, link_flag);
+    bpf_program* program = nullptr;
+    bpf_object__for_each_program(program, object_.get())
+      if (!member_of(structure, program).empty()) bpf_program__set_autoload(program, wanted);
+    if (wanted) {
+      copy_name(entry.wrapper, chosen->second);
+      wrappers_.push_back({structure, chosen->second});
+    } else {
+      entry = {};
+    }
+  }
+  if (wrappers_.empty() || wrappers_.size() != options_.wrappers.size())
+    throw Failure(EINVAL, "wrap congestion controls: none is named, or one that is unknown");
 }
 
 // Slot 0 on top of the stack.
@@ -168,33 +231,19 @@ void Object::fill_free_slots() const {
     checked(bpf_map_update_elem(fd, nullptr, &slot, BPF_ANY), "fill the list of free slots");
 }
 
-// libbpf before 1.2 knows no links for struct_ops, and none lets the name be chosen at run time; so the map's value is
-// written here: each program into the member that its section is named after.
-void Object::register_wrapper() {
-  const KernelOps kernel;
-  const bpf_map* map = bpf_object__find_map_by_name(object_.get(), "reinet_cubic");
-  std::vector<unsigned char> value(bpf_map__value_size(map));
-  bpf_program* program = nullptr;
-  bpf_object__for_each_program(program, object_.get()) {
-    const char* section = bpf_program__section_name(program);
-    if (std::strncmp(section, member_section, std::strlen(member_section))) continue;
-    const std::uint64_t fd = static_cast<std::uint64_t>(bpf_program__fd(program));
-    std::memcpy(&value[kernel.offset(section + std::strlen(member_section))], &fd, sizeof(fd));
+void Object::register_wrappers() {
+  for (const Wrapper& wrapper : wrappers_) {
+    bpf_attr link{};
+    link.link_create.prog_fd = static_cast<std::uint32_t>(map_fd(wrapper.structure.c_str()));
+    link.link_create.attach_type = link_attach_type;
+    registrations_.emplace_back(checked(static_cast<int>(syscall(SYS_bpf, BPF_LINK_CREATE, &link, sizeof(link))),
+                                        "register " + wrapper.name));
   }
-  std::memcpy(&value[kernel.offset("name")], options_.wrapper.c_str(), options_.wrapper.size() + 1);
-  const std::uint32_t zero = 0;
-  checked(bpf_map_update_elem(bpf_map__fd(map), &zero, value.data(), BPF_ANY), "prepare " + options_.wrapper);
-
-  bpf_attr link{};
-  link.link_create.prog_fd = static_cast<std::uint32_t>(bpf_map__fd(map));
-  link.link_create.attach_type = link_attach_type;
-  registration_.fd = checked(static_cast<int>(syscall(SYS_bpf, BPF_LINK_CREATE, &link, sizeof(link))),
-                             "register " + options_.wrapper);
 }
 
 void Object::attach(const std::vector<std::string>& cgroups) {
-  register_wrapper();
-  sweep();  // the name is ours alone now, so whoever runs it already was left by a loader that was killed
+  register_wrappers();
+  sweep();  // the names are ours alone now, so whoever runs it already was left by a loader that was killed
   try {
     for (const std::string& cgroup : cgroups) choose_from(cgroup);
   } catch (...) {
@@ -217,7 +266,7 @@ void Object::detach() {
   for (std::uint32_t slot = 0; slot < options_.max_flows; slot++)
     __atomic_store_n(&slots_.data[slot].cap.expires_ns, 0, __ATOMIC_RELAXED);
   sweep();
-  if (registration_.fd >= 0) close(std::exchange(registration_.fd, -1));
+  registrations_.clear();
 }
 
 void Object::sweep() {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "slot.h"
@@ -17,7 +18,9 @@ struct bpf_object;
 namespace reinet {
 
 struct Options {
-  std::string wrapper = "reinet_cubic";  // name to register; at most 15 bytes
+  // What to wrap: congestion controls of slot.h's that the host has, each with the name to register, at most 15 bytes.
+  // The names end alike, so that one tells all.
+  std::vector<std::pair<std::string, std::string>> wrappers;
   std::uint32_t max_flows = 0;
   std::uint32_t records_bytes = 0;  // ring buffer, power of two
   std::uint32_t events_bytes = 0;   // ring buffer of recorded ACKs, 0 = record none
@@ -33,13 +36,13 @@ class Object {
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
 
-  // Registers the congestion control, then chooses the new flows of these cgroup v2 folders.
+  // Registers the wrappers, then chooses the new flows of these cgroup v2 folders.
   void attach(const std::vector<std::string>& cgroups);
   // Undoes attach; open flows go back to their own congestion control: those of this network namespace at once,
   // others at their next ACK.
   void detach();
-  // Switches the sockets of this network namespace that run a congestion control of the wrapper's name back to the
-  // plain one, whoever registered it.
+  // Switches the sockets of this network namespace that run a congestion control of one of the wrappers' names back to
+  // the plain one, whoever registered it.
   void sweep();
   // Moves one period by one event, by the kernel's copy of the rule.
   void replay(reinet_replay& step) const;
@@ -56,7 +59,13 @@ class Object {
   struct CloseLink { void operator()(bpf_link*) const; };
   struct OwnedFd {
     int fd = -1;
+    explicit OwnedFd(int owned) : fd(owned) {}
+    OwnedFd(OwnedFd&& other) noexcept : fd(std::exchange(other.fd, -1)) {}
     ~OwnedFd();
+  };
+  struct Wrapper {
+    std::string structure;  // in the BPF object
+    std::string name;       // as registered
   };
   template <typename T>
   struct Mapping {
@@ -67,15 +76,17 @@ class Object {
   };
 
   void set_up_rodata();
+  void set_up_wrappers();
   void fill_free_slots() const;
-  void register_wrapper();
+  void register_wrappers();
   void choose_from(const std::string& cgroup);
 
   Options options_;
   std::unique_ptr<bpf_object, CloseObject> object_;
   Mapping<reinet_slot> slots_;
   Mapping<reinet_control> control_;
-  OwnedFd registration_;  // the struct_ops link: closing it unregisters
+  std::vector<Wrapper> wrappers_;
+  std::vector<OwnedFd> registrations_;  // the struct_ops links: closing one unregisters
   std::vector<std::unique_ptr<bpf_link, CloseLink>> sockops_;
 };
 

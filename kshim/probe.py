@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from reinet.kshim.shim import WRAPPED_CC
+
 BTF = Path("/sys/kernel/btf/vmlinux")
 _MOUNTS = Path("/proc/self/mounts")
 _STATUS = Path("/proc/self/status")
@@ -13,6 +15,13 @@ _CONGESTION_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control
 
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_PERFMON": 38, "CAP_BPF": 39}
 """What loading struct_ops asks for on 6.18; CAP_BPF and CAP_NET_ADMIN alone fail with EPERM."""
+
+_KFUNCS = {
+    "cubic": ("cubictcp_cong_avoid", "tcp_cubic"),
+    "reno": ("tcp_reno_cong_avoid", "tcp_reno"),
+    "bbr": ("bbr_main", "tcp_bbr"),
+}
+"""Of each congestion control, a function that BPF may call and the module that it may be in."""
 
 
 class Feature(NamedTuple):
@@ -26,6 +35,40 @@ class Feature(NamedTuple):
 def features() -> dict[str, Feature]:
     """Return every prerequisite of ``KernelShim`` by name; all must be ok for it to attach."""
     return {name: look() for name, look in _FEATURES.items()}
+
+
+def wrappable() -> dict[str, Feature]:
+    """Return for every congestion control of ``WRAPPED_CC`` whether this host has the functions to delegate to."""
+    found = {}
+    for cc in WRAPPED_CC:
+        function, module = _KFUNCS[cc]
+        if not BTF.exists():
+            found[cc] = Feature(False, f"cannot tell without {BTF}", "see btf")
+        elif _in_btf(function, BTF, BTF.with_name(module)):
+            found[cc] = Feature(True, f"the kernel has {function}")
+        else:
+            found[cc] = Feature(
+                False,
+                f"the running kernel lacks {cc}'s functions ({function})",
+                f"modprobe {module}, or boot a kernel with CONFIG_TCP_CONG_{cc.upper()}=y",
+            )
+    return found
+
+
+def wrapper_names(suffix: str = "") -> dict[str, str]:
+    """Return the name of each wrapper that this host can run, by the congestion control that it wraps.
+
+    The suffix tells the wrappers of shims that run side by side apart: three characters at most.
+    """
+    return {cc: f"reinet_{cc}{suffix}" for cc, feature in wrappable().items() if feature.ok}
+
+
+def why_not_capped(cc: str) -> str:
+    """Return why no flow of a congestion control can be capped on this host; empty where it can."""
+    feature = wrappable().get(cc)
+    if feature is None:
+        return f"the shim wraps only {', '.join(WRAPPED_CC)}"
+    return "" if feature.ok else f"{feature.why}; cure: {feature.cure}"
 
 
 def cgroup2_mount() -> Path | None:
@@ -73,16 +116,17 @@ def leftovers() -> list[Loaded]:
 
 
 def remove_leftovers() -> None:
-    """Give the sockets of shims that were killed back to Cubic.
+    """Give the sockets of shims that were killed back to their own congestion control.
 
     Those of this network namespace at once, those of others at their next ACK. Flows of living shims are not touched.
     """
     from reinet.kshim import _kshim  # not built everywhere
 
     controls = [item.id for item in leftovers() if item.kind == "map" and item.name == "reinet_control"]
-    wrappers = {_kshim.ask_to_leave(control) for control in controls}
-    for wrapper in wrappers - registered_congestion_controls():  # a living shim may have taken the name since
-        _kshim.sweep(wrapper)
+    suffixes = {_WRAPPER.sub("", _kshim.ask_to_leave(control)) for control in controls}
+    for names in map(wrapper_names, suffixes):
+        if not registered_congestion_controls() & set(names.values()):  # a living shim may have taken them since
+            _kshim.sweep(list(names.items()))
 
 
 def registered_congestion_controls() -> set[str]:
@@ -105,6 +149,7 @@ def _holders() -> dict[tuple[str, int], list[int]]:
     return holders
 
 
+_WRAPPER = re.compile(f"^reinet_({'|'.join(WRAPPED_CC)})")
 _BPF_FD = re.compile(r"^(prog|map)_id:\s*(\d+)$", re.MULTILINE)
 
 
@@ -117,10 +162,14 @@ def _privileges() -> Feature:
     return Feature(True, f"has {', '.join(_CAPABILITIES)}")
 
 
+def _in_btf(name: str, *files: Path) -> bool:
+    """Tell whether type information of the kernel or one of its modules knows the name."""
+    return any(file.exists() and _mentions(file, name) for file in files)
+
+
 @cache
-def _in_btf(name: str) -> bool:
-    """Tell whether the kernel's type information knows the name."""
-    with BTF.open("rb") as file:
+def _mentions(btf: Path, name: str) -> bool:
+    with btf.open("rb") as file:
         data = file.read()  # sysfs allows no mapping on kernels before 6.16
     return data.find(b"\0" + name.encode("ascii") + b"\0") >= 0
 
@@ -137,11 +186,21 @@ def _kernel_has(name: str, meaning: str, since: str) -> Callable[[], Feature]:
     def look() -> Feature:
         if not BTF.exists():
             return Feature(False, f"cannot tell without {BTF}", "see btf")
-        if not _in_btf(name):
+        if not _in_btf(name, BTF):
             return Feature(False, f"the running kernel lacks {meaning} ({name})", f"boot {since}")
         return Feature(True, f"the kernel has {meaning}")
 
     return look
+
+
+def _congestion_controls() -> Feature:
+    """One that can be wrapped is enough."""
+    found = wrappable()
+    lacking = "; ".join(f"{cc}: {feature.why}" for cc, feature in found.items() if not feature.ok)
+    cures = "; ".join(dict.fromkeys(feature.cure for feature in found.values() if not feature.ok))
+    if able := ", ".join(wrapper_names()):
+        return Feature(True, f"can wrap {able}" + (f"; not {lacking} ({cures})" if lacking else ""))
+    return Feature(False, lacking, cures)
 
 
 def _cgroup2() -> Feature:
@@ -170,9 +229,7 @@ _FEATURES: dict[str, Callable[[], Feature]] = {
         "bpf_struct_ops_tcp_congestion_ops", "congestion controls in BPF", "Linux 5.6 or newer with CONFIG_BPF_JIT"
     ),
     "struct_ops_link": _kernel_has("bpf_struct_ops_link", "BPF links for congestion controls", "Linux 6.4 or newer"),
-    "cubic_kfuncs": _kernel_has(
-        "cubictcp_cong_avoid", "Cubic's functions to delegate to", "a kernel with CONFIG_TCP_CONG_CUBIC=y"
-    ),
+    "congestion_controls": _congestion_controls,
     "ring_buffer": _kernel_has("bpf_ringbuf", "BPF ring buffers", "Linux 5.8 or newer"),
     "tcp_iterator": _kernel_has("bpf_iter__tcp", "BPF iterators over TCP sockets", "Linux 5.9 or newer"),
     "cgroup2": _cgroup2,

@@ -3,6 +3,7 @@
 #include <bpf/libbpf.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -128,9 +129,9 @@ class Shim {
   std::unique_ptr<Reader> reader_;
 };
 
-void sweep(const std::string& wrapper) {
+void sweep(const std::vector<std::pair<std::string, std::string>>& wrappers) {
   Options options;
-  options.wrapper = wrapper;
+  options.wrappers = wrappers;
   options.max_flows = 1;
   options.records_bytes = 4096;
   Object(options).sweep();
@@ -165,7 +166,7 @@ NB_MODULE(_kshim, m) {
 
   nb::class_<Options>(m, "Options")
       .def(nb::init<>())
-      .def_rw("wrapper", &Options::wrapper)
+      .def_rw("wrappers", &Options::wrappers)
       .def_rw("max_flows", &Options::max_flows)
       .def_rw("records_bytes", &Options::records_bytes)
       .def_rw("events_bytes", &Options::events_bytes)
@@ -182,7 +183,7 @@ NB_MODULE(_kshim, m) {
       .def("counters", &Shim::counters)
       .def("replay", &Shim::replay, nb::arg("events"))
       .def("close", &Shim::close);
-  m.def("sweep", &sweep, nb::arg("wrapper"));
+  m.def("sweep", &sweep, nb::arg("wrappers"));
   m.def("loaded", &loaded, nb::arg("prefix"));
   m.def("ask_to_leave", &reinet::ask_to_leave, nb::arg("control_map_id"));
 }

@@ -9,6 +9,9 @@ import numpy.typing as npt
 FlowStatsArray = npt.NDArray[np.void]
 """Array of ``reinet.core.FLOW_STATS_DTYPE``."""
 
+WRAPPED_CC = ("cubic", "reno", "bbr")
+"""Congestion controls that the shim measures and caps, where the kernel has them; any other runs unobserved."""
+
 NO_CAP_PKTS = 0
 """The cap that caps nothing."""
 

@@ -45,14 +45,17 @@ struct reinet_slot {
 #define REINET_DECLARE_COUNTER(name, meaning) reinet_u64 name;
 struct reinet_control {
   /* these two first, so that any version can clear up after any other */
-  char wrapper[REINET_CC_NAME_BYTES]; /* the congestion control that the flows run */
+  char wrapper[REINET_CC_NAME_BYTES]; /* one of the wrappers; the names of all end alike */
   reinet_u32 leaving;                 /* asks them to go back to their own */
   reinet_u32 unused;
   REINET_COUNTERS(REINET_DECLARE_COUNTER)
 };
 #undef REINET_DECLARE_COUNTER
 
-/* One wrapped congestion control. */
+/* What can be wrapped. */
+enum reinet_algorithm { REINET_CUBIC, REINET_RENO, REINET_BBR, REINET_ALGORITHMS };
+
+/* One wrapped congestion control; both names empty where the host cannot wrap it. */
 struct reinet_wrapped {
   char plain[REINET_CC_NAME_BYTES];   /* the kernel's own */
   char wrapper[REINET_CC_NAME_BYTES]; /* ours around it; the loader picks a name that is free */

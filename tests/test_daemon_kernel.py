@@ -25,7 +25,7 @@ from reinet.daemon.loop import ControlLoop
 from reinet.envs.mahimahi import LinkSpec, MahimahiLink, own_cgroup
 from reinet.envs.trace import Trace
 from reinet.kshim.kernel import KernelShim
-from reinet.kshim.probe import cgroup2_mount, leftovers, loaded
+from reinet.kshim.probe import cgroup2_mount, leftovers, loaded, why_not_capped
 from reinet.kshim.shim import FlowStatsArray
 
 pytestmark = [pytest.mark.kernel, pytest.mark.mahimahi]
@@ -154,6 +154,22 @@ def test_kill_9_lifts_the_cap_and_harms_no_transfer(folder: Path, cgroup: Path) 
     assert run.log.departure_bytes[late].sum() * 8 / 1e3 / late_ms > 0.9 * MBPS
     wait_unloaded(ids)  # nothing was pinned: the wrapper went with its last socket
     assert host_state() == before
+
+
+@pytest.mark.parametrize("cc", ["reno", "bbr"])
+def test_flows_of_other_congestion_controls_are_capped_too(folder: Path, cgroup: Path, cc: str) -> None:
+    if reason := why_not_capped(cc):
+        pytest.skip(reason)
+    with (
+        MahimahiLink(LinkSpec(Trace.constant(MBPS, 1), mrtt_ms=20, buffer_bytes=150_000), cc, cgroup=cgroup) as link,
+        running_daemon(folder, cgroup) as (_, socket),
+    ):
+        (flow,) = link.start()
+        time.sleep(3)
+        assert flow_of(socket) == {"cap_pkts": CAP_PKTS, "reason": "", "cookie": flow.cookie}
+        run = link.stop()
+    assert flow.cc.startswith(f"reinet_{cc}")
+    assert np.median(delays_ms(run.log, run.start_ms + 1000, run.end_ms)) < 10
 
 
 class Recorder:

@@ -11,7 +11,10 @@ from reinet.agents.names import make_agent
 from reinet.cli.main import app
 from reinet.cli.picture import save_comparison
 from reinet.core.errors import ConfigError
+from reinet.core.records import Flag
 from reinet.envs.trace import Trace
+from reinet.kshim.probe import why_not_capped
+from reinet.kshim.shim import WRAPPED_CC
 
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "checkpoints" / "default"
@@ -100,8 +103,26 @@ def test_a_model_caps_a_real_kernel_flow(tmp_path: Path) -> None:
 
 @pytest.mark.kernel
 @pytest.mark.mahimahi
-def test_a_congestion_control_without_a_wrapper_is_measured_but_not_capped() -> None:
-    with pytest.raises(ConfigError, match="cannot be capped in the kernel"):
-        run(make_agent("fixed:20"), Scenario(TWELVE_MBPS, "mahimahi", cc="bbr", seconds=3.0))
+@pytest.mark.parametrize("cc", WRAPPED_CC)
+def test_every_wrapped_congestion_control_is_capped(cc: str) -> None:
+    if reason := why_not_capped(cc):
+        pytest.skip(reason)
+    done = run(make_agent("fixed:10"), Scenario(TWELVE_MBPS, "mahimahi", cc=cc, seconds=3.0))
+    assert (done.caps_pkts == 10).all()
+    records = done.records
+    calm = records[(records["cap_pkts"] == 10) & ((records["flags"] & Flag.IN_RECOVERY) == 0)][1:]
+    assert len(calm) > 20
+    assert calm["cwnd_pkts"].max() <= 10
+    assert done.metrics.qdelay_mean_ms < 5
+    assert 4 < done.metrics.throughput_mbps < 7  # 10 packets in some 22 ms
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+def test_a_congestion_control_without_a_wrapper_is_measured_but_not_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="'vegas' cannot be capped in the kernel: the shim wraps only"):
+        run(make_agent("fixed:20"), Scenario(TWELVE_MBPS, "mahimahi", cc="vegas", seconds=3.0))
+    monkeypatch.setattr("reinet.envs.kernel_link.wrapper_names", dict)
     done = run(make_agent("none"), Scenario(TWELVE_MBPS, "mahimahi", cc="reno", seconds=3.0))
     assert done.metrics.throughput_mbps > 8
+    assert done.records.size == 0

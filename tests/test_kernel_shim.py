@@ -15,17 +15,24 @@ import pytest
 from reinet.core.errors import ShimError
 from reinet.core.period import SILENCE_NS, PeriodTracker
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
-from reinet.kshim import kernel
+from reinet.kshim import kernel, probe
 from reinet.kshim.kernel import EVENT_DTYPE, KernelShim
 from reinet.kshim.leases import LeaseKeeper
-from reinet.kshim.probe import cgroup2_mount, leftovers, loaded, remove_leftovers
+from reinet.kshim.probe import (
+    cgroup2_mount,
+    leftovers,
+    loaded,
+    registered_congestion_controls,
+    remove_leftovers,
+    wrappable,
+)
+from reinet.kshim.shim import WRAPPED_CC
 
 pytestmark = pytest.mark.kernel
 
 HELPERS = Path(__file__).parent / "helpers"
 CAP_PKTS = 10
 RATE_MBIT = 20
-NAMES = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 CALLERS_FIELDS = ["cookie", "slot", "target_us", "cap_pkts"]
 
 
@@ -55,6 +62,15 @@ def cgroup(cleanup):
     path.mkdir()
     cleanup.callback(path.rmdir)
     return path
+
+
+@pytest.fixture(params=WRAPPED_CC)
+def cc(request):
+    """Every congestion control that this host can wrap."""
+    feature = wrappable()[request.param]
+    if not feature.ok:
+        pytest.skip(f"{feature.why}: {feature.cure}")
+    return request.param
 
 
 @pytest.fixture
@@ -130,10 +146,10 @@ def capped_loop(shim, keeper, cap_pkts):
     return each
 
 
-def test_cap_acts_and_lapses(cgroup, transfer):
+def test_cap_acts_and_lapses(cgroup, transfer, cc):
     with KernelShim([cgroup], target_us=50_000) as shim:
-        flow = transfer(cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=3.5)
-        assert flow.cc == shim.wrapper
+        flow = transfer(cc=cc, cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=3.5)
+        assert flow.cc == shim.wrappers[cc]
         plain = read_for(shim, 1.2)
         keeper = LeaseKeeper(shim)
         read_for(shim, 0.3, capped_loop(shim, keeper, CAP_PKTS))
@@ -192,30 +208,54 @@ def test_chosen_whichever_side_connects(cgroup, transfer, passive):
     with KernelShim([cgroup]) as shim:
         flow = transfer(cgroup=cgroup, seconds=0.3, own_network=False, passive=passive)
         records = until_closed(shim, flow.cookie)
-        assert flow.cc == shim.wrapper
+        assert flow.cc == shim.wrappers["cubic"]
         assert has(records, Flag.CLOSED).sum() == 1
         assert shim.counters()["flows_chosen"] == 1
 
 
-@pytest.mark.parametrize("plan", [{"cc": "cubic"}, {"cc": "reno", "inside": True}])
-def test_other_sockets_are_left_alone(cgroup, transfer, plan):
-    inside = {"cgroup": cgroup} if plan.pop("inside", False) else {}
+def test_sockets_outside_the_cgroup_are_left_alone(cgroup, transfer, cc):
     with KernelShim([cgroup]) as shim:
-        flow = transfer(**plan, **inside, seconds=0.3, own_network=False)
-        assert flow.cc == plan["cc"]
+        flow = transfer(cc=cc, seconds=0.3, own_network=False)
+        assert flow.cc == cc
         end = flow.result()
-        assert (end["cc"], end["intact"]) == (plan["cc"], True)
+        assert (end["cc"], end["intact"]) == (cc, True)
         assert read_for(shim, 0.1).size == 0
         assert shim.counters()["flows_chosen"] == 0
 
 
-def test_bbr_in_the_cgroup_is_left_alone(cgroup, transfer):
-    if "bbr" not in NAMES.read_text(encoding="ascii").split():
+def test_what_is_not_wrapped_is_left_alone(cgroup, transfer, monkeypatch):
+    monkeypatch.setitem(probe._KFUNCS, "reno", ("reno_of_another_kernel", "tcp_reno"))
+    with KernelShim([cgroup]) as shim:
+        assert "reno" not in shim.wrappers
+        maps = {item.name for item in loaded() if item.kind == "map" and os.getpid() in item.pids}
+        assert ("reinet_cubic" in maps, "reinet_reno" in maps) == (True, False)
+        reno = transfer(cc="reno", cgroup=cgroup, seconds=0.3, own_network=False)
+        assert reno.result()["cc"] == "reno"
+        assert shim.counters()["flows_chosen"] == 0
+        cubic = transfer(cgroup=cgroup, seconds=0.1, own_network=False)
+        assert cubic.cc == shim.wrappers["cubic"]
+
+
+@pytest.mark.parametrize("later", ["cubic", "reno"])
+def test_an_application_that_changes_its_mind_keeps_its_choice(cgroup, transfer, later):
+    with KernelShim([cgroup]) as shim:
+        flow = transfer(cgroup=cgroup, later_cc=later, seconds=0.6, own_network=False)
+        assert flow.cc == shim.wrappers["cubic"]
+        until_closed(shim, flow.cookie)
+        end = flow.result()
+        assert (end["cc"], end["intact"]) == (later, True)
+
+
+def test_bbr_keeps_its_pace_under_the_wrapper(cgroup, transfer):
+    """Window, pacing and model are BBR's: no standing queue on a link that other algorithms fill."""
+    if not wrappable()["bbr"].ok:
         pytest.skip("this kernel has no bbr: modprobe tcp_bbr")
     with KernelShim([cgroup]) as shim:
-        flow = transfer(cc="bbr", cgroup=cgroup, seconds=0.3, own_network=False)
-        assert flow.result()["cc"] == "bbr"
-        assert shim.counters()["flows_chosen"] == 0
+        flow = transfer(cc="bbr", cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=3.0)
+        records = until_closed(shim, flow.cookie)[:-1]
+    late = records[len(records) // 2 :]
+    rate_mbit = late["pacing_rate_bytes_per_s"] * 8 / 1e6
+    assert 0.6 * RATE_MBIT < np.median(rate_mbit) < 1.4 * RATE_MBIT
 
 
 def test_silence_is_reported_and_the_cap_outlives_it(cgroup, transfer):
@@ -279,11 +319,11 @@ def test_full_table_leaves_flows_alone_until_a_slot_is_free(cgroup, transfer):
     with KernelShim([cgroup], max_flows=1) as shim:
         first = transfer(cgroup=cgroup, seconds=0.6, own_network=False)
         second = transfer(cgroup=cgroup, seconds=0.1, own_network=False)
-        assert (first.cc, second.cc) == (shim.wrapper, "cubic")
+        assert (first.cc, second.cc) == (shim.wrappers["cubic"], "cubic")
         assert shim.counters()["flows_without_slot"] == 1
         until_closed(shim, first.cookie)
         third = transfer(cgroup=cgroup, seconds=0.1, own_network=False)
-        assert third.cc == shim.wrapper
+        assert third.cc == shim.wrappers["cubic"]
 
 
 def test_a_flow_closes_once_even_if_its_last_record_was_lost(cgroup, transfer, monkeypatch):
@@ -304,12 +344,12 @@ def test_two_shims_at_once(cgroup, transfer, cleanup):
     cleanup.callback(other.rmdir)
     with KernelShim([cgroup]) as shim:
         with KernelShim([other]) as second:
-            assert second.wrapper != shim.wrapper
+            assert second.wrappers != shim.wrappers
             flow = transfer(cgroup=other, seconds=0.2, own_network=False)
-            assert flow.cc == second.wrapper
+            assert flow.cc == second.wrappers["cubic"]
             until_closed(second, flow.cookie)
         mine = transfer(cgroup=cgroup, seconds=0.2, own_network=False)
-        assert mine.cc == shim.wrapper
+        assert mine.cc == shim.wrappers["cubic"]
         until_closed(shim, mine.cookie)
 
 
@@ -329,19 +369,19 @@ def host_settings():
 
 
 @pytest.mark.parametrize("own_network", [False, True])
-def test_close_gives_open_flows_back_and_leaves_nothing(cgroup, transfer, own_network):
+def test_close_gives_open_flows_back_and_leaves_nothing(cgroup, transfer, cc, own_network):
     bottleneck = {"rate_mbit": RATE_MBIT} if own_network else {}
     settings = host_settings()
     with KernelShim([cgroup]) as shim:
         held = held_by(os.getpid())
-        idle = transfer(cgroup=cgroup, seconds=0.1, idle_s=3.0, own_network=False)
-        busy = transfer(cgroup=cgroup, seconds=2.0, own_network=own_network, **bottleneck)
-        assert (idle.cc, busy.cc) == (shim.wrapper, shim.wrapper)
+        idle = transfer(cc=cc, cgroup=cgroup, seconds=0.1, idle_s=3.0, own_network=False)
+        busy = transfer(cc=cc, cgroup=cgroup, seconds=2.0, own_network=own_network, **bottleneck)
+        assert (idle.cc, busy.cc) == (shim.wrappers[cc], shim.wrappers[cc])
         read_for(shim, 0.5)
     assert settled(lambda: not still_loaded(held), 1.2), "something stayed loaded although flows are open"
     for flow in (busy, idle):
         end = flow.result()
-        assert (end["cc"], end["intact"]) == ("cubic", True)
+        assert (end["cc"], end["intact"]) == (cc, True)
     assert host_settings() == settings
     shim.close()  # again: nothing happens
     with pytest.raises(OSError, match="closed"):
@@ -353,23 +393,23 @@ def running_loader(cgroup):
     command = [sys.executable, str(HELPERS / "loader.py"), str(cgroup), str(CAP_PKTS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield process, process.stdout.readline().strip()
+            yield process, json.loads(process.stdout.readline())
         finally:
             process.kill()
 
 
-def test_kill_9_frees_the_flow_within_a_second(cgroup, transfer):
-    with running_loader(cgroup) as (loader, wrapper):
+def test_kill_9_frees_the_flow_within_a_second(cgroup, transfer, cc):
+    with running_loader(cgroup) as (loader, wrappers):
         held = held_by(loader.pid)
-        flow = transfer(cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=3.5)
-        assert flow.cc == wrapper
+        flow = transfer(cc=cc, cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=3.5)
+        assert flow.cc == wrappers[cc]
         time.sleep(1.5)
         loader.send_signal(signal.SIGKILL)
         killed_ns = time.monotonic_ns()
         loader.wait()
-        assert settled(lambda: wrapper not in NAMES.read_text(encoding="ascii").split(), 1.0)
-        newcomer = transfer(cgroup=cgroup, seconds=0.05, own_network=False)
-        assert newcomer.cc == "cubic"
+        assert settled(lambda: not set(wrappers.values()) & registered_congestion_controls(), 1.0)
+        newcomer = transfer(cc=cc, cgroup=cgroup, seconds=0.05, own_network=False)
+        assert newcomer.cc == cc
         end = flow.result()
     assert end["intact"]
     samples = np.array(end["cwnd_samples"])
@@ -380,13 +420,13 @@ def test_kill_9_frees_the_flow_within_a_second(cgroup, transfer):
     assert settled(lambda: not still_loaded(held)), "something stayed loaded although the flow is closed"
 
 
-def test_leftovers_are_listed_and_removed(cgroup, transfer):
-    with running_loader(cgroup) as (loader, wrapper):
+def test_leftovers_are_listed_and_removed(cgroup, transfer, cc):
+    with running_loader(cgroup) as (loader, wrappers):
         held = held_by(loader.pid)
         assert not held & {(item.kind, item.id) for item in leftovers()}
-        idle = transfer(cgroup=cgroup, seconds=0.1, idle_s=3.0, own_network=False)
-        busy = transfer(cgroup=cgroup, seconds=3.0, rate_mbit=RATE_MBIT)
-        assert (idle.cc, busy.cc) == (wrapper, wrapper)
+        idle = transfer(cc=cc, cgroup=cgroup, seconds=0.1, idle_s=3.0, own_network=False)
+        busy = transfer(cc=cc, cgroup=cgroup, seconds=3.0, rate_mbit=RATE_MBIT)
+        assert (idle.cc, busy.cc) == (wrappers[cc], wrappers[cc])
         time.sleep(0.3)
         loader.kill()
         loader.wait()
@@ -395,17 +435,17 @@ def test_leftovers_are_listed_and_removed(cgroup, transfer):
     assert settled(lambda: not still_loaded(held), 1.2)
     for flow in (busy, idle):
         end = flow.result()
-        assert (end["cc"], end["intact"]) == ("cubic", True)
+        assert (end["cc"], end["intact"]) == (cc, True)
 
 
 def test_a_failure_half_way_undoes_everything(cgroup):
     from reinet.kshim import _kshim
 
     options = _kshim.Options()
-    options.max_flows, options.records_bytes, options.wrapper = 16, 4096, "reinet_half"
+    options.max_flows, options.records_bytes, options.wrappers = 16, 4096, [("cubic", "reinet_half")]
     with pytest.raises(OSError, match="attach to cgroup /proc"):
         _kshim.Shim([str(cgroup), "/proc"], options)
-    assert "reinet_half" not in NAMES.read_text(encoding="ascii").split()
+    assert "reinet_half" not in registered_congestion_controls()
     assert not held_by(os.getpid())
 
 

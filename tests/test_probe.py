@@ -20,7 +20,7 @@ def test_without_btf_nothing_that_rests_on_it_is_claimed(no_btf):
     found = probe.features()
     assert not found["btf"].ok
     assert "CONFIG_DEBUG_INFO_BTF" in found["btf"].cure
-    for name in ("struct_ops", "struct_ops_link", "cubic_kfuncs", "ring_buffer", "tcp_iterator"):
+    for name in ("struct_ops", "struct_ops_link", "congestion_controls", "ring_buffer", "tcp_iterator"):
         assert (found[name].ok, found[name].cure) == (False, "see btf")
 
 
@@ -28,15 +28,30 @@ def test_a_kernel_that_lacks_a_name_is_told_from_one_that_has_it(monkeypatch, tm
     btf = tmp_path / "vmlinux"
     btf.write_bytes(b"\0bpf_struct_ops_tcp_congestion_ops\0xcubictcp_cong_avoid\0")
     monkeypatch.setattr(probe, "BTF", btf)
-    probe._in_btf.cache_clear()
-    try:
-        found = probe.features()
-    finally:
-        probe._in_btf.cache_clear()
+    found = probe.features()
     assert found["struct_ops"].ok
-    assert not found["cubic_kfuncs"].ok
-    assert "CONFIG_TCP_CONG_CUBIC=y" in found["cubic_kfuncs"].cure
+    assert not found["congestion_controls"].ok
+    assert "CONFIG_TCP_CONG_CUBIC=y" in found["congestion_controls"].cure
     assert "Linux 6.4" in found["struct_ops_link"].cure
+
+
+def test_a_congestion_control_that_is_missing_does_not_stop_the_others(monkeypatch, tmp_path):
+    (tmp_path / "vmlinux").write_bytes(b"\0tcp_reno_cong_avoid\0cubictcp_cong_avoid\0")
+    monkeypatch.setattr(probe, "BTF", tmp_path / "vmlinux")
+    assert probe.wrapper_names("7") == {"cubic": "reinet_cubic7", "reno": "reinet_reno7"}
+    found = probe.features()["congestion_controls"]
+    assert found.ok
+    assert "not bbr" in found.why
+    assert "modprobe tcp_bbr" in found.why
+    assert "modprobe tcp_bbr" in probe.why_not_capped("bbr")
+    assert "only cubic, reno, bbr" in probe.why_not_capped("vegas")
+    (tmp_path / "tcp_bbr").write_bytes(b"\0bbr_main\0")  # the module was loaded
+    assert set(probe.wrapper_names()) == {"cubic", "reno", "bbr"}
+    assert probe.why_not_capped("bbr") == ""
+
+
+def test_names_of_wrappers_fit_the_kernel():
+    assert max(len(name) for name in probe.wrapper_names("999").values()) <= 15
 
 
 @pytest.mark.parametrize(

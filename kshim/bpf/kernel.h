@@ -67,6 +67,10 @@ struct ack_sample {
   __u32 in_flight;
 };
 
+struct rate_sample {
+  __s32 delivered;
+};
+
 enum tcp_ca_state { TCP_CA_Open, TCP_CA_Disorder, TCP_CA_CWR, TCP_CA_Recovery, TCP_CA_Loss };
 
 enum tcp_ca_event { CA_EVENT_TX_START };
@@ -76,10 +80,13 @@ struct tcp_congestion_ops {
   void (*release)(struct sock *sk);
   __u32 (*ssthresh)(struct sock *sk);
   void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
+  void (*cong_control)(struct sock *sk, __u32 ack, int flag, const struct rate_sample *sample); /* since 6.10 */
   void (*set_state)(struct sock *sk, __u8 new_state);
   void (*cwnd_event)(struct sock *sk, enum tcp_ca_event event);
   void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
+  __u32 (*min_tso_segs)(struct sock *sk);
   __u32 (*undo_cwnd)(struct sock *sk);
+  __u32 (*sndbuf_expand)(struct sock *sk);
   char name[16];
 };
 

@@ -13,9 +13,11 @@
  *             cap written, lease holds:  [chosen, capped]
  *             lease over or cap of 0:    [chosen] again, by itself
  *
- * The wrapper adds a ceiling and nothing else: slow start, HyStart, growth, loss response and undo are the algorithm's
- * own functions, called as kfuncs on its own state in icsk_ca_priv. While PRR owns the window (CWR and Recovery) the
- * ceiling waits. A flow without a slot runs the plain algorithm.
+ * A wrapper adds a ceiling and nothing else: slow start, HyStart, growth, pacing, loss response and undo are the
+ * algorithm's own functions, called as kfuncs on its own state in icsk_ca_priv. While PRR owns the window (CWR and
+ * Recovery) the ceiling waits; BBR does without PRR. A flow without a slot runs the plain algorithm.
+ *
+ * To wrap one more algorithm: an enum and a table entry, its kfuncs, its callbacks.
  *
  * Every callback of a flow runs under its socket's lock, which serialises all writes to the kernel's part of a slot.
  */
@@ -37,7 +39,12 @@ char LICENSE[] SEC("license") = "GPL";
 const volatile struct reinet_period_config period_config = {REINET_MIN_PERIOD_NS, 1, 0};
 const volatile __u32 default_target_us = 0; /* of flows whose target nobody has set */
 const volatile bool record_events = false;  /* costs a ring buffer entry per ACK */
-const volatile struct reinet_wrapped wrapped[] = {{"cubic", "reinet_cubic"}};
+/* The loader puts the names in that it registers, and empties the entry of what the host cannot wrap. */
+const volatile struct reinet_wrapped wrapped[REINET_ALGORITHMS] = {
+    [REINET_CUBIC] = {"cubic", "reinet_cubic"},
+    [REINET_RENO] = {"reno", "reinet_reno"},
+    [REINET_BBR] = {"bbr", "reinet_bbr"},
+};
 
 struct {
   __uint(type, BPF_MAP_TYPE_ARRAY);
@@ -80,13 +87,33 @@ struct {
   __uint(max_entries, 4096); /* the loader's choice when events are recorded */
 } reinet_events SEC(".maps");
 
-extern void cubictcp_init(struct sock *sk) __ksym;
-extern __u32 cubictcp_recalc_ssthresh(struct sock *sk) __ksym;
-extern void cubictcp_cong_avoid(struct sock *sk, __u32 ack, __u32 acked) __ksym;
-extern void cubictcp_state(struct sock *sk, __u8 new_state) __ksym;
-extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym;
-extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __ksym;
-extern __u32 tcp_reno_undo_cwnd(struct sock *sk) __ksym;
+/* Weak: a host that lacks one algorithm still wraps the others. */
+extern void cubictcp_init(struct sock *sk) __ksym __weak;
+extern __u32 cubictcp_recalc_ssthresh(struct sock *sk) __ksym __weak;
+extern void cubictcp_cong_avoid(struct sock *sk, __u32 ack, __u32 acked) __ksym __weak;
+extern void cubictcp_state(struct sock *sk, __u8 new_state) __ksym __weak;
+extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym __weak;
+extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __ksym __weak;
+
+extern __u32 tcp_reno_ssthresh(struct sock *sk) __ksym __weak;
+extern void tcp_reno_cong_avoid(struct sock *sk, __u32 ack, __u32 acked) __ksym __weak;
+extern __u32 tcp_reno_undo_cwnd(struct sock *sk) __ksym __weak; /* Cubic's too */
+
+extern void bbr_init(struct sock *sk) __ksym __weak;
+extern __u32 bbr_ssthresh(struct sock *sk) __ksym __weak;
+extern void bbr_set_state(struct sock *sk, __u8 new_state) __ksym __weak;
+extern void bbr_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym __weak;
+extern __u32 bbr_min_tso_segs(struct sock *sk) __ksym __weak;
+extern __u32 bbr_undo_cwnd(struct sock *sk) __ksym __weak;
+extern __u32 bbr_sndbuf_expand(struct sock *sk) __ksym __weak;
+/* Linux 6.10 gave cong_control two more arguments. libbpf refuses a whole object over a kfunc of another prototype,
+ * even a weak one; so this file is built for either, and the loader takes the one that fits.
+ */
+#if REINET_CONG_CONTROL_ARGUMENTS == 4
+extern void bbr_main(struct sock *sk, __u32 ack, int flag, const struct rate_sample *sample) __ksym __weak;
+#else
+extern void bbr_main(struct sock *sk, const struct rate_sample *sample) __ksym __weak;
+#endif
 
 /* ---- small helpers ---- */
 
@@ -182,13 +209,17 @@ static __u8 ca_state(const struct tcp_sock *tp) {
   return BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state);
 }
 
-static void apply_cap(struct tcp_sock *tp, const struct reinet_slot *slot) {
-  __u32 cap_pkts = cap_in_force_pkts(slot);
+/* An algorithm that has a cong_control sets the window itself in every state; PRR sets it for the others. */
+static bool prr_owns_window(const struct tcp_sock *tp, enum reinet_algorithm algorithm) {
   __u8 state = ca_state(tp);
 
-  if (state == TCP_CA_CWR || state == TCP_CA_Recovery)
-    return;
-  if (cap_pkts && tp->snd_cwnd > cap_pkts)
+  return algorithm != REINET_BBR && (state == TCP_CA_CWR || state == TCP_CA_Recovery);
+}
+
+static void apply_cap(struct tcp_sock *tp, const struct reinet_slot *slot, enum reinet_algorithm algorithm) {
+  __u32 cap_pkts = cap_in_force_pkts(slot);
+
+  if (cap_pkts && tp->snd_cwnd > cap_pkts && !prr_owns_window(tp, algorithm))
     tp->snd_cwnd = cap_pkts;
 }
 
@@ -312,7 +343,7 @@ static void consider(struct bpf_sock_ops *ctx) {
     return;
   if (bpf_sk_storage_get(&reinet_flows, sk, 0, 0))
     return;
-  for (unsigned int i = 0; i < sizeof(wrapped) / sizeof(wrapped[0]); i++) {
+  for (unsigned int i = 0; i < REINET_ALGORITHMS; i++) {
     /* A socket that was disconnected and connects again runs the wrapper already. */
     if (same_name(name, wrapped[i].plain) || same_name(name, wrapped[i].wrapper)) {
       choose(ctx, sk, &wrapped[i]);
@@ -356,59 +387,79 @@ static void leave_if_asked(struct sock *sk, const volatile struct reinet_wrapped
     __sync_fetch_and_add(&c->flows_switched_back, 1);
 }
 
-/* ---- the wrapper around Cubic ---- */
+/* ---- what every wrapper does ----
+ *
+ * pkts_acked, on every ACK while data is outstanding, measures the flow. It comes before the algorithm sets the window
+ * for that ACK, so the cap is applied a second time after that.
+ */
 
-SEC("struct_ops/init")
-void BPF_PROG(reinet_cubic_init, struct sock *sk) { cubictcp_init(sk); }
-
-SEC("struct_ops/release")
-void BPF_PROG(reinet_cubic_release, struct sock *sk) { end_flow(sk); }
-
-SEC("struct_ops/ssthresh")
-__u32 BPF_PROG(reinet_cubic_ssthresh, struct sock *sk) { return cubictcp_recalc_ssthresh(sk); }
-
-/* Not called in CWR and Recovery; an ACK that raises the window is capped here, any other in pkts_acked. */
-SEC("struct_ops/cong_avoid")
-void BPF_PROG(reinet_cubic_cong_avoid, struct sock *sk, __u32 ack, __u32 acked) {
-  struct reinet_slot *slot;
-  __u32 index;
-
-  cubictcp_cong_avoid(sk, ack, acked);
-  slot = slot_of(sk, &index);
-  if (slot)
-    apply_cap((struct tcp_sock *)sk, slot);
-}
-
-SEC("struct_ops/set_state")
-void BPF_PROG(reinet_cubic_set_state, struct sock *sk, __u8 new_state) { cubictcp_state(sk, new_state); }
-
-SEC("struct_ops/cwnd_event")
-void BPF_PROG(reinet_cubic_cwnd_event, struct sock *sk, enum tcp_ca_event event) {
-  cubictcp_cwnd_event(sk, event);
-  if (event == CA_EVENT_TX_START)
-    take_restart((struct tcp_sock *)sk);
-}
-
-/* Called once per ACK while data is outstanding, before cong_avoid. */
-SEC("struct_ops/pkts_acked")
-void BPF_PROG(reinet_cubic_pkts_acked, struct sock *sk, const struct ack_sample *sample) {
+static void on_pkts_acked(struct sock *sk, const struct ack_sample *sample, enum reinet_algorithm algorithm) {
   struct tcp_sock *tp = (struct tcp_sock *)sk;
   struct reinet_slot *slot;
   __u32 index;
 
-  cubictcp_acked(sk, sample);
   slot = slot_of(sk, &index);
   if (!slot)
     return;
-  apply_cap(tp, slot);
+  apply_cap(tp, slot, algorithm);
   take_ack(tp, slot, index, sample->rtt_us);
-  leave_if_asked(sk, &wrapped[0]);
+  leave_if_asked(sk, &wrapped[algorithm]);
 }
 
-SEC("struct_ops/undo_cwnd")
+static void on_window_set(struct sock *sk, enum reinet_algorithm algorithm) {
+  struct reinet_slot *slot;
+  __u32 index;
+
+  slot = slot_of(sk, &index);
+  if (slot)
+    apply_cap((struct tcp_sock *)sk, slot, algorithm);
+}
+
+static void on_cwnd_event(struct sock *sk, enum tcp_ca_event event) {
+  if (event == CA_EVENT_TX_START)
+    take_restart((struct tcp_sock *)sk);
+}
+
+/* The wrappers: the loader finds the callbacks of each in the programs called after its structure and their member, and
+ * registers the structure under the name that it chose.
+ */
+
+/* ---- Cubic ---- */
+
+SEC("struct_ops")
+void BPF_PROG(reinet_cubic_init, struct sock *sk) { cubictcp_init(sk); }
+
+SEC("struct_ops")
+void BPF_PROG(reinet_cubic_release, struct sock *sk) { end_flow(sk); }
+
+SEC("struct_ops")
+__u32 BPF_PROG(reinet_cubic_ssthresh, struct sock *sk) { return cubictcp_recalc_ssthresh(sk); }
+
+/* Not called in CWR and Recovery. */
+SEC("struct_ops")
+void BPF_PROG(reinet_cubic_cong_avoid, struct sock *sk, __u32 ack, __u32 acked) {
+  cubictcp_cong_avoid(sk, ack, acked);
+  on_window_set(sk, REINET_CUBIC);
+}
+
+SEC("struct_ops")
+void BPF_PROG(reinet_cubic_set_state, struct sock *sk, __u8 new_state) { cubictcp_state(sk, new_state); }
+
+SEC("struct_ops")
+void BPF_PROG(reinet_cubic_cwnd_event, struct sock *sk, enum tcp_ca_event event) {
+  cubictcp_cwnd_event(sk, event);
+  on_cwnd_event(sk, event);
+}
+
+SEC("struct_ops")
+void BPF_PROG(reinet_cubic_pkts_acked, struct sock *sk, const struct ack_sample *sample) {
+  cubictcp_acked(sk, sample);
+  on_pkts_acked(sk, sample, REINET_CUBIC);
+}
+
+SEC("struct_ops")
 __u32 BPF_PROG(reinet_cubic_undo_cwnd, struct sock *sk) { return tcp_reno_undo_cwnd(sk); }
 
-/* Ties the programs to the kernel's structure; the loader fills in the name that it chose. */
 SEC(".struct_ops")
 struct tcp_congestion_ops reinet_cubic = {
     .init = (void *)reinet_cubic_init,
@@ -420,6 +471,108 @@ struct tcp_congestion_ops reinet_cubic = {
     .pkts_acked = (void *)reinet_cubic_pkts_acked,
     .undo_cwnd = (void *)reinet_cubic_undo_cwnd,
     .name = "reinet_cubic",
+};
+
+/* ---- Reno: no state of its own ---- */
+
+SEC("struct_ops")
+void BPF_PROG(reinet_reno_release, struct sock *sk) { end_flow(sk); }
+
+SEC("struct_ops")
+__u32 BPF_PROG(reinet_reno_ssthresh, struct sock *sk) { return tcp_reno_ssthresh(sk); }
+
+/* Not called in CWR and Recovery. */
+SEC("struct_ops")
+void BPF_PROG(reinet_reno_cong_avoid, struct sock *sk, __u32 ack, __u32 acked) {
+  tcp_reno_cong_avoid(sk, ack, acked);
+  on_window_set(sk, REINET_RENO);
+}
+
+SEC("struct_ops")
+void BPF_PROG(reinet_reno_cwnd_event, struct sock *sk, enum tcp_ca_event event) { on_cwnd_event(sk, event); }
+
+SEC("struct_ops")
+void BPF_PROG(reinet_reno_pkts_acked, struct sock *sk, const struct ack_sample *sample) {
+  on_pkts_acked(sk, sample, REINET_RENO);
+}
+
+SEC("struct_ops")
+__u32 BPF_PROG(reinet_reno_undo_cwnd, struct sock *sk) { return tcp_reno_undo_cwnd(sk); }
+
+SEC(".struct_ops")
+struct tcp_congestion_ops reinet_reno = {
+    .release = (void *)reinet_reno_release,
+    .ssthresh = (void *)reinet_reno_ssthresh,
+    .cong_avoid = (void *)reinet_reno_cong_avoid,
+    .cwnd_event = (void *)reinet_reno_cwnd_event,
+    .pkts_acked = (void *)reinet_reno_pkts_acked,
+    .undo_cwnd = (void *)reinet_reno_undo_cwnd,
+    .name = "reinet_reno",
+};
+
+/* ---- BBR ----
+ *
+ * Sets window and pacing rate in cong_control. What its model learned under a cap outlives it: the bandwidth above is
+ * found again by BBR's own probing, not at once. get_info is closed to BPF, so ss shows no model.
+ */
+
+SEC("struct_ops")
+void BPF_PROG(reinet_bbr_init, struct sock *sk) { bbr_init(sk); }
+
+SEC("struct_ops")
+void BPF_PROG(reinet_bbr_release, struct sock *sk) { end_flow(sk); }
+
+SEC("struct_ops")
+__u32 BPF_PROG(reinet_bbr_ssthresh, struct sock *sk) { return bbr_ssthresh(sk); }
+
+/* Called on every ACK, in every state. The pacing rate stays BBR's; where the cap binds, the window is the tighter. */
+SEC("struct_ops")
+#if REINET_CONG_CONTROL_ARGUMENTS == 4
+void BPF_PROG(reinet_bbr_cong_control, struct sock *sk, __u32 ack, int flag, const struct rate_sample *sample) {
+  bbr_main(sk, ack, flag, sample);
+#else
+void BPF_PROG(reinet_bbr_cong_control, struct sock *sk, const struct rate_sample *sample) {
+  bbr_main(sk, sample);
+#endif
+  on_window_set(sk, REINET_BBR);
+}
+
+SEC("struct_ops")
+void BPF_PROG(reinet_bbr_set_state, struct sock *sk, __u8 new_state) { bbr_set_state(sk, new_state); }
+
+SEC("struct_ops")
+void BPF_PROG(reinet_bbr_cwnd_event, struct sock *sk, enum tcp_ca_event event) {
+  bbr_cwnd_event(sk, event);
+  on_cwnd_event(sk, event);
+}
+
+SEC("struct_ops")
+void BPF_PROG(reinet_bbr_pkts_acked, struct sock *sk, const struct ack_sample *sample) {
+  on_pkts_acked(sk, sample, REINET_BBR);
+}
+
+SEC("struct_ops")
+__u32 BPF_PROG(reinet_bbr_min_tso_segs, struct sock *sk) { return bbr_min_tso_segs(sk); }
+
+SEC("struct_ops")
+__u32 BPF_PROG(reinet_bbr_undo_cwnd, struct sock *sk) { return bbr_undo_cwnd(sk); }
+
+SEC("struct_ops")
+__u32 BPF_PROG(reinet_bbr_sndbuf_expand, struct sock *sk) { return bbr_sndbuf_expand(sk); }
+
+SEC(".struct_ops")
+struct tcp_congestion_ops reinet_bbr = {
+    .init = (void *)reinet_bbr_init,
+    .release = (void *)reinet_bbr_release,
+    .ssthresh = (void *)reinet_bbr_ssthresh,
+    .cong_control = (void *)reinet_bbr_cong_control,
+    .set_state = (void *)reinet_bbr_set_state,
+    .cwnd_event = (void *)reinet_bbr_cwnd_event,
+    .pkts_acked = (void *)reinet_bbr_pkts_acked,
+    .min_tso_segs = (void *)reinet_bbr_min_tso_segs,
+    .undo_cwnd = (void *)reinet_bbr_undo_cwnd,
+    .sndbuf_expand = (void *)reinet_bbr_sndbuf_expand,
+    .name = "reinet_bbr",
 };
 
 /* ---- run by the loader ---- */
@@ -436,7 +589,7 @@ int reinet_sweep(struct bpf_iter__tcp *ctx) {
   tp = bpf_skc_to_tcp_sock(skc);
   if (!tp || bpf_getsockopt(tp, SOL_TCP, TCP_CONGESTION, name, sizeof(name)))
     return 0;
-  for (unsigned int i = 0; i < sizeof(wrapped) / sizeof(wrapped[0]); i++) {
+  for (unsigned int i = 0; i < REINET_ALGORITHMS; i++) {
     if (same_name(name, wrapped[i].wrapper)) {
       if (!SWITCH_TO(tp, wrapped[i].plain))
         COUNT(flows_switched_back);

@@ -1,5 +1,6 @@
 """A shim in a process of its own, to be killed: ``python loader.py CGROUP CAP_PKTS`` caps every flow it hears of."""
 
+import json
 import os
 import sys
 import time
@@ -10,10 +11,10 @@ import numpy as np
 from reinet.kshim import kernel
 from reinet.kshim.leases import LeaseKeeper
 
-kernel._WRAPPERS = [f"reinet_t{os.getpid() % 1_000_000}"]  # a name that no other shim takes after the kill
+kernel._SUFFIXES = [str(100 + os.getpid() % 900)]  # names that no other shim takes after the kill
 with kernel.KernelShim([Path(sys.argv[1])]) as shim:
     keeper = LeaseKeeper(shim)
-    print(shim.wrapper, flush=True)
+    print(json.dumps(shim.wrappers), flush=True)
     while True:
         records = shim.poll(timeout_ms=20)
         keeper.set(records, np.full(len(records), int(sys.argv[2]), np.uint32))

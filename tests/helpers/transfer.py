@@ -38,11 +38,23 @@ def outage(after_s: float, length_s: float, rate_mbit: float) -> None:
     shape("change", f"{rate_mbit}mbit")
 
 
-def connect(cc: str, passive: bool) -> tuple[socket.socket, socket.socket]:
-    """Return sender and receiver."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    dialler = socket.socket()
-    (listener if passive else dialler).setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, cc.encode())
+def join(cgroup: "str | None") -> None:
+    if cgroup:
+        with open(f"{cgroup}/cgroup.procs", "w", encoding="ascii") as procs:
+            procs.write(str(os.getpid()))
+
+
+def connect(cc: str, passive: bool, cgroup: "str | None") -> tuple[socket.socket, socket.socket]:
+    """Return sender and receiver. A socket stays in the cgroup it was made in: only the sender's is the given one."""
+    if passive:
+        dialler = socket.socket()
+        join(cgroup)
+        sender = listener = socket.create_server(("127.0.0.1", 0))
+    else:
+        listener = socket.create_server(("127.0.0.1", 0))
+        join(cgroup)
+        sender = dialler = socket.socket()
+    sender.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, cc.encode())
     dialler.connect(listener.getsockname())
     answered = listener.accept()[0]
     listener.close()
@@ -60,12 +72,9 @@ def receive(sock: socket.socket, digest: "hashlib._Hash") -> None:
 
 def main() -> None:
     plan = {"seconds": 1.0, "cc": "cubic", "passive": False, "idle_s": 0.0, **json.loads(sys.argv[1])}
-    if "cgroup" in plan:
-        with open(f"{plan['cgroup']}/cgroup.procs", "w", encoding="ascii") as procs:
-            procs.write(str(os.getpid()))
     if "rate_mbit" in plan:
         make_bottleneck(plan["rate_mbit"])
-    sender, receiver = connect(plan["cc"], plan["passive"])
+    sender, receiver = connect(plan["cc"], plan["passive"], plan.get("cgroup"))
     sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8))[0]
     print(json.dumps({"cookie": cookie, "cc": cc_of(sender)}), flush=True)
@@ -77,7 +86,9 @@ def main() -> None:
         threading.Thread(target=outage, args=(*plan["outage"], plan["rate_mbit"])).start()
     end = time.monotonic() + plan["seconds"]
     sender.settimeout(30)
-    while time.monotonic() < end:
+    while (left := end - time.monotonic()) > 0:
+        if "later_cc" in plan and left < plan["seconds"] / 2:
+            sender.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, plan.pop("later_cc").encode())
         sender.sendall(BLOCK)
         sent.update(BLOCK)
         info = sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
