@@ -78,7 +78,7 @@ class LinkSection(_Section):
     """Target minus base RTT: the paper's 25-100 ms around its base of 20 ms, and never below the guard's margin."""
     jitter_us: Range = (300.0, 4000.0)
     """How late a host's wake-ups make ACKs: 0.4 ms quiet, some ms busy. A policy that knows no jitter sets windows that
-    just fill a simulated path, and starves on a real one, whose rounds take longer than its minimum RTT. Log-uniform."""
+    just fill a simulated path and starves on a real one, whose rounds take longer than its minimum RTT. Log-uniform."""
     pkts_per_ack: Range = (2.0, 3.0)
     """Linux acknowledges every second packet, every 2.4 of them where the receiver is woken late; the number of RTT
     samples, an input, follows it."""

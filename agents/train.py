@@ -45,8 +45,8 @@ from reinet.core.errors import ConfigError
 from reinet.envs.metrics import Metrics
 
 SCORE_DELAY_WEIGHT = 0.6
-"""What Cubic's whole queueing delay is worth in shares of its throughput when checkpoints are compared: with this a third
-of the delay at nine tenths of the throughput is as good as half of it at all of the throughput."""
+"""What Cubic's whole queueing delay is worth in shares of its throughput when checkpoints are compared: with this a
+third of the delay at nine tenths of the throughput is as good as half of it at all of the throughput."""
 SCORE_FLOOR = 0.93
 """Links that keep less of Cubic's throughput than this count against a checkpoint."""
 SCORE_FLOOR_WEIGHT = 2.0
