@@ -243,7 +243,7 @@ def test_scores_compare_with_plain_congestion_control() -> None:
     none, rule = (
         [_figures(m) for m in worker.evaluate(agent, Normaliser.reference(), links)] for agent in (NoCap(), Rule(1.5))
     )
-    assert compare(none, none)["score"] == pytest.approx(1 - 0.3)
+    assert compare(none, none)["score"] == pytest.approx(1 - 0.6)
     against = compare(rule, none)
     assert against["qdelay_ratio"] < 0.9
     assert against["throughput_ratio"] > 0.8
