@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from reinet.agents.guard import TARGET_MARGIN
 from reinet.core.errors import ConfigError
 from reinet.core.features import feature_set_named
+from reinet.core.state import LEAST_TARGET_PER_RTT
 from reinet.envs.trace_model import PRESETS, RANDOM
 
 try:
@@ -97,7 +97,7 @@ class LinkSection(_Section):
 
     def target_ms(self, mrtt_ms: float, queueing_target_ms: float) -> float:
         """The delay asked for, with room for the millisecond that the trace's clock adds to the minimum RTT."""
-        return max(mrtt_ms + queueing_target_ms, TARGET_MARGIN * (mrtt_ms + 2.0))
+        return max(mrtt_ms + queueing_target_ms, LEAST_TARGET_PER_RTT * (mrtt_ms + 2.0))
 
 
 class RolloutSection(_Section):

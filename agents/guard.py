@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.baselines import CEILING_PKTS, FLOOR_PKTS, CapArray, StatsArray
+from reinet.core.state import LEAST_TARGET_PER_RTT
 
-TARGET_MARGIN = 1.1
-"""A target below this multiple of the path's minimum RTT asks for a queue that cannot be kept: windows collapse."""
 INVALID_CAP_PKTS = 0xFFFF_FFFF
 """What an agent returns for a flow for which it computed no number at all (NaN or infinity)."""
 PROBE_INTERVAL_S = 60.0
@@ -115,13 +114,13 @@ def _unmeasured(stats: StatsArray) -> NDArray[np.bool_]:
 
 def _too_tight(stats: StatsArray) -> NDArray[np.bool_]:
     target_us, min_rtt_us = stats["target_us"].astype(np.float64), stats["min_rtt_us"].astype(np.float64)
-    return np.asarray(target_us < TARGET_MARGIN * min_rtt_us, np.bool_)
+    return np.asarray(target_us < LEAST_TARGET_PER_RTT * min_rtt_us, np.bool_)
 
 
 def target_too_tight(target_us: int, min_rtt_us: int) -> str:
     """Why a flow with this target stays uncapped, and what target would do."""
-    least_ms = math.ceil(TARGET_MARGIN * min_rtt_us / 100) / 10  # rounded up, so that doing as told is enough
+    least_ms = math.ceil(LEAST_TARGET_PER_RTT * min_rtt_us / 100) / 10  # rounded up, so that doing as told is enough
     return (
-        f"target {target_us / 1e3:.1f} ms is below {TARGET_MARGIN} x the path's minimum RTT "
+        f"target {target_us / 1e3:.1f} ms is below {LEAST_TARGET_PER_RTT} x the path's minimum RTT "
         f"({min_rtt_us / 1e3:.1f} ms): flow stays uncapped; raise the target above {least_ms:.1f} ms"
     )

@@ -28,11 +28,12 @@ from numpy.typing import NDArray
 
 from reinet.agents.baselines import Agent, CapArray
 from reinet.agents.config import LinkSection, TrainConfig
-from reinet.agents.guard import TARGET_MARGIN, Guard
+from reinet.agents.guard import Guard
 from reinet.agents.mlp import FloatArray, Layers, act
 from reinet.agents.replay import Fragment
 from reinet.core import FEATURE_SETS, Normaliser, PeriodConfig, SimBatch, caps_from_actions
 from reinet.core.sim import OPPORTUNITY_BYTES
+from reinet.core.state import LEAST_TARGET_PER_RTT
 from reinet.envs.metrics import LinkLog, Metrics, compute
 from reinet.envs.trace import Trace
 from reinet.envs.trace_model import generate
@@ -230,7 +231,7 @@ def _delay_cost(rho: NDArray[np.float64]) -> NDArray[np.float64]:
 def _rho(stats: NDArray[Any]) -> NDArray[np.float64]:
     """Queueing delay as a share of what the target allows; the guard's margin is the least that it can allow."""
     min_rtt_us = stats["min_rtt_us"].astype(np.float64)
-    room_us = np.maximum(stats["target_us"] - min_rtt_us, (TARGET_MARGIN - 1) * min_rtt_us)
+    room_us = np.maximum(stats["target_us"] - min_rtt_us, (LEAST_TARGET_PER_RTT - 1) * min_rtt_us)
     return np.asarray((stats["rtt_mean_us"] - min_rtt_us) / np.maximum(room_us, 1.0), np.float64)
 
 

@@ -123,7 +123,7 @@ def doctor(json_destination: JsonOption = None) -> None:
     if json_destination != "-":
         for name, feature in found.items():
             mark = "[green]yes[/]" if feature.ok else "[bold red]no [/]"
-            console.print(f"{mark}  {name:24}{escape(feature.why)}", highlight=False, soft_wrap=True)
+            console.print(f"{mark}  {name:28}{escape(feature.why)}", highlight=False, soft_wrap=True)
             if not feature.ok:
                 console.print(f"     {'cure:':>23} [bold]{escape(feature.cure)}[/]", highlight=False, soft_wrap=True)
         missing = [name for name, feature in found.items() if not feature.ok]

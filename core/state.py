@@ -13,6 +13,9 @@ from reinet.core.records import FLOW_STATS_DTYPE, as_bytes
 MAX_CAP_PKTS: int = _core.MAX_CAP_PKTS
 MIN_CAP_PKTS: int = _core.MIN_CAP_PKTS
 
+LEAST_TARGET_PER_RTT = 1.1
+"""A target below this multiple of the path's minimum RTT asks for a queue that cannot be kept: the window collapses."""
+
 
 class Batch(NamedTuple):
     """What N records made of their flows' states."""

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from reinet.core import ConfigError, LinkConfig
-from reinet.envs.spaces import LEAST_TARGET_PER_RTT, check_target
+from reinet.core.state import LEAST_TARGET_PER_RTT
+from reinet.envs.spaces import check_target
 from reinet.envs.trace import Trace
 from reinet.envs.trace_model import generate
 

@@ -8,9 +8,7 @@ from gymnasium.spaces import Box, Space
 
 from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, ConfigError, Flag
 from reinet.core.features import feature_set_named
-
-LEAST_TARGET_PER_RTT = 1.1
-"""A target closer to the path's base RTT leaves no room for any queue: the window would collapse."""
+from reinet.core.state import LEAST_TARGET_PER_RTT
 
 
 def observation_space(feature_set: str = DEFAULT_FEATURE_SET) -> Space[Any]:
