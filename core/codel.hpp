@@ -23,8 +23,8 @@ class CoDel {
 
   // The fifo holds a packet. drop(packet) is called for each that is thrown away.
   template <class Drop>
-  Packet pop(Fifo& fifo, std::uint64_t now_ms, Drop&& drop) {
-    const Packet head = fifo.pop();
+  [[gnu::noinline]] const Packet& pop(Fifo& fifo, std::uint64_t now_ms, Drop&& drop) {
+    const Packet& head = fifo.pop();
     const bool late = is_late(head, fifo, now_ms);
     if (dropping_) {
       dropping_ = late;
@@ -60,7 +60,7 @@ class CoDel {
 
   template <class Drop>
   bool drop_next(Fifo& fifo, std::uint64_t now_ms, Drop&& drop) {
-    const Packet dropped = fifo.pop();
+    const Packet& dropped = fifo.pop();
     drop(dropped);
     return is_late(dropped, fifo, now_ms);
   }

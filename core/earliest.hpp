@@ -13,7 +13,7 @@
 namespace reinet {
 
 // Which of several flows has something due first, the lowest number among equals: a tournament, log2(flows) steps per
-// change. Node 1 is the root, and with one flow the only one.
+// change. Node 1 is the root.
 class Earliest {
  public:
   explicit Earliest(std::size_t flows) : leaves_(std::bit_ceil(flows)), time_us_(2 * leaves_, kNever) {}
@@ -37,6 +37,20 @@ class Earliest {
  private:
   std::size_t leaves_;
   std::vector<Us> time_us_;
+};
+
+// The same for one flow, which needs no tournament.
+class OnlyFlow {
+ public:
+  explicit OnlyFlow(std::size_t /*flows*/) {}
+
+  Us time_us() const { return time_us_; }
+  static constexpr std::uint32_t flow() { return 0; }
+  void set(std::uint32_t /*flow*/, Us us) { time_us_ = us; }
+  static constexpr std::size_t heap_bytes() { return 0; }
+
+ private:
+  Us time_us_ = kNever;
 };
 
 }  // namespace reinet

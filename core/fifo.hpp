@@ -13,7 +13,8 @@ namespace reinet {
 // Packets in order, with limits; 0 = no such limit. Its bytes include each packet's TUN header, as Mahimahi's do.
 class Fifo {
  public:
-  Fifo(std::uint32_t limit_bytes, std::uint32_t limit_pkts) : limit_bytes_(limit_bytes), limit_pkts_(limit_pkts) {}
+  Fifo(std::uint32_t limit_bytes, std::uint32_t limit_pkts)
+      : limit_bytes_(limit_bytes ? limit_bytes : ~std::uint64_t{0}), limit_pkts_(limit_pkts ? limit_pkts : ~0U) {}
 
   bool has_room_for(const Packet& p) const { return within(bytes_ + p.wire_bytes, pkts() + 1); }
   bool overfull() const { return !within(bytes_, pkts()); }
@@ -21,7 +22,7 @@ class Fifo {
     bytes_ += p.wire_bytes;
     packets_.push(p);
   }
-  Packet pop() {
+  const Packet& pop() {  // good until the next push
     bytes_ -= packets_.front().wire_bytes;
     return packets_.pop();
   }
@@ -33,12 +34,12 @@ class Fifo {
 
  private:
   bool within(std::uint64_t bytes, std::uint32_t pkts) const {
-    return (!limit_bytes_ || bytes <= limit_bytes_) && (!limit_pkts_ || pkts <= limit_pkts_);
+    return bytes <= limit_bytes_ && pkts <= limit_pkts_;
   }
 
   Ring<Packet> packets_;
   std::uint64_t bytes_ = 0;
-  std::uint32_t limit_bytes_;
+  std::uint64_t limit_bytes_;
   std::uint32_t limit_pkts_;
 };
 

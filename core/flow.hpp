@@ -54,6 +54,7 @@ class Flow {
         losses_(~config.seed),
         cap_pkts_(config.cap_pkts),
         wired_(wired),
+        plain_(!wired && config.loss == 0.0 && config.forward_jitter_us == 0),
         sender_us_(config.start_us),
         sender_(config.mss_bytes, Application(config.total_bytes, config.app_bytes_per_s, config.mss_bytes),
                 config.target_us, config.seed),
@@ -67,7 +68,7 @@ class Flow {
   }
   // When the bottleneck gets the next packet.
   Us arrival_us() const { return to_link_.empty() ? kNever : to_link_.front().arrives_us; }
-  Packet take_arrival() { return to_link_.pop(); }
+  const Packet& take_arrival() { return to_link_.pop(); }
 
   // Returns true, and fills all but cookie and slot, when a record is due.
   bool on_event(Us now_us, reinet_flow_stats& record) {
@@ -138,23 +139,26 @@ class Flow {
     connect_us_ = now_us + (kConnectUs << std::min(syn_acks_sent_++, kMostDoublings));
   }
 
-  void put_on_path(std::uint32_t seq, std::uint32_t packet_wire_bytes, Us sent_us) {
+  [[gnu::always_inline]] void put_on_path(std::uint32_t seq, std::uint32_t packet_wire_bytes, Us sent_us) {
     ++sent_pkts_;
+    const Us arrives_us = plain_ ? sent_us + config_.forward_us : travel(packet_wire_bytes, sent_us);
+    if (arrives_us == kNever)
+      ++lost_pkts_;
+    else
+      to_link_.push({seq, static_cast<std::uint16_t>(packet_wire_bytes), number_, sent_us, arrives_us});
+  }
+
+  // Where the way to the bottleneck is more than a delay: when the packet comes there, kNever if it is lost.
+  [[gnu::noinline]] Us travel(std::uint32_t packet_wire_bytes, Us sent_us) {
     Us leaves_us = sent_us;
-    if (wired_ && (leaves_us = wired_->carry(sent_us, packet_wire_bytes)) == kNever) {
-      ++lost_pkts_;
-      return;
-    }
-    if (config_.loss > 0.0 && losses_.uniform() < config_.loss) {
-      ++lost_pkts_;
-      return;
-    }
+    if (wired_ && (leaves_us = wired_->carry(sent_us, packet_wire_bytes)) == kNever) return kNever;
+    if (config_.loss > 0.0 && losses_.uniform() < config_.loss) return kNever;
     Us arrives_us = leaves_us + config_.forward_us;
     if (config_.forward_jitter_us) {
       arrives_us += jitter_.next() % config_.forward_jitter_us;
       last_arrives_us_ = arrives_us = std::max(arrives_us, last_arrives_us_);  // none overtakes another
     }
-    to_link_.push({seq, static_cast<std::uint16_t>(packet_wire_bytes), number_, sent_us, arrives_us});
+    return arrives_us;
   }
 
   // An ACK takes the uplink's next opportunity, which comes every millisecond, and shares it with others. The hosts on
@@ -215,6 +219,7 @@ class Flow {
   SplitMix64 losses_;
   std::uint32_t cap_pkts_;
   WiredLink* wired_;
+  bool plain_;  // the way to the bottleneck is a fixed delay
   Us connect_us_ = kNever;
   Us sender_us_;  // the next event of the sender's side that is no ACK; packets that arrive do not change it
   Sender<Control> sender_;

@@ -31,11 +31,11 @@ Link link_of(const PathSetup& setup, std::size_t flow, LinkLog* log) {
   return Link(setup.flows[flow].trace_ms, queue, setup.start_us, log);
 }
 
-template <class FlowKind, class Bottleneck>
-std::unique_ptr<Simulation> simulation_of(const PathSetup& setup, std::unique_ptr<WiredLink> wired,
-                                          std::vector<FlowKind> flows, Bottleneck bottleneck) {
-  return std::make_unique<PathSimulation<FlowKind, Bottleneck>>(setup.start_us, std::move(wired), std::move(flows),
-                                                                std::move(bottleneck));
+template <class Flows, class Bottleneck>
+std::unique_ptr<Simulation> simulation_of(const PathSetup& setup, std::unique_ptr<WiredLink> wired, Flows flows,
+                                          Bottleneck bottleneck) {
+  return std::make_unique<PathSimulation<Flows, Bottleneck>>(setup.start_us, std::move(wired), std::move(flows),
+                                                             std::move(bottleneck));
 }
 
 }  // namespace
@@ -46,9 +46,8 @@ std::unique_ptr<Simulation> make_simulation(const PathSetup& setup, const reinet
   if (setup.flows.size() == 1 && !is_cell) {
     std::unique_ptr<Simulation> simulation;
     with_control(setup.flows[0].cc, [&]<class Control>() {
-      std::vector<Flow<Control>> flows;
-      flows.emplace_back(setup.flows[0].flow, 0, period, wired.get());
-      simulation = simulation_of(setup, std::move(wired), std::move(flows), link_of(setup, 0, log));
+      Alone<Flow<Control>> flow{Flow<Control>(setup.flows[0].flow, 0, period, wired.get())};
+      simulation = simulation_of(setup, std::move(wired), std::move(flow), link_of(setup, 0, log));
     });
     return simulation;
   }

@@ -24,7 +24,7 @@ class Pie {
         random_(seed) {}
 
   // Returns false for a packet to be dropped early; one that does not fit is dropped without asking.
-  bool admits(const Fifo& fifo, bool fits, std::uint64_t now_ms) {
+  [[gnu::noinline]] bool admits(const Fifo& fifo, bool fits, std::uint64_t now_ms) {
     update(fifo, now_ms);
     if (!fits) return false;
     if (burst_ms_ > 0 || (old_delay_ms_ < reference_ms_ / 2 && drop_probability_ < 0.2)) return true;
@@ -33,7 +33,7 @@ class Pie {
   }
 
   // A packet has left the fifo.
-  void departed(const Packet& p, const Fifo& fifo, std::uint64_t now_ms) {
+  [[gnu::noinline]] void departed(const Packet& p, const Fifo& fifo, std::uint64_t now_ms) {
     measure(p, fifo, now_ms);
     update(fifo, now_ms);
   }

@@ -4,8 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
-#include <vector>
 
 namespace reinet {
 
@@ -25,27 +25,28 @@ class Ring {
   T& front() { return (*this)[head_]; }
   const T& front() const { return (*this)[head_]; }
 
-  void push(const T& value) {
+  [[gnu::always_inline]] void push(const T& value) {  // else a call, and the value written to memory for it
     if (size() > mask_) [[unlikely]]
       grow();
     (*this)[tail_++] = value;
   }
-  T pop() { return (*this)[head_++]; }
+  // What comes out stays where it is until the next push, and is not copied.
+  const T& pop() { return (*this)[head_++]; }
   // An element that comes and goes at once, in an empty ring.
   void skip() { head_ = ++tail_; }
-  std::size_t heap_bytes() const { return slots_.capacity() * sizeof(T); }
+  std::size_t heap_bytes() const { return (std::size_t{mask_} + 1) * sizeof(T); }
 
  private:
   [[gnu::noinline, gnu::cold]] void grow() {
-    std::vector<T> wider(slots_.size() * 2);
-    const auto mask = static_cast<std::uint32_t>(wider.size() - 1);
+    const std::uint32_t mask = 2 * mask_ + 1;
+    auto wider = std::make_unique<T[]>(std::size_t{mask} + 1);
     for (std::uint32_t i = head_; i != tail_; ++i) wider[i & mask] = (*this)[i];
     slots_ = std::move(wider);
     mask_ = mask;
   }
 
-  static constexpr std::uint32_t kInitialSlots = 64;  // a power of two; a few kilobytes for an idle link
-  std::vector<T> slots_ = std::vector<T>(kInitialSlots);
+  static constexpr std::uint32_t kInitialSlots = 16;  // a power of two; thousands of links share a cache
+  std::unique_ptr<T[]> slots_ = std::make_unique<T[]>(kInitialSlots);
   std::uint32_t mask_ = kInitialSlots - 1;
   std::uint32_t head_ = 0;
   std::uint32_t tail_ = 0;

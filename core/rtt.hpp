@@ -23,6 +23,7 @@ class RttEstimator {
       deviation_ = rtt / 2;
       variation_ = round_deviation_ = std::max(2 * rtt, kMinVariationUs);
       round_end_ = next;
+      timeout_us_ = to_us(srtt_ + variation_);
       return;
     }
     const double error = rtt - srtt_;
@@ -36,23 +37,26 @@ class RttEstimator {
       round_end_ = next;
       round_deviation_ = kMinVariationUs;
     }
+    timeout_us_ = to_us(srtt_ + variation_);
   }
 
   bool known() const { return srtt_ > 0.0; }
   std::uint32_t srtt_us() const { return static_cast<std::uint32_t>(srtt_); }
   // Of the flow's life: the kernel's window is 300 s, and the base RTT of a simulated path is constant.
   std::uint32_t min_us() const { return min_us_; }
-  Us timeout_us() const { return known() ? static_cast<Us>(srtt_ + variation_) : kInitialTimeoutUs; }
+  Us timeout_us() const { return timeout_us_; }
 
   static constexpr double kMinVariationUs = 200'000;  // Linux's TCP_RTO_MIN
 
  private:
-  static constexpr Us kInitialTimeoutUs = 1'000'000;
+  // By way of a signed integer, to which a processor can convert at once.
+  static Us to_us(double us) { return static_cast<Us>(static_cast<std::int64_t>(us)); }
 
   double srtt_ = 0.0;
   double deviation_ = 0.0;        // smoothed |error|
   double variation_ = 0.0;        // what the timeout adds to srtt: four deviations
   double round_deviation_ = 0.0;  // the largest of this round, four deviations too
+  Us timeout_us_ = 1'000'000;     // RFC 6298's before the first sample
   std::uint32_t min_us_ = ~0U;
   std::uint32_t round_end_ = 0;
 };

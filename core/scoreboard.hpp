@@ -6,19 +6,18 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 
 #include "link.hpp"
 #include "ring.hpp"
 
 namespace reinet {
 
-struct Segment {
-  Us sent_us;           // latest transmission
-  bool sacked;          // selectively acknowledged
-  bool lost;            // deemed lost and not acknowledged since
-  bool retransmitting;  // a retransmission is on its way
-  bool retransmitted;   // was ever retransmitted
+struct Segment {  // in one word, for there is one per packet in flight
+  Us sent_us : 60;          // latest transmission
+  bool sacked : 1;          // selectively acknowledged
+  bool lost : 1;            // deemed lost and not acknowledged since
+  bool retransmitting : 1;  // a retransmission is on its way
+  bool retransmitted : 1;   // was ever retransmitted
 };
 
 // What one ACK delivered.
@@ -27,8 +26,8 @@ struct Delivery {
   std::uint32_t acked_pkts = 0;            // cumulatively, some of them selectively before
   bool sacked_new = false;
   bool original_below_limit = false;       // a never-retransmitted segment below the limit asked about
-  std::optional<Us> acked_sent_us;         // latest never-retransmitted segment, cumulatively acknowledged
-  std::optional<Us> sacked_sent_us;        // latest never-retransmitted segment, selectively acknowledged
+  Us acked_sent_us = kNever;               // latest never-retransmitted segment, cumulatively acknowledged
+  Us sacked_sent_us = kNever;              // latest never-retransmitted segment, selectively acknowledged
 
   bool una_advanced() const { return acked_pkts > 0; }
 };
@@ -159,7 +158,7 @@ class Scoreboard {
   static bool in_flight(const Segment& s) { return !s.sacked && (!s.lost || s.retransmitting); }
 
   // A segment is delivered for the first time.
-  void note(Delivery& d, std::uint32_t seq, Segment& s, std::uint32_t limit, Us now_us, Us min_rtt_us) {
+  [[gnu::always_inline]] void note(Delivery& d, std::uint32_t seq, Segment& s, std::uint32_t limit, Us now_us, Us min_rtt_us) {
     ++d.pkts;
     d.original_below_limit |= !s.retransmitted && seq < limit;
     const Us rtt_us = now_us - s.sent_us;
@@ -171,6 +170,11 @@ class Scoreboard {
         newest_.seq = seq;
       }
     }
+    if (s.lost || s.retransmitting) [[unlikely]]
+      settle(s);
+  }
+
+  void settle(Segment& s) {
     if (s.lost) --lost_pkts_;
     if (s.lost && !s.retransmitting) --pending_pkts_;
     if (s.retransmitting) --retransmitting_pkts_;

@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -60,7 +59,10 @@ class Sender {
     event.in_order = d.una_advanced() && !d.sacked_new && !board_.has_holes();
     control_.on_sample(window_, event);
 
-    update_state(d, ack, now_us);
+    if (state_ != State::kOpen || board_.has_holes()) [[unlikely]]
+      update_state(d, ack, now_us);
+    else
+      reorder_us_ = kNever;
     event.state = state_;
     event.lost_pkts = static_cast<std::uint32_t>(board_.lost_total_pkts() - lost_before_pkts);
     event.lost_total_pkts = board_.lost_total_pkts();
@@ -76,8 +78,7 @@ class Sender {
     }
     cap_pkts_ = cap_pkts;
     apply_cap();
-    transmit(now_us, send);
-    if (d.una_advanced()) arm(now_us);
+    transmit(now_us, send, d.una_advanced());
   }
 
   // The handshake is done, and was the first round trip.
@@ -87,8 +88,7 @@ class Sender {
     control_.on_start(window_, {now_us, rtt_us, mss_bytes_, target_us_, seed_});
     application_.start(now_us);
     last_sent_us_ = now_us;
-    transmit(now_us, send);
-    arm(now_us);
+    transmit(now_us, send, true);
   }
 
   Us timer_us() const {
@@ -168,10 +168,10 @@ class Sender {
   // The ACK's RTT sample, negative for none: from the last never-retransmitted segment that it delivers, else from the
   // timestamp that it echoes, which is that of the transmission that arrived.
   std::int32_t take_rtt(const Delivery& d, const Ack& ack, Us now_us) {
-    std::optional<Us> sent_us = d.sacked_sent_us ? d.sacked_sent_us : d.acked_sent_us;
-    if (!sent_us && d.una_advanced()) sent_us = ack.echo_us;
-    if (!sent_us) return -1;
-    const auto rtt_us = static_cast<std::uint32_t>(now_us - *sent_us);
+    Us sent_us = d.sacked_sent_us != kNever ? d.sacked_sent_us : d.acked_sent_us;
+    if (sent_us == kNever && d.una_advanced()) sent_us = ack.echo_us;
+    if (sent_us == kNever) return -1;
+    const auto rtt_us = static_cast<std::uint32_t>(now_us - sent_us);
     rtt_.add(rtt_us, board_.una(), board_.next());
     backoff_ = 0;
     return static_cast<std::int32_t>(rtt_us);
@@ -208,7 +208,8 @@ class Sender {
 
   // ---- loss recovery
 
-  void update_state(const Delivery& d, const Ack& ack, Us now_us) {
+  // Where all is well there is nothing to do.
+  [[gnu::noinline]] void update_state(const Delivery& d, const Ack& ack, Us now_us) {
     if (state_ == State::kRecovery && board_.una() >= recovery_end_) {
       if constexpr (WindowControl<Control>) {
         window_.cwnd_pkts = window_.ssthresh_pkts;
@@ -348,21 +349,23 @@ class Sender {
     transmit(now_us, send);
   }
 
+  // must_arm: the timer starts anew whatever is sent.
   template <class Send>
-  void transmit(Us now_us, Send&& send) {
+  void transmit(Us now_us, Send&& send, bool must_arm = false) {
     pace_us_ = kNever;
     const bool new_data_first = std::exchange(new_data_first_, false);
-    if (new_data_first) send_new(now_us, send);
+    if (new_data_first) must_arm |= send_new(now_us, send);
     if (!new_data_first || board_.next() == recovery_end_) {
       if (new_data_first) forward_rto_ = false;
-      while (board_.has_retransmission() && may_send(now_us)) resend(now_us, send);
+      while (board_.has_retransmission() && may_send(now_us)) must_arm |= resend(now_us, send);
     }
-    send_new(now_us, send);
+    must_arm |= send_new(now_us, send);
     if (last_sent_us_ == now_us || !has_room()) {
       const bool idle = state_ == State::kOpen && !application_.has(board_.next());
-      usage_.validate(window_, now_us, board_.una(), board_.next(), !has_room(), timeout_us(),
+      usage_.validate(window_, now_us, board_.una(), board_.next(), !has_room(), [&] { return timeout_us(); },
                       WindowControl<Control> && idle);
     }
+    if (must_arm) arm(now_us);
   }
 
   bool has_room() const { return board_.in_flight_pkts() < window_.cwnd_pkts; }
@@ -379,8 +382,9 @@ class Sender {
     return true;
   }
 
+  // Returns whether the timer is to start anew.
   template <class Send>
-  void send_new(Us now_us, Send&& send) {
+  bool send_new(Us now_us, Send&& send) {
     bool sent = false;
     for (; application_.has(board_.next()) && board_.out_pkts() < kMaxOutPkts && may_send(now_us); sent = true) {
       note_restart(now_us);
@@ -388,18 +392,19 @@ class Sender {
       put(board_.send_new(now_us), now_us, none_out, send);
       ++prr_sent_pkts_;
     }
-    if (sent && state_ == State::kOpen && !board_.has_holes()) arm(now_us);
+    return sent && state_ == State::kOpen && !board_.has_holes();
   }
 
+  // Returns the same.
   template <class Send>
-  void resend(Us now_us, Send&& send) {
+  bool resend(Us now_us, Send&& send) {
     note_restart(now_us);
     const std::uint32_t seq = board_.retransmit(now_us);
     put(seq, now_us, false, send);
     ++prr_sent_pkts_;
     ++retransmitted_pkts_;
     first_retransmission_us_ = std::min(first_retransmission_us_, now_us);
-    if (seq == board_.una()) arm(now_us);
+    return seq == board_.una();
   }
 
   void note_restart(Us now_us) {

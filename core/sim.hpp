@@ -5,9 +5,11 @@
 #define REINET_SIM_HPP
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -55,12 +57,20 @@ decltype(auto) with_flow(const std::variant<Flows...>& flow, Use&& use) {
   return std::visit(use, flow);
 }
 
-// Bottleneck: Link or Cell.
-template <class AnyFlow, class Bottleneck>
+// One flow, in place, or several.
+template <class FlowKind>
+using Alone = std::array<FlowKind, 1>;
+template <class Flows>
+constexpr bool kAlone = false;
+template <class FlowKind>
+constexpr bool kAlone<Alone<FlowKind>> = true;
+
+// Flows: Alone or a vector of variants; Bottleneck: Link or Cell.
+template <class Flows, class Bottleneck>
 class PathSimulation final : public Simulation {
  public:
   // Flows are numbered as they stand here, and at least one is stepped and never stops.
-  PathSimulation(Us start_us, std::unique_ptr<WiredLink> wired, std::vector<AnyFlow> flows, Bottleneck bottleneck)
+  PathSimulation(Us start_us, std::unique_ptr<WiredLink> wired, Flows flows, Bottleneck bottleneck)
       : now_us_(start_us),
         wired_(std::move(wired)),
         flows_(std::move(flows)),
@@ -98,7 +108,7 @@ class PathSimulation final : public Simulation {
     PacketCounts counts;
     counts.dropped = bottleneck_.dropped_pkts();
     counts.queued = bottleneck_.queued_pkts();
-    for (const AnyFlow& flow : flows_) {
+    for (const auto& flow : flows_) {
       with_flow(flow, [&](const auto& f) {
         counts.sent += f.sent_pkts();
         counts.dropped += f.lost_pkts();
@@ -121,10 +131,11 @@ class PathSimulation final : public Simulation {
   }
 
   std::size_t memory_bytes() const override {
-    std::size_t bytes = sizeof(*this) + flows_.capacity() * sizeof(AnyFlow) + bottleneck_.heap_bytes() +
-                        arrivals_.heap_bytes() + events_.heap_bytes();
+    std::size_t bytes =
+        sizeof(*this) + bottleneck_.heap_bytes() + arrivals_.heap_bytes() + events_.heap_bytes();
+    if constexpr (!kAlone<Flows>) bytes += flows_.capacity() * sizeof(typename Flows::value_type);
     if (wired_) bytes += sizeof(WiredLink) + wired_->heap_bytes();
-    for (const AnyFlow& flow : flows_) bytes += with_flow(flow, [](const auto& f) { return f.heap_bytes(); });
+    for (const auto& flow : flows_) bytes += with_flow(flow, [](const auto& f) { return f.heap_bytes(); });
     return bytes;
   }
 
@@ -144,18 +155,20 @@ class PathSimulation final : public Simulation {
   }
 
   void deliver(const Packet& p) {
-    with_flow(flows_[p.flow], [&](auto& f) {
+    const std::uint32_t number = kAlone<Flows> ? 0 : p.flow;
+    with_flow(flows_[number], [&](auto& f) {
       f.on_packet(p, now_us_);
-      events_.set(p.flow, f.next_us());
+      events_.set(number, f.next_us());
     });
   }
 
   Us now_us_;
   std::unique_ptr<WiredLink> wired_;  // on the heap: the flows point to it
-  std::vector<AnyFlow> flows_;
+  using Next = std::conditional_t<kAlone<Flows>, OnlyFlow, Earliest>;
+  Flows flows_;
   Bottleneck bottleneck_;
-  Earliest arrivals_;  // at the bottleneck
-  Earliest events_;    // of the flows' ends
+  Next arrivals_;  // at the bottleneck
+  Next events_;    // of the flows' ends
 };
 
 }  // namespace reinet

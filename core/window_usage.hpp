@@ -13,8 +13,9 @@ namespace reinet {
 // window that is not used must not grow, and one that has not been used for a timeout falls towards what was used.
 class WindowUsage {
  public:
-  // After each attempt to send.
-  void validate(Window& w, Us now_us, std::uint32_t una, std::uint32_t next, bool limited, Us timeout_us,
+  // After each attempt to send. timeout_us() is the retransmission timeout, which is seldom asked for.
+  template <class TimeoutUs>
+  void validate(Window& w, Us now_us, std::uint32_t una, std::uint32_t next, bool limited, TimeoutUs&& timeout_us,
                 bool may_fall) {
     const std::uint32_t out_pkts = next - una;
     const bool new_round = static_cast<std::int32_t>(una - round_end_) >= 0;
@@ -29,7 +30,7 @@ class WindowUsage {
       return;
     }
     used_pkts_ = std::max(used_pkts_, out_pkts);
-    if (!may_fall || now_us - full_us_ < timeout_us) return;
+    if (!may_fall || now_us - full_us_ < timeout_us()) return;
     const std::uint32_t worth_pkts = std::max(used_pkts_, kInitialWindowPkts);
     if (worth_pkts < w.cwnd_pkts) {
       keep_ssthresh(w);
