@@ -1,8 +1,10 @@
 """Runs agents side by side over the same links and measures every run with the one metrics module."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +14,15 @@ from reinet.agents.baselines import Agent, Clairvoyant, StatsArray
 from reinet.agents.guard import Guard
 from reinet.agents.names import make_agent, split_names
 from reinet.agents.policy import Policy
-from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, Normaliser, PeriodConfig, SimBatch, StateBank
+from reinet.core import (
+    DEFAULT_FEATURE_SET,
+    FLOW_STATS_DTYPE,
+    LinkConfig,
+    Normaliser,
+    PeriodConfig,
+    SimBatch,
+    StateBank,
+)
 from reinet.core.errors import ConfigError
 from reinet.envs.mahimahi import LinkSpec
 from reinet.envs.metrics import LinkLog, Metrics, compute, first_data_ms
@@ -22,6 +32,28 @@ from reinet.kshim.probe import why_not_capped
 LinkKind = Literal["sim", "mahimahi"]
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
+
+SCENARIO_KEYS = ("trace", "cc", "target_us", "mrtt_ms", "buffer_bytes", "start_offset_ms", "seed")
+"""Keys of ``LinkConfig`` that a scenario says in its own fields."""
+LINK_OPTIONS = tuple(f.name for f in fields(LinkConfig) if f.name not in SCENARIO_KEYS)
+MAHIMAHI_OPTIONS = ("queue",)
+"""Of these, what a link of Mahimahi can do too."""
+
+
+def link_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Options of a link from ``key=value`` texts; values are JSON where they can be read as such, else plain text."""
+    options: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"link option {text!r}: give key=value, such as queue=codel")
+        if key in options:
+            raise ConfigError(f"link option {key}: is given twice")
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
+            options[key] = value
+    return options
 
 
 @dataclass(frozen=True)
@@ -39,6 +71,8 @@ class Scenario:
     """Where in the trace the link starts."""
     seed: int = 0
     """Of the simulator's jitter; the real host brings its own."""
+    link_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Other keys of ``LinkConfig``: the queue, losses, jitter, further flows; of Mahimahi, MAHIMAHI_OPTIONS."""
 
     def __post_init__(self) -> None:
         for name in ("target_ms", "mrtt_ms", "seconds"):
@@ -47,6 +81,45 @@ class Scenario:
         LinkSpec(self.trace, mrtt_ms=self.mrtt_ms, buffer_bytes=self.buffer_bytes)  # the same limits for every link
         if self.start_offset_ms < 0 or self.seed < 0:
             raise ConfigError(f"start_offset_ms {self.start_offset_ms} and seed {self.seed} count from 0")
+        for key in self.link_options:
+            if key in SCENARIO_KEYS:
+                raise ConfigError(f"link option {key}: it is said beside the link's options, not among them")
+            if key not in LINK_OPTIONS:
+                near = get_close_matches(key, LINK_OPTIONS, 1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise ConfigError(f"link option {key}: unknown; {hint}There are {', '.join(LINK_OPTIONS)}")
+            if self.link == "mahimahi" and key not in MAHIMAHI_OPTIONS:
+                raise ConfigError(
+                    f"link option {key}: Mahimahi's link has no such thing, only the simulated one (--link sim) has; "
+                    f"with --link mahimahi there is {', '.join(MAHIMAHI_OPTIONS)}"
+                )
+        if self.link == "sim":
+            self.simulated()  # refuses values that no link has
+        else:
+            self.emulated()
+
+    def simulated(self) -> LinkConfig:
+        """The link for the simulator."""
+        return LinkConfig(
+            trace=self.trace.opportunities_ms,
+            buffer_bytes=self.buffer_bytes,
+            mrtt_ms=self.mrtt_ms,
+            target_us=round(self.target_ms * 1000),
+            cc=self.cc,
+            start_offset_ms=self.start_offset_ms,
+            seed=self.seed,
+            **self.link_options,
+        )
+
+    def emulated(self) -> LinkSpec:
+        """The link for Mahimahi."""
+        return LinkSpec(
+            self.trace,
+            mrtt_ms=self.mrtt_ms,
+            buffer_bytes=self.buffer_bytes,
+            start_offset_ms=self.start_offset_ms,
+            **self.link_options,
+        )
 
 
 @dataclass(frozen=True)
@@ -89,6 +162,7 @@ class Run:
             "target_ms": s.target_ms,
             "mrtt_ms": s.mrtt_ms,
             "buffer_bytes": s.buffer_bytes,
+            "link_options": dict(s.link_options),
             "seconds": s.seconds,
             "trace_sha256": s.trace.sha256,
         }
@@ -131,16 +205,9 @@ def run(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | No
 
 def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
     feature_set, normaliser, period = wanted_view(agent)
-    link = {
-        "trace": scenario.trace.opportunities_ms,
-        "buffer_bytes": scenario.buffer_bytes,
-        "mrtt_ms": scenario.mrtt_ms,
-        "target_us": round(scenario.target_ms * 1000),
-        "cc": scenario.cc,
-        "start_offset_ms": scenario.start_offset_ms,
-        "seed": scenario.seed,
-    }
-    batch = SimBatch([link], period=period, feature_set=feature_set, normaliser=normaliser, record_log=True)
+    batch = SimBatch(
+        [scenario.simulated()], period=period, feature_set=feature_set, normaliser=normaliser, record_log=True
+    )
     if isinstance(agent, Clairvoyant):
         agent.bind(batch.clairvoyant_caps)
     decider = Decider(agent)
@@ -154,8 +221,7 @@ def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None]
         batch.step_caps(cap)
         if progress is not None:
             progress(float(batch.stats["time_ns"][0]) / NS_PER_S - scenario.start_offset_ms / 1000)
-    log = batch.log(0)
-    link_log = LinkLog(**{name: log[name] for name in LinkLog.__dataclass_fields__ if name in log})
+    link_log = LinkLog.of_flow(batch.log(0))
     return Run(
         agent=agent.name,
         scenario=scenario,
@@ -184,14 +250,8 @@ def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], 
         batch = bank.update([0], record)
         return int(decider.cap(record, batch.states, batch.rule_pkts, bool(batch.decided[0]))[0])
 
-    spec = LinkSpec(
-        scenario.trace,
-        mrtt_ms=scenario.mrtt_ms,
-        buffer_bytes=scenario.buffer_bytes,
-        start_offset_ms=scenario.start_offset_ms,
-    )
     target_us = round(scenario.target_ms * 1000)
-    with KernelSession(spec, scenario.cc, target_us=target_us, period=period) as session:
+    with KernelSession(scenario.emulated(), scenario.cc, target_us=target_us, period=period) as session:
         done = session.run(scenario.seconds, decide, progress)
     return Run(
         agent=agent.name,

@@ -242,7 +242,7 @@ def opportunities_until(trace_ms: NDArray[np.uint32], times_ms: NDArray[np.float
 
 
 def _metrics(log: dict[str, Any], mrtt_ms: float, end_ms: float) -> Metrics:
-    return compute(LinkLog(**{k: log[k] for k in LinkLog.__dataclass_fields__ if k in log}), mrtt_ms, end_ms)
+    return compute(LinkLog.of_flow(log), mrtt_ms, end_ms)
 
 
 def _summary(stats: NDArray[Any], rewards: NDArray[np.float64]) -> dict[str, float]:

@@ -55,7 +55,11 @@ def evaluate(
     cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic",
     target_ms: Annotated[float, typer.Option(help="RTT that the learned cap aims at (DeepCC: 50).")] = 50.0,
     mrtt_ms: Annotated[float, typer.Option(help="The path's fixed round trip (DeepCC: 20).")] = 20.0,
-    buffer_bytes: Annotated[int, typer.Option(help="Droptail buffer of the bottleneck (DeepCC: 150 KB).")] = 150_000,
+    buffer_bytes: Annotated[int, typer.Option(help="Buffer of the bottleneck (DeepCC: 150 KB).")] = 150_000,
+    link_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="More of the link, such as queue=codel or loss=0.01; may be repeated."),
+    ] = None,
     seconds: Annotated[float, typer.Option(help="Length of each run.")] = 60.0,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of every combination.")] = 1,
     allow_training_traces: Annotated[
@@ -71,12 +75,18 @@ def evaluate(
         reinet evaluate --agents none,checkpoints/default --traces my.trace --link sim
 
         sudo reinet evaluate --agents none,rule:1.25,checkpoints/default --traces traces/ --seconds 60 --json -
+
+        reinet evaluate --agents none,rule --traces my.trace --link sim --link-option queue=pie --link-option loss=0.01
+
+    Link options are the keys of the simulator's links (docs/simulator.md); --link mahimahi has queue=droptail and
+    queue=drophead.
     """
-    from reinet.agents.evaluate import Plan, Scenario
+    from reinet.agents.evaluate import Plan, Scenario, link_options
     from reinet.envs.trace import load_traces
 
+    options = link_options(link_option or [])
     scenarios = [
-        Scenario(trace, link.value, control.strip(), target_ms, mrtt_ms, buffer_bytes, seconds)
+        Scenario(trace, link.value, control.strip(), target_ms, mrtt_ms, buffer_bytes, seconds, link_options=options)
         for trace in load_traces(traces)
         for control in cc.split(",")
     ]

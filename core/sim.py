@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from itertools import pairwise
+from numbers import Integral, Real
 from typing import Any, cast
 
 import numpy as np
@@ -46,9 +47,7 @@ class _Checked:
 
     def _check_ranges(self, *ranges: tuple[str, float, float]) -> None:
         for key, low, high in ranges:
-            value = getattr(self, key)
-            if not low <= value <= high:
-                raise ConfigError(f"{key}: {value} is outside {low} to {high}")
+            _check_range(key, getattr(self, key), low, high)
 
     def _check_life(self) -> None:
         """The keys that say what a flow has to send, and when."""
@@ -57,8 +56,10 @@ class _Checked:
             ("flow_bytes", 0, 2**42),  # sequence numbers count segments in 32 bits
             ("app_mbps", 0.0, 100_000.0),
         )
-        if self.stop_ms is not None and not self.start_ms < self.stop_ms <= 1e12:
-            raise ConfigError(f"stop_ms: {self.stop_ms} is not after start_ms, {self.start_ms}")
+        if self.stop_ms is not None:
+            self._check_ranges(("stop_ms", 0.0, 1e12))
+            if not self.start_ms < self.stop_ms:
+                raise ConfigError(f"stop_ms: {self.stop_ms} is not after start_ms, {self.start_ms}")
 
     def _check_choice(self, key: str, what: str, known: Sequence[str]) -> None:
         value = getattr(self, key)
@@ -66,6 +67,16 @@ class _Checked:
             near = get_close_matches(str(value), known, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise ConfigError(f"{key}: the simulator has no {what} {value!r}; {hint}It has {', '.join(known)}")
+
+
+def _check_range(key: str, value: Any, low: float, high: float) -> None:
+    """Limits that are whole ask for a whole number."""
+    whole = isinstance(low, int)
+    kind: type = Integral if whole else Real
+    if not isinstance(value, kind):
+        raise ConfigError(f"{key}: {value!r} is not a {'whole ' if whole else ''}number")
+    if not low <= value <= high:
+        raise ConfigError(f"{key}: {value} is outside {low} to {high}")
 
 
 def _check_trace(trace: object) -> None:
@@ -176,6 +187,7 @@ class LinkConfig(_Checked):
         self._check_choice("scheduler", "scheduler", SCHEDULERS)
         _check_trace(self.trace)
         self._check_life()
+        self._check_ranges(("mss_bytes", 88, 1448))  # TCP's least segment; an opportunity carries one full packet
         packet_bytes = self.mss_bytes + 56  # with less room nothing ever gets through
         self._check_ranges(
             ("buffer_bytes", 0 if self.buffer_bytes == 0 else packet_bytes, LARGEST_BUFFER_BYTES),
@@ -184,7 +196,6 @@ class LinkConfig(_Checked):
             ("target_us", 0, 2**32 - 1),
             ("start_offset_ms", 0, 2**40),
             ("seed", 0, 2**64 - 1),
-            ("mss_bytes", 88, 1448),  # TCP's least segment; an opportunity carries no more than one full packet
             ("jitter_us", 0, 1_000_000),
             ("forward_jitter_us", 0, 1_000_000),
             ("pkts_per_ack", 2.0, 64.0),
@@ -198,6 +209,8 @@ class LinkConfig(_Checked):
         )
         if self.buffer_bytes == 0 and self.buffer_pkts == 0 and self.queue != "infinite":
             raise ConfigError(f"buffer_bytes: a {self.queue} queue needs a limit in bytes or, buffer_pkts, in packets")
+        if not isinstance(self.flows, Sequence) or not all(isinstance(f, FlowConfig | Mapping) for f in self.flows):
+            raise ConfigError(f"flows: a list of FlowConfig or mappings with its keys is needed, not {self.flows!r}")
         if len(self.flows) >= MOST_FLOWS:
             raise ConfigError(f"flows: {len(self.flows)} and the first are more than {MOST_FLOWS}")
         self._check_wired()
@@ -210,12 +223,16 @@ class LinkConfig(_Checked):
     def _check_wired(self) -> None:
         if not self.wired_mbps:
             return
-        times_ms, rates = zip(*self.wired_mbps, strict=True)
-        rising = all(a < b for a, b in pairwise(times_ms))
-        if times_ms[0] != 0 or not rising or not all(0 <= r < 1e6 for r in rates) or not rates[-1] > 0:
+        try:
+            times_ms, rates = zip(*self.wired_mbps, strict=True)
+            rising = all(a < b for a, b in pairwise(times_ms))
+            sound = times_ms[0] == 0 and rising and all(0 <= r < 1e6 for r in rates) and rates[-1] > 0
+        except (TypeError, ValueError):  # no pairs, or not of numbers
+            sound = False
+        if not sound:
             raise ConfigError(
                 "wired_mbps: (ms, Mbit/s) pairs are needed, the first at 0 ms, times rising, rates not below 0 and the "
-                f"last above it, not {list(self.wired_mbps)}"
+                f"last above it, not {self.wired_mbps}"
             )
 
     def _further(self) -> list[FlowConfig]:
@@ -224,14 +241,12 @@ class LinkConfig(_Checked):
     def _delays_us(self, flow: "LinkConfig | FlowConfig") -> tuple[int, int]:
         """The fixed delay there and back."""
         mrtt_ms = self.mrtt_ms if flow.mrtt_ms is None else flow.mrtt_ms
-        if not 0.0 <= mrtt_ms <= 10_000.0:
-            raise ConfigError(f"mrtt_ms: {mrtt_ms} is outside 0.0 to 10000.0")
+        _check_range("mrtt_ms", mrtt_ms, 0.0, 10_000.0)
         mrtt_us = round(mrtt_ms * 1000)
         forward_ms = self.forward_ms if flow.forward_ms is None and flow.mrtt_ms is None else flow.forward_ms
         if forward_ms is None:
             return mrtt_us // 2, mrtt_us // 2
-        if not 0.0 <= forward_ms <= mrtt_ms:
-            raise ConfigError(f"forward_ms: {forward_ms} is outside 0.0 to mrtt_ms, {mrtt_ms}")
+        _check_range("forward_ms", forward_ms, 0.0, float(mrtt_ms))
         return round(forward_ms * 1000), mrtt_us - round(forward_ms * 1000)
 
     @classmethod

@@ -7,8 +7,9 @@ Ratios between runs are formed per trace, then averaged, by whoever compares.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,16 @@ class LinkLog:
                 raise LinkError(f"link log: {kind} arrays differ in length ({lengths}); one entry per {kind} is needed")
         if self.departure_delay_ms.size and not float(self.departure_delay_ms.min()) >= 0:
             raise LinkError("link log: a packet left before it arrived (negative queueing delay); the log is damaged")
+
+    @classmethod
+    def of_flow(cls, log: Mapping[str, Any], flow: int = 0) -> LinkLog:
+        """That flow's packets of what ``SimBatch.log`` gives, and every opportunity."""
+        own = {}
+        for name in cls.__dataclass_fields__:
+            if name in log:
+                flows = log.get(f"{name.partition('_')[0]}_flow")
+                own[name] = log[name] if flows is None else log[name][flows == flow]
+        return cls(**own)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from reinet.agents.evaluate import Plan, Scenario, run
+from reinet.agents.evaluate import Plan, Scenario, link_options, run
 from reinet.agents.names import make_agent
 from reinet.cli.main import app
 from reinet.cli.picture import save_comparison
@@ -86,6 +86,70 @@ def test_a_model_is_not_judged_on_its_training_traces(tmp_path: Path) -> None:
 def test_impossible_scenarios_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Scenario(TWELVE_MBPS, **change)  # type: ignore[arg-type]
+
+
+def test_link_options_reach_the_simulated_link(tmp_path: Path) -> None:
+    trace = TWELVE_MBPS.save(tmp_path / "twelve.trace")
+    command = ["evaluate", "--agents", "none", "--link", "sim", "--seconds", "5", "--json", "-", "--traces", str(trace)]
+    options = {"queue": "codel", "loss": 0.01, "wired_mbps": [[0, 6.0]], "flows": [{"cc": "reno", "start_ms": 1000}]}
+    for key, value in options.items():
+        command += ["--link-option", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)["rows"]
+    assert row["link_options"] == options
+    assert row["qdelay_mean_ms"] < 5  # the queue is before the wired link
+    assert 1 < row["throughput_mbps"] < 5  # this flow's, not both flows'
+
+
+def test_every_link_option_changes_the_run() -> None:
+    plain = figures("none", seconds=3.0)
+    for options in (
+        {"queue": "pie"},
+        {"loss": 0.02},
+        {"jitter_us": 3000},
+        {"forward_jitter_us": 3000},
+        {"pkts_per_ack": 4},
+        {"forward_ms": 5.0},
+        {"flow_bytes": 500_000},
+        {"app_mbps": 2.0},
+        {"buffer_pkts": 20},
+    ):
+        assert figures("none", seconds=3.0, link_options=options)["qdelay_mean_ms"] != plain["qdelay_mean_ms"], options
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["queue"], "give key=value"),
+        (["loss=0.1", "loss=0.2"], "loss: is given twice"),
+        (["qeue=codel"], "qeue: unknown; did you mean 'queue'"),
+        (["cc=reno"], "cc: it is said beside"),
+        (["queue=codl"], "did you mean 'codel'"),
+        (["loss=much"], "loss: 'much' is not a number"),
+        (["loss=2"], "loss: 2 is outside"),
+        (["jitter_us=1.5"], "jitter_us: 1.5 is not a whole number"),
+        (["mss_bytes=large"], "mss_bytes: 'large' is not a whole number"),
+        (["stop_ms=soon"], "stop_ms: 'soon' is not a number"),
+        (["forward_ms=half"], "forward_ms: 'half' is not a number"),
+        (["wired_mbps=6"], "wired_mbps: "),
+        (["wired_mbps=[[0]]"], "wired_mbps: "),
+        (["flows=1"], "flows: "),
+        (["flows=[1]"], "flows: "),
+        (['flows=[{"cap_pkts": "x"}]'], "cap_pkts: 'x' is not a whole number"),
+    ],
+)
+def test_link_options_that_make_no_sense_are_refused(texts: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Scenario(TWELVE_MBPS, "sim", link_options=link_options(texts))
+
+
+def test_mahimahi_takes_the_link_options_that_it_can_do() -> None:
+    assert Scenario(TWELVE_MBPS, "mahimahi", link_options={"queue": "drophead"}).emulated().queue == "drophead"
+    with pytest.raises(ConfigError, match=r"loss: Mahimahi's link has no such thing, only the simulated one"):
+        Scenario(TWELVE_MBPS, "mahimahi", link_options={"loss": 0.1})
+    with pytest.raises(ConfigError, match="choose droptail or drophead"):
+        Scenario(TWELVE_MBPS, "mahimahi", link_options={"queue": "codel"})
 
 
 @pytest.mark.kernel
