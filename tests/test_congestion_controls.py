@@ -6,38 +6,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from helpers.links import Ms, assert_conserved, cellular, constant, run
 from reinet.core import ConfigError, Flag, SimBatch
 from reinet.core._core import DrivenControl
 from reinet.core.sim import SIM_CONGESTION_CONTROLS
-
-Ms = npt.NDArray[np.uint32]
-
-
-def constant(mbps: float, seconds: float = 10.0) -> Ms:
-    count = round(mbps * 1e6 * seconds / 12_000)
-    return np.ceil(np.arange(1, count + 1) * seconds * 1000 / count).astype(np.uint32)
-
-
-def cellular(seed: int, seconds: float = 20.0) -> Ms:
-    """Rates that change every 100 ms, with outages."""
-    rng = np.random.default_rng(seed)
-    rates = rng.gamma(1.5, 0.4, int(seconds * 10)) * (rng.random(int(seconds * 10)) > 0.1)
-    counts = rng.poisson(np.repeat(rates, 100))
-    times = np.repeat(np.arange(1, len(counts) + 1), counts)
-    return np.append(times, int(seconds * 1000)).astype(np.uint32)
 
 
 class Flow:
     """One flow, run for some seconds under a fixed cap (0 = none)."""
 
     def __init__(self, cc: str, trace: Ms, seconds: float, cap_pkts: int = 0, **link: Any) -> None:
-        self.batch = SimBatch([{"trace": trace, "cc": cc, "jitter_us": 0, **link}], record_log=True)
-        self.batch.reset()
-        records = [self.batch.stats.copy()]
-        while self.batch.stats["time_ns"][0] < seconds * 1e9:
-            self.batch.step_caps([cap_pkts])
-            records.append(self.batch.stats.copy())
-        self.records = np.concatenate(records)
+        self.batch, self.records = run(trace, seconds, cap_pkts, **{"cc": cc, "jitter_us": 0, **link})
         self.log = self.batch.log(0)
 
     def since(self, second: float) -> npt.NDArray[np.void]:
@@ -68,8 +47,7 @@ class TestEveryControl:
     def test_lives_on_a_link_that_changes_and_stands_still(self, cc: str, seed: int) -> None:
         for buffer_bytes in (15_000, 150_000):
             flow = Flow(cc, cellular(seed), 20.0, buffer_bytes=buffer_bytes, jitter_us=400)
-            p = flow.batch.packets(0)
-            assert p["sent_pkts"] == p["dropped_pkts"] + p["on_path_pkts"] + p["queued_pkts"] + p["delivered_pkts"]
+            assert_conserved(flow.batch)
             assert np.all(np.diff(flow.records["time_ns"].astype(np.int64)) > 0)
             assert np.all(flow.records["cwnd_pkts"] >= 1)
             assert len(flow.log["departure_ms"]) > 0.2 * len(flow.log["opportunity_ms"])

@@ -1,44 +1,20 @@
 """Queues against mm-link's rules in Python; losses, delays, several flows, the wired bottleneck and the cell."""
 
+import itertools
 import math
 from collections import deque
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.links import Ms, assert_conserved, cellular, constant, run
 from reinet.core import OPPORTUNITY_BYTES, ConfigError, Flag, SimBatch
+from reinet.core.sim import QUEUES, SIM_CONGESTION_CONTROLS
 
-Ms = npt.NDArray[np.uint32]
-QUEUES = ("infinite", "droptail", "drophead", "codel", "pie")
 MASK = 2**64 - 1
-
-
-def constant(mbps: float, seconds: float = 10.0) -> Ms:
-    count = round(mbps * 1e6 * seconds / 12_000)
-    return np.ceil(np.arange(1, count + 1) * seconds * 1000 / count).astype(np.uint32)
-
-
-def cellular(seed: int, seconds: float = 20.0) -> Ms:
-    rng = np.random.default_rng(seed)
-    rates = rng.gamma(1.5, 0.4, int(seconds * 10)) * (rng.random(int(seconds * 10)) > 0.1)
-    counts = rng.poisson(np.repeat(rates, 100))
-    times = np.repeat(np.arange(1, len(counts) + 1), counts)
-    return np.append(times, int(seconds * 1000)).astype(np.uint32)
-
-
-def run(trace: Ms, seconds: float, cap_pkts: int = 0, **link: Any) -> tuple[SimBatch, npt.NDArray[np.void]]:
-    batch = SimBatch([{"trace": trace, **link}], record_log=True)
-    batch.reset()
-    records = [batch.stats.copy()]
-    end_ns = link.get("start_offset_ms", 0) * 1e6 + seconds * 1e9
-    while batch.stats["time_ns"][0] < end_ns:
-        batch.step_caps([cap_pkts])
-        records.append(batch.stats.copy())
-    return batch, np.concatenate(records)
 
 
 def share_mbps(log: dict[str, Any], flow: int, from_ms: float = 0.0) -> float:
@@ -227,32 +203,44 @@ def test_an_infinite_queue_drops_nothing_and_active_ones_keep_it_short() -> None
     assert delays["infinite"] > delays["droptail"]
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize(("cc", "queue"), list(zip(SIM_CONGESTION_CONTROLS, itertools.cycle(QUEUES), strict=False)))
+@settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 1000),
-    queue=st.sampled_from(QUEUES),
+    cap_pkts=st.sampled_from([0, 4, 40]),
     loss=st.sampled_from([0.0, 0.02, 0.3]),
     wired=st.sampled_from([(), ((0.0, 6.0), (700.0, 0.0), (900.0, 2.0))]),
     scheduler=st.sampled_from(["fifo", "proportional-fair"]),
-    flows=st.integers(0, 3),
+    others=st.lists(st.sampled_from(SIM_CONGESTION_CONTROLS), max_size=3),
+    forward_jitter_us=st.sampled_from([0, 3000]),
+    pkts_per_ack=st.sampled_from([2.0, 3.5]),
 )
 def test_no_packet_is_made_or_lost_on_any_path(
-    seed: int, queue: str, loss: float, wired: tuple[tuple[float, float], ...], scheduler: str, flows: int
+    cc: str,
+    queue: str,
+    seed: int,
+    cap_pkts: int,
+    loss: float,
+    wired: tuple[tuple[float, float], ...],
+    scheduler: str,
+    others: list[str],
+    forward_jitter_us: int,
+    pkts_per_ack: float,
 ) -> None:
     further = [
-        {"cc": ("reno", "bbr")[i % 2], "start_ms": 300.0 * i, "stop_ms": 2000.0 + 500 * i, "mrtt_ms": 5.0 + 30 * i}
-        for i in range(flows)
+        {"cc": other, "start_ms": 300.0 * i, "stop_ms": 2000.0 + 500 * i, "mrtt_ms": 5.0 + 30 * i}
+        for i, other in enumerate(others)
     ]
     batch, records = run(
-        cellular(seed, 5.0), 4.0, queue=queue, buffer_bytes=20_000, buffer_pkts=10, loss=loss, wired_mbps=wired,
-        wired_buffer_bytes=30_000, scheduler=scheduler, flows=further, seed=seed, forward_jitter_us=3000,
+        cellular(seed, 5.0), 4.0, cap_pkts, cc=cc, queue=queue, buffer_bytes=20_000, buffer_pkts=10, loss=loss,
+        wired_mbps=wired, wired_buffer_bytes=30_000, scheduler=scheduler, flows=further, seed=seed,
+        forward_jitter_us=forward_jitter_us, pkts_per_ack=pkts_per_ack,
     )  # fmt: skip
-    p = batch.packets(0)
-    assert p["sent_pkts"] == p["dropped_pkts"] + p["on_path_pkts"] + p["queued_pkts"] + p["delivered_pkts"]
+    assert_conserved(batch)
     assert np.all(np.diff(records["time_ns"].astype(np.int64)) > 0)
     log = batch.log(0)
-    assert p["queued_pkts"] == len(log["arrival_ms"]) - len(log["departure_ms"]) - len(log["drop_ms"])
-    users = flows + 1 if scheduler != "fifo" else 1
+    assert batch.packets(0)["queued_pkts"] == len(log["arrival_ms"]) - len(log["departure_ms"]) - len(log["drop_ms"])
+    users = len(others) + 1 if scheduler != "fifo" else 1
     for name in ("arrival_ms", "departure_ms", "drop_ms"):
         assert np.all(np.diff(log[name]) >= 0)
     events = sorted(

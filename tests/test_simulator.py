@@ -1,44 +1,19 @@
 """The simulated link and sender: Mahimahi's semantics, conservation, the cap, and figures known from real kernels."""
 
+import os
+import subprocess
+import sys
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.links import Ms, assert_conserved, cellular, constant, run
 from reinet.core import OPPORTUNITY_BYTES, ConfigError, Flag, PeriodConfig, SimBatch
-
-Ms = npt.NDArray[np.uint32]
-
-
-def constant(mbps: float, seconds: float = 10.0) -> Ms:
-    """Evenly spaced opportunities of 1500 bytes."""
-    count = round(mbps * 1e6 * seconds / 12_000)
-    return np.ceil(np.arange(1, count + 1) * seconds * 1000 / count).astype(np.uint32)
-
-
-def cellular(seed: int, seconds: float = 20.0) -> Ms:
-    """Rates that change every 100 ms, with outages."""
-    rng = np.random.default_rng(seed)
-    rates = rng.gamma(1.5, 0.4, int(seconds * 10)) * (rng.random(int(seconds * 10)) > 0.1)
-    counts = rng.poisson(np.repeat(rates, 100))
-    times = np.repeat(np.arange(1, len(counts) + 1), counts)
-    return np.append(times, int(seconds * 1000)).astype(np.uint32)
-
-
-def run(trace: Ms, seconds: float, cap_pkts: int = 0, **link: Any) -> tuple[SimBatch, npt.NDArray[np.void]]:
-    """One flow under a fixed cap; returns the batch and all records."""
-    batch = SimBatch([{"trace": trace, **link}], record_log=True)
-    batch.reset()
-    records = [batch.stats.copy()]
-    end_ns = int(records[0]["time_ns"][0] + seconds * 1e9)
-    while batch.stats["time_ns"][0] < end_ns:
-        batch.step_caps([cap_pkts])
-        records.append(batch.stats.copy())
-    return batch, np.concatenate(records)
 
 
 def throughput_mbps(log: dict[str, Any]) -> float:
@@ -109,8 +84,7 @@ def test_no_packet_is_made_or_lost_and_time_runs_forward(
     seed: int, cap_pkts: int, buffer_bytes: int, mrtt_ms: float
 ) -> None:
     batch, records = run(cellular(seed, 5.0), 5.0, cap_pkts, buffer_bytes=buffer_bytes, mrtt_ms=mrtt_ms)
-    p = batch.packets(0)
-    assert p["sent_pkts"] == p["dropped_pkts"] + p["on_path_pkts"] + p["queued_pkts"] + p["delivered_pkts"]
+    assert_conserved(batch)
     assert np.all(np.diff(records["time_ns"].astype(np.int64)) > 0)
     assert np.all(records["inflight_pkts"] < 4000)
     log = batch.log(0)
@@ -145,6 +119,46 @@ def test_results_do_not_depend_on_the_batch() -> None:
             assert one.rewards[0] == together.rewards[row]
             same = [n for n in one.stats.dtype.names or () if n not in ("cookie", "slot")]
             assert one.stats[same][0] == together.stats[same][row]
+
+
+ONE_RUN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import hashlib
+import numpy as np
+from helpers.links import cellular
+from reinet.core import SimBatch
+from reinet.core.sim import QUEUES, SIM_CONGESTION_CONTROLS
+
+links = [
+    {
+        "trace": cellular(i), "cc": cc, "queue": QUEUES[i % len(QUEUES)], "seed": i, "start_offset_ms": 100 * i,
+        "buffer_bytes": 30_000, "loss": 0.01 * (i % 3), "jitter_us": 400, "forward_jitter_us": 500 * (i % 2),
+        "pkts_per_ack": 2.0 + 0.4 * (i % 2), "wired_mbps": [(0.0, 8.0), (2000.0, 3.0)] if i % 4 == 0 else (),
+        "scheduler": ("fifo", "proportional-fair")[i % 3 == 0], "flows": [{"cc": "bbr", "stepped": True}] * (i % 3),
+    }
+    for i, cc in enumerate(SIM_CONGESTION_CONTROLS)
+]
+batch = SimBatch(links, head="bdp", threads=int(sys.argv[2]))
+batch.reset()
+seen = hashlib.sha256()
+for action in np.random.default_rng(0).uniform(-1, 1, (200, len(links))):
+    batch.step(action)
+    for values in (batch.stats, batch.states, batch.rewards, batch.rule_pkts, batch.decided):
+        seen.update(values.tobytes())
+print(seen.hexdigest())
+"""
+
+
+def test_a_fixed_seed_gives_the_same_bytes_in_every_process() -> None:
+    # Also if memory that is new holds other bytes, names hash otherwise, and threads share the work.
+    digests = set()
+    for perturbation, threads in (("0", "1"), ("85", "1"), ("170", "3")):
+        environment = os.environ | {"MALLOC_PERTURB_": perturbation, "PYTHONHASHSEED": perturbation}
+        command = [sys.executable, "-c", ONE_RUN, str(Path(__file__).parent), threads]
+        digests.add(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
+    assert len(digests) == 1
+    assert len(digests.pop().strip()) == 64
 
 
 def test_the_cap_bounds_the_window_and_the_delay_and_its_absence_does_not() -> None:
