@@ -61,10 +61,16 @@ class EventLog:
     """Writes ``<folder>/serve-<start>-<pid>/flow-<cookie>/events.out.tfevents...`` from a thread of its own."""
 
     def __init__(
-        self, folder: Path, max_bytes: int, wall_s: Callable[[], float] = time.time, queue_batches: int = QUEUE_BATCHES
+        self,
+        folder: Path,
+        max_bytes: int,
+        wall_s: Callable[[], float] = time.time,
+        clock_s: Callable[[], float] = time.monotonic,
+        queue_batches: int = QUEUE_BATCHES,
     ) -> None:
         """Makes the folder; raises OSError where it cannot be written."""
         self._wall_s = wall_s
+        self._clock_s = clock_s
         started = time.strftime("%Y%m%d-%H%M%S", time.localtime(wall_s()))
         self.folder = folder / f"serve-{started}-{os.getpid()}"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +84,7 @@ class EventLog:
         """Points left out because of MAX_POINTS_PER_S or MAX_FLOWS."""
         self._flows: dict[int, _Flow] = {}
         self._points_left = float(MAX_POINTS_PER_S)
-        self._refilled_s = time.monotonic()
+        self._refilled_s = self._clock_s()
         self._queue: queue.Queue[tuple[float, FlowStatsArray] | None] = queue.Queue(queue_batches)
         self._thread = threading.Thread(target=self._run, name="event-log", daemon=True)
         self._thread.start()
@@ -106,20 +112,20 @@ class EventLog:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        next_flush_s = time.monotonic() + FLUSH_INTERVAL_S
+        next_flush_s = self._clock_s() + FLUSH_INTERVAL_S
         try:
             while True:
                 try:
-                    item = self._queue.get(timeout=max(next_flush_s - time.monotonic(), 0.0))
+                    item = self._queue.get(timeout=max(next_flush_s - self._clock_s(), 0.0))
                     if item is None:
                         break
                     self._write_batch(*item)
                 except queue.Empty:
                     pass
-                if time.monotonic() >= next_flush_s:
+                if self._clock_s() >= next_flush_s:
                     for flow in self._flows.values():
                         flow.file.flush()
-                    next_flush_s = time.monotonic() + FLUSH_INTERVAL_S
+                    next_flush_s = self._clock_s() + FLUSH_INTERVAL_S
         except Exception as error:  # curves are never worth a cap: whatever happens here stays here
             self._fail(f"{self.folder}: {error}; no more curves are written")
         finally:
@@ -174,7 +180,7 @@ class EventLog:
         RecordWriter(file).write(data)
 
     def _spend_point(self) -> bool:
-        now_s = time.monotonic()
+        now_s = self._clock_s()
         refill = (now_s - self._refilled_s) * MAX_POINTS_PER_S
         self._points_left = min(self._points_left + refill, float(MAX_POINTS_PER_S))
         self._refilled_s = now_s
