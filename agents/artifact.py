@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -242,18 +243,23 @@ def write_artifact(folder: Path, files: dict[str, bytes], manifest: Manifest) ->
         raise ModelError(f"{folder}: exists and is not a model folder; choose another place or empty it")
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     manifest_bytes = manifest.model_copy(update={"files": digests}).to_bytes()
+    write_folder(folder, {**files, MANIFEST_FILE: manifest_bytes})
+    return hashlib.sha256(manifest_bytes).hexdigest()
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Writes a folder of files beside its place and moves it there, replacing an older one."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    staged = Path(tempfile.mkdtemp(prefix=".staged-", dir=folder.parent))
     try:
         staged.chmod(0o755)
-        for name, data in {**files, MANIFEST_FILE: manifest_bytes}.items():
+        for name, data in files.items():
             (staged / name).write_bytes(data)
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(staged, folder)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    return hashlib.sha256(manifest_bytes).hexdigest()
 
 
 def used_traces(manifest: Manifest, sha256s: dict[str, str]) -> list[tuple[str, TraceUse]]:

@@ -6,9 +6,7 @@ without the replay: enough to export.
 """
 
 import hashlib
-import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
+from reinet.agents.artifact import write_folder
 from reinet.agents.config import TrainConfig
 from reinet.core.errors import ModelError
 
@@ -94,16 +93,7 @@ def save(folder: Path, state: State, learner: dict[str, Tensor], replay: dict[st
         content[REPLAY_FILE] = safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in replay.items()})
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
     content[STATE_FILE] = state.model_copy(update={"files": digests}).model_dump_json(indent=1).encode() + b"\n"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staged = Path(tempfile.mkdtemp(prefix=".staged-", dir=folder.parent))
-    try:
-        for name, data in content.items():
-            (staged / name).write_bytes(data)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(staged, folder)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
+    write_folder(folder, content)
 
 
 def place(run_dir: Path, iteration: int) -> Path:

@@ -17,8 +17,10 @@ from reinet.envs.trace_model import generate
 Range = float | tuple[float, float]
 """A number, or the limits between which one is drawn."""
 
-_DEFAULT_TRACE = ("lte-driving", 300.0, 0)
-"""Preset, seconds and seed of the trace of an environment that is given none: long enough for episodes that differ."""
+
+def default_trace() -> Trace:
+    """Generate the trace of an environment that is given none: long enough for episodes that differ."""
+    return generate("lte-driving", 300.0, seed=0)
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class LinkDomain:
             raise ConfigError(f"link: {', '.join(both)} is the domain's own; give it beside link, not in it")
         given = self.traces
         if given is None:
-            given = [generate(*_DEFAULT_TRACE)]
+            given = [default_trace()]
         elif isinstance(given, Trace | str | Path):
             given = [given]
         loaded = tuple(t if isinstance(t, Trace) else Trace.load(t) for t in given)

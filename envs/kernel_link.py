@@ -27,10 +27,18 @@ from reinet.core import (
     caps_from_actions,
 )
 from reinet.core.features import head_index
+from reinet.envs.domain import default_trace
 from reinet.envs.mahimahi import LinkRun, LinkSpec, MahimahiLink, own_cgroup
-from reinet.envs.spaces import action_of, action_space, check_target, info_from, observation_space
+from reinet.envs.spaces import (
+    EpisodeLimits,
+    action_of,
+    action_space,
+    check_target,
+    info_from,
+    observation_space,
+    refuse_options,
+)
 from reinet.envs.trace import Trace
-from reinet.envs.trace_model import generate
 from reinet.kshim.kernel import KernelShim
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
 from reinet.kshim.probe import cgroup2_mount, why_not_capped, wrapper_names
@@ -41,9 +49,6 @@ RECORD_TIMEOUT_S = 5.0
 
 _POLL_MS = 50
 """A third of a lease must not pass without a tick; also how soon a dead link is noticed."""
-
-# As SimLink's: the generated trace of an env that is given none.
-_DEFAULT_TRACE = ("lte-driving", 300.0, 0)  # preset, seconds, seed
 
 State = npt.NDArray[np.float32]
 Caps = npt.NDArray[np.uint32]
@@ -291,14 +296,12 @@ class KernelLinkEnv(gym.Env[State, Any]):
         random_start: bool = False,
     ) -> None:
         check_target(target_ms, mrtt_ms)
-        for name, limit in (("episode_periods", episode_periods), ("episode_s", episode_s)):
-            if limit is not None and not limit > 0:
-                raise ConfigError(f"{name}: {limit} is not above 0; give None for no limit")
+        self._limits = EpisodeLimits(episode_periods, episode_s)
         if cc not in WRAPPED_CC:
             raise ConfigError(f"cc: {cc!r} cannot be capped in the kernel; choose {' or '.join(WRAPPED_CC)}")
         head_index(head)
         if trace is None:
-            trace = generate(*_DEFAULT_TRACE)
+            trace = default_trace()
         self.trace = trace if isinstance(trace, Trace) else Trace.load(trace)
         self.observation_space = observation_space(feature_set)
         self.action_space = action_space()
@@ -307,8 +310,6 @@ class KernelLinkEnv(gym.Env[State, Any]):
         self._head = head
         self._target_us = round(target_ms * 1000)
         self._period = period
-        self._episode_periods = episode_periods
-        self._episode_s = episode_s
         self._random_start = random_start
         self._bank = StateBank(1, feature_set, normaliser)
         self._session: KernelSession | None = None
@@ -317,8 +318,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[State, dict[str, Any]]:
         """Start a new flow; returns its first state and info. There are no options."""
         super().reset(seed=seed)
-        if options:
-            raise ConfigError(f"options: KernelLink knows none, {', '.join(options)} among them")
+        refuse_options("KernelLink", options)
         if self._random_start:
             offset_ms = int(self.np_random.integers(self.trace.duration_ms))
             self._spec = replace(self._spec, start_offset_ms=offset_ms)
@@ -352,9 +352,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
             raise
         self._periods += 1
         elapsed_s = (int(self._record["time_ns"][0]) - self._session.started_ns) / 1e9
-        truncated = (self._episode_periods is not None and self._periods >= self._episode_periods) or (
-            self._episode_s is not None and elapsed_s >= self._episode_s
-        )
+        truncated = self._limits.reached(self._periods, elapsed_s)
         return self._state, self._reward, False, truncated, self._info()
 
     def finish(self) -> KernelRun:

@@ -8,19 +8,12 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from reinet.core import DEFAULT_FEATURE_SET, ConfigError, Flag, Normaliser, PeriodConfig, SimBatch
+from reinet.core import DEFAULT_FEATURE_SET, Flag, Normaliser, PeriodConfig, SimBatch
 from reinet.envs.domain import LinkDomain
-from reinet.envs.spaces import action_of, action_space, info_from, observation_space
+from reinet.envs.spaces import EpisodeLimits, action_of, action_space, info_from, observation_space, refuse_options
 from reinet.envs.trace import Trace
 
 State = npt.NDArray[np.float32]
-
-
-def check_episode(episode_periods: int | None, episode_s: float | None) -> None:
-    """Raise ConfigError for a limit that no episode could have."""
-    for name, limit in (("episode_periods", episode_periods), ("episode_s", episode_s)):
-        if limit is not None and not limit > 0:
-            raise ConfigError(f"{name}: {limit} is not above 0; give None for no limit")
 
 
 class SimLinkEnv(gym.Env[State, Any]):
@@ -108,7 +101,7 @@ class SimLinkEnv(gym.Env[State, Any]):
         random_start: bool = False,
         record_log: bool = False,
     ) -> None:
-        check_episode(episode_periods, episode_s)
+        self._limits = EpisodeLimits(episode_periods, episode_s)
         link = dict(link or {})
         self._domain = LinkDomain(
             trace, random_start, mrtt_ms, buffer_bytes, target_ms, link.pop("loss", 0.0), link.pop("jitter_us", 400.0),
@@ -116,8 +109,6 @@ class SimLinkEnv(gym.Env[State, Any]):
         )  # fmt: skip
         self.observation_space = observation_space(feature_set)
         self.action_space = action_space()
-        self._episode_periods = episode_periods
-        self._episode_s = episode_s
         first = self._domain.draw(np.random.default_rng(0))
         self._batch = SimBatch([first], period, feature_set, head, normaliser, record_log)
         self._periods = 0
@@ -126,8 +117,7 @@ class SimLinkEnv(gym.Env[State, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[State, dict[str, Any]]:
         """Start a new flow; returns its first state and info. There are no options."""
         super().reset(seed=seed)
-        if options:
-            raise ConfigError(f"options: SimLink knows none, {', '.join(options)} among them")
+        refuse_options("SimLink", options)
         drawn = self._domain.draw(self.np_random)
         self._start_ms = drawn.start_offset_ms
         self._batch.set_link(0, drawn)
@@ -140,9 +130,7 @@ class SimLinkEnv(gym.Env[State, Any]):
         self._batch.step([action_of(action)])
         self._periods += 1
         elapsed_s = int(self._batch.stats["time_ns"][0]) / 1e9 - self._start_ms / 1e3
-        truncated = (self._episode_periods is not None and self._periods >= self._episode_periods) or (
-            self._episode_s is not None and elapsed_s >= self._episode_s
-        )
+        truncated = self._limits.reached(self._periods, elapsed_s)
         terminated = bool(self._batch.stats["flags"][0] & Flag.CLOSED)
         return self._state(), float(self._batch.rewards[0]), terminated, truncated, self._info()
 

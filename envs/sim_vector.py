@@ -11,8 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, ConfigError, Flag, Normaliser, PeriodConfig, SimBatch
 from reinet.envs.domain import LinkDomain
-from reinet.envs.sim_link import check_episode
-from reinet.envs.spaces import action_space, observation_space
+from reinet.envs.spaces import EpisodeLimits, action_space, observation_space, refuse_options
 
 States = npt.NDArray[np.float32]
 Info = dict[str, Any]
@@ -65,15 +64,13 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
             raise ConfigError(f"num_envs: {num_envs} is not above 0")
         if domain is not None and fields:
             raise ConfigError(f"domain: give it or its fields, {', '.join(fields)}, not both")
-        check_episode(episode_periods, episode_s)
+        self._limits = EpisodeLimits(episode_periods, episode_s)
         self.domain = domain or domain_from(fields)
         self.num_envs = num_envs
         self.single_observation_space = observation_space(feature_set)
         self.single_action_space = action_space()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._episode_periods = episode_periods
-        self._episode_ns = None if episode_s is None else round(episode_s * 1e9)
         self._copy = copy
         self._rngs = [np_random()[0] for _ in range(num_envs)]
         first = self.domain.draw(np.random.default_rng(0))
@@ -94,8 +91,7 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[States, Info]:
         """Start new flows on all links. ``seed``: one for each link, or s for s, s + 1, ... There are no options."""
-        if options:
-            raise ConfigError(f"options: SimLink knows none, {', '.join(options)} among them")
+        refuse_options("SimLink", options)
         seeds = (
             seed if isinstance(seed, Sequence) else [None if seed is None else seed + i for i in range(self.num_envs)]
         )
@@ -122,10 +118,10 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
         info = self._noted()
         np.not_equal(self._batch.stats["flags"] & Flag.CLOSED, 0, out=self._terminated)
         self._truncated[:] = False
-        if self._episode_periods is not None:
-            np.greater_equal(self._periods, self._episode_periods, out=self._truncated)
-        if self._episode_ns is not None:
-            self._truncated |= self._batch.stats["time_ns"] - self._start_ns >= self._episode_ns
+        if self._limits.episode_periods is not None:
+            np.greater_equal(self._periods, self._limits.episode_periods, out=self._truncated)
+        if self._limits.episode_s is not None:
+            self._truncated |= self._batch.stats["time_ns"] - self._start_ns >= round(self._limits.episode_s * 1e9)
         np.logical_or(self._terminated, self._truncated, out=self._over)
         return (
             self._returned(self._batch.states),

@@ -1,5 +1,7 @@
-"""What ``SimLink`` and ``KernelLink`` have in common: spaces, info, and the least target that makes sense."""
+"""What ``SimLink`` and ``KernelLink`` have in common: spaces, info, limits and what they refuse."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,4 +47,29 @@ def check_target(target_ms: float, mrtt_ms: float) -> None:
         raise ConfigError(
             f"target_ms: {target_ms:g} ms is below {LEAST_TARGET_PER_RTT:g} x the path's minimum RTT, {mrtt_ms:g} ms; "
             f"give at least {least_ms:g} ms"
+        )
+
+
+def refuse_options(name: str, options: Mapping[str, Any] | None) -> None:
+    """Raise ConfigError for options of a reset: there are none."""
+    if options:
+        raise ConfigError(f"options: {name} knows none, {', '.join(options)} among them")
+
+
+@dataclass(frozen=True)
+class EpisodeLimits:
+    """When an episode is truncated, None = never. Raises ConfigError for a limit that no episode could have."""
+
+    episode_periods: int | None
+    episode_s: float | None
+
+    def __post_init__(self) -> None:
+        for name, limit in (("episode_periods", self.episode_periods), ("episode_s", self.episode_s)):
+            if limit is not None and not limit > 0:
+                raise ConfigError(f"{name}: {limit} is not above 0; give None for no limit")
+
+    def reached(self, periods: int, elapsed_s: float) -> bool:
+        """Tell whether an episode of so many periods and seconds is over."""
+        return (self.episode_periods is not None and periods >= self.episode_periods) or (
+            self.episode_s is not None and elapsed_s >= self.episode_s
         )

@@ -135,13 +135,17 @@ def test_the_folder_made_for_the_socket_is_closed_and_goes_again(folder: Path) -
     assert list(folder.iterdir()) == []
 
 
-def test_a_path_with_odd_characters(folder: Path) -> None:
-    path = folder / "a b%41?#c" / "control.sock"
+def serve_once(path: Path) -> None:
+    """A daemon claims the socket, answers and ends."""
     with SocketClaim(path) as claim:
         server = ControlServer(claim, FakeLoop(), "m")
         with ControlClient(path) as client:
             assert client.health().ok
         server.close()
+
+
+def test_a_path_with_odd_characters(folder: Path) -> None:
+    serve_once(folder / "a b%41?#c" / "control.sock")
     assert list(folder.iterdir()) == []
 
 
@@ -168,11 +172,7 @@ def test_a_stale_socket_is_replaced(folder: Path) -> None:
     with sockets.socket(sockets.AF_UNIX) as dead:
         dead.bind(str(path))
     (folder / "control.sock.lock").touch()  # a killed daemon leaves both
-    with SocketClaim(path) as claim:
-        server = ControlServer(claim, FakeLoop(), "m")
-        with ControlClient(path) as client:
-            assert client.health().ok
-        server.close()
+    serve_once(path)
     assert list(folder.iterdir()) == []
 
 

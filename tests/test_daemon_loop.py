@@ -53,6 +53,17 @@ def make_loop(shim: FakeShim, agent: Agent, target_us: int = 50_000, sink: Sink 
     return ControlLoop(shim, agent, StateBank(4), target_us, LEASE_MS, sink=sink, clock_ns=lambda: shim.now_ns)
 
 
+def started(agent: Agent, *cookies: int, target_us: int = 50_000) -> tuple[FakeShim, ControlLoop]:
+    """A shim with these flows, 7 alone if none is named, and a loop that has decided on one healthy record of each."""
+    shim = FakeShim()
+    loop = make_loop(shim, agent, target_us)
+    for cookie in cookies or (7,):
+        shim.open_flow(cookie)
+        shim.feed(cookie, **HEALTHY)
+    loop.tick()
+    return shim, loop
+
+
 def reasons(loop: ControlLoop) -> dict[int, str]:
     seen = loop.snapshot()
     return dict(zip(seen.stats["cookie"].tolist(), seen.reasons, strict=True))
@@ -74,11 +85,7 @@ def test_a_record_leads_to_a_cap() -> None:
 
 
 def test_the_lease_is_renewed_without_any_event() -> None:
-    shim = FakeShim()
-    loop = make_loop(shim, FixedCap(10))
-    shim.open_flow(7)
-    shim.feed(7, **HEALTHY)
-    loop.tick()
+    shim, loop = started(FixedCap(10))
     for _ in range(60):  # 3 s of outage: no record at all
         shim.advance_ms(50)
         loop.tick()
@@ -86,12 +93,8 @@ def test_the_lease_is_renewed_without_any_event() -> None:
 
 
 def test_silence_records_leave_cap_and_state_alone() -> None:
-    shim = FakeShim()
     agent = ScriptedAgent(lambda stats, states: np.full(len(stats), 10, np.uint32))
-    loop = make_loop(shim, agent)
-    shim.open_flow(7)
-    shim.feed(7, **HEALTHY)
-    loop.tick()
+    shim, loop = started(agent)
     for _ in range(12):
         shim.advance_ms(250)
         shim.feed(7, flags=int(Flag.NO_SAMPLE), min_rtt_us=20_000)
@@ -107,11 +110,7 @@ def test_silence_records_leave_cap_and_state_alone() -> None:
 
 
 def test_caps_lapse_when_the_loop_stops_ticking() -> None:
-    shim = FakeShim()
-    loop = make_loop(shim, FixedCap(10))
-    shim.open_flow(7)
-    shim.feed(7, **HEALTHY)
-    loop.tick()
+    shim, loop = started(FixedCap(10))
     shim.advance_ms(LEASE_MS - 1)
     assert shim.cap_pkts(7) == 10
     shim.advance_ms(2)
@@ -156,7 +155,6 @@ def test_a_hanging_agent_loses_its_caps_within_a_lease() -> None:
 
 
 def test_a_raising_agent_lifts_every_cap_and_may_recover() -> None:
-    shim = FakeShim()
     broken = []
 
     def decide(stats: StatsArray, states: FloatArray) -> CapArray:
@@ -164,11 +162,7 @@ def test_a_raising_agent_lifts_every_cap_and_may_recover() -> None:
             raise RuntimeError("no such tensor")
         return np.full(len(stats), 10, np.uint32)
 
-    loop = make_loop(shim, ScriptedAgent(decide))
-    for cookie in (7, 8):
-        shim.open_flow(cookie)
-        shim.feed(cookie, **HEALTHY)
-    loop.tick()
+    shim, loop = started(ScriptedAgent(decide), 7, 8)
     assert shim.cap_pkts(8) == 10
     broken.append(1)
     shim.feed(7, **HEALTHY)
@@ -193,23 +187,15 @@ def test_a_raising_agent_lifts_every_cap_and_may_recover() -> None:
     ids=["count", "float", "signed", "none", "shape"],
 )
 def test_an_answer_of_the_wrong_kind_fails_open(answer: object) -> None:
-    shim = FakeShim()
-    loop = make_loop(shim, ScriptedAgent(lambda stats, states: answer))  # type: ignore[arg-type, return-value]
-    shim.open_flow(7)
-    shim.feed(7, **HEALTHY)
-    loop.tick()
+    shim, loop = started(ScriptedAgent(lambda stats, states: answer))  # type: ignore[arg-type, return-value]
     assert shim.cap_pkts(7) == 0
     assert "1 caps as uint32 were due" in loop.status().problem
 
 
 def test_a_number_that_is_none_uncaps_only_its_flow() -> None:
-    shim = FakeShim()
     answers = {7: INVALID_CAP_PKTS, 8: 12, 9: 3}
-    loop = make_loop(shim, ScriptedAgent(lambda s, _: np.array([answers[int(c)] for c in s["cookie"]], np.uint32)))
-    for cookie in answers:
-        shim.open_flow(cookie)
-        shim.feed(cookie, **HEALTHY)
-    loop.tick()
+    agent = ScriptedAgent(lambda s, _: np.array([answers[int(c)] for c in s["cookie"]], np.uint32))
+    shim, loop = started(agent, *answers)
     assert [shim.cap_pkts(cookie) for cookie in answers] == [0, 12, 0]
     assert "not a finite number" in reasons(loop)[7]
     assert "outside [4" in reasons(loop)[9]
@@ -244,11 +230,7 @@ def test_a_refusal_is_logged_once_per_flow() -> None:
 
 
 def test_an_earlier_cap_is_lifted_when_the_path_turns_out_longer_than_the_target() -> None:
-    shim = FakeShim()
-    loop = make_loop(shim, FixedCap(10), target_us=25_000)
-    shim.open_flow(7)
-    shim.feed(7, **HEALTHY)
-    loop.tick()
+    shim, loop = started(FixedCap(10), target_us=25_000)
     assert shim.cap_pkts(7) == 10
     for _ in range(4):  # the guard first looks whether that is the path or the flow's own queue
         shim.feed(7, **HEALTHY | {"min_rtt_us": 30_000, "inflight_pkts": 4})
@@ -281,12 +263,7 @@ def run_in_background(loop: ControlLoop) -> tuple[threading.Thread, threading.Ev
 
 
 def test_pause_lifts_caps_until_resume() -> None:
-    shim = FakeShim()
-    loop = make_loop(shim, FixedCap(10))
-    for cookie in (7, 8):
-        shim.open_flow(cookie)
-        shim.feed(cookie, **HEALTHY)
-    loop.tick()
+    shim, loop = started(FixedCap(10), 7, 8)
     thread, stop = run_in_background(loop)
     try:
         assert loop.pause() == 2
@@ -332,12 +309,8 @@ def test_rows_are_reclaimed_and_start_empty() -> None:
 
 
 def test_a_lost_closed_record_does_not_hand_a_flows_past_to_another() -> None:
-    shim = FakeShim()
     agent = ScriptedAgent(lambda stats, states: np.full(len(stats), 10, np.uint32))
-    loop = make_loop(shim, agent)
-    shim.open_flow(7)
-    shim.feed(7, **HEALTHY)
-    loop.tick()
+    shim, loop = started(agent)
     shim.feed(7, **HEALTHY)  # both flows' records in one batch, the end of the first missing between them
     shim._slot_of.pop(7)
     shim._slots[0].cookie = 0
@@ -360,11 +333,7 @@ def test_a_flow_that_opens_and_closes_within_one_batch_leaves_nothing() -> None:
 
 
 def test_a_flow_that_ended_is_not_renewed() -> None:
-    shim = FakeShim()
-    loop = make_loop(shim, FixedCap(10))
-    shim.open_flow(7)
-    shim.feed(7, **HEALTHY)
-    loop.tick()
+    shim, loop = started(FixedCap(10))
     shim.close_flow(7)
     loop.tick()
     applied: list[int] = []
@@ -376,13 +345,8 @@ def test_a_flow_that_ended_is_not_renewed() -> None:
 
 
 def test_tables_grow_with_the_flows() -> None:
-    shim = FakeShim()
-    loop = make_loop(shim, FixedCap(10))
     cookies = range(1, 1001)
-    for cookie in cookies:
-        shim.open_flow(cookie)
-        shim.feed(cookie, **HEALTHY)
-    loop.tick()
+    shim, loop = started(FixedCap(10), *cookies)
     assert all(shim.cap_pkts(cookie) == 10 for cookie in cookies)
     assert loop.status().flows == 1000
 
@@ -403,11 +367,7 @@ def test_of_several_records_the_last_decides_and_all_enter_the_history() -> None
 
 
 def test_run_lifts_every_cap_at_its_end_even_when_the_shim_breaks() -> None:
-    shim = FakeShim()
-    loop = make_loop(shim, FixedCap(10))
-    shim.open_flow(7)
-    shim.feed(7, **HEALTHY)
-    loop.tick()
+    shim, loop = started(FixedCap(10))
     shim.poll = lambda timeout_ms: 1 / 0  # type: ignore[assignment, method-assign, return-value]
     with pytest.raises(ZeroDivisionError):
         loop.run(threading.Event())
