@@ -149,3 +149,34 @@ class DrivenControl:
     def open(self) -> None: ...
     def advance(self, now_us: int) -> None:
         """The control's own timers, up to that time."""
+
+class Ack:
+    """All below next_seq has arrived; beyond that, since the ACK before, [sack_begin, sack_end)."""
+
+    next_seq: int
+    sack_begin: int
+    sack_end: int
+    echo_us: int
+
+class DrivenReceiver:
+    """A receiver without a path."""
+
+    def __init__(self, pkts_per_ack: float = 2.0) -> None: ...
+    def packet(self, now_us: int, seq: int, sent_us: int) -> list[Ack]:
+        """The ACKs that a packet draws at once."""
+    def advance(self, now_us: int) -> list[Ack]:
+        """The ACKs that are delayed no longer than that."""
+
+class DrivenSender:
+    """A sender without a path, under Reno; total_bytes: 0 = for ever."""
+
+    def __init__(self, now_us: int, rtt_us: int, total_bytes: int = 0) -> None: ...
+    def advance(self, now_us: int) -> None:
+        """Its own timers, up to that time."""
+    def ack(self, now_us: int, next_seq: int, echo_us: int, sack_begin: int = 0, sack_end: int = 0) -> None: ...
+    def take_sent(self) -> list[tuple[int, int]]:
+        """Time in us and segment of each transmission since the last call."""
+    @property
+    def cwnd_pkts(self) -> int: ...
+    @property
+    def ssthresh_pkts(self) -> int: ...

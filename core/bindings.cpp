@@ -37,4 +37,5 @@ NB_MODULE(_core, m) {
   reinet::bind_state(m);
   reinet::bind_sim(m);
   reinet::bind_control(m);
+  reinet::bind_ends(m);
 }

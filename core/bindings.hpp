@@ -59,6 +59,7 @@ inline void table_to(const NormaliserTable& table, const Matrix<double>& rows) {
 void bind_state(nanobind::module_& m);
 void bind_sim(nanobind::module_& m);
 void bind_control(nanobind::module_& m);
+void bind_ends(nanobind::module_& m);
 
 }  // namespace reinet
 

@@ -122,6 +122,7 @@ class Sender {
   // A finite flow whose every segment has been acknowledged.
   bool finished() const { return board_.empty() && application_.all_sent(board_.next()); }
   std::uint32_t min_rtt_us() const { return rtt_.min_us(); }
+  const Window& window() const { return window_; }
   std::size_t heap_bytes() const {
     if constexpr (ModelControl<Control>) return board_.heap_bytes() + rates_.heap_bytes();
     return board_.heap_bytes();

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// A sender and a receiver without a path between them, to be driven step by step: what each answers can be checked by
+// hand.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "application.hpp"
+#include "bindings.hpp"
+#include "packet.hpp"
+#include "receiver.hpp"
+#include "reno.hpp"
+#include "sender.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace reinet {
+namespace {
+
+class DrivenReceiver {
+ public:
+  explicit DrivenReceiver(double pkts_per_ack) : receiver_(pkts_per_ack) {}
+
+  std::vector<Ack> packet(Us now_us, std::uint32_t seq, Us sent_us) {
+    std::vector<Ack> acks;
+    receiver_.on_packet({seq, 1500, 0, sent_us, now_us}, now_us, [&](const Ack& ack) { acks.push_back(ack); });
+    return acks;
+  }
+  std::vector<Ack> advance(Us now_us) {
+    std::vector<Ack> acks;
+    while (receiver_.timer_us() <= now_us) acks.push_back(receiver_.on_timer());
+    return acks;
+  }
+
+ private:
+  Receiver receiver_;
+};
+
+// Reno's, whose windows are the easiest to foretell.
+class DrivenSender {
+  auto path() {
+    return [this](std::uint32_t seq, Us sent_us) { sent_.emplace_back(sent_us, seq); };
+  }
+
+ public:
+  using Sent = std::vector<std::pair<Us, std::uint32_t>>;  // time, segment
+
+  DrivenSender(Us now_us, std::uint32_t rtt_us, std::uint64_t total_bytes)
+      : sender_(kMssBytes, Application(total_bytes, 0.0, kMssBytes), 0, 0) {
+    sender_.start(now_us, rtt_us, path());
+  }
+
+  // The sender's own timers, up to that time.
+  void advance(Us now_us) {
+    for (Us us; (us = sender_.timer_us()) <= now_us;) sender_.on_timer(us, path());
+  }
+  void ack(Us now_us, std::uint32_t next_seq, Us echo_us, std::uint32_t sack_begin, std::uint32_t sack_end) {
+    advance(now_us);
+    sender_.on_ack({next_seq, sack_begin, sack_end, echo_us, now_us}, now_us, 0, [](const reinet_ack&) {}, path());
+  }
+  Sent take_sent() { return std::exchange(sent_, {}); }
+  std::uint32_t cwnd_pkts() const { return sender_.window().cwnd_pkts; }
+  std::uint32_t ssthresh_pkts() const { return sender_.window().ssthresh_pkts; }
+
+ private:
+  static constexpr std::uint32_t kMssBytes = 1448;
+
+  Sender<Reno> sender_;
+  Sent sent_;
+};
+
+}  // namespace
+
+void bind_ends(nb::module_& m) {
+  nb::class_<Ack>(m, "Ack")
+      .def_ro("next_seq", &Ack::next_seq)
+      .def_ro("sack_begin", &Ack::sack_begin)
+      .def_ro("sack_end", &Ack::sack_end)
+      .def_ro("echo_us", &Ack::echo_us);
+  nb::class_<DrivenReceiver>(m, "DrivenReceiver")
+      .def(nb::init<double>(), "pkts_per_ack"_a = 2.0)
+      .def("packet", &DrivenReceiver::packet, "now_us"_a, "seq"_a, "sent_us"_a)
+      .def("advance", &DrivenReceiver::advance, "now_us"_a);
+  nb::class_<DrivenSender>(m, "DrivenSender")
+      .def(nb::init<Us, std::uint32_t, std::uint64_t>(), "now_us"_a, "rtt_us"_a, "total_bytes"_a = 0)
+      .def("advance", &DrivenSender::advance, "now_us"_a)
+      .def("ack", &DrivenSender::ack, "now_us"_a, "next_seq"_a, "echo_us"_a, "sack_begin"_a = 0, "sack_end"_a = 0)
+      .def("take_sent", &DrivenSender::take_sent)
+      .def_prop_ro("cwnd_pkts", &DrivenSender::cwnd_pkts)
+      .def_prop_ro("ssthresh_pkts", &DrivenSender::ssthresh_pkts);
+}
+
+}  // namespace reinet
