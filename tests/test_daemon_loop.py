@@ -128,7 +128,7 @@ def test_a_hanging_agent_loses_its_caps_within_a_lease() -> None:
     def hang(stats: StatsArray, states: FloatArray) -> CapArray:
         calls.append(1)
         if len(calls) > 1:
-            go_on.wait(10)
+            go_on.wait(60)
         return np.full(len(stats), 10, np.uint32)
 
     loop = make_loop(shim, ScriptedAgent(hang))
@@ -147,7 +147,7 @@ def test_a_hanging_agent_loses_its_caps_within_a_lease() -> None:
     with pytest.raises(TimeoutError, match="did not answer"):
         loop.pause(timeout_s=0.05)
     go_on.set()
-    worker.join(5)
+    worker.join(60)
     assert shim.cap_pkts(7) == 0  # the pause asked for meanwhile holds
     loop.tick()
     assert loop.status().ok
@@ -266,10 +266,10 @@ def test_pause_lifts_caps_until_resume() -> None:
     shim, loop = started(FixedCap(10), 7, 8)
     thread, stop = run_in_background(loop)
     try:
-        assert loop.pause() == 2
+        assert loop.pause(timeout_s=60) == 2
         assert (shim.cap_pkts(7), shim.cap_pkts(8)) == (0, 0)
         assert reasons(loop) == {7: PAUSED, 8: PAUSED}
-        assert loop.pause() == 0
+        assert loop.pause(timeout_s=60) == 0
     finally:
         stop.set()
         thread.join()
@@ -279,7 +279,7 @@ def test_pause_lifts_caps_until_resume() -> None:
     assert loop.status().ok
     thread, stop = run_in_background(loop)
     try:
-        loop.resume()
+        loop.resume(timeout_s=60)
     finally:
         stop.set()
         thread.join()

@@ -137,12 +137,12 @@ links = [
         "pkts_per_ack": 2.0 + 0.4 * (i % 2), "wired_mbps": [(0.0, 8.0), (2000.0, 3.0)] if i % 4 == 0 else (),
         "scheduler": ("fifo", "proportional-fair")[i % 3 == 0], "flows": [{"cc": "bbr", "stepped": True}] * (i % 3),
     }
-    for i, cc in enumerate(SIM_CONGESTION_CONTROLS)
+    for i, cc in enumerate(3 * SIM_CONGESTION_CONTROLS)  # threads take 16 links at a time
 ]
 batch = SimBatch(links, head="bdp", threads=int(sys.argv[2]))
 batch.reset()
 seen = hashlib.sha256()
-for action in np.random.default_rng(0).uniform(-1, 1, (200, len(links))):
+for action in np.random.default_rng(0).uniform(-1, 1, (100, len(links))):
     batch.step(action)
     for values in (batch.stats, batch.states, batch.rewards, batch.rule_pkts, batch.decided):
         seen.update(values.tobytes())
