@@ -71,7 +71,7 @@ class Flow {
   const Packet& take_arrival() { return to_link_.pop(); }
 
   // Returns true, and fills all but cookie and slot, when a record is due.
-  bool on_event(Us now_us, reinet_flow_stats& record) {
+  [[gnu::always_inline]] bool on_event(Us now_us, reinet_flow_stats& record) {
     bool due = false;
     if (phase_ == Phase::kWaiting) {
       phase_ = Phase::kConnecting;
@@ -163,7 +163,7 @@ class Flow {
 
   // An ACK takes the uplink's next opportunity, which comes every millisecond, and shares it with others. The hosts on
   // its way wake up a little late; it never overtakes another.
-  void acknowledge(Ack ack, Us now_us) {
+  [[gnu::always_inline]] void acknowledge(Ack ack, Us now_us) {
     const Us late_us = config_.jitter_us ? jitter_.next() % config_.jitter_us : 0;
     const Us arrives_us = (now_us / kUsPerMs + 1) * kUsPerMs + config_.return_us + late_us;
     last_ack_arrives_us_ = ack.arrives_us = std::max(arrives_us, last_ack_arrives_us_);
@@ -178,8 +178,9 @@ class Flow {
       return false;
     }
     bool due = false;
-    const auto observe = [&](const reinet_ack& a) {
-      due = reinet_period_on_ack(&period_, &period_config_, &a, &record);
+    const auto observe = [&](const auto& write) {
+      write(period_.last);
+      due = reinet_period_on_last(&period_, &period_config_, &record);
     };
     sender_.on_ack(ack, now_us, cap_pkts_, observe, onto_path());
     return due;

@@ -70,13 +70,13 @@ static inline void reinet_period_fill(const struct reinet_period *p, const struc
   out->flags = (a->flags & ~(reinet_u32)REINET_FLAG_APP_LIMITED) | (p->app_limited ? REINET_FLAG_APP_LIMITED : 0);
 }
 
-/* Takes one ACK. Returns 1 and fills out when the ACK ends a period. */
-static inline int reinet_period_on_ack(struct reinet_period *p, const struct reinet_period_config *config,
-                                       const struct reinet_ack *a, struct reinet_flow_stats *out) {
+/* Takes the ACK that the caller has put into p->last. Returns 1 and fills out when it ends a period. */
+static inline int reinet_period_on_last(struct reinet_period *p, const struct reinet_period_config *config,
+                                        struct reinet_flow_stats *out) {
+  const struct reinet_ack *a = &p->last;
   if (!p->start_ns)
     reinet_period_begin(p, a);
   p->last_sign_ns = a->time_ns;
-  p->last = *a;
   if (a->rtt_us >= 0) {
     p->rtt_sum_us += (reinet_u32)a->rtt_us;
     p->rtt_samples++;
@@ -92,6 +92,13 @@ static inline int reinet_period_on_ack(struct reinet_period *p, const struct rei
     out->flags |= REINET_FLAG_NO_SAMPLE;
   reinet_period_begin(p, a);
   return 1;
+}
+
+/* The same for an ACK elsewhere. */
+static inline int reinet_period_on_ack(struct reinet_period *p, const struct reinet_period_config *config,
+                                       const struct reinet_ack *a, struct reinet_flow_stats *out) {
+  p->last = *a;
+  return reinet_period_on_last(p, config, out);
 }
 
 /* Takes the start of a transmission after an idle time: neither the silence nor the period counts the idle time. The

@@ -38,8 +38,9 @@ class Sender {
   Sender(std::uint32_t mss_bytes, const Application& application, std::uint32_t target_us, std::uint64_t seed)
       : mss_bytes_(mss_bytes), target_us_(target_us), seed_(seed), application_(application) {}
 
-  // Takes an ACK. observe(reinet_ack) is called where the kernel calls pkts_acked: counters, scoreboard and RTT are up
-  // to date, the window is not yet. send(seq, sent_us) puts a segment onto the path; so in the other members.
+  // Takes an ACK. observe(write) is called where the kernel calls pkts_acked: counters, scoreboard and RTT are up to
+  // date, the window is not yet; write(reinet_ack&) tells all of them. send(seq, sent_us) puts a segment onto the path; so
+  // in the other members.
   template <class Observe, class Send>
   void on_ack(const Ack& ack, Us now_us, std::uint32_t cap_pkts, Observe&& observe, Send&& send) {
     const std::uint64_t lost_before_pkts = board_.lost_total_pkts();
@@ -49,7 +50,7 @@ class Sender {
     const std::int32_t rtt_us = take_rtt(d, ack, now_us);
     if (d.una_advanced()) timeouts_ = 0;
     if (board_.una() > probe_seq_) probing_ = false;
-    observe(snapshot(now_us, rtt_us));
+    observe([&](reinet_ack& a) { write_snapshot(a, now_us, rtt_us); });
     AckEvent event = totals(now_us);
     event.rtt_us = rtt_us;
     event.acked_pkts = d.acked_pkts;
@@ -178,8 +179,7 @@ class Sender {
     return static_cast<std::int32_t>(rtt_us);
   }
 
-  reinet_ack snapshot(Us now_us, std::int32_t rtt_us) const {
-    reinet_ack a{};
+  void write_snapshot(reinet_ack& a, Us now_us, std::int32_t rtt_us) const {
     a.time_ns = now_us * 1000;
     a.newest_acked_sent_ns = board_.newest_delivered_sent_us() * 1000;
     a.delivered_bytes = board_.delivered_total_pkts() * mss_bytes_;
@@ -193,10 +193,9 @@ class Sender {
     a.ssthresh_pkts = window_.ssthresh_pkts;
     a.inflight_pkts = board_.in_flight_pkts();
     a.mss_bytes = mss_bytes_;
-    if (window_.app_limited_until_pkts) a.flags |= REINET_FLAG_APP_LIMITED;
-    if (state_ != State::kOpen) a.flags |= REINET_FLAG_IN_RECOVERY;
-    if (window_.slow_start()) a.flags |= REINET_FLAG_SLOW_START;
-    return a;
+    a.flags = (window_.app_limited_until_pkts ? REINET_FLAG_APP_LIMITED : 0U) |
+              (state_ != State::kOpen ? REINET_FLAG_IN_RECOVERY : 0U) |
+              (window_.slow_start() ? REINET_FLAG_SLOW_START : 0U);
   }
 
   // Only reported where the control does not pace: the kernel's factors, 2 in early slow start and 1.2 after it.
