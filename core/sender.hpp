@@ -157,7 +157,7 @@ class Sender {
   }
 
   void note_delivered([[maybe_unused]] std::uint32_t seq, [[maybe_unused]] Us sent_us, [[maybe_unused]] Us now_us) {
-    if constexpr (ModelControl<Control>) rates_.on_delivered(seq, now_us);
+    if constexpr (ModelControl<Control>) rates_.on_delivered(seq, sent_us, now_us);
     if constexpr (Tracking<Control>) control_.on_packet_delivered(sent_us, now_us);
   }
 
