@@ -60,7 +60,7 @@ class DrivenSender {
   }
   void ack(Us now_us, std::uint32_t next_seq, Us echo_us, std::uint32_t sack_begin, std::uint32_t sack_end) {
     advance(now_us);
-    sender_.on_ack({next_seq, sack_begin, sack_end, echo_us, now_us}, now_us, 0, [](const reinet_ack&) {}, path());
+    sender_.on_ack({next_seq, sack_begin, sack_end, echo_us, now_us}, now_us, 0, [](const auto&) {}, path());
   }
   Sent take_sent() { return std::exchange(sent_, {}); }
   std::uint32_t cwnd_pkts() const { return sender_.window().cwnd_pkts; }
