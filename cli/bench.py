@@ -9,7 +9,16 @@ from reinet.core.errors import ConfigError
 
 app = typer.Typer(help="Measure speed.", no_args_is_help=True)
 
-COLUMNS = ["links", "threads", "env_steps_per_s", "packets_per_s", "realtime_factor", "bytes_per_link"]
+COLUMNS = [
+    "links",
+    "threads",
+    "env_steps_per_s",
+    "packets_per_s",
+    "realtime_factor",
+    "bytes_per_link",
+    "linearity",
+    "two_cores",
+]
 
 
 @app.callback()
@@ -27,14 +36,16 @@ def sim(
 ) -> None:
     """Speed of the simulator: capped flows on a 12 Mbit/s link, one step per period, state and reward included.
 
-    realtime_factor is of one flow that has the simulator to itself. Examples:
+    realtime_factor is of one flow that has the simulator to itself. scaling holds the steps per second of 256, 1024 and
+    4096 links on one thread, linearity the last over the first, and two_cores the links' speed on two threads over that
+    on one: medians of rounds that take turns. Examples:
 
         reinet bench sim
 
         reinet bench sim --links 4096 --threads 2 --json -
     """
     from reinet.core import SIM_CONGESTION_CONTROLS
-    from reinet.envs.sim_bench import measure
+    from reinet.envs.sim_bench import measure, measure_scaling
 
     if cc not in SIM_CONGESTION_CONTROLS:
         raise ConfigError(
@@ -42,7 +53,8 @@ def sim(
         )
     batch = measure(links, threads, seconds, cc=cc)
     alone = measure(1, 1, min(seconds, 1.0), cc=cc)
-    result = {**batch.as_dict(), "realtime_factor": alone.realtime_factor, "cc": cc}
+    scaling = measure_scaling(links, min(3 * seconds, 10.0), cc=cc)
+    result = {**batch.as_dict(), "realtime_factor": alone.realtime_factor, "cc": cc, **scaling.as_dict()}
     write_json(json_destination, result)
     if json_destination != "-":
         print_table([result], COLUMNS)

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from reinet.cli.main import app
 from reinet.core import ConfigError
-from reinet.envs.sim_bench import measure
+from reinet.envs.sim_bench import measure, measure_scaling
 
 
 def test_the_figures_belong_together() -> None:
@@ -22,6 +22,13 @@ def test_a_link_is_small() -> None:
     assert 1000 < measure(links=2, seconds=0.01, rounds=1).bytes_per_link < 64 * 1024
 
 
+def test_links_and_threads_are_compared() -> None:
+    scaling = measure_scaling(links=4, seconds=0.1, rounds=2, scales=(2, 8))
+    assert set(scaling.scaling) == {2, 8}
+    assert scaling.linearity > 0
+    assert scaling.two_cores is None or scaling.two_cores > 0
+
+
 def test_the_command_writes_its_keys() -> None:
     result = CliRunner().invoke(
         app, ["bench", "sim", "--links", "4", "--seconds", "0.1", "--threads", "2", "--json", "-"]
@@ -29,6 +36,8 @@ def test_the_command_writes_its_keys() -> None:
     assert result.exit_code == 0
     written = json.loads(result.stdout)
     assert {"env_steps_per_s", "packets_per_s", "realtime_factor", "bytes_per_link"} <= set(written)
+    assert set(written["scaling"]) == {"256", "1024", "4096"}
+    assert {"linearity", "two_cores"} <= set(written)
     assert written["threads"] == 2
 
 
