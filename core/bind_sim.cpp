@@ -158,6 +158,7 @@ class SimBatch {
   };
 
   void start(Row& r) {
+    if (r.simulation) --started_;
     r.simulation.reset();  // before the traces that it reads
     r.traces_ms = r.next_traces_ms;
     PathSetup setup = r.next_setup;
@@ -170,6 +171,7 @@ class SimBatch {
     r.states.assign(setup.flows.size(), FlowState{});
     r.flow = 0;
     r.start_ms = setup.start_us / kUsPerMs;
+    ++started_;
   }
 
   void run_capped(std::size_t row, std::uint32_t cap_pkts) {
@@ -192,7 +194,7 @@ class SimBatch {
   }
 
   void require_started() const {
-    for (const Row& r : rows_) require(r.simulation != nullptr, "reset() comes before step()");
+    require(started_ == rows_.size(), "reset() comes before step()");
   }
 
   const Row& at(std::size_t row) const {
@@ -206,6 +208,7 @@ class SimBatch {
   Normaliser normalise_;
   bool record_log_;
   std::vector<Row> rows_;
+  std::size_t started_ = 0;  // rows that have a simulation
   Matrix<float> states_;
   Vector<float> rewards_;
   Matrix<std::uint8_t> stats_;

@@ -4,31 +4,27 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace reinet {
 
 // Threads that share out the rows of a batch, the caller being one of them. Rows are independent of each other, so it
-// does not matter which thread takes which.
+// does not matter which thread takes which; but each begins with rows of its own, the same every time, because its core
+// still has them in its cache, and helps others when it is through.
 class Workers {
  public:
-  explicit Workers(std::size_t threads) {
-    for (std::size_t i = 1; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  explicit Workers(std::size_t threads) : shares_(threads) {
+    for (std::size_t i = 1; i < threads; ++i) threads_.emplace_back([this, i] { work(i); });
   }
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
   ~Workers() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    start_.notify_all();
+    stop_ = true;
+    begin_round();
     for (std::thread& thread : threads_) thread.join();
   }
 
@@ -39,47 +35,60 @@ class Workers {
       for (std::size_t row = 0; row < count; ++row) use(row);
       return;
     }
-    next_ = 0;
-    const auto take_rows = [&] {
-      for (std::size_t from; (from = next_.fetch_add(kChunkRows)) < count;)
-        for (std::size_t row = from; row < std::min(from + kChunkRows, count); ++row) use(row);
-    };
-    {
-      const std::lock_guard lock(mutex_);
-      task_ = take_rows;
-      busy_ = threads_.size();
-      ++round_;
+    for (std::size_t i = 0; i < shares_.size(); ++i) {
+      shares_[i].next = count * i / shares_.size();
+      shares_[i].end = count * (i + 1) / shares_.size();
     }
-    start_.notify_all();
-    take_rows();
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return busy_ == 0; });
-    task_ = nullptr;
+    const auto take_rows = [&](std::size_t first) {
+      for (std::size_t i = 0; i < shares_.size(); ++i) {
+        Share& share = shares_[(first + i) % shares_.size()];
+        for (std::size_t from; (from = share.next.fetch_add(kChunkRows, std::memory_order_relaxed)) < share.end;)
+          for (std::size_t row = from; row < std::min(from + kChunkRows, share.end); ++row) use(row);
+      }
+    };
+    task_ = std::ref(take_rows);
+    busy_ = static_cast<std::uint32_t>(threads_.size());
+    begin_round();
+    take_rows(0);
+    for (std::uint32_t busy; (busy = busy_) != 0;) wait_while(busy_, busy);
   }
 
  private:
-  static constexpr std::size_t kChunkRows = 16;  // some 30 us of work: less would queue for the counter
+  static constexpr std::size_t kChunkRows = 4;  // some 4 us of work: so long do others wait at most for the last one
+  static constexpr int kYields = 100;           // some 30 us: a loop around step() is back sooner, and waking takes as long
 
-  void work() {
-    std::size_t seen_round = 0;
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      start_.wait(lock, [&] { return stop_ || round_ != seen_round; });
+  struct alignas(64) Share {  // a cache line each
+    std::atomic<std::size_t> next = 0;
+    std::size_t end = 0;
+  };
+
+  void begin_round() {
+    ++round_;
+    round_.notify_all();
+  }
+
+  static void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
+    for (int i = 0; i < kYields; ++i) {
+      if (value != old) return;
+      std::this_thread::yield();
+    }
+    value.wait(old);
+  }
+
+  void work(std::size_t number) {
+    for (std::uint32_t seen_round = 0;;) {
+      wait_while(round_, seen_round);
+      ++seen_round;  // none begins before all are through with the one before
       if (stop_) return;
-      seen_round = round_;
-      lock.unlock();
-      task_();  // not changed while this thread is busy
-      lock.lock();
-      if (--busy_ == 0) done_.notify_one();
+      task_(number);
+      if (--busy_ == 0) busy_.notify_one();
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable start_, done_;
-  std::function<void()> task_;
-  std::atomic<std::size_t> next_ = 0;
-  std::size_t round_ = 0, busy_ = 0;
-  bool stop_ = false;
+  std::vector<Share> shares_;
+  std::function<void(std::size_t)> task_;
+  std::atomic<std::uint32_t> round_ = 0, busy_ = 0;
+  std::atomic<bool> stop_ = false;
   std::vector<std::thread> threads_;
 };
 
