@@ -2,7 +2,8 @@
 
 A cell is one such combination. The kernel side runs it several times and counts by its median; the simulator starts
 each time where the kernel's flow started in the trace. Every kernel run is written down when it ends, so an interrupted
-comparison goes on where it stopped.
+comparison goes on where it stopped. The kernel is the host's, or one in virtual time (``reinet.envs.uml``), which has
+every congestion control and which no load disturbs, but neither caps nor records: what only records tell is None then.
 """
 
 import json
@@ -20,7 +21,12 @@ import numpy as np
 from reinet.agents.baselines import FixedCap, NoCap
 from reinet.agents.evaluate import Run, Scenario, run
 from reinet.core.errors import ConfigError
+from reinet.envs.mahimahi import LinkSpec
+from reinet.envs.metrics import Metrics
 from reinet.envs.trace import Trace
+from reinet.envs.uml import run_flow
+
+Figures = dict[str, float | None]
 
 METRICS = ("throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms", "retrans_pkts", "cwnd_mean_pkts")
 
@@ -43,9 +49,10 @@ class Cell:
     buffer_bytes: int
     cap_pkts: int
 
-    def key(self, seconds: float, mrtt_ms: float) -> str:
+    def key(self, seconds: float, mrtt_ms: float, kernel: str = "host") -> str:
         """Names the cell in the results file; by the trace's content, not its name."""
-        return f"{self.trace.sha256[:16]} {self.cc} {self.buffer_bytes} {self.cap_pkts} {seconds:g} {mrtt_ms:g}"
+        key = f"{self.trace.sha256[:16]} {self.cc} {self.buffer_bytes} {self.cap_pkts} {seconds:g} {mrtt_ms:g}"
+        return key if kernel == "host" else f"{key} {kernel}"
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class KernelResult:
 
     key: str
     start_ms: float
-    figures: dict[str, float]
+    figures: Figures
 
 
 class Results:
@@ -102,6 +109,17 @@ class Comparison:
     mrtt_ms: float = 20.0
     repeat: int = 3
     parallel: int = 1
+    uml: Path | None = None
+    """The User-Mode Linux to compare with; None = the host's kernel."""
+
+    def __post_init__(self) -> None:
+        if self.uml is not None and any(cell.cap_pkts for cell in self.cells):
+            raise ConfigError("caps need the kernel shim, which a User-Mode Linux does not have; give --caps none")
+
+    @property
+    def kernel(self) -> str:
+        """Which kernel the runs are of."""
+        return "uml" if self.uml is not None else "host"
 
     def measure(self, progress: Callable[[int, int, str | None], None]) -> None:
         """Makes the kernel runs that are missing; told (done, all, why a run was thrown away) after each."""
@@ -115,7 +133,7 @@ class Comparison:
             while waiting or running:
                 while waiting and len(running) < self.parallel:
                     cell = waiting.pop(0)
-                    running[pool.submit(kernel_run, cell, self.seconds, self.mrtt_ms)] = cell
+                    running[pool.submit(kernel_run, cell, self.seconds, self.mrtt_ms, self.uml)] = cell
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     cell = running.pop(future)
                     result, invalid_reason = future.result()
@@ -137,7 +155,7 @@ class Comparison:
                 yield self._rows(cell, runs[: self.repeat])
 
     def _runs(self, cell: Cell) -> list[KernelResult]:
-        return self.results.of(cell.key(self.seconds, self.mrtt_ms))
+        return self.results.of(cell.key(self.seconds, self.mrtt_ms, self.kernel))
 
     def _rows(self, cell: Cell, runs: Sequence[KernelResult]) -> list[dict[str, Any]]:
         simulated = [
@@ -145,9 +163,9 @@ class Comparison:
         ]
         rows = []
         for metric in METRICS:
-            kernel_values = [kernel.figures[metric] for kernel in runs]
-            sim = statistics.median(figures[metric] for figures in simulated)
-            kernel = statistics.median(kernel_values)
+            kernel_values = _known(metric, [run.figures for run in runs])
+            sim = _median(_known(metric, simulated))
+            kernel = _median(kernel_values)
             rows.append(
                 {
                     "cc": cell.cc,
@@ -157,10 +175,11 @@ class Comparison:
                     "metric": metric,
                     "sim": sim,
                     "kernel": kernel,
-                    "ratio": sim / kernel if kernel else None,
-                    "kernel_min": min(kernel_values),
-                    "kernel_max": max(kernel_values),
+                    "ratio": sim / kernel if kernel and sim is not None else None,
+                    "kernel_min": min(kernel_values, default=None),
+                    "kernel_max": max(kernel_values, default=None),
                     "kernel_runs": len(runs),
+                    "kernel_kind": self.kernel,
                     "agrees": agrees(metric, sim, kernel),
                     "seconds": self.seconds,
                     "trace_sha256": cell.trace.sha256,
@@ -169,22 +188,39 @@ class Comparison:
         return rows
 
 
-def agrees(metric: str, sim: float, kernel: float) -> bool | None:
-    """Whether the two are within the metric's tolerance; None for a metric that has none."""
-    if metric not in TOLERANCES:
+def _known(metric: str, runs: Sequence[Figures]) -> list[float]:
+    return [value for figures in runs if (value := figures[metric]) is not None]
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def agrees(metric: str, sim: float | None, kernel: float | None) -> bool | None:
+    """Whether the two are within the metric's tolerance; None for a metric that has none, or is not known."""
+    if metric not in TOLERANCES or sim is None or kernel is None:
         return None
     relative, absolute = TOLERANCES[metric]
     return abs(sim - kernel) <= max(relative * kernel, absolute)
 
 
-def kernel_run(cell: Cell, seconds: float, mrtt_ms: float) -> tuple[KernelResult, str | None]:
+def kernel_run(cell: Cell, seconds: float, mrtt_ms: float, uml: Path | None) -> tuple[KernelResult, str | None]:
     """One run on the kernel and why it must not count, None = it counts. In a process of its own."""
+    if uml is not None:
+        return _uml_run(cell, seconds, mrtt_ms, uml)
     scenario = Scenario(cell.trace, "mahimahi", cell.cc, 10 * mrtt_ms, mrtt_ms, cell.buffer_bytes, seconds)
     done = run(_agent(cell), scenario)
     return KernelResult(cell.key(seconds, mrtt_ms), done.start_ms, figures_of(done)), done.invalid_reason
 
 
-def sim_figures(cell: Cell, seconds: float, mrtt_ms: float, start_ms: float, seed: int) -> dict[str, float]:
+def _uml_run(cell: Cell, seconds: float, mrtt_ms: float, uml: Path) -> tuple[KernelResult, str | None]:
+    done = run_flow(uml, LinkSpec(cell.trace, mrtt_ms=mrtt_ms, buffer_bytes=cell.buffer_bytes), cell.cc, seconds)
+    retrans_pkts = float(sum(event["retrans_pkts"] for event in done.closed))
+    figures = _figures(done.metrics, retrans_pkts, None)
+    return KernelResult(cell.key(seconds, mrtt_ms, "uml"), done.start_ms, figures), done.invalid_reason
+
+
+def sim_figures(cell: Cell, seconds: float, mrtt_ms: float, start_ms: float, seed: int) -> Figures:
     """The simulator's figures for a flow whose first data packet met the link at ``start_ms`` of the trace."""
     begin_ms = max(0, round(start_ms - 1.5 * mrtt_ms - HANDSHAKE_MS))
     scenario = Scenario(
@@ -193,19 +229,24 @@ def sim_figures(cell: Cell, seconds: float, mrtt_ms: float, start_ms: float, see
     return figures_of(run(_agent(cell), scenario))
 
 
-def figures_of(done: Run) -> dict[str, float]:
+def figures_of(done: Run) -> Figures:
     """What is compared of a run."""
-    records, metrics = done.records, done.metrics
+    records = done.records
     period_s = records["period_ns"] / 1e9
-    mss_bytes = float(records["mss_bytes"].max()) if len(records) else 1448.0
-    known = len(records) > 0 and period_s.sum() > 0
+    if not period_s.sum() > 0:
+        return _figures(done.metrics, None, None)
+    retrans_pkts = float(records["retrans_bytes"].sum()) / float(records["mss_bytes"].max())
+    return _figures(done.metrics, retrans_pkts, float(np.average(records["cwnd_pkts"], weights=period_s)))
+
+
+def _figures(metrics: Metrics, retrans_pkts: float | None, cwnd_mean_pkts: float | None) -> Figures:
     return {
         "throughput_mbps": metrics.throughput_mbps,
         "utilization": metrics.utilization,
         "qdelay_mean_ms": metrics.qdelay_mean_ms,
         "qdelay_p95_ms": metrics.qdelay_p95_ms,
-        "retrans_pkts": float(records["retrans_bytes"].sum()) / mss_bytes,
-        "cwnd_mean_pkts": float(np.average(records["cwnd_pkts"], weights=period_s)) if known else 0.0,
+        "retrans_pkts": retrans_pkts,
+        "cwnd_mean_pkts": cwnd_mean_pkts,
     }
 
 
@@ -230,10 +271,14 @@ def markdown(cells: Sequence[list[dict[str, Any]]], command: str) -> str:
     ]
     for rows in cells:
         first = rows[0]
-        pairs = {row["metric"]: f"{row['sim']:.4g} / {row['kernel']:.4g}" for row in rows}
+        pairs = {row["metric"]: f"{_shown(row['sim'])} / {_shown(row['kernel'])}" for row in rows}
         failing = [row["metric"] for row in rows if row["agrees"] is False]
         line = [first["trace"], first["cc"], f"{first['buffer_bytes'] / 1000:g}", first["cap_pkts"] or "none"]
         line += [pairs[metric] for metric in METRICS if metric != "utilization"]
         line += [first["kernel_runs"], f"no: {', '.join(failing)}" if failing else "yes"]
         lines.append(f"| {' | '.join(map(str, line))} |")
     return "\n".join(lines) + "\n"
+
+
+def _shown(value: float | None) -> str:
+    return "?" if value is None else f"{value:.4g}"

@@ -1,7 +1,7 @@
 """``reinet fidelity``: what the simulator says against what the kernel does."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -23,6 +23,13 @@ def fidelity(
     parallel: Annotated[
         int, typer.Option(min=1, help="Kernel runs side by side; a run in which the host lagged is made again.")
     ] = 1,
+    kernel: Annotated[
+        Literal["host", "uml"],
+        typer.Option(help="host: this machine's; uml: one in virtual time, with all congestion controls but no caps."),
+    ] = "host",
+    uml: Annotated[
+        Path | None, typer.Option(help="The kernel of --kernel uml; default: where docker/uml/build.sh leaves it.")
+    ] = None,
     results: Annotated[Path, typer.Option(help="Kernel runs are kept here; a second call goes on from it.")] = Path(
         "runs/fidelity.jsonl"
     ),
@@ -36,9 +43,12 @@ def fidelity(
         sudo reinet fidelity --traces my.trace --seconds 30 --repeat 1
 
         sudo reinet fidelity --traces traces/ --cc cubic,reno,bbr --parallel 3 --markdown docs/fidelity.md
+
+        reinet fidelity --traces traces/ --cc westwood,vegas --caps none --kernel uml --repeat 1
     """
     from reinet.agents import fidelity as engine
     from reinet.envs.trace import load_traces
+    from reinet.envs.uml import find_kernel
 
     cells = [
         engine.Cell(trace, control, buffer_bytes, cap_pkts)
@@ -47,7 +57,10 @@ def fidelity(
         for buffer_bytes in _list("buffers", buffers, int)
         for cap_pkts in _list("caps", caps, lambda text: 0 if text == "none" else int(text))
     ]
-    comparison = engine.Comparison(cells, engine.Results(results), seconds, mrtt_ms, repeat, parallel)
+    if uml is not None and kernel != "uml":
+        raise ConfigError(f"--uml {uml} is for --kernel uml")
+    machine = find_kernel(uml) if kernel == "uml" else None
+    comparison = engine.Comparison(cells, engine.Results(results), seconds, mrtt_ms, repeat, parallel, machine)
     columns = (TextColumn("kernel runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("runs", total=None)
@@ -63,6 +76,7 @@ def fidelity(
     write_json(json_destination, {"rows": rows})
     if markdown is not None:
         command = f"reinet fidelity --cc {cc} --buffers {buffers} --caps {caps} --seconds {seconds:g} --repeat {repeat}"
+        command += f" --kernel {kernel}" if kernel != "host" else ""
         markdown.write_text(engine.markdown(done, command))
     if json_destination != "-":
         print_table(rows, COLUMNS)

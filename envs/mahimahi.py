@@ -343,15 +343,16 @@ def helper_folder() -> Path:
     raise LinkError("the helpers around Mahimahi were not built; install a C compiler and run docker/setup.sh again")
 
 
-def _program(name: str) -> Path:
+def find_program(name: str) -> Path:
+    """Give a system program's path. Raises LinkError when it is not installed."""
     path = shutil.which(name, path=_SYSTEM_PATH)
     if path is None:
         raise LinkError(f"{name} is not installed; {_PACKAGES}")
     return Path(path)
 
 
-def _xtables(iptables: Path) -> Path:
-    """The legacy iptables, which Mahimahi's set-up was proved with; else whatever iptables there is."""
+def find_xtables(iptables: Path) -> Path:
+    """Give the legacy iptables, which Mahimahi's set-up was proved with; else whatever iptables there is."""
     legacy = shutil.which("xtables-legacy-multi", path=_SYSTEM_PATH)
     return Path(legacy) if legacy else iptables
 
@@ -366,10 +367,10 @@ class Cell:
         if os.geteuid() != 0:
             raise LinkError("emulated links need root, to make namespaces of their own: run as root")
         for program in ("mm-link", "mm-delay", "nsenter", "setpriv"):
-            _program(program)
+            find_program(program)
         if not Path("/dev/net/tun").exists():
             raise LinkError("/dev/net/tun is missing; modprobe tun, or in a container pass --device /dev/net/tun")
-        folder, iptables = helper_folder(), _program("iptables").resolve()
+        folder, iptables = helper_folder(), find_program("iptables").resolve()
         self.cgroup = cgroup
         self._children: list[_Child] = []
         self._main = _Child(
@@ -377,7 +378,7 @@ class Cell:
                 str(folder / "reinet-cell"),
                 str(os.getpid()),
                 str(iptables),
-                str(_xtables(iptables)),
+                str(find_xtables(iptables)),
                 str(cgroup) if cgroup else "-",
                 *(str(folder / name) for name in _HELPERS),
             ],

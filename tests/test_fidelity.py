@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from reinet.agents.fidelity import Cell, Comparison, KernelResult, Results, agrees, markdown, sim_figures
-from reinet.core.errors import ConfigError
+from reinet.agents.fidelity import TOLERANCES, Cell, Comparison, KernelResult, Results, agrees, markdown, sim_figures
+from reinet.core.errors import ConfigError, LinkError
+from reinet.envs.mahimahi import LinkSpec
 from reinet.envs.trace import Trace
+from reinet.envs.uml import find_kernel, run_flow
 
 CELL = Cell(Trace.constant(12, 10), "cubic", 150_000, 40)
 KEY = CELL.key(8.0, 20.0)
@@ -49,6 +51,43 @@ def test_a_damaged_results_file_is_named_with_its_line(tmp_path: Path) -> None:
         file.write('{"half": ')
     with pytest.raises(ConfigError, match=r"results\.jsonl:2: not a result"):
         Results(path)
+
+
+def test_runs_in_virtual_time_are_kept_apart_and_may_lack_what_records_tell(tmp_path: Path) -> None:
+    uncapped = Cell(CELL.trace, "westwood", 150_000, 0)
+    results = Results(tmp_path / "results.jsonl")
+    exact = sim_figures(uncapped, 8.0, 20.0, start_ms=60.0, seed=0)
+    results.add(KernelResult(uncapped.key(8.0, 20.0, "uml"), 60.0, {**exact, "cwnd_mean_pkts": None}))
+    assert not list(Comparison([uncapped], results, seconds=8.0, repeat=1))
+    (rows,) = Comparison([uncapped], results, seconds=8.0, repeat=1, uml=Path("linux"))
+    assert {row["kernel_kind"] for row in rows} == {"uml"}
+    window = next(row for row in rows if row["metric"] == "cwnd_mean_pkts")
+    assert window["kernel"] is window["ratio"] is window["agrees"] is None
+    assert all(row["agrees"] for row in rows if row["metric"] in TOLERANCES)
+    assert "/ ? |" in markdown([rows], "reinet fidelity")
+
+
+def test_caps_and_a_missing_machine_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"caps need the kernel shim.*--caps none"):
+        Comparison([CELL], Results(tmp_path / "results.jsonl"), uml=Path("linux"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(LinkError, match=r"reinet/uml/linux: no User-Mode Linux is there; build it with docker/uml"):
+        find_kernel()
+    machine = tmp_path / "linux"
+    machine.write_text("")
+    with pytest.raises(LinkError, match="no User-Mode Linux"):
+        find_kernel(machine)  # not executable
+    machine.chmod(0o755)
+    assert find_kernel(machine) == machine
+
+
+def test_a_machine_that_does_not_work_is_reported_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reinet.envs.uml.find_program", Path)  # Mahimahi need not be there
+    machine = tmp_path / "linux"
+    machine.write_text("#!/bin/sh\necho Kernel panic\n")
+    machine.chmod(0o755)
+    with pytest.raises(LinkError, match="did not work out: Kernel panic"):
+        run_flow(machine, LinkSpec(CELL.trace), "vegas", 1.0)
 
 
 @pytest.mark.kernel
