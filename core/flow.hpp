@@ -71,7 +71,7 @@ class Flow {
   const Packet& take_arrival() { return to_link_.pop(); }
 
   // Returns true, and fills all but cookie and slot, when a record is due.
-  [[gnu::always_inline]] bool on_event(Us now_us, reinet_flow_stats& record) {
+  bool on_event(Us now_us, reinet_flow_stats& record) {
     bool due = false;
     if (phase_ == Phase::kWaiting) {
       phase_ = Phase::kConnecting;
@@ -134,12 +134,12 @@ class Flow {
   }
 
   // The SYN-ACK, and again after 1, 2, 4, ... s while no ACK comes.
-  void connect(Us now_us) {
+  [[gnu::noinline]] void connect(Us now_us) {
     put_on_path(kSynAck, kSynAckWireBytes, now_us);
     connect_us_ = now_us + (kConnectUs << std::min(syn_acks_sent_++, kMostDoublings));
   }
 
-  [[gnu::always_inline]] void put_on_path(std::uint32_t seq, std::uint32_t packet_wire_bytes, Us sent_us) {
+  void put_on_path(std::uint32_t seq, std::uint32_t packet_wire_bytes, Us sent_us) {
     ++sent_pkts_;
     const Us arrives_us = plain_ ? sent_us + config_.forward_us : travel(packet_wire_bytes, sent_us);
     if (arrives_us == kNever)
@@ -163,7 +163,7 @@ class Flow {
 
   // An ACK takes the uplink's next opportunity, which comes every millisecond, and shares it with others. The hosts on
   // its way wake up a little late; it never overtakes another.
-  [[gnu::always_inline]] void acknowledge(Ack ack, Us now_us) {
+  void acknowledge(Ack ack, Us now_us) {
     const Us late_us = config_.jitter_us ? jitter_.next() % config_.jitter_us : 0;
     const Us arrives_us = (now_us / kUsPerMs + 1) * kUsPerMs + config_.return_us + late_us;
     last_ack_arrives_us_ = ack.arrives_us = std::max(arrives_us, last_ack_arrives_us_);
@@ -188,7 +188,7 @@ class Flow {
 
   // The flow has finished or is stopped: its records say only that. The first flow's are repeated, each a silence
   // later, so that time goes on.
-  bool close(Us now_us, reinet_flow_stats& record) {
+  [[gnu::noinline]] bool close(Us now_us, reinet_flow_stats& record) {
     phase_ = Phase::kClosed;
     sender_us_ = number_ == 0 ? now_us + REINET_SILENCE_NS / 1000 : kNever;
     record = {};

@@ -49,7 +49,7 @@ class Link {
   }
 
   // Takes a packet at p.arrives_us. Opportunities up to and including that millisecond are past it, as in mm-link.
-  [[gnu::always_inline]] void arrive(const Packet& p) {
+  void arrive(const Packet& p) {
     const std::uint64_t now_ms = p.arrives_us / kUsPerMs;
     if (log_) log_->arrived(p, now_ms);
     queue_.push(p, now_ms, [&](const Packet& dropped) { count_drop(dropped, now_ms); });
@@ -63,7 +63,7 @@ class Link {
 
   // Uses that opportunity; deliver(packet) is called for each packet whose last byte it carries.
   template <class Deliver>
-  [[gnu::always_inline]] void transmit(Deliver&& deliver) {
+  void transmit(Deliver&& deliver) {
     const std::uint64_t now_ms = schedule_.next_ms();
     schedule_.advance();
     std::uint32_t left_bytes = kOpportunityBytes;
@@ -102,7 +102,7 @@ class Link {
  private:
   bool idle() const { return queue_.empty() && in_transit_left_bytes_ == 0; }
   template <class Deliver>
-  [[gnu::always_inline]] void depart(const Packet& p, std::uint64_t now_ms, Deliver&& deliver) {
+  void depart(const Packet& p, std::uint64_t now_ms, Deliver&& deliver) {
     if (log_) log_->departed(p, now_ms);
     deliver(p);
   }

@@ -25,7 +25,7 @@ class Ring {
   T& front() { return (*this)[head_]; }
   const T& front() const { return (*this)[head_]; }
 
-  [[gnu::always_inline]] void push(const T& value) {  // else a call, and the value written to memory for it
+  void push(const T& value) {
     if (size() > mask_) [[unlikely]]
       grow();
     (*this)[tail_++] = value;

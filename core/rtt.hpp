@@ -15,7 +15,7 @@ namespace reinet {
 class RttEstimator {
  public:
   // una and next: the sender's, in segments; a round ends when what was next at its start has been acknowledged.
-  [[gnu::always_inline]] void add(std::uint32_t rtt_us, std::uint32_t una, std::uint32_t next) {
+  void add(std::uint32_t rtt_us, std::uint32_t una, std::uint32_t next) {
     const double rtt = rtt_us;
     min_us_ = std::min(min_us_, rtt_us);
     if (srtt_ == 0.0) {

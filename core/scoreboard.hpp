@@ -158,7 +158,7 @@ class Scoreboard {
   static bool in_flight(const Segment& s) { return !s.sacked && (!s.lost || s.retransmitting); }
 
   // A segment is delivered for the first time.
-  [[gnu::always_inline]] void note(Delivery& d, std::uint32_t seq, Segment& s, std::uint32_t limit, Us now_us, Us min_rtt_us) {
+  void note(Delivery& d, std::uint32_t seq, Segment& s, std::uint32_t limit, Us now_us, Us min_rtt_us) {
     ++d.pkts;
     d.original_below_limit |= !s.retransmitted && seq < limit;
     const Us rtt_us = now_us - s.sent_us;

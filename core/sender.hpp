@@ -84,7 +84,7 @@ class Sender {
 
   // The handshake is done, and was the first round trip.
   template <class Send>
-  void start(Us now_us, std::uint32_t rtt_us, Send&& send) {
+  [[gnu::noinline]] void start(Us now_us, std::uint32_t rtt_us, Send&& send) {
     rtt_.add(rtt_us, board_.una(), board_.next());
     control_.on_start(window_, {now_us, rtt_us, mss_bytes_, target_us_, seed_});
     application_.start(now_us);
@@ -100,7 +100,7 @@ class Sender {
   }
 
   template <class Send>
-  void on_timer(Us now_us, Send&& send) {
+  [[gnu::noinline]] void on_timer(Us now_us, Send&& send) {
     if (application_.next_us() <= now_us) {
       on_write(now_us, send);
     } else if (reorder_us_ <= now_us) {
@@ -258,7 +258,7 @@ class Sender {
 
   // Proportional rate reduction: the window falls to ssthresh over one round trip, in step with what is delivered, and
   // slow-starts back up to it if losses took it below. progress: the ACK advanced and showed no further loss.
-  void reduce_window(std::uint32_t delivered_pkts, bool progress) {
+  [[gnu::noinline]] void reduce_window(std::uint32_t delivered_pkts, bool progress) {
     if (delivered_pkts == 0) return;
     prr_delivered_pkts_ += delivered_pkts;
     const std::int64_t in_flight = board_.in_flight_pkts();
@@ -397,7 +397,7 @@ class Sender {
 
   // Returns the same.
   template <class Send>
-  bool resend(Us now_us, Send&& send) {
+  [[gnu::noinline]] bool resend(Us now_us, Send&& send) {
     note_restart(now_us);
     const std::uint32_t seq = board_.retransmit(now_us);
     put(seq, now_us, false, send);
