@@ -1,9 +1,16 @@
-"""Turns missing prerequisites into a skip with the cure on a user's machine, and into a failure in CI."""
+"""Turns missing prerequisites into a skip with the cure on a user's machine, and into a failure in CI.
+
+Property tests have no deadlines.
+"""
 
 import os
 import shutil
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("reinet", deadline=None)  # how busy the host is decides nothing
+settings.load_profile("reinet")
 
 IN_CI = os.environ.get("CI", "").lower() == "true"
 

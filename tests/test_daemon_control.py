@@ -104,7 +104,8 @@ def test_a_hanging_loop_is_told_apart(loop: FakeLoop, folder: Path) -> None:
             client.resume()
 
 
-def test_many_flows_fit_a_reply(loop: FakeLoop, folder: Path) -> None:
+def test_many_flows_fit_a_reply(loop: FakeLoop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reinet.daemon.client.TIMEOUT_S", DEADLINE_S)
     loop.flows = 100_000  # more than gRPC's usual 4 MB
     with ControlClient(folder / "control.sock") as client:
         assert len(client.flows().flows) == 100_000

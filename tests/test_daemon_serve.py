@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -137,8 +137,19 @@ def write_config(folder: Path, model: object = "rule", **more: object) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def no_daemon_left() -> Iterator[None]:
+    """A test that fails leaves none running."""
+    yield
+    while Daemon.started:
+        with Daemon.started.pop().process as process:
+            process.kill()
+
+
 class Daemon:
     """A daemon in a process of its own."""
+
+    started: ClassVar[list["Daemon"]] = []
 
     def __init__(self, config: Path, fault: str = "none") -> None:
         self.socket = config.parent / "run" / "control.sock"
@@ -148,6 +159,7 @@ class Daemon:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.started.append(self)
 
     def wait_for(self, condition: Callable[[ControlClient], object]) -> None:
         """Until the condition holds; an assertion that fails in it may hold later."""
@@ -187,8 +199,8 @@ def test_it_serves_until_a_signal_and_leaves_nothing(folder: Path, number: signa
         health = client.health()
         assert health.ok
         assert schema_hash(FEATURES, "bdp") in health.model
-        (flow,) = client.flows().flows
-        assert (flow.cookie, flow.cap_pkts, flow.reason, flow.target_us) == (7, 30, "", 50_000)
+        flows = [(flow.cookie, flow.cap_pkts, flow.reason, flow.target_us) for flow in client.flows().flows]
+        assert flows == [(7, 30, "", 50_000)]
         return True
 
     daemon.wait_for(serves)

@@ -204,7 +204,7 @@ def test_an_infinite_queue_drops_nothing_and_active_ones_keep_it_short() -> None
 
 
 @pytest.mark.parametrize(("cc", "queue"), list(zip(SIM_CONGESTION_CONTROLS, itertools.cycle(QUEUES), strict=False)))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     seed=st.integers(0, 1000),
     cap_pkts=st.sampled_from([0, 4, 40]),

@@ -73,7 +73,7 @@ def test_the_log_names_every_opportunity_of_the_looping_trace() -> None:
     assert batch.log(0)["end_ms"] - got[-1] < 10
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 1000),
     cap_pkts=st.sampled_from([0, 4, 5, 10, 40, 200, 40_000]),

@@ -162,7 +162,7 @@ def test_a_bad_row_is_refused_before_anything_changes() -> None:
         bank.update([0], stats)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**63), st.integers(0, 2**32 - 1), st.integers(1, 2**32 - 1))
 def test_every_state_lies_within_its_bounds(word: int, rate: int, cwnd: int, n: int) -> None:
     stats = make_stats(1, word, silent=0)

@@ -105,7 +105,7 @@ def test_same_arguments_same_trace() -> None:
 
 
 @given(seed=st.integers(0, 2**64 - 1), seconds=st.floats(0.1, 20), preset=st.sampled_from([*PRESETS, "random"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_draw_is_a_trace_of_its_length(seed: int, seconds: float, preset: str) -> None:
     trace = generate(preset, seconds, seed)
     assert trace.duration_ms == round(seconds * 1000)
