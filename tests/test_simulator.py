@@ -137,7 +137,7 @@ links = [
         "pkts_per_ack": 2.0 + 0.4 * (i % 2), "wired_mbps": [(0.0, 8.0), (2000.0, 3.0)] if i % 4 == 0 else (),
         "scheduler": ("fifo", "proportional-fair")[i % 3 == 0], "flows": [{"cc": "bbr", "stepped": True}] * (i % 3),
     }
-    for i, cc in enumerate(3 * SIM_CONGESTION_CONTROLS)  # threads take 16 links at a time
+    for i, cc in enumerate(3 * SIM_CONGESTION_CONTROLS)  # some for every thread
 ]
 batch = SimBatch(links, head="bdp", threads=int(sys.argv[2]))
 batch.reset()
