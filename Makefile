@@ -9,12 +9,16 @@ NATIVE := pyproject.toml CMakeLists.txt docker/setup.sh docker/packages.sh \
           $(wildcard */CMakeLists.txt docker/constraints-*.txt proto/*.proto) \
           $(shell find core kshim envs -name '*.[ch]' -o -name '*.[ch]pp')
 
-.PHONY: demo test lint setup clean
+.PHONY: demo test sanitize lint setup clean
 demo: setup  ## train briefly, then compare plain and capped Cubic on real kernel sockets
 	$(BIN)/reinet demo
 
 test: setup lint  ## everything that continuous integration runs
 	$(BIN)/python -m pytest
+
+sanitize: setup  ## the tests with native parts under the address, leak, undefined-behaviour and thread sanitizers
+	PYTHON=$(BIN)/python tests/sanitize.sh address
+	PYTHON=$(BIN)/python tests/sanitize.sh thread tests/test_sim_vector.py tests/test_simulator.py
 
 lint: setup
 	$(BIN)/ruff check .

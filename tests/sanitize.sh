@@ -1,0 +1,54 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Runs tests against native parts built with sanitizers, in a build folder and an environment of their own.
+# Usage: PYTHON=.venv/bin/python tests/sanitize.sh address|thread [PYTEST-ARGUMENTS]
+#   address  address, undefined-behaviour and leak sanitizers
+#   thread   the thread sanitizer
+set -eu
+cd "$(dirname "$0")/.."
+python=${PYTHON:-.venv/bin/python}
+case ${1:-} in
+  address) sanitizers=address,undefined library=libasan.so ;;
+  thread) sanitizers=thread library=libtsan.so ;;
+  *)
+    sed -n '4,6s/^# //p' "$0" >&2
+    exit 2
+    ;;
+esac
+folder=$PWD/build/sanitize-$1
+shift
+
+# Beside the packages of that interpreter, but not its build of reinet.
+if [ ! -x "$folder/venv/bin/python" ]; then
+  "$python" -m venv "$folder/venv"
+  site=$("$folder/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
+  "$python" -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' >"$site/others.pth"
+fi
+CC=gcc CXX=g++ "$folder/venv/bin/python" -m pip --quiet install --no-deps -e . \
+  -C build-dir="$folder/build" -C cmake.build-type=RelWithDebInfo -C cmake.define.REINET_SANITIZE="$sanitizers"
+
+# The interpreter knows nothing of sanitizers: their library, and the C++ library whose throw it wraps, must come first.
+preload="$(g++ -print-file-name="$library") $(g++ -print-file-name=libstdc++.so.6)"
+# Reports go into files: the tests read what programs print. Leaks leave a program's exit status alone, for the
+# interpreter and other packages keep much until the end; those of ours are looked for below.
+reports=$folder/report
+rm -f "$reports".*
+status=0
+# Left out: the wheel, which is a build of its own; and Ray, which forks out of many threads, where the sanitizers'
+# allocator may lock up for good.
+leave_out="--deselect tests/test_wheel.py --deselect tests/test_train.py::test_ray_workers_are_repeatable_and_resume_exactly"
+# Python's own allocator would hide what lies in its pools. Shadow memory has its place, which a randomised address
+# space may take.
+env LD_PRELOAD="$preload" PYTHONMALLOC=malloc \
+  ASAN_OPTIONS="log_path=$reports:abort_on_error=1:detect_stack_use_after_return=1" \
+  LSAN_OPTIONS="exitcode=0:stack_trace_format='    #%n %F %L in %m'" UBSAN_OPTIONS=abort_on_error=1:print_stacktrace=1 \
+  TSAN_OPTIONS="log_path=$reports:abort_on_error=1:halt_on_error=1" \
+  setarch --addr-no-randomize "$folder/venv/bin/python" -m pytest $leave_out "$@" || status=$?
+
+for report in "$reports".*; do
+  [ -f "$report" ] || continue
+  # A leak's stack, a paragraph, in which a module of ours stands; of other faults everything.
+  ours=$(awk -v RS= '/reinet\/(core|kshim)\/_/ || (/ERROR|WARNING|runtime error/ && !/LeakSanitizer/)' "$report")
+  [ -z "$ours" ] || { printf '%s:\n%s\n' "$report" "$ours" && status=1; }
+done
+exit $status
