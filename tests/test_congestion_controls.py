@@ -193,10 +193,10 @@ def test_westwoods_law() -> None:
     control.loss()
     assert control.ssthresh_pkts == control.cwnd_pkts // 2  # Reno's, until recovery ends
     control.open()
-    # A packet per ms x 24 ms; the filter comes up to it from below.
+    # A packet per ms x 24 ms, six ticks; the filter comes up to it from below.
     assert control.cwnd_pkts == control.ssthresh_pkts == 23
-    # A timeout forgets the minimum RTT.
-    for rtt_us, expected in ((30_000, 23), (30_000, 29)):
+    # A timeout forgets the minimum RTT; the next one is rounded up to 32 ms.
+    for rtt_us, expected in ((30_000, 23), (30_000, 31)):
         for _ in range(1000):
             now_us += 1000
             control.ack(now_us, rtt_us)
@@ -207,15 +207,15 @@ def test_westwoods_law() -> None:
 
 def test_westwoods_filters() -> None:
     control = avoiding("westwood", 50)
-    # Windows of measurement of 51 ms, each with one ACK, which counts in the next.
-    windows = [51, 51, 102, 102]
+    # Windows of measurement of 14 ticks, each with one ACK, which counts in the next; the RTT is 13 ticks.
+    windows = [56, 56, 112, 112]
     now_us, once, twice, held = 20_000, 0.0, 0.0, 0
-    control.ack(now_us, 50_000, pkts=51)
-    held = 51
+    control.ack(now_us, 50_000, pkts=56)
+    held = 56
     for pkts in windows:
-        now_us += 51_000
+        now_us += 14 * 4_000
         control.ack(now_us, 50_000, pkts=pkts)
-        rate, held = held / 51_000, pkts
+        rate, held = held / 14, pkts
         if twice == 0.0:
             once = twice = rate
         else:
@@ -223,7 +223,7 @@ def test_westwoods_filters() -> None:
             twice = (7 * twice + once) / 8
     control.loss()
     control.open()
-    assert control.cwnd_pkts == int(twice * 50_000) == 50
+    assert control.cwnd_pkts == int(twice * 13) == 52
 
 
 def test_illinois_law() -> None:
