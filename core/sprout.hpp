@@ -104,7 +104,10 @@ class RateBelief {
   }
 
   static double likelihood(double mean, std::uint32_t pkts, bool at_least) {
-    if (!at_least) return mean > 0.0 ? std::exp(pkts * std::log(mean) - mean - std::lgamma(pkts + 1.0)) : pkts == 0;
+    if (!at_least) {
+      int sign;  // std::lgamma leaves it in a global, which threads share
+      return mean > 0.0 ? std::exp(pkts * std::log(mean) - mean - ::lgamma_r(pkts + 1.0, &sign)) : pkts == 0;
+    }
     double term = std::exp(-mean), less = 0.0;
     for (std::uint32_t i = 0; i < pkts; ++i, term *= mean / i) less += term;
     return std::max(1.0 - less, 0.0);
