@@ -22,7 +22,7 @@ from reinet.agents.baselines import FixedCap, NoCap
 from reinet.agents.evaluate import Run, Scenario, run
 from reinet.core.errors import ConfigError
 from reinet.envs.mahimahi import LinkSpec
-from reinet.envs.metrics import Metrics
+from reinet.envs.metrics import Metrics, syn_ack_ms
 from reinet.envs.trace import Trace
 from reinet.envs.uml import run_flow
 
@@ -35,9 +35,6 @@ TOLERANCES = {"throughput_mbps": (0.03, 0.0), "qdelay_mean_ms": (0.10, 2.0), "qd
 
 MAX_ATTEMPTS = 3
 """Tries at a kernel run that the host's lag made invalid, before it is left out."""
-
-HANDSHAKE_MS = 2
-"""What the two links' clocks add to a handshake's round trip, on average."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,8 @@ class KernelResult:
     """What one run on the kernel gave."""
 
     key: str
-    start_ms: float
+    begin_ms: float
+    """Trace time at which the sender answered the SYN: where its path began."""
     figures: Figures
 
 
@@ -159,7 +157,7 @@ class Comparison:
 
     def _rows(self, cell: Cell, runs: Sequence[KernelResult]) -> list[dict[str, Any]]:
         simulated = [
-            sim_figures(cell, self.seconds, self.mrtt_ms, kernel.start_ms, seed) for seed, kernel in enumerate(runs)
+            sim_figures(cell, self.seconds, self.mrtt_ms, kernel.begin_ms, seed) for seed, kernel in enumerate(runs)
         ]
         rows = []
         for metric in METRICS:
@@ -210,21 +208,22 @@ def kernel_run(cell: Cell, seconds: float, mrtt_ms: float, uml: Path | None) -> 
         return _uml_run(cell, seconds, mrtt_ms, uml)
     scenario = Scenario(cell.trace, "mahimahi", cell.cc, 10 * mrtt_ms, mrtt_ms, cell.buffer_bytes, seconds)
     done = run(_agent(cell), scenario)
-    return KernelResult(cell.key(seconds, mrtt_ms), done.start_ms, figures_of(done)), done.invalid_reason
+    begin_ms = syn_ack_ms(done.log) - mrtt_ms / 2
+    return KernelResult(cell.key(seconds, mrtt_ms), begin_ms, figures_of(done)), done.invalid_reason
 
 
 def _uml_run(cell: Cell, seconds: float, mrtt_ms: float, uml: Path) -> tuple[KernelResult, str | None]:
     done = run_flow(uml, LinkSpec(cell.trace, mrtt_ms=mrtt_ms, buffer_bytes=cell.buffer_bytes), cell.cc, seconds)
     retrans_pkts = float(sum(event["retrans_pkts"] for event in done.closed))
     figures = _figures(done.metrics, retrans_pkts, None)
-    return KernelResult(cell.key(seconds, mrtt_ms, "uml"), done.start_ms, figures), done.invalid_reason
+    begin_ms = syn_ack_ms(done.log) - mrtt_ms / 2
+    return KernelResult(cell.key(seconds, mrtt_ms, "uml"), begin_ms, figures), done.invalid_reason
 
 
-def sim_figures(cell: Cell, seconds: float, mrtt_ms: float, start_ms: float, seed: int) -> Figures:
-    """The simulator's figures for a flow whose first data packet met the link at ``start_ms`` of the trace."""
-    begin_ms = max(0, round(start_ms - 1.5 * mrtt_ms - HANDSHAKE_MS))
+def sim_figures(cell: Cell, seconds: float, mrtt_ms: float, begin_ms: float, seed: int) -> Figures:
+    """The simulator's figures for a flow that answers the SYN at ``begin_ms`` of the trace."""
     scenario = Scenario(
-        cell.trace, "sim", cell.cc, 10 * mrtt_ms, mrtt_ms, cell.buffer_bytes, seconds, begin_ms, seed
+        cell.trace, "sim", cell.cc, 10 * mrtt_ms, mrtt_ms, cell.buffer_bytes, seconds, max(0, round(begin_ms)), seed
     )  # fmt: skip
     return figures_of(run(_agent(cell), scenario))
 

@@ -84,6 +84,7 @@ class FlowSetup:
         total_bytes: int,
         app_bytes_per_s: float,
         target_us: int,
+        late_us: int,
         jitter_us: int,
         forward_jitter_us: int,
         pkts_per_ack: float,
@@ -100,6 +101,7 @@ class PathSetup:
         queue: QueueConfig,
         wired: list[tuple[int, float]],
         wired_buffer_bytes: int,
+        late_us: int,
         fair_window_ms: float,
         flows: list[FlowSetup],
     ) -> None: ...

@@ -27,7 +27,7 @@ class DrivenReceiver {
 
   std::vector<Ack> packet(Us now_us, std::uint32_t seq, Us sent_us) {
     std::vector<Ack> acks;
-    receiver_.on_packet({seq, 1500, 0, sent_us, now_us}, now_us, [&](const Ack& ack) { acks.push_back(ack); });
+    receiver_.on_packet({seq, 1500, 0, sent_us, now_us}, now_us, [&](const Ack& ack, bool /*joins*/) { acks.push_back(ack); });
     return acks;
   }
   std::vector<Ack> advance(Us now_us) {

@@ -20,7 +20,7 @@ namespace reinet {
 // it has got lately. With one user this is a Link.
 class Cell {
  public:
-  // users: at least one. window_ms: the time constant of "lately".
+  // users: at least one, all punctual. window_ms: the time constant of "lately".
   Cell(std::vector<Link> users, double window_ms, Us now_us)
       : users_(std::move(users)),
         share_(users_.size(), kFloor),
@@ -33,13 +33,12 @@ class Cell {
   }
 
   // The next interval that somebody can use.
+  Us due_us() const { return next_us_; }
   Us next_us() const { return next_us_; }
 
   template <class Deliver>
-  void transmit(Deliver&& deliver) {
-    const Us now_us = next_us_;
-    const std::uint64_t now_ms = now_us / kUsPerMs;
-    forget_until(now_ms);
+  void transmit(Us now_us, Deliver&& deliver) {
+    forget_until(now_us / kUsPerMs);
     std::size_t chosen = 0;
     double best = -1.0;
     for (std::size_t i = 0; i < users_.size(); ++i) {
@@ -51,8 +50,8 @@ class Cell {
       }
     }
     for (std::size_t i = 0; i < users_.size(); ++i)
-      if (i != chosen && users_[i].next_us() == now_us) users_[i].pass_over(now_ms);
-    for (; users_[chosen].next_us() == now_us; share_[chosen] += forget_) users_[chosen].transmit(deliver);
+      if (i != chosen && users_[i].next_us() == now_us) users_[i].pass_over(now_us);
+    for (; users_[chosen].next_us() == now_us; share_[chosen] += forget_) users_[chosen].transmit(now_us, deliver);
     next_us_ = kNever;
     for (const Link& user : users_) next_us_ = std::min(next_us_, user.next_us());
   }

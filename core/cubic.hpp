@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "congestion_control.hpp"
 
@@ -22,8 +23,7 @@ class Cubic : public ControlDefaults {
     if (ack.rtt_us < 0 || (epoch_start_us_ && ack.now_us - epoch_start_us_ < kSettleUs)) return;
     const auto rtt_us = static_cast<std::uint32_t>(std::max(ack.rtt_us, 1));
     if (min_rtt_us_ == 0 || rtt_us < min_rtt_us_) min_rtt_us_ = rtt_us;
-    if (!hystart_found_ && w.slow_start() && w.cwnd_pkts >= kHystartLowWindowPkts)
-      hystart(w, ack.now_us, rtt_us, ack.una, ack.next);
+    if (!hystart_found_ && w.slow_start()) hystart(w, ack.now_us, rtt_us, ack.una, ack.next);
   }
 
   void on_delivered(Window& w, const AckEvent& ack) {
@@ -102,9 +102,10 @@ class Cubic : public ControlDefaults {
     if (static_cast<std::int32_t>(una - round_end_) > 0) {
       round_start_us_ = last_ack_us_ = now_us;
       round_end_ = next;
-      round_rtt_us_ = rtt_us;
+      round_rtt_us_ = std::numeric_limits<std::uint32_t>::max();
       round_samples_ = 0;
     }
+    if (w.cwnd_pkts < kHystartLowWindowPkts) return;
     // A train of closely spaced ACKs that lasts half the minimum RTT: the pipe is full.
     if (now_us - last_ack_us_ <= kHystartTrainGapUs) {
       last_ack_us_ = now_us;

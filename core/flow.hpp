@@ -15,11 +15,11 @@
 
 #include "application.hpp"
 #include "congestion_control.hpp"
+#include "delay_line.hpp"
 #include "packet.hpp"
 #include "period.h"
 #include "random.hpp"
 #include "receiver.hpp"
-#include "ring.hpp"
 #include "sender.hpp"
 #include "wired.hpp"
 
@@ -33,7 +33,8 @@ struct FlowConfig {
   std::uint64_t total_bytes;         // 0 = for ever
   double app_bytes_per_s;            // 0 = as fast as it goes
   std::uint32_t target_us;
-  std::uint32_t jitter_us;          // ACKs come up to so much late,
+  std::uint32_t late_us;            // how late every process on the path wakes,
+  std::uint32_t jitter_us;          // ACKs come up to so much later,
   std::uint32_t forward_jitter_us;  // and so do data packets
   double pkts_per_ack;              // mean, where packets come in order
   double loss;                      // of data packets, each by itself
@@ -58,17 +59,18 @@ class Flow {
         sender_us_(config.start_us),
         sender_(config.mss_bytes, Application(config.total_bytes, config.app_bytes_per_s, config.mss_bytes),
                 config.target_us, config.seed),
-        receiver_(config.pkts_per_ack) {}
+        receiver_(config.pkts_per_ack),
+        to_link_(config.forward_us, config.late_us),
+        to_sender_(config.return_us, config.late_us) {}
 
   // When on_event() is due: an ACK, a timer, the flow's start or end.
   Us next_us() const {
     if (phase_ == Phase::kClosed) return sender_us_;
-    const Us ack_us = to_sender_.empty() ? kNever : to_sender_.front().arrives_us;
-    return std::min({ack_us, receiver_.timer_us(), sender_us_});
+    return std::min({to_sender_.next_us(), receiver_.timer_us(), sender_us_});
   }
   // When the bottleneck gets the next packet.
-  Us arrival_us() const { return to_link_.empty() ? kNever : to_link_.front().arrives_us; }
-  const Packet& take_arrival() { return to_link_.pop(); }
+  Us arrival_us() const { return to_link_.next_us(); }
+  Packet take_arrival() { return to_link_.pop(); }
 
   // Returns true, and fills all but cookie and slot, when a record is due.
   bool on_event(Us now_us, reinet_flow_stats& record) {
@@ -78,14 +80,13 @@ class Flow {
       connect(now_us);
     } else if (phase_ == Phase::kClosed || config_.stop_us <= now_us) {
       due = close(now_us, record);
-    } else if (!to_sender_.empty() && to_sender_.front().arrives_us <= now_us) {
-      due = on_ack(to_sender_.front(), now_us, record);
-      to_sender_.pop();
+    } else if (to_sender_.next_us() <= now_us) {
+      due = on_ack(to_sender_.pop(), now_us, record);
       if (sender_.finished()) due = close(now_us, record);
     } else if (phase_ == Phase::kConnecting && connect_us_ <= now_us) {
       connect(now_us);
     } else if (receiver_.timer_us() <= now_us) {
-      acknowledge(receiver_.on_timer(), now_us);
+      acknowledge(receiver_.on_timer(), now_us, false);
     } else if (sender_.timer_us() <= now_us) {
       const bool was_outstanding = sender_.outstanding();
       sender_.on_timer(now_us, onto_path());
@@ -105,9 +106,9 @@ class Flow {
   // The bottleneck has carried a packet. Once closed, nobody listens to the ACKs any more.
   void on_packet(const Packet& p, Us now_us) {
     if (p.seq == kSynAck) {
-      if (syn_acks_delivered_++ == 0) acknowledge({0, 0, 0, p.sent_us, 0}, now_us);
+      if (syn_acks_delivered_++ == 0) acknowledge({0, 0, 0, p.sent_us, 0}, now_us, false);
     } else {
-      receiver_.on_packet(p, now_us, [&](const Ack& ack) { acknowledge(ack, now_us); });
+      receiver_.on_packet(p, now_us, [&](const Ack& ack, bool joins) { acknowledge(ack, now_us, joins); });
     }
   }
 
@@ -141,32 +142,30 @@ class Flow {
 
   void put_on_path(std::uint32_t seq, std::uint32_t packet_wire_bytes, Us sent_us) {
     ++sent_pkts_;
-    const Us arrives_us = plain_ ? sent_us + config_.forward_us : travel(packet_wire_bytes, sent_us);
-    if (arrives_us == kNever)
+    const Us leaves_us = plain_ ? sent_us : travel(packet_wire_bytes, sent_us);
+    if (leaves_us == kNever)
       ++lost_pkts_;
     else
-      to_link_.push({seq, static_cast<std::uint16_t>(packet_wire_bytes), number_, sent_us, arrives_us});
+      to_link_.push({seq, static_cast<std::uint16_t>(packet_wire_bytes), number_, sent_us, leaves_us});
   }
 
-  // Where the way to the bottleneck is more than a delay: when the packet comes there, kNever if it is lost.
+  // Where the way to the bottleneck is more than a delay: when the packet comes to the delay, kNever if it is lost.
   [[gnu::noinline]] Us travel(std::uint32_t packet_wire_bytes, Us sent_us) {
     Us leaves_us = sent_us;
     if (wired_ && (leaves_us = wired_->carry(sent_us, packet_wire_bytes)) == kNever) return kNever;
     if (config_.loss > 0.0 && losses_.uniform() < config_.loss) return kNever;
-    Us arrives_us = leaves_us + config_.forward_us;
-    if (config_.forward_jitter_us) {
-      arrives_us += jitter_.next() % config_.forward_jitter_us;
-      last_arrives_us_ = arrives_us = std::max(arrives_us, last_arrives_us_);  // none overtakes another
-    }
-    return arrives_us;
+    if (config_.forward_jitter_us) leaves_us += jitter_.next() % config_.forward_jitter_us;
+    return last_on_path_us_ = std::max(leaves_us, last_on_path_us_);  // none overtakes another
   }
 
-  // An ACK takes the uplink's next opportunity, which comes every millisecond, and shares it with others. The hosts on
-  // its way wake up a little late; it never overtakes another.
-  void acknowledge(Ack ack, Us now_us) {
+  // An ACK takes the uplink's next opportunity, which comes every millisecond, and shares it with others: the uplink's
+  // process, woken by the ACK, sleeps for a millisecond. An ACK never overtakes another.
+  // joins: unless it can be one with the ACK that was sent at this very time.
+  void acknowledge(Ack ack, Us now_us, bool joins) {
+    if (joins && acked_at_us_ == now_us && to_sender_.size() > 0 && to_sender_.back().join(ack)) return;
+    acked_at_us_ = now_us;
     const Us late_us = config_.jitter_us ? jitter_.next() % config_.jitter_us : 0;
-    const Us arrives_us = (now_us / kUsPerMs + 1) * kUsPerMs + config_.return_us + late_us;
-    last_ack_arrives_us_ = ack.arrives_us = std::max(arrives_us, last_ack_arrives_us_);
+    last_ack_us_ = ack.arrives_us = std::max(now_us + kUsPerMs + config_.late_us + late_us, last_ack_us_);
     to_sender_.push(ack);
   }
 
@@ -225,10 +224,11 @@ class Flow {
   Us sender_us_;  // the next event of the sender's side that is no ACK; packets that arrive do not change it
   Sender<Control> sender_;
   Receiver receiver_;
-  Ring<Packet> to_link_;
-  Ring<Ack> to_sender_;
-  Us last_arrives_us_ = 0;
-  Us last_ack_arrives_us_ = 0;
+  DelayLine<Packet> to_link_;
+  DelayLine<Ack> to_sender_;
+  Us last_on_path_us_ = 0;  // when packets and ACKs last
+  Us last_ack_us_ = 0;      // came to their delays
+  Us acked_at_us_ = kNever;  // when the receiver last sent an ACK
   std::uint64_t sent_pkts_ = 0;
   std::uint64_t lost_pkts_ = 0;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A bottleneck with the semantics of mm-link: a trace of delivery opportunities, a queue and a log.
+// A bottleneck with the semantics of mm-link: a trace of delivery opportunities, a queue and a log. Like mm-link it is a
+// process that sleeps whole milliseconds, counted from when it last woke, and is also woken by every packet: so it
+// serves an opportunity up to a millisecond after its time, at the phase within a millisecond of its last wake.
 #ifndef REINET_LINK_HPP
 #define REINET_LINK_HPP
 
@@ -42,9 +44,10 @@ struct LinkLog {
 
 class Link {
  public:
+  // late_us: how late every sleep ends; 0 = no process sleeps here, opportunities are used at their time.
   // log: nullptr = keep none. The trace and the log outlive this.
-  Link(std::span<const std::uint32_t> trace_ms, const QueueConfig& queue, Us now_us, LinkLog* log)
-      : log_(log), schedule_(trace_ms), queue_(queue, now_us / kUsPerMs) {
+  Link(std::span<const std::uint32_t> trace_ms, const QueueConfig& queue, Us now_us, Us late_us, LinkLog* log)
+      : late_us_(late_us), log_(log), schedule_(trace_ms), queue_(queue, now_us / kUsPerMs) {
     schedule_.seek_after(now_us / kUsPerMs);
   }
 
@@ -53,17 +56,18 @@ class Link {
     const std::uint64_t now_ms = p.arrives_us / kUsPerMs;
     if (log_) log_->arrived(p, now_ms);
     queue_.push(p, now_ms, [&](const Packet& dropped) { count_drop(dropped, now_ms); });
-    if (next_us_ != kNever || queue_.empty()) return;
-    schedule_.skip_until(now_ms);  // lost opportunities
-    next_us_ = schedule_.next_ms() * kUsPerMs;
+    if (idle()) return;
+    if (due_us_ == kNever) schedule_.skip_until(now_ms);  // lost opportunities
+    sleep(p.arrives_us);
   }
 
-  // Time of the next opportunity that something waits for.
+  // Time of the next opportunity that something waits for, and when it will be used unless a packet comes before.
+  Us due_us() const { return due_us_; }
   Us next_us() const { return next_us_; }
 
   // Uses that opportunity; deliver(packet) is called for each packet whose last byte it carries.
   template <class Deliver>
-  void transmit(Deliver&& deliver) {
+  void transmit(Us now_us, Deliver&& deliver) {
     const std::uint64_t now_ms = schedule_.next_ms();
     schedule_.advance();
     std::uint32_t left_bytes = kOpportunityBytes;
@@ -83,13 +87,13 @@ class Link {
       left_bytes -= p.wire_bytes;
       depart(p, now_ms, deliver);
     }
-    next_us_ = idle() ? kNever : schedule_.next_ms() * kUsPerMs;
+    sleep(now_us);
   }
 
-  // Leaves the opportunities up to and including that millisecond to others.
-  void pass_over(std::uint64_t now_ms) {
-    schedule_.skip_until(now_ms);
-    next_us_ = idle() ? kNever : schedule_.next_ms() * kUsPerMs;
+  // Leaves the opportunities up to and including that time to others.
+  void pass_over(Us now_us) {
+    schedule_.skip_until(now_us / kUsPerMs);
+    sleep(now_us);
   }
 
   // The trace as that flow sees it: here all see the same.
@@ -101,6 +105,19 @@ class Link {
 
  private:
   bool idle() const { return queue_.empty() && in_transit_left_bytes_ == 0; }
+  // Until the next opportunity; one whose millisecond has begun is used at once.
+  void sleep(Us now_us) {
+    if (idle()) {
+      due_us_ = next_us_ = kNever;
+      return;
+    }
+    due_us_ = schedule_.next_ms() * kUsPerMs;
+    if (due_us_ <= now_us) {
+      next_us_ = now_us;
+    } else {
+      next_us_ = late_us_ == 0 ? due_us_ : due_us_ + now_us % kUsPerMs + late_us_;
+    }
+  }
   template <class Deliver>
   void depart(const Packet& p, std::uint64_t now_ms, Deliver&& deliver) {
     if (log_) log_->departed(p, now_ms);
@@ -112,7 +129,9 @@ class Link {
   }
 
   // What every packet needs comes first.
+  Us due_us_ = kNever;
   Us next_us_ = kNever;
+  Us late_us_;
   LinkLog* log_;
   std::uint32_t in_transit_left_bytes_ = 0;
   Schedule schedule_;

@@ -28,7 +28,8 @@ void with_control(const std::string& cc, Use&& use) {
 Link link_of(const PathSetup& setup, std::size_t flow, LinkLog* log) {
   QueueConfig queue = setup.queue;
   queue.seed += flow;
-  return Link(setup.flows[flow].trace_ms, queue, setup.start_us, log);
+  const bool is_cell = setup.fair_window_ms > 0.0;
+  return Link(setup.flows[flow].trace_ms, queue, setup.start_us, is_cell ? 0 : setup.late_us, log);
 }
 
 template <class Flows, class Bottleneck>

@@ -26,6 +26,7 @@ struct PathSetup {
   QueueConfig queue;  // of the bottleneck, or of each user in a cell
   std::vector<RateStep> wired;
   std::uint32_t wired_buffer_bytes;
+  Us late_us;             // how late the link's process wakes
   double fair_window_ms;  // of a cell's scheduler; 0 = no cell, all flows share the queue and the first one's trace
   std::vector<FlowSetup> flows;
 };

@@ -17,7 +17,7 @@ struct Packet {
   std::uint16_t wire_bytes;  // IP packet + TUN header
   std::uint16_t flow;        // number of the flow in its simulation
   Us sent_us;                // the TCP timestamp it carries
-  Us arrives_us;             // at the queue
+  Us arrives_us;             // where it goes next: the delay, then the queue
 };
 
 }  // namespace reinet

@@ -84,23 +84,21 @@ class PathSimulation final : public Simulation {
   // instructions, of which calls would be a third.
   [[gnu::flatten]] std::uint32_t run_to_record(reinet_flow_stats& record) override {
     for (;;) {
-      // At equal times opportunities come first: mm-link uses up those that are due before it takes a packet in.
-      const Us arrival_us = arrivals_.time_us(), opportunity_us = bottleneck_.next_us(), event_us = events_.time_us();
-      if (opportunity_us <= event_us && (kLazy || opportunity_us <= arrival_us)) {
-        if (kLazy && arrival_us < opportunity_us) arrive_until(opportunity_us - 1);
+      // A packet wakes the bottleneck, which uses up the opportunities that are due before it takes the packet in.
+      const Us arrival_us = arrivals_.time_us(), event_us = events_.time_us();
+      const Us opportunity_us = std::min(bottleneck_.next_us(), std::max(bottleneck_.due_us(), arrival_us));
+      if (opportunity_us <= arrival_us && opportunity_us <= event_us) {
         now_us_ = std::max(now_us_, opportunity_us);
-        bottleneck_.transmit([this](const Packet& p) { deliver(p); });
-      } else if (arrival_us <= event_us && (!kLazy || opportunity_us == kNever)) {
+        bottleneck_.transmit(now_us_, [this](const Packet& p) { deliver(p); });
+      } else if (arrival_us <= event_us) {
         now_us_ = arrival_us;
-        arrive_until(arrival_us);
+        arrive(arrivals_.flow());
       } else {
         now_us_ = std::max(now_us_, event_us);
         const std::uint32_t number = events_.flow();
         const bool due = with_flow(flows_[number], [&](auto& f) { return f.on_event(now_us_, record) && f.stepped(); });
         update(number);
-        if (!due) continue;
-        if (kLazy) arrive_until(event_us);
-        return number;
+        if (due) return number;
       }
     }
   }
@@ -145,10 +143,6 @@ class PathSimulation final : public Simulation {
   }
 
  private:
-  // One flow's packets may wait before a busy bottleneck until that wants them. Whether they or the ACK of others come
-  // first makes no difference, is a matter of microseconds, and no processor can guess it.
-  static constexpr bool kLazy = kAlone<Flows>;
-
   void update(std::uint32_t number) {
     with_flow(flows_[number], [&](const auto& f) {
       arrivals_.set(number, f.arrival_us());
@@ -161,10 +155,6 @@ class PathSimulation final : public Simulation {
       bottleneck_.arrive(f.take_arrival());
       arrivals_.set(number, f.arrival_us());
     });
-  }
-
-  [[gnu::noinline]] void arrive_until(Us us) {
-    while (arrivals_.time_us() <= us) arrive(arrivals_.flow());
   }
 
   void deliver(const Packet& p) {

@@ -148,8 +148,11 @@ class LinkConfig(_Checked):
     """Rate at which the application writes; 0 = as fast as the flow goes."""
     mss_bytes: int = 1448
     """Payload of a packet; 1448 makes 1500 bytes of IP."""
-    jitter_us: int = 400
-    """ACKs come up to so much late: the wake-ups of a quiet host; a busy one has 2000. Cubic's HyStart notices."""
+    late_us: int = 100
+    """How late the emulator's processes wake that sleep until a time; they sleep whole milliseconds, as Mahimahi's do.
+    0 = an ideal path: exact delays, every delivery opportunity used at its time."""
+    jitter_us: int = 1000
+    """ACKs come up to so much later: hosts in between. A busy one has more; Cubic's HyStart notices."""
     forward_ms: float | None = None
     """The part of ``mrtt_ms`` on the way to the receiver; None = half, as mm-delay splits it."""
     pkts_per_ack: float = 2.0
@@ -196,6 +199,7 @@ class LinkConfig(_Checked):
             ("target_us", 0, 2**32 - 1),
             ("start_offset_ms", 0, 2**40),
             ("seed", 0, 2**64 - 1),
+            ("late_us", 0, 999),
             ("jitter_us", 0, 1_000_000),
             ("forward_jitter_us", 0, 1_000_000),
             ("pkts_per_ack", 2.0, 64.0),
@@ -293,6 +297,7 @@ class LinkConfig(_Checked):
                     total_bytes=flow.flow_bytes,
                     app_bytes_per_s=flow.app_mbps * 125_000,
                     target_us=self.target_us if flow.target_us is None else flow.target_us,
+                    late_us=self.late_us,
                     jitter_us=self.jitter_us,
                     forward_jitter_us=self.forward_jitter_us,
                     pkts_per_ack=self.pkts_per_ack,
@@ -308,6 +313,7 @@ class LinkConfig(_Checked):
             queue=queue,
             wired=[(start_us + round(ms * 1000), float(mbps)) for ms, mbps in self.wired_mbps],
             wired_buffer_bytes=self.wired_buffer_bytes,
+            late_us=self.late_us,
             fair_window_ms=self.fair_window_ms if cell else 0.0,
             flows=setups,
         )

@@ -40,7 +40,7 @@ class LinkDomain:
     """RTT asked for; a drawn one is raised to 1.1 x the path's base RTT, a given one below it is an error."""
     loss: tuple[float, float] | float = 0.0
     """Drawn uniformly: its lower limit may be 0."""
-    jitter_us: tuple[float, float] | float = 400.0
+    jitter_us: tuple[float, float] | float = 1000.0
     """Drawn uniformly."""
     cc: str | Sequence[str] = "cubic"
     """Each as likely as the next; so the queue."""

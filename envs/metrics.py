@@ -98,13 +98,22 @@ class Metrics:
 
 def first_data_ms(log: LinkLog) -> float:
     """Give the arrival time of the first packet that carries data. Raises LinkError when none did."""
+    return float(log.arrival_ms[_first_data(log)])
+
+
+def syn_ack_ms(log: LinkLog) -> float:
+    """Give the arrival time of the packet before the first data, the sender's answer to the SYN."""
+    return float(log.arrival_ms[max(0, _first_data(log) - 1)])
+
+
+def _first_data(log: LinkLog) -> int:
     data = np.flatnonzero(log.arrival_bytes > LARGEST_CONTROL_PACKET_BYTES)
     if not data.size:
         raise LinkError(
             f"link log: no data packet arrived at the link ({log.arrival_ms.size} control packets did); "
             "the flow never started: check that sender and receiver ran"
         )
-    return float(log.arrival_ms[data[0]])
+    return int(data[0])
 
 
 def compute(log: LinkLog, path_rtt_ms: float, end_ms: float, warmup_ms: float = 0.0) -> Metrics:

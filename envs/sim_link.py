@@ -104,7 +104,7 @@ class SimLinkEnv(gym.Env[State, Any]):
         self._limits = EpisodeLimits(episode_periods, episode_s)
         link = dict(link or {})
         self._domain = LinkDomain(
-            trace, random_start, mrtt_ms, buffer_bytes, target_ms, link.pop("loss", 0.0), link.pop("jitter_us", 400.0),
+            trace, random_start, mrtt_ms, buffer_bytes, target_ms, link.pop("loss", 0.0), link.pop("jitter_us", 1000.0),
             cc, link.pop("queue", "droptail"), link,
         )  # fmt: skip
         self.observation_space = observation_space(feature_set)

@@ -31,7 +31,7 @@ def test_agreement(metric: str, sim: float, kernel: float, expected: bool | None
 
 def test_it_goes_on_where_it_stopped_and_compares_by_the_median(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    exact = sim_figures(CELL, 8.0, 20.0, start_ms=60.0, seed=0)
+    exact = sim_figures(CELL, 8.0, 20.0, begin_ms=60.0, seed=0)
     for factor in (1.0, 1.01, 5.0):
         Results(path).add(KernelResult(KEY, 60.0, {name: factor * value for name, value in exact.items()}))
     comparison = Comparison([CELL], Results(path), seconds=8.0, repeat=3)
@@ -56,7 +56,7 @@ def test_a_damaged_results_file_is_named_with_its_line(tmp_path: Path) -> None:
 def test_runs_in_virtual_time_are_kept_apart_and_may_lack_what_records_tell(tmp_path: Path) -> None:
     uncapped = Cell(CELL.trace, "westwood", 150_000, 0)
     results = Results(tmp_path / "results.jsonl")
-    exact = sim_figures(uncapped, 8.0, 20.0, start_ms=60.0, seed=0)
+    exact = sim_figures(uncapped, 8.0, 20.0, begin_ms=60.0, seed=0)
     results.add(KernelResult(uncapped.key(8.0, 20.0, "uml"), 60.0, {**exact, "cwnd_mean_pkts": None}))
     assert not list(Comparison([uncapped], results, seconds=8.0, repeat=1))
     (rows,) = Comparison([uncapped], results, seconds=8.0, repeat=1, uml=Path("linux"))

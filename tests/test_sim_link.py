@@ -59,7 +59,7 @@ def test_info_names_every_field_of_the_record() -> None:
     _, info = env.reset(seed=0)
     assert set(info) == {*(FLOW_STATS_DTYPE.names or ()), "no_sample", "rule_pkts"}
     assert info["target_us"] == 50_000
-    assert 21_000 <= info["min_rtt_us"] <= 22_400
+    assert 21_000 <= info["min_rtt_us"] <= 24_000
     assert info["cap_pkts"] == 0
     assert env.step([1.0])[4]["cap_pkts"] == 2 * info["cwnd_pkts"]
 

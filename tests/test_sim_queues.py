@@ -267,7 +267,7 @@ def test_losses_come_from_the_seed_at_their_rate() -> None:
 
 def test_the_way_there_may_be_longer_than_the_way_back() -> None:
     for forward_ms in (0.0, 5.0, 20.0):
-        batch, records = run(constant(12), 2.0, cap_pkts=4, mrtt_ms=20.0, forward_ms=forward_ms, jitter_us=0)
+        batch, records = run(constant(12), 2.0, cap_pkts=4, mrtt_ms=20.0, forward_ms=forward_ms, late_us=0, jitter_us=0)
         assert records["min_rtt_us"][-1] == 22_000
         assert batch.log(0)["arrival_ms"][0] == forward_ms
     late, punctual = (
@@ -345,7 +345,8 @@ def test_a_wired_link_carries_bits_exactly() -> None:
 def test_a_cell_with_one_user_is_a_link() -> None:
     for kind in ("droptail", "codel"):
         link, cell = (
-            run(cellular(2), 10.0, queue=kind, scheduler=scheduler)[1] for scheduler in ("fifo", "proportional-fair")
+            run(cellular(2), 10.0, queue=kind, scheduler=scheduler, late_us=0)[1]
+            for scheduler in ("fifo", "proportional-fair")
         )
         assert np.array_equal(link, cell)
 

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef REINET_DELAY_LINE_HPP
+#define REINET_DELAY_LINE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "packet.hpp"
+#include "ring.hpp"
+
+namespace reinet {
+
+// A fixed delay with the semantics of mm-delay: its time is counted from the start of the millisecond in which a packet
+// comes, and the process that delays sleeps whole milliseconds, counted from its last wake, and is also woken by every
+// packet that comes. So a packet that is alone takes the delay and the process's lateness, and one among others up to a
+// millisecond more or less: it leaves at the first wake at or after its time.
+template <class Item>
+class DelayLine {
+ public:
+  // late_us: how late every sleep ends; 0 = no process sleeps here, every packet takes the delay.
+  DelayLine(Us delay_us, Us late_us) : delay_us_(delay_us), late_us_(late_us) {}
+
+  // The item comes at item.arrives_us, not before the one before it.
+  void push(const Item& item) {
+    items_.push(item);
+    if (item.arrives_us < leaves_us_) update();
+  }
+
+  // When the next item leaves, as far as is known: one that is still to come may wake the process earlier.
+  Us next_us() const { return leaves_us_; }
+
+  // That item, with the time at which it leaves.
+  Item pop() {
+    Item item = items_.pop();
+    item.arrives_us = last_wake_us_ = leaves_us_;
+    free_us_ = leaves_us_ + kHandlingUs;
+    update();
+    return item;
+  }
+
+  // The one that came last; there must be one.
+  Item& back() { return items_[items_.tail() - 1]; }
+
+  std::size_t size() const { return items_.size(); }
+  std::size_t heap_bytes() const { return items_.heap_bytes(); }
+
+ private:
+  void update() {
+    if (items_.empty()) {
+      leaves_us_ = kNever;
+      return;
+    }
+    const Us came_us = items_.front().arrives_us;
+    if (late_us_ == 0) {
+      leaves_us_ = std::max(came_us + delay_us_, free_us_);
+      return;
+    }
+    const Us due_us = came_us - came_us % kUsPerMs + delay_us_;
+    if (static_cast<std::int32_t>(next_wake_ - items_.head()) < 0) next_wake_ = items_.head();
+    // The arrival of the item itself is the first wake that counts.
+    while (next_wake_ != items_.tail() && (next_wake_ == items_.head() || items_[next_wake_].arrives_us < due_us))
+      last_wake_us_ = std::max(last_wake_us_, items_[next_wake_++].arrives_us);
+    leaves_us_ = due_us <= last_wake_us_ ? last_wake_us_ : due_us + last_wake_us_ % kUsPerMs + late_us_;
+    if (next_wake_ != items_.tail()) leaves_us_ = std::min(leaves_us_, items_[next_wake_].arrives_us);
+    leaves_us_ = std::max(leaves_us_, free_us_);
+  }
+
+  // Reading and writing a packet. It matters that it is not 0: a sender that gets several ACKs at one time could not
+  // tell the order in which it answered them (RACK).
+  static constexpr Us kHandlingUs = 5;
+
+  Us delay_us_, late_us_;
+  Us leaves_us_ = kNever;
+  Us last_wake_us_ = 0;
+  Us free_us_ = 0;  // when the process has handed on the last item
+  std::uint32_t next_wake_ = 0;  // the first item whose arrival is not yet counted as a wake
+  Ring<Item> items_;
+};
+
+}  // namespace reinet
+
+#endif
