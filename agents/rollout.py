@@ -32,6 +32,7 @@ from reinet.agents.guard import Guard
 from reinet.agents.mlp import FloatArray, Layers, act
 from reinet.agents.replay import Fragment
 from reinet.core import FEATURE_SETS, Normaliser, PeriodConfig, SimBatch, caps_from_actions
+from reinet.core.errors import ReinetError
 from reinet.core.sim import OPPORTUNITY_BYTES
 from reinet.core.state import LEAST_TARGET_PER_RTT
 from reinet.envs.metrics import LinkLog, Metrics, compute
@@ -257,6 +258,25 @@ def _summary(stats: NDArray[Any], rewards: NDArray[np.float64]) -> dict[str, flo
     }
 
 
+RAY_STARTS = 3
+"""Now and then a Ray of one's own does not come up within its 30 s, without a word why; the next one does."""
+
+
+def start_ray(ray: Any, workers: int) -> None:
+    """Starts a Ray of this process, a CPU for each worker. ``ray``: the module. Raises ReinetError."""
+    for start in range(1, RAY_STARTS + 1):
+        try:
+            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            return
+        except Exception as error:  # Ray raises no narrower one
+            ray.shutdown()
+            if start == RAY_STARTS:
+                raise ReinetError(
+                    f"Ray did not start in {RAY_STARTS} attempts ({error}); look into /tmp/ray/session_latest/logs, or "
+                    "train without it: rollout.workers = 0"
+                ) from error
+
+
 class RayGatherers:
     """One ``Gatherer`` per worker, each in a Ray actor of one CPU; without workers, one in this process.
 
@@ -275,10 +295,11 @@ class RayGatherers:
 
         workers = self._config.rollout.workers
         self._ray = ray
-        if ray_address:
+        self._owns_ray = not ray.is_initialized()
+        if self._owns_ray and ray_address:
             ray.init(address=ray_address, log_to_driver=False)
-        else:
-            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        elif self._owns_ray:
+            start_ray(ray, workers)
         shared = ray.put(list(traces))
         actor = ray.remote(num_cpus=1)(Gatherer)
         self._actors = [actor.remote(self._config, shared, worker) for worker in range(workers)]
@@ -301,10 +322,11 @@ class RayGatherers:
         return [metrics for part in self._ray.get(futures) for metrics in part]
 
     def close(self) -> None:
-        """Ends the workers and, where this process started it, Ray."""
+        """Ends the workers, and Ray unless it was running in this process before."""
         if self._actors:
             self._actors.clear()
-            self._ray.shutdown()
+            if self._owns_ray:
+                self._ray.shutdown()
 
     def __enter__(self) -> "RayGatherers":
         return self

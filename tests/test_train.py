@@ -17,10 +17,10 @@ from reinet.agents.config import TrainConfig
 from reinet.agents.export import export
 from reinet.agents.mlp import act
 from reinet.agents.policy import Policy
-from reinet.agents.rollout import Gatherer, cumulative_regret, opportunities_until, training_traces
+from reinet.agents.rollout import RAY_STARTS, Gatherer, cumulative_regret, opportunities_until, start_ray, training_traces
 from reinet.agents.train import Result, compare, train
 from reinet.core import FEATURE_SETS, Normaliser
-from reinet.core.errors import ConfigError, ModelError
+from reinet.core.errors import ConfigError, ModelError, ReinetError
 from reinet.envs.trace import Trace
 
 SMALL: dict[str, Any] = {
@@ -98,6 +98,30 @@ def test_ray_workers_are_repeatable_and_resume_exactly(tmp_path: Path) -> None:
     parts = run(tmp_path / "parts", 4, rollout={"workers": 2})
     assert_same(whole.checkpoint, parts.checkpoint)
     assert whole.env_steps == 4 * 2 * 3 * 41
+
+
+class FailingRay:
+    """A Ray that does not come up the first few times."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.calls: list[str] = []
+
+    def init(self, **_: Any) -> None:
+        self.calls.append("init")
+        if self.calls.count("init") <= self.failures:
+            raise Exception("The current node timed out during startup.")
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+
+def test_a_ray_that_does_not_start_is_started_again() -> None:
+    ray = FailingRay(failures=RAY_STARTS - 1)
+    start_ray(ray, 2)
+    assert ray.calls == [*["init", "shutdown"] * (RAY_STARTS - 1), "init"]
+    with pytest.raises(ReinetError, match=r"timed out.*rollout\.workers = 0"):
+        start_ray(FailingRay(failures=RAY_STARTS), 2)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
