@@ -55,6 +55,7 @@ class Cubic : public ControlDefaults {
   static constexpr double kC = 410.0 / 1024.0;                    // packets/s^3
   static constexpr std::uint32_t kRenoScale = 15;  // 8 (1 + beta) / (3 (1 - beta)): Reno's growth at this beta
   static constexpr Us kSettleUs = 1'000'000;
+  static constexpr Us kTickUs = 4'000;     // 250 a second, as in Debian's and Ubuntu's kernels
   static constexpr Us kUpdateUs = 31'250;  // at most one update per 1/32 s unless the window changed
   static constexpr std::uint32_t kHystartLowWindowPkts = 16;
   static constexpr std::uint32_t kHystartSamples = 8;
@@ -65,8 +66,8 @@ class Cubic : public ControlDefaults {
   std::uint32_t update(std::uint32_t cwnd_pkts, Us now_us, std::uint32_t pkts) {
     acked_pkts_ += pkts;
     if (last_cwnd_pkts_ == cwnd_pkts && now_us - last_update_us_ <= kUpdateUs) return pkts_per_increase_;
-    // The kernel's clock has ticks of a millisecond: within one, only the Reno estimate moves.
-    if (!epoch_start_us_ || now_us / kUsPerMs != last_update_us_ / kUsPerMs) cubic(cwnd_pkts, now_us, pkts);
+    // Within a tick of the kernel's clock only the Reno estimate moves.
+    if (!epoch_start_us_ || now_us / kTickUs != last_update_us_ / kTickUs) cubic(cwnd_pkts, now_us, pkts);
     reno_friendly(cwnd_pkts);
     pkts_per_increase_ = std::max(pkts_per_increase_, 2U);
     return pkts_per_increase_;

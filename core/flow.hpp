@@ -59,7 +59,7 @@ class Flow {
         sender_us_(config.start_us),
         sender_(config.mss_bytes, Application(config.total_bytes, config.app_bytes_per_s, config.mss_bytes),
                 config.target_us, config.seed),
-        receiver_(config.pkts_per_ack),
+        receiver_(config.pkts_per_ack, kUsPerMs + config.return_us),
         to_link_(config.forward_us, config.late_us),
         to_sender_(config.return_us, config.late_us) {}
 
@@ -160,9 +160,12 @@ class Flow {
 
   // An ACK takes the uplink's next opportunity, which comes every millisecond, and shares it with others: the uplink's
   // process, woken by the ACK, sleeps for a millisecond. An ACK never overtakes another.
-  // joins: unless it can be one with the ACK that was sent at this very time.
+  // joins: as one with the ACK before it if that was sent at this very time.
   void acknowledge(Ack ack, Us now_us, bool joins) {
-    if (joins && acked_at_us_ == now_us && to_sender_.size() > 0 && to_sender_.back().join(ack)) return;
+    if (joins && acked_at_us_ == now_us && to_sender_.size() > 0) {
+      to_sender_.back().join(ack);
+      return;
+    }
     acked_at_us_ = now_us;
     const Us late_us = config_.jitter_us ? jitter_.next() % config_.jitter_us : 0;
     last_ack_us_ = ack.arrives_us = std::max(now_us + kUsPerMs + config_.late_us + late_us, last_ack_us_);
