@@ -1,9 +1,10 @@
 """The simulator against Mahimahi and the real kernel: the same trace, congestion control, buffer and cap on both sides.
 
-A cell is one such combination. The kernel side runs it several times and counts by its median; the simulator starts
-each time where the kernel's flow started in the trace. Every kernel run is written down when it ends, so an interrupted
-comparison goes on where it stopped. The kernel is the host's, or one in virtual time (``reinet.envs.uml``), which has
-every congestion control and which no load disturbs, but neither caps nor records: what only records tell is None then.
+A cell is one such combination. The kernel side runs it several times, the simulator a few times for each of those runs
+and from where the kernel's flow started in the trace; both count by their medians. Every kernel run is written down
+when it ends, so an interrupted comparison goes on where it stopped. The kernel is the host's, or one in virtual time
+(``reinet.envs.uml``), which has every congestion control and which no load disturbs, but neither caps nor records: what
+only records tell is None then.
 """
 
 import json
@@ -20,7 +21,7 @@ import numpy as np
 
 from reinet.agents.baselines import FixedCap, NoCap
 from reinet.agents.evaluate import Run, Scenario, run
-from reinet.core.errors import ConfigError
+from reinet.core.errors import ConfigError, LinkError
 from reinet.envs.mahimahi import LinkSpec
 from reinet.envs.metrics import Metrics, syn_ack_ms
 from reinet.envs.trace import Trace
@@ -35,6 +36,9 @@ TOLERANCES = {"throughput_mbps": (0.03, 0.0), "qdelay_mean_ms": (0.10, 2.0), "qd
 
 MAX_ATTEMPTS = 3
 """Tries at a kernel run that the host's lag made invalid, before it is left out."""
+
+SIM_RUNS = 3
+"""Simulated runs for every kernel run, with jitter of their own: they cost next to nothing."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ class Comparison:
         todo = [cell for cell in self.cells for _ in range(self.repeat - len(self._runs(cell)))]
         total = len(todo)
         done = 0
-        attempts: dict[str, int] = {}
+        failures: dict[str, int] = {}
         with ProcessPoolExecutor(self.parallel, mp_context=get_context("spawn")) as pool:
             waiting = list(todo)
             running: dict[Future[tuple[KernelResult, str | None]], Cell] = {}
@@ -134,15 +138,21 @@ class Comparison:
                     running[pool.submit(kernel_run, cell, self.seconds, self.mrtt_ms, self.uml)] = cell
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     cell = running.pop(future)
-                    result, invalid_reason = future.result()
+                    key = self._key(cell)
+                    failures_left = MAX_ATTEMPTS * self.repeat - failures.get(key, 0) - 1
+                    try:
+                        result, invalid_reason = future.result()
+                    except LinkError as error:  # a busy host may be too slow to bring a link up in time
+                        if not failures_left:
+                            raise
+                        invalid_reason = str(error)
                     if invalid_reason is None:
                         self.results.add(result)
-                    else:
-                        attempts[result.key] = attempts.get(result.key, 0) + 1
-                        if attempts[result.key] < MAX_ATTEMPTS * self.repeat:
-                            waiting.append(cell)
-                            progress(done, total, invalid_reason)
-                            continue
+                    elif failures_left:
+                        failures[key] = failures.get(key, 0) + 1
+                        waiting.append(cell)
+                        progress(done, total, invalid_reason)
+                        continue
                     done += 1
                     progress(done, total, invalid_reason)
 
@@ -153,11 +163,16 @@ class Comparison:
                 yield self._rows(cell, runs[: self.repeat])
 
     def _runs(self, cell: Cell) -> list[KernelResult]:
-        return self.results.of(cell.key(self.seconds, self.mrtt_ms, self.kernel))
+        return self.results.of(self._key(cell))
+
+    def _key(self, cell: Cell) -> str:
+        return cell.key(self.seconds, self.mrtt_ms, self.kernel)
 
     def _rows(self, cell: Cell, runs: Sequence[KernelResult]) -> list[dict[str, Any]]:
         simulated = [
-            sim_figures(cell, self.seconds, self.mrtt_ms, kernel.begin_ms, seed) for seed, kernel in enumerate(runs)
+            sim_figures(cell, self.seconds, self.mrtt_ms, kernel.begin_ms, number * SIM_RUNS + seed)
+            for number, kernel in enumerate(runs)
+            for seed in range(SIM_RUNS)
         ]
         rows = []
         for metric in METRICS:
