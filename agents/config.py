@@ -76,12 +76,13 @@ class LinkSection(_Section):
     """The paper's sweep. Drawn log-uniformly."""
     queueing_target_ms: Range = (15.0, 80.0)
     """Target minus base RTT: the paper's 25-100 ms around its base of 20 ms, and never below the guard's margin."""
-    jitter_us: Range = (300.0, 4000.0)
-    """How late a host's wake-ups make ACKs: 0.4 ms quiet, some ms busy. A policy that knows no jitter sets windows that
-    just fill a simulated path and starves on a real one, whose rounds take longer than its minimum RTT. Log-uniform."""
-    pkts_per_ack: Range = (2.0, 3.0)
-    """Linux acknowledges every second packet, every 2.4 of them where the receiver is woken late; the number of RTT
-    samples, an input, follows it."""
+    jitter_us: Range = (500.0, 4000.0)
+    """How late hosts make ACKs: a millisecond when quiet, some when busy. A policy that knows no jitter sets windows
+    that just fill a simulated path and starves on a real one, whose rounds take longer than its minimum RTT. Drawn
+    log-uniformly."""
+    pkts_per_ack: Range = (2.0, 2.5)
+    """Linux acknowledges every second packet, and fewer where the receiver is woken late; the number of RTT samples, an
+    input, follows it."""
     reference_share: float = Field(default=0.25, ge=0, le=1)
     """Share of flows on the paper's own link (20 ms, 150 KB, target 50 ms), where most comparisons are made."""
 

@@ -160,6 +160,9 @@ class Ack:
     sack_end: int
     echo_us: int
 
+def delay_line(arrives_us: list[int], delay_us: int, late_us: int) -> list[int]:
+    """When packets that come to a fixed delay at those times, in order, leave it."""
+
 class DrivenReceiver:
     """A receiver without a path."""
 

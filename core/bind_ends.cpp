@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sender and a receiver without a path between them, to be driven step by step: what each answers can be checked by
-// hand.
+// A sender, a receiver and a delay without a path around them, to be driven step by step: what each answers can be
+// checked by hand.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
@@ -10,6 +10,7 @@
 
 #include "application.hpp"
 #include "bindings.hpp"
+#include "delay_line.hpp"
 #include "packet.hpp"
 #include "receiver.hpp"
 #include "reno.hpp"
@@ -73,6 +74,17 @@ class DrivenSender {
   Sent sent_;
 };
 
+std::vector<Us> delay_line(const std::vector<Us>& arrives_us, Us delay_us, Us late_us) {
+  DelayLine<Packet> line(delay_us, late_us);
+  std::vector<Us> leaves_us;
+  for (const Us now_us : arrives_us) {
+    while (line.next_us() < now_us) leaves_us.push_back(line.pop().arrives_us);
+    line.push({0, 1500, 0, 0, now_us});
+  }
+  while (line.size() > 0) leaves_us.push_back(line.pop().arrives_us);
+  return leaves_us;
+}
+
 }  // namespace
 
 void bind_ends(nb::module_& m) {
@@ -81,6 +93,7 @@ void bind_ends(nb::module_& m) {
       .def_ro("sack_begin", &Ack::sack_begin)
       .def_ro("sack_end", &Ack::sack_end)
       .def_ro("echo_us", &Ack::echo_us);
+  m.def("delay_line", &delay_line, "arrives_us"_a, "delay_us"_a, "late_us"_a);
   nb::class_<DrivenReceiver>(m, "DrivenReceiver")
       .def(nb::init<double>(), "pkts_per_ack"_a = 2.0)
       .def("packet", &DrivenReceiver::packet, "now_us"_a, "seq"_a, "sent_us"_a)

@@ -1,8 +1,12 @@
-"""The simulated sender's and receiver's answers, one by one: immediate ACKs, and timeouts that were a mistake."""
+"""The simulated sender's, receiver's and delay's answers, one by one."""
+
+import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from reinet.core._core import Ack, DrivenReceiver, DrivenSender
+from reinet.core._core import Ack, DrivenReceiver, DrivenSender, delay_line
 
 MS = 1000
 RTT_US = 20 * MS
@@ -50,6 +54,63 @@ def test_what_fills_a_hole_is_acknowledged_at_once(pkts_per_ack: float) -> None:
         assert acks[0].echo_us == 29 * MS
     assert told(receiver.packet(30 * MS, 18, 29 * MS)) == [(20, 0, 0)]
     assert receiver.packet(31 * MS, 20, 30 * MS) == []  # nothing is missing any more
+
+
+def test_after_three_duplicate_acks_one_a_millisecond_tells_of_all_that_came() -> None:
+    receiver = delaying_receiver()
+    for seq in (18, 19, 20):
+        assert len(receiver.packet(18 * MS, seq, 17 * MS)) == 1
+    for seq in (21, 22, 23):
+        assert receiver.packet(19 * MS + seq, seq, 17 * MS) == []
+    assert receiver.advance(20 * MS) == []
+    assert told(receiver.advance(20 * MS + 21)) == [(16, 21, 24)]
+    # An ACK tells of one range: what is waiting goes out before another begins.
+    assert receiver.packet(21 * MS, 24, 20 * MS) == []
+    assert told(receiver.packet(21 * MS, 30, 20 * MS)) == [(16, 24, 25)]
+    assert told(receiver.packet(21 * MS, 16, 20 * MS)) == [(17, 30, 31)]
+
+
+def test_while_the_window_opens_every_packet_is_acknowledged() -> None:
+    """A sender that doubles its rate opens the window; else every second packet is acknowledged."""
+
+    def acks_per_packet(rounds: list[int]) -> list[float]:
+        receiver, seq, shares = DrivenReceiver(), 0, []
+        for number, pkts in enumerate(rounds):
+            acks = 0
+            for i in range(pkts):
+                now_us = number * RTT_US + i * RTT_US // pkts
+                acks += len(receiver.advance(now_us)) + len(receiver.packet(now_us, seq, max(0, now_us - RTT_US)))
+                seq += 1
+            shares.append(acks / pkts)
+        return shares
+
+    assert min(acks_per_packet([10, 20, 40, 80, 160])[1:]) > 0.65
+    assert max(acks_per_packet([10] * 20)[5:]) == pytest.approx(0.5, abs=0.1)
+    assert max(acks_per_packet([10, 20, 40] + [40] * 20)[12:]) == pytest.approx(0.5, abs=0.1)  # in time it is open
+
+
+def test_a_delay_counts_whole_milliseconds_and_sleeps_from_its_last_wake() -> None:
+    # Alone: due at 10.000 ms, but the process fell asleep at 0.400 and wakes 0.1 ms late.
+    assert delay_line([400], 10 * MS, 100) == [10_500]
+    # What comes at 10.200 wakes it; that itself is due at 20.000 and nothing comes to wake it before 20.300.
+    assert delay_line([400, 10_200], 10 * MS, 100) == [10_200, 20_300]
+    # What came at 3.700 has moved the phase; two that are due in one millisecond leave one after the other.
+    first, second, third = delay_line([400, 800, 3_700], 10 * MS, 100)
+    assert (first, third) == (10_800, 13_905)
+    assert 0 < second - first < 20
+    assert delay_line([400, 800, 3_700], 10 * MS, 0) == [10_400, 10_800, 13_700]
+
+
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=60), st.integers(0, 5), st.sampled_from([0, 1, 100, 999]))
+def test_a_delay_reorders_nothing_and_is_right_to_a_millisecond(
+    gaps_us: list[int], delay_ms: int, late_us: int
+) -> None:
+    arrives_us = list(itertools.accumulate(gaps_us))
+    leaves_us = delay_line(arrives_us, delay_ms * MS, late_us)
+    assert all(a < b for a, b in itertools.pairwise(leaves_us))
+    handling_us = 20 * len(gaps_us)  # at most, of those that leave before it at the same wake
+    for arrives, leaves in zip(arrives_us, leaves_us, strict=True):
+        assert (delay_ms - 1) * MS < leaves - arrives <= (delay_ms + 1) * MS + 2 * late_us + handling_us
 
 
 def test_a_duplicate_is_acknowledged_at_once_and_so_is_what_follows() -> None:

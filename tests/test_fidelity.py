@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from reinet.agents.baselines import CapArray, FixedCap, FloatArray, StatsArray
+from reinet.agents.evaluate import Scenario, run
 from reinet.agents.fidelity import TOLERANCES, Cell, Comparison, KernelResult, Results, agrees, markdown, sim_figures
 from reinet.core.errors import ConfigError, LinkError
 from reinet.envs.mahimahi import LinkSpec
@@ -100,3 +103,34 @@ def test_a_capped_flow_is_the_kernels(tmp_path: Path) -> None:
     assert figures["throughput_mbps"]["agrees"]
     assert figures["qdelay_mean_ms"]["agrees"]
     assert figures["cwnd_mean_pkts"]["kernel"] == pytest.approx(40, abs=2)
+
+
+class LiftedCap(FixedCap):
+    """A cap that is lifted four seconds after the first record."""
+
+    def reset(self) -> None:
+        self.lift_ns = 0
+
+    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+        now_ns = int(stats["time_ns"][0])
+        self.lift_ns = self.lift_ns or now_ns + 4_000_000_000
+        return super().decide(stats, states, rule_pkts) * (now_ns < self.lift_ns)
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+@pytest.mark.parametrize("cc", ["cubic", "reno"])
+def test_after_the_cap_is_lifted_the_window_grows_as_the_kernels_does(cc: str) -> None:
+    """Half a second after, and at the largest that it gets; and under the cap it stays there."""
+    seen: dict[str, tuple[float, float, float]] = {}
+    for link in ("sim", "mahimahi"):
+        agent = LiftedCap(40)
+        scenario = Scenario(CELL.trace, link, cc, 200.0, seconds=7.0)  # type: ignore[arg-type]
+        records = run(agent, scenario).records
+        since_s = (records["time_ns"].astype(np.int64) - agent.lift_ns) / 1e9
+        windows = records["cwnd_pkts"]
+        half_a_second_later = float(np.interp(0.5, since_s, windows))
+        seen[link] = float(windows[since_s > -2].min()), half_a_second_later, float(windows.max())
+    assert seen["sim"] == pytest.approx(seen["mahimahi"], rel=0.1)
+    assert seen["sim"][0] == 40
+    assert seen["sim"][1] > 70

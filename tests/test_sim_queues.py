@@ -181,7 +181,8 @@ def test_queues_do_what_mm_links_do(kind: str, seed: int, mss_bytes: int) -> Non
     departures = replay(log, trace, oracle)
     got = list(zip(log["departure_ms"].astype(int), log["departure_delay_ms"].astype(int), strict=True))
     assert len(got) > 500
-    assert abs(len(departures) - len(got)) < 4  # what the last millisecond had still to do
+    last_two_ms = log["end_ms"] - 2  # the link's process may still sleep over those
+    assert abs(len(departures) - len(got)) <= sum(at > last_two_ms for at, _ in departures)
     common = min(len(departures), len(got))
     assert departures[:common] == got[:common]
     drops = log["drop_ms"].astype(int).tolist()

@@ -197,6 +197,31 @@ def test_the_base_rtt_is_the_paths_and_a_millisecond_at_either_link() -> None:
         assert records["min_rtt_us"][-1] == (mrtt_ms + 2) * 1000
 
 
+def test_the_emulators_clocks_shake_the_rtt() -> None:
+    """Known from Mahimahi at 20 ms and 12 Mbit/s: 21.2 to 26 ms, 24.1 ms on average."""
+    _, records = run(constant(12), 10.0, cap_pkts=10)
+    assert 20_500 <= records["min_rtt_us"][-1] <= 22_000
+    assert 23_300 <= np.average(records["rtt_mean_us"], weights=records["rtt_samples"]) <= 24_700
+
+
+def test_packets_that_come_at_once_are_acknowledged_at_once() -> None:
+    """Known from Mahimahi: 2.0 packets an ACK at 12 Mbit/s, a packet a millisecond, and 3.8 at 48."""
+    for mbps, expected in ((12.0, 2.0), (48.0, 4.0)):
+        _, records = run(constant(mbps), 10.0, cap_pkts=150, buffer_bytes=600_000)
+        steady = records[len(records) // 2 :]
+        pkts = steady["delivered_bytes"].sum() / 1448
+        assert pkts / steady["rtt_samples"].sum() == pytest.approx(expected, rel=0.1)
+
+
+def test_on_a_path_that_keeps_the_order_only_what_was_dropped_is_lost() -> None:
+    """ACKs that come at one time are answered one after the other, and RACK must know in which order."""
+    batch, records = run(cellular(4), 60.0, late_us=100, jitter_us=1000)
+    dropped = len(batch.log(0)["drop_ms"])
+    assert dropped > 20
+    assert (records["flags"] & Flag.IN_RECOVERY).any()
+    assert records["lost_bytes"].sum() / 1448 <= dropped
+
+
 def test_jitter_comes_from_the_seed_and_reorders_nothing() -> None:
     def rtts(**link: Any) -> list[int]:
         return run(constant(12), 2.0, cap_pkts=20, **link)[1]["rtt_mean_us"].tolist()

@@ -17,7 +17,14 @@ from reinet.agents.config import TrainConfig
 from reinet.agents.export import export
 from reinet.agents.mlp import act
 from reinet.agents.policy import Policy
-from reinet.agents.rollout import RAY_STARTS, Gatherer, cumulative_regret, opportunities_until, start_ray, training_traces
+from reinet.agents.rollout import (
+    RAY_STARTS,
+    Gatherer,
+    cumulative_regret,
+    opportunities_until,
+    start_ray,
+    training_traces,
+)
 from reinet.agents.train import Result, compare, train
 from reinet.core import FEATURE_SETS, Normaliser
 from reinet.core.errors import ConfigError, ModelError, ReinetError
