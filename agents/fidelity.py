@@ -268,8 +268,11 @@ def _agent(cell: Cell) -> FixedCap | NoCap:
     return FixedCap(cell.cap_pkts) if cell.cap_pkts else NoCap()
 
 
-def markdown(cells: Sequence[list[dict[str, Any]]], command: str) -> str:
-    """The comparison as a page: a line a cell, figures as simulator / kernel, and what does not agree."""
+def markdown(cells: Sequence[list[dict[str, Any]]], command: str, missing: int = 0) -> str:
+    """The comparison as a page: a line a cell, figures as simulator / kernel, and what does not agree.
+
+    ``missing``: cells that were not measured.
+    """
     agreeing = sum(all(row["agrees"] in (True, None) for row in rows) for rows in cells)
     lines = [
         "# The simulator against Mahimahi and the real kernel",
@@ -278,7 +281,7 @@ def markdown(cells: Sequence[list[dict[str, Any]]], command: str) -> str:
         "Simulator / median of the kernel's runs. A cell agrees when throughput is within 3 %, mean queueing delay",
         "within 10 % or 2 ms and its 95th percentile within 15 % or 4 ms.",
         "",
-        f"**{agreeing} of {len(cells)} cells agree.**",
+        f"**{agreeing} of {len(cells)} cells agree.**" + (f" {missing} more were not measured." if missing else ""),
         "",
         "| trace | cc | buffer (KB) | cap | Mbit/s | mean (ms) | p95 (ms) | retransmitted | cwnd | runs | agrees |",
         "|---|---|---|---|---|---|---|---|---|---|---|",

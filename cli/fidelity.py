@@ -33,6 +33,9 @@ def fidelity(
     results: Annotated[Path, typer.Option(help="Kernel runs are kept here; a second call goes on from it.")] = Path(
         "runs/fidelity.jsonl"
     ),
+    report: Annotated[
+        bool, typer.Option("--report", help="Run nothing on the kernel: compare what the results file holds by now.")
+    ] = False,
     markdown: Annotated[Path | None, typer.Option(help="Write the table as a page, such as docs/fidelity.md.")] = None,
     json_destination: JsonOption = None,
 ) -> None:
@@ -61,6 +64,22 @@ def fidelity(
         raise ConfigError(f"--uml {uml} is for --kernel uml")
     machine = find_kernel(uml) if kernel == "uml" else None
     comparison = engine.Comparison(cells, engine.Results(results), seconds, mrtt_ms, repeat, parallel, machine)
+    if not report:
+        _measure(comparison)
+    done = list(comparison)
+    rows = [row for cell in done for row in cell]
+    write_json(json_destination, {"rows": rows})
+    if markdown is not None:
+        command = f"reinet fidelity --cc {cc} --buffers {buffers} --caps {caps} --seconds {seconds:g} --repeat {repeat}"
+        command += f" --kernel {kernel}" if kernel != "host" else ""
+        markdown.write_text(engine.markdown(done, command, missing=len(cells) - len(done)))
+    if json_destination != "-":
+        print_table(rows, COLUMNS)
+    agreeing = sum(all(row["agrees"] in (True, None) for row in cell) for cell in done)
+    console.print(f"{agreeing} of {len(done)} cells agree; {len(cells) - len(done)} were not measured.")
+
+
+def _measure(comparison: Any) -> None:
     columns = (TextColumn("kernel runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("runs", total=None)
@@ -71,17 +90,6 @@ def fidelity(
                 progress.console.print(f"thrown away: {invalid_reason}", highlight=False)
 
         comparison.measure(show)
-    done = list(comparison)
-    rows = [row for cell in done for row in cell]
-    write_json(json_destination, {"rows": rows})
-    if markdown is not None:
-        command = f"reinet fidelity --cc {cc} --buffers {buffers} --caps {caps} --seconds {seconds:g} --repeat {repeat}"
-        command += f" --kernel {kernel}" if kernel != "host" else ""
-        markdown.write_text(engine.markdown(done, command))
-    if json_destination != "-":
-        print_table(rows, COLUMNS)
-    agreeing = sum(all(row["agrees"] in (True, None) for row in cell) for cell in done)
-    console.print(f"{agreeing} of {len(done)} cells agree; {len(cells) - len(done)} could not be measured.")
 
 
 def _list(option: str, text: str, kind: Any) -> list[Any]:
