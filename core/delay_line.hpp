@@ -23,18 +23,25 @@ class DelayLine {
 
   // The item comes at item.arrives_us, not before the one before it.
   void push(const Item& item) {
+    const bool was_empty = items_.empty();
     items_.push(item);
-    if (item.arrives_us < leaves_us_) update();
+    if (was_empty) {
+      update();
+    } else if (item.arrives_us < leaves_us_ && late_us_ != 0) {
+      next_wake_ = items_.tail();
+      wake(item.arrives_us);
+    }
   }
 
   // When the next item leaves, as far as is known: one that is still to come may wake the process earlier.
   Us next_us() const { return leaves_us_; }
 
   // That item, with the time at which it leaves.
-  Item pop() {
-    Item item = items_.pop();
+  const Item& pop() {
+    Item& item = items_.front();
     item.arrives_us = last_wake_us_ = leaves_us_;
     free_us_ = leaves_us_ + kHandlingUs;
+    items_.pop();
     update();
     return item;
   }
@@ -46,6 +53,7 @@ class DelayLine {
   std::size_t heap_bytes() const { return items_.heap_bytes(); }
 
  private:
+  // The first item has changed.
   void update() {
     if (items_.empty()) {
       leaves_us_ = kNever;
@@ -56,14 +64,20 @@ class DelayLine {
       leaves_us_ = std::max(came_us + delay_us_, free_us_);
       return;
     }
-    const Us due_us = came_us - came_us % kUsPerMs + delay_us_;
-    if (static_cast<std::int32_t>(next_wake_ - items_.head()) < 0) next_wake_ = items_.head();
-    // The arrival of the item itself is the first wake that counts.
-    while (next_wake_ != items_.tail() && (next_wake_ == items_.head() || items_[next_wake_].arrives_us < due_us))
-      last_wake_us_ = std::max(last_wake_us_, items_[next_wake_++].arrives_us);
-    leaves_us_ = due_us <= last_wake_us_ ? last_wake_us_ : due_us + last_wake_us_ % kUsPerMs + late_us_;
-    if (next_wake_ != items_.tail()) leaves_us_ = std::min(leaves_us_, items_[next_wake_].arrives_us);
-    leaves_us_ = std::max(leaves_us_, free_us_);
+    due_us_ = came_us - came_us % kUsPerMs + delay_us_;
+    if (static_cast<std::int32_t>(next_wake_ - items_.head()) <= 0) {  // its own arrival is the first that counts
+      next_wake_ = items_.head() + 1;
+      last_wake_us_ = std::max(last_wake_us_, came_us);
+    }
+    wake(last_wake_us_);
+    for (; next_wake_ != items_.tail() && items_[next_wake_].arrives_us < leaves_us_; ++next_wake_)
+      wake(items_[next_wake_].arrives_us);
+  }
+
+  // The process wakes, not after the first item leaves.
+  void wake(Us now_us) {
+    last_wake_us_ = now_us;
+    leaves_us_ = std::max(due_us_ <= now_us ? now_us : due_us_ + now_us % kUsPerMs + late_us_, free_us_);
   }
 
   // Reading and writing a packet. It matters that it is not 0: a sender that gets several ACKs at one time could not
@@ -71,7 +85,8 @@ class DelayLine {
   static constexpr Us kHandlingUs = 5;
 
   Us delay_us_, late_us_;
-  Us leaves_us_ = kNever;
+  Us due_us_ = 0;            // the first item,
+  Us leaves_us_ = kNever;    // and when it does leave
   Us last_wake_us_ = 0;
   Us free_us_ = 0;  // when the process has handed on the last item
   std::uint32_t next_wake_ = 0;  // the first item whose arrival is not yet counted as a wake

@@ -70,7 +70,7 @@ class Flow {
   }
   // When the bottleneck gets the next packet.
   Us arrival_us() const { return to_link_.next_us(); }
-  Packet take_arrival() { return to_link_.pop(); }
+  const Packet& take_arrival() { return to_link_.pop(); }
 
   // Returns true, and fills all but cookie and slot, when a record is due.
   bool on_event(Us now_us, reinet_flow_stats& record) {
@@ -154,7 +154,7 @@ class Flow {
     Us leaves_us = sent_us;
     if (wired_ && (leaves_us = wired_->carry(sent_us, packet_wire_bytes)) == kNever) return kNever;
     if (config_.loss > 0.0 && losses_.uniform() < config_.loss) return kNever;
-    if (config_.forward_jitter_us) leaves_us += jitter_.next() % config_.forward_jitter_us;
+    if (config_.forward_jitter_us) leaves_us += jitter_.below(config_.forward_jitter_us);
     return last_on_path_us_ = std::max(leaves_us, last_on_path_us_);  // none overtakes another
   }
 
@@ -167,8 +167,8 @@ class Flow {
       return;
     }
     acked_at_us_ = now_us;
-    const Us late_us = config_.jitter_us ? jitter_.next() % config_.jitter_us : 0;
-    last_ack_us_ = ack.arrives_us = std::max(now_us + kUsPerMs + config_.late_us + late_us, last_ack_us_);
+    const Us leaves_us = now_us + kUsPerMs + config_.late_us + jitter_.below(config_.jitter_us);
+    last_ack_us_ = ack.arrives_us = std::max(leaves_us, last_ack_us_);
     to_sender_.push(ack);
   }
 

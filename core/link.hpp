@@ -57,8 +57,11 @@ class Link {
     if (log_) log_->arrived(p, now_ms);
     queue_.push(p, now_ms, [&](const Packet& dropped) { count_drop(dropped, now_ms); });
     if (idle()) return;
-    if (due_us_ == kNever) schedule_.skip_until(now_ms);  // lost opportunities
-    sleep(p.arrives_us);
+    if (due_us_ == kNever) {
+      schedule_.skip_until(now_ms);  // lost opportunities
+      due_us_ = schedule_.next_ms() * kUsPerMs;
+    }
+    next_us_ = wake_us(p.arrives_us);
   }
 
   // Time of the next opportunity that something waits for, and when it will be used unless a packet comes before.
@@ -105,18 +108,18 @@ class Link {
 
  private:
   bool idle() const { return queue_.empty() && in_transit_left_bytes_ == 0; }
-  // Until the next opportunity; one whose millisecond has begun is used at once.
   void sleep(Us now_us) {
     if (idle()) {
       due_us_ = next_us_ = kNever;
       return;
     }
     due_us_ = schedule_.next_ms() * kUsPerMs;
-    if (due_us_ <= now_us) {
-      next_us_ = now_us;
-    } else {
-      next_us_ = late_us_ == 0 ? due_us_ : due_us_ + now_us % kUsPerMs + late_us_;
-    }
+    next_us_ = wake_us(now_us);
+  }
+  // When the process that goes to sleep now will use the next opportunity; one whose millisecond has begun, at once.
+  Us wake_us(Us now_us) const {
+    if (due_us_ <= now_us) return now_us;
+    return late_us_ == 0 ? due_us_ : due_us_ + now_us % kUsPerMs + late_us_;
   }
   template <class Deliver>
   void depart(const Packet& p, std::uint64_t now_ms, Deliver&& deliver) {

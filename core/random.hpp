@@ -16,6 +16,7 @@ class SplitMix64 {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
     return z ^ (z >> 31);
   }
+  std::uint64_t below(std::uint32_t n) { return (next() >> 32) * n >> 32; }               // in [0, n)
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }  // in [0, 1)
 
  private:

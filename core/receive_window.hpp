@@ -20,11 +20,9 @@ class ReceiveWindow {
   // Takes a packet in order that was sent at sent_us, and all that it made readable, up to next_seq. True if it opens
   // the window.
   bool take(std::uint32_t next_seq, Us sent_us, Us now_us) {
-    const auto rtt_us = static_cast<std::int64_t>(now_us - sent_us + back_us_);
-    rtt_us_ += rtt_us_ == 0 ? rtt_us : (rtt_us - rtt_us_) / 8;
-    if (now_us - round_start_us_ >= static_cast<Us>(rtt_us_)) {
+    if (now_us >= round_end_us_) [[unlikely]] {
       autotune(next_seq - round_start_seq_);
-      round_start_us_ = now_us;
+      round_end_us_ = now_us + (now_us - sent_us + back_us_);  // a round trip, measured by this packet
       round_start_seq_ = next_seq;
     }
     if (window_pkts_ >= limit_pkts_) return false;
@@ -47,8 +45,7 @@ class ReceiveWindow {
   }
 
   Us back_us_;
-  std::int64_t rtt_us_ = 0;
-  Us round_start_us_ = 0;
+  Us round_end_us_ = 0;
   std::uint32_t round_start_seq_ = 0;
   std::uint32_t most_read_pkts_ = kFirstRoundPkts;  // in a round trip
   std::uint32_t window_pkts_ = kInitialPkts;

@@ -46,7 +46,7 @@ class TestEveryControl:
     @pytest.mark.parametrize("seed", range(2))
     def test_lives_on_a_link_that_changes_and_stands_still(self, cc: str, seed: int) -> None:
         for buffer_bytes in (15_000, 150_000):
-            flow = Flow(cc, cellular(seed), 20.0, buffer_bytes=buffer_bytes, late_us=100, jitter_us=1000)
+            flow = Flow(cc, cellular(seed), 20.0, buffer_bytes=buffer_bytes, late_us=100, jitter_us=400)
             assert_conserved(flow.batch)
             assert np.all(np.diff(flow.records["time_ns"].astype(np.int64)) > 0)
             assert np.all(flow.records["cwnd_pkts"] >= 1)

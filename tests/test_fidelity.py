@@ -4,10 +4,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from reinet.agents.baselines import CapArray, FixedCap, FloatArray, StatsArray
 from reinet.agents.evaluate import Scenario, run
-from reinet.agents.fidelity import TOLERANCES, Cell, Comparison, KernelResult, Results, agrees, markdown, sim_figures
+from reinet.agents.fidelity import (
+    MAX_ATTEMPTS,
+    TOLERANCES,
+    Cell,
+    Comparison,
+    KernelResult,
+    Results,
+    agrees,
+    markdown,
+    sim_figures,
+)
+from reinet.cli.main import app
 from reinet.core.errors import ConfigError, LinkError
 from reinet.envs.mahimahi import LinkSpec
 from reinet.envs.trace import Trace
@@ -91,6 +103,31 @@ def test_a_machine_that_does_not_work_is_reported_in_its_words(tmp_path: Path, m
     machine.chmod(0o755)
     with pytest.raises(LinkError, match="did not work out: Kernel panic"):
         run_flow(machine, LinkSpec(CELL.trace), "vegas", 1.0)
+
+
+def test_a_link_that_does_not_come_up_is_tried_again(tmp_path: Path) -> None:
+    machine = tmp_path / "linux"
+    machine.write_text("#!/bin/sh\necho Kernel panic\n")
+    machine.chmod(0o755)
+    uncapped = Cell(CELL.trace, "vegas", 150_000, 0)
+    told: list[str | None] = []
+    with pytest.raises(LinkError):
+        Comparison([uncapped], Results(tmp_path / "results.jsonl"), seconds=5.0, repeat=1, uml=machine).measure(
+            lambda done, total, invalid_reason: told.append(invalid_reason)
+        )
+    assert len(told) == MAX_ATTEMPTS - 1
+    assert all(told)
+
+
+def test_a_report_runs_nothing(tmp_path: Path) -> None:
+    trace, results, page = tmp_path / "12.trace", tmp_path / "results.jsonl", tmp_path / "page.md"
+    CELL.trace.save(trace)
+    Results(results).add(KernelResult(KEY, 60.0, sim_figures(CELL, 8.0, 20.0, begin_ms=60.0, seed=0)))
+    command = ["fidelity", "--traces", str(trace), "--buffers", "150000", "--caps", "20,40", "--seconds", "8"]
+    done = CliRunner().invoke(app, [*command, "--results", str(results), "--report", "--markdown", str(page)])
+    assert done.exit_code == 0, done.output
+    assert "1 of 1 cells agree; 1 were not measured." in done.output
+    assert "**1 of 1 cells agree.** 1 more were not measured." in page.read_text()
 
 
 @pytest.mark.kernel
