@@ -274,6 +274,12 @@ def markdown(cells: Sequence[list[dict[str, Any]]], command: str, missing: int =
     ``missing``: cells that were not measured.
     """
     agreeing = sum(all(row["agrees"] in (True, None) for row in rows) for rows in cells)
+
+    def deviations(metric: str) -> str:
+        ratios = [row["ratio"] for rows in cells for row in rows if row["metric"] == metric and row["ratio"]]
+        shares = 100 * np.abs(np.array(ratios or [np.nan]) - 1)
+        return f"{metric} {np.median(shares):.1f} % and {np.percentile(shares, 90):.1f} %"
+
     lines = [
         "# The simulator against Mahimahi and the real kernel",
         "",
@@ -281,7 +287,9 @@ def markdown(cells: Sequence[list[dict[str, Any]]], command: str, missing: int =
         "Simulator / median of the kernel's runs. A cell agrees when throughput is within 3 %, mean queueing delay",
         "within 10 % or 2 ms and its 95th percentile within 15 % or 4 ms.",
         "",
-        f"**{agreeing} of {len(cells)} cells agree.**" + (f" {missing} more were not measured." if missing else ""),
+        f"**{agreeing} of {len(cells)} cells agree**" + (f"; {missing} not measured." if missing else "."),
+        "",
+        "Deviations, median and 90th percentile over the cells: " + ", ".join(map(deviations, TOLERANCES)) + ".",
         "",
         "| trace | cc | buffer (KB) | cap | Mbit/s | mean (ms) | p95 (ms) | retransmitted | cwnd | runs | agrees |",
         "|---|---|---|---|---|---|---|---|---|---|---|",

@@ -76,7 +76,7 @@ def fidelity(
     if json_destination != "-":
         print_table(rows, COLUMNS)
     agreeing = sum(all(row["agrees"] in (True, None) for row in cell) for cell in done)
-    console.print(f"{agreeing} of {len(done)} cells agree; {len(cells) - len(done)} were not measured.")
+    console.print(f"{agreeing} of {len(done)} cells agree; {len(cells) - len(done)} not measured.")
 
 
 def _measure(comparison: Any) -> None:
