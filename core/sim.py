@@ -72,8 +72,8 @@ class _Checked:
 def _check_range(key: str, value: Any, low: float, high: float) -> None:
     """Limits that are whole ask for a whole number."""
     whole = isinstance(low, int)
-    kind: type = Integral if whole else Real
-    if not isinstance(value, kind):
+    is_number = isinstance(value, Integral if whole else Real)
+    if not is_number:
         raise ConfigError(f"{key}: {value!r} is not a {'whole ' if whole else ''}number")
     if not low <= value <= high:
         raise ConfigError(f"{key}: {value} is outside {low} to {high}")
