@@ -30,7 +30,7 @@ def bench() -> None:
 def sim(
     links: Annotated[int, typer.Option(min=1, help="Independent links, one flow each.")] = 256,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the links.")] = 1,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time to measure for.")] = 2.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time for each of the measurements.")] = 5.0,
     cc: Annotated[str, typer.Option(help="The flows' congestion control.")] = "cubic",
     json_destination: JsonOption = None,
 ) -> None:
@@ -52,7 +52,7 @@ def sim(
             f"cc: the simulator has no congestion control {cc!r}; it has {', '.join(SIM_CONGESTION_CONTROLS)}"
         )
     batch = measure(links, threads, seconds, cc=cc)
-    alone = measure(1, 1, min(seconds, 1.0), cc=cc)
+    alone = measure(1, 1, seconds, cc=cc)
     scaling = measure_scaling(links, min(3 * seconds, 10.0), cc=cc)
     result = {**batch.as_dict(), "realtime_factor": alone.realtime_factor, "cc": cc, **scaling.as_dict()}
     write_json(json_destination, result)

@@ -29,7 +29,7 @@ class DelayLine {
       update();
     } else if (item.arrives_us < leaves_us_ && late_us_ != 0) {
       next_wake_ = items_.tail();
-      wake(item.arrives_us);
+      if (item.arrives_us != last_wake_us_) wake(item.arrives_us);
     }
   }
 

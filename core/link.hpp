@@ -61,7 +61,7 @@ class Link {
       schedule_.skip_until(now_ms);  // lost opportunities
       due_us_ = schedule_.next_ms() * kUsPerMs;
     }
-    next_us_ = wake_us(p.arrives_us);
+    next_us_ = wake_us(p.arrives_us, p.arrives_us - now_ms * kUsPerMs);
   }
 
   // Time of the next opportunity that something waits for, and when it will be used unless a packet comes before.
@@ -114,12 +114,13 @@ class Link {
       return;
     }
     due_us_ = schedule_.next_ms() * kUsPerMs;
-    next_us_ = wake_us(now_us);
+    next_us_ = wake_us(now_us, now_us % kUsPerMs);
   }
-  // When the process that goes to sleep now will use the next opportunity; one whose millisecond has begun, at once.
-  Us wake_us(Us now_us) const {
+  // When the process that goes to sleep now, at that phase within the millisecond, will use the next opportunity; one
+  // whose millisecond has begun, at once.
+  Us wake_us(Us now_us, Us phase_us) const {
     if (due_us_ <= now_us) return now_us;
-    return late_us_ == 0 ? due_us_ : due_us_ + now_us % kUsPerMs + late_us_;
+    return late_us_ == 0 ? due_us_ : due_us_ + phase_us + late_us_;
   }
   template <class Deliver>
   void depart(const Packet& p, std::uint64_t now_ms, Deliver&& deliver) {

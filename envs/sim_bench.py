@@ -87,7 +87,7 @@ class _Run:
         return sum(self.batch.packets(row)["delivered_pkts"] for row in range(len(self.batch)))
 
 
-def measure(links: int = 256, threads: int = 1, seconds: float = 2.0, rounds: int = 5, cc: str = "cubic") -> SimSpeed:
+def measure(links: int = 256, threads: int = 1, seconds: float = 5.0, rounds: int = 20, cc: str = "cubic") -> SimSpeed:
     """Step ``links`` flows under a fixed cap on a constant link: 12 Mbit/s, base RTT 20 ms, buffer 150 KB.
 
     ``seconds`` are shared by the ``rounds``; the best round counts, because a busy machine can only slow one down.
