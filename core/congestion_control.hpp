@@ -22,6 +22,9 @@
 
 namespace reinet {
 
+// What the kernel's controls that count in jiffies see of time: 250 a second, as in Debian's and Ubuntu's kernels.
+constexpr Us kJiffyUs = 4'000;
+
 constexpr std::uint32_t kInitialWindowPkts = 10;
 
 // The part of a connection that congestion control may read and write.

@@ -55,7 +55,6 @@ class Cubic : public ControlDefaults {
   static constexpr double kC = 410.0 / 1024.0;                    // packets/s^3
   static constexpr std::uint32_t kRenoScale = 15;  // 8 (1 + beta) / (3 (1 - beta)): Reno's growth at this beta
   static constexpr Us kSettleUs = 1'000'000;
-  static constexpr Us kTickUs = 4'000;     // 250 a second, as in Debian's and Ubuntu's kernels
   static constexpr Us kUpdateUs = 31'250;  // at most one update per 1/32 s unless the window changed
   static constexpr std::uint32_t kHystartLowWindowPkts = 16;
   static constexpr std::uint32_t kHystartSamples = 8;
@@ -67,7 +66,7 @@ class Cubic : public ControlDefaults {
     acked_pkts_ += pkts;
     if (last_cwnd_pkts_ == cwnd_pkts && now_us - last_update_us_ <= kUpdateUs) return pkts_per_increase_;
     // Within a tick of the kernel's clock only the Reno estimate moves.
-    if (!epoch_start_us_ || now_us / kTickUs != last_update_us_ / kTickUs) cubic(cwnd_pkts, now_us, pkts);
+    if (!epoch_start_us_ || now_us / kJiffyUs != last_update_us_ / kJiffyUs) cubic(cwnd_pkts, now_us, pkts);
     reno_friendly(cwnd_pkts);
     pkts_per_increase_ = std::max(pkts_per_increase_, 2U);
     return pkts_per_increase_;

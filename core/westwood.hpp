@@ -24,7 +24,7 @@ class Westwood : public ControlDefaults {
     window_pkts_ += ack.in_order ? ack.acked_pkts : counted_pkts(ack.acked_pkts);
     min_rtt_ticks_ = forget_min_rtt_ ? rtt_ticks_ : std::min(min_rtt_ticks_, rtt_ticks_);
     forget_min_rtt_ = false;
-    if (ack.rtt_us > 0) rtt_ticks_ = tick(ack.rtt_us + kTickUs - 1);  // counts from the next ACK on
+    if (ack.rtt_us > 0) rtt_ticks_ = tick(ack.rtt_us + kJiffyUs - 1);  // counts from the next ACK on
   }
 
   void on_delivered(Window& w, const AckEvent& ack) { reno_.on_delivered(w, ack); }
@@ -39,11 +39,10 @@ class Westwood : public ControlDefaults {
   void on_state(SenderState state, const AckEvent& ack) { reno_.on_state(state, ack); }
 
  private:
-  static constexpr Us kTickUs = 4'000;  // 250 a second, as in Debian's and Ubuntu's kernels
   static constexpr std::uint32_t kMinWindowTicks = 12;      // 50 ms, rounded down
   static constexpr std::uint32_t kInitialRttTicks = 5'000;  // 20 s, until there is a sample
 
-  static std::uint32_t tick(Us us) { return static_cast<std::uint32_t>(us / kTickUs); }
+  static std::uint32_t tick(Us us) { return static_cast<std::uint32_t>(us / kJiffyUs); }
 
   std::uint32_t bdp_pkts() const {
     return std::max(static_cast<std::uint32_t>(bw_pkts_per_tick_ * min_rtt_ticks_), 2U);
