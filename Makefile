@@ -6,8 +6,8 @@ STAMP := $(VENV)/.set-up
 
 # What a change of asks for a new build: the build files and all native sources. Python files are used in place.
 NATIVE := pyproject.toml CMakeLists.txt docker/setup.sh docker/packages.sh \
-          $(wildcard */CMakeLists.txt docker/constraints-*.txt proto/*.proto) \
-          $(shell find core kshim envs -name '*.[ch]' -o -name '*.[ch]pp')
+          $(wildcard */CMakeLists.txt */*/CMakeLists.txt docker/constraints-*.txt proto/*.proto) \
+          $(shell find core kshim envs tests/native -name '*.[ch]' -o -name '*.[ch]pp')
 
 .PHONY: demo test sanitize lint setup clean
 demo: setup  ## train briefly, then compare plain and capped Cubic on real kernel sockets
@@ -18,7 +18,7 @@ test: setup lint  ## everything that continuous integration runs
 
 sanitize: setup  ## the tests with native parts under the address, leak, undefined-behaviour and thread sanitizers
 	PYTHON=$(BIN)/python tests/sanitize.sh address
-	PYTHON=$(BIN)/python tests/sanitize.sh thread tests/test_sim_vector.py tests/test_simulator.py
+	PYTHON=$(BIN)/python tests/sanitize.sh thread tests/unit/envs/test_sim_vector.py tests/unit/envs/test_simulator.py
 
 lint: setup
 	$(BIN)/ruff check .

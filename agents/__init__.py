@@ -1,5 +1,4 @@
-"""Who decides the caps: the learned policy, its baselines, and the training that makes the former.
+"""Agents: who decides the caps, how they learn it, and how good they are.
 
-``artifact``, ``policy``, ``baselines``, ``names`` and ``guard`` serve; they import neither torch nor Ray.
-``config``, ``ddpg``, ``replay``, ``rollout``, ``checkpoint``, ``train`` and ``export`` train.
+``model`` and ``decide`` serve; they import neither torch nor Ray. ``evaluation`` measures, ``learn`` trains.
 """

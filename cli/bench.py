@@ -44,8 +44,8 @@ def sim(
 
         reinet bench sim --links 4096 --threads 2 --json -
     """
-    from reinet.core import SIM_CONGESTION_CONTROLS
-    from reinet.envs.sim_bench import measure, measure_scaling
+    from reinet.envs.sim import SIM_CONGESTION_CONTROLS
+    from reinet.envs.sim.bench import measure, measure_scaling
 
     if cc not in SIM_CONGESTION_CONTROLS:
         raise ConfigError(

@@ -14,8 +14,8 @@ from reinet.cli.output import JsonOption, console, print_table, write_json
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from reinet.agents.evaluate import Run
-    from reinet.agents.train import Progress as TrainingProgress
+    from reinet.agents.evaluation.evaluate import Run
+    from reinet.agents.learn.train import Progress as TrainingProgress
 
 CONFIG = Path("configs/demo.toml")
 PRESET = "lte-walking"
@@ -40,8 +40,8 @@ def demo(
 
         reinet demo --minutes 1 --seconds 30 --run-dir runs/quick
     """
-    from reinet.agents.evaluate import Plan, Scenario
-    from reinet.envs.trace_model import generate
+    from reinet.agents.evaluation.evaluate import Plan, Scenario
+    from reinet.envs.trace.model import generate
 
     missing = [
         f"{name}: {feature.why} ({feature.cure})"
@@ -70,9 +70,9 @@ def demo(
 
 def _train(minutes: float, run_dir: Path) -> Path:
     """Trains (or goes on training) and exports; gives the model's folder."""
-    from reinet.agents.config import TrainConfig
-    from reinet.agents.export import export
-    from reinet.agents.train import train
+    from reinet.agents.learn.config import TrainConfig
+    from reinet.agents.learn.export import export
+    from reinet.agents.learn.train import train
 
     if not CONFIG.is_file():
         raise ConfigError(f"{CONFIG} is not here; run this in reinet's checkout")
@@ -92,7 +92,7 @@ def _train(minutes: float, run_dir: Path) -> Path:
 
 
 def _report(runs: list[Run], run_dir: Path) -> None:
-    from reinet.cli.picture import save_comparison
+    from reinet.agents.evaluation.picture import save_comparison
 
     plain, capped = runs[0].metrics, runs[1].metrics
     for run in runs:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from reinet.cli.output import JsonOption, console, print_table, write_json
 
 if TYPE_CHECKING:
-    from reinet.agents.evaluate import Plan, Run, Scenario
+    from reinet.agents.evaluation.evaluate import Plan, Run, Scenario
 
 COLUMNS = [
     "agent", "cc", "trace", "link", "throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms",
@@ -81,7 +81,7 @@ def evaluate(
     Link options are the keys of the simulator's links (docs/simulator.md); --link mahimahi has queue=droptail and
     queue=drophead.
     """
-    from reinet.agents.evaluate import Plan, Scenario, link_options
+    from reinet.agents.evaluation.evaluate import Plan, Scenario, link_options
     from reinet.envs.trace import load_traces
 
     options = link_options(link_option or [])
@@ -101,7 +101,7 @@ def evaluate(
             if row[key]:
                 console.print(f"{row['agent']} on {row['trace']}: {row[key]}", highlight=False, soft_wrap=True)
     if png is not None:
-        from reinet.cli.picture import save_comparison
+        from reinet.agents.evaluation.picture import save_comparison
 
         pictures: dict[Scenario, list[Run]] = {}
         for run, row in done:

@@ -21,7 +21,9 @@ def export(
 
         reinet export runs/default/best --out checkpoints/mine --json -
     """
-    from reinet.agents.export import export as write  # here, for torch takes seconds to import and --help needs none
+    from reinet.agents.learn.export import (
+        export as write,  # here, for torch takes seconds to import and --help needs none
+    )
 
     model = out or _run_of(checkpoint) / "model"
     digest = write(checkpoint, model)

@@ -49,9 +49,9 @@ def fidelity(
 
         reinet fidelity --traces traces/ --cc westwood,vegas --caps none --kernel uml --repeat 1
     """
-    from reinet.agents import fidelity as engine
+    from reinet.agents.evaluation import fidelity as engine
+    from reinet.envs.mahimahi.uml import find_kernel
     from reinet.envs.trace import load_traces
-    from reinet.envs.uml import find_kernel
 
     cells = [
         engine.Cell(trace, control, buffer_bytes, cap_pkts)

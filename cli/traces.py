@@ -13,9 +13,9 @@ from rich.markup import escape
 
 from reinet.cli.output import JsonOption, console, print_table, write_json
 from reinet.core.errors import ConfigError, TraceError
-from reinet.envs.trace import Trace, load_traces, trace_files, write_atomically
-from reinet.envs.trace_import import FORMATS, import_trace
-from reinet.envs.trace_model import PRESETS, RANDOM, generate
+from reinet.envs.trace.importers import FORMATS, import_trace
+from reinet.envs.trace.model import PRESETS, RANDOM, generate
+from reinet.envs.trace.trace import Trace, load_traces, trace_files, write_atomically
 
 app = typer.Typer(
     name="traces",

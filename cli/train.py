@@ -32,9 +32,11 @@ def train(
 
         tensorboard --logdir runs
     """
-    from reinet.agents.config import TrainConfig  # here, for torch takes seconds to import and --help needs none of it
-    from reinet.agents.train import Progress as Step
-    from reinet.agents.train import train as run
+    from reinet.agents.learn.config import (
+        TrainConfig,  # here, for torch takes seconds to import and --help needs none of it
+    )
+    from reinet.agents.learn.train import Progress as Step
+    from reinet.agents.learn.train import train as run
 
     settings = TrainConfig.load(config)
     if iterations is not None:

@@ -1,4 +1,4 @@
-"""What several parts share, in C++: records, periods, states, rewards and the simulated link."""
+"""What several parts share, in C++: records, periods, states and rewards."""
 
 from reinet.core.errors import ConfigError, DaemonError, LinkError, ModelError, ReinetError, ShimError, TraceError
 from reinet.core.features import (
@@ -12,8 +12,7 @@ from reinet.core.features import (
 )
 from reinet.core.normaliser import Normaliser
 from reinet.core.period import SILENCE_NS, PeriodConfig, PeriodTracker
-from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE, Flag
-from reinet.core.sim import OPPORTUNITY_BYTES, SIM_CONGESTION_CONTROLS, FlowConfig, LinkConfig, SimBatch
+from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE, HEADER_BYTES, OPPORTUNITY_BYTES, Flag
 from reinet.core.state import MAX_CAP_PKTS, MIN_CAP_PKTS, Batch, StateBank, caps_from_actions
 
 __all__ = [
@@ -21,21 +20,19 @@ __all__ = [
     "DEFAULT_FEATURE_SET",
     "FEATURE_SETS",
     "FLOW_STATS_DTYPE",
+    "HEADER_BYTES",
     "HEADS",
     "INPUTS",
     "MAX_CAP_PKTS",
     "MIN_CAP_PKTS",
     "OPPORTUNITY_BYTES",
     "SILENCE_NS",
-    "SIM_CONGESTION_CONTROLS",
     "Batch",
     "ConfigError",
     "DaemonError",
     "Feature",
     "FeatureSet",
     "Flag",
-    "FlowConfig",
-    "LinkConfig",
     "LinkError",
     "ModelError",
     "Normaliser",
@@ -43,7 +40,6 @@ __all__ = [
     "PeriodTracker",
     "ReinetError",
     "ShimError",
-    "SimBatch",
     "StateBank",
     "TraceError",
     "caps_from_actions",

@@ -9,8 +9,8 @@
 #include <tuple>
 #include <vector>
 
-#include "bindings.hpp"
-#include "period.h"
+#include "core/bindings.hpp"
+#include "core/period.h"
 
 namespace nb = nanobind;
 

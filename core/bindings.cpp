@@ -6,9 +6,14 @@
 
 #include <cstddef>
 
-#include "bindings.hpp"
+#include "core/bindings.hpp"
+#include "core/wire.hpp"
 
 namespace nb = nanobind;
+
+namespace reinet {
+void bind_state(nb::module_& m);  // bind_state.cpp
+}
 
 namespace {
 
@@ -34,8 +39,7 @@ NB_MODULE(_core, m) {
 #define DECLARE_FLAG(name, value) m.attr("FLAG_" #name) = static_cast<unsigned>(REINET_FLAG_##name);
   REINET_FLAGS(DECLARE_FLAG)
 #undef DECLARE_FLAG
+  m.attr("HEADER_BYTES") = reinet::kHeaderBytes;
+  m.attr("OPPORTUNITY_BYTES") = reinet::kOpportunityBytes;
   reinet::bind_state(m);
-  reinet::bind_sim(m);
-  reinet::bind_control(m);
-  reinet::bind_ends(m);
 }

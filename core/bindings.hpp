@@ -9,10 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <stdexcept>
 
-#include "flow_stats.h"
-#include "state.hpp"
+#include "core/flow_stats.h"
+#include "core/state.hpp"
 
 namespace reinet {
 
@@ -20,6 +21,11 @@ template <class T>
 using Vector = nanobind::ndarray<T, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 template <class T>
 using Matrix = nanobind::ndarray<T, nanobind::ndim<2>, nanobind::c_contig, nanobind::device::cpu>;
+
+template <class T>
+std::span<T> span_of(const Vector<T>& values) {
+  return {values.data(), values.shape(0)};
+}
 
 // Copies, because the rows of a caller's array need not be aligned.
 template <class Record, class Byte>
@@ -55,11 +61,6 @@ inline void table_to(const NormaliserTable& table, const Matrix<double>& rows) {
   require(rows.shape(0) == kInputs && rows.shape(1) == 4, "a normaliser table has the shape (4, 4)");
   std::memcpy(rows.data(), table.data(), sizeof(table));
 }
-
-void bind_state(nanobind::module_& m);
-void bind_sim(nanobind::module_& m);
-void bind_control(nanobind::module_& m);
-void bind_ends(nanobind::module_& m);
 
 }  // namespace reinet
 

@@ -12,7 +12,7 @@
 #ifndef REINET_PERIOD_H
 #define REINET_PERIOD_H
 
-#include "flow_stats.h"
+#include "core/flow_stats.h"
 
 #define REINET_MIN_PERIOD_NS 10000000ULL /* 10 ms: below it a period holds too few samples for a mean */
 #define REINET_SILENCE_NS 250000000ULL   /* 250 ms: cellular outages last seconds, ordinary gaps tens of ms */

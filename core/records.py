@@ -20,6 +20,13 @@ ACK_DTYPE = _dtype(_core.ACK_FIELDS, _core.ACK_SIZE)
 """One ACK as the period rule sees it."""
 
 
+HEADER_BYTES: int = _core.HEADER_BYTES
+"""On an emulated link a segment is longer than its payload by the headers of IP, of TCP with timestamps and of TUN."""
+
+OPPORTUNITY_BYTES: int = _core.OPPORTUNITY_BYTES
+"""What one delivery opportunity carries: a packet of 1500 bytes and its TUN header."""
+
+
 class Flag(IntFlag):
     """Bits of ``FlowStats.flags``."""
 

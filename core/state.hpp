@@ -20,7 +20,7 @@
 #include <cstring>
 #include <vector>
 
-#include "flow_stats.h"
+#include "core/flow_stats.h"
 
 namespace reinet {
 

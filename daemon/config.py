@@ -12,7 +12,7 @@ except ModuleNotFoundError:  # Python 3.10
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from reinet.agents.baselines import CEILING_PKTS, FLOOR_PKTS
+from reinet.agents.decide.baselines import CEILING_PKTS, FLOOR_PKTS
 from reinet.core.errors import ConfigError
 from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE
 

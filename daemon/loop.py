@@ -16,8 +16,8 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from reinet.agents.baselines import CEILING_PKTS, Agent
-from reinet.agents.guard import Guard
+from reinet.agents.decide.baselines import CEILING_PKTS, Agent
+from reinet.agents.decide.guard import Guard
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.core.state import StateBank
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper

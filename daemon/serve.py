@@ -17,9 +17,9 @@ from typing import TextIO, cast
 
 import structlog
 
-from reinet.agents.baselines import Agent
-from reinet.agents.names import make_agent
-from reinet.agents.policy import Policy
+from reinet.agents.decide.baselines import Agent
+from reinet.agents.decide.names import make_agent
+from reinet.agents.decide.policy import Policy
 from reinet.core.errors import ConfigError, DaemonError, ShimError
 from reinet.core.period import PeriodConfig
 from reinet.core.state import StateBank

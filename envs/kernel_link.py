@@ -27,8 +27,8 @@ from reinet.core import (
     caps_from_actions,
 )
 from reinet.core.features import head_index
-from reinet.envs.domain import default_trace
-from reinet.envs.mahimahi import LinkRun, LinkSpec, MahimahiLink, own_cgroup
+from reinet.envs.link.domain import default_trace
+from reinet.envs.mahimahi.link import LinkRun, LinkSpec, MahimahiLink, own_cgroup
 from reinet.envs.spaces import (
     EpisodeLimits,
     action_of,

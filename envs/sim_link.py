@@ -8,8 +8,9 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from reinet.core import DEFAULT_FEATURE_SET, Flag, Normaliser, PeriodConfig, SimBatch
-from reinet.envs.domain import LinkDomain
+from reinet.core import DEFAULT_FEATURE_SET, Flag, Normaliser, PeriodConfig
+from reinet.envs.link.domain import LinkDomain
+from reinet.envs.sim import SimBatch
 from reinet.envs.spaces import EpisodeLimits, action_of, action_space, info_from, observation_space, refuse_options
 from reinet.envs.trace import Trace
 

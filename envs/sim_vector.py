@@ -9,8 +9,9 @@ from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, ConfigError, Flag, Normaliser, PeriodConfig, SimBatch
-from reinet.envs.domain import LinkDomain
+from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, ConfigError, Flag, Normaliser, PeriodConfig
+from reinet.envs.link.domain import LinkDomain
+from reinet.envs.sim import SimBatch
 from reinet.envs.spaces import EpisodeLimits, action_space, observation_space, refuse_options
 
 States = npt.NDArray[np.float32]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "host.hpp"
+#include "kshim/host.hpp"
 
 #include <bpf/bpf.h>
 #include <unistd.h>
@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "failure.hpp"
-#include "slot.h"
+#include "kshim/failure.hpp"
+#include "kshim/slot.h"
 
 namespace reinet {
 

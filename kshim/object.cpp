@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "object.hpp"
+#include "kshim/object.hpp"
 
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
@@ -15,7 +15,7 @@
 #include <cstring>
 #include <utility>
 
-#include "failure.hpp"
+#include "kshim/failure.hpp"
 
 // The BPF object files, as they were built, inside this library: what was built together is loaded together.
 #define REINET_EMBED(name, file)                                               \

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "slot.h"
+#include "kshim/slot.h"
 
 struct bpf_link;
 struct bpf_object;

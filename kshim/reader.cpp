@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reader.hpp"
+#include "kshim/reader.hpp"
 
 #include <bpf/libbpf.h>
 
@@ -9,7 +9,7 @@
 #include <ctime>
 #include <utility>
 
-#include "failure.hpp"
+#include "kshim/failure.hpp"
 
 namespace reinet {
 

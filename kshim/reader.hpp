@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "object.hpp"
+#include "kshim/object.hpp"
 
 struct ring_buffer;
 

@@ -12,10 +12,10 @@
 #include <memory>
 #include <stdexcept>
 
-#include "failure.hpp"
-#include "host.hpp"
-#include "object.hpp"
-#include "reader.hpp"
+#include "kshim/failure.hpp"
+#include "kshim/host.hpp"
+#include "kshim/object.hpp"
+#include "kshim/reader.hpp"
 
 namespace nb = nanobind;
 

@@ -9,8 +9,8 @@
 #ifndef REINET_SLOT_H
 #define REINET_SLOT_H
 
-#include "flow_stats.h"
-#include "period.h"
+#include "core/flow_stats.h"
+#include "core/period.h"
 
 #define REINET_CC_NAME_BYTES 16 /* TCP_CA_NAME_MAX, with the final zero */
 #define REINET_CACHE_LINE_BYTES 64

@@ -5,12 +5,16 @@ Property tests have no deadlines.
 
 import os
 import shutil
+import signal
 
 import pytest
 from hypothesis import settings
 
 settings.register_profile("reinet", deadline=None)  # how busy the host is decides nothing
 settings.load_profile("reinet")
+
+# A shell starts background jobs with Ctrl-C ignored, and so would be every program that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = os.environ.get("CI", "").lower() == "true"
 

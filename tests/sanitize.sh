@@ -36,7 +36,7 @@ rm -f "$reports".*
 status=0
 # Left out: the wheel, which is a build of its own; and Ray, which forks out of many threads, where the sanitizers'
 # allocator may lock up for good.
-leave_out="--deselect tests/test_wheel.py --deselect tests/test_train.py::test_ray_workers_are_repeatable_and_resume_exactly"
+leave_out="--deselect tests/end-to-end/test_wheel.py --deselect tests/end-to-end/test_train.py::test_ray_workers_are_repeatable_and_resume_exactly"
 # Python's own allocator would hide what lies in its pools. Shadow memory has its place, which a randomised address
 # space may take.
 env LD_PRELOAD="$preload" PYTHONMALLOC=malloc \
@@ -48,7 +48,7 @@ env LD_PRELOAD="$preload" PYTHONMALLOC=malloc \
 for report in "$reports".*; do
   [ -f "$report" ] || continue
   # A leak's stack, a paragraph, in which a module of ours stands; of other faults everything.
-  ours=$(awk -v RS= '/reinet\/(core|kshim)\/_/ || (/ERROR|WARNING|runtime error/ && !/LeakSanitizer/)' "$report")
+  ours=$(awk -v RS= '/reinet\/(core|kshim|envs\/sim)\/_/ || (/ERROR|WARNING|runtime error/ && !/LeakSanitizer/)' "$report")
   [ -z "$ours" ] || { printf '%s:\n%s\n' "$report" "$ours" && status=1; }
 done
 exit $status

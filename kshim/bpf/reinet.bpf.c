@@ -21,14 +21,14 @@
  *
  * Every callback of a flow runs under its socket's lock, which serialises all writes to the kernel's part of a slot.
  */
-#include "kernel.h"
+#include "kshim/bpf/kernel.h"
 
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <stdbool.h>
 
-#include "slot.h"
+#include "kshim/slot.h"
 
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))

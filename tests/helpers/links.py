@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reinet.core import SimBatch
+from reinet.envs.sim import SimBatch
 
 Ms = npt.NDArray[np.uint32]
 

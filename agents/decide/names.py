@@ -1,0 +1,99 @@
+"""Agents by name: ``none``, ``fixed:N``, ``rule``, ``rule:G``, ``clairvoyant:MS``, ``random`` or a model folder."""
+
+import difflib
+import math
+from pathlib import Path
+
+from reinet.agents.decide.baselines import (
+    CEILING_PKTS,
+    FLOOR_PKTS,
+    Agent,
+    Clairvoyant,
+    FixedCap,
+    NoCap,
+    RandomCap,
+    Rule,
+)
+from reinet.agents.decide.policy import Policy
+from reinet.agents.model.artifact import MANIFEST_FILE
+from reinet.core.errors import ConfigError
+
+NAMES = ("none", "fixed:N", "rule", "rule:G", "clairvoyant:MS", "random")
+SIM_ONLY = ("clairvoyant",)
+"""Kinds that need the link's future."""
+_KINDS = {"none": False, "fixed": True, "rule": True, "clairvoyant": True, "random": False}
+"""Kind -> whether it takes an argument."""
+
+
+def make_agent(name: str, link: str = "sim", seed: int = 0) -> Agent:
+    """The agent that ``name`` stands for on links of the given kind ("sim", "mahimahi", ...).
+
+    Raises ConfigError for a name that stands for nothing, ModelError for a model folder that must not be loaded.
+    """
+    kind, colon, argument = name.partition(":")
+    if kind not in _KINDS or _is_path(name):
+        return _model(name)
+    if colon and not (_KINDS[kind] and argument):
+        raise ConfigError(f"agent {name!r}: {_usage(kind)}")
+    if kind in SIM_ONLY and link != "sim":
+        raise ConfigError(f"agent {name!r} sees a link's future, which only the simulator knows: use --link sim")
+    if kind == "none":
+        return NoCap()
+    if kind == "random":
+        return RandomCap(seed)
+    if kind == "rule" and not colon:
+        return Rule()
+    value = _number(name, kind, argument)
+    if kind == "fixed":
+        if value != int(value) or not FLOOR_PKTS <= value <= CEILING_PKTS:
+            raise ConfigError(f"agent {name!r}: N is a whole number of packets in [{FLOOR_PKTS}, {CEILING_PKTS}]")
+        return FixedCap(int(value))
+    if kind == "rule":
+        if not 0 < value <= 100:
+            raise ConfigError(f"agent {name!r}: G is in (0, 100]; 1 is the bandwidth-delay product")
+        return Rule(value)
+    if value != int(value) or not 0 <= value <= 60_000:
+        raise ConfigError(f"agent {name!r}: MS is a horizon of whole milliseconds in [0, 60000]")
+    return Clairvoyant(int(value))
+
+
+def split_names(names: str) -> list[str]:
+    """``"none,rule:1.25,checkpoints/default"`` to its parts; refuses empty ones and repetitions."""
+    parts = [part.strip() for part in names.split(",")]
+    for index, part in enumerate(parts):
+        if not part:
+            raise ConfigError(f"agents {names!r}: part {index + 1} is empty; separate names by single commas")
+        if part in parts[:index]:
+            raise ConfigError(f"agents {names!r}: {part!r} appears twice; give every agent once")
+    return parts
+
+
+def _model(name: str) -> Agent:
+    folder = Path(name)
+    if (folder / MANIFEST_FILE).is_file():
+        return Policy.load(folder)
+    if name and folder.exists():
+        raise ConfigError(f"agent {name!r}: not a model folder, it has no {MANIFEST_FILE}; `reinet export` makes one")
+    kind = name.partition(":")[0]
+    close = difflib.get_close_matches(kind, _KINDS, n=1, cutoff=0.6)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise ConfigError(f"agent {name!r}: neither a folder nor one of {', '.join(NAMES)}{hint}")
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name
+
+
+def _usage(kind: str) -> str:
+    forms = [form for form in NAMES if form.partition(":")[0] == kind]
+    return f"write it as {' or '.join(forms)}"
+
+
+def _number(name: str, kind: str, argument: str) -> float:
+    try:
+        value = float(argument)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"agent {name!r}: {_usage(kind)}, with a plain number")
+    return value

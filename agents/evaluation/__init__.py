@@ -1,0 +1,1 @@
+"""Measuring what agents do: side-by-side runs, simulator against kernel, and pictures of both."""

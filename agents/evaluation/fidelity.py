@@ -1,0 +1,309 @@
+"""The simulator against Mahimahi and the real kernel: the same trace, congestion control, buffer and cap on both sides.
+
+A cell is one such combination. The kernel side runs it several times, the simulator a few times for each of those runs
+and from where the kernel's flow started in the trace; both count by their medians. Every kernel run is written down
+when it ends, so an interrupted comparison goes on where it stopped. The kernel is the host's, or one in virtual time
+(``reinet.envs.mahimahi.uml``), which has every congestion control and which no load disturbs, but neither caps nor
+records: what only records tell is None then.
+"""
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reinet.agents.decide.baselines import FixedCap, NoCap
+from reinet.agents.evaluation.evaluate import Run, Scenario, run
+from reinet.core.errors import ConfigError, LinkError
+from reinet.envs.link.metrics import Metrics, syn_ack_ms
+from reinet.envs.mahimahi.link import LinkSpec
+from reinet.envs.mahimahi.uml import run_flow
+from reinet.envs.trace import Trace
+
+Figures = dict[str, float | None]
+
+METRICS = ("throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms", "retrans_pkts", "cwnd_mean_pkts")
+
+TOLERANCES = {"throughput_mbps": (0.03, 0.0), "qdelay_mean_ms": (0.10, 2.0), "qdelay_p95_ms": (0.15, 4.0)}
+"""Metric -> (relative, absolute): a cell agrees when each of these is within one of the two."""
+
+MAX_ATTEMPTS = 3
+"""Tries at a kernel run that the host's lag made invalid, before it is left out."""
+
+SIM_RUNS = 3
+"""Simulated runs for every kernel run, with jitter of their own: they cost next to nothing."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is compared; ``cap_pkts`` 0 = none."""
+
+    trace: Trace
+    cc: str
+    buffer_bytes: int
+    cap_pkts: int
+
+    def key(self, seconds: float, mrtt_ms: float, kernel: str = "host") -> str:
+        """Names the cell in the results file; by the trace's content, not its name."""
+        key = f"{self.trace.sha256[:16]} {self.cc} {self.buffer_bytes} {self.cap_pkts} {seconds:g} {mrtt_ms:g}"
+        return key if kernel == "host" else f"{key} {kernel}"
+
+
+@dataclass(frozen=True)
+class KernelResult:
+    """What one run on the kernel gave."""
+
+    key: str
+    begin_ms: float
+    """Trace time at which the sender answered the SYN: where its path began."""
+    figures: Figures
+
+
+class Results:
+    """The results file: one JSON object a line, appended as runs end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: dict[str, list[KernelResult]] = {}
+        if path.exists():
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                self._remember(self._parse(line, number))
+
+    def of(self, key: str) -> list[KernelResult]:
+        """The runs of a cell so far."""
+        return self._found.get(key, [])
+
+    def add(self, result: KernelResult) -> None:
+        """Writes a run down."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(result.__dict__) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._remember(result)
+
+    def _remember(self, result: KernelResult) -> None:
+        self._found.setdefault(result.key, []).append(result)
+
+    def _parse(self, line: str, number: int) -> KernelResult:
+        try:
+            return KernelResult(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"{self._path}:{number}: not a result of this command ({error}); remove that line, or name another file"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs and compares cells; iterating gives the rows of each cell when it is complete."""
+
+    cells: Sequence[Cell]
+    results: Results
+    seconds: float = 60.0
+    mrtt_ms: float = 20.0
+    repeat: int = 3
+    parallel: int = 1
+    uml: Path | None = None
+    """The User-Mode Linux to compare with; None = the host's kernel."""
+
+    def __post_init__(self) -> None:
+        if self.uml is not None and any(cell.cap_pkts for cell in self.cells):
+            raise ConfigError("caps need the kernel shim, which a User-Mode Linux does not have; give --caps none")
+
+    @property
+    def kernel(self) -> str:
+        """Which kernel the runs are of."""
+        return "uml" if self.uml is not None else "host"
+
+    def measure(self, progress: Callable[[int, int, str | None], None]) -> None:
+        """Makes the kernel runs that are missing; told (done, all, why a run was thrown away) after each."""
+        todo = [cell for cell in self.cells for _ in range(self.repeat - len(self._runs(cell)))]
+        total = len(todo)
+        done = 0
+        failures: dict[str, int] = {}
+        with ProcessPoolExecutor(self.parallel, mp_context=get_context("spawn")) as pool:
+            waiting = list(todo)
+            running: dict[Future[tuple[KernelResult, str | None]], Cell] = {}
+            while waiting or running:
+                while waiting and len(running) < self.parallel:
+                    cell = waiting.pop(0)
+                    running[pool.submit(kernel_run, cell, self.seconds, self.mrtt_ms, self.uml)] = cell
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    cell = running.pop(future)
+                    key = self._key(cell)
+                    failures_left = MAX_ATTEMPTS * self.repeat - failures.get(key, 0) - 1
+                    try:
+                        result, invalid_reason = future.result()
+                    except LinkError as error:  # a busy host may be too slow to bring a link up in time
+                        if not failures_left:
+                            raise
+                        invalid_reason = str(error)
+                    if invalid_reason is None:
+                        self.results.add(result)
+                    elif failures_left:
+                        failures[key] = failures.get(key, 0) + 1
+                        waiting.append(cell)
+                        progress(done, total, invalid_reason)
+                        continue
+                    done += 1
+                    progress(done, total, invalid_reason)
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        for cell in self.cells:
+            runs = self._runs(cell)
+            if runs:
+                yield self._rows(cell, runs[: self.repeat])
+
+    def _runs(self, cell: Cell) -> list[KernelResult]:
+        return self.results.of(self._key(cell))
+
+    def _key(self, cell: Cell) -> str:
+        return cell.key(self.seconds, self.mrtt_ms, self.kernel)
+
+    def _rows(self, cell: Cell, runs: Sequence[KernelResult]) -> list[dict[str, Any]]:
+        simulated = [
+            sim_figures(cell, self.seconds, self.mrtt_ms, kernel.begin_ms, number * SIM_RUNS + seed)
+            for number, kernel in enumerate(runs)
+            for seed in range(SIM_RUNS)
+        ]
+        rows = []
+        for metric in METRICS:
+            kernel_values = _known(metric, [run.figures for run in runs])
+            sim = _median(_known(metric, simulated))
+            kernel = _median(kernel_values)
+            rows.append(
+                {
+                    "cc": cell.cc,
+                    "trace": cell.trace.name,
+                    "buffer_bytes": cell.buffer_bytes,
+                    "cap_pkts": cell.cap_pkts,
+                    "metric": metric,
+                    "sim": sim,
+                    "kernel": kernel,
+                    "ratio": sim / kernel if kernel and sim is not None else None,
+                    "kernel_min": min(kernel_values, default=None),
+                    "kernel_max": max(kernel_values, default=None),
+                    "kernel_runs": len(runs),
+                    "kernel_kind": self.kernel,
+                    "agrees": agrees(metric, sim, kernel),
+                    "seconds": self.seconds,
+                    "trace_sha256": cell.trace.sha256,
+                }
+            )
+        return rows
+
+
+def _known(metric: str, runs: Sequence[Figures]) -> list[float]:
+    return [value for figures in runs if (value := figures[metric]) is not None]
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def agrees(metric: str, sim: float | None, kernel: float | None) -> bool | None:
+    """Whether the two are within the metric's tolerance; None for a metric that has none, or is not known."""
+    if metric not in TOLERANCES or sim is None or kernel is None:
+        return None
+    relative, absolute = TOLERANCES[metric]
+    return abs(sim - kernel) <= max(relative * kernel, absolute)
+
+
+def kernel_run(cell: Cell, seconds: float, mrtt_ms: float, uml: Path | None) -> tuple[KernelResult, str | None]:
+    """One run on the kernel and why it must not count, None = it counts. In a process of its own."""
+    if uml is not None:
+        return _uml_run(cell, seconds, mrtt_ms, uml)
+    scenario = Scenario(cell.trace, "mahimahi", cell.cc, 10 * mrtt_ms, mrtt_ms, cell.buffer_bytes, seconds)
+    done = run(_agent(cell), scenario)
+    begin_ms = syn_ack_ms(done.log) - mrtt_ms / 2
+    return KernelResult(cell.key(seconds, mrtt_ms), begin_ms, figures_of(done)), done.invalid_reason
+
+
+def _uml_run(cell: Cell, seconds: float, mrtt_ms: float, uml: Path) -> tuple[KernelResult, str | None]:
+    done = run_flow(uml, LinkSpec(cell.trace, mrtt_ms=mrtt_ms, buffer_bytes=cell.buffer_bytes), cell.cc, seconds)
+    retrans_pkts = float(sum(event["retrans_pkts"] for event in done.closed))
+    figures = _figures(done.metrics, retrans_pkts, None)
+    begin_ms = syn_ack_ms(done.log) - mrtt_ms / 2
+    return KernelResult(cell.key(seconds, mrtt_ms, "uml"), begin_ms, figures), done.invalid_reason
+
+
+def sim_figures(cell: Cell, seconds: float, mrtt_ms: float, begin_ms: float, seed: int) -> Figures:
+    """The simulator's figures for a flow that answers the SYN at ``begin_ms`` of the trace."""
+    scenario = Scenario(
+        cell.trace, "sim", cell.cc, 10 * mrtt_ms, mrtt_ms, cell.buffer_bytes, seconds, max(0, round(begin_ms)), seed
+    )  # fmt: skip
+    return figures_of(run(_agent(cell), scenario))
+
+
+def figures_of(done: Run) -> Figures:
+    """What is compared of a run."""
+    records = done.records
+    period_s = records["period_ns"] / 1e9
+    if not period_s.sum() > 0:
+        return _figures(done.metrics, None, None)
+    retrans_pkts = float(records["retrans_bytes"].sum()) / float(records["mss_bytes"].max())
+    return _figures(done.metrics, retrans_pkts, float(np.average(records["cwnd_pkts"], weights=period_s)))
+
+
+def _figures(metrics: Metrics, retrans_pkts: float | None, cwnd_mean_pkts: float | None) -> Figures:
+    return {
+        "throughput_mbps": metrics.throughput_mbps,
+        "utilization": metrics.utilization,
+        "qdelay_mean_ms": metrics.qdelay_mean_ms,
+        "qdelay_p95_ms": metrics.qdelay_p95_ms,
+        "retrans_pkts": retrans_pkts,
+        "cwnd_mean_pkts": cwnd_mean_pkts,
+    }
+
+
+def _agent(cell: Cell) -> FixedCap | NoCap:
+    return FixedCap(cell.cap_pkts) if cell.cap_pkts else NoCap()
+
+
+def markdown(cells: Sequence[list[dict[str, Any]]], command: str, missing: int = 0) -> str:
+    """The comparison as a page: a line a cell, figures as simulator / kernel, and what does not agree.
+
+    ``missing``: cells that were not measured.
+    """
+    agreeing = sum(all(row["agrees"] in (True, None) for row in rows) for rows in cells)
+
+    def deviations(metric: str) -> str:
+        ratios = [row["ratio"] for rows in cells for row in rows if row["metric"] == metric and row["ratio"]]
+        shares = 100 * np.abs(np.array(ratios or [np.nan]) - 1)
+        return f"{metric} {np.median(shares):.1f} % and {np.percentile(shares, 90):.1f} %"
+
+    lines = [
+        "# The simulator against Mahimahi and the real kernel",
+        "",
+        f"Made by `{command}`.",
+        "Simulator / median of the kernel's runs. A cell agrees when throughput is within 3 %, mean queueing delay",
+        "within 10 % or 2 ms and its 95th percentile within 15 % or 4 ms.",
+        "",
+        f"**{agreeing} of {len(cells)} cells agree**" + (f"; {missing} not measured." if missing else "."),
+        "",
+        "Deviations, median and 90th percentile over the cells: " + ", ".join(map(deviations, TOLERANCES)) + ".",
+        "",
+        "| trace | cc | buffer (KB) | cap | Mbit/s | mean (ms) | p95 (ms) | retransmitted | cwnd | runs | agrees |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for rows in cells:
+        first = rows[0]
+        pairs = {row["metric"]: f"{_shown(row['sim'])} / {_shown(row['kernel'])}" for row in rows}
+        failing = [row["metric"] for row in rows if row["agrees"] is False]
+        line = [first["trace"], first["cc"], f"{first['buffer_bytes'] / 1000:g}", first["cap_pkts"] or "none"]
+        line += [pairs[metric] for metric in METRICS if metric != "utilization"]
+        line += [first["kernel_runs"], f"no: {', '.join(failing)}" if failing else "yes"]
+        lines.append(f"| {' | '.join(map(str, line))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: float | None) -> str:
+    return "?" if value is None else f"{value:.4g}"

@@ -1,0 +1,1 @@
+"""Training: configuration, DDPG, replay, rollouts under Ray, checkpoints, and the export of a model."""

@@ -1,0 +1,112 @@
+"""Checkpoints: everything the next iteration depends on, as safetensors and JSON (no pickle), written in one step.
+
+``runs/NAME/checkpoints/iteration-000120/``: ``learner.safetensors`` (networks, targets, optimisers),
+``replay.safetensors``, ``state.json`` (the rest, and the digests of the other two). ``runs/NAME/best/`` is the same
+without the replay: enough to export.
+"""
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import safetensors.numpy
+import safetensors.torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
+
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.model.artifact import write_folder
+from reinet.core.errors import ModelError
+
+STATE_FILE = "state.json"
+LEARNER_FILE = "learner.safetensors"
+REPLAY_FILE = "replay.safetensors"
+
+
+class Best(BaseModel):
+    """The evaluation with the highest score so far."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    iteration: int
+    score: float
+    metrics: dict[str, float]
+
+
+class State(BaseModel):
+    """``state.json``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    config: TrainConfig
+    iteration: int
+    """Iterations done."""
+    env_steps: int
+    updates: int
+    wall_s: float
+    """Of all sittings together."""
+    normaliser: dict[str, dict[str, float]]
+    rng: dict[str, Any]
+    """Of the generator that draws batches; NumPy's own form."""
+    baselines: dict[str, list[dict[str, float]]]
+    """Agent -> metrics on each selection link."""
+    best: Best | None
+    files: dict[str, str] = {}
+    """sha256 of the other files."""
+
+
+class Checkpoint:
+    """A checkpoint folder, read once and checked against its digests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            self.state = State.model_validate_json((folder / STATE_FILE).read_bytes())
+            content = {name: (folder / name).read_bytes() for name in self.state.files}
+        except OSError as error:
+            raise ModelError(
+                f"{error.filename}: {error.strerror}; give a checkpoint folder, such as runs/NAME/best"
+            ) from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise ModelError(f"{folder / STATE_FILE}: {where}: {first['msg']}; it is of another version") from None
+        for name, data in content.items():
+            if hashlib.sha256(data).hexdigest() != self.state.files[name]:
+                raise ModelError(f"{folder / name}: damaged (sha256 differs from {STATE_FILE}); use another checkpoint")
+        if LEARNER_FILE not in content:
+            raise ModelError(f"{folder / STATE_FILE}: lists no {LEARNER_FILE}; use another checkpoint")
+        self.learner: dict[str, Tensor] = safetensors.torch.load(content[LEARNER_FILE])
+        self.replay: dict[str, NDArray[Any]] | None = None
+        if REPLAY_FILE in content:
+            self.replay = safetensors.numpy.load(content[REPLAY_FILE])
+
+
+def save(folder: Path, state: State, learner: dict[str, Tensor], replay: dict[str, NDArray[Any]] | None) -> None:
+    """Writes a checkpoint beside its place and moves it there, replacing an older one."""
+    content = {LEARNER_FILE: safetensors.torch.save(learner)}
+    if replay is not None:
+        content[REPLAY_FILE] = safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in replay.items()})
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
+    content[STATE_FILE] = state.model_copy(update={"files": digests}).model_dump_json(indent=1).encode() + b"\n"
+    write_folder(folder, content)
+
+
+def place(run_dir: Path, iteration: int) -> Path:
+    """Where the checkpoint after so many iterations lies."""
+    return run_dir / "checkpoints" / f"iteration-{iteration:06d}"
+
+
+def checkpoints(run_dir: Path) -> list[Path]:
+    """All of a run's, oldest first."""
+    return sorted((run_dir / "checkpoints").glob("iteration-*"))
+
+
+def prune(run_dir: Path, keep: int) -> None:
+    """Removes all but the newest ``keep``."""
+    for folder in checkpoints(run_dir)[:-keep]:
+        shutil.rmtree(folder)

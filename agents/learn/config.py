@@ -1,0 +1,239 @@
+"""The training configuration: one TOML file, every key optional, every default with its reason.
+
+An unknown key or a wrong value is a ConfigError that names the file, the key and the nearest key that exists.
+"""
+
+import difflib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from reinet.core.errors import ConfigError
+from reinet.core.features import feature_set_named
+from reinet.core.state import LEAST_TARGET_PER_RTT
+from reinet.envs.trace.model import PRESETS, RANDOM
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+Range = tuple[float, float]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class PeriodSection(_Section):
+    """How often a flow reports; see ``core/period.h``."""
+
+    min_ms: float = Field(default=10.0, ge=1, le=1000)
+    """The design's floor; the paper's code reports every 20 ms."""
+    packet_timed: bool = True
+    """A period lasts at least a round trip, so that a decision's effect is in the next record; the paper: false."""
+
+    @property
+    def min_period_ns(self) -> int:
+        """The floor in nanoseconds."""
+        return round(self.min_ms * 1e6)
+
+
+class TraceSection(_Section):
+    """Generated traces to learn from, and others to choose among checkpoints. No recording is ever used."""
+
+    presets: list[str] = Field(
+        default_factory=lambda: ["lte-driving", "random", "lte-walking", "random", "lte-stationary", "random"],
+        min_length=1,
+    )
+    """Kinds of link, taken in turn; see ``reinet traces generate --help``. random varies around all of them, two fifths
+    of it slow 3G links, whose serialisation alone often exceeds a target; the LTE presets keep those a minority."""
+    train_count: int = Field(default=64, ge=1, le=4096)
+    """Enough that no single trace can be learnt by heart: a flow sees a random stretch of one of them."""
+    select_count: int = Field(default=12, ge=1, le=1024)
+    """Traces for the evaluation that picks the best checkpoint; the spread of their mean is then about 1 %."""
+    seconds: float = Field(default=60.0, ge=5, le=3600)
+    """Length of each; the paper evaluates over longer ones, but variety teaches more than length."""
+    seed: int = Field(default=1, ge=0, lt=2**31)
+    """Training traces have seeds seed, seed + 1, ...; those for selection follow after a gap."""
+
+    @field_validator("presets")
+    @classmethod
+    def _known(cls, presets: list[str]) -> list[str]:
+        for preset in presets:
+            if preset not in (*PRESETS, RANDOM):
+                raise ValueError(f"there is no preset {preset!r}; choose among {', '.join([*PRESETS, RANDOM])}")
+        return presets
+
+
+class LinkSection(_Section):
+    """Links around the traces, drawn anew for every flow: a model is used on paths nobody has listed."""
+
+    mrtt_ms: Range = (4.0, 80.0)
+    """The paper sweeps 4-30 ms; mobile paths to far servers reach 80. Drawn log-uniformly."""
+    buffer_bytes: Range = (30_000, 1_000_000)
+    """The paper's sweep. Drawn log-uniformly."""
+    queueing_target_ms: Range = (15.0, 80.0)
+    """Target minus base RTT: the paper's 25-100 ms around its base of 20 ms, and never below the guard's margin."""
+    jitter_us: Range = (500.0, 4000.0)
+    """How late hosts make ACKs: a millisecond when quiet, some when busy. A policy that knows no jitter sets windows
+    that just fill a simulated path and starves on a real one, whose rounds take longer than its minimum RTT. Drawn
+    log-uniformly."""
+    pkts_per_ack: Range = (2.0, 2.5)
+    """Linux acknowledges every second packet, and fewer where the receiver is woken late; the number of RTT samples, an
+    input, follows it."""
+    reference_share: float = Field(default=0.25, ge=0, le=1)
+    """Share of flows on the paper's own link (20 ms, 150 KB, target 50 ms), where most comparisons are made."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "LinkSection":
+        for name in ("mrtt_ms", "buffer_bytes", "queueing_target_ms", "jitter_us", "pkts_per_ack"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise ValueError(f"{name} = [{low}, {high}] is not a range above 0")
+        if self.mrtt_ms[1] > 1000:
+            raise ValueError("mrtt_ms reaches above 1000 ms; no path the simulator models is that long")
+        return self
+
+    def target_ms(self, mrtt_ms: float, queueing_target_ms: float) -> float:
+        """The delay asked for, with room for the millisecond that the trace's clock adds to the minimum RTT."""
+        return max(mrtt_ms + queueing_target_ms, LEAST_TARGET_PER_RTT * (mrtt_ms + 2.0))
+
+
+class RolloutSection(_Section):
+    """How experience is gathered in one iteration: fresh flows, a fixed number of periods each."""
+
+    workers: int = Field(default=2, ge=0, le=256)
+    """Ray actors; 2 for a machine of two cores. 0 gathers inside the learner's process."""
+    links: int = Field(default=16, ge=1, le=4096)
+    """Flows per worker."""
+    periods: int = Field(default=256, ge=8, le=100_000)
+    """Periods per flow, about 10 s: slow start is then a small part, as it is in long transfers."""
+
+
+class RewardSection(_Section):
+    """What is learned for; formulas in ``rollout.py``."""
+
+    kind: Literal["regret", "deepcc"] = "regret"
+    """deepcc is the paper's equation 3. It peaks just below the target, so delay stays near it even where half would
+    cost nothing, and its scale follows the link's rate, so slow links hardly count when many links are learned at
+    once."""
+    delay_weight: float = Field(default=0.25, ge=0, le=10)
+    """regret: share of throughput worth giving up for an empty queue in place of one as long as the target
+    allows."""
+
+
+class DdpgSection(_Section):
+    """The algorithm; symbols as in the paper."""
+
+    hidden: list[int] = Field(default_factory=lambda: [128, 128], min_length=1, max_length=4)
+    """The paper's 1000-1000 take hours on two cores and give nothing measurable on these links."""
+    batch_norm: bool = True
+    """Before the non-linearity of each hidden layer of the actor, as in the paper."""
+    actor_lr: float = Field(default=1e-4, gt=0, le=1)
+    """The paper's."""
+    critic_lr: float = Field(default=1e-3, gt=0, le=1)
+    """The paper's."""
+    critic_l2: float = Field(default=1e-2, ge=0, le=1)
+    """On the critic's weights, not its biases; the paper's."""
+    gamma: float = Field(default=0.995, ge=0, lt=1)
+    """Per period; the paper's."""
+    tau: float = Field(default=0.001, gt=0, le=1)
+    """Share of the online network that moves into the target network per update; the paper's."""
+    batch: int = Field(default=512, ge=2, le=65_536)
+    """The paper's."""
+    replay: int = Field(default=160_000, ge=1_000, le=50_000_000)
+    """Records kept; the paper's."""
+    noise: float = Field(default=0.1, ge=0, le=2)
+    """Standard deviation of the uncorrelated Gaussian noise on the action; the paper's."""
+    flow_noise: float = Field(default=0.0, ge=0, le=2)
+    """Standard deviation of a second noise, drawn once for each flow. The paper has none; with one decision per round
+    trip a single period's noise hardly moves a queue, and a lasting offset shows where a higher or lower gain leads."""
+    cold_start_iterations: int = Field(default=4, ge=1)
+    """Iterations that walk the multiplier from x2 to x0.5 instead of asking the actor (the paper: 16 000 steps)."""
+    normaliser_iterations: int = Field(default=4, ge=1)
+    """Iterations that update the normaliser; then it is frozen, so that the replay keeps one meaning. The walk of the
+    cold start has visited the whole range of delays by then. The paper's code never freezes it in training."""
+
+
+class RunSection(_Section):
+    """How long, and what is kept."""
+
+    iterations: int = Field(default=300, ge=1)
+    """Gather, then update: this many times."""
+    updates: int = Field(default=128, ge=1)
+    """Gradient steps per iteration."""
+    evaluate_every: int = Field(default=20, ge=1)
+    """Iterations between evaluations on the selection traces."""
+    evaluate_s: float = Field(default=30.0, ge=5, le=3600)
+    """Length of each evaluation flow."""
+    checkpoint_every: int = Field(default=20, ge=1)
+    """Iterations between checkpoints."""
+    keep: int = Field(default=3, ge=1)
+    """Checkpoints kept beside the best one."""
+
+
+class TrainConfig(_Section):
+    """A whole training run."""
+
+    name: str = Field(default="model", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    """Names the run's folder and the model."""
+    seed: int = Field(default=1, ge=0, lt=2**31)
+    """Of weights, noise, links and batches."""
+    feature_set: str = "deepcc-5x20"
+    """The paper's state."""
+
+    @field_validator("feature_set")
+    @classmethod
+    def _exists(cls, name: str) -> str:
+        try:
+            return feature_set_named(name).name
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+    head: Literal["cwnd", "bdp"] = "bdp"
+    """bdp: action 0 is the hand rule with its usual gain, so that a network is sane before it has learned; cwnd: the
+    paper's."""
+    period: PeriodSection = PeriodSection()
+    traces: TraceSection = TraceSection()
+    links: LinkSection = LinkSection()
+    rollout: RolloutSection = RolloutSection()
+    reward: RewardSection = RewardSection()
+    ddpg: DdpgSection = DdpgSection()
+    run: RunSection = RunSection()
+
+    @classmethod
+    def load(cls, path: Path | str) -> "TrainConfig":
+        """From a TOML file; raises ConfigError."""
+        path = Path(path)
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}; give the path of a training configuration (TOML)") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: not TOML: {error}") from None
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise ConfigError(f"{path}: {_explain(error)}") from None
+
+
+def _explain(error: ValidationError) -> str:
+    """The first fault: an unknown key with its nearest neighbour, or a wrong value with what is wrong."""
+    first = error.errors()[0]
+    keys = [str(part) for part in first["loc"]]
+    where = ".".join(keys) or "configuration"
+    if first["type"] != "extra_forbidden":
+        return f"{where}: {first['msg']}"
+    known = _keys_beside(keys)
+    close = difflib.get_close_matches(keys[-1], known, n=1, cutoff=0.0)
+    section = f" in [{'.'.join(keys[:-1])}]" if keys[:-1] else ""
+    return f"unknown key {keys[-1]!r}{section}; nearest is {close[0]!r} (known: {', '.join(known)})"
+
+
+def _keys_beside(keys: list[str]) -> list[str]:
+    model: Any = TrainConfig
+    for key in keys[:-1]:
+        model = model.model_fields[key].annotation
+    return list(model.model_fields)

@@ -1,0 +1,155 @@
+"""From a checkpoint to a deployable model: ONNX graph, weights, manifest and model card."""
+
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import onnx
+import safetensors.numpy
+from onnx import TensorProto, helper, numpy_helper
+
+from reinet.agents.learn.checkpoint import Checkpoint
+from reinet.agents.learn.ddpg import Ddpg
+from reinet.agents.learn.rollout import selection_traces, training_traces
+from reinet.agents.model.artifact import (
+    CARD_FILE,
+    INPUT_NAME,
+    ONNX_FILE,
+    OUTPUT_NAME,
+    WEIGHTS_FILE,
+    Manifest,
+    PeriodRule,
+    Schema,
+    TraceUse,
+    Training,
+    finite_metrics,
+    write_artifact,
+)
+from reinet.agents.model.mlp import Layers
+from reinet.core import FEATURE_SETS, schema_hash
+from reinet.envs.trace import Trace
+
+OPSET = 17
+IR_VERSION = 8
+"""Both of 2022: every onnxruntime that the serving extra admits loads them."""
+
+
+def export(folder: Path, out: Path) -> str:
+    """Makes the model folder ``out`` from a checkpoint folder; returns the manifest's sha256. Raises ModelError."""
+    checkpoint = Checkpoint(folder)
+    state = checkpoint.state
+    config = state.config
+    learner = Ddpg(config.ddpg, FEATURE_SETS[config.feature_set].state_size, config.seed)
+    learner.load(checkpoint.learner)
+    layers = learner.actor.folded()
+    weights = {
+        f"{i}.{kind}": array
+        for i, layer in enumerate(layers)
+        for kind, array in zip(("weight", "bias"), layer, strict=True)
+    }
+    metrics = state.best.metrics if state.best and state.best.iteration == state.iteration else {}
+    manifest = Manifest(
+        format=1,
+        name=config.name,
+        schema=Schema(
+            feature_set=config.feature_set, head=config.head, hash=schema_hash(config.feature_set, config.head)
+        ),
+        period=PeriodRule(min_ms=config.period.min_ms, packet_timed=config.period.packet_timed),
+        normaliser=state.normaliser,
+        target_range_ms=(
+            config.links.target_ms(config.links.mrtt_ms[0], config.links.queueing_target_ms[0]),
+            config.links.target_ms(config.links.mrtt_ms[1], config.links.queueing_target_ms[1]),
+        ),
+        congestion_controls=["cubic"],
+        training=Training(
+            seed=config.seed,
+            env_steps=state.env_steps,
+            updates=state.updates,
+            config=config.model_dump(mode="json"),
+            traces=_uses(training_traces(config), "train") + _uses(selection_traces(config), "select"),
+        ),
+        versions={"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in ("reinet", "torch", "ray", "numpy", "onnx")},
+        metrics=finite_metrics(metrics),
+        files={},
+    )
+    files = {
+        ONNX_FILE: onnx_bytes(layers),
+        WEIGHTS_FILE: safetensors.numpy.save(weights),
+        CARD_FILE: model_card(manifest).encode(),
+    }
+    return write_artifact(out, files, manifest)
+
+
+def onnx_bytes(layers: Layers) -> bytes:
+    """The folded actor as a graph of Gemm, Relu and Tanh: states (batch, S) -> actions (batch, 1).
+
+    Built node by node: a plain MLP needs no tracing, and the tracing exporter's graph depends on torch's version.
+    """
+    nodes, tensors, x = [], [], INPUT_NAME
+    for index, (weight, bias) in enumerate(layers):
+        tensors += [numpy_helper.from_array(weight, f"weight{index}"), numpy_helper.from_array(bias, f"bias{index}")]
+        nodes.append(helper.make_node("Gemm", [x, f"weight{index}", f"bias{index}"], [f"sum{index}"], transB=1))
+        last = index == len(layers) - 1
+        x = OUTPUT_NAME if last else f"hidden{index}"
+        nodes.append(helper.make_node("Tanh" if last else "Relu", [f"sum{index}"], [x]))
+    graph = helper.make_graph(
+        nodes,
+        "actor",
+        [helper.make_tensor_value_info(INPUT_NAME, TensorProto.FLOAT, ["batch", layers[0][0].shape[1]])],
+        [helper.make_tensor_value_info(OUTPUT_NAME, TensorProto.FLOAT, ["batch", 1])],
+        tensors,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
+
+
+def _uses(traces: Sequence[Trace], role: Literal["train", "select"]) -> list[TraceUse]:
+    return [TraceUse(name=trace.name, sha256=trace.sha256, role=role) for trace in traces]
+
+
+def model_card(manifest: Manifest) -> str:
+    """What a person should know before using the model."""
+    training, schema = manifest.training, manifest.schema_
+    links = training.config["links"]
+    presets = ", ".join(dict.fromkeys(training.config["traces"]["presets"]))
+    mrtt_ms = "{:g}-{:g} ms".format(*links["mrtt_ms"])
+    buffers = "{:g}-{:g} KB".format(*(size / 1000 for size in links["buffer_bytes"]))
+    shape = " - ".join(
+        str(n) for n in (FEATURE_SETS[schema.feature_set].state_size, *training.config["ddpg"]["hidden"], 1)
+    )
+    figures = "\n".join(f"| {name} | {value:.4g} |" for name, value in manifest.metrics.items()) or "| none | |"
+    return f"""# {manifest.name}
+
+Caps the congestion window of a {", ".join(manifest.congestion_controls)} flow: {schema.feature_set} states through a
+{shape} network to the `{schema.head}` head. Made by `reinet train` and `reinet export`; the configuration, the seed
+and the content hashes of all traces are in `manifest.json`.
+
+## Use
+
+Targets from {manifest.target_range_ms[0]:.0f} to {manifest.target_range_ms[1]:.0f} ms (RTT, not queueing delay), at
+least 1.1 x the path's minimum RTT. `reinet evaluate --agents none,PATH --traces ...` compares it with the plain
+congestion control; `reinet serve` applies it.
+
+## Training
+
+DDPG: {training.env_steps} periods of simulated flows, {training.updates} updates, seed {training.seed}.
+Links: one Cubic flow each over generated traces only ({presets}), paths of {mrtt_ms}, droptail buffers of {buffers}.
+
+## Figures on the selection links (simulator, generated traces that were not trained on but chose the checkpoint)
+
+Ratios are to plain Cubic on the same link, then averaged; see `docs/scalars.md` (`eval/`).
+
+| figure | value |
+|---|---|
+{figures}
+
+## Limits
+
+Not trained for: several flows in one queue, active queue management, random loss, other congestion controls, paths or
+targets outside the ranges above. Outside of them the hand rule inside the head still bounds the cap, but nothing was
+measured.
+"""

@@ -1,0 +1,338 @@
+"""The training loop: gather, learn, evaluate, keep.
+
+    calibrate the normaliser on the cold start's walk, then freeze it
+    repeat:
+      gather fresh flows (walk, then actor + noise)  ->  replay
+      update critic and actor on batches from it
+      now and then: evaluate without noise on other traces; keep the best; write a checkpoint
+
+Synchronous: an iteration's flows depend on weights, seed and number of the iteration only, so a run is repeatable bit
+for bit, whether or not it was interrupted. Scalars are defined in ``docs/scalars.md``.
+"""
+
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+from reinet.agents.decide.baselines import Agent, NoCap, Rule
+from reinet.agents.learn import checkpoint
+from reinet.agents.learn.checkpoint import Best, Checkpoint, State
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.ddpg import Ddpg
+from reinet.agents.learn.replay import Replay
+from reinet.agents.learn.rollout import (
+    REFERENCE_BUFFER_BYTES,
+    REFERENCE_MRTT_MS,
+    REFERENCE_TARGET_MS,
+    RayGatherers,
+    draw_link,
+    selection_traces,
+    training_traces,
+)
+from reinet.agents.model.mlp import Layers
+from reinet.core import FEATURE_SETS, Normaliser
+from reinet.core.errors import ConfigError
+from reinet.envs.link.metrics import Metrics
+
+SCORE_DELAY_WEIGHT = 0.6
+"""What Cubic's whole queueing delay is worth in shares of its throughput when checkpoints are compared: with this a
+third of the delay at nine tenths of the throughput is as good as half of it at all of the throughput."""
+SCORE_FLOOR = 0.93
+"""Links that keep less of Cubic's throughput than this count against a checkpoint."""
+SCORE_FLOOR_WEIGHT = 2.0
+_MAY_CHANGE = {"iterations", "keep"}
+"""Keys of [run] that may differ when a run is resumed: they change nothing that was computed before."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands; given to the caller after every iteration."""
+
+    iteration: int
+    iterations: int
+    env_steps: int
+    wall_s: float
+    scalars: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run left behind."""
+
+    run_dir: Path
+    checkpoint: Path
+    """The newest, to resume from."""
+    best: Path | None
+    """The one with the highest score, to export; None before the first evaluation."""
+    iterations: int
+    env_steps: int
+    updates: int
+    wall_s: float
+    interrupted: bool
+
+
+def train(
+    config: TrainConfig,
+    run_dir: Path,
+    resume: bool = True,
+    minutes: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    ray_address: str | None = None,
+) -> Result:
+    """Trains until ``config.run.iterations`` are done, ``minutes`` have passed or Ctrl-C; then leaves a checkpoint.
+
+    Goes on from the run folder's newest checkpoint unless ``resume`` is False, which demands an empty one.
+    Raises ConfigError when the folder holds another configuration's run.
+    """
+    previous = _previous(config, run_dir, resume)
+    torch.set_num_threads(1)  # batches are small, and results must not depend on the machine's number of cores
+    with (
+        RayGatherers(config, training_traces(config), ray_address) as gatherers,
+        SummaryWriter(str(run_dir), purge_step=previous.state.iteration + 1 if previous else None) as writer,
+        _ctrl_c() as stopped,
+    ):
+        run = _Run(config, run_dir, gatherers, writer, previous)
+        deadline_s = np.inf if minutes is None else time.monotonic() + 60 * minutes
+        while run.iteration < config.run.iterations and not stopped.is_set() and time.monotonic() < deadline_s:
+            scalars = run.iterate()
+            if progress:
+                progress(Progress(run.iteration, config.run.iterations, run.env_steps, run.wall_s(), scalars))
+        newest = run.finish()
+    return Result(
+        run_dir=run_dir,
+        checkpoint=newest,
+        best=run_dir / "best" if run.best else None,
+        iterations=run.iteration,
+        env_steps=run.env_steps,
+        updates=run.updates,
+        wall_s=run.wall_s(),
+        interrupted=stopped.is_set(),
+    )
+
+
+class _Run:
+    """The state of a run and its one iteration."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run_dir: Path,
+        gatherers: RayGatherers,
+        writer: SummaryWriter,
+        previous: Checkpoint | None,
+    ) -> None:
+        features = FEATURE_SETS[config.feature_set]
+        self._config, self._run_dir = config, run_dir
+        self._gatherers, self._writer = gatherers, writer
+        self._links = _selection_links(config)
+        self.ddpg = Ddpg(config.ddpg, features.state_size, config.seed)
+        self.replay = Replay(config.ddpg.replay, features.history, len(features.features))
+        self.rng = np.random.Generator(np.random.PCG64(config.seed))
+        self.normaliser = Normaliser()
+        self.baselines: dict[str, list[dict[str, float]]] = {}
+        self.best: Best | None = None
+        self.iteration = self.env_steps = self.updates = 0
+        self._start_s = time.monotonic()
+        if previous:
+            self._restore(previous)
+
+    def wall_s(self) -> float:
+        """Seconds of training, all sittings together."""
+        return time.monotonic() - self._start_s
+
+    def iterate(self) -> dict[str, float]:
+        """Gathers and learns once; evaluates and writes a checkpoint when it is time. Returns the scalars."""
+        config, started_s = self._config, time.monotonic()
+        calibrating = self.iteration < config.ddpg.normaliser_iterations
+        walking = self.iteration < config.ddpg.normaliser_iterations + config.ddpg.cold_start_iterations
+        layers = None if walking else self.ddpg.actor.folded()
+        normaliser = Normaliser.reference() if calibrating else self.normaliser
+        gathered = self._gatherers.gather(layers, normaliser, self.iteration)
+        scalars = {tag: float(np.mean([e.summary[tag] for e in gathered])) for tag in gathered[0].summary}
+        self.env_steps += sum(experience.records for experience in gathered)
+        gathered_s = time.monotonic()
+        if calibrating:
+            for experience in gathered:
+                self.normaliser.merge(experience.normaliser)
+        else:
+            for experience in gathered:
+                for fragment in experience.fragments:
+                    self.replay.add(fragment)
+            self.replay.index()
+            scalars |= self._learn()
+        self.iteration += 1
+        ended_s = time.monotonic()
+        scalars |= {
+            "charts/env_steps": self.env_steps,
+            "charts/replay_transitions": len(self.replay),
+            "charts/gather_s": gathered_s - started_s,
+            "charts/learn_s": ended_s - gathered_s,
+        }
+        last = self.iteration == config.run.iterations
+        if not calibrating and (self.iteration % config.run.evaluate_every == 0 or last):
+            scalars |= self._evaluate()
+        for tag, value in scalars.items():
+            self._writer.add_scalar(tag, value, self.iteration)
+        if self.iteration % config.run.checkpoint_every == 0:
+            self.save()
+        return scalars
+
+    def _learn(self) -> dict[str, float]:
+        sums: dict[str, torch.Tensor] = {}
+        for _ in range(self._config.run.updates):
+            losses = self.ddpg.update(self.replay.sample(self._config.ddpg.batch, self.rng))
+            sums = {tag: sums[tag] + loss if sums else loss for tag, loss in losses.items()}
+        self.updates += self._config.run.updates
+        return {tag: float(total) / self._config.run.updates for tag, total in sums.items()}
+
+    def _evaluate(self) -> dict[str, float]:
+        """Deterministic flows on the selection links; the best score's networks go to ``best/``."""
+        if not self.baselines:
+            for agent in (NoCap(), Rule(1.25), Rule()):
+                self.baselines[agent.name] = self._measure(agent)
+        metrics = compare(self._measure(self.ddpg.actor.folded()), self.baselines["none"])
+        if self.best is None or metrics["score"] > self.best.score:
+            self.best = Best(iteration=self.iteration, score=metrics["score"], metrics=metrics)
+            checkpoint.save(self._run_dir / "best", self._state(), self.ddpg.state(), None)
+        scalars = {f"eval/{name}": value for name, value in metrics.items()}
+        for name in ("rule:1.25", "rule:1.5"):
+            against = compare(self.baselines[name], self.baselines["none"])
+            scalars[f"eval/score_{name.replace(':', '_')}"] = against["score"]
+        return scalars
+
+    def _measure(self, agent: Agent | Layers) -> list[dict[str, float]]:
+        return [_figures(m) for m in self._gatherers.evaluate(agent, self.normaliser, self._links)]
+
+    def save(self) -> Path:
+        """Writes a checkpoint to resume from."""
+        folder = checkpoint.place(self._run_dir, self.iteration)
+        checkpoint.save(folder, self._state(), self.ddpg.state(), self.replay.state())
+        checkpoint.prune(self._run_dir, self._config.run.keep)
+        return folder
+
+    def finish(self) -> Path:
+        """The newest checkpoint, written now if the last iteration left none."""
+        folder = checkpoint.place(self._run_dir, self.iteration)
+        return folder if folder.is_dir() else self.save()
+
+    def _state(self) -> State:
+        return State(
+            config=self._config,
+            iteration=self.iteration,
+            env_steps=self.env_steps,
+            updates=self.updates,
+            wall_s=self.wall_s(),
+            normaliser=self.normaliser.to_dict(),
+            rng=dict(self.rng.bit_generator.state),
+            baselines=self.baselines,
+            best=self.best,
+        )
+
+    def _restore(self, previous: Checkpoint) -> None:
+        state = previous.state
+        assert previous.replay is not None
+        self.ddpg.load(previous.learner)
+        self.replay.load(previous.replay)
+        self.rng.bit_generator.state = state.rng
+        self.normaliser = Normaliser.from_dict(state.normaliser)
+        self.baselines, self.best = state.baselines, state.best
+        self.iteration, self.env_steps, self.updates = state.iteration, state.env_steps, state.updates
+        self._start_s -= state.wall_s
+
+
+def compare(figures: list[dict[str, float]], cubic: list[dict[str, float]]) -> dict[str, float]:
+    """Ratios to plain congestion control per link, then averaged; ``score`` is what chooses the best checkpoint.
+
+    score = mean throughput ratio - 0.6 x mean queueing delay ratio - 2 x mean shortfall below 93 % of the throughput.
+    """
+    throughput = np.array([a["throughput_mbps"] / b["throughput_mbps"] for a, b in zip(figures, cubic, strict=True)])
+    delay = np.array([a["qdelay_mean_ms"] / max(b["qdelay_mean_ms"], 1.0) for a, b in zip(figures, cubic, strict=True)])
+    shortfall = np.maximum(0.0, SCORE_FLOOR - throughput)
+    score = throughput.mean() - SCORE_DELAY_WEIGHT * delay.mean() - SCORE_FLOOR_WEIGHT * shortfall.mean()
+    return {
+        "score": float(score),
+        "throughput_ratio": float(throughput.mean()),
+        "throughput_ratio_min": float(throughput.min()),
+        "qdelay_ratio": float(delay.mean()),
+        "qdelay_ratio_max": float(delay.max()),
+        "utilization": float(np.mean([f["utilization"] for f in figures])),
+        "qdelay_mean_ms": float(np.mean([f["qdelay_mean_ms"] for f in figures])),
+        "qdelay_p95_ms": float(np.mean([f["qdelay_p95_ms"] for f in figures])),
+    }
+
+
+def _figures(metrics: Metrics) -> dict[str, float]:
+    return {k: float(v) for k, v in dataclasses.asdict(metrics).items() if isinstance(v, int | float)}
+
+
+def _selection_links(config: TrainConfig) -> list[dict[str, Any]]:
+    """Two links for each selection trace, from its start: the paper's, and one drawn from the ranges of training."""
+    ranges = config.links.model_copy(update={"reference_share": 0.0})
+    rng = np.random.Generator(np.random.PCG64(config.traces.seed))
+    links = []
+    for trace in selection_traces(config):
+        drawn = {**draw_link(ranges, [trace], rng), "start_offset_ms": 0}
+        reference = {
+            **drawn,
+            "mrtt_ms": REFERENCE_MRTT_MS,
+            "buffer_bytes": REFERENCE_BUFFER_BYTES,
+            "target_us": round(REFERENCE_TARGET_MS * 1000),
+        }
+        links += [reference, drawn]
+    return links
+
+
+def _previous(config: TrainConfig, run_dir: Path, resume: bool) -> Checkpoint | None:
+    found = checkpoint.checkpoints(run_dir)
+    if not found:
+        return None
+    if not resume:
+        raise ConfigError(f"{run_dir}: holds a run already; choose another --run-dir, or go on without --fresh")
+    previous = Checkpoint(found[-1])
+    if previous.replay is None:
+        raise ConfigError(f"{found[-1]}: has no replay, so it cannot be resumed; remove it")
+    ours, theirs = _flat(config.model_dump()), _flat(previous.state.config.model_dump())
+    for key, value in ours.items():
+        if value != theirs.get(key) and key.removeprefix("run.") not in _MAY_CHANGE:
+            raise ConfigError(
+                f"{run_dir}: its run has {key} = {theirs.get(key)!r}, the configuration {value!r}; "
+                "choose another --run-dir, or the configuration the run began with"
+            )
+    return previous
+
+
+def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[threading.Event]:
+    """The first Ctrl-C ends the run after the iteration at hand, a second one at once."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped  # signals are the main thread's
+        return
+
+    def handle(signum: int, frame: object) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,1 @@
+"""The model as a folder: what it holds, how it is checked, and the network as plain layers."""

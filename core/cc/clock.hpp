@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef REINET_CLOCK_HPP
+#define REINET_CLOCK_HPP
+
+#include <cstdint>
+#include <limits>
+
+namespace reinet {
+
+using Us = std::uint64_t;  // microseconds of whatever clock drives the law; in the simulator 0 is the trace's first start
+constexpr Us kUsPerMs = 1000;
+constexpr Us kNever = std::numeric_limits<Us>::max();
+
+}  // namespace reinet
+
+#endif

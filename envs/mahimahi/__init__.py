@@ -1,0 +1,1 @@
+"""Mahimahi as a link: real packets of the real kernel through an emulated bottleneck."""

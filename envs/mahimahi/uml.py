@@ -1,0 +1,153 @@
+"""Mahimahi and the kernel's own TCP in virtual time: one flow in a User-Mode Linux, whose clock the host cannot delay.
+
+The machine boots in a second with the host's files as its root, runs the helpers of ``mahimahi`` around the same
+``mm-delay`` and ``mm-link``, and ends (``helpers/uml-init.sh``). ``docker/uml/build.sh`` makes its kernel: Linux 6.1
+with every congestion control. Its time stands still while anything computes, so that no run depends on how busy the
+host is, and no process is ever late. It needs no root and changes nothing on the host. It has no shim: no records, no
+caps.
+"""
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from reinet.core.errors import LinkError
+from reinet.envs.link.metrics import compute, first_data_ms
+from reinet.envs.mahimahi.link import (
+    DRAIN_MS,
+    UPLINK_MBPS,
+    Event,
+    LinkRun,
+    LinkSpec,
+    Sleeper,
+    find_program,
+    find_xtables,
+    helper_folder,
+    judge,
+    parse_log,
+)
+from reinet.envs.trace import Trace
+
+MEMORY = "1G"
+"""Enough for the buffers of a stock kernel's sockets, whose limits follow from it; what is not used is not taken."""
+
+START_NS = 10**18
+"""The machine's wall clock at its boot, always the same."""
+
+LONGEST_START_S = 120.0
+SLOWEST = 60.0
+"""Wall-clock limits of a run: to boot, and per second of the flow; one takes half a second on an idle core."""
+
+_FILES = ("events", "received", "log", "status")
+
+
+def find_kernel(given: Path | None = None) -> Path:
+    """Give the User-Mode Linux to run: the one given, else where the build leaves it. Raises LinkError without it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = given or cache / "reinet" / "uml" / "linux"
+    if not os.access(path, os.X_OK) or not path.is_file():
+        cure = "build it with docker/uml/build.sh" if given is None else "build one with docker/uml/build.sh FOLDER"
+        raise LinkError(f"{path}: no User-Mode Linux is there; {cure} (Debian 12, some ten minutes)")
+    return path.resolve()
+
+
+def run_flow(kernel: Path, spec: LinkSpec, cc: str, seconds: float) -> LinkRun:
+    """Send one flow for ``seconds`` of virtual time, without a cap. Raises LinkError when it did not work out."""
+    with tempfile.TemporaryDirectory(prefix="reinet-uml-") as name:
+        folder = Path(name)
+        (folder / "out").mkdir()
+        _write_job(folder, spec, cc, seconds)
+        console = _boot(kernel, folder, LONGEST_START_S + SLOWEST * seconds)
+        files = {name: _read(folder / "out" / name) for name in _FILES}
+    events, received = _events(files["events"]), _events(files["received"])
+    times_ns = {event["event"]: int(event["time_ns"]) for event in events if "time_ns" in event}
+    if files["status"].strip() != "0" or not times_ns.keys() >= {"sending", "end"}:
+        said = [line for line in files["received"].splitlines() if not line.startswith("{")] or console.splitlines()
+        raise LinkError(f"the flow in {kernel} did not work out: {' | '.join(said[-4:]) or 'it said nothing'}")
+    log, _ = parse_log(files["log"], "the downlink's log")
+    start_ms = first_data_ms(log)
+    end_ms = start_ms + (times_ns["end"] - times_ns["sending"]) / 1e6
+    metrics = compute(log, spec.mrtt_ms, end_ms)
+    sleeper = Sleeper(0, 0, 0)  # in virtual time nothing is late
+    return LinkRun(
+        log=log,
+        metrics=metrics,
+        invalid_reason=judge(log, metrics, spec.opportunities_ms(), start_ms, end_ms, sleeper),
+        zero_ns=0,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        sleeper=sleeper,
+        closed=[event for event in events if event["event"] == "closed"],
+        received=[event for event in received if event["event"] == "received"],
+    )
+
+
+def _write_job(folder: Path, spec: LinkSpec, cc: str, seconds: float) -> None:
+    uplink = spec.uplink or Trace.constant(UPLINK_MBPS, 1)
+    for name, times_ms in (("down", spec.opportunities_ms()), ("up", uplink.opportunities_ms)):
+        (folder / name).write_text("".join(f"{time_ms}\n" for time_ms in times_ms.tolist()))
+    for program in ("mm-link", "mm-delay", "ip", "setpriv"):
+        find_program(program)
+    iptables = find_program("iptables").resolve()
+    job = {
+        "cc": cc,
+        "queue": spec.queue,
+        "buffer_bytes": spec.buffer_bytes,
+        "delay_ms": int(spec.mrtt_ms) // 2,
+        "seconds": seconds,
+        "drain_s": (spec.mrtt_ms / 2 + DRAIN_MS) / 1000,
+        "helpers": helper_folder(),
+        "iptables": iptables,
+        "xtables": find_xtables(iptables),
+    }
+    (folder / "flow").write_text("".join(f"{name}={shlex.quote(str(value))}\n" for name, value in job.items()))
+
+
+def _boot(kernel: Path, folder: Path, timeout_s: float) -> str:
+    """Run the machine to its end; gives what its console said."""
+    init = Path(__file__).parent / "helpers" / "uml-init.sh"
+    shutil.copy(init, folder)  # a path without spaces, which the kernel's command line could not quote
+    command = [
+        str(kernel),
+        f"mem={MEMORY}",
+        "time-travel=inf-cpu",
+        f"time-travel-start={START_NS}",
+        "random.trust_cpu=on",  # nothing waits for randomness
+        "root=none",
+        "rootfstype=hostfs",
+        "ro",
+        f"uml_dir={folder}",
+        "con=null",
+        "con0=null,fd:1",
+        "init=/bin/sh",
+        "--",
+        f"{folder}/{init.name}",
+        str(folder),
+    ]
+    # A group of its own: the machine is several processes, and all of them end with this call.
+    machine = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    try:
+        said, _ = machine.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise LinkError(f"{kernel}: the flow did not end within {timeout_s:.0f} s of real time") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(machine.pid, signal.SIGKILL)
+        machine.wait()
+    return said.decode(errors="replace")
+
+
+def _read(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def _events(text: str) -> list[Event]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]

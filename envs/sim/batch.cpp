@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "envs/sim/batch.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+namespace reinet {
+namespace {
+
+void require(bool ok, const char* what) {
+  if (!ok) throw std::invalid_argument(what);
+}
+
+}  // namespace
+
+Batch::Batch(std::size_t rows, const reinet_period_config& period, Head head, const NormaliserTable& table,
+             bool record_log, const BatchOutputs& outputs, std::size_t threads)
+    : period_(period),
+      head_(head),
+      normalise_(table),
+      record_log_(record_log),
+      rows_(rows),
+      outputs_(outputs),
+      workers_(threads) {}
+
+void Batch::set_link(std::size_t row, const PathSetup& setup, std::vector<SharedTrace> traces) {
+  require(!setup.flows.empty() && setup.flows.size() <= kMaxFlows, "a path has 1 to 65535 flows");
+  require(setup.flows[0].flow.stepped, "the first flow is stepped");
+  const std::size_t channels = setup.fair_window_ms > 0.0 ? setup.flows.size() : 1;
+  require(traces.size() == channels, "one trace per channel is needed");
+  for (const SharedTrace& trace : traces) {
+    require(!trace.ms.empty() && trace.ms.back() > 0, "a trace's last value must be above 0");
+    require(std::is_sorted(trace.ms.begin(), trace.ms.end()), "a trace's values must not fall");
+  }
+  Row& r = rows_.at(row);
+  r.next_setup = setup;
+  r.next_traces = std::move(traces);
+}
+
+void Batch::start(std::span<const std::int32_t> rows) {
+  for (const std::int32_t row : rows) start(rows_.at(static_cast<std::size_t>(row)));
+}
+
+void Batch::run(std::span<const std::int32_t> rows) {
+  workers_.for_each(rows.size(), [&](std::size_t i) { run(static_cast<std::size_t>(rows[i])); });
+}
+
+void Batch::step(std::span<const float> actions) {
+  require(actions.size() == rows_.size(), "one action per link is needed");
+  require_started();
+  workers_.for_each(rows_.size(), [&](std::size_t i) {
+    reinet_flow_stats latest;
+    std::memcpy(&latest, outputs_.stats + i * sizeof(latest), sizeof(latest));
+    run_capped(i, cap_from_action(head_, actions[i], latest.cwnd_pkts, outputs_.rule_pkts[i], kMaxCapPkts));
+  });
+}
+
+void Batch::step_caps(std::span<const std::uint32_t> caps_pkts) {
+  require(caps_pkts.size() == rows_.size(), "one cap per link is needed");
+  require_started();
+  workers_.for_each(rows_.size(), [&](std::size_t i) { run_capped(i, caps_pkts[i]); });
+}
+
+void Batch::clairvoyant_caps(std::uint64_t horizon_ms, std::span<std::uint32_t> caps_pkts) const {
+  require_started();
+  require(caps_pkts.size() == rows_.size(), "one cap per link is needed");
+  for (std::size_t i = 0; i < rows_.size(); ++i)
+    caps_pkts[i] = rows_[i].simulation->clairvoyant_cap_pkts(rows_[i].flow, horizon_ms);
+}
+
+std::size_t Batch::memory_bytes(std::size_t row) const {
+  const Row& r = at(row);
+  constexpr std::size_t output_bytes = kStateSize * sizeof(float) + sizeof(reinet_flow_stats) + 2 * sizeof(float) + 1;
+  return sizeof(Row) + r.simulation->memory_bytes() + r.states.capacity() * sizeof(FlowState) + output_bytes;
+}
+
+RowLog Batch::log(std::size_t row) const {
+  const Row& r = at(row);
+  require(record_log_, "this batch keeps no log: make it with record_log=True");
+  RowLog log{*r.log, {}, r.start_ms, r.simulation->now_ms()};
+  Schedule schedule(r.traces[0].ms);
+  for (schedule.seek_after(log.start_ms); schedule.next_ms() <= log.end_ms; schedule.advance())
+    log.opportunity_ms.push_back(static_cast<double>(schedule.next_ms()));
+  return log;
+}
+
+void Batch::start(Row& r) {
+  if (r.simulation) --started_;
+  r.simulation.reset();  // before the traces that it reads
+  r.traces = r.next_traces;
+  PathSetup setup = r.next_setup;
+  for (std::size_t i = 0; i < setup.flows.size(); ++i)
+    setup.flows[i].trace_ms = r.traces[r.traces.size() == 1 ? 0 : i].ms;
+  if (record_log_) r.log = std::make_unique<LinkLog>();
+  r.simulation = make_simulation(setup, period_, r.log.get());
+  r.states.assign(setup.flows.size(), FlowState{});
+  r.flow = 0;
+  r.start_ms = setup.start_us / kUsPerMs;
+  ++started_;
+}
+
+void Batch::run_capped(std::size_t row, std::uint32_t cap_pkts) {
+  rows_[row].simulation->set_cap(rows_[row].flow, cap_pkts);
+  run(row);
+}
+
+void Batch::run(std::size_t row) {
+  Row& r = rows_[row];
+  reinet_flow_stats record{};
+  r.flow = r.simulation->run_to_record(record);
+  record.cookie = row + 1 + (static_cast<std::uint64_t>(r.flow) << 32);
+  record.slot = static_cast<std::uint32_t>(row);
+  std::memcpy(outputs_.stats + row * sizeof(record), &record, sizeof(record));
+  FlowState& state = r.states[r.flow];
+  outputs_.decided[row] = state.update(record, normalise_);
+  std::memcpy(outputs_.states + row * kStateSize, state.state(), kStateSize * sizeof(float));
+  outputs_.rewards[row] = state.reward();
+  outputs_.rule_pkts[row] = state.rule_pkts();
+}
+
+void Batch::require_started() const { require(started_ == rows_.size(), "reset() comes before step()"); }
+
+const Batch::Row& Batch::at(std::size_t row) const {
+  const Row& r = rows_.at(row);
+  require(r.simulation != nullptr, "reset() comes first");
+  return r;
+}
+
+}  // namespace reinet

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// A batch of simulated links: rows that are stepped together, each to its next record, whose state, reward and rule go
+// into arrays of the caller's. Threads share the rows; a row's results depend on nothing but its own setup and caps.
+#ifndef REINET_BATCH_HPP
+#define REINET_BATCH_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/state.hpp"
+#include "envs/sim/make_simulation.hpp"
+#include "envs/sim/workers.hpp"
+
+namespace reinet {
+
+// A trace and what keeps its memory alive.
+struct SharedTrace {
+  std::span<const std::uint32_t> ms;
+  std::shared_ptr<const void> owner;
+};
+
+// Where results go: arrays of one entry per row, states of kStateSize each. They outlive the batch.
+struct BatchOutputs {
+  float* states;
+  float* rewards;
+  std::uint8_t* stats;  // reinet_flow_stats, perhaps unaligned
+  float* rule_pkts;
+  std::uint8_t* decided;
+};
+
+// What a row's link has logged since its reset, and in which time.
+struct RowLog {
+  const LinkLog& link;
+  std::vector<double> opportunity_ms;
+  std::uint64_t start_ms, end_ms;
+};
+
+class Batch {
+ public:
+  Batch(std::size_t rows, const reinet_period_config& period, Head head, const NormaliserTable& table, bool record_log,
+        const BatchOutputs& outputs, std::size_t threads);
+
+  std::size_t size() const { return rows_.size(); }
+
+  // From the row's next reset on. traces: one for all flows, or in a cell one for each. Throws std::invalid_argument.
+  void set_link(std::size_t row, const PathSetup& setup, std::vector<SharedTrace> traces);
+  void set_normaliser(const NormaliserTable& table) { normalise_ = Normaliser(table); }
+
+  // New flows in these rows; run() then takes each to its first record.
+  void start(std::span<const std::int32_t> rows);
+  void run(std::span<const std::int32_t> rows);
+
+  // Every row to its next record, under the caps that the head makes of actions, or under caps (0 = none).
+  void step(std::span<const float> actions);
+  void step_caps(std::span<const std::uint32_t> caps_pkts);
+
+  void clairvoyant_caps(std::uint64_t horizon_ms, std::span<std::uint32_t> caps_pkts) const;
+  PacketCounts packets(std::size_t row) const { return at(row).simulation->packets(); }
+  std::size_t memory_bytes(std::size_t row) const;
+  RowLog log(std::size_t row) const;
+
+ private:
+  static constexpr std::size_t kMaxFlows = 65535;  // Packet::flow has 16 bits
+
+  struct Row {
+    std::unique_ptr<Simulation> simulation;
+    std::unique_ptr<LinkLog> log;
+    std::vector<FlowState> states;  // of the flows
+    std::uint32_t flow = 0;         // the one that the latest record is about
+    std::uint64_t start_ms = 0;
+    std::vector<SharedTrace> traces;  // of the running simulation
+    // Used from the next reset on.
+    PathSetup next_setup;
+    std::vector<SharedTrace> next_traces;
+  };
+
+  void start(Row& r);
+  void run_capped(std::size_t row, std::uint32_t cap_pkts);
+  void run(std::size_t row);
+  void require_started() const;
+  const Row& at(std::size_t row) const;
+
+  reinet_period_config period_;
+  Head head_;
+  Normaliser normalise_;
+  bool record_log_;
+  std::vector<Row> rows_;
+  std::size_t started_ = 0;  // rows that have a simulation
+  BatchOutputs outputs_;
+  Workers workers_;
+};
+
+}  // namespace reinet
+
+#endif

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One flow: its two ends and the way there and back, all but the bottleneck in between.
+//
+//   sender --(wired link, if any; forward delay, losses)--> to_link | bottleneck
+//     ^                                                              |
+//     +--(next ms of the uplink, return delay, late hosts)-- receiver <+
+#ifndef REINET_FLOW_HPP
+#define REINET_FLOW_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "envs/sim/tcp/application.hpp"
+#include "core/cc/congestion_control.hpp"
+#include "envs/sim/path/delay_line.hpp"
+#include "envs/sim/path/packet.hpp"
+#include "core/period.h"
+#include "core/wire.hpp"
+#include "core/cc/random.hpp"
+#include "envs/sim/tcp/receiver.hpp"
+#include "envs/sim/tcp/sender.hpp"
+#include "envs/sim/path/wired.hpp"
+
+namespace reinet {
+
+struct FlowConfig {
+  Us start_us;
+  Us stop_us;  // kNever = goes on for ever
+  Us forward_us, return_us;
+  std::uint32_t mss_bytes;
+  std::uint64_t total_bytes;         // 0 = for ever
+  double app_bytes_per_s;            // 0 = as fast as it goes
+  std::uint32_t target_us;
+  std::uint32_t late_us;            // how late every process on the path wakes,
+  std::uint32_t jitter_us;          // ACKs come up to so much later,
+  std::uint32_t forward_jitter_us;  // and so do data packets
+  double pkts_per_ack;              // mean, where packets come in order
+  double loss;                      // of data packets, each by itself
+  std::uint64_t seed;
+  std::uint32_t cap_pkts;  // until a cap is set; 0 = none
+  bool stepped;            // its records are returned
+};
+
+template <class Control>
+class Flow {
+ public:
+  // wired: nullptr = no such link; else shared with the path's other flows.
+  Flow(const FlowConfig& config, std::uint16_t number, const reinet_period_config& period, WiredLink* wired)
+      : config_(config),
+        number_(number),
+        period_config_(period),
+        jitter_(config.seed),
+        losses_(~config.seed),
+        cap_pkts_(config.cap_pkts),
+        wired_(wired),
+        plain_(!wired && config.loss == 0.0 && config.forward_jitter_us == 0),
+        sender_us_(config.start_us),
+        sender_(config.mss_bytes, Application(config.total_bytes, config.app_bytes_per_s, config.mss_bytes),
+                config.target_us, config.seed),
+        receiver_(config.pkts_per_ack, kUsPerMs + config.return_us),
+        to_link_(config.forward_us, config.late_us),
+        to_sender_(config.return_us, config.late_us) {}
+
+  // When on_event() is due: an ACK, a timer, the flow's start or end.
+  Us next_us() const {
+    if (phase_ == Phase::kClosed) return sender_us_;
+    return std::min({to_sender_.next_us(), receiver_.timer_us(), sender_us_});
+  }
+  // When the bottleneck gets the next packet.
+  Us arrival_us() const { return to_link_.next_us(); }
+  const Packet& take_arrival() { return to_link_.pop(); }
+
+  // Returns true, and fills all but cookie and slot, when a record is due.
+  bool on_event(Us now_us, reinet_flow_stats& record) {
+    bool due = false;
+    if (phase_ == Phase::kWaiting) {
+      phase_ = Phase::kConnecting;
+      connect(now_us);
+    } else if (phase_ == Phase::kClosed || config_.stop_us <= now_us) {
+      due = close(now_us, record);
+    } else if (to_sender_.next_us() <= now_us) {
+      due = on_ack(to_sender_.pop(), now_us, record);
+      if (sender_.finished()) due = close(now_us, record);
+    } else if (phase_ == Phase::kConnecting && connect_us_ <= now_us) {
+      connect(now_us);
+    } else if (receiver_.timer_us() <= now_us) {
+      acknowledge(receiver_.on_timer(), now_us, false);
+    } else if (sender_.timer_us() <= now_us) {
+      const bool was_outstanding = sender_.outstanding();
+      sender_.on_timer(now_us, onto_path());
+      if (!was_outstanding && sender_.outstanding()) reinet_period_on_restart(&period_, now_us * 1000);
+    } else {
+      due = reinet_period_on_tick(&period_, now_us * 1000, sender_.outstanding(), &record);
+    }
+    if (phase_ != Phase::kClosed)
+      sender_us_ = std::min({sender_.timer_us(), silence_us(), connect_us_, config_.stop_us});
+    if (due) {
+      record.target_us = config_.target_us;
+      record.cap_pkts = cap_pkts_;
+    }
+    return due;
+  }
+
+  // The bottleneck has carried a packet. Once closed, nobody listens to the ACKs any more.
+  void on_packet(const Packet& p, Us now_us) {
+    if (p.seq == kSynAck) {
+      if (syn_acks_delivered_++ == 0) acknowledge({0, 0, 0, p.sent_us, 0}, now_us, false);
+    } else {
+      receiver_.on_packet(p, now_us, [&](const Ack& ack, bool joins) { acknowledge(ack, now_us, joins); });
+    }
+  }
+
+  void set_cap(std::uint32_t pkts) { cap_pkts_ = pkts; }
+  bool stepped() const { return config_.stepped; }
+
+  std::uint64_t sent_pkts() const { return sent_pkts_; }
+  std::uint64_t lost_pkts() const { return lost_pkts_; }  // on the way to the bottleneck
+  std::uint64_t on_path_pkts() const { return to_link_.size(); }
+  std::uint64_t delivered_pkts() const { return receiver_.delivered_pkts() + syn_acks_delivered_; }
+  std::uint32_t wire_bytes() const { return config_.mss_bytes + kHeaderBytes; }
+  Us min_rtt_us() const {
+    return std::min<Us>(sender_.min_rtt_us(), config_.forward_us + config_.return_us + 10 * kUsPerMs);
+  }
+  std::size_t heap_bytes() const {
+    return to_link_.heap_bytes() + to_sender_.heap_bytes() + receiver_.heap_bytes() + sender_.heap_bytes();
+  }
+
+ private:
+  enum class Phase : std::uint8_t { kWaiting, kConnecting, kEstablished, kClosed };
+
+  auto onto_path() {
+    return [this](std::uint32_t seq, Us sent_us) { put_on_path(seq, wire_bytes(), sent_us); };
+  }
+
+  // The SYN-ACK, and again after 1, 2, 4, ... s while no ACK comes.
+  [[gnu::noinline]] void connect(Us now_us) {
+    put_on_path(kSynAck, kSynAckWireBytes, now_us);
+    connect_us_ = now_us + (kConnectUs << std::min(syn_acks_sent_++, kMostDoublings));
+  }
+
+  void put_on_path(std::uint32_t seq, std::uint32_t packet_wire_bytes, Us sent_us) {
+    ++sent_pkts_;
+    const Us leaves_us = plain_ ? sent_us : travel(packet_wire_bytes, sent_us);
+    if (leaves_us == kNever)
+      ++lost_pkts_;
+    else
+      to_link_.push({seq, static_cast<std::uint16_t>(packet_wire_bytes), number_, sent_us, leaves_us});
+  }
+
+  // Where the way to the bottleneck is more than a delay: when the packet comes to the delay, kNever if it is lost.
+  [[gnu::noinline]] Us travel(std::uint32_t packet_wire_bytes, Us sent_us) {
+    Us leaves_us = sent_us;
+    if (wired_ && (leaves_us = wired_->carry(sent_us, packet_wire_bytes)) == kNever) return kNever;
+    if (config_.loss > 0.0 && losses_.uniform() < config_.loss) return kNever;
+    if (config_.forward_jitter_us) leaves_us += jitter_.below(config_.forward_jitter_us);
+    return last_on_path_us_ = std::max(leaves_us, last_on_path_us_);  // none overtakes another
+  }
+
+  // An ACK takes the uplink's next opportunity, which comes every millisecond, and shares it with others: the uplink's
+  // process, woken by the ACK, sleeps for a millisecond. An ACK never overtakes another.
+  // joins: as one with the ACK before it if that was sent at this very time.
+  void acknowledge(Ack ack, Us now_us, bool joins) {
+    if (joins && acked_at_us_ == now_us && to_sender_.size() > 0) {
+      to_sender_.back().join(ack);
+      return;
+    }
+    acked_at_us_ = now_us;
+    const Us leaves_us = now_us + kUsPerMs + config_.late_us + jitter_.below(config_.jitter_us);
+    last_ack_us_ = ack.arrives_us = std::max(leaves_us, last_ack_us_);
+    to_sender_.push(ack);
+  }
+
+  bool on_ack(const Ack& ack, Us now_us, reinet_flow_stats& record) {
+    if (phase_ == Phase::kConnecting) {
+      phase_ = Phase::kEstablished;
+      connect_us_ = kNever;
+      sender_.start(now_us, static_cast<std::uint32_t>(now_us - ack.echo_us), onto_path());
+      return false;
+    }
+    bool due = false;
+    const auto observe = [&](const auto& write) {
+      write(period_.last);
+      due = reinet_period_on_last(&period_, &period_config_, &record);
+    };
+    sender_.on_ack(ack, now_us, cap_pkts_, observe, onto_path());
+    return due;
+  }
+
+  // The flow has finished or is stopped: its records say only that. The first flow's are repeated, each a silence
+  // later, so that time goes on.
+  [[gnu::noinline]] bool close(Us now_us, reinet_flow_stats& record) {
+    phase_ = Phase::kClosed;
+    sender_us_ = number_ == 0 ? now_us + REINET_SILENCE_NS / 1000 : kNever;
+    record = {};
+    record.time_ns = now_us * 1000;
+    record.mss_bytes = config_.mss_bytes;
+    record.flags = REINET_FLAG_CLOSED | REINET_FLAG_NO_SAMPLE;
+    return true;
+  }
+
+  Us silence_us() const {
+    return period_.start_ns && sender_.outstanding() ? (period_.last_sign_ns + REINET_SILENCE_NS) / 1000 : kNever;
+  }
+
+  static constexpr Us kConnectUs = 1'000'000;          // RFC 6298's first timeout
+  static constexpr std::uint32_t kMostDoublings = 6;   // up to a minute
+
+  // The flow starts with the sender's half of the handshake, which gives it its first RTT.
+  static constexpr std::uint32_t kSynAckWireBytes = 20 + 40 + kTunHeaderBytes;
+  static constexpr std::uint32_t kSynAck = std::numeric_limits<std::uint32_t>::max();
+
+  FlowConfig config_;
+  std::uint16_t number_;
+  Phase phase_ = Phase::kWaiting;
+  std::uint32_t syn_acks_sent_ = 0, syn_acks_delivered_ = 0;
+  reinet_period_config period_config_;
+  reinet_period period_{};
+  SplitMix64 jitter_;
+  SplitMix64 losses_;
+  std::uint32_t cap_pkts_;
+  WiredLink* wired_;
+  bool plain_;  // the way to the bottleneck is a fixed delay
+  Us connect_us_ = kNever;
+  Us sender_us_;  // the next event of the sender's side that is no ACK; packets that arrive do not change it
+  Sender<Control> sender_;
+  Receiver receiver_;
+  DelayLine<Packet> to_link_;
+  DelayLine<Ack> to_sender_;
+  Us last_on_path_us_ = 0;  // when packets and ACKs last
+  Us last_ack_us_ = 0;      // came to their delays
+  Us acked_at_us_ = kNever;  // when the receiver last sent an ACK
+  std::uint64_t sent_pkts_ = 0;
+  std::uint64_t lost_pkts_ = 0;
+};
+
+}  // namespace reinet
+
+#endif

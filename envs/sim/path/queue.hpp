@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef REINET_QUEUE_HPP
+#define REINET_QUEUE_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+#include "envs/sim/path/codel.hpp"
+#include "envs/sim/path/fifo.hpp"
+#include "envs/sim/path/pie.hpp"
+
+namespace reinet {
+
+enum class QueueKind : std::uint8_t { kDropTail, kDropHead, kCoDel, kPie };  // infinite is droptail without limits
+
+struct QueueConfig {
+  QueueKind kind = QueueKind::kDropTail;
+  std::uint32_t limit_bytes = 0, limit_pkts = 0;  // 0 = no such limit
+  std::uint32_t target_ms = 0;                    // CoDel's target, PIE's reference delay
+  std::uint32_t interval_ms = 0;                  // CoDel's interval, PIE's largest burst
+  std::uint64_t seed = 0;                         // of PIE's dice
+};
+
+// mm-link's queues. A switch and no base class: one kind per link, which the branch predictor learns at once. CoDel and PIE
+// are calls, so that droptail, which is what most links have, is inlined without them.
+class Queue {
+ public:
+  Queue(const QueueConfig& config, std::uint64_t now_ms)
+      : kind_(config.kind),
+        fifo_(config.limit_bytes, config.limit_pkts),
+        codel_(config.target_ms, config.interval_ms),
+        pie_(config.target_ms, config.interval_ms, now_ms, config.seed) {}
+
+  // Takes a packet in; drop(packet) is called for each that is thrown away, be it this one or another.
+  template <class Drop>
+  void push(const Packet& p, std::uint64_t now_ms, Drop&& drop) {
+    if (kind_ == QueueKind::kDropHead) {
+      fifo_.push(p);
+      while (fifo_.overfull()) drop(fifo_.pop());
+      return;
+    }
+    bool admitted = fifo_.has_room_for(p);
+    if (kind_ == QueueKind::kPie) admitted = pie_.admits(fifo_, admitted, now_ms);
+    if (admitted)
+      fifo_.push(p);
+    else
+      drop(p);
+  }
+
+  // There is a packet to take; it is good until the next push.
+  template <class Drop>
+  const Packet& pop(std::uint64_t now_ms, Drop&& drop) {
+    if (kind_ == QueueKind::kCoDel) return codel_.pop(fifo_, now_ms, drop);
+    const Packet& p = fifo_.pop();
+    if (kind_ == QueueKind::kPie) pie_.departed(p, fifo_, now_ms);
+    return p;
+  }
+
+  bool empty() const { return fifo_.empty(); }
+  std::uint32_t pkts() const { return fifo_.pkts(); }
+  std::size_t heap_bytes() const { return fifo_.heap_bytes(); }
+
+ private:
+  QueueKind kind_;
+  Fifo fifo_;
+  CoDel codel_;
+  Pie pie_;
+};
+
+}  // namespace reinet
+
+#endif

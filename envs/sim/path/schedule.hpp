@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef REINET_SCHEDULE_HPP
+#define REINET_SCHEDULE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/wire.hpp"
+
+namespace reinet {
+
+// The delivery opportunities of a trace that starts again at its last value, for ever.
+class Schedule {
+ public:
+  Schedule() = default;
+  // ms: non-decreasing, the last one above 0, alive as long as this.
+  explicit Schedule(std::span<const std::uint32_t> ms) : ms_(ms) {}
+
+  // Go to the first opportunity after that time.
+  void seek_after(std::uint64_t now_ms) {
+    const std::uint64_t within = now_ms % loop_ms();
+    loop_start_ms_ = now_ms - within;
+    next_ = static_cast<std::size_t>(std::upper_bound(ms_.begin(), ms_.end(), within) - ms_.begin());
+  }
+  std::uint64_t next_ms() const { return loop_start_ms_ + ms_[next_]; }
+  void advance() {
+    if (++next_ == ms_.size()) {
+      next_ = 0;
+      loop_start_ms_ += loop_ms();
+    }
+  }
+  void skip_until(std::uint64_t now_ms) {
+    while (next_ms() <= now_ms) advance();
+  }
+
+  // Opportunities at the time of the next one, which included, up to the trace's end.
+  std::uint32_t count_at_next() const {
+    std::size_t end = next_ + 1;
+    while (end < ms_.size() && ms_[end] == ms_[next_]) ++end;
+    return static_cast<std::uint32_t>(end - next_);
+  }
+
+  // Number of opportunities at times in [0, now_ms], from the first start of the trace.
+  std::uint64_t count_until(std::uint64_t now_ms) const {
+    const auto in_loop = std::upper_bound(ms_.begin(), ms_.end(), now_ms % loop_ms()) - ms_.begin();
+    return now_ms / loop_ms() * ms_.size() + static_cast<std::uint64_t>(in_loop);
+  }
+
+ private:
+  std::uint64_t loop_ms() const { return ms_.back(); }
+
+  std::span<const std::uint32_t> ms_;
+  std::size_t next_ = 0;
+  std::uint64_t loop_start_ms_ = 0;
+};
+
+}  // namespace reinet
+
+#endif

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Flows through one bottleneck, event by event: the same path as mm-delay around mm-link with an uncongested uplink.
+#ifndef REINET_SIM_HPP
+#define REINET_SIM_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "envs/sim/earliest.hpp"
+#include "envs/sim/flow.hpp"
+#include "envs/sim/path/link.hpp"
+
+namespace reinet {
+
+// Where every packet ever sent is. sent = dropped + on_path + queued + delivered.
+struct PacketCounts {
+  std::uint64_t sent = 0, dropped = 0, on_path = 0, queued = 0, delivered = 0;
+};
+
+class Simulation {
+ public:
+  virtual ~Simulation() = default;
+  // Runs to the next record of a stepped flow, and returns the flow's number; record: all but cookie and slot.
+  virtual std::uint32_t run_to_record(reinet_flow_stats& record) = 0;
+  // In force from the flow's next ACK on; 0 = none.
+  virtual void set_cap(std::uint32_t flow, std::uint32_t cap_pkts) = 0;
+  virtual PacketCounts packets() const = 0;
+  virtual std::uint64_t now_ms() const = 0;
+  // Opportunities of the flow's trace in its next minimum RTT and horizon, plus one packet: the clairvoyant's cap.
+  virtual std::uint32_t clairvoyant_cap_pkts(std::uint32_t flow, std::uint64_t horizon_ms) const = 0;
+  virtual std::size_t memory_bytes() const = 0;
+};
+
+// A flow whose congestion control is known when it is compiled costs no dispatch; flows of several kinds are variants.
+template <class Control, class Use>
+decltype(auto) with_flow(Flow<Control>& flow, Use&& use) {
+  return use(flow);
+}
+template <class Control, class Use>
+decltype(auto) with_flow(const Flow<Control>& flow, Use&& use) {
+  return use(flow);
+}
+template <class... Flows, class Use>
+decltype(auto) with_flow(std::variant<Flows...>& flow, Use&& use) {
+  return std::visit(use, flow);
+}
+template <class... Flows, class Use>
+decltype(auto) with_flow(const std::variant<Flows...>& flow, Use&& use) {
+  return std::visit(use, flow);
+}
+
+// One flow, in place, or several.
+template <class FlowKind>
+using Alone = std::array<FlowKind, 1>;
+template <class Flows>
+constexpr bool kAlone = false;
+template <class FlowKind>
+constexpr bool kAlone<Alone<FlowKind>> = true;
+
+// Flows: Alone or a vector of variants; Bottleneck: Link or Cell.
+template <class Flows, class Bottleneck>
+class PathSimulation final : public Simulation {
+ public:
+  // Flows are numbered as they stand here, and at least one is stepped and never stops.
+  PathSimulation(Us start_us, std::unique_ptr<WiredLink> wired, Flows flows, Bottleneck bottleneck)
+      : now_us_(start_us),
+        wired_(std::move(wired)),
+        flows_(std::move(flows)),
+        bottleneck_(std::move(bottleneck)),
+        arrivals_(flows_.size()),
+        events_(flows_.size()) {
+    for (std::uint32_t i = 0; i < flows_.size(); ++i) update(i);
+  }
+
+  // All that it calls is inlined (flatten) but what says that it is rare (noinline): a packet takes a few hundred
+  // instructions, of which calls would be a third.
+  [[gnu::flatten]] std::uint32_t run_to_record(reinet_flow_stats& record) override {
+    for (;;) {
+      // A packet wakes the bottleneck, which uses up the opportunities that are due before it takes the packet in.
+      const Us arrival_us = arrivals_.time_us(), event_us = events_.time_us();
+      const Us opportunity_us = std::min(bottleneck_.next_us(), std::max(bottleneck_.due_us(), arrival_us));
+      if (opportunity_us <= arrival_us && opportunity_us <= event_us) {
+        now_us_ = std::max(now_us_, opportunity_us);
+        bottleneck_.transmit(now_us_, [this](const Packet& p) { deliver(p); });
+      } else if (arrival_us <= event_us) {
+        now_us_ = arrival_us;
+        arrive(arrivals_.flow());
+      } else {
+        now_us_ = std::max(now_us_, event_us);
+        const std::uint32_t number = events_.flow();
+        const bool due = with_flow(flows_[number], [&](auto& f) { return f.on_event(now_us_, record) && f.stepped(); });
+        update(number);
+        if (due) return number;
+      }
+    }
+  }
+
+  void set_cap(std::uint32_t flow, std::uint32_t cap_pkts) override {
+    with_flow(flows_[flow], [&](auto& f) { f.set_cap(cap_pkts); });
+  }
+
+  PacketCounts packets() const override {
+    PacketCounts counts;
+    counts.dropped = bottleneck_.dropped_pkts();
+    counts.queued = bottleneck_.queued_pkts();
+    for (const auto& flow : flows_) {
+      with_flow(flow, [&](const auto& f) {
+        counts.sent += f.sent_pkts();
+        counts.dropped += f.lost_pkts();
+        counts.on_path += f.on_path_pkts();
+        counts.delivered += f.delivered_pkts();
+      });
+    }
+    return counts;
+  }
+
+  std::uint64_t now_ms() const override { return now_us_ / kUsPerMs; }
+
+  std::uint32_t clairvoyant_cap_pkts(std::uint32_t flow, std::uint64_t horizon_ms) const override {
+    return with_flow(flows_[flow], [&](const auto& f) {
+      const std::uint64_t until_ms = (now_us_ + f.min_rtt_us()) / kUsPerMs + horizon_ms;
+      const Schedule& trace = bottleneck_.schedule(flow);
+      const std::uint64_t coming = trace.count_until(until_ms) - trace.count_until(now_ms());
+      return static_cast<std::uint32_t>(coming * kOpportunityBytes / f.wire_bytes()) + 1;
+    });
+  }
+
+  std::size_t memory_bytes() const override {
+    std::size_t bytes =
+        sizeof(*this) + bottleneck_.heap_bytes() + arrivals_.heap_bytes() + events_.heap_bytes();
+    if constexpr (!kAlone<Flows>) bytes += flows_.capacity() * sizeof(typename Flows::value_type);
+    if (wired_) bytes += sizeof(WiredLink) + wired_->heap_bytes();
+    for (const auto& flow : flows_) bytes += with_flow(flow, [](const auto& f) { return f.heap_bytes(); });
+    return bytes;
+  }
+
+ private:
+  void update(std::uint32_t number) {
+    with_flow(flows_[number], [&](const auto& f) {
+      arrivals_.set(number, f.arrival_us());
+      events_.set(number, f.next_us());
+    });
+  }
+
+  void arrive(std::uint32_t number) {
+    with_flow(flows_[number], [&](auto& f) {
+      bottleneck_.arrive(f.take_arrival());
+      arrivals_.set(number, f.arrival_us());
+    });
+  }
+
+  void deliver(const Packet& p) {
+    const std::uint32_t number = kAlone<Flows> ? 0 : p.flow;
+    with_flow(flows_[number], [&](auto& f) {
+      f.on_packet(p, now_us_);
+      events_.set(number, f.next_us());
+    });
+  }
+
+  Us now_us_;
+  std::unique_ptr<WiredLink> wired_;  // on the heap: the flows point to it
+  using Next = std::conditional_t<kAlone<Flows>, OnlyFlow, Earliest>;
+  Flows flows_;
+  Bottleneck bottleneck_;
+  Next arrivals_;  // at the bottleneck
+  Next events_;    // of the flows' ends
+};
+
+}  // namespace reinet
+
+#endif

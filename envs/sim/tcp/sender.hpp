@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A TCP sender that behaves like Linux's: SACK, RACK and loss probe (RFC 8985), proportional rate reduction (RFC
+// 6937), timeouts with back-off (RFC 6298) and their undoing (Eifel, RFC 4015; F-RTO, RFC 5682), pacing, a pluggable
+// congestion control, and reinet's cap where the BPF shim puts it. Not modelled: ECN, reordering, undo from D-SACK,
+// TSO deferral.
+//
+//            loss detected                     timeout (from any state)
+//   kOpen ----------------> kRecovery    ... ----------------> kLoss
+//     ^  all sent before acknowledged |                          |
+//     +-------------------------------+--------------------------+ or the timeout was spurious
+#ifndef REINET_SENDER_HPP
+#define REINET_SENDER_HPP
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "envs/sim/tcp/application.hpp"
+#include "core/cc/congestion_control.hpp"
+#include "core/flow_stats.h"
+#include "core/cc/clock.hpp"
+#include "envs/sim/tcp/pacer.hpp"
+#include "envs/sim/tcp/rate_sampler.hpp"
+#include "envs/sim/tcp/receiver.hpp"
+#include "envs/sim/tcp/rtt.hpp"
+#include "envs/sim/tcp/scoreboard.hpp"
+#include "envs/sim/tcp/window_usage.hpp"
+
+namespace reinet {
+
+template <CongestionControl Control>
+class Sender {
+ public:
+  // target_us: the RTT asked for, for controls that aim at one, 0 = none. seed: of those that throw dice.
+  Sender(std::uint32_t mss_bytes, const Application& application, std::uint32_t target_us, std::uint64_t seed)
+      : mss_bytes_(mss_bytes), target_us_(target_us), seed_(seed), application_(application) {}
+
+  // Takes an ACK. observe(write) is called where the kernel calls pkts_acked: counters, scoreboard and RTT are up to
+  // date, the window is not yet; write(reinet_ack&) tells all of them. send(seq, sent_us) puts a segment onto the path; so
+  // in the other members.
+  template <class Observe, class Send>
+  void on_ack(const Ack& ack, Us now_us, std::uint32_t cap_pkts, Observe&& observe, Send&& send) {
+    const std::uint64_t lost_before_pkts = board_.lost_total_pkts();
+    const std::uint32_t prior_in_flight_pkts = board_.in_flight_pkts();
+    const Delivery d = board_.deliver(ack.next_seq, ack.sack_begin, ack.sack_end, recovery_end_, now_us, rtt_.min_us(),
+                                      [&](std::uint32_t seq, Us sent_us) { note_delivered(seq, sent_us, now_us); });
+    const std::int32_t rtt_us = take_rtt(d, ack, now_us);
+    if (d.una_advanced()) timeouts_ = 0;
+    if (board_.una() > probe_seq_) probing_ = false;
+    observe([&](reinet_ack& a) { write_snapshot(a, now_us, rtt_us); });
+    AckEvent event = totals(now_us);
+    event.rtt_us = rtt_us;
+    event.acked_pkts = d.acked_pkts;
+    event.delivered_pkts = d.pkts;
+    event.prior_in_flight_pkts = prior_in_flight_pkts;
+    event.window_limited = usage_.limited(window_);
+    event.in_order = d.una_advanced() && !d.sacked_new && !board_.has_holes();
+    control_.on_sample(window_, event);
+
+    if (state_ != State::kOpen || board_.has_holes()) [[unlikely]]
+      update_state(d, ack, now_us);
+    else
+      reorder_us_ = kNever;
+    event.state = state_;
+    event.lost_pkts = static_cast<std::uint32_t>(board_.lost_total_pkts() - lost_before_pkts);
+    event.lost_total_pkts = board_.lost_total_pkts();
+    event.in_flight_pkts = board_.in_flight_pkts();
+    if (window_.app_limited_until_pkts < event.delivered_total_pkts) window_.app_limited_until_pkts = 0;
+    if constexpr (ModelControl<Control>) {
+      control_.on_ack(window_, event,
+                      rates_.take(board_.una(), event.delivered_total_pkts, now_us, rtt_.min_us()));
+    } else if (state_ == State::kRecovery) {
+      reduce_window(d.pkts, d.una_advanced() && event.lost_pkts == 0);
+    } else if (d.una_advanced()) {
+      control_.on_delivered(window_, event);
+    }
+    cap_pkts_ = cap_pkts;
+    apply_cap();
+    transmit(now_us, send, d.una_advanced());
+  }
+
+  // The handshake is done, and was the first round trip.
+  template <class Send>
+  [[gnu::noinline]] void start(Us now_us, std::uint32_t rtt_us, Send&& send) {
+    rtt_.add(rtt_us, board_.una(), board_.next());
+    control_.on_start(window_, {now_us, rtt_us, mss_bytes_, target_us_, seed_});
+    application_.start(now_us);
+    last_sent_us_ = now_us;
+    transmit(now_us, send, true);
+  }
+
+  Us timer_us() const {
+    Us us = std::min({retransmit_us_, reorder_us_, application_.next_us()});
+    if constexpr (Paced<Control>) us = std::min(us, pace_us_);
+    if constexpr (Clocked<Control>) us = std::min(us, control_.timer_us());
+    return us;
+  }
+
+  template <class Send>
+  [[gnu::noinline]] void on_timer(Us now_us, Send&& send) {
+    if (application_.next_us() <= now_us) {
+      on_write(now_us, send);
+    } else if (reorder_us_ <= now_us) {
+      on_reordering_timeout(now_us, send);
+    } else if (retransmit_us_ <= now_us) {
+      if (probe_armed_)
+        probe(now_us, send);
+      else
+        on_timeout(now_us, send);
+    } else {
+      if constexpr (Clocked<Control>) {
+        if (control_.timer_us() <= now_us) control_.on_timer(window_, now_us, board_.in_flight_pkts());
+        apply_cap();
+      }
+      transmit(now_us, send);  // also when it was the pacer's time
+    }
+  }
+
+  bool outstanding() const { return !board_.empty(); }
+  // A finite flow whose every segment has been acknowledged.
+  bool finished() const { return board_.empty() && application_.all_sent(board_.next()); }
+  std::uint32_t min_rtt_us() const { return rtt_.min_us(); }
+  const Window& window() const { return window_; }
+  std::size_t heap_bytes() const {
+    if constexpr (ModelControl<Control>) return board_.heap_bytes() + rates_.heap_bytes();
+    return board_.heap_bytes();
+  }
+
+ private:
+  using State = SenderState;
+
+  static constexpr std::uint32_t kUnlimited = std::numeric_limits<std::int32_t>::max();
+  static constexpr std::uint32_t kDuplicateThreshold = 3;
+  // A stock kernel's send buffer, 4 MiB (tcp_wmem), at 2304 bytes of memory per segment.
+  static constexpr std::uint32_t kMaxOutPkts = 1820;
+  static constexpr Us kTickUs = 1000;  // of the kernel's timers, at HZ = 1000
+  static constexpr Us kMaxTimeoutUs = 120'000'000;
+
+  // What every event says.
+  AckEvent totals(Us now_us) const {
+    AckEvent event{};
+    event.now_us = now_us;
+    event.rtt_us = -1;
+    event.una = board_.una();
+    event.next = board_.next();
+    event.in_flight_pkts = event.prior_in_flight_pkts = board_.in_flight_pkts();
+    event.delivered_total_pkts = board_.delivered_total_pkts();
+    event.lost_total_pkts = board_.lost_total_pkts();
+    event.srtt_us = rtt_.srtt_us();
+    event.min_rtt_us = rtt_.min_us();
+    if constexpr (Paced<Control>) event.pace_wait_us = pacer_.wait_us(now_us);
+    event.state = state_;
+    return event;
+  }
+
+  void note_delivered([[maybe_unused]] std::uint32_t seq, [[maybe_unused]] Us sent_us, [[maybe_unused]] Us now_us) {
+    if constexpr (ModelControl<Control>) rates_.on_delivered(seq, sent_us, now_us);
+    if constexpr (Tracking<Control>) control_.on_packet_delivered(sent_us, now_us);
+  }
+
+  auto note_lost() {
+    return [this]([[maybe_unused]] Us sent_us) {
+      if constexpr (Tracking<Control>) control_.on_packet_lost(sent_us);
+    };
+  }
+
+  // The ACK's RTT sample, negative for none: from the last never-retransmitted segment that it delivers, else from the
+  // timestamp that it echoes, which is that of the transmission that arrived.
+  std::int32_t take_rtt(const Delivery& d, const Ack& ack, Us now_us) {
+    Us sent_us = d.sacked_sent_us != kNever ? d.sacked_sent_us : d.acked_sent_us;
+    if (sent_us == kNever && d.una_advanced()) sent_us = ack.echo_us;
+    if (sent_us == kNever) return -1;
+    const auto rtt_us = static_cast<std::uint32_t>(now_us - sent_us);
+    rtt_.add(rtt_us, board_.una(), board_.next());
+    backoff_ = 0;
+    return static_cast<std::int32_t>(rtt_us);
+  }
+
+  void write_snapshot(reinet_ack& a, Us now_us, std::int32_t rtt_us) const {
+    a.time_ns = now_us * 1000;
+    a.newest_acked_sent_ns = board_.newest_delivered_sent_us() * 1000;
+    a.delivered_bytes = board_.delivered_total_pkts() * mss_bytes_;
+    a.lost_bytes = board_.lost_total_pkts() * mss_bytes_;
+    a.retrans_bytes = retransmitted_pkts_ * mss_bytes_;
+    a.pacing_rate_bytes_per_s = static_cast<std::uint64_t>(pacing_rate_bytes_per_s());
+    a.rtt_us = rtt_us;
+    a.srtt_us = rtt_.srtt_us();
+    a.min_rtt_us = rtt_.min_us();
+    a.cwnd_pkts = window_.cwnd_pkts;
+    a.ssthresh_pkts = window_.ssthresh_pkts;
+    a.inflight_pkts = board_.in_flight_pkts();
+    a.mss_bytes = mss_bytes_;
+    a.flags = (window_.app_limited_until_pkts ? REINET_FLAG_APP_LIMITED : 0U) |
+              (state_ != State::kOpen ? REINET_FLAG_IN_RECOVERY : 0U) |
+              (window_.slow_start() ? REINET_FLAG_SLOW_START : 0U);
+  }
+
+  // Only reported where the control does not pace: the kernel's factors, 2 in early slow start and 1.2 after it.
+  double pacing_rate_bytes_per_s() const {
+    if constexpr (Paced<Control>) return control_.pacing_bytes_per_s();
+    const double factor = window_.cwnd_pkts < window_.ssthresh_pkts / 2 ? 2.0 : 1.2;
+    const double window_bytes = static_cast<double>(std::max(window_.cwnd_pkts, board_.out_pkts())) * mss_bytes_;
+    return factor * window_bytes * 1e6 / std::max(rtt_.srtt_us(), 1U);
+  }
+
+  // ---- loss recovery
+
+  // Where all is well there is nothing to do.
+  [[gnu::noinline]] void update_state(const Delivery& d, const Ack& ack, Us now_us) {
+    if (state_ == State::kRecovery && board_.una() >= recovery_end_) {
+      if constexpr (WindowControl<Control>) {
+        window_.cwnd_pkts = window_.ssthresh_pkts;
+        control_.on_recovered(window_);
+      }
+      open(now_us);
+    } else if (state_ == State::kLoss) {
+      leave_loss(d, ack, now_us);
+    }
+    const std::uint64_t lost_before_pkts = board_.lost_total_pkts();
+    const bool was_retransmitting = board_.is_retransmitting();
+    if (d.pkts > 0 && board_.has_holes()) detect_losses(now_us);
+    if (!board_.has_holes()) reorder_us_ = kNever;
+    const bool lost_retransmission = was_retransmitting && board_.lost_total_pkts() != lost_before_pkts;
+    if (board_.has_lost() && (state_ == State::kOpen || (state_ == State::kLoss && lost_retransmission)))
+      enter_recovery(now_us);
+  }
+
+  void detect_losses(Us now_us) {
+    // No reordering is ever seen here: wait only while fewer than three segments beyond the hole have arrived.
+    const bool certain = state_ != State::kOpen || board_.sacked_pkts() >= kDuplicateThreshold;
+    const Us reordering_us = certain ? 0 : std::min(rtt_.min_us() / 4, rtt_.srtt_us() / 8);
+    reorder_us_ = board_.detect_losses(now_us, reordering_us, note_lost());
+  }
+
+  // A segment that might have been late is lost; no ACK told so, but one is owed to the window's reduction.
+  template <class Send>
+  void on_reordering_timeout(Us now_us, Send&& send) {
+    detect_losses(now_us);
+    if (board_.has_lost() && state_ == State::kOpen) {
+      enter_recovery(now_us);
+      if constexpr (WindowControl<Control>) reduce_window(1, false);
+    }
+    transmit(now_us, send);
+  }
+
+  void enter_recovery(Us now_us) {
+    prior_cwnd_pkts_ = window_.cwnd_pkts;
+    window_.ssthresh_pkts = control_.on_loss(window_, LossCause::kAcks);
+    control_.on_state(State::kRecovery, totals(now_us));
+    recovery_end_ = board_.next();
+    prr_delivered_pkts_ = prr_sent_pkts_ = 0;
+    probing_ = may_undo_ = forward_rto_ = false;
+    state_ = State::kRecovery;
+  }
+
+  // Proportional rate reduction: the window falls to ssthresh over one round trip, in step with what is delivered, and
+  // slow-starts back up to it if losses took it below. progress: the ACK advanced and showed no further loss.
+  [[gnu::noinline]] void reduce_window(std::uint32_t delivered_pkts, bool progress) {
+    if (delivered_pkts == 0) return;
+    prr_delivered_pkts_ += delivered_pkts;
+    const std::int64_t in_flight = board_.in_flight_pkts();
+    const std::int64_t ssthresh = window_.ssthresh_pkts;
+    std::int64_t allowed;
+    if (in_flight > ssthresh) {
+      const std::int64_t share = (ssthresh * prr_delivered_pkts_ + prior_cwnd_pkts_ - 1) / prior_cwnd_pkts_;
+      allowed = share - prr_sent_pkts_;
+    } else {
+      const std::int64_t owed = std::max<std::int64_t>(prr_delivered_pkts_ - prr_sent_pkts_, delivered_pkts);
+      allowed = std::min(owed + (progress ? 1 : 0), ssthresh - in_flight);
+    }
+    allowed = std::max<std::int64_t>(allowed, prr_sent_pkts_ > 0 ? 0 : 1);  // the first retransmission always goes out
+    window_.cwnd_pkts = static_cast<std::uint32_t>(in_flight + allowed);
+  }
+
+  template <class Send>
+  void on_timeout(Us now_us, Send&& send) {
+    board_.mark_timed_out(now_us, note_lost());
+    forward_rto_ = state_ == State::kOpen || timeouts_ > 0;
+    // A timeout on top of a recovery or another timeout reduces, and remembers what to restore, no second time.
+    if (state_ == State::kOpen || (state_ == State::kLoss && timeouts_ == 0)) {
+      prior_ssthresh_pkts_ = WindowUsage::worth(window_);
+      prior_cwnd_pkts_ = window_.cwnd_pkts;
+      window_.ssthresh_pkts = control_.on_loss(window_, LossCause::kTimeout);
+      may_undo_ = true;
+    }
+    control_.on_state(State::kLoss, totals(now_us));
+    window_.cwnd_pkts = board_.in_flight_pkts() + 1;
+    recovery_end_ = board_.next();
+    state_ = State::kLoss;
+    probing_ = false;
+    reorder_us_ = kNever;
+    ++timeouts_;
+    if (board_.has_retransmission()) resend(now_us, send);
+    ++backoff_;
+    retransmit_us_ = now_us + timeout_us();
+  }
+
+  void leave_loss(const Delivery& d, const Ack& ack, Us now_us) {
+    // Eifel: the ACK echoes a timestamp from before the first retransmission, so the original arrived.
+    const bool original_arrived = d.una_advanced() && ack.echo_us < first_retransmission_us_;
+    // F-RTO: so it did if a segment sent before the timeout and never since is delivered.
+    if (may_undo_ && (original_arrived || (forward_rto_ && d.original_below_limit))) {
+      board_.unmark_lost();
+      window_.cwnd_pkts = control_.on_undo(window_, prior_cwnd_pkts_);
+      window_.ssthresh_pkts = std::max(window_.ssthresh_pkts, prior_ssthresh_pkts_);
+      open(now_us);
+      return;
+    }
+    if (board_.una() >= recovery_end_) {
+      open(now_us);
+      return;
+    }
+    if (!forward_rto_) return;
+    if (board_.next() > recovery_end_) {
+      forward_rto_ = !d.sacked_new;  // new data got through beside the hole: the loss was real
+    } else if (d.una_advanced()) {
+      recovery_end_ = board_.next();
+      new_data_first_ = true;  // two new segments will tell whether it was
+    }
+  }
+
+  void open(Us now_us) {
+    state_ = State::kOpen;
+    control_.on_state(state_, totals(now_us));
+    may_undo_ = forward_rto_ = false;
+    first_retransmission_us_ = kNever;
+  }
+
+  // ---- transmission
+
+  // As in the shim: after congestion control, but where PRR runs the window is its until recovery ends.
+  void apply_cap() {
+    const bool free = ModelControl<Control> || state_ != State::kRecovery;
+    if (cap_pkts_ && free) window_.cwnd_pkts = std::min(window_.cwnd_pkts, cap_pkts_);
+  }
+
+  // The application writes. If it let the socket run dry before, what is delivered until now says nothing of the path.
+  template <class Send>
+  void on_write(Us now_us, Send&& send) {
+    if (!application_.has(board_.next()) && has_room() && !board_.has_retransmission())
+      window_.app_limited_until_pkts =
+          std::max<std::uint64_t>(board_.delivered_total_pkts() + board_.in_flight_pkts(), 1);
+    application_.write(now_us);
+    if (WindowControl<Control> && board_.empty() && now_us - last_sent_us_ > timeout_us())
+      WindowUsage::restart(window_, now_us - last_sent_us_, timeout_us());
+    transmit(now_us, send);
+  }
+
+  // must_arm: the timer starts anew whatever is sent.
+  template <class Send>
+  void transmit(Us now_us, Send&& send, bool must_arm = false) {
+    pace_us_ = kNever;
+    const bool new_data_first = std::exchange(new_data_first_, false);
+    if (new_data_first) must_arm |= send_new(now_us, send);
+    if (!new_data_first || board_.next() == recovery_end_) {
+      if (new_data_first) forward_rto_ = false;
+      while (board_.has_retransmission() && may_send(now_us)) must_arm |= resend(now_us, send);
+    }
+    must_arm |= send_new(now_us, send);
+    if (last_sent_us_ == now_us || !has_room()) {
+      const bool idle = state_ == State::kOpen && !application_.has(board_.next());
+      usage_.validate(window_, now_us, board_.una(), board_.next(), !has_room(), [&] { return timeout_us(); },
+                      WindowControl<Control> && idle);
+    }
+    if (must_arm) arm(now_us);
+  }
+
+  bool has_room() const { return board_.in_flight_pkts() < window_.cwnd_pkts; }
+
+  bool may_send(Us now_us) {
+    if (!has_room()) return false;
+    if constexpr (Paced<Control>) {
+      const double rate = control_.pacing_bytes_per_s();
+      if (!pacer_.may_send(now_us, Pacer::burst_pkts(rate, mss_bytes_, control_.min_burst_pkts()))) {
+        pace_us_ = pacer_.next_us();
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Returns whether the timer is to start anew.
+  template <class Send>
+  bool send_new(Us now_us, Send&& send) {
+    bool sent = false;
+    for (; application_.has(board_.next()) && board_.out_pkts() < kMaxOutPkts && may_send(now_us); sent = true) {
+      note_restart(now_us);
+      const bool none_out = board_.empty();
+      put(board_.send_new(now_us), now_us, none_out, send);
+      ++prr_sent_pkts_;
+    }
+    return sent && state_ == State::kOpen && !board_.has_holes();
+  }
+
+  // Returns the same.
+  template <class Send>
+  [[gnu::noinline]] bool resend(Us now_us, Send&& send) {
+    note_restart(now_us);
+    const std::uint32_t seq = board_.retransmit(now_us);
+    put(seq, now_us, false, send);
+    ++prr_sent_pkts_;
+    ++retransmitted_pkts_;
+    first_retransmission_us_ = std::min(first_retransmission_us_, now_us);
+    return seq == board_.una();
+  }
+
+  void note_restart(Us now_us) {
+    if (board_.in_flight_pkts() == 0)
+      control_.on_restart(window_, {now_us, now_us - last_sent_us_, board_.next(), window_.app_limited_until_pkts > 0});
+  }
+
+  // Every transmission passes here. none_out: nothing was outstanding before it.
+  template <class Send>
+  void put(std::uint32_t seq, Us now_us, [[maybe_unused]] bool none_out, Send&& send) {
+    if constexpr (ModelControl<Control>)
+      rates_.on_sent(seq, now_us, none_out, board_.delivered_total_pkts(), window_.app_limited_until_pkts > 0);
+    if constexpr (Tracking<Control>) control_.on_packet_sent(now_us);
+    if constexpr (Paced<Control>) pacer_.on_sent(mss_bytes_, control_.pacing_bytes_per_s());
+    last_sent_us_ = now_us;
+    send(seq, now_us);
+  }
+
+  // ---- timers
+
+  Us timeout_us() const {
+    Us timeout_us = rtt_.timeout_us();
+    for (std::uint32_t i = 0; i < backoff_ && timeout_us < kMaxTimeoutUs; ++i) timeout_us *= 2;
+    return std::min(timeout_us, kMaxTimeoutUs);
+  }
+
+  // In the open state a loss probe comes first, after two round trips; it never delays the timeout.
+  void arm(Us now_us) {
+    probe_armed_ = false;
+    if (board_.empty()) {
+      retransmit_us_ = kNever;
+      return;
+    }
+    retransmit_us_ = now_us + timeout_us();
+    if (state_ != State::kOpen || !rtt_.known() || board_.has_holes()) return;
+    const Us wait_us = 2 * Us{rtt_.srtt_us()} +
+                       (board_.out_pkts() == 1 ? static_cast<Us>(RttEstimator::kMinVariationUs) : 2 * kTickUs);
+    const Us expiry_us = std::max(board_.head_sent_us() + timeout_us(), now_us + kTickUs);
+    retransmit_us_ = std::min(now_us + wait_us, expiry_us);
+    probe_armed_ = true;
+  }
+
+  // One segment beyond the window, new or else the last one again: its ACK shows a lost tail, or that the path is
+  // alive. The timeout then starts anew.
+  template <class Send>
+  void probe(Us now_us, Send&& send) {
+    probe_armed_ = false;
+    const bool has_new = application_.has(board_.next()) && board_.out_pkts() < kMaxOutPkts;
+    if (probing_ || (!has_new && !board_.can_repeat_last())) {
+      retransmit_us_ = std::max(board_.head_sent_us() + timeout_us(), now_us + kTickUs);
+      return;
+    }
+    probing_ = true;
+    probe_seq_ = has_new ? board_.send_new(now_us) : board_.repeat_last(now_us);
+    if (!has_new) ++retransmitted_pkts_;
+    put(probe_seq_, now_us, false, send);
+    retransmit_us_ = now_us + timeout_us();
+  }
+
+  std::uint32_t mss_bytes_;
+  std::uint32_t target_us_;
+  std::uint64_t seed_;
+  Application application_;
+  Window window_{kInitialWindowPkts, kUnlimited, 0};
+  Control control_;
+  Scoreboard board_;
+  RttEstimator rtt_;
+  WindowUsage usage_;
+  struct Nothing {};
+  [[no_unique_address]] std::conditional_t<ModelControl<Control>, RateSampler, Nothing> rates_;
+  [[no_unique_address]] std::conditional_t<Paced<Control>, Pacer, Nothing> pacer_;
+  std::uint32_t cap_pkts_ = 0;
+  Us last_sent_us_ = 0;
+  Us pace_us_ = kNever;
+  State state_ = State::kOpen;
+  std::uint32_t recovery_end_ = 0;  // recovery ends when all below is acknowledged
+  std::uint32_t prior_cwnd_pkts_ = 0;
+  std::uint32_t prior_ssthresh_pkts_ = 0;
+  std::int64_t prr_delivered_pkts_ = 0;
+  std::int64_t prr_sent_pkts_ = 0;
+  std::uint32_t timeouts_ = 0;  // since the last progress
+  std::uint32_t backoff_ = 0;   // doublings of the timeout
+  std::uint64_t retransmitted_pkts_ = 0;
+  Us first_retransmission_us_ = kNever;
+  Us retransmit_us_ = kNever;  // of the loss probe if that is armed, else of the timeout
+  Us reorder_us_ = kNever;
+  std::uint32_t probe_seq_ = 0;
+  bool probe_armed_ = false;
+  bool probing_ = false;
+  bool may_undo_ = false;
+  bool forward_rto_ = false;
+  bool new_data_first_ = false;
+};
+
+}  // namespace reinet
+
+#endif

@@ -1,0 +1,48 @@
+"""checkpoints/default: made by the configuration beside it, and worth having."""
+
+import numpy as np
+import pytest
+
+from helpers.places import ROOT
+from reinet.agents.decide.names import make_agent
+from reinet.agents.decide.policy import Policy
+from reinet.agents.evaluation.evaluate import Scenario, run
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.rollout import training_traces
+from reinet.envs.trace.model import generate
+
+MODEL = ROOT / "checkpoints" / "default"
+
+
+def test_it_was_made_by_the_default_configuration() -> None:
+    manifest = Policy.load(MODEL).manifest
+    config = TrainConfig.load(ROOT / "configs" / "default.toml")
+    assert TrainConfig.model_validate(manifest.training.config) == config
+    learned = [use.sha256 for use in manifest.training.traces if use.role == "train"]
+    assert learned == [trace.sha256 for trace in training_traces(config)]
+
+
+def test_it_is_small_enough_to_keep() -> None:
+    assert sum(path.stat().st_size for path in MODEL.iterdir()) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("preset", "least_throughput", "most_delay"),
+    [
+        ("lte-walking", 0.95, 0.36),
+        ("lte-stationary", 0.95, 1 / 3),
+        ("umts-driving", 0.95, 0.2),
+        # Fast links whose rate jumps: Cubic itself queues for 40 to 80 ms only, and no window outgrows its own.
+        ("lte-driving", 0.92, 0.66),
+    ],
+)
+def test_it_cuts_delay_and_keeps_throughput(preset: str, least_throughput: float, most_delay: float) -> None:
+    """On the paper's link, over generated traces that training has not seen, in the simulator; shares of Cubic's."""
+    throughput, delay = [], []
+    for seed in range(900, 904):
+        scenario = Scenario(generate(preset, 40, seed), link="sim", seconds=40)
+        plain, capped = (run(make_agent(name), scenario).metrics for name in ("none", str(MODEL)))
+        throughput.append(capped.throughput_mbps / plain.throughput_mbps)
+        delay.append(capped.qdelay_mean_ms / plain.qdelay_mean_ms)
+    assert np.mean(throughput) >= least_throughput, throughput
+    assert np.mean(delay) <= most_delay, delay

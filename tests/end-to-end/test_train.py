@@ -1,0 +1,291 @@
+"""Training: fragments tell what happened, interruption changes nothing, and a model comes out at the end."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.places import ROOT
+from reinet.agents.decide.baselines import NoCap, Rule
+from reinet.agents.decide.policy import Policy
+from reinet.agents.learn import checkpoint
+from reinet.agents.learn.checkpoint import Checkpoint
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.export import export
+from reinet.agents.learn.rollout import (
+    RAY_STARTS,
+    Gatherer,
+    cumulative_regret,
+    opportunities_until,
+    start_ray,
+    training_traces,
+)
+from reinet.agents.learn.train import Result, compare, train
+from reinet.agents.model.mlp import act
+from reinet.core import FEATURE_SETS, Normaliser
+from reinet.core.errors import ConfigError, ModelError, ReinetError
+from reinet.envs.trace import Trace
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "traces": {"train_count": 3, "select_count": 1, "seconds": 10},
+    "rollout": {"workers": 0, "links": 3, "periods": 40},
+    "ddpg": {"hidden": [16], "batch": 32, "replay": 1000, "cold_start_iterations": 1, "normaliser_iterations": 1},
+    "run": {"iterations": 6, "updates": 5, "evaluate_every": 3, "evaluate_s": 5, "checkpoint_every": 100},
+}
+
+
+def config(**changes: Any) -> TrainConfig:
+    sections = {
+        key: {**SMALL.get(key, {}), **value} if isinstance(value, dict) else value for key, value in changes.items()
+    }
+    return TrainConfig.model_validate({**SMALL, **sections})
+
+
+def run(folder: Path, iterations: int, **changes: Any) -> Result:
+    return train(config(**{**changes, "run": {"iterations": iterations, **changes.get("run", {})}}), folder)
+
+
+def assert_same(a: Path, b: Path) -> None:
+    """Two checkpoints hold the same, bit for bit."""
+    ours, theirs = Checkpoint(a), Checkpoint(b)
+    assert ours.learner.keys() == theirs.learner.keys()
+    for name, tensor in ours.learner.items():
+        assert torch.equal(tensor, theirs.learner[name]), name
+    assert ours.replay is not None
+    assert theirs.replay is not None
+    for name, array in ours.replay.items():
+        np.testing.assert_array_equal(array, theirs.replay[name], err_msg=name)
+    for key in ("iteration", "env_steps", "updates", "normaliser", "rng", "baselines", "best"):
+        assert getattr(ours.state, key) == getattr(theirs.state, key), key
+
+
+# --- interruption ---
+
+
+def test_n_and_m_iterations_are_n_plus_m(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", 6)
+    run(tmp_path / "parts", 1)  # inside the normaliser's calibration
+    run(tmp_path / "parts", 3)
+    parts = run(tmp_path / "parts", 6)
+    assert whole.updates == 25
+    assert_same(whole.checkpoint, parts.checkpoint)
+
+
+def test_another_seed_gives_another_model(tmp_path: Path) -> None:
+    a, b = (run(tmp_path / str(seed), 3, seed=seed) for seed in (1, 2))
+    assert not torch.equal(
+        Checkpoint(a.checkpoint).learner["actor/out.weight"], Checkpoint(b.checkpoint).learner["actor/out.weight"]
+    )
+
+
+def test_ctrl_c_leaves_a_checkpoint_that_resumes_exactly(tmp_path: Path) -> None:
+    """The handler waits for the iteration at hand, so what is written is a whole state."""
+    whole = run(tmp_path / "whole", 6)
+    settings = config()
+
+    def interrupt(step: Any) -> None:
+        if step.iteration == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stopped = train(settings, tmp_path / "parts", progress=interrupt)
+    assert stopped.interrupted
+    assert stopped.iterations == 2
+    assert_same(whole.checkpoint, train(settings, tmp_path / "parts").checkpoint)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ray_workers_are_repeatable_and_resume_exactly(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", 4, rollout={"workers": 2})
+    run(tmp_path / "parts", 3, rollout={"workers": 2})
+    parts = run(tmp_path / "parts", 4, rollout={"workers": 2})
+    assert_same(whole.checkpoint, parts.checkpoint)
+    assert whole.env_steps == 4 * 2 * 3 * 41
+
+
+class FailingRay:
+    """A Ray that does not come up the first few times."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.calls: list[str] = []
+
+    def init(self, **_: Any) -> None:
+        self.calls.append("init")
+        if self.calls.count("init") <= self.failures:
+            raise Exception("The current node timed out during startup.")
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+
+def test_a_ray_that_does_not_start_is_started_again() -> None:
+    ray = FailingRay(failures=RAY_STARTS - 1)
+    start_ray(ray, 2)
+    assert ray.calls == [*["init", "shutdown"] * (RAY_STARTS - 1), "init"]
+    with pytest.raises(ReinetError, match=r"timed out.*rollout\.workers = 0"):
+        start_ray(FailingRay(failures=RAY_STARTS), 2)
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    result = run(tmp_path, 2)
+    path = result.checkpoint / "replay.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    with pytest.raises(ModelError, match=r"replay\.safetensors: damaged"):
+        run(tmp_path, 3)
+
+
+def test_another_configuration_does_not_resume(tmp_path: Path) -> None:
+    run(tmp_path, 2)
+    with pytest.raises(ConfigError, match=r"its run has ddpg\.gamma = .*choose another --run-dir"):
+        run(tmp_path, 3, ddpg={"gamma": 0.5})
+    with pytest.raises(ConfigError, match="holds a run already"):
+        train(config(), tmp_path, resume=False)
+
+
+def test_old_checkpoints_go_and_a_time_limit_stops(tmp_path: Path) -> None:
+    result = run(tmp_path, 5, run={"checkpoint_every": 1, "keep": 2})
+    assert [folder.name for folder in checkpoint.checkpoints(tmp_path)] == ["iteration-000004", "iteration-000005"]
+    assert not list((tmp_path / "checkpoints").glob(".staged*"))
+    assert train(config(run={"iterations": 9, "checkpoint_every": 1, "keep": 2}), tmp_path, minutes=0).iterations == 5
+    assert result.checkpoint.name == "iteration-000005"
+
+
+# --- what training leaves ---
+
+
+def test_the_exported_model_is_the_trained_network(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", 3)
+    assert result.best is not None
+    export(result.best, tmp_path / "model")
+    policy = Policy.load(tmp_path / "model")
+    states = (
+        np.random.default_rng(0).uniform(0, 3, (50, FEATURE_SETS[policy.feature_set].state_size)).astype(np.float32)
+    )
+    tensors = Checkpoint(result.best).learner
+    assert tensors["actor/hidden.0.weight"].shape == (16, states.shape[1])
+    from reinet.agents.learn.ddpg import Ddpg
+
+    learner = Ddpg(config().ddpg, states.shape[1], seed=9)
+    learner.load(tensors)
+    with torch.no_grad():
+        expected = learner.actor.eval()(torch.from_numpy(states)).numpy()[:, 0]
+    np.testing.assert_allclose(policy.actions(states), expected, atol=5e-6)
+    np.testing.assert_allclose(act(learner.actor.folded(), states), expected, atol=5e-6)
+    manifest = policy.manifest
+    assert {use.role for use in manifest.training.traces} == {"train", "select"}
+    assert len(manifest.training.traces) == 4
+    assert manifest.training.config["ddpg"]["hidden"] == [16]
+    assert manifest.metrics["throughput_ratio"] > 0
+    assert policy.normaliser == Normaliser.from_dict(Checkpoint(result.best).state.normaliser)
+
+
+def test_tensorboard_has_every_documented_scalar_and_no_other(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run(tmp_path, 3)
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    page = (ROOT / "docs" / "scalars.md").read_text()
+    documented = {word for word in page.replace("`", " ").replace(",", " ").split() if word.count("/") == 1}
+    tags = set(events.Tags()["scalars"])
+    assert tags == {
+        tag for tag in documented if tag.split("/")[0] in ("charts", "losses", "eval") and not tag.endswith("/")
+    }
+
+
+def test_a_checkpoint_without_its_files_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"No such file.*give a checkpoint folder"):
+        export(tmp_path / "none", tmp_path / "model")
+
+
+# --- experience ---
+
+
+def test_a_fragment_is_what_the_flow_did() -> None:
+    """Frames cut from the replay give back the states that the simulator showed."""
+    settings = config()
+    gathered = Gatherer(settings, training_traces(settings), 0).gather(None, Normaliser.reference(), 0)
+    history = FEATURE_SETS[settings.feature_set].history
+    assert len(gathered.fragments) == 3
+    for fragment in gathered.fragments:
+        count = len(fragment.actions)
+        assert 10 < count <= 40
+        assert fragment.frames.shape == (history + count, 5)
+        assert np.sum(np.diff(fragment.actions) > 0) <= 1  # the walk goes down, and once around
+        assert np.all(np.isfinite(fragment.rewards))
+
+
+def test_gathering_depends_on_seed_and_iteration_alone() -> None:
+    settings = config()
+    traces = training_traces(settings)
+    worker = Gatherer(settings, traces, 0)
+    first, other = (worker.gather(None, Normaliser.reference(), i) for i in (5, 6))
+    again = Gatherer(settings, traces, 0).gather(None, Normaliser.reference(), 5)
+    for a, b in zip(first.fragments, again.fragments, strict=True):
+        np.testing.assert_array_equal(a.frames, b.frames)
+        np.testing.assert_array_equal(a.rewards, b.rewards)
+    assert not np.array_equal(first.fragments[0].rewards, other.fragments[0].rewards)
+
+
+def test_opportunities_of_a_looping_trace() -> None:
+    trace = np.array([0, 1, 1, 4], np.uint32)
+    times = np.array([0.0, 0.5, 1.0, 3.9, 4.0, 5.0, 9.0])
+    assert opportunities_until(trace, times).tolist() == [1, 1, 3, 3, 5, 7, 11]
+
+
+def test_regret_is_unused_capacity_plus_delay() -> None:
+    """12 Mbit/s for 1 s in 10 records, three quarters of it used at half the delay that the target allows."""
+    from reinet.core import FLOW_STATS_DTYPE
+
+    trace = Trace.constant(12.0, 2.0).opportunities_ms
+    stats = np.zeros(11, FLOW_STATS_DTYPE)
+    stats["time_ns"] = 110_000_000 + 100_000_000 * np.arange(11, dtype=np.uint64)
+    stats["mss_bytes"], stats["min_rtt_us"], stats["target_us"] = 1448, 20_000, 50_000
+    stats["rtt_mean_us"] = 35_000
+    stats["delivered_bytes"] = 75 * 1448
+    link = {"trace": trace, "mrtt_ms": 20.0}
+    regret = cumulative_regret(stats, link, config(reward={"delay_weight": 0.2}))
+    assert regret[0] == 0
+    # 1 s is 50 of the paper's periods: 1/4 unused, and 3/4 at half the delay that the target allows
+    assert regret[-1] == pytest.approx(-50 * (0.25 + 0.75 * 0.2 * np.log(3) / np.log(5)), rel=0.02)
+
+
+def test_the_walk_raises_delay_where_the_multiplier_is_high() -> None:
+    settings = config(rollout={"periods": 160}, links={"reference_share": 1.0})
+    gathered = Gatherer(settings, [Trace.constant(12.0, 10.0)], 0).gather(None, Normaliser.reference(), 0)
+    fragment = gathered.fragments[0]
+    rho = fragment.frames[-len(fragment.actions) :, :2]  # over the target, and below it
+    high = fragment.actions > 0.5
+    assert rho[high, 0].mean() > 0
+    assert gathered.summary["charts/rho_above_1_share"] > 0
+
+
+def test_scores_compare_with_plain_congestion_control() -> None:
+    settings = config()
+    from reinet.agents.learn.train import _figures, _selection_links
+
+    links = _selection_links(settings)
+    worker = Gatherer(settings, [], 0)
+    none, rule = (
+        [_figures(m) for m in worker.evaluate(agent, Normaliser.reference(), links)] for agent in (NoCap(), Rule(1.5))
+    )
+    assert compare(none, none)["score"] == pytest.approx(1 - 0.6)
+    against = compare(rule, none)
+    assert against["qdelay_ratio"] < 0.9
+    assert against["throughput_ratio"] > 0.8
+
+
+def test_training_off_the_main_thread_leaves_signals_alone(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    results: list[Result] = []
+    thread = threading.Thread(target=lambda: results.append(run(tmp_path, 1)))
+    thread.start()
+    thread.join(60)
+    assert results[0].iterations == 1
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,301 @@
+"""The daemon beside live kernel sockets on an emulated link: killed, paused, through an outage, gone without trace."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from reinet.agents.decide.baselines import FixedCap
+from reinet.cli import ctl
+from reinet.core.records import Flag
+from reinet.core.state import StateBank
+from reinet.daemon.client import ControlClient
+from reinet.daemon.loop import ControlLoop
+from reinet.envs.mahimahi.link import LinkSpec, MahimahiLink, own_cgroup
+from reinet.envs.trace import Trace
+from reinet.kshim.kernel import KernelShim
+from reinet.kshim.probe import cgroup2_mount, leftovers, loaded, why_not_capped
+from reinet.kshim.shim import FlowStatsArray
+
+pytestmark = [pytest.mark.kernel, pytest.mark.mahimahi]
+
+MBPS = 12.0
+CAP_PKTS = 25
+"""On 12 Mbit/s and 20 ms the path holds 20 packets, so 5 wait for 5 ms; plain Cubic fills a queue of 100."""
+TARGET_MS = 50.0
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="reinet-test-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def cgroup() -> Path:
+    """Where the link will make its sender's cgroup."""
+    mount = cgroup2_mount()
+    assert mount is not None
+    return own_cgroup(mount)
+
+
+def link_with(trace: Trace, cgroup: Path, bytes_per_flow: int | None = None) -> MahimahiLink:
+    return MahimahiLink(LinkSpec(trace, mrtt_ms=20, buffer_bytes=150_000), cgroup=cgroup, bytes_per_flow=bytes_per_flow)
+
+
+@contextmanager
+def running_daemon(folder: Path, cgroup: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
+    """Runs ``reinet serve`` with a fixed cap, from when it answers."""
+    socket = folder / "run" / "control.sock"
+    config = folder / "daemon.toml"
+    config.write_text(
+        f'[daemon]\nmodel = "fixed:{CAP_PKTS}"\ncgroups = ["{cgroup}"]\nsocket = "{socket}"\ntarget_ms = {TARGET_MS}\n'
+    )
+    command = f"from pathlib import Path\nfrom reinet.cli.serve import serve\nserve(Path({str(config)!r}))"
+    with (folder / "daemon.log").open("wb") as log:
+        daemon = subprocess.Popen([sys.executable, "-c", command], stderr=log)
+    try:
+        end_s = time.monotonic() + DEADLINE_S
+        while not socket.exists():
+            if daemon.poll() is not None or time.monotonic() > end_s:
+                pytest.fail((folder / "daemon.log").read_text())
+            time.sleep(0.05)
+        yield daemon, socket
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
+def flow_of(socket: Path) -> dict[str, object]:
+    with ControlClient(socket) as client:
+        (flow,) = client.flows().flows
+        return {"cap_pkts": flow.cap_pkts, "reason": flow.reason, "cookie": flow.cookie}
+
+
+def host_state() -> dict[str, object]:
+    """What the daemon could have changed on the host and must not have; what it loads is looked at by id."""
+    sysctls = {}
+    for path in Path("/proc/sys/net").rglob("*"):
+        # Other tests may be loading wrappers of their own at this time.
+        if path.is_file() and os.access(path, os.R_OK) and path.name != "tcp_available_congestion_control":
+            with suppress(OSError):
+                sysctls[str(path)] = path.read_text()
+    mount = cgroup2_mount()
+    assert mount is not None
+    return {
+        "sysctls": sysctls,
+        "iptables": subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout.count("\n-A"),
+        "cgroups": sorted(str(path) for path in mount.glob(f"**/*{os.getpid()}*")),
+        "mounts": Path("/proc/self/mounts").read_text(),
+        "sockets": Path("/proc/net/unix").read_text().count("reinet-test-"),
+    }
+
+
+def loaded_by(pid: int) -> set[tuple[str, int]]:
+    """Kind and id of the BPF programs and maps that a process holds."""
+    return {(item.kind, item.id) for item in loaded() if pid in item.pids}
+
+
+def wait_unloaded(ids: set[tuple[str, int]]) -> None:
+    """The kernel frees programs and maps a grace period after their last use."""
+    end_s = time.monotonic() + DEADLINE_S
+    while left := ids & {(item.kind, item.id) for item in loaded()}:
+        assert time.monotonic() < end_s, f"still loaded: {left}"
+        time.sleep(0.05)
+
+
+def delays_ms(link_log: object, start_ms: float, end_ms: float) -> np.ndarray:
+    departure_ms = link_log.departure_ms  # type: ignore[attr-defined]
+    inside = (departure_ms >= start_ms) & (departure_ms < end_ms)
+    return link_log.departure_delay_ms[inside]  # type: ignore[attr-defined, no-any-return]
+
+
+def test_kill_9_lifts_the_cap_and_harms_no_transfer(folder: Path, cgroup: Path) -> None:
+    before = host_state()
+    with (
+        link_with(Trace.constant(MBPS, 1), cgroup, bytes_per_flow=12_000_000) as link,
+        running_daemon(folder, cgroup) as (daemon, socket),
+    ):
+        (flow,) = link.start()
+        time.sleep(3)
+        seen = flow_of(socket)
+        assert seen == {"cap_pkts": CAP_PKTS, "reason": "", "cookie": flow.cookie}
+        ids = loaded_by(daemon.pid)
+        assert len(ids) > 2
+        daemon.send_signal(signal.SIGKILL)
+        daemon.wait()
+        killed_ns = time.monotonic_ns()
+        link.wait_finished(DEADLINE_S)
+        run = link.stop()
+    killed_ms = (killed_ns - run.zero_ns) / 1e6
+    capped_ms = delays_ms(run.log, killed_ms - 1500, killed_ms)
+    freed_ms = delays_ms(run.log, killed_ms + 1000, killed_ms + 3000)
+    assert np.median(capped_ms) < 10
+    assert np.median(freed_ms) > 3 * np.median(capped_ms) + 10  # the kernel's own window, which a cap forbids
+    (sent,) = run.closed
+    (received,) = run.received
+    assert sent["finished"]
+    assert sent["acked_bytes"] >= 12_000_000
+    assert (received["bytes"], received["intact"], received["clean"]) == (12_000_000, True, True)
+    late = run.log.departure_ms >= killed_ms + 1000
+    late_ms = run.log.departure_ms[late][-1] - (killed_ms + 1000)
+    assert run.log.departure_bytes[late].sum() * 8 / 1e3 / late_ms > 0.9 * MBPS
+    wait_unloaded(ids)  # nothing was pinned: the wrapper went with its last socket
+    assert host_state() == before
+
+
+@pytest.mark.parametrize("cc", ["reno", "bbr"])
+def test_flows_of_other_congestion_controls_are_capped_too(folder: Path, cgroup: Path, cc: str) -> None:
+    if reason := why_not_capped(cc):
+        pytest.skip(reason)
+    with (
+        MahimahiLink(LinkSpec(Trace.constant(MBPS, 1), mrtt_ms=20, buffer_bytes=150_000), cc, cgroup=cgroup) as link,
+        running_daemon(folder, cgroup) as (_, socket),
+    ):
+        (flow,) = link.start()
+        time.sleep(3)
+        assert flow_of(socket) == {"cap_pkts": CAP_PKTS, "reason": "", "cookie": flow.cookie}
+        run = link.stop()
+    assert flow.cc.startswith(f"reinet_{cc}")
+    assert np.median(delays_ms(run.log, run.start_ms + 1000, run.end_ms)) < 10
+
+
+class Recorder:
+    """Keeps what the loop saw; cap_pkts in a record is the cap that was in force in the kernel."""
+
+    def __init__(self) -> None:
+        self.records: list[FlowStatsArray] = []
+
+    def offer(self, records: FlowStatsArray, caps_pkts: np.ndarray) -> None:
+        self.records.append(records.copy())
+
+    def all(self) -> FlowStatsArray:
+        return np.concatenate(self.records)
+
+
+def test_an_outage_of_three_seconds_does_not_lift_the_cap(cgroup: Path) -> None:
+    busy_ms = np.arange(1, 3001, dtype=np.uint32)  # 12 Mbit/s
+    trace = Trace(np.concatenate([busy_ms, busy_ms + 6000]), "outage")  # nothing from 3 s to 6 s
+    recorder, stop = Recorder(), threading.Event()
+    with link_with(trace, cgroup) as link, KernelShim([cgroup]) as shim:
+        loop = ControlLoop(shim, FixedCap(CAP_PKTS), StateBank(4), round(TARGET_MS * 1000), sink=recorder)
+        worker = threading.Thread(target=loop.run, args=(stop,))
+        worker.start()
+        try:
+            link.start()
+            time.sleep(8)
+            assert loop.status().ok
+        finally:
+            stop.set()
+            worker.join()
+        run = link.stop()
+    records = recorder.all()
+    log_ms = (records["time_ns"].astype(np.int64) - run.zero_ns) / 1e6
+    gap_at = int(np.diff(run.log.opportunity_ms).argmax())
+    gap_start_ms, gap_end_ms = run.log.opportunity_ms[gap_at], run.log.opportunity_ms[gap_at + 1]
+    assert gap_end_ms - gap_start_ms > 2900
+    silent = records[(log_ms > gap_start_ms + 300) & (log_ms < gap_end_ms)]
+    assert len(silent) >= 8
+    assert ((silent["flags"] & Flag.NO_SAMPLE) != 0).all()
+    assert (silent["cap_pkts"] == CAP_PKTS).all()
+    later = records[(log_ms > gap_end_ms + 100) & ((records["flags"] & Flag.NO_SAMPLE) == 0)]
+    assert len(later) > 10
+    assert (later["cap_pkts"] == CAP_PKTS).all()
+    recovered = later[(later["flags"] & Flag.IN_RECOVERY) == 0]  # until then PRR owns the window
+    assert recovered["cwnd_pkts"].max() <= CAP_PKTS
+    assert np.quantile(delays_ms(run.log, gap_end_ms + 500, run.end_ms), 0.95) < 15
+
+
+def test_pause_resume_and_a_normal_end_on_a_live_flow(folder: Path, cgroup: Path) -> None:
+    before = host_state()
+    with (
+        link_with(Trace.constant(MBPS, 1), cgroup) as link,
+        running_daemon(folder, cgroup) as (daemon, socket),
+    ):
+        link.start()
+        marks_ms = []
+        time.sleep(2)
+        with ControlClient(socket) as client:
+            assert client.pause().released == 1
+            marks_ms.append(time.monotonic_ns() / 1e6)
+            time.sleep(2)
+            assert flow_of(socket)["cap_pkts"] == 0
+            client.resume()
+            marks_ms.append(time.monotonic_ns() / 1e6)
+            time.sleep(2)
+            assert flow_of(socket)["cap_pkts"] == CAP_PKTS
+        ids = loaded_by(daemon.pid)
+        assert len(ids) > 2
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(10) == 0
+        marks_ms.append(time.monotonic_ns() / 1e6)
+        time.sleep(2)
+        run = link.stop()
+    paused, resumed, ended = (mark_ms - run.zero_ns / 1e6 for mark_ms in marks_ms)
+    assert np.median(delays_ms(run.log, paused - 1000, paused)) < 10
+    assert np.median(delays_ms(run.log, paused + 1000, resumed)) > 30
+    assert np.median(delays_ms(run.log, resumed + 1000, ended - 200)) < 10
+    assert np.median(delays_ms(run.log, ended + 1000, run.end_ms)) > 30
+    wait_unloaded(ids)
+    assert host_state() == before
+    log = [json.loads(line) for line in (folder / "daemon.log").read_text().splitlines()]
+    assert [entry["event"] for entry in log] == ["serving", "paused", "resumed", "stopping", "stopped"]
+    assert not socket.parent.exists()
+
+
+def test_a_target_below_the_path_leaves_the_flow_to_the_kernel(cgroup: Path) -> None:
+    recorder, stop = Recorder(), threading.Event()
+    with link_with(Trace.constant(MBPS, 1), cgroup) as link, KernelShim([cgroup]) as shim:
+        loop = ControlLoop(shim, FixedCap(CAP_PKTS), StateBank(4), 20_000, sink=recorder)
+        worker = threading.Thread(target=loop.run, args=(stop,))
+        worker.start()
+        try:
+            link.start()
+            time.sleep(3)
+            (reason,) = loop.snapshot().reasons
+        finally:
+            stop.set()
+            worker.join()
+    assert reason.startswith("target 20.0 ms is below 1.1 x the path's minimum RTT (2")
+    records = recorder.all()
+    # The guard first makes sure, for some periods, that it is the path and not the flow's own queue.
+    settled = records[records["time_ns"] > records["time_ns"][0] + np.uint64(1_500_000_000)]
+    assert len(settled) > 5
+    assert (settled["cap_pkts"] == 0).all()
+
+
+def test_what_a_killed_daemon_leaves_is_listed_and_removed(folder: Path, cgroup: Path) -> None:
+    with (
+        link_with(Trace.constant(MBPS, 1), cgroup) as link,
+        running_daemon(folder, cgroup) as (daemon, socket),
+    ):
+        link.start()
+        time.sleep(1)
+        ids = loaded_by(daemon.pid)
+        daemon.kill()
+        daemon.wait()
+        time.sleep(1)
+        left = {(item.kind, item.id) for item in leftovers()} & ids
+        assert left  # the open socket still runs the wrapper, without a cap
+        result = CliRunner().invoke(ctl.app, ["detach", "--socket", str(socket), "--json", "-"])
+        assert result.exit_code == 0, result.output
+        wait_unloaded(ids)  # while the transfer goes on
+        link.check()
+        removed = json.loads(result.stdout)
+        assert left <= {(row["kind"], row["id"]) for row in removed["rows"] if row["removed"]}
+        assert removed["socket_removed"]
+        assert not socket.exists()
+        run = link.stop()
+    assert run.metrics.throughput_mbps > 0.9 * MBPS

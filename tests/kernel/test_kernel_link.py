@@ -1,0 +1,207 @@
+"""Real kernel flows under caps: the cap acts, outages do not lift it, and the environment is SimLink's twin."""
+
+import os
+import signal
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from reinet.core import ConfigError, Flag, LinkError
+from reinet.envs.kernel_link import KernelLinkEnv, KernelRun, KernelSession
+from reinet.envs.mahimahi.link import LinkSpec
+from reinet.envs.registration import register_envs
+from reinet.envs.sim_link import SimLinkEnv
+from reinet.envs.trace import Trace
+from reinet.kshim.leases import LeaseKeeper
+from reinet.kshim.probe import cgroup2_mount, leftovers
+
+register_envs()
+
+STEADY = LinkSpec(Trace.constant(12, 1))
+CAP_PKTS = 25  # 12 Mbit/s x 20 ms is 20 packets
+
+
+def ownerless() -> set[tuple[str, int]]:
+    """Programs and maps of a shim that no process holds: something in the kernel still does."""
+    return {(entry.kind, entry.id) for entry in leftovers() if not entry.pids}
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """What a session of this process made is gone when it is closed."""
+    mount = cgroup2_mount()
+    assert mount is not None
+    before = ownerless()
+    yield
+    assert not list(mount.glob(f"reinet-link-{os.getpid()}-*"))
+    deadline_s = time.monotonic() + 3  # programs go an RCU grace period after their last socket
+    while (left := ownerless() - before) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not left
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    assert "reinet-cell" not in [Path(f"/proc/{pid}/comm").read_text().strip() for pid in children]
+
+
+def records_without_recovery(run: KernelRun) -> np.ndarray:
+    return run.records[(run.records["flags"] & Flag.IN_RECOVERY) == 0]
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+def test_the_cap_acts_on_a_real_flow_and_removing_it_frees_the_flow(nothing_left: None) -> None:
+    with KernelSession(STEADY) as session:
+        plain = session.run(5)
+        capped = session.run(5, lambda record: CAP_PKTS)
+    assert plain.link.metrics.qdelay_mean_ms > 50
+    assert capped.link.metrics.qdelay_mean_ms < 8  # 3.5 ms measured, more where the host is busy
+    assert capped.link.metrics.throughput_mbps > 10.5
+    assert plain.records["cwnd_pkts"].max() > 2 * CAP_PKTS
+    assert records_without_recovery(capped)["cwnd_pkts"][2:].max() <= CAP_PKTS
+    assert not plain.caps_pkts.any()
+    assert (capped.caps_pkts == CAP_PKTS).all()
+    for run in (plain, capped):
+        times_ms = run.records["time_ns"] / 1e6
+        assert run.link.start_ms < times_ms[0] < times_ms[-1] < run.link.end_ms + 100
+        assert (run.records["target_us"] == 50_000).all()
+
+
+def drain(session: KernelSession) -> None:
+    while session.next_record() is not None:
+        pass
+
+
+def outage(monkeypatch: pytest.MonkeyPatch | None = None) -> KernelRun:
+    """A capped flow through 1 s at 12 Mbit/s, 3 s of nothing, 1.5 s at 12 Mbit/s."""
+    before_ms, after_ms = np.arange(1, 1001), np.arange(4000, 5501)
+    trace = Trace(np.concatenate([before_ms, after_ms]).astype(np.uint32), "outage")
+    if monkeypatch is not None:
+        monkeypatch.setattr(LeaseKeeper, "tick", lambda self, now_ns: None)
+    with KernelSession(LinkSpec(trace)) as session:
+        return session.run(5.2, lambda record: CAP_PKTS)
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+def test_an_outage_of_three_seconds_does_not_lift_the_cap(nothing_left: None) -> None:
+    run = outage()
+    silent = (run.records["flags"] & Flag.NO_SAMPLE) != 0
+    assert silent.sum() >= 8  # every 250 ms
+    assert np.diff(run.records["time_ns"] / 1e6).max() < 400
+    assert (run.records["cap_pkts"][2:] == CAP_PKTS).all()
+    back = run.records[run.records["time_ns"] > 4_000_000_000]
+    assert back["delivered_bytes"].sum() > 500_000
+    assert records_without_recovery(run)["cwnd_pkts"][2:].max() <= CAP_PKTS
+    assert run.link.invalid_reason is None or "lagged" in run.link.invalid_reason
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+def test_without_renewal_the_same_outage_lifts_it(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
+    run = outage(monkeypatch)
+    silent = run.records[(run.records["flags"] & Flag.NO_SAMPLE) != 0]
+    assert (silent["cap_pkts"] == 0).any()
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+def test_a_loop_that_lets_the_cap_lapse_is_no_valid_run(nothing_left: None) -> None:
+    def decide(record: np.ndarray) -> int:
+        time.sleep(pauses_s.pop() if pauses_s else 0)
+        return CAP_PKTS
+
+    pauses_s = [0.7, 0.0]  # the second answer comes late, when the first one's cap is in force
+    with KernelSession(STEADY) as session:
+        run = session.run(2, decide)
+    assert run.link.invalid_reason is not None
+    assert "the cap lapsed" in run.link.invalid_reason
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+def test_what_cannot_be_wrapped_runs_unobserved(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
+    monkeypatch.setattr("reinet.envs.kernel_link.wrapper_names", lambda: {"cubic": "reinet_cubic"})
+    with KernelSession(STEADY, "reno") as session:
+        run = session.run(2)
+    assert run.records.size == run.caps_pkts.size == 0
+    assert run.link.metrics.throughput_mbps > 9
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+def test_a_flow_that_dies_is_an_error_not_a_wait(nothing_left: None) -> None:
+    with KernelSession(STEADY) as session:
+        session.start()
+        assert session.next_record() is not None
+        cgroup = session._link.cgroup
+        assert cgroup is not None
+        os.kill(int((cgroup / "cgroup.procs").read_text()), signal.SIGKILL)
+        with pytest.raises(LinkError, match=r"sender ended|was closed"):  # not that no record came for so long
+            drain(session)
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+def test_the_environment_passes_the_checker(nothing_left: None) -> None:
+    env = gym.make("reinet/KernelLink-v0", trace=STEADY.trace, disable_env_checker=True)
+    assert env.spec is not None
+    assert env.spec.nondeterministic
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env.unwrapped, skip_render_check=True)
+    env.close()
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+def test_the_environment_steps_as_simlink_does(nothing_left: None) -> None:
+    kernel, sim = (
+        make(STEADY.trace, head="bdp", episode_periods=60, random_start=True) for make in (KernelLinkEnv, SimLinkEnv)
+    )
+    try:
+        assert kernel.observation_space == sim.observation_space
+        assert kernel.action_space == sim.action_space
+        _, info = kernel.reset(seed=3)
+        _, sim_info = sim.reset(seed=3)
+        assert info.keys() == sim_info.keys()
+        assert kernel._spec.start_offset_ms > 0
+        times_ns, truncated = [info["time_ns"]], False
+        while not truncated:
+            state, reward, terminated, truncated, info = kernel.step(np.zeros(1, np.float32))
+            times_ns.append(info["time_ns"])
+            assert kernel.observation_space.contains(state)
+            assert not terminated
+            assert -100 <= reward <= 100
+        assert len(times_ns) == 61
+        assert (np.diff(times_ns) > 0).all()
+        # Action 0 of this head is 1.5 x the rule's product: some 30 packets here.
+        assert CAP_PKTS <= info["cap_pkts"] <= 50
+        run = kernel.finish()
+        assert run.records.size >= 61
+        assert run.link.metrics.qdelay_mean_ms < 40
+        kernel.reset()
+    finally:
+        kernel.close()
+        kernel.close()
+    with pytest.raises(LinkError, match="reset"):
+        kernel.step(0.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"target_ms": 21.9}, "1.1 x the path's minimum RTT"),
+        ({"cc": "vegas"}, "cannot be capped"),
+        ({"episode_s": 0}, "episode_s"),
+        ({"mrtt_ms": 7}, "mrtt_ms"),
+        ({"head": "nose"}, "head"),
+    ],
+)
+def test_arguments_are_checked_before_anything_starts(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        KernelLinkEnv(STEADY.trace, **wrong)  # type: ignore[arg-type]

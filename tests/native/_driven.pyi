@@ -1,0 +1,55 @@
+"""``reinet.envs.sim._driven``: what tests drive by hand; editable installs alone have it."""
+
+class DrivenControl:
+    """One congestion control without a connection; what is sent stays in flight until acknowledged in order."""
+
+    def __init__(
+        self, name: str, mss_bytes: int = 1448, rtt_us: int = 20_000, target_us: int = 0, seed: int = 0
+    ) -> None: ...
+    cwnd_pkts: int
+    ssthresh_pkts: int
+    @property
+    def pacing_bytes_per_s(self) -> float: ...
+    def send(self, now_us: int, pkts: int) -> None: ...
+    def ack(
+        self, now_us: int, rtt_us: int, pkts: int = 1, lost_pkts: int = 0, rate_us: int = 0, sent_us: int = 0
+    ) -> None:
+        """rtt_us: negative = no sample; rate_us: what was in flight took so long, 0 = no sample; sent_us: of pkts."""
+    def loss(self, timeout: bool = False) -> None: ...
+    def open(self) -> None: ...
+    def advance(self, now_us: int) -> None:
+        """The control's own timers, up to that time."""
+
+class Ack:
+    """All below next_seq has arrived; beyond that, since the ACK before, [sack_begin, sack_end)."""
+
+    next_seq: int
+    sack_begin: int
+    sack_end: int
+    echo_us: int
+
+def delay_line(arrives_us: list[int], delay_us: int, late_us: int) -> list[int]:
+    """When packets that come to a fixed delay at those times, in order, leave it."""
+
+class DrivenReceiver:
+    """A receiver without a path."""
+
+    def __init__(self, pkts_per_ack: float = 2.0) -> None: ...
+    def packet(self, now_us: int, seq: int, sent_us: int) -> list[Ack]:
+        """The ACKs that a packet draws at once."""
+    def advance(self, now_us: int) -> list[Ack]:
+        """The ACKs that are delayed no longer than that."""
+
+class DrivenSender:
+    """A sender without a path, under Reno; total_bytes: 0 = for ever."""
+
+    def __init__(self, now_us: int, rtt_us: int, total_bytes: int = 0) -> None: ...
+    def advance(self, now_us: int) -> None:
+        """Its own timers, up to that time."""
+    def ack(self, now_us: int, next_seq: int, echo_us: int, sack_begin: int = 0, sack_end: int = 0) -> None: ...
+    def take_sent(self) -> list[tuple[int, int]]:
+        """Time in us and segment of each transmission since the last call."""
+    @property
+    def cwnd_pkts(self) -> int: ...
+    @property
+    def ssthresh_pkts(self) -> int: ...

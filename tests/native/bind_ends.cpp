@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// A sender, a receiver and a delay without a path around them, to be driven step by step: what each answers can be
+// checked by hand.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "envs/sim/tcp/application.hpp"
+#include "driven.hpp"
+#include "envs/sim/path/delay_line.hpp"
+#include "envs/sim/path/packet.hpp"
+#include "envs/sim/tcp/receiver.hpp"
+#include "core/cc/kernel/reno.hpp"
+#include "envs/sim/tcp/sender.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace reinet {
+namespace {
+
+class DrivenReceiver {
+ public:
+  explicit DrivenReceiver(double pkts_per_ack) : receiver_(pkts_per_ack) {}
+
+  std::vector<Ack> packet(Us now_us, std::uint32_t seq, Us sent_us) {
+    std::vector<Ack> acks;
+    receiver_.on_packet({seq, 1500, 0, sent_us, now_us}, now_us, [&](const Ack& ack, bool /*joins*/) { acks.push_back(ack); });
+    return acks;
+  }
+  std::vector<Ack> advance(Us now_us) {
+    std::vector<Ack> acks;
+    while (receiver_.timer_us() <= now_us) acks.push_back(receiver_.on_timer());
+    return acks;
+  }
+
+ private:
+  Receiver receiver_;
+};
+
+// Reno's, whose windows are the easiest to foretell.
+class DrivenSender {
+  auto path() {
+    return [this](std::uint32_t seq, Us sent_us) { sent_.emplace_back(sent_us, seq); };
+  }
+
+ public:
+  using Sent = std::vector<std::pair<Us, std::uint32_t>>;  // time, segment
+
+  DrivenSender(Us now_us, std::uint32_t rtt_us, std::uint64_t total_bytes)
+      : sender_(kMssBytes, Application(total_bytes, 0.0, kMssBytes), 0, 0) {
+    sender_.start(now_us, rtt_us, path());
+  }
+
+  // The sender's own timers, up to that time.
+  void advance(Us now_us) {
+    for (Us us; (us = sender_.timer_us()) <= now_us;) sender_.on_timer(us, path());
+  }
+  void ack(Us now_us, std::uint32_t next_seq, Us echo_us, std::uint32_t sack_begin, std::uint32_t sack_end) {
+    advance(now_us);
+    sender_.on_ack({next_seq, sack_begin, sack_end, echo_us, now_us}, now_us, 0, [](const auto&) {}, path());
+  }
+  Sent take_sent() { return std::exchange(sent_, {}); }
+  std::uint32_t cwnd_pkts() const { return sender_.window().cwnd_pkts; }
+  std::uint32_t ssthresh_pkts() const { return sender_.window().ssthresh_pkts; }
+
+ private:
+  static constexpr std::uint32_t kMssBytes = 1448;
+
+  Sender<Reno> sender_;
+  Sent sent_;
+};
+
+std::vector<Us> delay_line(const std::vector<Us>& arrives_us, Us delay_us, Us late_us) {
+  DelayLine<Packet> line(delay_us, late_us);
+  std::vector<Us> leaves_us;
+  for (const Us now_us : arrives_us) {
+    while (line.next_us() < now_us) leaves_us.push_back(line.pop().arrives_us);
+    line.push({0, 1500, 0, 0, now_us});
+  }
+  while (line.size() > 0) leaves_us.push_back(line.pop().arrives_us);
+  return leaves_us;
+}
+
+}  // namespace
+
+void bind_ends(nb::module_& m) {
+  nb::class_<Ack>(m, "Ack")
+      .def_ro("next_seq", &Ack::next_seq)
+      .def_ro("sack_begin", &Ack::sack_begin)
+      .def_ro("sack_end", &Ack::sack_end)
+      .def_ro("echo_us", &Ack::echo_us);
+  m.def("delay_line", &delay_line, "arrives_us"_a, "delay_us"_a, "late_us"_a);
+  nb::class_<DrivenReceiver>(m, "DrivenReceiver")
+      .def(nb::init<double>(), "pkts_per_ack"_a = 2.0)
+      .def("packet", &DrivenReceiver::packet, "now_us"_a, "seq"_a, "sent_us"_a)
+      .def("advance", &DrivenReceiver::advance, "now_us"_a);
+  nb::class_<DrivenSender>(m, "DrivenSender")
+      .def(nb::init<Us, std::uint32_t, std::uint64_t>(), "now_us"_a, "rtt_us"_a, "total_bytes"_a = 0)
+      .def("advance", &DrivenSender::advance, "now_us"_a)
+      .def("ack", &DrivenSender::ack, "now_us"_a, "next_seq"_a, "echo_us"_a, "sack_begin"_a = 0, "sack_end"_a = 0)
+      .def("take_sent", &DrivenSender::take_sent)
+      .def_prop_ro("cwnd_pkts", &DrivenSender::cwnd_pkts)
+      .def_prop_ro("ssthresh_pkts", &DrivenSender::ssthresh_pkts);
+}
+
+}  // namespace reinet

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "driven.hpp"
+
+NB_MODULE(_driven, m) {
+  reinet::bind_control(m);
+  reinet::bind_ends(m);
+}

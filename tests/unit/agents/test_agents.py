@@ -1,0 +1,421 @@
+"""The agents that serve: baselines, names, the guard, and what a model folder must be to be loaded."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import safetensors.numpy
+from onnx import TensorProto, helper
+
+from reinet.agents.decide.baselines import Clairvoyant, FixedCap, NoCap, RandomCap, Rule
+from reinet.agents.decide.guard import INVALID_CAP_PKTS, PROBE_INTERVAL_S, PROBE_MAX_PERIODS, Guard, guard
+from reinet.agents.decide.names import make_agent, split_names
+from reinet.agents.decide.policy import Policy
+from reinet.agents.learn.export import onnx_bytes
+from reinet.agents.model.artifact import (
+    CARD_FILE,
+    MANIFEST_FILE,
+    ONNX_FILE,
+    WEIGHTS_FILE,
+    Manifest,
+    PeriodRule,
+    Schema,
+    TraceUse,
+    Training,
+    load_artifact,
+    used_traces,
+    write_artifact,
+)
+from reinet.agents.model.mlp import Layer, act
+from reinet.core import (
+    DEFAULT_FEATURE_SET,
+    FEATURE_SETS,
+    FLOW_STATS_DTYPE,
+    Normaliser,
+    PeriodConfig,
+    caps_from_actions,
+    schema_hash,
+)
+from reinet.core.errors import ConfigError, ModelError
+
+STATE_SIZE = FEATURE_SETS[DEFAULT_FEATURE_SET].state_size
+SHA = "ab" * 32
+
+
+def layers(seed: int = 0, bias: float = 0.0) -> list[Layer]:
+    rng = np.random.default_rng(seed)
+    sizes = [(16, STATE_SIZE), (8, 16), (1, 8)]
+    made = [(rng.normal(0, 0.3, size).astype(np.float32), np.zeros(size[0], np.float32)) for size in sizes]
+    made[-1][1][0] = bias
+    return made
+
+
+def manifest(**changes: Any) -> Manifest:
+    values: dict[str, Any] = {
+        "format": 1,
+        "name": "test",
+        "schema": Schema(feature_set=DEFAULT_FEATURE_SET, head="bdp", hash=schema_hash(DEFAULT_FEATURE_SET, "bdp")),
+        "period": PeriodRule(min_ms=20.0, packet_timed=False),
+        "normaliser": Normaliser.reference().to_dict(),
+        "target_range_ms": (25.0, 100.0),
+        "congestion_controls": ["cubic"],
+        "training": Training(
+            seed=1, env_steps=0, updates=0, config={}, traces=[TraceUse(name="t", sha256=SHA, role="train")]
+        ),
+        "versions": {},
+        "metrics": {},
+        "files": {},
+    }
+    return Manifest(**{**values, **changes})
+
+
+def write_model(folder: Path, onnx_data: bytes | None = None, **changes: Any) -> Path:
+    made = layers()
+    files = {
+        ONNX_FILE: onnx_bytes(made) if onnx_data is None else onnx_data,
+        WEIGHTS_FILE: safetensors.numpy.save({"0.weight": made[0][0]}),
+        CARD_FILE: b"# test\n",
+    }
+    write_artifact(folder, files, manifest(**changes))
+    return folder
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model")
+
+
+def records(count: int, **fields: Any) -> Any:
+    stats = np.zeros(count, FLOW_STATS_DTYPE)
+    values = {"min_rtt_us": 20_000, "rtt_mean_us": 30_000, "target_us": 50_000, "cwnd_pkts": 40, "mss_bytes": 1448}
+    for name, value in {**values, **fields}.items():
+        stats[name] = value
+    return stats
+
+
+def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    data = json.loads((folder / MANIFEST_FILE).read_text())
+    change(data)
+    (folder / MANIFEST_FILE).write_text(json.dumps(data))
+
+
+# --- policy ---
+
+
+def test_policy_gives_the_caps_of_the_network(model: Path) -> None:
+    policy = Policy.load(model)
+    states = np.random.default_rng(1).normal(size=(7, STATE_SIZE)).astype(np.float32)
+    stats, rule = records(7), np.linspace(0, 60, 7, dtype=np.float32)
+    actions = act(layers(), states)
+    np.testing.assert_allclose(policy.actions(states), actions, atol=1e-5)
+    np.testing.assert_array_equal(
+        policy.decide(stats, states, rule), caps_from_actions("bdp", actions, stats["cwnd_pkts"], rule)
+    )
+    assert policy.normaliser == Normaliser.reference()
+    assert policy.decide(stats[:0], states[:0], rule[:0]).shape == (0,)
+
+
+def test_a_network_without_a_finite_answer_leaves_the_flow_uncapped(tmp_path: Path) -> None:
+    policy = Policy.load(write_model(tmp_path / "nan", onnx_bytes(layers(bias=float("nan")))))
+    stats = records(2)
+    caps = policy.decide(stats, np.zeros((2, STATE_SIZE), np.float32), np.full(2, 30, np.float32))
+    assert caps.tolist() == [INVALID_CAP_PKTS] * 2
+    caps, reasons = guard(stats, caps)
+    assert caps.tolist() == [0, 0]
+    assert all("not a finite number" in str(reason) for reason in reasons)
+
+
+# --- the model folder ---
+
+
+def test_pinned_manifest(model: Path) -> None:
+    digest = load_artifact(model).manifest_sha256
+    assert load_artifact(model, digest).manifest_sha256 == digest
+    with pytest.raises(ModelError, match=r"manifest\.json: sha256 is .* is pinned"):
+        load_artifact(model, "0" * 64)
+
+
+@pytest.mark.parametrize("name", [ONNX_FILE, WEIGHTS_FILE, CARD_FILE])
+def test_a_changed_file_is_refused(model: Path, name: str) -> None:
+    (model / name).write_bytes((model / name).read_bytes() + b"\n")
+    with pytest.raises(ModelError, match=rf"{name}: sha256 is"):
+        load_artifact(model)
+
+
+@pytest.mark.parametrize("name", [ONNX_FILE, WEIGHTS_FILE, CARD_FILE, MANIFEST_FILE])
+def test_a_missing_file_is_named(model: Path, name: str) -> None:
+    (model / name).unlink()
+    with pytest.raises(ModelError, match=rf"{name}: No such file"):
+        load_artifact(model)
+
+
+def test_another_schema_hash_is_refused(tmp_path: Path) -> None:
+    other = Schema(feature_set=DEFAULT_FEATURE_SET, head="bdp", hash=schema_hash(DEFAULT_FEATURE_SET, "cwnd"))
+    folder = write_model(tmp_path / "model", schema=other)
+    with pytest.raises(ModelError, match=r"schema hash .* does not match"):
+        load_artifact(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.update(format=2), "format"),
+        (lambda m: m.update(surprise=1), "surprise"),
+        (lambda m: m.pop("normaliser"), "normaliser"),
+        (lambda m: m["normaliser"].clear(), "normaliser"),
+        (lambda m: next(iter(m["normaliser"].values())).update(m2=-1.0), "normaliser"),
+        (lambda m: m["schema"].update(head="rate"), "head 'rate' is unknown"),
+        (lambda m: m["schema"].update(feature_set="other"), "feature set 'other' is unknown"),
+        (lambda m: m["files"].pop(ONNX_FILE), "files"),
+        (lambda m: m.update(target_range_ms=[50, 20]), "target_range_ms"),
+    ],
+)
+def test_a_damaged_manifest_is_refused(model: Path, change: Callable[[dict[str, Any]], object], message: str) -> None:
+    edit_manifest(model, change)
+    with pytest.raises(ModelError, match=message):
+        load_artifact(model)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\0\1\2", b"[]"])
+def test_a_manifest_that_is_no_json_object_is_refused(model: Path, content: bytes) -> None:
+    (model / MANIFEST_FILE).write_bytes(content)
+    with pytest.raises(ModelError, match=r"manifest\.json"):
+        load_artifact(model)
+
+
+def _graph(nodes: list[Any], width: int = STATE_SIZE, out: str = "actions", **model: Any) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("states", TensorProto.FLOAT, ["batch", width])],
+        [helper.make_tensor_value_info(out, TensorProto.FLOAT, ["batch", 1])],
+    )
+    return bytes(helper.make_model(graph, **model).SerializeToString())
+
+
+def _external() -> bytes:
+    model = onnx.load_model_from_string(onnx_bytes(layers()))
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"no model", "not an ONNX model"),
+        (_external(), "lies outside the file"),
+        (_graph([helper.make_node("Gelu2", ["states"], ["actions"], domain="mine")]), "operator set 'mine'"),
+        (_graph([helper.make_node("If", ["states"], ["actions"])]), "uses operator If"),
+        (_graph([helper.make_node("Tanh", ["states"], ["actions"])], width=7), r"states\['batch', 7\]"),
+        (_graph([helper.make_node("Tanh", ["states"], ["a"])], out="a"), r"where float32 actions\[batch, 1\]"),
+    ],
+)
+def test_an_onnx_file_that_is_no_plain_actor_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    folder = write_model(tmp_path / "model", data)
+    with pytest.raises(ModelError, match=message):
+        load_artifact(folder)
+
+
+def test_writing_replaces_a_model_but_nothing_else(tmp_path: Path, model: Path) -> None:
+    write_model(model, name="newer")
+    assert load_artifact(model).manifest.name == "newer"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(ModelError, match="not a model folder"):
+        write_model(tmp_path / "mine")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "model"]
+
+
+def test_traces_that_shaped_a_model_are_found_by_content(model: Path) -> None:
+    found = used_traces(load_artifact(model).manifest, {"renamed": SHA, "other": "cd" * 32})
+    assert [(name, use.name) for name, use in found] == [("renamed", "t")]
+
+
+# --- names ---
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("none", NoCap),
+        ("fixed:25", FixedCap),
+        ("rule", Rule),
+        ("rule:1.25", Rule),
+        ("clairvoyant:10", Clairvoyant),
+        ("random", RandomCap),
+    ],
+)
+def test_names(name: str, kind: type) -> None:
+    assert isinstance(make_agent(name), kind)
+
+
+def test_a_model_folder_is_a_name(model: Path) -> None:
+    assert isinstance(make_agent(str(model)), Policy)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("non", "did you mean 'none'"),
+        ("", "neither a folder nor"),
+        ("none:3", "write it as none"),
+        ("fixed", "write it as fixed:N"),
+        ("fixed:", "write it as fixed:N"),
+        ("fixed:2.5", "whole number of packets"),
+        ("fixed:3", r"in \[4, 40000\]"),
+        ("fixed:many", "plain number"),
+        ("rule:nan", "plain number"),
+        ("rule:0", r"in \(0, 100\]"),
+        ("clairvoyant:-1", "milliseconds"),
+        ("no/such/folder", "neither a folder nor"),
+        ("/", "not a model folder"),
+    ],
+)
+def test_wrong_names(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_agent(name)
+
+
+def test_the_clairvoyant_needs_the_simulator() -> None:
+    with pytest.raises(ConfigError, match="use --link sim"):
+        make_agent("clairvoyant:10", link="mahimahi")
+    with pytest.raises(ConfigError, match="use --link sim"):
+        Clairvoyant(10).decide(records(1), np.zeros((1, STATE_SIZE), np.float32), np.zeros(1, np.float32))
+
+
+def test_split_names() -> None:
+    assert split_names("none, rule:1.5") == ["none", "rule:1.5"]
+    with pytest.raises(ConfigError, match="part 2 is empty"):
+        split_names("none,,rule")
+    with pytest.raises(ConfigError, match="appears twice"):
+        split_names("none,none")
+
+
+# --- baselines ---
+
+
+def decide(agent: Any, count: int = 3, rule_pkts: list[float] | None = None) -> list[int]:
+    rule = np.array(rule_pkts if rule_pkts is not None else [30] * count, np.float32)
+    caps = agent.decide(records(count), np.zeros((count, STATE_SIZE), np.float32), rule)
+    assert caps.dtype == np.uint32
+    return list(caps.tolist())
+
+
+def test_baselines() -> None:
+    assert decide(NoCap()) == [0, 0, 0]
+    assert decide(FixedCap(25)) == [25, 25, 25]
+
+
+def test_the_rule_is_a_multiple_of_the_product_within_bounds() -> None:
+    stats = records(4)
+    caps = Rule(1.5).decide(stats, np.zeros((4, STATE_SIZE), np.float32), np.array([0, 1, 30, 1e6], np.float32))
+    assert caps.tolist() == [0, 4, 45, 40_000]
+
+
+def test_the_rule_with_its_usual_gain_is_action_0_of_the_bdp_head() -> None:
+    rule = np.linspace(0, 500, 1000, dtype=np.float32)
+    expected = caps_from_actions("bdp", np.zeros(1000, np.float32), np.full(1000, 40, np.uint32), rule)
+    np.testing.assert_array_equal(decide(Rule(), 1000, rule.tolist()), expected)
+
+
+def test_random_caps_repeat_after_a_reset_and_stay_within_half_and_twice_the_window() -> None:
+    agent = RandomCap(seed=3)
+    first, second = decide(agent, 100), decide(agent, 100)
+    agent.reset()
+    assert decide(agent, 100) == first != second
+    assert 20 <= min(first) < 25 < 60 < max(first) <= 80
+
+
+# --- guard ---
+
+
+def test_guard_lets_good_caps_pass() -> None:
+    caps, reasons = guard(records(3), np.array([0, 4, 40_000], np.uint32))
+    assert caps.tolist() == [0, 4, 40_000]
+    assert reasons == [None] * 3
+
+
+def test_guard_refuses_a_target_below_the_paths_reach() -> None:
+    stats = records(2, min_rtt_us=19_500)
+    stats["target_us"] = [20_000, 21_450]
+    caps, reasons = guard(stats, np.array([30, 30], np.uint32))
+    assert caps.tolist() == [0, 30]
+    assert reasons == [
+        "target 20.0 ms is below 1.1 x the path's minimum RTT (19.5 ms): flow stays uncapped; "
+        "raise the target above 21.5 ms",
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "cap", "message"),
+    [
+        ({"min_rtt_us": 0}, 30, "no RTT measured"),
+        ({"min_rtt_us": 0xFFFF_FFFF}, 30, "no RTT measured"),
+        ({"target_us": 0}, 30, "no target delay is set"),
+        ({}, 3, "outside"),
+        ({}, 40_001, "outside"),
+        ({}, INVALID_CAP_PKTS, "not a finite number"),
+    ],
+)
+def test_guard_says_why(fields: dict[str, int], cap: int, message: str) -> None:
+    caps, (reason,) = guard(records(1, **fields), np.array([cap], np.uint32))
+    assert caps.tolist() == [0]
+    assert message in str(reason)
+
+
+CAP_30 = np.array([30], np.uint32)
+
+
+def one(time_s: float, min_rtt_ms: float, inflight_pkts: int, cookie: int = 7) -> np.ndarray:
+    return records(
+        1,
+        cookie=cookie,
+        time_ns=round(time_s * 1e9),
+        min_rtt_us=round(min_rtt_ms * 1e3),
+        inflight_pkts=inflight_pkts,
+        target_us=50_000,
+    )
+
+
+def test_guard_looks_for_the_true_minimum_rtt_before_it_gives_a_flow_up() -> None:
+    """A flow that began on a stalled link has seen 64 ms; with its queue drained the path shows its 20 ms."""
+    guards = Guard()
+    assert guards.check(one(0.1, 64, 30), CAP_30) == (np.array([4]), [None])
+    assert guards.check(one(0.3, 64, 4), CAP_30) == (np.array([4]), [None])
+    assert guards.check(one(0.4, 20, 4), CAP_30) == (np.array([30]), [None])
+
+
+def test_guard_gives_a_flow_up_whose_path_is_too_long_and_looks_again_later() -> None:
+    guards = Guard()
+    verdicts = [guards.check(one(0.1 * i, 60, 30 if i == 0 else 4), CAP_30) for i in range(20)]
+    assert [int(caps[0]) for caps, _ in verdicts] == [4, 4] + [0] * 18
+    assert all("below 1.1 x" in str(reasons[0]) for _, reasons in verdicts[2:])
+    assert guards.check(one(0.3 + PROBE_INTERVAL_S, 60, 30), CAP_30)[0].tolist() == [4]
+    guards.forget([7])
+    assert guards.check(one(5, 60, 30), CAP_30)[0].tolist() == [4], "another flow with the cookie starts afresh"
+
+
+def test_guard_does_not_probe_for_ever_nor_flows_without_a_cap() -> None:
+    guards = Guard()
+    caps = [int(guards.check(one(0.1 * i, 60, 90), CAP_30)[0][0]) for i in range(PROBE_MAX_PERIODS + 5)]
+    assert caps == [4] * PROBE_MAX_PERIODS + [0] * 5
+    assert Guard().check(one(0.1, 60, 30), np.zeros(1, np.uint32))[0].tolist() == [0]
+
+
+def test_a_model_brings_the_period_it_was_trained_with(model: Path) -> None:
+    assert Policy.load(model).period == PeriodConfig(20_000_000, packet_timed=False)
+
+
+def test_moving_a_model_changes_nothing(tmp_path: Path, model: Path) -> None:
+    before = load_artifact(model).manifest_sha256
+    shutil.copytree(model, tmp_path / "elsewhere")
+    assert load_artifact(tmp_path / "elsewhere").manifest_sha256 == before

@@ -1,0 +1,67 @@
+"""The training configuration: what it refuses, and how it says so."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.places import ROOT
+from reinet.agents.learn.config import TrainConfig
+from reinet.core.errors import ConfigError
+
+CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", [p for p in CONFIGS if p.stem in ("default", "demo", "deepcc")], ids=lambda p: p.stem)
+def test_the_repositorys_configurations_are_valid(path: Path) -> None:
+    assert TrainConfig.load(path).name == path.stem
+
+
+def test_deepcc_is_the_papers() -> None:
+    config = TrainConfig.load(next(p for p in CONFIGS if p.stem == "deepcc"))
+    assert config.head == "cwnd"
+    assert config.reward.kind == "deepcc"
+    assert not config.period.packet_timed
+    assert config.period.min_ms == 20
+    ddpg = config.ddpg
+    assert (ddpg.hidden, ddpg.batch, ddpg.replay, ddpg.noise) == ([1000, 1000], 512, 160_000, 0.1)
+    assert (ddpg.actor_lr, ddpg.critic_lr, ddpg.gamma, ddpg.tau, ddpg.critic_l2) == (1e-4, 1e-3, 0.995, 0.001, 1e-2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sead = 2", r"unknown key 'sead'; nearest is 'seed'"),
+        ("[ddpg]\ngama = 0.9", r"unknown key 'gama' in \[ddpg\]; nearest is 'gamma'"),
+        ("[dppg]\ngamma = 0.9", r"unknown key 'dppg'; nearest is 'ddpg'"),
+        ("[ddpg]\ngamma = 1.0", r"ddpg\.gamma: Input should be less than 1"),
+        ("[ddpg]\ngamma = nan", r"ddpg\.gamma"),
+        ("[ddpg]\nhidden = []", r"ddpg\.hidden"),
+        ("[links]\nmrtt_ms = [80, 4]", r"links.*mrtt_ms = \[80.0, 4.0\] is not a range"),
+        ("[links]\nmrtt_ms = [4, 5000]", r"above 1000 ms"),
+        ("head = 'rate'", r"head: Input should be 'cwnd' or 'bdp'"),
+        ("feature_set = 'other'", r"feature_set.*no feature set 'other'"),
+        ("[traces]\npresets = ['lte-flying']", r"traces\.presets.*'lte-flying'"),
+        ("seed = ", "not TOML"),
+        ("name = '../../etc'", "name"),
+    ],
+)
+def test_faults_are_named_with_file_and_key(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        TrainConfig.load(path)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        TrainConfig.load(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\0")
+    with pytest.raises(ConfigError, match="not TOML"):
+        TrainConfig.load(tmp_path / "binary.toml")
+
+
+def test_targets_stay_above_the_guards_margin() -> None:
+    links = TrainConfig().links
+    assert links.target_ms(20, 30) == 50
+    assert links.target_ms(400, 1) >= 1.1 * 400

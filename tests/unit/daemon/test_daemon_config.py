@@ -1,0 +1,95 @@
+"""The daemon's configuration: defaults, and every way to get it wrong with its cure."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from helpers.places import ROOT
+from reinet.core.errors import ConfigError
+from reinet.daemon.config import DaemonConfig, default_socket, load_config
+
+EXAMPLE = ROOT / "configs" / "daemon.toml"
+NEEDED = '[daemon]\nmodel = "rule"\ncgroups = ["/sys/fs/cgroup/x"]\n'
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "daemon.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_least_that_works(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, NEEDED))
+    assert (config.target_us, config.lease_ms, config.log_dir) == (50_000, 500, None)
+    assert config.cgroups == (Path("/sys/fs/cgroup/x"),)
+    assert config.socket == default_socket()
+
+
+def test_one_cgroup_needs_no_list(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, '[daemon]\nmodel = "rule"\ncgroups = "/sys/fs/cgroup/x"\n'))
+    assert config.cgroups == (Path("/sys/fs/cgroup/x"),)
+
+
+def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    text = EXAMPLE.read_text()
+    uncommented = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
+    config = load_config(write(tmp_path, uncommented))
+    plain = load_config(EXAMPLE)
+    assert config.model_fields_set == set(DaemonConfig.model_fields)
+    assert config.model_copy(update={"log_dir": None, "min_period_ms": None}) == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (NEEDED + "tagret_ms = 40\n", r"unknown key daemon\.tagret_ms; did you mean 'target_ms'\?"),
+        (NEEDED + "zzz = 40\n", r"unknown key daemon\.zzz; known are model, cgroups"),
+        ("target_ms = 40\n" + NEEDED, r"unknown key 'target_ms' outside \[daemon\]: it belongs into the \[daemon"),
+        ("[deamon]\n", r"unknown key 'deamon' outside \[daemon\].*did you mean \[daemon\]"),
+        ("", r"no \[daemon\] table"),
+        ("daemon = 3\n", r"no \[daemon\] table"),
+        ('[daemon]\nmodel = "rule"\n', r"daemon\.cgroups is missing"),
+        ('[daemon]\ncgroups = ["/x"]\n', r"daemon\.model is missing"),
+        ('[daemon]\nmodel = "rule"\ncgroups = []\n', r"daemon\.cgroups = \[\]"),
+        ('[daemon]\nmodel = "rule"\ncgroups = ["/x", "/x"]\n', r"/x is listed twice"),
+        (NEEDED + "lease_ms = 5000\n", r"daemon\.lease_ms = 5000: .*less than or equal to 900"),
+        (NEEDED + "lease_ms = 100\n", r"tick_ms = 50 is more than a third of lease_ms = 100.*use tick_ms <= 33"),
+        (NEEDED + "target_ms = -1\n", r"daemon\.target_ms = -1"),
+        (NEEDED + "target_ms = nan\n", r"daemon\.target_ms = nan"),
+        (NEEDED + 'target_ms = "fast"\n', r"daemon\.target_ms = 'fast'"),
+        (NEEDED + "ceiling_pkts = 1\n", r"daemon\.ceiling_pkts = 1"),
+        (NEEDED + f'socket = "/{"x" * 120}"\n', r"at most 107 bytes, this one 121"),
+        (NEEDED + "lease_ms = 1\ntick_ms = 0\n", r"(?s)lease_ms = 1.*tick_ms = 0"),
+        ("[daemon\n", r"not valid TOML.*line 1"),
+    ],
+)
+def test_mistakes_name_the_file_the_key_and_the_cure(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_files_that_are_no_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"No such file.*configs/daemon.toml is a commented example"):
+        load_config(tmp_path / "absent.toml")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load_config(tmp_path)
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"[daemon]\n\xff\xfe")
+    with pytest.raises(ConfigError, match="byte 9 is not UTF-8"):
+        load_config(binary)
+    huge = tmp_path / "huge"
+    huge.write_bytes(b"#" * (1 << 21))
+    with pytest.raises(ConfigError, match="larger than"):
+        load_config(huge)
+
+
+def test_the_default_socket_belongs_to_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert default_socket() == Path("/run/reinet/control.sock")  # root's is the same with and without sudo -E
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert default_socket() == Path("/run/user/1000/reinet/control.sock")

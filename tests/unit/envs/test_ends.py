@@ -1,0 +1,185 @@
+"""The simulated sender's, receiver's and delay's answers, one by one."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reinet.envs.sim._driven import Ack, DrivenReceiver, DrivenSender, delay_line
+
+MS = 1000
+RTT_US = 20 * MS
+
+
+def told(acks: list[Ack]) -> list[tuple[int, int, int]]:
+    return [(ack.next_seq, ack.sack_begin, ack.sack_end) for ack in acks]
+
+
+def delaying_receiver(pkts_per_ack: float = 2.0) -> DrivenReceiver:
+    """Packets 0 to 15 have drawn the 16 quick ACKs of a new connection; 16 is next."""
+    receiver = DrivenReceiver(pkts_per_ack)
+    for seq in range(16):
+        assert told(receiver.packet(seq * MS, seq, seq * MS)) == [(seq + 1, 0, 0)]
+    return receiver
+
+
+def test_acks_in_order_are_delayed() -> None:
+    receiver = delaying_receiver()
+    assert receiver.packet(16 * MS, 16, 10 * MS) == []
+    acks = receiver.packet(17 * MS, 17, 11 * MS)
+    assert told(acks) == [(18, 0, 0)]
+    assert acks[0].echo_us == 10 * MS  # the first's, so that the sender's RTT counts the delay
+    assert receiver.packet(20 * MS, 18, 12 * MS) == []
+    assert receiver.advance(60 * MS - 1) == []
+    assert told(receiver.advance(60 * MS)) == [(19, 0, 0)]
+
+
+@pytest.mark.parametrize("pkts_per_ack", [2.0, 8.0])
+def test_what_comes_out_of_order_draws_a_duplicate_ack_at_once(pkts_per_ack: float) -> None:
+    receiver = delaying_receiver(pkts_per_ack)
+    for seq in (18, 19, 22):
+        acks = receiver.packet(seq * MS, seq, seq * MS)
+        assert told(acks) == [(16, seq, seq + 1)]
+        assert acks[0].echo_us == 15 * MS  # of the last that came in order
+
+
+@pytest.mark.parametrize("pkts_per_ack", [2.0, 8.0])
+def test_what_fills_a_hole_is_acknowledged_at_once(pkts_per_ack: float) -> None:
+    receiver = delaying_receiver(pkts_per_ack)
+    receiver.packet(20 * MS, 19, 19 * MS)
+    for seq in (16, 17):  # a single packet, which would be too little for a delayed ACK
+        acks = receiver.packet(30 * MS, seq, 29 * MS)
+        assert told(acks) == [(seq + 1, 0, 0)]
+        assert acks[0].echo_us == 29 * MS
+    assert told(receiver.packet(30 * MS, 18, 29 * MS)) == [(20, 0, 0)]
+    assert receiver.packet(31 * MS, 20, 30 * MS) == []  # nothing is missing any more
+
+
+def test_after_three_duplicate_acks_one_a_millisecond_tells_of_all_that_came() -> None:
+    receiver = delaying_receiver()
+    for seq in (18, 19, 20):
+        assert len(receiver.packet(18 * MS, seq, 17 * MS)) == 1
+    for seq in (21, 22, 23):
+        assert receiver.packet(19 * MS + seq, seq, 17 * MS) == []
+    assert receiver.advance(20 * MS) == []
+    assert told(receiver.advance(20 * MS + 21)) == [(16, 21, 24)]
+    # An ACK tells of one range: what is waiting goes out before another begins.
+    assert receiver.packet(21 * MS, 24, 20 * MS) == []
+    assert told(receiver.packet(21 * MS, 30, 20 * MS)) == [(16, 24, 25)]
+    assert told(receiver.packet(21 * MS, 16, 20 * MS)) == [(17, 30, 31)]
+
+
+def test_while_the_window_opens_every_packet_is_acknowledged() -> None:
+    """A sender that doubles its rate opens the window; else every second packet is acknowledged."""
+
+    def acks_per_packet(rounds: list[int]) -> list[float]:
+        receiver, seq, shares = DrivenReceiver(), 0, []
+        for number, pkts in enumerate(rounds):
+            acks = 0
+            for i in range(pkts):
+                now_us = number * RTT_US + i * RTT_US // pkts
+                acks += len(receiver.advance(now_us)) + len(receiver.packet(now_us, seq, max(0, now_us - RTT_US)))
+                seq += 1
+            shares.append(acks / pkts)
+        return shares
+
+    assert min(acks_per_packet([10, 20, 40, 80, 160])[1:]) > 0.65
+    assert max(acks_per_packet([10] * 20)[5:]) == pytest.approx(0.5, abs=0.1)
+    assert max(acks_per_packet([10, 20, 40] + [40] * 20)[12:]) == pytest.approx(0.5, abs=0.1)  # in time it is open
+
+
+def test_a_delay_counts_whole_milliseconds_and_sleeps_from_its_last_wake() -> None:
+    # Alone: due at 10.000 ms, but the process fell asleep at 0.400 and wakes 0.1 ms late.
+    assert delay_line([400], 10 * MS, 100) == [10_500]
+    # What comes at 10.200 wakes it; that itself is due at 20.000 and nothing comes to wake it before 20.300.
+    assert delay_line([400, 10_200], 10 * MS, 100) == [10_200, 20_300]
+    # What came at 3.700 has moved the phase; two that are due in one millisecond leave one after the other.
+    first, second, third = delay_line([400, 800, 3_700], 10 * MS, 100)
+    assert (first, third) == (10_800, 13_905)
+    assert 0 < second - first < 20
+    assert delay_line([400, 800, 3_700], 10 * MS, 0) == [10_400, 10_800, 13_700]
+
+
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=60), st.integers(0, 5), st.sampled_from([0, 1, 100, 999]))
+def test_a_delay_reorders_nothing_and_is_right_to_a_millisecond(
+    gaps_us: list[int], delay_ms: int, late_us: int
+) -> None:
+    arrives_us = list(itertools.accumulate(gaps_us))
+    leaves_us = delay_line(arrives_us, delay_ms * MS, late_us)
+    assert all(a < b for a, b in itertools.pairwise(leaves_us))
+    handling_us = 20 * len(gaps_us)  # at most, of those that leave before it at the same wake
+    for arrives, leaves in zip(arrives_us, leaves_us, strict=True):
+        assert (delay_ms - 1) * MS < leaves - arrives <= (delay_ms + 1) * MS + 2 * late_us + handling_us
+
+
+def test_a_duplicate_is_acknowledged_at_once_and_so_is_what_follows() -> None:
+    receiver = delaying_receiver()
+    assert told(receiver.packet(20 * MS, 3, 19 * MS)) == [(16, 0, 0)]
+    assert told(receiver.packet(21 * MS, 16, 20 * MS)) == [(17, 0, 0)]
+
+
+class Silence:
+    """A sender whose window and ssthresh an earlier loss has brought to 6 and 5, and whose flight then times out.
+
+    ``first`` is the flight's first segment, ``end`` the one after all that were sent.
+    """
+
+    def __init__(self, timeouts: int = 1) -> None:
+        self.sender = DrivenSender(100 * MS, RTT_US)
+        self.sender.ack(120 * MS, 0, 100 * MS, 1, 10)  # the first of ten is missing
+        self.first = max(seq for _, seq in self.sender.take_sent()) + 1
+        self.sender.ack(140 * MS, self.first, 120 * MS)  # and here it is: recovery ends
+        sent = self.sender.take_sent()
+        assert sent == [(140 * MS, self.first + i) for i in range(6)]
+        assert self.windows() == (6, 5)
+        now_us = 140 * MS
+        while sum(seq == self.first for _, seq in sent) < 1 + timeouts:
+            now_us += MS
+            self.sender.advance(now_us)
+            sent += self.sender.take_sent()
+        assert self.windows() == (1, 3)
+        self.end = max(seq for _, seq in sent) + 1
+        self.first_resent_us = next(us for us, seq in sent[6:] if seq == self.first)
+        self.now_us = now_us
+
+    def ack(self, next_seq: int, echo_us: int, sack_begin: int = 0, sack_end: int = 0) -> list[int]:
+        """An ACK an RTT later; the segments that it lets go."""
+        self.now_us += RTT_US
+        self.sender.ack(self.now_us, next_seq, echo_us, sack_begin, sack_end)
+        return [seq for _, seq in self.sender.take_sent()]
+
+    def windows(self) -> tuple[int, int]:
+        return self.sender.cwnd_pkts, self.sender.ssthresh_pkts
+
+
+@pytest.mark.parametrize("timeouts", [1, 3])
+def test_a_timeout_is_undone_when_the_ack_echoes_the_originals_timestamp(timeouts: int) -> None:
+    flow = Silence(timeouts)
+    sent = flow.ack(flow.first + 1, 140 * MS)  # Eifel
+    assert flow.windows() == (6, 5)
+    assert all(seq >= flow.end for seq in sent)  # nothing more is sent again
+
+
+@pytest.mark.parametrize("timeouts", [1, 3])
+def test_a_timeout_is_undone_when_a_segment_arrives_that_was_never_sent_again(timeouts: int) -> None:
+    flow = Silence(timeouts)
+    sent = flow.ack(flow.first, 120 * MS, flow.first + 1, flow.first + 2)  # F-RTO, by a selective ACK
+    assert flow.windows() == (6, 5)
+    assert all(seq >= flow.end for seq in sent)
+
+
+def test_after_a_timeout_two_new_segments_tell_whether_it_was_a_mistake() -> None:
+    mistaken, right = Silence(), Silence()
+    for flow in (mistaken, right):
+        new = flow.ack(flow.first + 1, flow.first_resent_us)  # the retransmission has arrived
+        assert new == [flow.end, flow.end + 1]
+        assert flow.windows() == (2, 3)
+    # The next original arrives too, told by an ACK whose timestamp says nothing: the timeout was a mistake.
+    sent = mistaken.ack(mistaken.first + 2, mistaken.first_resent_us)
+    assert mistaken.windows() == (6, 5)
+    assert all(seq >= mistaken.end for seq in sent)
+    # Only the new segment arrives: the flight is lost, and what repairs it undoes nothing.
+    assert right.ack(right.first + 1, right.first_resent_us, right.end, right.end + 1)[0] == right.first + 1
+    right.ack(right.end + 2, right.now_us)
+    assert right.windows()[1] == 3

@@ -1,0 +1,152 @@
+"""SimLink as a vector environment: every sub-environment is the single environment, whatever is beside it."""
+
+import itertools
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from reinet.core import FLOW_STATS_DTYPE, ConfigError
+from reinet.envs.link.domain import LinkDomain
+from reinet.envs.registration import register_envs
+from reinet.envs.sim_link import SimLinkEnv
+from reinet.envs.sim_vector import SimLinkVectorEnv
+from reinet.envs.trace import Trace
+
+register_envs()
+
+TRACES = (Trace.constant(12.0, 5.0), Trace.constant(5.0, 4.0))
+DOMAIN = LinkDomain(
+    TRACES,
+    random_start=True,
+    mrtt_ms=(4.0, 80.0),
+    buffer_bytes=(30_000.0, 1_000_000.0),
+    target_ms=(25.0, 100.0),
+    loss=(0.0, 0.01),
+    jitter_us=(0.0, 2000.0),
+    cc=("cubic", "reno"),
+    queue=("droptail", "codel"),
+)
+
+
+def rollout(count: int, threads: int, steps: int = 60, first: int = 0) -> list[np.ndarray[Any, Any]]:
+    """Observations and rewards of the links seeded ``first``, ``first + 1``, ..., all under the same actions."""
+    env = SimLinkVectorEnv(count, DOMAIN, head="bdp", episode_periods=25, threads=threads)
+    states, _ = env.reset(seed=first)
+    seen = [np.column_stack([states, np.zeros(count)])]
+    for action in np.random.default_rng(0).uniform(-1, 1, steps):
+        states, rewards, _, _, info = env.step(np.full((count, 1), action))
+        seen.append(np.column_stack([states, rewards]))
+        assert info["time_ns"].shape == (count,)
+    return seen
+
+
+def test_results_depend_neither_on_the_batch_nor_on_threads() -> None:
+    together = rollout(40, threads=1)
+    assert all(np.array_equal(a, b) for a, b in zip(together, rollout(40, threads=3), strict=True))
+    for row in (0, 17, 39):
+        alone = rollout(1, threads=1, first=row)
+        assert all(np.array_equal(a[row], b[0]) for a, b in zip(together, alone, strict=True))
+
+
+def test_a_link_is_the_single_environment_with_its_seed() -> None:
+    vector = SimLinkVectorEnv(3, traces=TRACES[0], random_start=True, episode_periods=None)
+    states, _ = vector.reset(seed=5)
+    singles = [SimLinkEnv(TRACES[0], random_start=True, episode_periods=None) for _ in range(3)]
+    for row, single in enumerate(singles):
+        assert np.array_equal(single.reset(seed=5 + row)[0], states[row])
+    for action in np.random.default_rng(1).uniform(-1, 1, (50, 3)).astype(np.float32):
+        states, rewards, *_, info = vector.step(action[:, None])
+        for row, single in enumerate(singles):
+            state, reward, *_, single_info = single.step(action[row : row + 1])
+            assert np.array_equal(state, states[row])
+            assert reward == rewards[row]
+            for key, value in single_info.items():
+                if key not in ("cookie", "slot"):
+                    assert info[key][row] == value
+
+
+def test_an_episode_that_is_over_is_followed_by_the_next() -> None:
+    env = SimLinkVectorEnv(2, DOMAIN, episode_periods=3)
+    env.reset(seed=0)
+    truncated = []
+    for _ in range(9):
+        _, rewards, terminated, ended, info = env.step(np.zeros((2, 1)))
+        assert not terminated.any()
+        truncated.append(bool(ended[0]))
+        if len(truncated) >= 2 and truncated[-2]:
+            assert not rewards.any()
+            assert (info["cap_pkts"] == 0).all()  # a first record, which ran without a cap
+    assert truncated == [False, False, True, False] * 2 + [False]
+
+
+def test_a_finite_flow_terminates() -> None:
+    env = SimLinkVectorEnv(1, traces=TRACES[0], link={"flow_bytes": 100_000})
+    single = SimLinkEnv(TRACES[0], link={"flow_bytes": 100_000})
+    env.reset(seed=0)
+    single.reset(seed=0)
+    ends = [bool(env.step([[1.0]])[2][0]) for _ in range(50)]
+    assert True in ends[1:]
+    assert [single.step([1.0])[2] for _ in range(ends.index(True) + 1)] == ends[: ends.index(True) + 1]
+    assert ends.count(True) > 1  # the next flow is as finite
+
+
+def test_gymnasium_makes_it() -> None:
+    env = gym.make_vec("reinet/SimLink-v0", num_envs=4, traces=TRACES, threads=2)
+    assert isinstance(env.unwrapped, SimLinkVectorEnv)
+    states, info = env.reset(seed=0)
+    assert env.observation_space.contains(states)
+    assert set(FLOW_STATS_DTYPE.names or ()) <= set(info)
+    stepped, rewards, terminated, truncated, _ = env.step(env.action_space.sample())
+    assert env.observation_space.contains(stepped)
+    assert rewards.shape == terminated.shape == truncated.shape == (4,)
+    assert not np.shares_memory(stepped, env.step(env.action_space.sample())[0])
+
+
+def test_buffers_are_returned_on_demand() -> None:
+    env = SimLinkVectorEnv(2, traces=TRACES[0], copy=False)
+    first, _ = env.reset(seed=0)
+    assert all(np.shares_memory(first, env.step(np.zeros((2, 1)))[0]) for _ in range(2))
+
+
+def test_a_domain_draws_what_it_was_told() -> None:
+    links = [DOMAIN.draw(np.random.default_rng(seed)) for seed in range(300)]
+    mrtts = np.array([link.mrtt_ms for link in links])
+    assert 4.0 <= mrtts.min() < 6.0 < 60.0 < mrtts.max() <= 80.0
+    assert 0.3 < np.mean(mrtts < np.sqrt(4.0 * 80.0)) < 0.7
+    assert all(link.target_us >= 1100 * link.mrtt_ms - 1 for link in links)
+    assert {(link.cc, link.queue) for link in links} == set(itertools.product(DOMAIN.cc, DOMAIN.queue))
+    assert {int(link.trace[-1]) for link in links} == {5000, 4000}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mrtt": 20.0}, "unknown argument mrtt"),
+        ({"mrtt_ms": (80.0, 4.0)}, "mrtt_ms"),
+        ({"mrtt_ms": (0.0, 4.0)}, "mrtt_ms"),
+        ({"cc": ("cubic", "cubik")}, "did you mean 'cubic'"),
+        ({"queue": "codl"}, "did you mean 'codel'"),
+        ({"traces": ()}, "at least one"),
+        ({"mrtt_ms": (4.0, 80.0), "target_ms": 50.0}, "at least 88 ms"),
+        ({"link": {"seed": 1}}, "beside link"),
+        ({"link": {"bufer_pkts": 1}}, "unknown key bufer_pkts"),
+        ({"num_envs": 0}, "num_envs"),
+        ({"threads": 0}, "threads"),
+        ({"episode_periods": 0}, "episode_periods"),
+        ({"domain": DOMAIN, "mrtt_ms": 4.0}, "not both"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SimLinkVectorEnv(**fields)
+
+
+def test_steps_that_make_no_sense_are_refused() -> None:
+    env = SimLinkVectorEnv(2, traces=TRACES[0])
+    with pytest.raises(ConfigError, match="3 are given for 2"):
+        env.reset(seed=[1, 2, 3])
+    env.reset(seed=0)
+    with pytest.raises(ConfigError, match="2 finite numbers"):
+        env.step([0.0, float("nan")])

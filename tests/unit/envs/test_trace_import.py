@@ -1,0 +1,161 @@
+"""Import of recordings: units, missing values, states, resampling, and what is refused."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from reinet.core.errors import TraceError
+from reinet.envs.trace.importers import import_trace
+
+HEADER = "Timestamp,Speed,NetworkMode,DL_bitrate,UL_bitrate,State,PINGAVG\n"
+
+
+def write(folder: Path, text: str | bytes, name: str = "recording") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def phone(*rows: tuple[str, str, str]) -> str:
+    return HEADER + "".join(f"2020.02.14_{time},2,LTE,{rate},9,{state},-\n" for time, rate, state in rows)
+
+
+def mbps_per_second(times_ms: np.ndarray) -> list[float]:
+    return (np.bincount((times_ms.astype(int) - 1) // 1000) * 0.012).tolist()
+
+
+def test_seconds_and_mbps(tmp_path: Path) -> None:
+    imported = import_trace(write(tmp_path, "5.0\t1.2\n6.0\t2.4\n7.0\t0\n8.0\t0.6\n"))
+    assert (imported.format, imported.lines, imported.left_out_s) == ("s-mbps", 4, 0.0)
+    assert imported.trace.duration_ms == 4000  # from the first line; the last one holds as long as lines are apart
+    # 1.2 Mbit/s are 100 packets of 1500 bytes, one every 10 ms; the second with rate 0 is an outage.
+    assert mbps_per_second(imported.trace.opportunities_ms) == pytest.approx([1.2, 2.4, 0, 0.6])
+    assert imported.trace.opportunities_ms[:3].tolist() == [10, 20, 30]
+    assert imported.trace.describe()["longest_gap_ms"] == 1020
+
+
+def test_milliseconds_and_kbps(tmp_path: Path) -> None:
+    imported = import_trace(write(tmp_path, "137.0 600.0\n3137.0 600.0\n3237.0 1200.0\n4137.0 1200.0\n"))
+    assert imported.format == "ms-kbps"
+    assert imported.trace.duration_ms == 4900  # the median step, 900 ms, is added
+    assert mbps_per_second(imported.trace.opportunities_ms)[:3] == pytest.approx([0.6, 0.6, 0.6])
+
+
+def test_the_remainder_is_carried(tmp_path: Path) -> None:
+    # A third of a packet in each second: one packet every three seconds, not none in each.
+    imported = import_trace(write(tmp_path, "".join(f"{k} 0.004\n" for k in range(30))))
+    assert imported.trace.opportunities_ms.tolist() == list(range(3000, 30_001, 3000))
+
+
+def test_phone_log(tmp_path: Path) -> None:
+    text = phone(
+        ("09.38.22", "1200", "D"),
+        ("09.38.22", "3600", "D"),  # the same second: their mean, 2.4 Mbit/s
+        ("09.38.24", "0", "D"),  # two seconds later; nothing for one second
+        ("09.38.25", "9000", "I"),  # not downloading: left out
+        ("09.38.26", "-", "D"),  # not measured: left out
+        ("09.38.27", "600", "D"),
+        ("09.38.47", "1200", "D"),  # the line before counts for 10 of the 20 s
+    )
+    imported = import_trace(write(tmp_path, text))
+    assert (imported.format, imported.lines) == ("phone-csv", 7)
+    assert imported.left_out_s == pytest.approx(2 + 10)
+    assert imported.trace.duration_ms == 2000 + 1000 + 10_000 + 1000
+    expected = [2.4, 2.4, 0] + [0.6] * 10 + [1.2]
+    assert mbps_per_second(imported.trace.opportunities_ms) == pytest.approx(expected, abs=0.012)
+
+
+def test_phone_log_of_another_shape(tmp_path: Path) -> None:
+    text = "\ufeffTimestamp,UL_bitrate\r\n2020-02-14T23:59:59Z,1200\r\n2020-02-15T00:00:00Z,1200\r\n"
+    imported = import_trace(write(tmp_path, text), column="UL_bitrate")
+    assert imported.trace.mean_mbps == pytest.approx(1.2)
+    assert imported.trace.duration_ms == 2000
+
+
+def test_mahimahi_is_taken_as_it_is(tmp_path: Path) -> None:
+    imported = import_trace(write(tmp_path, "0\n0\n7\n"))
+    assert (imported.format, imported.trace.opportunities_ms.tolist()) == ("mahimahi", [0, 0, 7])
+
+
+rates = st.lists(st.one_of(st.just(0.0), st.floats(0.01, 50)), min_size=2, max_size=40)
+
+
+@given(rates=rates, step_s=st.floats(0.1, 10))
+def test_rate_and_length_are_kept(tmp_path_factory: pytest.TempPathFactory, rates: list[float], step_s: float) -> None:
+    assume(sum(rates) * step_s > 0.1)  # some packets at least
+    folder = tmp_path_factory.mktemp("import")
+    in_seconds = write(folder, "".join(f"{k * step_s:.9f} {rate!r}\n" for k, rate in enumerate(rates)), "s")
+    trace = import_trace(in_seconds, "s-mbps").trace
+    duration_s = step_s * len(rates)
+    assert trace.duration_ms == pytest.approx(duration_s * 1000, abs=1)
+    packets = sum(rates) * step_s * 1e6 / 8 / 1500
+    assert packets - 1.001 <= trace.opportunities_ms.size <= packets + 1.001
+    in_ms = write(folder, "".join(f"{k * step_s * 1e3:.6f},{rate * 1e3!r}\n" for k, rate in enumerate(rates)), "ms")
+    other = import_trace(in_ms, "ms-kbps").trace
+    assert abs(other.opportunities_ms.size - trace.opportunities_ms.size) <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("", 1, "empty"),
+        (b"1 2\n\x00", 2, "not text"),
+        (b"1 2\n3 4\n\xff", 3, "not text"),
+        ("hello world\n", 1, "none of the formats known"),
+        ("1 2 3\n", 1, "none of the formats known"),
+        ("0 1\n1 x\n", 2, "'x' is not a rate"),
+        ("0 1\n1 nan\n", 2, "'nan' is not a rate"),
+        ("0 1\n1 -3\n", 2, "negative rate"),
+        ("0 1\n\n1 1\n", 2, "empty line"),
+        ("0 1\n1\n", 2, "has 1 values"),
+        ("0 1\n5 1\n4 1\n", 3, "time goes back by 1 s"),
+        ("0 1\nx 1\n", 2, "not a time"),
+        ("0 1\n9e9 1\n", 2, "more than a trace can hold"),
+        (HEADER + "2020.02.14_09.38.22,2,LTE,1,9,D\n", 2, "6 fields where the header has 7"),
+        (HEADER + "yesterday,2,LTE,1,9,D,-\n", 2, "'yesterday' is not a timestamp"),
+        (HEADER + "2020.02.14_09.38.22,2,LTE,fast,9,D,-\n", 2, "'fast' is not a rate"),
+        (HEADER + '2020.02.14_09.38.22,"2"x,LTE,1,9,D,-\n', 2, "not valid CSV"),
+        (phone(("09.38.22", "1", "D"), ("09.38.21", "1", "D")), 3, "time goes back"),
+        (HEADER.replace("DL_", "D_"), 1, "column DL_bitrate is there not at all"),
+    ],
+)
+def test_refuses_with_file_line_and_what(tmp_path: Path, text: str | bytes, line: int, what: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(TraceError, match=rf"^{re.escape(str(path))}:{line}: ") as caught:
+        import_trace(path)
+    assert what in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "format_name", "what"),
+    [
+        ("0 1\n1 1\n", "pcap", "unknown format"),
+        ("0 1\n", None, "too few lines"),
+        ("0 400000\n1 400000\n2 400000\n", None, "units are not plain"),
+        ("0 0.1\n500 0.1\n1000 0.1\n", None, "units are not plain"),
+        ("0 400000\n1 400000\n", "s-mbps", "check the unit"),
+        ("0 0\n1 0\n", "s-mbps", "recording has no rate"),
+        ("0 -\n1 -\n", "s-mbps", "no line has a measured rate"),
+        ("3 1\n3 1\n", "s-mbps", "fewer than two lines"),
+        ("0 90000\n100000 90000\n", "s-mbps", "more than a trace of this length"),
+        (phone(("09.38.22", "5", "I"), ("09.38.23", "5", "I")), None, "no line has a measured rate"),
+    ],
+)
+def test_refuses_what_makes_no_trace(tmp_path: Path, text: str, format_name: str | None, what: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(TraceError, match=what):
+        import_trace(path, format_name)
+
+
+@given(st.text(alphabet="0123456789 .,-\nTimestampDL_bitrate", max_size=60))
+def test_any_text_is_converted_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = write(tmp_path_factory.mktemp("text"), text)
+    try:
+        imported = import_trace(path)
+    except TraceError:
+        return
+    assert imported.trace.duration_ms > 0
