@@ -150,9 +150,8 @@ void bind_state(nb::module_& m) {
                           const Matrix<const double>& table) { new (self) StateBank(capacity, table_from(table)); })
       .def_prop_ro("capacity", &StateBank::capacity)
       .def("grow", &StateBank::grow)
-      .def("set_normaliser", [](StateBank& self, const Matrix<const double>& table) {
-        self.set_normaliser(table_from(table));
-      })
+      .def("set_normaliser",
+           [](StateBank& self, const Matrix<const double>& table) { self.set_normaliser(table_from(table)); })
       .def("reset", &StateBank::reset)
       .def("update", &StateBank::update);
 }

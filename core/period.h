@@ -4,10 +4,10 @@
  * compiled into the BPF programs, the daemon's reader and the simulator.
  *
  * A period ends at the first ACK of a packet sent after the period began (the packet-timed round of tcp_bbr.c) and at
- * least min_period_ns after its start. With packet_timed = 0 it ends at the first ACK min_period_ns after its start (the
- * fixed period of DeepCC's published code). An ACK that ends a period without any RTT sample yields a record flagged
- * NO_SAMPLE. With data outstanding and no ACK for REINET_SILENCE_NS a NO_SAMPLE record is emitted as well, and again
- * every REINET_SILENCE_NS while the silence lasts; such a record does not end the period.
+ * least min_period_ns after its start. With packet_timed = 0 it ends at the first ACK min_period_ns after its start
+ * (the fixed period of DeepCC's published code). An ACK that ends a period without any RTT sample yields a record
+ * flagged NO_SAMPLE. With data outstanding and no ACK for REINET_SILENCE_NS a NO_SAMPLE record is emitted as well, and
+ * again every REINET_SILENCE_NS while the silence lasts; such a record does not end the period.
  */
 #ifndef REINET_PERIOD_H
 #define REINET_PERIOD_H
@@ -25,8 +25,8 @@ struct reinet_period_config {
 };
 
 struct reinet_period {
-  reinet_u64 start_ns;     /* 0 = no ACK seen yet */
-  reinet_u64 last_sign_ns; /* last ACK, or last NO_SAMPLE record of a silence */
+  reinet_u64 start_ns;                                   /* 0 = no ACK seen yet */
+  reinet_u64 last_sign_ns;                               /* last ACK, or last NO_SAMPLE record of a silence */
   reinet_u64 delivered_bytes, lost_bytes, retrans_bytes; /* lifetime counts at the start */
   reinet_u64 rtt_sum_us;
   reinet_u32 rtt_samples;
@@ -34,7 +34,7 @@ struct reinet_period {
   struct reinet_ack last; /* the latest ACK, for records that no ACK triggers */
 };
 
-static inline void reinet_period_begin(struct reinet_period *p, const struct reinet_ack *a) {
+static inline void reinet_period_begin(struct reinet_period* p, const struct reinet_ack* a) {
   p->start_ns = a->time_ns;
   p->delivered_bytes = a->delivered_bytes;
   p->lost_bytes = a->lost_bytes;
@@ -48,8 +48,8 @@ static inline void reinet_period_begin(struct reinet_period *p, const struct rei
 static inline reinet_u64 reinet_growth(reinet_u64 now, reinet_u64 before) { return now > before ? now - before : 0; }
 
 /* Fills all of out but cookie, target_us, cap_pkts and slot, which are the caller's. */
-static inline void reinet_period_fill(const struct reinet_period *p, const struct reinet_ack *a, reinet_u64 now_ns,
-                                      struct reinet_flow_stats *out) {
+static inline void reinet_period_fill(const struct reinet_period* p, const struct reinet_ack* a, reinet_u64 now_ns,
+                                      struct reinet_flow_stats* out) {
   reinet_u64 period_ns = reinet_growth(now_ns, p->start_ns);
   out->time_ns = now_ns;
   out->period_ns = period_ns;
@@ -71,32 +71,27 @@ static inline void reinet_period_fill(const struct reinet_period *p, const struc
 }
 
 /* Takes the ACK that the caller has put into p->last. Returns 1 and fills out when it ends a period. */
-static inline int reinet_period_on_last(struct reinet_period *p, const struct reinet_period_config *config,
-                                        struct reinet_flow_stats *out) {
-  const struct reinet_ack *a = &p->last;
-  if (!p->start_ns)
-    reinet_period_begin(p, a);
+static inline int reinet_period_on_last(struct reinet_period* p, const struct reinet_period_config* config,
+                                        struct reinet_flow_stats* out) {
+  const struct reinet_ack* a = &p->last;
+  if (!p->start_ns) reinet_period_begin(p, a);
   p->last_sign_ns = a->time_ns;
   if (a->rtt_us >= 0) {
     p->rtt_sum_us += (reinet_u32)a->rtt_us;
     p->rtt_samples++;
   }
-  if (a->flags & REINET_FLAG_APP_LIMITED)
-    p->app_limited = 1;
-  if (reinet_growth(a->time_ns, p->start_ns) < config->min_period_ns || a->time_ns == p->start_ns)
-    return 0;
-  if (config->packet_timed && a->newest_acked_sent_ns < p->start_ns)
-    return 0;
+  if (a->flags & REINET_FLAG_APP_LIMITED) p->app_limited = 1;
+  if (reinet_growth(a->time_ns, p->start_ns) < config->min_period_ns || a->time_ns == p->start_ns) return 0;
+  if (config->packet_timed && a->newest_acked_sent_ns < p->start_ns) return 0;
   reinet_period_fill(p, a, a->time_ns, out);
-  if (!p->rtt_samples)
-    out->flags |= REINET_FLAG_NO_SAMPLE;
+  if (!p->rtt_samples) out->flags |= REINET_FLAG_NO_SAMPLE;
   reinet_period_begin(p, a);
   return 1;
 }
 
 /* The same for an ACK elsewhere. */
-static inline int reinet_period_on_ack(struct reinet_period *p, const struct reinet_period_config *config,
-                                       const struct reinet_ack *a, struct reinet_flow_stats *out) {
+static inline int reinet_period_on_ack(struct reinet_period* p, const struct reinet_period_config* config,
+                                       const struct reinet_ack* a, struct reinet_flow_stats* out) {
   p->last = *a;
   return reinet_period_on_last(p, config, out);
 }
@@ -105,17 +100,15 @@ static inline int reinet_period_on_ack(struct reinet_period *p, const struct rei
  * period moves on by it instead of starting anew, so that short bursts add up to a period and a flow whose RTT is below
  * min_period_ns is heard of too.
  */
-static inline void reinet_period_on_restart(struct reinet_period *p, reinet_u64 now_ns) {
-  if (p->start_ns)
-    p->start_ns += reinet_growth(now_ns, p->last_sign_ns);
+static inline void reinet_period_on_restart(struct reinet_period* p, reinet_u64 now_ns) {
+  if (p->start_ns) p->start_ns += reinet_growth(now_ns, p->last_sign_ns);
   p->last_sign_ns = now_ns;
 }
 
 /* Takes the time. Returns 1 and fills out when a silence is to be reported; outstanding = data awaits an ACK. */
-static inline int reinet_period_on_tick(struct reinet_period *p, reinet_u64 now_ns, int outstanding,
-                                        struct reinet_flow_stats *out) {
-  if (!outstanding || !p->start_ns || reinet_growth(now_ns, p->last_sign_ns) < REINET_SILENCE_NS)
-    return 0;
+static inline int reinet_period_on_tick(struct reinet_period* p, reinet_u64 now_ns, int outstanding,
+                                        struct reinet_flow_stats* out) {
+  if (!outstanding || !p->start_ns || reinet_growth(now_ns, p->last_sign_ns) < REINET_SILENCE_NS) return 0;
   p->last_sign_ns = now_ns;
   reinet_period_fill(p, &p->last, now_ns, out);
   out->flags |= REINET_FLAG_NO_SAMPLE;

@@ -105,11 +105,11 @@ struct Feature {
 // clipped to [0, 100], so 1 - rho lies in [-99, 1]: the latest rho may exceed 1 while the average of two does not.
 constexpr float kLimit = 100.0F;
 constexpr std::array<Feature, 5> kFeatures = {{
-    {"excess_delay", "ratio", 0.0F, kLimit},         // rho (1 - k)
+    {"excess_delay", "ratio", 0.0F, kLimit},           // rho (1 - k)
     {"delay_headroom", "ratio", 1.0F - kLimit, 1.0F},  // (1 - rho) k
-    {"samples", "sd", 0.0F, kLimit},                 // k n~
-    {"rate", "sd", 0.0F, kLimit},                    // k thr~
-    {"cwnd", "sd", 0.0F, kLimit},                    // cwnd~
+    {"samples", "sd", 0.0F, kLimit},                   // k n~
+    {"rate", "sd", 0.0F, kLimit},                      // k thr~
+    {"cwnd", "sd", 0.0F, kLimit},                      // cwnd~
 }};
 constexpr const char* kFeatureSetName = "deepcc-5x20";
 constexpr int kFeatureSetVersion = 1;
@@ -179,8 +179,8 @@ class FlowState {
 
 enum class Head { cwnd, bdp };
 constexpr std::array<const char*, 2> kHeadNames = {"cwnd", "bdp"};
-constexpr double kRuleGain = 1.5;           // of the bdp head: action 0 is the hand rule
-constexpr std::uint32_t kMinCapPkts = 4;    // the paper's; below it neither fast retransmit nor delayed ACKs work
+constexpr double kRuleGain = 1.5;             // of the bdp head: action 0 is the hand rule
+constexpr std::uint32_t kMinCapPkts = 4;      // the paper's; below it neither fast retransmit nor delayed ACKs work
 constexpr std::uint32_t kMaxCapPkts = 40000;  // the paper's
 
 // Cap in packets, 0 = none: for an action that is no number, and for the bdp head before any rate is known.

@@ -18,15 +18,16 @@
 #include "kshim/failure.hpp"
 
 // The BPF object files, as they were built, inside this library: what was built together is loaded together.
-#define REINET_EMBED(name, file)                                               \
-  asm(".pushsection .rodata\n"                                                 \
-      ".balign 8\n"                                                            \
-      ".hidden " #name "_begin, " #name "_end\n"                               \
-      ".global " #name "_begin, " #name "_end\n"                               \
-      #name "_begin:\n"                                                        \
-      ".incbin \"" REINET_BPF_FOLDER "/" file "\"\n"                           \
-      #name "_end:\n"                                                          \
-      ".popsection\n");                                                        \
+#define REINET_EMBED(name, file)                           \
+  asm(".pushsection .rodata\n"                             \
+      ".balign 8\n"                                        \
+      ".hidden " #name "_begin, " #name                    \
+      "_end\n"                                             \
+      ".global " #name "_begin, " #name "_end\n" #name     \
+      "_begin:\n"                                          \
+      ".incbin \"" REINET_BPF_FOLDER "/" file "\"\n" #name \
+      "_end:\n"                                            \
+      ".popsection\n");                                    \
   extern "C" const char name##_begin[], name##_end[]
 
 // By the number of arguments that the kernel gives cong_control.
@@ -37,8 +38,8 @@ namespace reinet {
 
 namespace {
 
-constexpr std::uint32_t link_flag = 1U << 13;      // BPF_F_LINK, newer than Debian 12's headers
-constexpr std::uint32_t link_attach_type = 44;     // BPF_STRUCT_OPS
+constexpr std::uint32_t link_flag = 1U << 13;   // BPF_F_LINK, newer than Debian 12's headers
+constexpr std::uint32_t link_attach_type = 44;  // BPF_STRUCT_OPS
 
 // What libbpf complained of during the last load; the verifier's reason is in there.
 thread_local std::string complaints;
@@ -211,8 +212,8 @@ void Object::set_up_wrappers() {
     bpf_map__set_autocreate(map, wanted);
     bpf_map__set_map_flags(map, link_flag);
     bpf_program* program = nullptr;
-    bpf_object__for_each_program(program, object_.get())
-      if (!member_of(structure, program).empty()) bpf_program__set_autoload(program, wanted);
+    bpf_object__for_each_program(program, object_.get()) if (!member_of(structure, program).empty())
+        bpf_program__set_autoload(program, wanted);
     if (wanted) {
       copy_name(entry.wrapper, chosen->second);
       wrappers_.push_back({structure, chosen->second});
@@ -236,8 +237,8 @@ void Object::register_wrappers() {
     bpf_attr link{};
     link.link_create.prog_fd = static_cast<std::uint32_t>(map_fd(wrapper.structure.c_str()));
     link.link_create.attach_type = link_attach_type;
-    registrations_.emplace_back(checked(static_cast<int>(syscall(SYS_bpf, BPF_LINK_CREATE, &link, sizeof(link))),
-                                        "register " + wrapper.name));
+    registrations_.emplace_back(
+        checked(static_cast<int>(syscall(SYS_bpf, BPF_LINK_CREATE, &link, sizeof(link))), "register " + wrapper.name));
   }
 }
 

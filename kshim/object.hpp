@@ -55,8 +55,12 @@ class Object {
   int program_fd(const char* name) const;
 
  private:
-  struct CloseObject { void operator()(bpf_object*) const; };
-  struct CloseLink { void operator()(bpf_link*) const; };
+  struct CloseObject {
+    void operator()(bpf_object*) const;
+  };
+  struct CloseLink {
+    void operator()(bpf_link*) const;
+  };
   struct OwnedFd {
     int fd = -1;
     explicit OwnedFd(int owned) : fd(owned) {}

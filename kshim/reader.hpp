@@ -23,7 +23,9 @@ class Reader {
   std::vector<reinet_event> take_events();
 
  private:
-  struct CloseRing { void operator()(ring_buffer*) const; };
+  struct CloseRing {
+    void operator()(ring_buffer*) const;
+  };
   using Ring = std::unique_ptr<ring_buffer, CloseRing>;
 
   static int on_record(void* self, void* data, std::size_t bytes);

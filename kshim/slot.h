@@ -25,21 +25,21 @@ struct reinet_cap {
 
 struct reinet_slot {
   /* written by the kernel */
-  reinet_u64 cookie;        /* owner, 0 = free */
-  reinet_u32 sequence;      /* odd while period is being written */
-  reinet_u32 outstanding;   /* data awaits an ACK */
+  reinet_u64 cookie;      /* owner, 0 = free */
+  reinet_u32 sequence;    /* odd while period is being written */
+  reinet_u32 outstanding; /* data awaits an ACK */
   struct reinet_period period;
   /* written by user space */
   struct reinet_cap cap;
 };
 
 /* What happened to the flows since the shim was loaded.  field  meaning */
-#define REINET_COUNTERS(X)                                                                                            \
-  X(flows_chosen, "flows that were given a slot")                                                                     \
-  X(flows_without_slot, "flows left alone because every slot was taken")                                              \
-  X(flows_not_switched, "flows left alone because the kernel refused the wrapper")                                    \
-  X(flows_switched_back, "flows given back to their own congestion control while open")                               \
-  X(records_lost, "records dropped because the ring buffer was full")                                                 \
+#define REINET_COUNTERS(X)                                                              \
+  X(flows_chosen, "flows that were given a slot")                                       \
+  X(flows_without_slot, "flows left alone because every slot was taken")                \
+  X(flows_not_switched, "flows left alone because the kernel refused the wrapper")      \
+  X(flows_switched_back, "flows given back to their own congestion control while open") \
+  X(records_lost, "records dropped because the ring buffer was full")                   \
   X(acks_lost, "recorded ACKs dropped because their ring buffer was full")
 
 #define REINET_DECLARE_COUNTER(name, meaning) reinet_u64 name;

@@ -5,7 +5,8 @@
 //
 //   WindowControl  says how the window grows while all is well (the kernel's cong_avoid); in recovery the window is the
 //                  sender's, for its proportional rate reduction.
-//   ModelControl   sees every ACK in every state, with its delivery rate sample, and always owns the window (the kernel's
+//   ModelControl   sees every ACK in every state, with its delivery rate sample, and always owns the window (the
+//   kernel's
 //                  cong_control).
 //
 // Either may be Paced, Clocked (has timers of its own) or Tracking (is told of single packets). A new control is one
@@ -54,25 +55,25 @@ struct Start {
 // A transmission with nothing in flight: after an idle time, and after a timeout that took all for lost.
 struct Restart {
   Us now_us;
-  Us idle_us;           // since the transmission before
-  std::uint32_t next;   // the next new segment
+  Us idle_us;          // since the transmission before
+  std::uint32_t next;  // the next new segment
   bool app_limited;
 };
 
 // One ACK, and the connection after it.
 struct AckEvent {
   Us now_us;
-  std::int32_t rtt_us;                      // its RTT sample, negative = none
-  std::uint32_t una, next;                  // first segment outstanding, and the next new one
-  std::uint32_t acked_pkts;                 // cumulatively acknowledged, some of them selectively before
-  std::uint32_t delivered_pkts;             // for the first time, cumulatively or selectively
-  std::uint32_t lost_pkts;                  // newly deemed lost
+  std::int32_t rtt_us;           // its RTT sample, negative = none
+  std::uint32_t una, next;       // first segment outstanding, and the next new one
+  std::uint32_t acked_pkts;      // cumulatively acknowledged, some of them selectively before
+  std::uint32_t delivered_pkts;  // for the first time, cumulatively or selectively
+  std::uint32_t lost_pkts;       // newly deemed lost
   std::uint32_t prior_in_flight_pkts, in_flight_pkts;
   std::uint64_t delivered_total_pkts, lost_total_pkts;
-  std::uint32_t srtt_us, min_rtt_us;        // min_rtt_us: of the flow's life
-  Us pace_wait_us;                          // until the next paced burst may leave
-  bool window_limited;                      // the window, not the application, limits the flow
-  bool in_order;                            // the ACK advanced, and says nothing of holes
+  std::uint32_t srtt_us, min_rtt_us;  // min_rtt_us: of the flow's life
+  Us pace_wait_us;                    // until the next paced burst may leave
+  bool window_limited;                // the window, not the application, limits the flow
+  bool in_order;                      // the ACK advanced, and says nothing of holes
   SenderState state;
 };
 
@@ -96,9 +97,8 @@ struct ControlDefaults {
 
 template <class C>
 concept CongestionControlBase =
-    std::default_initializable<C> &&
-    requires(C c, Window& w, const Window& read, const AckEvent& ack, const Start& start, const Restart& restart,
-             std::uint32_t pkts) {
+    std::default_initializable<C> && requires(C c, Window& w, const Window& read, const AckEvent& ack,
+                                              const Start& start, const Restart& restart, std::uint32_t pkts) {
       { C::kName } -> std::convertible_to<const char*>;
       c.on_start(w, start);
       c.on_sample(w, ack);
@@ -117,10 +117,8 @@ concept WindowControl = CongestionControlBase<C> && requires(C c, Window& w, con
 };
 
 template <class C>
-concept ModelControl =
-    CongestionControlBase<C> && requires(C c, Window& w, const AckEvent& ack, const RateSample& rate) {
-      c.on_ack(w, ack, rate);
-    };
+concept ModelControl = CongestionControlBase<C> && requires(C c, Window& w, const AckEvent& ack,
+                                                            const RateSample& rate) { c.on_ack(w, ack, rate); };
 
 template <class C>
 concept CongestionControl = WindowControl<C> != ModelControl<C>;

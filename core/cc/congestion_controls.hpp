@@ -8,25 +8,26 @@
 #include <array>
 #include <string_view>
 
-#include "core/cc/published/allegro.hpp"
 #include "core/cc/kernel/bbr.hpp"
-#include "core/cc/published/c2tcp.hpp"
-#include "core/cc/published/copa.hpp"
 #include "core/cc/kernel/cubic.hpp"
 #include "core/cc/kernel/illinois.hpp"
-#include "core/cc/published/ledbat.hpp"
 #include "core/cc/kernel/reno.hpp"
-#include "core/cc/published/sprout.hpp"
 #include "core/cc/kernel/vegas.hpp"
+#include "core/cc/kernel/westwood.hpp"
+#include "core/cc/published/allegro.hpp"
+#include "core/cc/published/c2tcp.hpp"
+#include "core/cc/published/copa.hpp"
+#include "core/cc/published/ledbat.hpp"
+#include "core/cc/published/sprout.hpp"
 #include "core/cc/published/verus.hpp"
 #include "core/cc/published/vivace.hpp"
-#include "core/cc/kernel/westwood.hpp"
 
 namespace reinet {
 
 template <CongestionControl... Controls>
 struct ControlList {};
 
+// clang-format off
 using CongestionControls = ControlList<
     Reno,
     Cubic,
@@ -42,6 +43,7 @@ using CongestionControls = ControlList<
     Verus,
     Sprout
 >;
+// clang-format on
 
 template <class... Controls>
 constexpr auto names_of(ControlList<Controls...>) {

@@ -16,8 +16,8 @@ class SplitMix64 {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
     return z ^ (z >> 31);
   }
-  std::uint64_t below(std::uint32_t n) { return (next() >> 32) * n >> 32; }               // in [0, n)
-  double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }  // in [0, 1)
+  std::uint64_t below(std::uint32_t n) { return (next() >> 32) * n >> 32; }  // in [0, n)
+  double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }   // in [0, 1)
 
  private:
   std::uint64_t state_;

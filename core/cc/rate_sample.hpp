@@ -14,7 +14,7 @@ struct RateSample {
   std::uint32_t delivered_pkts = 0;        // since then; 0 = no sample
   Us interval_us = 0;                      // 0 = no sample
   bool app_limited = false;
-  Us delivered_us = 0;                     // time of the connection's last delivery
+  Us delivered_us = 0;  // time of the connection's last delivery
 
   bool valid() const { return delivered_pkts > 0 && interval_us > 0; }
 };

@@ -135,29 +135,31 @@ NB_MODULE(_sim, m) {
       .def(nb::init<QueueKind, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint64_t>(), "kind"_a,
            "limit_bytes"_a, "limit_pkts"_a, "target_ms"_a, "interval_ms"_a, "seed"_a);
   nb::class_<FlowSetup>(m, "FlowSetup")
-      .def("__init__",
-           [](FlowSetup* self, const std::string& cc, Us start_us, Us stop_us, Us forward_us, Us return_us,
-              std::uint32_t mss_bytes, std::uint64_t total_bytes, double app_bytes_per_s, std::uint32_t target_us,
-              std::uint32_t late_us, std::uint32_t jitter_us, std::uint32_t forward_jitter_us, double pkts_per_ack,
-              double loss, std::uint64_t seed, std::uint32_t cap_pkts, bool stepped) {
-             new (self) FlowSetup{{start_us, stop_us, forward_us, return_us, mss_bytes, total_bytes,
-                                   app_bytes_per_s, target_us, late_us, jitter_us, forward_jitter_us, pkts_per_ack, loss, seed,
-                                   cap_pkts, stepped},
-                                  cc,
-                                  {}};
-           },
-           "cc"_a, "start_us"_a, "stop_us"_a, "forward_us"_a, "return_us"_a, "mss_bytes"_a, "total_bytes"_a,
-           "app_bytes_per_s"_a, "target_us"_a,
-           "late_us"_a, "jitter_us"_a, "forward_jitter_us"_a, "pkts_per_ack"_a, "loss"_a, "seed"_a, "cap_pkts"_a, "stepped"_a);
+      .def(
+          "__init__",
+          [](FlowSetup* self, const std::string& cc, Us start_us, Us stop_us, Us forward_us, Us return_us,
+             std::uint32_t mss_bytes, std::uint64_t total_bytes, double app_bytes_per_s, std::uint32_t target_us,
+             std::uint32_t late_us, std::uint32_t jitter_us, std::uint32_t forward_jitter_us, double pkts_per_ack,
+             double loss, std::uint64_t seed, std::uint32_t cap_pkts, bool stepped) {
+            new (self)
+                FlowSetup{{start_us, stop_us, forward_us, return_us, mss_bytes, total_bytes, app_bytes_per_s, target_us,
+                           late_us, jitter_us, forward_jitter_us, pkts_per_ack, loss, seed, cap_pkts, stepped},
+                          cc,
+                          {}};
+          },
+          "cc"_a, "start_us"_a, "stop_us"_a, "forward_us"_a, "return_us"_a, "mss_bytes"_a, "total_bytes"_a,
+          "app_bytes_per_s"_a, "target_us"_a, "late_us"_a, "jitter_us"_a, "forward_jitter_us"_a, "pkts_per_ack"_a,
+          "loss"_a, "seed"_a, "cap_pkts"_a, "stepped"_a);
   nb::class_<PathSetup>(m, "PathSetup")
-      .def("__init__",
-           [](PathSetup* self, Us start_us, const QueueConfig& queue, const std::vector<std::pair<Us, double>>& wired,
-              std::uint32_t wired_buffer_bytes, Us late_us, double fair_window_ms, const std::vector<FlowSetup>& flows) {
-             std::vector<RateStep> steps;
-             for (const auto& [from_us, mbps] : wired) steps.push_back({from_us, mbps});
-             new (self) PathSetup{start_us, queue, std::move(steps), wired_buffer_bytes, late_us, fair_window_ms, flows};
-           },
-           "start_us"_a, "queue"_a, "wired"_a, "wired_buffer_bytes"_a, "late_us"_a, "fair_window_ms"_a, "flows"_a);
+      .def(
+          "__init__",
+          [](PathSetup* self, Us start_us, const QueueConfig& queue, const std::vector<std::pair<Us, double>>& wired,
+             std::uint32_t wired_buffer_bytes, Us late_us, double fair_window_ms, const std::vector<FlowSetup>& flows) {
+            std::vector<RateStep> steps;
+            for (const auto& [from_us, mbps] : wired) steps.push_back({from_us, mbps});
+            new (self) PathSetup{start_us, queue, std::move(steps), wired_buffer_bytes, late_us, fair_window_ms, flows};
+          },
+          "start_us"_a, "queue"_a, "wired"_a, "wired_buffer_bytes"_a, "late_us"_a, "fair_window_ms"_a, "flows"_a);
   nb::class_<SimBatch>(m, "SimBatch")
       .def(nb::init<std::size_t, std::uint64_t, bool, int, const Matrix<const double>&, bool, Matrix<float>,
                     Vector<float>, Matrix<std::uint8_t>, Vector<float>, Vector<std::uint8_t>, std::size_t>())

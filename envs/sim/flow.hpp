@@ -13,16 +13,16 @@
 #include <cstdint>
 #include <limits>
 
-#include "envs/sim/tcp/application.hpp"
 #include "core/cc/congestion_control.hpp"
-#include "envs/sim/path/delay_line.hpp"
-#include "envs/sim/path/packet.hpp"
+#include "core/cc/random.hpp"
 #include "core/period.h"
 #include "core/wire.hpp"
-#include "core/cc/random.hpp"
+#include "envs/sim/path/delay_line.hpp"
+#include "envs/sim/path/packet.hpp"
+#include "envs/sim/path/wired.hpp"
+#include "envs/sim/tcp/application.hpp"
 #include "envs/sim/tcp/receiver.hpp"
 #include "envs/sim/tcp/sender.hpp"
-#include "envs/sim/path/wired.hpp"
 
 namespace reinet {
 
@@ -31,8 +31,8 @@ struct FlowConfig {
   Us stop_us;  // kNever = goes on for ever
   Us forward_us, return_us;
   std::uint32_t mss_bytes;
-  std::uint64_t total_bytes;         // 0 = for ever
-  double app_bytes_per_s;            // 0 = as fast as it goes
+  std::uint64_t total_bytes;  // 0 = for ever
+  double app_bytes_per_s;     // 0 = as fast as it goes
   std::uint32_t target_us;
   std::uint32_t late_us;            // how late every process on the path wakes,
   std::uint32_t jitter_us;          // ACKs come up to so much later,
@@ -205,8 +205,8 @@ class Flow {
     return period_.start_ns && sender_.outstanding() ? (period_.last_sign_ns + REINET_SILENCE_NS) / 1000 : kNever;
   }
 
-  static constexpr Us kConnectUs = 1'000'000;          // RFC 6298's first timeout
-  static constexpr std::uint32_t kMostDoublings = 6;   // up to a minute
+  static constexpr Us kConnectUs = 1'000'000;         // RFC 6298's first timeout
+  static constexpr std::uint32_t kMostDoublings = 6;  // up to a minute
 
   // The flow starts with the sender's half of the handshake, which gives it its first RTT.
   static constexpr std::uint32_t kSynAckWireBytes = 20 + 40 + kTunHeaderBytes;
@@ -229,8 +229,8 @@ class Flow {
   Receiver receiver_;
   DelayLine<Packet> to_link_;
   DelayLine<Ack> to_sender_;
-  Us last_on_path_us_ = 0;  // when packets and ACKs last
-  Us last_ack_us_ = 0;      // came to their delays
+  Us last_on_path_us_ = 0;   // when packets and ACKs last
+  Us last_ack_us_ = 0;       // came to their delays
   Us acked_at_us_ = kNever;  // when the receiver last sent an ACK
   std::uint64_t sent_pkts_ = 0;
   std::uint64_t lost_pkts_ = 0;

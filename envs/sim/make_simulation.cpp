@@ -10,8 +10,8 @@
 #include <variant>
 #include <vector>
 
-#include "envs/sim/path/cell.hpp"
 #include "core/cc/congestion_controls.hpp"
+#include "envs/sim/path/cell.hpp"
 
 namespace reinet {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "envs/sim/flow.hpp"
 #include "envs/sim/path/link.hpp"
-#include "envs/sim/simulation.hpp"
 #include "envs/sim/path/wired.hpp"
+#include "envs/sim/simulation.hpp"
 
 namespace reinet {
 

@@ -134,8 +134,7 @@ class PathSimulation final : public Simulation {
   }
 
   std::size_t memory_bytes() const override {
-    std::size_t bytes =
-        sizeof(*this) + bottleneck_.heap_bytes() + arrivals_.heap_bytes() + events_.heap_bytes();
+    std::size_t bytes = sizeof(*this) + bottleneck_.heap_bytes() + arrivals_.heap_bytes() + events_.heap_bytes();
     if constexpr (!kAlone<Flows>) bytes += flows_.capacity() * sizeof(typename Flows::value_type);
     if (wired_) bytes += sizeof(WiredLink) + wired_->heap_bytes();
     for (const auto& flow : flows_) bytes += with_flow(flow, [](const auto& f) { return f.heap_bytes(); });

@@ -55,7 +55,7 @@ class Workers {
 
  private:
   static constexpr std::size_t kChunkRows = 4;  // some 4 us of work: so long do others wait at most for the last one
-  static constexpr int kYields = 100;           // some 30 us: a loop around step() is back sooner, and waking takes as long
+  static constexpr int kYields = 100;  // some 30 us: a loop around step() is back sooner, and waking takes as long
 
   struct alignas(64) Share {  // a cache line each
     std::atomic<std::size_t> next = 0;

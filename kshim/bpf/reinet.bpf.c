@@ -122,11 +122,11 @@ static struct reinet_control *control(void) {
   return bpf_map_lookup_elem(&reinet_control, &zero);
 }
 
-#define COUNT(field)                                                                                                  \
-  do {                                                                                                                \
-    struct reinet_control *c_ = control();                                                                            \
-    if (c_)                                                                                                           \
-      __sync_fetch_and_add(&c_->field, 1);                                                                            \
+#define COUNT(field)                                                                                                   \
+  do {                                                                                                                 \
+    struct reinet_control *c_ = control();                                                                             \
+    if (c_)                                                                                                            \
+      __sync_fetch_and_add(&c_->field, 1);                                                                             \
   } while (0)
 
 static bool same_name(const char *a, const volatile char *b) {
@@ -140,12 +140,12 @@ static bool same_name(const char *a, const volatile char *b) {
 }
 
 /* A helper takes no volatile memory, which the loader's constants are; so the name goes over the stack. */
-#define SWITCH_TO(socket, name)                                                                                       \
-  ({                                                                                                                  \
-    char name_[REINET_CC_NAME_BYTES];                                                                                 \
-    for (int i_ = 0; i_ < REINET_CC_NAME_BYTES; i_++)                                                                 \
-      name_[i_] = (name)[i_];                                                                                         \
-    bpf_setsockopt(socket, SOL_TCP, TCP_CONGESTION, name_, sizeof(name_));                                            \
+#define SWITCH_TO(socket, name)                                                                                        \
+  ({                                                                                                                   \
+    char name_[REINET_CC_NAME_BYTES];                                                                                  \
+    for (int i_ = 0; i_ < REINET_CC_NAME_BYTES; i_++)                                                                  \
+      name_[i_] = (name)[i_];                                                                                          \
+    bpf_setsockopt(socket, SOL_TCP, TCP_CONGESTION, name_, sizeof(name_));                                             \
   })
 
 static struct reinet_slot *slot_of(struct sock *sk, __u32 *index) {
@@ -193,9 +193,7 @@ static void record_event(const struct reinet_slot *slot, enum reinet_event_kind 
 
 /* ---- the cap ---- */
 
-static bool cap_is_for_owner(const struct reinet_slot *slot) {
-  return READ_ONCE(slot->cap.cap_cookie) == slot->cookie;
-}
+static bool cap_is_for_owner(const struct reinet_slot *slot) { return READ_ONCE(slot->cap.cap_cookie) == slot->cookie; }
 
 static __u32 cap_in_force_pkts(const struct reinet_slot *slot) {
   if (!cap_is_for_owner(slot) || bpf_ktime_get_ns() >= READ_ONCE(slot->cap.expires_ns))

@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "envs/sim/tcp/application.hpp"
+#include "core/cc/kernel/reno.hpp"
 #include "driven.hpp"
 #include "envs/sim/path/delay_line.hpp"
 #include "envs/sim/path/packet.hpp"
+#include "envs/sim/tcp/application.hpp"
 #include "envs/sim/tcp/receiver.hpp"
-#include "core/cc/kernel/reno.hpp"
 #include "envs/sim/tcp/sender.hpp"
 
 namespace nb = nanobind;
@@ -28,7 +28,8 @@ class DrivenReceiver {
 
   std::vector<Ack> packet(Us now_us, std::uint32_t seq, Us sent_us) {
     std::vector<Ack> acks;
-    receiver_.on_packet({seq, 1500, 0, sent_us, now_us}, now_us, [&](const Ack& ack, bool /*joins*/) { acks.push_back(ack); });
+    receiver_.on_packet({seq, 1500, 0, sent_us, now_us}, now_us,
+                        [&](const Ack& ack, bool /*joins*/) { acks.push_back(ack); });
     return acks;
   }
   std::vector<Ack> advance(Us now_us) {

@@ -89,20 +89,20 @@ class Bbr : public ControlDefaults {
 
   // Bandwidth is in packets per microsecond x 2^24: 32 bits hold 0.06 packets/s to 3 Tbit/s.
   static constexpr std::uint32_t kBwShift = 24;
-  static constexpr std::uint32_t kUnit = 256;                              // of gains
-  static constexpr std::uint32_t kHighGain = kUnit * 2885 / 1000 + 1;      // 2/ln 2: doubles the rate each round
-  static constexpr std::uint32_t kDrainGain = kUnit * 1000 / 2885;         // drains in one round what that built
-  static constexpr std::uint32_t kWindowGain = 2 * kUnit;                  // room for delayed and aggregated ACKs
+  static constexpr std::uint32_t kUnit = 256;                          // of gains
+  static constexpr std::uint32_t kHighGain = kUnit * 2885 / 1000 + 1;  // 2/ln 2: doubles the rate each round
+  static constexpr std::uint32_t kDrainGain = kUnit * 1000 / 2885;     // drains in one round what that built
+  static constexpr std::uint32_t kWindowGain = 2 * kUnit;              // room for delayed and aggregated ACKs
   static constexpr std::uint32_t kCycleLength = 8;
   static constexpr std::uint32_t kCycleGains[kCycleLength] = {kUnit * 5 / 4, kUnit * 3 / 4, kUnit, kUnit,
                                                               kUnit,         kUnit,         kUnit, kUnit};
-  static constexpr std::uint32_t kRandomPhases = 7;                        // any but the one that drains
+  static constexpr std::uint32_t kRandomPhases = 7;  // any but the one that drains
   static constexpr std::uint32_t kBwRounds = kCycleLength + 2;
   static constexpr Us kMinRttWindowUs = 10'000'000;
   static constexpr Us kProbeRttUs = 200'000;
   static constexpr std::uint32_t kMinWindowPkts = 4;  // with delayed ACKs the pipe still moves
   static constexpr std::uint32_t kFullBwRounds = 3;
-  static constexpr double kPacingMargin = 0.99;       // below the bandwidth, so that no queue stays
+  static constexpr double kPacingMargin = 0.99;  // below the bandwidth, so that no queue stays
   static constexpr double kMinTsoBytesPerS = 1'200'000 / 8.0;
   // A policer is told by two long-term intervals, of 4 to 16 rounds with a fifth lost, whose rates are an eighth or
   // 4 kbit/s apart; its rate is then used for 48 rounds.

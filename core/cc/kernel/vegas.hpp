@@ -72,8 +72,7 @@ class Vegas : public ControlDefaults {
       return;
     }
     const std::uint64_t cwnd_pkts = w.cwnd_pkts;
-    const auto waiting_pkts =
-        static_cast<std::uint32_t>(cwnd_pkts * (round_rtt_us_ - base_rtt_us_) / base_rtt_us_);
+    const auto waiting_pkts = static_cast<std::uint32_t>(cwnd_pkts * (round_rtt_us_ - base_rtt_us_) / base_rtt_us_);
     if (w.slow_start() && waiting_pkts > kGammaPkts) {
       const auto empty_queue_pkts = static_cast<std::uint32_t>(cwnd_pkts * base_rtt_us_ / round_rtt_us_);
       w.cwnd_pkts = std::min(w.cwnd_pkts, empty_queue_pkts + 1);

@@ -82,9 +82,9 @@ class Westwood : public ControlDefaults {
   Reno reno_;
   double bw_pkts_per_tick_ = 0.0;
   double once_filtered_ = 0.0;
-  std::uint64_t window_pkts_ = 0;  // acknowledged in this window
+  std::uint64_t window_pkts_ = 0;   // acknowledged in this window
   std::uint32_t window_start_ = 0;  // its tick
-  std::uint32_t told_pkts_ = 0;  // by duplicate ACKs
+  std::uint32_t told_pkts_ = 0;     // by duplicate ACKs
   std::uint32_t rtt_ticks_ = kInitialRttTicks;
   std::uint32_t min_rtt_ticks_ = kInitialRttTicks;
   bool forget_min_rtt_ = true;

@@ -48,7 +48,7 @@ class Copa : public ControlDefaults {
   // Velocity doubles only after the direction has held for three rounds (section 2.1): one round's change takes another
   // to be seen.
   static constexpr std::uint32_t kRoundsBeforeDoubling = 3;
-  static constexpr double kMaxStep = 0.5;  // of the window, per packet: a bound where the law has none
+  static constexpr double kMaxStep = 0.5;      // of the window, per packet: a bound where the law has none
   static constexpr double kNearlyEmpty = 0.1;  // of the largest queueing delay of the last four rounds
   static constexpr std::uint32_t kRecentRounds = 4;
   static constexpr std::uint32_t kCompetitiveRounds = 5;

@@ -127,17 +127,17 @@ struct TrialPlan {
 using Utilities = std::array<double, TrialPlan::kMaxTrials>;
 
 template <class L>
-concept PccLaw = std::default_initializable<L> && requires(L law, const MonitorInterval& m, const Utilities& u,
-                                                           SplitMix64& random, double bytes_per_s) {
-  { L::kName } -> std::convertible_to<const char*>;
-  { law.utility(m) } -> std::same_as<double>;
-  { law.interval_rtts(random) } -> std::same_as<double>;
-  { law.start(bytes_per_s) } -> std::same_as<TrialPlan>;
-  // After the utilities of the last plan's trials.
-  { law.next(u, random) } -> std::same_as<TrialPlan>;
-  // A rate far above anything that is ever delivered says nothing, as where a cap limits the flow.
-  law.limit(bytes_per_s);
-};
+concept PccLaw = std::default_initializable<L> &&
+                 requires(L law, const MonitorInterval& m, const Utilities& u, SplitMix64& random, double bytes_per_s) {
+                   { L::kName } -> std::convertible_to<const char*>;
+                   { law.utility(m) } -> std::same_as<double>;
+                   { law.interval_rtts(random) } -> std::same_as<double>;
+                   { law.start(bytes_per_s) } -> std::same_as<TrialPlan>;
+                   // After the utilities of the last plan's trials.
+                   { law.next(u, random) } -> std::same_as<TrialPlan>;
+                   // A rate far above anything that is ever delivered says nothing, as where a cap limits the flow.
+                   law.limit(bytes_per_s);
+                 };
 
 template <PccLaw Law>
 class Pcc : public ControlDefaults {

@@ -81,7 +81,7 @@ class RateBelief {
   static constexpr double kSigmaPktsPerS = 200.0;  // per square root of a second
   static constexpr double kEscapePerS = 1.0;       // outages last a second on average
   static constexpr double kNegligible = 1e-12;
-  static constexpr double kFloor = 1e-12;  // nothing is ever impossible
+  static constexpr double kFloor = 1e-12;       // nothing is ever impossible
   static constexpr std::ptrdiff_t kReach = 29;  // bins: four standard deviations of a tick
   static constexpr std::uint32_t kMostPkts = 1000;
   using Kernel = std::array<double, 2 * kReach + 1>;

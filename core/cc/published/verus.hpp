@@ -23,9 +23,8 @@ class DelayProfile {
  public:
   void add(std::uint32_t window_pkts, double delay_ms) {
     const std::size_t i = std::min<std::size_t>(std::max(window_pkts, 1U), kMaxWindowPkts) - 1;
-    points_ms_[i] = points_ms_[i] == 0.0F
-                        ? static_cast<float>(delay_ms)
-                        : static_cast<float>(kOldShare * points_ms_[i] + (1 - kOldShare) * delay_ms);
+    points_ms_[i] = points_ms_[i] == 0.0F ? static_cast<float>(delay_ms)
+                                          : static_cast<float>(kOldShare * points_ms_[i] + (1 - kOldShare) * delay_ms);
     used_ = std::max(used_, i + 1);
   }
 
@@ -195,7 +194,7 @@ class Verus : public ControlDefaults {
   double target_ms_ = 0.0;
   double delay_ms_ = 0.0;
   double min_ms_ = 1e9;
-  double max_ms_ = 0.0;  // smoothed
+  double max_ms_ = 0.0;          // smoothed
   double epoch_delay_ms_ = 0.0;  // the epoch's largest, 0 = none
   std::uint32_t srtt_us_ = 1;
   std::uint32_t recovery_end_ = 0;

@@ -57,7 +57,7 @@ class VivaceLaw {
   // A link with a clock of 1 ms shakes the RTT, and with it the slope over 20 ms, by more than that.
   static constexpr double kErrors = 3.0;
   static constexpr double kEpsilon = 0.05;
-  static constexpr double kStep = 1.0;  // Mbit/s per unit of gradient: the paper's theta_0
+  static constexpr double kStep = 1.0;                      // Mbit/s per unit of gradient: the paper's theta_0
   static constexpr double kBound = 0.05, kBoundStep = 0.1;  // of the rate: omega_0 and delta
   static constexpr double kMbps = 125'000;                  // bytes/s
   static constexpr double kMinBytesPerS = 12'500;

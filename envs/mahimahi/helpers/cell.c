@@ -45,8 +45,8 @@
 #define NOBODY 65534
 #define GATE "/run/reinet/gate.sock"
 
-// Messages are made of this program's own texts, paths and strerror: nothing in them needs JSON escapes except the paths,
-// whose quotes and backslashes are replaced.
+// Messages are made of this program's own texts, paths and strerror: nothing in them needs JSON escapes except the
+// paths, whose quotes and backslashes are replaced.
 static void fail(const char *format, ...) {
   const char *why = strerror(errno);
   char message[512];

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Covers the file that iptables resolves to, inside a cell only. Mahimahi 0.98 is setuid root and runs iptables with the
-// user's real uid; iptables 1.8.8 and later refuses that (exit 111). This takes on root fully, drops the caller's
-// environment and runs the original under a path that only root can write. It is not setuid itself: called by a user it fails.
+// Covers the file that iptables resolves to, inside a cell only. Mahimahi 0.98 is setuid root and runs iptables with
+// the user's real uid; iptables 1.8.8 and later refuses that (exit 111). This takes on root fully, drops the caller's
+// environment and runs the original under a path that only root can write. It is not setuid itself: called by a user it
+// fails.
 
 #define _GNU_SOURCE
 #include <grp.h>

@@ -2,8 +2,8 @@
 //
 // reinet-receiver PORT [FLOWS]
 //
-// Runs inside the shells: connects FLOWS times (default 1) to PORT at $MAHIMAHI_BASE, reads all there is and compares it
-// with the pattern. One JSON line per flow when it ends: bytes, intact (every byte as sent), clean (ended by a FIN).
+// Runs inside the shells: connects FLOWS times (default 1) to PORT at $MAHIMAHI_BASE, reads all there is and compares
+// it with the pattern. One JSON line per flow when it ends: bytes, intact (every byte as sent), clean (ended by a FIN).
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>

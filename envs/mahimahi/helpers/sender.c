@@ -114,10 +114,11 @@ static void close_flow(int i) {
   socklen_t size = sizeof info;
   int s = sockets[i].fd;
   getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &size);
-  printf("{\"event\": \"closed\", \"cookie\": %llu, \"sent_bytes\": %llu, \"acked_bytes\": %llu, \"retrans_pkts\": %u, "
-         "\"finished\": %s}\n",
-         (unsigned long long)flows[i].cookie, (unsigned long long)flows[i].sent_bytes,
-         (unsigned long long)info.tcpi_bytes_acked, info.tcpi_total_retrans, flows[i].finished ? "true" : "false");
+  printf(
+      "{\"event\": \"closed\", \"cookie\": %llu, \"sent_bytes\": %llu, \"acked_bytes\": %llu, \"retrans_pkts\": %u, "
+      "\"finished\": %s}\n",
+      (unsigned long long)flows[i].cookie, (unsigned long long)flows[i].sent_bytes,
+      (unsigned long long)info.tcpi_bytes_acked, info.tcpi_total_retrans, flows[i].finished ? "true" : "false");
   close(s);
   sockets[i].fd = -1;
 }

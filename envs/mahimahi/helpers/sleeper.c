@@ -3,7 +3,8 @@
 // reinet-sleeper
 //
 // Reads one byte to begin, sleeps 1 ms at a time until its standard input ends, then says how late it woke: what a busy
-// host did to this process it did to the emulator beside it. A program of its own, so that no interpreter lock counts as lateness.
+// host did to this process it did to the emulator beside it. A program of its own, so that no interpreter lock counts
+// as lateness.
 
 #define _GNU_SOURCE
 #include <poll.h>

@@ -85,10 +85,10 @@ class DelayLine {
   static constexpr Us kHandlingUs = 5;
 
   Us delay_us_, late_us_;
-  Us due_us_ = 0;            // the first item,
-  Us leaves_us_ = kNever;    // and when it does leave
+  Us due_us_ = 0;          // the first item,
+  Us leaves_us_ = kNever;  // and when it does leave
   Us last_wake_us_ = 0;
-  Us free_us_ = 0;  // when the process has handed on the last item
+  Us free_us_ = 0;               // when the process has handed on the last item
   std::uint32_t next_wake_ = 0;  // the first item whose arrival is not yet counted as a wake
   Ring<Item> items_;
 };

@@ -33,9 +33,7 @@ class Fifo {
   std::size_t heap_bytes() const { return packets_.heap_bytes(); }
 
  private:
-  bool within(std::uint64_t bytes, std::uint32_t pkts) const {
-    return bytes <= limit_bytes_ && pkts <= limit_pkts_;
-  }
+  bool within(std::uint64_t bytes, std::uint32_t pkts) const { return bytes <= limit_bytes_ && pkts <= limit_pkts_; }
 
   Ring<Packet> packets_;
   std::uint64_t bytes_ = 0;

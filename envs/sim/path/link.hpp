@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A bottleneck with the semantics of mm-link: a trace of delivery opportunities, a queue and a log. Like mm-link it is a
-// process that sleeps whole milliseconds, counted from when it last woke, and is also woken by every packet: so it
+// A bottleneck with the semantics of mm-link: a trace of delivery opportunities, a queue and a log. Like mm-link it is
+// a process that sleeps whole milliseconds, counted from when it last woke, and is also woken by every packet: so it
 // serves an opportunity up to a millisecond after its time, at the phase within a millisecond of its last wake.
 #ifndef REINET_LINK_HPP
 #define REINET_LINK_HPP

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "envs/sim/path/fifo.hpp"
 #include "core/cc/random.hpp"
+#include "envs/sim/path/fifo.hpp"
 #include "envs/sim/path/schedule.hpp"
 
 namespace reinet {

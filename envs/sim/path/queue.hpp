@@ -21,8 +21,8 @@ struct QueueConfig {
   std::uint64_t seed = 0;                         // of PIE's dice
 };
 
-// mm-link's queues. A switch and no base class: one kind per link, which the branch predictor learns at once. CoDel and PIE
-// are calls, so that droptail, which is what most links have, is inlined without them.
+// mm-link's queues. A switch and no base class: one kind per link, which the branch predictor learns at once. CoDel and
+// PIE are calls, so that droptail, which is what most links have, is inlined without them.
 class Queue {
  public:
   Queue(const QueueConfig& config, std::uint64_t now_ms)

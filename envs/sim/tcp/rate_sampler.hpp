@@ -61,7 +61,7 @@ class RateSampler {
  private:
   // Small, for there is one per packet in flight: times are told by how long before the transmission they were.
   struct Transmission {
-    std::uint32_t delivered_pkts = 0;           // when it was sent
+    std::uint32_t delivered_pkts = 0;  // when it was sent
     std::uint32_t app_limited : 1 = 0;
     std::uint32_t delivered_before_us : 31 = 0;  // the last delivery
     std::uint32_t first_sent_before_us = 0;      // start of the sample's sending interval

@@ -10,8 +10,8 @@
 namespace reinet {
 
 // The window that a Linux receiver offers, in packets: it opens by two with every packet in order, up to a limit that
-// autotuning raises when more was read in a round trip than in any before (tcp_grow_window, tcp_rcv_space_adjust). It is
-// never what limits a sender here; it matters because each packet that opens it is acknowledged at once.
+// autotuning raises when more was read in a round trip than in any before (tcp_grow_window, tcp_rcv_space_adjust). It
+// is never what limits a sender here; it matters because each packet that opens it is acknowledged at once.
 class ReceiveWindow {
  public:
   // back_us: what an ACK takes to the sender.
@@ -31,8 +31,8 @@ class ReceiveWindow {
   }
 
  private:
-  static constexpr std::uint32_t kInitialPkts = 44;    // 64 KB
-  static constexpr std::uint32_t kMostPkts = 2172;     // half of tcp_rmem's 6 MB
+  static constexpr std::uint32_t kInitialPkts = 44;     // 64 KB
+  static constexpr std::uint32_t kMostPkts = 2172;      // half of tcp_rmem's 6 MB
   static constexpr std::uint32_t kFirstRoundPkts = 10;  // a sender's initial window
 
   void autotune(std::uint32_t read_pkts) {

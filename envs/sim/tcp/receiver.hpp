@@ -9,17 +9,17 @@
 #include <cstdint>
 
 #include "envs/sim/path/packet.hpp"
-#include "envs/sim/tcp/receive_window.hpp"
 #include "envs/sim/path/ring.hpp"
+#include "envs/sim/tcp/receive_window.hpp"
 
 namespace reinet {
 
 // ACKs are neither lost nor reordered here, so each tells only what is new: no more is needed to keep a scoreboard.
 struct Ack {
-  std::uint32_t next_seq;            // all below it has arrived
+  std::uint32_t next_seq;              // all below it has arrived
   std::uint32_t sack_begin, sack_end;  // beyond that: arrived since the ACK before
-  Us echo_us;                        // timestamp of the segment that opened the range being acknowledged (RFC 7323)
-  Us arrives_us;                     // where it goes next: the delay, then the sender
+  Us echo_us;                          // timestamp of the segment that opened the range being acknowledged (RFC 7323)
+  Us arrives_us;                       // where it goes next: the delay, then the sender
 
   // Makes this and an ACK in order sent after it one.
   void join(const Ack& later) { next_seq = later.next_seq; }

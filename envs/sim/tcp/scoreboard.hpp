@@ -12,7 +12,7 @@
 
 namespace reinet {
 
-struct Segment {  // in one word, for there is one per packet in flight
+struct Segment {            // in one word, for there is one per packet in flight
   Us sent_us : 60;          // latest transmission
   bool sacked : 1;          // selectively acknowledged
   bool lost : 1;            // deemed lost and not acknowledged since
@@ -22,12 +22,12 @@ struct Segment {  // in one word, for there is one per packet in flight
 
 // What one ACK delivered.
 struct Delivery {
-  std::uint32_t pkts = 0;                  // for the first time, cumulatively or selectively
-  std::uint32_t acked_pkts = 0;            // cumulatively, some of them selectively before
+  std::uint32_t pkts = 0;        // for the first time, cumulatively or selectively
+  std::uint32_t acked_pkts = 0;  // cumulatively, some of them selectively before
   bool sacked_new = false;
-  bool original_below_limit = false;       // a never-retransmitted segment below the limit asked about
-  Us acked_sent_us = kNever;               // latest never-retransmitted segment, cumulatively acknowledged
-  Us sacked_sent_us = kNever;              // latest never-retransmitted segment, selectively acknowledged
+  bool original_below_limit = false;  // a never-retransmitted segment below the limit asked about
+  Us acked_sent_us = kNever;          // latest never-retransmitted segment, cumulatively acknowledged
+  Us sacked_sent_us = kNever;         // latest never-retransmitted segment, selectively acknowledged
 
   bool una_advanced() const { return acked_pkts > 0; }
 };
@@ -196,7 +196,7 @@ class Scoreboard {
   std::uint32_t sacked_pkts_ = 0;
   std::uint32_t lost_pkts_ = 0;
   std::uint32_t retransmitting_pkts_ = 0;
-  std::uint32_t pending_pkts_ = 0;  // lost and not retransmitted since
+  std::uint32_t pending_pkts_ = 0;   // lost and not retransmitted since
   std::uint32_t first_pending_ = 0;  // none lies below
   std::uint64_t lost_total_pkts_ = 0;
 };

@@ -18,10 +18,10 @@
 #include <type_traits>
 #include <utility>
 
-#include "envs/sim/tcp/application.hpp"
+#include "core/cc/clock.hpp"
 #include "core/cc/congestion_control.hpp"
 #include "core/flow_stats.h"
-#include "core/cc/clock.hpp"
+#include "envs/sim/tcp/application.hpp"
 #include "envs/sim/tcp/pacer.hpp"
 #include "envs/sim/tcp/rate_sampler.hpp"
 #include "envs/sim/tcp/receiver.hpp"
@@ -39,8 +39,8 @@ class Sender {
       : mss_bytes_(mss_bytes), target_us_(target_us), seed_(seed), application_(application) {}
 
   // Takes an ACK. observe(write) is called where the kernel calls pkts_acked: counters, scoreboard and RTT are up to
-  // date, the window is not yet; write(reinet_ack&) tells all of them. send(seq, sent_us) puts a segment onto the path; so
-  // in the other members.
+  // date, the window is not yet; write(reinet_ack&) tells all of them. send(seq, sent_us) puts a segment onto the path;
+  // so in the other members.
   template <class Observe, class Send>
   void on_ack(const Ack& ack, Us now_us, std::uint32_t cap_pkts, Observe&& observe, Send&& send) {
     const std::uint64_t lost_before_pkts = board_.lost_total_pkts();
@@ -70,8 +70,7 @@ class Sender {
     event.in_flight_pkts = board_.in_flight_pkts();
     if (window_.app_limited_until_pkts < event.delivered_total_pkts) window_.app_limited_until_pkts = 0;
     if constexpr (ModelControl<Control>) {
-      control_.on_ack(window_, event,
-                      rates_.take(board_.una(), event.delivered_total_pkts, now_us, rtt_.min_us()));
+      control_.on_ack(window_, event, rates_.take(board_.una(), event.delivered_total_pkts, now_us, rtt_.min_us()));
     } else if (state_ == State::kRecovery) {
       reduce_window(d.pkts, d.una_advanced() && event.lost_pkts == 0);
     } else if (d.una_advanced()) {
@@ -362,8 +361,9 @@ class Sender {
     must_arm |= send_new(now_us, send);
     if (last_sent_us_ == now_us || !has_room()) {
       const bool idle = state_ == State::kOpen && !application_.has(board_.next());
-      usage_.validate(window_, now_us, board_.una(), board_.next(), !has_room(), [&] { return timeout_us(); },
-                      WindowControl<Control> && idle);
+      usage_.validate(
+          window_, now_us, board_.una(), board_.next(), !has_room(), [&] { return timeout_us(); },
+          WindowControl<Control> && idle);
     }
     if (must_arm) arm(now_us);
   }

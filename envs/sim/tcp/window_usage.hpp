@@ -53,9 +53,7 @@ class WindowUsage {
 
   // A window that has grown above ssthresh is remembered there, by three quarters.
   static void keep_ssthresh(Window& w) { w.ssthresh_pkts = worth(w); }
-  static std::uint32_t worth(const Window& w) {
-    return std::max(w.ssthresh_pkts, w.cwnd_pkts / 2 + w.cwnd_pkts / 4);
-  }
+  static std::uint32_t worth(const Window& w) { return std::max(w.ssthresh_pkts, w.cwnd_pkts / 2 + w.cwnd_pkts / 4); }
 
  private:
   bool limited_ = true;
