@@ -14,7 +14,7 @@ from reinet.cli.output import JsonOption, console, print_table, write_json
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from reinet.agents.evaluation.evaluate import Run
+    from reinet.agents.evaluation.run import Run
     from reinet.agents.learn.train import Progress as TrainingProgress
 
 CONFIG = Path("configs/demo.toml")
@@ -40,7 +40,8 @@ def demo(
 
         reinet demo --minutes 1 --seconds 30 --run-dir runs/quick
     """
-    from reinet.agents.evaluation.evaluate import Plan, Scenario
+    from reinet.agents.evaluation.plan import Plan
+    from reinet.agents.evaluation.scenario import Scenario
     from reinet.envs.trace.model import generate
 
     missing = [

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from reinet.cli.output import JsonOption, console, write_json
 from reinet.core.errors import LinkError
-from reinet.envs.mahimahi.link import helper_folder
+from reinet.envs.mahimahi.process import helper_folder
 from reinet.kshim.probe import Feature, features, leftovers
 
 RUN_ON = {("debian", "12")}

@@ -12,7 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from reinet.cli.output import JsonOption, console, print_table, write_json
 
 if TYPE_CHECKING:
-    from reinet.agents.evaluation.evaluate import Plan, Run, Scenario
+    from reinet.agents.evaluation.plan import Plan
+    from reinet.agents.evaluation.run import Run
+    from reinet.agents.evaluation.scenario import Scenario
 
 COLUMNS = [
     "agent", "cc", "trace", "link", "throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms",
@@ -81,7 +83,8 @@ def evaluate(
     Link options are the keys of the simulator's links (docs/simulator.md); --link mahimahi has queue=droptail and
     queue=drophead.
     """
-    from reinet.agents.evaluation.evaluate import Plan, Scenario, link_options
+    from reinet.agents.evaluation.plan import Plan
+    from reinet.agents.evaluation.scenario import Scenario, link_options
     from reinet.envs.trace import load_traces
 
     options = link_options(link_option or [])

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from reinet.agents.decide.baselines import FixedCap, NoCap
-from reinet.agents.evaluation.evaluate import Run, Scenario, run
+from reinet.agents.evaluation.run import Run, run
+from reinet.agents.evaluation.scenario import Scenario
 from reinet.core.errors import ConfigError, LinkError
 from reinet.envs.link.metrics import Metrics, syn_ack_ms
-from reinet.envs.mahimahi.link import LinkSpec
+from reinet.envs.mahimahi.spec import LinkSpec
 from reinet.envs.mahimahi.uml import run_flow
 from reinet.envs.trace import Trace
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reinet.agents.evaluation.evaluate import Run
+from reinet.agents.evaluation.run import Run
 from reinet.core import Flag
 from reinet.envs.link.metrics import rate_mbps
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.ddpg import Ddpg
-from reinet.agents.learn.rollout import selection_traces, training_traces
+from reinet.agents.learn.links import selection_traces, training_traces
 from reinet.agents.model.artifact import (
     CARD_FILE,
     INPUT_NAME,

@@ -29,16 +29,16 @@ from reinet.agents.learn import checkpoint
 from reinet.agents.learn.checkpoint import Best, Checkpoint, State
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
-from reinet.agents.learn.replay import Replay
-from reinet.agents.learn.rollout import (
+from reinet.agents.learn.links import (
     REFERENCE_BUFFER_BYTES,
     REFERENCE_MRTT_MS,
     REFERENCE_TARGET_MS,
-    RayGatherers,
     draw_link,
     selection_traces,
     training_traces,
 )
+from reinet.agents.learn.replay import Replay
+from reinet.agents.learn.workers import RayGatherers
 from reinet.agents.model.mlp import Layers
 from reinet.core import FEATURE_SETS, Normaliser
 from reinet.core.errors import ConfigError

@@ -19,19 +19,11 @@ from pathlib import Path
 
 from reinet.core.errors import LinkError
 from reinet.envs.link.metrics import compute, first_data_ms
-from reinet.envs.mahimahi.link import (
-    DRAIN_MS,
-    UPLINK_MBPS,
-    Event,
-    LinkRun,
-    LinkSpec,
-    Sleeper,
-    find_program,
-    find_xtables,
-    helper_folder,
-    judge,
-    parse_log,
-)
+from reinet.envs.mahimahi.link import DRAIN_MS, UPLINK_MBPS, LinkRun
+from reinet.envs.mahimahi.log import parse_log
+from reinet.envs.mahimahi.process import Event, find_program, find_xtables, helper_folder
+from reinet.envs.mahimahi.spec import LinkSpec
+from reinet.envs.mahimahi.validity import Sleeper, judge
 from reinet.envs.trace import Trace
 
 MEMORY = "1G"

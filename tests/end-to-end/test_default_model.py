@@ -6,9 +6,10 @@ import pytest
 from helpers.places import ROOT
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
-from reinet.agents.evaluation.evaluate import Scenario, run
+from reinet.agents.evaluation.run import run
+from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
-from reinet.agents.learn.rollout import training_traces
+from reinet.agents.learn.links import training_traces
 from reinet.envs.trace.model import generate
 
 MODEL = ROOT / "checkpoints" / "default"

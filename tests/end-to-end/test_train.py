@@ -17,15 +17,11 @@ from reinet.agents.learn import checkpoint
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export
-from reinet.agents.learn.rollout import (
-    RAY_STARTS,
-    Gatherer,
-    cumulative_regret,
-    opportunities_until,
-    start_ray,
-    training_traces,
-)
+from reinet.agents.learn.gatherer import Gatherer
+from reinet.agents.learn.links import training_traces
+from reinet.agents.learn.regret import cumulative_regret, opportunities_until
 from reinet.agents.learn.train import Result, compare, train
+from reinet.agents.learn.workers import RAY_STARTS, start_ray
 from reinet.agents.model.mlp import act
 from reinet.core import FEATURE_SETS, Normaliser
 from reinet.core.errors import ConfigError, ModelError, ReinetError

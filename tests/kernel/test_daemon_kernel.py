@@ -22,7 +22,9 @@ from reinet.core.records import Flag
 from reinet.core.state import StateBank
 from reinet.daemon.client import ControlClient
 from reinet.daemon.loop import ControlLoop
-from reinet.envs.mahimahi.link import LinkSpec, MahimahiLink, own_cgroup
+from reinet.envs.mahimahi.link import MahimahiLink
+from reinet.envs.mahimahi.namespace import own_cgroup
+from reinet.envs.mahimahi.spec import LinkSpec
 from reinet.envs.trace import Trace
 from reinet.kshim.kernel import KernelShim
 from reinet.kshim.probe import cgroup2_mount, leftovers, loaded, why_not_capped

@@ -8,8 +8,10 @@ from typer.testing import CliRunner
 
 from helpers.places import ROOT
 from reinet.agents.decide.names import make_agent
-from reinet.agents.evaluation.evaluate import Plan, Scenario, link_options, run
 from reinet.agents.evaluation.picture import save_comparison
+from reinet.agents.evaluation.plan import Plan
+from reinet.agents.evaluation.run import run
+from reinet.agents.evaluation.scenario import Scenario, link_options
 from reinet.cli.main import app
 from reinet.core.errors import ConfigError
 from reinet.core.records import Flag
@@ -60,7 +62,7 @@ def test_a_target_below_the_path_leaves_the_flow_uncapped_and_says_so() -> None:
 def test_a_model_is_not_judged_on_its_training_traces(tmp_path: Path) -> None:
     from reinet.agents.decide.policy import Policy
     from reinet.agents.learn.config import TrainConfig
-    from reinet.agents.learn.rollout import training_traces
+    from reinet.agents.learn.links import training_traces
 
     config = TrainConfig.model_validate(Policy.load(MODEL).manifest.training.config)
     seen = training_traces(config)[0]

@@ -7,7 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from reinet.agents.decide.baselines import CapArray, FixedCap, FloatArray, StatsArray
-from reinet.agents.evaluation.evaluate import Scenario, run
 from reinet.agents.evaluation.fidelity import (
     MAX_ATTEMPTS,
     TOLERANCES,
@@ -20,9 +19,11 @@ from reinet.agents.evaluation.fidelity import (
     markdown,
     sim_figures,
 )
+from reinet.agents.evaluation.run import run
+from reinet.agents.evaluation.scenario import Scenario
 from reinet.cli.main import app
 from reinet.core.errors import ConfigError, LinkError
-from reinet.envs.mahimahi.link import LinkSpec
+from reinet.envs.mahimahi.spec import LinkSpec
 from reinet.envs.mahimahi.uml import find_kernel, run_flow
 from reinet.envs.trace import Trace
 

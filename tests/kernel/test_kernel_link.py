@@ -13,8 +13,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from reinet.core import ConfigError, Flag, LinkError
-from reinet.envs.kernel_link import KernelLinkEnv, KernelRun, KernelSession
-from reinet.envs.mahimahi.link import LinkSpec
+from reinet.envs.kernel_link import KernelLinkEnv
+from reinet.envs.kernel_session import KernelRun, KernelSession
+from reinet.envs.mahimahi.spec import LinkSpec
 from reinet.envs.registration import register_envs
 from reinet.envs.sim_link import SimLinkEnv
 from reinet.envs.trace import Trace

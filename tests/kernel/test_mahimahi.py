@@ -16,16 +16,11 @@ from hypothesis import strategies as st
 
 from reinet.core.errors import ConfigError, LinkError
 from reinet.envs.link.metrics import LinkLog, compute
-from reinet.envs.mahimahi.link import (
-    Cell,
-    LinkSpec,
-    MahimahiLink,
-    Sleeper,
-    expected_opportunities,
-    judge,
-    own_cgroup,
-    parse_log,
-)
+from reinet.envs.mahimahi.link import MahimahiLink
+from reinet.envs.mahimahi.log import parse_log
+from reinet.envs.mahimahi.namespace import Cell, own_cgroup
+from reinet.envs.mahimahi.spec import LinkSpec
+from reinet.envs.mahimahi.validity import Sleeper, expected_opportunities, judge
 from reinet.envs.trace import Trace
 from reinet.kshim.probe import cgroup2_mount
 
@@ -247,7 +242,8 @@ def test_a_link_that_dies_is_noticed() -> None:
 OWNER = """
     import sys, time
     from pathlib import Path
-    from reinet.envs.mahimahi.link import LinkSpec, MahimahiLink
+    from reinet.envs.mahimahi.link import MahimahiLink
+    from reinet.envs.mahimahi.spec import LinkSpec
     from reinet.envs.trace import Trace
     with MahimahiLink(LinkSpec(Trace.constant(12, 1)), cgroup=Path(sys.argv[1])) as link:
         link.start()

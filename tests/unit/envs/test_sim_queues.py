@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from helpers.links import Ms, assert_conserved, cellular, constant, run
 from reinet.core import OPPORTUNITY_BYTES, ConfigError, Flag
 from reinet.envs.sim import SimBatch
-from reinet.envs.sim.batch import QUEUES, SIM_CONGESTION_CONTROLS
+from reinet.envs.sim.config import QUEUES, SIM_CONGESTION_CONTROLS
 
 MASK = 2**64 - 1
 

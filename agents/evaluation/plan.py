@@ -1,0 +1,65 @@
+"""Every combination of agent, scenario and repetition: refused as a whole before the first run, or run in turn."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from reinet.agents.decide.baselines import Agent
+from reinet.agents.decide.names import make_agent, split_names
+from reinet.agents.decide.policy import Policy
+from reinet.agents.evaluation.run import Run, run
+from reinet.agents.evaluation.scenario import Scenario
+from reinet.agents.model.artifact import used_traces
+from reinet.core.errors import ConfigError
+from reinet.envs.trace import Trace
+
+
+class Plan:
+    """Every combination of agent, scenario and repetition; iterating runs them one by one.
+
+    The agents are made, and everything that can be refused is refused, before the first run.
+    """
+
+    def __init__(
+        self, agents: str, scenarios: Sequence[Scenario], repeat: int = 1, allow_training_traces: bool = False
+    ) -> None:
+        (link,) = {scenario.link for scenario in scenarios}
+        self._agents = [make_agent(name, link=link) for name in split_names(agents)]
+        self._scenarios = scenarios
+        self._repeat = repeat
+        traces = [scenario.trace for scenario in scenarios]
+        self._trained_on = {agent.name: _shaped_by(agent, traces, allow_training_traces) for agent in self._agents}
+        self.progress: Callable[[float], None] | None = None
+        """Is told the seconds that have passed of the present run."""
+
+    def __len__(self) -> int:
+        """How many runs there are."""
+        return len(self._jobs())
+
+    def __iter__(self) -> Iterator[tuple[Run, dict[str, object]]]:
+        """Runs each in turn; gives the run and its row."""
+        for repetition, scenario, agent in self._jobs():
+            done = run(agent, scenario, self.progress)
+            trained_on = scenario.trace.sha256 in self._trained_on[agent.name]
+            yield done, {**done.row(), "repetition": repetition, "trained_on": trained_on}
+
+    def _jobs(self) -> list[tuple[int, Scenario, Agent]]:
+        return [
+            (repetition, scenario, agent)
+            for scenario in self._scenarios
+            for repetition in range(self._repeat)  # agents next to each other in time: the host's load drifts
+            for agent in self._agents
+        ]
+
+
+def _shaped_by(agent: Agent, traces: Sequence[Trace], allow: bool) -> set[str]:
+    """Hashes of the traces that shaped a model. Raises ConfigError for any, unless that was explicitly allowed."""
+    if not isinstance(agent, Policy):
+        return set()
+    found = used_traces(agent.manifest, {trace.name: trace.sha256 for trace in traces})
+    if found and not allow:
+        name, use = found[0]
+        raise ConfigError(
+            f"agent {agent.name}: trace {name} has the content of {use.name}, which the model was "
+            f"{'trained' if use.role == 'train' else 'selected'} on; evaluate on other traces, or say "
+            "--allow-training-traces and have the rows labelled"
+        )
+    return {use.sha256 for _, use in found}

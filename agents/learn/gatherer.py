@@ -1,0 +1,148 @@
+"""Experience: many simulated flows under one policy, as a pure function of policy, normaliser, seed and iteration.
+
+Every iteration starts fresh flows, so no state of a link outlives it: training is repeatable bit for bit, also across a
+checkpoint, whatever ran in between.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reinet.agents.decide.baselines import Agent, CapArray
+from reinet.agents.decide.guard import Guard
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.links import draw_link
+from reinet.agents.learn.regret import REWARD_LIMIT, _rho, cumulative_regret
+from reinet.agents.learn.replay import Fragment
+from reinet.agents.model.mlp import FloatArray, Layers, act
+from reinet.core import FEATURE_SETS, Normaliser, PeriodConfig, caps_from_actions
+from reinet.envs.link.metrics import LinkLog, Metrics, compute
+from reinet.envs.sim import SimBatch
+from reinet.envs.trace import Trace
+
+WALK = np.log2(np.linspace(2.0, 0.5, 16)).astype(np.float32)
+"""The cold start's multipliers, as actions: x2.0 down to x0.5 in steps of 0.1. Each flow starts somewhere on the walk
+and goes on from its other end, so that the way out of a starved window is seen too (L4 in
+docs/deviations.md)."""
+
+
+@dataclass
+class Experience:
+    """What one worker gathered in one iteration."""
+
+    fragments: list[Fragment]
+    normaliser: Normaliser
+    """Of this iteration's records alone, to be merged."""
+    records: int
+    """Periods simulated, those without an RTT sample included."""
+    summary: dict[str, float] = field(default_factory=dict)
+    """Means over decided records, by TensorBoard tag."""
+
+
+class Gatherer:
+    """Steps batches of simulated flows."""
+
+    def __init__(self, config: TrainConfig, traces: Sequence[Trace], worker: int) -> None:
+        self._config = config
+        self._traces = list(traces)
+        self._worker = worker
+        self._period = PeriodConfig(config.period.min_period_ns, config.period.packet_timed)
+        features = FEATURE_SETS[config.feature_set]
+        self._history, self._frame = features.history, len(features.features)
+
+    def gather(self, layers: Layers | None, normaliser: Normaliser, iteration: int) -> Experience:
+        """One iteration's flows under a folded actor with noise, or under the cold start's walk when there is none."""
+        config = self._config
+        rng = np.random.Generator(np.random.PCG64([config.seed, iteration, self._worker]))
+        links = [draw_link(config.links, self._traces, rng) for _ in range(config.rollout.links)]
+        sim = SimBatch(links, period=self._period, feature_set=config.feature_set, normaliser=normaliser)
+        count, periods = len(links), config.rollout.periods
+        noise = rng.normal(0.0, config.ddpg.noise, (periods, count)) + rng.normal(0.0, config.ddpg.flow_noise, count)
+        noise = noise.astype(np.float32)
+        phases = rng.integers(len(WALK), size=count)
+
+        states = np.empty((periods + 1, count, self._history * self._frame), np.float32)
+        stats = np.empty((periods + 1, count), sim.stats.dtype)
+        rewards = np.empty((periods + 1, count), np.float32)
+        decided = np.empty((periods + 1, count), np.bool_)
+        actions = np.empty((periods, count), np.float32)
+        caps: CapArray = np.zeros(count, np.uint32)
+        sim.reset()
+        for period in range(periods + 1):
+            states[period], stats[period] = sim.states, sim.stats
+            rewards[period], decided[period] = sim.rewards, sim.decided
+            if period == periods:
+                break
+            if layers is None:
+                actions[period] = WALK[(len(WALK) * period // periods + phases) % len(WALK)]
+            else:
+                actions[period] = np.clip(act(layers, sim.states) + noise[period], -1.0, 1.0)
+            wanted = caps_from_actions(config.head, actions[period], sim.stats["cwnd_pkts"], sim.rule_pkts)
+            caps = np.where(sim.decided, wanted, caps)  # a record without a sample leaves the cap as it is
+            sim.step_caps(caps)
+
+        if config.reward.kind == "regret":
+            total = np.stack([cumulative_regret(stats[:, i], link, self._config) for i, link in enumerate(links)], 1)
+        else:
+            total = np.cumsum(rewards.astype(np.float64), axis=0)
+        observed = Normaliser()
+        observed.observe(stats.reshape(-1))
+        return Experience(
+            fragments=[self._fragment(states[:, i], actions[:, i], total[:, i], decided[:, i]) for i in range(count)],
+            normaliser=observed,
+            records=(periods + 1) * count,
+            summary=_summary(stats[1:][decided[1:]], np.diff(total, axis=0)),
+        )
+
+    def _fragment(
+        self, states: FloatArray, actions: FloatArray, total: NDArray[np.float64], decided: NDArray[np.bool_]
+    ) -> Fragment:
+        """One flow's transitions between decided records; ``total`` is its reward summed from the start."""
+        limit = REWARD_LIMIT if self._config.reward.kind == "regret" else np.inf  # the paper's has its own
+        rows = np.flatnonzero(decided)
+        if len(rows) == 0:
+            return Fragment(np.zeros((self._history, self._frame), np.float32), actions[:0], actions[:0])
+        older = states[rows[0]].reshape(self._history, self._frame)[:0:-1]
+        return Fragment(
+            frames=np.concatenate([older, states[rows, : self._frame]]),
+            actions=actions[rows[:-1]],
+            rewards=np.clip(np.diff(total[rows]), -limit, limit).astype(np.float32),
+        )
+
+    def evaluate(self, agent: Agent | Layers, normaliser: Normaliser, links: Sequence[dict[str, Any]]) -> list[Metrics]:
+        """One flow per link, without noise, behind the guard; an agent or a folded actor decides."""
+        config = self._config
+        sim = SimBatch(
+            list(links), period=self._period, feature_set=config.feature_set, normaliser=normaliser, record_log=True
+        )
+        end_ns = np.array([round((link["start_offset_ms"] / 1e3 + config.run.evaluate_s) * 1e9) for link in links])
+        caps: CapArray = np.zeros(len(links), np.uint32)
+        guard = Guard()
+        sim.reset()
+        while np.any(sim.stats["time_ns"] < end_ns):
+            if not hasattr(agent, "decide"):
+                wanted = caps_from_actions(config.head, act(agent, sim.states), sim.stats["cwnd_pkts"], sim.rule_pkts)
+            else:
+                wanted = agent.decide(sim.stats, sim.states, sim.rule_pkts)
+            caps[sim.decided], _ = guard.check(sim.stats[sim.decided], wanted[sim.decided])
+            sim.step_caps(caps)
+        return [_metrics(sim.log(row), link["mrtt_ms"], end_ns[row] / 1e6) for row, link in enumerate(links)]
+
+
+def _metrics(log: dict[str, Any], mrtt_ms: float, end_ms: float) -> Metrics:
+    return compute(LinkLog.of_flow(log), mrtt_ms, end_ms)
+
+
+def _summary(stats: NDArray[Any], rewards: NDArray[np.float64]) -> dict[str, float]:
+    rho = _rho(stats)
+    queueing_us = stats["rtt_mean_us"].astype(np.float64) - stats["min_rtt_us"]
+    return {
+        "charts/reward_per_period": float(rewards.mean()),
+        "charts/rho_median": float(np.median(rho)),
+        "charts/rho_above_1_share": float((rho > 1).mean()),
+        "charts/queueing_delay_ms": float(queueing_us.mean() / 1e3),
+        "charts/cwnd_pkts": float(stats["cwnd_pkts"].mean()),
+    }

@@ -1,0 +1,90 @@
+"""Gatherers at work: one Ray actor for each worker, or none and all of it in this process."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from reinet.agents.decide.baselines import Agent
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.gatherer import Experience, Gatherer
+from reinet.agents.model.mlp import Layers
+from reinet.core import Normaliser
+from reinet.core.errors import ReinetError
+from reinet.envs.link.metrics import Metrics
+from reinet.envs.trace import Trace
+
+RAY_STARTS = 3
+"""Now and then a Ray of one's own does not come up within its 30 s, without a word why; the next one does."""
+
+
+def start_ray(ray: Any, workers: int) -> None:
+    """Starts a Ray of this process, a CPU for each worker. ``ray``: the module. Raises ReinetError."""
+    for start in range(1, RAY_STARTS + 1):
+        try:
+            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            return
+        except Exception as error:  # Ray raises no narrower one
+            ray.shutdown()
+            if start == RAY_STARTS:
+                raise ReinetError(
+                    f"Ray did not start in {RAY_STARTS} attempts ({error}); look into /tmp/ray/session_latest/logs, or "
+                    "train without it: rollout.workers = 0"
+                ) from error
+
+
+class RayGatherers:
+    """One ``Gatherer`` per worker, each in a Ray actor of one CPU; without workers, one in this process.
+
+    Results come back in the order of the workers, whichever finished first.
+    """
+
+    def __init__(self, config: TrainConfig, traces: Sequence[Trace], ray_address: str | None = None) -> None:
+        self._config = config
+        self._local = Gatherer(config, traces, 0) if config.rollout.workers == 0 else None
+        self._actors: list[Any] = []
+        if self._local is None:
+            self._start(traces, ray_address)
+
+    def _start(self, traces: Sequence[Trace], ray_address: str | None) -> None:
+        import ray  # here, for a run without workers needs none
+
+        workers = self._config.rollout.workers
+        self._ray = ray
+        self._owns_ray = not ray.is_initialized()
+        if self._owns_ray and ray_address:
+            ray.init(address=ray_address, log_to_driver=False)
+        elif self._owns_ray:
+            start_ray(ray, workers)
+        shared = ray.put(list(traces))
+        actor = ray.remote(num_cpus=1)(Gatherer)
+        self._actors = [actor.remote(self._config, shared, worker) for worker in range(workers)]
+
+    def gather(self, layers: Layers | None, normaliser: Normaliser, iteration: int) -> list[Experience]:
+        """Every worker's experience of this iteration."""
+        if self._local is not None:
+            return [self._local.gather(layers, normaliser, iteration)]
+        sent_layers, sent_normaliser = self._ray.put(layers), self._ray.put(normaliser)
+        results = self._ray.get([a.gather.remote(sent_layers, sent_normaliser, iteration) for a in self._actors])
+        return list(results)
+
+    def evaluate(self, agent: Agent | Layers, normaliser: Normaliser, links: Sequence[dict[str, Any]]) -> list[Metrics]:
+        """One flow per link, the links shared out among the workers."""
+        if self._local is not None:
+            return self._local.evaluate(agent, normaliser, links)
+        share = -(-len(links) // len(self._actors))
+        parts = [links[i * share : (i + 1) * share] for i in range(len(self._actors))]
+        futures = [a.evaluate.remote(agent, normaliser, p) for a, p in zip(self._actors, parts, strict=True) if p]
+        return [metrics for part in self._ray.get(futures) for metrics in part]
+
+    def close(self) -> None:
+        """Ends the workers, and Ray unless it was running in this process before."""
+        if self._actors:
+            self._actors.clear()
+            if self._owns_ray:
+                self._ray.shutdown()
+
+    def __enter__(self) -> "RayGatherers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,137 @@
+"""Processes around a link: they report JSON lines, and the programs they need are found or named."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from reinet.core.errors import LinkError
+
+START_TIMEOUT_S = 20.0
+"""Longest wait for a shell, a sender or a connection; all of it takes 0.2 s on an idle machine."""
+
+HELPERS = ("reinet-gate", "reinet-iptables", "reinet-receiver", "reinet-sender", "reinet-sleeper")
+SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+_PACKAGES = "run docker/packages.sh as root"
+
+Event = dict[str, Any]
+
+
+class Child:
+    """A process that reports JSON lines on its standard output and ends when its standard input does."""
+
+    def __init__(self, argv: Sequence[str], name: str) -> None:
+        self.name = name
+        self.words: list[str] = []  # what it said that is no event
+        self._pending = b""
+        self._events: list[Event] = []
+        # A session of its own: Ctrl-C reaches this process only, which then ends the rest in order.
+        self.process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={"PATH": SYSTEM_PATH},
+        )
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
+
+    def events(self) -> list[Event]:
+        """Take the events that are there, without waiting."""
+        assert self.process.stdout is not None
+        while chunk := self.process.stdout.read():
+            self._pending += chunk
+            *lines, self._pending = self._pending.split(b"\n")
+            for line in lines:
+                text = line.decode(errors="replace")
+                try:
+                    self._events.append(json.loads(text))
+                except ValueError:
+                    self.words.append(text)
+        taken, self._events = self._events, []
+        return taken
+
+    def wait_for(self, kind: str, timeout_s: float = START_TIMEOUT_S, beside: Child | None = None) -> Event:
+        """Wait for one event. Raises LinkError when it does not come or this process, or the one beside it, ends."""
+        deadline_s = time.monotonic() + timeout_s
+        assert self.process.stdout is not None
+        while True:
+            ended = self.process.poll() is not None
+            events = self.events()
+            for index, event in enumerate(events):
+                if event.get("event") == kind:
+                    self._events = events[index + 1 :] + self._events
+                    return event
+                if event.get("event") == "error":
+                    raise LinkError(f"{self.name}: {event['message']}")
+            if ended:
+                raise LinkError(f"{self.name} ended with status {self.process.returncode}{self.said()}")
+            if beside is not None and beside.process.poll() is not None:
+                beside.events()
+                raise LinkError(f"{beside.name} ended with status {beside.process.returncode}{beside.said()}")
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                others = beside.said() if beside is not None else ""
+                raise LinkError(f"{self.name}: no '{kind}' within {timeout_s:g} s{self.said()}{others}")
+            select.select([self.process.stdout], [], [], min(left_s, 0.05))
+
+    def said(self) -> str:
+        """Its last words, to end a message with."""
+        return f": {' | '.join(self.words[-4:])}" if self.words else ""
+
+    def tell(self, text: str) -> None:
+        """Write to its standard input."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(text.encode())
+            self.process.stdin.flush()
+
+    def end_input(self) -> None:
+        """Close its standard input, which asks it to end."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def reap(self, timeout_s: float) -> None:
+        """Collect it; one that has not ended by then is killed."""
+        self.end_input()
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def helper_folder() -> Path:
+    """Give the folder of the compiled helpers. Raises LinkError when they were not built."""
+    import reinet.envs.mahimahi
+
+    for folder in map(Path, reinet.envs.mahimahi.__path__):
+        if all((folder / "bin" / name).is_file() for name in (*HELPERS, "reinet-cell")):
+            return folder / "bin"
+    raise LinkError("the helpers around Mahimahi were not built; install a C compiler and run docker/setup.sh again")
+
+
+def find_program(name: str) -> Path:
+    """Give a system program's path. Raises LinkError when it is not installed."""
+    path = shutil.which(name, path=SYSTEM_PATH)
+    if path is None:
+        raise LinkError(f"{name} is not installed; {_PACKAGES}")
+    return Path(path)
+
+
+def find_xtables(iptables: Path) -> Path:
+    """Give the legacy iptables, which Mahimahi's set-up was proved with; else whatever iptables there is."""
+    legacy = shutil.which("xtables-legacy-multi", path=SYSTEM_PATH)
+    return Path(legacy) if legacy else iptables

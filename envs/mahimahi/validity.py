@@ -1,0 +1,67 @@
+"""Whether a run can be believed: the host must not have lagged, nor the flow stalled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from reinet.envs.link.metrics import LinkLog, Metrics
+
+LATE_SHARE = 0.001
+LATE_ONCE_US = 50_000
+LOGGED_SHARE = 0.98
+STALL_SLACK_MS = 2000
+"""Thresholds of a valid run, from the contract (design, Metrics)."""
+
+
+@dataclass(frozen=True)
+class Sleeper:
+    """What the 1 ms sleeper beside a run saw of the host."""
+
+    wakes: int
+    late_5ms: int
+    max_late_us: int
+
+
+def expected_opportunities(opportunities_ms: npt.NDArray[np.int64], start_ms: float, end_ms: float) -> int:
+    """Count a looping trace's opportunities in [start, end), times counted from the trace's start."""
+    loop_ms = int(opportunities_ms[-1])
+
+    def before(time_ms: float) -> int:
+        loops, rest_ms = divmod(time_ms, loop_ms)
+        if loops and not rest_ms:  # what falls on a loop's end is not before it
+            loops, rest_ms = loops - 1, loop_ms
+        return int(loops) * opportunities_ms.size + int(np.searchsorted(opportunities_ms, rest_ms))
+
+    return before(max(end_ms, 0)) - before(max(start_ms, 0))
+
+
+def judge(
+    log: LinkLog,
+    metrics: Metrics,
+    opportunities_ms: npt.NDArray[np.int64],
+    start_ms: float,
+    end_ms: float,
+    sleeper: Sleeper,
+) -> str | None:
+    """Say why a run must not be believed, or None. Times count from the trace's start, as the log's do."""
+    if sleeper.late_5ms > LATE_SHARE * sleeper.wakes:
+        return (
+            f"the host lagged: {sleeper.late_5ms} of {sleeper.wakes} one-millisecond sleeps ended over 5 ms late "
+            f"({100 * LATE_SHARE:g} % may)"
+        )
+    if sleeper.max_late_us > LATE_ONCE_US:
+        return f"the host lagged: a one-millisecond sleep ended {sleeper.max_late_us / 1000:.0f} ms late (50 may be)"
+    expected = expected_opportunities(opportunities_ms, start_ms, end_ms)
+    logged = int(((log.opportunity_ms >= start_ms) & (log.opportunity_ms < end_ms)).sum())
+    if logged < LOGGED_SHARE * expected:
+        return f"the link lagged: {logged} of the trace's {expected} delivery opportunities were logged"
+    allowed_ms = int(np.diff(opportunities_ms, prepend=0).max()) + STALL_SLACK_MS
+    if metrics.longest_stall_ms > allowed_ms:
+        return (
+            f"the flow stalled: nothing left the link for {metrics.longest_stall_ms:.0f} ms; "
+            f"the trace's longest gap + {STALL_SLACK_MS / 1000:g} s is {allowed_ms} ms"
+        )
+    return None
