@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "core/cc/congestion_control.hpp"
+#include "core/cc/kernel/bbr_policer.hpp"
 #include "core/cc/random.hpp"
 #include "core/cc/windowed_max.hpp"
 
@@ -32,7 +33,7 @@ class Bbr : public ControlDefaults {
     min_rtt_us_ = start.rtt_us;
     min_rtt_at_us_ = start.now_us;
     epoch_us_ = cycle_us_ = start.now_us;
-    const std::uint64_t bw = (std::uint64_t{w.cwnd_pkts} << kBwShift) / std::max(start.rtt_us, 1U);
+    const std::uint64_t bw = (std::uint64_t{w.cwnd_pkts} << kBbrBwShift) / std::max(start.rtt_us, 1U);
     pacing_bytes_per_s_ = rate_bytes_per_s(static_cast<std::uint32_t>(bw), kHighGain);
   }
 
@@ -61,12 +62,12 @@ class Bbr : public ControlDefaults {
     round_start_ = true;
     RateSample none;
     none.delivered_us = delivered_us_;
-    sample_long_term(ack, none, 1);
+    watch_policer(ack, none, 1);
   }
 
   std::uint32_t on_undo(const Window& w, std::uint32_t) {
     full_bw_ = full_bw_rounds_ = 0;
-    reset_long_term();
+    policer_.reset();
     return w.cwnd_pkts;  // on_ack restores it
   }
 
@@ -87,8 +88,6 @@ class Bbr : public ControlDefaults {
  private:
   enum class Mode { kStartup, kDrain, kProbeBw, kProbeRtt };
 
-  // Bandwidth is in packets per microsecond x 2^24: 32 bits hold 0.06 packets/s to 3 Tbit/s.
-  static constexpr std::uint32_t kBwShift = 24;
   static constexpr std::uint32_t kUnit = 256;                          // of gains
   static constexpr std::uint32_t kHighGain = kUnit * 2885 / 1000 + 1;  // 2/ln 2: doubles the rate each round
   static constexpr std::uint32_t kDrainGain = kUnit * 1000 / 2885;     // drains in one round what that built
@@ -104,12 +103,6 @@ class Bbr : public ControlDefaults {
   static constexpr std::uint32_t kFullBwRounds = 3;
   static constexpr double kPacingMargin = 0.99;  // below the bandwidth, so that no queue stays
   static constexpr double kMinTsoBytesPerS = 1'200'000 / 8.0;
-  // A policer is told by two long-term intervals, of 4 to 16 rounds with a fifth lost, whose rates are an eighth or
-  // 4 kbit/s apart; its rate is then used for 48 rounds.
-  static constexpr std::uint32_t kLongTermMinRounds = 4;
-  static constexpr std::uint32_t kLongTermLoss = 50;  // of 256
-  static constexpr double kLongTermDiffBytesPerS = 4000 / 8.0;
-  static constexpr std::uint32_t kLongTermRounds = 48;
   // Aggregated ACKs: the largest surplus over the bandwidth in 5 to 10 rounds is added to the window, 100 ms at most.
   static constexpr std::uint32_t kAggregationRounds = 5;
   static constexpr std::uint32_t kAggregationMaxPkts = 1U << 20;
@@ -118,11 +111,11 @@ class Bbr : public ControlDefaults {
   // ---- the model
 
   std::uint32_t max_bandwidth() const { return max_bw_.value(); }
-  std::uint32_t bandwidth() const { return use_long_term_ ? long_term_bw_ : max_bandwidth(); }
+  std::uint32_t bandwidth() const { return policer_.found() ? policer_.bandwidth() : max_bandwidth(); }
 
   double rate_bytes_per_s(std::uint32_t bw, std::uint32_t gain) const {
     const std::uint64_t scaled = std::uint64_t{bw} * mss_bytes_ * gain / kUnit;
-    return static_cast<double>(scaled) * 1e6 * kPacingMargin / (1U << kBwShift);
+    return static_cast<double>(scaled) * 1e6 * kPacingMargin / (1U << kBbrBwShift);
   }
 
   void update_bandwidth(const AckEvent& ack, const RateSample& rate) {
@@ -135,8 +128,8 @@ class Bbr : public ControlDefaults {
       round_start_ = true;
       conserve_packets_ = false;
     }
-    sample_long_term(ack, rate, ack.lost_pkts);
-    const std::uint64_t bw = (std::uint64_t{rate.delivered_pkts} << kBwShift) / rate.interval_us;
+    watch_policer(ack, rate, ack.lost_pkts);
+    const std::uint64_t bw = (std::uint64_t{rate.delivered_pkts} << kBbrBwShift) / rate.interval_us;
     constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
     const auto bw32 = static_cast<std::uint32_t>(std::min(bw, kMost));
     // An application-limited sample is a lower bound.
@@ -203,63 +196,14 @@ class Bbr : public ControlDefaults {
 
   // ---- policers
 
-  void sample_long_term(const AckEvent& ack, const RateSample& rate, std::uint32_t lost_pkts) {
-    if (use_long_term_) {
-      if (mode_ == Mode::kProbeBw && round_start_ && ++long_term_rounds_ >= kLongTermRounds) {
-        reset_long_term();
-        enter_probe_bw();
-      }
+  void watch_policer(const AckEvent& ack, const RateSample& rate, std::uint32_t lost_pkts) {
+    if (policer_.found()) {
+      if (mode_ == Mode::kProbeBw && round_start_ && policer_.is_outdated_after_round()) enter_probe_bw();
       return;
     }
-    if (!long_term_sampling_) {  // an interval starts and ends with a loss, when the policer's tokens are used up
-      if (lost_pkts == 0) return;
-      start_long_term(ack);
-      long_term_sampling_ = true;
-    }
-    if (rate.app_limited) {
-      reset_long_term();
-      return;
-    }
-    if (round_start_) ++long_term_rounds_;
-    if (long_term_rounds_ < kLongTermMinRounds) return;
-    if (long_term_rounds_ > 4 * kLongTermMinRounds) {
-      reset_long_term();
-      return;
-    }
-    if (lost_pkts == 0) return;
-    const std::uint64_t lost = ack.lost_total_pkts - long_term_lost_pkts_;
-    const std::uint64_t delivered = ack.delivered_total_pkts - long_term_delivered_pkts_;
-    const std::uint64_t interval_us = (delivered_us_ - long_term_us_) / kUsPerMs * kUsPerMs;
-    if (delivered == 0 || lost * 256 < delivered * kLongTermLoss || interval_us == 0) return;
-    end_long_term(ack, static_cast<std::uint32_t>((delivered << kBwShift) / interval_us));
-  }
-
-  void end_long_term(const AckEvent& ack, std::uint32_t bw) {
-    if (long_term_bw_) {
-      const std::uint32_t diff = bw > long_term_bw_ ? bw - long_term_bw_ : long_term_bw_ - bw;
-      if (diff <= long_term_bw_ / 8 || rate_bytes_per_s(diff, kUnit) <= kLongTermDiffBytesPerS) {
-        long_term_bw_ = static_cast<std::uint32_t>((std::uint64_t{bw} + long_term_bw_) / 2);
-        use_long_term_ = true;
-        pacing_gain_ = kUnit;
-        long_term_rounds_ = 0;
-        return;
-      }
-    }
-    long_term_bw_ = bw;
-    start_long_term(ack);
-  }
-
-  void start_long_term(const AckEvent& ack) {
-    long_term_us_ = delivered_us_;
-    long_term_delivered_pkts_ = ack.delivered_total_pkts;
-    long_term_lost_pkts_ = ack.lost_total_pkts;
-    long_term_rounds_ = 0;
-  }
-
-  void reset_long_term() {
-    long_term_bw_ = 0;
-    use_long_term_ = long_term_sampling_ = false;
-    long_term_rounds_ = 0;
+    const PolicerDetector::Totals totals{delivered_us_, ack.delivered_total_pkts, ack.lost_total_pkts};
+    const auto bytes_per_s = [this](std::uint32_t bw) { return rate_bytes_per_s(bw, kUnit); };
+    if (policer_.sample(totals, lost_pkts, round_start_, rate.app_limited, bytes_per_s)) pacing_gain_ = kUnit;
   }
 
   // ---- the state machine
@@ -319,7 +263,7 @@ class Bbr : public ControlDefaults {
         window_gain_ = kHighGain;
         break;
       case Mode::kProbeBw:
-        pacing_gain_ = use_long_term_ ? kUnit : kCycleGains[cycle_index_];
+        pacing_gain_ = policer_.found() ? kUnit : kCycleGains[cycle_index_];
         window_gain_ = kWindowGain;
         break;
       case Mode::kProbeRtt:
@@ -334,7 +278,7 @@ class Bbr : public ControlDefaults {
     if (full_pipe_ || rate > pacing_bytes_per_s_) pacing_bytes_per_s_ = std::max(rate, 1.0);
   }
 
-  static std::uint64_t pkts_in(std::uint32_t bw, Us us) { return (std::uint64_t{bw} * us) >> kBwShift; }
+  static std::uint64_t pkts_in(std::uint32_t bw, Us us) { return (std::uint64_t{bw} * us) >> kBbrBwShift; }
 
   std::uint32_t burst_pkts() const {
     const auto pkts = static_cast<std::uint32_t>(pacing_bytes_per_s_ / 1024 / mss_bytes_);
@@ -343,7 +287,7 @@ class Bbr : public ControlDefaults {
 
   std::uint32_t window_for(std::uint32_t bw, std::uint32_t gain, std::uint32_t extra_pkts = 0) const {
     const std::uint64_t scaled = std::uint64_t{bw} * min_rtt_us_ * gain / kUnit;
-    const std::uint64_t bdp_pkts = (scaled + (1U << kBwShift) - 1) >> kBwShift;
+    const std::uint64_t bdp_pkts = (scaled + (1U << kBbrBwShift) - 1) >> kBbrBwShift;
     // Enough for a full burst in the sender, one on the way and one being acknowledged; an even number for delayed
     // ACKs.
     std::uint32_t pkts = static_cast<std::uint32_t>(bdp_pkts) + extra_pkts + 3 * burst_pkts();
@@ -432,13 +376,7 @@ class Bbr : public ControlDefaults {
   bool conserve_packets_ = false;
   std::uint32_t saved_cwnd_pkts_ = 0;
 
-  bool long_term_sampling_ = false;
-  bool use_long_term_ = false;
-  std::uint32_t long_term_rounds_ = 0;
-  std::uint32_t long_term_bw_ = 0;
-  Us long_term_us_ = 0;
-  std::uint64_t long_term_delivered_pkts_ = 0;
-  std::uint64_t long_term_lost_pkts_ = 0;
+  PolicerDetector policer_;
 
   Us epoch_us_ = 0;
   std::uint64_t epoch_acked_pkts_ = 0;
