@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
 from reinet.cli.doctor import prerequisites
 from reinet.cli.evaluate import COLUMNS, run_shown
-from reinet.cli.output import JsonOption, console, print_table, write_json
+from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def demo(
     trace = generate(PRESET, seconds, TRACE_SEED)
     trace.save(run_dir / f"{PRESET}.trace", overwrite=True)
     if missing:
-        console.print("No real link here, so both transfers are [bold]simulated[/]:", highlight=False)
+        say("No real link here, so both transfers are ", ("simulated", "bold"), ":")
         for line in missing:
-            console.print(f"  {line}", highlight=False, markup=False)
+            console.print(f"  {line}")
     else:
         console.print("Real kernel sockets through Mahimahi, in namespaces of their own.")
     scenario = Scenario(trace, "sim" if missing else "mahimahi", seconds=seconds)
@@ -98,16 +98,16 @@ def _report(runs: list[Run], run_dir: Path) -> None:
     plain, capped = runs[0].metrics, runs[1].metrics
     for run in runs:
         if run.invalid_reason:
-            console.print(f"{run.agent}: do not quote this run: {run.invalid_reason}", highlight=False)
+            console.print(f"{run.agent}: do not quote this run: {run.invalid_reason}")
     console.print(
         f"Capped Cubic kept {capped.throughput_mbps / plain.throughput_mbps:.0%} of plain Cubic's throughput at "
         f"{capped.qdelay_mean_ms / plain.qdelay_mean_ms:.0%} of its mean queueing delay."
     )
     save_comparison(runs, run_dir / "demo.png")
     _write_curves(runs, run_dir / "flows")
-    console.print(f"picture:     {run_dir / 'demo.png'}", highlight=False)
-    console.print(f"model:       {run_dir / 'model'}", highlight=False)
-    console.print(f"TensorBoard: .venv/bin/tensorboard --logdir {run_dir}", highlight=False)
+    console.print(f"picture:     {run_dir / 'demo.png'}")
+    console.print(f"model:       {run_dir / 'model'}")
+    console.print(f"TensorBoard: .venv/bin/tensorboard --logdir {run_dir}")
 
 
 def _write_curves(runs: list[Run], folder: Path) -> None:

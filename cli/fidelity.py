@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from reinet.cli.output import JsonOption, console, print_table, write_json
+from reinet.cli.output import JsonOption, TextColumn, console, print_table, write_json
 from reinet.core.errors import ConfigError
 
 COLUMNS = ["trace", "cc", "buffer_bytes", "cap_pkts", "metric", "sim", "kernel", "ratio", "agrees"]
@@ -87,7 +87,7 @@ def _measure(comparison: Any) -> None:
         def show(done: int, total: int, invalid_reason: str | None) -> None:
             progress.update(task, completed=done, total=total)
             if invalid_reason:
-                progress.console.print(f"thrown away: {invalid_reason}", highlight=False)
+                progress.console.print(f"thrown away: {invalid_reason}")
 
         comparison.measure(show)
 
