@@ -70,7 +70,9 @@ def fidelity(
     rows = [row for cell in done for row in cell]
     write_json(json_destination, {"rows": rows})
     if markdown is not None:
-        command = f"reinet fidelity --cc {cc} --buffers {buffers} --caps {caps} --seconds {seconds:g} --repeat {repeat}"
+        given = " ".join(f"--traces {path}" for path in traces)
+        command = f"reinet fidelity {given} --cc {cc} --buffers {buffers} --caps {caps}"
+        command += f" --seconds {seconds:g} --repeat {repeat}"
         command += f" --kernel {kernel}" if kernel != "host" else ""
         markdown.write_text(engine.markdown(done, command, missing=len(cells) - len(done)))
     if json_destination != "-":

@@ -21,7 +21,7 @@ class SimLinkEnv(gym.Env[State, Any]):
     """Choose the largest congestion window of a bulk flow, once per period, on a simulated cellular link.
 
     A Linux-like sender with Cubic fills a droptail buffer that a trace of delivery opportunities empties; the semantics
-    are Mahimahi's (``core/link.hpp``, ``core/sender.hpp``).
+    are Mahimahi's (``envs/sim/path/link.hpp``, ``envs/sim/tcp/sender.hpp``).
 
     Step
         from one FlowStats record to the next: a period ends with the first ACK of a packet sent after it began, and
