@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from reinet.agents.evaluation.run import Run
     from reinet.agents.learn.train import Progress as TrainingProgress
 
-CONFIG = Path("configs/demo.toml")
+CONFIG = Path("configs/default.toml")
+NAME = "demo"
+"""The model's name: what comes of the default configuration in minutes is no default model."""
 PRESET = "lte-walking"
 TRACE_SEED = 2026
 """Far from the seeds of the training traces; the content is checked against them all the same."""
@@ -85,7 +87,8 @@ def _train(minutes: float, run_dir: Path) -> Path:
             note = f"iteration {now.iteration}, {now.env_steps / 1e6:.1f} M periods"
             progress.update(task, completed=now.wall_s, note=note)
 
-        result = train(TrainConfig.load(CONFIG), run_dir / "train", minutes=minutes, progress=show)
+        config = TrainConfig.load(CONFIG).model_copy(update={"name": NAME})
+        result = train(config, run_dir / "train", minutes=minutes, progress=show)
         progress.update(task, completed=60 * minutes)
     model = run_dir / "model"
     export(result.best or result.checkpoint, model)

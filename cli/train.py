@@ -26,7 +26,7 @@ def train(
 
     Examples:
 
-        reinet train configs/demo.toml
+        reinet train configs/default.toml
 
         reinet train configs/default.toml --run-dir runs/mine --minutes 10 --json -
 
