@@ -9,24 +9,38 @@ NATIVE := pyproject.toml CMakeLists.txt docker/setup.sh docker/packages.sh \
           $(wildcard */CMakeLists.txt */*/CMakeLists.txt docker/constraints-*.txt proto/*.proto) \
           $(shell find core kshim envs tests/native -name '*.[ch]' -o -name '*.[ch]pp')
 
-.PHONY: demo test sanitize lint setup clean
+# What clang-format checks: every native source that git knows, or, outside git, all there are.
+FORMATTED := $(or $(shell git ls-files '*.[ch]' '*.[ch]pp' 2>/dev/null),$(filter %.c %.h %.cpp %.hpp,$(NATIVE)))
+
+.PHONY: demo test test-unit test-kernel test-end-to-end sanitize lint types format setup clean
 demo: setup  ## train briefly, then compare plain and capped Cubic on real kernel sockets
 	$(BIN)/reinet demo
 
 test: setup lint  ## everything that continuous integration runs
 	$(BIN)/python -m pytest
 
+test-unit test-kernel test-end-to-end: test-%: setup  ## one folder of tests
+	$(BIN)/python -m pytest tests/$*
+
 sanitize: setup  ## the tests with native parts under the address, leak, undefined-behaviour and thread sanitizers
 	PYTHON=$(BIN)/python tests/sanitize.sh address
 	PYTHON=$(BIN)/python tests/sanitize.sh thread tests/unit/envs/test_sim_vector.py tests/unit/envs/test_simulator.py
 
-lint: setup
+lint: setup types  ## style and types; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
+
+types: setup
 	@mkdir -p build/typing/reinet
 	@for part in core kshim envs agents daemon cli; do ln -sfn $(CURDIR)/$$part build/typing/reinet/$$part; done
 	@ln -sfn $$($(BIN)/python -c 'import reinet.proto; print(list(reinet.proto.__path__)[0])') build/typing/reinet/proto
 	$(BIN)/mypy -p reinet
+
+format: setup  ## what the hooks would change
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(FORMATTED)
 
 setup: $(STAMP)
 $(STAMP): $(NATIVE)

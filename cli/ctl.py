@@ -78,11 +78,9 @@ def health(socket: SocketOption = None, json_destination: JsonOption = None) -> 
         console.print(
             f"{'ok' if found.ok else 'NOT OK'}, {found.state}, {found.model}\n{found.flows} flows, "
             f"{found.decisions} decisions from {found.records} records in {found.uptime_s:.0f} s",
-            highlight=False,
-            markup=False,
         )
         if found.problem:
-            console.print(found.problem, highlight=False, markup=False)
+            console.print(found.problem)
     if not found.ok:
         raise typer.Exit(1)
 
@@ -140,10 +138,10 @@ def detach(socket: SocketOption = None, json_destination: JsonOption = None) -> 
         if rows:
             print_table(rows, ["kind", "id", "name", "removed"])
         if socket_removed:
-            console.print(f"removed the stale control socket {path}", highlight=False, markup=False)
+            console.print(f"removed the stale control socket {path}")
         if not rows and not socket_removed:
             console.print("nothing was left behind")
         if still:
-            console.print("what is not removed goes when the sockets that run it see an ACK or close", highlight=False)
+            console.print("what is not removed goes when the sockets that run it see an ACK or close")
     if still:
         raise typer.Exit(1)

@@ -6,18 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
 from reinet.cli.doctor import prerequisites
 from reinet.cli.evaluate import COLUMNS, run_shown
-from reinet.cli.output import JsonOption, console, print_table, write_json
+from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from reinet.agents.evaluation.run import Run
     from reinet.agents.learn.train import Progress as TrainingProgress
 
-CONFIG = Path("configs/demo.toml")
+CONFIG = Path("configs/default.toml")
+NAME = "demo"
+"""The model's name: what comes of the default configuration in minutes is no default model."""
 PRESET = "lte-walking"
 TRACE_SEED = 2026
 """Far from the seeds of the training traces; the content is checked against them all the same."""
@@ -55,9 +57,9 @@ def demo(
     trace = generate(PRESET, seconds, TRACE_SEED)
     trace.save(run_dir / f"{PRESET}.trace", overwrite=True)
     if missing:
-        console.print("No real link here, so both transfers are [bold]simulated[/]:", highlight=False)
+        say("No real link here, so both transfers are ", ("simulated", "bold"), ":")
         for line in missing:
-            console.print(f"  {line}", highlight=False, markup=False)
+            console.print(f"  {line}")
     else:
         console.print("Real kernel sockets through Mahimahi, in namespaces of their own.")
     scenario = Scenario(trace, "sim" if missing else "mahimahi", seconds=seconds)
@@ -85,7 +87,8 @@ def _train(minutes: float, run_dir: Path) -> Path:
             note = f"iteration {now.iteration}, {now.env_steps / 1e6:.1f} M periods"
             progress.update(task, completed=now.wall_s, note=note)
 
-        result = train(TrainConfig.load(CONFIG), run_dir / "train", minutes=minutes, progress=show)
+        config = TrainConfig.load(CONFIG).model_copy(update={"name": NAME})
+        result = train(config, run_dir / "train", minutes=minutes, progress=show)
         progress.update(task, completed=60 * minutes)
     model = run_dir / "model"
     export(result.best or result.checkpoint, model)
@@ -98,16 +101,16 @@ def _report(runs: list[Run], run_dir: Path) -> None:
     plain, capped = runs[0].metrics, runs[1].metrics
     for run in runs:
         if run.invalid_reason:
-            console.print(f"{run.agent}: do not quote this run: {run.invalid_reason}", highlight=False)
+            console.print(f"{run.agent}: do not quote this run: {run.invalid_reason}")
     console.print(
         f"Capped Cubic kept {capped.throughput_mbps / plain.throughput_mbps:.0%} of plain Cubic's throughput at "
         f"{capped.qdelay_mean_ms / plain.qdelay_mean_ms:.0%} of its mean queueing delay."
     )
     save_comparison(runs, run_dir / "demo.png")
     _write_curves(runs, run_dir / "flows")
-    console.print(f"picture:     {run_dir / 'demo.png'}", highlight=False)
-    console.print(f"model:       {run_dir / 'model'}", highlight=False)
-    console.print(f"TensorBoard: .venv/bin/tensorboard --logdir {run_dir}", highlight=False)
+    console.print(f"picture:     {run_dir / 'demo.png'}")
+    console.print(f"model:       {run_dir / 'model'}")
+    console.print(f"TensorBoard: .venv/bin/tensorboard --logdir {run_dir}")
 
 
 def _write_curves(runs: list[Run], folder: Path) -> None:

@@ -9,9 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import typer
-from rich.markup import escape
 
-from reinet.cli.output import JsonOption, console, write_json
+from reinet.cli.output import JsonOption, say, write_json
 from reinet.core.errors import LinkError
 from reinet.envs.mahimahi.process import helper_folder
 from reinet.kshim.probe import Feature, features, leftovers
@@ -122,11 +121,11 @@ def doctor(json_destination: JsonOption = None) -> None:
     write_json(json_destination, {"features": {name: feature._asdict() for name, feature in found.items()}})
     if json_destination != "-":
         for name, feature in found.items():
-            mark = "[green]yes[/]" if feature.ok else "[bold red]no [/]"
-            console.print(f"{mark}  {name:28}{escape(feature.why)}", highlight=False, soft_wrap=True)
+            mark = ("yes", "green") if feature.ok else ("no ", "bold red")
+            say(mark, f"  {name:28}{feature.why}")
             if not feature.ok:
-                console.print(f"     {'cure:':>23} [bold]{escape(feature.cure)}[/]", highlight=False, soft_wrap=True)
+                say(f"     {'cure:':>23} ", (feature.cure, "bold"))
         missing = [name for name, feature in found.items() if not feature.ok]
-        console.print("All there." if not missing else f"Missing: {', '.join(missing)}.")
+        say("All there." if not missing else f"Missing: {', '.join(missing)}.")
     if not all(feature.ok for feature in found.values()):
         raise typer.Exit(1)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from reinet.cli.output import JsonOption, console, print_table, write_json
+from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
 
 if TYPE_CHECKING:
     from reinet.agents.evaluation.plan import Plan
@@ -102,7 +102,7 @@ def evaluate(
     for row in rows:
         for key in ("invalid_reason", "uncapped_reason"):
             if row[key]:
-                console.print(f"{row['agent']} on {row['trace']}: {row[key]}", highlight=False, soft_wrap=True)
+                say(f"{row['agent']} on {row['trace']}: {row[key]}")
     if png is not None:
         from reinet.agents.evaluation.picture import save_comparison
 
@@ -114,4 +114,4 @@ def evaluate(
             suffix = f"-{scenario.trace.name}-{scenario.cc}" if len(pictures) > 1 else ""
             path = png.with_name(f"{png.stem}{suffix}{png.suffix}")
             save_comparison(runs, path)
-            console.print(f"picture: {path}")
+            say(f"picture: {path}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.output import JsonOption, console, write_json
+from reinet.cli.output import JsonOption, say, write_json
 
 
 def export(
@@ -27,7 +27,7 @@ def export(
 
     model = out or _run_of(checkpoint) / "model"
     digest = write(checkpoint, model)
-    console.print(f"model {model}, manifest sha256 {digest}", highlight=False, soft_wrap=True)
+    say(f"model {model}, manifest sha256 {digest}")
     write_json(json_out, {"model": str(model), "manifest_sha256": digest})
 
 

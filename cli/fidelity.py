@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from reinet.cli.output import JsonOption, console, print_table, write_json
+from reinet.cli.output import JsonOption, TextColumn, console, print_table, write_json
 from reinet.core.errors import ConfigError
 
 COLUMNS = ["trace", "cc", "buffer_bytes", "cap_pkts", "metric", "sim", "kernel", "ratio", "agrees"]
@@ -70,7 +70,9 @@ def fidelity(
     rows = [row for cell in done for row in cell]
     write_json(json_destination, {"rows": rows})
     if markdown is not None:
-        command = f"reinet fidelity --cc {cc} --buffers {buffers} --caps {caps} --seconds {seconds:g} --repeat {repeat}"
+        given = " ".join(f"--traces {path}" for path in traces)
+        command = f"reinet fidelity {given} --cc {cc} --buffers {buffers} --caps {caps}"
+        command += f" --seconds {seconds:g} --repeat {repeat}"
         command += f" --kernel {kernel}" if kernel != "host" else ""
         markdown.write_text(engine.markdown(done, command, missing=len(cells) - len(done)))
     if json_destination != "-":
@@ -87,7 +89,7 @@ def _measure(comparison: Any) -> None:
         def show(done: int, total: int, invalid_reason: str | None) -> None:
             progress.update(task, completed=done, total=total)
             if invalid_reason:
-                progress.console.print(f"thrown away: {invalid_reason}", highlight=False)
+                progress.console.print(f"thrown away: {invalid_reason}")
 
         comparison.measure(show)
 

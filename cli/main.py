@@ -5,10 +5,9 @@ from importlib.metadata import version
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from reinet.cli import bench, ctl, demo, doctor, evaluate, export, fidelity, serve, traces, train
-from reinet.cli.output import console
+from reinet.cli.output import console, say
 from reinet.core.errors import ConfigError, ReinetError, TraceError
 
 app = typer.Typer(
@@ -52,7 +51,7 @@ def main() -> None:
     try:
         app()
     except ReinetError as error:
-        console.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        say(("error:", "bold red"), f" {error}")
         sys.exit(2 if isinstance(error, ConfigError | TraceError) else 1)
     except KeyboardInterrupt:
         console.print("interrupted")

@@ -1,4 +1,9 @@
-"""What every command shares: JSON output, tables, and one way to end with an error."""
+"""What every command shares: JSON output, tables, and the one console, which shows text and interprets none.
+
+Names of traces, models and paths, lines of files and errors come from outside. Nothing of them is markup, an emoji's
+name or a terminal's control sequence here: ``console`` shows every string as it is, what a terminal would obey written
+out. Colour is for our own words alone, which ``say`` takes as (text, style) pairs.
+"""
 
 import json
 import sys
@@ -6,17 +11,52 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import rich.progress
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-console = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
+from reinet.core.visible import visible
+
+
+class PlainConsole(Console):
+    """A console for which a string is text: rich turns each into ``Text`` here, wherever it is printed."""
+
+    def render_str(self, text: str, *, style: Any = "", justify: Any = None, overflow: Any = None, **_: Any) -> Text:
+        """Returns the text with no markup, emoji or highlighting applied; line breaks stay."""
+        return Text(visible(text, keep="\n"), style=style, justify=justify, overflow=overflow)
+
+
+class TextColumn(rich.progress.TextColumn):
+    """A column of a progress bar whose format and fields are text."""
+
+    def __init__(self, text_format: str) -> None:
+        super().__init__(text_format, markup=False)
+
+    def render(self, task: rich.progress.Task) -> Text:
+        """Returns the text for a task."""
+        return Text(visible(self.text_format.format(task=task)))
+
+
+console = PlainConsole(
+    stderr=True, markup=False, emoji=False, highlight=False, width=None if sys.stderr.isatty() else 160
+)
 """People read standard error; standard output is kept for ``--json -``. Into a file, lines may be longer."""
 
 JsonOption = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE|-", help="Write machine-readable results to a file, or - for stdout."),
 ]
+
+
+def say(*parts: str | tuple[str, str]) -> None:
+    """Prints a line that wraps where the terminal ends only; a part may be (text, style)."""
+    line = Text()
+    for part in parts:
+        text, style = (part, "") if isinstance(part, str) else part
+        line.append(visible(text, keep="\n"), style)
+    console.print(line, soft_wrap=True)
 
 
 def write_json(destination: str | None, data: Mapping[str, Any]) -> None:
@@ -31,12 +71,12 @@ def write_json(destination: str | None, data: Mapping[str, Any]) -> None:
         Path(destination).write_text(text)
 
 
-def _cell(value: object) -> str:
+def _cell(value: object) -> Text:
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return Text("yes" if value else "no")
     if isinstance(value, float):
-        return f"{value:.2f}"
-    return "" if value is None else str(value)
+        return Text(f"{value:.2f}")
+    return Text("" if value is None else visible(value))
 
 
 def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], title: str | None = None) -> None:

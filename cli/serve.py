@@ -34,7 +34,7 @@ def serve(
     settings = load_config(config)
     if check:
         _, _, model = check_host(settings)
-        console.print(f"{config}: ok, would serve {model} for {', '.join(map(str, settings.cgroups))}", highlight=False)
+        console.print(f"{config}: ok, would serve {model} for {', '.join(map(str, settings.cgroups))}")
         write_json(json_destination, {"ok": True, "model": model})
         return
     status = run_daemon(settings)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from reinet.cli.output import JsonOption, console, print_table, write_json
+from reinet.cli.output import JsonOption, console, print_table, say, write_json
 from reinet.core.errors import ConfigError, TraceError
 from reinet.envs.trace.importers import FORMATS, import_trace
 from reinet.envs.trace.model import PRESETS, RANDOM, generate
@@ -98,9 +97,9 @@ def check(traces: Traces, json_destination: JsonOption = None) -> None:
     bad = [row for row in rows if not row["ok"]]
     write_json(json_destination, {"ok": not bad, "rows": rows})
     for row in bad:
-        console.print(f"[bold red]bad:[/] {escape(row['error'])}", highlight=False, soft_wrap=True)
+        say(("bad:", "bold red"), f" {row['error']}")
     if json_destination != "-":
-        console.print(f"{len(rows) - len(bad)} of {len(rows)} traces are good", highlight=False)
+        console.print(f"{len(rows) - len(bad)} of {len(rows)} traces are good")
     if bad:
         raise typer.Exit(2)
 
@@ -140,7 +139,6 @@ def import_(
         console.print(
             f"{path}: {row['duration_s']:g} s, {row['mean_mbps']:.3f} Mbit/s, from {imported.lines} lines of "
             f"{imported.format}{left_out}",
-            highlight=False,
             soft_wrap=True,
         )
 
@@ -174,7 +172,6 @@ def generate_(
     if json_destination != "-":
         console.print(
             f"{path}: {row['duration_s']:g} s, {row['mean_mbps']:.3f} Mbit/s, longest gap {row['longest_gap_ms']} ms",
-            highlight=False,
             soft_wrap=True,
         )
 

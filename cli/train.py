@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from reinet.cli.output import JsonOption, console, write_json
+from reinet.cli.output import JsonOption, TextColumn, console, say, write_json
 
 
 def train(
@@ -26,7 +26,7 @@ def train(
 
     Examples:
 
-        reinet train configs/demo.toml
+        reinet train configs/default.toml
 
         reinet train configs/default.toml --run-dir runs/mine --minutes 10 --json -
 
@@ -61,17 +61,16 @@ def train(
                     f"{100 * step.scalars['eval/qdelay_ratio']:.0f} % of its delay"
                 )
                 if not console.is_terminal:
-                    console.print(f"iteration {step.iteration}/{step.iterations}: {score}", highlight=False)
+                    console.print(f"iteration {step.iteration}/{step.iterations}: {score}")
             bar.update(task, completed=step.iteration, note=f"{step.env_steps / 1e6:.2f} M periods  {score}")
 
         result = run(settings, run_dir or Path("runs") / settings.name, not fresh, minutes, show, ray_address)
-    console.print(
+    say(
         f"{'interrupted' if result.interrupted else 'done'} after {result.iterations} iterations, "
-        f"{result.env_steps} periods, {result.wall_s:.0f} s; checkpoint {result.checkpoint}",
-        highlight=False,
+        f"{result.env_steps} periods, {result.wall_s:.0f} s; checkpoint {result.checkpoint}"
     )
     if result.best:
-        console.print(f"best so far: {result.best}; make a model of it: reinet export {result.best}", highlight=False)
+        say(f"best so far: {result.best}; make a model of it: reinet export {result.best}")
     write_json(
         json_out,
         {

@@ -1,23 +1,15 @@
 """The daemon's configuration: one TOML file with one table, ``[daemon]``; every key is described here."""
 
-import difflib
 import os
 from pathlib import Path
 from typing import Any
 
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from reinet.agents.decide.baselines import CEILING_PKTS, FLOOR_PKTS
-from reinet.core.errors import ConfigError
+from reinet.core import toml_file
 from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE
 
-MAX_CONFIG_BYTES = 1 << 20
-"""A configuration is a screenful; what is larger is another file given by mistake."""
 MAX_SOCKET_PATH_BYTES = 107
 """sun_path is 108 bytes with its terminator."""
 
@@ -96,52 +88,4 @@ class DaemonConfig(BaseModel):
 
 def load_config(path: Path) -> DaemonConfig:
     """Reads and checks a configuration file; raises ConfigError naming file, key and cure."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; configs/daemon.toml is a commented example") from None
-    if len(content) > MAX_CONFIG_BYTES:
-        raise ConfigError(f"{path}: larger than {MAX_CONFIG_BYTES} bytes, so not a configuration; give the TOML file")
-    try:
-        document = tomllib.loads(content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not text (byte {error.start} is not UTF-8); give the TOML file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    return parse_config(document, str(path))
-
-
-def parse_config(document: dict[str, Any], source: str) -> DaemonConfig:
-    """Checks a parsed document; ``source`` names it in errors."""
-    for key in document:
-        if key != "daemon":
-            hint = "; did you mean [daemon]?" if difflib.get_close_matches(key, ["daemon"]) else ""
-            known = (
-                "it belongs into the [daemon] table" if key in DaemonConfig.model_fields else "only [daemon] is known"
-            )
-            raise ConfigError(f"{source}: unknown key {key!r} outside [daemon]: {known}{hint}")
-    table = document.get("daemon")
-    if not isinstance(table, dict):
-        raise ConfigError(f"{source}: has no [daemon] table; configs/daemon.toml is a commented example")
-    try:
-        return DaemonConfig.model_validate(table)
-    except ValidationError as error:
-        problems = [_explain(dict(problem)) for problem in error.errors()]
-        raise ConfigError(f"{source}: " + f"\n{source}: ".join(problems)) from None
-
-
-def _explain(problem: dict[str, Any]) -> str:
-    """One validation problem as a sentence with the key, the value and the nearest valid key."""
-    key = str(problem["loc"][0]) if problem["loc"] else ""
-    where = f"daemon.{'.'.join(str(part) for part in problem['loc'])}" if key else "daemon"
-    if problem["type"] == "extra_forbidden":
-        known = list(DaemonConfig.model_fields)
-        close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-        return f"unknown key {where}; " + (f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}")
-    if problem["type"] == "missing":
-        return f"{where} is missing: {DaemonConfig.model_fields[key].description}"
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    if problem["type"] == "value_error":
-        return f"{where}: {message}"
-    return f"{where} = {problem['input']!r}: {message}"
+    return toml_file.load(path, DaemonConfig, "configs/daemon.toml is a commented example", table="daemon")

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 import structlog
+from structlog.typing import EventDict
 
 from reinet.agents.decide.baselines import Agent
 from reinet.agents.decide.names import make_agent
@@ -23,6 +24,7 @@ from reinet.agents.decide.policy import Policy
 from reinet.core.errors import ConfigError, DaemonError, ShimError
 from reinet.core.period import PeriodConfig
 from reinet.core.state import StateBank
+from reinet.core.visible import visible
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.control import ControlServer, SocketClaim
 from reinet.daemon.event_log import EventLog
@@ -124,12 +126,17 @@ def configure_logging() -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=not terminal),
-            *([] if terminal else [structlog.processors.format_exc_info]),
+            *([_obeyed_by_no_terminal] if terminal else [structlog.processors.format_exc_info]),
             structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(default=str),
         ],
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Unbreakable())),
         cache_logger_on_first_use=False,
     )
+
+
+def _obeyed_by_no_terminal(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Writes out control characters of what is logged, such as those in a model's name; JSON does so by itself."""
+    return {key: visible(value, keep="\n") if isinstance(value, str) else value for key, value in event.items()}
 
 
 class _Unbreakable:

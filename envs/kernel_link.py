@@ -29,6 +29,7 @@ from reinet.envs.spaces import (
     action_of,
     action_space,
     check_target,
+    default_target_ms,
     info_from,
     observation_space,
     refuse_options,
@@ -73,7 +74,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
     def __init__(
         self,
         trace: Trace | str | Path | None = None,
-        target_ms: float = 50.0,
+        target_ms: float | None = None,
         mrtt_ms: float = 20.0,
         buffer_bytes: int = 150_000,
         cc: str = "cubic",
@@ -85,6 +86,8 @@ class KernelLinkEnv(gym.Env[State, Any]):
         episode_s: float | None = None,
         random_start: bool = False,
     ) -> None:
+        if target_ms is None:
+            target_ms = default_target_ms(mrtt_ms)
         check_target(target_ms, mrtt_ms)
         self._limits = EpisodeLimits(episode_periods, episode_s)
         if cc not in WRAPPED_CC:

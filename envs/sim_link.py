@@ -21,7 +21,7 @@ class SimLinkEnv(gym.Env[State, Any]):
     """Choose the largest congestion window of a bulk flow, once per period, on a simulated cellular link.
 
     A Linux-like sender with Cubic fills a droptail buffer that a trace of delivery opportunities empties; the semantics
-    are Mahimahi's (``core/link.hpp``, ``core/sender.hpp``).
+    are Mahimahi's (``envs/sim/path/link.hpp``, ``envs/sim/tcp/sender.hpp``).
 
     Step
         from one FlowStats record to the next: a period ends with the first ACK of a packet sent after it began, and
@@ -66,7 +66,7 @@ class SimLinkEnv(gym.Env[State, Any]):
         trace
             a ``Trace``, the path of one, or None for a generated one.
         target_ms
-            RTT asked for; ConfigError below 1.1 x ``mrtt_ms``.
+            RTT asked for; ConfigError below 1.1 x ``mrtt_ms``. None = 50 ms, or 1.1 x ``mrtt_ms`` where that is more.
         mrtt_ms, buffer_bytes, cc
             the path: its fixed delay, its droptail buffer, the sender's congestion control.
         link
@@ -88,7 +88,7 @@ class SimLinkEnv(gym.Env[State, Any]):
     def __init__(
         self,
         trace: Trace | str | Path | None = None,
-        target_ms: float = 50.0,
+        target_ms: float | None = None,
         mrtt_ms: float = 20.0,
         buffer_bytes: int = 150_000,
         cc: str = "cubic",

@@ -40,6 +40,15 @@ def action_of(action: npt.ArrayLike) -> float:
     return float(values[0])
 
 
+DEFAULT_TARGET_MS = 50.0
+"""DeepCC's, over its path of 20 ms."""
+
+
+def default_target_ms(mrtt_ms: float) -> float:
+    """The target of a path for which none was given: DeepCC's, or the least that can be kept where that is more."""
+    return max(DEFAULT_TARGET_MS, LEAST_TARGET_PER_RTT * mrtt_ms)
+
+
 def check_target(target_ms: float, mrtt_ms: float) -> None:
     """Raise ConfigError for a target below 1.1 x the path's minimum RTT."""
     least_ms = LEAST_TARGET_PER_RTT * mrtt_ms

@@ -7,6 +7,7 @@ import numpy as np
 
 from reinet.agents.evaluation.run import Run
 from reinet.core import Flag
+from reinet.core.visible import visible
 from reinet.envs.link.metrics import rate_mbps
 
 BIN_MS = 500
@@ -29,8 +30,9 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
         rate.stairs(throughput, edges_s, color="tab:blue", linewidth=1.2, label="throughput")
         m = run.metrics
         rate.set_title(
-            f"{run.agent} ({run.scenario.cc})\n"
-            f"{m.throughput_mbps:.2f} Mbit/s, {m.qdelay_mean_ms:.0f} ms mean queueing delay"
+            f"{visible(run.agent)} ({run.scenario.cc})\n"
+            f"{m.throughput_mbps:.2f} Mbit/s, {m.qdelay_mean_ms:.0f} ms mean queueing delay",
+            parse_math=False,  # a name is no formula
         )
         delay.plot(
             run.log.departure_ms / 1000, run.log.departure_delay_ms, ",", color="tab:red", label="queueing delay"
@@ -54,7 +56,9 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
         axis.set_ylim(bottom=0)
     first = runs[0].scenario
     figure.suptitle(
-        f"{first.trace.name}, {first.mrtt_ms:g} ms path, {first.buffer_bytes / 1000:g} KB buffer, {first.link} link"
+        f"{visible(first.trace.name)}, {first.mrtt_ms:g} ms path, {first.buffer_bytes / 1000:g} KB buffer, "
+        f"{first.link} link",
+        parse_math=False,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

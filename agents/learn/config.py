@@ -3,21 +3,16 @@
 An unknown key or a wrong value is a ConfigError that names the file, the key and the nearest key that exists.
 """
 
-import difflib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from reinet.core import toml_file
 from reinet.core.errors import ConfigError
 from reinet.core.features import feature_set_named
 from reinet.core.state import LEAST_TARGET_PER_RTT
 from reinet.envs.trace.model import PRESETS, RANDOM
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
 
 Range = tuple[float, float]
 
@@ -206,34 +201,4 @@ class TrainConfig(_Section):
     @classmethod
     def load(cls, path: Path | str) -> "TrainConfig":
         """From a TOML file; raises ConfigError."""
-        path = Path(path)
-        try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}; give the path of a training configuration (TOML)") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: not TOML: {error}") from None
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            raise ConfigError(f"{path}: {_explain(error)}") from None
-
-
-def _explain(error: ValidationError) -> str:
-    """The first fault: an unknown key with its nearest neighbour, or a wrong value with what is wrong."""
-    first = error.errors()[0]
-    keys = [str(part) for part in first["loc"]]
-    where = ".".join(keys) or "configuration"
-    if first["type"] != "extra_forbidden":
-        return f"{where}: {first['msg']}"
-    known = _keys_beside(keys)
-    close = difflib.get_close_matches(keys[-1], known, n=1, cutoff=0.0)
-    section = f" in [{'.'.join(keys[:-1])}]" if keys[:-1] else ""
-    return f"unknown key {keys[-1]!r}{section}; nearest is {close[0]!r} (known: {', '.join(known)})"
-
-
-def _keys_beside(keys: list[str]) -> list[str]:
-    model: Any = TrainConfig
-    for key in keys[:-1]:
-        model = model.model_fields[key].annotation
-    return list(model.model_fields)
+        return toml_file.load(Path(path), cls, "give a training configuration, such as configs/default.toml")

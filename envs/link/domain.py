@@ -11,7 +11,7 @@ import numpy as np
 from reinet.core import ConfigError
 from reinet.core.state import LEAST_TARGET_PER_RTT
 from reinet.envs.sim import LinkConfig
-from reinet.envs.spaces import check_target
+from reinet.envs.spaces import DEFAULT_TARGET_MS, check_target
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
@@ -37,8 +37,9 @@ class LinkDomain:
     """Start anywhere in the trace, instead of at its beginning."""
     mrtt_ms: Range = 20.0
     buffer_bytes: Range = 150_000.0
-    target_ms: Range = 50.0
-    """RTT asked for; a drawn one is raised to 1.1 x the path's base RTT, a given one below it is an error."""
+    target_ms: Range | None = None
+    """RTT asked for, None = 50 ms. That and a drawn one are raised to 1.1 x the path's base RTT; a given one below it
+    is an error."""
     loss: tuple[float, float] | float = 0.0
     """Drawn uniformly: its lower limit may be 0."""
     jitter_us: tuple[float, float] | float = 1000.0
@@ -62,17 +63,17 @@ class LinkDomain:
         if not loaded:
             raise ConfigError("traces: at least one is needed")
         object.__setattr__(self, "traces", loaded)
-        if _is_fixed(self.target_ms):
-            check_target(_limits(self.target_ms)[0], _limits(self.mrtt_ms)[1])
+        if isinstance(self.target_ms, int | float):
+            check_target(self.target_ms, _limits(self.mrtt_ms)[1])
         for key in _DRAWN:
-            low, high = limits = _limits(getattr(self, key))
+            low, high = limits = _limits(self._range(key))
             least = 0.0 if key in ("loss", "jitter_us") or low == high else math.ulp(0.0)
             if not least <= low <= high < math.inf:
                 raise ConfigError(f"{key}: {limits} is no range of positive numbers, the lower one first")
         for cc in _choices(self.cc):
             for queue in _choices(self.queue):
                 for limit in (0, 1):
-                    self._config(loaded[0], 0, [_limits(getattr(self, k))[limit] for k in _DRAWN], cc, queue, 0)
+                    self._config(loaded[0], 0, [_limits(self._range(k))[limit] for k in _DRAWN], cc, queue, 0)
 
     def draw(self, rng: np.random.Generator) -> LinkConfig:
         """One path; takes from ``rng`` only what is not fixed, and at last the path's seed."""
@@ -80,7 +81,7 @@ class LinkDomain:
         assert isinstance(traces, tuple)
         trace = traces[_index(rng, len(traces))]
         start_ms = int(rng.integers(trace.duration_ms)) if self.random_start else 0
-        drawn = [_draw(getattr(self, key), rng, log=key not in ("loss", "jitter_us")) for key in _DRAWN]
+        drawn = [_draw(self._range(key), rng, log=key not in ("loss", "jitter_us")) for key in _DRAWN]
         ccs, queues = _choices(self.cc), _choices(self.queue)
         cc, queue = ccs[_index(rng, len(ccs))], queues[_index(rng, len(queues))]
         return self._config(trace, start_ms, drawn, cc, queue, int(rng.integers(2**32)))
@@ -95,9 +96,14 @@ class LinkDomain:
             "loss": loss, "jitter_us": round(jitter_us), "cc": cc, "queue": queue, "seed": seed,
         })  # fmt: skip
 
+    def _range(self, key: str) -> Range:
+        value: Range | None = getattr(self, key)
+        return DEFAULT_TARGET_MS if value is None else value
+
     def target_for(self, target_ms: float, mrtt_ms: float) -> float:
         """The target in force on a path with that base RTT."""
-        return target_ms if _is_fixed(self.target_ms) else max(target_ms, LEAST_TARGET_PER_RTT * mrtt_ms)
+        given = self.target_ms is not None and _is_fixed(self.target_ms)
+        return target_ms if given else max(target_ms, LEAST_TARGET_PER_RTT * mrtt_ms)
 
 
 _DRAWN = ("mrtt_ms", "buffer_bytes", "target_ms", "loss", "jitter_us")

@@ -18,19 +18,14 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from reinet.core import toml_file
 from reinet.core.errors import TraceError
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
 
 MAX_MS = 2**32 - 1
 """Times are unsigned 32-bit milliseconds here, in the simulator and on 32-bit builds of Mahimahi: 49.7 days."""
 MAX_FILE_BYTES = 64 * 2**20
 """About 8 million opportunities (an hour at 27 Mbit/s). More than this is rarely a trace, and every link that runs it
 would hold it in memory."""
-MAX_SET_FILE_BYTES = 2**20
 
 DESCRIBE_BYTES = 1500
 """Bytes that a described opportunity carries: an IP packet, as published figures count; the link carries 1504."""
@@ -282,13 +277,13 @@ def _trace_files(path: Path) -> list[Path]:
 
 
 def _set_files(path: Path) -> list[Path]:
-    raw = read_limited(path, MAX_SET_FILE_BYTES, "set file")
+    raw = read_limited(path, toml_file.MAX_FILE_BYTES, "set file")
     try:
-        table = tomllib.loads(raw.decode())
+        table = toml_file.loads(raw.decode())
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise TraceError(f"{path}:{line}: a set file is UTF-8 text, this has other bytes; write it as TOML") from error
-    except tomllib.TOMLDecodeError as error:
+    except toml_file.TomlError as error:
         raise TraceError(f"{path}: not valid TOML: {error}; see reinet traces --help for an example") from error
     section = table.get("set")
     example = 'a set file is [set] with name = "..." and files = ["a.down", ...]'

@@ -99,7 +99,7 @@ def test_caps_and_a_missing_machine_are_refused(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_machine_that_does_not_work_is_reported_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reinet.envs.uml.find_program", Path)  # Mahimahi need not be there
+    monkeypatch.setattr("reinet.envs.mahimahi.uml.find_program", Path)  # Mahimahi need not be there
     machine = tmp_path / "linux"
     machine.write_text("#!/bin/sh\necho Kernel panic\n")
     machine.chmod(0o755)

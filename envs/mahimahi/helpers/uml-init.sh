@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Process 1 of the User-Mode Linux that envs/uml.py boots, with the host's files as its root, read-only: sends one flow
+# Process 1 of the User-Mode Linux that envs/mahimahi/uml.py boots, with the host's files as its root, read-only: sends one flow
 # over an emulated link, leaves what was recorded in the host's folder, ends the machine. Everything here takes no virtual
 # time but the sleeps and the flow itself. Usage: uml-init.sh FOLDER, which holds
 #   flow   what to run, as assignments: cc queue buffer_bytes delay_ms seconds drain_s helpers iptables xtables

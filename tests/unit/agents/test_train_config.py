@@ -11,7 +11,7 @@ from reinet.core.errors import ConfigError
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 
 
-@pytest.mark.parametrize("path", [p for p in CONFIGS if p.stem in ("default", "demo", "deepcc")], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [p for p in CONFIGS if p.stem in ("default", "deepcc")], ids=lambda p: p.stem)
 def test_the_repositorys_configurations_are_valid(path: Path) -> None:
     assert TrainConfig.load(path).name == path.stem
 

@@ -120,6 +120,16 @@ def test_a_domain_draws_what_it_was_told() -> None:
     assert {int(link.trace[-1]) for link in links} == {5000, 4000}
 
 
+def test_the_default_target_follows_a_path_that_is_too_long_for_it() -> None:
+    links = [LinkDomain(TRACES, mrtt_ms=(4.0, 80.0)).draw(np.random.default_rng(seed)) for seed in range(200)]
+    assert {link.target_us for link in links if link.mrtt_ms < 45} == {50_000}
+    long = [link for link in links if link.mrtt_ms > 46]
+    assert long
+    assert all(link.target_us == round(1100 * link.mrtt_ms) for link in long)
+    assert SimLinkEnv(TRACES[0], mrtt_ms=60.0).reset(seed=0)[1]["target_us"] == 66_000
+    assert SimLinkEnv(TRACES[0]).reset(seed=0)[1]["target_us"] == 50_000
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -1,0 +1,106 @@
+"""Configuration files: TOML, read within a limit, checked by a pydantic model, every fault with its place and cure."""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from reinet.core.errors import ConfigError
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+MAX_FILE_BYTES = 1 << 20
+"""A configuration is a screenful; what is larger is another file given by mistake."""
+
+Model = TypeVar("Model", bound=BaseModel)
+TomlError = tomllib.TOMLDecodeError
+loads = tomllib.loads
+
+
+def load(path: Path, model: type[Model], cure: str, table: str | None = None) -> Model:
+    """Returns what a file says, as ``model``; with ``table`` all of it stands in that one table.
+
+    Raises ConfigError naming the file and, each on a line, every wrong key with its value. ``cure`` says what to do
+    about a file that is not there or lacks its table.
+    """
+    return check(read(path, cure), str(path), model, cure, table)
+
+
+def read(path: Path, cure: str) -> dict[str, Any]:
+    """Returns the document in a file; raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; {cure}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes, so not a configuration; {cure}")
+    try:
+        document: dict[str, Any] = loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: byte {error.start} is not UTF-8; {cure}") from None
+    except TomlError as error:
+        raise ConfigError(f"{path}: not TOML, or not valid TOML: {error}; {cure}") from None
+    return document
+
+
+def check(document: Mapping[str, Any], source: str, model: type[Model], cure: str, table: str | None = None) -> Model:
+    """Returns a parsed document as ``model``; ``source`` names it in the ConfigError that a fault raises."""
+    inside: Any = document
+    if table is not None:
+        for key in document:
+            if key != table:
+                raise ConfigError(f"{source}: {_outside(key, table, model)}")
+        inside = document.get(table)
+        if not isinstance(inside, dict):
+            raise ConfigError(f"{source}: has no [{table}] table; {cure}")
+    try:
+        return model.model_validate(inside)
+    except ValidationError as error:
+        faults = [_explain(dict(fault), model, table) for fault in error.errors()]
+        raise ConfigError(f"{source}: " + f"\n{source}: ".join(faults)) from None
+
+
+def _outside(key: str, table: str, model: type[BaseModel]) -> str:
+    hint = f"; did you mean [{table}]?" if difflib.get_close_matches(key, [table]) else ""
+    known = f"it belongs into the [{table}] table" if key in model.model_fields else f"only [{table}] is known"
+    return f"unknown key {key!r} outside [{table}]: {known}{hint}"
+
+
+def _explain(fault: dict[str, Any], model: type[BaseModel], table: str | None) -> str:
+    """One fault as a sentence: an unknown key with its neighbours, a missing one, or a value and what is wrong."""
+    keys = [str(part) for part in fault["loc"]]
+    where = ".".join([table, *keys] if table else keys) or "configuration"
+    if fault["type"] == "extra_forbidden":
+        return _unknown(keys, list(_section(model, keys).model_fields), table)
+    if fault["type"] == "missing":
+        return f"{where} is missing: {_section(model, keys).model_fields[keys[-1]].description}"
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "value_error":
+        return f"{where}: {message}"
+    return f"{where} = {fault['input']!r}: {message}" if table else f"{where}: {message}, not {fault['input']!r}"
+
+
+def _unknown(keys: list[str], known: list[str], table: str | None) -> str:
+    near = difflib.get_close_matches(keys[-1], known, n=1, cutoff=0.5 if table else 0.0)
+    everything = ", ".join(known)
+    if table:
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {everything}"
+        return f"unknown key {'.'.join([table, *keys])}; {hint}"
+    section = f" in [{'.'.join(keys[:-1])}]" if keys[:-1] else ""
+    return f"unknown key {keys[-1]!r}{section}; nearest is {near[0]!r} (known: {everything})"
+
+
+def _section(model: type[BaseModel], keys: list[str]) -> type[BaseModel]:
+    """The model of the section that the last key stands in."""
+    for key in keys[:-1]:
+        inner = model.model_fields[key].annotation if key in model.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            break
+        model = inner
+    return model

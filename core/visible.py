@@ -1,0 +1,19 @@
+"""Text from outside (file contents, names, errors) in a form that a terminal shows and does not obey."""
+
+import unicodedata
+
+_OBEYED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories that change what a terminal or an editor shows without being seen: control characters, among them
+the escape that begins a sequence; format characters, which turn the direction of text; bytes of a file name that are no
+UTF-8; separators of lines and paragraphs."""
+
+
+def visible(text: object, keep: str = "") -> str:
+    r"""Returns ``str(text)`` with every character that a terminal would obey written out, ``\x1b`` for escape.
+
+    ``keep`` names characters that stay as they are, such as the line breaks of a message.
+    """
+    return "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in _OBEYED and char not in keep else char
+        for char in str(text)
+    )

@@ -1,0 +1,132 @@
+"""Every example of README and the pages runs, as it stands or as a table shortens it; none is left out silently."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from helpers.documents import PAGES, Example, examples
+from helpers.places import ROOT
+
+SHORTENED = {
+    "make demo": (
+        "make -n demo && .venv/bin/reinet demo --minutes 0.1 --seconds 5",
+        "it trains for minutes and sends for two; make must not set this machine up again",
+    ),
+    "make test": ("make -n test", "this is one of the tests that it runs"),
+    ".venv/bin/reinet doctor": (
+        ".venv/bin/reinet doctor || [ $? = 1 ]",
+        "it exits 1 where something is missing, which is for the machine to say",
+    ),
+    ".venv/bin/reinet evaluate --agents none,rule,checkpoints/default --traces my.trace --seconds 60": (
+        ".venv/bin/reinet evaluate --agents none,rule,checkpoints/default --traces my.trace --seconds 3",
+        "three minutes",
+    ),
+    ".venv/bin/reinet serve configs/daemon.toml": (
+        f"""
+        sed 's#^cgroups = .*#cgroups = ["{{cgroup}}"]#' configs/daemon.toml > own.toml
+        echo "socket = \\"$PWD/control.sock\\"" >> own.toml
+        .venv/bin/reinet serve own.toml --check
+        .venv/bin/reinet serve own.toml & echo $! > daemon.pid
+        for _ in {" ".join(map(str, range(100)))}; do [ -S control.sock ] && break; sleep 0.2; done
+        """,
+        "it serves until it is told to end; its cgroup and its socket are the test's own, for the host may run another",
+    ),
+    ".venv/bin/reinet ctl flows": (
+        ".venv/bin/reinet ctl flows --socket control.sock; kill $(cat daemon.pid); wait $(cat daemon.pid)",
+        "it asks the daemon of the line before, which then ends",
+    ),
+    "sudo .venv/bin/reinet evaluate --agents none,checkpoints/default --traces traces --seconds 30 --repeat 3": (
+        "sudo .venv/bin/reinet evaluate --agents none,checkpoints/default --traces traces --seconds 2",
+        "ten minutes of real time",
+    ),
+    "tensorboard --logdir runs": (
+        ".venv/bin/tensorboard --logdir runs --inspect",
+        "it serves until it is told to end",
+    ),
+    "reinet fidelity --traces traces --cc cubic,reno,bbr --buffers 60000,150000,600000 --caps none,20,40 --seconds 60 "
+    "--repeat 3": (
+        "reinet traces generate constant:12 --seconds 10 --out traces/12.trace && reinet fidelity --traces traces "
+        "--cc cubic --buffers 60000 --caps none --seconds 5 --repeat 1 --results own.jsonl",
+        "five hours, on recordings that are not distributed",
+    ),
+}
+"""What runs in place of an example, and why: same command, less of it."""
+
+ELSEWHERE = {
+    "pip install '.[serve]'": ("tests/end-to-end/test_wheel.py", "a clean environment takes a minute to make"),
+    "reinet fidelity --traces traces --cc westwood,illinois,vegas --buffers 60000,150000,600000 --caps none "
+    "--seconds 60 --repeat 1 --kernel uml": ("tests/kernel/test_fidelity.py", "its kernel takes ten minutes to build"),
+}
+"""What another file of tests runs."""
+
+ALL = [example for page in PAGES for example in examples(page)]
+
+
+def _marks(example: Example) -> list[pytest.MarkDecorator]:
+    """Real links need root and Mahimahi, the daemon needs root."""
+    text = example.text
+    real = "sudo " in text or " serve " in text or "make demo" in text or "reinet fidelity" in text
+    real |= "reinet evaluate" in text and "--link sim" not in text
+    return [pytest.mark.kernel, pytest.mark.mahimahi] if real else []
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that looks like the checkout; what an example writes stays in it."""
+    for entry in ROOT.iterdir():
+        if entry.name not in (".git", "runs", "traces", ".venv"):
+            (tmp_path / entry.name).symlink_to(entry)
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / ".venv").symlink_to(Path(sys.executable).parent.parent)
+    return tmp_path
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A cgroup of the test's own, where it may make one."""
+    from reinet.kshim.probe import cgroup2_mount
+
+    mount = cgroup2_mount()
+    path = Path(mount or "/none") / f"reinet-documents-{os.getpid()}"
+    with contextlib.suppress(OSError):
+        path.mkdir()
+    yield path
+    with contextlib.suppress(OSError):
+        path.rmdir()
+
+
+def runnable(line: str, cgroup: Path) -> str:
+    """What runs for a line of an example."""
+    if line in ELSEWHERE:
+        assert (ROOT / ELSEWHERE[line][0]).is_file()
+        return ":"
+    command = SHORTENED[line][0].replace("{cgroup}", str(cgroup)) if line in SHORTENED else line
+    return command if shutil.which("sudo") else re.sub(r"\bsudo ", "", command)
+
+
+@pytest.mark.parametrize("example", [pytest.param(e, marks=_marks(e), id=str(e)) for e in ALL])
+def test_an_example_runs(example: Example, folder: Path, cgroup: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    if example.language == "python":
+        text = example.text if "import " in example.text else f"import gymnasium as gym, reinet.envs\n{example.text}"
+        command = [sys.executable, "-W", "error", "-c", text]
+    else:
+        script = "\n".join(["set -euo pipefail", *(runnable(line, cgroup) for line in example.lines)])
+        command = ["bash", "-c", script]
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, f"{example.text}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+
+
+def test_the_tables_hold_nothing_that_no_page_says() -> None:
+    lines = {line for example in ALL for line in example.lines}
+    assert lines >= SHORTENED.keys() | ELSEWHERE.keys(), (SHORTENED.keys() | ELSEWHERE.keys()) - lines

@@ -1,0 +1,165 @@
+"""Nothing from outside is interpreted on its way to the terminal: no markup, no emoji, no control sequence."""
+
+import io
+import re
+import shutil
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+from rich.progress import Progress
+from typer.testing import CliRunner
+
+from helpers.places import ROOT
+from reinet.cli import ctl, doctor, main, output
+from reinet.core.visible import visible
+from reinet.daemon.serve import configure_logging
+from reinet.kshim.probe import Feature
+
+NAME = "[red]:x: [bold]\x1b[2J$_{"
+"""A name that a file, a model or an agent may have: markup, an emoji's name, a sequence that clears the screen, a
+formula."""
+SHOWN = r"[red]:x: [bold]\x1b[2J$_{"
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However wide the terminal is that runs the tests, no cell is cut."""
+    monkeypatch.setattr(output.console, "_width", 240)
+
+
+def said(*arguments: object) -> str:
+    """What a command writes to standard error, as people see it."""
+    result = CliRunner().invoke(main.app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return assert_harmless(result.stderr)
+
+
+def assert_harmless(text: str) -> str:
+    assert not re.search(r"[^\n -~\x80-\uffff]|❌", text), text
+    return text
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / NAME
+    path.write_text("".join(f"{ms}\n" for ms in range(1, 1001)))
+    return path
+
+
+def test_names_of_traces(trace: Path) -> None:
+    assert SHOWN in said("traces", "list", trace)
+    assert SHOWN in said("traces", "info", trace)
+    assert SHOWN in said("traces", "import", trace, "--out", trace.with_name(NAME + "2"))
+
+
+def test_lines_of_bad_traces(trace: Path) -> None:
+    trace.write_text("root:x:0\n")
+    shown = said("traces", "check", trace)
+    assert SHOWN in shown
+    assert "root:x:0" in shown
+
+
+def test_names_of_traces_and_models_in_an_evaluation(trace: Path, tmp_path: Path) -> None:
+    model = tmp_path / "models" / NAME
+    shutil.copytree(ROOT / "checkpoints" / "default", model)
+    picture = tmp_path / f"{NAME}.png"
+    shown = said("evaluate", "--agents", f"none,{model}", "--traces", trace, "--link", "sim", "--seconds", 2,
+                 "--png", picture)  # fmt: skip
+    assert shown.count(f"models/{SHOWN}") + shown.count(f" {SHOWN} ") >= 3
+    assert f"picture: {visible(picture)}" in shown
+    assert picture.is_file()
+
+
+def test_what_doctor_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Feature(False, f"root:x:0 {NAME}", f"chown {NAME}")
+    monkeypatch.setattr(doctor, "prerequisites", lambda: {"user": found})
+    shown = said("doctor")
+    assert f"root:x:0 {SHOWN}" in shown
+    assert f"chown {SHOWN}" in shown
+
+
+def test_what_a_daemon_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow: dict[str, Any] = dict.fromkeys(ctl.FLOW_COLUMNS, 1) | {"reason": NAME, "rtt_mean_us": 1, "min_rtt_us": 1}
+    flow |= {"target_us": 1, "delivery_rate_bytes_per_s": 1}
+    health = {"ok": True, "state": NAME, "model": NAME, "problem": f"root:x:0 {NAME}"}
+    health |= dict.fromkeys(("flows", "decisions", "records", "uptime_s"), 1)
+    client = SimpleNamespace(
+        flows=lambda: SimpleNamespace(flows=[SimpleNamespace(**flow)]), health=lambda: SimpleNamespace(**health)
+    )
+    monkeypatch.setattr(ctl, "_client", lambda _path: nullcontext(client))
+    assert SHOWN in said("ctl", "flows")
+    shown = said("ctl", "health")
+    assert shown.count(SHOWN) == 3
+    assert "root:x:0" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["traces", "info", f"/none/{NAME}"],
+        ["evaluate", "--agents", NAME, "--traces", str(ROOT)],
+        ["train", f"/none/{NAME}"],
+        ["serve", f"/none/{NAME}"],
+        ["export", f"/none/{NAME}"],
+    ],
+)
+def test_errors(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["reinet", *arguments])
+    with pytest.raises(SystemExit):
+        main.main()
+    shown = assert_harmless(capsys.readouterr().err)
+    assert "error:" in shown
+    assert SHOWN in shown or repr(NAME) in shown or str(ROOT) in shown
+
+
+def test_progress_bars() -> None:
+    written = io.StringIO()
+    with Progress(
+        output.TextColumn("{task.description}"), console=output.PlainConsole(file=written, width=200)
+    ) as progress:
+        progress.add_task(NAME)
+    assert SHOWN in assert_harmless(written.getvalue())
+
+
+def test_the_log_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    configure_logging()
+    structlog.get_logger("test").info("serving", model=NAME.replace(" ", ""))  # it quotes what has spaces by itself
+    structlog.reset_defaults()
+    assert "\x1b[2J" not in terminal.getvalue()
+    assert SHOWN.replace(" ", "") in terminal.getvalue()
+
+
+def test_our_own_words_may_have_a_style() -> None:
+    written = io.StringIO()
+    console = output.PlainConsole(file=written, force_terminal=True, color_system="standard")
+    console.print(output.Text("bad", "red"), NAME)
+    assert written.getvalue() == f"\x1b[31mbad\x1b[0m {SHOWN}\n"
+
+
+def test_there_is_one_console() -> None:
+    for path in (ROOT / "cli").glob("*.py"):
+        if path.name != "output.py":
+            assert not re.search(r"Console\(|rich\.markup|rich\.text|from_markup|import print", path.read_text()), path
+
+
+@pytest.mark.parametrize("char", ["\x00", "\x1b", "\x07", "\x9b", "\u202e", "\u2028", "\udcff", "\r", "\n"])
+def test_characters_that_a_terminal_obeys_are_written_out(char: str) -> None:
+    shown = visible(f"a{char}b")
+    assert shown.startswith("a\\")
+    assert shown.isprintable()
+
+
+def test_other_characters_stay() -> None:
+    for text in ("plain [x] :x:", "größer", "日本", "🙂", "a\\b"):
+        assert visible(text) == text
+    assert visible("a\nb", keep="\n") == "a\nb"

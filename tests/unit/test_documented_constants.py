@@ -1,0 +1,153 @@
+"""Numbers that a page states and the code holds are the same.
+
+Each line below is a piece of a page with ``{}`` where a number stands, and where the code has it: whichever side
+changes, the piece is not found any more.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from helpers.places import ROOT
+from reinet.agents.decide.baselines import CEILING_PKTS, FLOOR_PKTS, RULE_GAIN
+from reinet.agents.decide.guard import PROBE_INTERVAL_S
+from reinet.agents.evaluation.fidelity import TOLERANCES
+from reinet.agents.evaluation.scenario import Scenario
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.links import REFERENCE_BUFFER_BYTES, REFERENCE_MRTT_MS, REFERENCE_TARGET_MS
+from reinet.agents.learn.train import SCORE_DELAY_WEIGHT, SCORE_FLOOR, SCORE_FLOOR_WEIGHT
+from reinet.core import PeriodConfig, _core
+from reinet.core.features import DEFAULT_FEATURE_SET, FEATURE_SETS
+from reinet.core.period import SILENCE_NS
+from reinet.core.records import OPPORTUNITY_BYTES
+from reinet.core.state import LEAST_TARGET_PER_RTT, MAX_CAP_PKTS, MIN_CAP_PKTS
+from reinet.daemon.config import DaemonConfig
+from reinet.envs.mahimahi.validity import LATE_SHARE
+from reinet.envs.sim import SIM_CONGESTION_CONTROLS, LinkConfig
+from reinet.envs.spaces import DEFAULT_TARGET_MS
+from reinet.envs.trace.importers import MAX_HOLD_S
+from reinet.envs.trace.trace import BIN_MS, DESCRIBE_BYTES, OUTAGE_MS
+from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE
+
+WORDS = {2: "two", 3: "three", 4: "four", 13: "thirteen", 20: "twenty"}
+PERIOD_MS = PeriodConfig().min_period_ns / 1e6
+DEEPCC = TrainConfig.load(ROOT / "configs" / "deepcc.toml")
+SET = FEATURE_SETS[DEFAULT_FEATURE_SET]
+LINK = LinkConfig.__dataclass_fields__
+MRTT_MS, BUFFER_KB = LINK["mrtt_ms"].default, LINK["buffer_bytes"].default // 1000
+DAEMON = {name: field.default for name, field in DaemonConfig.model_fields.items()}
+(MOST_LEASE_MS,) = (limit.le for limit in DaemonConfig.model_fields["lease_ms"].metadata if hasattr(limit, "le"))
+SHARES = {metric: (100 * share, slack) for metric, (share, slack) in TOLERANCES.items()}
+
+STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
+    ("README.md", "the last {} of them", (SET.history,)),
+    ("README.md", "A target below {} times the path's minimum RTT", (LEAST_TARGET_PER_RTT,)),
+    ("README.md", "the flow is held at {} packets", (FLOOR_PKTS,)),
+    ("README.md", "{} ms path, {} KB droptail, target {} ms", (MRTT_MS, BUFFER_KB, DEFAULT_TARGET_MS)),
+    (
+        "docs/scalars.md",
+        "throughput_ratio - {} qdelay_ratio - {} x` (mean shortfall of the throughput ratio below {})",
+        (SCORE_DELAY_WEIGHT, SCORE_FLOOR_WEIGHT, SCORE_FLOOR),
+    ),
+    (
+        "docs/scalars.md",
+        "the paper's link ({} ms, {} KB, target {} ms)",
+        (REFERENCE_MRTT_MS, REFERENCE_BUFFER_BYTES / 1000, REFERENCE_TARGET_MS),
+    ),
+    ("docs/scalars.md", "`eval/score_rule_1.25`, `eval/score_rule_{}`", (RULE_GAIN,)),
+    ("docs/deviations.md", "at least {} ms; the paper says", (PERIOD_MS,)),
+    ("docs/deviations.md", "the code uses {} ms on a timer", (DEEPCC.period.min_ms,)),
+    ("docs/deviations.md", "cap = {} x 2^a x (max delivery rate of {} periods", (RULE_GAIN, _core.RULE_PERIODS)),
+    ("docs/simulator.md", "does so every {} ms", (SILENCE_NS / 1e6,)),
+    ("docs/simulator.md", "{} congestion controls", (len(SIM_CONGESTION_CONTROLS),)),
+    ("docs/traces.md", "count {} bytes per opportunity in bins of {} ms", (DESCRIBE_BYTES, BIN_MS)),
+    ("docs/traces.md", "a gap of at least {} ms", (OUTAGE_MS,)),
+    ("docs/traces.md", "delivers {} bytes per opportunity", (OPPORTUNITY_BYTES,)),
+    ("docs/traces.md", "more than {} s after a line of a phone's log", (MAX_HOLD_S,)),
+    ("docs/architecture.md", "{} to {} packets", (MIN_CAP_PKTS, MAX_CAP_PKTS)),
+    ("docs/architecture.md", "at least {} ms after its start", (PERIOD_MS,)),
+    ("docs/architecture.md", "after {} ms of silence", (SILENCE_NS / 1e6,)),
+    ("docs/architecture.md", "A cap is a lease of {} ms", (LEASE_MS,)),
+    ("docs/architecture.md", "renewed every {}rd of it", (RENEWALS_PER_LEASE,)),
+    ("docs/fidelity.md", "throughput is within {} %, mean queueing delay", SHARES["throughput_mbps"][:1]),
+    ("docs/fidelity.md", "within {} % or {} ms and its 95th percentile", SHARES["qdelay_mean_ms"]),
+    ("docs/fidelity.md", "95th percentile within {} % or {} ms", SHARES["qdelay_p95_ms"]),
+    ("checkpoints/README.md", "where {} % may", (100 * LATE_SHARE,)),
+    ("configs/daemon.toml", "more than target / {} stay", (LEAST_TARGET_PER_RTT,)),
+    ("configs/daemon.toml", "(at most {})", (MOST_LEASE_MS,)),
+    *(
+        ("configs/daemon.toml", f"# {key} = {{}}", (DAEMON[key],))
+        for key in ("target_ms", "lease_ms", "tick_ms", "ceiling_pkts", "log_max_mb")
+    ),
+    ("configs/daemon.toml", "# min_period_ms = {}", (PERIOD_MS,)),
+    ("envs/sim_link.py", "rounded, between {} and {}.", (MIN_CAP_PKTS, MAX_CAP_PKTS)),
+    ("envs/sim_link.py", "ConfigError below {} x ``mrtt_ms``. None = {} ms", (LEAST_TARGET_PER_RTT, DEFAULT_TARGET_MS)),
+    ("envs/sim_link.py", "is at least {} ms long", (PERIOD_MS,)),
+    ("envs/sim_link.py", "every {} ms a record", (SILENCE_NS / 1e6,)),
+    ("envs/sim_link.py", "the {} latest observations, newest first, of {} values", (SET.history, len(SET.features))),
+    (
+        "envs/sim_link.py",
+        "min(samples~ x rate~ x rho, {})",
+        (_core.MAX_REWARD if hasattr(_core, "MAX_REWARD") else 100,),
+    ),
+    ("envs/kernel_link.py", "under a lease of {} ms", (LEASE_MS,)),
+    (
+        "agents/learn/train.py",
+        "score = mean throughput ratio - {} x mean queueing delay ratio - {} x mean shortfall below {} %",
+        (SCORE_DELAY_WEIGHT, SCORE_FLOOR_WEIGHT, 100 * SCORE_FLOOR),
+    ),
+]
+
+
+def pieces(template: str, values: tuple[float, ...]) -> list[str]:
+    """The piece with its numbers in figures and, where they have one, in words."""
+    figures = template.format(*(f"{value:g}" if value < 1e5 else str(value) for value in values))
+    words = [WORDS.get(int(value), f"{value:g}") for value in values]
+    return [figures, template.format(*words), template.format(*words).capitalize()]
+
+
+def page(name: str) -> str:
+    """A page's text, its line breaks and comment signs gone."""
+    return " ".join(re.sub(r"\n# (?!\w+ = )", "\n", Path(ROOT / name).read_text()).split())
+
+
+def states(text: str, piece: str) -> bool:
+    """Whether the piece stands there, not as part of a longer number."""
+    return re.search(rf"(?<![\d.]){re.escape(piece)}(?!\d|\.0*[1-9])", text) is not None
+
+
+@pytest.mark.parametrize(("name", "template", "values"), STATEMENTS, ids=[f"{s[0]}: {s[1]}" for s in STATEMENTS])
+def test_a_page_says_what_the_code_has(name: str, template: str, values: tuple[float, ...]) -> None:
+    text = page(name)
+    assert any(states(text, piece) for piece in pieces(template, values)), (
+        f"{name} lacks {pieces(template, values)[0]!r}"
+    )
+
+
+def test_defaults_of_the_same_thing_are_the_same() -> None:
+    scenario = Scenario.__dataclass_fields__
+    assert {
+        MRTT_MS,
+        scenario["mrtt_ms"].default,
+        REFERENCE_MRTT_MS,
+    } == {20.0}
+    assert {LINK["buffer_bytes"].default, scenario["buffer_bytes"].default, REFERENCE_BUFFER_BYTES} == {150_000}
+    assert {
+        DEFAULT_TARGET_MS,
+        scenario["target_ms"].default,
+        REFERENCE_TARGET_MS,
+        DAEMON["target_ms"],
+        LINK["target_us"].default / 1000,
+    } == {50.0}
+    assert (DAEMON["lease_ms"], DAEMON["ceiling_pkts"]) == (LEASE_MS, CEILING_PKTS)
+    assert (FLOOR_PKTS, CEILING_PKTS, RULE_GAIN) == (MIN_CAP_PKTS, MAX_CAP_PKTS, _core.RULE_GAIN)
+    assert PROBE_INTERVAL_S == 60.0  # README: once a minute
+
+
+def test_a_changed_number_is_noticed() -> None:
+    template = "throughput_ratio - {} qdelay_ratio"
+    assert not any(states(page("docs/scalars.md"), piece) for piece in pieces(template, (0.3,)))
+    assert states("# lease_ms = 500 # more", "# lease_ms = 500")
+    assert not states("# lease_ms = 5000", "# lease_ms = 500")
+    assert not states("within 12.5 %", "within 12")

@@ -1,0 +1,113 @@
+"""What pages and help texts name exists: paths, commands, options, targets of make, links."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from helpers.documents import (
+    FENCED,
+    PAGES,
+    PLACEHOLDER,
+    blocks,
+    command_of,
+    commands,
+    help_examples,
+    inline,
+    is_command,
+    options_of,
+    parsed,
+)
+from helpers.places import ROOT
+
+TOP = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
+GENERATED = ("runs/", "build/", "dist/", "traces/", "my-traces/")
+"""What commands make: no checkout has it."""
+pages = pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+
+
+@pages
+def test_every_path_that_a_page_names_exists(page: Path) -> None:
+    for code in inline(page):
+        if re.fullmatch(r"[\w.{},*/-]+", code) and code.partition("/")[0] in TOP and not code.startswith(GENERATED):
+            path = code.rstrip("/")
+            assert any(ROOT.glob(path)) or any(ROOT.glob(f"{path}.py")), f"{page.name}: there is no {code}"
+    for link in re.findall(r"\]\(([^)#]+)\)", FENCED.sub("", page.read_text())):
+        if not link.startswith("http"):
+            assert (page.parent / link).exists(), f"{page.name}: there is no {link}"
+
+
+@pages
+def test_file_names_that_stand_alone_exist_once_at_least(page: Path) -> None:
+    names = {path.name for folder in TOP if folder not in ("build", "runs") for path in (ROOT / folder).rglob("*.*")}
+    for code in inline(page):
+        if re.fullmatch(r"\w+\.(hpp|cpp|h|c|py|proto|sh)", code) and code not in OTHERS:
+            assert code in names, f"{page.name}: no file is called {code}"
+
+
+def test_every_path_that_a_source_names_exists() -> None:
+    """A comment that sends its reader to a file that has moved."""
+    suffixes = (".py", ".pyi", ".c", ".cpp", ".h", ".hpp", ".toml", ".proto", ".sh")
+    named = re.compile(rf"(?<![\w/.])(?:{'|'.join(TOP)})/[\w/-]+\.(?:py|hpp|cpp|h|c|md|toml|proto|sh)\b")
+    for folder in TOP:
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in suffixes and folder not in ("build", "runs", "tests"):
+                for name in named.findall(path.read_text()):
+                    assert (ROOT / name).is_file(), f"{path.relative_to(ROOT)}: there is no {name}"
+
+
+OTHERS = ("tcp_bbr.c", "tcp_rate.c")
+"""The kernel's."""
+
+
+@pages
+def test_every_command_and_option_that_a_page_names_exists(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    lines = [line for block in blocks(page) if block.language == "sh" for line in block.lines]
+    for code in [*filter(is_command, inline(page)), *lines]:
+        for part in re.split(r" && |; |do ", code):
+            words = shlex.split(part.removeprefix("sudo "), comments=True)
+            if words[:1] == ["make"]:
+                for target in words[1:]:
+                    assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name}: make has no {target}"
+            if not words or not words[0].endswith("reinet"):
+                continue
+            for variant in _variants(words[1:]):
+                command, rest = command_of(variant)
+                for word in rest:
+                    if word.startswith("--"):
+                        assert word in options_of(command), f"{page.name}: {code!r}: there is no {word}"
+
+
+def _variants(words: list[str]) -> list[list[str]]:
+    """``list/info`` means both."""
+    for place, word in enumerate(words[:2]):
+        if re.fullmatch(r"[a-z]+(/[a-z]+)+", word):
+            return [[*words[:place], one, *words[place + 1 :]] for one in word.split("/")]
+    return [words]
+
+
+@pytest.mark.parametrize("names", [" ".join(names) for names, _ in commands()])
+def test_examples_of_a_help_text_are_well_formed(names: str) -> None:
+    command = command_of(names.split())[0]
+    found = help_examples(str(command.help))
+    assert found, f"reinet {names} --help has no example"
+    for line in found:
+        words = shlex.split(line)[1:]
+        inner, rest = command_of(words)
+        assert inner.name == command.name, f"{line!r} is another command's"
+        parsed(inner, rest)
+
+
+def test_the_extraction_sees_what_it_should() -> None:
+    """A checker that finds nothing passes."""
+    readme = ROOT / "README.md"
+    assert any("reinet evaluate" in line for block in blocks(readme) for line in block.lines)
+    assert sum(map(is_command, inline(readme))) >= 5
+    assert help_examples("Text.\n\n    sudo reinet doctor --json - | jq .\n") == ["reinet doctor --json -"]
+    assert PLACEHOLDER.search("reinet train CONFIG")
+    with pytest.raises(AssertionError, match="no 'evaluat'"):
+        command_of(["evaluat"])
+    with pytest.raises(Exception, match="nope"):
+        parsed(*command_of(["doctor", "--nope"]))
