@@ -21,7 +21,7 @@ class SimLinkEnv(gym.Env[State, Any]):
     """Choose the largest congestion window of a bulk flow, once per period, on a simulated cellular link.
 
     A Linux-like sender with Cubic fills a droptail buffer that a trace of delivery opportunities empties; the semantics
-    are Mahimahi's (``core/link.hpp``, ``core/sender.hpp``).
+    are Mahimahi's (``envs/sim/path/link.hpp``, ``envs/sim/tcp/sender.hpp``).
 
     Step
         from one FlowStats record to the next: a period ends with the first ACK of a packet sent after it began, and
@@ -70,7 +70,7 @@ class SimLinkEnv(gym.Env[State, Any]):
         mrtt_ms, buffer_bytes, cc
             the path: its fixed delay, its droptail buffer, the sender's congestion control.
         link
-            other keys of ``LinkConfig``: the queue, losses, a wired bottleneck, further flows, a cell.
+            other fields of ``LinkSpec``: the queue, losses, a wired bottleneck, further flows, a cell.
         head, feature_set, normaliser
             what actions mean and how observations are made.
         period

@@ -29,7 +29,7 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
         rate.stairs(throughput, edges_s, color="tab:blue", linewidth=1.2, label="throughput")
         m = run.metrics
         rate.set_title(
-            f"{run.agent} ({run.scenario.cc})\n"
+            f"{run.agent} ({run.scenario.path.cc})\n"
             f"{m.throughput_mbps:.2f} Mbit/s, {m.qdelay_mean_ms:.0f} ms mean queueing delay"
         )
         delay.plot(
@@ -53,8 +53,7 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
         axis.set_ylabel(label)
         axis.set_ylim(bottom=0)
     first = runs[0].scenario
-    figure.suptitle(
-        f"{first.trace.name}, {first.mrtt_ms:g} ms path, {first.buffer_bytes / 1000:g} KB buffer, {first.link} link"
-    )
+    path_rtt, buffer = f"{first.path.mrtt_ms:g} ms path", f"{first.path.buffer_bytes / 1000:g} KB buffer"
+    figure.suptitle(f"{first.trace.name}, {path_rtt}, {buffer}, {first.link} link")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

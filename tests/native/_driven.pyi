@@ -31,6 +31,9 @@ class Ack:
 def delay_line(arrives_us: list[int], delay_us: int, late_us: int) -> list[int]:
     """When packets that come to a fixed delay at those times, in order, leave it."""
 
+def opportunities_until(times_ms: list[int], until_ms: int) -> int:
+    """The opportunities of a looping trace at times in [0, until]."""
+
 class DrivenReceiver:
     """A receiver without a path."""
 
