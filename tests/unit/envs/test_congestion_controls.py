@@ -10,7 +10,7 @@ from helpers.links import Ms, assert_conserved, cellular, constant, run
 from reinet.core import ConfigError, Flag
 from reinet.envs.sim import SimBatch
 from reinet.envs.sim._driven import DrivenControl
-from reinet.envs.sim.config import SIM_CONGESTION_CONTROLS
+from reinet.envs.sim.options import SIM_CONGESTION_CONTROLS
 
 
 class Flow:
