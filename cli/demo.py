@@ -62,7 +62,7 @@ def demo(
             console.print(f"  {line}")
     else:
         console.print("Real kernel sockets through Mahimahi, in namespaces of their own.")
-    scenario = Scenario(trace, "sim" if missing else "mahimahi", seconds=seconds)
+    scenario = Scenario.of(trace, "sim" if missing else "mahimahi", seconds=seconds)
     done = run_shown(Plan(f"none,{model}", [scenario]), seconds)
     console.rule("3 of 3: what it did")
     rows = [row for _, row in done]

@@ -80,8 +80,7 @@ def evaluate(
 
         reinet evaluate --agents none,rule --traces my.trace --link sim --link-option queue=pie --link-option loss=0.01
 
-    Link options are the keys of the simulator's links (docs/simulator.md); --link mahimahi has queue=droptail and
-    queue=drophead.
+    Link options are the fields of a path (docs/simulator.md); --link mahimahi has those of the queue.
     """
     from reinet.agents.evaluation.plan import Plan
     from reinet.agents.evaluation.scenario import Scenario, link_options
@@ -89,7 +88,16 @@ def evaluate(
 
     options = link_options(link_option or [])
     scenarios = [
-        Scenario(trace, link.value, control.strip(), target_ms, mrtt_ms, buffer_bytes, seconds, link_options=options)
+        Scenario.of(
+            trace,
+            link.value,
+            seconds=seconds,
+            target_ms=target_ms,
+            link_options=options,
+            cc=control.strip(),
+            mrtt_ms=mrtt_ms,
+            buffer_bytes=buffer_bytes,
+        )
         for trace in load_traces(traces)
         for control in cc.split(",")
     ]
@@ -111,7 +119,7 @@ def evaluate(
             if row["repetition"] == 0:
                 pictures.setdefault(run.scenario, []).append(run)
         for scenario, runs in pictures.items():
-            suffix = f"-{scenario.trace.name}-{scenario.cc}" if len(pictures) > 1 else ""
+            suffix = f"-{scenario.trace.name}-{scenario.path.cc}" if len(pictures) > 1 else ""
             path = png.with_name(f"{png.stem}{suffix}{png.suffix}")
             save_comparison(runs, path)
             say(f"picture: {path}")

@@ -19,7 +19,7 @@ def fidelity(
     caps: Annotated[str, typer.Option(help="Fixed caps in packets, by commas; none = no cap.")] = "none,20,40",
     mrtt_ms: Annotated[float, typer.Option(help="The path's fixed round trip.")] = 20.0,
     seconds: Annotated[float, typer.Option(min=5, help="Length of each run.")] = 60.0,
-    repeat: Annotated[int, typer.Option(min=1, help="Kernel runs of every cell; their median counts.")] = 3,
+    repeat: Annotated[int, typer.Option(min=1, help="Kernel runs of every combination; their median counts.")] = 3,
     parallel: Annotated[
         int, typer.Option(min=1, help="Kernel runs side by side; a run in which the host lagged is made again.")
     ] = 1,
@@ -53,8 +53,8 @@ def fidelity(
     from reinet.envs.mahimahi.uml import find_kernel
     from reinet.envs.trace import load_traces
 
-    cells = [
-        engine.Cell(trace, control, buffer_bytes, cap_pkts)
+    combinations = [
+        engine.Combination(trace, control, buffer_bytes, cap_pkts)
         for trace in load_traces(traces)
         for control in _list("cc", cc, str)
         for buffer_bytes in _list("buffers", buffers, int)
@@ -63,22 +63,22 @@ def fidelity(
     if uml is not None and kernel != "uml":
         raise ConfigError(f"--uml {uml} is for --kernel uml")
     machine = find_kernel(uml) if kernel == "uml" else None
-    comparison = engine.Comparison(cells, engine.Results(results), seconds, mrtt_ms, repeat, parallel, machine)
+    comparison = engine.Comparison(combinations, engine.Results(results), seconds, mrtt_ms, repeat, parallel, machine)
     if not report:
         _measure(comparison)
     done = list(comparison)
-    rows = [row for cell in done for row in cell]
+    rows = [row for one in done for row in one]
     write_json(json_destination, {"rows": rows})
     if markdown is not None:
         given = " ".join(f"--traces {path}" for path in traces)
         command = f"reinet fidelity {given} --cc {cc} --buffers {buffers} --caps {caps}"
         command += f" --seconds {seconds:g} --repeat {repeat}"
         command += f" --kernel {kernel}" if kernel != "host" else ""
-        markdown.write_text(engine.markdown(done, command, missing=len(cells) - len(done)))
+        markdown.write_text(engine.markdown(done, command, missing=len(combinations) - len(done)))
     if json_destination != "-":
         print_table(rows, COLUMNS)
-    agreeing = sum(all(row["agrees"] in (True, None) for row in cell) for cell in done)
-    console.print(f"{agreeing} of {len(done)} cells agree; {len(cells) - len(done)} not measured.")
+    agreeing = sum(all(row["agrees"] in (True, None) for row in one) for one in done)
+    console.print(f"{agreeing} of {len(done)} combinations agree; {len(combinations) - len(done)} not measured.")
 
 
 def _measure(comparison: Any) -> None:

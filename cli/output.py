@@ -71,7 +71,7 @@ def write_json(destination: str | None, data: Mapping[str, Any]) -> None:
         Path(destination).write_text(text)
 
 
-def _cell(value: object) -> Text:
+def _shown(value: object) -> Text:
     if isinstance(value, bool):
         return Text("yes" if value else "no")
     if isinstance(value, float):
@@ -86,5 +86,5 @@ def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], ti
         numeric = any(isinstance(row.get(column), int | float) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
+        table.add_row(*(_shown(row.get(column)) for column in columns))
     console.print(table)

@@ -23,13 +23,12 @@ from reinet.core import (
 from reinet.core.features import head_index
 from reinet.envs.kernel_session import KernelRun, KernelSession
 from reinet.envs.link.domain import default_trace
-from reinet.envs.mahimahi.spec import LinkSpec
+from reinet.envs.link.spec import LinkSpec, check_target, default_target_ms
+from reinet.envs.mahimahi.spec import require_emulated
 from reinet.envs.spaces import (
     EpisodeLimits,
     action_of,
     action_space,
-    check_target,
-    default_target_ms,
     info_from,
     observation_space,
     refuse_options,
@@ -98,10 +97,10 @@ class KernelLinkEnv(gym.Env[State, Any]):
         self.trace = trace if isinstance(trace, Trace) else Trace.load(trace)
         self.observation_space = observation_space(feature_set)
         self.action_space = action_space()
-        self._spec = LinkSpec(self.trace, mrtt_ms=mrtt_ms, buffer_bytes=buffer_bytes)
-        self._cc = cc
+        self._spec = require_emulated(
+            LinkSpec(self.trace, cc=cc, mrtt_ms=mrtt_ms, buffer_bytes=buffer_bytes, target_us=round(target_ms * 1000))
+        )
         self._head = head
-        self._target_us = round(target_ms * 1000)
         self._period = period
         self._random_start = random_start
         self._bank = StateBank(1, feature_set, normaliser)
@@ -116,9 +115,9 @@ class KernelLinkEnv(gym.Env[State, Any]):
             offset_ms = int(self.np_random.integers(self.trace.duration_ms))
             self._spec = replace(self._spec, start_offset_ms=offset_ms)
         if self._session is None:
-            if reason := why_not_capped(self._cc):
-                raise ShimError(f"cc: {self._cc!r} cannot be capped on this host: {reason}")
-            self._session = KernelSession(self._spec, self._cc, target_us=self._target_us, period=self._period)
+            if reason := why_not_capped(self._spec.cc):
+                raise ShimError(f"cc: {self._spec.cc!r} cannot be capped on this host: {reason}")
+            self._session = KernelSession(self._spec, period=self._period)
         try:
             self._session.start(self._spec)
             self._bank.reset([0])

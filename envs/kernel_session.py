@@ -14,14 +14,15 @@ import numpy.typing as npt
 
 from reinet.core import (
     FLOW_STATS_DTYPE,
+    ConfigError,
     Flag,
     LinkError,
     PeriodConfig,
     ShimError,
 )
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import LinkRun, MahimahiLink
 from reinet.envs.mahimahi.namespace import own_cgroup
-from reinet.envs.mahimahi.spec import LinkSpec
 from reinet.kshim.kernel import KernelShim
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
 from reinet.kshim.probe import cgroup2_mount, wrapper_names
@@ -49,7 +50,7 @@ class KernelRun:
 
 
 class KernelSession:
-    """Cubic (or another kernel congestion control) over an emulated link, its records and its caps.
+    """A flow under the path's congestion control and target over an emulated link, its records and its caps.
 
     ``start`` begins a flow, ``next_record`` waits for its next record while caps are kept alive, ``set_cap`` answers
     it, ``stop`` ends the flow and gives the run; ``run`` does all four. One thread. Everything ends with ``close``, or
@@ -59,15 +60,12 @@ class KernelSession:
     def __init__(
         self,
         spec: LinkSpec,
-        cc: str = "cubic",
         *,
-        target_us: int = 50_000,
         lease_ms: int = LEASE_MS,
         period: PeriodConfig | None = None,
     ) -> None:
-        self.observed = cc in wrapper_names()
+        self.observed = spec.cc in wrapper_names()
         """False for a congestion control that the shim cannot wrap here: there are no records then, and no caps."""
-        self._cc = cc
         self._records: deque[FlowStatsArray] = deque()
         self._seen: list[FlowStatsArray] = []
         self._caps: list[int] = []
@@ -77,10 +75,10 @@ class KernelSession:
         self._polled_ns = 0
         self._longest_pause_ms = 0.0
         self._shim: KernelShim | None = None
-        self._link = MahimahiLink(spec, cc, cgroup=_new_cgroup() if self.observed else None)
+        self._link = MahimahiLink(spec, cgroup=_new_cgroup() if self.observed else None)
         try:
             if self._link.cgroup is not None:
-                self._shim = KernelShim([self._link.cgroup], target_us=target_us, period=period)
+                self._shim = KernelShim([self._link.cgroup], target_us=spec.target_us, period=period)
                 self._keeper = LeaseKeeper(self._shim, lease_ms)
         except BaseException:
             self.close()
@@ -102,7 +100,12 @@ class KernelSession:
         return self._link.started_ns
 
     def start(self, spec: LinkSpec | None = None) -> None:
-        """Begin a new flow without a cap, over another path than before if given; the one before ends."""
+        """Begin a new flow without a cap, over another path than before if given; the one before ends.
+
+        Raises ConfigError for a path with another congestion control or target: the session's shim has these.
+        """
+        if spec is not None and (spec.cc, spec.target_us) != (self.spec.cc, self.spec.target_us):
+            raise ConfigError("cc, target_us: a session keeps its own; make another one for another")
         self._running = False
         if self._shim is not None:
             self._keeper.release_all()
@@ -110,7 +113,7 @@ class KernelSession:
         self._records.clear()
         self._seen.clear()
         self._caps.clear()
-        if self._shim is not None and flow.cc != (wrapper := self._shim.wrappers[self._cc]):
+        if self._shim is not None and flow.cc != (wrapper := self._shim.wrappers[self.spec.cc]):
             raise ShimError(
                 f"flow {flow.cookie} runs {flow.cc}, not {wrapper}: the shim did not choose it although "
                 "it is in the cgroup; is another program attached that changes congestion controls?"

@@ -70,7 +70,7 @@ class SimLinkEnv(gym.Env[State, Any]):
         mrtt_ms, buffer_bytes, cc
             the path: its fixed delay, its droptail buffer, the sender's congestion control.
         link
-            other keys of ``LinkConfig``: the queue, losses, a wired bottleneck, further flows, a cell.
+            other fields of ``LinkSpec``: the queue, losses, a wired bottleneck, further flows, a cell.
         head, feature_set, normaliser
             what actions mean and how observations are made.
         period

@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, ConfigError, Flag, Normaliser, PeriodConfig
 from reinet.envs.link.domain import LinkDomain
 from reinet.envs.sim import SimBatch
+from reinet.envs.sim.options import require_simulated
 from reinet.envs.spaces import EpisodeLimits, action_space, observation_space, refuse_options
 
 States = npt.NDArray[np.float32]
@@ -67,6 +68,8 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
             raise ConfigError(f"domain: give it or its fields, {', '.join(fields)}, not both")
         self._limits = EpisodeLimits(episode_periods, episode_s)
         self.domain = domain or domain_from(fields)
+        for link in self.domain.corners():
+            require_simulated(link)
         self.num_envs = num_envs
         self.single_observation_space = observation_space(feature_set)
         self.single_action_space = action_space()

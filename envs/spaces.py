@@ -10,7 +10,6 @@ from gymnasium.spaces import Box, Space
 
 from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, ConfigError, Flag
 from reinet.core.features import feature_set_named
-from reinet.core.state import LEAST_TARGET_PER_RTT
 
 
 def observation_space(feature_set: str = DEFAULT_FEATURE_SET) -> Space[Any]:
@@ -38,25 +37,6 @@ def action_of(action: npt.ArrayLike) -> float:
     if values.shape != (1,) or not np.isfinite(values[0]):
         raise ConfigError(f"action: one finite number in [-1, 1] is needed, not {action!r}")
     return float(values[0])
-
-
-DEFAULT_TARGET_MS = 50.0
-"""DeepCC's, over its path of 20 ms."""
-
-
-def default_target_ms(mrtt_ms: float) -> float:
-    """The target of a path for which none was given: DeepCC's, or the least that can be kept where that is more."""
-    return max(DEFAULT_TARGET_MS, LEAST_TARGET_PER_RTT * mrtt_ms)
-
-
-def check_target(target_ms: float, mrtt_ms: float) -> None:
-    """Raise ConfigError for a target below 1.1 x the path's minimum RTT."""
-    least_ms = LEAST_TARGET_PER_RTT * mrtt_ms
-    if not target_ms >= least_ms:
-        raise ConfigError(
-            f"target_ms: {target_ms:g} ms is below {LEAST_TARGET_PER_RTT:g} x the path's minimum RTT, {mrtt_ms:g} ms; "
-            f"give at least {least_ms:g} ms"
-        )
 
 
 def refuse_options(name: str, options: Mapping[str, Any] | None) -> None:

@@ -1,6 +1,6 @@
 """The simulator against Mahimahi and the real kernel: the same trace, congestion control, buffer and cap on both sides.
 
-A cell is one such combination. The kernel side runs it several times, the simulator a few times for each of those runs
+The kernel side runs each combination of these several times, the simulator a few times for each of those runs
 and from where the kernel's flow started in the trace; both count by their medians. Every kernel run is written down
 when it ends, so an interrupted comparison goes on where it stopped. The kernel is the host's, or one in virtual time
 (``reinet.envs.mahimahi.uml``), which has every congestion control and which no load disturbs, but neither caps nor
@@ -24,7 +24,7 @@ from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core.errors import ConfigError, LinkError
 from reinet.envs.link.metrics import Metrics, syn_ack_ms
-from reinet.envs.mahimahi.spec import LinkSpec
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.uml import run_flow
 from reinet.envs.trace import Trace
 
@@ -33,7 +33,7 @@ Figures = dict[str, float | None]
 METRICS = ("throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms", "retrans_pkts", "cwnd_mean_pkts")
 
 TOLERANCES = {"throughput_mbps": (0.03, 0.0), "qdelay_mean_ms": (0.10, 2.0), "qdelay_p95_ms": (0.15, 4.0)}
-"""Metric -> (relative, absolute): a cell agrees when each of these is within one of the two."""
+"""Metric -> (relative, absolute): a combination agrees when each of these is within one of the two."""
 
 MAX_ATTEMPTS = 3
 """Tries at a kernel run that the host's lag made invalid, before it is left out."""
@@ -43,7 +43,7 @@ SIM_RUNS = 3
 
 
 @dataclass(frozen=True)
-class Cell:
+class Combination:
     """What is compared; ``cap_pkts`` 0 = none."""
 
     trace: Trace
@@ -52,9 +52,21 @@ class Cell:
     cap_pkts: int
 
     def key(self, seconds: float, mrtt_ms: float, kernel: str = "host") -> str:
-        """Names the cell in the results file; by the trace's content, not its name."""
+        """Names the combination in the results file; by the trace's content, not its name."""
         key = f"{self.trace.sha256[:16]} {self.cc} {self.buffer_bytes} {self.cap_pkts} {seconds:g} {mrtt_ms:g}"
         return key if kernel == "host" else f"{key} {kernel}"
+
+    def path(self, mrtt_ms: float, begin_ms: float = 0.0, seed: int = 0) -> LinkSpec:
+        """The path that both sides run over, from that time of the trace; a target so far off that none is capped."""
+        return LinkSpec(
+            self.trace,
+            cc=self.cc,
+            mrtt_ms=mrtt_ms,
+            target_us=round(10 * mrtt_ms * 1000),
+            buffer_bytes=self.buffer_bytes,
+            start_offset_ms=max(0, round(begin_ms)),
+            seed=seed,
+        )
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,7 @@ class Results:
                 self._remember(self._parse(line, number))
 
     def of(self, key: str) -> list[KernelResult]:
-        """The runs of a cell so far."""
+        """The runs of a combination so far."""
         return self._found.get(key, [])
 
     def add(self, result: KernelResult) -> None:
@@ -104,9 +116,9 @@ class Results:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs and compares cells; iterating gives the rows of each cell when it is complete."""
+    """Runs and compares combinations; iterating gives the rows of each when it is complete."""
 
-    cells: Sequence[Cell]
+    combinations: Sequence[Combination]
     results: Results
     seconds: float = 60.0
     mrtt_ms: float = 20.0
@@ -116,7 +128,7 @@ class Comparison:
     """The User-Mode Linux to compare with; None = the host's kernel."""
 
     def __post_init__(self) -> None:
-        if self.uml is not None and any(cell.cap_pkts for cell in self.cells):
+        if self.uml is not None and any(combination.cap_pkts for combination in self.combinations):
             raise ConfigError("caps need the kernel shim, which a User-Mode Linux does not have; give --caps none")
 
     @property
@@ -126,20 +138,20 @@ class Comparison:
 
     def measure(self, progress: Callable[[int, int, str | None], None]) -> None:
         """Makes the kernel runs that are missing; told (done, all, why a run was thrown away) after each."""
-        todo = [cell for cell in self.cells for _ in range(self.repeat - len(self._runs(cell)))]
+        todo = [one for one in self.combinations for _ in range(self.repeat - len(self._runs(one)))]
         total = len(todo)
         done = 0
         failures: dict[str, int] = {}
         with ProcessPoolExecutor(self.parallel, mp_context=get_context("spawn")) as pool:
             waiting = list(todo)
-            running: dict[Future[tuple[KernelResult, str | None]], Cell] = {}
+            running: dict[Future[tuple[KernelResult, str | None]], Combination] = {}
             while waiting or running:
                 while waiting and len(running) < self.parallel:
-                    cell = waiting.pop(0)
-                    running[pool.submit(kernel_run, cell, self.seconds, self.mrtt_ms, self.uml)] = cell
+                    combination = waiting.pop(0)
+                    running[pool.submit(kernel_run, combination, self.seconds, self.mrtt_ms, self.uml)] = combination
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    cell = running.pop(future)
-                    key = self._key(cell)
+                    combination = running.pop(future)
+                    key = self._key(combination)
                     failures_left = MAX_ATTEMPTS * self.repeat - failures.get(key, 0) - 1
                     try:
                         result, invalid_reason = future.result()
@@ -151,27 +163,27 @@ class Comparison:
                         self.results.add(result)
                     elif failures_left:
                         failures[key] = failures.get(key, 0) + 1
-                        waiting.append(cell)
+                        waiting.append(combination)
                         progress(done, total, invalid_reason)
                         continue
                     done += 1
                     progress(done, total, invalid_reason)
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        for cell in self.cells:
-            runs = self._runs(cell)
+        for combination in self.combinations:
+            runs = self._runs(combination)
             if runs:
-                yield self._rows(cell, runs[: self.repeat])
+                yield self._rows(combination, runs[: self.repeat])
 
-    def _runs(self, cell: Cell) -> list[KernelResult]:
-        return self.results.of(self._key(cell))
+    def _runs(self, combination: Combination) -> list[KernelResult]:
+        return self.results.of(self._key(combination))
 
-    def _key(self, cell: Cell) -> str:
-        return cell.key(self.seconds, self.mrtt_ms, self.kernel)
+    def _key(self, combination: Combination) -> str:
+        return combination.key(self.seconds, self.mrtt_ms, self.kernel)
 
-    def _rows(self, cell: Cell, runs: Sequence[KernelResult]) -> list[dict[str, Any]]:
+    def _rows(self, combination: Combination, runs: Sequence[KernelResult]) -> list[dict[str, Any]]:
         simulated = [
-            sim_figures(cell, self.seconds, self.mrtt_ms, kernel.begin_ms, number * SIM_RUNS + seed)
+            sim_figures(combination, self.seconds, self.mrtt_ms, kernel.begin_ms, number * SIM_RUNS + seed)
             for number, kernel in enumerate(runs)
             for seed in range(SIM_RUNS)
         ]
@@ -182,10 +194,10 @@ class Comparison:
             kernel = _median(kernel_values)
             rows.append(
                 {
-                    "cc": cell.cc,
-                    "trace": cell.trace.name,
-                    "buffer_bytes": cell.buffer_bytes,
-                    "cap_pkts": cell.cap_pkts,
+                    "cc": combination.cc,
+                    "trace": combination.trace.name,
+                    "buffer_bytes": combination.buffer_bytes,
+                    "cap_pkts": combination.cap_pkts,
                     "metric": metric,
                     "sim": sim,
                     "kernel": kernel,
@@ -196,7 +208,7 @@ class Comparison:
                     "kernel_kind": self.kernel,
                     "agrees": agrees(metric, sim, kernel),
                     "seconds": self.seconds,
-                    "trace_sha256": cell.trace.sha256,
+                    "trace_sha256": combination.trace.sha256,
                 }
             )
         return rows
@@ -218,30 +230,28 @@ def agrees(metric: str, sim: float | None, kernel: float | None) -> bool | None:
     return abs(sim - kernel) <= max(relative * kernel, absolute)
 
 
-def kernel_run(cell: Cell, seconds: float, mrtt_ms: float, uml: Path | None) -> tuple[KernelResult, str | None]:
+def kernel_run(
+    combination: Combination, seconds: float, mrtt_ms: float, uml: Path | None
+) -> tuple[KernelResult, str | None]:
     """One run on the kernel and why it must not count, None = it counts. In a process of its own."""
     if uml is not None:
-        return _uml_run(cell, seconds, mrtt_ms, uml)
-    scenario = Scenario(cell.trace, "mahimahi", cell.cc, 10 * mrtt_ms, mrtt_ms, cell.buffer_bytes, seconds)
-    done = run(_agent(cell), scenario)
+        return _uml_run(combination, seconds, mrtt_ms, uml)
+    done = run(_agent(combination), Scenario(combination.path(mrtt_ms), "mahimahi", seconds))
     begin_ms = syn_ack_ms(done.log) - mrtt_ms / 2
-    return KernelResult(cell.key(seconds, mrtt_ms), begin_ms, figures_of(done)), done.invalid_reason
+    return KernelResult(combination.key(seconds, mrtt_ms), begin_ms, figures_of(done)), done.invalid_reason
 
 
-def _uml_run(cell: Cell, seconds: float, mrtt_ms: float, uml: Path) -> tuple[KernelResult, str | None]:
-    done = run_flow(uml, LinkSpec(cell.trace, mrtt_ms=mrtt_ms, buffer_bytes=cell.buffer_bytes), cell.cc, seconds)
+def _uml_run(combination: Combination, seconds: float, mrtt_ms: float, uml: Path) -> tuple[KernelResult, str | None]:
+    done = run_flow(uml, combination.path(mrtt_ms), seconds)
     retrans_pkts = float(sum(event["retrans_pkts"] for event in done.closed))
     figures = _figures(done.metrics, retrans_pkts, None)
     begin_ms = syn_ack_ms(done.log) - mrtt_ms / 2
-    return KernelResult(cell.key(seconds, mrtt_ms, "uml"), begin_ms, figures), done.invalid_reason
+    return KernelResult(combination.key(seconds, mrtt_ms, "uml"), begin_ms, figures), done.invalid_reason
 
 
-def sim_figures(cell: Cell, seconds: float, mrtt_ms: float, begin_ms: float, seed: int) -> Figures:
+def sim_figures(combination: Combination, seconds: float, mrtt_ms: float, begin_ms: float, seed: int) -> Figures:
     """The simulator's figures for a flow that answers the SYN at ``begin_ms`` of the trace."""
-    scenario = Scenario(
-        cell.trace, "sim", cell.cc, 10 * mrtt_ms, mrtt_ms, cell.buffer_bytes, seconds, max(0, round(begin_ms)), seed
-    )  # fmt: skip
-    return figures_of(run(_agent(cell), scenario))
+    return figures_of(run(_agent(combination), Scenario(combination.path(mrtt_ms, begin_ms, seed), "sim", seconds)))
 
 
 def figures_of(done: Run) -> Figures:
@@ -265,19 +275,19 @@ def _figures(metrics: Metrics, retrans_pkts: float | None, cwnd_mean_pkts: float
     }
 
 
-def _agent(cell: Cell) -> FixedCap | NoCap:
-    return FixedCap(cell.cap_pkts) if cell.cap_pkts else NoCap()
+def _agent(combination: Combination) -> FixedCap | NoCap:
+    return FixedCap(combination.cap_pkts) if combination.cap_pkts else NoCap()
 
 
-def markdown(cells: Sequence[list[dict[str, Any]]], command: str, missing: int = 0) -> str:
-    """The comparison as a page: a line a cell, figures as simulator / kernel, and what does not agree.
+def markdown(done: Sequence[list[dict[str, Any]]], command: str, missing: int = 0) -> str:
+    """The comparison as a page: a line a combination, figures as simulator / kernel, and what does not agree.
 
-    ``missing``: cells that were not measured.
+    ``missing``: combinations that were not measured.
     """
-    agreeing = sum(all(row["agrees"] in (True, None) for row in rows) for rows in cells)
+    agreeing = sum(all(row["agrees"] in (True, None) for row in rows) for rows in done)
 
     def deviations(metric: str) -> str:
-        ratios = [row["ratio"] for rows in cells for row in rows if row["metric"] == metric and row["ratio"]]
+        ratios = [row["ratio"] for rows in done for row in rows if row["metric"] == metric and row["ratio"]]
         shares = 100 * np.abs(np.array(ratios or [np.nan]) - 1)
         return f"{metric} {np.median(shares):.1f} % and {np.percentile(shares, 90):.1f} %"
 
@@ -285,17 +295,17 @@ def markdown(cells: Sequence[list[dict[str, Any]]], command: str, missing: int =
         "# The simulator against Mahimahi and the real kernel",
         "",
         f"Made by `{command}`.",
-        "Simulator / median of the kernel's runs. A cell agrees when throughput is within 3 %, mean queueing delay",
-        "within 10 % or 2 ms and its 95th percentile within 15 % or 4 ms.",
+        "Simulator / median of the kernel's runs. A combination agrees when throughput is within 3 %, mean queueing",
+        "delay within 10 % or 2 ms and its 95th percentile within 15 % or 4 ms.",
         "",
-        f"**{agreeing} of {len(cells)} cells agree**" + (f"; {missing} not measured." if missing else "."),
+        f"**{agreeing} of {len(done)} combinations agree**" + (f"; {missing} not measured." if missing else "."),
         "",
-        "Deviations, median and 90th percentile over the cells: " + ", ".join(map(deviations, TOLERANCES)) + ".",
+        "Deviations, median and 90th percentile over the combinations: " + ", ".join(map(deviations, TOLERANCES)) + ".",
         "",
         "| trace | cc | buffer (KB) | cap | Mbit/s | mean (ms) | p95 (ms) | retransmitted | cwnd | runs | agrees |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for rows in cells:
+    for rows in done:
         first = rows[0]
         pairs = {row["metric"]: f"{_shown(row['sim'])} / {_shown(row['kernel'])}" for row in rows}
         failing = [row["metric"] for row in rows if row["agrees"] is False]

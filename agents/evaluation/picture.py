@@ -30,7 +30,7 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
         rate.stairs(throughput, edges_s, color="tab:blue", linewidth=1.2, label="throughput")
         m = run.metrics
         rate.set_title(
-            f"{visible(run.agent)} ({run.scenario.cc})\n"
+            f"{visible(run.agent)} ({run.scenario.path.cc})\n"
             f"{m.throughput_mbps:.2f} Mbit/s, {m.qdelay_mean_ms:.0f} ms mean queueing delay",
             parse_math=False,  # a name is no formula
         )
@@ -56,7 +56,7 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
         axis.set_ylim(bottom=0)
     first = runs[0].scenario
     figure.suptitle(
-        f"{visible(first.trace.name)}, {first.mrtt_ms:g} ms path, {first.buffer_bytes / 1000:g} KB buffer, "
+        f"{visible(first.trace.name)}, {first.path.mrtt_ms:g} ms path, {first.path.buffer_bytes / 1000:g} KB buffer, "
         f"{first.link} link",
         parse_math=False,
     )

@@ -41,10 +41,10 @@ class Run:
 
     def row(self) -> dict[str, object]:
         """The run as one row of a table; units are in the keys."""
-        s, m = self.scenario, self.metrics
+        s, path, m = self.scenario, self.scenario.path, self.metrics
         return {
             "agent": self.agent,
-            "cc": s.cc,
+            "cc": path.cc,
             "trace": s.trace.name,
             "link": s.link,
             "throughput_mbps": m.throughput_mbps,
@@ -58,8 +58,8 @@ class Run:
             "capacity_mbps": m.capacity_mbps,
             "decisions": int(np.count_nonzero(self.caps_pkts)),
             "target_ms": s.target_ms,
-            "mrtt_ms": s.mrtt_ms,
-            "buffer_bytes": s.buffer_bytes,
+            "mrtt_ms": path.mrtt_ms,
+            "buffer_bytes": path.buffer_bytes,
             "link_options": dict(s.link_options),
             "seconds": s.seconds,
             "trace_sha256": s.trace.sha256,
@@ -103,27 +103,25 @@ def run(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | No
 
 def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
     feature_set, normaliser, period = wanted_view(agent)
-    batch = SimBatch(
-        [scenario.simulated()], period=period, feature_set=feature_set, normaliser=normaliser, record_log=True
-    )
+    batch = SimBatch([scenario.path], period=period, feature_set=feature_set, normaliser=normaliser, record_log=True)
     if isinstance(agent, Clairvoyant):
         agent.bind(batch.clairvoyant_caps)
     decider = Decider(agent)
     records, caps = [], []
     batch.reset()
-    end_ms = scenario.start_offset_ms + scenario.seconds * 1000
+    end_ms = scenario.path.start_offset_ms + scenario.seconds * 1000
     while batch.stats["time_ns"][0] < end_ms * NS_PER_MS:
         cap = decider.cap(batch.stats.copy(), batch.states, batch.rule_pkts, bool(batch.decided[0]))
         records.append(batch.stats.copy())
         caps.append(cap)
         batch.step_caps(cap)
         if progress is not None:
-            progress(float(batch.stats["time_ns"][0]) / NS_PER_S - scenario.start_offset_ms / 1000)
+            progress(float(batch.stats["time_ns"][0]) / NS_PER_S - scenario.path.start_offset_ms / 1000)
     link_log = LinkLog.of_flow(batch.log(0))
     return Run(
         agent=agent.name,
         scenario=scenario,
-        metrics=compute(link_log, scenario.mrtt_ms, end_ms),
+        metrics=compute(link_log, scenario.path.mrtt_ms, end_ms),
         log=link_log,
         start_ms=first_data_ms(link_log),
         records=np.concatenate(records) if records else np.zeros(0, FLOW_STATS_DTYPE),
@@ -136,9 +134,10 @@ def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None]
 def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
     from reinet.envs.kernel_session import KernelSession
 
-    if agent.name != "none" and (reason := why_not_capped(scenario.cc)):
+    if agent.name != "none" and (reason := why_not_capped(scenario.path.cc)):
         raise ConfigError(
-            f"cc {scenario.cc!r} cannot be capped in the kernel: {reason}; without a cap it runs under --agents none"
+            f"cc {scenario.path.cc!r} cannot be capped in the kernel: {reason}; "
+            "without a cap it runs under --agents none"
         )
     feature_set, normaliser, period = wanted_view(agent)
     bank = StateBank(1, feature_set, normaliser)
@@ -148,8 +147,7 @@ def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], 
         batch = bank.update([0], record)
         return int(decider.cap(record, batch.states, batch.rule_pkts, bool(batch.decided[0]))[0])
 
-    target_us = round(scenario.target_ms * 1000)
-    with KernelSession(scenario.emulated(), scenario.cc, target_us=target_us, period=period) as session:
+    with KernelSession(scenario.path, period=period) as session:
         done = session.run(scenario.seconds, decide, progress)
     return Run(
         agent=agent.name,

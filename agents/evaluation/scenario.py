@@ -1,4 +1,4 @@
-"""What is compared: one link and what runs over it."""
+"""What is compared: one path, the kind of link that it runs on, and for how long."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,17 +7,17 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from reinet.core.errors import ConfigError
-from reinet.envs.mahimahi.spec import LinkSpec
-from reinet.envs.sim import LinkConfig
+from reinet.envs.link.spec import LinkSpec
+from reinet.envs.mahimahi.spec import EMULATED, require_emulated
+from reinet.envs.sim.options import require_simulated
 from reinet.envs.trace import Trace
 
 LinkKind = Literal["sim", "mahimahi"]
 
-SCENARIO_KEYS = ("trace", "cc", "target_us", "mrtt_ms", "buffer_bytes", "start_offset_ms", "seed")
-"""Keys of ``LinkConfig`` that a scenario says in its own fields."""
-LINK_OPTIONS = tuple(f.name for f in fields(LinkConfig) if f.name not in SCENARIO_KEYS)
-MAHIMAHI_OPTIONS = ("queue",)
-"""Of these, what a link of Mahimahi can do too."""
+SAID_BESIDE = ("trace", "cc", "target_us", "mrtt_ms", "buffer_bytes", "start_offset_ms", "seed")
+"""Fields of ``LinkSpec`` that ``Scenario.of`` takes as arguments of their own."""
+LINK_OPTIONS = tuple(f.name for f in fields(LinkSpec) if f.name not in (*SAID_BESIDE, "uplink"))
+"""The others, by which an option of a link is named. An uplink is a trace, which no option can say."""
 
 
 def link_options(texts: Sequence[str]) -> dict[str, Any]:
@@ -36,67 +36,62 @@ def link_options(texts: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scenario:
-    """One link and what runs over it. Defaults are DeepCC's evaluation: 20 ms path, 150 KB droptail, 50 ms target."""
+    """A path, the link that it runs on, and the seconds that a run lasts. Raises ConfigError where that link cannot.
 
-    trace: Trace
+    Two scenarios are the same only if they are one object.
+    """
+
+    path: LinkSpec
     link: LinkKind = "mahimahi"
-    cc: str = "cubic"
-    target_ms: float = 50.0
-    mrtt_ms: float = 20.0
-    buffer_bytes: int = 150_000
     seconds: float = 60.0
-    start_offset_ms: int = 0
-    """Where in the trace the link starts."""
-    seed: int = 0
-    """Of the simulator's jitter; the real host brings its own."""
-    link_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Other keys of ``LinkConfig``: the queue, losses, jitter, further flows; of Mahimahi, MAHIMAHI_OPTIONS."""
+    link_options: Mapping[str, Any] = field(default_factory=dict)
+    """The options of the path, as they were given: for the rows of a table."""
 
     def __post_init__(self) -> None:
-        for name in ("target_ms", "mrtt_ms", "seconds"):
-            if not 0 < getattr(self, name) < 1e6:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")
-        LinkSpec(self.trace, mrtt_ms=self.mrtt_ms, buffer_bytes=self.buffer_bytes)  # the same limits for every link
-        if self.start_offset_ms < 0 or self.seed < 0:
-            raise ConfigError(f"start_offset_ms {self.start_offset_ms} and seed {self.seed} count from 0")
-        for key in self.link_options:
-            if key in SCENARIO_KEYS:
+        for name, value in (("target_ms", self.target_ms), ("mrtt_ms", self.path.mrtt_ms), ("seconds", self.seconds)):
+            if not 0 < value < 1e6:
+                raise ConfigError(f"{name} is {value}; it must be above 0 and finite")
+        (require_simulated if self.link == "sim" else require_emulated)(self.path)
+
+    @classmethod
+    def of(
+        cls,
+        trace: Trace,
+        link: LinkKind = "mahimahi",
+        *,
+        seconds: float = 60.0,
+        target_ms: float | None = None,
+        link_options: Mapping[str, Any] | None = None,
+        **path: Any,
+    ) -> "Scenario":
+        """The scenario of a path with these fields; what is not said is DeepCC's evaluation, ``LinkSpec``'s defaults.
+
+        ``link_options``: further fields, as a user named them.
+        """
+        options = dict(link_options or {})
+        for key in options:
+            if key in SAID_BESIDE:
                 raise ConfigError(f"link option {key}: it is said beside the link's options, not among them")
             if key not in LINK_OPTIONS:
                 near = get_close_matches(key, LINK_OPTIONS, 1)
                 hint = f"did you mean {near[0]!r}? " if near else ""
-                raise ConfigError(f"link option {key}: unknown; {hint}There are {', '.join(LINK_OPTIONS)}")
-            if self.link == "mahimahi" and key not in MAHIMAHI_OPTIONS:
-                raise ConfigError(
-                    f"link option {key}: Mahimahi's link has no such thing, only the simulated one (--link sim) has; "
-                    f"with --link mahimahi there is {', '.join(MAHIMAHI_OPTIONS)}"
-                )
-        if self.link == "sim":
-            self.simulated()  # refuses values that no link has
-        else:
-            self.emulated()
+                known = LINK_OPTIONS if link == "sim" else [key for key in EMULATED if key in LINK_OPTIONS]
+                raise ConfigError(f"link option {key}: unknown; {hint}There are {', '.join(known)}")
+        if target_ms is not None:
+            if not 0 < target_ms < 1e6:
+                raise ConfigError(f"target_ms is {target_ms}; it must be above 0 and finite")
+            path["target_us"] = round(target_ms * 1000)
+        return cls(LinkSpec(trace, **path, **options), link, seconds, options)
 
-    def simulated(self) -> LinkConfig:
-        """The link for the simulator."""
-        return LinkConfig(
-            trace=self.trace.opportunities_ms,
-            buffer_bytes=self.buffer_bytes,
-            mrtt_ms=self.mrtt_ms,
-            target_us=round(self.target_ms * 1000),
-            cc=self.cc,
-            start_offset_ms=self.start_offset_ms,
-            seed=self.seed,
-            **self.link_options,
-        )
+    @property
+    def trace(self) -> Trace:
+        """The path's trace, with its name."""
+        assert isinstance(self.path.trace, Trace), "what is compared has a name"
+        return self.path.trace
 
-    def emulated(self) -> LinkSpec:
-        """The link for Mahimahi."""
-        return LinkSpec(
-            self.trace,
-            mrtt_ms=self.mrtt_ms,
-            buffer_bytes=self.buffer_bytes,
-            start_offset_ms=self.start_offset_ms,
-            **self.link_options,
-        )
+    @property
+    def target_ms(self) -> float:
+        """The delay asked for, RTT."""
+        return self.path.target_us / 1000

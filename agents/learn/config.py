@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from reinet.core import toml_file
 from reinet.core.errors import ConfigError
 from reinet.core.features import feature_set_named
-from reinet.core.state import LEAST_TARGET_PER_RTT
 from reinet.envs.trace.model import PRESETS, RANDOM
 
 Range = tuple[float, float]
@@ -63,7 +62,10 @@ class TraceSection(_Section):
 
 
 class LinkSection(_Section):
-    """Links around the traces, drawn anew for every flow: a model is used on paths nobody has listed."""
+    """Links around the traces, drawn anew for every flow: a model is used on paths nobody has listed.
+
+    ``links.domain_of`` makes a ``LinkDomain`` of it.
+    """
 
     mrtt_ms: Range = (4.0, 80.0)
     """The paper sweeps 4-30 ms; mobile paths to far servers reach 80. Drawn log-uniformly."""
@@ -90,10 +92,6 @@ class LinkSection(_Section):
         if self.mrtt_ms[1] > 1000:
             raise ValueError("mrtt_ms reaches above 1000 ms; no path the simulator models is that long")
         return self
-
-    def target_ms(self, mrtt_ms: float, queueing_target_ms: float) -> float:
-        """The delay asked for, with room for the millisecond that the trace's clock adds to the minimum RTT."""
-        return max(mrtt_ms + queueing_target_ms, LEAST_TARGET_PER_RTT * (mrtt_ms + 2.0))
 
 
 class RolloutSection(_Section):

@@ -29,6 +29,7 @@ from reinet.agents.model.artifact import (
 )
 from reinet.agents.model.mlp import Layers
 from reinet.core import FEATURE_SETS, schema_hash
+from reinet.envs.link.domain import target_above
 from reinet.envs.trace import Trace
 
 OPSET = 17
@@ -59,8 +60,8 @@ def export(folder: Path, out: Path) -> str:
         period=PeriodRule(min_ms=config.period.min_ms, packet_timed=config.period.packet_timed),
         normaliser=state.normaliser,
         target_range_ms=(
-            config.links.target_ms(config.links.mrtt_ms[0], config.links.queueing_target_ms[0]),
-            config.links.target_ms(config.links.mrtt_ms[1], config.links.queueing_target_ms[1]),
+            target_above(config.links.mrtt_ms[0], config.links.queueing_target_ms[0]),
+            target_above(config.links.mrtt_ms[1], config.links.queueing_target_ms[1]),
         ),
         congestion_controls=["cubic"],
         training=Training(

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from reinet.agents.decide.baselines import Agent, CapArray
 from reinet.agents.decide.guard import Guard
 from reinet.agents.learn.config import TrainConfig
-from reinet.agents.learn.links import draw_link
+from reinet.agents.learn.links import domain_of
 from reinet.agents.learn.regret import REWARD_LIMIT, _rho, cumulative_regret
 from reinet.agents.learn.replay import Fragment
 from reinet.agents.model.mlp import FloatArray, Layers, act
 from reinet.core import FEATURE_SETS, Normaliser, PeriodConfig, caps_from_actions
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import SimBatch
 from reinet.envs.trace import Trace
 
@@ -57,7 +58,8 @@ class Gatherer:
         """One iteration's flows under a folded actor with noise, or under the cold start's walk when there is none."""
         config = self._config
         rng = np.random.Generator(np.random.PCG64([config.seed, iteration, self._worker]))
-        links = [draw_link(config.links, self._traces, rng) for _ in range(config.rollout.links)]
+        domain = domain_of(config.links, self._traces)
+        links = [domain.draw(rng) for _ in range(config.rollout.links)]
         sim = SimBatch(links, period=self._period, feature_set=config.feature_set, normaliser=normaliser)
         count, periods = len(links), config.rollout.periods
         noise = rng.normal(0.0, config.ddpg.noise, (periods, count)) + rng.normal(0.0, config.ddpg.flow_noise, count)
@@ -112,13 +114,13 @@ class Gatherer:
             rewards=np.clip(np.diff(total[rows]), -limit, limit).astype(np.float32),
         )
 
-    def evaluate(self, agent: Agent | Layers, normaliser: Normaliser, links: Sequence[dict[str, Any]]) -> list[Metrics]:
+    def evaluate(self, agent: Agent | Layers, normaliser: Normaliser, links: Sequence[LinkSpec]) -> list[Metrics]:
         """One flow per link, without noise, behind the guard; an agent or a folded actor decides."""
         config = self._config
         sim = SimBatch(
             list(links), period=self._period, feature_set=config.feature_set, normaliser=normaliser, record_log=True
         )
-        end_ns = np.array([round((link["start_offset_ms"] / 1e3 + config.run.evaluate_s) * 1e9) for link in links])
+        end_ns = np.array([round((link.start_offset_ms / 1e3 + config.run.evaluate_s) * 1e9) for link in links])
         caps: CapArray = np.zeros(len(links), np.uint32)
         guard = Guard()
         sim.reset()
@@ -129,7 +131,7 @@ class Gatherer:
                 wanted = agent.decide(sim.stats, sim.states, sim.rule_pkts)
             caps[sim.decided], _ = guard.check(sim.stats[sim.decided], wanted[sim.decided])
             sim.step_caps(caps)
-        return [_metrics(sim.log(row), link["mrtt_ms"], end_ns[row] / 1e6) for row, link in enumerate(links)]
+        return [_metrics(sim.log(row), link.mrtt_ms, end_ns[row] / 1e6) for row, link in enumerate(links)]
 
 
 def _metrics(log: dict[str, Any], mrtt_ms: float, end_ms: float) -> Metrics:

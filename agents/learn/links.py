@@ -1,18 +1,18 @@
 """What is learned on: generated traces, others to select by, and the links that are drawn around them."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from reinet.agents.learn.config import LinkSection, TrainConfig
+from reinet.envs.link.domain import LinkDomain, LogUniform, as_reference
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
-REFERENCE_MRTT_MS = 20.0
-REFERENCE_BUFFER_BYTES = 150_000
-REFERENCE_TARGET_MS = 50.0
-"""The paper's link."""
+SEEDS = 2**31
+"""Of a link's noise; what models were trained on so far was drawn from so many."""
 
 _SELECT_SEED_GAP = 1_000_000
 """Far from any training trace's seed."""
@@ -34,30 +34,28 @@ def _traces(presets: Sequence[str], count: int, seconds: float, seed: int) -> li
     return [generate(presets[index % len(presets)], seconds, seed + index) for index in range(count)]
 
 
-def draw_link(section: LinkSection, traces: Sequence[Trace], rng: np.random.Generator) -> dict[str, Any]:
-    """One link for ``SimBatch``: a trace with a random start, and a path around it."""
-    trace = traces[int(rng.integers(len(traces)))]
-    start_ms = int(rng.integers(int(trace.opportunities_ms[-1])))
-    reference, mrtt, buffer, queueing, jitter, pkts_per_ack = rng.random(6)
-    if reference < section.reference_share:
-        mrtt_ms, buffer_bytes, target_ms = REFERENCE_MRTT_MS, REFERENCE_BUFFER_BYTES, REFERENCE_TARGET_MS
-    else:
-        mrtt_ms = 2.0 * round(_between(section.mrtt_ms, mrtt) / 2)  # mm-delay takes whole milliseconds each way
-        buffer_bytes = round(_between(section.buffer_bytes, buffer))
-        target_ms = section.target_ms(mrtt_ms, _between(section.queueing_target_ms, queueing))
-    return {
-        "trace": trace.opportunities_ms,
-        "start_offset_ms": start_ms,
-        "mrtt_ms": mrtt_ms,
-        "buffer_bytes": buffer_bytes,
-        "target_us": round(target_ms * 1000),
-        "jitter_us": round(_between(section.jitter_us, jitter)),
-        "pkts_per_ack": _between(section.pkts_per_ack, pkts_per_ack),
-        "seed": int(rng.integers(2**31)),
-    }
+def domain_of(section: LinkSection, traces: Sequence[Trace]) -> LinkDomain:
+    """What the section draws from: a trace with a random start, and a path around it."""
+    return LinkDomain(
+        traces,
+        random_start=True,
+        mrtt_ms=LogUniform(*section.mrtt_ms),
+        even_mrtt=True,
+        buffer_bytes=LogUniform(*section.buffer_bytes),
+        queueing_target_ms=LogUniform(*section.queueing_target_ms),
+        jitter_us=LogUniform(*section.jitter_us),
+        link={"pkts_per_ack": LogUniform(*section.pkts_per_ack)},
+        reference_share=section.reference_share,
+        seeds=SEEDS,
+    )
 
 
-def _between(limits: tuple[float, float], share: float) -> float:
-    """Log-uniform: every factor is as likely as any other."""
-    low, high = limits
-    return float(low * (high / low) ** share)
+def selection_links(config: TrainConfig) -> list[LinkSpec]:
+    """Two links for each selection trace, from its start: DeepCC's, and one drawn from the ranges of training."""
+    ranges = config.links.model_copy(update={"reference_share": 0.0})
+    rng = np.random.Generator(np.random.PCG64(config.traces.seed))
+    links = []
+    for trace in selection_traces(config):
+        drawn = replace(domain_of(ranges, [trace]).draw(rng), start_offset_ms=0)
+        links += [as_reference(drawn), drawn]
+    return links

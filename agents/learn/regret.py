@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from reinet.agents.learn.config import TrainConfig
 from reinet.core import HEADER_BYTES, OPPORTUNITY_BYTES
 from reinet.core.state import LEAST_TARGET_PER_RTT
+from reinet.envs.link.spec import LinkSpec
 
 REWARD_PERIOD_S = 0.020
 DELAY_CURVE = 4.0
@@ -32,10 +33,10 @@ REWARD_LIMIT = 10.0
 all."""
 
 
-def cumulative_regret(stats: NDArray[Any], link: dict[str, Any], config: TrainConfig) -> NDArray[np.float64]:
+def cumulative_regret(stats: NDArray[Any], link: LinkSpec, config: TrainConfig) -> NDArray[np.float64]:
     """The reward ``regret`` of one flow, summed from its first record: (T,) for FLOW_STATS_DTYPE[T]."""
-    trace_ms = link["trace"]
-    end_ms = stats["time_ns"] / 1e6 - link["mrtt_ms"] / 2
+    trace_ms = link.trace_ms
+    end_ms = stats["time_ns"] / 1e6 - link.mrtt_ms / 2
     offered = OPPORTUNITY_BYTES * opportunities_until(trace_ms, end_ms)
     capacity = np.diff(offered, prepend=offered[0])
     mss = np.maximum(stats["mss_bytes"].astype(np.float64), 1.0)

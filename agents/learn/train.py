@@ -29,14 +29,7 @@ from reinet.agents.learn import checkpoint
 from reinet.agents.learn.checkpoint import Best, Checkpoint, State
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
-from reinet.agents.learn.links import (
-    REFERENCE_BUFFER_BYTES,
-    REFERENCE_MRTT_MS,
-    REFERENCE_TARGET_MS,
-    draw_link,
-    selection_traces,
-    training_traces,
-)
+from reinet.agents.learn.links import selection_links, training_traces
 from reinet.agents.learn.replay import Replay
 from reinet.agents.learn.workers import RayGatherers
 from reinet.agents.model.mlp import Layers
@@ -134,7 +127,7 @@ class _Run:
         features = FEATURE_SETS[config.feature_set]
         self._config, self._run_dir = config, run_dir
         self._gatherers, self._writer = gatherers, writer
-        self._links = _selection_links(config)
+        self._links = selection_links(config)
         self.ddpg = Ddpg(config.ddpg, features.state_size, config.seed)
         self.replay = Replay(config.ddpg.replay, features.history, len(features.features))
         self.rng = np.random.Generator(np.random.PCG64(config.seed))
@@ -273,23 +266,6 @@ def compare(figures: list[dict[str, float]], cubic: list[dict[str, float]]) -> d
 
 def _figures(metrics: Metrics) -> dict[str, float]:
     return {k: float(v) for k, v in dataclasses.asdict(metrics).items() if isinstance(v, int | float)}
-
-
-def _selection_links(config: TrainConfig) -> list[dict[str, Any]]:
-    """Two links for each selection trace, from its start: the paper's, and one drawn from the ranges of training."""
-    ranges = config.links.model_copy(update={"reference_share": 0.0})
-    rng = np.random.Generator(np.random.PCG64(config.traces.seed))
-    links = []
-    for trace in selection_traces(config):
-        drawn = {**draw_link(ranges, [trace], rng), "start_offset_ms": 0}
-        reference = {
-            **drawn,
-            "mrtt_ms": REFERENCE_MRTT_MS,
-            "buffer_bytes": REFERENCE_BUFFER_BYTES,
-            "target_us": round(REFERENCE_TARGET_MS * 1000),
-        }
-        links += [reference, drawn]
-    return links
 
 
 def _previous(config: TrainConfig, run_dir: Path, resume: bool) -> Checkpoint | None:

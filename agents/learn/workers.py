@@ -11,6 +11,7 @@ from reinet.agents.model.mlp import Layers
 from reinet.core import Normaliser
 from reinet.core.errors import ReinetError
 from reinet.envs.link.metrics import Metrics
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
 
 RAY_STARTS = 3
@@ -67,7 +68,7 @@ class RayGatherers:
         results = self._ray.get([a.gather.remote(sent_layers, sent_normaliser, iteration) for a in self._actors])
         return list(results)
 
-    def evaluate(self, agent: Agent | Layers, normaliser: Normaliser, links: Sequence[dict[str, Any]]) -> list[Metrics]:
+    def evaluate(self, agent: Agent | Layers, normaliser: Normaliser, links: Sequence[LinkSpec]) -> list[Metrics]:
         """One flow per link, the links shared out among the workers."""
         if self._local is not None:
             return self._local.evaluate(agent, normaliser, links)

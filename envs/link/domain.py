@@ -1,8 +1,9 @@
-"""Domain randomisation as configuration: which links an environment draws its episodes from."""
+"""Domain randomisation as configuration: which paths an environment, or training, draws its flows from."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +11,59 @@ import numpy as np
 
 from reinet.core import ConfigError
 from reinet.core.state import LEAST_TARGET_PER_RTT
-from reinet.envs.sim import LinkConfig
-from reinet.envs.spaces import DEFAULT_TARGET_MS, check_target
+from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec, check_target
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
-Range = float | tuple[float, float]
-"""A number, or the limits between which one is drawn."""
+CLOCK_MS = 2.0
+"""How much more than its fixed delay a path measures at least: each way has a clock of 1 ms."""
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A range in which every difference is as likely as any other; its lower limit may be 0."""
+
+    low: float
+    high: float
+
+    def at(self, share: float) -> float:
+        """The number that lies above that share of the range."""
+        return self.low + (self.high - self.low) * share
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """A range above 0 in which every factor is as likely as any other."""
+
+    low: float
+    high: float
+
+    def at(self, share: float) -> float:
+        """The number that lies above that share of the range."""
+        return float(self.low * (self.high / self.low) ** share)
+
+
+Law = Uniform | LogUniform
+Range = float | tuple[float, float] | Law
+"""A number, or a range to draw from. A pair of limits is drawn by the option's own law: see ``LinkDomain``."""
+
+_MAY_BE_ZERO = ("loss", "jitter_us")
+_OWN = ("mrtt_ms", "buffer_bytes", "target_ms", "loss", "jitter_us")
 
 
 def default_trace() -> Trace:
-    """Generate the trace of an environment that is given none: long enough for episodes that differ."""
+    """The trace of an environment that is given none: long enough for episodes that differ."""
     return generate("lte-driving", 300.0, seed=0)
 
 
 @dataclass(frozen=True)
 class LinkDomain:
-    """Paths to draw from. A pair of numbers means a range, drawn log-uniformly: every factor is as likely as any other.
+    """Paths to draw from. A pair of numbers is a range, drawn log-uniformly: every factor is as likely as any other.
 
-    The defaults are DeepCC's path, with nothing drawn but the jitter's seed.
+    The defaults are DeepCC's path, with nothing drawn but the seed. What is fixed takes nothing from the random
+    generator; the rest is drawn in this order: trace, start, whether it is a reference path, ``mrtt_ms``,
+    ``buffer_bytes``, the target, ``loss``, ``jitter_us``, the laws in ``link`` as they stand there, ``cc``, ``queue``,
+    seed. So results stay the same for as long as the domain does.
     """
 
     traces: Sequence[Trace | str | Path] | Trace | str | Path | None = None
@@ -40,15 +75,25 @@ class LinkDomain:
     target_ms: Range | None = None
     """RTT asked for, None = 50 ms. That and a drawn one are raised to 1.1 x the path's base RTT; a given one below it
     is an error."""
-    loss: tuple[float, float] | float = 0.0
-    """Drawn uniformly: its lower limit may be 0."""
-    jitter_us: tuple[float, float] | float = 1000.0
-    """Drawn uniformly."""
+    loss: Range = 0.0
+    """A pair is drawn uniformly: its lower limit may be 0."""
+    jitter_us: Range = 1000.0
+    """A pair is drawn uniformly."""
     cc: str | Sequence[str] = "cubic"
     """Each as likely as the next; so the queue."""
     queue: str | Sequence[str] = "droptail"
     link: Mapping[str, Any] = field(default_factory=dict)
-    """Other keys of ``LinkConfig``, the same for all: a wired bottleneck, further flows, a cell."""
+    """Other fields of ``LinkSpec``: a wired bottleneck, further flows, a cell. The same for all, but for a ``Uniform``
+    or ``LogUniform``, which is drawn."""
+    queueing_target_ms: Range | None = None
+    """RTT asked for above the base RTT, in place of ``target_ms``: see ``target_above``."""
+    even_mrtt: bool = False
+    """Round ``mrtt_ms`` to even milliseconds: mm-delay takes whole ones each way."""
+    reference_share: float | None = None
+    """Share of paths whose ``mrtt_ms``, ``buffer_bytes`` and target are ``LinkSpec``'s own, DeepCC's, where most
+    comparisons are made. None = none, and nothing is drawn for it; at 0 a number is."""
+    seeds: int = 2**32
+    """How many different seeds there are: as many as two runs that should differ will hardly ever share one."""
 
     def __post_init__(self) -> None:
         taken = {f.name for f in fields(self)} | {"trace", "target_us", "start_offset_ms", "seed"}
@@ -63,58 +108,85 @@ class LinkDomain:
         if not loaded:
             raise ConfigError("traces: at least one is needed")
         object.__setattr__(self, "traces", loaded)
-        if isinstance(self.target_ms, int | float):
-            check_target(self.target_ms, _limits(self.mrtt_ms)[1])
-        for key in _DRAWN:
-            low, high = limits = _limits(self._range(key))
-            least = 0.0 if key in ("loss", "jitter_us") or low == high else math.ulp(0.0)
-            if not least <= low <= high < math.inf:
-                raise ConfigError(f"{key}: {limits} is no range of positive numbers, the lower one first")
-        for cc in _choices(self.cc):
-            for queue in _choices(self.queue):
-                for limit in (0, 1):
-                    self._config(loaded[0], 0, [_limits(self._range(k))[limit] for k in _DRAWN], cc, queue, 0)
+        if self.reference_share is not None and not 0 <= self.reference_share <= 1:
+            raise ConfigError(f"reference_share: {self.reference_share} is no share; give 0 to 1, or None")
+        if not 1 <= self.seeds <= 2**63:
+            raise ConfigError(f"seeds: {self.seeds} is outside 1 to 2^63")
+        if self.queueing_target_ms is not None and self.target_ms is not None:
+            raise ConfigError("queueing_target_ms: give it or target_ms, not both")
+        if self.queueing_target_ms is None and isinstance(self.target_ms, int | float):
+            check_target(self.target_ms, _at(self._laws()["mrtt_ms"], 1.0))
+        for key, law in self._laws().items():
+            _check_law(key, law)
+        for _ in self.corners():  # raises what no link can do
+            pass
 
-    def draw(self, rng: np.random.Generator) -> LinkConfig:
+    def draw(self, rng: np.random.Generator) -> LinkSpec:
         """One path; takes from ``rng`` only what is not fixed, and at last the path's seed."""
-        traces = self.traces
-        assert isinstance(traces, tuple)
+        traces = self._traces()
         trace = traces[_index(rng, len(traces))]
         start_ms = int(rng.integers(trace.duration_ms)) if self.random_start else 0
-        drawn = [_draw(self._range(key), rng, log=key not in ("loss", "jitter_us")) for key in _DRAWN]
+        is_reference = self.reference_share is not None and float(rng.random()) < self.reference_share
+        drawn = {key: _drawn(law, rng) for key, law in self._laws().items()}
         ccs, queues = _choices(self.cc), _choices(self.queue)
         cc, queue = ccs[_index(rng, len(ccs))], queues[_index(rng, len(queues))]
-        return self._config(trace, start_ms, drawn, cc, queue, int(rng.integers(2**32)))
+        link = self._link(trace, start_ms, drawn, cc, queue, int(rng.integers(self.seeds)))
+        return as_reference(link) if is_reference else link
 
-    def _config(
-        self, trace: Trace, start_ms: int, drawn: Sequence[float], cc: str, queue: str, seed: int
-    ) -> LinkConfig:
-        mrtt_ms, buffer_bytes, target_ms, loss, jitter_us = drawn
-        return LinkConfig.from_mapping({
-            **self.link, "trace": trace.opportunities_ms, "start_offset_ms": start_ms, "mrtt_ms": mrtt_ms,
-            "buffer_bytes": round(buffer_bytes), "target_us": round(self.target_for(target_ms, mrtt_ms) * 1000),
-            "loss": loss, "jitter_us": round(jitter_us), "cc": cc, "queue": queue, "seed": seed,
+    def corners(self) -> Iterator[LinkSpec]:
+        """The paths at both ends of all ranges, with every congestion control and queue: what a run may refuse."""
+        for cc, queue, share in product(_choices(self.cc), _choices(self.queue), (0.0, 1.0)):
+            values = {key: _at(law, share) for key, law in self._laws().items()}
+            yield self._link(self._traces()[0], 0, values, cc, queue, 0)
+
+    def _traces(self) -> tuple[Trace, ...]:
+        assert isinstance(self.traces, tuple)
+        return self.traces
+
+    def _laws(self) -> dict[str, float | Law]:
+        """What is drawn, in order, and what of it is fixed; the target goes by either of its two names."""
+        laws: dict[str, float | Law] = {}
+        for key in _OWN:
+            name = "queueing_target_ms" if key == "target_ms" and self.queueing_target_ms is not None else key
+            value = DEFAULT_TARGET_MS if getattr(self, name) is None else getattr(self, name)
+            law = Uniform if key in _MAY_BE_ZERO else LogUniform
+            laws[name] = law(*value) if isinstance(value, tuple) else value
+        return laws | {key: value for key, value in self.link.items() if isinstance(value, Law)}
+
+    def _link(
+        self, trace: Trace, start_ms: int, values: Mapping[str, float], cc: str, queue: str, seed: int
+    ) -> LinkSpec:
+        own = dict(values)
+        mrtt_ms = own["mrtt_ms"]
+        own["mrtt_ms"] = mrtt_ms = 2.0 * round(mrtt_ms / 2) if self.even_mrtt else mrtt_ms
+        if "queueing_target_ms" in own:
+            target_ms = target_above(mrtt_ms, own.pop("queueing_target_ms"))
+        else:
+            target_ms = own.pop("target_ms")
+            if not isinstance(self.target_ms, int | float):
+                target_ms = max(target_ms, LEAST_TARGET_PER_RTT * mrtt_ms)
+        whole = {key: round(value) for key, value in own.items() if isinstance(getattr(LinkSpec, key, None), int)}
+        return LinkSpec.from_mapping({
+            **self.link, **own, **whole, "trace": trace, "start_offset_ms": start_ms, "cc": cc, "queue": queue,
+            "target_us": round(target_ms * 1000), "seed": seed,
         })  # fmt: skip
 
-    def _range(self, key: str) -> Range:
-        value: Range | None = getattr(self, key)
-        return DEFAULT_TARGET_MS if value is None else value
 
-    def target_for(self, target_ms: float, mrtt_ms: float) -> float:
-        """The target in force on a path with that base RTT."""
-        given = self.target_ms is not None and _is_fixed(self.target_ms)
-        return target_ms if given else max(target_ms, LEAST_TARGET_PER_RTT * mrtt_ms)
+def target_above(mrtt_ms: float, queueing_ms: float) -> float:
+    """The RTT asked for on a path where so much queueing is wanted, with room for the clocks' share of its own RTT."""
+    return max(mrtt_ms + queueing_ms, LEAST_TARGET_PER_RTT * (mrtt_ms + CLOCK_MS))
 
 
-_DRAWN = ("mrtt_ms", "buffer_bytes", "target_ms", "loss", "jitter_us")
+def as_reference(link: LinkSpec) -> LinkSpec:
+    """The same trace, start and seed on DeepCC's path: its base RTT, buffer and target."""
+    return replace(link, mrtt_ms=LinkSpec.mrtt_ms, buffer_bytes=LinkSpec.buffer_bytes, target_us=LinkSpec.target_us)
 
 
-def _limits(value: Range) -> tuple[float, float]:
-    return value if isinstance(value, tuple) else (value, value)
-
-
-def _is_fixed(value: Range) -> bool:
-    return not isinstance(value, tuple)
+def _check_law(key: str, value: float | Law) -> None:
+    low, high = (value.low, value.high) if isinstance(value, Law) else (value, value)
+    least = math.ulp(0.0) if isinstance(value, LogUniform) else 0.0
+    if not least <= low <= high < math.inf:
+        raise ConfigError(f"{key}: {(low, high)} is no range of positive numbers, the lower one first")
 
 
 def _choices(value: str | Sequence[str]) -> Sequence[str]:
@@ -125,9 +197,9 @@ def _index(rng: np.random.Generator, count: int) -> int:
     return int(rng.integers(count)) if count > 1 else 0
 
 
-def _draw(value: Range, rng: np.random.Generator, log: bool) -> float:
-    if _is_fixed(value):
-        return float(value)  # type: ignore[arg-type]
-    low, high = _limits(value)
-    share = float(rng.random())
-    return low * (high / low) ** share if log else low + (high - low) * share
+def _at(value: float | Law, share: float) -> float:
+    return value.at(share) if isinstance(value, Law) else float(value)
+
+
+def _drawn(value: float | Law, rng: np.random.Generator) -> float:
+    return value.at(float(rng.random())) if isinstance(value, Law) else float(value)

@@ -19,15 +19,12 @@ from types import TracebackType
 
 from reinet.core.errors import LinkError
 from reinet.envs.link.metrics import LinkLog, Metrics, compute, first_data_ms
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.log import parse_log
 from reinet.envs.mahimahi.namespace import BIN, USER_FILES, Cell
 from reinet.envs.mahimahi.process import SYSTEM_PATH, Event
-from reinet.envs.mahimahi.spec import LinkSpec
+from reinet.envs.mahimahi.spec import downlink_ms, queue_options, require_emulated, uplink_ms
 from reinet.envs.mahimahi.validity import Sleeper, judge
-from reinet.envs.trace import Trace
-
-UPLINK_MBPS = 48.0
-"""ACKs meet no congestion: DeepCC's set-up."""
 
 DRAIN_MS = 30
 """Added to half a mRTT between the sender's last packet and the end of the log: mm-link's clock ticks in ms."""
@@ -69,25 +66,23 @@ class LinkRun:
 class MahimahiLink:
     """One flow or several over an emulated path; ``start`` and ``stop`` make a run, any number in turn.
 
-    ``cc``: the sender's congestion control, by its kernel name. ``cgroup``: a cgroup v2 folder to make for the sender.
-    ``bytes_per_flow``: end each flow with a FIN after so many; None = send until ``stop``. Raises LinkError.
+    ``cgroup``: a cgroup v2 folder to make for the sender. ``bytes_per_flow``: end each flow with a FIN after so many;
+    None = send until ``stop``. Raises LinkError, and ConfigError for a path that Mahimahi cannot do.
     """
 
     def __init__(
         self,
         spec: LinkSpec,
-        cc: str = "cubic",
         *,
         cgroup: Path | None = None,
         flows: int = 1,
         bytes_per_flow: int | None = None,
     ) -> None:
-        self.spec = spec
-        self.cc = cc
+        self.spec = require_emulated(spec)
         self._flows = flows
         self._bytes_per_flow = bytes_per_flow
         self._used = False
-        self._opportunities_ms = spec.opportunities_ms()
+        self._opportunities_ms = downlink_ms(spec)
         self._cell = Cell(cgroup)
 
     @property
@@ -97,13 +92,12 @@ class MahimahiLink:
 
     def start(self, spec: LinkSpec | None = None) -> list[Flow]:
         """Bring path and flows up, over another path than before if given; returns when data is being sent."""
-        self.spec = spec or self.spec
-        self._opportunities_ms = self.spec.opportunities_ms()
+        self.spec = require_emulated(spec or self.spec)
+        self._opportunities_ms = downlink_ms(self.spec)
         if self._used:
             self._cell.fresh()
         self._used = True
-        uplink = self.spec.uplink or Trace.constant(UPLINK_MBPS, 1)
-        for name, times_ms in (("down", self._opportunities_ms), ("up", uplink.opportunities_ms)):
+        for name, times_ms in (("down", self._opportunities_ms), ("up", uplink_ms(self.spec))):
             (self._cell.files / name).write_text("".join(f"{time_ms}\n" for time_ms in times_ms.tolist()))
         self._sleeper = self._cell.spawn([f"{BIN}/reinet-sleeper"], "the sleeper", privileged=False)
         self._sleeper.wait_for("awake")
@@ -165,7 +159,7 @@ class MahimahiLink:
         return (self._cell.files / "log").read_text(errors="replace")
 
     def _sender_command(self) -> list[str]:
-        command = [f"{BIN}/reinet-sender", "--cc", self.cc, "--flows", str(self._flows)]
+        command = [f"{BIN}/reinet-sender", "--cc", self.spec.cc, "--flows", str(self._flows)]
         if self._cell.cgroup is not None:
             command += ["--cgroup", str(self._cell.cgroup)]
         if self._bytes_per_flow is not None:
@@ -181,8 +175,7 @@ class MahimahiLink:
             *command,
             "mm-link",
             f"--downlink-log={USER_FILES}/log",
-            f"--downlink-queue={self.spec.queue}",
-            f"--downlink-queue-args=bytes={self.spec.buffer_bytes}",
+            *queue_options(self.spec),
             f"{USER_FILES}/up",
             f"{USER_FILES}/down",
             f"{BIN}/reinet-receiver",

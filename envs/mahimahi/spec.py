@@ -1,55 +1,80 @@
-"""A path that Mahimahi can emulate."""
+"""A path for Mahimahi: what of a ``LinkSpec`` it refuses, and what its programs are told of the rest."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import fields
 
 import numpy as np
 import numpy.typing as npt
 
+from reinet.core import OPPORTUNITY_BYTES
 from reinet.core.errors import ConfigError
+from reinet.envs.link.spec import LinkSpec, TraceMs, times_of
 from reinet.envs.trace import Trace
 
-MIN_BUFFER_BYTES = 2 * 1504
+EMULATED = (
+    "queue", "buffer_bytes", "buffer_pkts", "codel_target_ms", "codel_interval_ms", "pie_reference_ms", "pie_burst_ms",
+    "mrtt_ms", "start_offset_ms", "trace", "uplink", "cc", "target_us",
+)  # fmt: skip
+"""Fields of a path that this link does; of all others but the seed only the default, which is what a host does."""
+
+MIN_BUFFER_PKTS = 2
 """A queue that holds fewer than two full packets never lets a sender fill the link."""
-MAX_MRTT_MS = 10_000
+
+UPLINK_MBPS = 48.0
+"""ACKs meet no congestion: DeepCC's set-up."""
 
 
-@dataclass(frozen=True)
-class LinkSpec:
-    """An emulated path. Raises ConfigError where Mahimahi could not do it, or would silently do something else."""
-
-    trace: Trace
-    """Delivery opportunities in the data's direction."""
-    uplink: Trace | None = None
-    """Those of the ACKs' direction; None = constant 48 Mbit/s."""
-    mrtt_ms: float = 20.0
-    """Fixed round trip, half of it each way: an even number of whole milliseconds."""
-    buffer_bytes: int = 150_000
-    """Room in the bottleneck's queue; a full packet counts 1504 bytes."""
-    queue: Literal["droptail", "drophead"] = "droptail"
-    start_offset_ms: int = 0
-    """Where in the trace the link starts; moved to the next delivery opportunity, so that the loop keeps its length."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.mrtt_ms <= MAX_MRTT_MS or self.mrtt_ms % 2:
+def require_emulated(link: LinkSpec) -> LinkSpec:
+    """The same path. Raises ConfigError where Mahimahi cannot do it, or would silently do something else."""
+    for known in fields(link):
+        if known.name in (*EMULATED, "seed"):
+            continue
+        value = getattr(link, known.name)
+        if (tuple(value) if known.default == () else value) != known.default:
             raise ConfigError(
-                f"mrtt_ms is {self.mrtt_ms:g}: Mahimahi delays each way by whole milliseconds, so give an even number "
-                f"between 0 and {MAX_MRTT_MS}"
+                f"{known.name}: Mahimahi's link has no such thing, only the simulated one (--link sim) has; "
+                f"with --link mahimahi there are {', '.join(EMULATED)}"
             )
-        if self.buffer_bytes < MIN_BUFFER_BYTES:
-            raise ConfigError(f"buffer_bytes is {self.buffer_bytes}; two full packets ({MIN_BUFFER_BYTES}) must fit")
-        if self.queue not in ("droptail", "drophead"):
-            raise ConfigError(f"queue is {self.queue!r}; choose droptail or drophead")
-        if self.start_offset_ms < 0:
-            raise ConfigError(f"start_offset_ms is {self.start_offset_ms}; give 0 or above, from the trace's start")
+    if link.mrtt_ms % 2:
+        raise ConfigError(
+            f"mrtt_ms is {link.mrtt_ms:g}: Mahimahi delays each way by whole milliseconds, so give an even number"
+        )
+    least_bytes = MIN_BUFFER_PKTS * OPPORTUNITY_BYTES
+    if link.queue != "infinite" and link.buffer_bytes and link.buffer_bytes < least_bytes:
+        raise ConfigError(f"buffer_bytes is {link.buffer_bytes}; two full packets ({least_bytes}) must fit")
+    if link.queue != "infinite" and 0 < link.buffer_pkts < MIN_BUFFER_PKTS:
+        raise ConfigError(f"buffer_pkts is {link.buffer_pkts}; {MIN_BUFFER_PKTS} packets must fit")
+    return link
 
-    def opportunities_ms(self) -> npt.NDArray[np.int64]:
-        """Delivery opportunities of the first loop, counted from where the link starts."""
-        times_ms = self.trace.opportunities_ms.astype(np.int64)
-        loop_ms = int(times_ms[-1])
-        if not self.start_offset_ms % loop_ms:
-            return times_ms
-        start_ms = times_ms[np.searchsorted(times_ms, self.start_offset_ms % loop_ms)]
-        return np.sort((times_ms - start_ms - 1) % loop_ms + 1)
+
+def queue_options(link: LinkSpec) -> list[str]:
+    """What mm-link is told of the queue in the data's direction; a name that it does not know, it ignores."""
+    limits = {"bytes": link.buffer_bytes, "packets": link.buffer_pkts}
+    numbers = {name: limit for name, limit in limits.items() if limit}
+    if link.queue == "codel":
+        numbers |= {"target": link.codel_target_ms, "interval": link.codel_interval_ms}
+    elif link.queue == "pie":
+        numbers |= {"qdelay_ref": link.pie_reference_ms, "max_burst": link.pie_burst_ms}
+    elif link.queue == "infinite":  # takes none
+        return ["--downlink-queue=infinite"]
+    text = ",".join(f"{name}={number}" for name, number in numbers.items())
+    return [f"--downlink-queue={link.queue}", f"--downlink-queue-args={text}"]
+
+
+def uplink_ms(link: LinkSpec) -> TraceMs:
+    """Delivery opportunities in the ACKs' direction."""
+    return Trace.constant(UPLINK_MBPS, 1).opportunities_ms if link.uplink is None else times_of(link.uplink)
+
+
+def downlink_ms(link: LinkSpec) -> npt.NDArray[np.int64]:
+    """Delivery opportunities of the first loop in the data's direction, counted from where the path starts.
+
+    A start inside the trace is moved to the next opportunity, so that the loop keeps its length.
+    """
+    times_ms = link.trace_ms.astype(np.int64)
+    loop_ms = int(times_ms[-1])
+    if not link.start_offset_ms % loop_ms:
+        return times_ms
+    start_ms = times_ms[np.searchsorted(times_ms, link.start_offset_ms % loop_ms)]
+    return np.sort((times_ms - start_ms - 1) % loop_ms + 1)

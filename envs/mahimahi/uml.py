@@ -19,12 +19,12 @@ from pathlib import Path
 
 from reinet.core.errors import LinkError
 from reinet.envs.link.metrics import compute, first_data_ms
-from reinet.envs.mahimahi.link import DRAIN_MS, UPLINK_MBPS, LinkRun
+from reinet.envs.link.spec import LinkSpec
+from reinet.envs.mahimahi.link import DRAIN_MS, LinkRun
 from reinet.envs.mahimahi.log import parse_log
 from reinet.envs.mahimahi.process import Event, find_program, find_xtables, helper_folder
-from reinet.envs.mahimahi.spec import LinkSpec
+from reinet.envs.mahimahi.spec import downlink_ms, queue_options, require_emulated, uplink_ms
 from reinet.envs.mahimahi.validity import Sleeper, judge
-from reinet.envs.trace import Trace
 
 MEMORY = "1G"
 """Enough for the buffers of a stock kernel's sockets, whose limits follow from it; what is not used is not taken."""
@@ -49,12 +49,16 @@ def find_kernel(given: Path | None = None) -> Path:
     return path.resolve()
 
 
-def run_flow(kernel: Path, spec: LinkSpec, cc: str, seconds: float) -> LinkRun:
-    """Send one flow for ``seconds`` of virtual time, without a cap. Raises LinkError when it did not work out."""
+def run_flow(kernel: Path, spec: LinkSpec, seconds: float) -> LinkRun:
+    """Send one flow for ``seconds`` of virtual time, without a cap. Raises LinkError when it did not work out.
+
+    Raises ConfigError for a path that Mahimahi cannot do.
+    """
+    require_emulated(spec)
     with tempfile.TemporaryDirectory(prefix="reinet-uml-") as name:
         folder = Path(name)
         (folder / "out").mkdir()
-        _write_job(folder, spec, cc, seconds)
+        _write_job(folder, spec, seconds)
         console = _boot(kernel, folder, LONGEST_START_S + SLOWEST * seconds)
         files = {name: _read(folder / "out" / name) for name in _FILES}
     events, received = _events(files["events"]), _events(files["received"])
@@ -70,7 +74,7 @@ def run_flow(kernel: Path, spec: LinkSpec, cc: str, seconds: float) -> LinkRun:
     return LinkRun(
         log=log,
         metrics=metrics,
-        invalid_reason=judge(log, metrics, spec.opportunities_ms(), start_ms, end_ms, sleeper),
+        invalid_reason=judge(log, metrics, downlink_ms(spec), start_ms, end_ms, sleeper),
         zero_ns=0,
         start_ms=start_ms,
         end_ms=end_ms,
@@ -80,17 +84,15 @@ def run_flow(kernel: Path, spec: LinkSpec, cc: str, seconds: float) -> LinkRun:
     )
 
 
-def _write_job(folder: Path, spec: LinkSpec, cc: str, seconds: float) -> None:
-    uplink = spec.uplink or Trace.constant(UPLINK_MBPS, 1)
-    for name, times_ms in (("down", spec.opportunities_ms()), ("up", uplink.opportunities_ms)):
+def _write_job(folder: Path, spec: LinkSpec, seconds: float) -> None:
+    for name, times_ms in (("down", downlink_ms(spec)), ("up", uplink_ms(spec))):
         (folder / name).write_text("".join(f"{time_ms}\n" for time_ms in times_ms.tolist()))
     for program in ("mm-link", "mm-delay", "ip", "setpriv"):
         find_program(program)
     iptables = find_program("iptables").resolve()
     job = {
-        "cc": cc,
-        "queue": spec.queue,
-        "buffer_bytes": spec.buffer_bytes,
+        "cc": spec.cc,
+        "queue": " ".join(queue_options(spec)),
         "delay_ms": int(spec.mrtt_ms) // 2,
         "seconds": seconds,
         "drain_s": (spec.mrtt_ms / 2 + DRAIN_MS) / 1000,

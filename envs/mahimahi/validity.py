@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.envs.link.metrics import LinkLog, Metrics
+from reinet.envs.trace.counting import opportunities_between
 
 LATE_SHARE = 0.001
 LATE_ONCE_US = 50_000
@@ -23,19 +24,6 @@ class Sleeper:
     wakes: int
     late_5ms: int
     max_late_us: int
-
-
-def expected_opportunities(opportunities_ms: npt.NDArray[np.int64], start_ms: float, end_ms: float) -> int:
-    """Count a looping trace's opportunities in [start, end), times counted from the trace's start."""
-    loop_ms = int(opportunities_ms[-1])
-
-    def before(time_ms: float) -> int:
-        loops, rest_ms = divmod(time_ms, loop_ms)
-        if loops and not rest_ms:  # what falls on a loop's end is not before it
-            loops, rest_ms = loops - 1, loop_ms
-        return int(loops) * opportunities_ms.size + int(np.searchsorted(opportunities_ms, rest_ms))
-
-    return before(max(end_ms, 0)) - before(max(start_ms, 0))
 
 
 def judge(
@@ -54,7 +42,7 @@ def judge(
         )
     if sleeper.max_late_us > LATE_ONCE_US:
         return f"the host lagged: a one-millisecond sleep ended {sleeper.max_late_us / 1000:.0f} ms late (50 may be)"
-    expected = expected_opportunities(opportunities_ms, start_ms, end_ms)
+    expected = opportunities_between(opportunities_ms, start_ms, end_ms)
     logged = int(((log.opportunity_ms >= start_ms) & (log.opportunity_ms < end_ms)).sum())
     if logged < LOGGED_SHARE * expected:
         return f"the link lagged: {logged} of the trace's {expected} delivery opportunities were logged"

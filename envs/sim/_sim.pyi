@@ -5,49 +5,20 @@ from typing import Any
 from numpy import float32, float64, int32, uint8, uint32
 from numpy.typing import NDArray
 
-NEVER_US: int
 CONGESTION_CONTROLS: tuple[str, ...]
+QUEUES: tuple[str, ...]
+SCHEDULERS: tuple[str, ...]
 
-class QueueKind: ...
+class FlowOptions:
+    """One attribute for each of NAMES, the rows of REINET_FLOW_OPTIONS in ``options.hpp``."""
 
-class QueueConfig:
-    def __init__(
-        self, kind: QueueKind, limit_bytes: int, limit_pkts: int, target_ms: int, interval_ms: int, seed: int
-    ) -> None: ...
+    NAMES: tuple[str, ...]
 
-class FlowSetup:
-    def __init__(
-        self,
-        cc: str,
-        start_us: int,
-        stop_us: int,
-        forward_us: int,
-        return_us: int,
-        mss_bytes: int,
-        total_bytes: int,
-        app_bytes_per_s: float,
-        target_us: int,
-        late_us: int,
-        jitter_us: int,
-        forward_jitter_us: int,
-        pkts_per_ack: float,
-        loss: float,
-        seed: int,
-        cap_pkts: int,
-        stepped: bool,
-    ) -> None: ...
+class LinkOptions:
+    """One attribute for each of NAMES, the rows of REINET_LINK_OPTIONS in ``options.hpp``, and one flow or more."""
 
-class PathSetup:
-    def __init__(
-        self,
-        start_us: int,
-        queue: QueueConfig,
-        wired: list[tuple[int, float]],
-        wired_buffer_bytes: int,
-        late_us: int,
-        fair_window_ms: float,
-        flows: list[FlowSetup],
-    ) -> None: ...
+    NAMES: tuple[str, ...]
+    flows: list[FlowOptions]
 
 class SimBatch:
     def __init__(
@@ -65,7 +36,7 @@ class SimBatch:
         decided: NDArray[uint8],
         threads: int,
     ) -> None: ...
-    def set_link(self, row: int, setup: PathSetup, traces_ms: list[NDArray[uint32]]) -> None: ...
+    def set_link(self, row: int, link: LinkOptions, traces_ms: list[NDArray[uint32]]) -> None: ...
     def set_normaliser(self, table: NDArray[float64]) -> None: ...
     def reset(self, rows: NDArray[int32]) -> None: ...
     def step(self, actions: NDArray[float32]) -> None: ...

@@ -25,17 +25,17 @@ Batch::Batch(std::size_t rows, const reinet_period_config& period, Head head, co
       outputs_(outputs),
       workers_(threads) {}
 
-void Batch::set_link(std::size_t row, const PathSetup& setup, std::vector<SharedTrace> traces) {
-  require(!setup.flows.empty() && setup.flows.size() <= kMaxFlows, "a path has 1 to 65535 flows");
-  require(setup.flows[0].flow.stepped, "the first flow is stepped");
-  const std::size_t channels = setup.fair_window_ms > 0.0 ? setup.flows.size() : 1;
+void Batch::set_link(std::size_t row, const LinkOptions& link, std::vector<SharedTrace> traces) {
+  require(!link.flows.empty() && link.flows.size() <= kMaxFlows, "a path has 1 to 65535 flows");
+  require(link.flows[0].stepped, "the first flow is stepped");
+  const std::size_t channels = is_cell(link) ? link.flows.size() : 1;
   require(traces.size() == channels, "one trace per channel is needed");
   for (const SharedTrace& trace : traces) {
     require(!trace.ms.empty() && trace.ms.back() > 0, "a trace's last value must be above 0");
     require(std::is_sorted(trace.ms.begin(), trace.ms.end()), "a trace's values must not fall");
   }
   Row& r = rows_.at(row);
-  r.next_setup = setup;
+  r.next_link = link;
   r.next_traces = std::move(traces);
 }
 
@@ -90,14 +90,14 @@ void Batch::start(Row& r) {
   if (r.simulation) --started_;
   r.simulation.reset();  // before the traces that it reads
   r.traces = r.next_traces;
-  PathSetup setup = r.next_setup;
-  for (std::size_t i = 0; i < setup.flows.size(); ++i)
-    setup.flows[i].trace_ms = r.traces[r.traces.size() == 1 ? 0 : i].ms;
+  const LinkOptions& link = r.next_link;
+  std::vector<TraceMs> traces_ms;
+  for (const SharedTrace& trace : r.traces) traces_ms.push_back(trace.ms);
   if (record_log_) r.log = std::make_unique<LinkLog>();
-  r.simulation = make_simulation(setup, period_, r.log.get());
-  r.states.assign(setup.flows.size(), FlowState{});
+  r.simulation = make_simulation(link, traces_ms, period_, r.log.get());
+  r.states.assign(link.flows.size(), FlowState{});
   r.flow = 0;
-  r.start_ms = setup.start_us / kUsPerMs;
+  r.start_ms = link.start_offset_ms;
   ++started_;
 }
 

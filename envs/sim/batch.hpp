@@ -46,7 +46,7 @@ class Batch {
   std::size_t size() const { return rows_.size(); }
 
   // From the row's next reset on. traces: one for all flows, or in a cell one for each. Throws std::invalid_argument.
-  void set_link(std::size_t row, const PathSetup& setup, std::vector<SharedTrace> traces);
+  void set_link(std::size_t row, const LinkOptions& link, std::vector<SharedTrace> traces);
   void set_normaliser(const NormaliserTable& table) { normalise_ = Normaliser(table); }
 
   // New flows in these rows; run() then takes each to its first record.
@@ -73,7 +73,7 @@ class Batch {
     std::uint64_t start_ms = 0;
     std::vector<SharedTrace> traces;  // of the running simulation
     // Used from the next reset on.
-    PathSetup next_setup;
+    LinkOptions next_link;
     std::vector<SharedTrace> next_traces;
   };
 

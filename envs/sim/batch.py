@@ -11,8 +11,9 @@ from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named, head_in
 from reinet.core.normaliser import Normaliser
 from reinet.core.period import PeriodConfig
 from reinet.core.records import empty_stats
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import _sim
-from reinet.envs.sim.config import LinkConfig
+from reinet.envs.sim.options import native_options
 
 MOST_THREADS = 1024
 
@@ -31,7 +32,7 @@ class SimBatch:
 
     def __init__(
         self,
-        links: Sequence[LinkConfig | Mapping[str, Any]],
+        links: Sequence[LinkSpec | Mapping[str, Any]],
         period: PeriodConfig | None = None,
         feature_set: str = DEFAULT_FEATURE_SET,
         head: str = "cwnd",
@@ -87,10 +88,10 @@ class SimBatch:
         """(N,), False where the record has no RTT sample and asks for no decision."""
         return self._decided
 
-    def set_link(self, row: int, link: LinkConfig | Mapping[str, Any]) -> None:
+    def set_link(self, row: int, link: LinkSpec | Mapping[str, Any]) -> None:
         """Give a row another link, from its next reset on."""
-        config = link if isinstance(link, LinkConfig) else LinkConfig.from_mapping(link)
-        self._core.set_link(row, *config._setup())
+        spec = link if isinstance(link, LinkSpec) else LinkSpec.from_mapping(link)
+        self._core.set_link(row, *native_options(spec))
 
     def set_normaliser(self, normaliser: Normaliser) -> None:
         """Use these statistics from the next record on."""

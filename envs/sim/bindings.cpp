@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The simulator for Python; envs/sim/batch.py holds the class that users see and owns the arrays that a batch writes.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -47,11 +48,11 @@ class SimBatch {
   SimBatch(const SimBatch&) = delete;
   SimBatch& operator=(const SimBatch&) = delete;
 
-  void set_link(std::size_t row, const PathSetup& setup, const std::vector<Vector<const std::uint32_t>>& traces_ms) {
+  void set_link(std::size_t row, const LinkOptions& link, const std::vector<Vector<const std::uint32_t>>& traces_ms) {
     std::vector<SharedTrace> traces;
     for (const auto& trace_ms : traces_ms)
       traces.push_back({{trace_ms.data(), trace_ms.shape(0)}, std::make_shared<Vector<const std::uint32_t>>(trace_ms)});
-    batch_.set_link(row, setup, std::move(traces));
+    batch_.set_link(row, link, std::move(traces));
   }
 
   void set_normaliser(const Matrix<const double>& table) { batch_.set_normaliser(table_from(table)); }
@@ -125,41 +126,24 @@ NB_MODULE(_sim, m) {
   using namespace reinet;
   const auto names = congestion_control_names();
   m.attr("CONGESTION_CONTROLS") = nb::tuple(nb::cast(std::vector<std::string>(names.begin(), names.end())));
-  m.attr("NEVER_US") = kNever;
-  nb::enum_<QueueKind>(m, "QueueKind")
-      .value("droptail", QueueKind::kDropTail)
-      .value("drophead", QueueKind::kDropHead)
-      .value("codel", QueueKind::kCoDel)
-      .value("pie", QueueKind::kPie);
-  nb::class_<QueueConfig>(m, "QueueConfig")
-      .def(nb::init<QueueKind, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint64_t>(), "kind"_a,
-           "limit_bytes"_a, "limit_pkts"_a, "target_ms"_a, "interval_ms"_a, "seed"_a);
-  nb::class_<FlowSetup>(m, "FlowSetup")
-      .def(
-          "__init__",
-          [](FlowSetup* self, const std::string& cc, Us start_us, Us stop_us, Us forward_us, Us return_us,
-             std::uint32_t mss_bytes, std::uint64_t total_bytes, double app_bytes_per_s, std::uint32_t target_us,
-             std::uint32_t late_us, std::uint32_t jitter_us, std::uint32_t forward_jitter_us, double pkts_per_ack,
-             double loss, std::uint64_t seed, std::uint32_t cap_pkts, bool stepped) {
-            new (self)
-                FlowSetup{{start_us, stop_us, forward_us, return_us, mss_bytes, total_bytes, app_bytes_per_s, target_us,
-                           late_us, jitter_us, forward_jitter_us, pkts_per_ack, loss, seed, cap_pkts, stepped},
-                          cc,
-                          {}};
-          },
-          "cc"_a, "start_us"_a, "stop_us"_a, "forward_us"_a, "return_us"_a, "mss_bytes"_a, "total_bytes"_a,
-          "app_bytes_per_s"_a, "target_us"_a, "late_us"_a, "jitter_us"_a, "forward_jitter_us"_a, "pkts_per_ack"_a,
-          "loss"_a, "seed"_a, "cap_pkts"_a, "stepped"_a);
-  nb::class_<PathSetup>(m, "PathSetup")
-      .def(
-          "__init__",
-          [](PathSetup* self, Us start_us, const QueueConfig& queue, const std::vector<std::pair<Us, double>>& wired,
-             std::uint32_t wired_buffer_bytes, Us late_us, double fair_window_ms, const std::vector<FlowSetup>& flows) {
-            std::vector<RateStep> steps;
-            for (const auto& [from_us, mbps] : wired) steps.push_back({from_us, mbps});
-            new (self) PathSetup{start_us, queue, std::move(steps), wired_buffer_bytes, late_us, fair_window_ms, flows};
-          },
-          "start_us"_a, "queue"_a, "wired"_a, "wired_buffer_bytes"_a, "late_us"_a, "fair_window_ms"_a, "flows"_a);
+  std::vector<std::string> queues;
+  for (const auto& queue : kQueues) queues.emplace_back(queue.first);
+  m.attr("QUEUES") = nb::tuple(nb::cast(queues));
+  m.attr("SCHEDULERS") = nb::tuple(nb::cast(std::vector<std::string>(kSchedulers.begin(), kSchedulers.end())));
+
+  // OPTION(type, name) of the list in options.hpp: an attribute, and its name among NAMES.
+  nb::class_<FlowOptions> flow(m, "FlowOptions");
+  nb::class_<LinkOptions> link(m, "LinkOptions");
+  std::vector<std::string> flow_names, link_names;
+#define REINET_FLOW_ATTRIBUTE(type, name) flow.def_rw(#name, &FlowOptions::name), flow_names.emplace_back(#name);
+#define REINET_LINK_ATTRIBUTE(type, name) link.def_rw(#name, &LinkOptions::name), link_names.emplace_back(#name);
+  REINET_FLOW_OPTIONS(REINET_FLOW_ATTRIBUTE)
+  REINET_LINK_OPTIONS(REINET_LINK_ATTRIBUTE)
+#undef REINET_FLOW_ATTRIBUTE
+#undef REINET_LINK_ATTRIBUTE
+  flow.def(nb::init<>()).attr("NAMES") = nb::tuple(nb::cast(flow_names));
+  link.def(nb::init<>()).def_rw("flows", &LinkOptions::flows).attr("NAMES") = nb::tuple(nb::cast(link_names));
+
   nb::class_<SimBatch>(m, "SimBatch")
       .def(nb::init<std::size_t, std::uint64_t, bool, int, const Matrix<const double>&, bool, Matrix<float>,
                     Vector<float>, Matrix<std::uint8_t>, Vector<float>, Vector<std::uint8_t>, std::size_t>())

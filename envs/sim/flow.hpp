@@ -17,6 +17,7 @@
 #include "core/cc/random.hpp"
 #include "core/period.h"
 #include "core/wire.hpp"
+#include "envs/sim/options.hpp"
 #include "envs/sim/path/delay_line.hpp"
 #include "envs/sim/path/packet.hpp"
 #include "envs/sim/path/wired.hpp"
@@ -26,43 +27,12 @@
 
 namespace reinet {
 
-struct FlowConfig {
-  Us start_us;
-  Us stop_us;  // kNever = goes on for ever
-  Us forward_us, return_us;
-  std::uint32_t mss_bytes;
-  std::uint64_t total_bytes;  // 0 = for ever
-  double app_bytes_per_s;     // 0 = as fast as it goes
-  std::uint32_t target_us;
-  std::uint32_t late_us;            // how late every process on the path wakes,
-  std::uint32_t jitter_us;          // ACKs come up to so much later,
-  std::uint32_t forward_jitter_us;  // and so do data packets
-  double pkts_per_ack;              // mean, where packets come in order
-  double loss;                      // of data packets, each by itself
-  std::uint64_t seed;
-  std::uint32_t cap_pkts;  // until a cap is set; 0 = none
-  bool stepped;            // its records are returned
-};
-
 template <class Control>
 class Flow {
  public:
-  // wired: nullptr = no such link; else shared with the path's other flows.
-  Flow(const FlowConfig& config, std::uint16_t number, const reinet_period_config& period, WiredLink* wired)
-      : config_(config),
-        number_(number),
-        period_config_(period),
-        jitter_(config.seed),
-        losses_(~config.seed),
-        cap_pkts_(config.cap_pkts),
-        wired_(wired),
-        plain_(!wired && config.loss == 0.0 && config.forward_jitter_us == 0),
-        sender_us_(config.start_us),
-        sender_(config.mss_bytes, Application(config.total_bytes, config.app_bytes_per_s, config.mss_bytes),
-                config.target_us, config.seed),
-        receiver_(config.pkts_per_ack, kUsPerMs + config.return_us),
-        to_link_(config.forward_us, config.late_us),
-        to_sender_(config.return_us, config.late_us) {}
+  // The path's flow of that number. wired: nullptr = no such link; else shared with the path's other flows.
+  Flow(const LinkOptions& link, std::uint16_t number, const reinet_period_config& period, WiredLink* wired)
+      : Flow(link, link.flows[number], number, period, wired) {}
 
   // When on_event() is due: an ACK, a timer, the flow's start or end.
   Us next_us() const {
@@ -79,7 +49,7 @@ class Flow {
     if (phase_ == Phase::kWaiting) {
       phase_ = Phase::kConnecting;
       connect(now_us);
-    } else if (phase_ == Phase::kClosed || config_.stop_us <= now_us) {
+    } else if (phase_ == Phase::kClosed || stop_us_ <= now_us) {
       due = close(now_us, record);
     } else if (to_sender_.next_us() <= now_us) {
       due = on_ack(to_sender_.pop(), now_us, record);
@@ -95,10 +65,9 @@ class Flow {
     } else {
       due = reinet_period_on_tick(&period_, now_us * 1000, sender_.outstanding(), &record);
     }
-    if (phase_ != Phase::kClosed)
-      sender_us_ = std::min({sender_.timer_us(), silence_us(), connect_us_, config_.stop_us});
+    if (phase_ != Phase::kClosed) sender_us_ = std::min({sender_.timer_us(), silence_us(), connect_us_, stop_us_});
     if (due) {
-      record.target_us = config_.target_us;
+      record.target_us = target_us_;
       record.cap_pkts = cap_pkts_;
     }
     return due;
@@ -114,16 +83,14 @@ class Flow {
   }
 
   void set_cap(std::uint32_t pkts) { cap_pkts_ = pkts; }
-  bool stepped() const { return config_.stepped; }
+  bool stepped() const { return stepped_; }
 
   std::uint64_t sent_pkts() const { return sent_pkts_; }
   std::uint64_t lost_pkts() const { return lost_pkts_; }  // on the way to the bottleneck
   std::uint64_t on_path_pkts() const { return to_link_.size(); }
   std::uint64_t delivered_pkts() const { return receiver_.delivered_pkts() + syn_acks_delivered_; }
-  std::uint32_t wire_bytes() const { return config_.mss_bytes + kHeaderBytes; }
-  Us min_rtt_us() const {
-    return std::min<Us>(sender_.min_rtt_us(), config_.forward_us + config_.return_us + 10 * kUsPerMs);
-  }
+  std::uint32_t wire_bytes() const { return mss_bytes_ + kHeaderBytes; }
+  Us min_rtt_us() const { return std::min<Us>(sender_.min_rtt_us(), base_rtt_us_ + 10 * kUsPerMs); }
   std::size_t heap_bytes() const {
     return to_link_.heap_bytes() + to_sender_.heap_bytes() + receiver_.heap_bytes() + sender_.heap_bytes();
   }
@@ -154,8 +121,8 @@ class Flow {
   [[gnu::noinline]] Us travel(std::uint32_t packet_wire_bytes, Us sent_us) {
     Us leaves_us = sent_us;
     if (wired_ && (leaves_us = wired_->carry(sent_us, packet_wire_bytes)) == kNever) return kNever;
-    if (config_.loss > 0.0 && losses_.uniform() < config_.loss) return kNever;
-    if (config_.forward_jitter_us) leaves_us += jitter_.below(config_.forward_jitter_us);
+    if (loss_ > 0.0 && losses_.uniform() < loss_) return kNever;
+    if (forward_jitter_us_) leaves_us += jitter_.below(forward_jitter_us_);
     return last_on_path_us_ = std::max(leaves_us, last_on_path_us_);  // none overtakes another
   }
 
@@ -168,7 +135,7 @@ class Flow {
       return;
     }
     acked_at_us_ = now_us;
-    const Us leaves_us = now_us + kUsPerMs + config_.late_us + jitter_.below(config_.jitter_us);
+    const Us leaves_us = now_us + kUsPerMs + late_us_ + jitter_.below(jitter_us_);
     last_ack_us_ = ack.arrives_us = std::max(leaves_us, last_ack_us_);
     to_sender_.push(ack);
   }
@@ -196,7 +163,7 @@ class Flow {
     sender_us_ = number_ == 0 ? now_us + REINET_SILENCE_NS / 1000 : kNever;
     record = {};
     record.time_ns = now_us * 1000;
-    record.mss_bytes = config_.mss_bytes;
+    record.mss_bytes = mss_bytes_;
     record.flags = REINET_FLAG_CLOSED | REINET_FLAG_NO_SAMPLE;
     return true;
   }
@@ -205,6 +172,31 @@ class Flow {
     return period_.start_ns && sender_.outstanding() ? (period_.last_sign_ns + REINET_SILENCE_NS) / 1000 : kNever;
   }
 
+  Flow(const LinkOptions& link, const FlowOptions& own, std::uint16_t number, const reinet_period_config& period,
+       WiredLink* wired)
+      : stop_us_(own.stop_ms ? start_us(link) + us_from_ms(*own.stop_ms) : kNever),
+        base_rtt_us_(forward_us(own) + return_us(own)),
+        mss_bytes_(link.mss_bytes),
+        target_us_(own.target_us),
+        late_us_(link.late_us),
+        jitter_us_(link.jitter_us),
+        forward_jitter_us_(link.forward_jitter_us),
+        number_(number),
+        stepped_(own.stepped),
+        loss_(link.loss),
+        period_config_(period),
+        jitter_(seed_of_flow(link, number)),
+        losses_(~seed_of_flow(link, number)),
+        cap_pkts_(own.cap_pkts),
+        wired_(wired),
+        plain_(!wired && link.loss == 0.0 && link.forward_jitter_us == 0),
+        sender_us_(start_us(link) + us_from_ms(own.start_ms)),
+        sender_(link.mss_bytes, Application(own.flow_bytes, bytes_per_s_from_mbps(own.app_mbps), link.mss_bytes),
+                own.target_us, seed_of_flow(link, number)),
+        receiver_(link.pkts_per_ack, kUsPerMs + return_us(own)),
+        to_link_(forward_us(own), link.late_us),
+        to_sender_(return_us(own), link.late_us) {}
+
   static constexpr Us kConnectUs = 1'000'000;         // RFC 6298's first timeout
   static constexpr std::uint32_t kMostDoublings = 6;  // up to a minute
 
@@ -212,8 +204,16 @@ class Flow {
   static constexpr std::uint32_t kSynAckWireBytes = 20 + 40 + kTunHeaderBytes;
   static constexpr std::uint32_t kSynAck = std::numeric_limits<std::uint32_t>::max();
 
-  FlowConfig config_;
+  Us stop_us_;      // kNever = goes on for ever
+  Us base_rtt_us_;  // its fixed delays
+  std::uint32_t mss_bytes_;
+  std::uint32_t target_us_;
+  std::uint32_t late_us_;            // how late every process on the path wakes,
+  std::uint32_t jitter_us_;          // ACKs come up to so much later,
+  std::uint32_t forward_jitter_us_;  // and so do data packets
   std::uint16_t number_;
+  bool stepped_;  // its records are returned
+  double loss_;   // of data packets, each by itself
   Phase phase_ = Phase::kWaiting;
   std::uint32_t syn_acks_sent_ = 0, syn_acks_delivered_ = 0;
   reinet_period_config period_config_;

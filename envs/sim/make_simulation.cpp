@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "core/cc/congestion_controls.hpp"
+#include "envs/sim/flow.hpp"
 #include "envs/sim/path/cell.hpp"
+#include "envs/sim/path/wired.hpp"
 
 namespace reinet {
 namespace {
@@ -25,46 +27,65 @@ void with_control(const std::string& cc, Use&& use) {
   if (!with_congestion_control(cc, use)) throw std::invalid_argument("the simulator has no congestion control " + cc);
 }
 
-Link link_of(const PathSetup& setup, std::size_t flow, LinkLog* log) {
-  QueueConfig queue = setup.queue;
-  queue.seed += flow;
-  const bool is_cell = setup.fair_window_ms > 0.0;
-  return Link(setup.flows[flow].trace_ms, queue, setup.start_us, is_cell ? 0 : setup.late_us, log);
+// infinite is droptail without limits; CoDel and PIE have two times each, in the same places.
+QueueConfig queue_of(const LinkOptions& link, std::size_t flow) {
+  QueueConfig queue;
+  queue.kind = queue_named(link.queue);
+  if (link.queue != "infinite") {
+    queue.limit_bytes = link.buffer_bytes;
+    queue.limit_pkts = link.buffer_pkts;
+  }
+  const bool is_pie = queue.kind == QueueKind::kPie;
+  queue.target_ms = is_pie ? link.pie_reference_ms : link.codel_target_ms;
+  queue.interval_ms = is_pie ? link.pie_burst_ms : link.codel_interval_ms;
+  queue.seed = link.seed + flow;
+  return queue;
+}
+
+Link link_of(const LinkOptions& link, std::size_t flow, TraceMs trace_ms, LinkLog* log) {
+  return Link(trace_ms, queue_of(link, flow), start_us(link), is_cell(link) ? 0 : link.late_us, log);
+}
+
+std::unique_ptr<WiredLink> wired_of(const LinkOptions& link) {
+  if (link.wired_mbps.empty()) return nullptr;
+  std::vector<RateStep> steps;
+  for (const auto& [from_ms, mbps] : link.wired_mbps) steps.push_back({start_us(link) + us_from_ms(from_ms), mbps});
+  return std::make_unique<WiredLink>(std::move(steps), link.wired_buffer_bytes);
 }
 
 template <class Flows, class Bottleneck>
-std::unique_ptr<Simulation> simulation_of(const PathSetup& setup, std::unique_ptr<WiredLink> wired, Flows flows,
+std::unique_ptr<Simulation> simulation_of(const LinkOptions& link, std::unique_ptr<WiredLink> wired, Flows flows,
                                           Bottleneck bottleneck) {
-  return std::make_unique<PathSimulation<Flows, Bottleneck>>(setup.start_us, std::move(wired), std::move(flows),
+  return std::make_unique<PathSimulation<Flows, Bottleneck>>(start_us(link), std::move(wired), std::move(flows),
                                                              std::move(bottleneck));
 }
 
 }  // namespace
 
-std::unique_ptr<Simulation> make_simulation(const PathSetup& setup, const reinet_period_config& period, LinkLog* log) {
-  auto wired = setup.wired.empty() ? nullptr : std::make_unique<WiredLink>(setup.wired, setup.wired_buffer_bytes);
-  const bool is_cell = setup.fair_window_ms > 0.0;
-  if (setup.flows.size() == 1 && !is_cell) {
+std::unique_ptr<Simulation> make_simulation(const LinkOptions& link, std::span<const TraceMs> traces_ms,
+                                            const reinet_period_config& period, LinkLog* log) {
+  auto wired = wired_of(link);
+  if (link.flows.size() == 1 && !is_cell(link)) {
     std::unique_ptr<Simulation> simulation;
-    with_control(setup.flows[0].cc, [&]<class Control>() {
-      Alone<Flow<Control>> flow{Flow<Control>(setup.flows[0].flow, 0, period, wired.get())};
-      simulation = simulation_of(setup, std::move(wired), std::move(flow), link_of(setup, 0, log));
+    with_control(link.flows[0].cc, [&]<class Control>() {
+      Alone<Flow<Control>> flow{Flow<Control>(link, 0, period, wired.get())};
+      simulation = simulation_of(link, std::move(wired), std::move(flow), link_of(link, 0, traces_ms[0], log));
     });
     return simulation;
   }
   std::vector<AnyFlow> flows;
   std::vector<Link> users;
-  flows.reserve(setup.flows.size());
-  for (std::size_t i = 0; i < setup.flows.size(); ++i) {
-    with_control(setup.flows[i].cc, [&]<class Control>() {
-      flows.emplace_back(std::in_place_type<Flow<Control>>, setup.flows[i].flow, static_cast<std::uint16_t>(i), period,
-                         wired.get());
+  flows.reserve(link.flows.size());
+  for (std::size_t i = 0; i < link.flows.size(); ++i) {
+    with_control(link.flows[i].cc, [&]<class Control>() {
+      flows.emplace_back(std::in_place_type<Flow<Control>>, link, static_cast<std::uint16_t>(i), period, wired.get());
     });
-    if (is_cell) users.push_back(link_of(setup, i, log));
+    if (is_cell(link)) users.push_back(link_of(link, i, traces_ms[i], log));
   }
-  if (!is_cell) return simulation_of(setup, std::move(wired), std::move(flows), link_of(setup, 0, log));
-  return simulation_of(setup, std::move(wired), std::move(flows),
-                       Cell(std::move(users), setup.fair_window_ms, setup.start_us));
+  if (!is_cell(link))
+    return simulation_of(link, std::move(wired), std::move(flows), link_of(link, 0, traces_ms[0], log));
+  return simulation_of(link, std::move(wired), std::move(flows),
+                       Cell(std::move(users), link.fair_window_ms, start_us(link)));
 }
 
 }  // namespace reinet

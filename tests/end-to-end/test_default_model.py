@@ -41,7 +41,7 @@ def test_it_cuts_delay_and_keeps_throughput(preset: str, least_throughput: float
     """On the paper's link, over generated traces that training has not seen, in the simulator; shares of Cubic's."""
     throughput, delay = [], []
     for seed in range(900, 904):
-        scenario = Scenario(generate(preset, 40, seed), link="sim", seconds=40)
+        scenario = Scenario.of(generate(preset, 40, seed), link="sim", seconds=40)
         plain, capped = (run(make_agent(name), scenario).metrics for name in ("none", str(MODEL)))
         throughput.append(capped.throughput_mbps / plain.throughput_mbps)
         delay.append(capped.qdelay_mean_ms / plain.qdelay_mean_ms)

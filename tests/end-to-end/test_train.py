@@ -264,9 +264,10 @@ def test_the_walk_raises_delay_where_the_multiplier_is_high() -> None:
 
 def test_scores_compare_with_plain_congestion_control() -> None:
     settings = config()
-    from reinet.agents.learn.train import _figures, _selection_links
+    from reinet.agents.learn.links import selection_links
+    from reinet.agents.learn.train import _figures
 
-    links = _selection_links(settings)
+    links = selection_links(settings)
     worker = Gatherer(settings, [], 0)
     none, rule = (
         [_figures(m) for m in worker.evaluate(agent, Normaliser.reference(), links)] for agent in (NoCap(), Rule(1.5))

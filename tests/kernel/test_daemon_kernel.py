@@ -22,9 +22,9 @@ from reinet.core.records import Flag
 from reinet.core.state import StateBank
 from reinet.daemon.client import ControlClient
 from reinet.daemon.loop import ControlLoop
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import MahimahiLink
 from reinet.envs.mahimahi.namespace import own_cgroup
-from reinet.envs.mahimahi.spec import LinkSpec
 from reinet.envs.trace import Trace
 from reinet.kshim.kernel import KernelShim
 from reinet.kshim.probe import cgroup2_mount, leftovers, loaded, why_not_capped
@@ -163,7 +163,7 @@ def test_flows_of_other_congestion_controls_are_capped_too(folder: Path, cgroup:
     if reason := why_not_capped(cc):
         pytest.skip(reason)
     with (
-        MahimahiLink(LinkSpec(Trace.constant(MBPS, 1), mrtt_ms=20, buffer_bytes=150_000), cc, cgroup=cgroup) as link,
+        MahimahiLink(LinkSpec(Trace.constant(MBPS, 1), cc=cc), cgroup=cgroup) as link,
         running_daemon(folder, cgroup) as (_, socket),
     ):
         (flow,) = link.start()

@@ -28,7 +28,7 @@ TWELVE_MBPS = Trace.constant(12, 10)
 
 
 def figures(agent: str, **scenario: object) -> dict[str, object]:
-    ((_, row),) = Plan(agent, [Scenario(TWELVE_MBPS, **{"link": "sim", "seconds": 10.0, **scenario})])  # type: ignore[arg-type]
+    ((_, row),) = Plan(agent, [Scenario.of(TWELVE_MBPS, **{"link": "sim", "seconds": 10.0, **scenario})])  # type: ignore[arg-type]
     return row
 
 
@@ -68,7 +68,7 @@ def test_a_model_is_not_judged_on_its_training_traces(tmp_path: Path) -> None:
     seen = training_traces(config)[0]
     renamed = tmp_path / "renamed.trace"
     renamed.write_bytes(seen.canonical_text.replace(b"\n", b"\r\n"))  # neither name nor line ends hide the content
-    scenario = Scenario(Trace.load(renamed), "sim", seconds=5.0)
+    scenario = Scenario.of(Trace.load(renamed), "sim", seconds=5.0)
     with pytest.raises(ConfigError, match="the model was trained on"):
         Plan(str(MODEL), [scenario])
     ((_, row),) = Plan(str(MODEL), [scenario], allow_training_traces=True)
@@ -87,7 +87,7 @@ def test_a_model_is_not_judged_on_its_training_traces(tmp_path: Path) -> None:
 )
 def test_impossible_scenarios_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Scenario(TWELVE_MBPS, **change)  # type: ignore[arg-type]
+        Scenario.of(TWELVE_MBPS, **change)  # type: ignore[arg-type]
 
 
 def test_link_options_reach_the_simulated_link(tmp_path: Path) -> None:
@@ -143,21 +143,23 @@ def test_every_link_option_changes_the_run() -> None:
 )
 def test_link_options_that_make_no_sense_are_refused(texts: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Scenario(TWELVE_MBPS, "sim", link_options=link_options(texts))
+        Scenario.of(TWELVE_MBPS, "sim", link_options=link_options(texts))
 
 
 def test_mahimahi_takes_the_link_options_that_it_can_do() -> None:
-    assert Scenario(TWELVE_MBPS, "mahimahi", link_options={"queue": "drophead"}).emulated().queue == "drophead"
+    options = {"queue": "codel", "codel_target_ms": 10, "buffer_pkts": 50}
+    path = Scenario.of(TWELVE_MBPS, "mahimahi", link_options=options).path
+    assert (path.queue, path.codel_target_ms, path.buffer_pkts) == ("codel", 10, 50)
     with pytest.raises(ConfigError, match=r"loss: Mahimahi's link has no such thing, only the simulated one"):
-        Scenario(TWELVE_MBPS, "mahimahi", link_options={"loss": 0.1})
-    with pytest.raises(ConfigError, match="choose droptail or drophead"):
-        Scenario(TWELVE_MBPS, "mahimahi", link_options={"queue": "codel"})
+        Scenario.of(TWELVE_MBPS, "mahimahi", link_options={"loss": 0.1})
+    with pytest.raises(ConfigError, match="queue: there is no queue 'red'; There are infinite, droptail"):
+        Scenario.of(TWELVE_MBPS, "mahimahi", link_options={"queue": "red"})
 
 
 @pytest.mark.kernel
 @pytest.mark.mahimahi
 def test_a_model_caps_a_real_kernel_flow(tmp_path: Path) -> None:
-    runs = [done for done, _ in Plan(f"none,{MODEL}", [Scenario(TWELVE_MBPS, "mahimahi", seconds=8.0)])]
+    runs = [done for done, _ in Plan(f"none,{MODEL}", [Scenario.of(TWELVE_MBPS, "mahimahi", seconds=8.0)])]
     plain, capped = (done.metrics for done in runs)
     assert capped.qdelay_mean_ms < plain.qdelay_mean_ms / 2
     assert capped.throughput_mbps > 0.9 * plain.throughput_mbps
@@ -173,7 +175,7 @@ def test_a_model_caps_a_real_kernel_flow(tmp_path: Path) -> None:
 def test_every_wrapped_congestion_control_is_capped(cc: str) -> None:
     if reason := why_not_capped(cc):
         pytest.skip(reason)
-    done = run(make_agent("fixed:10"), Scenario(TWELVE_MBPS, "mahimahi", cc=cc, seconds=3.0))
+    done = run(make_agent("fixed:10"), Scenario.of(TWELVE_MBPS, "mahimahi", cc=cc, seconds=3.0))
     assert (done.caps_pkts == 10).all()
     records = done.records
     calm = records[(records["cap_pkts"] == 10) & ((records["flags"] & Flag.IN_RECOVERY) == 0)][1:]
@@ -187,8 +189,8 @@ def test_every_wrapped_congestion_control_is_capped(cc: str) -> None:
 @pytest.mark.mahimahi
 def test_a_congestion_control_without_a_wrapper_is_measured_but_not_capped(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="'vegas' cannot be capped in the kernel: the shim wraps only"):
-        run(make_agent("fixed:20"), Scenario(TWELVE_MBPS, "mahimahi", cc="vegas", seconds=3.0))
+        run(make_agent("fixed:20"), Scenario.of(TWELVE_MBPS, "mahimahi", cc="vegas", seconds=3.0))
     monkeypatch.setattr("reinet.envs.kernel_link.wrapper_names", dict)
-    done = run(make_agent("none"), Scenario(TWELVE_MBPS, "mahimahi", cc="reno", seconds=3.0))
+    done = run(make_agent("none"), Scenario.of(TWELVE_MBPS, "mahimahi", cc="reno", seconds=3.0))
     assert done.metrics.throughput_mbps > 8
     assert done.records.size == 0

@@ -1,4 +1,4 @@
-"""``reinet fidelity``: what counts as agreement, going on after an interruption, the page, one cell for real."""
+"""``reinet fidelity``: what counts as agreement, going on after an interruption, the page, one combination for real."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from reinet.agents.decide.baselines import CapArray, FixedCap, FloatArray, Stats
 from reinet.agents.evaluation.fidelity import (
     MAX_ATTEMPTS,
     TOLERANCES,
-    Cell,
+    Combination,
     Comparison,
     KernelResult,
     Results,
@@ -23,12 +23,12 @@ from reinet.agents.evaluation.run import run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.cli.main import app
 from reinet.core.errors import ConfigError, LinkError
-from reinet.envs.mahimahi.spec import LinkSpec
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.uml import find_kernel, run_flow
 from reinet.envs.trace import Trace
 
-CELL = Cell(Trace.constant(12, 10), "cubic", 150_000, 40)
-KEY = CELL.key(8.0, 20.0)
+COMBINATION = Combination(Trace.constant(12, 10), "cubic", 150_000, 40)
+KEY = COMBINATION.key(8.0, 20.0)
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,17 @@ def test_agreement(metric: str, sim: float, kernel: float, expected: bool | None
 
 def test_it_goes_on_where_it_stopped_and_compares_by_the_median(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    exact = sim_figures(CELL, 8.0, 20.0, begin_ms=60.0, seed=0)
+    exact = sim_figures(COMBINATION, 8.0, 20.0, begin_ms=60.0, seed=0)
     for factor in (1.0, 1.01, 5.0):
         Results(path).add(KernelResult(KEY, 60.0, {name: factor * value for name, value in exact.items()}))
-    comparison = Comparison([CELL], Results(path), seconds=8.0, repeat=3)
+    comparison = Comparison([COMBINATION], Results(path), seconds=8.0, repeat=3)
     comparison.measure(lambda *_: pytest.fail("all runs are there: nothing may start"))
     (rows,) = comparison
     throughput = next(row for row in rows if row["metric"] == "throughput_mbps")
     assert throughput["ratio"] == pytest.approx(1 / 1.01, rel=0.01)
     assert throughput["kernel_max"] == pytest.approx(5 * throughput["kernel_min"])
     assert all(row["agrees"] is not False for row in rows)
-    assert "**1 of 1 cells agree**." in markdown([rows], "reinet fidelity")
+    assert "**1 of 1 combinations agree**." in markdown([rows], "reinet fidelity")
 
 
 def test_a_damaged_results_file_is_named_with_its_line(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_damaged_results_file_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_runs_in_virtual_time_are_kept_apart_and_may_lack_what_records_tell(tmp_path: Path) -> None:
-    uncapped = Cell(CELL.trace, "westwood", 150_000, 0)
+    uncapped = Combination(COMBINATION.trace, "westwood", 150_000, 0)
     results = Results(tmp_path / "results.jsonl")
     exact = sim_figures(uncapped, 8.0, 20.0, begin_ms=60.0, seed=0)
     results.add(KernelResult(uncapped.key(8.0, 20.0, "uml"), 60.0, {**exact, "cwnd_mean_pkts": None}))
@@ -86,7 +86,7 @@ def test_runs_in_virtual_time_are_kept_apart_and_may_lack_what_records_tell(tmp_
 
 def test_caps_and_a_missing_machine_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"caps need the kernel shim.*--caps none"):
-        Comparison([CELL], Results(tmp_path / "results.jsonl"), uml=Path("linux"))
+        Comparison([COMBINATION], Results(tmp_path / "results.jsonl"), uml=Path("linux"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(LinkError, match=r"reinet/uml/linux: no User-Mode Linux is there; build it with docker/uml"):
         find_kernel()
@@ -104,14 +104,14 @@ def test_a_machine_that_does_not_work_is_reported_in_its_words(tmp_path: Path, m
     machine.write_text("#!/bin/sh\necho Kernel panic\n")
     machine.chmod(0o755)
     with pytest.raises(LinkError, match="did not work out: Kernel panic"):
-        run_flow(machine, LinkSpec(CELL.trace), "vegas", 1.0)
+        run_flow(machine, LinkSpec(COMBINATION.trace, cc="vegas"), 1.0)
 
 
 def test_a_link_that_does_not_come_up_is_tried_again(tmp_path: Path) -> None:
     machine = tmp_path / "linux"
     machine.write_text("#!/bin/sh\necho Kernel panic\n")
     machine.chmod(0o755)
-    uncapped = Cell(CELL.trace, "vegas", 150_000, 0)
+    uncapped = Combination(COMBINATION.trace, "vegas", 150_000, 0)
     told: list[str | None] = []
     with pytest.raises(LinkError):
         Comparison([uncapped], Results(tmp_path / "results.jsonl"), seconds=5.0, repeat=1, uml=machine).measure(
@@ -123,26 +123,26 @@ def test_a_link_that_does_not_come_up_is_tried_again(tmp_path: Path) -> None:
 
 def test_a_report_runs_nothing(tmp_path: Path) -> None:
     trace, results, page = tmp_path / "12.trace", tmp_path / "results.jsonl", tmp_path / "page.md"
-    CELL.trace.save(trace)
-    Results(results).add(KernelResult(KEY, 60.0, sim_figures(CELL, 8.0, 20.0, begin_ms=60.0, seed=0)))
+    COMBINATION.trace.save(trace)
+    Results(results).add(KernelResult(KEY, 60.0, sim_figures(COMBINATION, 8.0, 20.0, begin_ms=60.0, seed=0)))
     command = ["fidelity", "--traces", str(trace), "--buffers", "150000", "--caps", "20,40", "--seconds", "8"]
     done = CliRunner().invoke(app, [*command, "--results", str(results), "--report", "--markdown", str(page)])
     assert done.exit_code == 0, done.output
-    assert "1 of 1 cells agree; 1 not measured." in done.output
-    assert "**1 of 1 cells agree**; 1 not measured." in page.read_text()
+    assert "1 of 1 combinations agree; 1 not measured." in done.output
+    assert "**1 of 1 combinations agree**; 1 not measured." in page.read_text()
 
 
 @pytest.mark.kernel
 @pytest.mark.mahimahi
 def test_a_capped_flow_is_the_kernels(tmp_path: Path) -> None:
     for _ in range(4):
-        result, invalid_reason = kernel_run(CELL, 8.0, 20.0, None)
+        result, invalid_reason = kernel_run(COMBINATION, 8.0, 20.0, None)
         if invalid_reason is None:
             break
     # On a host that always lags the last one must do: a link that is kept full forgives most of it.
     results = Results(tmp_path / "results.jsonl")
     results.add(result)
-    (rows,) = Comparison([CELL], results, seconds=8.0, repeat=1)
+    (rows,) = Comparison([COMBINATION], results, seconds=8.0, repeat=1)
     figures = {row["metric"]: row for row in rows}
     assert figures["throughput_mbps"]["agrees"]
     assert figures["qdelay_mean_ms"]["agrees"]
@@ -168,7 +168,7 @@ def test_after_the_cap_is_lifted_the_window_grows_as_the_kernels_does(cc: str) -
     """Under the cap, a tenth of a second after it, and at its largest; slow start goes on where the cap held it."""
 
     def windows(link: str) -> list[float]:
-        done = run(LiftedCap(40), Scenario(CELL.trace, link, cc, 200.0, seconds=7.0))  # type: ignore[arg-type]
+        done = run(LiftedCap(40), Scenario.of(COMBINATION.trace, link, cc=cc, target_ms=200.0, seconds=7.0))  # type: ignore[arg-type]
         lifted = np.flatnonzero(done.caps_pkts)[-1] + 1
         since_s = (done.records["time_ns"].astype(np.int64) - int(done.records["time_ns"][lifted])) / 1e9
         cwnd_pkts = done.records["cwnd_pkts"]

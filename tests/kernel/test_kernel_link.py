@@ -15,7 +15,7 @@ from gymnasium.utils.env_checker import check_env
 from reinet.core import ConfigError, Flag, LinkError
 from reinet.envs.kernel_link import KernelLinkEnv
 from reinet.envs.kernel_session import KernelRun, KernelSession
-from reinet.envs.mahimahi.spec import LinkSpec
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.registration import register_envs
 from reinet.envs.sim_link import SimLinkEnv
 from reinet.envs.trace import Trace
@@ -127,7 +127,7 @@ def test_a_loop_that_lets_the_cap_lapse_is_no_valid_run(nothing_left: None) -> N
 @pytest.mark.mahimahi
 def test_what_cannot_be_wrapped_runs_unobserved(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
     monkeypatch.setattr("reinet.envs.kernel_link.wrapper_names", lambda: {"cubic": "reinet_cubic"})
-    with KernelSession(STEADY, "reno") as session:
+    with KernelSession(LinkSpec(STEADY.trace, cc="reno")) as session:
         run = session.run(2)
     assert run.records.size == run.caps_pkts.size == 0
     assert run.link.metrics.throughput_mbps > 9

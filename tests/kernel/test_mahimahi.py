@@ -11,16 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from reinet.core.errors import ConfigError, LinkError
+from reinet.core.errors import LinkError
 from reinet.envs.link.metrics import LinkLog, compute
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import MahimahiLink
 from reinet.envs.mahimahi.log import parse_log
 from reinet.envs.mahimahi.namespace import Cell, own_cgroup
-from reinet.envs.mahimahi.spec import LinkSpec
-from reinet.envs.mahimahi.validity import Sleeper, expected_opportunities, judge
+from reinet.envs.mahimahi.validity import Sleeper, judge
 from reinet.envs.trace import Trace
 from reinet.kshim.probe import cgroup2_mount
 
@@ -52,49 +50,6 @@ def test_damaged_log_names_the_line(line: str) -> None:
 def test_log_without_header_is_refused() -> None:
     with pytest.raises(LinkError, match="no init or no base timestamp"):
         parse_log("45 # 1504\n")
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("mrtt_ms", 5.0),
-        ("mrtt_ms", 20.5),
-        ("mrtt_ms", -2),
-        ("mrtt_ms", float("nan")),
-        ("buffer_bytes", 1504),
-        ("queue", "drptail"),
-        ("start_offset_ms", -1),
-    ],
-)
-def test_what_mahimahi_would_do_otherwise_is_refused(field: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=field):
-        LinkSpec(trace_of(1, 2), **{field: value})  # type: ignore[arg-type]
-
-
-traces = st.lists(st.integers(0, 50), min_size=1, max_size=30).map(sorted).filter(lambda times: times[-1] > 0)
-
-
-@given(times_ms=traces, offset_ms=st.integers(0, 200))
-def test_a_moved_start_keeps_the_looping_trace(times_ms: list[int], offset_ms: int) -> None:
-    spec = LinkSpec(trace_of(*times_ms), start_offset_ms=offset_ms)
-    moved_ms, loop_ms = spec.opportunities_ms(), times_ms[-1]
-    assert moved_ms[-1] == loop_ms
-    assert moved_ms.size == len(times_ms)
-    assert (np.diff(moved_ms) >= 0).all()
-    start_ms = min((t for t in times_ms if t >= offset_ms % loop_ms), default=0)
-    if offset_ms % loop_ms:
-        assert sorted((t + start_ms) % loop_ms for t in moved_ms.tolist()) == sorted(t % loop_ms for t in times_ms)
-
-
-moments_ms = st.integers(0, 300) | st.floats(0, 300)
-
-
-@given(times_ms=traces, start_ms=moments_ms, length_ms=moments_ms)
-def test_expected_opportunities_are_those_of_the_loops(times_ms: list[int], start_ms: float, length_ms: float) -> None:
-    end_ms = start_ms + length_ms
-    every = [t + loop * times_ms[-1] for loop in range(601 // times_ms[-1] + 1) for t in times_ms]
-    expected = sum(start_ms <= t < end_ms for t in every)
-    assert expected_opportunities(np.array(times_ms), start_ms, end_ms) == expected
 
 
 def run_of(opportunity_ms: list[int], departure_ms: list[int]) -> LinkLog:
@@ -211,7 +166,7 @@ def test_transfers_arrive_whole_and_a_second_start_is_another_link() -> None:
 
 @pytest.mark.mahimahi
 def test_a_flow_that_cannot_start_says_why_and_leaves_nothing() -> None:
-    with MahimahiLink(LinkSpec(Trace.constant(12, 1)), "nonesuch") as link:
+    with MahimahiLink(LinkSpec(Trace.constant(12, 1), cc="nonesuch")) as link:
         namespace = namespace_of(link._cell.pid)
         with pytest.raises(LinkError, match="congestion control nonesuch"):
             link.start()
@@ -243,7 +198,7 @@ OWNER = """
     import sys, time
     from pathlib import Path
     from reinet.envs.mahimahi.link import MahimahiLink
-    from reinet.envs.mahimahi.spec import LinkSpec
+    from reinet.envs.link.spec import LinkSpec
     from reinet.envs.trace import Trace
     with MahimahiLink(LinkSpec(Trace.constant(12, 1)), cgroup=Path(sys.argv[1])) as link:
         link.start()

@@ -28,8 +28,14 @@ class Ack:
     sack_end: int
     echo_us: int
 
+def delays_us(mrtt_ms: float, forward_ms: float | None) -> tuple[int, int]:
+    """A flow's fixed delay there and back, as the simulator makes it of what a user says."""
+
 def delay_line(arrives_us: list[int], delay_us: int, late_us: int) -> list[int]:
     """When packets that come to a fixed delay at those times, in order, leave it."""
+
+def opportunities_until(times_ms: list[int], until_ms: int) -> int:
+    """The opportunities of a looping trace at times in [0, until]."""
 
 class DrivenReceiver:
     """A receiver without a path."""

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sender, a receiver and a delay without a path around them, to be driven step by step: what each answers can be
-// checked by hand.
+// A sender, a receiver, a delay and a trace without a path around them, to be driven step by step: what each answers
+// can be checked by hand.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "core/cc/kernel/reno.hpp"
 #include "driven.hpp"
+#include "envs/sim/options.hpp"
 #include "envs/sim/path/delay_line.hpp"
 #include "envs/sim/path/packet.hpp"
+#include "envs/sim/path/schedule.hpp"
 #include "envs/sim/tcp/application.hpp"
 #include "envs/sim/tcp/receiver.hpp"
 #include "envs/sim/tcp/sender.hpp"
@@ -86,6 +90,18 @@ std::vector<Us> delay_line(const std::vector<Us>& arrives_us, Us delay_us, Us la
   return leaves_us;
 }
 
+std::uint64_t opportunities_until(const std::vector<std::uint32_t>& times_ms, std::uint64_t until_ms) {
+  return Schedule(times_ms).count_until(until_ms);
+}
+
+// There and back.
+std::pair<Us, Us> delays_us(double mrtt_ms, std::optional<double> forward_ms) {
+  FlowOptions flow;
+  flow.mrtt_ms = mrtt_ms;
+  flow.forward_ms = forward_ms;
+  return {forward_us(flow), return_us(flow)};
+}
+
 }  // namespace
 
 void bind_ends(nb::module_& m) {
@@ -94,6 +110,8 @@ void bind_ends(nb::module_& m) {
       .def_ro("sack_begin", &Ack::sack_begin)
       .def_ro("sack_end", &Ack::sack_end)
       .def_ro("echo_us", &Ack::echo_us);
+  m.def("opportunities_until", &opportunities_until, "times_ms"_a, "until_ms"_a);
+  m.def("delays_us", &delays_us, "mrtt_ms"_a, "forward_ms"_a.none());
   m.def("delay_line", &delay_line, "arrives_us"_a, "delay_us"_a, "late_us"_a);
   nb::class_<DrivenReceiver>(m, "DrivenReceiver")
       .def(nb::init<double>(), "pkts_per_ack"_a = 2.0)

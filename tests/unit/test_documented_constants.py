@@ -13,9 +13,7 @@ from helpers.places import ROOT
 from reinet.agents.decide.baselines import CEILING_PKTS, FLOOR_PKTS, RULE_GAIN
 from reinet.agents.decide.guard import PROBE_INTERVAL_S
 from reinet.agents.evaluation.fidelity import TOLERANCES
-from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
-from reinet.agents.learn.links import REFERENCE_BUFFER_BYTES, REFERENCE_MRTT_MS, REFERENCE_TARGET_MS
 from reinet.agents.learn.train import SCORE_DELAY_WEIGHT, SCORE_FLOOR, SCORE_FLOOR_WEIGHT
 from reinet.core import PeriodConfig, _core
 from reinet.core.features import DEFAULT_FEATURE_SET, FEATURE_SETS
@@ -23,9 +21,9 @@ from reinet.core.period import SILENCE_NS
 from reinet.core.records import OPPORTUNITY_BYTES
 from reinet.core.state import LEAST_TARGET_PER_RTT, MAX_CAP_PKTS, MIN_CAP_PKTS
 from reinet.daemon.config import DaemonConfig
+from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec
 from reinet.envs.mahimahi.validity import LATE_SHARE
-from reinet.envs.sim import SIM_CONGESTION_CONTROLS, LinkConfig
-from reinet.envs.spaces import DEFAULT_TARGET_MS
+from reinet.envs.sim import SIM_CONGESTION_CONTROLS
 from reinet.envs.trace.importers import MAX_HOLD_S
 from reinet.envs.trace.trace import BIN_MS, DESCRIBE_BYTES, OUTAGE_MS
 from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE
@@ -34,7 +32,7 @@ WORDS = {2: "two", 3: "three", 4: "four", 13: "thirteen", 20: "twenty"}
 PERIOD_MS = PeriodConfig().min_period_ns / 1e6
 DEEPCC = TrainConfig.load(ROOT / "configs" / "deepcc.toml")
 SET = FEATURE_SETS[DEFAULT_FEATURE_SET]
-LINK = LinkConfig.__dataclass_fields__
+LINK = LinkSpec.__dataclass_fields__
 MRTT_MS, BUFFER_KB = LINK["mrtt_ms"].default, LINK["buffer_bytes"].default // 1000
 DAEMON = {name: field.default for name, field in DaemonConfig.model_fields.items()}
 (MOST_LEASE_MS,) = (limit.le for limit in DaemonConfig.model_fields["lease_ms"].metadata if hasattr(limit, "le"))
@@ -53,7 +51,7 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     (
         "docs/scalars.md",
         "the paper's link ({} ms, {} KB, target {} ms)",
-        (REFERENCE_MRTT_MS, REFERENCE_BUFFER_BYTES / 1000, REFERENCE_TARGET_MS),
+        (MRTT_MS, BUFFER_KB, DEFAULT_TARGET_MS),
     ),
     ("docs/scalars.md", "`eval/score_rule_1.25`, `eval/score_rule_{}`", (RULE_GAIN,)),
     ("docs/deviations.md", "at least {} ms; the paper says", (PERIOD_MS,)),
@@ -126,20 +124,7 @@ def test_a_page_says_what_the_code_has(name: str, template: str, values: tuple[f
 
 
 def test_defaults_of_the_same_thing_are_the_same() -> None:
-    scenario = Scenario.__dataclass_fields__
-    assert {
-        MRTT_MS,
-        scenario["mrtt_ms"].default,
-        REFERENCE_MRTT_MS,
-    } == {20.0}
-    assert {LINK["buffer_bytes"].default, scenario["buffer_bytes"].default, REFERENCE_BUFFER_BYTES} == {150_000}
-    assert {
-        DEFAULT_TARGET_MS,
-        scenario["target_ms"].default,
-        REFERENCE_TARGET_MS,
-        DAEMON["target_ms"],
-        LINK["target_us"].default / 1000,
-    } == {50.0}
+    assert DAEMON["target_ms"] == DEFAULT_TARGET_MS == LINK["target_us"].default / 1000
     assert (DAEMON["lease_ms"], DAEMON["ceiling_pkts"]) == (LEASE_MS, CEILING_PKTS)
     assert (FLOOR_PKTS, CEILING_PKTS, RULE_GAIN) == (MIN_CAP_PKTS, MAX_CAP_PKTS, _core.RULE_GAIN)
     assert PROBE_INTERVAL_S == 60.0  # README: once a minute

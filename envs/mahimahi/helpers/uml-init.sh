@@ -3,7 +3,7 @@
 # Process 1 of the User-Mode Linux that envs/mahimahi/uml.py boots, with the host's files as its root, read-only: sends one flow
 # over an emulated link, leaves what was recorded in the host's folder, ends the machine. Everything here takes no virtual
 # time but the sleeps and the flow itself. Usage: uml-init.sh FOLDER, which holds
-#   flow   what to run, as assignments: cc queue buffer_bytes delay_ms seconds drain_s helpers iptables xtables
+#   flow   what to run, as assignments: cc queue (options of mm-link) delay_ms seconds drain_s helpers iptables xtables
 #   down, up   the link's traces
 #   out/   empty, for: events (the sender's), received (the receiver's and Mahimahi's), log (mm-link's), status (0 = done)
 set -u
@@ -40,7 +40,7 @@ run_flow() {
   sender=$!
   wait_for listening || return 1
   port=$(sed -n 's/.*"listening", "port": \([0-9]*\).*/\1/p' $user/events)
-  shells="mm-link --downlink-log=$user/log --downlink-queue=$queue --downlink-queue-args=bytes=$buffer_bytes
+  shells="mm-link --downlink-log=$user/log $queue
     $user/up $user/down $bin/reinet-receiver $port"
   [ "$delay_ms" = 0 ] || shells="mm-delay $delay_ms $shells"
   # shellcheck disable=SC2086 # words

@@ -2,8 +2,13 @@
 #ifndef REINET_QUEUE_HPP
 #define REINET_QUEUE_HPP
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "envs/sim/path/codel.hpp"
 #include "envs/sim/path/fifo.hpp"
@@ -11,7 +16,22 @@
 
 namespace reinet {
 
-enum class QueueKind : std::uint8_t { kDropTail, kDropHead, kCoDel, kPie };  // infinite is droptail without limits
+enum class QueueKind : std::uint8_t { kDropTail, kDropHead, kCoDel, kPie };
+
+// By mm-link's names; infinite is droptail without limits.
+constexpr std::array<std::pair<std::string_view, QueueKind>, 5> kQueues{{
+    {"infinite", QueueKind::kDropTail},
+    {"droptail", QueueKind::kDropTail},
+    {"drophead", QueueKind::kDropHead},
+    {"codel", QueueKind::kCoDel},
+    {"pie", QueueKind::kPie},
+}};
+
+inline QueueKind queue_named(std::string_view name) {
+  for (const auto& [known, kind] : kQueues)
+    if (known == name) return kind;
+  throw std::invalid_argument("the simulator has no queue " + std::string(name));
+}
 
 struct QueueConfig {
   QueueKind kind = QueueKind::kDropTail;

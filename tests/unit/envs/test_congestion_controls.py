@@ -7,7 +7,7 @@ from helpers.controls import Flow
 from helpers.links import assert_conserved, cellular, constant
 from reinet.core import ConfigError, Flag
 from reinet.envs.sim import SimBatch
-from reinet.envs.sim.config import SIM_CONGESTION_CONTROLS
+from reinet.envs.sim.options import SIM_CONGESTION_CONTROLS
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from helpers.links import Ms, assert_conserved, cellular, constant, run
 from reinet.core import OPPORTUNITY_BYTES, ConfigError, Flag
+from reinet.envs.link.spec import QUEUES
 from reinet.envs.sim import SimBatch
-from reinet.envs.sim.config import QUEUES, SIM_CONGESTION_CONTROLS
+from reinet.envs.sim.options import SIM_CONGESTION_CONTROLS
 
 MASK = 2**64 - 1
 

@@ -117,7 +117,7 @@ def test_a_domain_draws_what_it_was_told() -> None:
     assert 0.3 < np.mean(mrtts < np.sqrt(4.0 * 80.0)) < 0.7
     assert all(link.target_us >= 1100 * link.mrtt_ms - 1 for link in links)
     assert {(link.cc, link.queue) for link in links} == set(itertools.product(DOMAIN.cc, DOMAIN.queue))
-    assert {int(link.trace[-1]) for link in links} == {5000, 4000}
+    assert {int(link.trace_ms[-1]) for link in links} == {5000, 4000}
 
 
 def test_the_default_target_follows_a_path_that_is_too_long_for_it() -> None:

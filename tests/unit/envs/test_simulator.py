@@ -130,7 +130,8 @@ import hashlib
 import numpy as np
 from helpers.links import cellular
 from reinet.envs.sim import SimBatch
-from reinet.envs.sim.config import QUEUES, SIM_CONGESTION_CONTROLS
+from reinet.envs.link.spec import QUEUES
+from reinet.envs.sim.options import SIM_CONGESTION_CONTROLS
 
 links = [
     {

@@ -1,0 +1,303 @@
+"""One path and the flows through it, as a user describes them: the simulator and Mahimahi take the same description.
+
+Each of the two refuses by name what it cannot do: ``require_simulated`` (``envs/sim/options.py``) and
+``require_emulated`` (``envs/mahimahi/spec.py``). What no link can do is refused here.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from itertools import pairwise
+from numbers import Integral, Real
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from reinet.core.errors import ConfigError
+from reinet.core.records import HEADER_BYTES
+from reinet.core.state import LEAST_TARGET_PER_RTT
+from reinet.envs.trace import Trace
+
+TraceMs = npt.NDArray[np.uint32]
+_Spec = TypeVar("_Spec", bound="FlowSpec")
+
+LARGEST_BUFFER_BYTES = 1 << 30
+"""A buffer that no window fills: the largest window is some 2.7 MB."""
+
+QUEUES = ("infinite", "droptail", "drophead", "codel", "pie")
+"""mm-link's."""
+SCHEDULERS = ("fifo", "proportional-fair")
+MOST_FLOWS = 65_535
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FlowSpec:
+    """What every flow of a path has: the first one's fields are the path's own, ``LinkSpec``."""
+
+    cc: str = "cubic"
+    """A congestion control by its kernel name; which ones there are is the business of who runs it."""
+    start_ms: float = 0.0
+    """After the start of the path."""
+    stop_ms: float | None = None
+    """After the start of the path: from then on it sends no more (the first flow's records are flagged CLOSED), what is
+    on its way still takes its place in the queue. None = never."""
+    mrtt_ms: float | None = None
+    """Fixed delay, half of it each way; a path measures up to 2 ms more, for each link's clock of 1 ms."""
+    forward_ms: float | None = None
+    """The part of ``mrtt_ms`` on the way to the receiver; None = half, as mm-delay splits it."""
+    flow_bytes: int = 0
+    """What the flow sends, rounded up to whole segments; then its records are flagged CLOSED. 0 = no end."""
+    app_mbps: float = 0.0
+    """Rate at which the application writes; 0 = as fast as the flow goes."""
+    target_us: int | None = None
+    """The delay asked for, RTT."""
+    trace: Trace | TraceMs | None = None
+    """The flow's channel, where it has one of its own."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cc, str):
+            raise ConfigError(f"cc: {self.cc!r} is no name of a congestion control")
+        self._check_ranges(
+            ("start_ms", 0.0, 1e12),
+            ("flow_bytes", 0, 2**42),  # sequence numbers count segments in 32 bits
+            ("app_mbps", 0.0, 100_000.0),
+        )
+        if self.stop_ms is not None:
+            self._check_ranges(("stop_ms", 0.0, 1e12))
+            if not self.start_ms < self.stop_ms:
+                raise ConfigError(f"stop_ms: {self.stop_ms} is not after start_ms, {self.start_ms}")
+        if self.target_us is not None:
+            self._check_ranges(("target_us", 0, 2**32 - 1))
+        if self.mrtt_ms is not None:
+            self._check_ranges(("mrtt_ms", 0.0, 10_000.0))
+            if self.forward_ms is not None:
+                self._check_ranges(("forward_ms", 0.0, float(self.mrtt_ms)))
+        if self.trace is not None:
+            _check_trace("trace", self.trace)
+
+    @property
+    def trace_ms(self) -> TraceMs:
+        """The trace's delivery opportunities; an array that was given as such is shared, not copied."""
+        assert self.trace is not None, "a further flow has none before it has joined its path"
+        return times_of(self.trace)
+
+    @classmethod
+    def from_mapping(cls: type[_Spec], values: Mapping[str, Any]) -> _Spec:
+        """The description with these fields. Raises ConfigError for unknown keys and a path without a trace."""
+        known = [f.name for f in fields(cls)]
+        if unknown := sorted(set(values) - set(known)):
+            raise ConfigError(f"{cls._NAME}: unknown key {', '.join(unknown)}; known are {', '.join(known)}")
+        if issubclass(cls, LinkSpec) and "trace" not in values:
+            raise ConfigError("link: the key trace is missing; give an array of delivery opportunities in ms")
+        return cls(**values)
+
+    def _check_ranges(self, *ranges: tuple[str, float, float]) -> None:
+        for key, low, high in ranges:
+            check_range(key, getattr(self, key), low, high)
+
+    _NAME: ClassVar[str] = "flow"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FurtherFlow(FlowSpec):
+    """A flow beside the first. ``mrtt_ms``, ``forward_ms``, ``target_us`` and ``trace``: None = as the first has it.
+
+    Only in a cell has it a trace of its own.
+    """
+
+    cap_pkts: int = 0
+    """Held for the whole run, unless stepped; 0 = none."""
+    stepped: bool = False
+    """Its records are returned too, in their turn: ``SimBatch``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_ranges(("cap_pkts", 0, 2**31))
+        if not isinstance(self.stepped, bool):
+            raise ConfigError(f"stepped: {self.stepped!r} is neither true nor false")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LinkSpec(FlowSpec):
+    """One path, with its first flow; the defaults are DeepCC's set-up: one flow, droptail, 20 ms, 150 KB, 50 ms."""
+
+    trace: Trace | TraceMs = field(kw_only=False)
+    """Delivery opportunities in the data's direction: in ms, non-decreasing, the last above 0."""
+    uplink: Trace | TraceMs | None = None
+    """Those of the ACKs' direction; None = more than ACKs can fill."""
+    mrtt_ms: float = 20.0
+    target_us: int = 50_000
+    buffer_bytes: int = 150_000
+    """Full packets of 1504 bytes: 99 of them. 0 = no limit in bytes."""
+    start_offset_ms: int = 0
+    """Trace time at which the path, and with it the first flow, starts."""
+    seed: int = 0
+    """Of jitter, losses and PIE's dice in the simulator; each flow draws numbers of its own. A real host's noise has no
+    seed."""
+    mss_bytes: int = 1448
+    """Payload of a packet; 1448 makes 1500 bytes of IP."""
+    late_us: int = 100
+    """How late the emulator's processes wake that sleep until a time; they sleep whole milliseconds, as Mahimahi's do.
+    0 = an ideal path: exact delays, every delivery opportunity used at its time."""
+    jitter_us: int = 1000
+    """ACKs come up to so much later: hosts in between. A busy one has more; Cubic's HyStart notices."""
+    pkts_per_ack: float = 2.0
+    """Mean number of packets that an ACK acknowledges; a kernel whose receiver is woken late has 2.4 or so."""
+    forward_jitter_us: int = 0
+    """Data packets come to the queue up to so much late; none overtakes another."""
+    loss: float = 0.0
+    """Probability that a data packet is lost before the queue, each by itself, as in mm-loss."""
+    queue: str = "droptail"
+    """One of QUEUES."""
+    buffer_pkts: int = 0
+    """A limit in packets beside that in bytes; 0 = none."""
+    codel_target_ms: int = 5
+    """RFC 8289's; so the next."""
+    codel_interval_ms: int = 100
+    pie_reference_ms: int = 15
+    """RFC 8033's QDELAY_REF and, next, MAX_BURST."""
+    pie_burst_ms: int = 150
+    wired_mbps: Sequence[tuple[float, float]] = ()
+    """A second, wired bottleneck before the cellular one, as (ms after the start, Mbit/s) pairs: the first at 0, times
+    rising, the last rate above 0. Empty = none."""
+    wired_buffer_bytes: int = 150_000
+    """Droptail, the packet being sent included."""
+    flows: Sequence[FurtherFlow | Mapping[str, Any]] = ()
+    """Further flows; loss, jitter and packet size are as above."""
+    scheduler: str = "fifo"
+    """fifo: all flows in one queue. proportional-fair: a cell, in which each flow is a user with its own queue and
+    channel (``trace``) and every millisecond goes to one of them."""
+    fair_window_ms: float = 100.0
+    """How long the cell's scheduler remembers what a user got; LTE's usual choice is 100 intervals."""
+
+    cap_pkts: ClassVar[int] = 0
+    """Of the first flow: whoever steps it sets its cap."""
+    stepped: ClassVar[bool] = True
+    """The first flow's records are always returned."""
+    _NAME: ClassVar[str] = "link"
+
+    def __post_init__(self) -> None:
+        check_choice("queue", "there is no queue", self.queue, QUEUES)
+        check_choice("scheduler", "there is no scheduler", self.scheduler, SCHEDULERS)
+        for name in ("trace", "mrtt_ms", "target_us"):
+            if getattr(self, name) is None:
+                raise ConfigError(f"{name}: a path needs one")
+        super().__post_init__()
+        if self.uplink is not None:
+            _check_trace("uplink", self.uplink)
+        self._check_ranges(("mss_bytes", 88, 1448))  # TCP's least segment; an opportunity carries one full packet
+        packet_bytes = self.mss_bytes + HEADER_BYTES  # with less room nothing ever gets through
+        self._check_ranges(
+            ("buffer_bytes", 0 if self.buffer_bytes == 0 else packet_bytes, LARGEST_BUFFER_BYTES),
+            ("buffer_pkts", 0, 2**31),
+            ("start_offset_ms", 0, 2**40),
+            ("seed", 0, 2**64 - 1),
+            ("late_us", 0, 999),
+            ("jitter_us", 0, 1_000_000),
+            ("forward_jitter_us", 0, 1_000_000),
+            ("pkts_per_ack", 2.0, 64.0),
+            ("loss", 0.0, 0.999),
+            ("codel_target_ms", 1, 10_000),
+            ("codel_interval_ms", 1, 10_000),
+            ("pie_reference_ms", 1, 10_000),
+            ("pie_burst_ms", 1, 10_000),
+            ("wired_buffer_bytes", packet_bytes, LARGEST_BUFFER_BYTES),
+            ("fair_window_ms", 1.0, 1e6),
+        )
+        if self.buffer_bytes == 0 and self.buffer_pkts == 0 and self.queue != "infinite":
+            raise ConfigError(f"buffer_bytes: a {self.queue} queue needs a limit in bytes or, buffer_pkts, in packets")
+        if not isinstance(self.flows, Sequence) or not all(isinstance(f, FurtherFlow | Mapping) for f in self.flows):
+            raise ConfigError(f"flows: a list of FurtherFlow or mappings with its keys is needed, not {self.flows!r}")
+        if len(self.flows) >= MOST_FLOWS:
+            raise ConfigError(f"flows: {len(self.flows)} and the first are more than {MOST_FLOWS}")
+        self._check_wired()
+        for _ in self.all_flows():  # raises what is wrong with one
+            pass
+
+    @property
+    def is_cell(self) -> bool:
+        """Whether each flow is a user of a radio cell, with a channel of its own."""
+        return self.scheduler == "proportional-fair"
+
+    def all_flows(self) -> Iterator[FlowSpec]:
+        """The first flow, then the further ones, each with all that it has from the first filled in."""
+        yield self
+        for given in self.flows:
+            flow = given if isinstance(given, FurtherFlow) else FurtherFlow.from_mapping(given)
+            if flow.trace is not None and not self.is_cell:
+                raise ConfigError("trace: a flow has a channel of its own only with scheduler = 'proportional-fair'")
+            has_own_path = flow.mrtt_ms is not None
+            yield replace(
+                flow,
+                mrtt_ms=flow.mrtt_ms if has_own_path else self.mrtt_ms,
+                forward_ms=flow.forward_ms if has_own_path or flow.forward_ms is not None else self.forward_ms,
+                target_us=self.target_us if flow.target_us is None else flow.target_us,
+                trace=self.trace if flow.trace is None else flow.trace,
+            )
+
+    def _check_wired(self) -> None:
+        if not self.wired_mbps:
+            return
+        try:
+            times_ms, rates = zip(*self.wired_mbps, strict=True)
+            rising = all(a < b for a, b in pairwise(times_ms))
+            sound = times_ms[0] == 0 and rising and all(0 <= r < 1e6 for r in rates) and rates[-1] > 0
+        except (TypeError, ValueError):  # no pairs, or not of numbers
+            sound = False
+        if not sound:
+            raise ConfigError(
+                "wired_mbps: (ms, Mbit/s) pairs are needed, the first at 0 ms, times rising, rates not below 0 and the "
+                f"last above it, not {self.wired_mbps}"
+            )
+
+
+def times_of(trace: Trace | TraceMs) -> TraceMs:
+    """The delivery opportunities of a trace, in ms, however it was given."""
+    return np.ascontiguousarray(trace.opportunities_ms if isinstance(trace, Trace) else trace, dtype=np.uint32)
+
+
+DEFAULT_TARGET_MS = LinkSpec.target_us / 1000
+
+
+def default_target_ms(mrtt_ms: float) -> float:
+    """The target of a path for which none was given: DeepCC's, or the least that can be kept where that is more."""
+    return max(DEFAULT_TARGET_MS, LEAST_TARGET_PER_RTT * mrtt_ms)
+
+
+def check_target(target_ms: float, mrtt_ms: float) -> None:
+    """Raises ConfigError for a target below 1.1 x the path's minimum RTT."""
+    least_ms = LEAST_TARGET_PER_RTT * mrtt_ms
+    if not target_ms >= least_ms:
+        raise ConfigError(
+            f"target_ms: {target_ms:g} ms is below {LEAST_TARGET_PER_RTT:g} x the path's minimum RTT, {mrtt_ms:g} ms; "
+            f"give at least {least_ms:g} ms"
+        )
+
+
+def check_choice(key: str, no_such: str, value: object, known: Sequence[str]) -> None:
+    """Raises ConfigError for a name that is not among the known ones; tells the nearest."""
+    if value not in known:
+        near = get_close_matches(str(value), known, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"{key}: {no_such} {value!r}; {hint}There are {', '.join(known)}")
+
+
+def check_range(key: str, value: Any, low: float, high: float) -> None:
+    """Raises ConfigError for a number outside the limits, or none; limits that are whole ask for a whole number."""
+    whole = isinstance(low, int)
+    is_number = isinstance(value, Integral if whole else Real)
+    if not is_number:
+        raise ConfigError(f"{key}: {value!r} is not a {'whole ' if whole else ''}number")
+    if not low <= value <= high:
+        raise ConfigError(f"{key}: {value} is outside {low} to {high}")
+
+
+def _check_trace(key: str, trace: object) -> None:
+    if isinstance(trace, Trace):
+        return
+    values = np.asarray(trace)
+    if values.ndim != 1 or not np.issubdtype(values.dtype, np.unsignedinteger):
+        raise ConfigError(
+            f"{key}: a Trace or an array of unsigned whole milliseconds is needed, such as Trace.opportunities_ms"
+        )

@@ -1,0 +1,28 @@
+"""How many delivery opportunities a looping trace has had: ``Schedule::count_until`` (C++) counts in the same way."""
+
+import numpy as np
+import numpy.typing as npt
+
+
+def opportunities_until(
+    times_ms: npt.NDArray[np.integer], until_ms: npt.ArrayLike, *, closed: bool
+) -> npt.NDArray[np.int64]:
+    """The opportunities of a looping trace at times in [0, until], or in [0, until) if not ``closed``.
+
+    ``times_ms``: those of one loop, whose length is the last. ``until_ms``: times from the trace's first start, of any
+    shape, not below 0, whole or not. What falls on a loop's end belongs to that loop, and comes at the same time as the
+    next one's opportunities at 0.
+    """
+    loop_ms = float(times_ms[-1])
+    loops, within_ms = np.divmod(np.asarray(until_ms, np.float64), loop_ms)
+    if not closed:  # what falls on a loop's end is not before it
+        at_the_seam = (within_ms == 0) & (loops > 0)
+        loops, within_ms = loops - at_the_seam, np.where(at_the_seam, loop_ms, within_ms)
+    inside = np.searchsorted(times_ms, within_ms, side="right" if closed else "left")
+    return np.asarray(loops * len(times_ms) + inside, np.int64)
+
+
+def opportunities_between(times_ms: npt.NDArray[np.integer], start_ms: float, end_ms: float) -> int:
+    """The opportunities of a looping trace in [start, end); before time 0 there is none."""
+    first, last = opportunities_until(times_ms, [max(start_ms, 0.0), max(end_ms, 0.0)], closed=False)
+    return int(last - first)

@@ -1,0 +1,154 @@
+"""What is drawn: the laws, what stays fixed, and that environments and training draw what they always drew."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.links import domain_of, selection_links
+from reinet.core.errors import ConfigError
+from reinet.envs.link.domain import LinkDomain, LogUniform, Uniform, as_reference, target_above
+from reinet.envs.link.spec import LinkSpec
+from reinet.envs.trace import Trace
+
+TRACES = (Trace.constant(12.0, 5.0), Trace.constant(5.0, 4.0))
+VECTOR = LinkDomain(
+    TRACES,
+    random_start=True,
+    mrtt_ms=(4.0, 80.0),
+    buffer_bytes=(30_000.0, 1_000_000.0),
+    target_ms=(25.0, 100.0),
+    loss=(0.0, 0.01),
+    jitter_us=(0.0, 2000.0),
+    cc=("cubic", "reno"),
+    queue=("droptail", "codel"),
+)
+SHOWN = (
+    "start_offset_ms", "mrtt_ms", "buffer_bytes", "target_us", "loss", "jitter_us", "pkts_per_ack", "cc", "queue",
+    "seed",
+)  # fmt: skip
+
+
+def shown(link: LinkSpec) -> list[Any]:
+    values = [getattr(link, name) for name in SHOWN]
+    return [int(link.trace_ms[-1]), *(value.hex() if isinstance(value, float) else value for value in values)]
+
+
+def digest(links: Iterable[LinkSpec]) -> str:
+    return hashlib.sha256(json.dumps([shown(link) for link in links]).encode()).hexdigest()
+
+
+def draws(domain: LinkDomain, seed: int, count: int) -> list[LinkSpec]:
+    rng = np.random.default_rng(seed)
+    return [domain.draw(rng) for _ in range(count)]
+
+
+# The digests were made by the two randomisers that this one took the place of: models and published figures depend on
+# what they drew.
+
+
+def test_the_vector_environment_draws_what_it_always_drew() -> None:
+    assert shown(draws(VECTOR, 3, 1)[0]) == [
+        4000, 342, "0x1.04333d020e766p+3", 498156, 56032, "0x1.ed81533401c33p-11", 866, "0x1.0000000000000p+1", "reno",
+        "droptail", 1137256737,
+    ]  # fmt: skip
+    assert digest(draws(VECTOR, 3, 500)) == "a9b5863091c2125d348b07bfcc153f6ff0b4536e97db0308a4d46792b27953b2"
+
+
+def test_what_is_fixed_takes_nothing_from_the_generator_but_the_seed() -> None:
+    links = draws(LinkDomain(TRACES[0]), 3, 50)
+    assert digest(links) == "4a275a6abe8deb7d133f20525ff1dbace75749017fc4e65021e189310c241bbe"
+    assert [link.seed for link in links] == [int(seed) for seed in np.random.default_rng(3).integers(2**32, size=50)]
+
+
+def test_training_draws_what_it_always_drew() -> None:
+    section = TrainConfig().links
+    links = draws(domain_of(section, TRACES), 4, 500)
+    assert shown(links[0]) == [
+        4000, 3772, "0x1.2800000000000p+6", 39831, 115461, "0x0.0p+0", 1094, "0x1.3229a40d074c5p+1", "cubic",
+        "droptail", 1247479810,
+    ]  # fmt: skip
+    assert digest(links) == "06e1d5923e1221106b686eed79fe0326d5410dca015d0a0ebed5a62e9961fb75"
+    one = draws(domain_of(section, TRACES[:1]), 4, 500)
+    assert digest(one) == "ea90f47639d1c4adac11a726400a2bbdc5c0a1d67e893634acd9b8ab755a0adb"
+
+
+def test_selection_draws_what_it_always_drew() -> None:
+    config = TrainConfig.model_validate({"traces": {"seconds": 5.0, "select_count": 4}})
+    links = selection_links(config)
+    assert digest(links) == "4099a2363e766f1431c0ee9b1d60f0e8573587e2aa5834120f6224f68fe35ab8"
+    assert [link.mrtt_ms for link in links[::2]] == [20.0] * 4
+
+
+@given(low=st.floats(1e-3, 1e3), factor=st.floats(1.0, 1e3), share=st.floats(0.0, 1.0))
+def test_a_law_stays_within_its_limits(low: float, factor: float, share: float) -> None:
+    for law in (Uniform(low, low * factor), LogUniform(low, low * factor)):
+        assert law.low * (1 - 1e-9) <= law.at(share) <= law.high * (1 + 1e-9)
+    assert LogUniform(low, low * factor).at(0.5) == pytest.approx(low * math.sqrt(factor))
+
+
+def test_any_field_of_a_path_can_be_drawn() -> None:
+    laws = {"wired_buffer_bytes": LogUniform(3000.0, 90_000.0), "pkts_per_ack": Uniform(2.0, 3.0), "app_mbps": 4.0}
+    links = draws(LinkDomain(TRACES[0], link=laws), 0, 200)
+    sizes = [link.wired_buffer_bytes for link in links]
+    assert min(sizes) < 4000
+    assert max(sizes) > 70_000
+    assert all(isinstance(size, int) for size in sizes)
+    assert 2.4 < np.mean([link.pkts_per_ack for link in links]) < 2.6
+    assert {link.app_mbps for link in links} == {4.0}
+
+
+def test_a_share_of_the_paths_is_the_reference() -> None:
+    domain = LinkDomain(TRACES[0], mrtt_ms=(30.0, 80.0), target_ms=(100.0, 120.0), reference_share=0.25)
+    links = draws(domain, 1, 400)
+    reference = [link for link in links if link.mrtt_ms == 20.0]
+    assert 60 < len(reference) < 140
+    assert {(link.buffer_bytes, link.target_us) for link in reference} == {(150_000, 50_000)}
+    link = links[0]
+    assert (as_reference(link).seed, as_reference(link).start_offset_ms) == (link.seed, link.start_offset_ms)
+
+
+def test_base_rtts_are_even_where_mahimahi_shall_take_them() -> None:
+    links = draws(LinkDomain(TRACES[0], mrtt_ms=(4.0, 9.0), even_mrtt=True), 0, 100)
+    assert {link.mrtt_ms for link in links} == {4.0, 6.0, 8.0}
+
+
+def test_a_target_above_the_base_rtt_leaves_the_guard_its_margin() -> None:
+    assert target_above(20.0, 30.0) == 50.0
+    assert target_above(80.0, 1.0) == pytest.approx(1.1 * 82.0)
+    links = draws(LinkDomain(TRACES[0], mrtt_ms=(4.0, 80.0), queueing_target_ms=(15.0, 80.0)), 0, 100)
+    assert all(link.target_us >= 1000 * (link.mrtt_ms + 15.0) - 1 for link in links)
+
+
+def test_corners_are_the_ends_of_all_ranges_with_every_choice() -> None:
+    corners = list(VECTOR.corners())
+    assert {(link.cc, link.queue) for link in corners} == {
+        (cc, queue) for cc in ("cubic", "reno") for queue in ("droptail", "codel")
+    }
+    assert {round(link.mrtt_ms, 9) for link in corners} == {4.0, 80.0}
+    assert {link.buffer_bytes for link in corners} == {30_000, 1_000_000}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"reference_share": 1.5}, "reference_share: 1.5 is no share"),
+        ({"seeds": 0}, "seeds: 0 is outside"),
+        ({"queueing_target_ms": 10.0, "target_ms": 60.0}, "queueing_target_ms: give it or target_ms"),
+        ({"mrtt_ms": LogUniform(0.0, 4.0)}, "mrtt_ms"),
+        ({"loss": Uniform(0.2, 0.1)}, "loss"),
+        ({"link": {"pkts_per_ack": Uniform(1.0, 3.0)}}, "pkts_per_ack: 1.0 is outside"),
+        ({"link": {"pkts_per_ack": Uniform(3.0, 2.0)}}, "pkts_per_ack"),
+        ({"link": {"mrtt_ms": Uniform(3.0, 5.0)}}, "mrtt_ms is the domain's own"),
+    ],
+)
+def test_a_domain_that_makes_no_sense_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LinkDomain(TRACES[0], **fields)
