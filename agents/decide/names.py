@@ -7,7 +7,6 @@ from pathlib import Path
 from reinet.agents.decide.baselines import (
     CEILING_PKTS,
     FLOOR_PKTS,
-    Agent,
     Clairvoyant,
     FixedCap,
     NoCap,
@@ -15,6 +14,7 @@ from reinet.agents.decide.baselines import (
     Rule,
 )
 from reinet.agents.decide.policy import Policy
+from reinet.agents.decide.protocol import Agent
 from reinet.agents.model.artifact import MANIFEST_FILE
 from reinet.core.errors import ConfigError
 
