@@ -5,6 +5,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
 
@@ -67,7 +68,7 @@ def records_without_recovery(run: KernelRun) -> np.ndarray:
 @pytest.mark.kernel
 @pytest.mark.mahimahi
 def test_the_cap_acts_on_a_real_flow_and_removing_it_frees_the_flow(nothing_left: None) -> None:
-    with KernelSession(STEADY) as session:
+    with closing(KernelSession(STEADY)) as session:
         plain = run(session, 5)
         capped = run(session, 5, lambda record: CAP_PKTS)
     assert plain.link.metrics.qdelay_mean_ms > 50
@@ -94,7 +95,7 @@ def outage(monkeypatch: pytest.MonkeyPatch | None = None) -> KernelRun:
     trace = Trace(np.concatenate([before_ms, after_ms]).astype(np.uint32), "outage")
     if monkeypatch is not None:
         monkeypatch.setattr(LeaseKeeper, "tick", lambda self, now_ns: None)
-    with KernelSession(LinkSpec(trace)) as session:
+    with closing(KernelSession(LinkSpec(trace))) as session:
         return run(session, 5.2, lambda record: CAP_PKTS)
 
 
@@ -130,7 +131,7 @@ def test_a_loop_that_lets_the_cap_lapse_is_no_valid_run(nothing_left: None) -> N
         return CAP_PKTS
 
     pauses_s = [0.7, 0.0]  # the second answer comes late, when the first one's cap is in force
-    with KernelSession(STEADY) as session:
+    with closing(KernelSession(STEADY)) as session:
         done = run(session, 2, decide)
     assert done.link.invalid_reason is not None
     assert "the cap lapsed" in done.link.invalid_reason
@@ -151,7 +152,7 @@ def test_what_cannot_be_wrapped_runs_unobserved(monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.kernel
 @pytest.mark.mahimahi
 def test_a_flow_that_dies_is_an_error_not_a_wait(nothing_left: None) -> None:
-    with KernelSession(STEADY) as session:
+    with closing(KernelSession(STEADY)) as session:
         session.start()
         session.next_record()
         cgroup = session._link._link.cgroup
