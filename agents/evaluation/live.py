@@ -58,6 +58,7 @@ def drive(
     target_us: int,
     seconds: float,
     progress: Callable[[float], None] | None = None,
+    clock_ns: Callable[[], int] = time.monotonic_ns,
 ) -> LiveRun:
     """Runs one flow for ``seconds`` under the daemon's control loop; ``progress`` is told the seconds that have passed.
 
@@ -67,13 +68,13 @@ def drive(
     seen = _Recorder()
     problem = ""
     link.start()
-    loop = ControlLoop(link.shim, agent, target_us, sink=seen, log=_errors_only())
+    loop = ControlLoop(link.shim, agent, target_us, sink=seen, clock_ns=clock_ns, log=_errors_only())
     until_ns = link.started_ns + round(seconds * NS_PER_S)
-    while (left_ns := until_ns - time.monotonic_ns()) > 0:
+    while (left_ns := until_ns - clock_ns()) > 0:
         loop.tick(min(TICK_MS, -(-left_ns // 1_000_000)))
         problem = problem or loop.status().problem
         if progress is not None:
-            progress((time.monotonic_ns() - link.started_ns) / NS_PER_S)
+            progress((clock_ns() - link.started_ns) / NS_PER_S)
     reasons = loop.snapshot().reasons
     run = link.stop()
     loop.release()
@@ -102,5 +103,9 @@ class _Recorder:
 
 def _errors_only() -> Any:
     """Standard output may carry the results, and refusals are in them: a log of failures, on standard error."""
-    levels = structlog.make_filtering_bound_logger(logging.ERROR)
-    return structlog.wrap_logger(structlog.PrintLogger(sys.stderr), wrapper_class=levels)
+    renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    return structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[structlog.processors.add_log_level, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+    )

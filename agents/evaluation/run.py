@@ -1,5 +1,6 @@
 """One agent over one scenario, measured with the one metrics module."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -119,9 +120,15 @@ def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], 
         return live_run(link, agent, scenario, progress)
 
 
-def live_run(link: LiveLink, agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None = None) -> Run:
+def live_run(
+    link: LiveLink,
+    agent: Agent,
+    scenario: Scenario,
+    progress: Callable[[float], None] | None = None,
+    clock_ns: Callable[[], int] = time.monotonic_ns,
+) -> Run:
     """Runs one flow over a link that is up, under the daemon's control loop."""
-    done = drive(link, agent, round(scenario.target_ms * 1000), scenario.seconds, progress)
+    done = drive(link, agent, round(scenario.target_ms * 1000), scenario.seconds, progress, clock_ns)
     return Run(
         agent=agent.name,
         scenario=scenario,
