@@ -15,7 +15,7 @@ from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.errors import ConfigError
 from reinet.envs.capped_link import CappedLink
-from reinet.envs.link.metrics import LinkLog, Metrics, compute, first_data_ms
+from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.sim import SimBatch
 from reinet.kshim.probe import why_not_capped
 
@@ -31,8 +31,6 @@ class Run:
     scenario: Scenario
     metrics: Metrics
     log: LinkLog
-    start_ms: float
-    """First data packet at the link, in the trace's time."""
     records: StatsArray
     """FLOW_STATS_DTYPE: what the agent saw, one record a period; time_ns counts from the link's start."""
     caps_pkts: NDArray[np.uint32]
@@ -102,7 +100,6 @@ def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None]
         scenario=scenario,
         metrics=compute(link_log, scenario.mrtt_ms, end_ms),
         log=link_log,
-        start_ms=first_data_ms(link_log),
         records=np.concatenate(records) if records else np.zeros(0, FLOW_STATS_DTYPE),
         caps_pkts=np.concatenate(caps) if caps else np.zeros(0, np.uint32),
         invalid_reason=None,
@@ -134,7 +131,6 @@ def live_run(
         scenario=scenario,
         metrics=done.link.metrics,
         log=done.link.log,
-        start_ms=done.link.start_ms,
         records=done.records,
         caps_pkts=done.caps_pkts,
         invalid_reason="; ".join(filter(None, (done.link.invalid_reason, done.problem))) or None,

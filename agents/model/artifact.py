@@ -28,7 +28,6 @@ WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "README.md"
 PINNED_FILES = (ONNX_FILE, WEIGHTS_FILE, CARD_FILE)
 
-FORMAT_VERSION = 1
 MAX_FILE_BYTES = 32 * 1024 * 1024
 """The paper's network, 100-1000-1000-1 in float32, is 4.4 MB; nothing here needs more than a few times that."""
 ALLOWED_OPS = frozenset({"Gemm", "Relu", "Tanh"})
@@ -106,7 +105,6 @@ class Artifact:
     manifest_sha256: str
     normaliser: Normaliser
     onnx_bytes: bytes
-    weights_bytes: bytes
 
 
 def load_artifact(folder: Path | str, manifest_sha256: str | None = None) -> Artifact:
@@ -134,7 +132,7 @@ def load_artifact(folder: Path | str, manifest_sha256: str | None = None) -> Art
             )
     state_size = FEATURE_SETS[manifest.schema_.feature_set].state_size
     check_onnx(content[ONNX_FILE], state_size, folder / ONNX_FILE)
-    return Artifact(folder, manifest, digest, normaliser, content[ONNX_FILE], content[WEIGHTS_FILE])
+    return Artifact(folder, manifest, digest, normaliser, content[ONNX_FILE])
 
 
 def parse_manifest(data: bytes, path: Path) -> Manifest:
