@@ -67,6 +67,8 @@ class Clairvoyant(Agent):
     A yardstick, not a bound: it knows the link's future but neither the queue nor the window's own dynamics.
     """
 
+    needs_future = True
+
     def __init__(self, horizon_ms: int, view: View | None = None) -> None:
         super().__init__(f"clairvoyant:{horizon_ms}", view)
         self.horizon_ms = horizon_ms

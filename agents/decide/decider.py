@@ -69,7 +69,7 @@ class Decider:
         if decided is not None:
             stats, wanted = stats[decided], wanted[decided]
         if self._guard is None:
-            return Decision(wanted, np.full(len(wanted), None, object))
+            return Decision(wanted, np.empty(len(wanted), object))  # of None
         caps_pkts, refusals = self._guard.check(stats, wanted)
         return Decision(caps_pkts, np.array(refusals, object))
 

@@ -48,6 +48,8 @@ class Agent(ABC):
 
     sets_caps = True
     """False for the agent that leaves every flow to its congestion control, also where caps cannot be had."""
+    needs_future = False
+    """True where ``bind`` must be called before ``decide``: such an agent decides in a simulator alone."""
     trace_uses: Sequence[TraceUse] = ()
     """Traces that shaped it; they cannot judge it."""
     target_range_ms: tuple[float, float] | None = None
