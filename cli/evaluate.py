@@ -72,7 +72,7 @@ def evaluate(
 ) -> None:
     """Compare agents over the same traces, on real kernel sockets (Mahimahi) or in the simulator.
 
-    A run in which the host lagged says valid: no; do not quote it. Examples:
+    A run in which the host lagged, or an agent failed on a real flow, says valid: no; do not quote it. Examples:
 
         reinet evaluate --agents none,checkpoints/default --traces my.trace --link sim
 

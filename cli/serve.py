@@ -33,7 +33,7 @@ def serve(
     configure_logging()
     settings = load_config(config)
     if check:
-        _, _, model = check_host(settings)
+        model = check_host(settings).called
         console.print(f"{config}: ok, would serve {model} for {', '.join(map(str, settings.cgroups))}")
         write_json(json_destination, {"ok": True, "model": model})
         return

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import grpc
 
+from reinet.agents.decide.loop import Snapshot, Status
 from reinet.core.errors import DaemonError
-from reinet.daemon.loop import Snapshot, Status
 from reinet.proto import control_pb2, control_pb2_grpc
 
 MAX_REQUEST_BYTES = 1024

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO, cast
@@ -18,17 +19,15 @@ from typing import Any, TextIO, cast
 import structlog
 from structlog.typing import EventDict
 
-from reinet.agents.decide.baselines import Agent
+from reinet.agents.decide.loop import ControlLoop, Status
 from reinet.agents.decide.names import make_agent
-from reinet.agents.decide.policy import Policy
+from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import ConfigError, DaemonError, ShimError
 from reinet.core.period import PeriodConfig
-from reinet.core.state import StateBank
 from reinet.core.visible import visible
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.control import ControlServer, SocketClaim
 from reinet.daemon.event_log import EventLog
-from reinet.daemon.loop import FIRST_ROWS, ControlLoop, Status
 from reinet.kshim.probe import cgroup2_mount, features
 from reinet.kshim.shim import WRAPPED_CC, Shim
 
@@ -41,8 +40,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 log = structlog.get_logger("reinet.serve")
 
 
-def check(config: DaemonConfig) -> tuple[Agent, StateBank, str]:
-    """Looks at host, cgroups and model; touches nothing. Returns the agent, its StateBank and how to call the model.
+def check(config: DaemonConfig) -> Agent:
+    """Looks at host, cgroups and model; touches nothing. Returns the agent.
 
     Raises ShimError, ConfigError or ModelError with the cure.
     """
@@ -54,19 +53,17 @@ def check(config: DaemonConfig) -> tuple[Agent, StateBank, str]:
     return load_agent(config)
 
 
-def load_agent(config: DaemonConfig) -> tuple[Agent, StateBank, str]:
-    """The agent that the configuration names, a StateBank that makes its states, and what to call it in replies."""
+def load_agent(config: DaemonConfig) -> Agent:
+    """Returns the agent that the configuration names; logs where it is put to a use that it was not trained for."""
     agent = make_agent(config.model, link="kernel")
-    if not isinstance(agent, Policy):
-        return agent, StateBank(FIRST_ROWS), agent.name
     agent.ceiling_pkts = config.ceiling_pkts
-    trained_ms = agent.manifest.target_range_ms
-    if not trained_ms[0] <= config.target_ms <= trained_ms[1]:
+    trained_ms = agent.target_range_ms
+    if trained_ms is not None and not trained_ms[0] <= config.target_ms <= trained_ms[1]:
         log.warning("the model was not trained for this target", target_ms=config.target_ms, trained_ms=trained_ms)
-    if untrained := [cc for cc in WRAPPED_CC if cc not in agent.manifest.congestion_controls]:
+    trained_cc = WRAPPED_CC if agent.congestion_controls is None else agent.congestion_controls
+    if untrained := [cc for cc in WRAPPED_CC if cc not in trained_cc]:
         log.info("the model was not trained for every congestion control that it caps", untrained=untrained)
-    called = f"{agent.name} (schema {agent.manifest.schema_.hash})"
-    return agent, StateBank(FIRST_ROWS, agent.feature_set, agent.normaliser), called
+    return agent
 
 
 def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig], Shim] | None = None) -> Status:
@@ -77,7 +74,7 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig]
     """
     with ExitStack() as stack:
         wake = _Wake(stack)
-        agent, bank, model = check(config)
+        agent = check(config)
         cgroups = _Cgroups(config.cgroups)
         claim = stack.enter_context(SocketClaim(config.socket))
         if claim.replaced:
@@ -86,12 +83,12 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig]
         if sink is not None:
             stack.callback(sink.close)
         shim = stack.enter_context((open_shim or open_kernel_shim)(config, _period(config, agent)))
-        loop = ControlLoop(shim, agent, bank, config.target_us, config.lease_ms, config.ceiling_pkts, sink)
-        server = ControlServer(claim, loop, model)
+        loop = ControlLoop(shim, agent, config.target_us, config.lease_ms, config.ceiling_pkts, sink)
+        server = ControlServer(claim, loop, agent.called)
         stack.callback(server.close)
         log.info(
             "serving",
-            model=model,
+            model=agent.called,
             cgroups=[str(cgroup) for cgroup in config.cgroups],
             target_ms=config.target_ms,
             lease_ms=config.lease_ms,
@@ -106,10 +103,9 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig]
 
 
 def _period(config: DaemonConfig, agent: Agent) -> PeriodConfig:
-    period = agent.period if isinstance(agent, Policy) else PeriodConfig()
     if config.min_period_ms is None:
-        return period
-    return PeriodConfig(config.min_period_ms * 1_000_000, period.packet_timed)
+        return agent.view.period
+    return replace(agent.view.period, min_period_ns=config.min_period_ms * 1_000_000)
 
 
 def open_kernel_shim(config: DaemonConfig, period: PeriodConfig) -> Shim:

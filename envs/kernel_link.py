@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -35,7 +35,7 @@ from reinet.envs.spaces import (
 )
 from reinet.envs.trace import Trace
 from reinet.kshim.probe import why_not_capped
-from reinet.kshim.shim import WRAPPED_CC, FlowStatsArray
+from reinet.kshim.shim import WRAPPED_CC
 
 State = npt.NDArray[np.float32]
 
@@ -160,7 +160,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
             session.close()
 
     def _take(self, session: KernelSession) -> None:
-        self._record = cast(FlowStatsArray, session.next_record())
+        self._record = session.next_record()
         batch = self._bank.update([0], self._record)
         self._state = batch.states[0].copy()
         self._reward = float(batch.rewards[0])

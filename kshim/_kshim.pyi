@@ -12,10 +12,9 @@ class Options:
     max_flows: int
     records_bytes: int
     events_bytes: int
-    min_period_ns: int
-    packet_timed: bool
     default_target_us: int
     def __init__(self) -> None: ...
+    def set_period(self, min_period_ns: int, packet_timed: bool) -> None: ...
 
 class Shim:
     def __init__(self, cgroups: list[str], options: Options) -> None: ...

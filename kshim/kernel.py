@@ -66,8 +66,7 @@ class KernelShim:
         options.max_flows = max_flows
         options.records_bytes = RECORDS_BYTES
         options.events_bytes = EVENTS_BYTES if record_events else 0
-        options.min_period_ns = period.min_period_ns
-        options.packet_timed = period.packet_timed
+        options.set_period(period.min_period_ns, period.packet_timed)
         options.default_target_us = target_us
         self.wrappers: dict[str, str]
         """The name that a chosen flow runs under, by its own congestion control: those of WRAPPED_CC the host has."""

@@ -194,9 +194,7 @@ Object::Object(const Options& options) : options_(options) {
 Object::~Object() = default;
 
 void Object::set_up_rodata() {
-  auto& period = constant<reinet_period_config>(object_.get(), "period_config");
-  period.min_period_ns = options_.min_period_ns;
-  period.packet_timed = options_.packet_timed;
+  constant<reinet_period_config>(object_.get(), "period_config") = options_.period;
   constant<std::uint32_t>(object_.get(), "default_target_us") = options_.default_target_us;
   constant<bool>(object_.get(), "record_events") = options_.events_bytes > 0;
 }

@@ -24,8 +24,7 @@ struct Options {
   std::uint32_t max_flows = 0;
   std::uint32_t records_bytes = 0;  // ring buffer, power of two
   std::uint32_t events_bytes = 0;   // ring buffer of recorded ACKs, 0 = record none
-  std::uint64_t min_period_ns = REINET_MIN_PERIOD_NS;
-  bool packet_timed = true;
+  reinet_period_config period = {REINET_MIN_PERIOD_NS, 1, 0};
   std::uint32_t default_target_us = 0;
 };
 

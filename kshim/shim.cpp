@@ -170,8 +170,12 @@ NB_MODULE(_kshim, m) {
       .def_rw("max_flows", &Options::max_flows)
       .def_rw("records_bytes", &Options::records_bytes)
       .def_rw("events_bytes", &Options::events_bytes)
-      .def_rw("min_period_ns", &Options::min_period_ns)
-      .def_rw("packet_timed", &Options::packet_timed)
+      .def(
+          "set_period",
+          [](Options& options, std::uint64_t min_period_ns, bool packet_timed) {
+            options.period = {min_period_ns, packet_timed ? 1U : 0U, 0};
+          },
+          nb::arg("min_period_ns"), nb::arg("packet_timed"))
       .def_rw("default_target_us", &Options::default_target_us);
   nb::class_<Shim>(m, "Shim")
       .def(nb::init<const std::vector<std::string>&, const Options&>(), nb::arg("cgroups"), nb::arg("options"))

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.baselines import CEILING_PKTS, FLOOR_PKTS, CapArray, StatsArray
+from reinet.agents.decide.baselines import CEILING_PKTS, FLOOR_PKTS
+from reinet.agents.decide.protocol import CapArray, StatsArray
 from reinet.core.state import LEAST_TARGET_PER_RTT
 
 INVALID_CAP_PKTS = 0xFFFF_FFFF

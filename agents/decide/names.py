@@ -7,7 +7,6 @@ from pathlib import Path
 from reinet.agents.decide.baselines import (
     CEILING_PKTS,
     FLOOR_PKTS,
-    Agent,
     Clairvoyant,
     FixedCap,
     NoCap,
@@ -15,28 +14,32 @@ from reinet.agents.decide.baselines import (
     Rule,
 )
 from reinet.agents.decide.policy import Policy
+from reinet.agents.decide.protocol import Agent
 from reinet.agents.model.artifact import MANIFEST_FILE
 from reinet.core.errors import ConfigError
 
 NAMES = ("none", "fixed:N", "rule", "rule:G", "clairvoyant:MS", "random")
-SIM_ONLY = ("clairvoyant",)
-"""Kinds that need the link's future."""
 _KINDS = {"none": False, "fixed": True, "rule": True, "clairvoyant": True, "random": False}
 """Kind -> whether it takes an argument."""
 
 
 def make_agent(name: str, link: str = "sim", seed: int = 0) -> Agent:
-    """The agent that ``name`` stands for on links of the given kind ("sim", "mahimahi", ...).
+    """Returns the agent that ``name`` stands for on links of the given kind ("sim", "mahimahi", ...).
 
     Raises ConfigError for a name that stands for nothing, ModelError for a model folder that must not be loaded.
     """
+    agent = _agent(name, seed)
+    if agent.needs_future and link != "sim":
+        raise ConfigError(f"agent {name!r} sees a link's future, which only the simulator knows: use --link sim")
+    return agent
+
+
+def _agent(name: str, seed: int) -> Agent:
     kind, colon, argument = name.partition(":")
     if kind not in _KINDS or _is_path(name):
         return _model(name)
     if colon and not (_KINDS[kind] and argument):
         raise ConfigError(f"agent {name!r}: {_usage(kind)}")
-    if kind in SIM_ONLY and link != "sim":
-        raise ConfigError(f"agent {name!r} sees a link's future, which only the simulator knows: use --link sim")
     if kind == "none":
         return NoCap()
     if kind == "random":

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from reinet.agents.decide.baselines import Agent
 from reinet.agents.decide.names import make_agent, split_names
-from reinet.agents.decide.policy import Policy
+from reinet.agents.decide.protocol import Agent
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.model.artifact import used_traces
@@ -52,9 +51,7 @@ class Plan:
 
 def _shaped_by(agent: Agent, traces: Sequence[Trace], allow: bool) -> set[str]:
     """Hashes of the traces that shaped a model. Raises ConfigError for any, unless that was explicitly allowed."""
-    if not isinstance(agent, Policy):
-        return set()
-    found = used_traces(agent.manifest, {trace.name: trace.sha256 for trace in traces})
+    found = used_traces(agent.trace_uses, {trace.name: trace.sha256 for trace in traces})
     if found and not allow:
         name, use = found[0]
         raise ConfigError(

@@ -8,9 +8,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from reinet.agents.decide.protocol import View
+from reinet.agents.model.period import PeriodTable
 from reinet.core import toml_file
 from reinet.core.errors import ConfigError
 from reinet.core.features import feature_set_named
+from reinet.core.normaliser import Normaliser
 from reinet.envs.trace.model import PRESETS, RANDOM
 
 Range = tuple[float, float]
@@ -18,20 +21,6 @@ Range = tuple[float, float]
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class PeriodSection(_Section):
-    """How often a flow reports; see ``core/period.h``."""
-
-    min_ms: float = Field(default=10.0, ge=1, le=1000)
-    """The design's floor; the paper's code reports every 20 ms."""
-    packet_timed: bool = True
-    """A period lasts at least a round trip, so that a decision's effect is in the next record; the paper: false."""
-
-    @property
-    def min_period_ns(self) -> int:
-        """The floor in nanoseconds."""
-        return round(self.min_ms * 1e6)
 
 
 class TraceSection(_Section):
@@ -188,13 +177,17 @@ class TrainConfig(_Section):
     head: Literal["cwnd", "bdp"] = "bdp"
     """bdp: action 0 is the hand rule with its usual gain, so that a network is sane before it has learned; cwnd: the
     paper's."""
-    period: PeriodSection = PeriodSection()
+    period: PeriodTable = PeriodTable()
     traces: TraceSection = TraceSection()
     links: LinkSection = LinkSection()
     rollout: RolloutSection = RolloutSection()
     reward: RewardSection = RewardSection()
     ddpg: DdpgSection = DdpgSection()
     run: RunSection = RunSection()
+
+    def view(self, normaliser: Normaliser) -> View:
+        """Returns how agents see flows in this training, with these statistics."""
+        return View(self.feature_set, normaliser, self.period.rule())
 
     @classmethod
     def load(cls, path: Path | str) -> "TrainConfig":

@@ -20,7 +20,6 @@ from reinet.agents.model.artifact import (
     OUTPUT_NAME,
     WEIGHTS_FILE,
     Manifest,
-    PeriodRule,
     Schema,
     TraceUse,
     Training,
@@ -57,7 +56,7 @@ def export(folder: Path, out: Path) -> str:
         schema=Schema(
             feature_set=config.feature_set, head=config.head, hash=schema_hash(config.feature_set, config.head)
         ),
-        period=PeriodRule(min_ms=config.period.min_ms, packet_timed=config.period.packet_timed),
+        period=config.period,
         normaliser=state.normaliser,
         target_range_ms=(
             target_above(config.links.mrtt_ms[0], config.links.queueing_target_ms[0]),

@@ -11,23 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.baselines import Agent, CapArray
+from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.guard import Guard
+from reinet.agents.decide.protocol import Agent, FloatArray, View
+from reinet.agents.learn.actors import WALK, Explorer, NoisyActor, Walker
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.links import domain_of
 from reinet.agents.learn.regret import REWARD_LIMIT, _rho, cumulative_regret
 from reinet.agents.learn.replay import Fragment
-from reinet.agents.model.mlp import FloatArray, Layers, act
-from reinet.core import FEATURE_SETS, Normaliser, PeriodConfig, caps_from_actions
+from reinet.agents.model.mlp import Layers
+from reinet.core import FEATURE_SETS, Normaliser
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import SimBatch
 from reinet.envs.trace import Trace
-
-WALK = np.log2(np.linspace(2.0, 0.5, 16)).astype(np.float32)
-"""The cold start's multipliers, as actions: x2.0 down to x0.5 in steps of 0.1. Each flow starts somewhere on the walk
-and goes on from its other end, so that the way out of a starved window is seen too (L4 in
-docs/deviations.md)."""
 
 
 @dataclass
@@ -50,7 +47,6 @@ class Gatherer:
         self._config = config
         self._traces = list(traces)
         self._worker = worker
-        self._period = PeriodConfig(config.period.min_period_ns, config.period.packet_timed)
         features = FEATURE_SETS[config.feature_set]
         self._history, self._frame = features.history, len(features.features)
 
@@ -60,31 +56,32 @@ class Gatherer:
         rng = np.random.Generator(np.random.PCG64([config.seed, iteration, self._worker]))
         domain = domain_of(config.links, self._traces)
         links = [domain.draw(rng) for _ in range(config.rollout.links)]
-        sim = SimBatch(links, period=self._period, feature_set=config.feature_set, normaliser=normaliser)
+        view = config.view(normaliser)
+        sim = _batch(links, view)
         count, periods = len(links), config.rollout.periods
         noise = rng.normal(0.0, config.ddpg.noise, (periods, count)) + rng.normal(0.0, config.ddpg.flow_noise, count)
-        noise = noise.astype(np.float32)
         phases = rng.integers(len(WALK), size=count)
+        agent: Explorer = (
+            Walker(phases, periods, config.head, view)
+            if layers is None
+            else NoisyActor(layers, noise.astype(np.float32), config.head, view)
+        )
+        # No guard: links are drawn with targets that can be kept and the heads keep caps within their limits; and where
+        # the guard put its own cap in place of an action's, the replay would say that the action had done it.
+        decider = Decider(agent, count, guard=None)
 
         states = np.empty((periods + 1, count, self._history * self._frame), np.float32)
         stats = np.empty((periods + 1, count), sim.stats.dtype)
         rewards = np.empty((periods + 1, count), np.float32)
         decided = np.empty((periods + 1, count), np.bool_)
-        actions = np.empty((periods, count), np.float32)
-        caps: CapArray = np.zeros(count, np.uint32)
         sim.reset()
         for period in range(periods + 1):
             states[period], stats[period] = sim.states, sim.stats
             rewards[period], decided[period] = sim.rewards, sim.decided
             if period == periods:
                 break
-            if layers is None:
-                actions[period] = WALK[(len(WALK) * period // periods + phases) % len(WALK)]
-            else:
-                actions[period] = np.clip(act(layers, sim.states) + noise[period], -1.0, 1.0)
-            wanted = caps_from_actions(config.head, actions[period], sim.stats["cwnd_pkts"], sim.rule_pkts)
-            caps = np.where(sim.decided, wanted, caps)  # a record without a sample leaves the cap as it is
-            sim.step_caps(caps)
+            agent.period = period
+            sim.step_caps(decider.decide(sim.stats, sim.states, sim.rule_pkts, sim.decided))
 
         if config.reward.kind == "regret":
             total = np.stack([cumulative_regret(stats[:, i], link, self._config) for i, link in enumerate(links)], 1)
@@ -93,7 +90,9 @@ class Gatherer:
         observed = Normaliser()
         observed.observe(stats.reshape(-1))
         return Experience(
-            fragments=[self._fragment(states[:, i], actions[:, i], total[:, i], decided[:, i]) for i in range(count)],
+            fragments=[
+                self._fragment(states[:, i], agent.actions[:, i], total[:, i], decided[:, i]) for i in range(count)
+            ],
             normaliser=observed,
             records=(periods + 1) * count,
             summary=_summary(stats[1:][decided[1:]], np.diff(total, axis=0)),
@@ -114,24 +113,21 @@ class Gatherer:
             rewards=np.clip(np.diff(total[rows]), -limit, limit).astype(np.float32),
         )
 
-    def evaluate(self, agent: Agent | Layers, normaliser: Normaliser, links: Sequence[LinkSpec]) -> list[Metrics]:
-        """One flow per link, without noise, behind the guard; an agent or a folded actor decides."""
-        config = self._config
-        sim = SimBatch(
-            list(links), period=self._period, feature_set=config.feature_set, normaliser=normaliser, record_log=True
-        )
-        end_ns = np.array([round((link.start_offset_ms / 1e3 + config.run.evaluate_s) * 1e9) for link in links])
-        caps: CapArray = np.zeros(len(links), np.uint32)
-        guard = Guard()
+    def evaluate(self, agent: Agent, links: Sequence[LinkSpec]) -> list[Metrics]:
+        """Returns the figures of one flow per link, without noise, behind the guard."""
+        sim = _batch(links, agent.view, record_log=True)
+        agent.bind(sim.clairvoyant_caps)
+        decider = Decider(agent, len(links), Guard())
+        evaluate_s = self._config.run.evaluate_s
+        end_ns = np.array([round((link.start_offset_ms / 1e3 + evaluate_s) * 1e9) for link in links])
         sim.reset()
         while np.any(sim.stats["time_ns"] < end_ns):
-            if not hasattr(agent, "decide"):
-                wanted = caps_from_actions(config.head, act(agent, sim.states), sim.stats["cwnd_pkts"], sim.rule_pkts)
-            else:
-                wanted = agent.decide(sim.stats, sim.states, sim.rule_pkts)
-            caps[sim.decided], _ = guard.check(sim.stats[sim.decided], wanted[sim.decided])
-            sim.step_caps(caps)
+            sim.step_caps(decider.decide(sim.stats, sim.states, sim.rule_pkts, sim.decided))
         return [_metrics(sim.log(row), link.mrtt_ms, end_ns[row] / 1e6) for row, link in enumerate(links)]
+
+
+def _batch(links: Sequence[LinkSpec], view: View, record_log: bool = False) -> SimBatch:
+    return SimBatch(list(links), view.period, view.feature_set, normaliser=view.normaliser, record_log=record_log)
 
 
 def _metrics(log: dict[str, Any], mrtt_ms: float, end_ms: float) -> Metrics:

@@ -24,15 +24,16 @@ import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
-from reinet.agents.decide.baselines import Agent, NoCap, Rule
+from reinet.agents.decide.baselines import NoCap, Rule
+from reinet.agents.decide.protocol import Agent
 from reinet.agents.learn import checkpoint
+from reinet.agents.learn.actors import FoldedActor
 from reinet.agents.learn.checkpoint import Best, Checkpoint, State
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.links import selection_links, training_traces
 from reinet.agents.learn.replay import Replay
 from reinet.agents.learn.workers import RayGatherers
-from reinet.agents.model.mlp import Layers
 from reinet.core import FEATURE_SETS, Normaliser
 from reinet.core.errors import ConfigError
 from reinet.envs.link.metrics import Metrics
@@ -190,10 +191,12 @@ class _Run:
 
     def _evaluate(self) -> dict[str, float]:
         """Deterministic flows on the selection links; the best score's networks go to ``best/``."""
+        view = self._config.view(self.normaliser)
         if not self.baselines:
-            for agent in (NoCap(), Rule(1.25), Rule()):
+            for agent in (NoCap(view), Rule(1.25, view), Rule(view=view)):  # at the model's cadence, to be fair
                 self.baselines[agent.name] = self._measure(agent)
-        metrics = compare(self._measure(self.ddpg.actor.folded()), self.baselines["none"])
+        actor = FoldedActor(self.ddpg.actor.folded(), self._config.head, view)
+        metrics = compare(self._measure(actor), self.baselines["none"])
         if self.best is None or metrics["score"] > self.best.score:
             self.best = Best(iteration=self.iteration, score=metrics["score"], metrics=metrics)
             checkpoint.save(self._run_dir / "best", self._state(), self.ddpg.state(), None)
@@ -203,8 +206,8 @@ class _Run:
             scalars[f"eval/score_{name.replace(':', '_')}"] = against["score"]
         return scalars
 
-    def _measure(self, agent: Agent | Layers) -> list[dict[str, float]]:
-        return [_figures(m) for m in self._gatherers.evaluate(agent, self.normaliser, self._links)]
+    def _measure(self, agent: Agent) -> list[dict[str, float]]:
+        return [_figures(m) for m in self._gatherers.evaluate(agent, self._links)]
 
     def save(self) -> Path:
         """Writes a checkpoint to resume from."""

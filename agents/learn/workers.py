@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from reinet.agents.decide.baselines import Agent
+from reinet.agents.decide.protocol import Agent
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.gatherer import Experience, Gatherer
 from reinet.agents.model.mlp import Layers
@@ -68,13 +68,13 @@ class RayGatherers:
         results = self._ray.get([a.gather.remote(sent_layers, sent_normaliser, iteration) for a in self._actors])
         return list(results)
 
-    def evaluate(self, agent: Agent | Layers, normaliser: Normaliser, links: Sequence[LinkSpec]) -> list[Metrics]:
-        """One flow per link, the links shared out among the workers."""
+    def evaluate(self, agent: Agent, links: Sequence[LinkSpec]) -> list[Metrics]:
+        """Returns the figures of one flow per link, the links shared out among the workers."""
         if self._local is not None:
-            return self._local.evaluate(agent, normaliser, links)
+            return self._local.evaluate(agent, links)
         share = -(-len(links) // len(self._actors))
         parts = [links[i * share : (i + 1) * share] for i in range(len(self._actors))]
-        futures = [a.evaluate.remote(agent, normaliser, p) for a, p in zip(self._actors, parts, strict=True) if p]
+        futures = [a.evaluate.remote(agent, p) for a, p in zip(self._actors, parts, strict=True) if p]
         return [metrics for part in self._ray.get(futures) for metrics in part]
 
     def close(self) -> None:

@@ -10,13 +10,14 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from reinet.agents.model.period import PeriodTable
 from reinet.core import Normaliser
 from reinet.core.errors import ModelError
 from reinet.core.features import FEATURE_SETS, HEADS, schema_hash
@@ -27,7 +28,6 @@ WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "README.md"
 PINNED_FILES = (ONNX_FILE, WEIGHTS_FILE, CARD_FILE)
 
-FORMAT_VERSION = 1
 MAX_FILE_BYTES = 32 * 1024 * 1024
 """The paper's network, 100-1000-1000-1 in float32, is 4.4 MB; nothing here needs more than a few times that."""
 ALLOWED_OPS = frozenset({"Gemm", "Relu", "Tanh"})
@@ -46,13 +46,6 @@ class Schema(_Strict):
     feature_set: str
     head: str
     hash: str = Field(pattern="^[0-9a-f]{64}$")
-
-
-class PeriodRule(_Strict):
-    """When a record was due in training; a model is served with the rule it was trained with."""
-
-    min_ms: float = Field(ge=1, le=1000)
-    packet_timed: bool
 
 
 class TraceUse(_Strict):
@@ -80,7 +73,8 @@ class Manifest(_Strict):
     format: Literal[1]
     name: str = Field(min_length=1, max_length=100)
     schema_: Schema = Field(alias="schema")
-    period: PeriodRule
+    period: PeriodTable
+    """When a record was due in training; a model is served with the rule it was trained with."""
     normaliser: dict[str, Any]
     target_range_ms: tuple[float, float]
     congestion_controls: list[str] = Field(min_length=1)
@@ -88,6 +82,14 @@ class Manifest(_Strict):
     versions: dict[str, str]
     metrics: dict[str, float]
     files: dict[str, str]
+
+    @field_validator("period", mode="before")
+    @classmethod
+    def _say_all_of_the_period(cls, value: Any) -> Any:
+        """A training configuration may leave keys to their defaults; what a model was trained with is said in full."""
+        if isinstance(value, Mapping) and (missing := sorted(set(PeriodTable.model_fields) - set(value))):
+            raise ValueError(f"{missing[0]} is missing")
+        return value
 
     def to_bytes(self) -> bytes:
         """JSON, keys in a fixed order, one value a line, ends in a newline."""
@@ -103,7 +105,6 @@ class Artifact:
     manifest_sha256: str
     normaliser: Normaliser
     onnx_bytes: bytes
-    weights_bytes: bytes
 
 
 def load_artifact(folder: Path | str, manifest_sha256: str | None = None) -> Artifact:
@@ -131,7 +132,7 @@ def load_artifact(folder: Path | str, manifest_sha256: str | None = None) -> Art
             )
     state_size = FEATURE_SETS[manifest.schema_.feature_set].state_size
     check_onnx(content[ONNX_FILE], state_size, folder / ONNX_FILE)
-    return Artifact(folder, manifest, digest, normaliser, content[ONNX_FILE], content[WEIGHTS_FILE])
+    return Artifact(folder, manifest, digest, normaliser, content[ONNX_FILE])
 
 
 def parse_manifest(data: bytes, path: Path) -> Manifest:
@@ -262,9 +263,9 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def used_traces(manifest: Manifest, sha256s: dict[str, str]) -> list[tuple[str, TraceUse]]:
-    """Which of the given traces (name -> sha256) shaped the model: (name, use) pairs. None of them can judge it."""
-    uses = {use.sha256: use for use in manifest.training.traces}
+def used_traces(shaped_by: Sequence[TraceUse], sha256s: dict[str, str]) -> list[tuple[str, TraceUse]]:
+    """Returns which of the given traces (name -> sha256) shaped a model: (name, use) pairs. None can judge it."""
+    uses = {use.sha256: use for use in shaped_by}
     return [(name, uses[sha256]) for name, sha256 in sha256s.items() if sha256 in uses]
 
 

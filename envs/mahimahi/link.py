@@ -57,11 +57,6 @@ class LinkRun:
     received: list[Event] = field(default_factory=list)
     """The receiver's, of flows that ended before the link did: bytes, intact (as sent), clean (ended by a FIN)."""
 
-    @property
-    def valid(self) -> bool:
-        """True when the figures can be believed."""
-        return self.invalid_reason is None
-
 
 class MahimahiLink:
     """One flow or several over an emulated path; ``start`` and ``stop`` make a run, any number in turn.

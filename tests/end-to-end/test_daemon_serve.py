@@ -69,7 +69,7 @@ serve.open_kernel_shim = lambda config, period: LiveShim()
 if fault == "hang":
     real = serve.load_agent
     def load_agent(config):
-        agent, bank, model = real(config)
+        agent = real(config)
         decide, calls = agent.decide, []
         def hang(*args):
             calls.append(1)
@@ -77,7 +77,7 @@ if fault == "hang":
                 threading.Event().wait()
             return decide(*args)
         agent.decide = hang
-        return agent, bank, model
+        return agent
     serve.load_agent = load_agent
 try:
     command.serve(Path(sys.argv[1]), check=False, json_destination="-")
@@ -322,9 +322,9 @@ def test_models_that_do_not_exist_or_need_a_simulator_are_refused() -> None:
 
 def test_the_ceiling_reaches_the_model(folder: Path) -> None:
     config = DaemonConfig(model=str(write_model(folder)), cgroups=(Path("/x"),), ceiling_pkts=20)
-    agent, bank, _ = daemon_serve.load_agent(config)
+    agent = daemon_serve.load_agent(config)
     stats = np.zeros(1, FLOW_STATS_DTYPE)
-    states = np.zeros((1, bank.feature_set.state_size), np.float32)
+    states = np.zeros((1, agent.view.bank(1).feature_set.state_size), np.float32)
     assert agent.decide(stats, states, np.array([500], np.float32)).tolist() == [20]
 
 

@@ -161,7 +161,9 @@ def test_the_exported_model_is_the_trained_network(tmp_path: Path) -> None:
     export(result.best, tmp_path / "model")
     policy = Policy.load(tmp_path / "model")
     states = (
-        np.random.default_rng(0).uniform(0, 3, (50, FEATURE_SETS[policy.feature_set].state_size)).astype(np.float32)
+        np.random.default_rng(0)
+        .uniform(0, 3, (50, FEATURE_SETS[policy.view.feature_set].state_size))
+        .astype(np.float32)
     )
     tensors = Checkpoint(result.best).learner
     assert tensors["actor/hidden.0.weight"].shape == (16, states.shape[1])
@@ -178,7 +180,7 @@ def test_the_exported_model_is_the_trained_network(tmp_path: Path) -> None:
     assert len(manifest.training.traces) == 4
     assert manifest.training.config["ddpg"]["hidden"] == [16]
     assert manifest.metrics["throughput_ratio"] > 0
-    assert policy.normaliser == Normaliser.from_dict(Checkpoint(result.best).state.normaliser)
+    assert policy.view.normaliser == Normaliser.from_dict(Checkpoint(result.best).state.normaliser)
 
 
 def test_tensorboard_has_every_documented_scalar_and_no_other(tmp_path: Path) -> None:
@@ -269,9 +271,7 @@ def test_scores_compare_with_plain_congestion_control() -> None:
 
     links = selection_links(settings)
     worker = Gatherer(settings, [], 0)
-    none, rule = (
-        [_figures(m) for m in worker.evaluate(agent, Normaliser.reference(), links)] for agent in (NoCap(), Rule(1.5))
-    )
+    none, rule = ([_figures(m) for m in worker.evaluate(agent, links)] for agent in (NoCap(), Rule(1.5)))
     assert compare(none, none)["score"] == pytest.approx(1 - 0.6)
     against = compare(rule, none)
     assert against["qdelay_ratio"] < 0.9

@@ -17,11 +17,10 @@ import pytest
 from typer.testing import CliRunner
 
 from reinet.agents.decide.baselines import FixedCap
+from reinet.agents.decide.loop import ControlLoop
 from reinet.cli import ctl
 from reinet.core.records import Flag
-from reinet.core.state import StateBank
 from reinet.daemon.client import ControlClient
-from reinet.daemon.loop import ControlLoop
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import MahimahiLink
 from reinet.envs.mahimahi.namespace import own_cgroup
@@ -192,7 +191,7 @@ def test_an_outage_of_three_seconds_does_not_lift_the_cap(cgroup: Path) -> None:
     trace = Trace(np.concatenate([busy_ms, busy_ms + 6000]), "outage")  # nothing from 3 s to 6 s
     recorder, stop = Recorder(), threading.Event()
     with link_with(trace, cgroup) as link, KernelShim([cgroup]) as shim:
-        loop = ControlLoop(shim, FixedCap(CAP_PKTS), StateBank(4), round(TARGET_MS * 1000), sink=recorder)
+        loop = ControlLoop(shim, FixedCap(CAP_PKTS), round(TARGET_MS * 1000), sink=recorder)
         worker = threading.Thread(target=loop.run, args=(stop,))
         worker.start()
         try:
@@ -260,7 +259,7 @@ def test_pause_resume_and_a_normal_end_on_a_live_flow(folder: Path, cgroup: Path
 def test_a_target_below_the_path_leaves_the_flow_to_the_kernel(cgroup: Path) -> None:
     recorder, stop = Recorder(), threading.Event()
     with link_with(Trace.constant(MBPS, 1), cgroup) as link, KernelShim([cgroup]) as shim:
-        loop = ControlLoop(shim, FixedCap(CAP_PKTS), StateBank(4), 20_000, sink=recorder)
+        loop = ControlLoop(shim, FixedCap(CAP_PKTS), 20_000, sink=recorder)
         worker = threading.Thread(target=loop.run, args=(stop,))
         worker.start()
         try:

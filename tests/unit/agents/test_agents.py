@@ -23,7 +23,6 @@ from reinet.agents.model.artifact import (
     ONNX_FILE,
     WEIGHTS_FILE,
     Manifest,
-    PeriodRule,
     Schema,
     TraceUse,
     Training,
@@ -32,6 +31,7 @@ from reinet.agents.model.artifact import (
     write_artifact,
 )
 from reinet.agents.model.mlp import Layer, act
+from reinet.agents.model.period import PeriodTable
 from reinet.core import (
     DEFAULT_FEATURE_SET,
     FEATURE_SETS,
@@ -60,7 +60,7 @@ def manifest(**changes: Any) -> Manifest:
         "format": 1,
         "name": "test",
         "schema": Schema(feature_set=DEFAULT_FEATURE_SET, head="bdp", hash=schema_hash(DEFAULT_FEATURE_SET, "bdp")),
-        "period": PeriodRule(min_ms=20.0, packet_timed=False),
+        "period": PeriodTable(min_ms=20.0, packet_timed=False),
         "normaliser": Normaliser.reference().to_dict(),
         "target_range_ms": (25.0, 100.0),
         "congestion_controls": ["cubic"],
@@ -116,7 +116,7 @@ def test_policy_gives_the_caps_of_the_network(model: Path) -> None:
     np.testing.assert_array_equal(
         policy.decide(stats, states, rule), caps_from_actions("bdp", actions, stats["cwnd_pkts"], rule)
     )
-    assert policy.normaliser == Normaliser.reference()
+    assert policy.view.normaliser == Normaliser.reference()
     assert policy.decide(stats[:0], states[:0], rule[:0]).shape == (0,)
 
 
@@ -171,6 +171,7 @@ def test_another_schema_hash_is_refused(tmp_path: Path) -> None:
         (lambda m: next(iter(m["normaliser"].values())).update(m2=-1.0), "normaliser"),
         (lambda m: m["schema"].update(head="rate"), "head 'rate' is unknown"),
         (lambda m: m["schema"].update(feature_set="other"), "feature set 'other' is unknown"),
+        (lambda m: m["period"].pop("min_ms"), "period: .*min_ms is missing"),
         (lambda m: m["files"].pop(ONNX_FILE), "files"),
         (lambda m: m.update(target_range_ms=[50, 20]), "target_range_ms"),
     ],
@@ -235,7 +236,7 @@ def test_writing_replaces_a_model_but_nothing_else(tmp_path: Path, model: Path) 
 
 
 def test_traces_that_shaped_a_model_are_found_by_content(model: Path) -> None:
-    found = used_traces(load_artifact(model).manifest, {"renamed": SHA, "other": "cd" * 32})
+    found = used_traces(Policy.load(model).trace_uses, {"renamed": SHA, "other": "cd" * 32})
     assert [(name, use.name) for name, use in found] == [("renamed", "t")]
 
 
@@ -412,7 +413,7 @@ def test_guard_does_not_probe_for_ever_nor_flows_without_a_cap() -> None:
 
 
 def test_a_model_brings_the_period_it_was_trained_with(model: Path) -> None:
-    assert Policy.load(model).period == PeriodConfig(20_000_000, packet_timed=False)
+    assert Policy.load(model).view.period == PeriodConfig(20_000_000, packet_timed=False)
 
 
 def test_moving_a_model_changes_nothing(tmp_path: Path, model: Path) -> None:

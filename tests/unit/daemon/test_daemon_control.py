@@ -14,11 +14,11 @@ import grpc
 import numpy as np
 import pytest
 
+from reinet.agents.decide.loop import Snapshot, Status
 from reinet.core.errors import DaemonError
 from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.daemon.client import ControlClient
 from reinet.daemon.control import MAX_CALLS, MAX_REQUEST_BYTES, ControlServer, SocketClaim, remove_stale_socket
-from reinet.daemon.loop import Snapshot, Status
 
 DEADLINE_S = 60.0
 """Only a test that fails takes so long."""

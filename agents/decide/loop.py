@@ -1,4 +1,4 @@
-"""The decision loop: records from the shim -> states -> agent -> guard -> caps with leases.
+"""The decision loop: records from the shim -> states -> decider -> caps with leases; for the daemon and evaluation.
 
 Fail open is the rule. A cap lives only while ticks complete: an agent that hangs stops the renewals and every cap
 lapses in the kernel; one that raises loses its caps at once; a flow whose decision fails the guard runs uncapped, with
@@ -10,16 +10,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from reinet.agents.decide.baselines import CEILING_PKTS, Agent
+from reinet.agents.decide.baselines import CEILING_PKTS
+from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.guard import Guard
+from reinet.agents.decide.protocol import Agent
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
-from reinet.core.state import StateBank
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
 from reinet.kshim.shim import FlowStatsArray, Shim
 
@@ -77,28 +78,27 @@ class ControlLoop:
         self,
         shim: Shim,
         agent: Agent,
-        bank: StateBank,
         target_us: int,
         lease_ms: int = LEASE_MS,
         ceiling_pkts: int = CEILING_PKTS,
         sink: RecordSink | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        log: Any = log,
     ) -> None:
         self._shim = shim
-        self._agent = agent
-        self._bank = bank
+        self._bank = agent.view.bank(FIRST_ROWS)
+        self._decider = Decider(agent, FIRST_ROWS, Guard(ceiling_pkts))
         self._target_us = target_us
         self._lease_ns = lease_ms * 1_000_000
-        self._guard = Guard(ceiling_pkts)
         self._sink = sink
         self._clock_ns = clock_ns
+        self._log = log
         self._keeper = LeaseKeeper(shim, lease_ms, clock_ns)
 
         # One row per slot of the shim: a slot has one live flow, and a new cookie in it means that the old one is gone.
         self._lock = threading.Condition()  # guards what other threads read or set; notified when a pause is obeyed
-        self._stats = np.zeros(0, FLOW_STATS_DTYPE)  # cookie 0 = row is free
-        self._caps_pkts = np.zeros(0, np.uint32)
-        self._reasons: NDArray[np.object_] = np.zeros(0, object)
+        self._stats = np.zeros(FIRST_ROWS, FLOW_STATS_DTYPE)  # cookie 0 = row is free
+        self._reasons: NDArray[np.object_] = np.full(FIRST_ROWS, "", object)
         self._pause_wanted = False
         self._paused = False
         self._lifted = 0  # caps that the latest pause lifted
@@ -108,9 +108,7 @@ class ControlLoop:
         self._agent_problem = ""
         self._outside_problem = ""
         self._agent_logged_ns: int | None = None
-        self._refused = np.zeros(0, np.bool_)  # flows whose latest decision the guard refused
         self._refusal_logged_ns: int | None = None
-        self._grow(FIRST_ROWS)
 
     def run(self, stop: threading.Event, tick_ms: int = TICK_MS) -> None:
         """Ticks until ``stop`` is set, then lifts every cap. What the shim raises ends it and comes through."""
@@ -118,7 +116,11 @@ class ControlLoop:
             while not stop.is_set():
                 self.tick(tick_ms)
         finally:
-            self._keeper.release_all()
+            self.release()
+
+    def release(self) -> None:
+        """Lifts every cap, at the loop's end."""
+        self._keeper.release_all()
 
     def tick(self, timeout_ms: int = 0) -> None:
         """Waits up to ``timeout_ms`` for records, decides, renews leases. What the shim raises comes through."""
@@ -153,7 +155,7 @@ class ControlLoop:
             rows = np.flatnonzero(self._stats["cookie"])
             return Snapshot(
                 self._stats[rows],
-                self._caps_pkts[rows],
+                self._decider.caps_pkts[rows],
                 [str(reason) for reason in self._reasons[rows]],
                 self._clock_ns(),
             )
@@ -207,13 +209,11 @@ class ControlLoop:
     ) -> bool:
         if len(stats):
             try:
-                wanted = np.asarray(self._agent.decide(stats, states, rule_pkts))
-                if wanted.shape != (len(stats),) or wanted.dtype != np.uint32:
-                    raise ValueError(f"{len(stats)} caps as uint32 were due, {wanted.dtype}{list(wanted.shape)} came")
-                caps_pkts, refusals = self._guard.check(stats, wanted)
+                decision = self._decider.ask(stats, states, rule_pkts)
             except Exception as error:  # whatever a model does must not take the flows' caps out of our hands
                 self._agent_failed(error)
                 return False
+            caps_pkts, refusals = decision
             reasons = np.array(
                 [why or ("" if cap else AGENT_CHOSE_NONE) for why, cap in zip(refusals, caps_pkts, strict=True)], object
             )
@@ -225,32 +225,37 @@ class ControlLoop:
             with self._lock:
                 self._agent_problem = ""
                 self._decisions += len(stats)
-                self._caps_pkts[rows] = caps_pkts
+                self._decider.hold(rows, decision)
                 self._reasons[rows] = reasons
         if self._sink is not None:
-            self._sink.offer(live, self._caps_pkts[live["slot"]])
+            self._sink.offer(live, self._decider.caps_pkts[live["slot"]])
         return not self._agent_problem
 
-    def _log_refusals(self, stats: FlowStatsArray, rows: NDArray[np.intp], refusals: list[str | None]) -> None:
-        refused = np.array([why is not None for why in refusals])
-        new = np.flatnonzero(refused & ~self._refused[rows])
-        self._refused[rows] = refused
+    def _log_refusals(self, stats: FlowStatsArray, rows: NDArray[np.intp], refusals: NDArray[np.object_]) -> None:
+        """Logs flows that are refused now and were not before; called before the refusals are held."""
+        refused = refusals.astype(np.bool_)
+        if not refused.any():
+            return
+        new = np.flatnonzero(refused & ~self._decider.refusals[rows].astype(np.bool_))
         now_ns = self._clock_ns()
         last_ns = self._refusal_logged_ns
         if new.size and (last_ns is None or now_ns - last_ns >= REFUSAL_LOG_INTERVAL_S * 1e9):
             self._refusal_logged_ns = now_ns
             first = int(new[0])
-            log.warning("flow refused", cookie=int(stats["cookie"][first]), reason=refusals[first], flows=int(new.size))
+            self._log.warning(
+                "flow refused", cookie=int(stats["cookie"][first]), reason=refusals[first], flows=int(new.size)
+            )
 
     def _agent_failed(self, error: Exception) -> None:
         """Fails open at once instead of waiting for the leases; the next records give the agent another chance."""
         self._keeper.release_all()
-        problem = f"the agent {self._agent.name} failed: {type(error).__name__}: {error}; all flows are uncapped"
+        name = self._decider.agent.name
+        problem = f"the agent {name} failed: {type(error).__name__}: {error}; all flows are uncapped"
         now_ns = self._clock_ns()
         if problem != self._agent_problem and (
             self._agent_logged_ns is None or now_ns - self._agent_logged_ns > REPEATED_ERROR_S * 1e9
         ):
-            log.error("agent failed", agent=self._agent.name, error=repr(error), exc_info=error)
+            self._log.error("agent failed", agent=name, error=repr(error), exc_info=error)
             self._agent_logged_ns = now_ns
         with self._lock:
             self._agent_problem = problem
@@ -263,14 +268,14 @@ class ControlLoop:
             self._records += len(records)
         if not closed.any():
             return records
-        self._guard.forget(records["cookie"][closed])
+        self._decider.forget(records["cookie"][closed])
         for record in records[closed]:
             self._keeper.drop(int(record["cookie"]))
             row = int(record["slot"])
             with self._lock:
                 if row < len(self._stats) and self._stats["cookie"][row] == record["cookie"]:
                     self._stats["cookie"][row] = 0
-                    self._caps_pkts[row] = 0
+                    self._decider.clear(slice(row, row + 1))
                     self._reasons[row] = ""
         if self._sink is not None:
             self._sink.offer(records[closed], np.zeros(int(closed.sum()), np.uint32))
@@ -286,22 +291,19 @@ class ControlLoop:
         if new.any():
             fresh = np.unique(rows[new])
             self._bank.reset(fresh.astype(np.int32))
-            self._guard.forget(self._stats["cookie"][fresh])
+            self._decider.forget(self._stats["cookie"][fresh])
             with self._lock:
-                self._caps_pkts[fresh] = 0
-                self._refused[fresh] = False
+                self._decider.clear(fresh)
                 self._reasons[fresh] = PAUSED if self._pause_wanted else NO_DECISION
         return live, rows
 
     def _grow(self, least_rows: int) -> None:
         rows = max(least_rows, 2 * len(self._stats))
         missing = rows - len(self._stats)
-        if self._bank.capacity < rows:
-            self._bank.grow(rows)
+        self._bank.grow(rows)
         with self._lock:
             self._stats = np.concatenate([self._stats, np.zeros(missing, FLOW_STATS_DTYPE)])
-            self._caps_pkts = np.concatenate([self._caps_pkts, np.zeros(missing, np.uint32)])
-            self._refused = np.concatenate([self._refused, np.zeros(missing, np.bool_)])
+            self._decider.grow(rows)
             self._reasons = np.concatenate([self._reasons, np.full(missing, "", object)])
 
     def _ask(self, pause: bool, timeout_s: float) -> int:
@@ -321,15 +323,15 @@ class ControlLoop:
         if pause:
             self._keeper.release_all()
         with self._lock:
-            self._lifted = int(np.count_nonzero(self._caps_pkts)) if pause else 0
+            self._lifted = int(np.count_nonzero(self._decider.caps_pkts)) if pause else 0
             self._uncap_all(PAUSED if pause else RESUMED)
             self._paused = pause
             self._lock.notify_all()
-        log.info("paused" if pause else "resumed", released=self._lifted)
+        self._log.info("paused" if pause else "resumed", released=self._lifted)
 
     def _uncap_all(self, reason: str) -> None:
         """Marks every live flow uncapped; the caller holds the lock."""
-        self._caps_pkts[:] = 0
+        self._decider.caps_pkts[:] = 0
         self._reasons[self._stats["cookie"] != 0] = reason
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import structlog
 
-from reinet.agents.decide.baselines import Agent, CapArray, FixedCap, FloatArray, Rule, StatsArray
+from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
+from reinet.agents.decide.loop import AGENT_CHOSE_NONE, PAUSED, ControlLoop
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.core.records import Flag
-from reinet.core.state import StateBank
-from reinet.daemon.loop import AGENT_CHOSE_NONE, PAUSED, ControlLoop
 from reinet.kshim.fake import FakeShim
 from reinet.kshim.shim import FlowStatsArray
 
@@ -24,12 +24,11 @@ HEALTHY = {
 """1000 packets/s over 20 ms: the hand rule's product is 20 packets."""
 
 
-class ScriptedAgent:
+class ScriptedAgent(Agent):
     """Returns or raises what it is told."""
 
-    name = "scripted"
-
     def __init__(self, decide: Callable[[StatsArray, FloatArray], CapArray]) -> None:
+        super().__init__("scripted")
         self._decide = decide
         self.states: list[FloatArray] = []
 
@@ -50,7 +49,7 @@ class Sink:
 
 
 def make_loop(shim: FakeShim, agent: Agent, target_us: int = 50_000, sink: Sink | None = None) -> ControlLoop:
-    return ControlLoop(shim, agent, StateBank(4), target_us, LEASE_MS, sink=sink, clock_ns=lambda: shim.now_ns)
+    return ControlLoop(shim, agent, target_us, LEASE_MS, sink=sink, clock_ns=lambda: shim.now_ns)
 
 
 def started(agent: Agent, *cookies: int, target_us: int = 50_000) -> tuple[FakeShim, ControlLoop]:

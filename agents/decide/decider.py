@@ -1,0 +1,95 @@
+"""The one decider: an agent behind the guard, for many flows, each of which keeps its cap through silences.
+
+    records, states -> agent -> guard -> the caps in force
+
+Rollouts, evaluation and the daemon all decide here. A flow is a row: in a simulation the link's, in the daemon the
+shim's slot.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reinet.agents.decide.guard import Guard
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+
+Rows = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+
+class Decision(NamedTuple):
+    """What was decided for N records."""
+
+    caps_pkts: CapArray
+    """(N,), 0 = none."""
+    refusals: NDArray[np.object_]
+    """(N,), why the guard left a flow uncapped, as text; None = it did not."""
+
+
+class Decider:
+    """Decides for ``rows`` flows and holds what it decided.
+
+    ``decide`` does all; ``ask`` and ``hold`` are its halves, for a caller whose agent may fail or hang while others
+    read the tables: ``ask`` changes none. The arrays are the decider's own: read them, copy what is to be kept.
+    """
+
+    def __init__(self, agent: Agent, rows: int, guard: Guard | None) -> None:
+        """guard: None leaves it out, which only rollouts do."""
+        self.agent = agent
+        self.caps_pkts: CapArray = np.zeros(rows, np.uint32)
+        """(rows,), the caps in force, 0 = none."""
+        self.refusals: NDArray[np.object_] = np.full(rows, None, object)
+        """(rows,), why the guard refused a flow's latest cap, None = it did not."""
+        self._guard = guard
+        agent.reset()
+
+    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray, decided: Mask) -> CapArray:
+        """Returns the caps in force (rows,) after one record of every row.
+
+        ``decided`` (rows,) is False for a record without an RTT sample: its row's cap stays. Raises what the agent
+        raises, and ValueError for an answer that is no row of caps.
+        """
+        if decided.all():
+            self.hold(slice(None), self.ask(stats, states, rule_pkts))
+        elif decided.any():
+            self.hold(np.flatnonzero(decided), self.ask(stats, states, rule_pkts, decided))
+        return self.caps_pkts
+
+    def ask(
+        self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray, decided: Mask | None = None
+    ) -> Decision:
+        """Returns what agent and guard say to N records, of those that are ``decided`` (None = all of them).
+
+        The agent is shown all of them: one that knows its flows by their place must find them there.
+        """
+        wanted = np.asarray(self.agent.decide(stats, states, rule_pkts))
+        if wanted.shape != (len(stats),) or wanted.dtype != np.uint32:
+            raise ValueError(f"{len(stats)} caps as uint32 were due, {wanted.dtype}{list(wanted.shape)} came")
+        if decided is not None:
+            stats, wanted = stats[decided], wanted[decided]
+        if self._guard is None:
+            return Decision(wanted, np.empty(len(wanted), object))  # of None
+        caps_pkts, refusals = self._guard.check(stats, wanted)
+        return Decision(caps_pkts, np.array(refusals, object))
+
+    def hold(self, rows: Rows | slice, decision: Decision) -> None:
+        """Puts a decision in force for these rows."""
+        self.caps_pkts[rows] = decision.caps_pkts
+        self.refusals[rows] = decision.refusals
+
+    def clear(self, rows: Rows | slice) -> None:
+        """Puts no cap in force for these rows."""
+        self.caps_pkts[rows] = 0
+        self.refusals[rows] = None
+
+    def forget(self, cookies: StatsArray) -> None:
+        """Drops what the guard knows of flows that ended."""
+        if self._guard is not None:
+            self._guard.forget(cookies)
+
+    def grow(self, rows: int) -> None:
+        """Adds rows, up to ``rows``; those there keep what is in force."""
+        missing = rows - len(self.caps_pkts)
+        self.caps_pkts = np.concatenate([self.caps_pkts, np.zeros(missing, np.uint32)])
+        self.refusals = np.concatenate([self.refusals, np.full(missing, None, object)])

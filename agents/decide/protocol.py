@@ -1,0 +1,83 @@
+"""What an agent is: it sees flows through a view of its own and turns them into caps.
+
+An agent is a subclass of ``Agent`` with a name and a ``decide``. What else a caller may want to know of it (which
+traces shaped it, what it was trained for, whether it needs a link's future) has a default here, so that nobody asks
+what kind of agent it is.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reinet.agents.model.artifact import TraceUse
+from reinet.core.features import DEFAULT_FEATURE_SET
+from reinet.core.normaliser import Normaliser
+from reinet.core.period import PeriodConfig
+from reinet.core.state import MAX_CAP_PKTS, StateBank
+
+FloatArray = NDArray[np.float32]
+CapArray = NDArray[np.uint32]
+StatsArray = NDArray[Any]
+"""Array of ``reinet.core.FLOW_STATS_DTYPE``."""
+Future = Callable[[int], CapArray]
+"""For a horizon in milliseconds, the clairvoyant caps of all links, as ``SimBatch.clairvoyant_caps`` gives them."""
+
+
+@dataclass(frozen=True)
+class View:
+    """How an agent sees flows. The defaults suit an agent that reads records alone."""
+
+    feature_set: str = DEFAULT_FEATURE_SET
+    """Which states it is shown."""
+    normaliser: Normaliser = field(default_factory=Normaliser.reference)
+    """What its states are normalised with."""
+    period: PeriodConfig = field(default_factory=PeriodConfig)
+    """When its records are due."""
+
+    def bank(self, flows: int) -> StateBank:
+        """Returns an empty bank of the states that this view shows, for so many flows."""
+        return StateBank(flows, self.feature_set, self.normaliser)
+
+
+class Agent(ABC):
+    """Turns flows' records and states into caps."""
+
+    sets_caps = True
+    """False for the agent that leaves every flow to its congestion control, also where caps cannot be had."""
+    needs_future = False
+    """True where ``bind`` must be called before ``decide``: such an agent decides in a simulator alone."""
+    trace_uses: Sequence[TraceUse] = ()
+    """Traces that shaped it; they cannot judge it."""
+    target_range_ms: tuple[float, float] | None = None
+    """Targets that it was trained for, None = any will do."""
+    congestion_controls: Sequence[str] | None = None
+    """Congestion controls that it was trained with, None = any will do."""
+    ceiling_pkts: int = MAX_CAP_PKTS
+    """Set by its owner: a learned agent keeps its caps below, those of others are left to the guard."""
+
+    def __init__(self, name: str, view: View | None = None) -> None:
+        self.name = name
+        self.view = view or View()
+
+    @property
+    def called(self) -> str:
+        """How replies and logs call it."""
+        return self.name
+
+    def bind(self, future: Future) -> None:  # noqa: B027  (optional)
+        """Takes a link's future, which only a simulator has; most agents have no use for it."""
+
+    def reset(self) -> None:  # noqa: B027  (optional)
+        """Forgets everything about earlier flows; most agents hold nothing."""
+
+    @abstractmethod
+    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+        """Returns caps in packets, 0 = none, for N flows: FLOW_STATS_DTYPE[N], states (N, S), rule_pkts (N,).
+
+        rule_pkts is (max delivery rate of the last 10 periods) x (min RTT) / mss, 0 while unknown. At least one of the
+        records has an RTT sample; answers to those without are not used: the cap in force stays.
+        """

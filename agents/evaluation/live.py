@@ -1,0 +1,111 @@
+"""An agent over a real flow, driven by the control loop that the daemon runs: what is measured is what ships."""
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import structlog
+
+from reinet.agents.decide.loop import AGENT_CHOSE_NONE, NO_DECISION, TICK_MS, ControlLoop
+from reinet.agents.decide.protocol import Agent, CapArray, StatsArray
+from reinet.core import FLOW_STATS_DTYPE
+from reinet.envs.mahimahi.link import LinkRun
+from reinet.kshim.shim import Shim
+
+NS_PER_S = 1_000_000_000
+
+
+class LiveLink(Protocol):
+    """What is driven; ``CappedLink`` is one."""
+
+    @property
+    def shim(self) -> Shim:
+        """Gives the flow's records and takes its caps."""
+
+    @property
+    def started_ns(self) -> int:
+        """CLOCK_MONOTONIC when the flow began to send."""
+
+    def start(self) -> None:
+        """Begins a flow."""
+
+    def stop(self) -> LinkRun:
+        """Ends it."""
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """One agent over one live flow."""
+
+    link: LinkRun
+    records: StatsArray
+    """FLOW_STATS_DTYPE, as the loop saw them; time_ns counts from the link's start, like the log."""
+    caps_pkts: CapArray
+    """The cap in force after each record, 0 = none."""
+    problem: str | None
+    """How the agent first failed, None = it never did. The loop then uncapped the flow, as the daemon would."""
+    uncapped_reason: str | None
+    """Why the flow was refused a cap at its end, None = it was not."""
+
+
+def drive(
+    link: LiveLink,
+    agent: Agent,
+    target_us: int,
+    seconds: float,
+    progress: Callable[[float], None] | None = None,
+    clock_ns: Callable[[], int] = time.monotonic_ns,
+) -> LiveRun:
+    """Runs one flow for ``seconds`` under the daemon's control loop; ``progress`` is told the seconds that have passed.
+
+    An agent that raises does not end the run: the flow goes on uncapped and ``problem`` says why. Raises LinkError when
+    flow or link died.
+    """
+    seen = _Recorder()
+    problem = ""
+    link.start()
+    loop = ControlLoop(link.shim, agent, target_us, sink=seen, clock_ns=clock_ns, log=_errors_only())
+    until_ns = link.started_ns + round(seconds * NS_PER_S)
+    while (left_ns := until_ns - clock_ns()) > 0:
+        loop.tick(min(TICK_MS, -(-left_ns // 1_000_000)))
+        problem = problem or loop.status().problem
+        if progress is not None:
+            progress((clock_ns() - link.started_ns) / NS_PER_S)
+    reasons = loop.snapshot().reasons
+    run = link.stop()
+    loop.release()
+    records = np.concatenate([np.zeros(0, FLOW_STATS_DTYPE), *seen.records])
+    records["time_ns"] -= np.uint64(run.zero_ns)
+    return LiveRun(
+        link=run,
+        records=records,
+        caps_pkts=np.concatenate([np.zeros(0, np.uint32), *seen.caps_pkts]),
+        problem=problem or None,
+        uncapped_reason=next((why for why in reasons if why not in ("", NO_DECISION, AGENT_CHOSE_NONE)), None),
+    )
+
+
+class _Recorder:
+    """Keeps what the loop offers."""
+
+    def __init__(self) -> None:
+        self.records: list[StatsArray] = []
+        self.caps_pkts: list[CapArray] = []
+
+    def offer(self, records: StatsArray, caps_pkts: CapArray) -> None:
+        self.records.append(records)
+        self.caps_pkts.append(caps_pkts)
+
+
+def _errors_only() -> Any:
+    """Standard output may carry the results, and refusals are in them: a log of failures, on standard error."""
+    renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    return structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[structlog.processors.add_log_level, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+    )

@@ -1,0 +1,72 @@
+"""Agents of training: the folded actor as it is evaluated, and what rollouts explore with."""
+
+from abc import abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
+from reinet.agents.model.mlp import Layers, act
+from reinet.core import caps_from_actions
+
+WALK = np.log2(np.linspace(2.0, 0.5, 16)).astype(np.float32)
+"""The cold start's multipliers, as actions: x2.0 down to x0.5 in steps of 0.1. Each flow starts somewhere on the walk
+and goes on from its other end, so that the way out of a starved window is seen too (L4 in
+docs/deviations.md)."""
+
+
+class FoldedActor(Agent):
+    """The actor as it stands, without noise: what is exported, before it is."""
+
+    def __init__(self, layers: Layers, head: str, view: View) -> None:
+        super().__init__("actor", view)
+        self._layers, self._head = layers, head
+
+    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+        """Returns the caps that the network's actions stand for."""
+        return caps_from_actions(self._head, act(self._layers, states), stats["cwnd_pkts"], rule_pkts)
+
+
+class Explorer(Agent):
+    """A rollout's agent: acts for each of its flows in every period, and keeps its actions. Subclasses say how."""
+
+    def __init__(self, head: str, view: View, periods: int, flows: int) -> None:
+        super().__init__("explorer", view)
+        self._head = head
+        self.period = 0
+        """Which of the rollout's periods is decided; the rollout counts, since nobody is asked in a silence."""
+        self.actions = np.zeros((periods, flows), np.float32)
+        """Those of a flow without an RTT sample had no effect."""
+
+    @abstractmethod
+    def act(self, states: FloatArray) -> FloatArray:
+        """Returns this period's actions (flows,) in [-1, 1]."""
+
+    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+        """Returns the caps that this period's actions stand for."""
+        self.actions[self.period] = self.act(states)
+        return caps_from_actions(self._head, self.actions[self.period], stats["cwnd_pkts"], rule_pkts)
+
+
+class NoisyActor(Explorer):
+    """A folded actor with ``noise`` (periods, flows) on its actions."""
+
+    def __init__(self, layers: Layers, noise: FloatArray, head: str, view: View) -> None:
+        super().__init__(head, view, *noise.shape)
+        self._layers, self._noise = layers, noise
+
+    def act(self, states: FloatArray) -> FloatArray:
+        """Returns what the network says, and noise."""
+        return np.asarray(np.clip(act(self._layers, states) + self._noise[self.period], -1.0, 1.0), np.float32)
+
+
+class Walker(Explorer):
+    """The cold start: every flow walks down the multipliers once, from its own of the ``phases`` (flows,)."""
+
+    def __init__(self, phases: NDArray[np.int64], periods: int, head: str, view: View) -> None:
+        super().__init__(head, view, periods, len(phases))
+        self._phases = phases
+
+    def act(self, states: FloatArray) -> FloatArray:
+        """Returns where each flow is on its walk."""
+        return WALK[(len(WALK) * self.period // len(self.actions) + self._phases) % len(WALK)]

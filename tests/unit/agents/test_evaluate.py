@@ -1,0 +1,150 @@
+"""``reinet evaluate`` in the simulator: rows, refusals, labels, the picture; plain and capped flows."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from helpers.places import ROOT
+from reinet.agents.evaluation.plan import Plan
+from reinet.agents.evaluation.scenario import Scenario, link_options
+from reinet.cli.main import app
+from reinet.core.errors import ConfigError
+from reinet.envs.trace import Trace
+
+MODEL = ROOT / "checkpoints" / "default"
+KEYS = {
+    "agent", "cc", "trace", "link", "throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms",
+    "delay_mean_ms", "valid",
+}  # fmt: skip
+TWELVE_MBPS = Trace.constant(12, 10)
+
+
+def figures(agent: str, **scenario: object) -> dict[str, object]:
+    ((_, row),) = Plan(agent, [Scenario.of(TWELVE_MBPS, **{"link": "sim", "seconds": 10.0, **scenario})])  # type: ignore[arg-type]
+    return row
+
+
+def test_a_cap_keeps_the_throughput_and_loses_the_delay() -> None:
+    plain, capped = figures("none"), figures("fixed:25")
+    assert plain["qdelay_mean_ms"] > 60
+    assert capped["qdelay_mean_ms"] < 6
+    assert capped["throughput_mbps"] > 0.95 * plain["throughput_mbps"]
+    assert capped["delay_mean_ms"] == pytest.approx(capped["qdelay_mean_ms"] + 20)
+
+
+def test_every_run_has_the_keys_that_measurements_rely_on(tmp_path: Path) -> None:
+    trace = TWELVE_MBPS.save(tmp_path / "twelve.trace")
+    command = ["evaluate", "--agents", f"none,rule,{MODEL}", "--link", "sim", "--seconds", "5", "--json", "-"]
+    result = CliRunner().invoke(app, [*command, "--traces", str(trace), "--png", str(tmp_path / "run.png")])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["rows"]
+    assert [row["agent"] for row in rows] == ["none", "rule:1.5", str(MODEL)]
+    assert all(set(row) >= KEYS for row in rows)
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_target_below_the_path_leaves_the_flow_uncapped_and_says_so() -> None:
+    """The guard may look for the true minimum RTT; after that the flow is plain Cubic's."""
+    plain, refused = figures("none", mrtt_ms=60.0), figures("rule", mrtt_ms=60.0, target_ms=50.0)
+    assert "below 1.1 x the path's minimum RTT" in str(refused["uncapped_reason"])
+    assert refused["throughput_mbps"] == pytest.approx(plain["throughput_mbps"], rel=0.05)
+    assert refused["qdelay_mean_ms"] > 0.7 * plain["qdelay_mean_ms"]
+
+
+def test_a_model_is_not_judged_on_its_training_traces(tmp_path: Path) -> None:
+    from reinet.agents.decide.policy import Policy
+    from reinet.agents.learn.config import TrainConfig
+    from reinet.agents.learn.links import training_traces
+
+    config = TrainConfig.model_validate(Policy.load(MODEL).manifest.training.config)
+    seen = training_traces(config)[0]
+    renamed = tmp_path / "renamed.trace"
+    renamed.write_bytes(seen.canonical_text.replace(b"\n", b"\r\n"))  # neither name nor line ends hide the content
+    scenario = Scenario.of(Trace.load(renamed), "sim", seconds=5.0)
+    with pytest.raises(ConfigError, match="the model was trained on"):
+        Plan(str(MODEL), [scenario])
+    ((_, row),) = Plan(str(MODEL), [scenario], allow_training_traces=True)
+    assert row["trained_on"] is True
+    assert figures(str(MODEL))["trained_on"] is False
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seconds": 0.0}, "seconds"),
+        ({"target_ms": float("nan")}, "target_ms"),
+        ({"buffer_bytes": 100}, "buffer_bytes"),
+        ({"mrtt_ms": -1.0}, "mrtt_ms"),
+    ],
+)
+def test_impossible_scenarios_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Scenario.of(TWELVE_MBPS, **change)  # type: ignore[arg-type]
+
+
+def test_link_options_reach_the_simulated_link(tmp_path: Path) -> None:
+    trace = TWELVE_MBPS.save(tmp_path / "twelve.trace")
+    command = ["evaluate", "--agents", "none", "--link", "sim", "--seconds", "5", "--json", "-", "--traces", str(trace)]
+    options = {"queue": "codel", "loss": 0.01, "wired_mbps": [[0, 6.0]], "flows": [{"cc": "reno", "start_ms": 1000}]}
+    for key, value in options.items():
+        command += ["--link-option", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)["rows"]
+    assert row["link_options"] == options
+    assert row["qdelay_mean_ms"] < 5  # the queue is before the wired link
+    assert 1 < row["throughput_mbps"] < 5  # this flow's, not both flows'
+
+
+def test_every_link_option_changes_the_run() -> None:
+    plain = figures("none", seconds=3.0)
+    for options in (
+        {"queue": "pie"},
+        {"loss": 0.02},
+        {"jitter_us": 3000},
+        {"forward_jitter_us": 3000},
+        {"pkts_per_ack": 4},
+        {"forward_ms": 5.0},
+        {"flow_bytes": 500_000},
+        {"app_mbps": 2.0},
+        {"buffer_pkts": 20},
+    ):
+        assert figures("none", seconds=3.0, link_options=options)["qdelay_mean_ms"] != plain["qdelay_mean_ms"], options
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["queue"], "give key=value"),
+        (["loss=0.1", "loss=0.2"], "loss: is given twice"),
+        (["qeue=codel"], "qeue: unknown; did you mean 'queue'"),
+        (["cc=reno"], "cc: it is said beside"),
+        (["queue=codl"], "did you mean 'codel'"),
+        (["loss=much"], "loss: 'much' is not a number"),
+        (["loss=2"], "loss: 2 is outside"),
+        (["jitter_us=1.5"], "jitter_us: 1.5 is not a whole number"),
+        (["mss_bytes=large"], "mss_bytes: 'large' is not a whole number"),
+        (["stop_ms=soon"], "stop_ms: 'soon' is not a number"),
+        (["forward_ms=half"], "forward_ms: 'half' is not a number"),
+        (["wired_mbps=6"], "wired_mbps: "),
+        (["wired_mbps=[[0]]"], "wired_mbps: "),
+        (["flows=1"], "flows: "),
+        (["flows=[1]"], "flows: "),
+        (['flows=[{"cap_pkts": "x"}]'], "cap_pkts: 'x' is not a whole number"),
+    ],
+)
+def test_link_options_that_make_no_sense_are_refused(texts: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Scenario.of(TWELVE_MBPS, "sim", link_options=link_options(texts))
+
+
+def test_mahimahi_takes_the_link_options_that_it_can_do() -> None:
+    options = {"queue": "codel", "codel_target_ms": 10, "buffer_pkts": 50}
+    path = Scenario.of(TWELVE_MBPS, "mahimahi", link_options=options).path
+    assert (path.queue, path.codel_target_ms, path.buffer_pkts) == ("codel", 10, 50)
+    with pytest.raises(ConfigError, match=r"loss: Mahimahi's link has no such thing, only the simulated one"):
+        Scenario.of(TWELVE_MBPS, "mahimahi", link_options={"loss": 0.1})
+    with pytest.raises(ConfigError, match="queue: there is no queue 'red'; There are infinite, droptail"):
+        Scenario.of(TWELVE_MBPS, "mahimahi", link_options={"queue": "red"})

@@ -1,0 +1,127 @@
+"""``reinet fidelity``: what counts as agreement, going on after an interruption, what fails, the page."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from reinet.agents.evaluation.fidelity import (
+    MAX_ATTEMPTS,
+    TOLERANCES,
+    Combination,
+    Comparison,
+    KernelResult,
+    Results,
+    agrees,
+    markdown,
+    sim_figures,
+)
+from reinet.cli.main import app
+from reinet.core.errors import ConfigError, LinkError
+from reinet.envs.mahimahi.spec import LinkSpec
+from reinet.envs.mahimahi.uml import find_kernel, run_flow
+from reinet.envs.trace import Trace
+
+COMBINATION = Combination(Trace.constant(12, 10), "cubic", 150_000, 40)
+KEY = COMBINATION.key(8.0, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("metric", "sim", "kernel", "expected"),
+    [
+        ("throughput_mbps", 5.14, 5.0, True),
+        ("throughput_mbps", 5.16, 5.0, False),
+        ("qdelay_mean_ms", 5.9, 4.0, True),  # 48 % off, but by less than 2 ms
+        ("qdelay_mean_ms", 111.0, 100.0, False),
+        ("qdelay_p95_ms", 114.0, 100.0, True),
+        ("cwnd_mean_pkts", 1.0, 100.0, None),
+    ],
+)
+def test_agreement(metric: str, sim: float, kernel: float, expected: bool | None) -> None:
+    assert agrees(metric, sim, kernel) is expected
+
+
+def test_it_goes_on_where_it_stopped_and_compares_by_the_median(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    exact = sim_figures(COMBINATION, 8.0, 20.0, begin_ms=60.0, seed=0)
+    for factor in (1.0, 1.01, 5.0):
+        Results(path).add(KernelResult(KEY, 60.0, {name: factor * value for name, value in exact.items()}))
+    comparison = Comparison([COMBINATION], Results(path), seconds=8.0, repeat=3)
+    comparison.measure(lambda *_: pytest.fail("all runs are there: nothing may start"))
+    (rows,) = comparison
+    throughput = next(row for row in rows if row["metric"] == "throughput_mbps")
+    assert throughput["ratio"] == pytest.approx(1 / 1.01, rel=0.01)
+    assert throughput["kernel_max"] == pytest.approx(5 * throughput["kernel_min"])
+    assert all(row["agrees"] is not False for row in rows)
+    assert "**1 of 1 combinations agree**." in markdown([rows], "reinet fidelity")
+
+
+def test_a_damaged_results_file_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    Results(path).add(KernelResult(KEY, 60.0, {}))
+    with path.open("a") as file:
+        file.write('{"half": ')
+    with pytest.raises(ConfigError, match=r"results\.jsonl:2: not a result"):
+        Results(path)
+
+
+def test_runs_in_virtual_time_are_kept_apart_and_may_lack_what_records_tell(tmp_path: Path) -> None:
+    uncapped = Combination(COMBINATION.trace, "westwood", 150_000, 0)
+    results = Results(tmp_path / "results.jsonl")
+    exact = sim_figures(uncapped, 8.0, 20.0, begin_ms=60.0, seed=0)
+    results.add(KernelResult(uncapped.key(8.0, 20.0, "uml"), 60.0, {**exact, "cwnd_mean_pkts": None}))
+    assert not list(Comparison([uncapped], results, seconds=8.0, repeat=1))
+    (rows,) = Comparison([uncapped], results, seconds=8.0, repeat=1, uml=Path("linux"))
+    assert {row["kernel_kind"] for row in rows} == {"uml"}
+    window = next(row for row in rows if row["metric"] == "cwnd_mean_pkts")
+    assert window["kernel"] is window["ratio"] is window["agrees"] is None
+    assert all(row["agrees"] for row in rows if row["metric"] in TOLERANCES)
+    assert "/ ? |" in markdown([rows], "reinet fidelity")
+
+
+def test_caps_and_a_missing_machine_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"caps need the kernel shim.*--caps none"):
+        Comparison([COMBINATION], Results(tmp_path / "results.jsonl"), uml=Path("linux"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(LinkError, match=r"reinet/uml/linux: no User-Mode Linux is there; build it with docker/uml"):
+        find_kernel()
+    machine = tmp_path / "linux"
+    machine.write_text("")
+    with pytest.raises(LinkError, match="no User-Mode Linux"):
+        find_kernel(machine)  # not executable
+    machine.chmod(0o755)
+    assert find_kernel(machine) == machine
+
+
+def test_a_machine_that_does_not_work_is_reported_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reinet.envs.mahimahi.uml.find_program", Path)  # Mahimahi need not be there
+    machine = tmp_path / "linux"
+    machine.write_text("#!/bin/sh\necho Kernel panic\n")
+    machine.chmod(0o755)
+    with pytest.raises(LinkError, match="did not work out: Kernel panic"):
+        run_flow(machine, LinkSpec(COMBINATION.trace, cc="vegas"), 1.0)
+
+
+def test_a_link_that_does_not_come_up_is_tried_again(tmp_path: Path) -> None:
+    machine = tmp_path / "linux"
+    machine.write_text("#!/bin/sh\necho Kernel panic\n")
+    machine.chmod(0o755)
+    uncapped = Combination(COMBINATION.trace, "vegas", 150_000, 0)
+    told: list[str | None] = []
+    with pytest.raises(LinkError):
+        Comparison([uncapped], Results(tmp_path / "results.jsonl"), seconds=5.0, repeat=1, uml=machine).measure(
+            lambda done, total, invalid_reason: told.append(invalid_reason)
+        )
+    assert len(told) == MAX_ATTEMPTS - 1
+    assert all(told)
+
+
+def test_a_report_runs_nothing(tmp_path: Path) -> None:
+    trace, results, page = tmp_path / "12.trace", tmp_path / "results.jsonl", tmp_path / "page.md"
+    COMBINATION.trace.save(trace)
+    Results(results).add(KernelResult(KEY, 60.0, sim_figures(COMBINATION, 8.0, 20.0, begin_ms=60.0, seed=0)))
+    command = ["fidelity", "--traces", str(trace), "--buffers", "150000", "--caps", "20,40", "--seconds", "8"]
+    done = CliRunner().invoke(app, [*command, "--results", str(results), "--report", "--markdown", str(page)])
+    assert done.exit_code == 0, done.output
+    assert "1 of 1 combinations agree; 1 not measured." in done.output
+    assert "**1 of 1 combinations agree**; 1 not measured." in page.read_text()

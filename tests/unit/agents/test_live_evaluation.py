@@ -1,0 +1,182 @@
+"""Evaluation on a live link goes through the daemon's control loop; here with a link and a shim in memory."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from reinet.agents.decide import loop as loop_module
+from reinet.agents.decide.baselines import FixedCap, NoCap, Rule
+from reinet.agents.decide.loop import ControlLoop
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.evaluation import live
+from reinet.agents.evaluation.run import Run, live_run
+from reinet.agents.evaluation.scenario import Scenario
+from reinet.core import LinkError
+from reinet.envs.flow_shim import FlowShim
+from reinet.envs.link.metrics import LinkLog, compute
+from reinet.envs.mahimahi.link import LinkRun
+from reinet.envs.mahimahi.validity import Sleeper
+from reinet.envs.trace import Trace
+from reinet.kshim.fake import FakeShim
+from reinet.kshim.shim import FlowStatsArray
+
+COOKIE = 7
+PERIOD_MS = 20
+HEALTHY = {
+    "rtt_mean_us": 40_000, "rtt_samples": 20, "min_rtt_us": 20_000, "cwnd_pkts": 60, "mss_bytes": 1448,
+    "delivery_rate_bytes_per_s": 1_448_000, "period_ns": 40_000_000, "inflight_pkts": 4,
+}  # fmt: skip
+"""1000 packets/s over 20 ms: the hand rule's product is 20 packets."""
+
+
+class LiveShim(FakeShim):
+    """A period later and one more record at every poll; remembers what was in force at each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_force: list[int] = []
+        self.fields = dict(HEALTHY)
+
+    def poll(self, timeout_ms: int) -> FlowStatsArray:
+        self.advance_ms(min(timeout_ms, PERIOD_MS))
+        self.in_force.append(self.cap_pkts(COOKIE))
+        self.feed(COOKIE, **self.fields)
+        return super().poll(timeout_ms)
+
+
+class Link:
+    """A ``LiveLink`` without packets."""
+
+    def __init__(self) -> None:
+        self.fake = LiveShim()
+        self.shim = FlowShim(self.fake, self.check, lambda: self.fake.now_ns)
+        self.dead = False
+        self.started_ns = 0
+        self.stops = 0
+
+    def check(self) -> None:
+        if self.dead:
+            raise LinkError("the sender ended with status -9")
+
+    def start(self) -> None:
+        self.fake.open_flow(COOKIE)
+        self.shim.follow(COOKIE)
+        self.started_ns = self.fake.now_ns
+
+    def stop(self) -> LinkRun:
+        self.stops += 1
+        lapse = self.shim.end()
+        times_ms = np.arange(1, 300)
+        log = LinkLog(
+            arrival_ms=times_ms, arrival_bytes=np.full(299, 1504), opportunity_ms=times_ms, opportunity_bytes=1504,
+            departure_ms=times_ms, departure_bytes=np.full(299, 1504), departure_delay_ms=np.zeros(299),
+        )  # fmt: skip
+        return LinkRun(log, compute(log, 20, 300), lapse, self.started_ns, 1, 300, Sleeper(300, 0, 0))
+
+
+def evaluate(agent: Agent, link: Link, seconds: float = 1.0) -> Run:
+    scenario = Scenario.of(Trace.constant(12, 1), "mahimahi", seconds=seconds)
+    return live_run(link, agent, scenario, clock_ns=lambda: link.fake.now_ns)
+
+
+def test_a_live_run_is_the_daemons_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops: list[ControlLoop] = []
+
+    class Watched(ControlLoop):
+        def __init__(self, *args: object, **options: object) -> None:
+            super().__init__(*args, **options)  # type: ignore[arg-type]
+            loops.append(self)
+
+    assert live.ControlLoop is loop_module.ControlLoop
+    monkeypatch.setattr(live, "ControlLoop", Watched)
+    link = Link()
+    done = evaluate(Rule(1.5), link)
+    (loop,) = loops
+    assert loop.status().decisions == len(done.records) == 50
+    assert set(done.caps_pkts.tolist()) == {30}
+    assert set(link.fake.in_force[1:]) == {30}  # it was in the shim, not only in the table
+    assert (done.records["target_us"] == 50_000).all()
+    assert (done.records["time_ns"][0], done.records["time_ns"][-1]) == (20_000_000, 1_000_000_000)  # of the link
+    assert (done.invalid_reason, done.uncapped_reason) == (None, None)
+    assert done.row()["decisions"] == len(done.records)
+    assert link.stops == 1
+    assert link.fake.cap_pkts(COOKIE) == 0  # lifted at the end
+
+
+def test_without_caps_there_are_records_all_the_same() -> None:
+    done = evaluate(NoCap(), Link())
+    assert done.records.size == 50
+    assert not done.caps_pkts.any()
+    assert done.uncapped_reason is None
+
+
+def test_a_flow_that_cannot_be_observed_runs_without_records() -> None:
+    link = Link()
+    link.shim = FlowShim(None, lambda: link.fake.advance_ms(50))
+    done = evaluate(NoCap(), link)
+    assert done.records.size == done.caps_pkts.size == 0
+    assert done.invalid_reason is None
+    assert done.row()["decisions"] == 0
+
+
+def test_a_refused_flow_says_why() -> None:
+    link = Link()
+    link.fake.fields["min_rtt_us"] = 60_000
+    done = evaluate(FixedCap(20), link)
+    assert "below 1.1 x the path's minimum RTT" in str(done.uncapped_reason)
+    assert done.invalid_reason is None  # refusing is the guard's right
+
+
+class Failing(Agent):
+    """Caps at 20 packets, but raises at its calls of these numbers."""
+
+    def __init__(self, fails: Callable[[int], bool]) -> None:
+        super().__init__("failing")
+        self._fails = fails
+        self.calls = 0
+
+    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+        self.calls += 1
+        if self._fails(self.calls):
+            raise RuntimeError("no such tensor")
+        return np.full(len(stats), 20, np.uint32)
+
+
+@pytest.mark.parametrize("fails", [lambda call: True, lambda call: call == 3], ids=["always", "once"])
+def test_an_agent_that_raises_makes_the_run_invalid_and_leaves_the_flow_uncapped(
+    fails: Callable[[int], bool], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As under the daemon the flow goes on without its cap; a row of it must not be read as the agent's."""
+    link = Link()
+    done = evaluate(Failing(fails), link)
+    assert done.invalid_reason == ("the agent failing failed: RuntimeError: no such tensor; all flows are uncapped")
+    assert done.row()["valid"] is False
+    assert 0 in link.fake.in_force[3:]
+    said = capsys.readouterr()
+    assert said.out == ""  # where `--json -` writes its rows
+    assert "no such tensor" in said.err
+    assert said.err.count("\n") < 40  # where it was raised, not all that the loop knew
+
+
+def test_an_agent_that_hangs_lets_its_cap_lapse_and_the_run_says_so() -> None:
+    class Slow(FixedCap):
+        calls = 0
+
+        def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+            self.calls += 1
+            if self.calls == 3:
+                link.fake.advance_ms(600)  # longer than a lease
+            return super().decide(stats, states, rule_pkts)
+
+    link = Link()
+    done = evaluate(Slow(20), link)
+    assert "the loop lagged: the cap lapsed" in str(done.invalid_reason)
+
+
+def test_a_link_that_dies_is_an_error() -> None:
+    link = Link()
+    link.dead = True
+    link.fake.poll = lambda timeout_ms: FakeShim.poll(link.fake, timeout_ms)  # type: ignore[method-assign]  # silent
+    with pytest.raises(LinkError, match="sender ended"):
+        evaluate(NoCap(), link)
