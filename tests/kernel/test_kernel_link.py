@@ -20,7 +20,8 @@ from reinet.envs.registration import register_envs
 from reinet.envs.sim_link import SimLinkEnv
 from reinet.envs.trace import Trace
 from reinet.kshim.leases import LeaseKeeper
-from reinet.kshim.probe import cgroup2_mount, leftovers
+from reinet.kshim.leftovers import leftovers
+from reinet.kshim.probe import cgroup2_mount
 
 register_envs()
 
