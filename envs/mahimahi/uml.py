@@ -21,6 +21,7 @@ from reinet.core.errors import LinkError
 from reinet.envs.link.metrics import compute, first_data_ms
 from reinet.envs.mahimahi.link import DRAIN_MS, UPLINK_MBPS, LinkRun
 from reinet.envs.mahimahi.log import parse_log
+from reinet.envs.mahimahi.namespace import LINK_USER
 from reinet.envs.mahimahi.process import Event, find_program, find_xtables, helper_folder
 from reinet.envs.mahimahi.spec import LinkSpec
 from reinet.envs.mahimahi.validity import Sleeper, judge
@@ -94,6 +95,7 @@ def _write_job(folder: Path, spec: LinkSpec, cc: str, seconds: float) -> None:
         "delay_ms": int(spec.mrtt_ms) // 2,
         "seconds": seconds,
         "drain_s": (spec.mrtt_ms / 2 + DRAIN_MS) / 1000,
+        "user_id": LINK_USER,
         "helpers": helper_folder(),
         "iptables": iptables,
         "xtables": find_xtables(iptables),

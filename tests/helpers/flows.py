@@ -111,7 +111,7 @@ def undisturbed(test):
 
 
 def capped_loop(keeper, cap_pkts):
-    """Return what caps the flows of every batch and keeps the leases; LaggedError is raised when a lease may have lapsed."""
+    """Return what caps the flows of every batch and keeps the leases. Raises LaggedError when one may have lapsed."""
     renewed_s = time.monotonic()
 
     def each(records):

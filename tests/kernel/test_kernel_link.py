@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from reinet.core import ConfigError, Flag, LinkError
+from reinet.core import Flag, LinkError
 from reinet.envs.kernel_link import KernelLinkEnv
 from reinet.envs.kernel_session import KernelRun, KernelSession
 from reinet.envs.mahimahi.spec import LinkSpec
@@ -24,6 +24,8 @@ from reinet.kshim.leftovers import leftovers
 from reinet.kshim.probe import cgroup2_mount
 
 register_envs()
+
+pytestmark = [pytest.mark.kernel, pytest.mark.mahimahi]
 
 STEADY = LinkSpec(Trace.constant(12, 1))
 CAP_PKTS = 25  # 12 Mbit/s x 20 ms is 20 packets
@@ -47,15 +49,13 @@ def nothing_left() -> Iterator[None]:
         time.sleep(0.05)
     assert not left
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    assert "reinet-cell" not in [Path(f"/proc/{pid}/comm").read_text().strip() for pid in children]
+    assert "reinet-netns" not in [Path(f"/proc/{pid}/comm").read_text().strip() for pid in children]
 
 
 def records_without_recovery(run: KernelRun) -> np.ndarray:
     return run.records[(run.records["flags"] & Flag.IN_RECOVERY) == 0]
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_the_cap_acts_on_a_real_flow_and_removing_it_frees_the_flow(nothing_left: None) -> None:
     with KernelSession(STEADY) as session:
         plain = session.run(5)
@@ -88,8 +88,6 @@ def outage(monkeypatch: pytest.MonkeyPatch | None = None) -> KernelRun:
         return session.run(5.2, lambda record: CAP_PKTS)
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_an_outage_of_three_seconds_does_not_lift_the_cap(nothing_left: None) -> None:
     run = outage()
     silent = (run.records["flags"] & Flag.NO_SAMPLE) != 0
@@ -102,16 +100,12 @@ def test_an_outage_of_three_seconds_does_not_lift_the_cap(nothing_left: None) ->
     assert run.link.invalid_reason is None or "lagged" in run.link.invalid_reason
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_without_renewal_the_same_outage_lifts_it(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
     run = outage(monkeypatch)
     silent = run.records[(run.records["flags"] & Flag.NO_SAMPLE) != 0]
     assert (silent["cap_pkts"] == 0).any()
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_a_loop_that_lets_the_cap_lapse_is_no_valid_run(nothing_left: None) -> None:
     def decide(record: np.ndarray) -> int:
         time.sleep(pauses_s.pop() if pauses_s else 0)
@@ -124,8 +118,6 @@ def test_a_loop_that_lets_the_cap_lapse_is_no_valid_run(nothing_left: None) -> N
     assert "the cap lapsed" in run.link.invalid_reason
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_what_cannot_be_wrapped_runs_unobserved(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
     monkeypatch.setattr("reinet.envs.kernel_link.wrapper_names", lambda: {"cubic": "reinet_cubic"})
     with KernelSession(STEADY, "reno") as session:
@@ -134,8 +126,6 @@ def test_what_cannot_be_wrapped_runs_unobserved(monkeypatch: pytest.MonkeyPatch,
     assert run.link.metrics.throughput_mbps > 9
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_a_flow_that_dies_is_an_error_not_a_wait(nothing_left: None) -> None:
     with KernelSession(STEADY) as session:
         session.start()
@@ -147,8 +137,6 @@ def test_a_flow_that_dies_is_an_error_not_a_wait(nothing_left: None) -> None:
             drain(session)
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_the_environment_passes_the_checker(nothing_left: None) -> None:
     env = gym.make("reinet/KernelLink-v0", trace=STEADY.trace, disable_env_checker=True)
     assert env.spec is not None
@@ -159,8 +147,6 @@ def test_the_environment_passes_the_checker(nothing_left: None) -> None:
     env.close()
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_the_environment_steps_as_simlink_does(nothing_left: None) -> None:
     kernel, sim = (
         make(STEADY.trace, head="bdp", episode_periods=60, random_start=True) for make in (KernelLinkEnv, SimLinkEnv)
@@ -192,18 +178,3 @@ def test_the_environment_steps_as_simlink_does(nothing_left: None) -> None:
         kernel.close()
     with pytest.raises(LinkError, match="reset"):
         kernel.step(0.0)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"target_ms": 21.9}, "1.1 x the path's minimum RTT"),
-        ({"cc": "vegas"}, "cannot be capped"),
-        ({"episode_s": 0}, "episode_s"),
-        ({"mrtt_ms": 7}, "mrtt_ms"),
-        ({"head": "nose"}, "head"),
-    ],
-)
-def test_arguments_are_checked_before_anything_starts(wrong: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        KernelLinkEnv(STEADY.trace, **wrong)  # type: ignore[arg-type]
