@@ -106,7 +106,7 @@ def resume(socket: SocketOption = None, json_destination: JsonOption = None) -> 
 
 
 DETACH_WAIT_S = 3.0
-"""Sockets of other network namespaces let go at their next ACK; the kernel frees programs after a grace period."""
+"""The kernel frees programs a grace period after their last socket; one that cannot be reached waits for an ACK."""
 
 
 @app.command()
@@ -120,20 +120,21 @@ def detach(socket: SocketOption = None, json_destination: JsonOption = None) -> 
     with needs_serve_extra():
         from reinet.daemon.config import default_socket
         from reinet.daemon.control import remove_stale_socket
-    from reinet.kshim.probe import features, leftovers, remove_leftovers
+    from reinet.kshim.leftovers import holders, leftovers, remove_leftovers, why_not_looked
 
-    privileges = features()["privileges"]
-    if not privileges.ok:
-        raise ShimError(f"cannot look for BPF programs: {privileges.why}; {privileges.cure}")
+    if reason := why_not_looked():
+        raise ShimError(f"cannot look for BPF programs: {reason}; run as root, or grant these capabilities")
     left = leftovers()
     remove_leftovers()
     end_s = time.monotonic() + DETACH_WAIT_S
     while (still := leftovers()) and time.monotonic() < end_s:
         time.sleep(0.1)
+    held_by = holders(still)
     path = (socket or default_socket()).absolute()
     socket_removed = remove_stale_socket(path)
     rows = [{"kind": item.kind, "id": item.id, "name": item.name, "removed": item not in still} for item in left]
-    write_json(json_destination, {"rows": rows, "socket_removed": socket_removed})
+    found = {"rows": rows, "socket_removed": socket_removed, "held_by": [holder._asdict() for holder in held_by]}
+    write_json(json_destination, found)
     if json_destination is None:
         if rows:
             print_table(rows, ["kind", "id", "name", "removed"])
@@ -141,6 +142,8 @@ def detach(socket: SocketOption = None, json_destination: JsonOption = None) -> 
             console.print(f"removed the stale control socket {path}")
         if not rows and not socket_removed:
             console.print("nothing was left behind")
+        for holder in held_by:
+            console.print(f"held by {holder}", highlight=False, markup=False)
         if still:
             console.print("what is not removed goes when the sockets that run it see an ACK or close")
     if still:

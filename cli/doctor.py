@@ -13,7 +13,8 @@ import typer
 from reinet.cli.output import JsonOption, say, write_json
 from reinet.core.errors import LinkError
 from reinet.envs.mahimahi.process import helper_folder
-from reinet.kshim.probe import Feature, features, leftovers
+from reinet.kshim.leftovers import holders, leftovers, why_not_looked
+from reinet.kshim.probe import Feature, features
 
 RUN_ON = {("debian", "12")}
 """Systems on which the whole set-up has been run."""
@@ -99,13 +100,19 @@ def prerequisites() -> dict[str, Feature]:
         "mahimahi.tun": _tun(),
         "mahimahi.helpers": _helpers(),
     }
-    left = leftovers()
-    found["leftovers"] = (
-        Feature(False, f"left by an earlier run, inert: {'; '.join(map(str, left))}", "reinet ctl detach")
-        if left
-        else Feature(True, "nothing of reinet is left on this host", "")
-    )
+    found["leftovers"] = _leftovers()
     return found
+
+
+def _leftovers() -> Feature:
+    if reason := why_not_looked():
+        return Feature(False, f"cannot look for what a run left behind: {reason}", "run as root")
+    left = leftovers()
+    if not left:
+        return Feature(True, "nothing of reinet is left on this host", "")
+    kept = "; ".join(map(str, holders(left))) or "sockets that are not connected any more"
+    return Feature(False, f"left by a run that has ended, inert: {'; '.join(map(str, left))}; held by {kept}",
+                   "reinet ctl detach")  # fmt: skip
 
 
 def doctor(json_destination: JsonOption = None) -> None:

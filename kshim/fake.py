@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
+from reinet.kshim.leases import LONGEST_LEASE_MS
 from reinet.kshim.shim import NO_CAP_PKTS, FlowStatsArray
 
 
@@ -18,6 +19,7 @@ class _Slot:
     cap_cookie: int = 0
     cap_pkts: int = NO_CAP_PKTS
     expires_ns: int = 0
+    longest_ns: int = 0  # what expires_ns may be at most: set by the moment of writing
     target_us: int = 0
 
 
@@ -72,7 +74,8 @@ class FakeShim:
     def cap_pkts(self, cookie: int) -> int:
         """Return the cap in force on an open flow at ``now_ns``, 0 = none."""
         entry = self._slots[self._slot_of[cookie]]
-        return entry.cap_pkts if entry.cap_cookie == cookie and self.now_ns < entry.expires_ns else NO_CAP_PKTS
+        in_force = entry.cap_cookie == cookie and self.now_ns < entry.expires_ns <= entry.longest_ns
+        return entry.cap_pkts if in_force else NO_CAP_PKTS
 
     def target_us(self, cookie: int) -> int:
         """Return the target set for an open flow, 0 = none."""
@@ -98,6 +101,7 @@ class FakeShim:
             entry = self._slots[int(slot)]
             entry.cap_cookie, entry.cap_pkts, entry.target_us = int(cookie), int(cap_pkts), int(target_us)
             entry.expires_ns = int(expires_ns)
+            entry.longest_ns = self.now_ns + LONGEST_LEASE_MS * 1_000_000
 
     def release(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None:
         """Lift caps as ``Shim.release`` does."""

@@ -115,8 +115,8 @@ class KernelShim:
     def close(self) -> None:
         """Lift every cap, detach and unload.
 
-        Open flows go back to their own congestion control: those of this network namespace now, those of others at
-        their next ACK.
+        Open flows go back to their own congestion control, in every network namespace; bounded in time. Where one
+        cannot be entered (CAP_SYS_ADMIN) or is held by nothing that can be looked at, they do so at their next ACK.
         """
         self._native.close()
 

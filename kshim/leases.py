@@ -12,6 +12,9 @@ from reinet.kshim.shim import FlowStatsArray, Shim
 LEASE_MS = 500
 """Half of the second within which no cap may act after its owner was killed."""
 
+LONGEST_LEASE_MS = 1000
+"""After kill -9 no cap acts for longer: REINET_LONGEST_LEASE_NS of cap.h, beyond which a cap counts as none."""
+
 RENEWALS_PER_LEASE = 3
 """Two renewals in a row may be late or lost before a cap lapses."""
 
@@ -28,6 +31,8 @@ class LeaseKeeper:
     def __init__(self, shim: Shim, lease_ms: int = LEASE_MS, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         if lease_ms < 1:
             raise ValueError(f"a lease lasts at least 1 ms, not {lease_ms} ms")
+        if lease_ms > LONGEST_LEASE_MS:
+            raise ValueError(f"a lease lasts at most {LONGEST_LEASE_MS} ms, not {lease_ms} ms: the kernel ignores it")
         self._shim = shim
         self._lease_ns = lease_ms * _NS_PER_MS
         self._clock_ns = clock_ns

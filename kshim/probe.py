@@ -1,7 +1,6 @@
-"""What this host offers the shim, and what a shim that was killed left on it."""
+"""What this host offers the shim."""
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -80,83 +79,20 @@ def cgroup2_mount() -> Path | None:
     return None
 
 
-class Loaded(NamedTuple):
-    """A BPF program or map of reinet's, whoever loaded it."""
-
-    kind: str
-    id: int
-    name: str
-    pids: tuple[int, ...]
-    """Processes that hold it open; none: only sockets keep it, or it is being freed."""
-
-    def __str__(self) -> str:
-        return f"BPF {self.kind} {self.id} {self.name}"
-
-
-def loaded() -> list[Loaded]:
-    """Return every BPF program and map of reinet's on this host; empty without the rights to look."""
-    from reinet.kshim import _kshim  # not built everywhere
-
-    try:
-        found = _kshim.loaded("reinet")
-    except OSError:
-        return []
-    holders = _holders()
-    return [Loaded(kind, number, name, tuple(holders.get((kind, number), ()))) for kind, number, name in found]
-
-
-def leftovers() -> list[Loaded]:
-    """Return what no process holds any more: sockets that outlived their shim still run it, without any cap.
-
-    It goes by itself when they close; ``remove_leftovers`` does not wait for that.
-    """
-    if not _native().ok or not _privileges().ok:
-        return []
-    return [item for item in loaded() if not item.pids]
-
-
-def remove_leftovers() -> None:
-    """Give the sockets of shims that were killed back to their own congestion control.
-
-    Those of this network namespace at once, those of others at their next ACK. Flows of living shims are not touched.
-    """
-    from reinet.kshim import _kshim  # not built everywhere
-
-    controls = [item.id for item in leftovers() if item.kind == "map" and item.name == "reinet_control"]
-    suffixes = {_WRAPPER.sub("", _kshim.ask_to_leave(control)) for control in controls}
-    for names in map(wrapper_names, suffixes):
-        if not registered_congestion_controls() & set(names.values()):  # a living shim may have taken them since
-            _kshim.sweep(list(names.items()))
-
-
 def registered_congestion_controls() -> set[str]:
     """Return the names that a socket could choose now."""
     return set(_CONGESTION_CONTROLS.read_text(encoding="ascii").split())
 
 
-def _holders() -> dict[tuple[str, int], list[int]]:
-    """Return the processes that hold each BPF program and map open, by kind and id."""
-    holders: dict[tuple[str, int], list[int]] = {}
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
-        try:
-            for info in (process / "fdinfo").iterdir():
-                if match := _BPF_FD.search(info.read_text(encoding="ascii", errors="replace")):
-                    holders.setdefault((match[1], int(match[2])), []).append(int(process.name))
-        except OSError:
-            continue  # the process or its descriptor is gone, or another user's
-    return holders
-
-
-_WRAPPER = re.compile(f"^reinet_({'|'.join(WRAPPED_CC)})")
-_BPF_FD = re.compile(r"^(prog|map)_id:\s*(\d+)$", re.MULTILINE)
+def missing_capabilities(wanted: Mapping[str, int]) -> list[str]:
+    """Return the names of the wanted capabilities (by number) that this process lacks."""
+    status = _STATUS.read_text(encoding="ascii", errors="replace")
+    held = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
+    return [name for name, bit in wanted.items() if not held >> bit & 1]
 
 
 def _privileges() -> Feature:
-    status = _STATUS.read_text(encoding="ascii", errors="replace")
-    held = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
-    missing = [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]
+    missing = missing_capabilities(_CAPABILITIES)
     if missing:
         return Feature(False, f"this process lacks {', '.join(missing)}", "run as root, or grant these capabilities")
     return Feature(True, f"has {', '.join(_CAPABILITIES)}")

@@ -42,6 +42,8 @@ class Shim(Protocol):
     ) -> None:
         """Cap N flows until expires_ns (CLOCK_MONOTONIC); a cap of 0 lifts one. Unless applied again, caps then lapse.
 
+        A cap whose end lies more than a second ahead is a mistake and never acts.
+
         targets_us is what the flows' next records say in ``target_us``; it does nothing to the flow and does not lapse.
         """
         ...

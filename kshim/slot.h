@@ -11,23 +11,16 @@
 
 #include "core/flow_stats.h"
 #include "core/period.h"
+#include "kshim/cap.h"
 
 #define REINET_CC_NAME_BYTES 16 /* TCP_CA_NAME_MAX, with the final zero */
-#define REINET_CACHE_LINE_BYTES 64
-
-/* Written by user space; in a cache line of its own, so that writing caps does not slow the ACKs of the same flow. */
-struct reinet_cap {
-  reinet_u64 cap_cookie; /* the flow that the rest is meant for */
-  reinet_u64 expires_ns; /* the lease: from then on there is no cap */
-  reinet_u32 cap_pkts;   /* 0 = none */
-  reinet_u32 target_us;  /* copied into the flow's records; outlives the lease */
-} __attribute__((aligned(REINET_CACHE_LINE_BYTES)));
 
 struct reinet_slot {
   /* written by the kernel */
-  reinet_u64 cookie;      /* owner, 0 = free */
-  reinet_u32 sequence;    /* odd while period is being written */
-  reinet_u32 outstanding; /* data awaits an ACK */
+  reinet_u64 cookie;         /* owner, 0 = free */
+  reinet_u32 sequence;       /* odd while period is being written */
+  reinet_u32 outstanding;    /* data awaits an ACK */
+  reinet_u64 too_long_lease; /* seen to reach too far ahead, and never obeyed */
   struct reinet_period period;
   /* written by user space */
   struct reinet_cap cap;

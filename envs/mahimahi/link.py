@@ -1,8 +1,8 @@
 """Mahimahi as a link: real packets of the real kernel through an emulated bottleneck, with nothing left on the host.
 
-Every link runs in a cell (``helpers/cell.c``): network, mount and PID namespaces that end with the process that made
-them, kill -9 included. In it, outside the shells, sit the sender and a process that watches how late the host wakes it;
-inside sits the receiver. Data flows down::
+Every link runs in network, mount and PID namespaces of its own (``helpers/netns.c``), which end with the process that
+made them, kill -9 included. In them, outside the shells, sit the sender and a process that watches how late the host
+wakes it; inside the shells sits the receiver. Data flows down::
 
     sender -> [ mm-delay mRTT/2 -> [ mm-link queue + trace -> receiver ] ]
 
@@ -21,7 +21,7 @@ from reinet.core.errors import LinkError
 from reinet.envs.link.metrics import LinkLog, Metrics, compute, first_data_ms
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.log import parse_log
-from reinet.envs.mahimahi.namespace import BIN, USER_FILES, Cell
+from reinet.envs.mahimahi.namespace import BIN, TRACES, USER_FILES, LinkNamespace
 from reinet.envs.mahimahi.process import SYSTEM_PATH, Event
 from reinet.envs.mahimahi.spec import downlink_ms, queue_options, require_emulated, uplink_ms
 from reinet.envs.mahimahi.validity import Sleeper, judge
@@ -78,27 +78,27 @@ class MahimahiLink:
         self._bytes_per_flow = bytes_per_flow
         self._used = False
         self._opportunities_ms = downlink_ms(spec)
-        self._cell = Cell(cgroup)
+        self._namespace = LinkNamespace(cgroup)
 
     @property
     def cgroup(self) -> Path | None:
         """The sender's cgroup."""
-        return self._cell.cgroup
+        return self._namespace.cgroup
 
     def start(self, spec: LinkSpec | None = None) -> list[Flow]:
         """Bring path and flows up, over another path than before if given; returns when data is being sent."""
         self.spec = require_emulated(spec or self.spec)
         self._opportunities_ms = downlink_ms(self.spec)
         if self._used:
-            self._cell.fresh()
+            self._namespace.fresh()
         self._used = True
         for name, times_ms in (("down", self._opportunities_ms), ("up", uplink_ms(self.spec))):
-            (self._cell.files / name).write_text("".join(f"{time_ms}\n" for time_ms in times_ms.tolist()))
-        self._sleeper = self._cell.spawn([f"{BIN}/reinet-sleeper"], "the sleeper", privileged=False)
+            self._namespace.write_trace(name, "".join(f"{time_ms}\n" for time_ms in times_ms.tolist()))
+        self._sleeper = self._namespace.spawn([f"{BIN}/reinet-sleeper"], "the sleeper", privileged=False)
         self._sleeper.wait_for("awake")
-        self._sender = self._cell.spawn(self._sender_command(), "the sender", privileged=True)
+        self._sender = self._namespace.spawn(self._sender_command(), "the sender", privileged=True)
         port = int(self._sender.wait_for("listening")["port"])
-        self._shells = self._cell.spawn(self._shell_command(port), "Mahimahi", privileged=False)
+        self._shells = self._namespace.spawn(self._shell_command(port), "Mahimahi", privileged=False)
         found = [self._sender.wait_for("flow", beside=self._shells) for _ in range(self._flows)]
         self.started_ns = int(self._sender.wait_for("sending", beside=self._shells)["time_ns"])
         self._sleeper.tell("\n")
@@ -148,15 +148,15 @@ class MahimahiLink:
 
     def close(self) -> None:
         """End everything, bounded in time; further calls do nothing."""
-        self._cell.close()
+        self._namespace.close()
 
     def _log_text(self) -> str:
-        return (self._cell.files / "log").read_text(errors="replace")
+        return self._namespace.read_log("log")
 
     def _sender_command(self) -> list[str]:
         command = [f"{BIN}/reinet-sender", "--cc", self.spec.cc, "--flows", str(self._flows)]
-        if self._cell.cgroup is not None:
-            command += ["--cgroup", str(self._cell.cgroup)]
+        if self._namespace.cgroup is not None:
+            command += ["--cgroup", str(self._namespace.cgroup)]
         if self._bytes_per_flow is not None:
             command += ["--bytes", str(self._bytes_per_flow)]
         return command
@@ -171,8 +171,8 @@ class MahimahiLink:
             "mm-link",
             f"--downlink-log={USER_FILES}/log",
             *queue_options(self.spec),
-            f"{USER_FILES}/up",
-            f"{USER_FILES}/down",
+            f"{TRACES}/up",
+            f"{TRACES}/down",
             f"{BIN}/reinet-receiver",
             str(port),
             str(self._flows),

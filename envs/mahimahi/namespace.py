@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import signal
+import stat
 import subprocess
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 from reinet.core.errors import LinkError
 from reinet.envs.mahimahi.process import HELPERS, Child, find_program, find_xtables, helper_folder
 
 NICENESS = -10
-"""Of everything in a cell, the sleeper that judges it included: an emulated link should not slow down because a learner
-computes beside it."""
+"""Of everything in a link's namespaces, the sleeper that judges it included: an emulated link should not slow down
+because a learner computes beside it."""
 
-_NOBODY = 65534
+LINK_USER = 65521
+"""Who everything without rights inside runs as, a user of its own; helpers/user.h says why this one."""
+
+TRACES = "/run/reinet/traces"
+"""Inside; root's, so that what is there is what was written."""
 USER_FILES = "/run/reinet/user"
+"""Inside; the link's user's, so that root follows no link there."""
 BIN = "/run/reinet/bin"
 _CGROUP_PREFIX = "reinet-link-"
 _numbers = itertools.count()
 
 
-class Cell:
+class LinkNamespace:
     """Namespaces in which Mahimahi runs; everything in them ends with ``close``, or with this process.
 
-    Given ``cgroup``, that cgroup v2 folder is made with the cell and removed with it. Raises LinkError.
+    Given ``cgroup``, that cgroup v2 folder is made with them and removed with them. Raises LinkError.
     """
 
     def __init__(self, cgroup: Path | None = None) -> None:
@@ -44,34 +52,62 @@ class Cell:
         self._children: list[Child] = []
         self._main = Child(
             [
-                str(folder / "reinet-cell"),
+                str(folder / "reinet-netns"),
                 str(os.getpid()),
                 str(iptables),
                 str(find_xtables(iptables)),
                 str(cgroup) if cgroup else "-",
                 *(str(folder / name) for name in HELPERS),
             ],
-            "the link's cell",
+            "the link's namespaces",
         )
         # Forgotten without close(): closing the pipe ends it all the same.
         self._forgotten = weakref.finalize(self, self._main.end_input)
         try:
-            self.pid = int(self._main.wait_for("cell")["pid"])
+            self.pid = int(self._main.wait_for("namespaces")["pid"])
             self._main.wait_for("ready")
         except BaseException:
             self.close()
             raise
 
-    @property
-    def files(self) -> Path:
-        """The folder of the unprivileged user inside, as seen from outside."""
-        return Path(f"/proc/{self.pid}/root{USER_FILES}")
+    def write_trace(self, name: str, text: str) -> None:
+        """Write a file below TRACES, which processes inside can only read."""
+        with self._open(TRACES, name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+            os.fchmod(file.fileno(), 0o644)  # whatever the caller's umask is
+            file.write(text.encode())
+
+    def read_log(self, name: str) -> str:
+        """Return what a file below USER_FILES says. Raises LinkError when it is no regular file of that folder."""
+        with self._open(USER_FILES, name, os.O_RDONLY) as file:
+            return file.read().decode(errors="replace")
+
+    def _open(self, folder: str, name: str, flags: int) -> BinaryIO:
+        """Open a file inside, as root from outside: a link planted there would be followed on the host's side."""
+        where = f"{folder}/{name} inside the link's namespaces"
+        try:
+            inside = os.open(f"/proc/{self.pid}/root{folder}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                # Without waiting for the other end of a pipe.
+                fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=inside)
+            finally:
+                os.close(inside)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise LinkError(
+                    f"{where} is a symbolic link, which is not followed; did something inside it?"
+                ) from None
+            raise LinkError(f"{where} cannot be opened: {error.strerror}") from error
+        file: BinaryIO = open(fd, "wb" if flags & os.O_WRONLY else "rb")  # noqa: SIM115 (the caller's)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            file.close()
+            raise LinkError(f"{where} is no regular file; did something inside replace it?")
+        return file
 
     def spawn(self, argv: Sequence[str], name: str, *, privileged: bool) -> Child:
-        """Start a program inside, outside all shells; as nobody unless ``privileged``."""
+        """Start a program inside, outside all shells; as LINK_USER unless ``privileged``."""
         enter = ["nsenter", f"--target={self.pid}", "--net", "--mount", "--pid", "--"]
         favour = ["nice", f"--adjustment={NICENESS}"]
-        drop = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups", "--"]
+        drop = ["setpriv", f"--reuid={LINK_USER}", f"--regid={LINK_USER}", "--clear-groups", "--"]
         child = Child([*enter, *favour, *([] if privileged else drop), *argv], name)
         self._children.append(child)
         return child
@@ -94,7 +130,7 @@ class Cell:
             self._main.reap(5)
         self._reap_children()
         if self.cgroup is not None:
-            with contextlib.suppress(OSError):  # the cell removed it, unless it was killed itself
+            with contextlib.suppress(OSError):  # the supervisor removed it, unless it was killed itself
                 self.cgroup.rmdir()
         self._forgotten.detach()
 
@@ -103,7 +139,7 @@ class Cell:
             child.reap(5)
         self._children.clear()
 
-    def __enter__(self) -> Cell:
+    def __enter__(self) -> LinkNamespace:
         return self
 
     def __exit__(
@@ -115,7 +151,7 @@ class Cell:
 def own_cgroup(mount: Path) -> Path:
     """Name a cgroup of this process that no other uses; the owner's pid is in the name.
 
-    Removes empty ones of owners that are gone: a cell's supervisor does so itself, unless it was killed too.
+    Removes empty ones of owners that are gone: a link's supervisor does so itself, unless it was killed too.
     """
     for stale in mount.glob(f"{_CGROUP_PREFIX}*-*"):
         owner = stale.name[len(_CGROUP_PREFIX) :].partition("-")[0]

@@ -118,7 +118,7 @@ def helper_folder() -> Path:
     import reinet.envs.mahimahi
 
     for folder in map(Path, reinet.envs.mahimahi.__path__):
-        if all((folder / "bin" / name).is_file() for name in (*HELPERS, "reinet-cell")):
+        if all((folder / "bin" / name).is_file() for name in (*HELPERS, "reinet-netns")):
             return folder / "bin"
     raise LinkError("the helpers around Mahimahi were not built; install a C compiler and run docker/setup.sh again")
 

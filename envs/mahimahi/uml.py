@@ -22,6 +22,7 @@ from reinet.envs.link.metrics import compute, first_data_ms
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import DRAIN_MS, LinkRun
 from reinet.envs.mahimahi.log import parse_log
+from reinet.envs.mahimahi.namespace import LINK_USER
 from reinet.envs.mahimahi.process import Event, find_program, find_xtables, helper_folder
 from reinet.envs.mahimahi.spec import downlink_ms, queue_options, require_emulated, uplink_ms
 from reinet.envs.mahimahi.validity import Sleeper, judge
@@ -96,6 +97,7 @@ def _write_job(folder: Path, spec: LinkSpec, seconds: float) -> None:
         "delay_ms": int(spec.mrtt_ms) // 2,
         "seconds": seconds,
         "drain_s": (spec.mrtt_ms / 2 + DRAIN_MS) / 1000,
+        "user_id": LINK_USER,
         "helpers": helper_folder(),
         "iptables": iptables,
         "xtables": find_xtables(iptables),

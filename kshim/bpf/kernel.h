@@ -15,8 +15,21 @@
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct ns_common {
+  unsigned int inum; /* the inode that /proc/PID/ns/net shows */
+};
+
+struct net {
+  struct ns_common ns;
+};
+
+typedef struct {
+  struct net *net;
+} possible_net_t;
+
 struct sock_common {
   unsigned short skc_family;
+  possible_net_t skc_net;
 };
 
 struct sock {
@@ -88,6 +101,15 @@ struct tcp_congestion_ops {
   __u32 (*undo_cwnd)(struct sock *sk);
   __u32 (*sndbuf_expand)(struct sock *sk);
   char name[16];
+};
+
+struct bpf_iter_meta {
+  struct seq_file *seq;
+};
+
+struct bpf_iter__bpf_sk_storage_map {
+  struct bpf_iter_meta *meta;
+  struct sock *sk;
 };
 
 struct bpf_iter__tcp {

@@ -1,17 +1,26 @@
 """One TCP transfer over loopback, as a process of its own: ``python transfer.py '{"seconds": 1, ...}'``.
 
-Prints a JSON line when connected (cookie, cc) and one at the end (intact, cc, cwnd samples). With ``rate_mbit`` it
-makes loopback a bottleneck with a droptail queue of 150 KB, which asks for a network namespace of its own
-(``unshare -n``).
+Prints a JSON line when connected (cookie, cc) and one at the end (intact, cc, cwnd samples). What the plan may say:
+
+- ``idle``: when all that was sent is acknowledged, print another line (idle), and keep the connection open until
+  standard input ends.
+- ``until_told``: the end of standard input also ends the sending.
+- ``rate_mbit``: make loopback a bottleneck with a droptail queue of 150 KB, which asks for a network namespace of its
+  own (``unshare -n``).
+- ``leave_network``: go back to the parent's network namespace, so that only sockets hold the own one.
 """
 
+import ctypes
+import fcntl
 import hashlib
 import json
 import os
+import select
 import socket
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 
@@ -61,6 +70,21 @@ def connect(cc: str, passive: bool, cgroup: "str | None") -> tuple[socket.socket
     return (answered, dialler) if passive else (dialler, answered)
 
 
+def leave_network() -> None:
+    with open(f"/proc/{os.getppid()}/ns/net", "rb") as parents:
+        if ctypes.CDLL(None, use_errno=True).setns(parents.fileno(), 0):
+            raise OSError(ctypes.get_errno(), "setns")
+
+
+def told_to_end() -> bool:
+    return bool(select.select([sys.stdin], [], [], 0)[0])
+
+
+def wait_acknowledged(sock: socket.socket) -> None:
+    while struct.unpack("=i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))[0]:
+        time.sleep(0.01)
+
+
 def cc_of(sock: socket.socket) -> str:
     return sock.getsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, 16).rstrip(b"\0").decode()
 
@@ -71,7 +95,14 @@ def receive(sock: socket.socket, digest: "hashlib._Hash") -> None:
 
 
 def main() -> None:
-    plan = {"seconds": 1.0, "cc": "cubic", "passive": False, "idle_s": 0.0, **json.loads(sys.argv[1])}
+    plan = {
+        "seconds": 1.0,
+        "cc": "cubic",
+        "passive": False,
+        "idle": False,
+        "until_told": False,
+        **json.loads(sys.argv[1]),
+    }
     if "rate_mbit" in plan:
         make_bottleneck(plan["rate_mbit"])
     sender, receiver = connect(plan["cc"], plan["passive"], plan.get("cgroup"))
@@ -79,6 +110,8 @@ def main() -> None:
     cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8))[0]
     print(json.dumps({"cookie": cookie, "cc": cc_of(sender)}), flush=True)
 
+    if plan.get("leave_network"):
+        leave_network()
     received, sent, samples = hashlib.sha256(), hashlib.sha256(), []
     reading = threading.Thread(target=receive, args=(receiver, received))
     reading.start()
@@ -86,14 +119,17 @@ def main() -> None:
         threading.Thread(target=outage, args=(*plan["outage"], plan["rate_mbit"])).start()
     end = time.monotonic() + plan["seconds"]
     sender.settimeout(30)
-    while (left := end - time.monotonic()) > 0:
+    while (left := end - time.monotonic()) > 0 and not (plan["until_told"] and told_to_end()):
         if "later_cc" in plan and left < plan["seconds"] / 2:
             sender.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, plan.pop("later_cc").encode())
         sender.sendall(BLOCK)
         sent.update(BLOCK)
         info = sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         samples.append((time.monotonic_ns(), *struct.unpack_from("=I", info, TCP_INFO_CWND_OFFSET)))
-    time.sleep(plan["idle_s"])
+    if plan["idle"]:
+        wait_acknowledged(sender)
+        print(json.dumps({"idle": True}), flush=True)
+        sys.stdin.read()
     cc = cc_of(sender)
     sender.close()
     reading.join(30)

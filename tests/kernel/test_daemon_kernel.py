@@ -26,7 +26,8 @@ from reinet.envs.mahimahi.link import MahimahiLink
 from reinet.envs.mahimahi.namespace import own_cgroup
 from reinet.envs.trace import Trace
 from reinet.kshim.kernel import KernelShim
-from reinet.kshim.probe import cgroup2_mount, leftovers, loaded, why_not_capped
+from reinet.kshim.leftovers import leftovers, loaded
+from reinet.kshim.probe import cgroup2_mount, why_not_capped
 from reinet.kshim.shim import FlowStatsArray
 
 pytestmark = [pytest.mark.kernel, pytest.mark.mahimahi]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from reinet.core import ConfigError, Flag, LinkError
+from reinet.core import Flag, LinkError
 from reinet.envs.capped_link import CappedLink
 from reinet.envs.kernel_link import KernelLinkEnv
 from reinet.envs.kernel_session import KernelRun, KernelSession
@@ -23,9 +23,12 @@ from reinet.envs.registration import register_envs
 from reinet.envs.sim_link import SimLinkEnv
 from reinet.envs.trace import Trace
 from reinet.kshim.leases import LeaseKeeper
-from reinet.kshim.probe import cgroup2_mount, leftovers
+from reinet.kshim.leftovers import leftovers
+from reinet.kshim.probe import cgroup2_mount
 
 register_envs()
+
+pytestmark = [pytest.mark.kernel, pytest.mark.mahimahi]
 
 STEADY = LinkSpec(Trace.constant(12, 1))
 CAP_PKTS = 25  # 12 Mbit/s x 20 ms is 20 packets
@@ -49,7 +52,7 @@ def nothing_left() -> Iterator[None]:
         time.sleep(0.05)
     assert not left
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    assert "reinet-cell" not in [Path(f"/proc/{pid}/comm").read_text().strip() for pid in children]
+    assert "reinet-netns" not in [Path(f"/proc/{pid}/comm").read_text().strip() for pid in children]
 
 
 def run(session: KernelSession, seconds: float, decide: Callable[[np.ndarray], int] = lambda record: 0) -> KernelRun:
@@ -65,8 +68,6 @@ def records_without_recovery(run: KernelRun) -> np.ndarray:
     return run.records[(run.records["flags"] & Flag.IN_RECOVERY) == 0]
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_the_cap_acts_on_a_real_flow_and_removing_it_frees_the_flow(nothing_left: None) -> None:
     with closing(KernelSession(STEADY)) as session:
         plain = run(session, 5)
@@ -99,8 +100,6 @@ def outage(monkeypatch: pytest.MonkeyPatch | None = None) -> KernelRun:
         return run(session, 5.2, lambda record: CAP_PKTS)
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_an_outage_of_three_seconds_does_not_lift_the_cap(nothing_left: None) -> None:
     done = outage()
     silent = (done.records["flags"] & Flag.NO_SAMPLE) != 0
@@ -114,8 +113,6 @@ def test_an_outage_of_three_seconds_does_not_lift_the_cap(nothing_left: None) ->
     assert "lapsed" not in str(done.link.invalid_reason)
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_without_renewal_the_same_outage_lifts_it(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
     done = outage(monkeypatch)
     silent = done.records[(done.records["flags"] & Flag.NO_SAMPLE) != 0]
@@ -123,8 +120,6 @@ def test_without_renewal_the_same_outage_lifts_it(monkeypatch: pytest.MonkeyPatc
     assert "the cap lapsed" in str(done.link.invalid_reason)
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_a_loop_that_lets_the_cap_lapse_is_no_valid_run(nothing_left: None) -> None:
     def decide(record: np.ndarray) -> int:
         time.sleep(pauses_s.pop() if pauses_s else 0)
@@ -137,8 +132,6 @@ def test_a_loop_that_lets_the_cap_lapse_is_no_valid_run(nothing_left: None) -> N
     assert "the cap lapsed" in done.link.invalid_reason
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_what_cannot_be_wrapped_runs_unobserved(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
     monkeypatch.setattr("reinet.envs.capped_link.wrapper_names", lambda: {"cubic": "reinet_cubic"})
     with CappedLink(LinkSpec(STEADY.trace, cc="reno")) as link:
@@ -149,8 +142,6 @@ def test_what_cannot_be_wrapped_runs_unobserved(monkeypatch: pytest.MonkeyPatch,
     assert done.metrics.throughput_mbps > 9
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_a_flow_that_dies_is_an_error_not_a_wait(nothing_left: None) -> None:
     with closing(KernelSession(STEADY)) as session:
         session.start()
@@ -162,8 +153,6 @@ def test_a_flow_that_dies_is_an_error_not_a_wait(nothing_left: None) -> None:
             drain(session)
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_the_environment_passes_the_checker(nothing_left: None) -> None:
     env = gym.make("reinet/KernelLink-v0", trace=STEADY.trace, disable_env_checker=True)
     assert env.spec is not None
@@ -174,8 +163,6 @@ def test_the_environment_passes_the_checker(nothing_left: None) -> None:
     env.close()
 
 
-@pytest.mark.kernel
-@pytest.mark.mahimahi
 def test_the_environment_steps_as_simlink_does(nothing_left: None) -> None:
     kernel, sim = (
         make(STEADY.trace, head="bdp", episode_periods=60, random_start=True) for make in (KernelLinkEnv, SimLinkEnv)
@@ -207,18 +194,3 @@ def test_the_environment_steps_as_simlink_does(nothing_left: None) -> None:
         kernel.close()
     with pytest.raises(LinkError, match="reset"):
         kernel.step(0.0)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"target_ms": 21.9}, "1.1 x the path's minimum RTT"),
-        ({"cc": "vegas"}, "cannot be capped"),
-        ({"episode_s": 0}, "episode_s"),
-        ({"mrtt_ms": 7}, "mrtt_ms"),
-        ({"head": "nose"}, "head"),
-    ],
-)
-def test_arguments_are_checked_before_anything_starts(wrong: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        KernelLinkEnv(STEADY.trace, **wrong)  # type: ignore[arg-type]

@@ -4,4 +4,5 @@
 NB_MODULE(_driven, m) {
   reinet::bind_control(m);
   reinet::bind_ends(m);
+  reinet::bind_slots(m);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of the simulator without the rest around them, to be driven step by step by tests. No wheel has them.
+// Parts of the simulator and of the shim without the rest around them, to be driven step by step by tests. No wheel has
+// them.
 #ifndef REINET_DRIVEN_HPP
 #define REINET_DRIVEN_HPP
 
@@ -9,6 +10,7 @@ namespace reinet {
 
 void bind_control(nanobind::module_& m);
 void bind_ends(nanobind::module_& m);
+void bind_slots(nanobind::module_& m);
 
 }  // namespace reinet
 

@@ -2,7 +2,7 @@
 //
 // reinet-gate PROGRAM [ARGUMENT...]
 //
-// Asks the cell's init (cell.c) to switch IPv4 forwarding on in this network namespace, then becomes PROGRAM. It goes
+// Asks the link's init (netns.c) to switch IPv4 forwarding on in this network namespace, then becomes PROGRAM. It goes
 // between two nested Mahimahi shells. Exit status 126 when init does not answer, 127 when PROGRAM cannot be run.
 
 #define _GNU_SOURCE

@@ -31,9 +31,9 @@
 #include <unistd.h>
 
 #include "pattern.h"
+#include "user.h"
 
 #define MAX_FLOWS 256
-#define NOBODY 65534
 #define ACCEPT_MS 15000  // a receiver connects within two SYN retransmissions on any link worth measuring
 
 struct flow {
@@ -79,7 +79,7 @@ static int listen_with(const char *cc, int count) {
   if (bind(s, (struct sockaddr *)&address, sizeof address) || listen(s, count) ||
       getsockname(s, (struct sockaddr *)&address, &size))
     fail("cannot listen");
-  if (setgroups(0, NULL) || setresgid(NOBODY, NOBODY, NOBODY) || setresuid(NOBODY, NOBODY, NOBODY))
+  if (setgroups(0, NULL) || setresgid(LINK_USER, LINK_USER, LINK_USER) || setresuid(LINK_USER, LINK_USER, LINK_USER))
     fail("cannot give up root's rights");
   printf("{\"event\": \"listening\", \"port\": %d}\n", ntohs(address.sin_port));
   return s;

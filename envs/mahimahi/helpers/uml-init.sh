@@ -3,7 +3,7 @@
 # Process 1 of the User-Mode Linux that envs/mahimahi/uml.py boots, with the host's files as its root, read-only: sends one flow
 # over an emulated link, leaves what was recorded in the host's folder, ends the machine. Everything here takes no virtual
 # time but the sleeps and the flow itself. Usage: uml-init.sh FOLDER, which holds
-#   flow   what to run, as assignments: cc queue (options of mm-link) delay_ms seconds drain_s helpers iptables xtables
+#   flow   what to run, as assignments: cc queue (options of mm-link) delay_ms seconds drain_s user_id helpers iptables xtables
 #   down, up   the link's traces
 #   out/   empty, for: events (the sender's), received (the receiver's and Mahimahi's), log (mm-link's), status (0 = done)
 set -u
@@ -11,13 +11,15 @@ PATH=/usr/sbin:/usr/bin:/sbin:/bin
 folder=$1
 bin=/run/reinet/bin
 user=/run/reinet/user
+traces=/run/reinet/traces
+events=/run/reinet/events
 out=/run/reinet/out
 
 prepare() {
   mount -t proc proc /proc && mount -t devtmpfs dev /dev && mount -t tmpfs -o mode=755 run /run || return 1
-  mkdir -p $bin $user $out && mount -t hostfs -o "$folder/out" out $out || return 1
+  mkdir -p $bin $user $traces $out && mount -t hostfs -o "$folder/out" out $out || return 1
   cp "$helpers/reinet-iptables" "$helpers/reinet-receiver" "$helpers/reinet-sender" $bin || return 1
-  cp "$folder/down" "$folder/up" $user && chown -R 65534:65534 $user || return 1
+  cp "$folder/down" "$folder/up" $traces && chown "$user_id:$user_id" $user || return 1
   # Mahimahi is setuid root, which current iptables refuses: helpers/iptables.c
   touch /run/reinet/xtables && mount --bind "$xtables" /run/reinet/xtables || return 1
   mount --bind $bin/reinet-iptables "$iptables" || return 1
@@ -27,7 +29,7 @@ prepare() {
 
 wait_for() { # EVENT
   tries=0
-  until grep -q "\"$1\"" $user/events; do
+  until grep -q "\"$1\"" $events; do
     tries=$((tries + 1))
     [ $tries -lt 3000 ] || return 1
     sleep 0.01
@@ -36,21 +38,21 @@ wait_for() { # EVENT
 
 run_flow() {
   exec 3<>/run/reinet/hold # the sender ends when this does
-  $bin/reinet-sender --cc "$cc" </run/reinet/hold >$user/events 2>$out/received 3>&- &
+  $bin/reinet-sender --cc "$cc" </run/reinet/hold >$events 2>$out/received 3>&- &
   sender=$!
   wait_for listening || return 1
-  port=$(sed -n 's/.*"listening", "port": \([0-9]*\).*/\1/p' $user/events)
+  port=$(sed -n 's/.*"listening", "port": \([0-9]*\).*/\1/p' $events)
   shells="mm-link --downlink-log=$user/log $queue
-    $user/up $user/down $bin/reinet-receiver $port"
+    $traces/up $traces/down $bin/reinet-receiver $port"
   [ "$delay_ms" = 0 ] || shells="mm-delay $delay_ms $shells"
   # shellcheck disable=SC2086 # words
-  setpriv --reuid=65534 --regid=65534 --clear-groups -- env -i PATH=$PATH $shells >>$out/received 2>&1 3>&- &
+  setpriv --reuid="$user_id" --regid="$user_id" --clear-groups -- env -i PATH=$PATH $shells >>$out/received 2>&1 3>&- &
   wait_for sending || return 1
   sleep "$seconds"
   exec 3>&-
   wait $sender || return 1
   sleep "$drain_s"
-  cp $user/events $user/log $out
+  [ -f $user/log ] && [ ! -L $user/log ] && cp $events $user/log $out # the user may plant links in its folder
 }
 
 # shellcheck disable=SC1091

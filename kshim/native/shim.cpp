@@ -3,19 +3,22 @@
 #include <bpf/libbpf.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <map>
 #include <memory>
 #include <stdexcept>
 
-#include "kshim/failure.hpp"
-#include "kshim/host.hpp"
-#include "kshim/object.hpp"
-#include "kshim/reader.hpp"
+#include "kshim/native/cap_writer.hpp"
+#include "kshim/native/failure.hpp"
+#include "kshim/native/host.hpp"
+#include "kshim/native/object.hpp"
+#include "kshim/native/reader.hpp"
 
 namespace nb = nanobind;
 
@@ -65,20 +68,14 @@ class Shim {
     if (slots.size() != cookies.size() || caps_pkts.size() != cookies.size() || targets_us.size() != cookies.size())
       throw std::invalid_argument("cookies, slots, caps_pkts and targets_us differ in length");
     for (std::size_t i = 0; i < cookies.size(); i++) {
-      reinet_cap& cap = cap_of(slots.data()[i]);
-      store(cap.cap_pkts, caps_pkts.data()[i]);
-      store(cap.target_us, targets_us.data()[i]);
-      store(cap.expires_ns, expires_ns);
-      store(cap.cap_cookie, cookies.data()[i]);  // last: from here on the rest counts for this flow
+      reinet::write_cap(cap_of(slots.data()[i]), cookies.data()[i], expires_ns, caps_pkts.data()[i],
+                        targets_us.data()[i]);
     }
   }
 
   void release(Column<std::uint64_t> cookies, Column<std::uint32_t> slots) {
     if (slots.size() != cookies.size()) throw std::invalid_argument("cookies and slots differ in length");
-    for (std::size_t i = 0; i < cookies.size(); i++) {
-      reinet_cap& cap = cap_of(slots.data()[i]);
-      if (cap.cap_cookie == cookies.data()[i]) store(cap.expires_ns, std::uint64_t{0});
-    }
+    for (std::size_t i = 0; i < cookies.size(); i++) reinet::lift_cap(cap_of(slots.data()[i]), cookies.data()[i]);
   }
 
   // By name, in the order of slot.h.
@@ -110,11 +107,6 @@ class Shim {
   }
 
  private:
-  template <typename T>
-  static void store(T& shared, T value) {
-    __atomic_store_n(&shared, value, __ATOMIC_RELEASE);
-  }
-
   Object& open() const {
     if (!object_) throw Failure(EBADF, "use a shim that was closed");
     return *object_;
@@ -129,12 +121,36 @@ class Shim {
   std::unique_ptr<Reader> reader_;
 };
 
-void sweep(const std::vector<std::pair<std::string, std::string>>& wrappers) {
+using Names = std::vector<std::pair<std::string, std::string>>;
+
+// Loaded for its iterators only.
+Object onlooker(const Names& wrappers) {
   Options options;
   options.wrappers = wrappers;
   options.max_flows = 1;
   options.records_bytes = 4096;
-  Object(options).sweep();
+  return Object(options);
+}
+
+// Of the maps that are still there.
+std::vector<reinet::OwnedFd> open_maps(const std::vector<std::uint32_t>& ids) {
+  std::vector<reinet::OwnedFd> maps;
+  for (const std::uint32_t id : ids) {
+    try {
+      maps.emplace_back(reinet::open_map(id));
+    } catch (const Failure& failure) {
+      if (failure.code().value() != ENOENT) throw;
+    }
+  }
+  return maps;
+}
+
+void sweep(const Names& wrappers, const std::vector<std::uint32_t>& flows_map_ids) {
+  onlooker(wrappers).sweep(open_maps(flows_map_ids));
+}
+
+std::map<std::uint64_t, std::uint32_t> where(const Names& wrappers, const std::vector<std::uint32_t>& flows_map_ids) {
+  return onlooker(wrappers).where(open_maps(flows_map_ids));
 }
 
 std::vector<std::tuple<std::string, std::uint32_t, std::string>> loaded(const std::string& prefix) {
@@ -155,6 +171,7 @@ NB_MODULE(_kshim, m) {
   });
 
   m.attr("LIBBPF_VERSION") = libbpf_version_string();
+  m.attr("LONGEST_LEASE_NS") = REINET_LONGEST_LEASE_NS;
   m.attr("EVENT_SIZE") = sizeof(reinet_event);
   m.attr("EVENT_ACK") = static_cast<int>(REINET_EVENT_ACK);
   m.attr("EVENT_RESTART") = static_cast<int>(REINET_EVENT_RESTART);
@@ -187,7 +204,8 @@ NB_MODULE(_kshim, m) {
       .def("counters", &Shim::counters)
       .def("replay", &Shim::replay, nb::arg("events"))
       .def("close", &Shim::close);
-  m.def("sweep", &sweep, nb::arg("wrappers"));
+  m.def("sweep", &sweep, nb::arg("wrappers"), nb::arg("flows_map_ids"));
+  m.def("where", &where, nb::arg("wrappers"), nb::arg("flows_map_ids"));
   m.def("loaded", &loaded, nb::arg("prefix"));
   m.def("ask_to_leave", &reinet::ask_to_leave, nb::arg("control_map_id"));
 }

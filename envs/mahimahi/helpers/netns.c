@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reinet-cell PARENT_PID IPTABLES XTABLES CGROUP HELPER...
+// reinet-netns PARENT_PID IPTABLES XTABLES CGROUP HELPER...
 //
-// Makes a cell: network, mount and PID namespaces in which Mahimahi runs, and nothing outside them. Two processes:
+// Makes network, mount and PID namespaces in which Mahimahi runs, and changes nothing outside them. Two processes:
 //
 //   supervisor (host)   makes CGROUP ("-" = none), starts init, and when init or the parent ends: kills what is left,
-//                       removes CGROUP. The parent is watched through a pidfd, so kill -9 on it ends the cell too.
+//                       removes CGROUP. The parent is watched through a pidfd, so kill -9 on it ends all of this too.
 //   init (PID 1 inside) owns the namespaces. When it ends, however it ends, the kernel kills every process inside and
 //                       frees mounts, devices, addresses and NAT rules. It reads commands from standard input (end of
 //                       file = quit) and serves /run/reinet/gate.sock: whoever connects gets IPv4 forwarding switched
@@ -13,10 +13,12 @@
 //                       the host's setting and a nested mm-link refuses to run without it.
 //
 // Inside, /run is a private tmpfs; each HELPER is copied to /run/reinet/bin, where users without access to the original
-// can run it; /run/reinet/user belongs to nobody; IPTABLES (the file that iptables resolves to) is covered by the
-// helper reinet-iptables, which runs XTABLES, bound to /run/reinet/xtables because the two may be one file.
+// can run it; /run/reinet/traces is root's, for what is read inside; /run/reinet/user belongs to the link's user
+// (user.h), for the log that mm-link writes without root's rights; IPTABLES (the file that iptables resolves to) is
+// covered by the helper reinet-iptables, which runs XTABLES, bound to /run/reinet/xtables because the two may be one
+// file.
 // Commands: "fresh" kills all other processes inside and starts from a new network namespace.
-// Events are JSON lines on standard output: cell (init's host pid), ready, fresh, error.
+// Events are JSON lines on standard output: namespaces (init's host pid), ready, fresh, error.
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -42,7 +44,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define NOBODY 65534
+#include "user.h"
+
 #define GATE "/run/reinet/gate.sock"
 
 // Messages are made of this program's own texts, paths and strerror: nothing in them needs JSON escapes except the
@@ -104,8 +107,8 @@ static void make_mounts(const char *iptables, const char *xtables, char **helper
   if (mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755"))
     fail("cannot mount a private /run");
   umask(022);
-  if (mkdir("/run/reinet", 0755) || mkdir("/run/reinet/bin", 0755) || mkdir("/run/reinet/user", 0755) ||
-      chown("/run/reinet/user", NOBODY, NOBODY))
+  if (mkdir("/run/reinet", 0755) || mkdir("/run/reinet/bin", 0755) || mkdir("/run/reinet/traces", 0755) ||
+      mkdir("/run/reinet/user", 0755) || chown("/run/reinet/user", LINK_USER, LINK_USER))
     fail("cannot make /run/reinet");
   for (; *helpers; helpers++)
     copy_helper(*helpers);
@@ -227,7 +230,7 @@ static void remove_cgroup(const char *cgroup) {
 
 int main(int argc, char **argv) {
   if (argc < 5) {
-    fprintf(stderr, "usage: reinet-cell PARENT_PID IPTABLES XTABLES CGROUP|- HELPER...\n");
+    fprintf(stderr, "usage: reinet-netns PARENT_PID IPTABLES XTABLES CGROUP|- HELPER...\n");
     return 2;
   }
   pid_t parent = (pid_t)atoi(argv[1]);
@@ -260,7 +263,7 @@ int main(int argc, char **argv) {
   if (init < 0)
     printf("{\"event\": \"error\", \"message\": \"cannot fork: %s\"}\n", strerror(errno));
   else
-    printf("{\"event\": \"cell\", \"pid\": %d}\n", init);
+    printf("{\"event\": \"namespaces\", \"pid\": %d}\n", init);
   fflush(stdout);
   close(STDIN_FILENO);
   while (init > 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kshim/host.hpp"
+#include "kshim/native/host.hpp"
 
 #include <bpf/bpf.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kshim/failure.hpp"
+#include "kshim/native/failure.hpp"
 #include "kshim/slot.h"
 
 namespace reinet {
@@ -37,9 +37,11 @@ std::vector<Loaded> loaded(const std::string& prefix) {
   return out;
 }
 
+int open_map(std::uint32_t id) { return checked(bpf_map_get_fd_by_id(id), "open BPF map " + std::to_string(id)); }
+
 std::string ask_to_leave(std::uint32_t control_map_id) {
   const std::string map = "BPF map " + std::to_string(control_map_id);
-  const int fd = checked(bpf_map_get_fd_by_id(control_map_id), "open " + map);
+  const int fd = open_map(control_map_id);
   const auto attempt = [&](int result, const char* what) {
     if (!result) return;
     const int reason = errno;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kshim/reader.hpp"
+#include "kshim/native/reader.hpp"
 
 #include <bpf/libbpf.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <ctime>
 #include <utility>
 
-#include "kshim/failure.hpp"
+#include "kshim/native/failure.hpp"
+#include "kshim/native/silence.hpp"
 
 namespace reinet {
 
@@ -35,7 +35,7 @@ T load(const T& shared) {
 void Reader::CloseRing::operator()(ring_buffer* ring) const { ring_buffer__free(ring); }
 
 Reader::Reader(const Object& object, bool events)
-    : object_(object), owner_(object.max_flows()), reported_ns_(object.max_flows()) {
+    : object_(object), ledger_(object.max_flows()), reported_ns_(object.max_flows()) {
   records_.reset(ring_buffer__new(object.map_fd("reinet_records"), on_record, this, nullptr));
   if (!records_) throw Failure(errno, "open the ring buffer of records");
   if (!events) return;
@@ -44,7 +44,7 @@ Reader::Reader(const Object& object, bool events)
 }
 
 int Reader::on_record(void* self, void* data, std::size_t) {
-  static_cast<Reader*>(self)->take(*static_cast<const reinet_flow_stats*>(data));
+  static_cast<Reader*>(self)->ledger_.take(*static_cast<const reinet_flow_stats*>(data));
   return 0;
 }
 
@@ -53,57 +53,25 @@ int Reader::on_event(void* self, void* data, std::size_t) {
   return 0;
 }
 
-void Reader::take(const reinet_flow_stats& record) {
-  const bool closed = record.flags & REINET_FLAG_CLOSED;
-  if (closed && owner_[record.slot] != record.cookie) return;  // nobody heard of it, or heard that it closed
-  if (owner_[record.slot] != record.cookie) close_flow(record.slot, record.time_ns);
-  owner_[record.slot] = closed ? 0 : record.cookie;
-  taken_.push_back(record);
-}
-
-void Reader::close_flow(std::uint32_t slot, std::uint64_t now_ns) {
-  if (!owner_[slot]) return;
-  reinet_flow_stats record{};
-  record.cookie = std::exchange(owner_[slot], 0);
-  record.slot = slot;
-  record.time_ns = now_ns;
-  record.flags = REINET_FLAG_CLOSED;
-  taken_.push_back(record);
-}
-
 void Reader::scan(std::uint64_t now_ns) {
   for (std::uint32_t slot = 0; slot < object_.max_flows(); slot++) {
     const std::uint64_t cookie = load(object_.slots()[slot].cookie);
-    if (owner_[slot] && owner_[slot] != cookie) {
+    const auto changed_hands = [&] { return ledger_.owner(slot) && ledger_.owner(slot) != cookie; };
+    if (changed_hands()) {
       ring_buffer__consume(records_.get());  // a flow's CLOSED is sent before its slot changes hands
-      if (owner_[slot] && owner_[slot] != cookie) close_flow(slot, now_ns);
+      if (changed_hands()) ledger_.close(slot, now_ns);
     }
-    if (cookie) report_silence(slot, now_ns);
+    if (cookie && !ledger_.has_closed(slot, cookie)) report_silence(slot, cookie, now_ns);
   }
 }
 
-void Reader::report_silence(std::uint32_t index, std::uint64_t now_ns) {
-  const reinet_slot& slot = object_.slots()[index];
-  const std::uint32_t sequence = load(slot.sequence);
-  reinet_period period = slot.period;
-  const int outstanding = static_cast<int>(slot.outstanding);
-  const std::uint64_t cookie = slot.cookie;
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (sequence & 1 || load(slot.sequence) != sequence) return;  // an ACK is being taken: no silence
-
+void Reader::report_silence(std::uint32_t slot, std::uint64_t cookie, std::uint64_t now_ns) {
   reinet_flow_stats record{};
-  period.last_sign_ns = std::max(period.last_sign_ns, reported_ns_[index]);
-  if (!reinet_period_on_tick(&period, now_ns, outstanding, &record)) return;
-  reported_ns_[index] = now_ns;
-  record.cookie = cookie;
-  record.slot = index;
-  if (load(slot.cap.cap_cookie) == cookie) {
-    record.target_us = slot.cap.target_us;
-    record.cap_pkts = now_ns < slot.cap.expires_ns ? slot.cap.cap_pkts : 0;
-  } else {
-    record.target_us = object_.default_target_us();
-  }
-  take(record);
+  if (!find_silence(object_.slots()[slot], cookie, now_ns, reported_ns_[slot], object_.default_target_us(), record))
+    return;
+  reported_ns_[slot] = now_ns;
+  record.slot = slot;
+  ledger_.take(record);
 }
 
 std::vector<reinet_flow_stats> Reader::poll(int timeout_ms) {
@@ -116,14 +84,14 @@ std::vector<reinet_flow_stats> Reader::poll(int timeout_ms) {
       scan(now_ns);
       scanned_ns_ = now_ns;
     }
-    if (!taken_.empty() || now_ns >= end_ns) break;
+    if (!ledger_.empty() || now_ns >= end_ns) break;
     const std::uint64_t until_ns = std::min(end_ns, scanned_ns_ + scan_interval_ns);
     const std::uint64_t wait_ms = (until_ns - now_ns + ns_per_ms - 1) / ns_per_ms;
     got = ring_buffer__poll(records_.get(), static_cast<int>(wait_ms));
     if (got == -EINTR) break;
     if (got < 0) throw Failure(-got, "wait for records");
   }
-  return std::exchange(taken_, {});
+  return ledger_.give();
 }
 
 std::vector<reinet_event> Reader::take_events() {

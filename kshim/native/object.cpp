@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kshim/object.hpp"
+#include "kshim/native/object.hpp"
 
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
@@ -11,11 +11,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <utility>
 
-#include "kshim/failure.hpp"
+#include "kshim/native/failure.hpp"
+#include "kshim/native/namespaces.hpp"
 
 // The BPF object files, as they were built, inside this library: what was built together is loaded together.
 #define REINET_EMBED(name, file)                           \
@@ -40,6 +42,9 @@ namespace {
 
 constexpr std::uint32_t link_flag = 1U << 13;   // BPF_F_LINK, newer than Debian 12's headers
 constexpr std::uint32_t link_attach_type = 44;  // BPF_STRUCT_OPS
+// Entering a namespace and looking at its sockets takes less than a millisecond; hosts with a thousand namespaces are
+// the largest there are. Whoever stops the daemon waits for this.
+constexpr auto longest_sweep = std::chrono::seconds(2);
 
 // What libbpf complained of during the last load; the verifier's reason is in there.
 thread_local std::string complaints;
@@ -56,6 +61,20 @@ int keep_complaint(libbpf_print_level level, const char* format, va_list argumen
   std::string text = attempted;
   if (!complaints.empty()) text += "\n" + complaints;
   throw Failure(std::abs(error), text);
+}
+
+// Runs an iterator to its end, in the network namespace of the calling thread; gives what its program wrote.
+std::string iterate(bpf_link* attached) {
+  const std::unique_ptr<bpf_link, decltype(&bpf_link__destroy)> link(attached, bpf_link__destroy);
+  if (!link) fail(errno, "attach the socket iterator");
+  const OwnedFd iteration{checked(bpf_iter_create(bpf_link__fd(link.get())), "start the socket iterator")};
+  std::string written;
+  char block[4096];
+  ssize_t got;
+  while ((got = read(iteration.fd, block, sizeof(block))) > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN)))
+    if (got > 0) written.append(block, static_cast<std::size_t>(got));
+  checked(static_cast<int>(got), "iterate over the sockets");
+  return written;
 }
 
 // The kernel's structure behind a struct_ops map: where its members lie in the map's value.
@@ -149,10 +168,6 @@ T& constant(bpf_object* object, const char* name) {
 void Object::CloseObject::operator()(bpf_object* object) const { bpf_object__close(object); }
 void Object::CloseLink::operator()(bpf_link* link) const { bpf_link__destroy(link); }
 
-Object::OwnedFd::~OwnedFd() {
-  if (fd >= 0) close(fd);
-}
-
 template <typename T>
 void Object::Mapping<T>::map(int fd, std::size_t size_bytes) {
   void* mapped = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -242,7 +257,7 @@ void Object::register_wrappers() {
 
 void Object::attach(const std::vector<std::string>& cgroups) {
   register_wrappers();
-  sweep();  // the names are ours alone now, so whoever runs it already was left by a loader that was killed
+  sweep({});  // the names are ours alone now, so whoever runs it already was left by a loader that was killed
   try {
     for (const std::string& cgroup : cgroups) choose_from(cgroup);
   } catch (...) {
@@ -263,21 +278,42 @@ void Object::detach() {
   sockops_.clear();
   __atomic_store_n(&control_.data->leaving, 1, __ATOMIC_RELAXED);
   for (std::uint32_t slot = 0; slot < options_.max_flows; slot++)
-    __atomic_store_n(&slots_.data[slot].cap.expires_ns, 0, __ATOMIC_RELAXED);
-  sweep();
+    __atomic_store_n(&slots_.data[slot].cap.lease, 0, __ATOMIC_RELAXED);
+  std::vector<OwnedFd> own_flows;
+  own_flows.emplace_back(checked(dup(map_fd("reinet_flows")), "keep the map of flows"));
+  sweep(own_flows);
   registrations_.clear();
 }
 
-void Object::sweep() {
-  std::unique_ptr<bpf_link, CloseLink> link(
-      bpf_program__attach_iter(bpf_object__find_program_by_name(object_.get(), "reinet_sweep"), nullptr));
-  if (!link) fail(errno, "attach the socket iterator");
-  OwnedFd iteration{checked(bpf_iter_create(bpf_link__fd(link.get())), "start the socket iterator")};
-  char nothing[64];
-  ssize_t got;
-  while ((got = read(iteration.fd, nothing, sizeof(nothing))) > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN))) {
+void Object::sweep(const std::vector<OwnedFd>& flows_maps) {
+  const auto work = [this] { sweep_own_namespace(); };
+  const Deadline until = std::chrono::steady_clock::now() + longest_sweep;
+  work();
+  in_inhabited_namespaces(work, until);
+  Inodes left;
+  for (const auto& [inode, sockets] : where(flows_maps)) left.insert(inode);
+  if (!left.empty()) in_held_namespaces(left, work, until);
+}
+
+void Object::sweep_own_namespace() const {
+  iterate(bpf_program__attach_iter(bpf_object__find_program_by_name(object_.get(), "reinet_sweep"), nullptr));
+}
+
+std::map<std::uint64_t, std::uint32_t> Object::where(const std::vector<OwnedFd>& flows_maps) const {
+  std::map<std::uint64_t, std::uint32_t> sockets;
+  for (const OwnedFd& flows_map : flows_maps) {
+    bpf_iter_link_info map{};
+    map.map.map_fd = static_cast<std::uint32_t>(flows_map.fd);
+    LIBBPF_OPTS(bpf_iter_attach_opts, options, .link_info = &map, .link_info_len = sizeof(map));
+    const std::string found =
+        iterate(bpf_program__attach_iter(bpf_object__find_program_by_name(object_.get(), "reinet_where"), &options));
+    for (std::size_t at = 0; at + sizeof(std::uint32_t) <= found.size(); at += sizeof(std::uint32_t)) {
+      std::uint32_t inode = 0;
+      std::memcpy(&inode, &found[at], sizeof(inode));
+      sockets[inode]++;
+    }
   }
-  checked(static_cast<int>(got), "iterate over the sockets");
+  return sockets;
 }
 
 void Object::replay(reinet_replay& step) const {

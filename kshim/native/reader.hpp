@@ -7,7 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "kshim/object.hpp"
+#include "kshim/native/ledger.hpp"
+#include "kshim/native/object.hpp"
 
 struct ring_buffer;
 
@@ -30,16 +31,13 @@ class Reader {
 
   static int on_record(void* self, void* data, std::size_t bytes);
   static int on_event(void* self, void* data, std::size_t bytes);
-  void take(const reinet_flow_stats& record);
-  void close_flow(std::uint32_t slot, std::uint64_t now_ns);
   void scan(std::uint64_t now_ns);
-  void report_silence(std::uint32_t slot, std::uint64_t now_ns);
+  void report_silence(std::uint32_t slot, std::uint64_t cookie, std::uint64_t now_ns);
 
   const Object& object_;
   Ring records_, events_;
-  std::vector<reinet_flow_stats> taken_;
+  Ledger ledger_;
   std::vector<reinet_event> taken_events_;
-  std::vector<std::uint64_t> owner_;        // by slot: the flow whose records were given out last, 0 = none
   std::vector<std::uint64_t> reported_ns_;  // by slot: the last silence record
   std::uint64_t scanned_ns_ = 0;
 };

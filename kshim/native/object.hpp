@@ -5,11 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "kshim/native/owned_fd.hpp"
 #include "kshim/slot.h"
 
 struct bpf_link;
@@ -37,12 +38,15 @@ class Object {
 
   // Registers the wrappers, then chooses the new flows of these cgroup v2 folders.
   void attach(const std::vector<std::string>& cgroups);
-  // Undoes attach; open flows go back to their own congestion control: those of this network namespace at once,
-  // others at their next ACK.
+  // Undoes attach; open flows go back to their own congestion control at once, in whatever network namespace they live.
+  // Those of a namespace that cannot be entered do so at their next ACK.
   void detach();
-  // Switches the sockets of this network namespace that run a congestion control of one of the wrappers' names back to
-  // the plain one, whoever registered it.
-  void sweep();
+  // Switches the sockets that run a congestion control of one of the wrappers' names back to the plain one, whoever
+  // registered it, in every network namespace that can be entered. flows_maps: maps like reinet_flows; the namespaces
+  // of the sockets in them are looked for harder.
+  void sweep(const std::vector<OwnedFd>& flows_maps);
+  // Counts the sockets in maps like reinet_flows, by network namespace.
+  std::map<std::uint64_t, std::uint32_t> where(const std::vector<OwnedFd>& flows_maps) const;
   // Moves one period by one event, by the kernel's copy of the rule.
   void replay(reinet_replay& step) const;
 
@@ -60,12 +64,6 @@ class Object {
   struct CloseLink {
     void operator()(bpf_link*) const;
   };
-  struct OwnedFd {
-    int fd = -1;
-    explicit OwnedFd(int owned) : fd(owned) {}
-    OwnedFd(OwnedFd&& other) noexcept : fd(std::exchange(other.fd, -1)) {}
-    ~OwnedFd();
-  };
   struct Wrapper {
     std::string structure;  // in the BPF object
     std::string name;       // as registered
@@ -82,6 +80,7 @@ class Object {
   void set_up_wrappers();
   void fill_free_slots() const;
   void register_wrappers();
+  void sweep_own_namespace() const;
   void choose_from(const std::string& cgroup);
 
   Options options_;

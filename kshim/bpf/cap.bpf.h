@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0-only
+ *
+ * The cap: whether one is in force on a flow, and what it does to the window.
+ */
+#ifndef REINET_CAP_BPF_H
+#define REINET_CAP_BPF_H
+
+#include "kshim/bpf/kernel.h"
+
+#include <bpf/bpf_core_read.h>
+
+#include "kshim/bpf/slot.bpf.h"
+
+/* Gives the lease of the slot's owner, 0 = none, and the flow's target. */
+static __u64 lease_of_owner(const struct reinet_slot *slot, __u32 *target_us) {
+  __u64 lease;
+
+  if (reinet_cap_read(&slot->cap, slot->cookie, &lease, target_us))
+    return lease;
+  *target_us = default_target_us;
+  return 0;
+}
+
+/* The first look costs no barrier: most flows have no cap most of the time. */
+static __u32 cap_in_force_pkts(struct reinet_slot *slot) {
+  __u64 lease = READ_ONCE(slot->cap.lease), now_ns;
+  __u32 unused;
+
+  if (!lease || lease == slot->too_long_lease)
+    return 0;
+  now_ns = bpf_ktime_get_ns();
+  if (reinet_lease_too_long(lease, now_ns)) {
+    WRITE_ONCE(slot->too_long_lease, lease);
+    return 0;
+  }
+  if (!reinet_lease_cap_pkts(lease, now_ns))
+    return 0;
+  return reinet_lease_cap_pkts(lease_of_owner(slot, &unused), now_ns);
+}
+
+static __u8 ca_state(const struct tcp_sock *tp) {
+  const struct inet_connection_sock *icsk = &tp->inet_conn;
+
+  return BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state);
+}
+
+/* An algorithm that has a cong_control sets the window itself in every state; PRR sets it for the others. */
+static bool prr_owns_window(const struct tcp_sock *tp, enum reinet_algorithm algorithm) {
+  __u8 state = ca_state(tp);
+
+  return algorithm != REINET_BBR && (state == TCP_CA_CWR || state == TCP_CA_Recovery);
+}
+
+static void apply_cap(struct tcp_sock *tp, struct reinet_slot *slot, enum reinet_algorithm algorithm) {
+  __u32 cap_pkts = cap_in_force_pkts(slot);
+
+  if (cap_pkts && tp->snd_cwnd > cap_pkts && !prr_owns_window(tp, algorithm))
+    tp->snd_cwnd = cap_pkts;
+}
+
+#endif

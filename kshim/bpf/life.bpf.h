@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-2.0-only
+ *
+ * A flow's beginning and end: a slot is taken, the socket switched to the wrapper, and all of it undone.
+ */
+#ifndef REINET_LIFE_BPF_H
+#define REINET_LIFE_BPF_H
+
+#include "kshim/bpf/slot.bpf.h"
+#include "kshim/bpf/switch.bpf.h"
+
+static void free_slot(struct reinet_slot *slot, __u32 index) {
+  WRITE_ONCE(slot->cookie, 0);
+  bpf_map_push_elem(&reinet_free, &index, 0);
+}
+
+static void choose(struct bpf_sock_ops *ctx, struct bpf_sock *sk, const volatile struct reinet_wrapped *w) {
+  struct reinet_slot *slot;
+  __u32 *stored, index;
+
+  if (bpf_map_pop_elem(&reinet_free, &index)) {
+    COUNT(flows_without_slot);
+    return;
+  }
+  slot = bpf_map_lookup_elem(&reinet_slots, &index);
+  if (!slot)
+    return; /* no index is out of range */
+  stored = bpf_sk_storage_get(&reinet_flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+  if (!stored) {
+    free_slot(slot, index);
+    COUNT(flows_not_switched);
+    return;
+  }
+  *stored = index;
+  write_begin(slot);
+  slot->outstanding = 0;
+  __builtin_memset(&slot->period, 0, sizeof(slot->period));
+  WRITE_ONCE(slot->cookie, bpf_get_socket_cookie(ctx));
+  write_end(slot);
+  if (SWITCH_TO(ctx, w->wrapper)) {
+    bpf_sk_storage_delete(&reinet_flows, sk);
+    free_slot(slot, index);
+    COUNT(flows_not_switched);
+    return;
+  }
+  COUNT(flows_chosen);
+}
+
+static void consider(struct bpf_sock_ops *ctx) {
+  char name[REINET_CC_NAME_BYTES] = {};
+  struct bpf_sock *sk = ctx->sk;
+
+  if (!sk || bpf_getsockopt(ctx, SOL_TCP, TCP_CONGESTION, name, sizeof(name)))
+    return;
+  if (bpf_sk_storage_get(&reinet_flows, sk, 0, 0))
+    return;
+  for (unsigned int i = 0; i < REINET_ALGORITHMS; i++) {
+    /* A socket that was disconnected and connects again runs the wrapper already. */
+    if (same_name(name, wrapped[i].plain) || same_name(name, wrapped[i].wrapper)) {
+      choose(ctx, sk, &wrapped[i]);
+      return;
+    }
+  }
+}
+
+SEC("sockops")
+int reinet_choose(struct bpf_sock_ops *ctx) {
+  if (ctx->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || ctx->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+    consider(ctx);
+  return 1;
+}
+
+/* The record goes out before the slot is free: a reader that sees the slot's owner gone finds the record waiting. */
+static void end_flow(struct sock *sk) {
+  struct reinet_flow_stats record = {};
+  struct reinet_slot *slot;
+  __u32 index;
+
+  slot = slot_of(sk, &index);
+  if (!slot)
+    return;
+  record.cookie = slot->cookie;
+  record.slot = index;
+  record.time_ns = bpf_ktime_get_ns();
+  record.flags = REINET_FLAG_CLOSED;
+  send_record(&record);
+  bpf_sk_storage_delete(&reinet_flows, sk);
+  free_slot(slot, index);
+}
+
+/* Asked to leave, a flow goes back to its own congestion control at its next ACK, in whatever network namespace it
+ * lives; end_flow runs within the switch. Nothing may touch the slot afterwards.
+ */
+static void leave_if_asked(struct sock *sk, const volatile struct reinet_wrapped *w) {
+  struct reinet_control *c = control();
+
+  if (c && READ_ONCE(c->leaving) && !SWITCH_TO(sk, w->plain))
+    __sync_fetch_and_add(&c->flows_switched_back, 1);
+}
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0-only
+ *
+ * Programs that the loader runs itself: they sweep and count the sockets, and replay recorded ACKs.
+ */
+#ifndef REINET_LOADER_BPF_H
+#define REINET_LOADER_BPF_H
+
+#include "kshim/bpf/period.bpf.h"
+#include "kshim/bpf/switch.bpf.h"
+
+/* Switches every socket of the caller's network namespace that runs a wrapper back, idle ones too. */
+SEC("iter/tcp")
+int reinet_sweep(struct bpf_iter__tcp *ctx) {
+  char name[REINET_CC_NAME_BYTES] = {};
+  struct sock_common *skc = ctx->sk_common;
+  struct tcp_sock *tp;
+
+  if (!skc)
+    return 0;
+  tp = bpf_skc_to_tcp_sock(skc);
+  if (!tp || bpf_getsockopt(tp, SOL_TCP, TCP_CONGESTION, name, sizeof(name)))
+    return 0;
+  for (unsigned int i = 0; i < REINET_ALGORITHMS; i++) {
+    if (same_name(name, wrapped[i].wrapper)) {
+      if (!SWITCH_TO(tp, wrapped[i].plain))
+        COUNT(flows_switched_back);
+      return 0;
+    }
+  }
+  return 0;
+}
+
+/* Writes the network namespace (its inode) of every socket in a map like reinet_flows, whoever loaded it. */
+SEC("iter/bpf_sk_storage_map")
+int reinet_where(struct bpf_iter__bpf_sk_storage_map *ctx) {
+  struct sock *sk = ctx->sk;
+  __u32 namespace_inode;
+
+  if (!sk)
+    return 0;
+  namespace_inode = sk->__sk_common.skc_net.net->ns.inum;
+  bpf_seq_write(ctx->meta->seq, &namespace_inode, sizeof(namespace_inode));
+  return 0;
+}
+
+/* Moves one period by one recorded event, by the code that live flows run. */
+SEC("syscall")
+int reinet_replay(struct reinet_replay *ctx) {
+  struct reinet_period_config config = {period_config.min_period_ns, period_config.packet_timed, 0};
+  struct reinet_period period = ctx->period;
+  struct reinet_flow_stats record = {};
+  struct reinet_ack ack = ctx->event.ack;
+
+  ctx->ended = 0;
+  if (ctx->event.kind == REINET_EVENT_RESTART)
+    reinet_period_on_restart(&period, ack.time_ns);
+  else
+    ctx->ended = period_on_ack(&period, &config, &ack, &record);
+  ctx->period = period;
+  ctx->record = record;
+  return 0;
+}
+
+#endif

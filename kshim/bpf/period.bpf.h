@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0-only
+ *
+ * The period: every ACK of a flow is fed to it, and a record goes out when one ends.
+ */
+#ifndef REINET_PERIOD_BPF_H
+#define REINET_PERIOD_BPF_H
+
+#include "kshim/bpf/cap.bpf.h"
+
+/* One copy of the rule in this object, for live flows and for replay. */
+static __noinline int period_on_ack(struct reinet_period *period, const struct reinet_period_config *config,
+                                    const struct reinet_ack *ack, struct reinet_flow_stats *record) {
+  return reinet_period_on_ack(period, config, ack, record);
+}
+
+static __u32 flags_of(const struct tcp_sock *tp) {
+  return (tp->app_limited ? REINET_FLAG_APP_LIMITED : 0) | (ca_state(tp) >= TCP_CA_CWR ? REINET_FLAG_IN_RECOVERY : 0) |
+         (tp->snd_cwnd < tp->snd_ssthresh ? REINET_FLAG_SLOW_START : 0);
+}
+
+/* Both times are the stack's own microseconds, so "sent after the period began" compares like with like. */
+static void read_ack(const struct tcp_sock *tp, __s32 rtt_us, struct reinet_ack *ack) {
+  ack->time_ns = tp->tcp_mstamp * NSEC_PER_USEC;
+  ack->newest_acked_sent_ns = tp->first_tx_mstamp * NSEC_PER_USEC;
+  ack->delivered_bytes = tp->bytes_acked + (__u64)tp->sacked_out * tp->mss_cache;
+  ack->lost_bytes = (__u64)tp->lost * tp->mss_cache;
+  ack->retrans_bytes = tp->bytes_retrans;
+  ack->pacing_rate_bytes_per_s = tp->inet_conn.icsk_inet.sk.sk_pacing_rate;
+  ack->rtt_us = rtt_us;
+  ack->srtt_us = tp->srtt_us >> 3;
+  ack->min_rtt_us = tp->rtt_min.s[0].v;
+  ack->cwnd_pkts = tp->snd_cwnd;
+  ack->ssthresh_pkts = tp->snd_ssthresh;
+  ack->inflight_pkts = tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;
+  ack->mss_bytes = tp->mss_cache;
+  ack->flags = flags_of(tp);
+}
+
+static void take_ack(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index, __s32 rtt_us) {
+  struct reinet_period_config config = {period_config.min_period_ns, period_config.packet_timed, 0};
+  struct reinet_flow_stats record = {};
+  struct reinet_ack ack;
+  int ended;
+
+  read_ack(tp, rtt_us, &ack);
+  record_event(slot, REINET_EVENT_ACK, &ack);
+  write_begin(slot);
+  slot->outstanding = tp->packets_out != 0;
+  ended = period_on_ack(&slot->period, &config, &ack, &record);
+  write_end(slot);
+  if (!ended)
+    return;
+  record.cookie = slot->cookie;
+  record.slot = index;
+  lease_of_owner(slot, &record.target_us);
+  record.cap_pkts = cap_in_force_pkts(slot);
+  send_record(&record);
+}
+
+/* Data starts to flow again with nothing outstanding. The event also comes with the retransmission after a timeout,
+ * where all that is outstanding counts as lost; that is no idle time, and a silence must go on being one.
+ */
+static void take_restart(struct tcp_sock *tp) {
+  struct reinet_ack restart = {};
+  struct reinet_slot *slot;
+  __u32 index;
+
+  if (tp->packets_out)
+    return;
+  slot = slot_of((struct sock *)tp, &index);
+  if (!slot)
+    return;
+  restart.time_ns = tp->tcp_mstamp * NSEC_PER_USEC;
+  record_event(slot, REINET_EVENT_RESTART, &restart);
+  write_begin(slot);
+  slot->outstanding = 1;
+  reinet_period_on_restart(&slot->period, restart.time_ns);
+  write_end(slot);
+}
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0-only
+ *
+ * What every wrapper does.
+ *
+ * pkts_acked, on every ACK while data is outstanding, measures the flow. It comes before the algorithm sets the window
+ * for that ACK, so the cap is applied a second time after that.
+ *
+ * The loader finds the callbacks of each wrapper in the programs called after its structure and their member, and
+ * registers the structure under the name that it chose. The kernel's functions are weak symbols: a host that lacks one
+ * algorithm still wraps the others.
+ */
+#ifndef REINET_WRAPPER_BPF_H
+#define REINET_WRAPPER_BPF_H
+
+#include "kshim/bpf/kernel.h"
+
+#include <bpf/bpf_tracing.h>
+
+#include "kshim/bpf/cap.bpf.h"
+#include "kshim/bpf/life.bpf.h"
+#include "kshim/bpf/period.bpf.h"
+
+/* Inlined, so that the verifier knows the algorithm. */
+static __always_inline void on_pkts_acked(struct sock *sk, const struct ack_sample *sample,
+                                          enum reinet_algorithm algorithm) {
+  struct tcp_sock *tp = (struct tcp_sock *)sk;
+  struct reinet_slot *slot;
+  __u32 index;
+
+  slot = slot_of(sk, &index);
+  if (!slot)
+    return;
+  apply_cap(tp, slot, algorithm);
+  take_ack(tp, slot, index, sample->rtt_us);
+  leave_if_asked(sk, &wrapped[algorithm]);
+}
+
+static __always_inline void on_window_set(struct sock *sk, enum reinet_algorithm algorithm) {
+  struct reinet_slot *slot;
+  __u32 index;
+
+  slot = slot_of(sk, &index);
+  if (slot)
+    apply_cap((struct tcp_sock *)sk, slot, algorithm);
+}
+
+static void on_cwnd_event(struct sock *sk, enum tcp_ca_event event) {
+  if (event == CA_EVENT_TX_START)
+    take_restart((struct tcp_sock *)sk);
+}
+
+#endif

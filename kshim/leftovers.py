@@ -1,0 +1,129 @@
+"""What shims have loaded on this host, what keeps it there once they are gone, and how it is removed."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from reinet.kshim.probe import features, missing_capabilities, registered_congestion_controls, wrapper_names
+from reinet.kshim.shim import WRAPPED_CC
+
+_LOOKING = {"CAP_SYS_ADMIN": 21}
+"""What finding BPF programs by their number and entering other network namespaces asks for."""
+
+_NEEDED = ("privileges", "native")
+_WRAPPER = re.compile(f"^reinet_({'|'.join(WRAPPED_CC)})")
+_BPF_FD = re.compile(r"^(prog|map)_id:\s*(\d+)$", re.MULTILINE)
+
+
+class Loaded(NamedTuple):
+    """A BPF program or map of reinet's, whoever loaded it."""
+
+    kind: str
+    id: int
+    name: str
+    pids: tuple[int, ...]
+    """Processes that hold it open; none: only sockets keep it, or it is being freed."""
+
+    def __str__(self) -> str:
+        return f"BPF {self.kind} {self.id} {self.name}"
+
+
+class Holder(NamedTuple):
+    """A network namespace in which sockets still run what a shim left."""
+
+    network_namespace: int
+    """Its inode, as ``ls -l /proc/PID/ns/net`` shows it."""
+    sockets: int
+    pids: tuple[int, ...]
+    """Processes that live in it; none: only descriptors elsewhere, or sockets that were closed with data unsent."""
+
+    def __str__(self) -> str:
+        where = f"processes {', '.join(map(str, self.pids))}" if self.pids else "no process lives in it"
+        return f"{self.sockets} sockets in network namespace {self.network_namespace} ({where})"
+
+
+def why_not_looked() -> str:
+    """Return why leftovers cannot be looked for here; empty where they can."""
+    missing = missing_capabilities(_LOOKING)
+    if missing:
+        return f"this process lacks {', '.join(missing)}"
+    found = features()
+    return "; ".join(found[name].why for name in _NEEDED if not found[name].ok)
+
+
+def loaded() -> list[Loaded]:
+    """Return every BPF program and map of reinet's on this host; empty without the rights to look."""
+    from reinet.kshim import _kshim  # not built everywhere
+
+    try:
+        found = _kshim.loaded("reinet")
+    except OSError:
+        return []
+    openers = _openers()
+    return [Loaded(kind, number, name, tuple(openers.get((kind, number), ()))) for kind, number, name in found]
+
+
+def leftovers() -> list[Loaded]:
+    """Return what no process holds any more: sockets that outlived their shim still run it, without any cap.
+
+    It goes by itself when they close; ``remove_leftovers`` does not wait for that. Empty where ``why_not_looked``.
+    """
+    if why_not_looked():
+        return []
+    return [item for item in loaded() if not item.pids]
+
+
+def holders(left: list[Loaded]) -> list[Holder]:
+    """Return where the sockets are that keep leftovers; sockets that were disconnected since are not found."""
+    from reinet.kshim import _kshim  # not built everywhere
+
+    maps = _ids(left, "reinet_flows")
+    if not maps:
+        return []
+    try:
+        sockets = _kshim.where(list(wrapper_names().items()), maps)
+    except OSError:  # a kernel that has lost what the shim needs
+        return []
+    inhabitants: dict[int, list[int]] = {}
+    for process in _processes():
+        try:
+            inhabitants.setdefault((process / "ns" / "net").stat().st_ino, []).append(int(process.name))
+        except OSError:
+            continue  # gone, or another user's
+    return [Holder(inode, count, tuple(sorted(inhabitants.get(inode, ())))) for inode, count in sockets.items()]
+
+
+def remove_leftovers() -> None:
+    """Give the sockets of shims that were killed back to their own congestion control, in every network namespace.
+
+    Those in namespaces that nothing on the host leads to go at their next ACK. Flows of living shims are not touched.
+    """
+    from reinet.kshim import _kshim  # not built everywhere
+
+    left = leftovers()
+    suffixes = {_WRAPPER.sub("", _kshim.ask_to_leave(control)) for control in _ids(left, "reinet_control")}
+    for names in map(wrapper_names, suffixes):
+        if not registered_congestion_controls() & set(names.values()):  # a living shim may have taken them since
+            _kshim.sweep(list(names.items()), _ids(left, "reinet_flows"))
+
+
+def _ids(items: list[Loaded], name: str) -> list[int]:
+    return [item.id for item in items if item.kind == "map" and item.name == name]
+
+
+def _processes() -> Iterator[Path]:
+    return (process for process in Path("/proc").iterdir() if process.name.isdigit())
+
+
+def _openers() -> dict[tuple[str, int], list[int]]:
+    """Return the processes that hold each BPF program and map open, by kind and id."""
+    openers: dict[tuple[str, int], list[int]] = {}
+    for process in _processes():
+        try:
+            for info in (process / "fdinfo").iterdir():
+                if match := _BPF_FD.search(info.read_text(encoding="ascii", errors="replace")):
+                    openers.setdefault((match[1], int(match[2])), []).append(int(process.name))
+        except OSError:
+            continue  # the process or its descriptor is gone, or another user's
+    return openers

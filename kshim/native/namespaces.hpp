@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The network namespaces of this host, and work done inside them. Needs CAP_SYS_ADMIN; without it none is reached.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <set>
+
+namespace reinet {
+
+using Inodes = std::set<std::uint64_t>;  // of network namespaces, as /proc/PID/ns/net shows them
+using Deadline = std::chrono::steady_clock::time_point;
+
+// Runs work in every network namespace but the caller's in which a thread lives or that is mounted (ip netns, container
+// engines). Work runs in a thread that ends with this call: the caller's own namespace never changes. Namespaces that
+// cannot be entered, or whose turn has not come at the deadline, are left out.
+void in_inhabited_namespaces(const std::function<void()>& work, Deadline until);
+
+// The same in those of the wanted ones that only descriptors of processes hold: of the namespace itself, or of a socket
+// that was made in it. Looks at every descriptor on the host.
+void in_held_namespaces(const Inodes& wanted, const std::function<void()>& work, Deadline until);
+
+}  // namespace reinet

@@ -1,0 +1,125 @@
+"""Caps on the running kernel: they act, lapse by themselves, and meet nobody but the flow they are for."""
+
+import time
+
+import numpy as np
+import pytest
+
+from helpers.flows import CAP_PKTS, RATE_MBIT, capped_loop, has, read_for, settled, undisturbed
+from reinet.core.period import SILENCE_NS
+from reinet.core.records import Flag
+from reinet.kshim.kernel import KernelShim
+from reinet.kshim.leases import LeaseKeeper
+
+pytestmark = pytest.mark.kernel
+
+
+@undisturbed
+def test_cap_acts_and_lapses(cgroup, transfer, cc):
+    with KernelShim([cgroup], target_us=50_000) as shim:
+        flow = transfer(cc=cc, cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60, until_told=True)
+        assert flow.cc == shim.wrappers[cc]
+        plain = read_for(shim, 1.2)
+        keeper = LeaseKeeper(shim)
+        each = capped_loop(keeper, CAP_PKTS)
+        read_for(shim, 0.3, each)
+        capped = read_for(shim, 1.0, each)
+        read_for(shim, 0.6)  # nobody renews
+        lapsed = read_for(shim, 1.0)
+        assert flow.result()["intact"]
+
+    for records in (plain, capped, lapsed):
+        assert len(records) > 10
+        assert set(records["cookie"].tolist()) == {flow.cookie}
+        assert set(records["target_us"].tolist()) == {50_000}
+    assert (plain["cap_pkts"] == 0).all()
+    assert plain["cwnd_pkts"].max() > 2 * CAP_PKTS
+    assert (capped["cap_pkts"] == CAP_PKTS).all()
+    assert capped["cwnd_pkts"][~has(capped, Flag.IN_RECOVERY)].max() <= CAP_PKTS
+    assert capped["rtt_mean_us"].mean() < plain["rtt_mean_us"].mean() / 3
+    assert capped["rtt_samples"].min() > 0
+    assert (lapsed["cap_pkts"] == 0).all()
+    assert lapsed["cwnd_pkts"].max() > 2 * CAP_PKTS
+
+
+def of_one(flow, shim):
+    """Return cookie and slot of the only flow, as ``apply`` wants them, when it has been heard of."""
+    records = read_for(shim, 0.3)
+    while not records.size:
+        records = read_for(shim, 0.3)
+    return np.array([flow.cookie], np.uint64), records["slot"][-1:].copy()
+
+
+def lease(ms):
+    return time.monotonic_ns() + ms * 1_000_000
+
+
+def test_release_lifts_at_once_and_a_cap_of_zero_too(cgroup, transfer):
+    with KernelShim([cgroup]) as shim:
+        flow = transfer(cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60)
+        name = of_one(flow, shim)
+        caps_pkts, target = np.array([CAP_PKTS], np.uint32), np.array([40_000], np.uint32)
+
+        def capped():
+            shim.apply(*name, caps_pkts, lease(900), target)
+            return CAP_PKTS in read_for(shim, 0.3)["cap_pkts"]
+
+        assert settled(capped)
+        shim.apply(*name, caps_pkts, lease(900), target)
+        shim.release(*name)
+        read_for(shim, 0.1)
+        assert not (records := read_for(shim, 0.3))["cap_pkts"].any()  # within the lease
+        assert (records["target_us"] == 40_000).all()
+        assert settled(capped)
+        shim.apply(*name, np.array([0], np.uint32), lease(900), target)
+        read_for(shim, 0.1)
+        assert not read_for(shim, 0.3)["cap_pkts"].any()
+
+
+def test_a_cap_for_another_flow_of_the_slot_has_no_effect(cgroup, transfer):
+    with KernelShim([cgroup]) as shim:
+        flow = transfer(cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60)
+        cookies, slots = of_one(flow, shim)
+        caps_pkts = np.array([CAP_PKTS], np.uint32)
+        batches = []
+        for _ in range(5):
+            shim.apply(cookies + np.uint64(1), slots, caps_pkts, lease(900), caps_pkts)
+            batches.append(read_for(shim, 0.1))
+        records = np.concatenate(batches)
+        assert len(records) > 5
+        assert (records["cap_pkts"] == 0).all()
+        assert (records["target_us"] == 0).all()
+        with pytest.raises(IndexError, match="slot 4096 does not exist"):
+            shim.apply(cookies, np.array([4096]), caps_pkts, 0, caps_pkts)
+
+
+@pytest.mark.parametrize("ahead_ms", [1_600, 60_000])
+def test_a_lease_that_reaches_too_far_ahead_never_acts(cgroup, transfer, ahead_ms):
+    """Whoever wrote it by mistake may be killed the next moment, and a second later no cap acts."""
+    with KernelShim([cgroup]) as shim:
+        flow = transfer(cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60)
+        name = of_one(flow, shim)
+        shim.apply(*name, np.array([CAP_PKTS], np.uint32), lease(ahead_ms), np.array([40_000], np.uint32))
+        records = read_for(shim, 2.0)  # beyond the end of the shorter one
+        assert len(records) > 10
+        assert (records["cap_pkts"] == 0).all()
+        assert (records["target_us"][-5:] == 40_000).all()  # it was read
+
+
+@undisturbed
+def test_silence_is_reported_and_the_cap_outlives_it(cgroup, transfer):
+    with KernelShim([cgroup]) as shim:
+        keeper = LeaseKeeper(shim)
+        flow = transfer(cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=3.0, outage=(0.5, 1.5))
+        records = read_for(shim, 3.0, capped_loop(keeper, CAP_PKTS))
+        assert flow.result()["intact"]
+    records = records[np.flatnonzero(records["cap_pkts"])[0] :]  # from the first answer on
+    silent = records[has(records, Flag.NO_SAMPLE)]
+    assert len(silent) >= 4
+    starts_ns = (silent["time_ns"] - silent["period_ns"]).tolist()
+    longest = silent[np.array(starts_ns) == max(set(starts_ns), key=starts_ns.count)]
+    assert len(longest) >= 3, "a silence ends no period"
+    gaps_ns = np.diff(longest["time_ns"].astype(np.int64))
+    assert gaps_ns.min() >= SILENCE_NS
+    assert np.median(gaps_ns) <= 1.5 * SILENCE_NS
+    assert (records["cap_pkts"] == CAP_PKTS).all()

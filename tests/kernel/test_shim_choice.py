@@ -1,0 +1,109 @@
+"""Which flows the shim chooses, and that it touches nothing else."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.flows import RATE_MBIT, has, read_for, until_closed
+from reinet.core.errors import ShimError
+from reinet.core.records import Flag
+from reinet.kshim import probe
+from reinet.kshim.kernel import KernelShim
+from reinet.kshim.leftovers import loaded
+from reinet.kshim.probe import wrappable
+
+pytestmark = pytest.mark.kernel
+
+
+@pytest.mark.parametrize("passive", [False, True])
+def test_chosen_whichever_side_connects(cgroup, transfer, passive):
+    with KernelShim([cgroup]) as shim:
+        flow = transfer(cgroup=cgroup, seconds=0.3, own_network=False, passive=passive)
+        records = until_closed(shim, flow.cookie)
+        assert flow.cc == shim.wrappers["cubic"]
+        assert has(records, Flag.CLOSED).sum() == 1
+        assert shim.counters()["flows_chosen"] == 1
+
+
+def test_sockets_outside_the_cgroup_are_left_alone(cgroup, transfer, cc):
+    with KernelShim([cgroup]) as shim:
+        flow = transfer(cc=cc, seconds=0.3, own_network=False)
+        assert flow.cc == cc
+        end = flow.result()
+        assert (end["cc"], end["intact"]) == (cc, True)
+        assert read_for(shim, 0.1).size == 0
+        assert shim.counters()["flows_chosen"] == 0
+
+
+def test_what_is_not_wrapped_is_left_alone(cgroup, transfer, monkeypatch):
+    monkeypatch.setitem(probe._KFUNCS, "reno", ("reno_of_another_kernel", "tcp_reno"))
+    with KernelShim([cgroup]) as shim:
+        assert "reno" not in shim.wrappers
+        maps = {item.name for item in loaded() if item.kind == "map" and os.getpid() in item.pids}
+        assert ("reinet_cubic" in maps, "reinet_reno" in maps) == (True, False)
+        reno = transfer(cc="reno", cgroup=cgroup, seconds=0.3, own_network=False)
+        assert reno.result()["cc"] == "reno"
+        assert shim.counters()["flows_chosen"] == 0
+        cubic = transfer(cgroup=cgroup, seconds=0.1, own_network=False)
+        assert cubic.cc == shim.wrappers["cubic"]
+
+
+@pytest.mark.parametrize("later", ["cubic", "reno"])
+def test_an_application_that_changes_its_mind_keeps_its_choice(cgroup, transfer, later):
+    with KernelShim([cgroup]) as shim:
+        flow = transfer(cgroup=cgroup, later_cc=later, seconds=0.6, own_network=False)
+        assert flow.cc == shim.wrappers["cubic"]
+        until_closed(shim, flow.cookie)
+        end = flow.result()
+        assert (end["cc"], end["intact"]) == (later, True)
+
+
+def test_bbr_keeps_its_pace_under_the_wrapper(cgroup, transfer):
+    """Window, pacing and model are BBR's: no standing queue on a link that other algorithms fill."""
+    if not wrappable()["bbr"].ok:
+        pytest.skip("this kernel has no bbr: modprobe tcp_bbr")
+    with KernelShim([cgroup]) as shim:
+        flow = transfer(cc="bbr", cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=3.0)
+        records = until_closed(shim, flow.cookie)[:-1]
+    late = records[len(records) // 2 :]
+    rate_mbit = late["pacing_rate_bytes_per_s"] * 8 / 1e6
+    assert 0.6 * RATE_MBIT < np.median(rate_mbit) < 1.4 * RATE_MBIT
+
+
+def test_full_table_leaves_flows_alone_until_a_slot_is_free(cgroup, transfer):
+    with KernelShim([cgroup], max_flows=1) as shim:
+        first = transfer(cgroup=cgroup, seconds=0.6, own_network=False)
+        second = transfer(cgroup=cgroup, seconds=0.1, own_network=False)
+        assert (first.cc, second.cc) == (shim.wrappers["cubic"], "cubic")
+        assert shim.counters()["flows_without_slot"] == 1
+        until_closed(shim, first.cookie)
+        third = transfer(cgroup=cgroup, seconds=0.1, own_network=False)
+        assert third.cc == shim.wrappers["cubic"]
+
+
+def test_two_shims_at_once(cgroup, transfer, cleanup):
+    other = cgroup.with_name(cgroup.name + "-other")
+    other.mkdir()
+    cleanup.callback(other.rmdir)
+    with KernelShim([cgroup]) as shim:
+        with KernelShim([other]) as second:
+            assert second.wrappers != shim.wrappers
+            flow = transfer(cgroup=other, seconds=0.2, own_network=False)
+            assert flow.cc == second.wrappers["cubic"]
+            until_closed(second, flow.cookie)
+        mine = transfer(cgroup=cgroup, seconds=0.2, own_network=False)
+        assert mine.cc == shim.wrappers["cubic"]
+        until_closed(shim, mine.cookie)
+
+
+def test_only_cgroups_of_version_2(tmp_path):
+    with pytest.raises(ShimError, match="is no cgroup: create it"):
+        KernelShim([tmp_path])
+
+
+def test_a_host_that_lacks_something_is_told_what(cgroup, monkeypatch):
+    monkeypatch.setattr("reinet.kshim.probe.BTF", Path("/nonexistent/vmlinux"))
+    with pytest.raises(ShimError, match="btf: /nonexistent/vmlinux does not exist; cure: boot a kernel"):
+        KernelShim([cgroup])

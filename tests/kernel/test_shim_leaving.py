@@ -1,0 +1,146 @@
+"""However a shim ends, flows get their own congestion control back and nothing stays on the host."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.flows import CAP_PKTS, RATE_MBIT, held_by, read_for, running_loader, settled, still_loaded
+from reinet.kshim.kernel import KernelShim
+from reinet.kshim.leftovers import holders, leftovers, remove_leftovers
+from reinet.kshim.probe import registered_congestion_controls
+
+pytestmark = pytest.mark.kernel
+
+
+def host_settings():
+    """Return what the shim has no business with: sysctls and firewall tables."""
+    neighbours = {"tcp_available_congestion_control", "tcp_allowed_congestion_control"}
+    folders = [Path("/proc/sys/net/ipv4"), Path("/proc/sys/net/core")]
+    sysctls = [
+        path for folder in folders for path in folder.iterdir() if path.is_file() and path.name not in neighbours
+    ]
+    sysctls += Path("/proc/sys/kernel").glob("*bpf*")
+    settings = {path: path.read_bytes() for path in sysctls if path.stat().st_mode & 0o444}
+    for table in ("ip_tables_names", "ip6_tables_names"):
+        path = Path("/proc/net") / table
+        settings[path] = path.read_bytes() if path.exists() else b""
+    return settings
+
+
+def open_flows(transfer, cgroup, cc, own_network):
+    """Start a flow that sends and one that is idle, so that no ACK comes; both last until they are told to end."""
+    bottleneck = {"rate_mbit": RATE_MBIT} if own_network else {}
+    idle = transfer(cc=cc, cgroup=cgroup, seconds=0.1, idle=True, own_network=own_network, **bottleneck)
+    busy = transfer(cc=cc, cgroup=cgroup, seconds=120, until_told=True, own_network=own_network, **bottleneck)
+    idle.wait_idle()
+    return idle, busy
+
+
+def assert_given_back(flows, cc):
+    for flow in flows:
+        assert flow.process.poll() is None, "the flow has ended by itself, which proves nothing"
+        end = flow.result()
+        assert (end["cc"], end["intact"]) == (cc, True)
+
+
+@pytest.mark.parametrize("own_network", [False, True])
+def test_close_gives_open_flows_back_and_leaves_nothing(cgroup, transfer, cc, own_network):
+    settings = host_settings()
+    with KernelShim([cgroup]) as shim:
+        held = held_by(os.getpid())
+        flows = open_flows(transfer, cgroup, cc, own_network)
+        assert {flow.cc for flow in flows} == {shim.wrappers[cc]}
+        read_for(shim, 0.5)
+    assert settled(lambda: not still_loaded(held)), "something stayed loaded although flows are open"
+    assert_given_back(flows, cc)
+    assert host_settings() == settings
+    shim.close()  # again: nothing happens
+    with pytest.raises(OSError, match="closed"):
+        shim.poll(0)
+
+
+def test_kill_9_frees_the_flow_within_a_second(cgroup, transfer, cc):
+    with running_loader(cgroup) as (loader, wrappers):
+        held = held_by(loader.pid)
+        flow = transfer(cc=cc, cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=120, until_told=True)
+        assert flow.cc == wrappers[cc]
+        time.sleep(1.5)
+        loader.send_signal(signal.SIGKILL)
+        killed_ns = time.monotonic_ns()
+        loader.wait()
+        assert settled(lambda: not set(wrappers.values()) & registered_congestion_controls())
+        newcomer = transfer(cc=cc, cgroup=cgroup, seconds=0.05, own_network=False)
+        assert newcomer.cc == cc
+        time.sleep(2.5)
+        end = flow.result()
+    assert end["intact"]
+    samples = np.array(end["cwnd_samples"])
+    before = samples[(samples[:, 0] < killed_ns) & (samples[:, 0] > killed_ns - 10**9), 1]
+    after = samples[samples[:, 0] > killed_ns + 10**9, 1]
+    assert np.median(before) <= CAP_PKTS  # a host that keeps the loader from renewing lets a cap lapse
+    assert after.max() > 2 * CAP_PKTS
+    assert settled(lambda: not still_loaded(held)), "something stayed loaded although the flow is closed"
+
+
+@pytest.mark.parametrize("own_network", [False, True])
+def test_leftovers_are_listed_and_removed(cgroup, transfer, cc, own_network):
+    with running_loader(cgroup) as (loader, wrappers):
+        held = held_by(loader.pid)
+        assert not held & {(item.kind, item.id) for item in leftovers()}
+        flows = open_flows(transfer, cgroup, cc, own_network)
+        assert {flow.cc for flow in flows} == {wrappers[cc]}
+        loader.kill()
+        loader.wait()
+    assert settled(lambda: held & {(item.kind, item.id) for item in leftovers()})
+    remove_leftovers()
+    assert settled(lambda: not still_loaded(held))
+    assert_given_back(flows, cc)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_namespace_that_only_sockets_hold_is_swept_too(cgroup, transfer, killed):
+    """No thread lives in it and it is mounted nowhere: a descriptor of one of its sockets is all that leads there."""
+    flow = {"cgroup": cgroup, "rate_mbit": RATE_MBIT, "seconds": 0.1, "idle": True, "leave_network": True}
+    if killed:
+        with running_loader(cgroup) as (loader, wrappers):
+            held, idle = held_by(loader.pid), transfer(**flow)
+            idle.wait_idle()
+        assert settled(lambda: held & {(item.kind, item.id) for item in leftovers()})
+        remove_leftovers()
+    else:
+        with KernelShim([cgroup]) as shim:
+            wrappers, held, idle = shim.wrappers, held_by(os.getpid()), transfer(**flow)
+            idle.wait_idle()
+    assert idle.cc == wrappers["cubic"]
+    assert settled(lambda: not still_loaded(held))
+    assert_given_back([idle], "cubic")
+
+
+def test_what_holds_leftovers_is_said(cgroup, transfer):
+    with running_loader(cgroup) as (loader, _):
+        held = held_by(loader.pid)
+        flows = open_flows(transfer, cgroup, "cubic", own_network=True)
+    assert settled(lambda: held & {(item.kind, item.id) for item in leftovers()})
+    left = [item for item in leftovers() if (item.kind, item.id) in held]
+    homes = {os.stat(f"/proc/{flow.process.pid}/ns/net").st_ino: flow.process.pid for flow in flows}
+    found = holders(left)
+    assert {holder.network_namespace for holder in found} == set(homes)
+    for holder in found:
+        assert (holder.sockets, holder.pids) == (1, (homes[holder.network_namespace],))
+    remove_leftovers()
+    assert settled(lambda: not still_loaded(held))
+
+
+def test_a_failure_half_way_undoes_everything(cgroup):
+    from reinet.kshim import _kshim
+
+    options = _kshim.Options()
+    options.max_flows, options.records_bytes, options.wrappers = 16, 4096, [("cubic", "reinet_half")]
+    with pytest.raises(OSError, match="attach to cgroup /proc"):
+        _kshim.Shim([str(cgroup), "/proc"], options)
+    assert "reinet_half" not in registered_congestion_controls()
+    assert not held_by(os.getpid())

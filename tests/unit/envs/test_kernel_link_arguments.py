@@ -1,0 +1,22 @@
+"""What the kernel environment refuses, before it asks anything of the host."""
+
+import pytest
+
+from reinet.core import ConfigError
+from reinet.envs.kernel_link import KernelLinkEnv
+from reinet.envs.trace import Trace
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"target_ms": 21.9}, "1.1 x the path's minimum RTT"),
+        ({"cc": "vegas"}, "cannot be capped"),
+        ({"episode_s": 0}, "episode_s"),
+        ({"mrtt_ms": 7}, "mrtt_ms"),
+        ({"head": "nose"}, "head"),
+    ],
+)
+def test_arguments_are_checked_before_anything_starts(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        KernelLinkEnv(Trace.constant(12, 1), **wrong)  # type: ignore[arg-type]

@@ -1,0 +1,29 @@
+"""What is left on a host, and what holds it: said, or said why it cannot be."""
+
+import pytest
+
+from reinet.cli import doctor
+from reinet.kshim import leftovers, probe
+
+
+@pytest.fixture
+def only_bpf_capabilities(monkeypatch, tmp_path):
+    status = tmp_path / "status"
+    status.write_text("Name:\tx\nCapEff:\t000000c000001000\n", encoding="ascii")  # NET_ADMIN, PERFMON, BPF
+    monkeypatch.setattr(probe, "_STATUS", status)
+
+
+def test_without_the_right_to_look_nothing_is_claimed(only_bpf_capabilities):
+    assert probe.features()["privileges"].ok
+    assert leftovers.why_not_looked() == "this process lacks CAP_SYS_ADMIN"
+    assert leftovers.leftovers() == []
+    found = doctor._leftovers()
+    assert not found.ok
+    assert found.why == "cannot look for what a run left behind: this process lacks CAP_SYS_ADMIN"
+
+
+def test_a_holder_says_where_its_sockets_are():
+    assert str(leftovers.Holder(4026532281, 2, (12, 13))) == (
+        "2 sockets in network namespace 4026532281 (processes 12, 13)"
+    )
+    assert "no process lives in it" in str(leftovers.Holder(4026532281, 1, ()))
