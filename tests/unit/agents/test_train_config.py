@@ -59,9 +59,3 @@ def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\0")
     with pytest.raises(ConfigError, match="not TOML"):
         TrainConfig.load(tmp_path / "binary.toml")
-
-
-def test_targets_stay_above_the_guards_margin() -> None:
-    links = TrainConfig().links
-    assert links.target_ms(20, 30) == 50
-    assert links.target_ms(400, 1) >= 1.1 * 400
