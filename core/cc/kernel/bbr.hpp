@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "core/cc/congestion_control.hpp"
+#include "core/cc/kernel/ack_aggregation.hpp"
 #include "core/cc/random.hpp"
 #include "core/cc/windowed_max.hpp"
 
@@ -31,7 +32,8 @@ class Bbr : public ControlDefaults {
     random_ = SplitMix64(start.seed);
     min_rtt_us_ = start.rtt_us;
     min_rtt_at_us_ = start.now_us;
-    epoch_us_ = cycle_us_ = start.now_us;
+    cycle_us_ = start.now_us;
+    aggregation_.restart(start.now_us);
     const std::uint64_t bw = (std::uint64_t{w.cwnd_pkts} << kBwShift) / std::max(start.rtt_us, 1U);
     pacing_bytes_per_s_ = rate_bytes_per_s(static_cast<std::uint32_t>(bw), kHighGain);
   }
@@ -73,8 +75,7 @@ class Bbr : public ControlDefaults {
   void on_restart(Window& w, const Restart& restart) {
     if (!restart.app_limited) return;
     idle_restart_ = true;
-    epoch_us_ = restart.now_us;
-    epoch_acked_pkts_ = 0;
+    aggregation_.restart(restart.now_us);
     if (mode_ == Mode::kProbeBw)
       set_pacing_rate(bandwidth(), kUnit);
     else if (mode_ == Mode::kProbeRtt)
@@ -110,10 +111,7 @@ class Bbr : public ControlDefaults {
   static constexpr std::uint32_t kLongTermLoss = 50;  // of 256
   static constexpr double kLongTermDiffBytesPerS = 4000 / 8.0;
   static constexpr std::uint32_t kLongTermRounds = 48;
-  // Aggregated ACKs: the largest surplus over the bandwidth in 5 to 10 rounds is added to the window, 100 ms at most.
-  static constexpr std::uint32_t kAggregationRounds = 5;
-  static constexpr std::uint32_t kAggregationMaxPkts = 1U << 20;
-  static constexpr Us kAggregationMaxUs = 100'000;
+  static constexpr Us kAggregationMaxUs = 100'000;  // what aggregated ACKs may add to the window
 
   // ---- the model
 
@@ -145,20 +143,8 @@ class Bbr : public ControlDefaults {
 
   void update_aggregation(const Window& w, const AckEvent& ack, const RateSample& rate) {
     if (ack.delivered_pkts == 0 || !rate.valid()) return;
-    if (round_start_ && ++extra_acked_rounds_ >= kAggregationRounds) {
-      extra_acked_rounds_ = 0;
-      extra_acked_index_ ^= 1;
-      extra_acked_pkts_[extra_acked_index_] = 0;
-    }
-    std::uint64_t expected_pkts = pkts_in(bandwidth(), delivered_us_ - epoch_us_);
-    if (epoch_acked_pkts_ <= expected_pkts || epoch_acked_pkts_ + ack.delivered_pkts >= kAggregationMaxPkts) {
-      epoch_acked_pkts_ = 0;
-      epoch_us_ = delivered_us_;
-      expected_pkts = 0;
-    }
-    epoch_acked_pkts_ += ack.delivered_pkts;
-    const std::uint64_t extra_pkts = std::min<std::uint64_t>(epoch_acked_pkts_ - expected_pkts, w.cwnd_pkts);
-    extra_acked_pkts_[extra_acked_index_] = std::max(extra_acked_pkts_[extra_acked_index_], extra_pkts);
+    aggregation_.on_delivered(ack.delivered_pkts, delivered_us_, w.cwnd_pkts, round_start_,
+                              [&](Us us) { return pkts_in(bandwidth(), us); });
   }
 
   void update_min_rtt(Window& w, const AckEvent& ack, const RateSample& rate) {
@@ -381,8 +367,8 @@ class Bbr : public ControlDefaults {
   std::uint32_t window_with_aggregation() const {
     if (!full_pipe_) return window_for(bandwidth(), window_gain_);
     const std::uint64_t most_pkts = pkts_in(bandwidth(), kAggregationMaxUs);
-    const std::uint64_t extra_pkts = std::max(extra_acked_pkts_[0], extra_acked_pkts_[1]);
-    return window_for(bandwidth(), window_gain_, static_cast<std::uint32_t>(std::min(extra_pkts, most_pkts)));
+    const std::uint64_t extra_pkts = std::min(aggregation_.extra_pkts(), most_pkts);
+    return window_for(bandwidth(), window_gain_, static_cast<std::uint32_t>(extra_pkts));
   }
 
   // In recovery's first round one packet leaves for each that arrives; afterwards losses are only taken off. Returns
@@ -440,11 +426,7 @@ class Bbr : public ControlDefaults {
   std::uint64_t long_term_delivered_pkts_ = 0;
   std::uint64_t long_term_lost_pkts_ = 0;
 
-  Us epoch_us_ = 0;
-  std::uint64_t epoch_acked_pkts_ = 0;
-  std::uint64_t extra_acked_pkts_[2] = {0, 0};
-  std::uint32_t extra_acked_index_ = 0;
-  std::uint32_t extra_acked_rounds_ = 0;
+  AckAggregation aggregation_;
 };
 
 }  // namespace reinet

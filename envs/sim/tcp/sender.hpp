@@ -23,8 +23,10 @@
 #include "core/flow_stats.h"
 #include "envs/sim/tcp/application.hpp"
 #include "envs/sim/tcp/pacer.hpp"
+#include "envs/sim/tcp/rate_reduction.hpp"
 #include "envs/sim/tcp/rate_sampler.hpp"
 #include "envs/sim/tcp/receiver.hpp"
+#include "envs/sim/tcp/retransmission_timer.hpp"
 #include "envs/sim/tcp/rtt.hpp"
 #include "envs/sim/tcp/scoreboard.hpp"
 #include "envs/sim/tcp/window_usage.hpp"
@@ -72,7 +74,7 @@ class Sender {
     if constexpr (ModelControl<Control>) {
       control_.on_ack(window_, event, rates_.take(board_.una(), event.delivered_total_pkts, now_us, rtt_.min_us()));
     } else if (state_ == State::kRecovery) {
-      reduce_window(d.pkts, d.una_advanced() && event.lost_pkts == 0);
+      reduction_.on_delivered(window_, event.in_flight_pkts, d.pkts, d.una_advanced() && event.lost_pkts == 0);
     } else if (d.una_advanced()) {
       control_.on_delivered(window_, event);
     }
@@ -92,7 +94,7 @@ class Sender {
   }
 
   Us timer_us() const {
-    Us us = std::min({retransmit_us_, reorder_us_, application_.next_us()});
+    Us us = std::min({timer_.due_us(), reorder_us_, application_.next_us()});
     if constexpr (Paced<Control>) us = std::min(us, pace_us_);
     if constexpr (Clocked<Control>) us = std::min(us, control_.timer_us());
     return us;
@@ -104,8 +106,8 @@ class Sender {
       on_write(now_us, send);
     } else if (reorder_us_ <= now_us) {
       on_reordering_timeout(now_us, send);
-    } else if (retransmit_us_ <= now_us) {
-      if (probe_armed_)
+    } else if (timer_.due_us() <= now_us) {
+      if (timer_.is_probe())
         probe(now_us, send);
       else
         on_timeout(now_us, send);
@@ -135,8 +137,6 @@ class Sender {
   static constexpr std::uint32_t kDuplicateThreshold = 3;
   // A stock kernel's send buffer, 4 MiB (tcp_wmem), at 2304 bytes of memory per segment.
   static constexpr std::uint32_t kMaxOutPkts = 1820;
-  static constexpr Us kTickUs = 1000;  // of the kernel's timers, at HZ = 1000
-  static constexpr Us kMaxTimeoutUs = 120'000'000;
 
   // What every event says.
   AckEvent totals(Us now_us) const {
@@ -174,7 +174,7 @@ class Sender {
     if (sent_us == kNever) return -1;
     const auto rtt_us = static_cast<std::uint32_t>(now_us - sent_us);
     rtt_.add(rtt_us, board_.una(), board_.next());
-    backoff_ = 0;
+    timer_.on_sample();
     return static_cast<std::int32_t>(rtt_us);
   }
 
@@ -197,12 +197,9 @@ class Sender {
               (window_.slow_start() ? REINET_FLAG_SLOW_START : 0U);
   }
 
-  // Only reported where the control does not pace: the kernel's factors, 2 in early slow start and 1.2 after it.
   double pacing_rate_bytes_per_s() const {
     if constexpr (Paced<Control>) return control_.pacing_bytes_per_s();
-    const double factor = window_.cwnd_pkts < window_.ssthresh_pkts / 2 ? 2.0 : 1.2;
-    const double window_bytes = static_cast<double>(std::max(window_.cwnd_pkts, board_.out_pkts())) * mss_bytes_;
-    return factor * window_bytes * 1e6 / std::max(rtt_.srtt_us(), 1U);
+    return Pacer::reported_bytes_per_s(window_, board_.out_pkts(), mss_bytes_, rtt_.srtt_us());
   }
 
   // ---- loss recovery
@@ -240,38 +237,18 @@ class Sender {
     detect_losses(now_us);
     if (board_.has_lost() && state_ == State::kOpen) {
       enter_recovery(now_us);
-      if constexpr (WindowControl<Control>) reduce_window(1, false);
+      if constexpr (WindowControl<Control>) reduction_.on_delivered(window_, board_.in_flight_pkts(), 1, false);
     }
     transmit(now_us, send);
   }
 
   void enter_recovery(Us now_us) {
-    prior_cwnd_pkts_ = window_.cwnd_pkts;
+    reduction_.start(window_.cwnd_pkts);
     window_.ssthresh_pkts = control_.on_loss(window_, LossCause::kAcks);
     control_.on_state(State::kRecovery, totals(now_us));
     recovery_end_ = board_.next();
-    prr_delivered_pkts_ = prr_sent_pkts_ = 0;
     probing_ = may_undo_ = forward_rto_ = false;
     state_ = State::kRecovery;
-  }
-
-  // Proportional rate reduction: the window falls to ssthresh over one round trip, in step with what is delivered, and
-  // slow-starts back up to it if losses took it below. progress: the ACK advanced and showed no further loss.
-  [[gnu::noinline]] void reduce_window(std::uint32_t delivered_pkts, bool progress) {
-    if (delivered_pkts == 0) return;
-    prr_delivered_pkts_ += delivered_pkts;
-    const std::int64_t in_flight = board_.in_flight_pkts();
-    const std::int64_t ssthresh = window_.ssthresh_pkts;
-    std::int64_t allowed;
-    if (in_flight > ssthresh) {
-      const std::int64_t share = (ssthresh * prr_delivered_pkts_ + prior_cwnd_pkts_ - 1) / prior_cwnd_pkts_;
-      allowed = share - prr_sent_pkts_;
-    } else {
-      const std::int64_t owed = std::max<std::int64_t>(prr_delivered_pkts_ - prr_sent_pkts_, delivered_pkts);
-      allowed = std::min(owed + (progress ? 1 : 0), ssthresh - in_flight);
-    }
-    allowed = std::max<std::int64_t>(allowed, prr_sent_pkts_ > 0 ? 0 : 1);  // the first retransmission always goes out
-    window_.cwnd_pkts = static_cast<std::uint32_t>(in_flight + allowed);
   }
 
   template <class Send>
@@ -293,22 +270,20 @@ class Sender {
     reorder_us_ = kNever;
     ++timeouts_;
     if (board_.has_retransmission()) resend(now_us, send);
-    ++backoff_;
-    retransmit_us_ = now_us + timeout_us();
+    timer_.on_timeout(now_us, rtt_);
   }
 
   void leave_loss(const Delivery& d, const Ack& ack, Us now_us) {
     // Eifel: the ACK echoes a timestamp from before the first retransmission, so the original arrived.
     const bool original_arrived = d.una_advanced() && ack.echo_us < first_retransmission_us_;
     // F-RTO: so it did if a segment sent before the timeout and never since is delivered.
-    if (may_undo_ && (original_arrived || (forward_rto_ && d.original_below_limit))) {
+    const bool undone = may_undo_ && (original_arrived || (forward_rto_ && d.original_below_limit));
+    if (undone) {
       board_.unmark_lost();
       window_.cwnd_pkts = control_.on_undo(window_, prior_cwnd_pkts_);
       window_.ssthresh_pkts = std::max(window_.ssthresh_pkts, prior_ssthresh_pkts_);
-      open(now_us);
-      return;
     }
-    if (board_.una() >= recovery_end_) {
+    if (undone || board_.una() >= recovery_end_) {
       open(now_us);
       return;
     }
@@ -343,8 +318,8 @@ class Sender {
       window_.app_limited_until_pkts =
           std::max<std::uint64_t>(board_.delivered_total_pkts() + board_.in_flight_pkts(), 1);
     application_.write(now_us);
-    if (WindowControl<Control> && board_.empty() && now_us - last_sent_us_ > timeout_us())
-      WindowUsage::restart(window_, now_us - last_sent_us_, timeout_us());
+    if (WindowControl<Control> && board_.empty() && now_us - last_sent_us_ > timer_.timeout_us(rtt_))
+      WindowUsage::restart(window_, now_us - last_sent_us_, timer_.timeout_us(rtt_));
     transmit(now_us, send);
   }
 
@@ -362,10 +337,10 @@ class Sender {
     if (last_sent_us_ == now_us || !has_room()) {
       const bool idle = state_ == State::kOpen && !application_.has(board_.next());
       usage_.validate(
-          window_, now_us, board_.una(), board_.next(), !has_room(), [&] { return timeout_us(); },
+          window_, now_us, board_.una(), board_.next(), !has_room(), [&] { return timer_.timeout_us(rtt_); },
           WindowControl<Control> && idle);
     }
-    if (must_arm) arm(now_us);
+    if (must_arm) timer_.arm(now_us, rtt_, board_, state_ == State::kOpen);
   }
 
   bool has_room() const { return board_.in_flight_pkts() < window_.cwnd_pkts; }
@@ -390,7 +365,7 @@ class Sender {
       note_restart(now_us);
       const bool none_out = board_.empty();
       put(board_.send_new(now_us), now_us, none_out, send);
-      ++prr_sent_pkts_;
+      reduction_.on_sent();
     }
     return sent && state_ == State::kOpen && !board_.has_holes();
   }
@@ -401,7 +376,7 @@ class Sender {
     note_restart(now_us);
     const std::uint32_t seq = board_.retransmit(now_us);
     put(seq, now_us, false, send);
-    ++prr_sent_pkts_;
+    reduction_.on_sent();
     ++retransmitted_pkts_;
     first_retransmission_us_ = std::min(first_retransmission_us_, now_us);
     return seq == board_.una();
@@ -423,45 +398,20 @@ class Sender {
     send(seq, now_us);
   }
 
-  // ---- timers
-
-  Us timeout_us() const {
-    Us timeout_us = rtt_.timeout_us();
-    for (std::uint32_t i = 0; i < backoff_ && timeout_us < kMaxTimeoutUs; ++i) timeout_us *= 2;
-    return std::min(timeout_us, kMaxTimeoutUs);
-  }
-
-  // In the open state a loss probe comes first, after two round trips; it never delays the timeout.
-  void arm(Us now_us) {
-    probe_armed_ = false;
-    if (board_.empty()) {
-      retransmit_us_ = kNever;
-      return;
-    }
-    retransmit_us_ = now_us + timeout_us();
-    if (state_ != State::kOpen || !rtt_.known() || board_.has_holes()) return;
-    const Us wait_us = 2 * Us{rtt_.srtt_us()} +
-                       (board_.out_pkts() == 1 ? static_cast<Us>(RttEstimator::kMinVariationUs) : 2 * kTickUs);
-    const Us expiry_us = std::max(board_.head_sent_us() + timeout_us(), now_us + kTickUs);
-    retransmit_us_ = std::min(now_us + wait_us, expiry_us);
-    probe_armed_ = true;
-  }
-
   // One segment beyond the window, new or else the last one again: its ACK shows a lost tail, or that the path is
   // alive. The timeout then starts anew.
   template <class Send>
   void probe(Us now_us, Send&& send) {
-    probe_armed_ = false;
     const bool has_new = application_.has(board_.next()) && board_.out_pkts() < kMaxOutPkts;
     if (probing_ || (!has_new && !board_.can_repeat_last())) {
-      retransmit_us_ = std::max(board_.head_sent_us() + timeout_us(), now_us + kTickUs);
+      timer_.skip_probe(now_us, rtt_, board_);
       return;
     }
     probing_ = true;
     probe_seq_ = has_new ? board_.send_new(now_us) : board_.repeat_last(now_us);
     if (!has_new) ++retransmitted_pkts_;
     put(probe_seq_, now_us, false, send);
-    retransmit_us_ = now_us + timeout_us();
+    timer_.on_probe(now_us, rtt_);
   }
 
   std::uint32_t mss_bytes_;
@@ -480,19 +430,15 @@ class Sender {
   Us last_sent_us_ = 0;
   Us pace_us_ = kNever;
   State state_ = State::kOpen;
-  std::uint32_t recovery_end_ = 0;  // recovery ends when all below is acknowledged
-  std::uint32_t prior_cwnd_pkts_ = 0;
-  std::uint32_t prior_ssthresh_pkts_ = 0;
-  std::int64_t prr_delivered_pkts_ = 0;
-  std::int64_t prr_sent_pkts_ = 0;
+  std::uint32_t recovery_end_ = 0;                               // recovery ends when all below is acknowledged
+  std::uint32_t prior_cwnd_pkts_ = 0, prior_ssthresh_pkts_ = 0;  // before a timeout that may be undone
+  RateReduction reduction_;
   std::uint32_t timeouts_ = 0;  // since the last progress
-  std::uint32_t backoff_ = 0;   // doublings of the timeout
   std::uint64_t retransmitted_pkts_ = 0;
   Us first_retransmission_us_ = kNever;
-  Us retransmit_us_ = kNever;  // of the loss probe if that is armed, else of the timeout
+  RetransmissionTimer timer_;
   Us reorder_us_ = kNever;
   std::uint32_t probe_seq_ = 0;
-  bool probe_armed_ = false;
   bool probing_ = false;
   bool may_undo_ = false;
   bool forward_rto_ = false;
