@@ -115,7 +115,7 @@ class LinkDomain:
         if self.queueing_target_ms is not None and self.target_ms is not None:
             raise ConfigError("queueing_target_ms: give it or target_ms, not both")
         if self.queueing_target_ms is None and isinstance(self.target_ms, int | float):
-            check_target(self.target_ms, _at(self._laws()["mrtt_ms"], 1.0))
+            check_target(self.target_ms, _limits(self._laws()["mrtt_ms"])[1])
         for key, law in self._laws().items():
             _check_law(key, law)
         for _ in self.corners():  # raises what no link can do
@@ -182,8 +182,12 @@ def as_reference(link: LinkSpec) -> LinkSpec:
     return replace(link, mrtt_ms=LinkSpec.mrtt_ms, buffer_bytes=LinkSpec.buffer_bytes, target_us=LinkSpec.target_us)
 
 
+def _limits(value: float | Law) -> tuple[float, float]:
+    return (value.low, value.high) if isinstance(value, Law) else (value, value)
+
+
 def _check_law(key: str, value: float | Law) -> None:
-    low, high = (value.low, value.high) if isinstance(value, Law) else (value, value)
+    low, high = _limits(value)
     least = math.ulp(0.0) if isinstance(value, LogUniform) else 0.0
     if not least <= low <= high < math.inf:
         raise ConfigError(f"{key}: {(low, high)} is no range of positive numbers, the lower one first")

@@ -299,5 +299,5 @@ def _check_trace(key: str, trace: object) -> None:
     values = np.asarray(trace)
     if values.ndim != 1 or not np.issubdtype(values.dtype, np.unsignedinteger):
         raise ConfigError(
-            f"{key}: a Trace or an array of unsigned whole milliseconds is needed, such as Trace.opportunities_ms"
+            f"{key}: an array of unsigned whole milliseconds is needed, such as Trace.opportunities_ms, or a Trace"
         )

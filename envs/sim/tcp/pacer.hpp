@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/cc/clock.hpp"
+#include "core/cc/congestion_control.hpp"
 
 namespace reinet {
 
@@ -43,6 +44,14 @@ class Pacer {
   static std::uint32_t burst_pkts(double bytes_per_s, std::uint32_t mss_bytes, std::uint32_t min_pkts) {
     const double bytes = std::min(bytes_per_s / 1024, kMaxBurstBytes);
     return std::max(static_cast<std::uint32_t>(bytes / mss_bytes), min_pkts);
+  }
+
+  // What the kernel reports where the control does not pace: its factors, 2 in early slow start and 1.2 after it.
+  static double reported_bytes_per_s(const Window& window, std::uint32_t out_pkts, std::uint32_t mss_bytes,
+                                     std::uint32_t srtt_us) {
+    const double factor = window.cwnd_pkts < window.ssthresh_pkts / 2 ? 2.0 : 1.2;
+    const double window_bytes = static_cast<double>(std::max(window.cwnd_pkts, out_pkts)) * mss_bytes;
+    return factor * window_bytes * 1e6 / std::max(srtt_us, 1U);
   }
 
  private:

@@ -7,11 +7,12 @@
 
 #include "core/cc/clock.hpp"
 #include "envs/sim/tcp/rtt.hpp"
+#include "envs/sim/tcp/scoreboard.hpp"
 
 namespace reinet {
 
-// One timer for two things, as in the kernel: the retransmission timeout with its back-off (RFC 6298) and, before it,
-// the tail loss probe (RFC 8985).
+// The one timer of the kernel's for two things: a loss probe (RFC 8985), where one may come first, and the timeout
+// (RFC 6298), which doubles each time that it passes without an RTT sample in between.
 class RetransmissionTimer {
  public:
   Us due_us() const { return due_us_; }
@@ -23,37 +24,49 @@ class RetransmissionTimer {
     return std::min(timeout_us, kMaxTimeoutUs);
   }
 
-  void back_off() { ++doublings_; }
   void on_sample() { doublings_ = 0; }
-
-  void stop() {
-    is_probe_ = false;
-    due_us_ = kNever;
-  }
-  void arm(Us now_us, const RttEstimator& rtt) {
-    is_probe_ = false;
+  void on_timeout(Us now_us, const RttEstimator& rtt) {
+    ++doublings_;
     due_us_ = now_us + timeout_us(rtt);
   }
-  // For the segment that was sent at that time, and no sooner than the next tick.
-  void arm_for(Us now_us, const RttEstimator& rtt, Us sent_us) {
+
+  // may_probe: a loss probe comes first, after two round trips; it never delays the timeout.
+  void arm(Us now_us, const RttEstimator& rtt, const Scoreboard& board, bool may_probe) {
     is_probe_ = false;
-    due_us_ = std::max(sent_us + timeout_us(rtt), now_us + kTickUs);
-  }
-  // The probe comes after two round trips; it never delays the timeout of the oldest segment, sent at head_sent_us.
-  void arm_probe(Us now_us, const RttEstimator& rtt, Us head_sent_us, std::uint32_t out_pkts) {
+    if (board.empty()) {
+      due_us_ = kNever;
+      return;
+    }
+    due_us_ = now_us + timeout_us(rtt);
+    if (!may_probe || !rtt.known() || board.has_holes()) return;
     const Us wait_us =
-        2 * Us{rtt.srtt_us()} + (out_pkts == 1 ? static_cast<Us>(RttEstimator::kMinVariationUs) : 2 * kTickUs);
-    arm_for(now_us, rtt, head_sent_us);
-    due_us_ = std::min(now_us + wait_us, due_us_);
+        2 * Us{rtt.srtt_us()} + (board.out_pkts() == 1 ? static_cast<Us>(RttEstimator::kMinVariationUs) : 2 * kTickUs);
+    due_us_ = std::min(now_us + wait_us, expiry_us(now_us, rtt, board));
     is_probe_ = true;
   }
 
+  // It was the probe's time, and there was none to send: the timeout is due when it would have been.
+  void skip_probe(Us now_us, const RttEstimator& rtt, const Scoreboard& board) {
+    is_probe_ = false;
+    due_us_ = expiry_us(now_us, rtt, board);
+  }
+
+  // The probe went out: the timeout starts anew.
+  void on_probe(Us now_us, const RttEstimator& rtt) {
+    is_probe_ = false;
+    due_us_ = now_us + timeout_us(rtt);
+  }
+
  private:
-  static constexpr Us kTickUs = 1000;               // of the kernel's timers, at HZ = 1000
-  static constexpr Us kMaxTimeoutUs = 120'000'000;  // TCP_RTO_MAX
+  static constexpr Us kTickUs = 1000;  // of the kernel's timers, at HZ = 1000
+  static constexpr Us kMaxTimeoutUs = 120'000'000;
+
+  Us expiry_us(Us now_us, const RttEstimator& rtt, const Scoreboard& board) const {
+    return std::max(board.head_sent_us() + timeout_us(rtt), now_us + kTickUs);
+  }
 
   Us due_us_ = kNever;
-  std::uint32_t doublings_ = 0;  // of the timeout
+  std::uint32_t doublings_ = 0;
   bool is_probe_ = false;
 };
 

@@ -74,7 +74,7 @@ class Sender {
     if constexpr (ModelControl<Control>) {
       control_.on_ack(window_, event, rates_.take(board_.una(), event.delivered_total_pkts, now_us, rtt_.min_us()));
     } else if (state_ == State::kRecovery) {
-      reduction_.reduce(window_, board_.in_flight_pkts(), d.pkts, d.una_advanced() && event.lost_pkts == 0);
+      reduction_.on_delivered(window_, event.in_flight_pkts, d.pkts, d.una_advanced() && event.lost_pkts == 0);
     } else if (d.una_advanced()) {
       control_.on_delivered(window_, event);
     }
@@ -192,19 +192,13 @@ class Sender {
     a.ssthresh_pkts = window_.ssthresh_pkts;
     a.inflight_pkts = board_.in_flight_pkts();
     a.mss_bytes = mss_bytes_;
-    a.flags = flag_if(window_.app_limited_until_pkts > 0, REINET_FLAG_APP_LIMITED) |
-              flag_if(state_ != State::kOpen, REINET_FLAG_IN_RECOVERY) |
-              flag_if(window_.slow_start(), REINET_FLAG_SLOW_START);
+    a.flags = REINET_FLAG_APP_LIMITED * (window_.app_limited_until_pkts > 0) |
+              REINET_FLAG_IN_RECOVERY * (state_ != State::kOpen) | REINET_FLAG_SLOW_START * window_.slow_start();
   }
 
-  static constexpr std::uint32_t flag_if(bool is_set, reinet_flag flag) { return is_set ? flag : 0; }
-
-  // Only reported where the control does not pace: the kernel's factors, 2 in early slow start and 1.2 after it.
   double pacing_rate_bytes_per_s() const {
     if constexpr (Paced<Control>) return control_.pacing_bytes_per_s();
-    const double factor = window_.cwnd_pkts < window_.ssthresh_pkts / 2 ? 2.0 : 1.2;
-    const double window_bytes = static_cast<double>(std::max(window_.cwnd_pkts, board_.out_pkts())) * mss_bytes_;
-    return factor * window_bytes * 1e6 / std::max(rtt_.srtt_us(), 1U);
+    return Pacer::reported_bytes_per_s(window_, board_.out_pkts(), mss_bytes_, rtt_.srtt_us());
   }
 
   // ---- loss recovery
@@ -242,13 +236,13 @@ class Sender {
     detect_losses(now_us);
     if (board_.has_lost() && state_ == State::kOpen) {
       enter_recovery(now_us);
-      if constexpr (WindowControl<Control>) reduction_.reduce(window_, board_.in_flight_pkts(), 1, false);
+      if constexpr (WindowControl<Control>) reduction_.on_delivered(window_, board_.in_flight_pkts(), 1, false);
     }
     transmit(now_us, send);
   }
 
   void enter_recovery(Us now_us) {
-    reduction_.begin(window_.cwnd_pkts);
+    reduction_.start(window_.cwnd_pkts);
     window_.ssthresh_pkts = control_.on_loss(window_, LossCause::kAcks);
     control_.on_state(State::kRecovery, totals(now_us));
     recovery_end_ = board_.next();
@@ -275,22 +269,20 @@ class Sender {
     reorder_us_ = kNever;
     ++timeouts_;
     if (board_.has_retransmission()) resend(now_us, send);
-    timer_.back_off();
-    timer_.arm(now_us, rtt_);
+    timer_.on_timeout(now_us, rtt_);
   }
 
   void leave_loss(const Delivery& d, const Ack& ack, Us now_us) {
     // Eifel: the ACK echoes a timestamp from before the first retransmission, so the original arrived.
     const bool original_arrived = d.una_advanced() && ack.echo_us < first_retransmission_us_;
     // F-RTO: so it did if a segment sent before the timeout and never since is delivered.
-    if (may_undo_ && (original_arrived || (forward_rto_ && d.original_below_limit))) {
+    const bool undone = may_undo_ && (original_arrived || (forward_rto_ && d.original_below_limit));
+    if (undone) {
       board_.unmark_lost();
       window_.cwnd_pkts = control_.on_undo(window_, prior_cwnd_pkts_);
       window_.ssthresh_pkts = std::max(window_.ssthresh_pkts, prior_ssthresh_pkts_);
-      open(now_us);
-      return;
     }
-    if (board_.una() >= recovery_end_) {
+    if (undone || board_.una() >= recovery_end_) {
       open(now_us);
       return;
     }
@@ -325,8 +317,8 @@ class Sender {
       window_.app_limited_until_pkts =
           std::max<std::uint64_t>(board_.delivered_total_pkts() + board_.in_flight_pkts(), 1);
     application_.write(now_us);
-    if (WindowControl<Control> && board_.empty() && now_us - last_sent_us_ > timeout_us())
-      WindowUsage::restart(window_, now_us - last_sent_us_, timeout_us());
+    if (WindowControl<Control> && board_.empty() && now_us - last_sent_us_ > timer_.timeout_us(rtt_))
+      WindowUsage::restart(window_, now_us - last_sent_us_, timer_.timeout_us(rtt_));
     transmit(now_us, send);
   }
 
@@ -344,10 +336,10 @@ class Sender {
     if (last_sent_us_ == now_us || !has_room()) {
       const bool idle = state_ == State::kOpen && !application_.has(board_.next());
       usage_.validate(
-          window_, now_us, board_.una(), board_.next(), !has_room(), [&] { return timeout_us(); },
+          window_, now_us, board_.una(), board_.next(), !has_room(), [&] { return timer_.timeout_us(rtt_); },
           WindowControl<Control> && idle);
     }
-    if (must_arm) arm(now_us);
+    if (must_arm) timer_.arm(now_us, rtt_, board_, state_ == State::kOpen);
   }
 
   bool has_room() const { return board_.in_flight_pkts() < window_.cwnd_pkts; }
@@ -405,35 +397,20 @@ class Sender {
     send(seq, now_us);
   }
 
-  // ---- timers
-
-  Us timeout_us() const { return timer_.timeout_us(rtt_); }
-
-  // In the open state a loss probe comes first.
-  void arm(Us now_us) {
-    if (board_.empty()) {
-      timer_.stop();
-      return;
-    }
-    timer_.arm(now_us, rtt_);
-    if (state_ == State::kOpen && rtt_.known() && !board_.has_holes())
-      timer_.arm_probe(now_us, rtt_, board_.head_sent_us(), board_.out_pkts());
-  }
-
   // One segment beyond the window, new or else the last one again: its ACK shows a lost tail, or that the path is
   // alive. The timeout then starts anew.
   template <class Send>
   void probe(Us now_us, Send&& send) {
     const bool has_new = application_.has(board_.next()) && board_.out_pkts() < kMaxOutPkts;
     if (probing_ || (!has_new && !board_.can_repeat_last())) {
-      timer_.arm_for(now_us, rtt_, board_.head_sent_us());
+      timer_.skip_probe(now_us, rtt_, board_);
       return;
     }
     probing_ = true;
     probe_seq_ = has_new ? board_.send_new(now_us) : board_.repeat_last(now_us);
     if (!has_new) ++retransmitted_pkts_;
     put(probe_seq_, now_us, false, send);
-    timer_.arm(now_us, rtt_);
+    timer_.on_probe(now_us, rtt_);
   }
 
   std::uint32_t mss_bytes_;
@@ -444,7 +421,6 @@ class Sender {
   Control control_;
   Scoreboard board_;
   RttEstimator rtt_;
-  RetransmissionTimer timer_;
   WindowUsage usage_;
   struct Nothing {};
   [[no_unique_address]] std::conditional_t<ModelControl<Control>, RateSampler, Nothing> rates_;
@@ -453,13 +429,13 @@ class Sender {
   Us last_sent_us_ = 0;
   Us pace_us_ = kNever;
   State state_ = State::kOpen;
-  std::uint32_t recovery_end_ = 0;  // recovery ends when all below is acknowledged
+  std::uint32_t recovery_end_ = 0;                               // recovery ends when all below is acknowledged
+  std::uint32_t prior_cwnd_pkts_ = 0, prior_ssthresh_pkts_ = 0;  // before a timeout that may be undone
   RateReduction reduction_;
-  std::uint32_t prior_cwnd_pkts_ = 0;  // before the timeout, to be restored if that was spurious
-  std::uint32_t prior_ssthresh_pkts_ = 0;
   std::uint32_t timeouts_ = 0;  // since the last progress
   std::uint64_t retransmitted_pkts_ = 0;
   Us first_retransmission_us_ = kNever;
+  RetransmissionTimer timer_;
   Us reorder_us_ = kNever;
   std::uint32_t probe_seq_ = 0;
   bool probing_ = false;
