@@ -15,10 +15,9 @@ from reinet.agents.decide.baselines import Agent, CapArray
 from reinet.agents.decide.guard import Guard
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.links import draw_link
-from reinet.agents.learn.regret import REWARD_LIMIT, _rho, cumulative_regret
 from reinet.agents.learn.replay import Fragment
 from reinet.agents.model.mlp import FloatArray, Layers, act
-from reinet.core import FEATURE_SETS, Normaliser, PeriodConfig, caps_from_actions
+from reinet.core import FEATURE_SETS, Normaliser, PeriodConfig, caps_from_actions, delay_ratios
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.sim import SimBatch
 from reinet.envs.trace import Trace
@@ -58,7 +57,10 @@ class Gatherer:
         config = self._config
         rng = np.random.Generator(np.random.PCG64([config.seed, iteration, self._worker]))
         links = [draw_link(config.links, self._traces, rng) for _ in range(config.rollout.links)]
-        sim = SimBatch(links, period=self._period, feature_set=config.feature_set, normaliser=normaliser)
+        sim = SimBatch(
+            links, period=self._period, feature_set=config.feature_set, normaliser=normaliser,
+            reward=config.reward.kind, delay_weight=config.reward.delay_weight,
+        )  # fmt: skip
         count, periods = len(links), config.rollout.periods
         noise = rng.normal(0.0, config.ddpg.noise, (periods, count)) + rng.normal(0.0, config.ddpg.flow_noise, count)
         noise = noise.astype(np.float32)
@@ -84,11 +86,8 @@ class Gatherer:
             caps = np.where(sim.decided, wanted, caps)  # a record without a sample leaves the cap as it is
             sim.step_caps(caps)
 
-        if config.reward.kind == "regret":
-            total = np.stack([cumulative_regret(stats[:, i], link, self._config) for i, link in enumerate(links)], 1)
-        else:
-            total = np.cumsum(rewards.astype(np.float64), axis=0)
-        observed = Normaliser()
+        total = np.cumsum(rewards.astype(np.float64), axis=0)
+        observed = Normaliser(config.feature_set)
         observed.observe(stats.reshape(-1))
         return Experience(
             fragments=[self._fragment(states[:, i], actions[:, i], total[:, i], decided[:, i]) for i in range(count)],
@@ -101,7 +100,6 @@ class Gatherer:
         self, states: FloatArray, actions: FloatArray, total: NDArray[np.float64], decided: NDArray[np.bool_]
     ) -> Fragment:
         """One flow's transitions between decided records; ``total`` is its reward summed from the start."""
-        limit = REWARD_LIMIT if self._config.reward.kind == "regret" else np.inf  # the paper's has its own
         rows = np.flatnonzero(decided)
         if len(rows) == 0:
             return Fragment(np.zeros((self._history, self._frame), np.float32), actions[:0], actions[:0])
@@ -109,7 +107,7 @@ class Gatherer:
         return Fragment(
             frames=np.concatenate([older, states[rows, : self._frame]]),
             actions=actions[rows[:-1]],
-            rewards=np.clip(np.diff(total[rows]), -limit, limit).astype(np.float32),
+            rewards=np.diff(total[rows]).astype(np.float32),
         )
 
     def evaluate(self, agent: Agent | Layers, normaliser: Normaliser, links: Sequence[dict[str, Any]]) -> list[Metrics]:
@@ -137,7 +135,7 @@ def _metrics(log: dict[str, Any], mrtt_ms: float, end_ms: float) -> Metrics:
 
 
 def _summary(stats: NDArray[Any], rewards: NDArray[np.float64]) -> dict[str, float]:
-    rho = _rho(stats)
+    rho = delay_ratios(stats)
     queueing_us = stats["rtt_mean_us"].astype(np.float64) - stats["min_rtt_us"]
     return {
         "charts/reward_per_period": float(rewards.mean()),

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 NEVER_US: int
 CONGESTION_CONTROLS: tuple[str, ...]
 
+def opportunities_until(trace_ms: NDArray[uint32], now_ms: int) -> int: ...
+
 class QueueKind: ...
 
 class QueueConfig:
@@ -55,7 +57,10 @@ class SimBatch:
         rows: int,
         min_period_ns: int,
         packet_timed: bool,
+        feature_set: int,
         head: int,
+        reward: int,
+        delay_weight: float,
         table: NDArray[float64],
         record_log: bool,
         states: NDArray[float32],

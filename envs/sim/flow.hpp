@@ -120,6 +120,7 @@ class Flow {
   std::uint64_t lost_pkts() const { return lost_pkts_; }  // on the way to the bottleneck
   std::uint64_t on_path_pkts() const { return to_link_.size(); }
   std::uint64_t delivered_pkts() const { return receiver_.delivered_pkts() + syn_acks_delivered_; }
+  Us return_us() const { return config_.return_us; }
   std::uint32_t wire_bytes() const { return config_.mss_bytes + kHeaderBytes; }
   Us min_rtt_us() const {
     return std::min<Us>(sender_.min_rtt_us(), config_.forward_us + config_.return_us + 10 * kUsPerMs);

@@ -11,6 +11,12 @@
 
 namespace reinet {
 
+// Number of opportunities of a looping trace at times in [0, now_ms], from its first start. ms: as Schedule's.
+inline std::uint64_t opportunities_until(std::span<const std::uint32_t> ms, std::uint64_t now_ms) {
+  const auto in_loop = std::upper_bound(ms.begin(), ms.end(), now_ms % ms.back()) - ms.begin();
+  return now_ms / ms.back() * ms.size() + static_cast<std::uint64_t>(in_loop);
+}
+
 // The delivery opportunities of a trace that starts again at its last value, for ever.
 class Schedule {
  public:
@@ -42,11 +48,8 @@ class Schedule {
     return static_cast<std::uint32_t>(end - next_);
   }
 
-  // Number of opportunities at times in [0, now_ms], from the first start of the trace.
-  std::uint64_t count_until(std::uint64_t now_ms) const {
-    const auto in_loop = std::upper_bound(ms_.begin(), ms_.end(), now_ms % loop_ms()) - ms_.begin();
-    return now_ms / loop_ms() * ms_.size() + static_cast<std::uint64_t>(in_loop);
-  }
+  // See opportunities_until.
+  std::uint64_t count_until(std::uint64_t now_ms) const { return opportunities_until(ms_, now_ms); }
 
  private:
   std::uint64_t loop_ms() const { return ms_.back(); }
