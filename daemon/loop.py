@@ -16,8 +16,9 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from reinet.agents.decide.baselines import CEILING_PKTS, Agent
+from reinet.agents.decide.baselines import Agent
 from reinet.agents.decide.guard import Guard
+from reinet.core import MAX_CAP_PKTS
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.core.state import StateBank
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
@@ -80,7 +81,7 @@ class ControlLoop:
         bank: StateBank,
         target_us: int,
         lease_ms: int = LEASE_MS,
-        ceiling_pkts: int = CEILING_PKTS,
+        ceiling_pkts: int = MAX_CAP_PKTS,
         sink: RecordSink | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:

@@ -6,18 +6,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from reinet.core import RULE_GAIN, round_caps
 from reinet.core.errors import ConfigError
 
 FloatArray = NDArray[np.float32]
 CapArray = NDArray[np.uint32]
 StatsArray = NDArray[Any]
-
-FLOOR_PKTS = 4
-"""No cap below this: fewer packets cannot trigger fast retransmit (DeepCC's published floor)."""
-CEILING_PKTS = 40_000
-"""No cap above this: DeepCC's published ceiling, 480 Mbit/s at an RTT of 1 s."""
-RULE_GAIN = 1.5
-"""Gain of the hand rule when none is named; 27 ms at 99.3 % utilisation where Cubic has 151 ms (ATT-LTE-driving)."""
 
 
 class Agent(Protocol):
@@ -34,11 +28,6 @@ class Agent(Protocol):
         rule_pkts is (max delivery rate of the last 10 periods) x (min RTT) / mss, 0 while unknown. Records without an
         RTT sample are not shown to agents: the cap in force stays.
         """
-
-
-def round_caps(pkts: NDArray[np.floating[Any]], floor_pkts: int = FLOOR_PKTS) -> CapArray:
-    """Packets to whole packets within [floor, ceiling]; halves round up."""
-    return np.asarray(np.clip(np.floor(pkts + 0.5), floor_pkts, CEILING_PKTS), np.uint32)
 
 
 class NoCap:

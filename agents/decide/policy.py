@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from reinet.agents.decide.baselines import CEILING_PKTS, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.baselines import CapArray, FloatArray, StatsArray
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, Artifact, Manifest, load_artifact
-from reinet.core import Normaliser, PeriodConfig, caps_from_actions
+from reinet.core import MAX_CAP_PKTS, Normaliser, PeriodConfig, caps_from_actions
 from reinet.core.errors import ModelError
 
 
@@ -16,7 +16,7 @@ class Policy:
     """An agent that asks the network. States must come from a StateBank with this policy's feature set and
     normaliser."""
 
-    def __init__(self, artifact: Artifact, ceiling_pkts: int = CEILING_PKTS) -> None:
+    def __init__(self, artifact: Artifact, ceiling_pkts: int = MAX_CAP_PKTS) -> None:
         self.name = str(artifact.folder)
         self.artifact = artifact
         self.ceiling_pkts = ceiling_pkts
@@ -32,7 +32,7 @@ class Policy:
             raise ModelError(f"{artifact.folder}: onnxruntime refuses the model: {error}") from None
 
     @classmethod
-    def load(cls, folder: Path | str, manifest_sha256: str | None = None, ceiling_pkts: int = CEILING_PKTS) -> "Policy":
+    def load(cls, folder: Path | str, manifest_sha256: str | None = None, ceiling_pkts: int = MAX_CAP_PKTS) -> "Policy":
         """From a model folder, checked; raises ModelError."""
         return cls(load_artifact(folder, manifest_sha256), ceiling_pkts)
 
