@@ -5,27 +5,41 @@ from reinet.core.features import (
     DEFAULT_FEATURE_SET,
     FEATURE_SETS,
     HEADS,
-    INPUTS,
     Feature,
     FeatureSet,
+    Input,
     schema_hash,
 )
 from reinet.core.normaliser import Normaliser
 from reinet.core.period import SILENCE_NS, PeriodConfig, PeriodTracker
 from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE, HEADER_BYTES, OPPORTUNITY_BYTES, Flag
-from reinet.core.state import MAX_CAP_PKTS, MIN_CAP_PKTS, Batch, StateBank, caps_from_actions
+from reinet.core.rewards import DEFAULT_REWARD, DELAY_WEIGHT, REWARDS, Offers, delay_ratios
+from reinet.core.state import (
+    LEAST_TARGET_PER_RTT,
+    MAX_CAP_PKTS,
+    MIN_CAP_PKTS,
+    RULE_GAIN,
+    Batch,
+    StateBank,
+    caps_from_actions,
+    round_caps,
+)
 
 __all__ = [
     "ACK_DTYPE",
     "DEFAULT_FEATURE_SET",
+    "DEFAULT_REWARD",
+    "DELAY_WEIGHT",
     "FEATURE_SETS",
     "FLOW_STATS_DTYPE",
     "HEADER_BYTES",
     "HEADS",
-    "INPUTS",
+    "LEAST_TARGET_PER_RTT",
     "MAX_CAP_PKTS",
     "MIN_CAP_PKTS",
     "OPPORTUNITY_BYTES",
+    "REWARDS",
+    "RULE_GAIN",
     "SILENCE_NS",
     "Batch",
     "ConfigError",
@@ -33,9 +47,11 @@ __all__ = [
     "Feature",
     "FeatureSet",
     "Flag",
+    "Input",
     "LinkError",
     "ModelError",
     "Normaliser",
+    "Offers",
     "PeriodConfig",
     "PeriodTracker",
     "ReinetError",
@@ -43,5 +59,7 @@ __all__ = [
     "StateBank",
     "TraceError",
     "caps_from_actions",
+    "delay_ratios",
+    "round_caps",
     "schema_hash",
 ]

@@ -1,5 +1,7 @@
 """The C++ core as Python sees it; the classes to use are in the modules around it."""
 
+from typing import Any
+
 from numpy import float32, float64, int32, uint8, uint32
 from numpy.typing import NDArray
 
@@ -12,15 +14,13 @@ FLAG_IN_RECOVERY: int
 FLAG_SLOW_START: int
 FLAG_NO_SAMPLE: int
 FLAG_CLOSED: int
-INPUT_NAMES: list[str]
+FEATURE_SETS: list[dict[str, Any]]
+NORMALISED_FORMULA: str
+REWARD_NAMES: list[str]
+DELAY_WEIGHT: float
+LEAST_TARGET_PER_RTT: float
 HEAD_NAMES: list[str]
-FEATURES: list[tuple[str, str, float, float]]
-FEATURE_SET_NAME: str
-FEATURE_SET_VERSION: int
-HISTORY: int
-REFERENCE_MIN_RTT_MS: float
 RULE_GAIN: float
-RULE_PERIODS: int
 MIN_CAP_PKTS: int
 MAX_CAP_PKTS: int
 MIN_PERIOD_NS: int
@@ -28,8 +28,12 @@ SILENCE_NS: int
 HEADER_BYTES: int
 OPPORTUNITY_BYTES: int
 
-def observe(table: NDArray[float64], stats: NDArray[uint8]) -> None: ...
-def merge(table: NDArray[float64], other: NDArray[float64]) -> None: ...
+def typical_table(feature_set: int, table: NDArray[float64]) -> None: ...
+def observe(feature_set: int, table: NDArray[float64], stats: NDArray[uint8]) -> None: ...
+def merge(feature_set: int, table: NDArray[float64], other: NDArray[float64]) -> None: ...
+def regret_unit_bytes(opportunities: int, loop_ms: int) -> float: ...
+def delay_ratios(stats: NDArray[uint8], ratios: NDArray[float64]) -> None: ...
+def round_caps(pkts: NDArray[float64], ceiling_pkts: int, caps_pkts: NDArray[uint32]) -> None: ...
 def caps_from_actions(
     head: int,
     actions: NDArray[float32],
@@ -46,9 +50,13 @@ class PeriodTracker:
     def on_restart(self, now_ns: int) -> None: ...
 
 class StateBank:
-    def __init__(self, capacity: int, table: NDArray[float64]) -> None: ...
+    def __init__(
+        self, capacity: int, feature_set: int, table: NDArray[float64], reward: int, delay_weight: float
+    ) -> None: ...
     @property
     def capacity(self) -> int: ...
+    @property
+    def needs_offers(self) -> bool: ...
     def grow(self, capacity: int) -> None: ...
     def set_normaliser(self, table: NDArray[float64]) -> None: ...
     def reset(self, rows: NDArray[int32]) -> None: ...
@@ -56,6 +64,7 @@ class StateBank:
         self,
         rows: NDArray[int32],
         stats: NDArray[uint8],
+        offers: NDArray[float64],
         states: NDArray[float32],
         rewards: NDArray[float32],
         rule_pkts: NDArray[float32],

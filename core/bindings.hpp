@@ -13,7 +13,7 @@
 #include <stdexcept>
 
 #include "core/flow_stats.h"
-#include "core/state.hpp"
+#include "core/states/state.hpp"
 
 namespace reinet {
 
@@ -49,17 +49,23 @@ void require_rows_of(const Matrix<Byte>& rows) {
   require(rows.shape(1) == sizeof(Record), "rows of bytes do not have the record's size");
 }
 
-inline NormaliserTable table_from(const Matrix<const double>& rows) {
-  require(rows.shape(0) == kInputs && rows.shape(1) == 4, "a normaliser table has the shape (4, 4)");
-  NormaliserTable table;
-  static_assert(sizeof(table) == kInputs * 4 * sizeof(double));
-  std::memcpy(table.data(), rows.data(), sizeof(table));
+// A normaliser's table: a row of doubles for each of the set's inputs.
+template <class Double>
+void require_table_of(const FeatureSet& set, const Matrix<Double>& rows) {
+  require(rows.shape(0) == set.inputs.size() && rows.shape(1) == sizeof(InputStatistics) / sizeof(double),
+          "the normaliser's table does not have the feature set's inputs");
+}
+
+template <class Double>
+NormaliserTable table_from(const FeatureSet& set, const Matrix<Double>& rows) {
+  require_table_of(set, rows);
+  NormaliserTable table(set.inputs.size());
+  if (!table.empty()) std::memcpy(table.data(), rows.data(), table.size() * sizeof(InputStatistics));
   return table;
 }
 
 inline void table_to(const NormaliserTable& table, const Matrix<double>& rows) {
-  require(rows.shape(0) == kInputs && rows.shape(1) == 4, "a normaliser table has the shape (4, 4)");
-  std::memcpy(rows.data(), table.data(), sizeof(table));
+  if (!table.empty()) std::memcpy(rows.data(), table.data(), table.size() * sizeof(InputStatistics));
 }
 
 }  // namespace reinet

@@ -1,9 +1,13 @@
-"""What a policy sees and does, by name: feature sets, heads, and the hash that travels with every model."""
+"""What a policy sees and does, by name: feature sets, heads, and the hash that travels with every model.
+
+The table of feature sets is in ``states/feature_sets.hpp``; this is Python's view of it.
+"""
 
 import hashlib
 import json
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,18 +15,13 @@ import numpy.typing as npt
 from reinet.core import _core
 from reinet.core.errors import ConfigError
 
-INPUTS: tuple[str, ...] = tuple(_core.INPUT_NAMES)
-"""The inputs that the normaliser keeps statistics of, in the order of its rows."""
-
 STATISTICS = ("count", "mean", "m2", "minimum")
 """What the normaliser keeps of each input, in the order of its columns."""
 
 HEADS: tuple[str, ...] = tuple(_core.HEAD_NAMES)
 """``cwnd``: cap = 2^a x cwnd (DeepCC). ``bdp``: cap = 1.5 x 2^a x the hand rule's product."""
 
-# What the hash covers beside names and bounds: two builds that compute differently must not share a model.
-_NORMALISED = "(x - minimum) / sqrt(m2 / count)"
-_CAPS = {"cwnd": "2^a * cwnd_pkts", "bdp": f"{_core.RULE_GAIN} * 2^a * max_rate_{_core.RULE_PERIODS} * min_rtt / mss"}
+_CAPS = {"cwnd": "2^a x cwnd", "bdp": f"{_core.RULE_GAIN} x 2^a x rule"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,16 @@ class Feature:
     unit: str
     low: float
     high: float
+    formula: str
+    """For people and for the schema hash; its terms are the feature set's."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A quantity that the feature set's normaliser keeps statistics of."""
+
+    name: str
+    formula: str
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,14 @@ class FeatureSet:
     version: int
     history: int
     features: tuple[Feature, ...]
-    inputs: tuple[str, ...]
+    inputs: tuple[Input, ...]
+    """In the order of the normaliser's rows; none where features need no statistics."""
+    terms: str
+    """What the symbols in the features' formulas mean."""
+    rule: str
+    """Formula of the hand rule's product, in packets."""
+    number: int
+    """In the C++ core."""
 
     @property
     def state_size(self) -> int:
@@ -59,37 +75,39 @@ class FeatureSet:
         return np.array([f.high for f in self.features] * self.history, dtype=np.float32)
 
 
-DEFAULT_FEATURE_SET: str = _core.FEATURE_SET_NAME
+def _feature_set(number: int, row: dict[str, Any]) -> FeatureSet:
+    features = tuple(Feature(*feature) for feature in row["features"])
+    inputs = tuple(Input(*given) for given in row["inputs"])
+    return FeatureSet(
+        row["name"], row["version"], row["history"], features, inputs, row["terms"], row["rule"], number
+    )  # fmt: skip
 
-FEATURE_SETS = MappingProxyType(
-    {
-        DEFAULT_FEATURE_SET: FeatureSet(
-            name=DEFAULT_FEATURE_SET,
-            version=_core.FEATURE_SET_VERSION,
-            history=_core.HISTORY,
-            features=tuple(Feature(*row) for row in _core.FEATURES),
-            inputs=INPUTS,
-        )
-    }
-)
+
+FEATURE_SETS = MappingProxyType({row["name"]: _feature_set(i, row) for i, row in enumerate(_core.FEATURE_SETS)})
+
+DEFAULT_FEATURE_SET: str = next(iter(FEATURE_SETS))
 
 
 def feature_set_named(name: str) -> FeatureSet:
-    """The feature set of that name; ConfigError for an unknown one."""
+    """Returns the feature set of that name; raises ConfigError for an unknown one."""
     if name not in FEATURE_SETS:
         raise ConfigError(f"feature_set: there is no feature set {name!r}; choose one of {', '.join(FEATURE_SETS)}")
     return FEATURE_SETS[name]
 
 
 def head_index(name: str) -> int:
-    """The head's number in the C++ core; ConfigError for an unknown one."""
+    """Returns the head's number in the C++ core; raises ConfigError for an unknown one."""
     if name not in HEADS:
         raise ConfigError(f"head: there is no head {name!r}; choose one of {', '.join(HEADS)}")
     return HEADS.index(name)
 
 
 def schema_hash(feature_set: str, head: str) -> str:
-    """SHA-256, in hex, of all that a policy's weights rely on: feature set, head and normaliser layout."""
+    """Returns the SHA-256, in hex, of all that a policy's weights rely on: two builds that compute differently must
+    not share a model.
+
+    It covers the feature set's row of the table with its formulas, the head and the normaliser's layout.
+    """
     chosen = feature_set_named(feature_set)
     head_index(head)
     schema = {
@@ -97,10 +115,15 @@ def schema_hash(feature_set: str, head: str) -> str:
             "name": chosen.name,
             "version": chosen.version,
             "history": chosen.history,
-            "features": [[f.name, f.unit, f.low, f.high] for f in chosen.features],
-            "reference_min_rtt_ms": _core.REFERENCE_MIN_RTT_MS,
+            "features": [[f.name, f.unit, f.low, f.high, f.formula] for f in chosen.features],
+            "terms": chosen.terms,
+            "rule": chosen.rule,
         },
         "head": {"name": head, "cap_pkts": _CAPS[head], "lowest": _core.MIN_CAP_PKTS, "highest": _core.MAX_CAP_PKTS},
-        "normaliser": {"inputs": list(chosen.inputs), "statistics": list(STATISTICS), "formula": _NORMALISED},
+        "normaliser": {
+            "inputs": [[i.name, i.formula] for i in chosen.inputs],
+            "statistics": list(STATISTICS),
+            "formula": _core.NORMALISED_FORMULA,
+        },
     }
     return hashlib.sha256(json.dumps(schema, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

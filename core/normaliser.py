@@ -8,81 +8,91 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core import _core
-from reinet.core.errors import ModelError
-from reinet.core.features import INPUTS, STATISTICS
-from reinet.core.records import as_bytes
-
-# A path like DeepCC's: some 5 Mbit/s through a buffer of 100 packets, reported every 40 ms or so.
-#   input: (mean, standard deviation, minimum)
-_REFERENCE = {
-    "delay_ms": (60.0, 40.0, 21.0),  # re-based, so 21 ms means an empty queue
-    "samples": (12.0, 12.0, 1.0),  # a period without a sample is not observed
-    "rate_bytes_per_s": (600_000.0, 600_000.0, 0.0),
-    "cwnd_pkts": (40.0, 40.0, 2.0),  # two packets are Cubic's least ssthresh
-}
+from reinet.core.errors import ConfigError, ModelError
+from reinet.core.features import DEFAULT_FEATURE_SET, STATISTICS, FeatureSet, feature_set_named
+from reinet.core.records import FLOW_STATS_DTYPE, as_bytes
 
 
 class Normaliser:
-    """Count, mean, sum of squared deviations and minimum of each input (rows ``INPUTS``, columns ``STATISTICS``).
+    """Count, mean, sum of squared deviations and minimum of each input (rows: the feature set's ``inputs``, columns
+    ``STATISTICS``).
 
-    A normalised input is its distance from the smallest value seen, in standard deviations. Only ``observe`` and
-    ``merge`` change the statistics; a ``StateBank`` or ``SimBatch`` takes a copy.
+    It belongs to a feature set, and has no rows where that needs no statistics. A normalised input is its distance from
+    the smallest value seen, in standard deviations. Only ``observe`` and ``merge`` change the statistics; a
+    ``StateBank`` or ``SimBatch`` takes a copy.
     """
 
-    def __init__(self) -> None:
-        self.table: npt.NDArray[np.float64] = np.zeros((len(INPUTS), len(STATISTICS)))
+    def __init__(self, feature_set: str = DEFAULT_FEATURE_SET) -> None:
+        self.feature_set = feature_set_named(feature_set)
+        self.table: npt.NDArray[np.float64] = np.zeros((len(self.feature_set.inputs), len(STATISTICS)))
 
     @classmethod
-    def reference(cls) -> "Normaliser":
-        """Fixed statistics of a typical cellular path, for use before any training.
+    def reference(cls, feature_set: str = DEFAULT_FEATURE_SET) -> "Normaliser":
+        """Returns fixed statistics of a typical cellular path, for use before any training.
 
         They weigh as much as two records, so that training that starts from them soon forgets them.
         """
-        normaliser = cls()
-        count = 2.0
-        for row, name in enumerate(INPUTS):
-            mean, sd, minimum = _REFERENCE[name]
-            normaliser.table[row] = (count, mean, sd * sd * count, minimum)
+        normaliser = cls(feature_set)
+        _core.typical_table(normaliser.feature_set.number, normaliser.table)
+        return normaliser
+
+    @classmethod
+    def of(cls, feature_set: FeatureSet, normaliser: "Normaliser | None") -> "Normaliser":
+        """Returns the normaliser given for a feature set, None = the reference; ConfigError for another set's."""
+        if normaliser is None:
+            return cls.reference(feature_set.name)
+        if normaliser.feature_set != feature_set:
+            raise ConfigError(
+                f"normaliser: it belongs to the feature set {normaliser.feature_set.name}, not to {feature_set.name}; "
+                "give one of the same set, or none"
+            )
         return normaliser
 
     def observe(self, stats: npt.NDArray[np.void]) -> None:
         """Add FlowStats records, in order; those without an RTT sample are passed over."""
-        _core.observe(self.table, as_bytes(stats))
+        _core.observe(self.feature_set.number, self.table, as_bytes(stats, FLOW_STATS_DTYPE))
 
     def merge(self, other: "Normaliser") -> None:
         """Add what the other has seen, as if it had been observed here."""
-        _core.merge(self.table, other.table)
+        _core.merge(self.feature_set.number, self.table, other.of(self.feature_set, other).table)
 
     def copy(self) -> "Normaliser":
         """An independent copy."""
-        twin = Normaliser()
+        twin = Normaliser(self.feature_set.name)
         twin.table = self.table.copy()
         return twin
 
     def to_dict(self) -> dict[str, dict[str, float]]:
         """``{input: {statistic: value}}``, ready for JSON; exact, since JSON keeps all digits of a float."""
         return {
-            name: {key: float(value) for key, value in zip(STATISTICS, row, strict=True)}
-            for name, row in zip(INPUTS, self.table, strict=True)
+            given.name: {key: float(value) for key, value in zip(STATISTICS, row, strict=True)}
+            for given, row in zip(self.feature_set.inputs, self.table, strict=True)
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Normaliser":
+    def from_dict(cls, values: Mapping[str, Any], feature_set: str = DEFAULT_FEATURE_SET) -> "Normaliser":
         """Inverse of ``to_dict``. ModelError for another layout or impossible statistics."""
-        if not isinstance(values, Mapping) or set(values) != set(INPUTS):
-            raise ModelError(f"normaliser: the inputs must be {', '.join(INPUTS)}; export the model again")
-        normaliser = cls()
-        for row, name in enumerate(INPUTS):
+        normaliser = cls(feature_set)
+        names = [given.name for given in normaliser.feature_set.inputs]
+        if not isinstance(values, Mapping) or set(values) != set(names):
+            raise ModelError(
+                f"normaliser: the inputs must be {', '.join(names) or 'none'} for {feature_set}; export the model again"
+            )
+        for row, name in enumerate(names):
             normaliser.table[row] = _row_from(name, values[name])
         return normaliser
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Normaliser) and np.array_equal(self.table, other.table)
+        return (
+            isinstance(other, Normaliser)
+            and self.feature_set == other.feature_set
+            and np.array_equal(self.table, other.table)
+        )
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        return f"Normaliser({self.to_dict()})"
+        return f"Normaliser({self.feature_set.name}, {self.to_dict()})"
 
 
 def _row_from(name: str, entry: object) -> list[float]:

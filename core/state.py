@@ -1,4 +1,4 @@
-"""States, rewards and caps for many flows at once; the arithmetic is in ``state.hpp``."""
+"""States, rewards and caps for many flows at once; the arithmetic is in ``states/``."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,19 @@ from reinet.core import _core
 from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named, head_index
 from reinet.core.normaliser import Normaliser
 from reinet.core.records import FLOW_STATS_DTYPE, as_bytes
+from reinet.core.rewards import DEFAULT_REWARD, DELAY_WEIGHT, Offers, reward_index
 
 MAX_CAP_PKTS: int = _core.MAX_CAP_PKTS
+"""No cap above this: the paper's ceiling, 480 Mbit/s at an RTT of 1 s."""
 MIN_CAP_PKTS: int = _core.MIN_CAP_PKTS
+"""No cap below this, the paper's floor: fewer packets cannot trigger fast retransmit."""
+RULE_GAIN: float = _core.RULE_GAIN
+"""Gain of the hand rule where none is named, and of the ``bdp`` head; the reason is in ``states/heads.hpp``."""
 
-LEAST_TARGET_PER_RTT = 1.1
+LEAST_TARGET_PER_RTT: float = _core.LEAST_TARGET_PER_RTT
 """A target below this multiple of the path's minimum RTT asks for a queue that cannot be kept: the window collapses."""
+
+_NO_OFFERS = np.empty((0, 2), np.float64)
 
 
 class Batch(NamedTuple):
@@ -23,9 +30,9 @@ class Batch(NamedTuple):
     states: npt.NDArray[np.float32]
     """(N, S), newest observation first."""
     rewards: npt.NDArray[np.float32]
-    """(N,), in [-100, 100]; 0 where ``decided`` is False."""
+    """(N,); see ``states/reward.hpp``. ``deepcc`` lies in [-100, 100], and is 0 where ``decided`` is False."""
     rule_pkts: npt.NDArray[np.float32]
-    """(N,), max delivery rate of the last 10 periods x min RTT / mss; 0 while unknown."""
+    """(N,), the hand rule's product, see the feature set's ``rule``; 0 while unknown."""
     decided: npt.NDArray[np.bool_]
     """(N,), False for a record without an RTT sample: it changed nothing and asks for no decision."""
 
@@ -34,10 +41,18 @@ class StateBank:
     """The states of up to ``capacity`` flows, one per row."""
 
     def __init__(
-        self, capacity: int, feature_set: str = DEFAULT_FEATURE_SET, normaliser: Normaliser | None = None
+        self,
+        capacity: int,
+        feature_set: str = DEFAULT_FEATURE_SET,
+        normaliser: Normaliser | None = None,
+        reward: str = DEFAULT_REWARD,
+        delay_weight: float = DELAY_WEIGHT,
     ) -> None:
         self.feature_set = feature_set_named(feature_set)
-        self._core = _core.StateBank(capacity, (normaliser or Normaliser.reference()).table)
+        self._core = _core.StateBank(
+            capacity, self.feature_set.number, Normaliser.of(self.feature_set, normaliser).table,
+            reward_index(reward, delay_weight), delay_weight,
+        )  # fmt: skip
 
     @property
     def capacity(self) -> int:
@@ -50,16 +65,17 @@ class StateBank:
 
     def set_normaliser(self, normaliser: Normaliser) -> None:
         """Use these statistics from the next record on; observations already in a history stay as they are."""
-        self._core.set_normaliser(normaliser.table)
+        self._core.set_normaliser(Normaliser.of(self.feature_set, normaliser).table)
 
     def reset(self, rows: npt.ArrayLike) -> None:
         """Empty the histories of these rows, for new flows."""
         self._core.reset(np.atleast_1d(np.asarray(rows, dtype=np.int32)))
 
-    def update(self, rows: npt.ArrayLike, stats: npt.NDArray[np.void]) -> Batch:
+    def update(self, rows: npt.ArrayLike, stats: npt.NDArray[np.void], offers: Offers | None = None) -> Batch:
         """Take one record per row; a row may occur several times and is then updated in order.
 
-        ``rows`` int32 (N,), ``stats`` FLOW_STATS_DTYPE (N,). IndexError for a row outside the bank, before any change.
+        ``rows`` int32 (N,), ``stats`` FLOW_STATS_DTYPE (N,), ``offers`` of N links for the reward ``regret``, which
+        alone needs them. IndexError for a row outside the bank, before any change.
         """
         index = np.atleast_1d(np.asarray(rows, dtype=np.int32))
         count = len(index)
@@ -70,10 +86,19 @@ class StateBank:
             np.empty(count, np.bool_),
         )
         self._core.update(
-            index, as_bytes(stats, FLOW_STATS_DTYPE), batch.states, batch.rewards, batch.rule_pkts,
-            batch.decided.view(np.uint8),
+            index, as_bytes(stats, FLOW_STATS_DTYPE),
+            _NO_OFFERS if offers is None else np.stack([offers.bytes, offers.unit_bytes], axis=1),
+            batch.states, batch.rewards, batch.rule_pkts, batch.decided.view(np.uint8),
         )  # fmt: skip
         return batch
+
+
+def round_caps(pkts: npt.ArrayLike, ceiling_pkts: int = MAX_CAP_PKTS) -> npt.NDArray[np.uint32]:
+    """Returns packets (N,) as whole packets within [4, ceiling], halves to the even one; 0 = no cap, for NaN."""
+    given = np.ascontiguousarray(np.atleast_1d(pkts), dtype=np.float64)
+    caps_pkts = np.empty(len(given), np.uint32)
+    _core.round_caps(given, ceiling_pkts, caps_pkts)
+    return caps_pkts
 
 
 def caps_from_actions(

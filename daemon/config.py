@@ -6,8 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from reinet.agents.decide.baselines import CEILING_PKTS, FLOOR_PKTS
-from reinet.core import toml_file
+from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS, toml_file
 from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE
 
 MAX_SOCKET_PATH_BYTES = 107
@@ -40,7 +39,7 @@ class DaemonConfig(BaseModel):
     )
     # Records wake the loop earlier; this bounds how late a renewal, a pause and a stop may be.
     tick_ms: int = Field(default=50, ge=1, le=300, description="longest wait for records")
-    ceiling_pkts: int = Field(default=CEILING_PKTS, ge=FLOOR_PKTS, le=CEILING_PKTS, description="no cap above this")
+    ceiling_pkts: int = Field(default=MAX_CAP_PKTS, ge=MIN_CAP_PKTS, le=MAX_CAP_PKTS, description="no cap above this")
     # The model's own rule unless set; the upper bound keeps a decision's age below a lease.
     min_period_ms: int | None = Field(
         default=None, ge=1, le=500, description="shortest period between decisions for a flow; absent = the model's"

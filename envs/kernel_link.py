@@ -12,19 +12,23 @@ import numpy.typing as npt
 
 from reinet.core import (
     DEFAULT_FEATURE_SET,
+    DEFAULT_REWARD,
+    DELAY_WEIGHT,
     ConfigError,
     LinkError,
     Normaliser,
+    Offers,
     PeriodConfig,
     ShimError,
     StateBank,
     caps_from_actions,
 )
 from reinet.core.features import head_index
+from reinet.core.rewards import offer
 from reinet.envs.kernel_session import KernelRun, KernelSession
 from reinet.envs.link.domain import default_trace
 from reinet.envs.link.spec import LinkSpec, check_target, default_target_ms
-from reinet.envs.mahimahi.spec import require_emulated
+from reinet.envs.mahimahi.spec import downlink_ms, require_emulated
 from reinet.envs.spaces import (
     EpisodeLimits,
     action_of,
@@ -32,23 +36,28 @@ from reinet.envs.spaces import (
     info_from,
     observation_space,
     refuse_options,
+    with_feature_tables,
 )
 from reinet.envs.trace import Trace
+from reinet.envs.trace.counting import opportunities_until
 from reinet.kshim.probe import why_not_capped
 from reinet.kshim.shim import WRAPPED_CC
 
 State = npt.NDArray[np.float32]
 
 
+@with_feature_tables
 class KernelLinkEnv(gym.Env[State, Any]):
     """Choose the largest congestion window of a bulk flow, once per period, on a real kernel and an emulated link.
 
     A kernel socket running ``cc``, capped through the shim, fills the droptail buffer of a Mahimahi link in namespaces
-    of its own. Observation, action, reward and info are those of ``SimLink``, by the same code. What differs:
+    of its own. Observation, action, reward and info are those of ``SimLink``, by the same code; feature sets are listed
+    here as there. What differs:
 
     Time
         is real. The flow goes on between steps; records that come while the caller computes enter the observation, and
-        ``step`` returns the first record after the cap was set. Keep a step's own time well under one RTT.
+        ``step`` returns the first record after the cap was set. Keep a step's own time well under one RTT. The reward
+        ``regret`` of a step is that of all records since the last one; ``deepcc`` that of the returned record.
 
     Cap
         holds under a lease of 500 ms, renewed while ``step`` waits (outages included). A caller that takes longer
@@ -64,6 +73,9 @@ class KernelLinkEnv(gym.Env[State, Any]):
 
     Arguments as ``SimLink``'s, without ``record_log``: the link is always logged. ``cc`` is one that the shim wraps.
     ``random_start`` starts at any delivery opportunity of the trace.
+
+    Observation
+        FEATURE_TABLES
 
     Version 0: first version.
     """
@@ -84,6 +96,8 @@ class KernelLinkEnv(gym.Env[State, Any]):
         episode_periods: int | None = 1000,
         episode_s: float | None = None,
         random_start: bool = False,
+        reward: str = DEFAULT_REWARD,
+        delay_weight: float = DELAY_WEIGHT,
     ) -> None:
         if target_ms is None:
             target_ms = default_target_ms(mrtt_ms)
@@ -103,9 +117,11 @@ class KernelLinkEnv(gym.Env[State, Any]):
         self._head = head
         self._period = period
         self._random_start = random_start
-        self._bank = StateBank(1, feature_set, normaliser)
+        self._bank = StateBank(1, feature_set, normaliser, reward, delay_weight)
+        self._adds_up = reward == "regret"
         self._session: KernelSession | None = None
         self._periods = 0
+        self._reward = 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[State, dict[str, Any]]:
         """Start a new flow; returns its first state and info. There are no options."""
@@ -121,7 +137,9 @@ class KernelLinkEnv(gym.Env[State, Any]):
         try:
             self._session.start(self._spec)
             self._bank.reset([0])
+            self._opportunities_ms = downlink_ms(self._spec)
             self._periods = 0
+            self._reward = 0.0
             self._take(self._session)
         except BaseException:
             self.close()
@@ -134,6 +152,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
             raise LinkError("no flow is running: call reset() first")
         chosen = action_of(action)
         try:
+            self._reward = 0.0
             while self._session.waiting():
                 self._take(self._session)
             cap_pkts = caps_from_actions(self._head, [chosen], self._record["cwnd_pkts"], [self._rule_pkts])
@@ -161,10 +180,16 @@ class KernelLinkEnv(gym.Env[State, Any]):
 
     def _take(self, session: KernelSession) -> None:
         self._record = session.next_record()
-        batch = self._bank.update([0], self._record)
+        batch = self._bank.update([0], self._record, self._offers(session) if self._adds_up else None)
         self._state = batch.states[0].copy()
-        self._reward = float(batch.rewards[0])
+        self._reward = (self._reward if self._adds_up else 0.0) + float(batch.rewards[0])
         self._rule_pkts = float(batch.rule_pkts[0])
+
+    def _offers(self, session: KernelSession) -> Offers:
+        """What the link had offered when the bytes that the record tells of left it: half a base RTT before."""
+        left_ms = (int(self._record["time_ns"][0]) - session.zero_ns) / 1e6 - self._spec.mrtt_ms / 2
+        count = int(opportunities_until(self._opportunities_ms, max(0.0, left_ms), closed=True))
+        return offer(count, self._opportunities_ms.size, int(self._opportunities_ms[-1]))
 
     def _info(self) -> dict[str, Any]:
         assert self._session is not None

@@ -8,15 +8,24 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from reinet.core import DEFAULT_FEATURE_SET, Flag, Normaliser, PeriodConfig
+from reinet.core import DEFAULT_FEATURE_SET, DEFAULT_REWARD, DELAY_WEIGHT, Flag, Normaliser, PeriodConfig
 from reinet.envs.link.domain import LinkDomain
 from reinet.envs.sim import SimBatch
-from reinet.envs.spaces import EpisodeLimits, action_of, action_space, info_from, observation_space, refuse_options
+from reinet.envs.spaces import (
+    EpisodeLimits,
+    action_of,
+    action_space,
+    info_from,
+    observation_space,
+    refuse_options,
+    with_feature_tables,
+)
 from reinet.envs.trace import Trace
 
 State = npt.NDArray[np.float32]
 
 
+@with_feature_tables
 class SimLinkEnv(gym.Env[State, Any]):
     """Choose the largest congestion window of a bulk flow, once per period, on a simulated cellular link.
 
@@ -26,29 +35,28 @@ class SimLinkEnv(gym.Env[State, Any]):
     Step
         from one FlowStats record to the next: a period ends with the first ACK of a packet sent after it began, and
         is at least 10 ms long, so a step is about one RTT. While no ACK comes, every 250 ms a record without an RTT
-        sample is returned: ``info["no_sample"]`` is True, the observation unchanged, the reward 0.
+        sample is returned: ``info["no_sample"]`` is True, the observation unchanged, the reward ``deepcc`` 0.
 
     Observation
-        Box, float32, shape (100,): the 20 latest observations, newest first, of 5 values each; x~ is x less the
-        smallest value seen in training, in standard deviations, rho = delay~ / target~, k = 1 while the mean of the
-        two latest rho, weighted by their samples, is at most 1, else 0.
+        Box, float32, shape (S,): the latest observations of the feature set, newest first.
 
-        ===  ==============  =======================  ======  =========
-        Num  name            value                    unit    bounds
-        ===  ==============  =======================  ======  =========
-        0    excess_delay    rho (1 - k)              ratio   0, 100
-        1    delay_headroom  (1 - rho) k              ratio   -99, 1
-        2    samples         k x RTT samples~         sd      0, 100
-        3    rate            k x delivery rate~       sd      0, 100
-        4    cwnd            cwnd~                    sd      0, 100
-        ===  ==============  =======================  ======  =========
+        FEATURE_TABLES
 
     Action
         Box, float32, shape (1,), a in [-1, 1]. Head ``cwnd``: cap = 2^a x cwnd. Head ``bdp``: cap = 1.5 x 2^a x the
-        largest delivery rate of the last 10 periods x min RTT / mss. In packets, rounded, between 4 and 40000.
+        hand rule's product. In packets, rounded, between 4 and 40000.
 
     Reward
-        min(samples~ x rate~ x rho, 100), negated while k = 0; so in [-100, 100].
+        ``deepcc``, the paper's: min(samples~ x rate~ x rho, 100), negated while k = 0, with the symbols of
+        ``deepcc-5x20``; so in [-100, 100]. Its statistics are the ``normaliser``'s, or typical ones where the feature
+        set has none.
+
+        ``regret``, what the shipped model was trained on: -[(C - D) + w D log(1 + 4 rho) / log 5] / U, with C the bytes
+        of the trace's opportunities since the record before (seen half a base RTT earlier), D the delivered ones (both
+        with headers), rho = (RTT - min RTT) / max(target - min RTT, 0.1 x min RTT), w = ``delay_weight``, and U the
+        trace's mean capacity x 20 ms, at least a packet. Over the steps from one record with an RTT sample to the next
+        it sums up to something in [-10, 10]. 0 with the record that says the flow is closed. Why it has this form is in
+        ``core/states/reward.hpp``.
 
     Start
         With the first record of a new flow, which ran without a cap until then. ``random_start`` starts it anywhere in
@@ -72,13 +80,15 @@ class SimLinkEnv(gym.Env[State, Any]):
         link
             other fields of ``LinkSpec``: the queue, losses, a wired bottleneck, further flows, a cell.
         head, feature_set, normaliser
-            what actions mean and how observations are made.
+            what actions mean, what is observed and with which statistics.
         period
             when a period ends.
         episode_periods, episode_s, random_start
             see above; None = no limit.
         record_log
             keep what the link logs, for ``link_log``.
+        reward, delay_weight
+            see above; the weight is for ``regret``.
 
     Version 0: first version.
     """
@@ -101,6 +111,8 @@ class SimLinkEnv(gym.Env[State, Any]):
         episode_s: float | None = None,
         random_start: bool = False,
         record_log: bool = False,
+        reward: str = DEFAULT_REWARD,
+        delay_weight: float = DELAY_WEIGHT,
     ) -> None:
         self._limits = EpisodeLimits(episode_periods, episode_s)
         link = dict(link or {})
@@ -111,7 +123,9 @@ class SimLinkEnv(gym.Env[State, Any]):
         self.observation_space = observation_space(feature_set)
         self.action_space = action_space()
         first = self._domain.draw(np.random.default_rng(0))
-        self._batch = SimBatch([first], period, feature_set, head, normaliser, record_log)
+        self._batch = SimBatch(
+            [first], period, feature_set, head, normaliser, record_log, reward=reward, delay_weight=delay_weight
+        )
         self._periods = 0
         self._start_ms = 0
 

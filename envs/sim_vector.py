@@ -9,7 +9,16 @@ from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, ConfigError, Flag, Normaliser, PeriodConfig
+from reinet.core import (
+    DEFAULT_FEATURE_SET,
+    DEFAULT_REWARD,
+    DELAY_WEIGHT,
+    FLOW_STATS_DTYPE,
+    ConfigError,
+    Flag,
+    Normaliser,
+    PeriodConfig,
+)
 from reinet.envs.link.domain import LinkDomain
 from reinet.envs.sim import SimBatch
 from reinet.envs.sim.options import require_simulated
@@ -38,7 +47,7 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
             number of links.
         domain
             what is drawn at every reset; None = DeepCC's path. Further keyword arguments are ``LinkDomain``'s fields.
-        head, feature_set, normaliser, period, episode_periods, episode_s
+        head, feature_set, normaliser, period, episode_periods, episode_s, reward, delay_weight
             as in ``SimLinkEnv``.
         threads
             that share the links.
@@ -60,6 +69,8 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
         episode_s: float | None = None,
         threads: int = 1,
         copy: bool = True,
+        reward: str = DEFAULT_REWARD,
+        delay_weight: float = DELAY_WEIGHT,
         **fields: Any,
     ) -> None:
         if num_envs < 1:
@@ -78,7 +89,10 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
         self._copy = copy
         self._rngs = [np_random()[0] for _ in range(num_envs)]
         first = self.domain.draw(np.random.default_rng(0))
-        self._batch = SimBatch([first] * num_envs, period, feature_set, head, normaliser, threads=threads)
+        self._batch = SimBatch(
+            [first] * num_envs, period, feature_set, head, normaliser,
+            threads=threads, reward=reward, delay_weight=delay_weight,
+        )  # fmt: skip
         self._periods = np.zeros(num_envs, np.int64)
         self._start_ns = np.zeros(num_envs, np.uint64)
         self._over = np.zeros(num_envs, np.bool_)

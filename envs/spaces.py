@@ -1,21 +1,54 @@
 """What ``SimLink`` and ``KernelLink`` have in common: spaces, info, limits and what they refuse."""
 
+import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Space
 
 from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, ConfigError, Flag
-from reinet.core.features import feature_set_named
+from reinet.core.features import FEATURE_SETS, FeatureSet, feature_set_named
 
 
 def observation_space(feature_set: str = DEFAULT_FEATURE_SET) -> Space[Any]:
     """States, float32 (S,), newest observation first, within the feature set's bounds."""
     chosen = feature_set_named(feature_set)
     return Box(chosen.low(), chosen.high(), dtype=np.float32)
+
+
+def feature_tables() -> str:
+    """Returns the feature sets as text: for each its table of features and what the symbols in it mean."""
+    return "\n\n".join(_feature_table(chosen) for chosen in FEATURE_SETS.values())
+
+
+def _feature_table(chosen: FeatureSet) -> str:
+    rows = [("Num", "name", "value", "unit", "bounds")]
+    rows += [(str(i), f.name, f.formula, f.unit, f"{f.low:g}, {f.high:g}") for i, f in enumerate(chosen.features)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule = "  ".join("=" * width for width in widths)
+    head, *body = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    about = f"``{chosen.name}``, {chosen.history} observations of {len(chosen.features)} values: {chosen.terms}."
+    product = f"The hand rule's product, ``rule_pkts``: {chosen.rule}."
+    return "\n".join([textwrap.fill(about, 108), "", rule, head, rule, *body, rule, "", textwrap.fill(product, 108)])
+
+
+Documented = TypeVar("Documented", bound=type)
+
+
+def with_feature_tables(documented: Documented) -> Documented:
+    """Puts the feature sets' tables into a class's documentation, in place of the line FEATURE_TABLES."""
+    if documented.__doc__ is not None:  # python -OO has none
+        found = re.search("^( *)FEATURE_TABLES$", documented.__doc__, re.MULTILINE)
+        assert found, f"{documented.__name__} has no line FEATURE_TABLES"
+        tables = textwrap.indent(feature_tables(), found[1])
+        documented.__doc__ = documented.__doc__.replace(found[0], tables)
+    return documented
 
 
 def action_space() -> Space[Any]:

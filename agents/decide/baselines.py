@@ -1,24 +1,10 @@
 """The agents that are not learned: no cap, a fixed cap, the hand rule, the clairvoyant cap and a random walk."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, Future, StatsArray, View
+from reinet.core import RULE_GAIN, round_caps
 from reinet.core.errors import ConfigError
-
-FLOOR_PKTS = 4
-"""No cap below this: fewer packets cannot trigger fast retransmit (DeepCC's published floor)."""
-CEILING_PKTS = 40_000
-"""No cap above this: DeepCC's published ceiling, 480 Mbit/s at an RTT of 1 s."""
-RULE_GAIN = 1.5
-"""Gain of the hand rule when none is named; 27 ms at 99.3 % utilisation where Cubic has 151 ms (ATT-LTE-driving)."""
-
-
-def round_caps(pkts: NDArray[np.floating[Any]], floor_pkts: int = FLOOR_PKTS) -> CapArray:
-    """Packets to whole packets within [floor, ceiling]; halves round up."""
-    return np.asarray(np.clip(np.floor(pkts + 0.5), floor_pkts, CEILING_PKTS), np.uint32)
 
 
 class NoCap(Agent):

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.baselines import CEILING_PKTS, FLOOR_PKTS
 from reinet.agents.decide.protocol import CapArray, StatsArray
+from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
 from reinet.core.state import LEAST_TARGET_PER_RTT
 
 INVALID_CAP_PKTS = 0xFFFF_FFFF
@@ -41,7 +41,7 @@ class _Probe:
 class Guard:
     """``guard`` with a memory: looks for the true minimum RTT before it calls a flow's target out of reach."""
 
-    def __init__(self, ceiling_pkts: int = CEILING_PKTS) -> None:
+    def __init__(self, ceiling_pkts: int = MAX_CAP_PKTS) -> None:
         self._ceiling_pkts = ceiling_pkts
         self._probes: dict[int, _Probe] = {}  # by cookie; only flows whose target is out of reach so far
 
@@ -58,7 +58,7 @@ class Guard:
             self.forget(stats["cookie"][~out_of_reach])
         for row in np.flatnonzero(out_of_reach & (np.asarray(caps_pkts) != 0)):
             if self._probing(stats[row]):
-                caps[row], reasons[row] = FLOOR_PKTS, None
+                caps[row], reasons[row] = MIN_CAP_PKTS, None
         return caps, reasons
 
     def _probing(self, record: Any) -> bool:
@@ -69,7 +69,7 @@ class Guard:
                 return False
             probe = self._probes[int(record["cookie"])] = _Probe()
         # The first record says what was in flight before the probe's cap.
-        probe.drained += probe.periods > 0 and int(record["inflight_pkts"]) <= FLOOR_PKTS
+        probe.drained += probe.periods > 0 and int(record["inflight_pkts"]) <= MIN_CAP_PKTS
         probe.periods += 1
         if probe.drained < PROBE_DRAINED_PERIODS and probe.periods <= PROBE_MAX_PERIODS:
             return True
@@ -78,7 +78,7 @@ class Guard:
 
 
 def guard(
-    stats: StatsArray, caps_pkts: CapArray, ceiling_pkts: int = CEILING_PKTS
+    stats: StatsArray, caps_pkts: CapArray, ceiling_pkts: int = MAX_CAP_PKTS
 ) -> tuple[CapArray, list[str | None]]:
     """Caps that may be applied (N,), and per flow the reason it must stay uncapped, None = nothing wrong.
 
@@ -88,7 +88,7 @@ def guard(
     reasons: list[str | None] = [None] * len(caps)
     min_rtt_us, target_us = stats["min_rtt_us"], stats["target_us"]
     unmeasured, too_tight = _unmeasured(stats), _too_tight(stats)
-    bad_cap = (caps != 0) & ((caps < FLOOR_PKTS) | (caps > ceiling_pkts))
+    bad_cap = (caps != 0) & ((caps < MIN_CAP_PKTS) | (caps > ceiling_pkts))
     refused = unmeasured | too_tight | bad_cap
     for row in np.flatnonzero(refused):
         if unmeasured[row]:
@@ -101,7 +101,7 @@ def guard(
             reasons[row] = "the model's output was not a finite number: flow stays uncapped; replace the model"
         else:
             reasons[row] = (
-                f"a cap of {caps[row]} packets is outside [{FLOOR_PKTS}, {ceiling_pkts}]: flow stays uncapped; "
+                f"a cap of {caps[row]} packets is outside [{MIN_CAP_PKTS}, {ceiling_pkts}]: flow stays uncapped; "
                 "check the agent or raise the ceiling"
             )
     caps[refused] = 0

@@ -16,10 +16,10 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from reinet.agents.decide.baselines import CEILING_PKTS
 from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent
+from reinet.core import MAX_CAP_PKTS
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
 from reinet.kshim.shim import FlowStatsArray, Shim
@@ -80,7 +80,7 @@ class ControlLoop:
         agent: Agent,
         target_us: int,
         lease_ms: int = LEASE_MS,
-        ceiling_pkts: int = CEILING_PKTS,
+        ceiling_pkts: int = MAX_CAP_PKTS,
         sink: RecordSink | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         log: Any = log,

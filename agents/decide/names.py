@@ -5,8 +5,6 @@ import math
 from pathlib import Path
 
 from reinet.agents.decide.baselines import (
-    CEILING_PKTS,
-    FLOOR_PKTS,
     Clairvoyant,
     FixedCap,
     NoCap,
@@ -16,6 +14,7 @@ from reinet.agents.decide.baselines import (
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.model.artifact import MANIFEST_FILE
+from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
 from reinet.core.errors import ConfigError
 
 NAMES = ("none", "fixed:N", "rule", "rule:G", "clairvoyant:MS", "random")
@@ -48,8 +47,8 @@ def _agent(name: str, seed: int) -> Agent:
         return Rule()
     value = _number(name, kind, argument)
     if kind == "fixed":
-        if value != int(value) or not FLOOR_PKTS <= value <= CEILING_PKTS:
-            raise ConfigError(f"agent {name!r}: N is a whole number of packets in [{FLOOR_PKTS}, {CEILING_PKTS}]")
+        if value != int(value) or not MIN_CAP_PKTS <= value <= MAX_CAP_PKTS:
+            raise ConfigError(f"agent {name!r}: N is a whole number of packets in [{MIN_CAP_PKTS}, {MAX_CAP_PKTS}]")
         return FixedCap(int(value))
     if kind == "rule":
         if not 0 < value <= 100:

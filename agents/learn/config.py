@@ -12,8 +12,9 @@ from reinet.agents.decide.protocol import View
 from reinet.agents.model.period import PeriodTable
 from reinet.core import toml_file
 from reinet.core.errors import ConfigError
-from reinet.core.features import feature_set_named
+from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named
 from reinet.core.normaliser import Normaliser
+from reinet.core.rewards import DELAY_WEIGHT
 from reinet.envs.trace.model import PRESETS, RANDOM
 
 Range = tuple[float, float]
@@ -95,13 +96,13 @@ class RolloutSection(_Section):
 
 
 class RewardSection(_Section):
-    """What is learned for; formulas in ``rollout.py``."""
+    """What is learned for; formulas in ``core/states/reward.hpp``."""
 
     kind: Literal["regret", "deepcc"] = "regret"
     """deepcc is the paper's equation 3. It peaks just below the target, so delay stays near it even where half would
     cost nothing, and its scale follows the link's rate, so slow links hardly count when many links are learned at
     once."""
-    delay_weight: float = Field(default=0.25, ge=0, le=10)
+    delay_weight: float = Field(default=DELAY_WEIGHT, ge=0, le=10)
     """regret: share of throughput worth giving up for an empty queue in place of one as long as the target
     allows."""
 
@@ -163,8 +164,8 @@ class TrainConfig(_Section):
     """Names the run's folder and the model."""
     seed: int = Field(default=1, ge=0, lt=2**31)
     """Of weights, noise, links and batches."""
-    feature_set: str = "deepcc-5x20"
-    """The paper's state."""
+    feature_set: str = DEFAULT_FEATURE_SET
+    """The paper's state; the sets are listed in ``SimLinkEnv``'s documentation."""
 
     @field_validator("feature_set")
     @classmethod

@@ -17,10 +17,9 @@ from reinet.agents.decide.protocol import Agent, FloatArray, View
 from reinet.agents.learn.actors import WALK, Explorer, NoisyActor, Walker
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.links import domain_of
-from reinet.agents.learn.regret import REWARD_LIMIT, _rho, cumulative_regret
 from reinet.agents.learn.replay import Fragment
 from reinet.agents.model.mlp import Layers
-from reinet.core import FEATURE_SETS, Normaliser
+from reinet.core import FEATURE_SETS, Normaliser, delay_ratios
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import SimBatch
@@ -57,7 +56,7 @@ class Gatherer:
         domain = domain_of(config.links, self._traces)
         links = [domain.draw(rng) for _ in range(config.rollout.links)]
         view = config.view(normaliser)
-        sim = _batch(links, view)
+        sim = _batch(links, view, reward=config.reward.kind, delay_weight=config.reward.delay_weight)
         count, periods = len(links), config.rollout.periods
         noise = rng.normal(0.0, config.ddpg.noise, (periods, count)) + rng.normal(0.0, config.ddpg.flow_noise, count)
         phases = rng.integers(len(WALK), size=count)
@@ -83,11 +82,8 @@ class Gatherer:
             agent.period = period
             sim.step_caps(decider.decide(sim.stats, sim.states, sim.rule_pkts, sim.decided))
 
-        if config.reward.kind == "regret":
-            total = np.stack([cumulative_regret(stats[:, i], link, self._config) for i, link in enumerate(links)], 1)
-        else:
-            total = np.cumsum(rewards.astype(np.float64), axis=0)
-        observed = Normaliser()
+        total = np.cumsum(rewards.astype(np.float64), axis=0)
+        observed = Normaliser(config.feature_set)
         observed.observe(stats.reshape(-1))
         return Experience(
             fragments=[
@@ -102,7 +98,6 @@ class Gatherer:
         self, states: FloatArray, actions: FloatArray, total: NDArray[np.float64], decided: NDArray[np.bool_]
     ) -> Fragment:
         """One flow's transitions between decided records; ``total`` is its reward summed from the start."""
-        limit = REWARD_LIMIT if self._config.reward.kind == "regret" else np.inf  # the paper's has its own
         rows = np.flatnonzero(decided)
         if len(rows) == 0:
             return Fragment(np.zeros((self._history, self._frame), np.float32), actions[:0], actions[:0])
@@ -110,7 +105,7 @@ class Gatherer:
         return Fragment(
             frames=np.concatenate([older, states[rows, : self._frame]]),
             actions=actions[rows[:-1]],
-            rewards=np.clip(np.diff(total[rows]), -limit, limit).astype(np.float32),
+            rewards=np.diff(total[rows]).astype(np.float32),
         )
 
     def evaluate(self, agent: Agent, links: Sequence[LinkSpec]) -> list[Metrics]:
@@ -126,8 +121,8 @@ class Gatherer:
         return [_metrics(sim.log(row), link.mrtt_ms, end_ns[row] / 1e6) for row, link in enumerate(links)]
 
 
-def _batch(links: Sequence[LinkSpec], view: View, record_log: bool = False) -> SimBatch:
-    return SimBatch(list(links), view.period, view.feature_set, normaliser=view.normaliser, record_log=record_log)
+def _batch(links: Sequence[LinkSpec], view: View, **options: Any) -> SimBatch:
+    return SimBatch(list(links), view.period, view.feature_set, normaliser=view.normaliser, **options)
 
 
 def _metrics(log: dict[str, Any], mrtt_ms: float, end_ms: float) -> Metrics:
@@ -135,7 +130,7 @@ def _metrics(log: dict[str, Any], mrtt_ms: float, end_ms: float) -> Metrics:
 
 
 def _summary(stats: NDArray[Any], rewards: NDArray[np.float64]) -> dict[str, float]:
-    rho = _rho(stats)
+    rho = delay_ratios(stats)
     queueing_us = stats["rtt_mean_us"].astype(np.float64) - stats["min_rtt_us"]
     return {
         "charts/reward_per_period": float(rewards.mean()),

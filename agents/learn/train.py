@@ -132,7 +132,7 @@ class _Run:
         self.ddpg = Ddpg(config.ddpg, features.state_size, config.seed)
         self.replay = Replay(config.ddpg.replay, features.history, len(features.features))
         self.rng = np.random.Generator(np.random.PCG64(config.seed))
-        self.normaliser = Normaliser()
+        self.normaliser = Normaliser(config.feature_set)
         self.baselines: dict[str, list[dict[str, float]]] = {}
         self.best: Best | None = None
         self.iteration = self.env_steps = self.updates = 0
@@ -150,7 +150,7 @@ class _Run:
         calibrating = self.iteration < config.ddpg.normaliser_iterations
         walking = self.iteration < config.ddpg.normaliser_iterations + config.ddpg.cold_start_iterations
         layers = None if walking else self.ddpg.actor.folded()
-        normaliser = Normaliser.reference() if calibrating else self.normaliser
+        normaliser = Normaliser.reference(config.feature_set) if calibrating else self.normaliser
         gathered = self._gatherers.gather(layers, normaliser, self.iteration)
         scalars = {tag: float(np.mean([e.summary[tag] for e in gathered])) for tag in gathered[0].summary}
         self.env_steps += sum(experience.records for experience in gathered)
@@ -240,7 +240,7 @@ class _Run:
         self.ddpg.load(previous.learner)
         self.replay.load(previous.replay)
         self.rng.bit_generator.state = state.rng
-        self.normaliser = Normaliser.from_dict(state.normaliser)
+        self.normaliser = Normaliser.from_dict(state.normaliser, self._config.feature_set)
         self.baselines, self.best = state.baselines, state.best
         self.iteration, self.env_steps, self.updates = state.iteration, state.env_steps, state.updates
         self._start_s -= state.wall_s

@@ -168,7 +168,7 @@ def _check_schema(manifest: Manifest, path: Path) -> Normaliser:
             "use the version of reinet that made it, or train one with this version"
         )
     try:
-        return Normaliser.from_dict(manifest.normaliser)
+        return Normaliser.from_dict(manifest.normaliser, schema.feature_set)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
 

@@ -15,11 +15,10 @@ void require(bool ok, const char* what) {
 
 }  // namespace
 
-Batch::Batch(std::size_t rows, const reinet_period_config& period, Head head, const NormaliserTable& table,
-             bool record_log, const BatchOutputs& outputs, std::size_t threads)
+Batch::Batch(std::size_t rows, const reinet_period_config& period, View view, bool record_log,
+             const BatchOutputs& outputs, std::size_t threads)
     : period_(period),
-      head_(head),
-      normalise_(table),
+      view_(std::move(view)),
       record_log_(record_log),
       rows_(rows),
       outputs_(outputs),
@@ -53,7 +52,7 @@ void Batch::step(std::span<const float> actions) {
   workers_.for_each(rows_.size(), [&](std::size_t i) {
     reinet_flow_stats latest;
     std::memcpy(&latest, outputs_.stats + i * sizeof(latest), sizeof(latest));
-    run_capped(i, cap_from_action(head_, actions[i], latest.cwnd_pkts, outputs_.rule_pkts[i], kMaxCapPkts));
+    run_capped(i, cap_from_action(view_.head, actions[i], latest.cwnd_pkts, outputs_.rule_pkts[i], kMaxCapPkts));
   });
 }
 
@@ -72,8 +71,9 @@ void Batch::clairvoyant_caps(std::uint64_t horizon_ms, std::span<std::uint32_t> 
 
 std::size_t Batch::memory_bytes(std::size_t row) const {
   const Row& r = at(row);
-  constexpr std::size_t output_bytes = kStateSize * sizeof(float) + sizeof(reinet_flow_stats) + 2 * sizeof(float) + 1;
-  return sizeof(Row) + r.simulation->memory_bytes() + r.states.capacity() * sizeof(FlowState) + output_bytes;
+  const std::size_t output_bytes =
+      view_.set.state_size() * sizeof(float) + sizeof(reinet_flow_stats) + 2 * sizeof(float) + 1;
+  return sizeof(Row) + r.simulation->memory_bytes() + r.states->memory_bytes() + output_bytes;
 }
 
 RowLog Batch::log(std::size_t row) const {
@@ -95,7 +95,7 @@ void Batch::start(Row& r) {
   for (const SharedTrace& trace : r.traces) traces_ms.push_back(trace.ms);
   if (record_log_) r.log = std::make_unique<LinkLog>();
   r.simulation = make_simulation(link, traces_ms, period_, r.log.get());
-  r.states.assign(link.flows.size(), FlowState{});
+  r.states = view_.set.make(view_.config.reward.kind, link.flows.size());
   r.flow = 0;
   r.start_ms = link.start_offset_ms;
   ++started_;
@@ -113,11 +113,19 @@ void Batch::run(std::size_t row) {
   record.cookie = row + 1 + (static_cast<std::uint64_t>(r.flow) << 32);
   record.slot = static_cast<std::uint32_t>(row);
   std::memcpy(outputs_.stats + row * sizeof(record), &record, sizeof(record));
-  FlowState& state = r.states[r.flow];
-  outputs_.decided[row] = state.update(record, normalise_);
-  std::memcpy(outputs_.states + row * kStateSize, state.state(), kStateSize * sizeof(float));
-  outputs_.rewards[row] = state.reward();
-  outputs_.rule_pkts[row] = state.rule_pkts();
+  const Offer offer = view_.config.reward.kind == RewardKind::regret ? offer_of(r) : Offer{};
+  const Update update =
+      r.states->update(r.flow, record, view_.config, offer, outputs_.states + row * view_.set.state_size());
+  outputs_.decided[row] = update.decided;
+  outputs_.rewards[row] = update.reward;
+  outputs_.rule_pkts[row] = update.rule_pkts;
+}
+
+// Of the flow's own trace in a cell, else of the link that all flows share.
+Offer Batch::offer_of(const Row& r) const {
+  const std::span<const std::uint32_t> trace_ms = r.traces[r.traces.size() == 1 ? 0 : r.flow].ms;
+  return {static_cast<double>(r.simulation->opportunities_seen(r.flow)) * kOpportunityBytes,
+          regret_unit_bytes(trace_ms.size(), trace_ms.back())};
 }
 
 void Batch::require_started() const { require(started_ == rows_.size(), "reset() comes before step()"); }

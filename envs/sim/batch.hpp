@@ -10,7 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "core/state.hpp"
+#include "core/states/heads.hpp"
+#include "core/states/state.hpp"
 #include "envs/sim/make_simulation.hpp"
 #include "envs/sim/workers.hpp"
 
@@ -22,7 +23,14 @@ struct SharedTrace {
   std::shared_ptr<const void> owner;
 };
 
-// Where results go: arrays of one entry per row, states of kStateSize each. They outlive the batch.
+// What a batch's flows are seen with, and what their actions mean.
+struct View {
+  const FeatureSet& set;
+  StateConfig config;
+  Head head;
+};
+
+// Where results go: arrays of one entry per row, of a whole state in states. They outlive the batch.
 struct BatchOutputs {
   float* states;
   float* rewards;
@@ -40,14 +48,18 @@ struct RowLog {
 
 class Batch {
  public:
-  Batch(std::size_t rows, const reinet_period_config& period, Head head, const NormaliserTable& table, bool record_log,
-        const BatchOutputs& outputs, std::size_t threads);
+  Batch(std::size_t rows, const reinet_period_config& period, View view, bool record_log, const BatchOutputs& outputs,
+        std::size_t threads);
 
   std::size_t size() const { return rows_.size(); }
 
   // From the row's next reset on. traces: one for all flows, or in a cell one for each. Throws std::invalid_argument.
   void set_link(std::size_t row, const LinkOptions& link, std::vector<SharedTrace> traces);
-  void set_normaliser(const NormaliserTable& table) { normalise_ = Normaliser(table); }
+  void set_normaliser(const NormaliserTable& table) {
+    const RewardConfig& reward = view_.config.reward;
+    view_.config = state_config(view_.set, table, reward.kind, reward.delay_weight);
+  }
+  const View& view() const { return view_; }
 
   // New flows in these rows; run() then takes each to its first record.
   void start(std::span<const std::int32_t> rows);
@@ -68,8 +80,8 @@ class Batch {
   struct Row {
     std::unique_ptr<Simulation> simulation;
     std::unique_ptr<LinkLog> log;
-    std::vector<FlowState> states;  // of the flows
-    std::uint32_t flow = 0;         // the one that the latest record is about
+    std::unique_ptr<FlowStates> states;  // of the flows
+    std::uint32_t flow = 0;              // the one that the latest record is about
     std::uint64_t start_ms = 0;
     std::vector<SharedTrace> traces;  // of the running simulation
     // Used from the next reset on.
@@ -80,12 +92,12 @@ class Batch {
   void start(Row& r);
   void run_capped(std::size_t row, std::uint32_t cap_pkts);
   void run(std::size_t row);
+  Offer offer_of(const Row& r) const;
   void require_started() const;
   const Row& at(std::size_t row) const;
 
   reinet_period_config period_;
-  Head head_;
-  Normaliser normalise_;
+  View view_;
   bool record_log_;
   std::vector<Row> rows_;
   std::size_t started_ = 0;  // rows that have a simulation

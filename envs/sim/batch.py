@@ -11,6 +11,7 @@ from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named, head_in
 from reinet.core.normaliser import Normaliser
 from reinet.core.period import PeriodConfig
 from reinet.core.records import empty_stats
+from reinet.core.rewards import DEFAULT_REWARD, DELAY_WEIGHT, reward_index
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import _sim
 from reinet.envs.sim.options import native_options
@@ -28,6 +29,10 @@ class SimBatch:
     With several stepped flows on a link, its row tells of one after the other, as their records come: ``cookie`` in
     its stats is row + 1 + 2^32 x the flow's number (0 = the first), state and reward are that flow's, and the next
     step's action is for it.
+
+    ``reward`` is one of ``reinet.core.REWARDS``, with ``delay_weight`` for ``regret``; the formulas are in
+    ``core/states/reward.hpp``. What the link offered is counted from the flow's trace: with several flows in one queue
+    that is all of the link's capacity.
     """
 
     def __init__(
@@ -39,6 +44,8 @@ class SimBatch:
         normaliser: Normaliser | None = None,
         record_log: bool = False,
         threads: int = 1,
+        reward: str = DEFAULT_REWARD,
+        delay_weight: float = DELAY_WEIGHT,
     ) -> None:
         if not 1 <= threads <= MOST_THREADS:
             raise ConfigError(f"threads: {threads} is outside 1 to {MOST_THREADS}")
@@ -52,11 +59,22 @@ class SimBatch:
         self._rule_pkts = np.zeros(count, np.float32)
         self._decided = np.zeros(count, np.bool_)
         self._core = _sim.SimBatch(
-            count, period.min_period_ns, period.packet_timed, head_index(head),
-            (normaliser or Normaliser.reference()).table, record_log, self._states, self._rewards,
-            self._stats.view(np.uint8).reshape(count, self._stats.itemsize), self._rule_pkts,
-            self._decided.view(np.uint8), threads,
-        )  # fmt: skip
+            rows=count,
+            min_period_ns=period.min_period_ns,
+            packet_timed=period.packet_timed,
+            feature_set=self.feature_set.number,
+            head=head_index(head),
+            reward=reward_index(reward, delay_weight),
+            delay_weight=delay_weight,
+            table=Normaliser.of(self.feature_set, normaliser).table,
+            record_log=record_log,
+            states=self._states,
+            rewards=self._rewards,
+            stats=self._stats.view(np.uint8).reshape(count, self._stats.itemsize),
+            rule_pkts=self._rule_pkts,
+            decided=self._decided.view(np.uint8),
+            threads=threads,
+        )
         for row, link in enumerate(links):
             self.set_link(row, link)
 
@@ -70,7 +88,7 @@ class SimBatch:
 
     @property
     def rewards(self) -> npt.NDArray[np.float32]:
-        """(N,), of the periods that just ended; 0 where ``decided`` is False."""
+        """(N,), of the records that just came; ``deepcc`` is 0 where ``decided`` is False."""
         return self._rewards
 
     @property
@@ -80,7 +98,7 @@ class SimBatch:
 
     @property
     def rule_pkts(self) -> npt.NDArray[np.float32]:
-        """(N,), max delivery rate of the last 10 periods x min RTT / mss; 0 while unknown."""
+        """(N,), the hand rule's product, see the feature set's ``rule``; 0 while unknown."""
         return self._rule_pkts
 
     @property
@@ -95,7 +113,7 @@ class SimBatch:
 
     def set_normaliser(self, normaliser: Normaliser) -> None:
         """Use these statistics from the next record on."""
-        self._core.set_normaliser(normaliser.table)
+        self._core.set_normaliser(Normaliser.of(self.feature_set, normaliser).table)
 
     def reset(self, rows: npt.ArrayLike | None = None) -> None:
         """Start new flows in these rows (None = all) and run each to its first record, without a cap."""

@@ -30,19 +30,22 @@ nb::object array_of(const std::vector<T>& values) {
 // A batch that holds on to the arrays it writes into, which are Python's.
 class SimBatch {
  public:
-  SimBatch(std::size_t rows, std::uint64_t min_period_ns, bool packet_timed, int head,
-           const Matrix<const double>& table, bool record_log, Matrix<float> states, Vector<float> rewards,
-           Matrix<std::uint8_t> stats, Vector<float> rule_pkts, Vector<std::uint8_t> decided, std::size_t threads)
+  SimBatch(std::size_t rows, std::uint64_t min_period_ns, bool packet_timed, std::size_t set, int head, int reward,
+           double delay_weight, const Matrix<const double>& table, bool record_log, Matrix<float> states,
+           Vector<float> rewards, Matrix<std::uint8_t> stats, Vector<float> rule_pkts, Vector<std::uint8_t> decided,
+           std::size_t threads)
       : states_(std::move(states)),
         rewards_(std::move(rewards)),
         stats_(std::move(stats)),
         rule_pkts_(std::move(rule_pkts)),
         decided_(std::move(decided)),
-        batch_(rows, {min_period_ns, packet_timed ? 1U : 0U, 0}, static_cast<Head>(head), table_from(table), record_log,
+        batch_(rows, {min_period_ns, packet_timed ? 1U : 0U, 0},
+               view_of(feature_set_at(set), head, reward, delay_weight, table), record_log,
                {states_.data(), rewards_.data(), stats_.data(), rule_pkts_.data(), decided_.data()}, threads) {
     require_rows_of<reinet_flow_stats>(stats_);
-    require(states_.shape(0) == rows && states_.shape(1) == kStateSize && rewards_.shape(0) == rows &&
-                stats_.shape(0) == rows && rule_pkts_.shape(0) == rows && decided_.shape(0) == rows,
+    require(states_.shape(0) == rows && states_.shape(1) == batch_.view().set.state_size() &&
+                rewards_.shape(0) == rows && stats_.shape(0) == rows && rule_pkts_.shape(0) == rows &&
+                decided_.shape(0) == rows,
             "output arrays do not fit the batch");
   }
   SimBatch(const SimBatch&) = delete;
@@ -55,7 +58,9 @@ class SimBatch {
     batch_.set_link(row, link, std::move(traces));
   }
 
-  void set_normaliser(const Matrix<const double>& table) { batch_.set_normaliser(table_from(table)); }
+  void set_normaliser(const Matrix<const double>& table) {
+    batch_.set_normaliser(table_from(batch_.view().set, table));
+  }
 
   void reset(const Vector<const std::int32_t>& rows) {
     batch_.start(span_of(rows));  // lets go of traces, which are Python's
@@ -110,6 +115,12 @@ class SimBatch {
   }
 
  private:
+  static View view_of(const FeatureSet& set, int head, int reward, double delay_weight,
+                      const Matrix<const double>& table) {
+    return {set, state_config(set, table_from(set, table), static_cast<RewardKind>(reward), delay_weight),
+            static_cast<Head>(head)};
+  }
+
   Matrix<float> states_;
   Vector<float> rewards_;
   Matrix<std::uint8_t> stats_;
@@ -145,8 +156,11 @@ NB_MODULE(_sim, m) {
   link.def(nb::init<>()).def_rw("flows", &LinkOptions::flows).attr("NAMES") = nb::tuple(nb::cast(link_names));
 
   nb::class_<SimBatch>(m, "SimBatch")
-      .def(nb::init<std::size_t, std::uint64_t, bool, int, const Matrix<const double>&, bool, Matrix<float>,
-                    Vector<float>, Matrix<std::uint8_t>, Vector<float>, Vector<std::uint8_t>, std::size_t>())
+      .def(nb::init<std::size_t, std::uint64_t, bool, std::size_t, int, int, double, const Matrix<const double>&, bool,
+                    Matrix<float>, Vector<float>, Matrix<std::uint8_t>, Vector<float>, Vector<std::uint8_t>,
+                    std::size_t>(),
+           "rows"_a, "min_period_ns"_a, "packet_timed"_a, "feature_set"_a, "head"_a, "reward"_a, "delay_weight"_a,
+           "table"_a, "record_log"_a, "states"_a, "rewards"_a, "stats"_a, "rule_pkts"_a, "decided"_a, "threads"_a)
       .def("set_link", &SimBatch::set_link)
       .def("set_normaliser", &SimBatch::set_normaliser)
       .def("reset", &SimBatch::reset)

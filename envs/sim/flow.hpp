@@ -89,6 +89,8 @@ class Flow {
   std::uint64_t lost_pkts() const { return lost_pkts_; }  // on the way to the bottleneck
   std::uint64_t on_path_pkts() const { return to_link_.size(); }
   std::uint64_t delivered_pkts() const { return receiver_.delivered_pkts() + syn_acks_delivered_; }
+  // How long ago the bottleneck carried what the sender now hears of, queues and clocks apart.
+  Us way_back_us() const { return way_back_us_; }
   std::uint32_t wire_bytes() const { return mss_bytes_ + kHeaderBytes; }
   Us min_rtt_us() const { return std::min<Us>(sender_.min_rtt_us(), base_rtt_us_ + 10 * kUsPerMs); }
   std::size_t heap_bytes() const {
@@ -176,6 +178,7 @@ class Flow {
        WiredLink* wired)
       : stop_us_(own.stop_ms ? start_us(link) + us_from_ms(*own.stop_ms) : kNever),
         base_rtt_us_(forward_us(own) + return_us(own)),
+        way_back_us_(return_us(own)),
         mss_bytes_(link.mss_bytes),
         target_us_(own.target_us),
         late_us_(link.late_us),
@@ -206,6 +209,7 @@ class Flow {
 
   Us stop_us_;      // kNever = goes on for ever
   Us base_rtt_us_;  // its fixed delays
+  Us way_back_us_;  // of these
   std::uint32_t mss_bytes_;
   std::uint32_t target_us_;
   std::uint32_t late_us_;            // how late every process on the path wakes,

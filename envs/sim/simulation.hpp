@@ -36,6 +36,8 @@ class Simulation {
   virtual std::uint64_t now_ms() const = 0;
   // Opportunities of the flow's trace in its next minimum RTT and horizon, plus one packet: the clairvoyant's cap.
   virtual std::uint32_t clairvoyant_cap_pkts(std::uint32_t flow, std::uint64_t horizon_ms) const = 0;
+  // Opportunities of the flow's trace, from its first start to when what its ACKs now tell of left the bottleneck.
+  virtual std::uint64_t opportunities_seen(std::uint32_t flow) const = 0;
   virtual std::size_t memory_bytes() const = 0;
 };
 
@@ -131,6 +133,11 @@ class PathSimulation final : public Simulation {
       const std::uint64_t coming = trace.count_until(until_ms) - trace.count_until(now_ms());
       return static_cast<std::uint32_t>(coming * kOpportunityBytes / f.wire_bytes()) + 1;
     });
+  }
+
+  std::uint64_t opportunities_seen(std::uint32_t flow) const override {
+    const Us back_us = with_flow(flows_[flow], [](const auto& f) { return f.way_back_us(); });
+    return bottleneck_.schedule(flow).count_until((now_us_ - std::min(back_us, now_us_)) / kUsPerMs);
   }
 
   std::size_t memory_bytes() const override {

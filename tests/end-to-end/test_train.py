@@ -13,19 +13,23 @@ import torch
 from helpers.places import ROOT
 from reinet.agents.decide.baselines import NoCap, Rule
 from reinet.agents.decide.policy import Policy
+from reinet.agents.evaluation.run import run as evaluate
+from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn import checkpoint
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export
 from reinet.agents.learn.gatherer import Gatherer
 from reinet.agents.learn.links import training_traces
-from reinet.agents.learn.regret import cumulative_regret, opportunities_until
 from reinet.agents.learn.train import Result, compare, train
 from reinet.agents.learn.workers import RAY_STARTS, start_ray
 from reinet.agents.model.mlp import act
-from reinet.core import FEATURE_SETS, Normaliser
+from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Normaliser, StateBank, schema_hash
 from reinet.core.errors import ConfigError, ModelError, ReinetError
+from reinet.daemon.loop import ControlLoop
 from reinet.envs.trace import Trace
+from reinet.envs.trace.model import generate
+from reinet.kshim.fake import FakeShim
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -183,6 +187,40 @@ def test_the_exported_model_is_the_trained_network(tmp_path: Path) -> None:
     assert policy.view.normaliser == Normaliser.from_dict(Checkpoint(result.best).state.normaliser)
 
 
+def test_another_feature_set_is_trained_exported_evaluated_and_served(tmp_path: Path) -> None:
+    name = "scalefree-5x20"
+    result = run(tmp_path / "run", 4, feature_set=name, head="bdp", reward={"kind": "regret"})
+    assert result.best is not None
+    assert Checkpoint(result.best).state.normaliser == {}
+    export(result.best, tmp_path / "model")
+    policy = Policy.load(tmp_path / "model")
+    assert (policy.feature_set, policy.manifest.schema_.hash) == (name, schema_hash(name, "bdp"))
+    assert policy.normaliser == Normaliser(name)
+
+    measured = evaluate(policy, Scenario(generate("lte-walking", 10.0, 9), link="sim", seconds=8.0))
+    capped = measured.caps_pkts[measured.caps_pkts > 0]
+    assert len(capped) > 50
+    assert len(np.unique(capped)) > 5
+
+    shim = FakeShim()
+    bank = StateBank(4, policy.feature_set, policy.normaliser)
+    loop = ControlLoop(shim, policy, bank, 50_000, 500, clock_ns=lambda: shim.now_ns)
+    shim.open_flow(7)
+    record = {
+        "rtt_mean_us": 30_000, "rtt_samples": 20, "min_rtt_us": 20_000, "srtt_us": 30_000, "cwnd_pkts": 60,
+        "mss_bytes": 1448, "delivered_bytes": 40 * 1448, "delivery_rate_bytes_per_s": 1_448_000, "inflight_pkts": 30,
+        "period_ns": 40_000_000,
+    }  # fmt: skip
+    shim.feed(7, **record)
+    loop.tick()
+    stats = np.zeros(1, FLOW_STATS_DTYPE)
+    for field, value in record.items():
+        stats[field] = value
+    batch = StateBank(1, name).update([0], stats)
+    assert batch.rule_pkts[0] == pytest.approx(20)
+    assert shim.cap_pkts(7) == policy.decide(stats, batch.states, batch.rule_pkts)[0] > 0
+
+
 def test_tensorboard_has_every_documented_scalar_and_no_other(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -229,29 +267,6 @@ def test_gathering_depends_on_seed_and_iteration_alone() -> None:
         np.testing.assert_array_equal(a.frames, b.frames)
         np.testing.assert_array_equal(a.rewards, b.rewards)
     assert not np.array_equal(first.fragments[0].rewards, other.fragments[0].rewards)
-
-
-def test_opportunities_of_a_looping_trace() -> None:
-    trace = np.array([0, 1, 1, 4], np.uint32)
-    times = np.array([0.0, 0.5, 1.0, 3.9, 4.0, 5.0, 9.0])
-    assert opportunities_until(trace, times).tolist() == [1, 1, 3, 3, 5, 7, 11]
-
-
-def test_regret_is_unused_capacity_plus_delay() -> None:
-    """12 Mbit/s for 1 s in 10 records, three quarters of it used at half the delay that the target allows."""
-    from reinet.core import FLOW_STATS_DTYPE
-
-    trace = Trace.constant(12.0, 2.0).opportunities_ms
-    stats = np.zeros(11, FLOW_STATS_DTYPE)
-    stats["time_ns"] = 110_000_000 + 100_000_000 * np.arange(11, dtype=np.uint64)
-    stats["mss_bytes"], stats["min_rtt_us"], stats["target_us"] = 1448, 20_000, 50_000
-    stats["rtt_mean_us"] = 35_000
-    stats["delivered_bytes"] = 75 * 1448
-    link = {"trace": trace, "mrtt_ms": 20.0}
-    regret = cumulative_regret(stats, link, config(reward={"delay_weight": 0.2}))
-    assert regret[0] == 0
-    # 1 s is 50 of the paper's periods: 1/4 unused, and 3/4 at half the delay that the target allows
-    assert regret[-1] == pytest.approx(-50 * (0.25 + 0.75 * 0.2 * np.log(3) / np.log(5)), rel=0.02)
 
 
 def test_the_walk_raises_delay_where_the_multiplier_is_high() -> None:

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 
 from helpers.places import ROOT
-from reinet.agents.decide.baselines import CEILING_PKTS, FLOOR_PKTS, RULE_GAIN
 from reinet.agents.decide.guard import PROBE_INTERVAL_S
 from reinet.agents.evaluation.fidelity import TOLERANCES
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.train import SCORE_DELAY_WEIGHT, SCORE_FLOOR, SCORE_FLOOR_WEIGHT
-from reinet.core import PeriodConfig, _core
+from reinet.core import PeriodConfig
 from reinet.core.features import DEFAULT_FEATURE_SET, FEATURE_SETS
 from reinet.core.period import SILENCE_NS
 from reinet.core.records import OPPORTUNITY_BYTES
-from reinet.core.state import LEAST_TARGET_PER_RTT, MAX_CAP_PKTS, MIN_CAP_PKTS
+from reinet.core.state import LEAST_TARGET_PER_RTT, MAX_CAP_PKTS, MIN_CAP_PKTS, RULE_GAIN
 from reinet.daemon.config import DaemonConfig
 from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec
 from reinet.envs.mahimahi.validity import LATE_SHARE
@@ -33,6 +32,7 @@ PERIOD_MS = PeriodConfig().min_period_ns / 1e6
 DEEPCC = TrainConfig.load(ROOT / "configs" / "deepcc.toml")
 SET = FEATURE_SETS[DEFAULT_FEATURE_SET]
 LINK = LinkSpec.__dataclass_fields__
+(RULE_PERIODS,) = map(int, re.findall(r"last (\d+) periods", SET.rule))
 MRTT_MS, BUFFER_KB = LINK["mrtt_ms"].default, LINK["buffer_bytes"].default // 1000
 DAEMON = {name: field.default for name, field in DaemonConfig.model_fields.items()}
 (MOST_LEASE_MS,) = (limit.le for limit in DaemonConfig.model_fields["lease_ms"].metadata if hasattr(limit, "le"))
@@ -41,7 +41,7 @@ SHARES = {metric: (100 * share, slack) for metric, (share, slack) in TOLERANCES.
 STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("README.md", "the last {} of them", (SET.history,)),
     ("README.md", "A target below {} times the path's minimum RTT", (LEAST_TARGET_PER_RTT,)),
-    ("README.md", "the flow is held at {} packets", (FLOOR_PKTS,)),
+    ("README.md", "the flow is held at {} packets", (MIN_CAP_PKTS,)),
     ("README.md", "{} ms path, {} KB droptail, target {} ms", (MRTT_MS, BUFFER_KB, DEFAULT_TARGET_MS)),
     (
         "docs/scalars.md",
@@ -56,7 +56,7 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("docs/scalars.md", "`eval/score_rule_1.25`, `eval/score_rule_{}`", (RULE_GAIN,)),
     ("docs/deviations.md", "at least {} ms; the paper says", (PERIOD_MS,)),
     ("docs/deviations.md", "the code uses {} ms on a timer", (DEEPCC.period.min_ms,)),
-    ("docs/deviations.md", "cap = {} x 2^a x (max delivery rate of {} periods", (RULE_GAIN, _core.RULE_PERIODS)),
+    ("docs/deviations.md", "cap = {} x 2^a x (max delivery rate of {} periods", (RULE_GAIN, RULE_PERIODS)),
     ("docs/simulator.md", "does so every {} ms", (SILENCE_NS / 1e6,)),
     ("docs/simulator.md", "{} congestion controls", (len(SIM_CONGESTION_CONTROLS),)),
     ("docs/traces.md", "count {} bytes per opportunity in bins of {} ms", (DESCRIBE_BYTES, BIN_MS)),
@@ -83,12 +83,6 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("envs/sim_link.py", "ConfigError below {} x ``mrtt_ms``. None = {} ms", (LEAST_TARGET_PER_RTT, DEFAULT_TARGET_MS)),
     ("envs/sim_link.py", "is at least {} ms long", (PERIOD_MS,)),
     ("envs/sim_link.py", "every {} ms a record", (SILENCE_NS / 1e6,)),
-    ("envs/sim_link.py", "the {} latest observations, newest first, of {} values", (SET.history, len(SET.features))),
-    (
-        "envs/sim_link.py",
-        "min(samples~ x rate~ x rho, {})",
-        (_core.MAX_REWARD if hasattr(_core, "MAX_REWARD") else 100,),
-    ),
     ("envs/kernel_link.py", "under a lease of {} ms", (LEASE_MS,)),
     (
         "agents/learn/train.py",
@@ -125,8 +119,7 @@ def test_a_page_says_what_the_code_has(name: str, template: str, values: tuple[f
 
 def test_defaults_of_the_same_thing_are_the_same() -> None:
     assert DAEMON["target_ms"] == DEFAULT_TARGET_MS == LINK["target_us"].default / 1000
-    assert (DAEMON["lease_ms"], DAEMON["ceiling_pkts"]) == (LEASE_MS, CEILING_PKTS)
-    assert (FLOOR_PKTS, CEILING_PKTS, RULE_GAIN) == (MIN_CAP_PKTS, MAX_CAP_PKTS, _core.RULE_GAIN)
+    assert (DAEMON["lease_ms"], DAEMON["ceiling_pkts"]) == (LEASE_MS, MAX_CAP_PKTS)
     assert PROBE_INTERVAL_S == 60.0  # README: once a minute
 
 

@@ -42,7 +42,7 @@ class Schedule {
     return static_cast<std::uint32_t>(end - next_);
   }
 
-  // Number of opportunities at times in [0, now_ms], from the first start of the trace.
+  // Number of opportunities at times in [0, now_ms], from the first start of the trace (envs/trace/counting.py too).
   std::uint64_t count_until(std::uint64_t now_ms) const {
     const auto in_loop = std::upper_bound(ms_.begin(), ms_.end(), now_ms % loop_ms()) - ms_.begin();
     return now_ms / loop_ms() * ms_.size() + static_cast<std::uint64_t>(in_loop);

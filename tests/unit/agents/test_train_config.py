@@ -1,11 +1,13 @@
 """The training configuration: what it refuses, and how it says so."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from helpers.places import ROOT
-from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.config import RewardSection, TrainConfig
+from reinet.core import DELAY_WEIGHT, REWARDS
 from reinet.core.errors import ConfigError
 
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
@@ -14,6 +16,11 @@ CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 @pytest.mark.parametrize("path", [p for p in CONFIGS if p.stem in ("default", "deepcc")], ids=lambda p: p.stem)
 def test_the_repositorys_configurations_are_valid(path: Path) -> None:
     assert TrainConfig.load(path).name == path.stem
+
+
+def test_every_reward_of_the_environments_can_be_trained_on() -> None:
+    assert set(get_args(RewardSection.model_fields["kind"].annotation)) == set(REWARDS)
+    assert RewardSection().delay_weight == DELAY_WEIGHT
 
 
 def test_deepcc_is_the_papers() -> None:

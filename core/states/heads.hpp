@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Heads: how a policy's action becomes a cap in packets; and the limits of every cap, whoever chose it.
+#ifndef REINET_HEADS_HPP
+#define REINET_HEADS_HPP
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+namespace reinet {
+
+enum class Head { cwnd, bdp };
+constexpr std::array<const char*, 2> kHeadNames = {"cwnd", "bdp"};
+// Of the bdp head, whose action 0 is the hand rule, and of the rule where no gain is named: 27 ms at 99.3 % utilisation
+// where Cubic has 151 ms (ATT-LTE-driving).
+constexpr double kRuleGain = 1.5;
+constexpr std::uint32_t kMinCapPkts = 4;      // the paper's; below it neither fast retransmit nor delayed ACKs work
+constexpr std::uint32_t kMaxCapPkts = 40000;  // the paper's: 480 Mbit/s at an RTT of 1 s
+
+// Packets to whole packets within the limits, halves to the even one; 0 = no cap, for what is no number.
+inline std::uint32_t round_cap_pkts(double pkts, std::uint32_t ceiling_pkts) {
+  if (std::isnan(pkts)) return 0;
+  const double highest = std::max(ceiling_pkts, kMinCapPkts);
+  return static_cast<std::uint32_t>(std::clamp(std::nearbyint(pkts), static_cast<double>(kMinCapPkts), highest));
+}
+
+// Cap in packets, 0 = none: for an action that is no number, and for the bdp head before any rate is known.
+inline std::uint32_t cap_from_action(Head head, float action, std::uint32_t cwnd_pkts, float rule_pkts,
+                                     std::uint32_t ceiling_pkts) {
+  if (!std::isfinite(action) || !std::isfinite(rule_pkts)) return 0;
+  if (head == Head::bdp && rule_pkts <= 0.0F) return 0;
+  const double factor = std::exp2(std::clamp(static_cast<double>(action), -1.0, 1.0));
+  const double pkts = factor * (head == Head::cwnd ? static_cast<double>(cwnd_pkts) : kRuleGain * rule_pkts);
+  return round_cap_pkts(pkts, ceiling_pkts);
+}
+
+}  // namespace reinet
+
+#endif

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// States of flows: the latest observations of a feature set, newest first, and the reward and the hand rule's product
+// that go with them. The only implementation; simulator, kernel environment and daemon all call it.
+//
+//   feature_sets.hpp  what is observed       normaliser.hpp  its statistics
+//   reward.hpp        what a record earns    heads.hpp       how an action becomes a cap
+#ifndef REINET_STATE_HPP
+#define REINET_STATE_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/flow_stats.h"
+#include "core/states/feature_sets.hpp"
+#include "core/states/normaliser.hpp"
+#include "core/states/reward.hpp"
+
+namespace reinet {
+
+// How states and rewards are made; the same for all flows of a batch or a bank.
+struct StateConfig {
+  Normaliser normaliser;  // of the feature set's inputs
+  RewardConfig reward;
+};
+
+// What a record made of its flow.
+struct Update {
+  bool decided;  // false for a record without an RTT sample, which leaves state and rule as they were
+  float reward;
+  float rule_pkts;
+};
+
+// Flows of one feature set and one kind of reward. Calls cost a dispatch per record, and nothing per feature.
+class FlowStates {
+ public:
+  virtual ~FlowStates() = default;
+  // Takes a flow's record and writes the flow's state.
+  virtual Update update(std::size_t flow, const reinet_flow_stats& s, const StateConfig& config, const Offer& offer,
+                        float* state) = 0;
+  virtual void reset(std::size_t flow) = 0;
+  virtual void grow(std::size_t flows) = 0;
+  virtual std::size_t size() const = 0;
+  virtual std::size_t memory_bytes() const = 0;
+};
+
+template <class Set, class Reward>
+class FlowStatesOf final : public FlowStates {
+ public:
+  explicit FlowStatesOf(std::size_t flows) : flows_(flows) {}
+
+  Update update(std::size_t flow, const reinet_flow_stats& s, const StateConfig& config, const Offer& offer,
+                float* state) override {
+    Flow& f = flows_[flow];
+    const bool decided = has_sample(s);
+    const double reward = f.reward.take(s, config.reward, offer);
+    if (decided) {
+      const auto observation = f.features.update(s, config.normaliser);
+      std::copy_backward(f.history.begin(), f.history.end() - observation.size(), f.history.end());
+      for (std::size_t i = 0; i < observation.size(); ++i) f.history[i] = static_cast<float>(observation[i]);
+    }
+    std::copy(f.history.begin(), f.history.end(), state);
+    return {decided, static_cast<float>(reward), f.features.rule_pkts};
+  }
+
+  void reset(std::size_t flow) override { flows_[flow] = Flow{}; }
+  void grow(std::size_t flows) override { flows_.resize(flows); }
+  std::size_t size() const override { return flows_.size(); }
+  std::size_t memory_bytes() const override {
+    std::size_t bytes = sizeof(*this) + flows_.capacity() * sizeof(Flow);
+    for (const Flow& f : flows_) bytes += f.features.heap_bytes();
+    return bytes;
+  }
+
+ private:
+  struct Flow {
+    std::array<float, Set::kHistory * Set::kFeatures.size()> history{};
+    Set features;
+    Reward reward;
+  };
+  std::vector<Flow> flows_;
+};
+
+// A feature set as a row of the table.
+struct FeatureSet {
+  const char* name;
+  int version;
+  std::size_t history;
+  std::span<const Feature> features;
+  std::span<const Input> inputs;
+  const char* terms;
+  const char* rule;
+  void (*observe)(NormaliserTable&, const reinet_flow_stats&);
+  std::unique_ptr<FlowStates> (*make)(RewardKind, std::size_t flows);
+
+  std::size_t state_size() const { return history * features.size(); }
+};
+
+template <class Set>
+void observe(NormaliserTable& table, const reinet_flow_stats& s) {
+  if (!has_sample(s)) return;
+  const auto x = Set::inputs_of(s);
+  for (std::size_t i = 0; i < x.size(); ++i) table[i].add(x[i]);
+}
+
+template <class Set>
+std::unique_ptr<FlowStates> make_flow_states(RewardKind reward, std::size_t flows) {
+  if (reward == RewardKind::regret) return std::make_unique<FlowStatesOf<Set, RegretReward>>(flows);
+  return std::make_unique<FlowStatesOf<Set, DeepCcReward>>(flows);
+}
+
+template <class... Sets>
+constexpr std::array<FeatureSet, sizeof...(Sets)> table_of(FeatureSetList<Sets...>) {
+  return {FeatureSet{Sets::kName, Sets::kVersion, Sets::kHistory, Sets::kFeatures, Sets::kInputs, Sets::kTerms,
+                     Sets::kRule, &observe<Sets>, &make_flow_states<Sets>}...};
+}
+constexpr auto kFeatureSets = table_of(FeatureSets{});
+
+inline const FeatureSet& feature_set_at(std::size_t number) {
+  if (number >= kFeatureSets.size()) throw std::out_of_range("there is no feature set " + std::to_string(number));
+  return kFeatureSets[number];
+}
+
+// The paper's reward uses the statistics that its features use; beside features without them, the typical ones.
+inline StateConfig state_config(const FeatureSet& set, const NormaliserTable& table, RewardKind reward,
+                                double delay_weight) {
+  const bool has_its_inputs = set.inputs.data() == DeepCcSet::kInputs.data();
+  return {Normaliser(table),
+          {reward, delay_weight, Normaliser(has_its_inputs ? table : typical_table(DeepCcSet::kInputs))}};
+}
+
+}  // namespace reinet
+
+#endif
