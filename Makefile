@@ -29,7 +29,7 @@ sanitize: setup  ## the tests with native parts under the address, leak, undefin
 lint: setup types  ## style and types; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
+	@$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
 
 types: setup
 	@mkdir -p build/typing/reinet
@@ -40,7 +40,7 @@ types: setup
 format: setup  ## what the hooks would change
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(FORMATTED)
+	@$(BIN)/clang-format -i $(FORMATTED)
 
 setup: $(STAMP)
 $(STAMP): $(NATIVE)
