@@ -40,7 +40,7 @@ types: setup
 format: setup  ## what the hooks would change
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(FORMATTED)
+	@$(BIN)/clang-format -i $(FORMATTED)
 
 setup: $(STAMP)
 $(STAMP): $(NATIVE)

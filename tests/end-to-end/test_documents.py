@@ -19,6 +19,13 @@ SHORTENED = {
         "make -n demo && .venv/bin/reinet demo --minutes 0.1 --seconds 5",
         "it trains for minutes and sends for two; make must not set this machine up again",
     ),
+    "docker/setup.sh": ("sh -n docker/setup.sh", "it installs packages; this checkout was set up by it"),
+    ".venv/bin/pre-commit install": (
+        "git init -q . && .venv/bin/pre-commit install && .venv/bin/pre-commit validate-config",
+        "it asks for a repository, which the folder of the test is not",
+    ),
+    "make format lint": ("make -n format lint", "make test runs it, and it would change the files of the checkout"),
+    "make test-unit": ("make -n test-unit test-kernel test-end-to-end", "this is one of the tests that they run"),
     "make test": ("make -n test", "this is one of the tests that it runs"),
     ".venv/bin/reinet doctor": (
         ".venv/bin/reinet doctor || [ $? = 1 ]",

@@ -21,7 +21,7 @@ from reinet.core.records import OPPORTUNITY_BYTES
 from reinet.core.state import LEAST_TARGET_PER_RTT, MAX_CAP_PKTS, MIN_CAP_PKTS, RULE_GAIN
 from reinet.daemon.config import DaemonConfig
 from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec
-from reinet.envs.mahimahi.validity import LATE_SHARE
+from reinet.envs.mahimahi.validity import LATE_ONCE_US, LATE_SHARE, LOGGED_SHARE, STALL_SLACK_MS
 from reinet.envs.sim import SIM_CONGESTION_CONTROLS
 from reinet.envs.trace.importers import MAX_HOLD_S
 from reinet.envs.trace.trace import BIN_MS, DESCRIBE_BYTES, OUTAGE_MS
@@ -42,6 +42,9 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("README.md", "the last {} of them", (SET.history,)),
     ("README.md", "A target below {} times the path's minimum RTT", (LEAST_TARGET_PER_RTT,)),
     ("README.md", "the flow is held at {} packets", (MIN_CAP_PKTS,)),
+    ("README.md", "in over {} % of its wakes", (100 * LATE_SHARE,)),
+    ("README.md", "or more than {} ms late once, fewer than {} %", (LATE_ONCE_US / 1000, 100 * LOGGED_SHARE)),
+    ("README.md", "left the link for {} s longer", (STALL_SLACK_MS / 1000,)),
     ("README.md", "{} ms path, {} KB droptail, target {} ms", (MRTT_MS, BUFFER_KB, DEFAULT_TARGET_MS)),
     (
         "docs/scalars.md",

@@ -332,7 +332,7 @@ def test_misuse_is_refused_and_harms_nothing() -> None:
         SimBatch([{"trace": np.zeros(1, np.uint32)}])
     with pytest.raises(ValueError, match="must not fall"):
         SimBatch([{"trace": np.array([3, 2], np.uint32)}])
-    with pytest.raises(ConfigError, match="trace: a Trace or an array"):
+    with pytest.raises(ConfigError, match="trace: an array of unsigned"):
         SimBatch([{"trace": [0.5, 1.5]}])
     batch = SimBatch([{"trace": constant(1)}] * 2)
     with pytest.raises(ValueError, match=r"reset\(\) comes"):
