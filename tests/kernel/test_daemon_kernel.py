@@ -300,4 +300,6 @@ def test_what_a_killed_daemon_leaves_is_listed_and_removed(folder: Path, cgroup:
         assert removed["socket_removed"]
         assert not socket.exists()
         run = link.stop()
-    assert run.metrics.throughput_mbps > 0.9 * MBPS
+    assert run.closed[0]["acked_bytes"] > 0
+    if run.invalid_reason is None:  # how fast it went says nothing where the host lagged
+        assert run.metrics.throughput_mbps > 0.9 * MBPS
