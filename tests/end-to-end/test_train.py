@@ -12,6 +12,7 @@ import torch
 
 from helpers.places import ROOT
 from reinet.agents.decide.baselines import NoCap, Rule
+from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.policy import Policy
 from reinet.agents.evaluation.run import run as evaluate
 from reinet.agents.evaluation.scenario import Scenario
@@ -26,7 +27,6 @@ from reinet.agents.learn.workers import RAY_STARTS, start_ray
 from reinet.agents.model.mlp import act
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Normaliser, StateBank, schema_hash
 from reinet.core.errors import ConfigError, ModelError, ReinetError
-from reinet.daemon.loop import ControlLoop
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 from reinet.kshim.fake import FakeShim
@@ -194,17 +194,16 @@ def test_another_feature_set_is_trained_exported_evaluated_and_served(tmp_path: 
     assert Checkpoint(result.best).state.normaliser == {}
     export(result.best, tmp_path / "model")
     policy = Policy.load(tmp_path / "model")
-    assert (policy.feature_set, policy.manifest.schema_.hash) == (name, schema_hash(name, "bdp"))
-    assert policy.normaliser == Normaliser(name)
+    assert (policy.view.feature_set, policy.manifest.schema_.hash) == (name, schema_hash(name, "bdp"))
+    assert policy.view.normaliser == Normaliser(name)
 
-    measured = evaluate(policy, Scenario(generate("lte-walking", 10.0, 9), link="sim", seconds=8.0))
+    measured = evaluate(policy, Scenario.of(generate("lte-walking", 10.0, 9), "sim", seconds=8.0))
     capped = measured.caps_pkts[measured.caps_pkts > 0]
     assert len(capped) > 50
     assert len(np.unique(capped)) > 5
 
     shim = FakeShim()
-    bank = StateBank(4, policy.feature_set, policy.normaliser)
-    loop = ControlLoop(shim, policy, bank, 50_000, 500, clock_ns=lambda: shim.now_ns)
+    loop = ControlLoop(shim, policy, 50_000, 500, clock_ns=lambda: shim.now_ns)
     shim.open_flow(7)
     record = {
         "rtt_mean_us": 30_000, "rtt_samples": 20, "min_rtt_us": 20_000, "srtt_us": 30_000, "cwnd_pkts": 60,
