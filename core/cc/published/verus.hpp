@@ -2,8 +2,8 @@
 //
 // Verus (Zaki et al., 2015). Every 5 ms a delay is aimed at, a little above or below the last one as the largest
 // delay of the epoch rises or falls; a profile learnt from the ACKs tells the window that gave such a delay; what is
-// sent in the epoch brings the flow to that window within a round trip. The profile is
-// N6 in docs/congestion-controls.md.
+// sent in the epoch brings the flow to that window within a round trip. How the profile differs is N6 in
+// docs/congestion-controls.md.
 #ifndef REINET_VERUS_HPP
 #define REINET_VERUS_HPP
 
