@@ -19,7 +19,7 @@ RULE_GAIN: float = _core.RULE_GAIN
 """The gain of the hand rule where none is named, and of the ``bdp`` head; ``states/heads.hpp`` says why."""
 
 LEAST_TARGET_PER_RTT: float = _core.LEAST_TARGET_PER_RTT
-"""A target below this multiple of the path's minimum RTT asks for a queue that cannot be kept: the window collapses."""
+"""The least target that can be kept, in minimum RTTs of the path; ``states/delay_ratio.hpp`` has the reason."""
 
 _NO_OFFERS = np.empty((0, 2), np.float64)
 

@@ -86,14 +86,14 @@ class ControlService(control_pb2_grpc.ControlServicer):
         return reply
 
     def Pause(self, request: control_pb2.PauseRequest, context: grpc.ServicerContext) -> control_pb2.PauseReply:  # noqa: N802
-        """Lifts every cap and writes none until Resume."""
+        """Lifts every cap and writes none until Resume; the reply says how many were lifted."""
         try:
             return control_pb2.PauseReply(released=self._loop.pause())
         except TimeoutError as error:
             _abort(context, f"{error}; its caps lapse by themselves, and it pauses as soon as it goes on")
 
     def Resume(self, request: control_pb2.ResumeRequest, context: grpc.ServicerContext) -> control_pb2.ResumeReply:  # noqa: N802
-        """Ends a pause."""
+        """Ends a pause; the reply is empty."""
         try:
             self._loop.resume()
             return control_pb2.ResumeReply()

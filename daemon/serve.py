@@ -131,7 +131,7 @@ def configure_logging() -> None:
 
 
 def _obeyed_by_no_terminal(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """Writes out control characters of what is logged, such as those in a model's name; JSON does so by itself."""
+    """Returns the event with control characters, as a model's name may have, written out; JSON does so by itself."""
     return {key: visible(value, keep="\n") if isinstance(value, str) else value for key, value in event.items()}
 
 

@@ -42,7 +42,7 @@ Documented = TypeVar("Documented", bound=type)
 
 
 def with_feature_tables(documented: Documented) -> Documented:
-    """Puts the feature sets' tables into a class's documentation, in place of the line FEATURE_TABLES."""
+    """Returns a class with the feature sets' tables in its documentation, in place of the line FEATURE_TABLES."""
     if documented.__doc__ is not None:  # python -OO has none
         found = re.search("^( *)FEATURE_TABLES$", documented.__doc__, re.MULTILINE)
         assert found, f"{documented.__name__} has no line FEATURE_TABLES"

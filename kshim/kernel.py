@@ -143,7 +143,7 @@ def _require_cgroup(cgroup: Path) -> None:
 
 
 def _attach(cgroups: list[str], options: "_kshim.Options") -> "tuple[dict[str, str], _kshim.Shim]":
-    """Loads under the first names that are free, or under the next where another loader takes one meanwhile."""
+    """Loads under the first names that are free, the next where another loader takes one; returns them and the shim."""
     from reinet.kshim import _kshim
 
     for suffix in _SUFFIXES:

@@ -183,7 +183,7 @@ class ControlLoop:
             )
 
     def _take(self, records: FlowStatsArray) -> bool:
-        """Brings the tables up to date and decides; False when the agent failed."""
+        """Brings the tables up to date and decides; returns False when the agent failed."""
         records = np.array(records)
         records["target_us"][records["target_us"] == 0] = self._target_us  # a flow's first record knows no target yet
         live = self._forget_closed(records)
@@ -282,7 +282,10 @@ class ControlLoop:
         return records[~np.isin(records["cookie"], records["cookie"][closed])]
 
     def _admit(self, live: FlowStatsArray, rows: NDArray[np.intp]) -> tuple[FlowStatsArray, NDArray[np.intp]]:
-        """Gives new flows fresh rows. Where a CLOSED record was lost the slot's new owner takes the row over."""
+        """Gives new flows fresh rows; returns the records and rows of flows that own their slot.
+
+        Where a CLOSED record was lost the slot's new owner takes the row over.
+        """
         owners = np.zeros(len(self._stats), np.uint64)
         owners[rows] = live["cookie"]  # of several owners of one slot the last one stays
         present = owners[rows] == live["cookie"]

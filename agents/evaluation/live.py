@@ -60,8 +60,9 @@ def drive(
     progress: Callable[[float], None] | None = None,
     clock_ns: Callable[[], int] = time.monotonic_ns,
 ) -> LiveRun:
-    """Runs one flow for ``seconds`` under the daemon's control loop; ``progress`` hears the seconds that have passed.
+    """Runs one flow for ``seconds`` under the daemon's control loop and returns what became of it.
 
+    ``progress`` is told the seconds that have passed.
     An agent that raises does not end the run: the flow goes on uncapped and ``problem`` says why. Raises LinkError when
     flow or link died.
     """

@@ -50,7 +50,7 @@ class Gatherer:
         self._history, self._frame = features.history, len(features.features)
 
     def gather(self, layers: Layers | None, normaliser: Normaliser, iteration: int) -> Experience:
-        """Runs one iteration's flows under a folded actor with noise, or without one under the cold start's walk."""
+        """Returns one iteration's flows under a folded actor with noise, or without one under the cold start's walk."""
         config = self._config
         rng = np.random.Generator(np.random.PCG64([config.seed, iteration, self._worker]))
         domain = domain_of(config.links, self._traces)

@@ -83,10 +83,10 @@ def train(
     progress: Callable[[Progress], None] | None = None,
     ray_address: str | None = None,
 ) -> Result:
-    """Trains until ``config.run.iterations`` are done, ``minutes`` have passed or Ctrl-C; then leaves a checkpoint.
+    """Trains until ``config.run.iterations`` are done, ``minutes`` have passed or Ctrl-C; returns what it left behind.
 
-    It goes on from the run folder's newest checkpoint unless ``resume`` is False, which demands an empty one.
-    Raises ConfigError when the folder holds another configuration's run.
+    It leaves a checkpoint, and goes on from the run folder's newest one unless ``resume`` is False, which demands an
+    empty folder. Raises ConfigError when the folder holds another configuration's run.
     """
     previous = _previous(config, run_dir, resume)
     torch.set_num_threads(1)  # batches are small, and results must not depend on the machine's number of cores

@@ -109,7 +109,7 @@ class Artifact:
 
 
 def load_artifact(folder: Path | str, manifest_sha256: str | None = None) -> Artifact:
-    """Reads and checks a model folder; with a digest also that its manifest is the one that was pinned.
+    """Returns a model folder's content, checked; with a digest also that its manifest is the one that was pinned.
 
     Raises ModelError that names the file, what is wrong with it and the cure.
     """

@@ -121,7 +121,7 @@ class MahimahiLink:
             raise LinkError(f"the sender has not finished within {timeout_s:g} s") from None
 
     def stop(self) -> LinkRun:
-        """Ends the flows, then reads and judges the log; ``close`` or another ``start`` ends the path."""
+        """Ends the flows, then reads, judges and returns the log; ``close`` or another ``start`` ends the path."""
         self._sender.end_input()
         closed = [self._sender.wait_for("closed", beside=None) for _ in range(self._flows)]
         ended_ns = int(self._sender.wait_for("end")["time_ns"])

@@ -55,9 +55,9 @@ def find_kernel(given: Path | None = None) -> Path:
 
 
 def run_flow(kernel: Path, spec: LinkSpec, seconds: float) -> LinkRun:
-    """Sends one flow for ``seconds`` of virtual time, without a cap. Raises LinkError when it did not work out.
+    """Sends one flow for ``seconds`` of virtual time, without a cap, and returns the link's log and figures.
 
-    Raises ConfigError for a path that Mahimahi cannot do.
+    Raises LinkError when it did not work out, ConfigError for a path that Mahimahi cannot do.
     """
     require_emulated(spec)
     with tempfile.TemporaryDirectory(prefix="reinet-uml-") as name:

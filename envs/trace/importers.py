@@ -72,8 +72,7 @@ class _Line:
 
 
 def import_trace(path: str | Path, format: str | None = None, column: str = "DL_bitrate") -> Imported:
-    """Converts a recording; ``format`` is one of FORMATS, or None to find out; ``column`` is a phone's rate column.
-
+    """Returns a recording as a trace; ``format`` is one of FORMATS, None to find out; ``column`` is a phone's rates.
     Raises TraceError naming file, line, what is wrong and the cure.
     """
     path = Path(path)

@@ -106,7 +106,7 @@ RANDOM = "random"
 
 
 def generate(preset: str | LinkModel, seconds: float, seed: int) -> Trace:
-    """Draws a trace of exactly ``seconds``: the same for the same arguments, whatever NumPy's version.
+    """Returns a drawn trace of exactly ``seconds``: the same for the same arguments, whatever NumPy's version.
 
     ``preset`` names one of PRESETS, or ``random`` (parameters drawn with the seed), or is a model. Raises TraceError.
     """
@@ -148,7 +148,7 @@ _HIGHEST_MBPS = 200.0
 
 
 def random_model(seed: int) -> LinkModel:
-    """Draws a model around a random preset: other rates, depths, speeds and outages, for training over many links.
+    """Returns a model around a random preset: other rates, depths, speeds and outages, for training over many links.
 
     Medians reach from 0.4 to about 65 Mbit/s, spreads from nearly constant to 1.4 times the preset's on a logarithmic
     scale, time constants from 0.4 to 3 times, outages from a fifth to 2.5 times the preset's.

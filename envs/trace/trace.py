@@ -138,7 +138,10 @@ class Trace:
         return Trace(times_ms.astype(np.uint32), name)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Writes the canonical text, whole or not at all. Raises TraceError if the file exists or cannot be written."""
+        """Writes the canonical text, whole or not at all, and returns the path.
+
+        Raises TraceError if the file exists or cannot be written.
+        """
         path = Path(path)
         write_atomically(path, self.canonical_text, overwrite=overwrite)
         return path
