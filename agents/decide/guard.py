@@ -23,7 +23,7 @@ INVALID_CAP_PKTS = 0xFFFF_FFFF
 PROBE_INTERVAL_S = 60.0
 """The time between two looks at a flow whose target is out of reach; at four periods each they cost below 1 %."""
 PROBE_DRAINED_PERIODS = 2
-"""A probe needs so many periods that end with the floor in flight: all packets of the second met an empty queue."""
+"""A probe needs so many periods that end with the floor in flight, or less: the second met an empty queue."""
 PROBE_MAX_PERIODS = 16
 """A queue that has not drained by then is not this flow's."""
 _UNKNOWN_RTT_US = 0xFFFF_FFFF  # tcp_min_rtt() before the first sample

@@ -52,7 +52,7 @@ class Combination:
     cap_pkts: int
 
     def key(self, seconds: float, mrtt_ms: float, kernel: str = "host") -> str:
-        """Returns the combination's name in the results file, which has the trace's content in it, not its name."""
+        """Returns the combination's name in the results file, made of the trace's content, not of its name."""
         key = f"{self.trace.sha256[:16]} {self.cc} {self.buffer_bytes} {self.cap_pkts} {seconds:g} {mrtt_ms:g}"
         return key if kernel == "host" else f"{key} {kernel}"
 
