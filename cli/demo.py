@@ -72,7 +72,7 @@ def demo(
 
 
 def _train(minutes: float, run_dir: Path) -> Path:
-    """Trains (or goes on training) and exports; gives the model's folder."""
+    """Trains (or goes on training) and exports; returns the model's folder."""
     from reinet.agents.learn.config import TrainConfig
     from reinet.agents.learn.export import export
     from reinet.agents.learn.train import train
@@ -114,7 +114,7 @@ def _report(runs: list[Run], run_dir: Path) -> None:
 
 
 def _write_curves(runs: list[Run], folder: Path) -> None:
-    """The flows' curves, under the tags that the daemon uses, one TensorBoard run per agent."""
+    """Writes the flows' curves, under the tags that the daemon uses, one TensorBoard run per agent."""
     from torch.utils.tensorboard import SummaryWriter
 
     from reinet.daemon.event_log import CURVES

@@ -78,7 +78,7 @@ def _helpers() -> Feature:
 
 
 def prerequisites() -> dict[str, Feature]:
-    """Everything that some part of reinet needs, by name."""
+    """Returns everything that some part of reinet needs, by name."""
     serving, training = "the daemon", "training"
     found = {
         "system": _system(),

@@ -30,7 +30,7 @@ class Link(str, Enum):
 
 
 def run_shown(plan: Plan, seconds: float) -> list[tuple[Run, dict[str, object]]]:
-    """Runs a plan whose runs last ``seconds`` each, behind a progress bar."""
+    """Runs a plan whose runs last ``seconds`` each, behind a progress bar; returns the runs and their rows."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

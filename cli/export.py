@@ -32,6 +32,6 @@ def export(
 
 
 def _run_of(checkpoint: Path) -> Path:
-    """runs/NAME for runs/NAME/best and for runs/NAME/checkpoints/iteration-000120."""
+    """Returns runs/NAME for runs/NAME/best and for runs/NAME/checkpoints/iteration-000120."""
     parent = checkpoint.resolve().parent
     return parent.parent if parent.name == "checkpoints" else parent

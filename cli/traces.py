@@ -243,7 +243,7 @@ def _by_time(traces: Sequence[Trace], share: float) -> dict[str, list[Trace]]:
 
 
 def _distinct_names(traces: Sequence[Trace]) -> list[str]:
-    """Give each trace a file name of its own: traces of the same name get part of their hash."""
+    """Returns a file name for each trace, in order: traces of the same name get part of their hash."""
     names = [trace.name for trace in traces]
     distinct = [f"{t.name}.{t.sha256[:12]}" if names.count(t.name) > 1 else t.name for t in traces]
     return [f"{name}.{number}" if distinct.count(name) > 1 else name for number, name in enumerate(distinct)]

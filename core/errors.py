@@ -13,7 +13,7 @@ The command line prints these without a traceback. ::
 
 
 class ReinetError(Exception):
-    """What was wrong, where (file, line, flow), and how to mend it: the message says all three."""
+    """The base of all: its message says what was wrong, where (file, line, flow), and how to mend it."""
 
 
 class TraceError(ReinetError):

@@ -33,7 +33,7 @@ class Feature:
     low: float
     high: float
     formula: str
-    """For people and for the schema hash; its terms are the feature set's."""
+    """It is written for people and for the schema hash; its terms are the feature set's."""
 
 
 @dataclass(frozen=True)
@@ -53,25 +53,25 @@ class FeatureSet:
     history: int
     features: tuple[Feature, ...]
     inputs: tuple[Input, ...]
-    """In the order of the normaliser's rows; none where features need no statistics."""
+    """They stand in the order of the normaliser's rows; there are none where features need no statistics."""
     terms: str
-    """What the symbols in the features' formulas mean."""
+    """It says what the symbols in the features' formulas mean."""
     rule: str
-    """Formula of the hand rule's product, in packets."""
+    """The formula of the hand rule's product, in packets."""
     number: int
-    """In the C++ core."""
+    """The set's index in the C++ core."""
 
     @property
     def state_size(self) -> int:
-        """Number of float32 values in a state."""
+        """Returns the number of float32 values in a state."""
         return self.history * len(self.features)
 
     def low(self) -> npt.NDArray[np.float32]:
-        """Lower bounds of a state, shape (state_size,)."""
+        """Returns the lower bounds of a state, shape (state_size,)."""
         return np.array([f.low for f in self.features] * self.history, dtype=np.float32)
 
     def high(self) -> npt.NDArray[np.float32]:
-        """Upper bounds of a state, shape (state_size,)."""
+        """Returns the upper bounds of a state, shape (state_size,)."""
         return np.array([f.high for f in self.features] * self.history, dtype=np.float32)
 
 

@@ -38,7 +38,7 @@ class Normaliser:
 
     @classmethod
     def of(cls, feature_set: FeatureSet, normaliser: "Normaliser | None") -> "Normaliser":
-        """Returns the normaliser given for a feature set, None = the reference; ConfigError for another set's."""
+        """Returns the normaliser of a feature set, None = the reference; raises ConfigError for another set's."""
         if normaliser is None:
             return cls.reference(feature_set.name)
         if normaliser.feature_set != feature_set:
@@ -49,21 +49,21 @@ class Normaliser:
         return normaliser
 
     def observe(self, stats: npt.NDArray[np.void]) -> None:
-        """Add FlowStats records, in order; those without an RTT sample are passed over."""
+        """Adds FlowStats records, in order; those without an RTT sample are passed over."""
         _core.observe(self.feature_set.number, self.table, as_bytes(stats, FLOW_STATS_DTYPE))
 
     def merge(self, other: "Normaliser") -> None:
-        """Add what the other has seen, as if it had been observed here."""
+        """Adds what the other has seen, as if it had been observed here."""
         _core.merge(self.feature_set.number, self.table, other.of(self.feature_set, other).table)
 
     def copy(self) -> "Normaliser":
-        """An independent copy."""
+        """Returns an independent copy."""
         twin = Normaliser(self.feature_set.name)
         twin.table = self.table.copy()
         return twin
 
     def to_dict(self) -> dict[str, dict[str, float]]:
-        """``{input: {statistic: value}}``, ready for JSON; exact, since JSON keeps all digits of a float."""
+        """Returns ``{input: {statistic: value}}``, ready for JSON; exact, since JSON keeps all digits of a float."""
         return {
             given.name: {key: float(value) for key, value in zip(STATISTICS, row, strict=True)}
             for given, row in zip(self.feature_set.inputs, self.table, strict=True)
@@ -71,7 +71,7 @@ class Normaliser:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], feature_set: str = DEFAULT_FEATURE_SET) -> "Normaliser":
-        """Inverse of ``to_dict``. ModelError for another layout or impossible statistics."""
+        """Returns what ``to_dict`` was made of; raises ModelError for another layout or impossible statistics."""
         normaliser = cls(feature_set)
         names = [given.name for given in normaliser.feature_set.inputs]
         if not isinstance(values, Mapping) or set(values) != set(names):

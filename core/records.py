@@ -38,12 +38,12 @@ class Flag(IntFlag):
 
 
 def empty_stats(count: int) -> npt.NDArray[np.void]:
-    """``count`` FlowStats records, all zero."""
+    """Returns ``count`` FlowStats records, all zero."""
     return np.zeros(count, FLOW_STATS_DTYPE)
 
 
 def as_bytes(records: npt.NDArray[np.void], dtype: np.dtype[np.void] | None = None) -> npt.NDArray[np.uint8]:
-    """Records as rows of bytes, the form in which they enter the C++ core. TypeError for another dtype."""
+    """Returns records as rows of bytes, as they enter the C++ core; raises TypeError for another dtype."""
     if records.dtype != (dtype or records.dtype) or records.dtype not in (FLOW_STATS_DTYPE, ACK_DTYPE):
         raise TypeError(f"records of dtype {dtype or 'FLOW_STATS_DTYPE or ACK_DTYPE'} expected, not {records.dtype}")
     rows = np.ascontiguousarray(np.atleast_1d(records))

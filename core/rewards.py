@@ -16,15 +16,14 @@ REWARDS: tuple[str, ...] = tuple(_core.REWARD_NAMES)
 DEFAULT_REWARD = "deepcc"
 
 DELAY_WEIGHT: float = _core.DELAY_WEIGHT
-"""Of ``regret``, where none is given: the share of throughput that is worth giving up for an empty queue in place of
-one as long as the target allows."""
+"""The weight of delay in ``regret`` where none is given; ``states/reward.hpp`` says what it weighs."""
 
 
 class Offers(NamedTuple):
     """What links had offered when N records were due; ``regret`` compares with it."""
 
     bytes: npt.NDArray[np.float64]
-    """(N,), of all opportunities since any fixed time of the flow's link, up to half a base RTT before the record."""
+    """(N,), bytes of all opportunities from any fixed time of the flow's link to half a base RTT before the record."""
     unit_bytes: npt.NDArray[np.float64]
     """(N,), a unit of the reward: what the link carries in 20 ms on average, at least a packet."""
 

@@ -12,14 +12,14 @@ from reinet.core.records import FLOW_STATS_DTYPE, as_bytes
 from reinet.core.rewards import DEFAULT_REWARD, DELAY_WEIGHT, Offers, reward_index
 
 MAX_CAP_PKTS: int = _core.MAX_CAP_PKTS
-"""No cap above this: the paper's ceiling, 480 Mbit/s at an RTT of 1 s."""
+"""No cap lies above this, the paper's ceiling: 480 Mbit/s at an RTT of 1 s."""
 MIN_CAP_PKTS: int = _core.MIN_CAP_PKTS
-"""No cap below this, the paper's floor: fewer packets cannot trigger fast retransmit."""
+"""No cap lies below this, the paper's floor: fewer packets cannot trigger fast retransmit."""
 RULE_GAIN: float = _core.RULE_GAIN
-"""Gain of the hand rule where none is named, and of the ``bdp`` head; the reason is in ``states/heads.hpp``."""
+"""The gain of the hand rule where none is named, and of the ``bdp`` head; ``states/heads.hpp`` says why."""
 
 LEAST_TARGET_PER_RTT: float = _core.LEAST_TARGET_PER_RTT
-"""A target below this multiple of the path's minimum RTT asks for a queue that cannot be kept: the window collapses."""
+"""The least target that can be kept, in minimum RTTs of the path; ``states/delay_ratio.hpp`` has the reason."""
 
 _NO_OFFERS = np.empty((0, 2), np.float64)
 
@@ -56,26 +56,27 @@ class StateBank:
 
     @property
     def capacity(self) -> int:
-        """Number of rows."""
+        """Returns the number of rows."""
         return self._core.capacity
 
     def grow(self, capacity: int) -> None:
-        """Add rows, up to ``capacity``; those there keep their states."""
+        """Adds rows, up to ``capacity``; those there keep their states."""
         self._core.grow(capacity)
 
     def set_normaliser(self, normaliser: Normaliser) -> None:
-        """Use these statistics from the next record on; observations already in a history stay as they are."""
+        """Uses these statistics from the next record on; observations already in a history stay as they are."""
         self._core.set_normaliser(Normaliser.of(self.feature_set, normaliser).table)
 
     def reset(self, rows: npt.ArrayLike) -> None:
-        """Empty the histories of these rows, for new flows."""
+        """Empties the histories of these rows, for new flows."""
         self._core.reset(np.atleast_1d(np.asarray(rows, dtype=np.int32)))
 
     def update(self, rows: npt.ArrayLike, stats: npt.NDArray[np.void], offers: Offers | None = None) -> Batch:
-        """Take one record per row; a row may occur several times and is then updated in order.
+        """Takes one record per row and returns what they made of the states.
 
-        ``rows`` int32 (N,), ``stats`` FLOW_STATS_DTYPE (N,), ``offers`` of N links for the reward ``regret``, which
-        alone needs them. IndexError for a row outside the bank, before any change.
+        A row may occur several times and is then updated in order.
+        ``rows`` is int32 (N,), ``stats`` FLOW_STATS_DTYPE (N,); ``offers``, of N links, is for the reward ``regret``,
+        which alone needs it. Raises IndexError for a row outside the bank, before any change.
         """
         index = np.atleast_1d(np.asarray(rows, dtype=np.int32))
         count = len(index)
@@ -108,9 +109,9 @@ def caps_from_actions(
     rule_pkts: npt.ArrayLike,
     ceiling_pkts: int = MAX_CAP_PKTS,
 ) -> npt.NDArray[np.uint32]:
-    """Caps in packets for actions in [-1, 1], all of shape (N,), clamped to [4, ceiling]; 0 = no cap.
+    """Returns caps in packets for actions in [-1, 1], all of shape (N,), clamped to [4, ceiling]; 0 = no cap.
 
-    0 also stands for an action that is not finite, and for the ``bdp`` head while the rule is unknown.
+    The cap is also 0 for an action that is not finite, and under the ``bdp`` head while the rule is unknown.
     """
     chosen = head_index(head)
     a = np.ascontiguousarray(np.atleast_1d(actions), dtype=np.float32)

@@ -73,7 +73,7 @@ def _outside(key: str, table: str, model: type[BaseModel]) -> str:
 
 
 def _explain(fault: dict[str, Any], model: type[BaseModel], table: str | None) -> str:
-    """One fault as a sentence: an unknown key with its neighbours, a missing one, or a value and what is wrong."""
+    """Returns a fault as a sentence: an unknown key and its neighbours, a missing one, or a value and what is wrong."""
     keys = [str(part) for part in fault["loc"]]
     where = ".".join([table, *keys] if table else keys) or "configuration"
     if fault["type"] == "extra_forbidden":
@@ -97,7 +97,7 @@ def _unknown(keys: list[str], known: list[str], table: str | None) -> str:
 
 
 def _section(model: type[BaseModel], keys: list[str]) -> type[BaseModel]:
-    """The model of the section that the last key stands in."""
+    """Returns the model of the section that the last key stands in."""
     for key in keys[:-1]:
         inner = model.model_fields[key].annotation if key in model.model_fields else None
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):

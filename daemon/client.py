@@ -12,7 +12,7 @@ from reinet.core.errors import DaemonError
 from reinet.proto import control_pb2, control_pb2_grpc
 
 TIMEOUT_S = 5.0
-"""Longer than the two seconds that the daemon itself waits for its loop."""
+"""It is longer than the two seconds that the daemon itself waits for its loop."""
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 """A flow takes about 100 bytes, so some 600 000 flows."""
 
@@ -33,19 +33,19 @@ class ControlClient:
         self._stub = make_stub(self._channel)
 
     def health(self) -> control_pb2.HealthReply:
-        """How the decision loop is and what it runs."""
+        """Returns how the decision loop is and what it runs."""
         return self._call("Health", control_pb2.HealthRequest(), control_pb2.HealthReply)
 
     def flows(self) -> control_pb2.FlowsReply:
-        """The flows with their caps."""
+        """Returns the flows with their caps."""
         return self._call("Flows", control_pb2.FlowsRequest(), control_pb2.FlowsReply)
 
     def pause(self) -> control_pb2.PauseReply:
-        """Lifts every cap until ``resume``."""
+        """Lifts every cap until ``resume``; the reply says how many."""
         return self._call("Pause", control_pb2.PauseRequest(), control_pb2.PauseReply)
 
     def resume(self) -> control_pb2.ResumeReply:
-        """Ends a pause."""
+        """Ends a pause; flows get caps again with their next records."""
         return self._call("Resume", control_pb2.ResumeRequest(), control_pb2.ResumeReply)
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class ControlClient:
         self.close()
 
     def _look(self) -> None:
-        """Tells a missing daemon from a forbidden one, which gRPC reports alike."""
+        """Raises DaemonError, which tells a missing daemon from a forbidden one; gRPC reports both alike."""
         try:
             with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
                 probe.settimeout(TIMEOUT_S)

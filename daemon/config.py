@@ -10,11 +10,11 @@ from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS, toml_file
 from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE
 
 MAX_SOCKET_PATH_BYTES = 107
-"""sun_path is 108 bytes with its terminator."""
+"""The kernel's sun_path is 108 bytes with its terminator."""
 
 
 def default_socket() -> Path:
-    """Where the daemon of this user listens: below /run for root, else below the user's own run-time folder."""
+    """Returns where this user's daemon listens: below /run for root, else below the user's own run-time folder."""
     if os.geteuid() != 0 and (own := os.environ.get("XDG_RUNTIME_DIR")):
         return Path(own) / "reinet" / "control.sock"
     return Path("/run/reinet/control.sock")
@@ -81,10 +81,10 @@ class DaemonConfig(BaseModel):
 
     @property
     def target_us(self) -> int:
-        """The target as records carry it."""
+        """Returns the target as records carry it, in microseconds."""
         return round(self.target_ms * 1000)
 
 
 def load_config(path: Path) -> DaemonConfig:
-    """Reads and checks a configuration file; raises ConfigError naming file, key and cure."""
+    """Returns a configuration file's content, checked; raises ConfigError naming file, key and cure."""
     return toml_file.load(path, DaemonConfig, "configs/daemon.toml is a commented example", table="daemon")

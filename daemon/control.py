@@ -22,26 +22,26 @@ from reinet.core.errors import DaemonError
 from reinet.proto import control_pb2, control_pb2_grpc
 
 MAX_REQUEST_BYTES = 1024
-"""Every request is empty today; room for the fields that later versions may add."""
+"""Every request is empty today; this leaves room for the fields that later versions may add."""
 MAX_CALLS = 8
-"""Calls served at once, each in a thread; more are refused. A person and a few monitors need two or three."""
+"""So many calls are served at once, each in a thread; a person and a few monitors need two or three."""
 STOP_GRACE_S = 0.5
 
 
 class Controlled(Protocol):
-    """What of the decision loop a caller may see and do; ``ControlLoop`` is one."""
+    """A decision loop as callers may see and use it; ``ControlLoop`` is one."""
 
     def status(self) -> Status:
-        """How the loop is."""
+        """Returns how the loop is."""
 
     def snapshot(self) -> Snapshot:
-        """The flows."""
+        """Returns the flows with their records and caps."""
 
     def pause(self) -> int:
-        """Lifts every cap; how many. TimeoutError if the loop hangs."""
+        """Lifts every cap and returns how many; raises TimeoutError if the loop hangs."""
 
     def resume(self) -> None:
-        """Ends a pause. TimeoutError if the loop hangs."""
+        """Ends a pause; raises TimeoutError if the loop hangs."""
 
 
 class ControlService(control_pb2_grpc.ControlServicer):
@@ -52,7 +52,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         self._model = model
 
     def Health(self, request: control_pb2.HealthRequest, context: grpc.ServicerContext) -> control_pb2.HealthReply:  # noqa: N802
-        """Is the decision loop alive, what does it run?"""
+        """Says whether the decision loop is alive, and what it runs."""
         status = self._loop.status()
         return control_pb2.HealthReply(
             ok=status.ok,
@@ -66,7 +66,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         )
 
     def Flows(self, request: control_pb2.FlowsRequest, context: grpc.ServicerContext) -> control_pb2.FlowsReply:  # noqa: N802
-        """Every live flow with its latest record, oldest record last."""
+        """Returns every live flow with its latest record, the flow with the oldest record last."""
         seen = self._loop.snapshot()
         reply = control_pb2.FlowsReply()
         for record, cap_pkts, reason in zip(seen.stats, seen.caps_pkts, seen.reasons, strict=True):
@@ -86,14 +86,14 @@ class ControlService(control_pb2_grpc.ControlServicer):
         return reply
 
     def Pause(self, request: control_pb2.PauseRequest, context: grpc.ServicerContext) -> control_pb2.PauseReply:  # noqa: N802
-        """Lifts every cap and writes none until Resume."""
+        """Lifts every cap and writes none until Resume; the reply says how many were lifted."""
         try:
             return control_pb2.PauseReply(released=self._loop.pause())
         except TimeoutError as error:
             _abort(context, f"{error}; its caps lapse by themselves, and it pauses as soon as it goes on")
 
     def Resume(self, request: control_pb2.ResumeRequest, context: grpc.ServicerContext) -> control_pb2.ResumeReply:  # noqa: N802
-        """Ends a pause."""
+        """Ends a pause; the reply is empty."""
         try:
             self._loop.resume()
             return control_pb2.ResumeReply()
@@ -116,7 +116,7 @@ class SocketClaim:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.replaced = False
-        """Whether the socket of a daemon that was killed was in the way."""
+        """True where the socket of a daemon that was killed was in the way."""
         self._lock_path = path.with_name(path.name + ".lock")
         self._made_folder = False
         self._lock_fd = -1
@@ -222,7 +222,7 @@ class SocketClaim:
 
 
 def remove_stale_socket(path: Path) -> bool:
-    """Removes the socket of a daemon that is gone; False when there is none or its daemon lives."""
+    """Removes the socket of a daemon that is gone; returns False when there is none or its daemon lives."""
     if not path.is_socket():
         return False
     try:
@@ -263,5 +263,5 @@ class ControlServer:
         self._server.start()
 
     def close(self) -> None:
-        """Ends calls in progress after a moment's grace."""
+        """Ends the service; calls in progress have a moment's grace."""
         self._server.stop(STOP_GRACE_S).wait(4 * STOP_GRACE_S)

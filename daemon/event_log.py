@@ -24,17 +24,17 @@ from reinet.core.records import Flag
 from reinet.kshim.shim import FlowStatsArray
 
 POINT_INTERVAL_MS = 100
-"""At most one point per flow in this time: ten per second show every outage and cost little."""
+"""A flow has at most one point in this time: ten per second show every outage and cost little."""
 MAX_POINTS_PER_S = 400
-"""Over all flows; a point takes about 0.2 ms of Python, mostly its checksum, so at most 8 % of one core."""
+"""The bound over all flows; a point takes about 0.2 ms of Python, mostly its checksum, so at most 8 % of one core."""
 MAX_FLOWS = 64
-"""Flows with curves at one time; later ones get theirs when an earlier one ends or falls silent."""
+"""So many flows have curves at one time; later ones get theirs when an earlier one ends or falls silent."""
 SILENT_FLOW_S = 60
 """A flow without a record for this long gives its place to another."""
 QUEUE_BATCHES = 256
-"""Ticks that may wait for the writer; at the busiest some seconds' worth."""
+"""So many ticks may wait for the writer: at the busiest some seconds' worth."""
 FLUSH_INTERVAL_S = 1.0
-"""How far TensorBoard may lag behind."""
+"""TensorBoard may lag so far behind."""
 
 CURVES = (
     ("cap_pkts", "flow/cap_pkts", 1.0),
@@ -79,9 +79,9 @@ class EventLog:
         self.failure: str | None = None
         """Why nothing is written any more, None while all is well."""
         self.dropped_batches = 0
-        """Ticks left out because the writer was behind."""
+        """How many ticks were left out because the writer was behind."""
         self.dropped_points = 0
-        """Points left out because of MAX_POINTS_PER_S or MAX_FLOWS."""
+        """How many points were left out because of MAX_POINTS_PER_S or MAX_FLOWS."""
         self._flows: dict[int, _Flow] = {}
         self._points_left = float(MAX_POINTS_PER_S)
         self._refilled_s = self._clock_s()

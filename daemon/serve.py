@@ -32,16 +32,16 @@ from reinet.kshim.probe import cgroup2_mount, features
 from reinet.kshim.shim import WRAPPED_CC, Shim
 
 JOIN_S = 2.0
-"""Longer than any tick of a loop that is well."""
+"""It is longer than any tick of a loop that is well."""
 CGROUP_CHECK_S = 1.0
-"""How often the cgroups are looked at; a stat each."""
+"""The cgroups are looked at so often, with a stat each."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 log = structlog.get_logger("reinet.serve")
 
 
 def check(config: DaemonConfig) -> Agent:
-    """Looks at host, cgroups and model; touches nothing. Returns the agent.
+    """Looks at host, cgroups and model, touches nothing, and returns the agent.
 
     Raises ShimError, ConfigError or ModelError with the cure.
     """
@@ -109,14 +109,14 @@ def _period(config: DaemonConfig, agent: Agent) -> PeriodConfig:
 
 
 def open_kernel_shim(config: DaemonConfig, period: PeriodConfig) -> Shim:
-    """Loads and attaches the BPF programs."""
+    """Loads and attaches the BPF programs; returns the shim."""
     from reinet.kshim.kernel import KernelShim  # serving on a fake needs no native loader
 
     return KernelShim(config.cgroups, target_us=config.target_us, period=period)
 
 
 def configure_logging() -> None:
-    """Structured log on standard error: readable on a terminal, one JSON object per line elsewhere."""
+    """Sends structured logs to standard error: readable on a terminal, one JSON object per line elsewhere."""
     terminal = sys.stderr.isatty()
     structlog.configure(
         processors=[
@@ -131,7 +131,7 @@ def configure_logging() -> None:
 
 
 def _obeyed_by_no_terminal(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """Writes out control characters of what is logged, such as those in a model's name; JSON does so by itself."""
+    """Returns the event with control characters, as a model's name may have, written out; JSON does so by itself."""
     return {key: visible(value, keep="\n") if isinstance(value, str) else value for key, value in event.items()}
 
 
@@ -188,7 +188,7 @@ class _Wake:
             os.write(self._write_fd, b"!")
 
     def wait(self, timeout_s: float) -> bool:
-        """True when woken, False when the time is over."""
+        """Returns True when woken, False when the time is over."""
         return bool(select.select([self._read_fd], [], [], timeout_s)[0])
 
 
@@ -199,7 +199,7 @@ class _Cgroups:
         self._identities = {path: _identity(path) for path in paths}
 
     def problem(self) -> str:
-        """Which cgroups are not those of the start any more, and the cure; empty when all are."""
+        """Returns which cgroups are not those of the start any more, and the cure; empty when all are."""
         lost = [str(path) for path, identity in self._identities.items() if _identity(path) != identity]
         if not lost:
             return ""
@@ -218,7 +218,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _run(loop: ControlLoop, wake: _Wake, cgroups: _Cgroups, tick_ms: int, abandon: Callable[[], None]) -> None:
-    """Runs the loop in a thread until woken; DaemonError when the loop ended by itself, ``abandon`` when it hangs."""
+    """Runs the loop in a thread until woken; raises DaemonError if it ends by itself, calls ``abandon`` if it hangs."""
     stop = threading.Event()
     failures: list[BaseException] = []
 

@@ -37,17 +37,17 @@ class CappedLink:
 
     @property
     def spec(self) -> LinkSpec:
-        """The path that the present or latest flow runs over."""
+        """Returns the path that the present or latest flow runs over."""
         return self._link.spec
 
     @property
     def zero_ns(self) -> int:
-        """CLOCK_MONOTONIC at the trace's start."""
+        """Returns CLOCK_MONOTONIC at the trace's start, in ns."""
         return self._link.zero_ns
 
     @property
     def started_ns(self) -> int:
-        """CLOCK_MONOTONIC when the flow began to send."""
+        """Returns CLOCK_MONOTONIC when the flow began to send, in ns."""
         return self._link.started_ns
 
     def start(self, spec: LinkSpec | None = None) -> None:

@@ -13,7 +13,7 @@ from reinet.core import FLOW_STATS_DTYPE, Flag, LinkError
 from reinet.kshim.shim import NO_CAP_PKTS, FlowStatsArray, Shim
 
 RECORD_TIMEOUT_S = 5.0
-"""A flow with data outstanding gives a record every 250 ms at least; none for this long means that a part has died."""
+"""A flow with data outstanding gives a record every 250 ms at least; after this long without one a part has died."""
 
 
 class FlowShim:

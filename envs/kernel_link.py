@@ -48,7 +48,7 @@ State = npt.NDArray[np.float32]
 
 @with_feature_tables
 class KernelLinkEnv(gym.Env[State, Any]):
-    """Choose the largest congestion window of a bulk flow, once per period, on a real kernel and an emulated link.
+    """An agent chooses a bulk flow's largest congestion window, once per period, on a real kernel and an emulated link.
 
     A kernel socket running ``cc``, capped through the shim, fills the droptail buffer of a Mahimahi link in namespaces
     of its own. Observation, action, reward and info are those of ``SimLink``, by the same code; feature sets are listed
@@ -124,7 +124,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
         self._reward = 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[State, dict[str, Any]]:
-        """Start a new flow; returns its first state and info. There are no options."""
+        """Ends the flow, starts another and returns its first state and info. There are no options."""
         super().reset(seed=seed)
         refuse_options("KernelLink", options)
         if self._random_start:
@@ -147,7 +147,10 @@ class KernelLinkEnv(gym.Env[State, Any]):
         return self._state, self._info()
 
     def step(self, action: npt.ArrayLike) -> tuple[State, float, bool, bool, dict[str, Any]]:
-        """Set the cap and wait for the flow's next record."""
+        """Sets the cap and waits for the flow's next record; returns state, reward, terminated, truncated and info.
+
+        Raises LinkError when link or flow have died.
+        """
         if self._session is None:
             raise LinkError("no flow is running: call reset() first")
         chosen = action_of(action)
@@ -167,13 +170,13 @@ class KernelLinkEnv(gym.Env[State, Any]):
         return self._state, self._reward, False, truncated, self._info()
 
     def finish(self) -> KernelRun:
-        """End the flow; gives its records, figures and validity. Call ``reset`` to go on."""
+        """Ends the flow; returns its records, figures and validity. ``reset`` begins the next one."""
         if self._session is None:
             raise LinkError("no flow is running: call reset() first")
         return self._session.stop()
 
     def close(self) -> None:
-        """End flow and link, unload the shim."""
+        """Ends flow and link and unloads the shim."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -186,7 +189,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
         self._rule_pkts = float(batch.rule_pkts[0])
 
     def _offers(self, session: KernelSession) -> Offers:
-        """What the link had offered when the bytes that the record tells of left it: half a base RTT before."""
+        """Returns what the link had offered when the bytes that the record tells of left it: half a base RTT before."""
         left_ms = (int(self._record["time_ns"][0]) - session.zero_ns) / 1e6 - self._spec.mrtt_ms / 2
         count = int(opportunities_until(self._opportunities_ms, max(0.0, left_ms), closed=True))
         return offer(count, self._opportunities_ms.size, int(self._opportunities_ms[-1]))

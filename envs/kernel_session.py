@@ -51,17 +51,17 @@ class KernelSession:
 
     @property
     def spec(self) -> LinkSpec:
-        """The path that the present or latest flow runs over."""
+        """Returns what ``CappedLink.spec`` does."""
         return self._link.spec
 
     @property
     def zero_ns(self) -> int:
-        """CLOCK_MONOTONIC at the trace's start."""
+        """Returns what ``CappedLink.zero_ns`` does."""
         return self._link.zero_ns
 
     @property
     def started_ns(self) -> int:
-        """CLOCK_MONOTONIC when the flow began to send."""
+        """Returns what ``CappedLink.started_ns`` does."""
         return self._link.started_ns
 
     def start(self, spec: LinkSpec | None = None) -> None:
@@ -73,7 +73,7 @@ class KernelSession:
         self._link.start(spec)
 
     def next_record(self) -> FlowStatsArray:
-        """Waits for the flow's next record, FLOW_STATS_DTYPE (1,).
+        """Waits for the flow's next record and returns it, FLOW_STATS_DTYPE (1,).
 
         Raises LinkError when the flow or its link has died.
         """
@@ -91,12 +91,12 @@ class KernelSession:
             self._caps[-1] = cap_pkts
 
     def waiting(self) -> bool:
-        """Tells whether records are there that nobody took yet; renews the leases."""
+        """Returns whether records are there that nobody took yet; renews the leases."""
         self._poll(0)
         return bool(self._waiting)
 
     def stop(self) -> KernelRun:
-        """Ends the flow, and gives what was recorded of it."""
+        """Ends the flow; returns what was recorded of it."""
         run = self._link.stop()
         self._keeper.release_all()
         records = np.concatenate(self._seen) if self._seen else np.zeros(0, FLOW_STATS_DTYPE)
@@ -104,7 +104,7 @@ class KernelSession:
         return KernelRun(run, records, np.array(self._caps, np.uint32))
 
     def close(self) -> None:
-        """Ends flow and link and unloads the shim, bounded in time; further calls do nothing."""
+        """Closes the ``CappedLink``, bounded in time; further calls do nothing."""
         self._link.close()
 
     def _poll(self, timeout_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Makes the environments known to Gymnasium."""
+"""The environments' names in Gymnasium."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import gymnasium as gym
 
 
 def register_envs() -> None:
-    """Register ``reinet/SimLink-v0`` and ``reinet/KernelLink-v0``."""
+    """Registers ``reinet/SimLink-v0`` and ``reinet/KernelLink-v0``."""
     _register(
         "reinet/SimLink-v0",
         "reinet.envs.sim_link:SimLinkEnv",

@@ -27,7 +27,7 @@ State = npt.NDArray[np.float32]
 
 @with_feature_tables
 class SimLinkEnv(gym.Env[State, Any]):
-    """Choose the largest congestion window of a bulk flow, once per period, on a simulated cellular link.
+    """An agent chooses the largest congestion window of a bulk flow, once per period, on a simulated cellular link.
 
     A Linux-like sender with Cubic fills a droptail buffer that a trace of delivery opportunities empties; the semantics
     are Mahimahi's (``envs/sim/path/link.hpp``, ``envs/sim/tcp/sender.hpp``).
@@ -130,7 +130,7 @@ class SimLinkEnv(gym.Env[State, Any]):
         self._start_ms = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[State, dict[str, Any]]:
-        """Start a new flow; returns its first state and info. There are no options."""
+        """Starts a new flow; returns its first state and info. There are no options."""
         super().reset(seed=seed)
         refuse_options("SimLink", options)
         drawn = self._domain.draw(self.np_random)
@@ -141,7 +141,7 @@ class SimLinkEnv(gym.Env[State, Any]):
         return self._state(), self._info()
 
     def step(self, action: npt.ArrayLike) -> tuple[State, float, bool, bool, dict[str, Any]]:
-        """Set the cap and run to the flow's next record."""
+        """Sets the cap and runs to the flow's next record; returns state, reward, terminated, truncated and info."""
         self._batch.step([action_of(action)])
         self._periods += 1
         elapsed_s = int(self._batch.stats["time_ns"][0]) / 1e9 - self._start_ms / 1e3
@@ -150,7 +150,7 @@ class SimLinkEnv(gym.Env[State, Any]):
         return self._state(), float(self._batch.rewards[0]), terminated, truncated, self._info()
 
     def link_log(self) -> dict[str, Any]:
-        """What the link logged since the reset, see ``SimBatch.log``; needs ``record_log``."""
+        """Returns what the link logged since the reset, see ``SimBatch.log``; needs ``record_log``."""
         return self._batch.log(0)
 
     def _state(self) -> State:

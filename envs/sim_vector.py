@@ -108,7 +108,10 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[States, Info]:
-        """Start new flows on all links. ``seed``: one for each link, or s for s, s + 1, ... There are no options."""
+        """Starts new flows on all links; returns their states (num_envs, S) and info. There are no options.
+
+        ``seed`` is one for each link, or s for s, s + 1, ...
+        """
         refuse_options("SimLink", options)
         seeds = (
             seed if isinstance(seed, Sequence) else [None if seed is None else seed + i for i in range(self.num_envs)]
@@ -122,7 +125,10 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
         return self._returned(self._batch.states), self._noted()
 
     def step(self, actions: npt.ArrayLike) -> tuple[States, Any, Any, Any, Info]:
-        """Set the caps and run each link to its flow's next record; links whose episode was over start the next."""
+        """Sets the caps and runs each link to its flow's next record; links whose episode was over start the next.
+
+        Returns states (num_envs, S), then rewards, terminated and truncated (num_envs,), and info.
+        """
         values = np.asarray(actions, np.float32).reshape(self.num_envs, -1)
         if values.shape[1] != 1 or not np.isfinite(values).all():
             raise ConfigError(f"actions: {self.num_envs} finite numbers in [-1, 1] are needed, one for each link")
@@ -167,7 +173,7 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def domain_from(values: dict[str, Any]) -> LinkDomain:
-    """A domain by its fields; ``trace`` is another word for ``traces``. ConfigError for unknown ones."""
+    """Returns the domain with these fields, ``trace`` a word for ``traces``; raises ConfigError for unknown ones."""
     values = dict(values)
     if "trace" in values:
         values.setdefault("traces", values.pop("trace"))

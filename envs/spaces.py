@@ -15,7 +15,7 @@ from reinet.core.features import FEATURE_SETS, FeatureSet, feature_set_named
 
 
 def observation_space(feature_set: str = DEFAULT_FEATURE_SET) -> Space[Any]:
-    """States, float32 (S,), newest observation first, within the feature set's bounds."""
+    """Returns the space of states: float32 (S,), newest observation first, within the feature set's bounds."""
     chosen = feature_set_named(feature_set)
     return Box(chosen.low(), chosen.high(), dtype=np.float32)
 
@@ -42,7 +42,7 @@ Documented = TypeVar("Documented", bound=type)
 
 
 def with_feature_tables(documented: Documented) -> Documented:
-    """Puts the feature sets' tables into a class's documentation, in place of the line FEATURE_TABLES."""
+    """Returns a class with the feature sets' tables in its documentation, in place of the line FEATURE_TABLES."""
     if documented.__doc__ is not None:  # python -OO has none
         found = re.search("^( *)FEATURE_TABLES$", documented.__doc__, re.MULTILINE)
         assert found, f"{documented.__name__} has no line FEATURE_TABLES"
@@ -52,12 +52,12 @@ def with_feature_tables(documented: Documented) -> Documented:
 
 
 def action_space() -> Space[Any]:
-    """a in [-1, 1], float32 (1,): the head turns it into a cap of 2^a times a reference window."""
+    """Returns the space of actions: float32 (1,), an a in [-1, 1] that heads make a cap of 2^a reference windows."""
     return Box(-1.0, 1.0, (1,), np.float32)
 
 
 def info_from(stats: np.void, rule_pkts: float) -> dict[str, Any]:
-    """A FlowStats record as plain numbers, with ``no_sample`` (bool) and ``rule_pkts`` (the hand rule's product)."""
+    """Returns a record as plain numbers, with ``no_sample`` (bool) and ``rule_pkts``, the hand rule's product."""
     info: dict[str, Any] = {name: int(stats[name]) for name in FLOW_STATS_DTYPE.names or ()}
     info["no_sample"] = bool(info["flags"] & Flag.NO_SAMPLE)
     info["rule_pkts"] = float(rule_pkts)
@@ -65,7 +65,7 @@ def info_from(stats: np.void, rule_pkts: float) -> dict[str, Any]:
 
 
 def action_of(action: npt.ArrayLike) -> float:
-    """The number in an action of shape (1,) (or a plain number); ConfigError if it is none or not finite."""
+    """Returns the number in an action of shape (1,), or a plain one; raises ConfigError if it is none or not finite."""
     values = np.asarray(action, dtype=np.float32).ravel()
     if values.shape != (1,) or not np.isfinite(values[0]):
         raise ConfigError(f"action: one finite number in [-1, 1] is needed, not {action!r}")
@@ -73,7 +73,7 @@ def action_of(action: npt.ArrayLike) -> float:
 
 
 def refuse_options(name: str, options: Mapping[str, Any] | None) -> None:
-    """Raise ConfigError for options of a reset: there are none."""
+    """Raises ConfigError for options of a reset: there are none."""
     if options:
         raise ConfigError(f"options: {name} knows none, {', '.join(options)} among them")
 
@@ -91,7 +91,7 @@ class EpisodeLimits:
                 raise ConfigError(f"{name}: {limit} is not above 0; give None for no limit")
 
     def reached(self, periods: int, elapsed_s: float) -> bool:
-        """Tell whether an episode of so many periods and seconds is over."""
+        """Returns whether an episode of so many periods and seconds is over."""
         return (self.episode_periods is not None and periods >= self.episode_periods) or (
             self.episode_s is not None and elapsed_s >= self.episode_s
         )

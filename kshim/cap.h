@@ -52,7 +52,7 @@ static inline int reinet_lease_too_long(reinet_u64 lease, reinet_u64 now_ns) {
   return reinet_lease_end_ns(lease) > now_ns + REINET_LONGEST_LEASE_NS;
 }
 
-/* The cap in force, in packets; 0 = none. */
+/* Returns the cap in force, in packets; 0 = none. */
 static inline reinet_u32 reinet_lease_cap_pkts(reinet_u64 lease, reinet_u64 now_ns) {
   if (now_ns >= reinet_lease_end_ns(lease) || reinet_lease_too_long(lease, now_ns)) return 0;
   return (reinet_u32)(lease & REINET_MOST_CAP_PKTS);
@@ -71,7 +71,7 @@ static inline void reinet_read_barrier(void) {
 static inline void reinet_read_barrier(void) { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 #endif
 
-/* Tells whether there are lease and target for the flow named by cookie, and which. */
+/* Returns 1 and fills lease and target_us where there are any for the flow named by cookie, else 0. */
 static inline int reinet_cap_read(const struct reinet_cap* cap, reinet_u64 cookie, reinet_u64* lease,
                                   reinet_u32* target_us) {
   reinet_u32 sequence = REINET_READ(cap->sequence);

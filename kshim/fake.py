@@ -13,7 +13,7 @@ from reinet.kshim.shim import NO_CAP_PKTS, FlowStatsArray
 
 @dataclass
 class _Slot:
-    """What ``slot.h`` holds of a flow, without the period."""
+    """A flow as ``slot.h`` holds it, without the period."""
 
     cookie: int = 0  # owner, 0 = free
     cap_cookie: int = 0
@@ -37,11 +37,11 @@ class FakeShim:
         self._records: list[FlowStatsArray] = []
 
     def advance_ms(self, ms: float) -> None:
-        """Let time pass."""
+        """Lets time pass."""
         self.now_ns += round(ms * 1_000_000)
 
     def open_flow(self, cookie: int) -> int:
-        """Start a flow; return its slot, the lowest that is free."""
+        """Starts a flow; returns its slot, the lowest that is free."""
         if cookie in self._slot_of:
             raise ValueError(f"flow {cookie} is open already")
         slot = next((index for index, entry in enumerate(self._slots) if not entry.cookie), len(self._slots))
@@ -52,7 +52,7 @@ class FakeShim:
         return slot
 
     def feed(self, cookie: int, **fields: int) -> None:
-        """Queue a record of an open flow: FlowStats fields by name, the others as the kernel would fill them, or 0."""
+        """Queues a record of an open flow: FlowStats fields by name, the others as the kernel would fill them, or 0."""
         slot = self._slot_of[cookie]
         values = {
             "cookie": cookie,
@@ -67,23 +67,23 @@ class FakeShim:
         self._records.append(record)
 
     def close_flow(self, cookie: int) -> None:
-        """End a flow: queue its CLOSED record and free its slot."""
+        """Ends a flow: queues its CLOSED record and frees its slot."""
         self.feed(cookie, flags=int(Flag.CLOSED))
         self._slots[self._slot_of.pop(cookie)].cookie = 0
 
     def cap_pkts(self, cookie: int) -> int:
-        """Return the cap in force on an open flow at ``now_ns``, 0 = none."""
+        """Returns the cap in force on an open flow at ``now_ns``, 0 = none."""
         entry = self._slots[self._slot_of[cookie]]
         in_force = entry.cap_cookie == cookie and self.now_ns < entry.expires_ns <= entry.longest_ns
         return entry.cap_pkts if in_force else NO_CAP_PKTS
 
     def target_us(self, cookie: int) -> int:
-        """Return the target set for an open flow, 0 = none."""
+        """Returns the target set for an open flow, 0 = none."""
         entry = self._slots[self._slot_of[cookie]]
         return entry.target_us if entry.cap_cookie == cookie else 0
 
     def poll(self, timeout_ms: int) -> FlowStatsArray:
-        """Return the queued records at once; nothing arrives while a fake waits."""
+        """Returns the queued records at once; nothing arrives while a fake waits."""
         records = np.concatenate([np.zeros(0, FLOW_STATS_DTYPE), *self._records])
         self._records.clear()
         return records
@@ -96,7 +96,7 @@ class FakeShim:
         expires_ns: int,
         targets_us: npt.NDArray[np.uint32],
     ) -> None:
-        """Write caps as ``Shim.apply`` does; a slot that was never used is a caller's mistake (IndexError)."""
+        """Writes caps as ``Shim.apply`` does; a slot that was never used is a caller's mistake (IndexError)."""
         for cookie, slot, cap_pkts, target_us in zip(cookies, slots, caps_pkts, targets_us, strict=True):
             entry = self._slots[int(slot)]
             entry.cap_cookie, entry.cap_pkts, entry.target_us = int(cookie), int(cap_pkts), int(target_us)
@@ -104,14 +104,14 @@ class FakeShim:
             entry.longest_ns = self.now_ns + LONGEST_LEASE_MS * 1_000_000
 
     def release(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None:
-        """Lift caps as ``Shim.release`` does."""
+        """Lifts the caps that were written for these flows."""
         for cookie, slot in zip(cookies, slots, strict=True):
             entry = self._slots[int(slot)]
             if entry.cap_cookie == int(cookie):
                 entry.cap_pkts = NO_CAP_PKTS
 
     def close(self) -> None:
-        """Lift every cap."""
+        """Lifts every cap."""
         for entry in self._slots:
             entry.cap_pkts = NO_CAP_PKTS
         self.closed = True

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from reinet.kshim import _kshim
 
 MAX_FLOWS = 4096
-"""A slot takes 256 bytes, so a mebibyte in all; further flows are left alone and counted."""
+"""A slot takes 256 bytes, so all of them a mebibyte; further flows are left alone and counted."""
 
 RECORDS_BYTES = 1 << 20
-"""Ring buffer: 8700 records of 120 bytes, 0.9 s of 100 flows at the shortest period."""
+"""The ring buffer holds 8700 records of 120 bytes: 0.9 s of 100 flows at the shortest period."""
 
 EVENTS_BYTES = 16 << 20
-"""Ring buffer of recorded ACKs: 160 000 of them, some ten seconds at 200 Mbit/s."""
+"""The ring buffer of recorded ACKs holds 160 000 of them: some ten seconds at 200 Mbit/s."""
 
 _SUFFIXES = ["", *(str(number) for number in range(1, 100))]
 """Chosen flows run ``reinet_cubic`` and the like; those of a second shim on the host ``reinet_cubic1`` and so on."""
@@ -73,7 +73,7 @@ class KernelShim:
         self.wrappers, self._native = _attach([str(cgroup) for cgroup in cgroups], options)
 
     def poll(self, timeout_ms: int) -> FlowStatsArray:
-        """Return records as ``Shim.poll`` does; a signal ends the wait early."""
+        """Returns records as ``Shim.poll`` does; a signal ends the wait early."""
         return self._native.poll(timeout_ms).view(FLOW_STATS_DTYPE)
 
     def apply(
@@ -84,7 +84,7 @@ class KernelShim:
         expires_ns: int,
         targets_us: npt.NDArray[np.uint32],
     ) -> None:
-        """Write caps as ``Shim.apply`` does; they act at each flow's next ACK. IndexError: no such slot."""
+        """Writes caps as ``Shim.apply`` does; they act at each flow's next ACK. Raises IndexError for no such slot."""
         self._native.apply(
             np.ascontiguousarray(cookies, np.uint64),
             np.ascontiguousarray(slots, np.uint32),
@@ -94,26 +94,26 @@ class KernelShim:
         )
 
     def release(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None:
-        """Lift caps as ``Shim.release`` does."""
+        """Lifts caps as ``Shim.release`` does, in the slots that the BPF programs read."""
         self._native.release(np.ascontiguousarray(cookies, np.uint64), np.ascontiguousarray(slots, np.uint32))
 
     def counters(self) -> dict[str, int]:
-        """Return what happened to the flows so far; ``_kshim.COUNTERS`` says what each means."""
+        """Returns what happened to the flows so far; ``_kshim.COUNTERS`` says what each means."""
         return dict(self._native.counters())
 
     def take_events(self) -> npt.NDArray[np.void]:
-        """Return the recorded ACKs and restarts so far (EVENT_DTYPE), once; needs ``record_events``."""
+        """Returns the recorded ACKs and restarts so far (EVENT_DTYPE), once; needs ``record_events``."""
         return self._native.take_events().view(EVENT_DTYPE)
 
     def replay(self, events: npt.NDArray[np.void]) -> FlowStatsArray:
-        """Return the records that the period code in the kernel makes of one flow's events.
+        """Returns the records that the period code in the kernel makes of one flow's events.
 
         cookie, slot, target_us and cap_pkts are 0: no flow owns the records.
         """
         return self._native.replay(np.ascontiguousarray(events).view(np.uint8)).view(FLOW_STATS_DTYPE)
 
     def close(self) -> None:
-        """Lift every cap, detach and unload.
+        """Lifts every cap, detaches and unloads.
 
         Open flows go back to their own congestion control, in every network namespace; bounded in time. Where one
         cannot be entered (CAP_SYS_ADMIN) or is held by nothing that can be looked at, they do so at their next ACK.
@@ -143,7 +143,7 @@ def _require_cgroup(cgroup: Path) -> None:
 
 
 def _attach(cgroups: list[str], options: "_kshim.Options") -> "tuple[dict[str, str], _kshim.Shim]":
-    """Load under the first names that are free; another loader may take one meanwhile, then the next are tried."""
+    """Loads under the first names that are free, the next where another loader takes one; returns them and the shim."""
     from reinet.kshim import _kshim
 
     for suffix in _SUFFIXES:

@@ -10,7 +10,7 @@ from reinet.core.records import Flag
 from reinet.kshim.shim import FlowStatsArray, Shim
 
 LEASE_MS = 500
-"""Half of the second within which no cap may act after its owner was killed."""
+"""A lease is half of the second within which no cap may act after its owner was killed."""
 
 LONGEST_LEASE_MS = 1000
 """After kill -9 no cap acts for longer: REINET_LONGEST_LEASE_NS of cap.h, beyond which a cap counts as none."""
@@ -42,11 +42,11 @@ class LeaseKeeper:
         self._targets_us = np.zeros(0, np.uint32)
 
     def __len__(self) -> int:
-        """Count the flows that are kept."""
+        """Returns how many flows are kept."""
         return int(np.count_nonzero(self._cookies))
 
     def set(self, records: FlowStatsArray, caps_pkts: npt.NDArray[np.uint32]) -> None:
-        """Cap the flows of N records, each with the target its record says, and keep them capped; 0 lifts a cap.
+        """Caps the flows of N records, each with the target its record says, and keeps them capped; 0 lifts a cap.
 
         A record flagged CLOSED drops its flow. One flagged NO_SAMPLE asks for no decision: its flow's cap stays.
         """
@@ -64,18 +64,18 @@ class LeaseKeeper:
         self._write(np.unique(slots), self._clock_ns())
 
     def tick(self, now_ns: int) -> None:
-        """Renew every lease when a third of it has passed; call it at least that often."""
+        """Renews every lease when a third of it has passed; call it at least that often."""
         due_ns = self._lease_ns // RENEWALS_PER_LEASE
         if self._renewed_ns is None or now_ns - self._renewed_ns >= due_ns:
             self._renewed_ns = now_ns
             self._write(np.flatnonzero(self._cookies).astype(np.uint32), now_ns)
 
     def drop(self, cookie: int) -> None:
-        """Forget a flow; its cap, if it still lives, lapses with its lease."""
+        """Forgets a flow; its cap, if it still lives, lapses with its lease."""
         self._cookies[self._cookies == np.uint64(cookie)] = 0
 
     def release_all(self) -> None:
-        """Lift every cap now and forget the flows."""
+        """Lifts every cap now and forgets the flows."""
         slots = np.flatnonzero(self._cookies).astype(np.uint32)
         if slots.size:
             self._shim.release(self._cookies[slots], slots)

@@ -9,7 +9,7 @@ from reinet.kshim.probe import features, missing_capabilities, registered_conges
 from reinet.kshim.shim import WRAPPED_CC
 
 _LOOKING = {"CAP_SYS_ADMIN": 21}
-"""What finding BPF programs by their number and entering other network namespaces asks for."""
+"""Finding BPF programs by their number and entering other network namespaces asks for this."""
 
 _NEEDED = ("privileges", "native")
 _WRAPPER = re.compile(f"^reinet_({'|'.join(WRAPPED_CC)})")
@@ -23,7 +23,7 @@ class Loaded(NamedTuple):
     id: int
     name: str
     pids: tuple[int, ...]
-    """Processes that hold it open; none: only sockets keep it, or it is being freed."""
+    """The processes that hold it open; where there are none only sockets keep it, or it is being freed."""
 
     def __str__(self) -> str:
         return f"BPF {self.kind} {self.id} {self.name}"
@@ -36,7 +36,7 @@ class Holder(NamedTuple):
     """Its inode, as ``ls -l /proc/PID/ns/net`` shows it."""
     sockets: int
     pids: tuple[int, ...]
-    """Processes that live in it; none: only descriptors elsewhere, or sockets that were closed with data unsent."""
+    """The processes that live in it; without any, descriptors elsewhere or sockets closed with data unsent keep it."""
 
     def __str__(self) -> str:
         where = f"processes {', '.join(map(str, self.pids))}" if self.pids else "no process lives in it"
@@ -44,7 +44,7 @@ class Holder(NamedTuple):
 
 
 def why_not_looked() -> str:
-    """Return why leftovers cannot be looked for here; empty where they can."""
+    """Returns why leftovers cannot be looked for here; empty where they can."""
     missing = missing_capabilities(_LOOKING)
     if missing:
         return f"this process lacks {', '.join(missing)}"
@@ -53,7 +53,7 @@ def why_not_looked() -> str:
 
 
 def loaded() -> list[Loaded]:
-    """Return every BPF program and map of reinet's on this host; empty without the rights to look."""
+    """Returns every BPF program and map of reinet's on this host; empty without the rights to look."""
     from reinet.kshim import _kshim  # not built everywhere
 
     try:
@@ -65,7 +65,7 @@ def loaded() -> list[Loaded]:
 
 
 def leftovers() -> list[Loaded]:
-    """Return what no process holds any more: sockets that outlived their shim still run it, without any cap.
+    """Returns what no process holds any more: sockets that outlived their shim still run it, without any cap.
 
     It goes by itself when they close; ``remove_leftovers`` does not wait for that. Empty where ``why_not_looked``.
     """
@@ -75,7 +75,7 @@ def leftovers() -> list[Loaded]:
 
 
 def holders(left: list[Loaded]) -> list[Holder]:
-    """Return where the sockets are that keep leftovers; sockets that were disconnected since are not found."""
+    """Returns where the sockets are that keep leftovers; sockets that were disconnected since are not found."""
     from reinet.kshim import _kshim  # not built everywhere
 
     maps = _ids(left, "reinet_flows")
@@ -95,7 +95,7 @@ def holders(left: list[Loaded]) -> list[Holder]:
 
 
 def remove_leftovers() -> None:
-    """Give the sockets of shims that were killed back to their own congestion control, in every network namespace.
+    """Gives the sockets of shims that were killed back to their own congestion control, in every network namespace.
 
     Those in namespaces that nothing on the host leads to go at their next ACK. Flows of living shims are not touched.
     """
@@ -117,7 +117,7 @@ def _processes() -> Iterator[Path]:
 
 
 def _openers() -> dict[tuple[str, int], list[int]]:
-    """Return the processes that hold each BPF program and map open, by kind and id."""
+    """Returns the processes that hold each BPF program and map open, by kind and id."""
     openers: dict[tuple[str, int], list[int]] = {}
     for process in _processes():
         try:

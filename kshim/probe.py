@@ -1,4 +1,4 @@
-"""What this host offers the shim."""
+"""Prerequisites: what this host offers the shim."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -13,14 +13,14 @@ _STATUS = Path("/proc/self/status")
 _CONGESTION_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_PERFMON": 38, "CAP_BPF": 39}
-"""What loading struct_ops asks for on 6.18; CAP_BPF and CAP_NET_ADMIN alone fail with EPERM."""
+"""Loading struct_ops asks for these on 6.18; CAP_BPF and CAP_NET_ADMIN alone fail with EPERM."""
 
 _KFUNCS = {
     "cubic": ("cubictcp_cong_avoid", "tcp_cubic"),
     "reno": ("tcp_reno_cong_avoid", "tcp_reno"),
     "bbr": ("bbr_main", "tcp_bbr"),
 }
-"""Of each congestion control, a function that BPF may call and the module that it may be in."""
+"""Each congestion control has here a function that BPF may call and the module that it may be in."""
 
 
 class Feature(NamedTuple):
@@ -32,12 +32,12 @@ class Feature(NamedTuple):
 
 
 def features() -> dict[str, Feature]:
-    """Return every prerequisite of ``KernelShim`` by name; all must be ok for it to attach."""
+    """Returns every prerequisite of ``KernelShim`` by name; all must be ok for it to attach."""
     return {name: look() for name, look in _FEATURES.items()}
 
 
 def wrappable() -> dict[str, Feature]:
-    """Return for every congestion control of ``WRAPPED_CC`` whether this host has the functions to delegate to."""
+    """Returns for every congestion control of ``WRAPPED_CC`` whether this host has the functions to delegate to."""
     found = {}
     for cc in WRAPPED_CC:
         function, module = _KFUNCS[cc]
@@ -55,7 +55,7 @@ def wrappable() -> dict[str, Feature]:
 
 
 def wrapper_names(suffix: str = "") -> dict[str, str]:
-    """Return the name of each wrapper that this host can run, by the congestion control that it wraps.
+    """Returns the name of each wrapper that this host can run, by the congestion control that it wraps.
 
     The suffix tells the wrappers of shims that run side by side apart: three characters at most.
     """
@@ -63,7 +63,7 @@ def wrapper_names(suffix: str = "") -> dict[str, str]:
 
 
 def why_not_capped(cc: str) -> str:
-    """Return why no flow of a congestion control can be capped on this host; empty where it can."""
+    """Returns why no flow of a congestion control can be capped on this host; empty where it can."""
     feature = wrappable().get(cc)
     if feature is None:
         return f"the shim wraps only {', '.join(WRAPPED_CC)}"
@@ -71,7 +71,7 @@ def why_not_capped(cc: str) -> str:
 
 
 def cgroup2_mount() -> Path | None:
-    """Return where the cgroup v2 hierarchy is mounted, or None."""
+    """Returns where the cgroup v2 hierarchy is mounted, or None."""
     for line in _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         _, where, kind, *_ = line.split(" ")
         if kind == "cgroup2":
@@ -80,12 +80,12 @@ def cgroup2_mount() -> Path | None:
 
 
 def registered_congestion_controls() -> set[str]:
-    """Return the names that a socket could choose now."""
+    """Returns the names that a socket could choose now."""
     return set(_CONGESTION_CONTROLS.read_text(encoding="ascii").split())
 
 
 def missing_capabilities(wanted: Mapping[str, int]) -> list[str]:
-    """Return the names of the wanted capabilities (by number) that this process lacks."""
+    """Returns the names of the wanted capabilities (by number) that this process lacks."""
     status = _STATUS.read_text(encoding="ascii", errors="replace")
     held = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), 16)
     return [name for name, bit in wanted.items() if not held >> bit & 1]
@@ -99,7 +99,7 @@ def _privileges() -> Feature:
 
 
 def _in_btf(name: str, *files: Path) -> bool:
-    """Tell whether type information of the kernel or one of its modules knows the name."""
+    """Returns whether type information of the kernel or one of its modules knows the name."""
     return any(file.exists() and _mentions(file, name) for file in files)
 
 
@@ -130,7 +130,7 @@ def _kernel_has(name: str, meaning: str, since: str) -> Callable[[], Feature]:
 
 
 def _congestion_controls() -> Feature:
-    """One that can be wrapped is enough."""
+    """Returns ok where any congestion control can be wrapped: one is enough."""
     found = wrappable()
     lacking = "; ".join(f"{cc}: {feature.why}" for cc, feature in found.items() if not feature.ok)
     cures = "; ".join(dict.fromkeys(feature.cure for feature in found.values() if not feature.ok))

@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 FlowStatsArray = npt.NDArray[np.void]
-"""Array of ``reinet.core.FLOW_STATS_DTYPE``."""
+"""An array of ``reinet.core.FLOW_STATS_DTYPE``, one element for each record."""
 
 WRAPPED_CC = ("cubic", "reno", "bbr")
-"""Congestion controls that the shim measures and caps, where the kernel has them; any other runs unobserved."""
+"""The shim measures and caps flows of these, where the kernel has them; any other runs unobserved."""
 
 NO_CAP_PKTS = 0
 """The cap that caps nothing."""
@@ -25,7 +25,7 @@ class Shim(Protocol):
     """
 
     def poll(self, timeout_ms: int) -> FlowStatsArray:
-        """Wait until there is at least one record or the time is over; return all there are, oldest first.
+        """Waits until there is at least one record or the time is over; returns all there are, oldest first.
 
         A record flagged ``NO_SAMPLE`` reports a silence or a period without an RTT sample and asks for no decision. A
         flow that had a record ends with exactly one flagged ``CLOSED``, in which only cookie, slot and time_ns count.
@@ -40,7 +40,7 @@ class Shim(Protocol):
         expires_ns: int,
         targets_us: npt.NDArray[np.uint32],
     ) -> None:
-        """Cap N flows until expires_ns (CLOCK_MONOTONIC); a cap of 0 lifts one. Unless applied again, caps then lapse.
+        """Caps N flows until expires_ns (CLOCK_MONOTONIC), when caps lapse unless applied again; a cap of 0 lifts one.
 
         A cap whose end lies more than a second ahead is a mistake and never acts.
 
@@ -49,11 +49,11 @@ class Shim(Protocol):
         ...
 
     def release(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None:
-        """Lift the caps of N flows now."""
+        """Lifts the caps of N flows now."""
         ...
 
     def close(self) -> None:
-        """Lift every cap and leave the host as it was found. Further calls do nothing."""
+        """Lifts every cap and leaves the host as it was found. Further calls do nothing."""
         ...
 
     def __enter__(self) -> "Shim": ...

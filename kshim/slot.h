@@ -63,7 +63,7 @@ struct reinet_event {
   struct reinet_ack ack; /* of a RESTART only time_ns counts */
 };
 
-/* In and out of the replay program: one event moves one period. */
+/* What goes into the replay program and comes out of it: one event moves one period. */
 struct reinet_replay {
   struct reinet_period period;
   struct reinet_event event;

@@ -19,12 +19,12 @@ Mask = NDArray[np.bool_]
 
 
 class Decision(NamedTuple):
-    """What was decided for N records."""
+    """The answer of agent and guard to N records."""
 
     caps_pkts: CapArray
     """(N,), 0 = none."""
     refusals: NDArray[np.object_]
-    """(N,), why the guard left a flow uncapped, as text; None = it did not."""
+    """(N,), as text, why the guard left a flow uncapped; None = it did not."""
 
 
 class Decider:
@@ -35,7 +35,7 @@ class Decider:
     """
 
     def __init__(self, agent: Agent, rows: int, guard: Guard | None) -> None:
-        """guard: None leaves it out, which only rollouts do."""
+        """Makes a decider whose rows are all uncapped; ``guard`` None leaves it out, which only rollouts do."""
         self.agent = agent
         self.caps_pkts: CapArray = np.zeros(rows, np.uint32)
         """(rows,), the caps in force, 0 = none."""
@@ -59,7 +59,7 @@ class Decider:
     def ask(
         self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray, decided: Mask | None = None
     ) -> Decision:
-        """Returns what agent and guard say to N records, of those that are ``decided`` (None = all of them).
+        """Returns what agent and guard say to those of N records that are ``decided`` (None = all of them).
 
         The agent is shown all of them: one that knows its flows by their place must find them there.
         """

@@ -19,11 +19,11 @@ from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
 from reinet.core.state import LEAST_TARGET_PER_RTT
 
 INVALID_CAP_PKTS = 0xFFFF_FFFF
-"""What an agent returns for a flow for which it computed no number at all (NaN or infinity)."""
+"""An agent returns this for a flow for which it computed no number at all (NaN or infinity)."""
 PROBE_INTERVAL_S = 60.0
-"""Between two looks at a flow whose target is out of reach; at four periods each they cost below 1 % of a transfer."""
+"""The time between two looks at a flow whose target is out of reach; at four periods each they cost below 1 %."""
 PROBE_DRAINED_PERIODS = 2
-"""Periods that ended with no more than the floor in flight; all packets of the second one met an empty queue."""
+"""A probe needs so many periods that end with the floor in flight, or less: the second met an empty queue."""
 PROBE_MAX_PERIODS = 16
 """A queue that has not drained by then is not this flow's."""
 _UNKNOWN_RTT_US = 0xFFFF_FFFF  # tcp_min_rtt() before the first sample
@@ -31,7 +31,7 @@ _UNKNOWN_RTT_US = 0xFFFF_FFFF  # tcp_min_rtt() before the first sample
 
 @dataclass
 class _Probe:
-    """Where the look at one flow's minimum RTT stands."""
+    """The state of the look at one flow's minimum RTT."""
 
     periods: int = 0
     drained: int = 0
@@ -51,7 +51,7 @@ class Guard:
             self._probes.pop(int(cookie), None)
 
     def check(self, stats: StatsArray, caps_pkts: CapArray) -> tuple[CapArray, list[str | None]]:
-        """As ``guard``; a flow under probe gets the floor as its cap and no reason. One record per flow."""
+        """Returns what ``guard`` does, for one record per flow; a flow under probe gets the floor and no reason."""
         caps, reasons = guard(stats, caps_pkts, self._ceiling_pkts)
         out_of_reach = _too_tight(stats) & (stats["target_us"] > 0) & ~_unmeasured(stats)
         if self._probes:
@@ -80,9 +80,9 @@ class Guard:
 def guard(
     stats: StatsArray, caps_pkts: CapArray, ceiling_pkts: int = MAX_CAP_PKTS
 ) -> tuple[CapArray, list[str | None]]:
-    """Caps that may be applied (N,), and per flow the reason it must stay uncapped, None = nothing wrong.
+    """Returns caps that may be applied (N,), and per flow the reason it must stay uncapped, None = nothing is wrong.
 
-    stats FLOW_STATS_DTYPE[N], caps_pkts (N,) as an agent returned them, 0 = no cap.
+    stats is FLOW_STATS_DTYPE (N,), caps_pkts (N,) as an agent returned them, 0 = no cap.
     """
     caps = np.array(caps_pkts, np.uint32)
     reasons: list[str | None] = [None] * len(caps)
@@ -119,7 +119,7 @@ def _too_tight(stats: StatsArray) -> NDArray[np.bool_]:
 
 
 def target_too_tight(target_us: int, min_rtt_us: int) -> str:
-    """Why a flow with this target stays uncapped, and what target would do."""
+    """Returns why a flow with this target stays uncapped, and what target would do."""
     least_ms = math.ceil(LEAST_TARGET_PER_RTT * min_rtt_us / 100) / 10  # rounded up, so that doing as told is enough
     return (
         f"target {target_us / 1e3:.1f} ms is below {LEAST_TARGET_PER_RTT} x the path's minimum RTT "

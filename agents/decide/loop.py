@@ -25,13 +25,13 @@ from reinet.kshim.leases import LEASE_MS, LeaseKeeper
 from reinet.kshim.shim import FlowStatsArray, Shim
 
 TICK_MS = 50
-"""Longest wait for records; bounds how late a renewal, a pause or a stop may be."""
+"""The longest wait for records; it bounds how late a renewal, a pause or a stop may be."""
 FIRST_ROWS = 64
-"""Flows the tables hold before they first grow; they double from there."""
+"""The tables hold so many flows before they first grow; they double from there."""
 REPEATED_ERROR_S = 10.0
 """An agent that fails on every tick is logged this often, not every time."""
 REFUSAL_LOG_INTERVAL_S = 1.0
-"""Each flow's first refusal is logged, of many at once only one in this time; `reinet ctl flows` shows all."""
+"""Each flow's first refusal is logged, but of many at once one in this time; `reinet ctl flows` shows them all."""
 
 NO_DECISION = "no RTT sample yet: flow stays uncapped until the first"
 PAUSED = "paused: no caps until `reinet ctl resume`"
@@ -45,12 +45,12 @@ class RecordSink(Protocol):
     """Who is shown what was decided, without ever holding the loop up."""
 
     def offer(self, records: FlowStatsArray, caps_pkts: NDArray[np.uint32]) -> None:
-        """N records with the caps now decided for their flows."""
+        """Takes N records, FLOW_STATS_DTYPE (N,), with the caps now decided for their flows."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the loop knew after its latest tick; the arrays are copies."""
+    """The flows as the loop knew them after its latest tick; the arrays are copies."""
 
     stats: FlowStatsArray  # (N,), each flow's latest record
     caps_pkts: NDArray[np.uint32]  # (N,), decided; 0 = none
@@ -60,7 +60,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Status:
-    """How the loop itself is."""
+    """The loop's own health, and its counts since the start."""
 
     ok: bool
     paused: bool
@@ -111,7 +111,7 @@ class ControlLoop:
         self._refusal_logged_ns: int | None = None
 
     def run(self, stop: threading.Event, tick_ms: int = TICK_MS) -> None:
-        """Ticks until ``stop`` is set, then lifts every cap. What the shim raises ends it and comes through."""
+        """Ticks until ``stop`` is set, then lifts every cap. Raises what the shim raises, which ends it."""
         try:
             while not stop.is_set():
                 self.tick(tick_ms)
@@ -123,7 +123,7 @@ class ControlLoop:
         self._keeper.release_all()
 
     def tick(self, timeout_ms: int = 0) -> None:
-        """Waits up to ``timeout_ms`` for records, decides, renews leases. What the shim raises comes through."""
+        """Waits up to ``timeout_ms`` for records, decides, renews leases. Raises what the shim raises."""
         records = self._shim.poll(timeout_ms)
         self._obey_pause()
         healthy = self._take(records) if len(records) else not self._agent_problem
@@ -136,12 +136,12 @@ class ControlLoop:
     def pause(self, timeout_s: float = 2.0) -> int:
         """Lifts every cap and writes none until ``resume``; returns how many were lifted.
 
-        TimeoutError if the loop hangs; it then pauses as soon as it goes on.
+        Raises TimeoutError if the loop hangs; it then pauses as soon as it goes on.
         """
         return self._ask(True, timeout_s)
 
     def resume(self, timeout_s: float = 2.0) -> None:
-        """Ends a pause; each flow gets a cap with its next record. TimeoutError if the loop hangs."""
+        """Ends a pause; each flow gets a cap with its next record. Raises TimeoutError if the loop hangs."""
         self._ask(False, timeout_s)
 
     def report(self, problem: str) -> None:
@@ -150,7 +150,7 @@ class ControlLoop:
             self._outside_problem = problem
 
     def snapshot(self) -> Snapshot:
-        """Every live flow with its latest record and cap."""
+        """Returns every live flow with its latest record and cap."""
         with self._lock:
             rows = np.flatnonzero(self._stats["cookie"])
             return Snapshot(
@@ -161,7 +161,7 @@ class ControlLoop:
             )
 
     def status(self) -> Status:
-        """Whether ticks complete, and what has been done since the start."""
+        """Returns whether ticks complete, and what has been done since the start."""
         with self._lock:
             now_ns = self._clock_ns()
             late_ns = now_ns - self._last_tick_ns
@@ -183,7 +183,7 @@ class ControlLoop:
             )
 
     def _take(self, records: FlowStatsArray) -> bool:
-        """Brings the tables up to date and decides; False when the agent failed."""
+        """Brings the tables up to date and decides; returns False when the agent failed."""
         records = np.array(records)
         records["target_us"][records["target_us"] == 0] = self._target_us  # a flow's first record knows no target yet
         live = self._forget_closed(records)
@@ -282,7 +282,10 @@ class ControlLoop:
         return records[~np.isin(records["cookie"], records["cookie"][closed])]
 
     def _admit(self, live: FlowStatsArray, rows: NDArray[np.intp]) -> tuple[FlowStatsArray, NDArray[np.intp]]:
-        """Gives new flows fresh rows. Where a CLOSED record was lost the slot's new owner takes the row over."""
+        """Gives new flows fresh rows; returns the records and rows of flows that own their slot.
+
+        Where a CLOSED record was lost the slot's new owner takes the row over.
+        """
         owners = np.zeros(len(self._stats), np.uint64)
         owners[rows] = live["cookie"]  # of several owners of one slot the last one stays
         present = owners[rows] == live["cookie"]
@@ -336,6 +339,6 @@ class ControlLoop:
 
 
 def _last_of_each(rows: NDArray[np.intp], among: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Of the records at the indices ``among``, those that are the last of their row, in order."""
+    """Returns the indices in ``among`` of the records that are the last of their row, in order."""
     _, last_from_the_end = np.unique(rows[among][::-1], return_index=True)
     return np.sort(among[::-1][last_from_the_end])

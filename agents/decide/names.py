@@ -60,7 +60,7 @@ def _agent(name: str, seed: int) -> Agent:
 
 
 def split_names(names: str) -> list[str]:
-    """``"none,rule:1.25,checkpoints/default"`` to its parts; refuses empty ones and repetitions."""
+    """Returns the parts of ``"none,rule:1.25,checkpoints/default"``; raises ConfigError for empty or repeated ones."""
     parts = [part.strip() for part in names.split(",")]
     for index, part in enumerate(parts):
         if not part:

@@ -41,12 +41,12 @@ class Policy(Agent):
 
     @property
     def manifest(self) -> Manifest:
-        """The model's manifest."""
+        """Returns the model's manifest."""
         return self.artifact.manifest
 
     @property
     def called(self) -> str:
-        """The folder, and the hash of the schema that its states must have."""
+        """Returns the folder, and the hash of the schema that its states must have."""
         return f"{self.name} (schema {self.manifest.schema_.hash})"
 
     def actions(self, states: FloatArray) -> FloatArray:

@@ -22,7 +22,7 @@ from reinet.core.state import MAX_CAP_PKTS, StateBank
 FloatArray = NDArray[np.float32]
 CapArray = NDArray[np.uint32]
 StatsArray = NDArray[Any]
-"""Array of ``reinet.core.FLOW_STATS_DTYPE``."""
+"""Records, ``reinet.core.FLOW_STATS_DTYPE`` (N,)."""
 Future = Callable[[int], CapArray]
 """For a horizon in milliseconds, the clairvoyant caps of all links, as ``SimBatch.clairvoyant_caps`` gives them."""
 
@@ -32,11 +32,11 @@ class View:
     """How an agent sees flows. The defaults suit an agent that reads records alone."""
 
     feature_set: str = DEFAULT_FEATURE_SET
-    """Which states it is shown."""
+    """It names the states that the agent is shown."""
     normaliser: Normaliser = field(default_factory=Normaliser.reference)
-    """What its states are normalised with."""
+    """The statistics that its states are normalised with."""
     period: PeriodConfig = field(default_factory=PeriodConfig)
-    """When its records are due."""
+    """It says when the agent's records are due."""
 
     def bank(self, flows: int) -> StateBank:
         """Returns an empty bank of the states that this view shows, for so many flows."""
@@ -57,7 +57,7 @@ class Agent(ABC):
     congestion_controls: Sequence[str] | None = None
     """Congestion controls that it was trained with, None = any will do."""
     ceiling_pkts: int = MAX_CAP_PKTS
-    """Set by its owner: a learned agent keeps its caps below, those of others are left to the guard."""
+    """Its owner sets it: a learned agent keeps its caps below, those of others are left to the guard."""
 
     def __init__(self, name: str, view: View | None = None) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class Agent(ABC):
 
     @property
     def called(self) -> str:
-        """How replies and logs call it."""
+        """Returns how replies and logs call it."""
         return self.name
 
     def bind(self, future: Future) -> None:  # noqa: B027  (optional)

@@ -33,18 +33,18 @@ Figures = dict[str, float | None]
 METRICS = ("throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms", "retrans_pkts", "cwnd_mean_pkts")
 
 TOLERANCES = {"throughput_mbps": (0.03, 0.0), "qdelay_mean_ms": (0.10, 2.0), "qdelay_p95_ms": (0.15, 4.0)}
-"""Metric -> (relative, absolute): a combination agrees when each of these is within one of the two."""
+"""Metric -> (relative, absolute): a combination agrees when each metric is within one of its two tolerances."""
 
 MAX_ATTEMPTS = 3
-"""Tries at a kernel run that the host's lag made invalid, before it is left out."""
+"""A kernel run that the host's lag made invalid is tried so often before it is left out."""
 
 SIM_RUNS = 3
-"""Simulated runs for every kernel run, with jitter of their own: they cost next to nothing."""
+"""Every kernel run has so many simulated ones, with jitter of their own: they cost next to nothing."""
 
 
 @dataclass(frozen=True)
 class Combination:
-    """What is compared; ``cap_pkts`` 0 = none."""
+    """A trace, congestion control, buffer and cap that both sides run; ``cap_pkts`` 0 = none."""
 
     trace: Trace
     cc: str
@@ -52,12 +52,12 @@ class Combination:
     cap_pkts: int
 
     def key(self, seconds: float, mrtt_ms: float, kernel: str = "host") -> str:
-        """Names the combination in the results file; by the trace's content, not its name."""
+        """Returns the combination's name in the results file, made of the trace's content, not of its name."""
         key = f"{self.trace.sha256[:16]} {self.cc} {self.buffer_bytes} {self.cap_pkts} {seconds:g} {mrtt_ms:g}"
         return key if kernel == "host" else f"{key} {kernel}"
 
     def path(self, mrtt_ms: float, begin_ms: float = 0.0, seed: int = 0) -> LinkSpec:
-        """The path that both sides run over, from that time of the trace; a target so far off that none is capped."""
+        """Returns the path of both sides, from that time of the trace; its target is so far off that none is capped."""
         return LinkSpec(
             self.trace,
             cc=self.cc,
@@ -71,11 +71,11 @@ class Combination:
 
 @dataclass(frozen=True)
 class KernelResult:
-    """What one run on the kernel gave."""
+    """The figures of one run on the kernel."""
 
     key: str
     begin_ms: float
-    """Trace time at which the sender answered the SYN: where its path began."""
+    """The trace time at which the sender answered the SYN: its path began there."""
     figures: Figures
 
 
@@ -90,7 +90,7 @@ class Results:
                 self._remember(self._parse(line, number))
 
     def of(self, key: str) -> list[KernelResult]:
-        """The runs of a combination so far."""
+        """Returns the runs of a combination so far."""
         return self._found.get(key, [])
 
     def add(self, result: KernelResult) -> None:
@@ -133,11 +133,11 @@ class Comparison:
 
     @property
     def kernel(self) -> str:
-        """Which kernel the runs are of."""
+        """Returns the name of the kernel that the runs are of."""
         return "uml" if self.uml is not None else "host"
 
     def measure(self, progress: Callable[[int, int, str | None], None]) -> None:
-        """Makes the kernel runs that are missing; told (done, all, why a run was thrown away) after each."""
+        """Makes the kernel runs that are missing; ``progress`` hears (done, all, why one did not count) after each."""
         todo = [one for one in self.combinations for _ in range(self.repeat - len(self._runs(one)))]
         total = len(todo)
         done = 0
@@ -223,7 +223,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def agrees(metric: str, sim: float | None, kernel: float | None) -> bool | None:
-    """Whether the two are within the metric's tolerance; None for a metric that has none, or is not known."""
+    """Returns whether the two are within the metric's tolerance; None for a metric that has none, or is not known."""
     if metric not in TOLERANCES or sim is None or kernel is None:
         return None
     relative, absolute = TOLERANCES[metric]
@@ -233,7 +233,7 @@ def agrees(metric: str, sim: float | None, kernel: float | None) -> bool | None:
 def kernel_run(
     combination: Combination, seconds: float, mrtt_ms: float, uml: Path | None
 ) -> tuple[KernelResult, str | None]:
-    """One run on the kernel and why it must not count, None = it counts. In a process of its own."""
+    """Returns one run on the kernel and why it must not count, None = it counts; for a process of its own."""
     if uml is not None:
         return _uml_run(combination, seconds, mrtt_ms, uml)
     done = run(_agent(combination), Scenario(combination.path(mrtt_ms), "mahimahi", seconds))
@@ -250,12 +250,12 @@ def _uml_run(combination: Combination, seconds: float, mrtt_ms: float, uml: Path
 
 
 def sim_figures(combination: Combination, seconds: float, mrtt_ms: float, begin_ms: float, seed: int) -> Figures:
-    """The simulator's figures for a flow that answers the SYN at ``begin_ms`` of the trace."""
+    """Returns the simulator's figures for a flow that answers the SYN at ``begin_ms`` of the trace."""
     return figures_of(run(_agent(combination), Scenario(combination.path(mrtt_ms, begin_ms, seed), "sim", seconds)))
 
 
 def figures_of(done: Run) -> Figures:
-    """What is compared of a run."""
+    """Returns what is compared of a run."""
     records = done.records
     period_s = records["period_ns"] / 1e9
     if not period_s.sum() > 0:
@@ -280,9 +280,9 @@ def _agent(combination: Combination) -> FixedCap | NoCap:
 
 
 def markdown(done: Sequence[list[dict[str, Any]]], command: str, missing: int = 0) -> str:
-    """The comparison as a page: a line a combination, figures as simulator / kernel, and what does not agree.
+    """Returns the comparison as a page: a line a combination, figures as simulator / kernel, and what does not agree.
 
-    ``missing``: combinations that were not measured.
+    ``missing`` is the number of combinations that were not measured.
     """
     agreeing = sum(all(row["agrees"] in (True, None) for row in rows) for rows in done)
 

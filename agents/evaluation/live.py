@@ -20,21 +20,21 @@ NS_PER_S = 1_000_000_000
 
 
 class LiveLink(Protocol):
-    """What is driven; ``CappedLink`` is one."""
+    """A link whose flow can be driven; ``CappedLink`` is one."""
 
     @property
     def shim(self) -> Shim:
-        """Gives the flow's records and takes its caps."""
+        """Returns what gives the flow's records and takes its caps."""
 
     @property
     def started_ns(self) -> int:
-        """CLOCK_MONOTONIC when the flow began to send."""
+        """Returns the start of the flow, CLOCK_MONOTONIC in ns."""
 
     def start(self) -> None:
         """Begins a flow."""
 
     def stop(self) -> LinkRun:
-        """Ends it."""
+        """Ends the flow; returns the link's log and figures."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class LiveRun:
     records: StatsArray
     """FLOW_STATS_DTYPE, as the loop saw them; time_ns counts from the link's start, like the log."""
     caps_pkts: CapArray
-    """The cap in force after each record, 0 = none."""
+    """(N,), the cap in force after each of ``records``, 0 = none."""
     problem: str | None
     """How the agent first failed, None = it never did. The loop then uncapped the flow, as the daemon would."""
     uncapped_reason: str | None
@@ -60,8 +60,9 @@ def drive(
     progress: Callable[[float], None] | None = None,
     clock_ns: Callable[[], int] = time.monotonic_ns,
 ) -> LiveRun:
-    """Runs one flow for ``seconds`` under the daemon's control loop; ``progress`` is told the seconds that have passed.
+    """Runs one flow for ``seconds`` under the daemon's control loop and returns what became of it.
 
+    ``progress`` is told the seconds that have passed.
     An agent that raises does not end the run: the flow goes on uncapped and ``problem`` says why. Raises LinkError when
     flow or link died.
     """
@@ -102,7 +103,7 @@ class _Recorder:
 
 
 def _errors_only() -> Any:
-    """Standard output may carry the results, and refusals are in them: a log of failures, on standard error."""
+    """Returns a log of failures, on standard error: standard output may carry the results, refusals among them."""
     renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     return structlog.wrap_logger(
         structlog.PrintLogger(sys.stderr),

@@ -27,14 +27,14 @@ class Plan:
         traces = [scenario.trace for scenario in scenarios]
         self._trained_on = {agent.name: _shaped_by(agent, traces, allow_training_traces) for agent in self._agents}
         self.progress: Callable[[float], None] | None = None
-        """Is told the seconds that have passed of the present run."""
+        """It is told the seconds that have passed of the present run."""
 
     def __len__(self) -> int:
-        """How many runs there are."""
+        """Returns how many runs there are."""
         return len(self._jobs())
 
     def __iter__(self) -> Iterator[tuple[Run, dict[str, object]]]:
-        """Runs each in turn; gives the run and its row."""
+        """Runs each in turn; yields the run and its row."""
         for repetition, scenario, agent in self._jobs():
             done = run(agent, scenario, self.progress)
             trained_on = scenario.trace.sha256 in self._trained_on[agent.name]
@@ -50,7 +50,7 @@ class Plan:
 
 
 def _shaped_by(agent: Agent, traces: Sequence[Trace], allow: bool) -> set[str]:
-    """Hashes of the traces that shaped a model. Raises ConfigError for any, unless that was explicitly allowed."""
+    """Returns the hashes of the traces that shaped a model; raises ConfigError for any, unless that was allowed."""
     found = used_traces(agent.trace_uses, {trace.name: trace.sha256 for trace in traces})
     if found and not allow:
         name, use = found[0]

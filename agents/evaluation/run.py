@@ -1,4 +1,4 @@
-"""One agent over one scenario, measured with the one metrics module."""
+"""A run: one agent over one scenario, measured with the one metrics module."""
 
 import time
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class Run:
     """Why the guard refused a cap, None = it never did after the first RTT sample."""
 
     def row(self) -> dict[str, object]:
-        """The run as one row of a table; units are in the keys."""
+        """Returns the run as one row of a table; units are in the keys."""
         s, path, m = self.scenario, self.scenario.path, self.metrics
         return {
             "agent": self.agent,
@@ -68,11 +68,11 @@ class Run:
 
 
 def run(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None = None) -> Run:
-    """Runs one flow for the scenario's time; ``progress`` is told the seconds that have passed.
+    """Runs one flow for the scenario's time and returns the run; ``progress`` is told the seconds that have passed.
 
-    What an agent raises comes through in the simulator, where the run can be had again at once; on a real link the flow
-    goes on uncapped, as it would under the daemon, and the run is not valid. Raises LinkError or ShimError where a real
-    link cannot be had.
+    Raises what an agent raises in the simulator, where the run can be had again at once; on a real link the flow goes
+    on uncapped, as it would under the daemon, and the run is not valid. Raises LinkError or ShimError where a real link
+    cannot be had.
     """
     return (_run_sim if scenario.link == "sim" else _run_mahimahi)(agent, scenario, progress)
 
@@ -122,7 +122,7 @@ def live_run(
     progress: Callable[[float], None] | None = None,
     clock_ns: Callable[[], int] = time.monotonic_ns,
 ) -> Run:
-    """Runs one flow over a link that is up, under the daemon's control loop."""
+    """Runs one flow over a link that is up, under the daemon's control loop, and returns the run."""
     done = drive(link, agent, scenario.path.target_us, scenario.seconds, progress, clock_ns)
     return Run(
         agent=agent.name,

@@ -1,4 +1,4 @@
-"""What is compared: one path, the kind of link that it runs on, and for how long."""
+"""A scenario of a comparison: one path, the kind of link that it runs on, and for how long."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ LINK_OPTIONS = tuple(f.name for f in fields(LinkSpec) if f.name not in (*SAID_BE
 
 
 def link_options(texts: Sequence[str]) -> dict[str, Any]:
-    """Options of a link from ``key=value`` texts; values are JSON where they can be read as such, else plain text."""
+    """Returns a link's options of ``key=value`` texts; values are JSON where they can be read as such, else text."""
     options: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -66,9 +66,9 @@ class Scenario:
         link_options: Mapping[str, Any] | None = None,
         **path: Any,
     ) -> "Scenario":
-        """The scenario of a path with these fields; what is not said is DeepCC's evaluation, ``LinkSpec``'s defaults.
+        """Returns the scenario of a path with these fields; others are DeepCC's evaluation, ``LinkSpec``'s defaults.
 
-        ``link_options``: further fields, as a user named them.
+        ``link_options`` are further fields, as a user named them. Raises ConfigError.
         """
         options = dict(link_options or {})
         for key in options:
@@ -87,11 +87,11 @@ class Scenario:
 
     @property
     def trace(self) -> Trace:
-        """The path's trace, with its name."""
+        """Returns the path's trace, with its name."""
         assert isinstance(self.path.trace, Trace), "what is compared has a name"
         return self.path.trace
 
     @property
     def target_ms(self) -> float:
-        """The delay asked for, RTT."""
+        """Returns the delay asked for, RTT."""
         return self.path.target_us / 1000

@@ -34,9 +34,9 @@ class Explorer(Agent):
         super().__init__("explorer", view)
         self._head = head
         self.period = 0
-        """Which of the rollout's periods is decided; the rollout counts, since nobody is asked in a silence."""
+        """The rollout's period that is decided; the rollout counts, since nobody is asked in a silence."""
         self.actions = np.zeros((periods, flows), np.float32)
-        """Those of a flow without an RTT sample had no effect."""
+        """The actions so far; those of a flow without an RTT sample had no effect."""
 
     @abstractmethod
     def act(self, states: FloatArray) -> FloatArray:
@@ -56,7 +56,7 @@ class NoisyActor(Explorer):
         self._layers, self._noise = layers, noise
 
     def act(self, states: FloatArray) -> FloatArray:
-        """Returns what the network says, and noise."""
+        """Returns the network's actions plus the period's noise (flows,), within [-1, 1]."""
         return np.asarray(np.clip(act(self._layers, states) + self._noise[self.period], -1.0, 1.0), np.float32)
 
 
@@ -68,5 +68,5 @@ class Walker(Explorer):
         self._phases = phases
 
     def act(self, states: FloatArray) -> FloatArray:
-        """Returns where each flow is on its walk."""
+        """Returns the action at each flow's place on its walk (flows,)."""
         return WALK[(len(WALK) * self.period // len(self.actions) + self._phases) % len(WALK)]

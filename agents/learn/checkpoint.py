@@ -37,26 +37,26 @@ class Best(BaseModel):
 
 
 class State(BaseModel):
-    """``state.json``."""
+    """The content of ``state.json``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
     config: TrainConfig
     iteration: int
-    """Iterations done."""
+    """How many iterations are done."""
     env_steps: int
     updates: int
     wall_s: float
-    """Of all sittings together."""
+    """The time of training, all sittings together."""
     normaliser: dict[str, dict[str, float]]
     rng: dict[str, Any]
-    """Of the generator that draws batches; NumPy's own form."""
+    """The state of the generator that draws batches, in NumPy's own form."""
     baselines: dict[str, list[dict[str, float]]]
     """Agent -> metrics on each selection link."""
     best: Best | None
     files: dict[str, str] = {}
-    """sha256 of the other files."""
+    """The sha256 of the other files, by name."""
 
 
 class Checkpoint:
@@ -97,12 +97,12 @@ def save(folder: Path, state: State, learner: dict[str, Tensor], replay: dict[st
 
 
 def place(run_dir: Path, iteration: int) -> Path:
-    """Where the checkpoint after so many iterations lies."""
+    """Returns where the checkpoint after so many iterations lies."""
     return run_dir / "checkpoints" / f"iteration-{iteration:06d}"
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
-    """All of a run's, oldest first."""
+    """Returns the folders of all checkpoints of a run, oldest first."""
     return sorted((run_dir / "checkpoints").glob("iteration-*"))
 
 

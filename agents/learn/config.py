@@ -31,16 +31,16 @@ class TraceSection(_Section):
         default_factory=lambda: ["lte-driving", "random", "lte-walking", "random", "lte-stationary", "random"],
         min_length=1,
     )
-    """Kinds of link, taken in turn; see ``reinet traces generate --help``. random varies around all of them, two fifths
-    of it slow 3G links, whose serialisation alone often exceeds a target; the LTE presets keep those a minority."""
+    """Kinds of link, taken in turn; see ``reinet traces generate --help``. random varies around all of them: two fifths
+    are slow 3G links, whose serialisation alone often exceeds a target, and the LTE presets keep those a minority."""
     train_count: int = Field(default=64, ge=1, le=4096)
-    """Enough that no single trace can be learnt by heart: a flow sees a random stretch of one of them."""
+    """So many that no single trace can be learnt by heart: a flow sees a random stretch of one of them."""
     select_count: int = Field(default=12, ge=1, le=1024)
-    """Traces for the evaluation that picks the best checkpoint; the spread of their mean is then about 1 %."""
+    """So many traces evaluate which checkpoint is best; the spread of their mean is then about 1 %."""
     seconds: float = Field(default=60.0, ge=5, le=3600)
-    """Length of each; the paper evaluates over longer ones, but variety teaches more than length."""
+    """The length of each trace; the paper evaluates over longer ones, but variety teaches more than length."""
     seed: int = Field(default=1, ge=0, lt=2**31)
-    """Training traces have seeds seed, seed + 1, ...; those for selection follow after a gap."""
+    """Training traces have the seeds seed, seed + 1, ...; those for selection follow after a gap."""
 
     @field_validator("presets")
     @classmethod
@@ -58,20 +58,20 @@ class LinkSection(_Section):
     """
 
     mrtt_ms: Range = (4.0, 80.0)
-    """The paper sweeps 4-30 ms; mobile paths to far servers reach 80. Drawn log-uniformly."""
+    """The paper sweeps 4-30 ms; mobile paths to far servers reach 80. It is drawn log-uniformly."""
     buffer_bytes: Range = (30_000, 1_000_000)
-    """The paper's sweep. Drawn log-uniformly."""
+    """The range is the paper's sweep. It is drawn log-uniformly."""
     queueing_target_ms: Range = (15.0, 80.0)
-    """Target minus base RTT: the paper's 25-100 ms around its base of 20 ms, and never below the guard's margin."""
+    """The target minus the base RTT: the paper's 25-100 ms around its base of 20 ms, never below the guard's margin."""
     jitter_us: Range = (500.0, 4000.0)
-    """How late hosts make ACKs: a millisecond when quiet, some when busy. A policy that knows no jitter sets windows
-    that just fill a simulated path and starves on a real one, whose rounds take longer than its minimum RTT. Drawn
-    log-uniformly."""
+    """Hosts make ACKs so late: a millisecond when quiet, several when busy. A policy that knows no jitter sets windows
+    that just fill a simulated path and starves on a real one, whose rounds take longer than its minimum RTT. It is
+    drawn log-uniformly."""
     pkts_per_ack: Range = (2.0, 2.5)
     """Linux acknowledges every second packet, and fewer where the receiver is woken late; the number of RTT samples, an
     input, follows it."""
     reference_share: float = Field(default=0.25, ge=0, le=1)
-    """Share of flows on the paper's own link (20 ms, 150 KB, target 50 ms), where most comparisons are made."""
+    """The share of flows on the paper's own link (20 ms, 150 KB, target 50 ms), where most comparisons are made."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "LinkSection":
@@ -88,23 +88,21 @@ class RolloutSection(_Section):
     """How experience is gathered in one iteration: fresh flows, a fixed number of periods each."""
 
     workers: int = Field(default=2, ge=0, le=256)
-    """Ray actors; 2 for a machine of two cores. 0 gathers inside the learner's process."""
+    """How many Ray actors gather; 2 suit a machine of two cores. 0 gathers inside the learner's process."""
     links: int = Field(default=16, ge=1, le=4096)
-    """Flows per worker."""
+    """Each worker steps so many flows; with two workers and the periods below an iteration has 8192 records."""
     periods: int = Field(default=256, ge=8, le=100_000)
-    """Periods per flow, about 10 s: slow start is then a small part, as it is in long transfers."""
+    """Each flow lasts so many periods, about 10 s: slow start is then a small part, as it is in long transfers."""
 
 
 class RewardSection(_Section):
-    """What is learned for; formulas in ``core/states/reward.hpp``."""
+    """What is learned for; the formulas are in ``core/states/reward.hpp``."""
 
     kind: Literal["regret", "deepcc"] = "regret"
-    """deepcc is the paper's equation 3. It peaks just below the target, so delay stays near it even where half would
-    cost nothing, and its scale follows the link's rate, so slow links hardly count when many links are learned at
-    once."""
+    """regret weighs slow and fast links alike. deepcc is the paper's; its scale follows the link's rate, so slow links
+    hardly count when many links are learned at once."""
     delay_weight: float = Field(default=DELAY_WEIGHT, ge=0, le=10)
-    """regret: share of throughput worth giving up for an empty queue in place of one as long as the target
-    allows."""
+    """For regret alone: how much throughput, as a share, an empty queue is worth against one that fills the target."""
 
 
 class DdpgSection(_Section):
@@ -113,59 +111,59 @@ class DdpgSection(_Section):
     hidden: list[int] = Field(default_factory=lambda: [128, 128], min_length=1, max_length=4)
     """The paper's 1000-1000 take hours on two cores and give nothing measurable on these links."""
     batch_norm: bool = True
-    """Before the non-linearity of each hidden layer of the actor, as in the paper."""
+    """BatchNorm stands before the non-linearity of each hidden layer of the actor, as in the paper."""
     actor_lr: float = Field(default=1e-4, gt=0, le=1)
-    """The paper's."""
+    """Adam's step for the actor; the default is the paper's."""
     critic_lr: float = Field(default=1e-3, gt=0, le=1)
-    """The paper's."""
+    """Adam's step for the critic; the default is the paper's."""
     critic_l2: float = Field(default=1e-2, ge=0, le=1)
-    """On the critic's weights, not its biases; the paper's."""
+    """The decay of the critic's weights, not of its biases; the default is the paper's."""
     gamma: float = Field(default=0.995, ge=0, lt=1)
-    """Per period; the paper's."""
+    """The discount per period; the default is the paper's."""
     tau: float = Field(default=0.001, gt=0, le=1)
-    """Share of the online network that moves into the target network per update; the paper's."""
+    """The share of the online network that moves into the target network per update; the default is the paper's."""
     batch: int = Field(default=512, ge=2, le=65_536)
-    """The paper's."""
+    """The transitions of one update; the default is the paper's."""
     replay: int = Field(default=160_000, ge=1_000, le=50_000_000)
-    """Records kept; the paper's."""
+    """The replay keeps so many records; the default is the paper's."""
     noise: float = Field(default=0.1, ge=0, le=2)
-    """Standard deviation of the uncorrelated Gaussian noise on the action; the paper's."""
+    """The standard deviation of the uncorrelated Gaussian noise on the action; the default is the paper's."""
     flow_noise: float = Field(default=0.0, ge=0, le=2)
-    """Standard deviation of a second noise, drawn once for each flow. The paper has none; with one decision per round
-    trip a single period's noise hardly moves a queue, and a lasting offset shows where a higher or lower gain leads."""
+    """The standard deviation of a second noise, drawn once for each flow. The paper has none; with one decision per
+    round trip a single period's noise hardly moves a queue, and a lasting offset shows where another gain leads."""
     cold_start_iterations: int = Field(default=4, ge=1)
-    """Iterations that walk the multiplier from x2 to x0.5 instead of asking the actor (the paper: 16 000 steps)."""
+    """So many iterations walk the multiplier from x2 to x0.5 instead of asking the actor (the paper: 16 000 steps)."""
     normaliser_iterations: int = Field(default=4, ge=1)
-    """Iterations that update the normaliser; then it is frozen, so that the replay keeps one meaning. The walk of the
-    cold start has visited the whole range of delays by then. The paper's code never freezes it in training."""
+    """So many iterations update the normaliser; then it is frozen, so that the replay keeps one meaning. The walk of
+    the cold start has visited the whole range of delays by then. The paper's code never freezes it in training."""
 
 
 class RunSection(_Section):
-    """How long, and what is kept."""
+    """How long a run lasts, and what it keeps."""
 
     iterations: int = Field(default=300, ge=1)
-    """Gather, then update: this many times."""
+    """A run gathers, then updates, this many times."""
     updates: int = Field(default=128, ge=1)
-    """Gradient steps per iteration."""
+    """Each iteration takes so many gradient steps."""
     evaluate_every: int = Field(default=20, ge=1)
-    """Iterations between evaluations on the selection traces."""
+    """So many iterations lie between evaluations on the selection traces."""
     evaluate_s: float = Field(default=30.0, ge=5, le=3600)
-    """Length of each evaluation flow."""
+    """The length of each evaluation flow."""
     checkpoint_every: int = Field(default=20, ge=1)
-    """Iterations between checkpoints."""
+    """So many iterations lie between checkpoints."""
     keep: int = Field(default=3, ge=1)
-    """Checkpoints kept beside the best one."""
+    """So many checkpoints are kept beside the best one."""
 
 
 class TrainConfig(_Section):
     """A whole training run."""
 
     name: str = Field(default="model", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
-    """Names the run's folder and the model."""
+    """It names the run's folder and the model."""
     seed: int = Field(default=1, ge=0, lt=2**31)
-    """Of weights, noise, links and batches."""
+    """It seeds weights, noise, links and batches."""
     feature_set: str = DEFAULT_FEATURE_SET
-    """The paper's state; the sets are listed in ``SimLinkEnv``'s documentation."""
+    """The default is the paper's state; ``SimLinkEnv``'s documentation lists the sets."""
 
     @field_validator("feature_set")
     @classmethod
@@ -176,8 +174,8 @@ class TrainConfig(_Section):
             raise ValueError(str(error)) from None
 
     head: Literal["cwnd", "bdp"] = "bdp"
-    """bdp: action 0 is the hand rule with its usual gain, so that a network is sane before it has learned; cwnd: the
-    paper's."""
+    """With bdp action 0 is the hand rule with its usual gain, so that a network is sane before it has learned; cwnd is
+    the paper's head."""
     period: PeriodTable = PeriodTable()
     traces: TraceSection = TraceSection()
     links: LinkSection = LinkSection()
@@ -192,5 +190,5 @@ class TrainConfig(_Section):
 
     @classmethod
     def load(cls, path: Path | str) -> "TrainConfig":
-        """From a TOML file; raises ConfigError."""
+        """Returns the configuration in a TOML file; raises ConfigError."""
         return toml_file.load(Path(path), cls, "give a training configuration, such as configs/default.toml")

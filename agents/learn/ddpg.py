@@ -1,9 +1,9 @@
 """Deep deterministic policy gradient (Lillicrap et al. 2015) with DeepCC's networks, from top to bottom.
 
-1. Critic: Q(s, a) towards r + gamma Q'(s', mu'(s')). There is no terminal state: a flow's fragment is truncated, and
-its last
-   transition bootstraps like any other. (DeepCC's published code stores done = 1 every fifth step; this does not.)
-2. Actor: ascend Q(s, mu(s)).
+1. Critic: Q(s, a) moves towards r + gamma Q'(s', mu'(s')). There is no terminal state: a flow's fragment is
+   truncated, and its last transition bootstraps like any other. (DeepCC's published code stores done = 1 every fifth
+   step; this does not.)
+2. Actor: its weights ascend Q(s, mu(s)).
 3. Target networks Q', mu' follow with rate tau.
 
 BatchNorm sits before each non-linearity of the actor. The online actor normalises by its batch while it learns, and
@@ -24,7 +24,7 @@ from reinet.agents.learn.replay import Batch
 from reinet.agents.model.mlp import Layer
 
 LAST_LAYER_INIT = 3e-3
-"""Bound of the last layers' initial weights (Lillicrap et al.): actions start near 0, values near 0."""
+"""The bound of the last layers' initial weights (Lillicrap et al.): actions start near 0, values near 0."""
 
 
 class Actor(nn.Module):
@@ -40,7 +40,7 @@ class Actor(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Actions (B, 1)."""
+        """Returns actions (B, 1) in [-1, 1] for states (B, S)."""
         x = states
         for linear, norm in zip(self.hidden, self.norms, strict=True):
             x = torch.relu(norm(linear(x)))
@@ -48,7 +48,7 @@ class Actor(nn.Module):
 
     @torch.no_grad()
     def folded(self) -> list[Layer]:
-        """The same function in evaluation mode as plain layers: ReLU between them, tanh after the last."""
+        """Returns the same function in evaluation mode as plain layers: ReLU between them, tanh after the last."""
         layers: list[Layer] = []
         for linear, norm in zip(self.hidden, self.norms, strict=True):
             weight, bias = linear.get_parameter("weight").double(), linear.get_parameter("bias").double()
@@ -75,7 +75,7 @@ class Critic(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, states: Tensor, actions: Tensor) -> Tensor:
-        """Values (B, 1)."""
+        """Returns values (B, 1) for states (B, S) and actions (B, 1)."""
         x = torch.cat([torch.relu(self.first(states)), actions], dim=1)
         for linear in self.rest:
             x = torch.relu(linear(x))
@@ -101,7 +101,7 @@ class Ddpg:
         self.critic_optimiser = torch.optim.Adam(groups, lr=config.critic_lr, fused=True)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
-        """One gradient step of critic and actor; the losses as tensors without gradient, by TensorBoard tag."""
+        """Takes one gradient step of critic and actor; returns the losses, without gradient, by TensorBoard tag."""
         states, actions = torch.from_numpy(batch.states), torch.from_numpy(batch.actions)
         rewards, next_states = torch.from_numpy(batch.rewards), torch.from_numpy(batch.next_states)
 
@@ -150,7 +150,7 @@ class Ddpg:
         }
 
     def state(self) -> dict[str, Tensor]:
-        """Every tensor that the next update depends on, by name."""
+        """Returns every tensor that the next update depends on, by name."""
         tensors = {f"{part}/{k}": v for part, module in self._parts().items() for k, v in module.state_dict().items()}
         for name, optimiser in (("actor", self.actor_optimiser), ("critic", self.critic_optimiser)):
             for index, moments in optimiser.state_dict()["state"].items():
@@ -158,7 +158,7 @@ class Ddpg:
         return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Back to what ``state`` returned."""
+        """Takes networks and optimisers back to what ``state`` returned."""
         for part, module in self._parts().items():
             prefix = f"{part}/"
             module.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})

@@ -33,7 +33,7 @@ from reinet.envs.trace import Trace
 
 OPSET = 17
 IR_VERSION = 8
-"""Both of 2022: every onnxruntime that the serving extra admits loads them."""
+"""Both are of 2022: every onnxruntime that the serving extra admits loads them."""
 
 
 def export(folder: Path, out: Path) -> str:
@@ -84,7 +84,7 @@ def export(folder: Path, out: Path) -> str:
 
 
 def onnx_bytes(layers: Layers) -> bytes:
-    """The folded actor as a graph of Gemm, Relu and Tanh: states (batch, S) -> actions (batch, 1).
+    """Returns the folded actor as a graph of Gemm, Relu and Tanh: states (batch, S) -> actions (batch, 1).
 
     Built node by node: a plain MLP needs no tracing, and the tracing exporter's graph depends on torch's version.
     """
@@ -112,7 +112,7 @@ def _uses(traces: Sequence[Trace], role: Literal["train", "select"]) -> list[Tra
 
 
 def model_card(manifest: Manifest) -> str:
-    """What a person should know before using the model."""
+    """Returns what a person should know before using the model, as Markdown."""
     training, schema = manifest.training, manifest.schema_
     links = training.config["links"]
     presets = ", ".join(dict.fromkeys(training.config["traces"]["presets"]))

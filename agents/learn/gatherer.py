@@ -28,15 +28,15 @@ from reinet.envs.trace import Trace
 
 @dataclass
 class Experience:
-    """What one worker gathered in one iteration."""
+    """One worker's flows of one iteration, as the learner takes them."""
 
     fragments: list[Fragment]
     normaliser: Normaliser
-    """Of this iteration's records alone, to be merged."""
+    """The statistics of this iteration's records alone, to be merged."""
     records: int
-    """Periods simulated, those without an RTT sample included."""
+    """How many periods were simulated, those without an RTT sample included."""
     summary: dict[str, float] = field(default_factory=dict)
-    """Means over decided records, by TensorBoard tag."""
+    """The means over decided records, by TensorBoard tag."""
 
 
 class Gatherer:
@@ -50,7 +50,7 @@ class Gatherer:
         self._history, self._frame = features.history, len(features.features)
 
     def gather(self, layers: Layers | None, normaliser: Normaliser, iteration: int) -> Experience:
-        """One iteration's flows under a folded actor with noise, or under the cold start's walk when there is none."""
+        """Returns one iteration's flows under a folded actor with noise, or without one under the cold start's walk."""
         config = self._config
         rng = np.random.Generator(np.random.PCG64([config.seed, iteration, self._worker]))
         domain = domain_of(config.links, self._traces)
@@ -97,7 +97,7 @@ class Gatherer:
     def _fragment(
         self, states: FloatArray, actions: FloatArray, total: NDArray[np.float64], decided: NDArray[np.bool_]
     ) -> Fragment:
-        """One flow's transitions between decided records; ``total`` is its reward summed from the start."""
+        """Returns one flow's transitions between decided records; ``total`` is its reward summed from the start."""
         rows = np.flatnonzero(decided)
         if len(rows) == 0:
             return Fragment(np.zeros((self._history, self._frame), np.float32), actions[:0], actions[:0])

@@ -1,4 +1,4 @@
-"""What is learned on: generated traces, others to select by, and the links that are drawn around them."""
+"""Training's links: generated traces, others to select by, and the paths that are drawn around them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,20 +12,20 @@ from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
 SEEDS = 2**31
-"""Of a link's noise; what models were trained on so far was drawn from so many."""
+"""A link's noise has one of so many seeds; what models were trained on so far was drawn from as many."""
 
 _SELECT_SEED_GAP = 1_000_000
-"""Far from any training trace's seed."""
+"""It keeps the seeds of selection far from any training trace's."""
 
 
 def training_traces(config: TrainConfig) -> list[Trace]:
-    """The traces to learn from."""
+    """Returns the traces to learn from."""
     section = config.traces
     return _traces(section.presets, section.train_count, section.seconds, section.seed)
 
 
 def selection_traces(config: TrainConfig) -> list[Trace]:
-    """The traces that choose among checkpoints; none of them is a training trace."""
+    """Returns the traces that choose among checkpoints; none of them is a training trace."""
     section = config.traces
     return _traces(section.presets, section.select_count, section.seconds, section.seed + _SELECT_SEED_GAP)
 
@@ -35,7 +35,7 @@ def _traces(presets: Sequence[str], count: int, seconds: float, seed: int) -> li
 
 
 def domain_of(section: LinkSection, traces: Sequence[Trace]) -> LinkDomain:
-    """What the section draws from: a trace with a random start, and a path around it."""
+    """Returns what the section draws from: a trace with a random start, and a path around it."""
     return LinkDomain(
         traces,
         random_start=True,
@@ -51,7 +51,7 @@ def domain_of(section: LinkSection, traces: Sequence[Trace]) -> LinkDomain:
 
 
 def selection_links(config: TrainConfig) -> list[LinkSpec]:
-    """Two links for each selection trace, from its start: DeepCC's, and one drawn from the ranges of training."""
+    """Returns two links for each selection trace, from its start: DeepCC's, and one drawn from training's ranges."""
     ranges = config.links.model_copy(update={"reference_share": 0.0})
     rng = np.random.Generator(np.random.PCG64(config.traces.seed))
     links = []

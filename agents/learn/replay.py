@@ -1,4 +1,4 @@
-"""What has been experienced: a ring of frames from which states are cut, so that nothing is stored twenty times.
+"""Experience is kept as a ring of frames from which states are cut, so that nothing is stored twenty times.
 
 A state is the last ``history`` frames, newest first, and two successive states of a flow share all but one of them.
 The ring holds frames; a transition is named by the row of its newest frame: its state ends there, the next state one
@@ -17,7 +17,7 @@ FloatArray = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Batch:
-    """B transitions. No end-of-episode flag: flows do not end, fragments are truncated and bootstrap."""
+    """B transitions. They have no end-of-episode flag: flows do not end, fragments are truncated and bootstrap."""
 
     states: FloatArray  # (B, S)
     actions: FloatArray  # (B, 1)
@@ -35,7 +35,7 @@ class Fragment:
 
 
 class Replay:
-    """Ring of ``capacity`` frames; a full one overwrites its oldest fragments."""
+    """A ring of ``capacity`` frames; a full one overwrites its oldest fragments."""
 
     def __init__(self, capacity: int, history: int, frame_size: int) -> None:
         self.history = history
@@ -43,12 +43,12 @@ class Replay:
         self.actions = np.zeros(capacity, np.float32)
         self.rewards = np.zeros(capacity, np.float32)
         self.usable = np.zeros(capacity, np.bool_)
-        """Rows that name a transition whose frames are all still here."""
+        """(capacity,), True for rows that name a transition whose frames are all still here."""
         self.position = 0
         self._rows = np.empty(0, np.int64)  # of the usable transitions
 
     def __len__(self) -> int:
-        """Number of transitions to draw from."""
+        """Returns the number of transitions to draw from."""
         return len(self._rows)
 
     def add(self, fragment: Fragment) -> None:
@@ -80,7 +80,7 @@ class Replay:
         self._rows = np.flatnonzero(self.usable)
 
     def sample(self, size: int, rng: np.random.Generator) -> Batch:
-        """``size`` transitions drawn uniformly with replacement."""
+        """Returns ``size`` transitions, drawn uniformly with replacement."""
         rows = self._rows[rng.integers(0, len(self._rows), size)]
         window = self.frames[
             rows[:, None] + 1 - np.arange(self.history + 1)
@@ -93,7 +93,7 @@ class Replay:
         )
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything, for a checkpoint."""
+        """Returns everything that it holds, for a checkpoint."""
         return {
             "frames": self.frames,
             "actions": self.actions,
@@ -103,7 +103,7 @@ class Replay:
         }
 
     def load(self, state: dict[str, NDArray[Any]]) -> None:
-        """Back to what ``state`` returned."""
+        """Takes the frames and transitions of a checkpoint, as ``state`` returned them."""
         if state["frames"].shape != self.frames.shape:
             raise ValueError(f"replay holds {self.frames.shape} frames, the checkpoint {state['frames'].shape}")
         self.frames[:] = state["frames"]

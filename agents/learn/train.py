@@ -45,7 +45,7 @@ SCORE_FLOOR = 0.93
 """Links that keep less of Cubic's throughput than this count against a checkpoint."""
 SCORE_FLOOR_WEIGHT = 2.0
 _MAY_CHANGE = {"iterations", "keep"}
-"""Keys of [run] that may differ when a run is resumed: they change nothing that was computed before."""
+"""These keys of [run] may differ when a run is resumed: they change nothing that was computed before."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Result:
 
     run_dir: Path
     checkpoint: Path
-    """The newest, to resume from."""
+    """The newest checkpoint, to resume from."""
     best: Path | None
-    """The one with the highest score, to export; None before the first evaluation."""
+    """The checkpoint with the highest score, to export; None before the first evaluation."""
     iterations: int
     env_steps: int
     updates: int
@@ -83,10 +83,10 @@ def train(
     progress: Callable[[Progress], None] | None = None,
     ray_address: str | None = None,
 ) -> Result:
-    """Trains until ``config.run.iterations`` are done, ``minutes`` have passed or Ctrl-C; then leaves a checkpoint.
+    """Trains until ``config.run.iterations`` are done, ``minutes`` have passed or Ctrl-C; returns what it left behind.
 
-    Goes on from the run folder's newest checkpoint unless ``resume`` is False, which demands an empty one.
-    Raises ConfigError when the folder holds another configuration's run.
+    It leaves a checkpoint, and goes on from the run folder's newest one unless ``resume`` is False, which demands an
+    empty folder. Raises ConfigError when the folder holds another configuration's run.
     """
     previous = _previous(config, run_dir, resume)
     torch.set_num_threads(1)  # batches are small, and results must not depend on the machine's number of cores
@@ -141,7 +141,7 @@ class _Run:
             self._restore(previous)
 
     def wall_s(self) -> float:
-        """Seconds of training, all sittings together."""
+        """Returns the seconds of training, all sittings together."""
         return time.monotonic() - self._start_s
 
     def iterate(self) -> dict[str, float]:
@@ -190,7 +190,7 @@ class _Run:
         return {tag: float(total) / self._config.run.updates for tag, total in sums.items()}
 
     def _evaluate(self) -> dict[str, float]:
-        """Deterministic flows on the selection links; the best score's networks go to ``best/``."""
+        """Runs flows without noise on the selection links; returns scalars. The best networks go to ``best/``."""
         view = self._config.view(self.normaliser)
         if not self.baselines:
             for agent in (NoCap(view), Rule(1.25, view), Rule(view=view)):  # at the model's cadence, to be fair
@@ -210,14 +210,14 @@ class _Run:
         return [_figures(m) for m in self._gatherers.evaluate(agent, self._links)]
 
     def save(self) -> Path:
-        """Writes a checkpoint to resume from."""
+        """Writes a checkpoint to resume from; returns its folder."""
         folder = checkpoint.place(self._run_dir, self.iteration)
         checkpoint.save(folder, self._state(), self.ddpg.state(), self.replay.state())
         checkpoint.prune(self._run_dir, self._config.run.keep)
         return folder
 
     def finish(self) -> Path:
-        """The newest checkpoint, written now if the last iteration left none."""
+        """Returns the newest checkpoint, written now if the last iteration left none."""
         folder = checkpoint.place(self._run_dir, self.iteration)
         return folder if folder.is_dir() else self.save()
 
@@ -247,7 +247,7 @@ class _Run:
 
 
 def compare(figures: list[dict[str, float]], cubic: list[dict[str, float]]) -> dict[str, float]:
-    """Ratios to plain congestion control per link, then averaged; ``score`` is what chooses the best checkpoint.
+    """Returns ratios to plain congestion control, means over links; ``score`` is what chooses the best checkpoint.
 
     score = mean throughput ratio - 0.6 x mean queueing delay ratio - 2 x mean shortfall below 93 % of the throughput.
     """
@@ -299,7 +299,7 @@ def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @contextmanager
 def _ctrl_c() -> Iterator[threading.Event]:
-    """The first Ctrl-C ends the run after the iteration at hand, a second one at once."""
+    """Yields an event that the first Ctrl-C sets, to end the run after the iteration; a second one ends it at once."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped  # signals are the main thread's

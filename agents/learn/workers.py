@@ -19,7 +19,7 @@ RAY_STARTS = 3
 
 
 def start_ray(ray: Any, workers: int) -> None:
-    """Starts a Ray of this process, a CPU for each worker. ``ray``: the module. Raises ReinetError."""
+    """Starts a Ray of this process, a CPU for each worker; ``ray`` is the module. Raises ReinetError."""
     for start in range(1, RAY_STARTS + 1):
         try:
             ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
@@ -61,7 +61,7 @@ class RayGatherers:
         self._actors = [actor.remote(self._config, shared, worker) for worker in range(workers)]
 
     def gather(self, layers: Layers | None, normaliser: Normaliser, iteration: int) -> list[Experience]:
-        """Every worker's experience of this iteration."""
+        """Returns every worker's experience of this iteration."""
         if self._local is not None:
             return [self._local.gather(layers, normaliser, iteration)]
         sent_layers, sent_normaliser = self._ray.put(layers), self._ray.put(normaliser)

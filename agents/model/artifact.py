@@ -31,7 +31,7 @@ PINNED_FILES = (ONNX_FILE, WEIGHTS_FILE, CARD_FILE)
 MAX_FILE_BYTES = 32 * 1024 * 1024
 """The paper's network, 100-1000-1000-1 in float32, is 4.4 MB; nothing here needs more than a few times that."""
 ALLOWED_OPS = frozenset({"Gemm", "Relu", "Tanh"})
-"""All that a folded actor consists of. A short list refuses custom operators, control flow and functions alike."""
+"""A folded actor consists of these alone. A short list refuses custom operators, control flow and functions alike."""
 INPUT_NAME = "states"
 OUTPUT_NAME = "actions"
 
@@ -41,7 +41,7 @@ class _Strict(BaseModel):
 
 
 class Schema(_Strict):
-    """What the network's input and output mean."""
+    """The meaning of the network's input and output."""
 
     feature_set: str
     head: str
@@ -54,11 +54,11 @@ class TraceUse(_Strict):
     name: str
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     role: Literal["train", "select"]
-    """train: learned from; select: chose among checkpoints. Neither may serve to judge the model."""
+    """A "train" trace was learned from, a "select" one chose among checkpoints; neither may judge the model."""
 
 
 class Training(_Strict):
-    """Where the model comes from."""
+    """The model's origin: the seed, length, configuration and traces of its training."""
 
     seed: int
     env_steps: int = Field(ge=0)
@@ -68,13 +68,13 @@ class Training(_Strict):
 
 
 class Manifest(_Strict):
-    """``manifest.json``."""
+    """The content of ``manifest.json``."""
 
     format: Literal[1]
     name: str = Field(min_length=1, max_length=100)
     schema_: Schema = Field(alias="schema")
     period: PeriodTable
-    """When a record was due in training; a model is served with the rule it was trained with."""
+    """It says when a record was due in training; a model is served with the rule it was trained with."""
     normaliser: dict[str, Any]
     target_range_ms: tuple[float, float]
     congestion_controls: list[str] = Field(min_length=1)
@@ -86,13 +86,14 @@ class Manifest(_Strict):
     @field_validator("period", mode="before")
     @classmethod
     def _say_all_of_the_period(cls, value: Any) -> Any:
-        """A training configuration may leave keys to their defaults; what a model was trained with is said in full."""
+        """Returns the period if it has all its keys: a training configuration may leave some to their defaults, but a
+        manifest says in full what its model was trained with."""
         if isinstance(value, Mapping) and (missing := sorted(set(PeriodTable.model_fields) - set(value))):
             raise ValueError(f"{missing[0]} is missing")
         return value
 
     def to_bytes(self) -> bytes:
-        """JSON, keys in a fixed order, one value a line, ends in a newline."""
+        """Returns JSON: keys in a fixed order, one value a line, a newline at the end."""
         return (json.dumps(self.model_dump(by_alias=True), indent=1, sort_keys=True) + "\n").encode()
 
 
@@ -108,7 +109,7 @@ class Artifact:
 
 
 def load_artifact(folder: Path | str, manifest_sha256: str | None = None) -> Artifact:
-    """Reads and checks a model folder; with a digest also that its manifest is the one that was pinned.
+    """Returns a model folder's content, checked; with a digest also that its manifest is the one that was pinned.
 
     Raises ModelError that names the file, what is wrong with it and the cure.
     """
@@ -136,7 +137,7 @@ def load_artifact(folder: Path | str, manifest_sha256: str | None = None) -> Art
 
 
 def parse_manifest(data: bytes, path: Path) -> Manifest:
-    """The manifest in ``data``; ``path`` is only for messages. Raises ModelError."""
+    """Returns the manifest in ``data``; ``path`` is only for messages. Raises ModelError."""
     try:
         manifest = Manifest.model_validate_json(data)
     except ValidationError as error:
@@ -174,7 +175,7 @@ def _check_schema(manifest: Manifest, path: Path) -> Normaliser:
 
 
 def check_onnx(data: bytes, state_size: int, path: Path) -> None:
-    """Refuses an ONNX file that is anything but a plain MLP float32 (batch, state_size) -> (batch, 1)."""
+    """Raises ModelError for anything but a plain MLP, float32 (batch, state_size) -> (batch, 1)."""
     import onnx  # here, for its import takes a while and only loading a model needs it
 
     try:
@@ -264,13 +265,13 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def used_traces(shaped_by: Sequence[TraceUse], sha256s: dict[str, str]) -> list[tuple[str, TraceUse]]:
-    """Returns which of the given traces (name -> sha256) shaped a model: (name, use) pairs. None can judge it."""
+    """Returns which of the given traces (name -> sha256) shaped a model, as (name, use) pairs: none can judge it."""
     uses = {use.sha256: use for use in shaped_by}
     return [(name, uses[sha256]) for name, sha256 in sha256s.items() if sha256 in uses]
 
 
 def finite_metrics(metrics: dict[str, float]) -> dict[str, float]:
-    """Rounded for the manifest; a metric that is no number is a fault of the training, not to be shipped."""
+    """Returns metrics rounded for the manifest; raises ModelError for one that is no number: the training failed."""
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise ModelError(f"metric {name} is {value}: the training went wrong; do not ship this model")

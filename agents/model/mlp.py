@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float32]
 Layer = tuple[FloatArray, FloatArray]
-"""Weight (out, in) and bias (out,) of one fully connected layer."""
+"""The weight (out, in) and bias (out,) of one fully connected layer."""
 Layers = Sequence[Layer]
 
 
 def act(layers: Layers, states: FloatArray) -> FloatArray:
-    """Actions (N,) in [-1, 1] for states (N, S): ReLU between the layers, tanh after the last."""
+    """Returns actions (N,) in [-1, 1] for states (N, S): ReLU stands between the layers, tanh after the last."""
     x = states
     for weight, bias in layers[:-1]:
         x = np.maximum(x @ weight.T + bias, np.float32(0))

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a sender asks of its congestion control: the kernel's tcp_congestion_ops as a concept, not a base class, so that
-// the calls are inlined and what a control does without costs nothing. There are two kinds, as in the kernel:
+// What a sender asks of its congestion control is the kernel's tcp_congestion_ops as a concept, not a base class, so
+// that the calls are inlined and what a control does without costs nothing. There are two kinds, as in the kernel:
 //
 //   WindowControl  says how the window grows while all is well (the kernel's cong_avoid); in recovery the window is the
 //                  sender's, for its proportional rate reduction.
-//   ModelControl   sees every ACK in every state, with its delivery rate sample, and always owns the window (the
-//   kernel's
-//                  cong_control).
+//   ModelControl   sees every ACK in every state, with its delivery rate sample, and always owns the window
+//                  (the kernel's cong_control).
 //
 // Either may be Paced, Clocked (has timers of its own) or Tracking (is told of single packets). A new control is one
 // header with a class that has a kName and derives from ControlDefaults, and one line in congestion_controls.hpp.
@@ -23,10 +22,10 @@
 
 namespace reinet {
 
-// What the kernel's controls that count in jiffies see of time: 250 a second, as in Debian's and Ubuntu's kernels.
+// The kernel's controls that count in jiffies see time in these steps: CONFIG_HZ=250, as Debian and Ubuntu build it.
 constexpr Us kJiffyUs = 4'000;
 
-constexpr std::uint32_t kInitialWindowPkts = 10;
+constexpr std::uint32_t kInitialWindowPkts = 10;  // the kernel's TCP_INIT_CWND (RFC 6928)
 
 // The part of a connection that congestion control may read and write.
 struct Window {
@@ -144,9 +143,9 @@ concept Tracking = requires(C c, Us sent_us, Us now_us) {
   c.on_packet_lost(sent_us);
 };
 
-// What many controls share: the kernel's tcp_slow_start and tcp_cong_avoid_ai.
+// Many controls share these two: the kernel's tcp_slow_start and tcp_cong_avoid_ai (net/ipv4/tcp_cong.c).
 
-// Returns the packets left when ssthresh is reached.
+// Grows the window by the packets delivered, up to ssthresh; returns those that are left then (tcp_slow_start).
 inline std::uint32_t slow_start(Window& w, std::uint32_t pkts) {
   const std::uint32_t grown_pkts = std::min(w.cwnd_pkts + pkts, w.ssthresh_pkts);
   pkts -= grown_pkts - w.cwnd_pkts;
@@ -154,7 +153,7 @@ inline std::uint32_t slow_start(Window& w, std::uint32_t pkts) {
   return pkts;
 }
 
-// Counts deliveries towards a growth of one packet for so many delivered.
+// Counts deliveries, so that the window grows by one packet for so many delivered (tcp_cong_avoid_ai).
 class AdditiveIncrease {
  public:
   void add(Window& w, std::uint32_t pkts_per_increase, std::uint32_t pkts) {

@@ -23,7 +23,7 @@ class FractionalWindow {
   }
 
  private:
-  static constexpr double kMaxPkts = 1e6;
+  static constexpr double kMaxPkts = 1e6;  // above any cap (MAX_CAP_PKTS) and within 32 bits
 
   double pkts_ = 0.0;
   std::uint32_t shown_pkts_ = 0;

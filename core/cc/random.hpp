@@ -6,7 +6,8 @@
 
 namespace reinet {
 
-// Steele, Lea and Flood's generator: small, quick, and good enough for jitter, losses and PIE's dice.
+// Steele, Lea and Flood's generator (2014), with their constants: small, quick, and good enough for jitter, losses and
+// PIE's dice.
 class SplitMix64 {
  public:
   explicit SplitMix64(std::uint64_t seed) : state_(seed) {}

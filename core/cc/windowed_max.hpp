@@ -7,7 +7,7 @@
 namespace reinet {
 
 // The maximum of a sliding window in constant space, nearly: Kathleen Nichols' three best values, each later than the
-// one before, as in the kernel's win_minmax. Time is whatever the caller counts.
+// one before, as in the kernel's lib/win_minmax.c. Time is whatever the caller counts.
 class WindowedMax {
  public:
   void add(std::uint32_t window, std::uint32_t time, std::uint32_t value) {

@@ -13,7 +13,7 @@ namespace reinet {
 // A target below this multiple of the path's minimum RTT asks for a queue that cannot be kept: the window collapses.
 constexpr double kLeastTargetPerRtt = 1.1;
 
-// 0 = no queue, 1 = the target; the least room that a target may leave guards the denominator.
+// Returns 0 for no queue and 1 for the target; the least room that a target may leave guards the denominator.
 inline double delay_ratio(const reinet_flow_stats& s) {
   const double min_rtt_us = s.min_rtt_us;
   const double room_us = std::max(s.target_us - min_rtt_us, (kLeastTargetPerRtt - 1) * min_rtt_us);
@@ -24,7 +24,7 @@ inline double delay_ratio(const reinet_flow_stats& s) {
 // busy leaves fast steady links with 0.43 of Cubic's delay.
 constexpr double kDelayCurve = 4.0;
 
-// 0 at an empty queue, 1 at the target.
+// Returns 0 at an empty queue, 1 at the target.
 inline double delay_cost(double ratio) {
   return std::log1p(kDelayCurve * std::max(ratio, 0.0)) / std::log1p(kDelayCurve);
 }

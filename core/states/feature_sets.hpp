@@ -28,7 +28,7 @@ struct Feature {
   const char* formula;
 };
 
-// The hand rule's product: a rate's worth of packets in the minimum RTT; 0 without a packet size.
+// Returns the hand rule's product, a rate's packets in the minimum RTT; 0 where the packet size is not known.
 inline float rule_product_pkts(double rate_bytes_per_s, const reinet_flow_stats& s) {
   return s.mss_bytes ? static_cast<float>(rate_bytes_per_s * s.min_rtt_us * 1e-6 / s.mss_bytes) : 0.0F;
 }
@@ -132,8 +132,9 @@ struct ScaleFreeSet {
     return latest_sum_.ns ? static_cast<double>(latest_sum_.bytes) * 1e9 / static_cast<double>(latest_sum_.ns) : 0.0;
   }
 
-  // Exact: those rates that a later one does not exceed, in the order of their times; the first is the largest. The
-  // record before always counts, so that an outage, one long period, does not wipe out what the link could do.
+  // Returns the exact maximum of the window: peaks_ are the rates that no later one exceeds, in order of time, so the
+  // first is the largest. The record before always counts, so that an outage, one long period, does not wipe out what
+  // the link could do.
   double peak_rate(const reinet_flow_stats& s, double rate) {
     while (!peaks_.empty() && peaks_.back().rate <= rate) peaks_.pop_back();
     peaks_.push_back({s.time_ns, rate});

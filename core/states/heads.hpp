@@ -12,20 +12,20 @@ namespace reinet {
 
 enum class Head { cwnd, bdp };
 constexpr std::array<const char*, 2> kHeadNames = {"cwnd", "bdp"};
-// Of the bdp head, whose action 0 is the hand rule, and of the rule where no gain is named: 27 ms at 99.3 % utilisation
-// where Cubic has 151 ms (ATT-LTE-driving).
+// The gain of the bdp head, whose action 0 is the hand rule, and of the rule where none is named. It gives 27 ms at
+// 99.3 % utilisation where Cubic has 151 ms (ATT-LTE-driving).
 constexpr double kRuleGain = 1.5;
 constexpr std::uint32_t kMinCapPkts = 4;      // the paper's; below it neither fast retransmit nor delayed ACKs work
 constexpr std::uint32_t kMaxCapPkts = 40000;  // the paper's: 480 Mbit/s at an RTT of 1 s
 
-// Packets to whole packets within the limits, halves to the even one; 0 = no cap, for what is no number.
+// Returns whole packets within the limits, halves rounded to the even one; 0 = no cap, for what is no number.
 inline std::uint32_t round_cap_pkts(double pkts, std::uint32_t ceiling_pkts) {
   if (std::isnan(pkts)) return 0;
   const double highest = std::max(ceiling_pkts, kMinCapPkts);
   return static_cast<std::uint32_t>(std::clamp(std::nearbyint(pkts), static_cast<double>(kMinCapPkts), highest));
 }
 
-// Cap in packets, 0 = none: for an action that is no number, and for the bdp head before any rate is known.
+// Returns the cap in packets, 0 = none: for an action that is no number, and for bdp before any rate is known.
 inline std::uint32_t cap_from_action(Head head, float action, std::uint32_t cwnd_pkts, float rule_pkts,
                                      std::uint32_t ceiling_pkts) {
   if (!std::isfinite(action) || !std::isfinite(rule_pkts)) return 0;

@@ -30,7 +30,7 @@ struct InputStatistics {
     m2 += before * (x - mean);
   }
 
-  // Chan et al.: as if the other's values had been added here.
+  // Merges as if the other's values had been added here (Chan et al.).
   void merge(const InputStatistics& other) {
     if (other.count <= 0) return;
     minimum = count > 0 ? std::min(minimum, other.minimum) : other.minimum;

@@ -91,7 +91,7 @@ class NewlyDelivered {
   bool told_had_samples_ = false;
 };
 
-// One of the paper's periods of the mean capacity of a trace that loops; a packet at least.
+// Returns what the mean capacity of a trace that loops brings in one of the paper's periods, a packet at least.
 constexpr double kRegretPeriodMs = 20.0;
 inline double regret_unit_bytes(std::uint64_t opportunities, std::uint64_t loop_ms) {
   const double per_ms = static_cast<double>(opportunities) / static_cast<double>(loop_ms);
@@ -119,8 +119,8 @@ class RegretReward {
   }
 
  private:
-  // From one decision to the next: a retransmission timeout after an outage leaves seconds of capacity unused, and
-  // would outweigh all.
+  // The limit of the sum from one decision to the next: a retransmission timeout after an outage leaves seconds of
+  // capacity unused, and would outweigh all.
   static constexpr double kMost = 10.0;
   static double limited(double sum) { return std::clamp(sum, -kMost, kMost); }
 

@@ -47,7 +47,7 @@ class StateBank {
     for (const std::int32_t row : rows) flows_->reset(static_cast<std::size_t>(row));
   }
 
-  // One record per entry of rows, perhaps unaligned; offers: as many, or none where the reward needs none.
+  // Takes one record per entry of rows, perhaps unaligned; offers has as many, or none where the reward needs none.
   void update(std::span<const std::int32_t> rows, const std::uint8_t* stats, std::span<const Offer> offers,
               const Outputs& out) {
     check(rows);

@@ -16,7 +16,7 @@ from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
 CLOCK_MS = 2.0
-"""How much more than its fixed delay a path measures at least: each way has a clock of 1 ms."""
+"""A path measures at least so much more than its fixed delay: each way has a clock of 1 ms."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Uniform:
     high: float
 
     def at(self, share: float) -> float:
-        """The number that lies above that share of the range."""
+        """Returns the number below which that share of the range lies, linearly."""
         return self.low + (self.high - self.low) * share
 
 
@@ -39,7 +39,7 @@ class LogUniform:
     high: float
 
     def at(self, share: float) -> float:
-        """The number that lies above that share of the range."""
+        """Returns the number below which that share of the range lies, by logarithm."""
         return float(self.low * (self.high / self.low) ** share)
 
 
@@ -52,7 +52,7 @@ _OWN = ("mrtt_ms", "buffer_bytes", "target_ms", "loss", "jitter_us")
 
 
 def default_trace() -> Trace:
-    """The trace of an environment that is given none: long enough for episodes that differ."""
+    """Returns the trace of an environment that is given none: long enough for episodes that differ."""
     return generate("lte-driving", 300.0, seed=0)
 
 
@@ -67,33 +67,33 @@ class LinkDomain:
     """
 
     traces: Sequence[Trace | str | Path] | Trace | str | Path | None = None
-    """Each as likely as the next; None = a generated one."""
+    """Each trace is as likely as the next; None = a generated one."""
     random_start: bool = False
-    """Start anywhere in the trace, instead of at its beginning."""
+    """Flows start anywhere in the trace, instead of at its beginning."""
     mrtt_ms: Range = 20.0
     buffer_bytes: Range = 150_000.0
     target_ms: Range | None = None
-    """RTT asked for, None = 50 ms. That and a drawn one are raised to 1.1 x the path's base RTT; a given one below it
-    is an error."""
+    """The RTT asked for, None = 50 ms. That and a drawn one are raised to 1.1 x the path's base RTT; a given one below
+    it is an error."""
     loss: Range = 0.0
     """A pair is drawn uniformly: its lower limit may be 0."""
     jitter_us: Range = 1000.0
     """A pair is drawn uniformly."""
     cc: str | Sequence[str] = "cubic"
-    """Each as likely as the next; so the queue."""
+    """Each congestion control is as likely as the next; so is each queue."""
     queue: str | Sequence[str] = "droptail"
     link: Mapping[str, Any] = field(default_factory=dict)
-    """Other fields of ``LinkSpec``: a wired bottleneck, further flows, a cell. The same for all, but for a ``Uniform``
-    or ``LogUniform``, which is drawn."""
+    """Other fields of ``LinkSpec``: a wired bottleneck, further flows, a cell. They are the same for all paths, but for
+    a ``Uniform`` or ``LogUniform``, which is drawn."""
     queueing_target_ms: Range | None = None
-    """RTT asked for above the base RTT, in place of ``target_ms``: see ``target_above``."""
+    """The RTT asked for above the base RTT, in place of ``target_ms``: see ``target_above``."""
     even_mrtt: bool = False
-    """Round ``mrtt_ms`` to even milliseconds: mm-delay takes whole ones each way."""
+    """``mrtt_ms`` is rounded to even milliseconds: mm-delay takes whole ones each way."""
     reference_share: float | None = None
-    """Share of paths whose ``mrtt_ms``, ``buffer_bytes`` and target are ``LinkSpec``'s own, DeepCC's, where most
-    comparisons are made. None = none, and nothing is drawn for it; at 0 a number is."""
+    """The share of paths whose ``mrtt_ms``, ``buffer_bytes`` and target are ``LinkSpec``'s own, DeepCC's, where most
+    comparisons are made. None = no such path, and no number is drawn for it; at 0 one is drawn all the same."""
     seeds: int = 2**32
-    """How many different seeds there are: as many as two runs that should differ will hardly ever share one."""
+    """How many different seeds there are: so many that two runs that should differ hardly ever share one."""
 
     def __post_init__(self) -> None:
         taken = {f.name for f in fields(self)} | {"trace", "target_us", "start_offset_ms", "seed"}
@@ -122,7 +122,7 @@ class LinkDomain:
             pass
 
     def draw(self, rng: np.random.Generator) -> LinkSpec:
-        """One path; takes from ``rng`` only what is not fixed, and at last the path's seed."""
+        """Returns one path; takes from ``rng`` only what is not fixed, and at last the path's seed."""
         traces = self._traces()
         trace = traces[_index(rng, len(traces))]
         start_ms = int(rng.integers(trace.duration_ms)) if self.random_start else 0
@@ -134,7 +134,7 @@ class LinkDomain:
         return as_reference(link) if is_reference else link
 
     def corners(self) -> Iterator[LinkSpec]:
-        """The paths at both ends of all ranges, with every congestion control and queue: what a run may refuse."""
+        """Yields paths at both ends of all ranges, with each congestion control and queue: a run may refuse them."""
         for cc, queue, share in product(_choices(self.cc), _choices(self.queue), (0.0, 1.0)):
             values = {key: _at(law, share) for key, law in self._laws().items()}
             yield self._link(self._traces()[0], 0, values, cc, queue, 0)
@@ -144,7 +144,7 @@ class LinkDomain:
         return self.traces
 
     def _laws(self) -> dict[str, float | Law]:
-        """What is drawn, in order, and what of it is fixed; the target goes by either of its two names."""
+        """Returns what is drawn, in order, and what of it is fixed; the target goes by either of its two names."""
         laws: dict[str, float | Law] = {}
         for key in _OWN:
             name = "queueing_target_ms" if key == "target_ms" and self.queueing_target_ms is not None else key
@@ -173,12 +173,12 @@ class LinkDomain:
 
 
 def target_above(mrtt_ms: float, queueing_ms: float) -> float:
-    """The RTT asked for on a path where so much queueing is wanted, with room for the clocks' share of its own RTT."""
+    """Returns the RTT in ms to ask for where so much queueing is wanted, with room for the clocks' share of the RTT."""
     return max(mrtt_ms + queueing_ms, LEAST_TARGET_PER_RTT * (mrtt_ms + CLOCK_MS))
 
 
 def as_reference(link: LinkSpec) -> LinkSpec:
-    """The same trace, start and seed on DeepCC's path: its base RTT, buffer and target."""
+    """Returns the link's trace, start and seed on DeepCC's path: its base RTT, buffer and target."""
     return replace(link, mrtt_ms=LinkSpec.mrtt_ms, buffer_bytes=LinkSpec.buffer_bytes, target_us=LinkSpec.target_us)
 
 

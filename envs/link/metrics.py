@@ -63,7 +63,7 @@ class LinkLog:
 
     @classmethod
     def of_flow(cls, log: Mapping[str, Any], flow: int = 0) -> LinkLog:
-        """That flow's packets of what ``SimBatch.log`` gives, and every opportunity."""
+        """Returns that flow's packets of what ``SimBatch.log`` gives, and every opportunity."""
         own = {}
         for name in cls.__dataclass_fields__:
             if name in log:
@@ -77,32 +77,32 @@ class Metrics:
     """Figures of one run. ``qdelay``: time from arrival to departure at the bottleneck, per packet that left."""
 
     throughput_mbps: float
-    """Bytes that left the bottleneck / interval."""
+    """The bytes that left the bottleneck over the interval."""
     capacity_mbps: float
-    """Bytes of all delivery opportunities / interval."""
+    """The bytes of all delivery opportunities over the interval."""
     utilization: float
     """The former over the latter; 0 when the link offered nothing."""
     qdelay_mean_ms: float
     qdelay_p95_ms: float
-    """sorted[int(0.95 n)], as Mahimahi's own report."""
+    """sorted[int(0.95 n)], as Mahimahi's own report has it."""
     qdelay_max_ms: float
     delay_mean_ms: float
-    """Queueing delay + the path's fixed round trip."""
+    """The mean queueing delay plus the path's fixed round trip."""
     delay_p95_ms: float
     interval_s: float
     packets: int
-    """Packets that left in the interval."""
+    """How many packets left in the interval."""
     longest_stall_ms: float
-    """Longest time in the interval in which nothing left the link."""
+    """The longest time in the interval in which nothing left the link."""
 
 
 def first_data_ms(log: LinkLog) -> float:
-    """Give the arrival time of the first packet that carries data. Raises LinkError when none did."""
+    """Returns the arrival time of the first packet that carries data. Raises LinkError when none did."""
     return float(log.arrival_ms[_first_data(log)])
 
 
 def syn_ack_ms(log: LinkLog) -> float:
-    """Give the arrival time of the packet before the first data, the sender's answer to the SYN."""
+    """Returns the arrival time of the packet before the first data, the sender's answer to the SYN."""
     return float(log.arrival_ms[max(0, _first_data(log) - 1)])
 
 
@@ -117,7 +117,7 @@ def _first_data(log: LinkLog) -> int:
 
 
 def compute(log: LinkLog, path_rtt_ms: float, end_ms: float, warmup_ms: float = 0.0) -> Metrics:
-    """Compute a run's figures from its first data packet to ``end_ms``; ``warmup_ms`` cuts that much off the front.
+    """Returns a run's figures from its first data packet to ``end_ms``; ``warmup_ms`` cuts that much off the front.
 
     Raises LinkError when the interval is empty or nothing left the link in it.
     """
@@ -162,7 +162,7 @@ def compute(log: LinkLog, path_rtt_ms: float, end_ms: float, warmup_ms: float = 
 def rate_mbps(
     times_ms: FloatArray, sizes_bytes: IntArray | int, start_ms: float, end_ms: float, bin_ms: float
 ) -> FloatArray:
-    """Give the rate of some events over time, for plots: Mbit/s in each whole bin of [start, end)."""
+    """Returns the rate of some events over time, for plots: Mbit/s in each whole bin of [start, end)."""
     bins = int((end_ms - start_ms) // bin_ms)
     place = np.floor((times_ms - start_ms) / bin_ms).astype(np.int64)
     inside = (place >= 0) & (place < bins)
@@ -174,10 +174,11 @@ def rate_mbps(
 def frontier_ratio(
     utilization: float, qdelay_mean_ms: float, knob_utilization: Sequence[float], knob_qdelay_mean_ms: Sequence[float]
 ) -> float:
-    """Compare a policy with a rule whose knob was swept on the same trace; below 1 is better than any setting.
+    """Returns a policy's mean queueing delay over that of a rule, with its knob swept, at the same utilisation.
 
-    The rule's lower envelope is the chain of its settings that no other beats in both utilisation and delay, joined by
-    straight lines; beyond either end it stays at the end's delay. Raises LinkError without a setting or at zero delay.
+    Both ran on the same trace; below 1 the policy is better than any setting. The rule's lower envelope is the chain of
+    its settings that no other beats in both utilisation and delay, joined by straight lines; beyond either end it stays
+    at the end's delay. Raises LinkError without a setting or at zero delay.
     """
     if len(knob_utilization) != len(knob_qdelay_mean_ms) or not len(knob_utilization):
         raise LinkError(

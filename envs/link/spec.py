@@ -26,7 +26,7 @@ LARGEST_BUFFER_BYTES = 1 << 30
 """A buffer that no window fills: the largest window is some 2.7 MB."""
 
 QUEUES = ("infinite", "droptail", "drophead", "codel", "pie")
-"""mm-link's."""
+"""The queues that mm-link has."""
 SCHEDULERS = ("fifo", "proportional-fair")
 MOST_FLOWS = 65_535
 
@@ -38,18 +38,18 @@ class FlowSpec:
     cc: str = "cubic"
     """A congestion control by its kernel name; which ones there are is the business of who runs it."""
     start_ms: float = 0.0
-    """After the start of the path."""
+    """When the flow starts, from the start of the path."""
     stop_ms: float | None = None
-    """After the start of the path: from then on it sends no more (the first flow's records are flagged CLOSED), what is
-    on its way still takes its place in the queue. None = never."""
+    """When it stops, from the start of the path: it then sends no more (the first flow's records are flagged CLOSED),
+    and what is on its way still takes its place in the queue. None = never."""
     mrtt_ms: float | None = None
-    """Fixed delay, half of it each way; a path measures up to 2 ms more, for each link's clock of 1 ms."""
+    """The fixed delay, half of it each way; a path measures up to 2 ms more, for each link's clock of 1 ms."""
     forward_ms: float | None = None
     """The part of ``mrtt_ms`` on the way to the receiver; None = half, as mm-delay splits it."""
     flow_bytes: int = 0
     """What the flow sends, rounded up to whole segments; then its records are flagged CLOSED. 0 = no end."""
     app_mbps: float = 0.0
-    """Rate at which the application writes; 0 = as fast as the flow goes."""
+    """The rate at which the application writes; 0 = as fast as the flow goes."""
     target_us: int | None = None
     """The delay asked for, RTT."""
     trace: Trace | TraceMs | None = None
@@ -78,13 +78,13 @@ class FlowSpec:
 
     @property
     def trace_ms(self) -> TraceMs:
-        """The trace's delivery opportunities; an array that was given as such is shared, not copied."""
+        """Returns the trace's delivery opportunities in ms; an array that was given as such is shared, not copied."""
         assert self.trace is not None, "a further flow has none before it has joined its path"
         return times_of(self.trace)
 
     @classmethod
     def from_mapping(cls: type[_Spec], values: Mapping[str, Any]) -> _Spec:
-        """The description with these fields. Raises ConfigError for unknown keys and a path without a trace."""
+        """Returns the description with these fields; raises ConfigError for unknown keys and a path without a trace."""
         known = [f.name for f in fields(cls)]
         if unknown := sorted(set(values) - set(known)):
             raise ConfigError(f"{cls._NAME}: unknown key {', '.join(unknown)}; known are {', '.join(known)}")
@@ -101,15 +101,15 @@ class FlowSpec:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FurtherFlow(FlowSpec):
-    """A flow beside the first. ``mrtt_ms``, ``forward_ms``, ``target_us`` and ``trace``: None = as the first has it.
+    """A flow beside the first, which shares its ``mrtt_ms``, ``forward_ms``, ``target_us`` and ``trace`` where None.
 
     Only in a cell has it a trace of its own.
     """
 
     cap_pkts: int = 0
-    """Held for the whole run, unless stepped; 0 = none."""
+    """The cap that holds for the whole run, unless the flow is stepped; 0 = none."""
     stepped: bool = False
-    """Its records are returned too, in their turn: ``SimBatch``."""
+    """Its records are returned too, in their turn: see ``SimBatch``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,48 +123,50 @@ class LinkSpec(FlowSpec):
     """One path, with its first flow; the defaults are DeepCC's set-up: one flow, droptail, 20 ms, 150 KB, 50 ms."""
 
     trace: Trace | TraceMs = field(kw_only=False)
-    """Delivery opportunities in the data's direction: in ms, non-decreasing, the last above 0."""
+    """The delivery opportunities in the data's direction: in ms, non-decreasing, the last above 0."""
     uplink: Trace | TraceMs | None = None
-    """Those of the ACKs' direction; None = more than ACKs can fill."""
+    """The opportunities in the ACKs' direction; None = more than ACKs can fill."""
     mrtt_ms: float = 20.0
     target_us: int = 50_000
     buffer_bytes: int = 150_000
-    """Full packets of 1504 bytes: 99 of them. 0 = no limit in bytes."""
+    """The default holds 99 full packets of 1504 bytes. 0 = no limit in bytes."""
     start_offset_ms: int = 0
     """Trace time at which the path, and with it the first flow, starts."""
     seed: int = 0
-    """Of jitter, losses and PIE's dice in the simulator; each flow draws numbers of its own. A real host's noise has no
-    seed."""
+    """It seeds jitter, losses and PIE's dice in the simulator; each flow draws numbers of its own. A real host's noise
+    has no seed."""
     mss_bytes: int = 1448
-    """Payload of a packet; 1448 makes 1500 bytes of IP."""
+    """The payload of a packet; 1448 makes 1500 bytes of IP."""
     late_us: int = 100
     """How late the emulator's processes wake that sleep until a time; they sleep whole milliseconds, as Mahimahi's do.
     0 = an ideal path: exact delays, every delivery opportunity used at its time."""
     jitter_us: int = 1000
-    """ACKs come up to so much later: hosts in between. A busy one has more; Cubic's HyStart notices."""
+    """ACKs come up to so much later, for the hosts on their way. A busy one has more; Cubic's HyStart notices."""
     pkts_per_ack: float = 2.0
-    """Mean number of packets that an ACK acknowledges; a kernel whose receiver is woken late has 2.4 or so."""
+    """How many packets an ACK acknowledges on average; a kernel whose receiver is woken late has 2.4 or so."""
     forward_jitter_us: int = 0
-    """Data packets come to the queue up to so much late; none overtakes another."""
+    """Data packets come to the queue up to so much later; none overtakes another."""
     loss: float = 0.0
-    """Probability that a data packet is lost before the queue, each by itself, as in mm-loss."""
+    """The probability that a data packet is lost before the queue, each by itself, as in mm-loss."""
     queue: str = "droptail"
     """One of QUEUES."""
     buffer_pkts: int = 0
     """A limit in packets beside that in bytes; 0 = none."""
     codel_target_ms: int = 5
-    """RFC 8289's; so the next."""
+    """CoDel's TARGET; the default is RFC 8289's."""
     codel_interval_ms: int = 100
+    """CoDel's INTERVAL; the default is RFC 8289's."""
     pie_reference_ms: int = 15
-    """RFC 8033's QDELAY_REF and, next, MAX_BURST."""
+    """PIE's QDELAY_REF; the default is RFC 8033's."""
     pie_burst_ms: int = 150
+    """PIE's MAX_BURST; the default is RFC 8033's."""
     wired_mbps: Sequence[tuple[float, float]] = ()
     """A second, wired bottleneck before the cellular one, as (ms after the start, Mbit/s) pairs: the first at 0, times
     rising, the last rate above 0. Empty = none."""
     wired_buffer_bytes: int = 150_000
-    """Droptail, the packet being sent included."""
+    """The wired bottleneck's droptail buffer, the packet being sent included."""
     flows: Sequence[FurtherFlow | Mapping[str, Any]] = ()
-    """Further flows; loss, jitter and packet size are as above."""
+    """Further flows; they share the path's loss, jitter and packet size."""
     scheduler: str = "fifo"
     """fifo: all flows in one queue. proportional-fair: a cell, in which each flow is a user with its own queue and
     channel (``trace``) and every millisecond goes to one of them."""
@@ -172,7 +174,7 @@ class LinkSpec(FlowSpec):
     """How long the cell's scheduler remembers what a user got; LTE's usual choice is 100 intervals."""
 
     cap_pkts: ClassVar[int] = 0
-    """Of the first flow: whoever steps it sets its cap."""
+    """The first flow has no fixed cap: whoever steps it sets one."""
     stepped: ClassVar[bool] = True
     """The first flow's records are always returned."""
     _NAME: ClassVar[str] = "link"
@@ -217,11 +219,11 @@ class LinkSpec(FlowSpec):
 
     @property
     def is_cell(self) -> bool:
-        """Whether each flow is a user of a radio cell, with a channel of its own."""
+        """Returns whether each flow is a user of a radio cell, with a channel of its own."""
         return self.scheduler == "proportional-fair"
 
     def all_flows(self) -> Iterator[FlowSpec]:
-        """The first flow, then the further ones, each with all that it has from the first filled in."""
+        """Yields the first flow, then the further ones, each with all that it has from the first filled in."""
         yield self
         for given in self.flows:
             flow = given if isinstance(given, FurtherFlow) else FurtherFlow.from_mapping(given)
@@ -253,7 +255,7 @@ class LinkSpec(FlowSpec):
 
 
 def times_of(trace: Trace | TraceMs) -> TraceMs:
-    """The delivery opportunities of a trace, in ms, however it was given."""
+    """Returns the delivery opportunities of a trace, in ms, however it was given."""
     return np.ascontiguousarray(trace.opportunities_ms if isinstance(trace, Trace) else trace, dtype=np.uint32)
 
 
@@ -261,7 +263,7 @@ DEFAULT_TARGET_MS = LinkSpec.target_us / 1000
 
 
 def default_target_ms(mrtt_ms: float) -> float:
-    """The target of a path for which none was given: DeepCC's, or the least that can be kept where that is more."""
+    """Returns the target of a path that was given none: DeepCC's, or the least that can be kept where that is more."""
     return max(DEFAULT_TARGET_MS, LEAST_TARGET_PER_RTT * mrtt_ms)
 
 

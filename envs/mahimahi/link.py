@@ -27,7 +27,7 @@ from reinet.envs.mahimahi.spec import downlink_ms, queue_options, require_emulat
 from reinet.envs.mahimahi.validity import Sleeper, judge
 
 DRAIN_MS = 30
-"""Added to half a mRTT between the sender's last packet and the end of the log: mm-link's clock ticks in ms."""
+"""The log ends this long, and half a mRTT, after the sender's last packet: mm-link's clock ticks in ms."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class LinkRun:
     zero_ns: int
     """CLOCK_MONOTONIC at the log's time 0, the trace's start; exact to about 2 ms."""
     start_ms: float
-    """First data packet at the link, in the log's time."""
+    """When the first data packet came to the link, in the log's time."""
     end_ms: float
     sleeper: Sleeper
     closed: list[Event] = field(default_factory=list)
     """The sender's account of every flow: sent_bytes, acked_bytes, retrans_pkts, finished."""
     received: list[Event] = field(default_factory=list)
-    """The receiver's, of flows that ended before the link did: bytes, intact (as sent), clean (ended by a FIN)."""
+    """The receiver's account of flows that ended before the link: bytes, intact (as sent), clean (ended by a FIN)."""
 
 
 class MahimahiLink:
@@ -82,11 +82,11 @@ class MahimahiLink:
 
     @property
     def cgroup(self) -> Path | None:
-        """The sender's cgroup."""
+        """Returns the sender's cgroup, None = it has none of its own."""
         return self._namespace.cgroup
 
     def start(self, spec: LinkSpec | None = None) -> list[Flow]:
-        """Bring path and flows up, over another path than before if given; returns when data is being sent."""
+        """Brings path and flows up, over another path than before if given; returns when data is being sent."""
         self.spec = require_emulated(spec or self.spec)
         self._opportunities_ms = downlink_ms(self.spec)
         if self._used:
@@ -107,21 +107,21 @@ class MahimahiLink:
         return [Flow(int(event["cookie"]), str(event["cc"])) for event in found]
 
     def check(self) -> None:
-        """Raise LinkError when a part of the running link has died."""
+        """Raises LinkError when a part of the running link has died."""
         for child in (self._sender, self._shells, self._sleeper):
             if child.process.poll() is not None:
                 child.events()
                 raise LinkError(f"{child.name} ended with status {child.process.returncode}{child.said()}")
 
     def wait_finished(self, timeout_s: float) -> None:
-        """Wait until all flows have sent their bytes and ended. Raises LinkError when they have not by then."""
+        """Waits until all flows have sent their bytes and ended. Raises LinkError when they have not by then."""
         try:
             self._sender.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise LinkError(f"the sender has not finished within {timeout_s:g} s") from None
 
     def stop(self) -> LinkRun:
-        """End the flows, then read and judge the log; ``close`` or another ``start`` ends the path."""
+        """Ends the flows, then reads, judges and returns the log; ``close`` or another ``start`` ends the path."""
         self._sender.end_input()
         closed = [self._sender.wait_for("closed", beside=None) for _ in range(self._flows)]
         ended_ns = int(self._sender.wait_for("end")["time_ns"])
@@ -147,7 +147,7 @@ class MahimahiLink:
         )
 
     def close(self) -> None:
-        """End everything, bounded in time; further calls do nothing."""
+        """Ends everything, bounded in time; further calls do nothing."""
         self._namespace.close()
 
     def _log_text(self) -> str:

@@ -12,7 +12,7 @@ from reinet.envs.link.metrics import LinkLog
 
 
 def parse_log(text: str, name: str = "link log") -> tuple[LinkLog, int]:
-    """Read what mm-link wrote: the log, its times counted from the trace's start, and that start (Unix time, ms).
+    """Returns what mm-link wrote: the log, its times counted from the trace's start, and that start (Unix time, ms).
 
     An unfinished last line is left out: the link was ended while it wrote. Raises LinkError with the line's number.
     """

@@ -19,16 +19,16 @@ from reinet.core.errors import LinkError
 from reinet.envs.mahimahi.process import HELPERS, Child, find_program, find_xtables, helper_folder
 
 NICENESS = -10
-"""Of everything in a link's namespaces, the sleeper that judges it included: an emulated link should not slow down
-because a learner computes beside it."""
+"""The niceness of everything in a link's namespaces, the sleeper that judges it included: an emulated link should not
+slow down because a learner computes beside it."""
 
 LINK_USER = 65521
-"""Who everything without rights inside runs as, a user of its own; helpers/user.h says why this one."""
+"""Everything without rights inside runs as this user, who is nobody else's; helpers/user.h says why this one."""
 
 TRACES = "/run/reinet/traces"
-"""Inside; root's, so that what is there is what was written."""
+"""The folder of traces inside; it is root's, so that what is there is what was written."""
 USER_FILES = "/run/reinet/user"
-"""Inside; the link's user's, so that root follows no link there."""
+"""The folder of logs inside; it is the link's user's, so that root follows no link there."""
 BIN = "/run/reinet/bin"
 _CGROUP_PREFIX = "reinet-link-"
 _numbers = itertools.count()
@@ -71,18 +71,18 @@ class LinkNamespace:
             raise
 
     def write_trace(self, name: str, text: str) -> None:
-        """Write a file below TRACES, which processes inside can only read."""
+        """Writes a file below TRACES, which processes inside can only read."""
         with self._open(TRACES, name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
             os.fchmod(file.fileno(), 0o644)  # whatever the caller's umask is
             file.write(text.encode())
 
     def read_log(self, name: str) -> str:
-        """Return what a file below USER_FILES says. Raises LinkError when it is no regular file of that folder."""
+        """Returns what a file below USER_FILES says. Raises LinkError when it is no regular file of that folder."""
         with self._open(USER_FILES, name, os.O_RDONLY) as file:
             return file.read().decode(errors="replace")
 
     def _open(self, folder: str, name: str, flags: int) -> BinaryIO:
-        """Open a file inside, as root from outside: a link planted there would be followed on the host's side."""
+        """Opens a file inside, as root from outside: a link planted there would be followed on the host's side."""
         where = f"{folder}/{name} inside the link's namespaces"
         try:
             inside = os.open(f"/proc/{self.pid}/root{folder}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -104,7 +104,7 @@ class LinkNamespace:
         return file
 
     def spawn(self, argv: Sequence[str], name: str, *, privileged: bool) -> Child:
-        """Start a program inside, outside all shells; as LINK_USER unless ``privileged``."""
+        """Starts a program inside, outside all shells, as LINK_USER unless ``privileged``; returns the process."""
         enter = ["nsenter", f"--target={self.pid}", "--net", "--mount", "--pid", "--"]
         favour = ["nice", f"--adjustment={NICENESS}"]
         drop = ["setpriv", f"--reuid={LINK_USER}", f"--regid={LINK_USER}", "--clear-groups", "--"]
@@ -113,13 +113,13 @@ class LinkNamespace:
         return child
 
     def fresh(self) -> None:
-        """End everything inside and start from an empty network; the cgroup stays."""
+        """Ends everything inside and starts from an empty network; the cgroup stays."""
         self._main.tell("fresh\n")
         self._main.wait_for("fresh")
         self._reap_children()
 
     def close(self) -> None:
-        """End everything inside, bounded in time; further calls do nothing."""
+        """Ends everything inside, bounded in time; further calls do nothing."""
         if self._main.process.returncode is None:
             self._main.tell("quit\n")  # not only the end of input: a forked child of ours may hold the pipe
             self._main.end_input()
@@ -149,7 +149,7 @@ class LinkNamespace:
 
 
 def own_cgroup(mount: Path) -> Path:
-    """Name a cgroup of this process that no other uses; the owner's pid is in the name.
+    """Returns a cgroup of this process that no other uses; the owner's pid is in the name.
 
     Removes empty ones of owners that are gone: a link's supervisor does so itself, unless it was killed too.
     """

@@ -16,7 +16,7 @@ from typing import Any
 from reinet.core.errors import LinkError
 
 START_TIMEOUT_S = 20.0
-"""Longest wait for a shell, a sender or a connection; all of it takes 0.2 s on an idle machine."""
+"""The longest wait for a shell, a sender or a connection; all of them take 0.2 s on an idle machine."""
 
 HELPERS = ("reinet-gate", "reinet-iptables", "reinet-receiver", "reinet-sender", "reinet-sleeper")
 SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -46,7 +46,7 @@ class Child:
         os.set_blocking(self.process.stdout.fileno(), False)
 
     def events(self) -> list[Event]:
-        """Take the events that are there, without waiting."""
+        """Returns the events that are there, without waiting."""
         assert self.process.stdout is not None
         while chunk := self.process.stdout.read():
             self._pending += chunk
@@ -61,7 +61,7 @@ class Child:
         return taken
 
     def wait_for(self, kind: str, timeout_s: float = START_TIMEOUT_S, beside: Child | None = None) -> Event:
-        """Wait for one event. Raises LinkError when it does not come or this process, or the one beside it, ends."""
+        """Waits for an event and returns it; raises LinkError when none comes or this process, or ``beside``, ends."""
         deadline_s = time.monotonic() + timeout_s
         assert self.process.stdout is not None
         while True:
@@ -85,24 +85,24 @@ class Child:
             select.select([self.process.stdout], [], [], min(left_s, 0.05))
 
     def said(self) -> str:
-        """Its last words, to end a message with."""
+        """Returns its last words, to end a message with."""
         return f": {' | '.join(self.words[-4:])}" if self.words else ""
 
     def tell(self, text: str) -> None:
-        """Write to its standard input."""
+        """Writes to its standard input."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(text.encode())
             self.process.stdin.flush()
 
     def end_input(self) -> None:
-        """Close its standard input, which asks it to end."""
+        """Closes its standard input, which asks it to end."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
     def reap(self, timeout_s: float) -> None:
-        """Collect it; one that has not ended by then is killed."""
+        """Collects it; one that has not ended by then is killed."""
         self.end_input()
         try:
             self.process.wait(timeout_s)
@@ -114,7 +114,7 @@ class Child:
 
 
 def helper_folder() -> Path:
-    """Give the folder of the compiled helpers. Raises LinkError when they were not built."""
+    """Returns the folder of the compiled helpers. Raises LinkError when they were not built."""
     import reinet.envs.mahimahi
 
     for folder in map(Path, reinet.envs.mahimahi.__path__):
@@ -124,7 +124,7 @@ def helper_folder() -> Path:
 
 
 def find_program(name: str) -> Path:
-    """Give a system program's path. Raises LinkError when it is not installed."""
+    """Returns a system program's path. Raises LinkError when it is not installed."""
     path = shutil.which(name, path=SYSTEM_PATH)
     if path is None:
         raise LinkError(f"{name} is not installed; {_PACKAGES}")
@@ -132,6 +132,6 @@ def find_program(name: str) -> Path:
 
 
 def find_xtables(iptables: Path) -> Path:
-    """Give the legacy iptables, which Mahimahi's set-up was proved with; else whatever iptables there is."""
+    """Returns the legacy iptables, which Mahimahi's set-up was proved with; else whatever iptables there is."""
     legacy = shutil.which("xtables-legacy-multi", path=SYSTEM_PATH)
     return Path(legacy) if legacy else iptables

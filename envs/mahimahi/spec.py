@@ -16,17 +16,17 @@ EMULATED = (
     "queue", "buffer_bytes", "buffer_pkts", "codel_target_ms", "codel_interval_ms", "pie_reference_ms", "pie_burst_ms",
     "mrtt_ms", "start_offset_ms", "trace", "uplink", "cc", "target_us",
 )  # fmt: skip
-"""Fields of a path that this link does; of all others but the seed only the default, which is what a host does."""
+"""The fields of a path that this link does; of all others but the seed it does the default, which a host has."""
 
 MIN_BUFFER_PKTS = 2
 """A queue that holds fewer than two full packets never lets a sender fill the link."""
 
 UPLINK_MBPS = 48.0
-"""ACKs meet no congestion: DeepCC's set-up."""
+"""The uplink's rate, at which ACKs meet no congestion: DeepCC's set-up."""
 
 
 def require_emulated(link: LinkSpec) -> LinkSpec:
-    """The same path. Raises ConfigError where Mahimahi cannot do it, or would silently do something else."""
+    """Returns the same path; raises ConfigError where Mahimahi cannot do it, or would silently do something else."""
     for known in fields(link):
         if known.name in (*EMULATED, "seed"):
             continue
@@ -49,7 +49,7 @@ def require_emulated(link: LinkSpec) -> LinkSpec:
 
 
 def queue_options(link: LinkSpec) -> list[str]:
-    """What mm-link is told of the queue in the data's direction; a name that it does not know, it ignores."""
+    """Returns what mm-link is told of the queue in the data's direction; a name that it does not know, it ignores."""
     limits = {"bytes": link.buffer_bytes, "packets": link.buffer_pkts}
     numbers = {name: limit for name, limit in limits.items() if limit}
     if link.queue == "codel":
@@ -63,12 +63,12 @@ def queue_options(link: LinkSpec) -> list[str]:
 
 
 def uplink_ms(link: LinkSpec) -> TraceMs:
-    """Delivery opportunities in the ACKs' direction."""
+    """Returns the delivery opportunities in the ACKs' direction, in ms."""
     return Trace.constant(UPLINK_MBPS, 1).opportunities_ms if link.uplink is None else times_of(link.uplink)
 
 
 def downlink_ms(link: LinkSpec) -> npt.NDArray[np.int64]:
-    """Delivery opportunities of the first loop in the data's direction, counted from where the path starts.
+    """Returns the first loop's delivery opportunities in the data's direction, in ms from where the path starts.
 
     A start inside the trace is moved to the next opportunity, so that the loop keeps its length.
     """

@@ -28,20 +28,24 @@ from reinet.envs.mahimahi.spec import downlink_ms, queue_options, require_emulat
 from reinet.envs.mahimahi.validity import Sleeper, judge
 
 MEMORY = "1G"
-"""Enough for the buffers of a stock kernel's sockets, whose limits follow from it; what is not used is not taken."""
+"""It is enough for a stock kernel's sockets, whose limits follow from it; what is not used is not taken."""
 
 START_NS = 10**18
-"""The machine's wall clock at its boot, always the same."""
+"""The machine's wall clock at its boot, in ns since 1970: always the same."""
 
 LONGEST_START_S = 120.0
 SLOWEST = 60.0
-"""Wall-clock limits of a run: to boot, and per second of the flow; one takes half a second on an idle core."""
+"""Wall-clock limits of a run, in seconds: to boot, and per second of the flow, which takes half a second on an idle
+core."""
 
 _FILES = ("events", "received", "log", "status")
 
 
 def find_kernel(given: Path | None = None) -> Path:
-    """Give the User-Mode Linux to run: the one given, else where the build leaves it. Raises LinkError without it."""
+    """Returns the User-Mode Linux to run: the one given, else where the build leaves it.
+
+    Raises LinkError where there is none.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     path = given or cache / "reinet" / "uml" / "linux"
     if not os.access(path, os.X_OK) or not path.is_file():
@@ -51,9 +55,9 @@ def find_kernel(given: Path | None = None) -> Path:
 
 
 def run_flow(kernel: Path, spec: LinkSpec, seconds: float) -> LinkRun:
-    """Send one flow for ``seconds`` of virtual time, without a cap. Raises LinkError when it did not work out.
+    """Sends one flow for ``seconds`` of virtual time, without a cap, and returns the link's log and figures.
 
-    Raises ConfigError for a path that Mahimahi cannot do.
+    Raises LinkError when it did not work out, ConfigError for a path that Mahimahi cannot do.
     """
     require_emulated(spec)
     with tempfile.TemporaryDirectory(prefix="reinet-uml-") as name:
@@ -106,7 +110,7 @@ def _write_job(folder: Path, spec: LinkSpec, seconds: float) -> None:
 
 
 def _boot(kernel: Path, folder: Path, timeout_s: float) -> str:
-    """Run the machine to its end; gives what its console said."""
+    """Runs the machine to its end; returns what its console said."""
     init = Path(__file__).parent / "helpers" / "uml-init.sh"
     shutil.copy(init, folder)  # a path without spaces, which the kernel's command line could not quote
     command = [

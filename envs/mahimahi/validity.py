@@ -19,7 +19,7 @@ STALL_SLACK_MS = 2000
 
 @dataclass(frozen=True)
 class Sleeper:
-    """What the 1 ms sleeper beside a run saw of the host."""
+    """The host as the 1 ms sleeper beside a run saw it."""
 
     wakes: int
     late_5ms: int
@@ -34,7 +34,7 @@ def judge(
     end_ms: float,
     sleeper: Sleeper,
 ) -> str | None:
-    """Say why a run must not be believed, or None. Times count from the trace's start, as the log's do."""
+    """Returns why a run must not be believed, or None. Times count from the trace's start, as the log's do."""
     if sleeper.late_5ms > LATE_SHARE * sleeper.wakes:
         return (
             f"the host lagged: {sleeper.late_5ms} of {sleeper.wakes} one-millisecond sleeps ended over 5 ms late "

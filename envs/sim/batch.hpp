@@ -53,7 +53,8 @@ class Batch {
 
   std::size_t size() const { return rows_.size(); }
 
-  // From the row's next reset on. traces: one for all flows, or in a cell one for each. Throws std::invalid_argument.
+  // Gives a row another link, from its next reset on; traces has one for all flows, or in a cell one for each. Throws
+  // std::invalid_argument.
   void set_link(std::size_t row, const LinkOptions& link, std::vector<SharedTrace> traces);
   void set_normaliser(const NormaliserTable& table) {
     const RewardConfig& reward = view_.config.reward;
@@ -61,11 +62,11 @@ class Batch {
   }
   const View& view() const { return view_; }
 
-  // New flows in these rows; run() then takes each to its first record.
+  // Starts new flows in these rows; run() then takes each to its first record.
   void start(std::span<const std::int32_t> rows);
   void run(std::span<const std::int32_t> rows);
 
-  // Every row to its next record, under the caps that the head makes of actions, or under caps (0 = none).
+  // These run every row to its next record, under the caps that the head makes of actions, or under caps (0 = none).
   void step(std::span<const float> actions);
   void step_caps(std::span<const std::uint32_t> caps_pkts);
 

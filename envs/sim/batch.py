@@ -83,67 +83,67 @@ class SimBatch:
 
     @property
     def states(self) -> npt.NDArray[np.float32]:
-        """(N, S), newest observation first."""
+        """Returns the states (N, S), newest observation first."""
         return self._states
 
     @property
     def rewards(self) -> npt.NDArray[np.float32]:
-        """(N,), of the records that just came; ``deepcc`` is 0 where ``decided`` is False."""
+        """Returns the rewards (N,) of the records that just came; ``deepcc`` is 0 where ``decided`` is False."""
         return self._rewards
 
     @property
     def stats(self) -> npt.NDArray[np.void]:
-        """(N,), FLOW_STATS_DTYPE; ``time_ns`` is trace time, so a flow starts at its ``start_offset_ms``."""
+        """Returns records, FLOW_STATS_DTYPE (N,); ``time_ns`` is trace time, from ``start_offset_ms`` on."""
         return self._stats
 
     @property
     def rule_pkts(self) -> npt.NDArray[np.float32]:
-        """(N,), the hand rule's product, see the feature set's ``rule``; 0 while unknown."""
+        """Returns the hand rule's product in packets (N,), see the feature set's ``rule``; 0 while unknown."""
         return self._rule_pkts
 
     @property
     def decided(self) -> npt.NDArray[np.bool_]:
-        """(N,), False where the record has no RTT sample and asks for no decision."""
+        """Returns a mask (N,), False where the record has no RTT sample and asks for no decision."""
         return self._decided
 
     def set_link(self, row: int, link: LinkSpec | Mapping[str, Any]) -> None:
-        """Give a row another link, from its next reset on."""
+        """Gives a row another link, from its next reset on."""
         spec = link if isinstance(link, LinkSpec) else LinkSpec.from_mapping(link)
         self._core.set_link(row, *native_options(spec))
 
     def set_normaliser(self, normaliser: Normaliser) -> None:
-        """Use these statistics from the next record on."""
+        """Uses these statistics from the next record on."""
         self._core.set_normaliser(Normaliser.of(self.feature_set, normaliser).table)
 
     def reset(self, rows: npt.ArrayLike | None = None) -> None:
-        """Start new flows in these rows (None = all) and run each to its first record, without a cap."""
+        """Starts new flows in these rows (None = all) and runs each to its first record, without a cap."""
         index = np.arange(len(self)) if rows is None else np.unique(np.asarray(rows))
         self._core.reset(index.astype(np.int32))
 
     def step(self, actions: npt.ArrayLike) -> None:
-        """Apply actions in [-1, 1], shape (N,), through the head, and run each link to its next record."""
+        """Applies actions in [-1, 1], shape (N,), through the head, and runs each link to its next record."""
         self._core.step(np.ascontiguousarray(actions, dtype=np.float32))
 
     def step_caps(self, caps_pkts: npt.ArrayLike) -> None:
-        """Apply caps in packets, shape (N,), 0 = none, and run each link to its next record."""
+        """Applies caps in packets, shape (N,), 0 = none, and runs each link to its next record."""
         self._core.step_caps(np.ascontiguousarray(caps_pkts, dtype=np.uint32))
 
     def clairvoyant_caps(self, horizon_ms: int) -> npt.NDArray[np.uint32]:
-        """(N,), opportunities in the next min RTT + ``horizon_ms`` of each link's trace, plus one packet."""
+        """Returns caps (N,): each trace's opportunities in the next min RTT + ``horizon_ms``, plus one packet."""
         caps_pkts = np.empty(len(self), np.uint32)
         self._core.clairvoyant_caps(horizon_ms, caps_pkts)
         return caps_pkts
 
     def packets(self, row: int) -> dict[str, int]:
-        """Where the packets sent since the reset are: sent = dropped + on_path + queued + delivered."""
+        """Returns where the packets sent since the reset are: sent = dropped + on_path + queued + delivered."""
         return self._core.packets(row)
 
     def memory_bytes(self, row: int) -> int:
-        """Memory held for the row, its trace and log apart."""
+        """Returns the bytes of memory held for the row, its trace and log apart."""
         return self._core.memory_bytes(row)
 
     def log(self, row: int) -> dict[str, Any]:
-        """What the link logged since the reset, as arrays in trace time; ValueError unless ``record_log``.
+        """Returns what the link logged since the reset, as arrays in trace time; ValueError unless ``record_log``.
 
         ``arrival_ms, arrival_bytes`` (dropped packets included), ``opportunity_ms``, ``departure_ms,
         departure_bytes, departure_delay_ms``, ``drop_ms, drop_bytes``, each with the number of the flow in

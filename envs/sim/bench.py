@@ -16,28 +16,28 @@ MBPS = 12.0
 CAP_PKTS = 25
 """One opportunity per ms, and the window that just fills a path of 20 ms: a step is one RTT of 24 packets."""
 WARM_UP_STEPS = 60
-"""Past slow start's overshoot, with every ring at its final size."""
+"""So many steps lead past slow start's overshoot, with every ring at its final size."""
 SCALES = (256, 1024, 4096)
-"""Links; the least are what a core's cache holds, the most are not."""
+"""Numbers of links; a core's cache holds the fewest, but not the most."""
 
 
 @dataclass(frozen=True)
 class SimSpeed:
-    """What a benchmark measured. Times are wall-clock time; the best of its rounds."""
+    """The best round of a benchmark; times are wall-clock time."""
 
     env_steps_per_s: float
-    """Over all links; state, normaliser and reward included."""
+    """The steps of all links; state, normaliser and reward are included."""
     packets_per_s: float
-    """Delivered in simulation per second."""
+    """The packets delivered in simulation per second."""
     realtime_factor: float
-    """Seconds simulated per second, summed over the links; one link alone when ``links`` is 1."""
+    """The seconds simulated per second, summed over the links."""
     bytes_per_link: float
-    """Memory beside the shared trace."""
+    """The memory beside the shared trace."""
     links: int
     threads: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Fields by name."""
+        """Returns the speeds by name, for JSON."""
         return asdict(self)
 
 
@@ -46,14 +46,14 @@ class SimScaling:
     """How the speed follows from the number of links and of threads; medians over rounds that take turns."""
 
     scaling: dict[int, float]
-    """Steps per second by number of links, on one thread."""
+    """The steps per second by number of links, on one thread."""
     linearity: float
-    """Steps per second of the most links over those of the fewest; 1 = the cost per link is the same."""
+    """The steps per second of the most links over those of the fewest; 1 = the cost per link is the same."""
     two_cores: float | None
-    """Speed on two threads over that on one; None where there is one core."""
+    """The speed on two threads over that on one; None where there is one core."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Fields by name."""
+        """Returns the ratios by name, for JSON."""
         return asdict(self)
 
 
@@ -71,7 +71,7 @@ class _Run:
             self.batch.step_caps(self._caps_pkts)
 
     def step_for(self, seconds: float) -> tuple[int, float]:
-        """Steps of all links, and the seconds that they took."""
+        """Returns the steps of all links, and the seconds that they took."""
         steps, elapsed_s, start_s = 0, 0.0, time.perf_counter()
         while elapsed_s < seconds:
             self.batch.step_caps(self._caps_pkts)
@@ -88,7 +88,7 @@ class _Run:
 
 
 def measure(links: int = 256, threads: int = 1, seconds: float = 5.0, rounds: int = 20, cc: str = "cubic") -> SimSpeed:
-    """Step ``links`` flows under a fixed cap on a constant link: 12 Mbit/s, base RTT 20 ms, buffer 150 KB.
+    """Returns how fast ``links`` flows under a fixed cap run on a constant link: 12 Mbit/s, 20 ms, 150 KB.
 
     ``seconds`` are shared by the ``rounds``; the best round counts, because a busy machine can only slow one down.
     """
@@ -107,7 +107,7 @@ def measure(links: int = 256, threads: int = 1, seconds: float = 5.0, rounds: in
 def measure_scaling(
     links: int = 256, seconds: float = 6.0, rounds: int = 5, cc: str = "cubic", scales: Sequence[int] = SCALES
 ) -> SimScaling:
-    """Compare numbers of links, and ``links`` of them on two threads with one, side by side.
+    """Returns how numbers of links compare, and ``links`` of them on two threads with one, side by side.
 
     What is compared takes turns, and each ratio is that of one round, so that a machine whose speed changes changes
     both sides; the median of the ``rounds``, which share the ``seconds``, counts.

@@ -39,7 +39,7 @@ class Earliest {
   std::vector<Us> time_us_;
 };
 
-// The same for one flow, which needs no tournament.
+// It does the same for one flow, which needs no tournament.
 class OnlyFlow {
  public:
   explicit OnlyFlow(std::size_t /*flows*/) {}

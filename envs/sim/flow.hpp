@@ -30,16 +30,16 @@ namespace reinet {
 template <class Control>
 class Flow {
  public:
-  // The path's flow of that number. wired: nullptr = no such link; else shared with the path's other flows.
+  // Makes the path's flow of that number; wired is shared with the path's other flows, nullptr = no such link.
   Flow(const LinkOptions& link, std::uint16_t number, const reinet_period_config& period, WiredLink* wired)
       : Flow(link, link.flows[number], number, period, wired) {}
 
-  // When on_event() is due: an ACK, a timer, the flow's start or end.
+  // Returns when on_event() is due: an ACK, a timer, the flow's start or end.
   Us next_us() const {
     if (phase_ == Phase::kClosed) return sender_us_;
     return std::min({to_sender_.next_us(), receiver_.timer_us(), sender_us_});
   }
-  // When the bottleneck gets the next packet.
+  // Returns when the bottleneck gets the next packet.
   Us arrival_us() const { return to_link_.next_us(); }
   const Packet& take_arrival() { return to_link_.pop(); }
 
@@ -89,7 +89,7 @@ class Flow {
   std::uint64_t lost_pkts() const { return lost_pkts_; }  // on the way to the bottleneck
   std::uint64_t on_path_pkts() const { return to_link_.size(); }
   std::uint64_t delivered_pkts() const { return receiver_.delivered_pkts() + syn_acks_delivered_; }
-  // How long ago the bottleneck carried what the sender now hears of, queues and clocks apart.
+  // Returns how long ago the bottleneck carried what the sender now hears of, queues and clocks apart.
   Us way_back_us() const { return way_back_us_; }
   std::uint32_t wire_bytes() const { return mss_bytes_ + kHeaderBytes; }
   Us min_rtt_us() const { return std::min<Us>(sender_.min_rtt_us(), base_rtt_us_ + 10 * kUsPerMs); }
@@ -104,7 +104,7 @@ class Flow {
     return [this](std::uint32_t seq, Us sent_us) { put_on_path(seq, wire_bytes(), sent_us); };
   }
 
-  // The SYN-ACK, and again after 1, 2, 4, ... s while no ACK comes.
+  // Sends the SYN-ACK; it goes again after 1, 2, 4, ... s while no ACK comes.
   [[gnu::noinline]] void connect(Us now_us) {
     put_on_path(kSynAck, kSynAckWireBytes, now_us);
     connect_us_ = now_us + (kConnectUs << std::min(syn_acks_sent_++, kMostDoublings));
@@ -119,7 +119,7 @@ class Flow {
       to_link_.push({seq, static_cast<std::uint16_t>(packet_wire_bytes), number_, sent_us, leaves_us});
   }
 
-  // Where the way to the bottleneck is more than a delay: when the packet comes to the delay, kNever if it is lost.
+  // Returns when a packet comes to the delay, where that is not all of the way to the bottleneck; kNever if it is lost.
   [[gnu::noinline]] Us travel(std::uint32_t packet_wire_bytes, Us sent_us) {
     Us leaves_us = sent_us;
     if (wired_ && (leaves_us = wired_->carry(sent_us, packet_wire_bytes)) == kNever) return kNever;

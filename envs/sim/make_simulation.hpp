@@ -15,8 +15,9 @@ namespace reinet {
 
 using TraceMs = std::span<const std::uint32_t>;
 
-// traces_ms: the path's trace, or in a cell one for each flow. Throws std::invalid_argument for an unknown congestion
-// control, queue or scheduler. log: nullptr = keep none. Traces and log outlive the result.
+// Returns a path's simulation; traces_ms has the path's trace, or in a cell one for each flow, and log is nullptr where
+// none is kept. Traces and log outlive the result. Throws std::invalid_argument for an unknown congestion control,
+// queue or scheduler.
 std::unique_ptr<Simulation> make_simulation(const LinkOptions& link, std::span<const TraceMs> traces_ms,
                                             const reinet_period_config& period, LinkLog* log);
 

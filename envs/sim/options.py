@@ -7,11 +7,11 @@ from reinet.envs.link.spec import LinkSpec, TraceMs, check_choice
 from reinet.envs.sim import _sim
 
 SIM_CONGESTION_CONTROLS: tuple[str, ...] = _sim.CONGESTION_CONTROLS
-"""By their kernel names where the kernel has them; the list is in congestion_controls.hpp."""
+"""They go by their kernel names where the kernel has them; the list is in congestion_controls.hpp."""
 
 
 def require_simulated(link: LinkSpec) -> LinkSpec:
-    """The same path. Raises ConfigError where the simulator cannot do it, naming the field."""
+    """Returns the same path; raises ConfigError where the simulator cannot do it, naming the field."""
     if link.uplink is not None:
         raise ConfigError(
             "uplink: the simulator has no such thing, only Mahimahi (--link mahimahi) has; its ACKs meet no congestion"
@@ -22,7 +22,7 @@ def require_simulated(link: LinkSpec) -> LinkSpec:
 
 
 def native_options(link: LinkSpec) -> tuple[_sim.LinkOptions, list[TraceMs]]:
-    """What the core needs: the path's options, and its trace, or in a cell each flow's. Raises ConfigError."""
+    """Returns what the core needs: the path's options, and its trace, or in a cell each flow's. Raises ConfigError."""
     require_simulated(link)
     flows = list(link.all_flows())
     options = _filled(_sim.LinkOptions(), link)
@@ -31,7 +31,7 @@ def native_options(link: LinkSpec) -> tuple[_sim.LinkOptions, list[TraceMs]]:
 
 
 def _filled(options: Any, spec: object) -> Any:
-    """The native options with the fields of the same names; units are the same, C++ converts them."""
+    """Returns the native options with the fields of the same names; units are the same, C++ converts them."""
     for name in options.NAMES:
         setattr(options, name, getattr(spec, name))
     return options

@@ -30,13 +30,14 @@ class Simulation {
   virtual ~Simulation() = default;
   // Runs to the next record of a stepped flow, and returns the flow's number; record: all but cookie and slot.
   virtual std::uint32_t run_to_record(reinet_flow_stats& record) = 0;
-  // In force from the flow's next ACK on; 0 = none.
+  // Sets the flow's cap, in force from its next ACK on; 0 = none.
   virtual void set_cap(std::uint32_t flow, std::uint32_t cap_pkts) = 0;
   virtual PacketCounts packets() const = 0;
   virtual std::uint64_t now_ms() const = 0;
-  // Opportunities of the flow's trace in its next minimum RTT and horizon, plus one packet: the clairvoyant's cap.
+  // Returns the clairvoyant's cap: the opportunities of the flow's trace in its next minimum RTT and horizon, plus one.
   virtual std::uint32_t clairvoyant_cap_pkts(std::uint32_t flow, std::uint64_t horizon_ms) const = 0;
-  // Opportunities of the flow's trace, from its first start to when what its ACKs now tell of left the bottleneck.
+  // Returns the opportunities of the flow's trace from its first start to when what its ACKs now tell of left the
+  // bottleneck.
   virtual std::uint64_t opportunities_seen(std::uint32_t flow) const = 0;
   virtual std::size_t memory_bytes() const = 0;
 };

@@ -7,11 +7,11 @@ import numpy.typing as npt
 def opportunities_until(
     times_ms: npt.NDArray[np.integer], until_ms: npt.ArrayLike, *, closed: bool
 ) -> npt.NDArray[np.int64]:
-    """The opportunities of a looping trace at times in [0, until], or in [0, until) if not ``closed``.
+    """Returns how many opportunities of a looping trace lie in [0, until], or in [0, until) if not ``closed``.
 
-    ``times_ms``: those of one loop, whose length is the last. ``until_ms``: times from the trace's first start, of any
-    shape, not below 0, whole or not. What falls on a loop's end belongs to that loop, and comes at the same time as the
-    next one's opportunities at 0.
+    ``times_ms`` are those of one loop, whose length is the last. ``until_ms`` are times from the trace's first start,
+    not below 0, whole or not, of any shape, which the result has too. What falls on a loop's end belongs to that loop,
+    and comes at the same time as the next one's opportunities at 0.
     """
     loop_ms = float(times_ms[-1])
     loops, within_ms = np.divmod(np.asarray(until_ms, np.float64), loop_ms)
@@ -23,6 +23,6 @@ def opportunities_until(
 
 
 def opportunities_between(times_ms: npt.NDArray[np.integer], start_ms: float, end_ms: float) -> int:
-    """The opportunities of a looping trace in [start, end); before time 0 there is none."""
+    """Returns how many opportunities of a looping trace lie in [start, end); before time 0 there is none."""
     first, last = opportunities_until(times_ms, [max(start_ms, 0.0), max(end_ms, 0.0)], closed=False)
     return int(last - first)

@@ -1,4 +1,4 @@
-"""Convert recordings of a link's rate into traces of delivery opportunities.
+"""Recordings of a link's rate become traces of delivery opportunities.
 
 =============  =====================================================================================================
 format         one line of it
@@ -68,12 +68,11 @@ class _Line:
     number: int
     time_s: float
     mbps: float | None
-    """None: not measured."""
+    """The rate that the line tells; None = not measured."""
 
 
 def import_trace(path: str | Path, format: str | None = None, column: str = "DL_bitrate") -> Imported:
-    """Convert a recording; ``format`` is one of FORMATS, or None to find out; ``column`` is a phone's rate column.
-
+    """Returns a recording as a trace; ``format`` is one of FORMATS, None to find out; ``column`` is a phone's rates.
     Raises TraceError naming file, line, what is wrong and the cure.
     """
     path = Path(path)
@@ -108,7 +107,7 @@ def _text(path: Path) -> str:
 
 
 def _detect(text: str, path: Path) -> str:
-    """Tell the format from the first lines; refuse to guess a unit that is not plain."""
+    """Returns the format that the first lines show; raises TraceError where their unit is not plain."""
     first = text.lstrip().split("\n", 1)[0].strip()
     if _TIME_COLUMN in (name.strip() for name in first.split(",")):
         return "phone-csv"
@@ -227,7 +226,7 @@ def _append(lines: list[_Line], line: _Line, path: Path) -> None:
 
 
 def _resample(lines: list[_Line], longest_hold_s: float, path: Path) -> tuple[Trace, float]:
-    """Cut the integral of a rate into opportunities; returns the trace and the seconds left out."""
+    """Cuts the integral of a rate into opportunities; returns the trace and the seconds that were left out."""
     time_s = np.array([line.time_s for line in lines])
     mbps = np.array([math.nan if line.mbps is None else line.mbps for line in lines])
     starts_s, group = np.unique(time_s, return_inverse=True)
@@ -277,7 +276,7 @@ def _fields(line: str) -> list[str]:
 
 
 def _number(text: str) -> float | None:
-    """Read a finite decimal number; None for anything else, ``nan`` and ``1_000`` included."""
+    """Returns a finite decimal number; None for anything else, ``nan`` and ``1_000`` included."""
     try:
         value = float(text)
     except ValueError:

@@ -13,14 +13,14 @@ from reinet.core.errors import TraceError
 from reinet.envs.trace.trace import PKTS_PER_MBIT, FloatArray, Trace, most_opportunities, served_at_ms
 
 STEP_MS = 10
-"""The rate's grid: well below the fastest time constant of any preset."""
+"""The rate's grid is well below the fastest time constant of any preset."""
 MAX_SECONDS = 24 * 3600
 LONGEST_OUTAGE_S = 15.0
-"""Cuts the Pareto tail: the longest in the fitted recordings is 11.6 s."""
+"""It cuts the Pareto tail: the longest outage in the fitted recordings is 11.6 s."""
 
 
 SIGNAL_KNOTS = (-3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
-"""Where the rate is tabulated over the signal: from the worst 0.1 % of the time, over the median, to the best 0.1 %."""
+"""The signal at which the rate is tabulated: from the worst 0.1 % of the time, over the median, to the best 0.1 %."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ RANDOM = "random"
 
 
 def generate(preset: str | LinkModel, seconds: float, seed: int) -> Trace:
-    """Draw a trace of exactly ``seconds``: the same for the same arguments, whatever NumPy's version.
+    """Returns a drawn trace of exactly ``seconds``: the same for the same arguments, whatever NumPy's version.
 
     ``preset`` names one of PRESETS, or ``random`` (parameters drawn with the seed), or is a model. Raises TraceError.
     """
@@ -148,7 +148,7 @@ _HIGHEST_MBPS = 200.0
 
 
 def random_model(seed: int) -> LinkModel:
-    """Draw a model around a random preset: other rates, depths, speeds and outages, for training over many links.
+    """Returns a model around a random preset: other rates, depths, speeds and outages, for training over many links.
 
     Medians reach from 0.4 to about 65 Mbit/s, spreads from nearly constant to 1.4 times the preset's on a logarithmic
     scale, time constants from 0.4 to 3 times, outages from a fifth to 2.5 times the preset's.
@@ -190,18 +190,18 @@ class _Draw:
         self._bits = np.random.PCG64(seed)
 
     def uniform(self, count: int) -> FloatArray:
-        """Give numbers in (0, 1]."""
+        """Returns numbers in (0, 1]."""
         return np.asarray(((self._bits.random_raw(count) >> np.uint64(11)) + np.uint64(1)) * 2.0**-53, dtype=np.float64)
 
     def normal(self, count: int) -> FloatArray:
-        """Give standard normal numbers (Box and Muller)."""
+        """Returns standard normal numbers (Box and Muller)."""
         half = (count + 1) // 2
         radius = np.sqrt(-2 * np.log(self.uniform(half)))
         angle = 2 * math.pi * self.uniform(half)
         return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:count]
 
     def poisson_times(self, rate: float, end: float) -> FloatArray:
-        """Give the sorted times of a Poisson process of ``rate`` in [0, end)."""
+        """Returns the sorted times of a Poisson process of ``rate`` in [0, end)."""
         if rate <= 0:
             return np.empty(0)
         times = np.empty(0)
@@ -221,7 +221,7 @@ def _ornstein_uhlenbeck(count: int, constant_s: float, draw: _Draw) -> FloatArra
 
 
 def _rate(model: LinkModel, steps: int, draw: _Draw) -> FloatArray:
-    """Draw layers 1 and 2: the rate in Mbit/s in each step."""
+    """Draws layers 1 and 2; returns the rate in Mbit/s in each step, (steps,)."""
     end_s = steps * STEP_MS / 1000
     starts_s = draw.poisson_times(model.outages_per_min / 60, end_s)
     lengths_s = np.minimum(
@@ -248,7 +248,7 @@ def _rate(model: LinkModel, steps: int, draw: _Draw) -> FloatArray:
 
 
 def _schedule(model: LinkModel, rate_mbps: FloatArray, draw: _Draw) -> npt.NDArray[np.int64]:
-    """Draw layer 3: the times in ms of single packets, whose running total follows the rate's integral."""
+    """Draws layer 3; returns the times in ms of single packets, whose running total follows the rate's integral."""
     served_pkts = np.concatenate(([0.0], np.cumsum(rate_mbps * (STEP_MS / 1000 * PKTS_PER_MBIT))))
     total_pkts = float(served_pkts[-1])
     burst_at_pkts = np.empty(0)

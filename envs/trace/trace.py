@@ -28,7 +28,7 @@ MAX_FILE_BYTES = 64 * 2**20
 would hold it in memory."""
 
 DESCRIBE_BYTES = 1500
-"""Bytes that a described opportunity carries: an IP packet, as published figures count; the link carries 1504."""
+"""A described opportunity carries an IP packet, as published figures count; on the link it carries 1504 bytes."""
 PKTS_PER_MBIT = 1e6 / 8 / DESCRIBE_BYTES
 """Opportunities that make up one megabit."""
 BIN_MS = 100
@@ -81,13 +81,13 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
-        """Read a trace file. Raises TraceError naming file, line, what is wrong and the cure."""
+        """Returns the trace in a file; raises TraceError naming file, line, what is wrong and the cure."""
         path = Path(path)
         return cls(_parse(read_limited(path, MAX_FILE_BYTES, "trace"), path), path.name, path)
 
     @classmethod
     def constant(cls, mbps: float, seconds: float, name: str | None = None) -> Trace:
-        """Build a steady rate: opportunities of 1500 B evenly spaced over ``seconds``."""
+        """Returns a steady rate: opportunities of 1500 B evenly spaced over ``seconds``."""
         if not (math.isfinite(mbps) and math.isfinite(seconds) and mbps > 0 and seconds >= 0.001):
             raise TraceError(f"constant trace: {mbps} Mbit/s over {seconds} s; both must be positive (1 ms at least)")
         duration_ms = round(seconds * 1000)
@@ -104,26 +104,26 @@ class Trace:
 
     @property
     def duration_ms(self) -> int:
-        """Length of the loop."""
+        """Returns the length of the loop."""
         return int(self.opportunities_ms[-1])
 
     @property
     def mean_mbps(self) -> float:
-        """Mean rate at 1500 B per opportunity."""
+        """Returns the mean rate at 1500 B per opportunity."""
         return self.opportunities_ms.size * DESCRIBE_BYTES * 8 / (self.duration_ms * 1000)
 
     @cached_property
     def canonical_text(self) -> bytes:
-        r"""The trace as ``%d\n`` per opportunity: what ``save`` writes and what ``sha256`` names."""
+        r"""Returns ``%d\n`` per opportunity: what ``save`` writes and what ``sha256`` names."""
         return b"%s\n" % "\n".join(map(str, self.opportunities_ms.tolist())).encode()
 
     @cached_property
     def sha256(self) -> str:
-        """Content hash: ``sha256sum`` of a well-formed file; line endings, leading zeros and names do not change it."""
+        """Returns ``sha256sum`` of the canonical text; line endings, leading zeros and names do not change it."""
         return hashlib.sha256(self.canonical_text).hexdigest()
 
     def cut(self, start_ms: int, end_ms: int, name: str) -> Trace:
-        """Take the piece after ``start_ms`` up to ``end_ms``, with a time of its own. Raises TraceError if empty."""
+        """Returns the piece after ``start_ms`` up to ``end_ms``, with a time of its own; raises TraceError if empty."""
         if not 0 <= start_ms < end_ms <= self.duration_ms:
             raise TraceError(
                 f"trace {self.name}: cannot cut {start_ms}..{end_ms} ms out of {self.duration_ms} ms; stay within it"
@@ -138,18 +138,21 @@ class Trace:
         return Trace(times_ms.astype(np.uint32), name)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the canonical text, whole or not at all. Raises TraceError if the file exists or cannot be written."""
+        """Writes the canonical text, whole or not at all, and returns the path.
+
+        Raises TraceError if the file exists or cannot be written.
+        """
         path = Path(path)
         write_atomically(path, self.canonical_text, overwrite=overwrite)
         return path
 
     def describe(self) -> dict[str, Any]:
-        """Figures of the trace, units in the keys; see ``describe`` in this module."""
+        """Returns figures of the trace, units in the keys; see ``describe`` in this module."""
         return describe(self)
 
 
 def describe(trace: Trace) -> dict[str, Any]:
-    """Summarise a trace: rates at 1500 B per opportunity in 100 ms bins (a last, partial bin is left out).
+    """Returns figures of a trace; rates are at 1500 B per opportunity in 100 ms bins, without a last, partial bin.
 
     ``kurtosis`` is the plain one (3 for a normal distribution), as in DeepCC's tables; it and ``skewness`` are None
     for a constant rate, and so is the autocorrelation. Outages are gaps of at least 200 ms, the loop's seam included.
@@ -220,14 +223,15 @@ class _SparseMoments:
 
 
 def most_opportunities(duration_ms: int) -> int:
-    """Give how many opportunities a trace of this length may have so that its file can be read again."""
+    """Returns how many opportunities a trace of this length may have so that its file can be read again."""
     return MAX_FILE_BYTES // (len(str(duration_ms)) + 1)
 
 
 def served_at_ms(edges_ms: FloatArray, served_pkts: FloatArray, at_pkts: FloatArray) -> npt.NDArray[np.int64]:
-    """Find when a link whose running total is ``served_pkts`` at ``edges_ms`` (linear between) has served ``at_pkts``.
+    """Returns when a link has served ``at_pkts``, in ms, if its running total is ``served_pkts`` at ``edges_ms``.
 
-    The total starts at 0 and never falls; ``at_pkts`` lie above 0, up to the last total. Rounded up to whole ms.
+    The total is linear between, starts at 0 and never falls; ``at_pkts`` lie above 0, up to the last total. Times are
+    rounded up to whole ms.
     """
     # A millionth of a packet of grace: the sums' rounding must not push what completes a stretch of service behind the
     # outage that follows.
@@ -240,7 +244,7 @@ def served_at_ms(edges_ms: FloatArray, served_pkts: FloatArray, at_pkts: FloatAr
 
 
 def load_traces(paths: Iterable[str | Path]) -> list[Trace]:
-    """Load trace files, folders of them and set files (TOML), each file once, in the order given.
+    """Returns the traces in files, folders of them and set files (TOML), each file once, in the order given.
 
     A folder gives its files by name, without hidden ones and documents (``.toml``, ``.md``, ``.json``, ``.yaml``); it
     is not searched deeper. A set file is ``[set]`` with ``name`` and ``files``, whose paths are relative to the set
@@ -250,7 +254,7 @@ def load_traces(paths: Iterable[str | Path]) -> list[Trace]:
 
 
 def trace_files(paths: Iterable[str | Path]) -> list[Path]:
-    """Name the files that ``load_traces`` would load. Raises TraceError when there is none."""
+    """Returns the files that ``load_traces`` would load; raises TraceError when there is none."""
     found: dict[Path, Path] = {}
     for path in paths:
         for file in _trace_files(Path(path)):
@@ -309,7 +313,7 @@ def _set_files(path: Path) -> list[Path]:
 
 
 def read_limited(path: Path, limit_bytes: int, what: str) -> bytes:
-    """Read a regular file of at most ``limit_bytes``; never opens a pipe or a device, never reads beyond the limit."""
+    """Returns a regular file of at most ``limit_bytes``; opens no pipe or device, never reads beyond the limit."""
     try:
         if path.is_dir():
             raise TraceError(f"{path}: is a folder, not a {what}; name a file in it")
@@ -331,7 +335,7 @@ def read_limited(path: Path, limit_bytes: int, what: str) -> bytes:
 
 
 def _parse(raw: bytes, path: Path) -> npt.NDArray[np.uint32]:
-    """Turn a file's bytes into times; all of NumPy unless something is wrong, then line by line to say where."""
+    """Returns the times in a file's bytes; NumPy reads them, and goes line by line to say where something is wrong."""
     if not raw:
         raise TraceError(f"{path}:1: the file is empty; a trace has one time in ms per line, the last above 0")
     text = raw.replace(b"\r\n", b"\n") if b"\r" in raw else raw
@@ -355,7 +359,7 @@ def _parse(raw: bytes, path: Path) -> npt.NDArray[np.uint32]:
 
 
 def _explain(text: bytes, path: Path) -> NoReturn:
-    """Find the first line that is wrong and say so."""
+    """Raises TraceError for the first line that is wrong."""
     lines = (text[:-1] if text.endswith(b"\n") else text).split(b"\n")
     before = 0
     for number, line in enumerate(lines, 1):
@@ -395,12 +399,12 @@ def _explain(text: bytes, path: Path) -> NoReturn:
 
 
 def _shown(line: bytes) -> str:
-    """A line for a message: quoted, printable, short."""
+    """Returns a line for a message: quoted, printable, short."""
     return repr(line[:40])[1:] + ("..." if len(line) > 40 else "")
 
 
 def write_atomically(path: Path, content: bytes, *, overwrite: bool = False) -> None:
-    """Write a file whole or not at all; an existing one stays unless ``overwrite``. Raises TraceError."""
+    """Writes a file whole or not at all; an existing one stays unless ``overwrite``. Raises TraceError."""
     try:
         if path.is_dir():
             raise TraceError(f"{path}: is a folder; name a file to write")

@@ -11,7 +11,7 @@
 
 #include "kshim/bpf/slot.bpf.h"
 
-/* Gives the lease of the slot's owner, 0 = none, and the flow's target. */
+/* Returns the lease of the slot's owner, 0 = none, and fills the flow's target. */
 static __u64 lease_of_owner(const struct reinet_slot *slot, __u32 *target_us) {
   __u64 lease;
 

@@ -2,8 +2,8 @@
  *
  * BBR under a ceiling.
  *
- * Sets window and pacing rate in cong_control. What its model learned under a cap outlives it: the bandwidth above is
- * found again by BBR's own probing, not at once. get_info is closed to BPF, so ss shows no model.
+ * It sets window and pacing rate in cong_control. What its model learned under a cap outlives it: the bandwidth above
+ * is found again by BBR's own probing, not at once. get_info is closed to BPF, so ss shows no model.
  */
 #ifndef REINET_WRAP_BBR_BPF_H
 #define REINET_WRAP_BBR_BPF_H

@@ -14,9 +14,9 @@ struct Loaded {
   std::string name;
 };
 
-// A descriptor of a BPF map. Needs CAP_SYS_ADMIN.
+// Returns a descriptor of a BPF map. Needs CAP_SYS_ADMIN.
 int open_map(std::uint32_t id);
-// Programs and maps whose names begin with prefix.
+// Returns the programs and maps whose names begin with prefix.
 std::vector<Loaded> loaded(const std::string& prefix);
 // Tells the flows of the object that a control map belongs to, to go back to their own congestion control. Returns the
 // name of a wrapper of theirs.

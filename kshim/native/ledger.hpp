@@ -14,10 +14,10 @@ class Ledger {
  public:
   explicit Ledger(std::uint32_t slots) : of_(slots) {}
 
-  // The flow whose records were given out last, 0 = none that is open.
+  // Returns the flow whose records were given out last, 0 = none that is open.
   std::uint64_t owner(std::uint32_t slot) const { return of_[slot].open; }
-  // True for a flow that has had its CLOSED. The kernel sends that before it gives the slot back, so the slot may still
-  // name the flow.
+  // Returns true for a flow that has had its CLOSED. The kernel sends that before it gives the slot back, so the slot
+  // may still name the flow.
   bool has_closed(std::uint32_t slot, std::uint64_t cookie) const { return of_[slot].closed == cookie; }
 
   void take(const reinet_flow_stats& record) {

@@ -90,7 +90,7 @@ void run_in(const std::vector<OwnedFd>& namespaces, const std::function<void()>&
   if (failure) std::rethrow_exception(failure);
 }
 
-// The places at which namespaces are mounted; mountinfo writes blanks and the like as octal numbers.
+// Returns the places at which namespaces are mounted; mountinfo writes blanks and the like as octal numbers.
 std::vector<std::string> mounted() {
   std::vector<std::string> places;
   std::ifstream table("/proc/self/mountinfo");
@@ -113,7 +113,7 @@ std::vector<std::string> mounted() {
   return places;
 }
 
-// The namespace behind another process's descriptor, which is one of a namespace or of a socket; -1 = neither.
+// Returns the namespace behind another process's descriptor of a namespace or of a socket; -1 = it is neither.
 int open_behind(int process, const fs::path& descriptor) {
   std::error_code gone;
   const std::string target = fs::read_symlink(descriptor, gone).string();

@@ -17,8 +17,8 @@ using Deadline = std::chrono::steady_clock::time_point;
 // cannot be entered, or whose turn has not come at the deadline, are left out.
 void in_inhabited_namespaces(const std::function<void()>& work, Deadline until);
 
-// The same in those of the wanted ones that only descriptors of processes hold: of the namespace itself, or of a socket
-// that was made in it. Looks at every descriptor on the host.
+// Runs work in those of the wanted ones that only descriptors of processes hold: of the namespace itself, or of a
+// socket that was made in it. Looks at every descriptor on the host.
 void in_held_namespaces(const Inodes& wanted, const std::function<void()>& work, Deadline until);
 
 }  // namespace reinet

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BBR version 1 (Cardwell et al., 2016) with the choices of the Linux kernel, in the kernel's fixed point.
+// BBR version 1 (Cardwell et al., 2016) with the choices of the Linux kernel (net/ipv4/tcp_bbr.c), in its fixed point.
 //
 // Two filters model the path: bandwidth, the maximum of ten round trips' delivery rates, and min RTT, the minimum of
 // ten seconds. The flow is paced at a gain times the bandwidth, with a window of a gain times their product.
@@ -88,25 +88,27 @@ class Bbr : public ControlDefaults {
  private:
   enum class Mode { kStartup, kDrain, kProbeBw, kProbeRtt };
 
-  static constexpr std::uint32_t kUnit = 256;                          // of gains
-  static constexpr std::uint32_t kHighGain = kUnit * 2885 / 1000 + 1;  // 2/ln 2: doubles the rate each round
-  static constexpr std::uint32_t kDrainGain = kUnit * 1000 / 2885;     // drains in one round what that built
-  static constexpr std::uint32_t kWindowGain = 2 * kUnit;              // room for delayed and aggregated ACKs
-  static constexpr std::uint32_t kCycleLength = 8;
+  // Each comment begins with the kernel's name; gains are in BBR_UNITs.
+  static constexpr std::uint32_t kUnit = 256;
+  static constexpr std::uint32_t kHighGain = kUnit * 2885 / 1000 + 1;  // bbr_high_gain: 2/ln 2 doubles the rate a round
+  static constexpr std::uint32_t kDrainGain = kUnit * 1000 / 2885;  // bbr_drain_gain: drains in a round what that made
+  static constexpr std::uint32_t kWindowGain = 2 * kUnit;           // bbr_cwnd_gain: room for delayed, aggregated ACKs
+  static constexpr std::uint32_t kCycleLength = 8;                  // CYCLE_LEN
+  // bbr_pacing_gain: probes for more bandwidth, drains the queue that this made, then cruises for six minimum RTTs.
   static constexpr std::uint32_t kCycleGains[kCycleLength] = {kUnit * 5 / 4, kUnit * 3 / 4, kUnit, kUnit,
                                                               kUnit,         kUnit,         kUnit, kUnit};
-  static constexpr std::uint32_t kRandomPhases = 7;  // any but the one that drains
-  static constexpr std::uint32_t kBwRounds = kCycleLength + 2;
-  static constexpr Us kMinRttWindowUs = 10'000'000;
-  static constexpr Us kProbeRttUs = 200'000;
-  static constexpr std::uint32_t kMinWindowPkts = 4;  // with delayed ACKs the pipe still moves
-  static constexpr std::uint32_t kFullBwRounds = 3;
-  static constexpr double kPacingMargin = 0.99;  // below the bandwidth, so that no queue stays
-  static constexpr double kMinTsoBytesPerS = 1'200'000 / 8.0;
+  static constexpr std::uint32_t kRandomPhases = 7;             // bbr_cycle_rand: any but the one that drains
+  static constexpr std::uint32_t kBwRounds = kCycleLength + 2;  // bbr_bw_rtts: a cycle, which probes once, and more
+  static constexpr Us kMinRttWindowUs = 10'000'000;             // bbr_min_rtt_win_sec
+  static constexpr Us kProbeRttUs = 200'000;                    // bbr_probe_rtt_mode_ms: 2 % of those ten seconds
+  static constexpr std::uint32_t kMinWindowPkts = 4;            // bbr_cwnd_min_target: delayed ACKs still come
+  static constexpr std::uint32_t kFullBwRounds = 3;             // bbr_full_bw_cnt: rounds without a quarter more
+  static constexpr double kPacingMargin = 0.99;                 // bbr_pacing_margin_percent: so that no queue stays
+  static constexpr double kMinTsoBytesPerS = 1'200'000 / 8.0;   // bbr_min_tso_rate: below it packets leave singly
   // Aggregated ACKs: the largest surplus over the bandwidth in 5 to 10 rounds is added to the window, 100 ms at most.
-  static constexpr std::uint32_t kAggregationRounds = 5;
-  static constexpr std::uint32_t kAggregationMaxPkts = 1U << 20;
-  static constexpr Us kAggregationMaxUs = 100'000;
+  static constexpr std::uint32_t kAggregationRounds = 5;          // bbr_extra_acked_win_rtts, of each of two windows
+  static constexpr std::uint32_t kAggregationMaxPkts = 1U << 20;  // bbr_ack_epoch_acked_reset_thresh: its field's size
+  static constexpr Us kAggregationMaxUs = 100'000;                // bbr_extra_acked_max_us
 
   // ---- the model
 

@@ -8,11 +8,11 @@
 
 namespace reinet {
 
-// BBR's bandwidths are in packets per microsecond x 2^24: 32 bits hold 0.06 packets/s to 3 Tbit/s.
+// BBR's bandwidths are in packets per microsecond x 2^24 (BW_SCALE): 32 bits hold 0.06 packets/s to 3 Tbit/s.
 constexpr std::uint32_t kBbrBwShift = 24;
 
-// How BBR finds a policer (the kernel's bbr_lt_bw_sampling): two intervals in a row, of 4 to 16 rounds with a fifth
-// lost, whose rates are an eighth or 4 kbit/s apart. Their mean is then the bandwidth for 48 rounds.
+// BBR finds a policer (bbr_lt_bw_sampling in tcp_bbr.c) by two intervals in a row, of 4 to 16 rounds with a fifth lost,
+// whose rates are an eighth (bbr_lt_bw_ratio) or 4 kbit/s apart. Their mean is then the bandwidth for 48 rounds.
 class PolicerDetector {
  public:
   // Where the connection stands: its last delivery, and counts of its whole life.
@@ -64,10 +64,10 @@ class PolicerDetector {
   }
 
  private:
-  static constexpr std::uint32_t kMinRounds = 4;
-  static constexpr std::uint32_t kLossOf256 = 50;
-  static constexpr double kDiffBytesPerS = 4000 / 8.0;
-  static constexpr std::uint32_t kRoundsInUse = 48;
+  static constexpr std::uint32_t kMinRounds = 4;        // bbr_lt_intvl_min_rtts
+  static constexpr std::uint32_t kLossOf256 = 50;       // bbr_lt_loss_thresh: above a fifth of the deliveries
+  static constexpr double kDiffBytesPerS = 4000 / 8.0;  // bbr_lt_bw_diff
+  static constexpr std::uint32_t kRoundsInUse = 48;     // bbr_lt_bw_max_rtts: then it looks anew
 
   template <class BytesPerS>
   bool end(const Totals& now, std::uint32_t bw, BytesPerS&& bytes_per_s) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUBIC (RFC 9438) and HyStart (Ha and Rhee, 2011) with the choices of the Linux kernel: C = 0.4, beta = 717/1024, fast
-// convergence, the Reno-friendly region, both of HyStart's triggers, and an ACK counter for fractions of a packet.
+// CUBIC (RFC 9438) and HyStart (Ha and Rhee, 2011) with the choices of the Linux kernel (net/ipv4/tcp_cubic.c), whose
+// names stand beside the constants: C = 0.4, beta = 717/1024, fast convergence, the Reno-friendly region, both of
+// HyStart's triggers, and an ACK counter for fractions of a packet.
 #ifndef REINET_CUBIC_HPP
 #define REINET_CUBIC_HPP
 
@@ -51,15 +52,24 @@ class Cubic : public ControlDefaults {
   }
 
  private:
-  static constexpr std::uint32_t kBeta = 717, kBetaScale = 1024;  // 0.7
-  static constexpr double kC = 410.0 / 1024.0;                    // packets/s^3
-  static constexpr std::uint32_t kRenoScale = 15;  // 8 (1 + beta) / (3 (1 - beta)): Reno's growth at this beta
+  // beta, BICTCP_BETA_SCALE: 0.7 of the window stays after a loss (RFC 9438 section 4.6).
+  static constexpr std::uint32_t kBeta = 717, kBetaScale = 1024;
+  // cube_rtt_scale: bic_scale = 41 over an RTT of 100 ms; packets/s^3, the RFC's C = 0.4.
+  static constexpr double kC = 410.0 / 1024.0;
+  // beta_scale, 8 (1 + beta) / (3 (1 - beta)): ACKs, in eighths of a window, that let Reno grow by one at this beta.
+  static constexpr std::uint32_t kRenoScale = 15;
+  // HZ: delay samples are passed over for a second after fast recovery.
   static constexpr Us kSettleUs = 1'000'000;
-  static constexpr Us kUpdateUs = 31'250;  // at most one update per 1/32 s unless the window changed
+  // HZ / 32: the window's growth is computed anew only so often unless the window changed.
+  static constexpr Us kUpdateUs = 31'250;
+  // hystart_low_window: HyStart looks from this window on.
   static constexpr std::uint32_t kHystartLowWindowPkts = 16;
+  // HYSTART_MIN_SAMPLES: the least of so many RTTs speaks for a round.
   static constexpr std::uint32_t kHystartSamples = 8;
+  // hystart_ack_delta_us: ACKs further apart are no train.
   static constexpr Us kHystartTrainGapUs = 2000;
-  static constexpr Us kHystartTsoUs = 1000;  // allowance for bursts of TSO packets, at any rate below 2 Gbit/s
+  // hystart_ack_delay's bound: the allowance for bursts of TSO packets, at any rate below 2 Gbit/s.
+  static constexpr Us kHystartTsoUs = 1000;
 
   // Packets to be delivered per increase of the window by one.
   std::uint32_t update(std::uint32_t cwnd_pkts, Us now_us, std::uint32_t pkts) {
@@ -68,7 +78,7 @@ class Cubic : public ControlDefaults {
     // Within a tick of the kernel's clock only the Reno estimate moves.
     if (!epoch_start_us_ || now_us / kJiffyUs != last_update_us_ / kJiffyUs) cubic(cwnd_pkts, now_us, pkts);
     reno_friendly(cwnd_pkts);
-    pkts_per_increase_ = std::max(pkts_per_increase_, 2U);
+    pkts_per_increase_ = std::max(pkts_per_increase_, 2U);  // at most half a window more per round
     return pkts_per_increase_;
   }
 
@@ -87,7 +97,7 @@ class Cubic : public ControlDefaults {
     const double rise_pkts = std::trunc(kC * from_k_s * from_k_s * from_k_s);
     const double above_pkts = static_cast<double>(origin_pkts_) + rise_pkts - cwnd_pkts;
     pkts_per_increase_ = above_pkts >= 1 ? static_cast<std::uint32_t>(cwnd_pkts / above_pkts) : 100 * cwnd_pkts;
-    if (last_max_pkts_ == 0) pkts_per_increase_ = std::min(pkts_per_increase_, 20U);  // no loss yet: find one
+    if (last_max_pkts_ == 0) pkts_per_increase_ = std::min(pkts_per_increase_, 20U);  // no loss yet: 5 % a round
   }
 
   void reno_friendly(std::uint32_t cwnd_pkts) {
@@ -111,7 +121,7 @@ class Cubic : public ControlDefaults {
       last_ack_us_ = now_us;
       if (now_us - round_start_us_ > (min_rtt_us_ + kHystartTsoUs) / 2) leave_slow_start(w);
     }
-    // The round's least RTT stands an eighth above the minimum, 4 to 16 ms: a queue is building.
+    // The round's least RTT stands an eighth above the minimum, 4 to 16 ms (HYSTART_DELAY_THRESH): a queue is building.
     round_rtt_us_ = std::min(round_rtt_us_, rtt_us);
     if (round_samples_ < kHystartSamples)
       ++round_samples_;

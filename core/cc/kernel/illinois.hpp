@@ -11,7 +11,8 @@
 namespace reinet {
 
 // Illinois (Liu, Basar and Srikant, 2008): AIMD whose increase falls, alpha 10 to 0.3 packets per window, and whose
-// decrease rises, beta 1/8 to 1/2, with the round's average queueing delay. Fixed point as in the kernel.
+// decrease rises, beta 1/8 to 1/2, with the round's average queueing delay. Fixed point, constants and the curves'
+// thresholds are those of the kernel's tcp_illinois.c, whose names stand beside them.
 class Illinois : public ControlDefaults {
  public:
   static constexpr const char* kName = "illinois";
@@ -61,17 +62,18 @@ class Illinois : public ControlDefaults {
   }
 
  private:
-  static constexpr std::uint32_t kAlphaUnit = 128;
-  static constexpr std::uint32_t kAlphaMin = 3 * kAlphaUnit / 10;
-  static constexpr std::uint32_t kAlphaMax = 10 * kAlphaUnit;
-  static constexpr std::uint32_t kAlphaBase = kAlphaUnit;  // Reno's
-  static constexpr std::uint32_t kBetaUnit = 64;
-  static constexpr std::uint32_t kBetaMin = kBetaUnit / 8;
-  static constexpr std::uint32_t kBetaMax = kBetaUnit / 2;
-  static constexpr std::uint32_t kBetaBase = kBetaUnit / 2;
+  static constexpr std::uint32_t kAlphaUnit = 128;                 // ALPHA_SCALE
+  static constexpr std::uint32_t kAlphaMin = 3 * kAlphaUnit / 10;  // ALPHA_MIN: the paper's 0.3
+  static constexpr std::uint32_t kAlphaMax = 10 * kAlphaUnit;      // ALPHA_MAX: the paper's 10
+  static constexpr std::uint32_t kAlphaBase = kAlphaUnit;          // ALPHA_BASE: Reno's
+  static constexpr std::uint32_t kBetaUnit = 64;                   // BETA_SCALE
+  static constexpr std::uint32_t kBetaMin = kBetaUnit / 8;         // BETA_MIN: the paper's 1/8
+  static constexpr std::uint32_t kBetaMax = kBetaUnit / 2;         // BETA_MAX: the paper's 1/2
+  static constexpr std::uint32_t kBetaBase = kBetaUnit / 2;        // BETA_BASE: Reno's
+  // RTT_MAX, 3.3 s: the product with alpha stays within 32 bits.
   static constexpr std::uint32_t kMaxRttUs = std::numeric_limits<std::uint32_t>::max() / kAlphaMax;
-  static constexpr std::uint32_t kMinWindowPkts = 15;  // below it, Reno
-  static constexpr std::uint32_t kLowRounds = 5;       // with low delay, before alpha rises to its maximum
+  static constexpr std::uint32_t kMinWindowPkts = 15;  // win_thresh: below it, Reno
+  static constexpr std::uint32_t kLowRounds = 5;       // theta: with low delay, before alpha rises to its maximum
 
   void start_round(std::uint32_t next) {
     round_end_ = next;
@@ -91,7 +93,7 @@ class Illinois : public ControlDefaults {
     }
   }
 
-  // kAlphaMax up to a hundredth of the largest delay, then hyperbolically down to kAlphaMin at the largest.
+  // Returns kAlphaMax up to a hundredth of the largest delay, then hyperbolically down to kAlphaMin at the largest.
   std::uint32_t alpha(std::uint32_t average_us, std::uint32_t max_us) {
     const std::uint32_t low_us = max_us / 100;
     if (average_us <= low_us) {
@@ -107,7 +109,7 @@ class Illinois : public ControlDefaults {
     return max_us * kAlphaMax / (max_us + average_us * (kAlphaMax - kAlphaMin) / kAlphaMin);
   }
 
-  // kBetaMin up to a tenth of the largest delay, kBetaMax from eight tenths, a line between.
+  // Returns kBetaMin up to a tenth of the largest delay, kBetaMax from eight tenths, a line between.
   static std::uint32_t beta(std::uint32_t average_us, std::uint32_t max_us) {
     const std::uint32_t low_us = max_us / 10;
     if (average_us <= low_us) return kBetaMin;

@@ -9,7 +9,8 @@
 
 namespace reinet {
 
-// NewReno (RFC 5681): a packet more per window delivered, half the window at a loss.
+// NewReno (RFC 5681; the kernel's tcp_cong.c) adds a packet per window delivered and halves the window at a loss, which
+// then has two packets at least, as tcp_reno_ssthresh has it.
 class Reno : public ControlDefaults {
  public:
   static constexpr const char* kName = "reno";

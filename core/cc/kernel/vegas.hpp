@@ -11,9 +11,9 @@
 
 namespace reinet {
 
-// Vegas (Brakmo and Peterson, 1995) with the kernel's choices: once per round, the packets that wait in the queue,
-// window x (RTT - base) / base, are brought between 2 and 4; slow start ends when more than one waits. Reno while
-// losses are mended.
+// Vegas (Brakmo and Peterson, 1995) with the kernel's choices (tcp_vegas.c): once per round, the packets that wait in
+// the queue, window x (RTT - base) / base, are brought between 2 and 4; slow start ends when more than one waits. It is
+// Reno while losses are mended.
 class Vegas : public ControlDefaults {
  public:
   static constexpr const char* kName = "vegas";
@@ -55,10 +55,12 @@ class Vegas : public ControlDefaults {
   }
 
  private:
+  // The kernel's alpha, beta and gamma: too few wait, too many wait, slow start is over.
   static constexpr std::uint32_t kAlphaPkts = 2, kBetaPkts = 4, kGammaPkts = 1;
-  static constexpr std::uint32_t kMinWindowPkts = 2;
-  static constexpr std::uint32_t kEnoughSamples = 3;  // fewer may be delayed ACKs' only
-  static constexpr std::uint32_t kNoRtt = std::numeric_limits<std::int32_t>::max();
+  static constexpr std::uint32_t kMinWindowPkts = 2;  // tcp_vegas_cong_avoid's least
+  // A round of fewer samples may have delayed ACKs' only; the kernel then goes by Reno, too.
+  static constexpr std::uint32_t kEnoughSamples = 3;
+  static constexpr std::uint32_t kNoRtt = std::numeric_limits<std::int32_t>::max();  // the kernel's 0x7fffffff
 
   void activate(std::uint32_t next) {
     round_end_ = next;
@@ -86,7 +88,7 @@ class Vegas : public ControlDefaults {
       ++w.cwnd_pkts;
     }
     w.cwnd_pkts = std::max(w.cwnd_pkts, kMinWindowPkts);
-    w.ssthresh_pkts = std::max(w.ssthresh_pkts, w.cwnd_pkts / 2 + w.cwnd_pkts / 4);
+    w.ssthresh_pkts = std::max(w.ssthresh_pkts, w.cwnd_pkts / 2 + w.cwnd_pkts / 4);  // tcp_current_ssthresh
   }
 
   // Slow start has ended and does not begin again.

@@ -11,8 +11,9 @@
 namespace reinet {
 
 // Westwood+ (Mascolo et al., 2001; Grieco and Mascolo, 2004): Reno whose window after a loss is the bandwidth seen
-// times the minimum RTT. Bandwidth: what was acknowledged per 50 ms or RTT, whichever is longer, through two low-pass
-// filters. Times are in ticks, as in the kernel: the minimum RTT is rounded up to 4 ms, and the window with it.
+// times the minimum RTT. The bandwidth is what was acknowledged per 50 ms or RTT, whichever is longer, through two
+// low-pass filters. Times are in ticks, as in the kernel's tcp_westwood.c: the minimum RTT is rounded up to 4 ms, and
+// the window with it.
 class Westwood : public ControlDefaults {
  public:
   static constexpr const char* kName = "westwood";
@@ -39,8 +40,8 @@ class Westwood : public ControlDefaults {
   void on_state(SenderState state, const AckEvent& ack) { reno_.on_state(state, ack); }
 
  private:
-  static constexpr std::uint32_t kMinWindowTicks = 12;      // 50 ms, rounded down
-  static constexpr std::uint32_t kInitialRttTicks = 5'000;  // 20 s, until there is a sample
+  static constexpr std::uint32_t kMinWindowTicks = 12;      // TCP_WESTWOOD_RTT_MIN, HZ/20: 50 ms, rounded down
+  static constexpr std::uint32_t kInitialRttTicks = 5'000;  // TCP_WESTWOOD_INIT_RTT: 20 s, until there is a sample
 
   static std::uint32_t tick(Us us) { return static_cast<std::uint32_t>(us / kJiffyUs); }
 
@@ -48,7 +49,7 @@ class Westwood : public ControlDefaults {
     return std::max(static_cast<std::uint32_t>(bw_pkts_per_tick_ * min_rtt_ticks_), 2U);
   }
 
-  // A window of measurement ends: its rate goes through the filters.
+  // A window of measurement ends: its rate goes through the filters, each 7/8 old and 1/8 new (westwood_do_filter).
   void close_window(Us now_us) {
     const std::uint32_t length_ticks = tick(now_us) - window_start_;
     if (length_ticks <= std::max(rtt_ticks_, kMinWindowTicks)) return;

@@ -12,6 +12,7 @@
 namespace reinet {
 
 // PCC Allegro (Dong et al., 2015): u = T sigmoid(L - 0.05) - x L, with throughput T, sending rate x and loss rate L.
+// How it shares the simulated TCP's window is N4 in docs/congestion-controls.md.
 //
 //   kStarting: the rate doubles while u rises.
 //   kDeciding: two pairs of trials at r (1 +- eps), in random order; if both pairs agree the rate moves that way, else
@@ -26,7 +27,7 @@ class AllegroLaw {
     return x * (1 - loss) / (1 + std::exp(kSigmoidSlope * (loss - kLossLimit))) - x * loss;
   }
 
-  // Randomly 1.7 to 2.2 round trips, so that flows do not march in step.
+  // Returns an interval's length: randomly 1.7 to 2.2 round trips, as in the paper, so that flows do not march in step.
   double interval_rtts(SplitMix64& random) const { return 1.7 + 0.5 * random.uniform(); }
 
   void limit(double bytes_per_s) { rate_ = std::min(rate_, bytes_per_s); }
@@ -50,9 +51,9 @@ class AllegroLaw {
  private:
   enum class Phase { kStarting, kDeciding, kMoving };
 
-  static constexpr double kLossLimit = 0.05;
-  static constexpr double kSigmoidSlope = 100.0;  // the paper's alpha
-  static constexpr double kMinEpsilon = 0.01, kMaxEpsilon = 0.05;
+  static constexpr double kLossLimit = 0.05;                       // the paper's: more loss than that is congestion
+  static constexpr double kSigmoidSlope = 100.0;                   // the paper's alpha
+  static constexpr double kMinEpsilon = 0.01, kMaxEpsilon = 0.05;  // the paper's trials
 
   static TrialPlan single(double rate) { return {rate, 1, {rate}}; }
 

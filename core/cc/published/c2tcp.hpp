@@ -14,6 +14,7 @@ namespace reinet {
 // C2TCP (Abbasloo et al., 2019): Cubic with a bound on its delay. An RTT below the setpoint, the flow's target, is a
 // good condition and adds to the window; one above it for an interval is a bad one, and the window starts again at
 // one packet. While the condition stays bad the interval shrinks with the square root of the count, as CoDel's does.
+// What the paper leaves open is N2 in docs/congestion-controls.md.
 class C2tcp : public ControlDefaults {
  public:
   static constexpr const char* kName = "c2tcp";
@@ -52,12 +53,12 @@ class C2tcp : public ControlDefaults {
   void on_restart(Window& w, const Restart& restart) { cubic_.on_restart(w, restart); }
 
  private:
-  static constexpr Us kIntervalUs = 100'000;     // CoDel's
+  static constexpr Us kIntervalUs = 100'000;     // CoDel's INTERVAL (RFC 8289)
   static constexpr std::uint32_t kGoodGain = 1;  // k of the k/cwnd per ACK: Reno's increase on top of Cubic's
 
   Cubic cubic_;
   AdditiveIncrease extra_;
-  std::uint32_t setpoint_us_ = 100'000;  // where no target is set
+  std::uint32_t setpoint_us_ = 100'000;  // where no target is set (N2)
   bool good_ = false;
   bool bad_ = false;
   Us backoff_us_ = 0;

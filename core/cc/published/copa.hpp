@@ -2,7 +2,8 @@
 //
 // Copa (Arun and Balakrishnan, 2018). The window moves towards RTTstanding / (delta dq), dq = RTTstanding - RTTmin: by
 // v / (delta w) per ACK, with a velocity v that doubles once per round while the direction holds. Paced at twice the
-// window per RTTstanding. Where others keep the queue full, 1/delta follows AIMD on losses (competitive mode).
+// window per RTTstanding. Where others keep the queue full, 1/delta follows AIMD on losses (competitive mode). Choices
+// that differ from the paper are N3 in docs/congestion-controls.md.
 #ifndef REINET_COPA_HPP
 #define REINET_COPA_HPP
 
@@ -42,16 +43,16 @@ class Copa : public ControlDefaults {
   std::uint32_t min_burst_pkts() const { return 1; }
 
  private:
-  static constexpr double kDelta = 0.5;
-  static constexpr Us kMinRttWindowUs = 10'000'000;
-  static constexpr double kMinWindowPkts = 2.0;
+  static constexpr double kDelta = 0.5;              // the paper's default: two packets of the flow's own in the queue
+  static constexpr Us kMinRttWindowUs = 10'000'000;  // the paper's, or 20 RTTs where those are longer
+  static constexpr double kMinWindowPkts = 2.0;      // a receiver that delays ACKs answers two at once
   // Velocity doubles only after the direction has held for three rounds (section 2.1): one round's change takes another
   // to be seen.
   static constexpr std::uint32_t kRoundsBeforeDoubling = 3;
-  static constexpr double kMaxStep = 0.5;      // of the window, per packet: a bound where the law has none
+  static constexpr double kMaxStep = 0.5;      // of the window, per packet: a bound where the law has none (N3)
   static constexpr double kNearlyEmpty = 0.1;  // of the largest queueing delay of the last four rounds
   static constexpr std::uint32_t kRecentRounds = 4;
-  static constexpr std::uint32_t kCompetitiveRounds = 5;
+  static constexpr std::uint32_t kCompetitiveRounds = 5;  // the paper's: without a nearly empty queue, others fill it
 
   void measure(const AckEvent& ack) {
     const auto rtt_us = static_cast<std::uint32_t>(ack.rtt_us);

@@ -14,7 +14,8 @@
 namespace reinet {
 
 // LEDBAT (RFC 6817): a background transfer that holds the queueing delay at 100 ms and makes room for others. Delay
-// is the RTT's here, not one-way: the simulated way back has no queue. Without the slow start that the RFC permits.
+// is the RTT's here, not one-way: the simulated way back has no queue. It has no slow start, which the RFC permits
+// (N1 in docs/congestion-controls.md). The RFC's names stand beside the constants.
 class Ledbat : public ControlDefaults {
  public:
   static constexpr const char* kName = "ledbat";
@@ -52,13 +53,13 @@ class Ledbat : public ControlDefaults {
   }
 
  private:
-  static constexpr double kTargetUs = 100'000;
-  static constexpr double kGain = 1.0;
-  static constexpr double kAllowedIncreasePkts = 1.0;
-  static constexpr double kFirstWindowPkts = 2.0;
-  static constexpr double kMinWindowPkts = 2.0;
-  static constexpr std::size_t kBaseHistory = 10;   // minutes
-  static constexpr std::size_t kCurrentFilter = 4;  // samples
+  static constexpr double kTargetUs = 100'000;         // TARGET: its upper bound
+  static constexpr double kGain = 1.0;                 // GAIN: its upper bound, at which LEDBAT grows as fast as TCP
+  static constexpr double kAllowedIncreasePkts = 1.0;  // ALLOWED_INCREASE, beyond what is in flight
+  static constexpr double kFirstWindowPkts = 2.0;      // INIT_CWND
+  static constexpr double kMinWindowPkts = 2.0;        // MIN_CWND
+  static constexpr std::size_t kBaseHistory = 10;      // BASE_HISTORY: minutes until a longer base delay counts
+  static constexpr std::size_t kCurrentFilter = 4;     // CURRENT_FILTER, samples: their least passes delayed ACKs over
   static constexpr Us kMinuteUs = 60'000'000;
   static constexpr std::uint32_t kNoDelay = std::numeric_limits<std::uint32_t>::max();
 

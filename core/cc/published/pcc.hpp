@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What PCC's controls share (Dong et al., 2015 and 2018): time is cut into monitor intervals, each sent at one rate;
+// PCC's controls (Dong et al., 2015 and 2018) share this: time is cut into monitor intervals, each sent at one rate;
 // what became of an interval's packets gives its utility. A law proposes a plan of rates to try; until the last of
 // them is known, a round trip later, the flow goes on at the plan's base rate; then the law proposes the next one.
 #ifndef REINET_PCC_HPP
@@ -190,7 +190,7 @@ class Pcc : public ControlDefaults {
   std::uint32_t min_burst_pkts() const { return 1; }
 
  private:
-  static constexpr std::uint32_t kMinIntervalPkts = 10;  // fewer tell no loss rate
+  static constexpr std::uint32_t kMinIntervalPkts = 10;  // the first paper's: fewer tell no loss rate
   static constexpr double kMinBytesPerS = 12'500;        // 0.1 Mbit/s: eight full packets a second
   static constexpr double kLimitedBelow = 0.75;          // ten packets more or less are a tenth
   static constexpr double kMostOfDelivered = 2.0;        // a start that doubles is not held up

@@ -5,7 +5,8 @@
 // the window is what the link will deliver within 100 ms with 95 % probability.
 //
 // Sprout's receiver keeps the belief and sends forecasts back. Here the sender does, from the ACKs, which are later
-// by the constant way back. Each tick's rate is taken to have held for the whole forecast up to it.
+// by the constant way back. Each tick's rate is taken to have held for the whole forecast up to it (N7 in
+// docs/congestion-controls.md). Constants without another reason are the paper's.
 #ifndef REINET_SPROUT_HPP
 #define REINET_SPROUT_HPP
 
@@ -78,12 +79,12 @@ class RateBelief {
   }
 
  private:
-  static constexpr double kSigmaPktsPerS = 200.0;  // per square root of a second
-  static constexpr double kEscapePerS = 1.0;       // outages last a second on average
-  static constexpr double kNegligible = 1e-12;
-  static constexpr double kFloor = 1e-12;       // nothing is ever impossible
-  static constexpr std::ptrdiff_t kReach = 29;  // bins: four standard deviations of a tick
-  static constexpr std::uint32_t kMostPkts = 1000;
+  static constexpr double kSigmaPktsPerS = 200.0;   // the paper's sigma, per square root of a second
+  static constexpr double kEscapePerS = 1.0;        // the paper's lambda_z: outages last a second on average
+  static constexpr double kNegligible = 1e-12;      // too little to move a forecast: passing it over saves time
+  static constexpr double kFloor = 1e-12;           // nothing is ever impossible
+  static constexpr std::ptrdiff_t kReach = 29;      // bins: four standard deviations of a tick
+  static constexpr std::uint32_t kMostPkts = 1000;  // an end to the loop: ten times the fastest rate's in 100 ms
   using Kernel = std::array<double, 2 * kReach + 1>;
 
   static double rate(std::size_t bin) { return kMaxPktsPerS * static_cast<double>(bin) / (kBins - 1); }
@@ -157,7 +158,7 @@ class Sprout : public ControlDefaults {
  private:
   static constexpr Us kTickUs = 20'000;
   static constexpr std::size_t kForecastTicks = 5;  // of Sprout's 8, those that the window uses: 100 ms
-  static constexpr double kRisk = 0.05;
+  static constexpr double kRisk = 0.05;             // the paper's: 95 % of forecasts are not too high
 
   // In flight is all that is sent and not known to be delivered: the queue's estimate. The forecast may not fall over
   // time.

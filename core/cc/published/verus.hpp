@@ -2,7 +2,8 @@
 //
 // Verus (Zaki et al., 2015). Every 5 ms a delay is aimed at, a little above or below the last one as the largest
 // delay of the epoch rises or falls; a profile learnt from the ACKs tells the window that gave such a delay; what is
-// sent in the epoch brings the flow to that window within a round trip.
+// sent in the epoch brings the flow to that window within a round trip. How the profile differs is N6 in
+// docs/congestion-controls.md.
 #ifndef REINET_VERUS_HPP
 #define REINET_VERUS_HPP
 
@@ -60,9 +61,9 @@ class DelayProfile {
   struct Point {
     float window_pkts, delay_ms;
   };
-  static constexpr double kOldShare = 0.875;
-  static constexpr std::size_t kMaxWindowPkts = 2048;
-  static constexpr double kLeastRiseMs = 1.0;
+  static constexpr double kOldShare = 0.875;           // the paper's, of a point's average
+  static constexpr std::size_t kMaxWindowPkts = 2048;  // 3 MB: above any window of the simulated TCP
+  static constexpr double kLeastRiseMs = 1.0;          // a flat curve says nothing of what lies beyond it
 
   std::vector<float> points_ms_ = std::vector<float>(kMaxWindowPkts);  // 0 = not known
   std::vector<Point> curve_;
@@ -132,15 +133,16 @@ class Verus : public ControlDefaults {
  private:
   enum class Phase { kSlowStart, kProfile, kRecovery };
 
-  static constexpr Us kEpochUs = 5'000;
-  static constexpr std::size_t kEpochsKept = 1024;  // 5 s: older ACKs teach nothing
-  static constexpr Us kFitUs = 1'000'000;
-  static constexpr double kDelta1Ms = 1.0, kDelta2Ms = 2.0;
-  static constexpr double kMaxRatio = 6.0;  // R
-  static constexpr double kDecrease = 0.7;  // M
-  static constexpr double kSlowStartExitMs = 500.0;
-  static constexpr double kOldMaxShare = 0.2;
-  static constexpr double kMinWindowPkts = 2.0;
+  // The paper's, unless another reason is given; its symbols stand first.
+  static constexpr Us kEpochUs = 5'000;                      // epsilon
+  static constexpr std::size_t kEpochsKept = 1024;           // 5 s: older ACKs teach nothing
+  static constexpr Us kFitUs = 1'000'000;                    // between two curves
+  static constexpr double kDelta1Ms = 1.0, kDelta2Ms = 2.0;  // delta1, delta2: steps of the delay aimed at
+  static constexpr double kMaxRatio = 6.0;                   // R: Dmax / Dmin above it asks for less delay
+  static constexpr double kDecrease = 0.7;                   // M: of the window at a loss
+  static constexpr double kSlowStartExitMs = 500.0;          // a delay above it ends slow start, like a loss
+  static constexpr double kOldMaxShare = 0.2;                // of the last Dmax in its average
+  static constexpr double kMinWindowPkts = 2.0;              // a receiver that delays ACKs answers two at once
 
   std::size_t epoch_of(Us us) const { return static_cast<std::size_t>((us - started_us_) / kEpochUs % kEpochsKept); }
 

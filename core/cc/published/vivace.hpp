@@ -52,15 +52,16 @@ class VivaceLaw {
   }
 
  private:
-  static constexpr double kLatencyWeight = 900, kLossWeight = 11.35;
-  static constexpr double kGradientNoise = 0.01;  // what is below is taken for noise, as in the paper's low filter
-  // A link with a clock of 1 ms shakes the RTT, and with it the slope over 20 ms, by more than that.
+  static constexpr double kLatencyWeight = 900, kLossWeight = 11.35;  // the paper's b and c
+  static constexpr double kGradientNoise = 0.01;  // less is taken for noise, as in the paper's low filter
+  // A link with a clock of 1 ms shakes the RTT, and with it the slope over 20 ms, by more than that (N5 in
+  // docs/congestion-controls.md).
   static constexpr double kErrors = 3.0;
-  static constexpr double kEpsilon = 0.05;
+  static constexpr double kEpsilon = 0.05;                  // the paper's trials
   static constexpr double kStep = 1.0;                      // Mbit/s per unit of gradient: the paper's theta_0
   static constexpr double kBound = 0.05, kBoundStep = 0.1;  // of the rate: omega_0 and delta
   static constexpr double kMbps = 125'000;                  // bytes/s
-  static constexpr double kMinBytesPerS = 12'500;
+  static constexpr double kMinBytesPerS = 12'500;           // 0.1 Mbit/s, as Pcc's
 
   // difference: the utility of the faster trial less that of the slower.
   void climb(double difference) {

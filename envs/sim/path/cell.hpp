@@ -32,7 +32,7 @@ class Cell {
     next_us_ = std::min(next_us_, users_[p.flow].next_us());
   }
 
-  // The next interval that somebody can use.
+  // Both are the next interval that somebody can use.
   Us due_us() const { return next_us_; }
   Us next_us() const { return next_us_; }
 

@@ -46,7 +46,7 @@ class CoDel {
   }
 
  private:
-  // Has the wait been too long for a whole interval? fifo: what is behind the packet.
+  // Returns whether the wait has been too long for a whole interval; fifo holds what is behind the packet.
   bool is_late(const Packet& p, const Fifo& fifo, std::uint64_t now_ms) {
     const std::uint64_t waited_ms = now_ms - p.arrives_us / kUsPerMs;
     if (waited_ms < target_ms_ || fifo.bytes() <= kOpportunityBytes)

@@ -33,10 +33,10 @@ class DelayLine {
     }
   }
 
-  // When the next item leaves, as far as is known: one that is still to come may wake the process earlier.
+  // Returns when the next item leaves, as far as is known: one that is still to come may wake the process earlier.
   Us next_us() const { return leaves_us_; }
 
-  // That item, with the time at which it leaves.
+  // Takes that item out; its arrives_us becomes the time at which it leaves.
   const Item& pop() {
     Item& item = items_.front();
     item.arrives_us = last_wake_us_ = leaves_us_;
@@ -46,7 +46,7 @@ class DelayLine {
     return item;
   }
 
-  // The one that came last; there must be one.
+  // Returns the item that came last; there must be one.
   Item& back() { return items_[items_.tail() - 1]; }
 
   std::size_t size() const { return items_.size(); }

@@ -64,7 +64,7 @@ class Link {
     next_us_ = wake_us(p.arrives_us, p.arrives_us - now_ms * kUsPerMs);
   }
 
-  // Time of the next opportunity that something waits for, and when it will be used unless a packet comes before.
+  // The time of the next opportunity that something waits for, and when it will be used unless a packet comes before.
   Us due_us() const { return due_us_; }
   Us next_us() const { return next_us_; }
 
@@ -99,9 +99,9 @@ class Link {
     sleep(now_us);
   }
 
-  // The trace as that flow sees it: here all see the same.
+  // Returns the trace as that flow sees it: here all see the same.
   const Schedule& schedule(std::uint32_t /*flow*/) const { return schedule_; }
-  // Waiting or half sent.
+  // Counts the packets that wait or are half sent.
   std::uint32_t queued_pkts() const { return queue_.pkts() + (in_transit_left_bytes_ > 0 ? 1 : 0); }
   std::uint64_t dropped_pkts() const { return dropped_pkts_; }
   std::size_t heap_bytes() const { return queue_.heap_bytes(); }
@@ -116,8 +116,8 @@ class Link {
     due_us_ = schedule_.next_ms() * kUsPerMs;
     next_us_ = wake_us(now_us, now_us % kUsPerMs);
   }
-  // When the process that goes to sleep now, at that phase within the millisecond, will use the next opportunity; one
-  // whose millisecond has begun, at once.
+  // Returns when the process that goes to sleep now, at that phase within the millisecond, will use the next
+  // opportunity: at once where its millisecond has begun.
   Us wake_us(Us now_us, Us phase_us) const {
     if (due_us_ <= now_us) return now_us;
     return late_us_ == 0 ? due_us_ : due_us_ + phase_us + late_us_;

@@ -67,7 +67,7 @@ class Queue {
       drop(p);
   }
 
-  // There is a packet to take; it is good until the next push.
+  // Takes a packet, of which there must be one; it is good until the next push.
   template <class Drop>
   const Packet& pop(std::uint64_t now_ms, Drop&& drop) {
     if (kind_ == QueueKind::kCoDel) return codel_.pop(fifo_, now_ms, drop);

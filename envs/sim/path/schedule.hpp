@@ -18,7 +18,7 @@ class Schedule {
   // ms: non-decreasing, the last one above 0, alive as long as this.
   explicit Schedule(std::span<const std::uint32_t> ms) : ms_(ms) {}
 
-  // Go to the first opportunity after that time.
+  // Goes to the first opportunity after that time.
   void seek_after(std::uint64_t now_ms) {
     const std::uint64_t within = now_ms % loop_ms();
     loop_start_ms_ = now_ms - within;
@@ -35,14 +35,14 @@ class Schedule {
     while (next_ms() <= now_ms) advance();
   }
 
-  // Opportunities at the time of the next one, which included, up to the trace's end.
+  // Returns the opportunities at the time of the next one, itself included, up to the trace's end.
   std::uint32_t count_at_next() const {
     std::size_t end = next_ + 1;
     while (end < ms_.size() && ms_[end] == ms_[next_]) ++end;
     return static_cast<std::uint32_t>(end - next_);
   }
 
-  // Number of opportunities at times in [0, now_ms], from the first start of the trace (envs/trace/counting.py too).
+  // Returns the number of opportunities in [0, now_ms], from the trace's first start (envs/trace/counting.py does too).
   std::uint64_t count_until(std::uint64_t now_ms) const {
     const auto in_loop = std::upper_bound(ms_.begin(), ms_.end(), now_ms % loop_ms()) - ms_.begin();
     return now_ms / loop_ms() * ms_.size() + static_cast<std::uint64_t>(in_loop);

@@ -13,7 +13,7 @@
 
 namespace reinet {
 
-// From that time on, that rate.
+// The rate from that time on.
 struct RateStep {
   Us from_us;
   double mbps;  // 0 = nothing gets through
@@ -48,7 +48,7 @@ class WiredLink {
     std::uint32_t wire_bytes;
   };
 
-  // When bits that start at from_us are through; 1 Mbit/s is one bit per microsecond.
+  // Returns when bits that start at from_us are through; 1 Mbit/s is one bit per microsecond.
   double end_of(double bits, double from_us) {
     for (;;) {
       const bool last = step_ + 1 == steps_.size();

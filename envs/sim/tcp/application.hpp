@@ -24,7 +24,7 @@ class Application {
     if (segment_us_ > 0) write(now_us);
   }
 
-  // Time of the next write, kNever if there is none.
+  // Returns the time of the next write, kNever if there is none.
   Us next_us() const { return next_us_; }
   void write(Us now_us) {
     const double segments = static_cast<double>(now_us - start_us_) / segment_us_;

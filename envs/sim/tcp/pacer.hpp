@@ -14,7 +14,7 @@ namespace reinet {
 // pacing rate. A burst that left late is worth an earlier next one, by at most half its own time.
 class Pacer {
  public:
-  // Whether a packet may leave now, as part of the present burst or the first of a new one of that size.
+  // Returns whether a packet may leave now, as part of the present burst or the first of a new one of that size.
   bool may_send(Us now_us, std::uint32_t burst_pkts) {
     if (left_pkts_ > 0 && burst_us_ == now_us) return true;
     if (static_cast<double>(now_us) < next_us_) return false;
@@ -46,7 +46,8 @@ class Pacer {
     return std::max(static_cast<std::uint32_t>(bytes / mss_bytes), min_pkts);
   }
 
-  // What the kernel reports where the control does not pace: its factors, 2 in early slow start and 1.2 after it.
+  // Returns what the kernel reports where the control does not pace; the factors, 2 in early slow start and 1.2 after
+  // it, are its sysctls tcp_pacing_ss_ratio and tcp_pacing_ca_ratio.
   static double reported_bytes_per_s(const Window& window, std::uint32_t out_pkts, std::uint32_t mss_bytes,
                                      std::uint32_t srtt_us) {
     const double factor = window.cwnd_pkts < window.ssthresh_pkts / 2 ? 2.0 : 1.2;

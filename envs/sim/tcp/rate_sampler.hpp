@@ -17,7 +17,7 @@ namespace reinet {
 
 class RateSampler {
  public:
-  // seq was sent, again or, at the ring's end, for the first time.
+  // Notes that seq was sent, again or, at the ring's end, for the first time.
   void on_sent(std::uint32_t seq, Us now_us, bool none_in_flight, std::uint64_t delivered_pkts, bool app_limited) {
     if (none_in_flight) first_sent_us_ = delivered_us_ = now_us;
     const Transmission t{static_cast<std::uint32_t>(delivered_pkts), app_limited, before(delivered_us_, now_us),
@@ -28,7 +28,7 @@ class RateSampler {
       transmissions_[seq] = t;
   }
 
-  // seq, last sent at sent_us, was delivered for the first time; the ACK's newest transmission makes the sample.
+  // Notes that seq, last sent at sent_us, was delivered for the first time; the newest transmission makes the sample.
   void on_delivered(std::uint32_t seq, Us sent_us, Us now_us) {
     delivered_us_ = now_us;
     if (found_ && (sent_us < newest_sent_us_ || (sent_us == newest_sent_us_ && seq < newest_seq_))) return;
@@ -38,7 +38,7 @@ class RateSampler {
     first_sent_us_ = newest_sent_us_ = sent_us;
   }
 
-  // After the ACK's deliveries. una: all below it is acknowledged.
+  // Returns the ACK's sample, after its deliveries; all below una is acknowledged.
   RateSample take(std::uint32_t una, std::uint64_t delivered_pkts, Us now_us, std::uint32_t min_rtt_us) {
     while (transmissions_.head() != una) transmissions_.pop();
     RateSample r;
@@ -49,7 +49,7 @@ class RateSampler {
     r.app_limited = newest_.app_limited;
     const Us acknowledging_us = now_us - newest_sent_us_ + newest_.delivered_before_us;
     const Us interval_us = std::max<Us>(newest_.first_sent_before_us, acknowledging_us);
-    // Sooner than a round trip: a retransmission that was taken for the original, or the reverse.
+    // Sooner than a round trip, a retransmission was taken for the original, or the reverse.
     if (interval_us < min_rtt_us) return r;
     r.delivered_pkts = static_cast<std::uint32_t>(delivered_pkts - newest_.delivered_pkts);
     r.interval_us = interval_us;

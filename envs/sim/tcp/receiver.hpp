@@ -67,11 +67,11 @@ class Receiver {
     }
   }
 
-  // The delayed ACK's, or that of compressed ones.
+  // Returns when the timer of a delayed ACK, or of compressed ones, is due.
   Us timer_us() const { return timer_us_; }
   Ack on_timer() { return ack(); }
 
-  // Packets that came, duplicates included.
+  // Counts the packets that came, duplicates included.
   std::uint64_t delivered_pkts() const { return delivered_pkts_; }
   std::size_t heap_bytes() const { return seen_.heap_bytes(); }
 

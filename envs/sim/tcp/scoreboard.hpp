@@ -137,7 +137,7 @@ class Scoreboard {
     }
   }
 
-  // What was deemed lost was not.
+  // Takes back what was deemed lost and was not.
   void unmark_lost() {
     for (std::uint32_t seq = una(); seq != next(); ++seq) segments_[seq].lost = false;
     lost_pkts_ = pending_pkts_ = 0;
