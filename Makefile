@@ -17,7 +17,8 @@ demo: setup  ## train briefly, then compare plain and capped Cubic on real kerne
 	$(BIN)/reinet demo
 
 test: setup lint  ## everything that continuous integration runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/end-to-end tests/unit -m "not kernel and not mahimahi"
+	$(BIN)/python -m pytest -m "kernel or mahimahi"  # one after the other: links on a busy host say nothing
 
 test-unit test-kernel test-end-to-end: test-%: setup  ## one folder of tests
 	$(BIN)/python -m pytest tests/$*

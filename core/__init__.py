@@ -11,7 +11,7 @@ from reinet.core.features import (
     schema_hash,
 )
 from reinet.core.normaliser import Normaliser
-from reinet.core.period import SILENCE_NS, PeriodConfig, PeriodTracker
+from reinet.core.period import SILENCE_NS, PeriodConfig
 from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE, HEADER_BYTES, OPPORTUNITY_BYTES, Flag
 from reinet.core.rewards import DEFAULT_REWARD, DELAY_WEIGHT, REWARDS, Offers, delay_ratios
 from reinet.core.state import (
@@ -53,7 +53,6 @@ __all__ = [
     "Normaliser",
     "Offers",
     "PeriodConfig",
-    "PeriodTracker",
     "ReinetError",
     "ShimError",
     "StateBank",

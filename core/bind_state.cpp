@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/bindings.hpp"
-#include "core/period_tracker.hpp"
+#include "core/period.h"
 #include "core/states/heads.hpp"
 #include "core/states/state_bank.hpp"
 
@@ -35,31 +35,6 @@ nb::dict dict_of(const FeatureSet& set) {
 void bind_periods(nb::module_& m) {
   m.attr("MIN_PERIOD_NS") = REINET_MIN_PERIOD_NS;
   m.attr("SILENCE_NS") = REINET_SILENCE_NS;
-  nb::class_<PeriodTracker>(m, "PeriodTracker")
-      .def(nb::init<std::uint64_t, bool>())
-      // Writes the records that the ACKs cause into out, which has room for one per ACK; returns their number.
-      .def("on_acks",
-           [](PeriodTracker& self, const Matrix<const std::uint8_t>& acks, const Matrix<std::uint8_t>& out) {
-             require_rows_of<reinet_ack>(acks);
-             require_rows_of<reinet_flow_stats>(out);
-             require(out.shape(0) >= acks.shape(0), "out has fewer rows than acks");
-             std::size_t records = 0;
-             for (std::size_t i = 0; i < acks.shape(0); ++i) {
-               reinet_flow_stats record{};
-               if (self.on_ack(record_at<reinet_ack>(acks, i), record)) put_record(out, records++, record);
-             }
-             return records;
-           })
-      .def("on_tick",
-           [](PeriodTracker& self, std::uint64_t now_ns, bool outstanding, const Matrix<std::uint8_t>& out) {
-             require_rows_of<reinet_flow_stats>(out);
-             require(out.shape(0) >= 1, "out has no row");
-             reinet_flow_stats record{};
-             const bool due = self.on_tick(now_ns, outstanding, record);
-             if (due) put_record(out, 0, record);
-             return due ? 1 : 0;
-           })
-      .def("on_restart", &PeriodTracker::on_restart);
 }
 
 void bind_features(nb::module_& m) {

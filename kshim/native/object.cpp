@@ -211,7 +211,9 @@ Object::~Object() = default;
 void Object::set_up_rodata() {
   constant<reinet_period_config>(object_.get(), "period_config") = options_.period;
   constant<std::uint32_t>(object_.get(), "default_target_us") = options_.default_target_us;
-  constant<bool>(object_.get(), "record_events") = options_.events_bytes > 0;
+  const bool records = options_.events_bytes > 0;
+  constant<bool>(object_.get(), "record_events") = records;
+  bpf_program__set_autoload(bpf_object__find_program_by_name(object_.get(), "reinet_replay"), records);
 }
 
 // Of what is not to be wrapped nothing is loaded: this host's verifier might refuse it.

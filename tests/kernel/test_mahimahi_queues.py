@@ -29,7 +29,6 @@ def test_a_limit_in_packets_is_kept(limit: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("loose", "tight"),
     [
-        ({"queue": "codel", "codel_target_ms": 1000, "codel_interval_ms": 2000}, {"queue": "codel"}),
         ({"queue": "codel", "codel_target_ms": 1000}, {"queue": "codel"}),
         ({"queue": "codel", "codel_interval_ms": 10_000}, {"queue": "codel"}),
         ({"queue": "pie", "pie_reference_ms": 1000}, {"queue": "pie"}),
@@ -46,7 +45,7 @@ def test_active_queues_hold_the_queue_short_as_their_parameters_say(
         assert held.throughput_mbps > 8
 
     figures_hold(
-        lambda: [flow(4.0, **tight), flow(4.0, **loose)],
+        lambda: [flow(3.0, **tight), flow(3.0, **loose)],
         check,
         lambda runs: [done.invalid_reason for done in runs if done.invalid_reason],
     )

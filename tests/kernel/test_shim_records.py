@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.flows import RATE_MBIT, has, read_for, settled, until_closed
-from reinet.core.period import PeriodTracker
+from helpers.period import PeriodTracker
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.kshim import kernel
 from reinet.kshim.kernel import KernelShim

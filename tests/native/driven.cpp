@@ -4,5 +4,6 @@
 NB_MODULE(_driven, m) {
   reinet::bind_control(m);
   reinet::bind_ends(m);
+  reinet::bind_period(m);
   reinet::bind_slots(m);
 }

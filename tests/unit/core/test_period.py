@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from reinet.core import ACK_DTYPE, ConfigError, Flag, PeriodConfig, PeriodTracker
+from helpers.period import PeriodTracker
+from reinet.core import ACK_DTYPE, ConfigError, Flag, PeriodConfig
 
 MS = 1_000_000
 
