@@ -106,7 +106,7 @@ class KernelShim:
         return self._native.take_events().view(EVENT_DTYPE)
 
     def replay(self, events: npt.NDArray[np.void]) -> FlowStatsArray:
-        """Returns the records that the period code in the kernel makes of one flow's events.
+        """Returns the records that the kernel's period code makes of one flow's events; needs ``record_events``.
 
         cookie, slot, target_us and cap_pkts are 0: no flow owns the records.
         """
