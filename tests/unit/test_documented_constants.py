@@ -74,7 +74,6 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("docs/fidelity.md", "throughput is within {} %, mean queueing delay", SHARES["throughput_mbps"][:1]),
     ("docs/fidelity.md", "within {} % or {} ms and its 95th percentile", SHARES["qdelay_mean_ms"]),
     ("docs/fidelity.md", "95th percentile within {} % or {} ms", SHARES["qdelay_p95_ms"]),
-    ("checkpoints/README.md", "where {} % may", (100 * LATE_SHARE,)),
     ("configs/daemon.toml", "more than target / {} stay", (LEAST_TARGET_PER_RTT,)),
     ("configs/daemon.toml", "(at most {})", (MOST_LEASE_MS,)),
     *(
