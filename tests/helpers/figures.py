@@ -1,4 +1,4 @@
-"""Figures of a real host: a lagging host may spoil them, so only a run in which it did not lag can refute them."""
+"""Figures of a real host: a lagging host may spoil them, so only runs in which it did not lag can refute them."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -7,6 +7,8 @@ import pytest
 
 Done = TypeVar("Done")
 ATTEMPTS = 4
+REFUTING = 2
+"""So many valid runs must fail: lag below the threshold of an invalid run can still fall into the wrong moment."""
 
 
 def figures_hold(
@@ -16,16 +18,20 @@ def figures_hold(
 ) -> Done:
     """Measures until ``check`` passes. What holds on any host is asserted in ``measure``, figures in ``check``.
 
-    ``reasons`` says why a run is invalid; None or empty means that it is valid, and then a failing check fails the
-    test. Where no figures held and the host lagged in every attempt, nothing is known of the code: the test is skipped.
+    ``reasons`` says why a run is invalid; None or empty means that it is valid, and the second valid run whose check
+    fails fails the test. Where no figures held and the host lagged in almost every attempt, nothing is known of the
+    code: the test is skipped.
     """
+    refuting = 0
     for _ in range(ATTEMPTS):
         done = measure()
         try:
             check(done)
         except AssertionError:
-            if not (why := reasons(done)):
+            why = reasons(done)
+            refuting += not why
+            if refuting == REFUTING:
                 raise
         else:
             return done
-    pytest.skip(f"the host spoilt all of {ATTEMPTS} runs: {why}")
+    pytest.skip(f"the host spoilt {ATTEMPTS - refuting} of {ATTEMPTS} runs: {why}")
