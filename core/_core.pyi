@@ -14,6 +14,7 @@ FLAG_IN_RECOVERY: int
 FLAG_SLOW_START: int
 FLAG_NO_SAMPLE: int
 FLAG_CLOSED: int
+FLAG_RESTARTED: int
 FEATURE_SETS: list[dict[str, Any]]
 NORMALISED_FORMULA: str
 REWARD_NAMES: list[str]
@@ -63,4 +64,5 @@ class StateBank:
         rewards: NDArray[float32],
         rule_pkts: NDArray[float32],
         decided: NDArray[uint8],
+        may_cap: NDArray[uint8],
     ) -> None: ...

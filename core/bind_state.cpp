@@ -112,22 +112,22 @@ void bind_bank(nb::module_& m) {
            })
       .def("reset", [](StateBank& self, const Vector<const std::int32_t>& rows) { self.reset(span_of(rows)); })
       // offers: a row (bytes, unit_bytes) for each record, or none where the reward needs none.
-      .def(
-          "update", [](StateBank& self, const Vector<const std::int32_t>& rows, const Matrix<const std::uint8_t>& stats,
-                       const Matrix<const double>& offers, const Matrix<float>& states, const Vector<float>& rewards,
-                       const Vector<float>& rule_pkts, const Vector<std::uint8_t>& decided) {
-            require_rows_of<reinet_flow_stats>(stats);
-            const std::size_t n = rows.shape(0);
-            require(stats.shape(0) == n && states.shape(0) == n && states.shape(1) == self.feature_set().state_size() &&
-                        rewards.shape(0) == n && rule_pkts.shape(0) == n && decided.shape(0) == n,
-                    "rows, stats and outputs differ in length");
-            require(offers.shape(0) == (self.needs_offers() ? n : 0) && offers.shape(1) == 2,
-                    "the reward regret needs one offer of the link for each record, and no other reward takes any");
-            std::vector<Offer> offered;
-            for (std::size_t i = 0; i < offers.shape(0); ++i) offered.push_back({offers(i, 0), offers(i, 1)});
-            self.update(span_of(rows), stats.data(), offered,
-                        {states.data(), rewards.data(), rule_pkts.data(), decided.data()});
-          });
+      .def("update", [](StateBank& self, const Vector<const std::int32_t>& rows,
+                        const Matrix<const std::uint8_t>& stats, const Matrix<const double>& offers,
+                        const Matrix<float>& states, const Vector<float>& rewards, const Vector<float>& rule_pkts,
+                        const Vector<std::uint8_t>& decided, const Vector<std::uint8_t>& may_cap) {
+        require_rows_of<reinet_flow_stats>(stats);
+        const std::size_t n = rows.shape(0);
+        require(stats.shape(0) == n && states.shape(0) == n && states.shape(1) == self.feature_set().state_size() &&
+                    rewards.shape(0) == n && rule_pkts.shape(0) == n && decided.shape(0) == n && may_cap.shape(0) == n,
+                "rows, stats and outputs differ in length");
+        require(offers.shape(0) == (self.needs_offers() ? n : 0) && offers.shape(1) == 2,
+                "the reward regret needs one offer of the link for each record, and no other reward takes any");
+        std::vector<Offer> offered;
+        for (std::size_t i = 0; i < offers.shape(0); ++i) offered.push_back({offers(i, 0), offers(i, 1)});
+        self.update(span_of(rows), stats.data(), offered,
+                    {states.data(), rewards.data(), rule_pkts.data(), decided.data(), may_cap.data()});
+      });
 }
 
 }  // namespace

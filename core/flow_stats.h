@@ -32,6 +32,8 @@ typedef int reinet_s32;
   X(u64, pacing_rate_bytes_per_s)   /* sk_pacing_rate; all ones = unlimited */                                \
   X(u32, rtt_mean_us)               /* mean of the period's valid RTT samples, 0 when there is none */        \
   X(u32, rtt_samples)               /* their number */                                                        \
+  X(u32, rtt_last_us)               /* the latest of them, 0 when there is none */                            \
+  X(u32, rtt_least_us)              /* the smallest of them, 0 when there is none */                          \
   X(u32, srtt_us)                   /* the kernel's smoothed RTT */                                           \
   X(u32, min_rtt_us)                /* the kernel's windowed minimum, tcp_min_rtt() */                        \
   X(u32, cwnd_pkts)                 /* snd_cwnd, after the cap */                                             \
@@ -69,12 +71,13 @@ struct reinet_ack {
 };
 #undef REINET_DECLARE_FIELD
 
-#define REINET_FLAGS(X)                                                                    \
-  X(APP_LIMITED, 0x01) /* the application, not cwnd, limited the flow in this period */    \
-  X(IN_RECOVERY, 0x02) /* CWR, Recovery or Loss: cwnd belongs to PRR until it ends */      \
-  X(SLOW_START, 0x04)  /* cwnd below ssthresh */                                           \
-  X(NO_SAMPLE, 0x08)   /* no RTT sample: no decision, no history entry, no replay entry */ \
-  X(CLOSED, 0x10)      /* the flow's last record; only cookie, slot and time_ns are meaningful */
+#define REINET_FLAGS(X)                                                                           \
+  X(APP_LIMITED, 0x01) /* the application, not cwnd, limited the flow in this period */           \
+  X(IN_RECOVERY, 0x02) /* CWR, Recovery or Loss: cwnd belongs to PRR until it ends */             \
+  X(SLOW_START, 0x04)  /* cwnd below ssthresh */                                                  \
+  X(NO_SAMPLE, 0x08)   /* no RTT sample: no decision, no history entry, no replay entry */        \
+  X(CLOSED, 0x10)      /* the flow's last record; only cookie, slot and time_ns are meaningful */ \
+  X(RESTARTED, 0x20)   /* in this period the flow began to send again after an idle time above its srtt */
 
 #define REINET_DECLARE_FLAG(name, value) REINET_FLAG_##name = value,
 enum reinet_flag { REINET_FLAGS(REINET_DECLARE_FLAG) };

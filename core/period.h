@@ -30,7 +30,10 @@ struct reinet_period {
   reinet_u64 delivered_bytes, lost_bytes, retrans_bytes; /* lifetime counts at the start */
   reinet_u64 rtt_sum_us;
   reinet_u32 rtt_samples;
+  reinet_u32 rtt_least_us;
+  reinet_u32 rtt_last_us;
   reinet_u32 app_limited; /* seen at any ACK of the period */
+  reinet_u32 restarted;   /* after an idle time, in this period */
   struct reinet_ack last; /* the latest ACK, for records that no ACK triggers */
 };
 
@@ -41,7 +44,10 @@ static inline void reinet_period_begin(struct reinet_period* p, const struct rei
   p->retrans_bytes = a->retrans_bytes;
   p->rtt_sum_us = 0;
   p->rtt_samples = 0;
+  p->rtt_least_us = 0;
+  p->rtt_last_us = 0;
   p->app_limited = 0;
+  p->restarted = 0;
 }
 
 /* Counters never run backwards in a record, even where SACK reneging makes the kernel's do so. */
@@ -61,13 +67,16 @@ static inline void reinet_period_fill(const struct reinet_period* p, const struc
   out->pacing_rate_bytes_per_s = a->pacing_rate_bytes_per_s;
   out->rtt_samples = p->rtt_samples;
   out->rtt_mean_us = p->rtt_samples ? (reinet_u32)(p->rtt_sum_us / p->rtt_samples) : 0;
+  out->rtt_last_us = p->rtt_last_us;
+  out->rtt_least_us = p->rtt_least_us;
   out->srtt_us = a->srtt_us;
   out->min_rtt_us = a->min_rtt_us;
   out->cwnd_pkts = a->cwnd_pkts;
   out->ssthresh_pkts = a->ssthresh_pkts;
   out->inflight_pkts = a->inflight_pkts;
   out->mss_bytes = a->mss_bytes;
-  out->flags = (a->flags & ~(reinet_u32)REINET_FLAG_APP_LIMITED) | (p->app_limited ? REINET_FLAG_APP_LIMITED : 0);
+  out->flags = (a->flags & ~(reinet_u32)REINET_FLAG_APP_LIMITED) | (p->app_limited ? REINET_FLAG_APP_LIMITED : 0) |
+               (p->restarted ? REINET_FLAG_RESTARTED : 0);
 }
 
 /* Takes the ACK that the caller has put into p->last. Returns 1 and fills out when it ends a period. */
@@ -77,7 +86,10 @@ static inline int reinet_period_on_last(struct reinet_period* p, const struct re
   if (!p->start_ns) reinet_period_begin(p, a);
   p->last_sign_ns = a->time_ns;
   if (a->rtt_us >= 0) {
-    p->rtt_sum_us += (reinet_u32)a->rtt_us;
+    reinet_u32 rtt_us = (reinet_u32)a->rtt_us;
+    if (!p->rtt_samples || rtt_us < p->rtt_least_us) p->rtt_least_us = rtt_us;
+    p->rtt_last_us = rtt_us;
+    p->rtt_sum_us += rtt_us;
     p->rtt_samples++;
   }
   if (a->flags & REINET_FLAG_APP_LIMITED) p->app_limited = 1;
@@ -98,10 +110,15 @@ static inline int reinet_period_on_ack(struct reinet_period* p, const struct rei
 
 /* Takes the start of a transmission after an idle time: neither the silence nor the period counts the idle time. The
  * period moves on by it instead of starting anew, so that short bursts add up to a period and a flow whose RTT is below
- * min_period_ns is heard of too.
+ * min_period_ns is heard of too. An idle time above the smoothed RTT is told of in the record: what was known of the
+ * path's queue is old then.
  */
 static inline void reinet_period_on_restart(struct reinet_period* p, reinet_u64 now_ns) {
-  if (p->start_ns) p->start_ns += reinet_growth(now_ns, p->last_sign_ns);
+  reinet_u64 idle_ns = reinet_growth(now_ns, p->last_sign_ns);
+  if (p->start_ns) {
+    p->start_ns += idle_ns;
+    if (idle_ns > p->last.srtt_us * 1000ULL) p->restarted = 1;
+  }
   p->last_sign_ns = now_ns;
 }
 

@@ -35,6 +35,8 @@ class Batch(NamedTuple):
     """(N,), the hand rule's product, see the feature set's ``rule``; 0 while unknown."""
     decided: npt.NDArray[np.bool_]
     """(N,), False for a record without an RTT sample: it changed nothing and asks for no decision."""
+    may_cap: npt.NDArray[np.bool_]
+    """(N,), False for a flow that has shown no queue of its own, which a cap could only harm: ``states/gate.hpp``."""
 
 
 class StateBank:
@@ -85,11 +87,13 @@ class StateBank:
             np.empty(count, np.float32),
             np.empty(count, np.float32),
             np.empty(count, np.bool_),
+            np.empty(count, np.bool_),
         )
         self._core.update(
             index, as_bytes(stats, FLOW_STATS_DTYPE),
             _NO_OFFERS if offers is None else np.stack([offers.bytes, offers.unit_bytes], axis=1),
             batch.states, batch.rewards, batch.rule_pkts, batch.decided.view(np.uint8),
+            batch.may_cap.view(np.uint8),
         )  # fmt: skip
         return batch
 

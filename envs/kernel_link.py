@@ -118,7 +118,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
         self._period = period
         self._random_start = random_start
         self._bank = StateBank(1, feature_set, normaliser, reward, delay_weight)
-        self._adds_up = reward == "regret"
+        self._adds_up = reward != "deepcc"
         self._session: KernelSession | None = None
         self._periods = 0
         self._reward = 0.0
@@ -159,7 +159,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
             while self._session.waiting():
                 self._take(self._session)
             cap_pkts = caps_from_actions(self._head, [chosen], self._record["cwnd_pkts"], [self._rule_pkts])
-            self._session.set_cap(self._record, int(cap_pkts[0]))
+            self._session.set_cap(self._record, int(cap_pkts[0]) if self._may_cap else 0)
             self._take(self._session)
         except BaseException:
             self.close()
@@ -187,6 +187,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
         self._state = batch.states[0].copy()
         self._reward = (self._reward if self._adds_up else 0.0) + float(batch.rewards[0])
         self._rule_pkts = float(batch.rule_pkts[0])
+        self._may_cap = bool(batch.may_cap[0])
 
     def _offers(self, session: KernelSession) -> Offers:
         """Returns what the link had offered when the bytes that the record tells of left it: half a base RTT before."""

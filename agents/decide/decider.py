@@ -1,6 +1,9 @@
-"""The one decider: an agent behind the guard, for many flows, each of which keeps its cap through silences.
+"""The one decider: an agent behind gate and guard, for many flows, each of which keeps its cap through silences.
 
-    records, states -> agent -> guard -> the caps in force
+    records, states -> agent -> gate -> guard -> the caps in force
+
+The gate (``core/states/gate.hpp``) says of each record whether its flow has a queue of its own, which a cap could
+shorten; the guard checks the caps themselves.
 
 Rollouts, evaluation and the daemon all decide here. A flow is a row: in a simulation the link's, in the daemon the
 shim's slot.
@@ -17,14 +20,17 @@ from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArra
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
+NO_QUEUE = "the flow has shown no queue of its own: left to its congestion control"
+"""The reason of a flow whose gate is closed. It is the usual state of young and short flows, nothing to warn of."""
+
 
 class Decision(NamedTuple):
-    """The answer of agent and guard to N records."""
+    """The answer of agent, gate and guard to N records."""
 
     caps_pkts: CapArray
     """(N,), 0 = none."""
     refusals: NDArray[np.object_]
-    """(N,), as text, why the guard left a flow uncapped; None = it did not."""
+    """(N,), as text, why gate or guard left a flow uncapped; None = they did not."""
 
 
 class Decider:
@@ -40,26 +46,29 @@ class Decider:
         self.caps_pkts: CapArray = np.zeros(rows, np.uint32)
         """(rows,), the caps in force, 0 = none."""
         self.refusals: NDArray[np.object_] = np.full(rows, None, object)
-        """(rows,), why the guard refused a flow's latest cap, None = it did not."""
+        """(rows,), why gate or guard refused a flow's latest cap, None = they did not."""
         self._guard = guard
         agent.reset()
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray, decided: Mask) -> CapArray:
+    def decide(
+        self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray, decided: Mask, may_cap: Mask
+    ) -> CapArray:
         """Returns the caps in force (rows,) after one record of every row.
 
-        ``decided`` (rows,) is False for a record without an RTT sample: its row's cap stays. Raises what the agent
-        raises, and ValueError for an answer that is no row of caps.
+        ``decided`` (rows,) is False for a record without an RTT sample: its row's cap stays. ``may_cap`` (rows,) is
+        False for a flow whose gate is closed. Raises what the agent raises, and ValueError for an answer that is no row
+        of caps.
         """
         if decided.all():
-            self.hold(slice(None), self.ask(stats, states, rule_pkts))
+            self.hold(slice(None), self.ask(stats, states, rule_pkts, may_cap))
         elif decided.any():
-            self.hold(np.flatnonzero(decided), self.ask(stats, states, rule_pkts, decided))
+            self.hold(np.flatnonzero(decided), self.ask(stats, states, rule_pkts, may_cap, decided))
         return self.caps_pkts
 
     def ask(
-        self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray, decided: Mask | None = None
+        self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray, may_cap: Mask, decided: Mask | None = None
     ) -> Decision:
-        """Returns what agent and guard say to those of N records that are ``decided`` (None = all of them).
+        """Returns what agent, gate and guard say to those of N records that are ``decided`` (None = all of them).
 
         The agent is shown all of them: one that knows its flows by their place must find them there.
         """
@@ -67,11 +76,14 @@ class Decider:
         if wanted.shape != (len(stats),) or wanted.dtype != np.uint32:
             raise ValueError(f"{len(stats)} caps as uint32 were due, {wanted.dtype}{list(wanted.shape)} came")
         if decided is not None:
-            stats, wanted = stats[decided], wanted[decided]
+            stats, wanted, may_cap = stats[decided], wanted[decided], may_cap[decided]
+        allowed = np.where(may_cap, wanted, np.uint32(0))
         if self._guard is None:
-            return Decision(wanted, np.empty(len(wanted), object))  # of None
-        caps_pkts, refusals = self._guard.check(stats, wanted)
-        return Decision(caps_pkts, np.array(refusals, object))
+            return Decision(allowed, np.empty(len(allowed), object))  # of None
+        caps_pkts, reasons = self._guard.check(stats, allowed)
+        refusals = np.array(reasons, object)
+        refusals[~may_cap & (wanted != 0) & np.equal(refusals, None)] = NO_QUEUE
+        return Decision(caps_pkts, refusals)
 
     def hold(self, rows: Rows | slice, decision: Decision) -> None:
         """Puts a decision in force for these rows."""

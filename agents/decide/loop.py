@@ -16,7 +16,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from reinet.agents.decide.decider import Decider
+from reinet.agents.decide.decider import NO_QUEUE, Decider
 from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent
 from reinet.core import MAX_CAP_PKTS
@@ -197,7 +197,9 @@ class ControlLoop:
         latest = _last_of_each(rows, np.flatnonzero(batch.decided))
         with self._lock:
             self._stats[rows] = live  # of several records of one flow the last one stays
-        return self._decide(live[latest], rows[latest], batch.states[latest], batch.rule_pkts[latest], live)
+        return self._decide(
+            live[latest], rows[latest], batch.states[latest], batch.rule_pkts[latest], batch.may_cap[latest], live
+        )
 
     def _decide(
         self,
@@ -205,11 +207,12 @@ class ControlLoop:
         rows: NDArray[np.intp],
         states: NDArray[np.float32],
         rule_pkts: NDArray[np.float32],
+        may_cap: NDArray[np.bool_],
         live: FlowStatsArray,
     ) -> bool:
         if len(stats):
             try:
-                decision = self._decider.ask(stats, states, rule_pkts)
+                decision = self._decider.ask(stats, states, rule_pkts, may_cap)
             except Exception as error:  # whatever a model does must not take the flows' caps out of our hands
                 self._agent_failed(error)
                 return False
@@ -233,10 +236,11 @@ class ControlLoop:
 
     def _log_refusals(self, stats: FlowStatsArray, rows: NDArray[np.intp], refusals: NDArray[np.object_]) -> None:
         """Logs flows that are refused now and were not before; called before the refusals are held."""
-        refused = refusals.astype(np.bool_)
+        refused = refusals.astype(np.bool_) & np.not_equal(refusals, NO_QUEUE)
         if not refused.any():
             return
-        new = np.flatnonzero(refused & ~self._decider.refusals[rows].astype(np.bool_))
+        before = self._decider.refusals[rows]
+        new = np.flatnonzero(refused & (~before.astype(np.bool_) | np.equal(before, NO_QUEUE)))
         now_ns = self._clock_ns()
         last_ns = self._refusal_logged_ns
         if new.size and (last_ns is None or now_ns - last_ns >= REFUSAL_LOG_INTERVAL_S * 1e9):

@@ -86,7 +86,7 @@ def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None]
     batch.reset()
     end_ms = scenario.path.start_offset_ms + scenario.seconds * 1000
     while batch.stats["time_ns"][0] < end_ms * NS_PER_MS:
-        cap = decider.decide(batch.stats, batch.states, batch.rule_pkts, batch.decided)
+        cap = decider.decide(batch.stats, batch.states, batch.rule_pkts, batch.decided, batch.may_cap)
         records.append(batch.stats.copy())
         caps.append(cap.copy())
         batch.step_caps(cap)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
+from reinet.agents.evaluation.frontier import Baseline
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.model.artifact import write_folder
 from reinet.core.errors import ModelError
@@ -52,8 +53,8 @@ class State(BaseModel):
     normaliser: dict[str, dict[str, float]]
     rng: dict[str, Any]
     """The state of the generator that draws batches, in NumPy's own form."""
-    baselines: dict[str, list[dict[str, float]]]
-    """Agent -> metrics on each selection link."""
+    baselines: list[Baseline]
+    """What policies are judged by on each selection link."""
     best: Best | None
     files: dict[str, str] = {}
     """The sha256 of the other files, by name."""

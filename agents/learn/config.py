@@ -98,7 +98,7 @@ class RolloutSection(_Section):
 class RewardSection(_Section):
     """What is learned for; the formulas are in ``core/states/reward.hpp``."""
 
-    kind: Literal["regret", "deepcc"] = "regret"
+    kind: Literal["regret", "regret-linear", "deepcc"] = "regret"
     """regret weighs slow and fast links alike. deepcc is the paper's; its scale follows the link's rate, so slow links
     hardly count when many links are learned at once."""
     delay_weight: float = Field(default=DELAY_WEIGHT, ge=0, le=10)
@@ -120,6 +120,29 @@ class DdpgSection(_Section):
     """The decay of the critic's weights, not of its biases; the default is the paper's."""
     gamma: float = Field(default=0.995, ge=0, lt=1)
     """The discount per period; the default is the paper's."""
+    horizon_ms: float | None = Field(default=None, gt=0, le=60_000)
+    """What lies so far ahead counts 1 / e; it takes the place of ``gamma``. A discount per decision weighs a slow path,
+    whose decisions last longer, otherwise than a fast one."""
+    steps: int = Field(default=1, ge=1, le=256)
+    """A target sums the rewards of so many decisions before it asks the critic. An action shows in the RTT samples a
+    round trip later, so with several decisions in each the next record says nothing of it. The rewards are those of
+    the policy that acted: keep the replay short."""
+    critics: Literal[1, 2] = 1
+    """Two learn apart and the lower one is believed (TD3, Fujimoto et al. 2018)."""
+    smoothing: float = Field(default=0.0, ge=0, le=1)
+    """The standard deviation of the noise on the target actor's actions (TD3)."""
+    actor_delay: int = Field(default=1, ge=1, le=64)
+    """The actor takes a step after so many of the critic's (TD3)."""
+    privileged: bool = False
+    """The critic also sees what only the simulator knows: the queue, and what the link will carry. It is gone when the
+    actor is deployed; until then it tells the action's merit from the link's luck."""
+    saturation: float = Field(default=0.0, ge=0, le=1)
+    """The actor's loss has so much of the square of its output before the tanh: where a critic that has not learned yet
+    drives every action to the limit, the tanh has no gradient that could bring it back."""
+    averaging: float = Field(default=0.0, ge=0, lt=1)
+    """The actor that is evaluated and exported is an average over updates with this decay; 0 = the latest."""
+    lr_end: float = Field(default=1.0, ge=0, le=1)
+    """Learning rates fall linearly to this share of themselves at the run's last iteration."""
     tau: float = Field(default=0.001, gt=0, le=1)
     """The share of the online network that moves into the target network per update; the default is the paper's."""
     batch: int = Field(default=512, ge=2, le=65_536)
@@ -128,6 +151,9 @@ class DdpgSection(_Section):
     """The replay keeps so many records; the default is the paper's."""
     noise: float = Field(default=0.1, ge=0, le=2)
     """The standard deviation of the uncorrelated Gaussian noise on the action; the default is the paper's."""
+    noise_ms: float = Field(default=0.0, ge=0, le=10_000)
+    """The noise of decisions so far apart is correlated by 1 / e; 0 = not at all. With several decisions in a round
+    trip one of them alone changes nothing that could be learned from (Tallec et al. 2019); what lasts does."""
     flow_noise: float = Field(default=0.0, ge=0, le=2)
     """The standard deviation of a second noise, drawn once for each flow. The paper has none; with one decision per
     round trip a single period's noise hardly moves a queue, and a lasting offset shows where another gain leads."""
@@ -173,7 +199,7 @@ class TrainConfig(_Section):
         except ConfigError as error:
             raise ValueError(str(error)) from None
 
-    head: Literal["cwnd", "bdp"] = "bdp"
+    head: Literal["cwnd", "bdp", "wide"] = "bdp"
     """With bdp action 0 is the hand rule with its usual gain, so that a network is sane before it has learned; cwnd is
     the paper's head."""
     period: PeriodTable = PeriodTable()

@@ -1,10 +1,14 @@
 """Deep deterministic policy gradient (Lillicrap et al. 2015) with DeepCC's networks, from top to bottom.
 
-1. Critic: Q(s, a) moves towards r + gamma Q'(s', mu'(s')). There is no terminal state: a flow's fragment is
-   truncated, and its last transition bootstraps like any other. (DeepCC's published code stores done = 1 every fifth
-   step; this does not.)
+1. Critic: Q(s, a) moves towards r + gamma Q'(s', mu'(s')), where r sums the rewards on the way from s to s'. There is
+   no terminal state: a flow's fragment is truncated, and its last transition bootstraps like any other. (DeepCC's
+   published code stores done = 1 every fifth step; this does not.)
 2. Actor: its weights ascend Q(s, mu(s)).
 3. Target networks Q', mu' follow with rate tau.
+
+Options, off by default: two critics of which the lower one is believed, noise on the target's actions, an actor that
+waits (TD3, Fujimoto et al. 2018); a critic that also sees what only the simulator knows (Pinto et al. 2018); falling
+learning rates; an average of the actor's weights, which is what is evaluated and exported.
 
 BatchNorm sits before each non-linearity of the actor. The online actor normalises by its batch while it learns, and
 by its running statistics while it acts; the target actor is always in evaluation mode and *copies* the running
@@ -16,10 +20,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from reinet.agents.learn.config import DdpgSection
+from reinet.agents.learn.hidden import SIZE
 from reinet.agents.learn.replay import Batch
 from reinet.agents.model.mlp import Layer
 
@@ -39,12 +46,17 @@ class Actor(nn.Module):
         nn.init.uniform_(self.out.weight, -LAST_LAYER_INIT, LAST_LAYER_INIT)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, states: Tensor) -> Tensor:
-        """Returns actions (B, 1) in [-1, 1] for states (B, S)."""
+    def before_tanh(self, states: Tensor) -> Tensor:
+        """Returns the last layer's output (B, 1), without bounds."""
         x = states
         for linear, norm in zip(self.hidden, self.norms, strict=True):
             x = torch.relu(norm(linear(x)))
-        return torch.tanh(self.out(x))
+        output: Tensor = self.out(x)
+        return output
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Returns actions (B, 1) in [-1, 1] for states (B, S)."""
+        return torch.tanh(self.before_tanh(states))
 
     @torch.no_grad()
     def folded(self) -> list[Layer]:
@@ -63,7 +75,10 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """Q(s, a): states (B, S) and actions (B, 1) -> values (B, 1); the action joins after the first layer."""
+    """Q(s, h, a): states (B, S), hidden (B, H) and actions (B, 1) -> values (B, 1).
+
+    The action joins after the first layer.
+    """
 
     def __init__(self, state_size: int, hidden: Sequence[int]) -> None:
         super().__init__()
@@ -75,12 +90,24 @@ class Critic(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, states: Tensor, actions: Tensor) -> Tensor:
-        """Returns values (B, 1) for states (B, S) and actions (B, 1)."""
+        """Returns values (B, 1) for what is seen (B, S + H) and actions (B, 1)."""
         x = torch.cat([torch.relu(self.first(states)), actions], dim=1)
         for linear in self.rest:
             x = torch.relu(linear(x))
         value: Tensor = self.out(x)
         return value
+
+
+class Critics(nn.Module):
+    """One critic or two of the same kind."""
+
+    def __init__(self, count: int, state_size: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.each = nn.ModuleList(Critic(state_size, hidden) for _ in range(count))
+
+    def forward(self, states: Tensor, actions: Tensor) -> list[Tensor]:
+        """Returns each critic's values (B, 1)."""
+        return [critic(states, actions) for critic in self.each]
 
 
 class Ddpg:
@@ -91,53 +118,90 @@ class Ddpg:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.actor = Actor(state_size, config.hidden, config.batch_norm)
-            self.critic = Critic(state_size, config.hidden)
+            self.critic = Critics(config.critics, state_size + (SIZE if config.privileged else 0), config.hidden)
         self.actor_target = copy.deepcopy(self.actor).eval().requires_grad_(False)
         self.critic_target = copy.deepcopy(self.critic).eval().requires_grad_(False)
+        self.actor_average = copy.deepcopy(self.actor_target)
         self.actor_optimiser = torch.optim.Adam(self.actor.parameters(), lr=config.actor_lr, fused=True)
         weights = [p for p in self.critic.parameters() if p.ndim == 2]
         biases = [p for p in self.critic.parameters() if p.ndim == 1]
         groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": config.critic_l2}, {"params": biases}]
         self.critic_optimiser = torch.optim.Adam(groups, lr=config.critic_lr, fused=True)
+        self.updates = 0
 
-    def update(self, batch: Batch) -> dict[str, Tensor]:
-        """Takes one gradient step of critic and actor; returns the losses, without gradient, by TensorBoard tag."""
+    def set_progress(self, share: float) -> None:
+        """Sets the learning rates for a run of which this share is over."""
+        factor = 1.0 - (1.0 - self.config.lr_end) * share
+        for optimiser, rate in (
+            (self.actor_optimiser, self.config.actor_lr),
+            (self.critic_optimiser, self.config.critic_lr),
+        ):
+            for group in optimiser.param_groups:
+                group["lr"] = rate * factor
+
+    def best_actor(self) -> Actor:
+        """Returns the actor to be evaluated and exported."""
+        return self.actor_average if self.config.averaging else self.actor
+
+    def update(self, batch: Batch, noise: NDArray[np.float32] | None = None) -> dict[str, Tensor]:
+        """Takes one gradient step of critic and, when it is due, actor; returns the losses by TensorBoard tag.
+
+        ``noise`` (B, 1) is standard normal, for the target's actions; only ``smoothing`` needs it.
+        """
+        config = self.config
         states, actions = torch.from_numpy(batch.states), torch.from_numpy(batch.actions)
-        rewards, next_states = torch.from_numpy(batch.rewards), torch.from_numpy(batch.next_states)
+        seen = torch.cat([states, torch.from_numpy(batch.hidden)], dim=1)
+        next_states = torch.from_numpy(batch.next_states)
+        next_seen = torch.cat([next_states, torch.from_numpy(batch.next_hidden)], dim=1)
 
         with torch.no_grad():
-            next_values = self.critic_target(next_states, self.actor_target(next_states))
-            targets = rewards + self.config.gamma * next_values
-        values = self.critic(states, actions)
-        critic_loss = nn.functional.mse_loss(values, targets)
+            next_actions = self.actor_target(next_states)
+            if config.smoothing and noise is not None:
+                away = (config.smoothing * torch.from_numpy(noise)).clamp(-2 * config.smoothing, 2 * config.smoothing)
+                next_actions = (next_actions + away).clamp(-1.0, 1.0)
+            next_values = torch.stack(self.critic_target(next_seen, next_actions)).amin(dim=0)
+            targets = torch.from_numpy(batch.rewards) + torch.from_numpy(batch.discounts) * next_values
+        values = self.critic(seen, actions)
+        critic_loss = torch.stack([nn.functional.mse_loss(value, targets) for value in values]).sum()
         self.critic_optimiser.zero_grad(set_to_none=True)
         critic_loss.backward()  # type: ignore[no-untyped-call]
         self.critic_optimiser.step()
+        losses = {
+            "losses/critic": critic_loss.detach(),
+            "losses/q_mean": values[0].detach().mean(),
+            "losses/q_target_sd": targets.std(),
+        }
+        self.updates += 1
+        if self.updates % config.actor_delay == 0:
+            losses |= self._update_actor(states, seen)
+        self._follow(self.critic_target, self.critic, config.tau)
+        return losses
 
+    def _update_actor(self, states: Tensor, seen: Tensor) -> dict[str, Tensor]:
         self.actor.train()
         self.critic.requires_grad_(False)  # its gradients are not needed here
-        proposed = self.actor(states)
-        actor_loss = -self.critic(states, proposed).mean()
+        unbounded = self.actor.before_tanh(states)
+        proposed = torch.tanh(unbounded)
+        actor_loss = -self.critic.each[0](seen, proposed).mean() + self.config.saturation * unbounded.square().mean()
         self.actor_optimiser.zero_grad(set_to_none=True)
         actor_loss.backward()
         self.actor_optimiser.step()
         self.critic.requires_grad_(True)
         self.actor.eval()
-
-        self._follow(self.actor_target, self.actor)
-        self._follow(self.critic_target, self.critic)
+        self._follow(self.actor_target, self.actor, self.config.tau)
+        if self.config.averaging:
+            # From the start on an average of all there were, so that the first weights do not linger.
+            share = max(1.0 - self.config.averaging, self.config.actor_delay / self.updates)
+            self._follow(self.actor_average, self.actor, min(share, 1.0))
         return {
-            "losses/critic": critic_loss.detach(),
             "losses/actor": actor_loss.detach(),
-            "losses/q_mean": values.detach().mean(),
-            "losses/q_target_sd": targets.std(),
             "losses/action_mean": proposed.detach().mean(),
             "losses/action_sd": proposed.detach().std(),
         }
 
     @torch.no_grad()
-    def _follow(self, target: nn.Module, online: nn.Module) -> None:
-        torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), self.config.tau)
+    def _follow(self, target: nn.Module, online: nn.Module, rate: float) -> None:
+        torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)
         for copied, running in zip(target.buffers(), online.buffers(), strict=True):
             copied.copy_(running)
 
@@ -147,6 +211,7 @@ class Ddpg:
             "critic": self.critic,
             "actor_target": self.actor_target,
             "critic_target": self.critic_target,
+            "actor_average": self.actor_average,
         }
 
     def state(self) -> dict[str, Tensor]:

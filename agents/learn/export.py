@@ -43,7 +43,7 @@ def export(folder: Path, out: Path) -> str:
     config = state.config
     learner = Ddpg(config.ddpg, FEATURE_SETS[config.feature_set].state_size, config.seed)
     learner.load(checkpoint.learner)
-    layers = learner.actor.folded()
+    layers = learner.best_actor().folded()
     weights = {
         f"{i}.{kind}": array
         for i, layer in enumerate(layers)

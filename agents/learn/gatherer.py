@@ -4,7 +4,8 @@ Every iteration starts fresh flows, so no state of a link outlives it: training 
 checkpoint, whatever ran in between.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,15 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.decider import Decider
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent, FloatArray, View
+from reinet.agents.evaluation.batch import figures
+from reinet.agents.evaluation.frontier import Baseline, baselines
 from reinet.agents.learn.actors import WALK, Explorer, NoisyActor, Walker
-from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.config import DdpgSection, TrainConfig
+from reinet.agents.learn.hidden import SIZE, hidden_of
 from reinet.agents.learn.links import domain_of
 from reinet.agents.learn.replay import Fragment
 from reinet.agents.model.mlp import Layers
-from reinet.core import FEATURE_SETS, Normaliser, delay_ratios
-from reinet.envs.link.metrics import LinkLog, Metrics, compute
+from reinet.core import FEATURE_SETS, Normaliser, PeriodConfig, delay_ratios
+from reinet.envs.link.metrics import Metrics
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import SimBatch
 from reinet.envs.trace import Trace
@@ -58,7 +61,10 @@ class Gatherer:
         view = config.view(normaliser)
         sim = _batch(links, view, reward=config.reward.kind, delay_weight=config.reward.delay_weight)
         count, periods = len(links), config.rollout.periods
-        noise = rng.normal(0.0, config.ddpg.noise, (periods, count)) + rng.normal(0.0, config.ddpg.flow_noise, count)
+        noise = rng.normal(0.0, config.ddpg.noise, (periods, count))
+        if config.ddpg.noise_ms:
+            correlate(noise, math.exp(-config.period.min_ms / config.ddpg.noise_ms))
+        noise += rng.normal(0.0, config.ddpg.flow_noise, count)
         phases = rng.integers(len(WALK), size=count)
         agent: Explorer = (
             Walker(phases, periods, config.head, view)
@@ -73,21 +79,33 @@ class Gatherer:
         stats = np.empty((periods + 1, count), sim.stats.dtype)
         rewards = np.empty((periods + 1, count), np.float32)
         decided = np.empty((periods + 1, count), np.bool_)
+        may_cap = np.empty((periods + 1, count), np.bool_)
+        hidden = np.empty((periods + 1, count, SIZE if config.ddpg.privileged else 0), np.float32)
         sim.reset()
         for period in range(periods + 1):
             states[period], stats[period] = sim.states, sim.stats
-            rewards[period], decided[period] = sim.rewards, sim.decided
+            rewards[period], decided[period], may_cap[period] = sim.rewards, sim.decided, sim.may_cap
+            if config.ddpg.privileged:
+                hidden[period] = hidden_of(sim)
             if period == periods:
                 break
             agent.period = period
-            sim.step_caps(decider.decide(sim.stats, sim.states, sim.rule_pkts, sim.decided))
+            sim.step_caps(decider.decide(sim.stats, sim.states, sim.rule_pkts, sim.decided, sim.may_cap))
 
         total = np.cumsum(rewards.astype(np.float64), axis=0)
         observed = Normaliser(config.feature_set)
         observed.observe(stats.reshape(-1))
         return Experience(
             fragments=[
-                self._fragment(states[:, i], agent.actions[:, i], total[:, i], decided[:, i]) for i in range(count)
+                self._fragment(
+                    states[rows, i],
+                    hidden[rows, i],
+                    agent.actions[rows[:-1], i],
+                    total[rows, i],
+                    stats["time_ns"][rows, i],
+                )
+                for i in range(count)
+                for rows in _stretches(decided[:, i], may_cap[:, i])
             ],
             normaliser=observed,
             records=(periods + 1) * count,
@@ -95,38 +113,70 @@ class Gatherer:
         )
 
     def _fragment(
-        self, states: FloatArray, actions: FloatArray, total: NDArray[np.float64], decided: NDArray[np.bool_]
+        self,
+        states: FloatArray,
+        hidden: FloatArray,
+        actions: FloatArray,
+        total: NDArray[np.float64],
+        time_ns: NDArray[np.uint64],
     ) -> Fragment:
-        """Returns one flow's transitions between decided records; ``total`` is its reward summed from the start."""
-        rows = np.flatnonzero(decided)
-        if len(rows) == 0:
-            return Fragment(np.zeros((self._history, self._frame), np.float32), actions[:0], actions[:0])
-        older = states[rows[0]].reshape(self._history, self._frame)[:0:-1]
+        """Returns the transitions between a stretch's n + 1 records; ``total`` is the flow's reward from its start."""
+        older = states[0].reshape(self._history, self._frame)[:0:-1]
+        rewards, discounts, steps = returns(np.diff(total), time_ns, self._config.ddpg)
         return Fragment(
-            frames=np.concatenate([older, states[rows, : self._frame]]),
-            actions=actions[rows[:-1]],
-            rewards=np.diff(total[rows]).astype(np.float32),
+            frames=np.concatenate([older, states[:, : self._frame]]),
+            hidden=hidden,
+            actions=actions,
+            rewards=rewards,
+            discounts=discounts,
+            steps=steps,
         )
 
     def evaluate(self, agent: Agent, links: Sequence[LinkSpec]) -> list[Metrics]:
         """Returns the figures of one flow per link, without noise, behind the guard."""
-        sim = _batch(links, agent.view, record_log=True)
-        agent.bind(sim.clairvoyant_caps)
-        decider = Decider(agent, len(links), Guard())
-        evaluate_s = self._config.run.evaluate_s
-        end_ns = np.array([round((link.start_offset_ms / 1e3 + evaluate_s) * 1e9) for link in links])
-        sim.reset()
-        while np.any(sim.stats["time_ns"] < end_ns):
-            sim.step_caps(decider.decide(sim.stats, sim.states, sim.rule_pkts, sim.decided))
-        return [_metrics(sim.log(row), link.mrtt_ms, end_ns[row] / 1e6) for row, link in enumerate(links)]
+        return figures(agent, links, self._config.run.evaluate_s)
+
+    def baselines(self, links: Sequence[LinkSpec], period: PeriodConfig) -> list[Baseline]:
+        """Returns what policies of this cadence are judged by on each link."""
+        return baselines(links, self._config.run.evaluate_s, period)
+
+
+def _stretches(decided: NDArray[np.bool_], may_cap: NDArray[np.bool_]) -> Iterator[NDArray[np.intp]]:
+    """Yields the decided rows of each stretch in which a flow's gate stood open: elsewhere actions did nothing."""
+    rows = np.flatnonzero(decided)
+    for stretch in np.split(rows, np.flatnonzero(np.diff(may_cap[rows])) + 1):
+        if len(stretch) > 1 and may_cap[stretch[0]]:
+            yield stretch
+
+
+def correlate(noise: NDArray[np.float64], correlation: float) -> None:
+    """Makes independent noise (periods, flows) one whose neighbours in time correlate, in place; the spread stays."""
+    fresh = math.sqrt(1.0 - correlation**2)
+    for period in range(1, len(noise)):
+        noise[period] = correlation * noise[period - 1] + fresh * noise[period]
+
+
+def returns(
+    rewards: NDArray[np.float64], time_ns: NDArray[np.uint64], config: DdpgSection
+) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
+    """Returns for n rewards between n + 1 times: discounted sums over ``config.steps``, or as many as are left, of
+    them, the discounts of what follows, and how many steps each spans.
+    """
+    count = len(rewards)
+    if config.horizon_ms is None:
+        age = np.arange(count + 1) * -np.log(config.gamma)
+    else:
+        age = (time_ns - time_ns[0]).astype(np.float64) / (config.horizon_ms * 1e6)
+    steps = np.minimum(config.steps, count - np.arange(count))
+    sums = np.zeros(count)
+    for step in range(min(config.steps, count)):
+        sums[: count - step] += np.exp(age[: count - step] - age[step:count]) * rewards[step:]
+    discounts = np.exp(age[:count] - age[np.arange(count) + steps])
+    return sums.astype(np.float32), discounts.astype(np.float32), steps
 
 
 def _batch(links: Sequence[LinkSpec], view: View, **options: Any) -> SimBatch:
     return SimBatch(list(links), view.period, view.feature_set, normaliser=view.normaliser, **options)
-
-
-def _metrics(log: dict[str, Any], mrtt_ms: float, end_ms: float) -> Metrics:
-    return compute(LinkLog.of_flow(log), mrtt_ms, end_ms)
 
 
 def _summary(stats: NDArray[Any], rewards: NDArray[np.float64]) -> dict[str, float]:

@@ -1,9 +1,9 @@
 """Experience is kept as a ring of frames from which states are cut, so that nothing is stored twenty times.
 
 A state is the last ``history`` frames, newest first, and two successive states of a flow share all but one of them.
-The ring holds frames; a transition is named by the row of its newest frame: its state ends there, the next state one
-row later. Only records with an RTT sample become frames, so a transition that spans an outage closes at the first
-record after it.
+The ring holds frames; a transition is named by the row of its newest frame: its state ends there, the next state as
+many rows later as the transition has steps. Only records with an RTT sample become frames, so a transition that spans
+an outage closes at the first record after it.
 """
 
 from dataclasses import dataclass
@@ -20,28 +20,50 @@ class Batch:
     """B transitions. They have no end-of-episode flag: flows do not end, fragments are truncated and bootstrap."""
 
     states: FloatArray  # (B, S)
+    hidden: FloatArray  # (B, H), see ``hidden.py``; H = 0 where no critic asks
     actions: FloatArray  # (B, 1)
-    rewards: FloatArray  # (B, 1)
+    rewards: FloatArray  # (B, 1), discounted sums up to the next state
+    discounts: FloatArray  # (B, 1), of the next state's value
     next_states: FloatArray  # (B, S)
+    next_hidden: FloatArray  # (B, H)
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """One flow's decided records in order: n transitions from n + 1 of them, after history - 1 older frames."""
+    """One flow's decided records in order: n transitions from n + 1 of them, after history - 1 older frames.
+
+    A transition spans ``steps`` decisions: its reward is the discounted sum of theirs, its next state lies so many
+    frames later.
+    """
 
     frames: FloatArray  # (history - 1 + n + 1, F), oldest first
+    hidden: FloatArray  # (n + 1, H), oldest first
     actions: FloatArray  # (n,)
     rewards: FloatArray  # (n,)
+    discounts: FloatArray  # (n,)
+    steps: NDArray[np.int64]  # (n,)
+
+    @classmethod
+    def empty(cls, history: int, frame_size: int, hidden_size: int) -> "Fragment":
+        """Returns a fragment without transitions."""
+        none = np.empty(0, np.float32)
+        return cls(
+            np.zeros((history, frame_size), np.float32), np.zeros((1, hidden_size), np.float32),
+            none, none, none, np.empty(0, np.int64),
+        )  # fmt: skip
 
 
 class Replay:
     """A ring of ``capacity`` frames; a full one overwrites its oldest fragments."""
 
-    def __init__(self, capacity: int, history: int, frame_size: int) -> None:
+    def __init__(self, capacity: int, history: int, frame_size: int, hidden_size: int = 0) -> None:
         self.history = history
         self.frames = np.zeros((capacity, frame_size), np.float32)
+        self.hidden = np.zeros((capacity, hidden_size), np.float32)
         self.actions = np.zeros(capacity, np.float32)
         self.rewards = np.zeros(capacity, np.float32)
+        self.discounts = np.zeros(capacity, np.float32)
+        self.steps = np.zeros(capacity, np.int64)
         self.usable = np.zeros(capacity, np.bool_)
         """(capacity,), True for rows that name a transition whose frames are all still here."""
         self.position = 0
@@ -69,8 +91,11 @@ class Replay:
         self.usable[start : end + self.history] = False  # what follows loses the older part of its history
         first = start + self.history - 1
         self.frames[start:end] = fragment.frames
+        self.hidden[first : first + count + 1] = fragment.hidden
         self.actions[first : first + count] = fragment.actions
         self.rewards[first : first + count] = fragment.rewards
+        self.discounts[first : first + count] = fragment.discounts
+        self.steps[first : first + count] = fragment.steps
         self.usable[first : first + count] = True
         self.position = end
         self._rows = np.empty(0, np.int64)
@@ -82,22 +107,30 @@ class Replay:
     def sample(self, size: int, rng: np.random.Generator) -> Batch:
         """Returns ``size`` transitions, drawn uniformly with replacement."""
         rows = self._rows[rng.integers(0, len(self._rows), size)]
-        window = self.frames[
-            rows[:, None] + 1 - np.arange(self.history + 1)
-        ]  # newest first, from the next state's newest
+        next_rows = rows + self.steps[rows]
         return Batch(
-            np.ascontiguousarray(window[:, 1:]).reshape(size, -1),
+            self._states(rows),
+            self.hidden[rows],
             self.actions[rows, None],
             self.rewards[rows, None],
-            np.ascontiguousarray(window[:, :-1]).reshape(size, -1),
+            self.discounts[rows, None],
+            self._states(next_rows),
+            self.hidden[next_rows],
         )
+
+    def _states(self, rows: NDArray[np.int64]) -> FloatArray:
+        """Returns the states (B, S) whose newest frames are these, newest first."""
+        return self.frames[rows[:, None] - np.arange(self.history)].reshape(len(rows), -1)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Returns everything that it holds, for a checkpoint."""
         return {
             "frames": self.frames,
+            "hidden": self.hidden,
             "actions": self.actions,
             "rewards": self.rewards,
+            "discounts": self.discounts,
+            "steps": self.steps,
             "usable": self.usable,
             "position": np.array([self.position], np.int64),
         }
@@ -106,9 +139,7 @@ class Replay:
         """Takes the frames and transitions of a checkpoint, as ``state`` returned them."""
         if state["frames"].shape != self.frames.shape:
             raise ValueError(f"replay holds {self.frames.shape} frames, the checkpoint {state['frames'].shape}")
-        self.frames[:] = state["frames"]
-        self.actions[:] = state["actions"]
-        self.rewards[:] = state["rewards"]
-        self.usable[:] = state["usable"]
+        for name in ("frames", "hidden", "actions", "rewards", "discounts", "steps", "usable"):
+            getattr(self, name)[:] = state[name]
         self.position = int(state["position"][0])
         self.index()

@@ -10,11 +10,10 @@ Synchronous: an iteration's flows depend on weights, seed and number of the iter
 for bit, whether or not it was interrupted. Scalars are defined in ``docs/scalars.md``.
 """
 
-import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,26 +23,25 @@ import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
-from reinet.agents.decide.baselines import NoCap, Rule
-from reinet.agents.decide.protocol import Agent
+from reinet.agents.evaluation.frontier import Baseline, Point, ratio
 from reinet.agents.learn import checkpoint
 from reinet.agents.learn.actors import FoldedActor
 from reinet.agents.learn.checkpoint import Best, Checkpoint, State
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
+from reinet.agents.learn.hidden import SIZE
 from reinet.agents.learn.links import selection_links, training_traces
 from reinet.agents.learn.replay import Replay
 from reinet.agents.learn.workers import RayGatherers
 from reinet.core import FEATURE_SETS, Normaliser
 from reinet.core.errors import ConfigError
-from reinet.envs.link.metrics import Metrics
 
-SCORE_DELAY_WEIGHT = 0.6
-"""What Cubic's whole queueing delay is worth in shares of its throughput when checkpoints are compared: with this a
-third of the delay at nine tenths of the throughput is as good as half of it at all of the throughput."""
-SCORE_FLOOR = 0.93
-"""Links that keep less of Cubic's throughput than this count against a checkpoint."""
-SCORE_FLOOR_WEIGHT = 2.0
+SCORE_FLOOR = 0.965
+"""A checkpoint that keeps less of plain throughput than this on the mean of the links counts as worse for it: delay can
+always be had for throughput."""
+SCORE_FLOOR_WEIGHT = 4.0
+SCORE_WORST_WEIGHT = 0.1
+"""The worst link counts so much beside the mean: a policy is no use that is good on all links but one."""
 _MAY_CHANGE = {"iterations", "keep"}
 """These keys of [run] may differ when a run is resumed: they change nothing that was computed before."""
 
@@ -130,10 +128,11 @@ class _Run:
         self._gatherers, self._writer = gatherers, writer
         self._links = selection_links(config)
         self.ddpg = Ddpg(config.ddpg, features.state_size, config.seed)
-        self.replay = Replay(config.ddpg.replay, features.history, len(features.features))
+        hidden_size = SIZE if config.ddpg.privileged else 0
+        self.replay = Replay(config.ddpg.replay, features.history, len(features.features), hidden_size)
         self.rng = np.random.Generator(np.random.PCG64(config.seed))
         self.normaliser = Normaliser(config.feature_set)
-        self.baselines: dict[str, list[dict[str, float]]] = {}
+        self.baselines: list[Baseline] = []
         self.best: Best | None = None
         self.iteration = self.env_steps = self.updates = 0
         self._start_s = time.monotonic()
@@ -150,6 +149,7 @@ class _Run:
         calibrating = self.iteration < config.ddpg.normaliser_iterations
         walking = self.iteration < config.ddpg.normaliser_iterations + config.ddpg.cold_start_iterations
         layers = None if walking else self.ddpg.actor.folded()
+        self.ddpg.set_progress(self.iteration / config.run.iterations)
         normaliser = Normaliser.reference(config.feature_set) if calibrating else self.normaliser
         gathered = self._gatherers.gather(layers, normaliser, self.iteration)
         scalars = {tag: float(np.mean([e.summary[tag] for e in gathered])) for tag in gathered[0].summary}
@@ -182,32 +182,29 @@ class _Run:
         return scalars
 
     def _learn(self) -> dict[str, float]:
-        sums: dict[str, torch.Tensor] = {}
+        sums: dict[str, list[torch.Tensor]] = {}
         for _ in range(self._config.run.updates):
-            losses = self.ddpg.update(self.replay.sample(self._config.ddpg.batch, self.rng))
-            sums = {tag: sums[tag] + loss if sums else loss for tag, loss in losses.items()}
+            batch = self.replay.sample(self._config.ddpg.batch, self.rng)
+            noise = (
+                self.rng.standard_normal((len(batch.rewards), 1), np.float32) if self._config.ddpg.smoothing else None
+            )
+            for tag, loss in self.ddpg.update(batch, noise).items():
+                sums.setdefault(tag, []).append(loss)
         self.updates += self._config.run.updates
-        return {tag: float(total) / self._config.run.updates for tag, total in sums.items()}
+        return {tag: float(torch.stack(losses).mean()) for tag, losses in sums.items()}
 
     def _evaluate(self) -> dict[str, float]:
         """Runs flows without noise on the selection links; returns scalars. The best networks go to ``best/``."""
         view = self._config.view(self.normaliser)
         if not self.baselines:
-            for agent in (NoCap(view), Rule(1.25, view), Rule(view=view)):  # at the model's cadence, to be fair
-                self.baselines[agent.name] = self._measure(agent)
-        actor = FoldedActor(self.ddpg.actor.folded(), self._config.head, view)
-        metrics = compare(self._measure(actor), self.baselines["none"])
+            self.baselines = self._gatherers.baselines(self._links, view.period)
+        actor = FoldedActor(self.ddpg.best_actor().folded(), self._config.head, view)
+        points = [Point.of(metrics) for metrics in self._gatherers.evaluate(actor, self._links)]
+        metrics = judged(points, self.baselines)
         if self.best is None or metrics["score"] > self.best.score:
             self.best = Best(iteration=self.iteration, score=metrics["score"], metrics=metrics)
             checkpoint.save(self._run_dir / "best", self._state(), self.ddpg.state(), None)
-        scalars = {f"eval/{name}": value for name, value in metrics.items()}
-        for name in ("rule:1.25", "rule:1.5"):
-            against = compare(self.baselines[name], self.baselines["none"])
-            scalars[f"eval/score_{name.replace(':', '_')}"] = against["score"]
-        return scalars
-
-    def _measure(self, agent: Agent) -> list[dict[str, float]]:
-        return [_figures(m) for m in self._gatherers.evaluate(agent, self._links)]
+        return {f"eval/{name}": value for name, value in metrics.items()}
 
     def save(self) -> Path:
         """Writes a checkpoint to resume from; returns its folder."""
@@ -243,32 +240,37 @@ class _Run:
         self.normaliser = Normaliser.from_dict(state.normaliser, self._config.feature_set)
         self.baselines, self.best = state.baselines, state.best
         self.iteration, self.env_steps, self.updates = state.iteration, state.env_steps, state.updates
+        self.ddpg.updates = state.updates
         self._start_s -= state.wall_s
 
 
-def compare(figures: list[dict[str, float]], cubic: list[dict[str, float]]) -> dict[str, float]:
-    """Returns ratios to plain congestion control, means over links; ``score`` is what chooses the best checkpoint.
+def judged(points: Sequence[Point], baselines: Sequence[Baseline]) -> dict[str, float]:
+    """Returns how a policy stands on links against their baselines; ``score`` is what chooses the best checkpoint.
 
-    score = mean throughput ratio - 0.6 x mean queueing delay ratio - 2 x mean shortfall below 93 % of the throughput.
+    score = -(mean frontier ratio of the delay + that of p95) / 2 - 0.1 x the worst of them - 4 x shortfall of the mean
+    throughput below 96.5 % of plain congestion control's.
     """
-    throughput = np.array([a["throughput_mbps"] / b["throughput_mbps"] for a, b in zip(figures, cubic, strict=True)])
-    delay = np.array([a["qdelay_mean_ms"] / max(b["qdelay_mean_ms"], 1.0) for a, b in zip(figures, cubic, strict=True)])
-    shortfall = np.maximum(0.0, SCORE_FLOOR - throughput)
-    score = throughput.mean() - SCORE_DELAY_WEIGHT * delay.mean() - SCORE_FLOOR_WEIGHT * shortfall.mean()
+    ratios = [ratio(point, baseline.rule) for point, baseline in zip(points, baselines, strict=True)]
+    mean, p95 = np.array([r.mean for r in ratios]), np.array([r.p95 for r in ratios])
+    plain = [baseline.plain for baseline in baselines]
+    throughput = np.array([a.utilization / b.utilization for a, b in zip(points, plain, strict=True)])
+    delay = np.array([a.qdelay_mean_ms / max(b.qdelay_mean_ms, 1.0) for a, b in zip(points, plain, strict=True)])
+    shortfall = max(0.0, SCORE_FLOOR - float(throughput.mean()))
+    worst = max(float(mean.max()), float(p95.max()))
+    score = -(mean.mean() + p95.mean()) / 2 - SCORE_WORST_WEIGHT * worst - SCORE_FLOOR_WEIGHT * shortfall
     return {
         "score": float(score),
+        "frontier_mean": float(mean.mean()),
+        "frontier_p95": float(p95.mean()),
+        "frontier_worst": worst,
         "throughput_ratio": float(throughput.mean()),
         "throughput_ratio_min": float(throughput.min()),
         "qdelay_ratio": float(delay.mean()),
         "qdelay_ratio_max": float(delay.max()),
-        "utilization": float(np.mean([f["utilization"] for f in figures])),
-        "qdelay_mean_ms": float(np.mean([f["qdelay_mean_ms"] for f in figures])),
-        "qdelay_p95_ms": float(np.mean([f["qdelay_p95_ms"] for f in figures])),
+        "utilization": float(np.mean([p.utilization for p in points])),
+        "qdelay_mean_ms": float(np.mean([p.qdelay_mean_ms for p in points])),
+        "qdelay_p95_ms": float(np.mean([p.qdelay_p95_ms for p in points])),
     }
-
-
-def _figures(metrics: Metrics) -> dict[str, float]:
-    return {k: float(v) for k, v in dataclasses.asdict(metrics).items() if isinstance(v, int | float)}
 
 
 def _previous(config: TrainConfig, run_dir: Path, resume: bool) -> Checkpoint | None:

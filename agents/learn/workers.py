@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from reinet.agents.decide.protocol import Agent
+from reinet.agents.evaluation.frontier import Baseline
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.gatherer import Experience, Gatherer
 from reinet.agents.model.mlp import Layers
-from reinet.core import Normaliser
+from reinet.core import Normaliser, PeriodConfig
 from reinet.core.errors import ReinetError
 from reinet.envs.link.metrics import Metrics
 from reinet.envs.link.spec import LinkSpec
@@ -72,10 +73,19 @@ class RayGatherers:
         """Returns the figures of one flow per link, the links shared out among the workers."""
         if self._local is not None:
             return self._local.evaluate(agent, links)
-        share = -(-len(links) // len(self._actors))
-        parts = [links[i * share : (i + 1) * share] for i in range(len(self._actors))]
-        futures = [a.evaluate.remote(agent, p) for a, p in zip(self._actors, parts, strict=True) if p]
+        futures = [a.evaluate.remote(agent, p) for a, p in zip(self._actors, self._shares(links), strict=True) if p]
         return [metrics for part in self._ray.get(futures) for metrics in part]
+
+    def baselines(self, links: Sequence[LinkSpec], period: PeriodConfig) -> list[Baseline]:
+        """Returns what policies of this cadence are judged by on each link, the links shared out among the workers."""
+        if self._local is not None:
+            return self._local.baselines(links, period)
+        futures = [a.baselines.remote(p, period) for a, p in zip(self._actors, self._shares(links), strict=True) if p]
+        return [baseline for part in self._ray.get(futures) for baseline in part]
+
+    def _shares(self, links: Sequence[LinkSpec]) -> list[Sequence[LinkSpec]]:
+        share = -(-len(links) // len(self._actors))
+        return [links[i * share : (i + 1) * share] for i in range(len(self._actors))]
 
     def close(self) -> None:
         """Ends the workers, and Ray unless it was running in this process before."""

@@ -13,11 +13,15 @@ namespace reinet {
 // A target below this multiple of the path's minimum RTT asks for a queue that cannot be kept: the window collapses.
 constexpr double kLeastTargetPerRtt = 1.1;
 
-// Returns 0 for no queue and 1 for the target; the least room that a target may leave guards the denominator.
-inline double delay_ratio(const reinet_flow_stats& s) {
+// Returns the queueing delay that the target allows; the least room that a target may leave guards who divides by it.
+inline double delay_room_us(const reinet_flow_stats& s) {
   const double min_rtt_us = s.min_rtt_us;
-  const double room_us = std::max(s.target_us - min_rtt_us, (kLeastTargetPerRtt - 1) * min_rtt_us);
-  return (s.rtt_mean_us - min_rtt_us) / std::max(room_us, 1.0);
+  return std::max({s.target_us - min_rtt_us, (kLeastTargetPerRtt - 1) * min_rtt_us, 1.0});
+}
+
+// Returns 0 for no queue and 1 for the target.
+inline double delay_ratio(const reinet_flow_stats& s) {
+  return (s.rtt_mean_us - static_cast<double>(s.min_rtt_us)) / delay_room_us(s);
 }
 
 // How much more the first part of a queue costs than the last. At 1 (measured) a weight that keeps links with outages

@@ -17,21 +17,11 @@
 #include "core/flow_stats.h"
 #include "core/states/deepcc.hpp"
 #include "core/states/delay_ratio.hpp"
+#include "core/states/feature.hpp"
 #include "core/states/normaliser.hpp"
+#include "core/states/timescales.hpp"
 
 namespace reinet {
-
-struct Feature {
-  const char* name;
-  const char* unit;
-  float low, high;  // values are clipped to them
-  const char* formula;
-};
-
-// Returns the hand rule's product, a rate's packets in the minimum RTT; 0 where the packet size is not known.
-inline float rule_product_pkts(double rate_bytes_per_s, const reinet_flow_stats& s) {
-  return s.mss_bytes ? static_cast<float>(rate_bytes_per_s * s.min_rtt_us * 1e-6 / s.mss_bytes) : 0.0F;
-}
 
 // ---- deepcc-5x20: the state of the DeepCC paper
 
@@ -99,24 +89,20 @@ struct ScaleFreeSet {
 
   std::array<double, kFeatures.size()> update(const reinet_flow_stats& s, const Normaliser&) {
     const double rate = latest_rate(s);
-    const double peak = peak_rate(s, rate);
+    const double peak = peaks_.update(s, rate, kPeakWindowNs);
     rule_pkts = rule_product_pkts(peak, s);
     return {clipped<0>(delay_cost(delay_ratio(s))), peak > 0.0 ? rate / peak : 0.0,
             clipped_log<2>(s.inflight_pkts / static_cast<double>(rule_pkts)),
             clipped_log<3>(static_cast<double>(s.period_ns) / (s.min_rtt_us * 1e3)), clipped_log<4>(rule_pkts)};
   }
 
-  std::size_t heap_bytes() const { return latest_.capacity() * sizeof(Span) + peaks_.capacity() * sizeof(Peak); }
+  std::size_t heap_bytes() const { return latest_.capacity() * sizeof(Span) + peaks_.heap_bytes(); }
 
  private:
   static constexpr std::uint64_t kRateWindowNs = 20'000'000;   // shorter times hold too few packets of a slow link
   static constexpr std::uint64_t kPeakWindowNs = 240'000'000;  // some ten round trips of a usual path
   struct Span {
     std::uint64_t ns, bytes;
-  };
-  struct Peak {
-    std::uint64_t ended_ns;
-    double rate;
   };
 
   double latest_rate(const reinet_flow_stats& s) {
@@ -132,20 +118,6 @@ struct ScaleFreeSet {
     return latest_sum_.ns ? static_cast<double>(latest_sum_.bytes) * 1e9 / static_cast<double>(latest_sum_.ns) : 0.0;
   }
 
-  // Returns the exact maximum of the window: peaks_ are the rates that no later one exceeds, in order of time, so the
-  // first is the largest. The record before always counts, so that an outage, one long period, does not wipe out what
-  // the link could do.
-  double peak_rate(const reinet_flow_stats& s, double rate) {
-    while (!peaks_.empty() && peaks_.back().rate <= rate) peaks_.pop_back();
-    peaks_.push_back({s.time_ns, rate});
-    const auto is_recent = [&](const Peak& p) {
-      const std::uint64_t age_ns = s.time_ns - std::min(p.ended_ns, s.time_ns);
-      return age_ns <= kPeakWindowNs || age_ns - kPeakWindowNs <= s.period_ns;
-    };
-    peaks_.erase(peaks_.begin(), std::find_if(peaks_.begin(), peaks_.end(), is_recent));
-    return peaks_.front().rate;
-  }
-
   template <std::size_t feature>
   static double clipped(double x) {
     return std::clamp<double>(x, kFeatures[feature].low, kFeatures[feature].high);
@@ -157,7 +129,7 @@ struct ScaleFreeSet {
 
   std::vector<Span> latest_;  // records that together last kRateWindowNs
   Span latest_sum_{0, 0};
-  std::vector<Peak> peaks_;
+  PeakRate peaks_;
 };
 
 // ---- the table
@@ -165,7 +137,7 @@ struct ScaleFreeSet {
 template <class... Sets>
 struct FeatureSetList {};
 // A model names its set; the first is what is used where none is named.
-using FeatureSets = FeatureSetList<DeepCcSet, ScaleFreeSet>;
+using FeatureSets = FeatureSetList<DeepCcSet, ScaleFreeSet, TimescaleSet>;
 
 }  // namespace reinet
 

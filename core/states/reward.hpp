@@ -19,6 +19,10 @@
 //            an outage makes a long queue anyway. C does not depend on the action and only takes the link's luck out of
 //            the sum. It is known of simulated and emulated links alone: the reward uses it, the state does not.
 //            0 for a flow's first record, before which nothing was decided, and for the one that says it is closed.
+//
+//   regret-linear   regret with w D rho in place of the logarithm: summed over a flow, the mean queueing delay itself,
+//            which is what flows are judged by. Outages then weigh heavily: whether a learner copes is a question of
+//            its critic.
 #ifndef REINET_REWARD_HPP
 #define REINET_REWARD_HPP
 
@@ -34,8 +38,8 @@
 
 namespace reinet {
 
-enum class RewardKind { deepcc, regret };
-constexpr std::array<const char*, 2> kRewardNames = {"deepcc", "regret"};
+enum class RewardKind { deepcc, regret, regret_linear };
+constexpr std::array<const char*, 3> kRewardNames = {"deepcc", "regret", "regret-linear"};
 
 // regret's w: the share of throughput worth giving up for an empty queue in place of one as long as the target allows.
 constexpr double kDelayWeight = 0.25;
@@ -98,6 +102,7 @@ inline double regret_unit_bytes(std::uint64_t opportunities, std::uint64_t loop_
   return std::max(kOpportunityBytes * per_ms * kRegretPeriodMs, static_cast<double>(kOpportunityBytes));
 }
 
+template <bool linear>
 class RegretReward {
  public:
   double take(const reinet_flow_stats& s, const RewardConfig& config, const Offer& offer) {
@@ -110,7 +115,9 @@ class RegretReward {
       started_ = true;
       return 0.0;
     }
-    const double delay = config.delay_weight * delivered * delay_cost(delay_ratio(s));
+    const double rho = delay_ratio(s);
+    const double cost = linear ? std::max(rho, 0.0) : delay_cost(rho);
+    const double delay = config.delay_weight * delivered * cost;
     const double before = limited(since_decision_);
     since_decision_ -= (offered - delivered + delay) / offer.unit_bytes;
     const double earned = limited(since_decision_) - before;

@@ -5,6 +5,7 @@
 //
 //   feature_sets.hpp  what is observed       normaliser.hpp  its statistics
 //   reward.hpp        what a record earns    heads.hpp       how an action becomes a cap
+//   gate.hpp          whether a cap may bind
 #ifndef REINET_STATE_HPP
 #define REINET_STATE_HPP
 
@@ -20,6 +21,7 @@
 
 #include "core/flow_stats.h"
 #include "core/states/feature_sets.hpp"
+#include "core/states/gate.hpp"
 #include "core/states/normaliser.hpp"
 #include "core/states/reward.hpp"
 
@@ -36,6 +38,7 @@ struct Update {
   bool decided;  // false for a record without an RTT sample, which leaves state and rule as they were
   float reward;
   float rule_pkts;
+  bool may_cap;  // the flow has shown a queue of its own
 };
 
 // Flows of one feature set and one kind of reward. Calls cost a dispatch per record, and nothing per feature.
@@ -67,7 +70,7 @@ class FlowStatesOf final : public FlowStates {
       for (std::size_t i = 0; i < observation.size(); ++i) f.history[i] = static_cast<float>(observation[i]);
     }
     std::copy(f.history.begin(), f.history.end(), state);
-    return {decided, static_cast<float>(reward), f.features.rule_pkts};
+    return {decided, static_cast<float>(reward), f.features.rule_pkts, f.gate.update(s)};
   }
 
   void reset(std::size_t flow) override { flows_[flow] = Flow{}; }
@@ -84,6 +87,7 @@ class FlowStatesOf final : public FlowStates {
     std::array<float, Set::kHistory * Set::kFeatures.size()> history{};
     Set features;
     Reward reward;
+    Gate gate;
   };
   std::vector<Flow> flows_;
 };
@@ -112,8 +116,15 @@ void observe(NormaliserTable& table, const reinet_flow_stats& s) {
 
 template <class Set>
 std::unique_ptr<FlowStates> make_flow_states(RewardKind reward, std::size_t flows) {
-  if (reward == RewardKind::regret) return std::make_unique<FlowStatesOf<Set, RegretReward>>(flows);
-  return std::make_unique<FlowStatesOf<Set, DeepCcReward>>(flows);
+  switch (reward) {
+    case RewardKind::deepcc:
+      return std::make_unique<FlowStatesOf<Set, DeepCcReward>>(flows);
+    case RewardKind::regret:
+      return std::make_unique<FlowStatesOf<Set, RegretReward<false>>>(flows);
+    case RewardKind::regret_linear:
+      return std::make_unique<FlowStatesOf<Set, RegretReward<true>>>(flows);
+  }
+  return nullptr;
 }
 
 template <class... Sets>

@@ -23,6 +23,7 @@ class StateBank {
     float* rewards;
     float* rule_pkts;
     std::uint8_t* decided;
+    std::uint8_t* may_cap;
   };
 
   StateBank(std::size_t capacity, const FeatureSet& set, const NormaliserTable& table, RewardKind reward,
@@ -30,7 +31,7 @@ class StateBank {
       : set_(set), config_(state_config(set, table, reward, delay_weight)), flows_(set.make(reward, capacity)) {}
 
   const FeatureSet& feature_set() const { return set_; }
-  bool needs_offers() const { return config_.reward.kind == RewardKind::regret; }
+  bool needs_offers() const { return config_.reward.kind != RewardKind::deepcc; }
   std::size_t capacity() const { return flows_->size(); }
   void grow(std::size_t capacity) {
     if (capacity < flows_->size())
@@ -60,6 +61,7 @@ class StateBank {
       out.decided[i] = update.decided;
       out.rewards[i] = update.reward;
       out.rule_pkts[i] = update.rule_pkts;
+      out.may_cap[i] = update.may_cap;
     }
   }
 

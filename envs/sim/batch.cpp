@@ -52,7 +52,9 @@ void Batch::step(std::span<const float> actions) {
   workers_.for_each(rows_.size(), [&](std::size_t i) {
     reinet_flow_stats latest;
     std::memcpy(&latest, outputs_.stats + i * sizeof(latest), sizeof(latest));
-    run_capped(i, cap_from_action(view_.head, actions[i], latest.cwnd_pkts, outputs_.rule_pkts[i], kMaxCapPkts));
+    const std::uint32_t cap_pkts =
+        cap_from_action(view_.head, actions[i], latest.cwnd_pkts, outputs_.rule_pkts[i], kMaxCapPkts);
+    run_capped(i, outputs_.may_cap[i] ? cap_pkts : 0);
   });
 }
 
@@ -69,10 +71,19 @@ void Batch::clairvoyant_caps(std::uint64_t horizon_ms, std::span<std::uint32_t> 
     caps_pkts[i] = rows_[i].simulation->clairvoyant_cap_pkts(rows_[i].flow, horizon_ms);
 }
 
+void Batch::hidden(std::span<const std::uint64_t> horizons_ms, float* values) const {
+  require_started();
+  std::vector<std::uint64_t> coming(horizons_ms.size());
+  for (const Row& r : rows_) {
+    *values++ = static_cast<float>(r.simulation->coming_pkts(r.flow, horizons_ms, coming));
+    for (const std::uint64_t pkts : coming) *values++ = static_cast<float>(pkts);
+  }
+}
+
 std::size_t Batch::memory_bytes(std::size_t row) const {
   const Row& r = at(row);
   const std::size_t output_bytes =
-      view_.set.state_size() * sizeof(float) + sizeof(reinet_flow_stats) + 2 * sizeof(float) + 1;
+      view_.set.state_size() * sizeof(float) + sizeof(reinet_flow_stats) + 2 * sizeof(float) + 2;
   return sizeof(Row) + r.simulation->memory_bytes() + r.states->memory_bytes() + output_bytes;
 }
 
@@ -113,12 +124,13 @@ void Batch::run(std::size_t row) {
   record.cookie = row + 1 + (static_cast<std::uint64_t>(r.flow) << 32);
   record.slot = static_cast<std::uint32_t>(row);
   std::memcpy(outputs_.stats + row * sizeof(record), &record, sizeof(record));
-  const Offer offer = view_.config.reward.kind == RewardKind::regret ? offer_of(r) : Offer{};
+  const Offer offer = view_.config.reward.kind != RewardKind::deepcc ? offer_of(r) : Offer{};
   const Update update =
       r.states->update(r.flow, record, view_.config, offer, outputs_.states + row * view_.set.state_size());
   outputs_.decided[row] = update.decided;
   outputs_.rewards[row] = update.reward;
   outputs_.rule_pkts[row] = update.rule_pkts;
+  outputs_.may_cap[row] = update.may_cap;
 }
 
 // Of the flow's own trace in a cell, else of the link that all flows share.

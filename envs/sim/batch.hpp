@@ -37,6 +37,7 @@ struct BatchOutputs {
   std::uint8_t* stats;  // reinet_flow_stats, perhaps unaligned
   float* rule_pkts;
   std::uint8_t* decided;
+  std::uint8_t* may_cap;
 };
 
 // What a row's link has logged since its reset, and in which time.
@@ -66,11 +67,15 @@ class Batch {
   void start(std::span<const std::int32_t> rows);
   void run(std::span<const std::int32_t> rows);
 
-  // These run every row to its next record, under the caps that the head makes of actions, or under caps (0 = none).
+  // These run every row to its next record, under the caps that the head makes of actions, none where the gate is
+  // closed, or under caps as they are given (0 = none).
   void step(std::span<const float> actions);
   void step_caps(std::span<const std::uint32_t> caps_pkts);
 
   void clairvoyant_caps(std::uint64_t horizon_ms, std::span<std::uint32_t> caps_pkts) const;
+  // Writes, row by row, what only a simulator knows: the packets queued, then those that the link can carry in each of
+  // these times from now on.
+  void hidden(std::span<const std::uint64_t> horizons_ms, float* values) const;
   PacketCounts packets(std::size_t row) const { return at(row).simulation->packets(); }
   std::size_t memory_bytes(std::size_t row) const;
   RowLog log(std::size_t row) const;

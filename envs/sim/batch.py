@@ -58,6 +58,7 @@ class SimBatch:
         self._stats = empty_stats(count)
         self._rule_pkts = np.zeros(count, np.float32)
         self._decided = np.zeros(count, np.bool_)
+        self._may_cap = np.zeros(count, np.bool_)
         self._core = _sim.SimBatch(
             rows=count,
             min_period_ns=period.min_period_ns,
@@ -73,6 +74,7 @@ class SimBatch:
             stats=self._stats.view(np.uint8).reshape(count, self._stats.itemsize),
             rule_pkts=self._rule_pkts,
             decided=self._decided.view(np.uint8),
+            may_cap=self._may_cap.view(np.uint8),
             threads=threads,
         )
         for row, link in enumerate(links):
@@ -106,6 +108,11 @@ class SimBatch:
         """Returns a mask (N,), False where the record has no RTT sample and asks for no decision."""
         return self._decided
 
+    @property
+    def may_cap(self) -> npt.NDArray[np.bool_]:
+        """Returns a mask (N,), False where the flow has shown no queue of its own: ``core/states/gate.hpp``."""
+        return self._may_cap
+
     def set_link(self, row: int, link: LinkSpec | Mapping[str, Any]) -> None:
         """Gives a row another link, from its next reset on."""
         spec = link if isinstance(link, LinkSpec) else LinkSpec.from_mapping(link)
@@ -121,11 +128,14 @@ class SimBatch:
         self._core.reset(index.astype(np.int32))
 
     def step(self, actions: npt.ArrayLike) -> None:
-        """Applies actions in [-1, 1], shape (N,), through the head, and runs each link to its next record."""
+        """Applies actions in [-1, 1], shape (N,), through the head, and runs each link to its next record.
+
+        An action means no cap where ``may_cap`` is False.
+        """
         self._core.step(np.ascontiguousarray(actions, dtype=np.float32))
 
     def step_caps(self, caps_pkts: npt.ArrayLike) -> None:
-        """Applies caps in packets, shape (N,), 0 = none, and runs each link to its next record."""
+        """Applies caps in packets, shape (N,), 0 = none, as they are, and runs each link to its next record."""
         self._core.step_caps(np.ascontiguousarray(caps_pkts, dtype=np.uint32))
 
     def clairvoyant_caps(self, horizon_ms: int) -> npt.NDArray[np.uint32]:
@@ -133,6 +143,15 @@ class SimBatch:
         caps_pkts = np.empty(len(self), np.uint32)
         self._core.clairvoyant_caps(horizon_ms, caps_pkts)
         return caps_pkts
+
+    def hidden_pkts(self, horizons_ms: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Returns what only a simulator knows, (N, 1 + H): packets queued, and what each trace brings in these times.
+
+        No agent may see it; a critic, which is gone when the actor is deployed, may learn from it.
+        """
+        values = np.empty((len(self), 1 + len(horizons_ms)), np.float32)
+        self._core.hidden(np.asarray(horizons_ms, np.uint64), values)
+        return values
 
     def packets(self, row: int) -> dict[str, int]:
         """Returns where the packets sent since the reset are: sent = dropped + on_path + queued + delivered."""

@@ -33,19 +33,21 @@ class SimBatch {
   SimBatch(std::size_t rows, std::uint64_t min_period_ns, bool packet_timed, std::size_t set, int head, int reward,
            double delay_weight, const Matrix<const double>& table, bool record_log, Matrix<float> states,
            Vector<float> rewards, Matrix<std::uint8_t> stats, Vector<float> rule_pkts, Vector<std::uint8_t> decided,
-           std::size_t threads)
+           Vector<std::uint8_t> may_cap, std::size_t threads)
       : states_(std::move(states)),
         rewards_(std::move(rewards)),
         stats_(std::move(stats)),
         rule_pkts_(std::move(rule_pkts)),
         decided_(std::move(decided)),
+        may_cap_(std::move(may_cap)),
         batch_(rows, {min_period_ns, packet_timed ? 1U : 0U, 0},
                view_of(feature_set_at(set), head, reward, delay_weight, table), record_log,
-               {states_.data(), rewards_.data(), stats_.data(), rule_pkts_.data(), decided_.data()}, threads) {
+               {states_.data(), rewards_.data(), stats_.data(), rule_pkts_.data(), decided_.data(), may_cap_.data()},
+               threads) {
     require_rows_of<reinet_flow_stats>(stats_);
     require(states_.shape(0) == rows && states_.shape(1) == batch_.view().set.state_size() &&
                 rewards_.shape(0) == rows && stats_.shape(0) == rows && rule_pkts_.shape(0) == rows &&
-                decided_.shape(0) == rows,
+                decided_.shape(0) == rows && may_cap_.shape(0) == rows,
             "output arrays do not fit the batch");
   }
   SimBatch(const SimBatch&) = delete;
@@ -80,6 +82,12 @@ class SimBatch {
 
   void clairvoyant_caps(std::uint64_t horizon_ms, const Vector<std::uint32_t>& caps_pkts) const {
     batch_.clairvoyant_caps(horizon_ms, span_of(caps_pkts));
+  }
+
+  void hidden(const Vector<const std::uint64_t>& horizons_ms, const Matrix<float>& values) const {
+    require(values.shape(0) == batch_.size() && values.shape(1) == horizons_ms.shape(0) + 1,
+            "a row of queue and horizons is needed for each link");
+    batch_.hidden(span_of(horizons_ms), values.data());
   }
 
   nb::dict packets(std::size_t row) const {
@@ -125,7 +133,7 @@ class SimBatch {
   Vector<float> rewards_;
   Matrix<std::uint8_t> stats_;
   Vector<float> rule_pkts_;
-  Vector<std::uint8_t> decided_;
+  Vector<std::uint8_t> decided_, may_cap_;
   Batch batch_;
 };
 
@@ -158,15 +166,17 @@ NB_MODULE(_sim, m) {
   nb::class_<SimBatch>(m, "SimBatch")
       .def(nb::init<std::size_t, std::uint64_t, bool, std::size_t, int, int, double, const Matrix<const double>&, bool,
                     Matrix<float>, Vector<float>, Matrix<std::uint8_t>, Vector<float>, Vector<std::uint8_t>,
-                    std::size_t>(),
+                    Vector<std::uint8_t>, std::size_t>(),
            "rows"_a, "min_period_ns"_a, "packet_timed"_a, "feature_set"_a, "head"_a, "reward"_a, "delay_weight"_a,
-           "table"_a, "record_log"_a, "states"_a, "rewards"_a, "stats"_a, "rule_pkts"_a, "decided"_a, "threads"_a)
+           "table"_a, "record_log"_a, "states"_a, "rewards"_a, "stats"_a, "rule_pkts"_a, "decided"_a, "may_cap"_a,
+           "threads"_a)
       .def("set_link", &SimBatch::set_link)
       .def("set_normaliser", &SimBatch::set_normaliser)
       .def("reset", &SimBatch::reset)
       .def("step", &SimBatch::step)
       .def("step_caps", &SimBatch::step_caps)
       .def("clairvoyant_caps", &SimBatch::clairvoyant_caps)
+      .def("hidden", &SimBatch::hidden)
       .def("packets", &SimBatch::packets)
       .def("memory_bytes", &SimBatch::memory_bytes)
       .def("log", &SimBatch::log);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -39,6 +40,9 @@ class Simulation {
   // Returns the opportunities of the flow's trace from its first start to when what its ACKs now tell of left the
   // bottleneck.
   virtual std::uint64_t opportunities_seen(std::uint32_t flow) const = 0;
+  // Fills the opportunities that the flow's trace has in each of these times from now; returns the packets queued now.
+  virtual std::uint64_t coming_pkts(std::uint32_t flow, std::span<const std::uint64_t> horizons_ms,
+                                    std::span<std::uint64_t> pkts) const = 0;
   virtual std::size_t memory_bytes() const = 0;
 };
 
@@ -134,6 +138,15 @@ class PathSimulation final : public Simulation {
       const std::uint64_t coming = trace.count_until(until_ms) - trace.count_until(now_ms());
       return static_cast<std::uint32_t>(coming * kOpportunityBytes / f.wire_bytes()) + 1;
     });
+  }
+
+  std::uint64_t coming_pkts(std::uint32_t flow, std::span<const std::uint64_t> horizons_ms,
+                            std::span<std::uint64_t> pkts) const override {
+    const Schedule& trace = bottleneck_.schedule(flow);
+    const std::uint64_t so_far = trace.count_until(now_ms());
+    for (std::size_t i = 0; i < horizons_ms.size(); ++i)
+      pkts[i] = trace.count_until(now_ms() + horizons_ms[i]) - so_far;
+    return bottleneck_.queued_pkts();
   }
 
   std::uint64_t opportunities_seen(std::uint32_t flow) const override {

@@ -1,0 +1,119 @@
+"""The frontier: what a rule reaches on a link with its knob swept in hindsight, and how a policy stands against it.
+
+A rule with a knob trades delay for utilisation; which setting is right, nobody knows beforehand. The frontier ratio
+divides a policy's queueing delay by the best setting's at the same utilisation, on the same link (design, Metrics).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reinet.agents.decide.baselines import NoCap
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
+from reinet.agents.evaluation.batch import figures
+from reinet.core import Normaliser, PeriodConfig, round_caps
+from reinet.envs.link.metrics import Metrics, frontier_ratio
+from reinet.envs.link.spec import LinkSpec
+
+RULE_GAINS = tuple(round(1.0 + 0.1 * step, 1) for step in range(16))
+"""The hand rule's knob: 1.0 to 2.5."""
+FIXED_CAPS_PKTS = (5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 64, 80, 100)
+"""The knob of a fixed cap."""
+WINDOWED = "scalefree-5x20"
+"""The feature set whose rule takes its maximum over a time, not over so many periods: the same at any cadence."""
+MOST_ROWS = 48
+"""So many links are simulated at once: the logs of more would fill gigabytes."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one setting of a knob, or a policy, reaches on a link."""
+
+    utilization: float
+    qdelay_mean_ms: float
+    qdelay_p95_ms: float
+
+    @classmethod
+    def of(cls, metrics: Metrics) -> "Point":
+        """Returns the point of a run."""
+        return cls(metrics.utilization, metrics.qdelay_mean_ms, metrics.qdelay_p95_ms)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a policy is judged by on a link."""
+
+    rule: list[Point]
+    """The hand rule's settings, at its own cadence and at the policy's."""
+    plain: Point
+    """Plain congestion control."""
+
+
+def baselines(links: Sequence[LinkSpec], seconds: float, period: PeriodConfig, threads: int = 1) -> list[Baseline]:
+    """Returns each link's baseline for policies that decide at this cadence."""
+    rules = sweep(links, seconds, (PeriodConfig(), period), threads=threads)
+    plain = [
+        Point.of(metrics)
+        for first in range(0, len(links), MOST_ROWS)
+        for metrics in figures(NoCap(), links[first : first + MOST_ROWS], seconds, threads)
+    ]
+    return [Baseline(rule, point) for rule, point in zip(rules, plain, strict=True)]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A policy's delays over those of the best setting at its utilisation; below 1 no setting is as good."""
+
+    mean: float
+    p95: float
+
+
+class _Settings(Agent):
+    """A rule with another setting of its knob for each row."""
+
+    def __init__(self, rule: str, settings: FloatArray, view: View) -> None:
+        super().__init__(rule, view)
+        self._settings = settings
+
+    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+        """Returns gain x rule for ``rule``, 0 while it is unknown, or the setting itself for ``fixed``."""
+        if self.name == "fixed":
+            return self._settings.astype(np.uint32)
+        return np.where(rule_pkts > 0, round_caps(self._settings * rule_pkts.astype(np.float64)), 0).astype(np.uint32)
+
+
+def sweep(
+    links: Sequence[LinkSpec],
+    seconds: float,
+    periods: Sequence[PeriodConfig] = (),
+    rule: str = "rule",
+    threads: int = 1,
+) -> list[list[Point]]:
+    """Returns for each link the points of all settings of ``rule`` ("rule" or "fixed"), at all these cadences.
+
+    No ``periods`` means the rule's own, one decision in each round trip.
+    """
+    knob = RULE_GAINS if rule == "rule" else FIXED_CAPS_PKTS
+    points: list[list[Point]] = [[] for _ in links]
+    step = max(1, MOST_ROWS // len(knob))
+    for period in dict.fromkeys(periods or (PeriodConfig(),)):
+        view = (
+            View(period=period) if period == PeriodConfig() else View(WINDOWED, Normaliser.reference(WINDOWED), period)
+        )
+        for first in range(0, len(links), step):
+            some = links[first : first + step]
+            rows = [link for link in some for _ in knob]
+            agent = _Settings(rule, np.tile(np.array(knob, np.float64), len(some)), view)
+            for row, metrics in enumerate(figures(agent, rows, seconds, threads)):
+                points[first + row // len(knob)].append(Point.of(metrics))
+    return points
+
+
+def ratio(policy: Point, knob: Sequence[Point]) -> Ratio:
+    """Returns how a policy stands against a swept knob on one link."""
+    use = [point.utilization for point in knob]
+    return Ratio(
+        frontier_ratio(policy.utilization, policy.qdelay_mean_ms, use, [p.qdelay_mean_ms for p in knob]),
+        frontier_ratio(policy.utilization, policy.qdelay_p95_ms, use, [p.qdelay_p95_ms for p in knob]),
+    )
