@@ -36,7 +36,7 @@ def decided_alone(agent: Agent, records: StatsArray) -> list[int]:
     for index in range(len(records)):
         record = records[index : index + 1]
         batch = bank.update([0], record)
-        caps.append(int(decider.decide(record, batch.states, batch.rule_pkts, batch.decided)[0]))
+        caps.append(int(decider.decide(record, batch.states, batch.rule_pkts, batch.decided, batch.may_cap)[0]))
     return caps
 
 
@@ -94,6 +94,10 @@ def caps(*values: int) -> CapArray:
     return np.array(values, np.uint32)
 
 
+ALL = OPEN = np.ones(3, bool)
+CLOSED = ~OPEN
+
+
 def three(min_rtt_us: int = 20_000) -> tuple[StatsArray, FloatArray, FloatArray]:
     stats = np.zeros(3, FLOW_STATS_DTYPE)
     stats["cookie"], stats["min_rtt_us"], stats["target_us"] = [1, 2, 3], min_rtt_us, 50_000
@@ -103,34 +107,34 @@ def three(min_rtt_us: int = 20_000) -> tuple[StatsArray, FloatArray, FloatArray]
 def test_flows_without_a_sample_keep_their_caps_and_an_agent_is_not_asked_for_nothing() -> None:
     agent = Scripted(caps(10, 11, 12), caps(20, 21, 22))
     decider = Decider(agent, 3, Guard())
-    assert decider.decide(*three(), np.array([True, True, True])).tolist() == [10, 11, 12]
-    assert decider.decide(*three(), np.array([False, False, False])).tolist() == [10, 11, 12]
-    assert decider.decide(*three(), np.array([True, False, True])).tolist() == [20, 11, 22]
+    assert decider.decide(*three(), np.array([True, True, True]), OPEN).tolist() == [10, 11, 12]
+    assert decider.decide(*three(), np.array([False, False, False]), OPEN).tolist() == [10, 11, 12]
+    assert decider.decide(*three(), np.array([True, False, True]), OPEN).tolist() == [20, 11, 22]
     assert agent.shown == [3, 3]  # all of them or none: some agents know flows by their place
 
 
 def test_a_refusal_is_kept_until_the_next_decision() -> None:
     decider = Decider(Scripted(caps(3, 10, 0), caps(10, 10, 10)), 3, Guard())
-    assert decider.decide(*three(), np.ones(3, bool)).tolist() == [0, 10, 0]
+    assert decider.decide(*three(), ALL, OPEN).tolist() == [0, 10, 0]
     assert "a cap of 3 packets is outside" in decider.refusals[0]
     assert decider.refusals[1:].tolist() == [None, None]
-    decider.decide(*three(), np.array([False, True, True]))
+    decider.decide(*three(), np.array([False, True, True]), OPEN)
     assert decider.refusals[0] is not None
     assert decider.caps_pkts.tolist() == [0, 10, 10]
 
 
 def test_asking_changes_nothing_in_force() -> None:
     decider = Decider(Scripted(caps(10, 11, 12), None), 3, Guard())
-    decision = decider.ask(*three())
+    decision = decider.ask(*three(), OPEN)
     assert decision.caps_pkts.tolist() == [10, 11, 12]
     assert not decider.caps_pkts.any()
     with pytest.raises(ValueError, match="3 caps as uint32 were due"):
-        decider.ask(*three())
+        decider.ask(*three(), OPEN)
 
 
 def test_tables_that_grow_keep_what_is_in_force() -> None:
     decider = Decider(Scripted(caps(10, 11, 12)), 3, Guard())
-    decider.decide(*three(), np.ones(3, bool))
+    decider.decide(*three(), ALL, OPEN)
     decider.grow(5)
     assert decider.caps_pkts.tolist() == [10, 11, 12, 0, 0]
     decider.clear(np.array([1]))
@@ -140,8 +144,8 @@ def test_tables_that_grow_keep_what_is_in_force() -> None:
 def test_rollouts_are_not_guarded() -> None:
     """A path that is out of reach is held at the floor by the guard; an action's own cap must act in a rollout."""
     guarded, free = (Decider(Scripted(caps(30, 30, 30)), 3, guard) for guard in (Guard(), None))
-    assert guarded.decide(*three(min_rtt_us=60_000), np.ones(3, bool)).tolist() == [4, 4, 4]
-    assert free.decide(*three(min_rtt_us=60_000), np.ones(3, bool)).tolist() == [30, 30, 30]
+    assert guarded.decide(*three(min_rtt_us=60_000), ALL, OPEN).tolist() == [4, 4, 4]
+    assert free.decide(*three(min_rtt_us=60_000), ALL, OPEN).tolist() == [30, 30, 30]
 
 
 # --- the agents of training ---
