@@ -21,6 +21,7 @@ from reinet.core.state import (
     RULE_GAIN,
     Batch,
     StateBank,
+    actions_from_caps,
     caps_from_actions,
     round_caps,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "ShimError",
     "StateBank",
     "TraceError",
+    "actions_from_caps",
     "caps_from_actions",
     "delay_ratios",
     "round_caps",

@@ -71,6 +71,12 @@ void bind_rewards(nb::module_& m) {
     require(ratios.shape(0) == stats.shape(0), "stats and ratios differ in length");
     for (std::size_t i = 0; i < stats.shape(0); ++i) ratios(i) = delay_ratio(record_at<reinet_flow_stats>(stats, i));
   });
+  m.def("delay_rooms_us", [](const Matrix<const std::uint8_t>& stats, const Vector<double>& rooms_us) {
+    require_rows_of<reinet_flow_stats>(stats);
+    require(rooms_us.shape(0) == stats.shape(0), "stats and rooms_us differ in length");
+    for (std::size_t i = 0; i < stats.shape(0); ++i)
+      rooms_us(i) = delay_room_us(record_at<reinet_flow_stats>(stats, i));
+  });
 }
 
 void bind_heads(nb::module_& m) {
@@ -92,6 +98,15 @@ void bind_heads(nb::module_& m) {
     for (std::size_t i = 0; i < n; ++i)
       caps_pkts(i) = cap_from_action(static_cast<Head>(head), actions(i), cwnd_pkts(i), rule_pkts(i), ceiling_pkts);
   });
+  m.def("actions_from_caps",
+        [](int head, const Vector<const std::uint32_t>& caps_pkts, const Vector<const std::uint32_t>& cwnd_pkts,
+           const Vector<const float>& rule_pkts, const Vector<float>& actions) {
+          const std::size_t n = actions.shape(0);
+          require(cwnd_pkts.shape(0) == n && rule_pkts.shape(0) == n && caps_pkts.shape(0) == n,
+                  "caps_pkts, cwnd_pkts and rule_pkts differ in length");
+          for (std::size_t i = 0; i < n; ++i)
+            actions(i) = action_from_cap(static_cast<Head>(head), caps_pkts(i), cwnd_pkts(i), rule_pkts(i));
+        });
 }
 
 void bind_bank(nb::module_& m) {

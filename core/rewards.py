@@ -51,3 +51,10 @@ def delay_ratios(stats: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
     ratios = np.empty(len(stats), np.float64)
     _core.delay_ratios(as_bytes(stats, FLOW_STATS_DTYPE), ratios)
     return ratios
+
+
+def delay_rooms_us(stats: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
+    """Returns the queueing delay that the target allows, at least a tenth of the minimum RTT, of N records (N,)."""
+    rooms_us = np.empty(len(stats), np.float64)
+    _core.delay_rooms_us(as_bytes(stats, FLOW_STATS_DTYPE), rooms_us)
+    return rooms_us

@@ -129,3 +129,19 @@ def caps_from_actions(
         caps_pkts,
     )
     return caps_pkts
+
+
+def actions_from_caps(
+    head: str, caps_pkts: npt.ArrayLike, cwnd_pkts: npt.ArrayLike, rule_pkts: npt.ArrayLike
+) -> npt.NDArray[np.float32]:
+    """Returns the actions (N,) in [-1, 1] that come nearest to these caps, all of shape (N,); 1 for no cap."""
+    caps = np.ascontiguousarray(np.atleast_1d(caps_pkts), dtype=np.uint32)
+    actions = np.empty(len(caps), np.float32)
+    _core.actions_from_caps(
+        head_index(head),
+        caps,
+        np.ascontiguousarray(np.atleast_1d(cwnd_pkts), dtype=np.uint32),
+        np.ascontiguousarray(np.atleast_1d(rule_pkts), dtype=np.float32),
+        actions,
+    )
+    return actions

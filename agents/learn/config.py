@@ -157,11 +157,28 @@ class DdpgSection(_Section):
     flow_noise: float = Field(default=0.0, ge=0, le=2)
     """The standard deviation of a second noise, drawn once for each flow. The paper has none; with one decision per
     round trip a single period's noise hardly moves a queue, and a lasting offset shows where another gain leads."""
-    cold_start_iterations: int = Field(default=4, ge=1)
+    cold_start_iterations: int = Field(default=4, ge=0)
     """So many iterations walk the multiplier from x2 to x0.5 instead of asking the actor (the paper: 16 000 steps)."""
-    normaliser_iterations: int = Field(default=4, ge=1)
+    normaliser_iterations: int = Field(default=4, ge=0)
     """So many iterations update the normaliser; then it is frozen, so that the replay keeps one meaning. The walk of
     the cold start has visited the whole range of delays by then. The paper's code never freezes it in training."""
+
+
+class HindsightSection(_Section):
+    """A supervised start: the actor first learns what hindsight would have done; see ``hindsight.py``."""
+
+    iterations: int = Field(default=0, ge=0)
+    """So many iterations come first, in which the actor follows hindsight and the critic watches; 0 = none."""
+    quantile: float = Field(default=0.85, gt=0, lt=1)
+    """The share of moments in which the window is to suffice for all that the link will carry: more of it is throughput
+    for delay."""
+    room_share: float = Field(default=0.12, ge=0, le=10)
+    """The window is to last for the minimum RTT and this share of the queueing delay that the target allows."""
+    lr: float = Field(default=1e-3, gt=0, le=1)
+    """The actor's learning rate meanwhile; it falls to a twentieth."""
+    weight: float = Field(default=0.0, ge=0, le=100)
+    """Afterwards the actor's loss keeps so much of hindsight's beside the critic's advice, which is scaled to 1
+    (TD3+BC, Fujimoto and Gu 2021)."""
 
 
 class RunSection(_Section):
@@ -208,6 +225,7 @@ class TrainConfig(_Section):
     rollout: RolloutSection = RolloutSection()
     reward: RewardSection = RewardSection()
     ddpg: DdpgSection = DdpgSection()
+    hindsight: HindsightSection = HindsightSection()
     run: RunSection = RunSection()
 
     def view(self, normaliser: Normaliser) -> View:

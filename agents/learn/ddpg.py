@@ -8,7 +8,8 @@
 
 Options, off by default: two critics of which the lower one is believed, noise on the target's actions, an actor that
 waits (TD3, Fujimoto et al. 2018); a critic that also sees what only the simulator knows (Pinto et al. 2018); falling
-learning rates; an average of the actor's weights, which is what is evaluated and exported.
+learning rates; an average of the actor's weights, which is what is evaluated and exported. With ``[hindsight]`` the
+actor first learns from what the simulator knows (``hindsight.py``), and policy gradients start from there.
 
 BatchNorm sits before each non-linearity of the actor. The online actor normalises by its batch while it learns, and
 by its running statistics while it acts; the target actor is always in evaluation mode and *copies* the running
@@ -25,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from reinet.agents.learn.config import DdpgSection
+from reinet.agents.learn.config import DdpgSection, HindsightSection
 from reinet.agents.learn.hidden import SIZE
 from reinet.agents.learn.replay import Batch
 from reinet.agents.model.mlp import Layer
@@ -113,8 +114,11 @@ class Critics(nn.Module):
 class Ddpg:
     """Networks, their targets and optimisers."""
 
-    def __init__(self, config: DdpgSection, state_size: int, seed: int) -> None:
+    def __init__(
+        self, config: DdpgSection, state_size: int, seed: int, hindsight: HindsightSection | None = None
+    ) -> None:
         self.config = config
+        self.hindsight = hindsight or HindsightSection()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.actor = Actor(state_size, config.hidden, config.batch_norm)
@@ -128,9 +132,17 @@ class Ddpg:
         groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": config.critic_l2}, {"params": biases}]
         self.critic_optimiser = torch.optim.Adam(groups, lr=config.critic_lr, fused=True)
         self.updates = 0
+        self.taught = False
+        """True while hindsight teaches the actor."""
 
-    def set_progress(self, share: float) -> None:
-        """Sets the learning rates for a run of which this share is over."""
+    def set_progress(self, iteration: int, iterations: int) -> None:
+        """Sets the learning rates for an iteration of a run, and who teaches the actor in it."""
+        self.taught = iteration < self.hindsight.iterations
+        if self.taught:
+            for group in self.actor_optimiser.param_groups:
+                group["lr"] = self.hindsight.lr * (1.0 - 0.95 * iteration / self.hindsight.iterations)
+            return
+        share = (iteration - self.hindsight.iterations) / max(iterations - self.hindsight.iterations, 1)
         factor = 1.0 - (1.0 - self.config.lr_end) * share
         for optimiser, rate in (
             (self.actor_optimiser, self.config.actor_lr),
@@ -172,17 +184,25 @@ class Ddpg:
             "losses/q_target_sd": targets.std(),
         }
         self.updates += 1
-        if self.updates % config.actor_delay == 0:
-            losses |= self._update_actor(states, seen)
+        if self.taught or self.updates % config.actor_delay == 0:
+            losses |= self._update_actor(states, seen, torch.from_numpy(batch.taught))
         self._follow(self.critic_target, self.critic, config.tau)
         return losses
 
-    def _update_actor(self, states: Tensor, seen: Tensor) -> dict[str, Tensor]:
+    def _update_actor(self, states: Tensor, seen: Tensor, taught: Tensor) -> dict[str, Tensor]:
         self.actor.train()
         self.critic.requires_grad_(False)  # its gradients are not needed here
         unbounded = self.actor.before_tanh(states)
         proposed = torch.tanh(unbounded)
-        actor_loss = -self.critic.each[0](seen, proposed).mean() + self.config.saturation * unbounded.square().mean()
+        actor_loss = self.config.saturation * unbounded.square().mean()
+        if self.taught or self.hindsight.weight:
+            short = taught - proposed
+            pinball = torch.maximum(self.hindsight.quantile * short, (self.hindsight.quantile - 1.0) * short).mean()
+            actor_loss = actor_loss + (1.0 if self.taught else self.hindsight.weight) * pinball
+        if not self.taught:
+            values = self.critic.each[0](seen, proposed)
+            scale = values.detach().abs().mean().clamp(min=1e-6) if self.hindsight.weight else 1.0
+            actor_loss = actor_loss - values.mean() / scale
         self.actor_optimiser.zero_grad(set_to_none=True)
         actor_loss.backward()
         self.actor_optimiser.step()

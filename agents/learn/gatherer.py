@@ -19,6 +19,7 @@ from reinet.agents.evaluation.frontier import Baseline, baselines
 from reinet.agents.learn.actors import WALK, Explorer, NoisyActor, Walker
 from reinet.agents.learn.config import DdpgSection, TrainConfig
 from reinet.agents.learn.hidden import SIZE, hidden_of
+from reinet.agents.learn.hindsight import teach
 from reinet.agents.learn.links import domain_of
 from reinet.agents.learn.replay import Fragment
 from reinet.agents.model.mlp import Layers
@@ -80,6 +81,7 @@ class Gatherer:
         rewards = np.empty((periods + 1, count), np.float32)
         decided = np.empty((periods + 1, count), np.bool_)
         may_cap = np.empty((periods + 1, count), np.bool_)
+        taught = np.zeros((periods + 1, count), np.float32)
         hidden = np.empty((periods + 1, count, SIZE if config.ddpg.privileged else 0), np.float32)
         sim.reset()
         for period in range(periods + 1):
@@ -87,6 +89,8 @@ class Gatherer:
             rewards[period], decided[period], may_cap[period] = sim.rewards, sim.decided, sim.may_cap
             if config.ddpg.privileged:
                 hidden[period] = hidden_of(sim)
+            if config.hindsight.iterations:
+                taught[period] = teach(sim, config.hindsight, config.head)
             if period == periods:
                 break
             agent.period = period
@@ -101,6 +105,7 @@ class Gatherer:
                     states[rows, i],
                     hidden[rows, i],
                     agent.actions[rows[:-1], i],
+                    taught[rows[:-1], i],
                     total[rows, i],
                     stats["time_ns"][rows, i],
                 )
@@ -117,6 +122,7 @@ class Gatherer:
         states: FloatArray,
         hidden: FloatArray,
         actions: FloatArray,
+        taught: FloatArray,
         total: NDArray[np.float64],
         time_ns: NDArray[np.uint64],
     ) -> Fragment:
@@ -127,6 +133,7 @@ class Gatherer:
             frames=np.concatenate([older, states[:, : self._frame]]),
             hidden=hidden,
             actions=actions,
+            taught=taught,
             rewards=rewards,
             discounts=discounts,
             steps=steps,

@@ -22,6 +22,7 @@ class Batch:
     states: FloatArray  # (B, S)
     hidden: FloatArray  # (B, H), see ``hidden.py``; H = 0 where no critic asks
     actions: FloatArray  # (B, 1)
+    taught: FloatArray  # (B, 1), what hindsight would have done, see ``hindsight.py``
     rewards: FloatArray  # (B, 1), discounted sums up to the next state
     discounts: FloatArray  # (B, 1), of the next state's value
     next_states: FloatArray  # (B, S)
@@ -39,6 +40,7 @@ class Fragment:
     frames: FloatArray  # (history - 1 + n + 1, F), oldest first
     hidden: FloatArray  # (n + 1, H), oldest first
     actions: FloatArray  # (n,)
+    taught: FloatArray  # (n,)
     rewards: FloatArray  # (n,)
     discounts: FloatArray  # (n,)
     steps: NDArray[np.int64]  # (n,)
@@ -49,7 +51,7 @@ class Fragment:
         none = np.empty(0, np.float32)
         return cls(
             np.zeros((history, frame_size), np.float32), np.zeros((1, hidden_size), np.float32),
-            none, none, none, np.empty(0, np.int64),
+            none, none, none, none, np.empty(0, np.int64),
         )  # fmt: skip
 
 
@@ -61,6 +63,7 @@ class Replay:
         self.frames = np.zeros((capacity, frame_size), np.float32)
         self.hidden = np.zeros((capacity, hidden_size), np.float32)
         self.actions = np.zeros(capacity, np.float32)
+        self.taught = np.zeros(capacity, np.float32)
         self.rewards = np.zeros(capacity, np.float32)
         self.discounts = np.zeros(capacity, np.float32)
         self.steps = np.zeros(capacity, np.int64)
@@ -93,6 +96,7 @@ class Replay:
         self.frames[start:end] = fragment.frames
         self.hidden[first : first + count + 1] = fragment.hidden
         self.actions[first : first + count] = fragment.actions
+        self.taught[first : first + count] = fragment.taught
         self.rewards[first : first + count] = fragment.rewards
         self.discounts[first : first + count] = fragment.discounts
         self.steps[first : first + count] = fragment.steps
@@ -112,6 +116,7 @@ class Replay:
             self._states(rows),
             self.hidden[rows],
             self.actions[rows, None],
+            self.taught[rows, None],
             self.rewards[rows, None],
             self.discounts[rows, None],
             self._states(next_rows),
@@ -128,6 +133,7 @@ class Replay:
             "frames": self.frames,
             "hidden": self.hidden,
             "actions": self.actions,
+            "taught": self.taught,
             "rewards": self.rewards,
             "discounts": self.discounts,
             "steps": self.steps,
@@ -139,7 +145,7 @@ class Replay:
         """Takes the frames and transitions of a checkpoint, as ``state`` returned them."""
         if state["frames"].shape != self.frames.shape:
             raise ValueError(f"replay holds {self.frames.shape} frames, the checkpoint {state['frames'].shape}")
-        for name in ("frames", "hidden", "actions", "rewards", "discounts", "steps", "usable"):
+        for name in ("frames", "hidden", "actions", "taught", "rewards", "discounts", "steps", "usable"):
             getattr(self, name)[:] = state[name]
         self.position = int(state["position"][0])
         self.index()

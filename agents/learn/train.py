@@ -127,7 +127,7 @@ class _Run:
         self._config, self._run_dir = config, run_dir
         self._gatherers, self._writer = gatherers, writer
         self._links = selection_links(config)
-        self.ddpg = Ddpg(config.ddpg, features.state_size, config.seed)
+        self.ddpg = Ddpg(config.ddpg, features.state_size, config.seed, config.hindsight)
         hidden_size = SIZE if config.ddpg.privileged else 0
         self.replay = Replay(config.ddpg.replay, features.history, len(features.features), hidden_size)
         self.rng = np.random.Generator(np.random.PCG64(config.seed))
@@ -149,7 +149,7 @@ class _Run:
         calibrating = self.iteration < config.ddpg.normaliser_iterations
         walking = self.iteration < config.ddpg.normaliser_iterations + config.ddpg.cold_start_iterations
         layers = None if walking else self.ddpg.actor.folded()
-        self.ddpg.set_progress(self.iteration / config.run.iterations)
+        self.ddpg.set_progress(self.iteration, config.run.iterations)
         normaliser = Normaliser.reference(config.feature_set) if calibrating else self.normaliser
         gathered = self._gatherers.gather(layers, normaliser, self.iteration)
         scalars = {tag: float(np.mean([e.summary[tag] for e in gathered])) for tag in gathered[0].summary}

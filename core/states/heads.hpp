@@ -46,6 +46,16 @@ inline std::uint32_t cap_from_action(Head head, float action, std::uint32_t cwnd
   return 0;
 }
 
+// Returns the action in [-1, 1] that comes nearest to a cap: what cap_from_action undoes, but for limits and rounding.
+inline float action_from_cap(Head head, std::uint32_t cap_pkts, std::uint32_t cwnd_pkts, float rule_pkts) {
+  const double reference = head == Head::cwnd  ? cwnd_pkts
+                           : head == Head::bdp ? kRuleGain * rule_pkts
+                                               : kWideGain * rule_pkts;
+  if (cap_pkts == 0 || !(reference > 0.0)) return 1.0F;  // no cap
+  const double octaves = std::log2(cap_pkts / reference) / (head == Head::wide ? 2.0 : 1.0);
+  return static_cast<float>(std::clamp(octaves, -1.0, 1.0));
+}
+
 }  // namespace reinet
 
 #endif

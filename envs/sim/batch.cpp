@@ -64,16 +64,17 @@ void Batch::step_caps(std::span<const std::uint32_t> caps_pkts) {
   workers_.for_each(rows_.size(), [&](std::size_t i) { run_capped(i, caps_pkts[i]); });
 }
 
-void Batch::clairvoyant_caps(std::uint64_t horizon_ms, std::span<std::uint32_t> caps_pkts) const {
+void Batch::clairvoyant_caps(std::span<const std::uint64_t> horizons_ms, std::span<std::uint32_t> caps_pkts) const {
   require_started();
-  require(caps_pkts.size() == rows_.size(), "one cap per link is needed");
+  require(caps_pkts.size() == rows_.size() && horizons_ms.size() == rows_.size(),
+          "one cap and one horizon per link are needed");
   for (std::size_t i = 0; i < rows_.size(); ++i)
-    caps_pkts[i] = rows_[i].simulation->clairvoyant_cap_pkts(rows_[i].flow, horizon_ms);
+    caps_pkts[i] = rows_[i].simulation->clairvoyant_cap_pkts(rows_[i].flow, horizons_ms[i]);
 }
 
 void Batch::hidden(std::span<const std::uint64_t> horizons_ms, float* values) const {
   require_started();
-  std::vector<std::uint64_t> coming(horizons_ms.size());
+  std::vector<std::uint64_t> coming(horizons_ms.size() + 1);
   for (const Row& r : rows_) {
     *values++ = static_cast<float>(r.simulation->coming_pkts(r.flow, horizons_ms, coming));
     for (const std::uint64_t pkts : coming) *values++ = static_cast<float>(pkts);

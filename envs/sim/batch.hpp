@@ -72,9 +72,9 @@ class Batch {
   void step(std::span<const float> actions);
   void step_caps(std::span<const std::uint32_t> caps_pkts);
 
-  void clairvoyant_caps(std::uint64_t horizon_ms, std::span<std::uint32_t> caps_pkts) const;
-  // Writes, row by row, what only a simulator knows: the packets queued, then those that the link can carry in each of
-  // these times from now on.
+  void clairvoyant_caps(std::span<const std::uint64_t> horizons_ms, std::span<std::uint32_t> caps_pkts) const;
+  // Writes, row by row, what only a simulator knows: the packets queued, those that the link could carry of which the
+  // sender cannot have heard yet, and those that it can carry in each of these times from now on.
   void hidden(std::span<const std::uint64_t> horizons_ms, float* values) const;
   PacketCounts packets(std::size_t row) const { return at(row).simulation->packets(); }
   std::size_t memory_bytes(std::size_t row) const;

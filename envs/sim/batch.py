@@ -138,18 +138,24 @@ class SimBatch:
         """Applies caps in packets, shape (N,), 0 = none, as they are, and runs each link to its next record."""
         self._core.step_caps(np.ascontiguousarray(caps_pkts, dtype=np.uint32))
 
-    def clairvoyant_caps(self, horizon_ms: int) -> npt.NDArray[np.uint32]:
-        """Returns caps (N,): each trace's opportunities in the next min RTT + ``horizon_ms``, plus one packet."""
+    def clairvoyant_caps(self, horizon_ms: int | npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+        """Returns caps (N,): each trace's opportunities in the next min RTT + ``horizon_ms``, plus one packet.
+
+        The horizon is one for all links, or one for each (N,).
+        """
         caps_pkts = np.empty(len(self), np.uint32)
-        self._core.clairvoyant_caps(horizon_ms, caps_pkts)
+        self._core.clairvoyant_caps(np.ascontiguousarray(np.broadcast_to(horizon_ms, len(self)), np.uint64), caps_pkts)
         return caps_pkts
 
     def hidden_pkts(self, horizons_ms: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Returns what only a simulator knows, (N, 1 + H): packets queued, and what each trace brings in these times.
+        """Returns what only a simulator knows, (N, 2 + H): packets queued, opportunities and opportunities to come.
+
+        The first opportunities are those of which the sender cannot have heard yet, those of the time that an ACK needs
+        to come back; the others are those in each of the times from now on.
 
         No agent may see it; a critic, which is gone when the actor is deployed, may learn from it.
         """
-        values = np.empty((len(self), 1 + len(horizons_ms)), np.float32)
+        values = np.empty((len(self), 2 + len(horizons_ms)), np.float32)
         self._core.hidden(np.asarray(horizons_ms, np.uint64), values)
         return values
 

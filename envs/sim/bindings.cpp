@@ -80,12 +80,12 @@ class SimBatch {
     batch_.step_caps(span_of(caps_pkts));
   }
 
-  void clairvoyant_caps(std::uint64_t horizon_ms, const Vector<std::uint32_t>& caps_pkts) const {
-    batch_.clairvoyant_caps(horizon_ms, span_of(caps_pkts));
+  void clairvoyant_caps(const Vector<const std::uint64_t>& horizons_ms, const Vector<std::uint32_t>& caps_pkts) const {
+    batch_.clairvoyant_caps(span_of(horizons_ms), span_of(caps_pkts));
   }
 
   void hidden(const Vector<const std::uint64_t>& horizons_ms, const Matrix<float>& values) const {
-    require(values.shape(0) == batch_.size() && values.shape(1) == horizons_ms.shape(0) + 1,
+    require(values.shape(0) == batch_.size() && values.shape(1) == horizons_ms.shape(0) + 2,
             "a row of queue and horizons is needed for each link");
     batch_.hidden(span_of(horizons_ms), values.data());
   }

@@ -40,7 +40,8 @@ class Simulation {
   // Returns the opportunities of the flow's trace from its first start to when what its ACKs now tell of left the
   // bottleneck.
   virtual std::uint64_t opportunities_seen(std::uint32_t flow) const = 0;
-  // Fills the opportunities that the flow's trace has in each of these times from now; returns the packets queued now.
+  // Fills the opportunities that the flow's trace has in each of these times from now, and, first, those of which its
+  // sender cannot have heard yet; returns the packets queued now.
   virtual std::uint64_t coming_pkts(std::uint32_t flow, std::span<const std::uint64_t> horizons_ms,
                                     std::span<std::uint64_t> pkts) const = 0;
   virtual std::size_t memory_bytes() const = 0;
@@ -144,8 +145,9 @@ class PathSimulation final : public Simulation {
                             std::span<std::uint64_t> pkts) const override {
     const Schedule& trace = bottleneck_.schedule(flow);
     const std::uint64_t so_far = trace.count_until(now_ms());
+    pkts[0] = so_far - opportunities_seen(flow);
     for (std::size_t i = 0; i < horizons_ms.size(); ++i)
-      pkts[i] = trace.count_until(now_ms() + horizons_ms[i]) - so_far;
+      pkts[i + 1] = trace.count_until(now_ms() + horizons_ms[i]) - so_far;
     return bottleneck_.queued_pkts();
   }
 
