@@ -15,13 +15,10 @@
 #include <cstdint>
 
 #include "core/flow_stats.h"
+#include "core/states/feature.hpp"
 #include "core/states/normaliser.hpp"
 
 namespace reinet {
-
-inline bool has_sample(const reinet_flow_stats& s) {
-  return !(s.flags & (REINET_FLAG_NO_SAMPLE | REINET_FLAG_CLOSED)) && s.rtt_samples > 0;
-}
 
 enum DeepCcInput : std::size_t { kDelay, kSamples, kRate, kCwnd, kDeepCcInputCount };
 // A path like the paper's: some 5 Mbit/s through a buffer of 100 packets, reported every 40 ms or so.

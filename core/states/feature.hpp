@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What feature sets are made of: a feature's row in its table, and the peak of a delivery rate.
+// What feature sets are made of: a feature's row in its table, which records count, and the peak of a delivery rate.
 #ifndef REINET_FEATURE_HPP
 #define REINET_FEATURE_HPP
 
@@ -18,6 +18,11 @@ struct Feature {
   float low, high;  // values are clipped to them
   const char* formula;
 };
+
+// Returns false for a record that says nothing new of the path: it asks for no decision.
+inline bool has_sample(const reinet_flow_stats& s) {
+  return !(s.flags & (REINET_FLAG_NO_SAMPLE | REINET_FLAG_CLOSED)) && s.rtt_samples > 0;
+}
 
 // Returns the hand rule's product, a rate's packets in the minimum RTT; 0 where the packet size is not known.
 inline float rule_product_pkts(double rate_bytes_per_s, const reinet_flow_stats& s) {

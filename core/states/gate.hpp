@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "core/flow_stats.h"
+#include "core/states/feature.hpp"
 
 namespace reinet {
 
@@ -32,7 +33,7 @@ class Gate {
   // Takes a flow's record; returns whether it may be capped from now on.
   bool update(const reinet_flow_stats& s) {
     if (s.flags & REINET_FLAG_RESTARTED) *this = Gate{};
-    if (s.rtt_samples == 0 || open_) return open_;
+    if (open_ || !has_sample(s)) return open_;
     const bool stands = s.min_rtt_us >= kLeastPathRttUs && !(s.flags & REINET_FLAG_APP_LIMITED) &&
                         s.rtt_least_us >= static_cast<std::uint64_t>(s.min_rtt_us) + standing_queue_us(s.min_rtt_us);
     if (!stands) {

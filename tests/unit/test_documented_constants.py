@@ -13,7 +13,7 @@ from helpers.places import ROOT
 from reinet.agents.decide.guard import PROBE_INTERVAL_S
 from reinet.agents.evaluation.fidelity import TOLERANCES
 from reinet.agents.learn.config import TrainConfig
-from reinet.agents.learn.train import SCORE_DELAY_WEIGHT, SCORE_FLOOR, SCORE_FLOOR_WEIGHT
+from reinet.agents.learn.train import SCORE_FLOOR, SCORE_FLOOR_WEIGHT, SCORE_WORST_WEIGHT
 from reinet.core import PeriodConfig
 from reinet.core.features import DEFAULT_FEATURE_SET, FEATURE_SETS
 from reinet.core.period import SILENCE_NS
@@ -49,8 +49,8 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("README.md", "{} ms path, {} KB droptail, target {} ms", (MRTT_MS, BUFFER_KB, DEFAULT_TARGET_MS)),
     (
         "docs/scalars.md",
-        "throughput_ratio - {} qdelay_ratio - {} x` (mean shortfall of the throughput ratio below {})",
-        (SCORE_DELAY_WEIGHT, SCORE_FLOOR_WEIGHT, SCORE_FLOOR),
+        "/ 2 - {} frontier_worst - {} x` (shortfall of the mean throughput ratio below {})",
+        (SCORE_WORST_WEIGHT, SCORE_FLOOR_WEIGHT, SCORE_FLOOR),
     ),
     (
         "docs/scalars.md",
@@ -93,8 +93,8 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("envs/kernel_link.py", "under a lease of {} ms", (LEASE_MS,)),
     (
         "agents/learn/train.py",
-        "score = mean throughput ratio - {} x mean queueing delay ratio - {} x mean shortfall below {} %",
-        (SCORE_DELAY_WEIGHT, SCORE_FLOOR_WEIGHT, 100 * SCORE_FLOOR),
+        "p95) / 2 - {} x the worst of them - {} x shortfall of the mean throughput below {} %",
+        (SCORE_WORST_WEIGHT, SCORE_FLOOR_WEIGHT, 100 * SCORE_FLOOR),
     ),
 ]
 

@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from reinet.agents.decide.baselines import FixedCap, Rule
+from reinet.agents.decide.decider import NO_QUEUE
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.loop import AGENT_CHOSE_NONE, PAUSED, ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
@@ -23,8 +24,8 @@ HEALTHY = {
     "srtt_us": 40_000, "cwnd_pkts": 60, "mss_bytes": 1448, "delivery_rate_bytes_per_s": 1_448_000,
     "period_ns": 40_000_000,
 }  # fmt: skip
-"""1000 packets/s over 20 ms: the hand rule's product is 20 packets. A queue has stood for the round trip that the record
-spans, so the gate is open."""
+"""1000 packets/s over 20 ms: the hand rule's product is 20 packets. A queue has stood for the round trip that the
+record spans, so the gate is open."""
 YOUNG = HEALTHY | {"rtt_least_us": 21_000}
 """The queue drains within the round trip: the gate stays closed."""
 
@@ -231,6 +232,43 @@ def test_a_refusal_is_logged_once_per_flow() -> None:
                 shim.advance_ms(500)
     assert [(entry["event"], entry["cookie"]) for entry in seen] == [("flow refused", 7), ("flow refused", 8)]
     assert "is below 1.1 x the path's minimum RTT" in seen[0]["reason"]
+
+
+def test_a_flow_without_a_queue_of_its_own_is_left_alone_and_nothing_is_logged() -> None:
+    shim = FakeShim()
+    loop = make_loop(shim, FixedCap(10))
+    shim.open_flow(7)
+    with structlog.testing.capture_logs() as seen:
+        for _ in range(5):
+            shim.feed(7, **YOUNG)
+            loop.tick()
+            assert shim.cap_pkts(7) == 0
+            assert reasons(loop) == {7: NO_QUEUE}
+            shim.advance_ms(2000)
+        shim.feed(7, **HEALTHY)
+        loop.tick()
+        assert shim.cap_pkts(7) == 10
+        assert reasons(loop) == {7: ""}
+        shim.feed(7, **YOUNG | {"flags": int(Flag.RESTARTED)})
+        loop.tick()
+    assert shim.cap_pkts(7) == 0
+    assert reasons(loop) == {7: NO_QUEUE}
+    assert seen == []
+    assert loop.status().ok
+
+
+def test_a_refusal_after_the_gate_opened_is_logged() -> None:
+    """To have had no queue is no refusal: the flow's first one is still to come."""
+    shim = FakeShim()
+    loop = make_loop(shim, ScriptedAgent(lambda stats, states: np.full(len(stats), 3, np.uint32)))
+    shim.open_flow(7)
+    with structlog.testing.capture_logs() as seen:
+        for fields in (YOUNG, HEALTHY, HEALTHY):
+            shim.feed(7, **fields)
+            loop.tick()
+            shim.advance_ms(2000)
+    assert [entry["event"] for entry in seen] == ["flow refused"]
+    assert "outside [4" in seen[0]["reason"]
 
 
 def test_an_earlier_cap_is_lifted_when_the_path_turns_out_longer_than_the_target() -> None:

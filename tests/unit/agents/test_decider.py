@@ -8,7 +8,7 @@ import pytest
 
 from helpers.places import ROOT
 from reinet.agents.decide.baselines import FixedCap, NoCap, RandomCap, Rule
-from reinet.agents.decide.decider import Decider
+from reinet.agents.decide.decider import NO_QUEUE, Decider
 from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.policy import Policy
@@ -147,6 +147,45 @@ def test_rollouts_are_not_guarded() -> None:
     guarded, free = (Decider(Scripted(caps(30, 30, 30)), 3, guard) for guard in (Guard(), None))
     assert guarded.decide(*three(min_rtt_us=60_000), ALL, OPEN).tolist() == [4, 4, 4]
     assert free.decide(*three(min_rtt_us=60_000), ALL, OPEN).tolist() == [30, 30, 30]
+
+
+# --- the gate ---
+
+
+@pytest.mark.parametrize("guard", [Guard(), None], ids=["guarded", "rollout"])
+def test_a_flow_whose_gate_is_closed_gets_no_cap(guard: Guard | None) -> None:
+    decider = Decider(Scripted(caps(10, 11, 0), caps(10, 11, 0)), 3, guard)
+    assert decider.decide(*three(), ALL, np.array([False, True, False])).tolist() == [0, 11, 0]
+    if guard:
+        assert decider.refusals.tolist() == [NO_QUEUE, None, None]  # the third is uncapped by the agent's choice
+    assert decider.decide(*three(), ALL, OPEN).tolist() == [10, 11, 0]
+    assert decider.refusals.tolist() == [None, None, None]
+
+
+def test_a_gate_that_closes_lifts_the_cap_with_the_next_decision() -> None:
+    decider = Decider(Scripted(caps(10, 10, 10), caps(10, 10, 10)), 3, Guard())
+    decider.decide(*three(), ALL, OPEN)
+    assert decider.decide(*three(), ~ALL, CLOSED).tolist() == [10, 10, 10]  # nothing was decided
+    assert decider.decide(*three(), np.array([True, False, True]), CLOSED).tolist() == [0, 10, 0]
+    assert decider.refusals.tolist() == [NO_QUEUE, None, NO_QUEUE]
+
+
+def test_the_guards_reason_goes_before_the_gates() -> None:
+    """What somebody can mend is told first."""
+    decider = Decider(Scripted(caps(10, 10, 10)), 3, Guard())
+    stats, states, rule_pkts = three()
+    stats["min_rtt_us"], stats["target_us"] = [20_000, 60_000, 0xFFFF_FFFF], [0, 50_000, 50_000]
+    assert decider.decide(stats, states, rule_pkts, ALL, CLOSED).tolist() == [0, 0, 0]
+    for reason, said in zip(
+        decider.refusals, ("no target delay is set", "is below 1.1 x", "no RTT measured"), strict=True
+    ):
+        assert said in reason
+
+
+def test_a_closed_flow_is_not_held_at_the_floor_to_look_for_its_path() -> None:
+    decider = Decider(Scripted(*[caps(30, 30, 30)] * 5), 3, Guard())
+    for _ in range(5):
+        assert not decider.decide(*three(min_rtt_us=60_000), ALL, CLOSED).any()
 
 
 # --- the agents of training ---

@@ -1,5 +1,7 @@
 """The replay: states cut from frames are the states that were, whatever was overwritten since."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -8,28 +10,41 @@ from reinet.agents.learn.replay import Fragment, Replay
 HISTORY, FRAME = 4, 2
 
 
-def fragment(start: int, count: int) -> Fragment:
-    """Frames start, start + 1, ...; action and reward say to which newest frame they belong."""
+def fragment(start: int, count: int, span: int = 1) -> Fragment:
+    """Frames start, start + 1, ...; action, reward, discount and what is hidden say to which newest frame they belong.
+
+    Transitions span ``span`` steps, or as many as are left.
+    """
     numbers = np.arange(start, start + HISTORY + count, dtype=np.float32)
     newest = numbers[HISTORY - 1 : -1]
-    return Fragment(np.stack([numbers, -numbers], 1), newest * 10, newest * 100)
+    steps = np.minimum(span, count - np.arange(count))
+    return Fragment(
+        np.stack([numbers, -numbers], 1), numbers[HISTORY - 1 :, None] * 7, newest * 10, newest * 100, newest * 3, steps
+    )
 
 
-def check(replay: Replay, size: int = 200) -> set[int]:
-    """Every drawn transition is one that was added; returns the newest frames seen."""
+def check(replay: Replay, size: int = 200, ends: dict[int, int] | None = None) -> set[int]:
+    """Every drawn transition is one that was added; returns the newest frames seen.
+
+    ``ends`` are the newest frames of the next states, by that of the state; without it each follows the other.
+    """
     batch = replay.sample(size, np.random.default_rng(0))
     newest = batch.states[:, 0]
     expected = newest[:, None] - np.arange(HISTORY)
     np.testing.assert_array_equal(batch.states[:, 0::2], expected)
     np.testing.assert_array_equal(batch.states[:, 1::2], -expected)
-    np.testing.assert_array_equal(batch.next_states[:, 0::2], expected + 1)
+    end = newest + 1 if ends is None else np.array([ends[int(n)] for n in newest], np.float32)
+    np.testing.assert_array_equal(batch.next_states[:, 0::2], end[:, None] - np.arange(HISTORY))
+    np.testing.assert_array_equal(batch.hidden, 7 * newest[:, None])
+    np.testing.assert_array_equal(batch.next_hidden, 7 * end[:, None])
+    np.testing.assert_array_equal(batch.discounts[:, 0], newest * 3)
     np.testing.assert_array_equal(batch.actions[:, 0], newest * 10)
     np.testing.assert_array_equal(batch.rewards[:, 0], newest * 100)
     return {int(n) for n in newest}
 
 
 def test_every_transition_comes_back() -> None:
-    replay = Replay(100, HISTORY, FRAME)
+    replay = Replay(100, HISTORY, FRAME, 1)
     replay.add(fragment(0, 5))
     replay.add(fragment(1000, 7))
     replay.index()
@@ -39,7 +54,7 @@ def test_every_transition_comes_back() -> None:
 
 @pytest.mark.parametrize("capacity", range(30, 61, 3))
 def test_a_full_ring_forgets_whole_histories(capacity: int) -> None:
-    replay = Replay(capacity, HISTORY, FRAME)
+    replay = Replay(capacity, HISTORY, FRAME, 1)
     rng = np.random.default_rng(capacity)
     for index in range(40):
         replay.add(fragment(1000 * index, int(rng.integers(0, 20))))
@@ -50,8 +65,36 @@ def test_a_full_ring_forgets_whole_histories(capacity: int) -> None:
     assert min(seen) >= 1000 * (40 - capacity)
 
 
+def test_a_transition_of_several_steps_ends_where_they_do() -> None:
+    replay = Replay(100, HISTORY, FRAME, 1)
+    replay.add(fragment(0, 8, span=5))
+    replay.index()
+    assert check(replay, ends={n: min(n + 5, 11) for n in range(3, 11)}) == set(range(3, 11))
+
+
+@pytest.mark.parametrize("capacity", range(30, 61, 6))
+def test_a_full_ring_forgets_transitions_of_several_steps_whole(capacity: int) -> None:
+    replay, ends = Replay(capacity, HISTORY, FRAME, 1), {}
+    rng = np.random.default_rng(capacity)
+    for index in range(40):
+        start, count = 1000 * index, int(rng.integers(0, 20))
+        replay.add(fragment(start, count, span=6))
+        first, last = start + HISTORY - 1, start + HISTORY - 1 + count
+        ends |= {n: min(n + 6, last) for n in range(first, last)}
+        replay.index()
+        if len(replay):
+            check(replay, ends=ends)
+
+
+def test_an_empty_fragment_adds_nothing() -> None:
+    replay = Replay(20, HISTORY, FRAME, 1)
+    replay.add(Fragment.empty(HISTORY, FRAME, 1))
+    replay.index()
+    assert (len(replay), replay.position) == (0, 0)
+
+
 def test_a_checkpoint_restores_the_ring() -> None:
-    replay, twin = (Replay(50, HISTORY, FRAME) for _ in range(2))
+    replay, twin = (Replay(50, HISTORY, FRAME, 1) for _ in range(2))
     for index in range(9):
         replay.add(fragment(100 * index, 6))
     replay.index()
@@ -60,16 +103,16 @@ def test_a_checkpoint_restores_the_ring() -> None:
         ring.add(fragment(5000, 6))
         ring.index()
     a, b = (ring.sample(64, np.random.default_rng(1)) for ring in (replay, twin))
-    np.testing.assert_array_equal(a.states, b.states)
-    np.testing.assert_array_equal(a.rewards, b.rewards)
+    for field in dataclasses.fields(a):
+        np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name))
 
 
 def test_wrong_fragments_are_refused() -> None:
-    replay = Replay(20, HISTORY, FRAME)
+    replay = Replay(20, HISTORY, FRAME, 1)
     with pytest.raises(ValueError, match=r"enlarge ddpg\.replay"):
         replay.add(fragment(0, 30))
     good = fragment(0, 5)
     with pytest.raises(ValueError, match="need 9 frames"):
-        replay.add(Fragment(good.frames[1:], good.actions, good.rewards))
+        replay.add(dataclasses.replace(good, frames=good.frames[1:]))
     with pytest.raises(ValueError, match="the checkpoint"):
-        replay.load(Replay(21, HISTORY, FRAME).state())
+        replay.load(Replay(21, HISTORY, FRAME, 1).state())

@@ -45,7 +45,7 @@ def test_deepcc_is_the_papers() -> None:
         ("[ddpg]\nhidden = []", r"ddpg\.hidden"),
         ("[links]\nmrtt_ms = [80, 4]", r"links.*mrtt_ms = \[80.0, 4.0\] is not a range"),
         ("[links]\nmrtt_ms = [4, 5000]", r"above 1000 ms"),
-        ("head = 'rate'", r"head: Input should be 'cwnd' or 'bdp'"),
+        ("head = 'rate'", r"head: Input should be 'cwnd', 'bdp' or 'wide'"),
         ("feature_set = 'other'", r"feature_set.*no feature set 'other'"),
         ("[traces]\npresets = ['lte-flying']", r"traces\.presets.*'lte-flying'"),
         ("seed = ", "not TOML"),

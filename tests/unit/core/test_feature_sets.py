@@ -128,6 +128,58 @@ def test_every_state_lies_within_the_sets_bounds(name: str, data: st.DataObject)
         assert batch.rule_pkts[0] >= 0
 
 
+TIMESCALES = "timescales-24x1"
+
+
+def steady(period_ms: int, count: int, **fields: int) -> Stats:
+    """A flow at 1500 bytes/ms with a queue that stands."""
+    s = np.zeros(count, FLOW_STATS_DTYPE)
+    s["period_ns"] = period_ms * 1_000_000
+    s["time_ns"] = 10**12 + np.cumsum(s["period_ns"])
+    s["delivered_bytes"], s["delivery_rate_bytes_per_s"], s["rtt_samples"] = 1500 * period_ms, 1_500_000, period_ms
+    s["min_rtt_us"], s["srtt_us"], s["target_us"], s["mss_bytes"], s["inflight_pkts"] = 20_000, 40_000, 50_000, 1448, 40
+    s["rtt_mean_us"] = s["rtt_last_us"] = s["rtt_least_us"] = 40_000
+    for name, value in fields.items():
+        s[name] = value
+    return s
+
+
+def test_windows_in_time_mean_the_same_at_any_cadence() -> None:
+    names = [f.name for f in FEATURE_SETS[TIMESCALES].features]
+    seen = {}
+    for period_ms in (5, 10):
+        s = steady(period_ms, 1000 // period_ms)
+        late = s["time_ns"] > s["time_ns"][-1] - 100_000_000  # the queue has grown for 100 ms
+        s["rtt_mean_us"][late], s["rtt_last_us"][late], s["inflight_pkts"][late] = 45_000, 45_000, 60
+        s["delivered_bytes"][late] //= 2
+        batch = StateBank(1, TIMESCALES).update(np.zeros(len(s), np.int32), s)
+        seen[period_ms] = dict(zip(names, batch.states[-1].tolist(), strict=True)) | {"rule": batch.rule_pkts[-1]}
+    for name in names:
+        if name != "period":
+            assert seen[5][name] == pytest.approx(seen[10][name], abs=1e-5), name
+    values = seen[5]
+    assert values["rate_20"] == pytest.approx(0.5)
+    assert values["rate_160"] == pytest.approx((100 * 0.5 + 60) / 160)
+    assert values["delay_80"] == pytest.approx(np.log1p(4 * 25 / 30) / np.log(5), rel=1e-5)
+    rtt_320_ms = (100 * 45 + 220 * 40) / 320
+    assert values["delay_320"] == pytest.approx(np.log1p(4 * (rtt_320_ms - 20) / 30) / np.log(5), rel=1e-5)
+    assert values["rule"] == pytest.approx(1500 * 20 / 1448, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", [SCALE_FREE, TIMESCALES])
+def test_what_the_application_limits_raises_the_peak_and_never_lowers_it(name: str) -> None:
+    s = steady(5, 1300)
+    s["delivered_bytes"][100:1200] //= 3
+    s["flags"][100:1200] = Flag.APP_LIMITED
+    s["delivered_bytes"][1100:1200] *= 9  # faster than ever, though limited
+    rules = StateBank(1, name).update(np.zeros(len(s), np.int32), s).rule_pkts
+    assert rules[99:1100] == pytest.approx(rules[99])
+    assert rules[1199] == pytest.approx(3 * rules[99])
+    s["flags"] = 0
+    rules = StateBank(1, name).update(np.zeros(len(s), np.int32), s).rule_pkts
+    assert rules[1000] == pytest.approx(rules[99] / 3)  # the link itself has become slower
+
+
 def test_sets_are_told_apart_by_name() -> None:
     assert list(FEATURE_SETS)[:2] == [DEFAULT_FEATURE_SET, SCALE_FREE]
     for number, (name, chosen) in enumerate(FEATURE_SETS.items()):

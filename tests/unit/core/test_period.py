@@ -46,6 +46,24 @@ def test_a_period_ends_with_the_first_ack_of_a_packet_sent_in_it() -> None:
     assert (r["rtt_samples"], r["rtt_mean_us"], r["delivered_bytes"], r["period_ns"]) == (1, 22_000, 1000, 21 * MS)
 
 
+def test_the_latest_and_the_smallest_sample_are_those_of_the_period() -> None:
+    tracker = PeriodTracker()
+    records = feed(
+        tracker,
+        ack(100, 80, 30_000),
+        ack(110, 90, 25_000),
+        ack(115, 95, 45_000),
+        ack(118, 98, -1),  # no sample
+        ack(120, 100, 40_000),
+        ack(130, 110, 50_000),
+        ack(140, 120, 60_000),
+        ack(160, 140, -1),
+    )
+    assert records["rtt_last_us"].tolist() == [40_000, 60_000, 0]
+    assert records["rtt_least_us"].tolist() == [25_000, 50_000, 0]  # the first period's is forgotten
+    assert records["flags"].tolist() == [0, 0, Flag.NO_SAMPLE]
+
+
 def test_no_period_is_shorter_than_the_minimum() -> None:
     short_paths = [ack(100 + t, 99 + t, 1000) for t in range(25)]
     assert [r["time_ns"] / MS for r in feed(PeriodTracker(), *short_paths)] == [110, 120]
@@ -107,6 +125,34 @@ def test_an_idle_time_counts_neither_as_silence_nor_in_the_rate() -> None:
     assert not len(tracker.on_tick(5200 * MS, True))
     (r,) = feed(tracker, ack(5020, 5000, delivered_bytes=2000))
     assert (r["period_ns"], r["delivery_rate_bytes_per_s"]) == (20 * MS, 50_000)
+
+
+@pytest.mark.parametrize(("idle_ms", "told"), [(29, False), (30, False), (31, True), (5000, True)])
+def test_an_idle_time_above_the_smoothed_rtt_is_told_of_in_its_period_alone(idle_ms: int, told: bool) -> None:
+    tracker = PeriodTracker()
+    feed(tracker, ack(100, 80, srtt_us=30_000))
+    tracker.on_restart((100 + idle_ms) * MS)
+    (r,) = feed(tracker, ack(120 + idle_ms, 100 + idle_ms, srtt_us=30_000))
+    assert bool(r["flags"] & Flag.RESTARTED) is told
+    (r,) = feed(tracker, ack(141 + idle_ms, 120 + idle_ms, srtt_us=30_000))
+    assert not r["flags"] & Flag.RESTARTED
+
+
+def test_a_restart_before_anything_was_acknowledged_is_none() -> None:
+    tracker = PeriodTracker()
+    tracker.on_restart(5000 * MS)
+    (r,) = feed(tracker, ack(5020, 5000), ack(5041, 5021))
+    assert not r["flags"] & Flag.RESTARTED
+
+
+def test_a_silence_tells_of_the_restart_before_it_and_so_does_the_period() -> None:
+    tracker = PeriodTracker()
+    feed(tracker, ack(100, 80, srtt_us=30_000))
+    tracker.on_restart(1000 * MS)
+    (r,) = tracker.on_tick(1250 * MS, True)
+    assert r["flags"] == Flag.NO_SAMPLE | Flag.RESTARTED
+    (r,) = feed(tracker, ack(1300, 1000, srtt_us=30_000))
+    assert r["flags"] == Flag.RESTARTED
 
 
 def test_counters_that_run_backwards_do_not_wrap() -> None:

@@ -116,8 +116,8 @@ def test_the_papers_reward_takes_typical_statistics_where_the_set_has_none() -> 
 
 
 def test_rewards_are_chosen_by_name() -> None:
-    assert REWARDS == ("deepcc", "regret")
-    with pytest.raises(ConfigError, match="there is no reward 'profit'; choose one of deepcc, regret"):
+    assert REWARDS == ("deepcc", "regret", "regret-linear")
+    with pytest.raises(ConfigError, match="there is no reward 'profit'; choose one of deepcc, regret, regret-linear"):
         StateBank(1, reward="profit")
     for weight in (-0.1, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="delay_weight"):

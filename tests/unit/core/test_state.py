@@ -189,12 +189,15 @@ def test_caps_follow_the_heads() -> None:
     by_rule = np.clip(np.rint(1.5 * two_to_a * rule), 4, 300)
     assert np.array_equal(caps_from_actions("cwnd", a, cwnd, rule), by_cwnd)
     assert np.array_equal(caps_from_actions("bdp", a, cwnd, rule, ceiling_pkts=300), by_rule)
+    by_wide = np.clip(np.rint(1.3 * two_to_a**2 * rule), 4, 40_000)
+    assert np.array_equal(caps_from_actions("wide", a, cwnd, rule), by_wide)
 
 
 def test_no_cap_without_a_number_or_a_rule() -> None:
     bad = np.array([np.nan, np.inf, -np.inf, 0], np.float32)
     assert caps_from_actions("cwnd", bad, [10] * 4, [0] * 4).tolist() == [0, 0, 0, 10]
     assert caps_from_actions("bdp", [0, 0], [10, 10], [0, 10]).tolist() == [0, 15]
+    assert caps_from_actions("wide", [0, 0, -1, 1], [10] * 4, [0, 100, 100, 100]).tolist() == [0, 130, 32, 520]
     assert caps_from_actions("cwnd", [7.0, -7.0], [10, 10], [0, 0]).tolist() == [20, 5]
     with pytest.raises(ConfigError, match="cwnd, bdp"):
         caps_from_actions("window", [0], [1], [1])
