@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from reinet.agents.learn.config import LinkSection, TrainConfig
-from reinet.envs.link.domain import LinkDomain, LogUniform, as_reference
+from reinet.envs.link.domain import LinkDomain, as_reference
+from reinet.envs.link.laws import LogUniform
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.links import domain_of, selection_links
 from reinet.core.errors import ConfigError
-from reinet.envs.link.domain import LinkDomain, LogUniform, Uniform, as_reference, target_above
+from reinet.envs.link.domain import LinkDomain, as_reference, target_above
+from reinet.envs.link.laws import LogUniform, Uniform
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
 
