@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from reinet.agents.learn.config import TrainConfig
-from reinet.agents.model.artifact import write_folder
+from reinet.agents.model.artifact import TraceUse, write_folder
 from reinet.core.errors import ModelError
 
 STATE_FILE = "state.json"
@@ -55,6 +55,8 @@ class State(BaseModel):
     baselines: dict[str, list[dict[str, float]]]
     """Agent -> metrics on each selection link."""
     best: Best | None
+    recordings: list[TraceUse] = []
+    """What was read from files to learn from and to select by; generated traces follow from the configuration."""
     files: dict[str, str] = {}
     """The sha256 of the other files, by name."""
 

@@ -49,7 +49,9 @@ class Conditions:
         if not limits(self.rate_scale)[0] > 0:
             raise ConfigError(f"rate_scale: {limits(self.rate_scale)} reaches down to 0; a link without a rate is none")
         if not 0 < limits(self.app_rate)[0] <= limits(self.app_rate)[1] < 1:
-            raise ConfigError(f"app_rate: {limits(self.app_rate)} is no range of shares of the link's rate; stay below 1")
+            raise ConfigError(
+                f"app_rate: {limits(self.app_rate)} is no range of shares of the link's rate; stay below 1"
+            )
         for name, least in (("cross_ms", 1.0), ("short_bytes", 1.0)):
             if not limits(getattr(self, name))[0] >= least:
                 raise ConfigError(f"{name}: {limits(getattr(self, name))} reaches below {least:g}")

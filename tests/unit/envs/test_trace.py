@@ -240,7 +240,9 @@ def test_cut() -> None:
 def test_a_scaled_trace_has_another_rate_and_the_same_gaps() -> None:
     trace = Trace(np.array([1, 1, 2, 3, 900, 901, 901, 1000], np.uint32), "a")
     assert trace.scaled(1.0).sha256 == trace.sha256
-    assert trace.scaled(2.0).opportunities_ms.tolist() == [1] * 4 + [2] * 2 + [3] * 2 + [900] * 2 + [901] * 4 + [1000] * 2
+    assert (
+        trace.scaled(2.0).opportunities_ms.tolist() == [1] * 4 + [2] * 2 + [3] * 2 + [900] * 2 + [901] * 4 + [1000] * 2
+    )
     assert trace.scaled(0.5).opportunities_ms.tolist() == [1, 3, 901, 1000]
     assert trace.scaled(1e-6).opportunities_ms.tolist() == [1000]
     for factor in (0.0, -1.0, float("nan"), 1e12):
@@ -256,7 +258,9 @@ def test_scaling_keeps_the_loop_and_scales_the_service(values: list[int], factor
     assert scaled.opportunities_ms.size == max(1, round(factor * len(values)))
     for t in values:
         served = np.searchsorted(scaled.opportunities_ms, t, side="right")
-        assert abs(served - factor * np.searchsorted(trace.opportunities_ms, t, side="right")) <= 1.5  # the total is rounded
+        assert (
+            abs(served - factor * np.searchsorted(trace.opportunities_ms, t, side="right")) <= 1.5
+        )  # the total is rounded
 
 
 def test_served_at_skips_times_without_service() -> None:
