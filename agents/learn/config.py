@@ -65,15 +65,15 @@ class TraceSection(_Section):
         default_factory=lambda: ["lte-driving", "random", "lte-walking", "random", "lte-stationary", "random"],
     )
     """Kinds of link, taken in turn; see ``reinet traces generate --help``. random varies around all of them: two fifths
-    are slow 3G links, whose serialisation alone often exceeds a target, and the LTE presets keep those a minority. None are needed
-    where there are sets."""
+    are slow 3G links, whose serialisation alone often exceeds a target, and the LTE presets keep those a minority.
+    None are needed where there are sets."""
     presets_weight: float = Field(default=1.0, gt=0, le=1e6)
     """How often flows run over generated traces, next to the weights of the sets: as often as over one set."""
     sets: list[TraceSet] = []
     """Recordings beside the generated traces; the default learns from generated ones alone, which anybody has."""
     select_share: float = Field(default=0.25, ge=0, lt=1)
-    """The share of the recordings, by content, that is held back to choose among checkpoints: with a dozen recordings
-    three, the fewest whose mean says something. Names and order do not matter, and copies stay together."""
+    """The share of the recordings, by content, that is held back to choose among checkpoints: three of a dozen, fewer
+    than are learned from. Names and order do not matter, and copies stay together."""
     forbid: list[str] = []
     """Trace files, folders and set files none of whose contents may be learned from or selected by: what the model is
     going to be judged on."""
@@ -82,7 +82,7 @@ class TraceSection(_Section):
     select_count: int = Field(default=12, ge=1, le=1024)
     """So many generated traces evaluate which checkpoint is best; the spread of their mean is then about 1 %."""
     seconds: float = Field(default=60.0, ge=5, le=3600)
-    """The length of each generated trace; the paper evaluates over longer ones, but variety teaches more than length."""
+    """The length of each generated trace; the paper evaluates over longer ones, but variety teaches more."""
     seed: int = Field(default=1, ge=0, lt=2**31)
     """Training traces have the seeds seed, seed + 1, ...; those for selection follow after a gap."""
 
@@ -134,13 +134,13 @@ class LinkSection(_Section):
     """The factor on a trace's rate, whose gaps stay: [0.5, 2] makes a few recordings many. Drawn log-uniformly. As it
     stands, a recording's rate and outages belong together."""
     loss: Range = (0.0, 0.0)
-    """The share of data packets lost at random, before the queue; drawn uniformly. Radio links repair what they lose, so
-    that hardly any path has more than 0.01; the default is the paper's."""
+    """The share of data packets lost at random, before the queue; drawn uniformly. Radio links repair what they lose,
+    so that hardly any path has more than 0.01; the default is the paper's."""
     codel_share: float = Field(default=0.0, ge=0, le=1)
     """The share of flows whose queue is CoDel's instead of droptail; the default is the paper's training."""
     congestion_controls: list[str] = Field(default_factory=lambda: ["cubic"], min_length=1)
-    """Each flow has one of them, all equally likely; the default is the paper's. A model says which it was trained with,
-    and the daemon caps no others."""
+    """Each flow has one of them, all equally likely; the default is what models were trained with so far. A model says
+    which it was trained with, and the daemon caps no others."""
     cross_share: float = Field(default=0.0, ge=0, le=1)
     """The share of flows beside which a Cubic flow comes and goes in the same queue; the default is the paper's
     training. The reward ``regret`` then counts what that flow uses as unused."""
@@ -160,8 +160,8 @@ class LinkSection(_Section):
     short_bytes: Range = (10_000, 10_000_000)
     """What such a flow sends: from what the first window holds to seconds of an LTE link. Drawn log-uniformly."""
     decision_ms: Range = (0.0, 0.0)
-    """How long deciding takes, from a record to its cap in force; drawn uniformly. A daemon on a busy host takes up to
-    3 ms, which matters where decisions are 5 ms apart, not where they are a round trip."""
+    """How long deciding takes, from a record to its cap in force; drawn uniformly. The default is what models were
+    trained with so far; [0, 3] is for decisions 5 ms apart, of which a late one is a good part."""
 
     @field_validator("congestion_controls")
     @classmethod

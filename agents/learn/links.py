@@ -55,8 +55,8 @@ def _recordings(config: TrainConfig) -> Recordings:
         raise ConfigError("traces.sets: no recording is left to learn from; give one that is not for selection or test")
     if not section.presets and not found.select:
         raise ConfigError(
-            "traces.sets: no recording is left to choose among checkpoints by; give two or more and a select_share above "
-            "0, a set whose role is validation, or presets beside the sets"
+            "traces.sets: no recording is left to choose among checkpoints by; give two or more and a select_share "
+            "above 0, a set whose role is validation, or presets beside the sets"
         )
     return found
 

@@ -93,27 +93,25 @@ def recordings(section: TraceSection) -> Recordings:
 def _files_of(entry: TraceSet) -> list[_File]:
     path = expanded("traces.sets", entry.path)
     traces = _loaded("traces.sets", entry.path)
-    role, name = entry.role, path.name if path.is_dir() else path.absolute().parent.name
+    role, name = entry.role, path.absolute().name if path.is_dir() else path.absolute().parent.name
     if path.suffix.lower() == SET_SUFFIX and not path.is_dir():
         name = set_name(path)
         role = role or next((known for known in ROLES if known == name), None)
+    for trace in traces:
+        if role != "test" and trace.duration_ms < LEAST_SECONDS * 1000:
+            raise ConfigError(
+                f"traces.sets: {trace.path} lasts {trace.duration_ms / 1000:g} s, and {LEAST_SECONDS:g} s is the "
+                "least; give a longer recording, or take it out"
+            )
     return [_File(trace, entry, role, f"{name}/{trace.name}") for trace in traces]
 
 
 def _loaded(key: str, text: str) -> list[Trace]:
     """Returns the traces that a key's path names; raises ConfigError naming key and file."""
-    path = expanded(key, text)
     try:
-        traces = [Trace.load(file) for file in trace_files([path])]
+        return [Trace.load(file) for file in trace_files([expanded(key, text)])]
     except TraceError as error:
         raise ConfigError(f"{key}: {error}") from None
-    for trace in traces:
-        if trace.duration_ms < LEAST_SECONDS * 1000:
-            raise ConfigError(
-                f"{key}: {trace.path} lasts {trace.duration_ms / 1000:g} s; a recording to learn from or to forbid has at "
-                f"least {LEAST_SECONDS:g} s"
-            )
-    return traces
 
 
 def expanded(key: str, text: str) -> Path:

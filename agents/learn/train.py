@@ -292,8 +292,8 @@ def _previous(config: TrainConfig, run_dir: Path, resume: bool) -> Checkpoint | 
             )
     if previous.state.recordings != recordings(config.traces).uses:
         raise ConfigError(
-            f"{run_dir}: its run began with other recordings than the configuration finds now; choose another --run-dir, "
-            "or put the files back"
+            f"{run_dir}: its run began with other recordings than the configuration finds now; choose another "
+            "--run-dir, or put the files back"
         )
     return previous
 

@@ -10,6 +10,10 @@ from reinet.envs.link.laws import Law, LogUniform, Uniform, check_law, drawn, ha
 from reinet.envs.link.spec import FurtherFlow, LinkSpec
 from reinet.envs.trace import Trace
 
+_CROSS_START_MS, _CROSS_MS = Uniform(0.0, 8000.0), LogUniform(1000.0, 10_000.0)
+_APP_RATE, _SHORT_BYTES = LogUniform(0.1, 0.9), LogUniform(10_000.0, 10_000_000.0)
+"""They are those of the training configuration, whose ``[links]`` gives their reasons."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
@@ -26,17 +30,17 @@ class Conditions:
     """The share of flows whose queue is CoDel's, with the path's buffer."""
     cross_share: float = 0.0
     """The share of flows that share their queue, for a while, with a Cubic flow of the same path."""
-    cross_start_ms: float | Law = Uniform(0.0, 8000.0)
+    cross_start_ms: float | Law = _CROSS_START_MS
     """When that one starts, from the start of the path."""
-    cross_ms: float | Law = LogUniform(1000.0, 10_000.0)
+    cross_ms: float | Law = _CROSS_MS
     """How long it lasts."""
     app_limited_share: float = 0.0
     """The share of flows whose application writes more slowly than the link is on average."""
-    app_rate: float | Law = LogUniform(0.1, 0.9)
+    app_rate: float | Law = _APP_RATE
     """The application's rate as a share of the trace's mean."""
     short_share: float = 0.0
     """The share of flows that end."""
-    short_bytes: float | Law = LogUniform(10_000.0, 10_000_000.0)
+    short_bytes: float | Law = _SHORT_BYTES
     """What such a flow sends."""
 
     def __post_init__(self) -> None:

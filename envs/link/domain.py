@@ -81,7 +81,7 @@ class LinkDomain:
     comparisons are made. None = no such path, and no number is drawn for it; at 0 one is drawn all the same."""
     seeds: int = 2**32
     """How many different seeds there are: so many that two runs that should differ hardly ever share one."""
-    conditions: Conditions = Conditions()
+    conditions: Conditions = field(default_factory=Conditions)
     """What flows meet beside their path, a reference path or not."""
 
     def __post_init__(self) -> None:

@@ -147,7 +147,7 @@ class LinkSpec(FlowSpec):
     forward_jitter_us: int = 0
     """Data packets come to the queue up to so much later; none overtakes another."""
     decision_ms: float = 0.0
-    """How long deciding takes: a cap that is set after a record is in force from the first ACK so much later. 0 = from the
+    """How long deciding takes: a cap that answers a record is in force from the first ACK so much later. 0 = from the
     next ACK, as for an agent that needs no time."""
     loss: float = 0.0
     """The probability that a data packet is lost before the queue, each by itself, as in mm-loss."""
