@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -14,6 +13,7 @@ from reinet.cli.output import JsonOption, console, print_table, say, write_json
 from reinet.core.errors import ConfigError, TraceError
 from reinet.envs.trace.importers import FORMATS, import_trace
 from reinet.envs.trace.model import PRESETS, RANDOM, generate
+from reinet.envs.trace.split import by_content
 from reinet.envs.trace.trace import Trace, load_traces, trace_files, write_atomically
 
 app = typer.Typer(
@@ -198,7 +198,11 @@ def split(
     if out.exists():
         raise TraceError(f"{out}: exists already; name a new folder")
     loaded = load_traces(traces)
-    sides = _by_time(loaded, share) if by is By.TIME else _by_trace(loaded, share)
+    if by is By.TIME:
+        sides = _by_time(loaded, share)
+    else:
+        first, rest = by_content(loaded, share)
+        sides = {"train": first, "validation": rest}
     rows: list[dict[str, Any]] = []
     for side, members in sides.items():
         folder = out / side
@@ -212,21 +216,6 @@ def split(
         files = "".join(f"  {_toml_string(f'{side}/{name}')},\n" for name in names)
         write_atomically(out / f"{side}.toml", f'[set]\nname = "{side}"\nfiles = [\n{files}]\n'.encode())
     _report(json_destination, {"rows": rows}, rows, ["set", "path", "duration_s", "mean_mbps"])
-
-
-def _by_trace(traces: Sequence[Trace], share: float) -> dict[str, list[Trace]]:
-    groups: dict[str, list[Trace]] = {}
-    for trace in traces:
-        groups.setdefault(trace.sha256, []).append(trace)
-    if len(groups) < 2:
-        raise TraceError("split: all traces have the same content, so whole ones cannot be divided; use --by time")
-    # The hash is hashed again: content hashes that someone chose, or a later sort by them, keep no order here.
-    order = sorted(groups, key=lambda sha: hashlib.sha256(sha.encode()).hexdigest())
-    count = min(max(round(share * len(order)), 1), len(order) - 1)
-    return {
-        "train": [trace for sha in order[:count] for trace in groups[sha]],
-        "validation": [trace for sha in order[count:] for trace in groups[sha]],
-    }
 
 
 def _by_time(traces: Sequence[Trace], share: float) -> dict[str, list[Trace]]:

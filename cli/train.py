@@ -30,17 +30,24 @@ def train(
 
         reinet train configs/default.toml --run-dir runs/mine --minutes 10 --json -
 
+        reinet train configs/own-traces.toml
+
         tensorboard --logdir runs
     """
     from reinet.agents.learn.config import (
         TrainConfig,  # here, for torch takes seconds to import and --help needs none of it
     )
+    from reinet.agents.learn.links import domain_of, selection_links, training_traces
     from reinet.agents.learn.train import Progress as Step
     from reinet.agents.learn.train import train as run
 
     settings = TrainConfig.load(config)
     if iterations is not None:
         settings = settings.model_copy(update={"run": settings.run.model_copy(update={"iterations": iterations})})
+    # Whatever of this cannot be is refused now, in a second, and not by a worker once Ray is up.
+    learn, select = training_traces(settings), selection_links(settings)
+    domain_of(settings.links, learn)
+    say(f"{len(learn)} traces to learn from, {len(select)} links on others to choose among checkpoints by")
     columns = (
         TextColumn("training"),
         BarColumn(),

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from reinet.agents.evaluation.frontier import Baseline
 from reinet.agents.learn.config import TrainConfig
-from reinet.agents.model.artifact import write_folder
+from reinet.agents.model.artifact import TraceUse, write_folder
 from reinet.core.errors import ModelError
 
 STATE_FILE = "state.json"
@@ -56,6 +56,8 @@ class State(BaseModel):
     baselines: list[Baseline]
     """What policies are judged by on each selection link."""
     best: Best | None
+    recordings: list[TraceUse] = []
+    """What was read from files to learn from and to select by; generated traces follow from the configuration."""
     files: dict[str, str] = {}
     """The sha256 of the other files, by name."""
 

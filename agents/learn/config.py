@@ -3,8 +3,9 @@
 An unknown key or a wrong value is a ConfigError that names the file, the key and the nearest key that exists.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -15,32 +16,88 @@ from reinet.core.errors import ConfigError
 from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named
 from reinet.core.normaliser import Normaliser
 from reinet.core.rewards import DELAY_WEIGHT
+from reinet.envs.link.conditions import Conditions
+from reinet.envs.link.laws import Law, LogUniform, Uniform
+from reinet.envs.link.spec import check_choice
+from reinet.envs.sim.options import SIM_CONGESTION_CONTROLS
 from reinet.envs.trace.model import PRESETS, RANDOM
 
 Range = tuple[float, float]
+
+
+def law_of(kind: type[Law], limits: Range) -> float | Law:
+    """Returns how to draw from a range: a number where its ends are equal, for which nothing is drawn."""
+    low, high = limits
+    return low if low == high else kind(low, high)
+
+
+def _as_value_error(check: Callable[..., Any], *arguments: Any) -> None:
+    """Runs a check of the links' own; what it refuses becomes what pydantic names the key of."""
+    try:
+        check(*arguments)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class TraceSet(_Section):
+    """Recordings of the user's own, as ``[traces] sets`` names them; a path alone says the same with the defaults."""
+
+    path: str = Field(min_length=1)
+    """A trace file, a folder of them or a set file. It is relative to the folder where the command is started, and
+    $NAME in it stands for the environment's variable."""
+    weight: float = Field(default=1.0, gt=0, le=1e6)
+    """How often flows run over this set, next to the weights of the others and of the generated traces; the traces of
+    one set are as likely as each other."""
+    role: Literal["train", "validation", "test"] | None = None
+    """What all of the set is for: to learn from, to choose among checkpoints by, or neither of them. None = what a set
+    file's name says where that is one of the three, as those of ``reinet traces split`` are; else the contents are
+    divided by ``select_share``."""
+
+
 class TraceSection(_Section):
-    """Generated traces to learn from, and others to choose among checkpoints. No recording is ever used."""
+    """Traces to learn from, and others to choose among checkpoints: generated ones, and the user's recordings."""
 
     presets: list[str] = Field(
         default_factory=lambda: ["lte-driving", "random", "lte-walking", "random", "lte-stationary", "random"],
-        min_length=1,
     )
     """Kinds of link, taken in turn; see ``reinet traces generate --help``. random varies around all of them: two fifths
-    are slow 3G links, whose serialisation alone often exceeds a target, and the LTE presets keep those a minority."""
+    are slow 3G links, whose serialisation alone often exceeds a target, and the LTE presets keep those a minority.
+    None are needed where there are sets."""
+    presets_weight: float = Field(default=1.0, gt=0, le=1e6)
+    """How often flows run over generated traces, next to the weights of the sets: as often as over one set."""
+    sets: list[TraceSet] = []
+    """Recordings beside the generated traces; the default learns from generated ones alone, which anybody has."""
+    select_share: float = Field(default=0.25, ge=0, lt=1)
+    """The share of the recordings, by content, that is held back to choose among checkpoints: three of a dozen, fewer
+    than are learned from. Names and order do not matter, and copies stay together."""
+    forbid: list[str] = []
+    """Trace files, folders and set files none of whose contents may be learned from or selected by: what the model is
+    going to be judged on."""
     train_count: int = Field(default=64, ge=1, le=4096)
     """So many that no single trace can be learnt by heart: a flow sees a random stretch of one of them."""
     select_count: int = Field(default=12, ge=1, le=1024)
-    """So many traces evaluate which checkpoint is best; the spread of their mean is then about 1 %."""
+    """So many generated traces evaluate which checkpoint is best; the spread of their mean is then about 1 %."""
     seconds: float = Field(default=60.0, ge=5, le=3600)
-    """The length of each trace; the paper evaluates over longer ones, but variety teaches more than length."""
+    """The length of each generated trace; the paper evaluates over longer ones, but variety teaches more."""
     seed: int = Field(default=1, ge=0, lt=2**31)
     """Training traces have the seeds seed, seed + 1, ...; those for selection follow after a gap."""
+
+    @field_validator("sets", mode="before")
+    @classmethod
+    def _a_path_alone(cls, sets: Any) -> Any:
+        if not isinstance(sets, list):
+            return sets
+        return [{"path": entry} if isinstance(entry, str) else entry for entry in sets]
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> "TraceSection":
+        if not self.presets and not self.sets:
+            raise ValueError("there is nothing to learn from; name presets, or sets of recordings")
+        return self
 
     @field_validator("presets")
     @classmethod
@@ -73,8 +130,67 @@ class LinkSection(_Section):
     reference_share: float = Field(default=0.25, ge=0, le=1)
     """The share of flows on the paper's own link (20 ms, 150 KB, target 50 ms), where most comparisons are made."""
 
+    rate_scale: Range = (1.0, 1.0)
+    """The factor on a trace's rate, whose gaps stay: [0.5, 2] makes a few recordings many. Drawn log-uniformly. As it
+    stands, a recording's rate and outages belong together."""
+    loss: Range = (0.0, 0.0)
+    """The share of data packets lost at random, before the queue; drawn uniformly. Radio links repair what they lose,
+    so that hardly any path has more than 0.01; the default is the paper's."""
+    codel_share: float = Field(default=0.0, ge=0, le=1)
+    """The share of flows whose queue is CoDel's instead of droptail; the default is the paper's training."""
+    congestion_controls: list[str] = Field(default_factory=lambda: ["cubic"], min_length=1)
+    """Each flow has one of them, all equally likely; the default is what models were trained with so far. A model says
+    which it was trained with, and the daemon caps no others."""
+    cross_share: float = Field(default=0.0, ge=0, le=1)
+    """The share of flows beside which a Cubic flow comes and goes in the same queue; the default is the paper's
+    training. The reward ``regret`` then counts what that flow uses as unused."""
+    cross_start_ms: Range = (0.0, 8000.0)
+    """When that flow starts: while the first one is under way, which lasts some 10 s. Drawn uniformly."""
+    cross_ms: Range = (1000.0, 10_000.0)
+    """How long it lasts: from a page to all of the rest. Drawn log-uniformly."""
+    app_limited_share: float = Field(default=0.0, ge=0, le=1)
+    """The share of flows whose application writes more slowly than the link is on average; by default none, as in the
+    paper."""
+    app_rate: Range = (0.1, 0.9)
+    """The application's rate as a share of the trace's mean: from a video well below it to one that is nearly too fast,
+    and is for seconds at a time. Drawn log-uniformly."""
+    short_share: float = Field(default=0.0, ge=0, le=1)
+    """The share of flows that end; by default none, as in the paper. Once such a flow is through, its place in the
+    rollout stays empty until the iteration's end."""
+    short_bytes: Range = (10_000, 10_000_000)
+    """What such a flow sends: from what the first window holds to seconds of an LTE link. Drawn log-uniformly."""
+    decision_ms: Range = (0.0, 0.0)
+    """How long deciding takes, from a record to its cap in force; drawn uniformly. The default is what models were
+    trained with so far; [0, 3] is for decisions 5 ms apart, of which a late one is a good part."""
+
+    @field_validator("congestion_controls")
+    @classmethod
+    def _simulated(cls, names: list[str]) -> list[str]:
+        for name in names:
+            _as_value_error(check_choice, "cc", "there is no congestion control", name, SIM_CONGESTION_CONTROLS)
+        return names
+
+    def conditions(self) -> Conditions:
+        """Returns what flows meet beside their path."""
+        return Conditions(
+            rate_scale=law_of(LogUniform, self.rate_scale),
+            codel_share=self.codel_share,
+            cross_share=self.cross_share,
+            cross_start_ms=law_of(Uniform, self.cross_start_ms),
+            cross_ms=law_of(LogUniform, self.cross_ms),
+            app_limited_share=self.app_limited_share,
+            app_rate=law_of(LogUniform, self.app_rate),
+            short_share=self.short_share,
+            short_bytes=law_of(LogUniform, self.short_bytes),
+        )
+
     @model_validator(mode="after")
     def _ordered(self) -> "LinkSection":
+        for name, most in (("loss", 0.5), ("decision_ms", 1000.0)):
+            low, high = getattr(self, name)
+            if not 0 <= low <= high <= most:
+                raise ValueError(f"{name} = [{low}, {high}] is not a range within 0 to {most:g}")
+        _as_value_error(self.conditions)
         for name in ("mrtt_ms", "buffer_bytes", "queueing_target_ms", "jitter_us", "pkts_per_ack"):
             low, high = getattr(self, name)
             if not 0 < low <= high:

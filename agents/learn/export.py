@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import onnx
 import safetensors.numpy
 from onnx import TensorProto, helper, numpy_helper
 
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.ddpg import Ddpg
-from reinet.agents.learn.links import selection_traces, training_traces
+from reinet.agents.learn.links import generated_selection_traces, generated_training_traces
 from reinet.agents.model.artifact import (
     CARD_FILE,
     INPUT_NAME,
@@ -62,13 +63,15 @@ def export(folder: Path, out: Path) -> str:
             target_above(config.links.mrtt_ms[0], config.links.queueing_target_ms[0]),
             target_above(config.links.mrtt_ms[1], config.links.queueing_target_ms[1]),
         ),
-        congestion_controls=["cubic"],
+        congestion_controls=list(dict.fromkeys(config.links.congestion_controls)),
         training=Training(
             seed=config.seed,
             env_steps=state.env_steps,
             updates=state.updates,
             config=config.model_dump(mode="json"),
-            traces=_uses(training_traces(config), "train") + _uses(selection_traces(config), "select"),
+            traces=_uses(generated_training_traces(config.traces), "train")
+            + _uses(generated_selection_traces(config.traces), "select")
+            + state.recordings,
         ),
         versions={"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in ("reinet", "torch", "ray", "numpy", "onnx")},
@@ -111,11 +114,35 @@ def _uses(traces: Sequence[Trace], role: Literal["train", "select"]) -> list[Tra
     return [TraceUse(name=trace.name, sha256=trace.sha256, role=role) for trace in traces]
 
 
+CONDITIONS = {
+    "cross_share": "several flows in one queue",
+    "codel_share": "active queue management",
+    "loss": "random loss",
+    "app_limited_share": "applications slower than the link",
+    "short_share": "flows that end",
+    "decision_ms": "caps later than their records",
+}
+"""What a share of the flows may meet, by the key of [links] that says so."""
+
+
+def _sources(training: Training) -> str:
+    """Returns where the traces came from, in words."""
+    traces = training.config["traces"]
+    presets = ", ".join(dict.fromkeys(traces["presets"]))
+    generated = f"generated traces ({presets})" if presets else ""
+    if not traces["sets"]:
+        return f"{generated} only"
+    own = training.traces[traces["train_count"] + traces["select_count"] if presets else 0 :]
+    count = len({use.sha256 for use in own})
+    return f"{generated} and {count} recordings" if generated else f"{count} recordings only"
+
+
 def model_card(manifest: Manifest) -> str:
     """Returns what a person should know before using the model, as Markdown."""
     training, schema = manifest.training, manifest.schema_
     links = training.config["links"]
-    presets = ", ".join(dict.fromkeys(training.config["traces"]["presets"]))
+    met = [words for key, words in CONDITIONS.items() if np.max(links[key]) > 0]
+    unmet = [words for key, words in CONDITIONS.items() if np.max(links[key]) == 0]
     mrtt_ms = "{:g}-{:g} ms".format(*links["mrtt_ms"])
     buffers = "{:g}-{:g} KB".format(*(size / 1000 for size in links["buffer_bytes"]))
     shape = " - ".join(
@@ -137,9 +164,10 @@ congestion control; `reinet serve` applies it.
 ## Training
 
 DDPG: {training.env_steps} periods of simulated flows, {training.updates} updates, seed {training.seed}.
-Links: one Cubic flow each over generated traces only ({presets}), paths of {mrtt_ms}, droptail buffers of {buffers}.
+Links: {", ".join(manifest.congestion_controls)} over {_sources(training)}, paths of {mrtt_ms}, buffers of {buffers}.
+Some of the flows also met: {", ".join(met) or "nothing else"}.
 
-## Figures on the selection links (simulator, generated traces that were not trained on but chose the checkpoint)
+## Figures on the selection links (simulator, traces that were not trained on but chose the checkpoint)
 
 Ratios are to plain Cubic on the same link, then averaged; see `docs/scalars.md` (`eval/`).
 
@@ -149,7 +177,6 @@ Ratios are to plain Cubic on the same link, then averaged; see `docs/scalars.md`
 
 ## Limits
 
-Not trained for: several flows in one queue, active queue management, random loss, other congestion controls, paths or
-targets outside the ranges above. Outside of them the hand rule inside the head still bounds the cap, but nothing was
-measured.
+Not trained for: {", ".join([*unmet, "other congestion controls"])}, paths or targets outside the ranges above. Outside
+of them the hand rule inside the head still bounds the cap, but nothing was measured.
 """

@@ -1,12 +1,16 @@
-"""Training's links: generated traces, others to select by, and the paths that are drawn around them."""
+"""Training's links: traces to learn from, others to select by, and the paths that are drawn around them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from reinet.agents.learn.config import LinkSection, TrainConfig
-from reinet.envs.link.domain import LinkDomain, LogUniform, as_reference
+from reinet.agents.learn.config import LinkSection, TraceSection, TrainConfig, law_of
+from reinet.agents.learn.recordings import Recordings, recordings
+from reinet.core.errors import ConfigError
+from reinet.envs.link.conditions import Conditions
+from reinet.envs.link.domain import LinkDomain, WeightedTrace, as_reference
+from reinet.envs.link.laws import LogUniform, Uniform
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
@@ -19,23 +23,59 @@ _SELECT_SEED_GAP = 1_000_000
 
 
 def training_traces(config: TrainConfig) -> list[Trace]:
-    """Returns the traces to learn from."""
-    section = config.traces
-    return _traces(section.presets, section.train_count, section.seconds, section.seed)
+    """Returns the traces to learn from, weighted where there are recordings. Raises ConfigError."""
+    section, own = config.traces, _recordings(config)
+    generated = _allowed(generated_training_traces(section), own)
+    if not section.sets:
+        return generated
+    weight = section.presets_weight / max(len(generated), 1)
+    return [*(WeightedTrace(t.opportunities_ms, t.name, None, weight) for t in generated), *own.learn]
 
 
 def selection_traces(config: TrainConfig) -> list[Trace]:
-    """Returns the traces that choose among checkpoints; none of them is a training trace."""
+    """Returns the traces that choose among checkpoints; none of them is a training trace. Raises ConfigError."""
+    own = _recordings(config)
+    return [*_allowed(generated_selection_traces(config.traces), own), *own.select]
+
+
+def generated_training_traces(section: TraceSection) -> list[Trace]:
+    """Returns the generated ones of the traces to learn from."""
+    return _generated(section, section.train_count, section.seed)
+
+
+def generated_selection_traces(section: TraceSection) -> list[Trace]:
+    """Returns the generated ones of the traces to select by."""
+    return _generated(section, section.select_count, section.seed + _SELECT_SEED_GAP)
+
+
+def _recordings(config: TrainConfig) -> Recordings:
     section = config.traces
-    return _traces(section.presets, section.select_count, section.seconds, section.seed + _SELECT_SEED_GAP)
+    found = recordings(section)
+    if not section.presets and not found.learn:
+        raise ConfigError("traces.sets: no recording is left to learn from; give one that is not for selection or test")
+    if not section.presets and not found.select:
+        raise ConfigError(
+            "traces.sets: no recording is left to choose among checkpoints by; give two or more and a select_share "
+            "above 0, a set whose role is validation, or presets beside the sets"
+        )
+    return found
 
 
-def _traces(presets: Sequence[str], count: int, seconds: float, seed: int) -> list[Trace]:
-    return [generate(presets[index % len(presets)], seconds, seed + index) for index in range(count)]
+def _allowed(generated: list[Trace], own: Recordings) -> list[Trace]:
+    """Returns the generated traces; raises ConfigError for one that may not be used, which seeds may bring about."""
+    if own.forbidden:
+        for trace in generated:
+            own.refuse_forbidden(trace)
+    return generated
+
+
+def _generated(section: TraceSection, count: int, seed: int) -> list[Trace]:
+    presets = section.presets
+    return [generate(presets[i % len(presets)], section.seconds, seed + i) for i in range(count if presets else 0)]
 
 
 def domain_of(section: LinkSection, traces: Sequence[Trace]) -> LinkDomain:
-    """Returns what the section draws from: a trace with a random start, and a path around it."""
+    """Returns what the section draws from: a trace with a random start, a path around it, and what flows meet there."""
     return LinkDomain(
         traces,
         random_start=True,
@@ -43,19 +83,27 @@ def domain_of(section: LinkSection, traces: Sequence[Trace]) -> LinkDomain:
         even_mrtt=True,
         buffer_bytes=LogUniform(*section.buffer_bytes),
         queueing_target_ms=LogUniform(*section.queueing_target_ms),
+        loss=law_of(Uniform, section.loss),
         jitter_us=LogUniform(*section.jitter_us),
-        link={"pkts_per_ack": LogUniform(*section.pkts_per_ack)},
+        cc=section.congestion_controls,
+        link={"pkts_per_ack": LogUniform(*section.pkts_per_ack), "decision_ms": law_of(Uniform, section.decision_ms)},
         reference_share=section.reference_share,
         seeds=SEEDS,
+        conditions=section.conditions(),
     )
 
 
 def selection_links(config: TrainConfig) -> list[LinkSpec]:
-    """Returns two links for each selection trace, from its start: DeepCC's, and one drawn from training's ranges."""
-    ranges = config.links.model_copy(update={"reference_share": 0.0})
+    """Returns two links for each selection trace, from its start: DeepCC's, and one drawn from training's ranges.
+
+    Neither is short or limited by its application: nothing would be left there to compare. Only the second meets the
+    other conditions. Raises ConfigError.
+    """
+    ranges = config.links.model_copy(update={"reference_share": 0.0, "short_share": 0.0, "app_limited_share": 0.0})
     rng = np.random.Generator(np.random.PCG64(config.traces.seed))
     links = []
     for trace in selection_traces(config):
-        drawn = replace(domain_of(ranges, [trace]).draw(rng), start_offset_ms=0)
-        links += [as_reference(drawn), drawn]
+        domain = replace(domain_of(ranges, [trace]), conditions=Conditions())
+        path = replace(domain.draw(rng), start_offset_ms=0)
+        links += [as_reference(path), ranges.conditions().meet(path, rng)]
     return links

@@ -31,6 +31,7 @@ from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.hidden import SIZE
 from reinet.agents.learn.links import selection_links, training_traces
+from reinet.agents.learn.recordings import recordings
 from reinet.agents.learn.replay import Replay
 from reinet.agents.learn.workers import RayGatherers
 from reinet.core import FEATURE_SETS, Normaliser
@@ -127,6 +128,7 @@ class _Run:
         self._config, self._run_dir = config, run_dir
         self._gatherers, self._writer = gatherers, writer
         self._links = selection_links(config)
+        self._recordings = recordings(config.traces).uses
         self.ddpg = Ddpg(config.ddpg, features.state_size, config.seed, config.hindsight)
         hidden_size = SIZE if config.ddpg.privileged else 0
         self.replay = Replay(config.ddpg.replay, features.history, len(features.features), hidden_size)
@@ -229,6 +231,7 @@ class _Run:
             rng=dict(self.rng.bit_generator.state),
             baselines=self.baselines,
             best=self.best,
+            recordings=self._recordings,
         )
 
     def _restore(self, previous: Checkpoint) -> None:
@@ -289,6 +292,11 @@ def _previous(config: TrainConfig, run_dir: Path, resume: bool) -> Checkpoint | 
                 f"{run_dir}: its run has {key} = {theirs.get(key)!r}, the configuration {value!r}; "
                 "choose another --run-dir, or the configuration the run began with"
             )
+    if previous.state.recordings != recordings(config.traces).uses:
+        raise ConfigError(
+            f"{run_dir}: its run began with other recordings than the configuration finds now; choose another "
+            "--run-dir, or put the files back"
+        )
     return previous
 
 

@@ -3,49 +3,24 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from reinet.core import ConfigError
 from reinet.core.state import LEAST_TARGET_PER_RTT
+from reinet.envs.link.conditions import Conditions
+from reinet.envs.link.laws import Law, LogUniform, Range, Uniform, check_law, drawn, limits, value_at
 from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec, check_target, target_on
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
 CLOCK_MS = 2.0
 """A path measures at least so much more than its fixed delay: each way has a clock of 1 ms."""
-
-
-@dataclass(frozen=True)
-class Uniform:
-    """A range in which every difference is as likely as any other; its lower limit may be 0."""
-
-    low: float
-    high: float
-
-    def at(self, share: float) -> float:
-        """Returns the number below which that share of the range lies, linearly."""
-        return self.low + (self.high - self.low) * share
-
-
-@dataclass(frozen=True)
-class LogUniform:
-    """A range above 0 in which every factor is as likely as any other."""
-
-    low: float
-    high: float
-
-    def at(self, share: float) -> float:
-        """Returns the number below which that share of the range lies, by logarithm."""
-        return float(self.low * (self.high / self.low) ** share)
-
-
-Law = Uniform | LogUniform
-Range = float | tuple[float, float] | Law
-"""A number, or a range to draw from. A pair of limits is drawn by the option's own law: see ``LinkDomain``."""
 
 _MAY_BE_ZERO = ("loss", "jitter_us")
 _OWN = ("mrtt_ms", "buffer_bytes", "target_ms", "loss", "jitter_us")
@@ -56,6 +31,18 @@ def default_trace() -> Trace:
     return generate("lte-driving", 300.0, seed=0)
 
 
+@dataclass(frozen=True, eq=False)
+class WeightedTrace(Trace):
+    """A trace and how often it is drawn: ``weight`` times as often as one without a weight."""
+
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.weight < math.inf:
+            raise ConfigError(f"trace {self.name}: weight is {self.weight}; give a number above 0")
+
+
 @dataclass(frozen=True)
 class LinkDomain:
     """Paths to draw from. A pair of numbers is a range, drawn log-uniformly: every factor is as likely as any other.
@@ -63,11 +50,11 @@ class LinkDomain:
     The defaults are DeepCC's path, with nothing drawn but the seed. What is fixed takes nothing from the random
     generator; the rest is drawn in this order: trace, start, whether it is a reference path, ``mrtt_ms``,
     ``buffer_bytes``, the target, ``loss``, ``jitter_us``, the laws in ``link`` as they stand there, ``cc``, ``queue``,
-    seed. So results stay the same for as long as the domain does.
+    seed, ``conditions``. So results stay the same for as long as the domain does.
     """
 
     traces: Sequence[Trace | str | Path] | Trace | str | Path | None = None
-    """Each trace is as likely as the next; None = a generated one."""
+    """Each trace is as likely as the next, but for a ``WeightedTrace``; None = a generated one."""
     random_start: bool = False
     """Flows start anywhere in the trace, instead of at its beginning."""
     mrtt_ms: Range = 20.0
@@ -94,6 +81,8 @@ class LinkDomain:
     comparisons are made. None = no such path, and no number is drawn for it; at 0 one is drawn all the same."""
     seeds: int = 2**32
     """How many different seeds there are: so many that two runs that should differ hardly ever share one."""
+    conditions: Conditions = field(default_factory=Conditions)
+    """What flows meet beside their path, a reference path or not."""
 
     def __post_init__(self) -> None:
         taken = {f.name for f in fields(self)} | {"trace", "target_us", "start_offset_ms", "seed"}
@@ -115,30 +104,43 @@ class LinkDomain:
         if self.queueing_target_ms is not None and self.target_ms is not None:
             raise ConfigError("queueing_target_ms: give it or target_ms, not both")
         if self.queueing_target_ms is None and isinstance(self.target_ms, int | float | str):
-            longest_ms = _limits(self._laws()["mrtt_ms"])[1]
+            longest_ms = limits(self._laws()["mrtt_ms"])[1]
             check_target(target_on(self.target_ms, longest_ms), longest_ms)
         for key, law in self._laws().items():
-            _check_law(key, law)
+            check_law(key, law)
         for _ in self.corners():  # raises what no link can do
             pass
 
     def draw(self, rng: np.random.Generator) -> LinkSpec:
-        """Returns one path; takes from ``rng`` only what is not fixed, and at last the path's seed."""
-        traces = self._traces()
-        trace = traces[_index(rng, len(traces))]
+        """Returns one path; takes from ``rng`` only what is not fixed, and the path's seed."""
+        trace = self._drawn_trace(rng)
         start_ms = int(rng.integers(trace.duration_ms)) if self.random_start else 0
         is_reference = self.reference_share is not None and float(rng.random()) < self.reference_share
-        drawn = {key: _drawn(law, rng) for key, law in self._laws().items()}
+        values = {key: drawn(law, rng) for key, law in self._laws().items()}
         ccs, queues = _choices(self.cc), _choices(self.queue)
         cc, queue = ccs[_index(rng, len(ccs))], queues[_index(rng, len(queues))]
-        link = self._link(trace, start_ms, drawn, cc, queue, int(rng.integers(self.seeds)))
-        return as_reference(link) if is_reference else link
+        link = self._link(trace, start_ms, values, cc, queue, int(rng.integers(self.seeds)))
+        return self.conditions.meet(as_reference(link) if is_reference else link, rng)
 
     def corners(self) -> Iterator[LinkSpec]:
         """Yields paths at both ends of all ranges, with each congestion control and queue: a run may refuse them."""
         for cc, queue, share in product(_choices(self.cc), _choices(self.queue), (0.0, 1.0)):
-            values = {key: _at(law, share) for key, law in self._laws().items()}
-            yield self._link(self._traces()[0], 0, values, cc, queue, 0)
+            values = {key: value_at(law, share) for key, law in self._laws().items()}
+            link = self._link(self._traces()[0], 0, values, cc, queue, 0)
+            yield link
+            yield from self.conditions.extremes(link)
+
+    def _drawn_trace(self, rng: np.random.Generator) -> Trace:
+        traces, shares = self._traces(), self._weight_shares
+        if shares is None:
+            return traces[_index(rng, len(traces))]
+        return traces[min(int(np.searchsorted(shares, rng.random(), side="right")), len(traces) - 1)]
+
+    @cached_property
+    def _weight_shares(self) -> npt.NDArray[np.float64] | None:
+        """Returns up to where in [0, 1) each trace reaches; None = all of them are as likely."""
+        weights = np.array([t.weight if isinstance(t, WeightedTrace) else 1.0 for t in self._traces()])
+        return None if np.all(weights == weights[0]) else np.cumsum(weights) / weights.sum()
 
     def _traces(self) -> tuple[Trace, ...]:
         assert isinstance(self.traces, tuple)
@@ -187,28 +189,9 @@ def as_reference(link: LinkSpec) -> LinkSpec:
     return replace(link, mrtt_ms=LinkSpec.mrtt_ms, buffer_bytes=LinkSpec.buffer_bytes, target_us=LinkSpec.target_us)
 
 
-def _limits(value: float | Law) -> tuple[float, float]:
-    return (value.low, value.high) if isinstance(value, Law) else (value, value)
-
-
-def _check_law(key: str, value: float | Law) -> None:
-    low, high = _limits(value)
-    least = math.ulp(0.0) if isinstance(value, LogUniform) else 0.0
-    if not least <= low <= high < math.inf:
-        raise ConfigError(f"{key}: {(low, high)} is no range of positive numbers, the lower one first")
-
-
 def _choices(value: str | Sequence[str]) -> Sequence[str]:
     return [value] if isinstance(value, str) else value
 
 
 def _index(rng: np.random.Generator, count: int) -> int:
     return int(rng.integers(count)) if count > 1 else 0
-
-
-def _at(value: float | Law, share: float) -> float:
-    return value.at(share) if isinstance(value, Law) else float(value)
-
-
-def _drawn(value: float | Law, rng: np.random.Generator) -> float:
-    return value.at(float(rng.random())) if isinstance(value, Law) else float(value)

@@ -147,6 +147,9 @@ class LinkSpec(FlowSpec):
     """How many packets an ACK acknowledges on average; a kernel whose receiver is woken late has 2.4 or so."""
     forward_jitter_us: int = 0
     """Data packets come to the queue up to so much later; none overtakes another."""
+    decision_ms: float = 0.0
+    """How long deciding takes: a cap that answers a record is in force from the first ACK so much later. 0 = from the
+    next ACK, as for an agent that needs no time."""
     loss: float = 0.0
     """The probability that a data packet is lost before the queue, each by itself, as in mm-loss."""
     queue: str = "droptail"
@@ -200,6 +203,7 @@ class LinkSpec(FlowSpec):
             ("jitter_us", 0, 1_000_000),
             ("forward_jitter_us", 0, 1_000_000),
             ("pkts_per_ack", 2.0, 64.0),
+            ("decision_ms", 0.0, 1000.0),
             ("loss", 0.0, 0.999),
             ("codel_target_ms", 1, 10_000),
             ("codel_interval_ms", 1, 10_000),

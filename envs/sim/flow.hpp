@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "core/cc/congestion_control.hpp"
 #include "core/cc/random.hpp"
@@ -68,7 +69,7 @@ class Flow {
     if (phase_ != Phase::kClosed) sender_us_ = std::min({sender_.timer_us(), silence_us(), connect_us_, stop_us_});
     if (due) {
       record.target_us = target_us_;
-      record.cap_pkts = cap_pkts_;
+      record.cap_pkts = cap_at(now_us);
     }
     return due;
   }
@@ -82,7 +83,13 @@ class Flow {
     }
   }
 
-  void set_cap(std::uint32_t pkts) { cap_pkts_ = pkts; }
+  // Decided now, the cap is in force as soon as whoever decides is through with it.
+  void set_cap(std::uint32_t pkts, Us now_us) {
+    if (decision_us_ == 0)
+      cap_pkts_ = pkts;
+    else
+      decided_.push_back({now_us + decision_us_, pkts});
+  }
   bool stepped() const { return stepped_; }
 
   std::uint64_t sent_pkts() const { return sent_pkts_; }
@@ -94,7 +101,8 @@ class Flow {
   std::uint32_t wire_bytes() const { return mss_bytes_ + kHeaderBytes; }
   Us min_rtt_us() const { return std::min<Us>(sender_.min_rtt_us(), base_rtt_us_ + 10 * kUsPerMs); }
   std::size_t heap_bytes() const {
-    return to_link_.heap_bytes() + to_sender_.heap_bytes() + receiver_.heap_bytes() + sender_.heap_bytes();
+    return to_link_.heap_bytes() + to_sender_.heap_bytes() + receiver_.heap_bytes() + sender_.heap_bytes() +
+           decided_.capacity() * sizeof(Decided);
   }
 
  private:
@@ -154,7 +162,7 @@ class Flow {
       write(period_.last);
       due = reinet_period_on_last(&period_, &period_config_, &record);
     };
-    sender_.on_ack(ack, now_us, cap_pkts_, observe, onto_path());
+    sender_.on_ack(ack, now_us, cap_at(now_us), observe, onto_path());
     return due;
   }
 
@@ -168,6 +176,15 @@ class Flow {
     record.mss_bytes = mss_bytes_;
     record.flags = REINET_FLAG_CLOSED | REINET_FLAG_NO_SAMPLE;
     return true;
+  }
+
+  // Returns the cap in force; of those that wait for it every one has its turn, in the order of the decisions.
+  std::uint32_t cap_at(Us now_us) {
+    while (!decided_.empty() && decided_.front().from_us <= now_us) [[unlikely]] {
+      cap_pkts_ = decided_.front().pkts;
+      decided_.erase(decided_.begin());
+    }
+    return cap_pkts_;
   }
 
   Us silence_us() const {
@@ -184,6 +201,7 @@ class Flow {
         late_us_(link.late_us),
         jitter_us_(link.jitter_us),
         forward_jitter_us_(link.forward_jitter_us),
+        decision_us_(us_from_ms(link.decision_ms)),
         number_(number),
         stepped_(own.stepped),
         loss_(link.loss),
@@ -203,6 +221,11 @@ class Flow {
   static constexpr Us kConnectUs = 1'000'000;         // RFC 6298's first timeout
   static constexpr std::uint32_t kMostDoublings = 6;  // up to a minute
 
+  struct Decided {
+    Us from_us;
+    std::uint32_t pkts;
+  };
+
   // The flow starts with the sender's half of the handshake, which gives it its first RTT.
   static constexpr std::uint32_t kSynAckWireBytes = 20 + 40 + kTunHeaderBytes;
   static constexpr std::uint32_t kSynAck = std::numeric_limits<std::uint32_t>::max();
@@ -215,6 +238,7 @@ class Flow {
   std::uint32_t late_us_;            // how late every process on the path wakes,
   std::uint32_t jitter_us_;          // ACKs come up to so much later,
   std::uint32_t forward_jitter_us_;  // and so do data packets
+  Us decision_us_;                   // from a record to its cap
   std::uint16_t number_;
   bool stepped_;  // its records are returned
   double loss_;   // of data packets, each by itself
@@ -224,7 +248,8 @@ class Flow {
   reinet_period period_{};
   SplitMix64 jitter_;
   SplitMix64 losses_;
-  std::uint32_t cap_pkts_;
+  std::uint32_t cap_pkts_;        // in force when it was last asked for
+  std::vector<Decided> decided_;  // not yet in force, hardly ever more than one
   WiredLink* wired_;
   bool plain_;  // the way to the bottleneck is a fixed delay
   Us connect_us_ = kNever;

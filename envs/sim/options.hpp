@@ -51,6 +51,7 @@ using Rates = std::vector<std::pair<double, double>>;  // ms after the start, Mb
   OPTION(std::uint32_t, jitter_us)          \
   OPTION(std::uint32_t, forward_jitter_us)  \
   OPTION(double, pkts_per_ack)              \
+  OPTION(double, decision_ms)               \
   OPTION(double, loss)                      \
   OPTION(Rates, wired_mbps)                 \
   OPTION(std::uint32_t, wired_buffer_bytes) \

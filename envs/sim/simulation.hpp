@@ -31,7 +31,7 @@ class Simulation {
   virtual ~Simulation() = default;
   // Runs to the next record of a stepped flow, and returns the flow's number; record: all but cookie and slot.
   virtual std::uint32_t run_to_record(reinet_flow_stats& record) = 0;
-  // Sets the flow's cap, in force from its next ACK on; 0 = none.
+  // Sets the flow's cap, in force from its next ACK on, or the path's decision_ms later; 0 = none.
   virtual void set_cap(std::uint32_t flow, std::uint32_t cap_pkts) = 0;
   virtual PacketCounts packets() const = 0;
   virtual std::uint64_t now_ms() const = 0;
@@ -112,7 +112,7 @@ class PathSimulation final : public Simulation {
   }
 
   void set_cap(std::uint32_t flow, std::uint32_t cap_pkts) override {
-    with_flow(flows_[flow], [&](auto& f) { f.set_cap(cap_pkts); });
+    with_flow(flows_[flow], [&](auto& f) { f.set_cap(cap_pkts, now_us_); });
   }
 
   PacketCounts packets() const override {

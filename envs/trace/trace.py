@@ -137,6 +137,19 @@ class Trace:
             times_ms = np.append(times_ms, end_ms - start_ms)  # the loop's length is its last time
         return Trace(times_ms.astype(np.uint32), name)
 
+    def scaled(self, factor: float) -> Trace:
+        """Returns the same link at ``factor`` times its rate: gaps and loop stay where they are. Another content.
+
+        Raises TraceError for a factor that is not above 0 or makes more opportunities than a file may have.
+        """
+        size = self.opportunities_ms.size
+        if not 0 < factor * size <= most_opportunities(self.duration_ms):
+            raise TraceError(f"trace {self.name}: cannot be scaled by {factor}; give a factor above 0, not as large")
+        count = max(1, round(factor * size))
+        # Opportunity k of the new trace comes when the old one has had k / factor of them; the last stays the last.
+        nth = -(-np.arange(1, count + 1, dtype=np.int64) * size // count) - 1
+        return Trace(self.opportunities_ms[nth], f"{self.name} x {factor:.3g}")
+
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Writes the canonical text, whole or not at all, and returns the path.
 
@@ -280,7 +293,12 @@ def _trace_files(path: Path) -> list[Path]:
     return _set_files(path) if path.suffix.lower() == SET_SUFFIX else [path]
 
 
-def _set_files(path: Path) -> list[Path]:
+def set_name(path: Path) -> str:
+    """Returns the name that a set file gives its set. Raises TraceError."""
+    return str(_read_set(path)["name"])
+
+
+def _read_set(path: Path) -> dict[str, Any]:
     raw = read_limited(path, toml_file.MAX_FILE_BYTES, "set file")
     try:
         table = toml_file.loads(raw.decode())
@@ -299,8 +317,12 @@ def _set_files(path: Path) -> list[Path]:
     files = section.get("files")
     if not isinstance(section.get("name"), str) or not isinstance(files, list) or not files:
         raise TraceError(f"{path}: [set] lacks a name or a list of files; {example}")
+    return section
+
+
+def _set_files(path: Path) -> list[Path]:
     result: list[Path] = []
-    for number, entry in enumerate(files, 1):
+    for number, entry in enumerate(_read_set(path)["files"], 1):
         if not isinstance(entry, str) or not entry:
             raise TraceError(f"{path}: files[{number}] is {entry!r}; each is a path as text")
         member = path.parent / entry

@@ -14,6 +14,12 @@ import pytest
 from helpers.documents import PAGES, Example, examples
 from helpers.places import ROOT
 
+_SMALL = """
+sed 's/^updates = .*/updates = 2/; s/^hidden = .*/hidden = [8]/' configs/{name}.toml > {name}.toml
+printf '[rollout]\\nworkers = 0\\nlinks = 2\\nperiods = 20\\n' >> {name}.toml
+"""
+"""A training configuration, made small: few updates of a small network, on few flows."""
+
 SHORTENED = {
     "make demo": (
         "make -n demo && .venv/bin/reinet demo --minutes 0.1 --seconds 5",
@@ -56,6 +62,33 @@ SHORTENED = {
     "tensorboard --logdir runs": (
         ".venv/bin/tensorboard --logdir runs --inspect",
         "it serves until it is told to end",
+    ),
+    "reinet traces split my-traces/ --out traces/mine --share 0.75": (
+        """
+        mkdir my-traces
+        for seed in 1 2 3 4; do
+            reinet traces generate lte-driving --seconds 6 --seed $seed --out my-traces/$seed.trace; done
+        reinet traces split my-traces/ --out traces/mine --share 0.75
+        """,
+        "the folder is the reader's own",
+    ),
+    "reinet train configs/default.toml --run-dir runs/generated": (
+        f"""
+        {_SMALL.format(name="default")}
+        printf '[traces]\\ntrain_count = 2\\nselect_count = 1\\nseconds = 6\\n' >> default.toml
+        reinet train default.toml --run-dir runs/generated --iterations 5
+        """,
+        "minutes",
+    ),
+    "reinet train configs/own-traces.toml": (
+        f"{_SMALL.format(name='own-traces')}\nreinet train own-traces.toml --iterations 5",
+        "minutes",
+    ),
+    "reinet evaluate --agents none,rule:1.3,runs/generated/model,runs/own-traces/model --traces traces/mine/validation "
+    "--link sim --seconds 120": (
+        "reinet evaluate --agents none,rule:1.3,runs/generated/model,runs/own-traces/model "
+        "--traces traces/mine/validation --link sim --seconds 5",
+        "it is quick; less is quicker",
     ),
     "reinet fidelity --traces traces --cc cubic,reno,bbr --buffers 60000,150000,600000 --caps none,20,40 --seconds 60 "
     "--repeat 3": (

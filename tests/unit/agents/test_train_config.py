@@ -13,9 +13,20 @@ from reinet.core.errors import ConfigError
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 
 
-@pytest.mark.parametrize("path", [p for p in CONFIGS if p.stem in ("default", "deepcc")], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [p for p in CONFIGS if p.stem in ("default", "deepcc", "own-traces")], ids=lambda p: p.stem
+)
 def test_the_repositorys_configurations_are_valid(path: Path) -> None:
     assert TrainConfig.load(path).name == path.stem
+
+
+def test_own_traces_differ_from_the_default_in_links_and_traces_alone() -> None:
+    """What the two models differ in is then due to the traces: that is what their comparison is for."""
+    default, own = (
+        TrainConfig.load(ROOT / "configs" / f"{name}.toml").model_dump(exclude={"name", "traces"})
+        for name in ("default", "own-traces")
+    )
+    assert own == default
 
 
 def test_every_reward_of_the_environments_can_be_trained_on() -> None:
@@ -48,6 +59,19 @@ def test_deepcc_is_the_papers() -> None:
         ("head = 'rate'", r"head: Input should be 'cwnd', 'bdp' or 'wide'"),
         ("feature_set = 'other'", r"feature_set.*no feature set 'other'"),
         ("[traces]\npresets = ['lte-flying']", r"traces\.presets.*'lte-flying'"),
+        ("[traces]\npresets = []", r"traces.*nothing to learn from"),
+        ("[traces]\nsets = 3", r"traces\.sets"),
+        ("[traces]\nsets = ['a', 3]", r"traces\.sets\.1"),
+        ("[traces]\nsets = [{path = 'a', wait = 2}]", r"unknown key 'wait'"),
+        ("[traces]\nsets = [{path = 'a', weight = 0}]", r"traces\.sets\.0\.weight: Input should be greater than 0"),
+        ("[traces]\nsets = [{path = 'a', role = 'judge'}]", r"traces\.sets\.0\.role"),
+        ("[traces]\nselect_share = 1.0", r"traces\.select_share: Input should be less than 1"),
+        ("[links]\nloss = [0, 0.9]", r"loss = \[0.0, 0.9\] is not a range within 0 to 0.5"),
+        ("[links]\ndecision_ms = [3, 1]", r"decision_ms = \[3.0, 1.0\] is not a range"),
+        ("[links]\nrate_scale = [0, 1]", r"rate_scale"),
+        ("[links]\ncodel_share = 2", r"links\.codel_share"),
+        ("[links]\ncongestion_controls = ['cubik']", r"no congestion control 'cubik'; did you mean 'cubic'"),
+        ("[links]\ncongestion_controls = []", r"links\.congestion_controls"),
         ("seed = ", "not TOML"),
         ("name = '../../etc'", "name"),
     ],

@@ -64,6 +64,7 @@ OF_A_LINK: dict[str, st.SearchStrategy[Any]] = {
     "jitter_us": st.integers(0, 1_000_000),
     "forward_jitter_us": st.integers(0, 1_000_000),
     "pkts_per_ack": st.floats(2.0, 64.0),
+    "decision_ms": st.floats(0.0, 1000.0),
     "loss": st.floats(0.0, 0.999),
     "wired_mbps": st.just(()) | st.floats(0.1, 1e5).map(lambda mbps: ((0.0, 5.0), (12.5, mbps))),
     "wired_buffer_bytes": st.integers(1504, 2**30),
@@ -138,6 +139,7 @@ def test_milliseconds_become_microseconds_as_python_rounds(mrtt_us: int, share: 
         ({"stop_ms": 0.0}, "stop_ms: 0.0 is not after start_ms"),
         ({"forward_ms": 21.0}, "forward_ms: 21.0 is outside 0.0 to 20.0"),
         ({"trace": [1.5]}, "trace: an array"),
+        ({"decision_ms": -1.0}, "decision_ms: -1.0 is outside 0.0 to 1000.0"),
         ({"uplink": "up"}, "uplink: an array"),
         ({"flows": [{"mrtt_ms": 5.0, "forward_ms": 6.0}]}, "forward_ms: 6.0 is outside 0.0 to 5.0"),
         ({"flows": [{"forward_ms": 21.0}]}, "forward_ms: 21.0 is outside 0.0 to 20.0"),
@@ -161,8 +163,8 @@ ELSE: dict[str, Any] = {
     "cc": "reno", "start_ms": 5.0, "stop_ms": 900.0, "mrtt_ms": 30.0, "forward_ms": 4.0, "flow_bytes": 9000,
     "app_mbps": 1.0, "target_us": 60_000, "trace": OTHER, "uplink": OTHER, "buffer_bytes": 9000, "start_offset_ms": 7,
     "seed": 3, "mss_bytes": 1000, "late_us": 0, "jitter_us": 0, "pkts_per_ack": 2.5, "forward_jitter_us": 9,
-    "loss": 0.1, "queue": "pie", "buffer_pkts": 9, "codel_target_ms": 9, "codel_interval_ms": 9, "pie_reference_ms": 9,
-    "pie_burst_ms": 9, "wired_mbps": [(0, 6.0)], "wired_buffer_bytes": 9000, "flows": [{}],
+    "decision_ms": 2.0, "loss": 0.1, "queue": "pie", "buffer_pkts": 9, "codel_target_ms": 9, "codel_interval_ms": 9,
+    "pie_reference_ms": 9, "pie_burst_ms": 9, "wired_mbps": [(0, 6.0)], "wired_buffer_bytes": 9000, "flows": [{}],
     "scheduler": "proportional-fair", "fair_window_ms": 9.0,
 }  # fmt: skip
 

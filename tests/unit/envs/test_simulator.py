@@ -178,6 +178,35 @@ def test_the_cap_bounds_the_window_and_the_delay_and_its_absence_does_not() -> N
     assert throughput_mbps(log) > 11.4
 
 
+def test_a_cap_is_in_force_so_long_after_its_record_as_deciding_takes() -> None:
+    """The records say which cap was in force; decisions alternate, so each record shows how old its cap is."""
+    answers = {}
+    for decision_ms in (0.0, 25.0, 70.0):
+        link = {"trace": constant(12.0), "late_us": 0, "jitter_us": 0, "decision_ms": decision_ms}
+        batch = SimBatch([link], PeriodConfig(min_period_ns=20_000_000, packet_timed=False))
+        batch.reset()
+        decided: list[tuple[int, int]] = []
+        for cap_pkts in range(20, 60):
+            now_ns = int(batch.stats["time_ns"][0])
+            in_force = [cap for since_ns, cap in decided if since_ns + decision_ms * 1e6 <= now_ns]
+            assert batch.stats["cap_pkts"][0] == (in_force[-1] if in_force else 0)
+            decided.append((now_ns, cap_pkts))
+            batch.step_caps([cap_pkts])
+        answers[decision_ms] = int(batch.stats["cap_pkts"][0])
+    assert answers[0.0] == 59
+    assert answers[25.0] < answers[0.0]
+    assert answers[70.0] < answers[25.0]
+
+
+def test_a_late_cap_lets_the_queue_grow_for_longer() -> None:
+    quick, slow = (
+        run(constant(12.0), 4.0, cap_pkts=20, decision_ms=decision_ms, buffer_bytes=600_000)[1]
+        for decision_ms in (0.0, 400.0)
+    )
+    assert slow["rtt_mean_us"].max() > 1.5 * quick["rtt_mean_us"].max()
+    assert slow["rtt_mean_us"][-20:].mean() == pytest.approx(quick["rtt_mean_us"][-20:].mean(), rel=0.05)
+
+
 def test_plain_cubic_fills_the_buffer_as_the_kernels_does() -> None:
     # Known from a stock kernel over Mahimahi: about 77 ms at 11.85 Mbit/s.
     batch, records = run(constant(12), 60.0)

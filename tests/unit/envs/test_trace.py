@@ -237,6 +237,32 @@ def test_cut() -> None:
             trace.cut(*bad, "bad")
 
 
+def test_a_scaled_trace_has_another_rate_and_the_same_gaps() -> None:
+    trace = Trace(np.array([1, 1, 2, 3, 900, 901, 901, 1000], np.uint32), "a")
+    assert trace.scaled(1.0).sha256 == trace.sha256
+    assert (
+        trace.scaled(2.0).opportunities_ms.tolist() == [1] * 4 + [2] * 2 + [3] * 2 + [900] * 2 + [901] * 4 + [1000] * 2
+    )
+    assert trace.scaled(0.5).opportunities_ms.tolist() == [1, 3, 901, 1000]
+    assert trace.scaled(1e-6).opportunities_ms.tolist() == [1000]
+    for factor in (0.0, -1.0, float("nan"), 1e12):
+        with pytest.raises(TraceError, match="trace a: cannot be scaled"):
+            trace.scaled(factor)
+
+
+@given(values=times, factor=st.floats(0.1, 5.0))
+def test_scaling_keeps_the_loop_and_scales_the_service(values: list[int], factor: float) -> None:
+    trace = Trace(np.array(values, np.uint32), "a")
+    scaled = trace.scaled(factor)
+    assert scaled.duration_ms == trace.duration_ms
+    assert scaled.opportunities_ms.size == max(1, round(factor * len(values)))
+    for t in values:
+        served = np.searchsorted(scaled.opportunities_ms, t, side="right")
+        assert (
+            abs(served - factor * np.searchsorted(trace.opportunities_ms, t, side="right")) <= 1.5
+        )  # the total is rounded
+
+
 def test_served_at_skips_times_without_service() -> None:
     edges_ms, served = np.array([0.0, 10, 30, 40]), np.array([0.0, 2, 2, 4])
     assert served_at_ms(edges_ms, served, np.array([0.5, 1, 2, 2.1, 3, 4])).tolist() == [3, 5, 10, 31, 35, 40]

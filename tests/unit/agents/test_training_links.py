@@ -1,0 +1,103 @@
+"""Links of training: every key of [links] is drawn as it says, defaults as ever; flows that end are experience."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reinet.agents.learn.config import LinkSection, TrainConfig
+from reinet.agents.learn.gatherer import Gatherer
+from reinet.agents.learn.links import domain_of, selection_links
+from reinet.core import Flag, Normaliser
+from reinet.envs.link.conditions import Conditions
+from reinet.envs.link.spec import LinkSpec
+from reinet.envs.sim import SimBatch
+from reinet.envs.trace import Trace
+
+TRACE = Trace.constant(12.0, 20.0)
+WIDE: dict[str, Any] = {
+    "mrtt_ms": [4, 200], "buffer_bytes": [30_000, 2_000_000], "rate_scale": [0.5, 2], "loss": [0, 0.01],
+    "codel_share": 0.2, "congestion_controls": ["cubic", "bbr", "reno"], "cross_share": 0.3, "app_limited_share": 0.2,
+    "short_share": 0.2, "decision_ms": [0, 3], "reference_share": 0.0,
+}  # fmt: skip
+
+
+def draws(count: int = 300, **keys: Any) -> list[LinkSpec]:
+    domain, rng = domain_of(LinkSection.model_validate(keys), [TRACE]), np.random.default_rng(4)
+    return [domain.draw(rng) for _ in range(count)]
+
+
+def config(**links: Any) -> TrainConfig:
+    return TrainConfig.model_validate({
+        "traces": {"train_count": 3, "select_count": 6, "seconds": 10},
+        "rollout": {"workers": 0, "links": 6, "periods": 40},
+        "links": links,
+    })  # fmt: skip
+
+
+def test_the_defaults_of_conditions_are_those_of_the_configuration() -> None:
+    assert LinkSection().conditions() == Conditions()
+
+
+def test_every_range_is_drawn_from_end_to_end() -> None:
+    links = draws(**WIDE)
+    for values, low, high in (
+        ([link.mrtt_ms for link in links], 4, 200),
+        ([link.buffer_bytes for link in links], 30_000, 2_000_000),
+        ([link.loss for link in links], 0.0, 0.01),
+        ([link.decision_ms for link in links], 0.0, 3.0),
+    ):
+        span = high - low
+        assert low <= min(values) < low + 0.05 * span
+        assert high - 0.2 * span < max(values) <= high
+    ccs = [link.cc for link in links]
+    assert all(ccs.count(cc) / 300 == pytest.approx(1 / 3, abs=0.1) for cc in ("cubic", "bbr", "reno"))
+
+
+def test_a_range_with_equal_ends_draws_nothing() -> None:
+    """The seed is the last thing drawn of a path: where it stays, nothing before it was drawn."""
+    plain = draws(20)
+    fixed = draws(20, loss=[0.01, 0.01], decision_ms=[2, 2], rate_scale=[1.5, 1.5])
+    assert [link.seed for link in fixed] == [link.seed for link in plain]
+    assert {(link.loss, link.decision_ms) for link in fixed} == {(0.01, 2.0)}
+    assert all(isinstance(link.trace, Trace) and link.trace.mean_mbps == pytest.approx(18.0) for link in fixed)
+    assert [link.seed for link in draws(20, loss=[0, 0.01])] != [link.seed for link in plain]
+
+
+def test_a_model_is_selected_on_flows_that_go_on() -> None:
+    links = selection_links(config(**{**WIDE, "short_share": 1.0, "app_limited_share": 1.0, "cross_share": 1.0}))
+    assert len(links) == 12
+    assert not any(link.flow_bytes or link.app_mbps for link in links)
+    assert all(link.flows for link in links[1::2])
+    assert not any(link.flows for link in links[::2])  # DeepCC's own
+    assert {(link.mrtt_ms, link.buffer_bytes, link.queue) for link in links[::2]} == {(20.0, 150_000, "droptail")}
+
+
+def test_a_flow_that_ends_leaves_what_it_did() -> None:
+    """Its closing record and the silence after it are no transitions, and nothing of them is left in the rewards."""
+    settings = config(short_share=1.0, short_bytes=[300_000, 300_000], reference_share=1.0)
+    gathered = Gatherer(settings, [TRACE], 0).gather(None, Normaliser.reference(), 0)
+    for fragment in gathered.fragments:
+        assert 3 <= len(fragment.actions) < 30
+        assert np.isfinite(fragment.rewards).all()
+        assert np.isfinite(fragment.frames).all()
+    assert np.isfinite(list(gathered.summary.values())).all()
+
+
+def test_a_flow_of_one_window_makes_no_transition_and_no_fault() -> None:
+    settings = config(short_share=0.5, short_bytes=[5000, 5000], reference_share=1.0)
+    gathered = Gatherer(settings, [TRACE], 0).gather(None, Normaliser.reference(), 0)
+    counts = sorted(len(fragment.actions) for fragment in gathered.fragments)
+    assert counts[0] <= 1
+    assert counts[-1] > 10
+
+
+def test_a_closed_flow_is_decided_for_no_more() -> None:
+    batch = SimBatch([LinkSpec(TRACE, flow_bytes=100_000)])
+    batch.reset()
+    closed = []
+    for _ in range(60):
+        batch.step_caps([10])
+        closed.append(bool(batch.stats["flags"][0] & Flag.CLOSED))
+        assert not (closed[-1] and batch.decided[0])
+    assert closed[-1]
