@@ -69,12 +69,13 @@ struct reinet_ack {
 };
 #undef REINET_DECLARE_FIELD
 
-#define REINET_FLAGS(X)                                                                    \
-  X(APP_LIMITED, 0x01) /* the application, not cwnd, limited the flow in this period */    \
-  X(IN_RECOVERY, 0x02) /* CWR, Recovery or Loss: cwnd belongs to PRR until it ends */      \
-  X(SLOW_START, 0x04)  /* cwnd below ssthresh */                                           \
-  X(NO_SAMPLE, 0x08)   /* no RTT sample: no decision, no history entry, no replay entry */ \
-  X(CLOSED, 0x10)      /* the flow's last record; only cookie, slot and time_ns are meaningful */
+#define REINET_FLAGS(X)                                                                           \
+  X(APP_LIMITED, 0x01) /* the application, not cwnd, limited the flow in this period */           \
+  X(IN_RECOVERY, 0x02) /* CWR, Recovery or Loss: cwnd belongs to PRR until it ends */             \
+  X(SLOW_START, 0x04)  /* cwnd below ssthresh */                                                  \
+  X(NO_SAMPLE, 0x08)   /* no RTT sample: no decision, no history entry, no replay entry */        \
+  X(CLOSED, 0x10)      /* the flow's last record; only cookie, slot and time_ns are meaningful */ \
+  X(RESTARTED, 0x20)   /* in this period the flow began to send again after an idle time above its srtt */
 
 #define REINET_DECLARE_FLAG(name, value) REINET_FLAG_##name = value,
 enum reinet_flag { REINET_FLAGS(REINET_DECLARE_FLAG) };

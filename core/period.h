@@ -31,6 +31,7 @@ struct reinet_period {
   reinet_u64 rtt_sum_us;
   reinet_u32 rtt_samples;
   reinet_u32 app_limited; /* seen at any ACK of the period */
+  reinet_u32 restarted;   /* after an idle time, in this period */
   struct reinet_ack last; /* the latest ACK, for records that no ACK triggers */
 };
 
@@ -42,6 +43,7 @@ static inline void reinet_period_begin(struct reinet_period* p, const struct rei
   p->rtt_sum_us = 0;
   p->rtt_samples = 0;
   p->app_limited = 0;
+  p->restarted = 0;
 }
 
 /* Counters never run backwards in a record, even where SACK reneging makes the kernel's do so. */
@@ -67,7 +69,8 @@ static inline void reinet_period_fill(const struct reinet_period* p, const struc
   out->ssthresh_pkts = a->ssthresh_pkts;
   out->inflight_pkts = a->inflight_pkts;
   out->mss_bytes = a->mss_bytes;
-  out->flags = (a->flags & ~(reinet_u32)REINET_FLAG_APP_LIMITED) | (p->app_limited ? REINET_FLAG_APP_LIMITED : 0);
+  out->flags = (a->flags & ~(reinet_u32)REINET_FLAG_APP_LIMITED) | (p->app_limited ? REINET_FLAG_APP_LIMITED : 0) |
+               (p->restarted ? REINET_FLAG_RESTARTED : 0);
 }
 
 /* Takes the ACK that the caller has put into p->last. Returns 1 and fills out when it ends a period. */
@@ -98,10 +101,15 @@ static inline int reinet_period_on_ack(struct reinet_period* p, const struct rei
 
 /* Takes the start of a transmission after an idle time: neither the silence nor the period counts the idle time. The
  * period moves on by it instead of starting anew, so that short bursts add up to a period and a flow whose RTT is below
- * min_period_ns is heard of too.
+ * min_period_ns is heard of too. An idle time above the smoothed RTT is told of in the record: what was known of the
+ * path's queue is old then.
  */
 static inline void reinet_period_on_restart(struct reinet_period* p, reinet_u64 now_ns) {
-  if (p->start_ns) p->start_ns += reinet_growth(now_ns, p->last_sign_ns);
+  reinet_u64 idle_ns = reinet_growth(now_ns, p->last_sign_ns);
+  if (p->start_ns) {
+    p->start_ns += idle_ns;
+    if (idle_ns > p->last.srtt_us * 1000ULL) p->restarted = 1;
+  }
   p->last_sign_ns = now_ns;
 }
 

@@ -35,6 +35,7 @@ class Flag(IntFlag):
     SLOW_START = _core.FLAG_SLOW_START
     NO_SAMPLE = _core.FLAG_NO_SAMPLE
     CLOSED = _core.FLAG_CLOSED
+    RESTARTED = _core.FLAG_RESTARTED
 
 
 def empty_stats(count: int) -> npt.NDArray[np.void]:
