@@ -46,13 +46,14 @@ class Flow {
   // Returns true, and fills all but cookie and slot, when a record is due.
   bool on_event(Us now_us, reinet_flow_stats& record) {
     bool due = false;
+    const std::uint32_t cap_pkts = cap_in_force_pkts();
     if (phase_ == Phase::kWaiting) {
       phase_ = Phase::kConnecting;
       connect(now_us);
     } else if (phase_ == Phase::kClosed || stop_us_ <= now_us) {
       due = close(now_us, record);
     } else if (to_sender_.next_us() <= now_us) {
-      due = on_ack(to_sender_.pop(), now_us, record);
+      due = on_ack(to_sender_.pop(), now_us, cap_pkts, record);
       if (sender_.finished()) due = close(now_us, record);
     } else if (phase_ == Phase::kConnecting && connect_us_ <= now_us) {
       connect(now_us);
@@ -61,14 +62,14 @@ class Flow {
     } else if (sender_.timer_us() <= now_us) {
       const bool was_outstanding = sender_.outstanding();
       sender_.on_timer(now_us, onto_path());
-      if (!was_outstanding && sender_.outstanding()) reinet_period_on_restart(&period_, now_us * 1000);
+      if (!was_outstanding && sender_.outstanding()) restart(now_us);
     } else {
       due = reinet_period_on_tick(&period_, now_us * 1000, sender_.outstanding(), &record);
     }
     if (phase_ != Phase::kClosed) sender_us_ = std::min({sender_.timer_us(), silence_us(), connect_us_, stop_us_});
     if (due) {
       record.target_us = target_us_;
-      record.cap_pkts = cap_pkts_;
+      record.cap_pkts = cap_pkts;
     }
     return due;
   }
@@ -142,7 +143,16 @@ class Flow {
     to_sender_.push(ack);
   }
 
-  bool on_ack(const Ack& ack, Us now_us, reinet_flow_stats& record) {
+  // After an idle time above its smoothed RTT the flow has no queue of its own: as in kshim/slot.h, what the cap was to
+  // shorten is gone, and up to the ACK that ends the period, and gives the next record, none acts.
+  std::uint32_t cap_in_force_pkts() const { return period_.restarted ? 0 : cap_pkts_; }
+
+  void restart(Us now_us) {
+    reinet_period_on_restart(&period_, now_us * 1000);
+    if (period_.restarted) sender_.lift_cap();
+  }
+
+  bool on_ack(const Ack& ack, Us now_us, std::uint32_t cap_pkts, reinet_flow_stats& record) {
     if (phase_ == Phase::kConnecting) {
       phase_ = Phase::kEstablished;
       connect_us_ = kNever;
@@ -154,7 +164,7 @@ class Flow {
       write(period_.last);
       due = reinet_period_on_last(&period_, &period_config_, &record);
     };
-    sender_.on_ack(ack, now_us, cap_pkts_, observe, onto_path());
+    sender_.on_ack(ack, now_us, cap_pkts, observe, onto_path());
     return due;
   }
 
