@@ -10,7 +10,7 @@ import structlog
 
 from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
-from reinet.agents.decide.loop import AGENT_CHOSE_NONE, PAUSED, ControlLoop
+from reinet.agents.decide.loop import AGENT_CHOSE_NONE, IDLE, PAUSED, ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.core.records import Flag
 from reinet.kshim.fake import FakeShim
@@ -89,6 +89,32 @@ def test_the_lease_is_renewed_without_any_event() -> None:
         shim.advance_ms(50)
         loop.tick()
         assert shim.cap_pkts(7) == 10
+
+
+def test_the_cap_of_an_idle_flow_lapses_and_comes_again_with_its_next_decision() -> None:
+    shim, loop = started(FixedCap(10), 7, 8)
+    shim.set_outstanding(7, False)
+    shim.set_outstanding(8, False)
+    for _ in range(5):
+        shim.advance_ms(200)
+        shim.feed(8, flags=int(Flag.NO_SAMPLE), min_rtt_us=20_000)
+        loop.tick()
+    assert (shim.cap_pkts(7), shim.cap_pkts(8)) == (0, 10)
+    assert reasons(loop) == {7: IDLE, 8: ""}
+    assert loop.snapshot().caps_pkts.tolist() == [0, 10]
+    shim.feed(7, **HEALTHY)
+    loop.tick()
+    assert shim.cap_pkts(7) == 10
+    assert reasons(loop) == {7: "", 8: ""}
+
+
+def test_a_flow_that_was_refused_keeps_its_reason_while_it_is_idle() -> None:
+    shim, loop = started(FixedCap(3))
+    shim.set_outstanding(7, False)
+    for _ in range(5):
+        shim.advance_ms(200)
+        loop.tick()
+    assert "a cap of 3 packets is outside" in reasons(loop)[7]
 
 
 def test_silence_records_leave_cap_and_state_alone() -> None:
