@@ -120,9 +120,7 @@ class Sender {
     }
   }
 
-  // No cap acts until the next ACK, not even where a timer sets the window.
-  void lift_cap() { cap_pkts_ = 0; }
-
+  void lift_cap() { cap_pkts_ = 0; }  // until the next ACK
   bool outstanding() const { return !board_.empty(); }
   // A finite flow whose every segment has been acknowledged.
   bool finished() const { return board_.empty() && application_.all_sent(board_.next()); }
