@@ -31,13 +31,14 @@ LOOK_AFTER_S = 10.0
 """BBR's window for its minimum RTT (bbr_min_rtt_win_sec of tcp_bbr.c): a flow that was busy for so long is a long one,
 and BBR itself then thinks that a look is worth its cost."""
 LOOK_INTERVAL_S = 60.0
-"""The time from the end of a look, also of one broken off, to the flow's next one. In the simulator (131 s, so two looks; target 50 ms, buffers of
-150 to 900 KB) looks then cost Cubic 0.2 % of its throughput at 12 Mbit/s and 60 ms and 24 Mbit/s and 150 ms; at 50
-Mbit/s and 150 ms, where a window takes ten seconds to grow back, 1.2 % (3.7 % at most), and Reno 2.5 % (5.9 %)."""
+"""The time from the end of a look, also of one broken off, to the flow's next one. In the simulator (131 s, so two
+looks; target 50 ms, means of five buffers of 150 to 900 KB) looks then cost Cubic 0.2 % of its throughput at 12 Mbit/s
+and 60 ms and at 24 Mbit/s and 150 ms; at 50 Mbit/s and 150 ms, where a window takes ten seconds to grow back, 1.2 %
+(3.7 % at most) and Reno 2.5 % (5.9 % at most)."""
 HOLD_PER_PATH = 0.75
-"""Little more is taken than a loss takes from Cubic (0.7), and the window is soon back; a rate that was estimated a third
-too high still lets the queue drain. At 100 Mbit/s and 60 ms two looks in 131 s cost Cubic 0.1 % of its throughput with
-0.75, 2 % with 0.5, and 7 % where the flow was held at 4 packets."""
+"""About as much is taken as a loss takes from Cubic (0.7), and the window is soon back; a rate that was estimated a
+third too high still lets the queue drain. At 100 Mbit/s and 60 ms two looks in 131 s cost Cubic 0.1 % of its throughput
+with 0.75, 2 % with 0.5, and 7 % where the flow was held at 4 packets."""
 FALLS_BELOW = 0.9
 """A minimum RTT below so much of the one before the step was a queue's; less is what late hosts and ACKs make of it."""
 LONGEST_STEP_ROUNDS = 4
@@ -124,6 +125,6 @@ def _advance(flows: NDArray[np.void], stats: StatsArray, wanted: NDArray[np.bool
 
 
 def _step_pkts(stats: StatsArray) -> CapArray:
-    """Returns (N,) a share of what is in flight without its queue: in flight / RTT is the rate, x min RTT the path's."""
+    """Returns (N,) a share of what the path holds: in flight / RTT is the rate, and that x min RTT is what it holds."""
     queueless = stats["min_rtt_us"] / np.maximum(stats["rtt_mean_us"], 1)
     return np.clip(HOLD_PER_PATH * queueless * stats["inflight_pkts"], MIN_CAP_PKTS, MAX_CAP_PKTS).astype(np.uint32)
