@@ -127,4 +127,5 @@ def _advance(flows: NDArray[np.void], stats: StatsArray, wanted: NDArray[np.bool
 def _step_pkts(stats: StatsArray) -> CapArray:
     """Returns (N,) a share of what the path holds: in flight / RTT is the rate, and that x min RTT is what it holds."""
     queueless = stats["min_rtt_us"] / np.maximum(stats["rtt_mean_us"], 1)
-    return np.clip(HOLD_PER_PATH * queueless * stats["inflight_pkts"], MIN_CAP_PKTS, MAX_CAP_PKTS).astype(np.uint32)
+    hold_pkts = np.clip(HOLD_PER_PATH * queueless * stats["inflight_pkts"], MIN_CAP_PKTS, MAX_CAP_PKTS)
+    return np.asarray(hold_pkts, np.uint32)
