@@ -81,7 +81,7 @@ class KernelSession:
             self._poll(_POLL_MS)
         record = self._waiting.popleft()
         self._seen.append(record)
-        self._caps.append(self._caps[-1] if self._caps else 0)
+        self._caps.append(self._caps[-1] if len(self._keeper) else 0)  # an idle flow's cap has lapsed
         return record
 
     def set_cap(self, record: FlowStatsArray, cap_pkts: int) -> None:
@@ -109,5 +109,6 @@ class KernelSession:
 
     def _poll(self, timeout_ms: int) -> None:
         found = self._link.shim.poll(timeout_ms)
+        self._keeper.hear(found)
         self._keeper.tick(time.monotonic_ns())
         self._waiting.extend(found[index : index + 1] for index in range(len(found)))

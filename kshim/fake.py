@@ -21,6 +21,7 @@ class _Slot:
     expires_ns: int = 0
     longest_ns: int = 0  # what expires_ns may be at most: set by the moment of writing
     target_us: int = 0
+    outstanding: bool = True
 
 
 class FakeShim:
@@ -47,7 +48,7 @@ class FakeShim:
         slot = next((index for index, entry in enumerate(self._slots) if not entry.cookie), len(self._slots))
         if slot == len(self._slots):
             self._slots.append(_Slot())
-        self._slots[slot].cookie = cookie
+        self._slots[slot].cookie, self._slots[slot].outstanding = cookie, True
         self._slot_of[cookie] = slot
         return slot
 
@@ -70,6 +71,10 @@ class FakeShim:
         """Ends a flow: queues its CLOSED record and frees its slot."""
         self.feed(cookie, flags=int(Flag.CLOSED))
         self._slots[self._slot_of.pop(cookie)].cookie = 0
+
+    def set_outstanding(self, cookie: int, outstanding: bool) -> None:
+        """Says whether data of an open flow awaits an ACK, as it does from its start on."""
+        self._slots[self._slot_of[cookie]].outstanding = outstanding
 
     def cap_pkts(self, cookie: int) -> int:
         """Returns the cap in force on an open flow at ``now_ns``, 0 = none."""
@@ -109,6 +114,10 @@ class FakeShim:
             entry = self._slots[int(slot)]
             if entry.cap_cookie == int(cookie):
                 entry.cap_pkts = NO_CAP_PKTS
+
+    def outstanding(self, slots: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+        """Returns what ``Shim.outstanding`` does."""
+        return np.array([self._slots[int(slot)].outstanding for slot in slots], np.bool_)
 
     def close(self) -> None:
         """Lifts every cap."""

@@ -97,6 +97,10 @@ class KernelShim:
         """Lifts caps as ``Shim.release`` does, in the slots that the BPF programs read."""
         self._native.release(np.ascontiguousarray(cookies, np.uint64), np.ascontiguousarray(slots, np.uint32))
 
+    def outstanding(self, slots: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+        """Returns what ``Shim.outstanding`` does, as of the latest ACK or restart. Raises IndexError for no slot."""
+        return self._native.outstanding(np.ascontiguousarray(slots, np.uint32)).view(np.bool_)
+
     def counters(self) -> dict[str, int]:
         """Returns what happened to the flows so far; ``_kshim.COUNTERS`` says what each means."""
         return dict(self._native.counters())

@@ -1,4 +1,9 @@
-"""Leases: a cap holds only while somebody keeps saying so, and lapses in the kernel when nobody does."""
+"""Leases: a cap holds only while somebody keeps saying so, and lapses in the kernel when nobody does.
+
+Outage and idleness look alike from afar: no ACK comes. An outage has data outstanding, gives a record every 250 ms and
+must not lift the cap, for the queue that the cap keeps short is still there. An idle flow has nothing outstanding and
+gives no record at all; its queue has drained, its cap answers nothing any more, and would only bind what comes next.
+"""
 
 import time
 from collections.abc import Callable
@@ -6,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from reinet.core.period import SILENCE_NS
 from reinet.core.records import Flag
 from reinet.kshim.shim import FlowStatsArray, Shim
 
@@ -18,14 +24,17 @@ LONGEST_LEASE_MS = 1000
 RENEWALS_PER_LEASE = 3
 """Two renewals in a row may be late or lost before a cap lapses."""
 
+IDLE_AFTER_NS = 2 * SILENCE_NS
+"""A flow with data outstanding that nobody acknowledges has given two records by then, so that a late one of them does
+not make it idle; and no gap between two writes of a busy application lasts so long."""
+
 _NS_PER_MS = 1_000_000
 
 
 class LeaseKeeper:
-    """Gives every cap a lease and renews it by time, whether or not its flow had an event.
+    """Gives every cap a lease and renews it by time, through outages too, until its flow is idle.
 
-    Outages in cellular traces last seconds and must not lift a cap, so renewal asks nothing of the flow: whoever runs
-    the loop calls ``tick`` as long as the loop is well. One thread.
+    Whoever runs the loop calls ``hear`` with all records and ``tick`` as long as the loop is well. One thread.
     """
 
     def __init__(self, shim: Shim, lease_ms: int = LEASE_MS, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -40,6 +49,7 @@ class LeaseKeeper:
         self._cookies = np.zeros(0, np.uint64)  # by slot; 0 = no flow
         self._caps_pkts = np.zeros(0, np.uint32)
         self._targets_us = np.zeros(0, np.uint32)
+        self._heard_ns = np.zeros(0, np.int64)  # when a flow's latest record came, of whatever kind
 
     def __len__(self) -> int:
         """Returns how many flows are kept."""
@@ -48,8 +58,10 @@ class LeaseKeeper:
     def set(self, records: FlowStatsArray, caps_pkts: npt.NDArray[np.uint32]) -> None:
         """Caps the flows of N records, each with the target its record says, and keeps them capped; 0 lifts a cap.
 
-        A record flagged CLOSED drops its flow. One flagged NO_SAMPLE asks for no decision: its flow's cap stays.
+        A record flagged CLOSED drops its flow. One flagged NO_SAMPLE asks for no decision: its flow's cap stays. The
+        records count as heard.
         """
+        self.hear(records)
         closed = (records["flags"] & Flag.CLOSED) != 0
         for cookie in records["cookie"][closed]:
             self.drop(int(cookie))
@@ -61,14 +73,29 @@ class LeaseKeeper:
         self._cookies[slots] = records["cookie"][decided]
         self._caps_pkts[slots] = np.asarray(caps_pkts, np.uint32)[decided]
         self._targets_us[slots] = records["target_us"][decided]
-        self._write(np.unique(slots), self._clock_ns())
+        now_ns = self._clock_ns()
+        self._heard_ns[slots] = now_ns
+        self._write(np.unique(slots), now_ns)
 
-    def tick(self, now_ns: int) -> None:
-        """Renews every lease when a third of it has passed; call it at least that often."""
+    def hear(self, records: FlowStatsArray) -> None:
+        """Takes N records as signs of life; those without a sample, which tell of an outage, are signs as well."""
+        here = records[records["slot"] < self._cookies.size]
+        slots = here["slot"][self._cookies[here["slot"]] == here["cookie"]]
+        self._heard_ns[slots] = self._clock_ns()
+
+    def tick(self, now_ns: int) -> npt.NDArray[np.uint32]:
+        """Renews every lease when a third of it has passed; call it at least that often.
+
+        Returns the slots of flows that turned out to be idle, whose caps it lifted instead; their next decision caps
+        them again.
+        """
         due_ns = self._lease_ns // RENEWALS_PER_LEASE
-        if self._renewed_ns is None or now_ns - self._renewed_ns >= due_ns:
-            self._renewed_ns = now_ns
-            self._write(np.flatnonzero(self._cookies).astype(np.uint32), now_ns)
+        if self._renewed_ns is not None and now_ns - self._renewed_ns < due_ns:
+            return np.zeros(0, np.uint32)
+        self._renewed_ns = now_ns
+        idle = self._drop_idle(now_ns)
+        self._write(np.flatnonzero(self._cookies).astype(np.uint32), now_ns)
+        return idle
 
     def drop(self, cookie: int) -> None:
         """Forgets a flow; its cap, if it still lives, lapses with its lease."""
@@ -80,6 +107,21 @@ class LeaseKeeper:
         if slots.size:
             self._shim.release(self._cookies[slots], slots)
         self._cookies[:] = 0
+
+    def _drop_idle(self, now_ns: int) -> npt.NDArray[np.uint32]:
+        """Lifts the caps of idle flows and forgets the flows; returns their slots.
+
+        Having given no record is not enough: under a model that decides once a round trip a flow whose RTT has grown to
+        seconds is heard of as rarely, while its ACKs go on coming.
+        """
+        quiet = np.flatnonzero((self._cookies != 0) & (now_ns - self._heard_ns > IDLE_AFTER_NS)).astype(np.uint32)
+        if not quiet.size:
+            return quiet
+        idle = quiet[~self._shim.outstanding(quiet)]
+        if idle.size:
+            self._shim.release(self._cookies[idle], idle)
+            self._cookies[idle] = 0
+        return idle
 
     def _write(self, slots: npt.NDArray[np.uint32], now_ns: int) -> None:
         if slots.size:
@@ -93,3 +135,4 @@ class LeaseKeeper:
             self._cookies = np.concatenate([self._cookies, np.zeros(missing, np.uint64)])
             self._caps_pkts = np.concatenate([self._caps_pkts, np.zeros(missing, np.uint32)])
             self._targets_us = np.concatenate([self._targets_us, np.zeros(missing, np.uint32)])
+            self._heard_ns = np.concatenate([self._heard_ns, np.zeros(missing, np.int64)])

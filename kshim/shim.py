@@ -52,6 +52,10 @@ class Shim(Protocol):
         """Lifts the caps of N flows now."""
         ...
 
+    def outstanding(self, slots: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+        """Returns (N,) whether data of each slot's flow awaits an ACK; without any a flow that says nothing is idle."""
+        ...
+
     def close(self) -> None:
         """Lifts every cap and leaves the host as it was found. Further calls do nothing."""
         ...

@@ -5,6 +5,11 @@
  * A flow owns one slot from its start to its end. The kernel's side and user space each write a part of it and never
  * the other's: the kernel its owner and its period, user space the cap and until when it holds. A slot is used again at
  * once, so a cap names the flow it was meant for, and the kernel obeys it only for that flow.
+ *
+ * A cap answers what a record said of the path. After an idle time above the smoothed RTT the queue that it was to
+ * shorten is gone, so from the restart to the end of that period no cap acts: the first window is the congestion
+ * control's own. The lease that stands when that period's record goes out is void as well, until user space writes
+ * another one, which it does when it has decided on the record.
  */
 #ifndef REINET_SLOT_H
 #define REINET_SLOT_H
@@ -17,10 +22,10 @@
 
 struct reinet_slot {
   /* written by the kernel */
-  reinet_u64 cookie;         /* owner, 0 = free */
-  reinet_u32 sequence;       /* odd while period is being written */
-  reinet_u32 outstanding;    /* data awaits an ACK */
-  reinet_u64 too_long_lease; /* seen to reach too far ahead, and never obeyed */
+  reinet_u64 cookie;      /* owner, 0 = free */
+  reinet_u32 sequence;    /* odd while period is being written */
+  reinet_u32 outstanding; /* data awaits an ACK */
+  reinet_u64 void_lease;  /* never obeyed: it reached too far ahead, or it answers what was before an idle time */
   struct reinet_period period;
   /* written by user space */
   struct reinet_cap cap;
@@ -44,6 +49,11 @@ struct reinet_control {
   REINET_COUNTERS(REINET_DECLARE_COUNTER)
 };
 #undef REINET_DECLARE_COUNTER
+
+/* Tells whether a slot's owner may be held to this lease; its end is not looked at here. */
+static inline int reinet_lease_void(reinet_u64 lease, reinet_u64 void_lease, const struct reinet_period* period) {
+  return lease == void_lease || period->restarted;
+}
 
 /* What can be wrapped. */
 enum reinet_algorithm { REINET_CUBIC, REINET_RENO, REINET_BBR, REINET_ALGORITHMS };

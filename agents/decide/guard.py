@@ -1,80 +1,45 @@
 """The last check before a cap reaches a socket. What fails it stays uncapped: the kernel's own control is always safe.
 
-One verdict needs care. A target below 1.1 x the path's minimum RTT cannot be kept, and the flow stays uncapped; but a
-flow that began on a slow or stalled link has never seen its path without a queue, and uncapped it never will. So before
-that verdict, and again every PROBE_INTERVAL_S, such a flow is held at the floor for the few periods that its queue
-needs to drain (the idea of BBR's PROBE_RTT); what the kernel then calls its minimum RTT counts.
+One verdict needs care. A target below 1.1 x the path's minimum RTT cannot be kept, and the flow stays uncapped; but
+what is known of the minimum may be the flow's own queue. So a long flow is looked at now and then (``MinRttLook``)
+before that verdict stands; a young or short one never is.
 """
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reinet.agents.decide.min_rtt import MinRttLook
 from reinet.agents.decide.protocol import CapArray, StatsArray
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
 from reinet.core.state import LEAST_TARGET_PER_RTT
 
 INVALID_CAP_PKTS = 0xFFFF_FFFF
 """An agent returns this for a flow for which it computed no number at all (NaN or infinity)."""
-PROBE_INTERVAL_S = 60.0
-"""The time between two looks at a flow whose target is out of reach; at four periods each they cost below 1 %."""
-PROBE_DRAINED_PERIODS = 2
-"""A probe needs so many periods that end with the floor in flight, or less: the second met an empty queue."""
-PROBE_MAX_PERIODS = 16
-"""A queue that has not drained by then is not this flow's."""
 _UNKNOWN_RTT_US = 0xFFFF_FFFF  # tcp_min_rtt() before the first sample
 
 
-@dataclass
-class _Probe:
-    """The state of the look at one flow's minimum RTT."""
-
-    periods: int = 0
-    drained: int = 0
-    ended_ns: int | None = None
-
-
 class Guard:
-    """``guard`` with a memory: looks for the true minimum RTT before it calls a flow's target out of reach."""
+    """``guard`` with a memory: looks for the true minimum RTT of long flows whose target is out of reach."""
 
     def __init__(self, ceiling_pkts: int = MAX_CAP_PKTS) -> None:
         self._ceiling_pkts = ceiling_pkts
-        self._probes: dict[int, _Probe] = {}  # by cookie; only flows whose target is out of reach so far
+        self._look = MinRttLook()
 
     def forget(self, cookies: Iterable[int]) -> None:
         """Drops what is known of flows that ended."""
-        for cookie in cookies:
-            self._probes.pop(int(cookie), None)
+        self._look.forget(cookies)
 
     def check(self, stats: StatsArray, caps_pkts: CapArray) -> tuple[CapArray, list[str | None]]:
-        """Returns what ``guard`` does, for one record per flow; a flow under probe gets the floor and no reason."""
+        """Returns what ``guard`` does, for one record per flow; a flow that is looked at gets the floor, no reason."""
         caps, reasons = guard(stats, caps_pkts, self._ceiling_pkts)
         out_of_reach = _too_tight(stats) & (stats["target_us"] > 0) & ~_unmeasured(stats)
-        if self._probes:
-            self.forget(stats["cookie"][~out_of_reach])
-        for row in np.flatnonzero(out_of_reach & (np.asarray(caps_pkts) != 0)):
-            if self._probing(stats[row]):
-                caps[row], reasons[row] = MIN_CAP_PKTS, None
+        held_pkts = self._look.hold_pkts(stats, out_of_reach, np.asarray(caps_pkts) != 0)
+        for row in np.flatnonzero(held_pkts):
+            caps[row], reasons[row] = held_pkts[row], None
         return caps, reasons
-
-    def _probing(self, record: Any) -> bool:
-        probe = self._probes.setdefault(int(record["cookie"]), _Probe())
-        now_ns = int(record["time_ns"])
-        if probe.ended_ns is not None:
-            if now_ns - probe.ended_ns < PROBE_INTERVAL_S * 1e9:
-                return False
-            probe = self._probes[int(record["cookie"])] = _Probe()
-        # The first record says what was in flight before the probe's cap.
-        probe.drained += probe.periods > 0 and int(record["inflight_pkts"]) <= MIN_CAP_PKTS
-        probe.periods += 1
-        if probe.drained < PROBE_DRAINED_PERIODS and probe.periods <= PROBE_MAX_PERIODS:
-            return True
-        probe.ended_ns = now_ns
-        return False
 
 
 def guard(

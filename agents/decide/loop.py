@@ -38,6 +38,7 @@ NO_DECISION = "no RTT sample yet: flow stays uncapped until the first"
 PAUSED = "paused: no caps until `reinet ctl resume`"
 RESUMED = "resumed: a cap comes with the flow's next RTT sample"
 AGENT_CHOSE_NONE = "the agent set no cap"
+IDLE = "idle: its cap has lapsed; the flow's next records decide anew"
 
 log = structlog.get_logger("reinet.loop")
 
@@ -132,7 +133,7 @@ class ControlLoop:
         if not healthy:
             return
         now_ns = self._clock_ns()
-        self._keeper.tick(now_ns)
+        self._note_idle(self._keeper.tick(now_ns))
         self._last_tick_ns = now_ns
 
     def pause(self, timeout_s: float = 2.0) -> int:
@@ -197,6 +198,7 @@ class ControlLoop:
         if rows.max() >= len(self._stats):
             self._grow(int(rows.max()) + 1)
         live, rows = self._admit(live, rows)
+        self._keeper.hear(live)
         batch = self._bank.update(rows.astype(np.int32), live)
         latest = _last_of_each(rows, np.flatnonzero(batch.decided))
         with self._lock:
@@ -253,6 +255,15 @@ class ControlLoop:
             self._log.warning(
                 "flow refused", cookie=int(stats["cookie"][first]), reason=refusals[first], flows=int(new.size)
             )
+
+    def _note_idle(self, slots: NDArray[np.uint32]) -> None:
+        """Marks flows uncapped whose caps lapsed because they are idle."""
+        if not slots.size:
+            return
+        with self._lock:
+            capped = slots[self._decider.caps_pkts[slots] != 0]  # the others have reasons of their own
+            self._decider.clear(capped.astype(np.intp))
+            self._reasons[capped] = IDLE
 
     def _agent_failed(self, error: Exception) -> None:
         """Fails open at once instead of waiting for the leases; the next records give the agent another chance."""

@@ -47,13 +47,14 @@ class Flow {
   // Returns true, and fills all but cookie and slot, when a record is due.
   bool on_event(Us now_us, reinet_flow_stats& record) {
     bool due = false;
+    const std::uint32_t cap_pkts = cap_in_force_pkts(now_us);
     if (phase_ == Phase::kWaiting) {
       phase_ = Phase::kConnecting;
       connect(now_us);
     } else if (phase_ == Phase::kClosed || stop_us_ <= now_us) {
       due = close(now_us, record);
     } else if (to_sender_.next_us() <= now_us) {
-      due = on_ack(to_sender_.pop(), now_us, record);
+      due = on_ack(to_sender_.pop(), now_us, cap_pkts, record);
       if (sender_.finished()) due = close(now_us, record);
     } else if (phase_ == Phase::kConnecting && connect_us_ <= now_us) {
       connect(now_us);
@@ -62,14 +63,14 @@ class Flow {
     } else if (sender_.timer_us() <= now_us) {
       const bool was_outstanding = sender_.outstanding();
       sender_.on_timer(now_us, onto_path());
-      if (!was_outstanding && sender_.outstanding()) reinet_period_on_restart(&period_, now_us * 1000);
+      if (!was_outstanding && sender_.outstanding()) restart(now_us);
     } else {
       due = reinet_period_on_tick(&period_, now_us * 1000, sender_.outstanding(), &record);
     }
     if (phase_ != Phase::kClosed) sender_us_ = std::min({sender_.timer_us(), silence_us(), connect_us_, stop_us_});
     if (due) {
       record.target_us = target_us_;
-      record.cap_pkts = cap_at(now_us);
+      record.cap_pkts = cap_pkts;
     }
     return due;
   }
@@ -150,7 +151,19 @@ class Flow {
     to_sender_.push(ack);
   }
 
-  bool on_ack(const Ack& ack, Us now_us, reinet_flow_stats& record) {
+  // After an idle time above its smoothed RTT the flow has no queue of its own: as in kshim/slot.h, what the cap was to
+  // shorten is gone, and up to the ACK that ends the period, and gives the next record, none acts.
+  std::uint32_t cap_in_force_pkts(Us now_us) {
+    const std::uint32_t decided_pkts = cap_at(now_us);
+    return period_.restarted ? 0 : decided_pkts;
+  }
+
+  void restart(Us now_us) {
+    reinet_period_on_restart(&period_, now_us * 1000);
+    if (period_.restarted) sender_.lift_cap();
+  }
+
+  bool on_ack(const Ack& ack, Us now_us, std::uint32_t cap_pkts, reinet_flow_stats& record) {
     if (phase_ == Phase::kConnecting) {
       phase_ = Phase::kEstablished;
       connect_us_ = kNever;
@@ -162,7 +175,7 @@ class Flow {
       write(period_.last);
       due = reinet_period_on_last(&period_, &period_config_, &record);
     };
-    sender_.on_ack(ack, now_us, cap_at(now_us), observe, onto_path());
+    sender_.on_ack(ack, now_us, cap_pkts, observe, onto_path());
     return due;
   }
 

@@ -26,11 +26,11 @@ static __u32 cap_in_force_pkts(struct reinet_slot *slot) {
   __u64 lease = READ_ONCE(slot->cap.lease), now_ns;
   __u32 unused;
 
-  if (!lease || lease == slot->too_long_lease)
+  if (!lease || reinet_lease_void(lease, slot->void_lease, &slot->period))
     return 0;
   now_ns = bpf_ktime_get_ns();
   if (reinet_lease_too_long(lease, now_ns)) {
-    WRITE_ONCE(slot->too_long_lease, lease);
+    WRITE_ONCE(slot->void_lease, lease);
     return 0;
   }
   if (!reinet_lease_cap_pkts(lease, now_ns))

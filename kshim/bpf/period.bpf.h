@@ -50,6 +50,8 @@ static void take_ack(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index,
   write_end(slot);
   if (!ended)
     return;
+  if (record.flags & REINET_FLAG_RESTARTED)
+    WRITE_ONCE(slot->void_lease, READ_ONCE(slot->cap.lease));
   record.cookie = slot->cookie;
   record.slot = index;
   lease_of_owner(slot, &record.target_us);

@@ -78,6 +78,13 @@ class Shim {
     for (std::size_t i = 0; i < cookies.size(); i++) reinet::lift_cap(cap_of(slots.data()[i]), cookies.data()[i]);
   }
 
+  Bytes outstanding(Column<std::uint32_t> slots) const {
+    std::vector<std::uint8_t> out;
+    for (std::size_t i = 0; i < slots.size(); i++)
+      out.push_back(__atomic_load_n(&slot_at(slots.data()[i]).outstanding, __ATOMIC_RELAXED) != 0);
+    return as_bytes(std::move(out));
+  }
+
   // By name, in the order of slot.h.
   std::vector<std::tuple<std::string, std::uint64_t>> counters() const {
     const reinet_control& now = open().control();
@@ -112,10 +119,11 @@ class Shim {
     return *object_;
   }
 
-  reinet_cap& cap_of(std::uint32_t slot) const {
-    if (slot >= open().max_flows()) throw std::out_of_range("slot " + std::to_string(slot) + " does not exist");
-    return object_->slots()[slot].cap;
+  reinet_slot& slot_at(std::uint32_t index) const {
+    if (index >= open().max_flows()) throw std::out_of_range("slot " + std::to_string(index) + " does not exist");
+    return object_->slots()[index];
   }
+  reinet_cap& cap_of(std::uint32_t slot) const { return slot_at(slot).cap; }
 
   std::unique_ptr<Object> object_;
   std::unique_ptr<Reader> reader_;
@@ -201,6 +209,7 @@ NB_MODULE(_kshim, m) {
       .def("apply", &Shim::apply, nb::arg("cookies"), nb::arg("slots"), nb::arg("caps_pkts"), nb::arg("expires_ns"),
            nb::arg("targets_us"))
       .def("release", &Shim::release, nb::arg("cookies"), nb::arg("slots"))
+      .def("outstanding", &Shim::outstanding, nb::arg("slots"))
       .def("counters", &Shim::counters)
       .def("replay", &Shim::replay, nb::arg("events"))
       .def("close", &Shim::close);

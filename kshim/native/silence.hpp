@@ -30,7 +30,8 @@ inline bool find_silence(const reinet_slot& slot, std::uint64_t cookie, std::uin
     record.target_us = default_target_us;
   }
   record.cookie = cookie;
-  record.cap_pkts = lease == REINET_READ(slot.too_long_lease) ? 0 : reinet_lease_cap_pkts(lease, now_ns);
+  const std::uint64_t void_lease = REINET_READ(slot.void_lease);
+  record.cap_pkts = reinet_lease_void(lease, void_lease, &period) ? 0 : reinet_lease_cap_pkts(lease, now_ns);
   return true;
 }
 

@@ -4,6 +4,7 @@ Prints a JSON line when connected (cookie, cc) and one at the end (intact, cc, c
 
 - ``idle``: when all that was sent is acknowledged, print another line (idle), and keep the connection open until
   standard input ends.
+- ``burst``: (bytes, seconds): send so much, wait until all of it is acknowledged and then so long, and again.
 - ``until_told``: the end of standard input also ends the sending.
 - ``rate_mbit``: make loopback a bottleneck with a droptail queue of 150 KB, which asks for a network namespace of its
   own (``unshare -n``).
@@ -113,6 +114,7 @@ def main() -> None:
     if plan.get("leave_network"):
         leave_network()
     received, sent, samples = hashlib.sha256(), hashlib.sha256(), []
+    in_burst = 0
     reading = threading.Thread(target=receive, args=(receiver, received))
     reading.start()
     if "outage" in plan:
@@ -124,6 +126,12 @@ def main() -> None:
             sender.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, plan.pop("later_cc").encode())
         sender.sendall(BLOCK)
         sent.update(BLOCK)
+        if "burst" in plan:
+            in_burst += len(BLOCK)
+            if in_burst >= plan["burst"][0]:
+                in_burst = 0
+                wait_acknowledged(sender)
+                time.sleep(plan["burst"][1])
         info = sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         samples.append((time.monotonic_ns(), *struct.unpack_from("=I", info, TCP_INFO_CWND_OFFSET)))
     if plan["idle"]:

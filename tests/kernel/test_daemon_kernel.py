@@ -302,10 +302,8 @@ def test_a_target_below_the_path_leaves_the_flow_to_the_kernel(cgroup: Path) -> 
             worker.join()
     assert reason.startswith("target 20.0 ms is below 1.1 x the path's minimum RTT (2")
     records = recorder.all()
-    # The guard first makes sure, for some periods, that it is the path and not the flow's own queue.
-    settled = records[records["time_ns"] > records["time_ns"][0] + np.uint64(1_500_000_000)]
-    assert len(settled) > 5
-    assert (settled["cap_pkts"] == 0).all()
+    assert len(records) > 10
+    assert (records["cap_pkts"] == 0).all()
 
 
 def test_a_relative_target_reaches_the_records_of_a_live_flow(cgroup: Path) -> None:

@@ -123,3 +123,43 @@ def test_silence_is_reported_and_the_cap_outlives_it(cgroup, transfer):
     assert gaps_ns.min() >= SILENCE_NS
     assert np.median(gaps_ns) <= 1.5 * SILENCE_NS
     assert (records["cap_pkts"] == CAP_PKTS).all()
+
+
+@undisturbed
+def test_the_first_window_after_a_pause_is_the_congestion_controls_own(cgroup, transfer, cc):
+    """The pauses are longer than an RTT and shorter than a lease, which is renewed throughout."""
+    with KernelShim([cgroup], target_us=50_000) as shim:
+        keeper = LeaseKeeper(shim)
+        transfer(cc=cc, cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60, burst=(150_000, 0.15))
+        records = read_for(shim, 4.0, capped_loop(keeper, CAP_PKTS))
+        assert len(keeper) == 1
+    records = records[np.flatnonzero(records["cap_pkts"])[0] :]  # from the first answer on
+    after_pause = has(records, Flag.RESTARTED)
+    assert after_pause.sum() >= 4
+    assert (records["cap_pkts"][after_pause] == 0).all()
+    assert records["cwnd_pkts"][after_pause].max() > CAP_PKTS
+    # A host that lags by a period answers a pause's record late.
+    assert np.mean(records["cap_pkts"][~after_pause] == CAP_PKTS) > 0.5
+
+
+def test_the_cap_of_a_flow_that_pauses_for_long_lapses(cgroup, transfer):
+    with KernelShim([cgroup], target_us=50_000) as shim:
+        keeper = LeaseKeeper(shim)
+        flow = transfer(cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60, burst=(400_000, 1.5))
+        slots = of_one(flow, shim)[1]
+        held = []  # whether the keeper holds the flow, at each change
+
+        def lapsed_and_came_again():
+            records = shim.poll(timeout_ms=20)
+            keeper.set(records, np.full(len(records), CAP_PKTS, np.uint32))
+            keeper.tick(time.monotonic_ns())
+            if not held or held[-1] != bool(len(keeper)):
+                held.append(bool(len(keeper)))
+                if held[-2:] == [True, False]:
+                    assert not shim.outstanding(slots).any()
+            return held[-3:] == [True, False, True]
+
+        assert settled(lapsed_and_came_again)
+        assert settled(lambda: shim.outstanding(slots).all())
+        with pytest.raises(IndexError, match="slot 4096 does not exist"):
+            shim.outstanding(np.array([4096], np.uint32))

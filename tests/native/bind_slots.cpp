@@ -62,16 +62,20 @@ std::pair<std::uint64_t, std::uint64_t> caps_seen_while_written(double seconds) 
 }
 
 // What the reader reports at now_ns of a flow that it saw in a slot and that has been silent since its last ACK; the
-// slot's memory as it is by then. Gives the record's cookie, cap and target.
+// slot's memory as it is by then. Gives the record's cookie, cap and target. restarted: after an idle time, in the
+// period that goes on; answered: the lease is not the one that stood when such a period ended.
 std::optional<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>> silence(std::uint64_t seen, std::uint64_t owner,
                                                                                std::uint64_t last_ack_ns,
-                                                                               std::uint64_t now_ns) {
+                                                                               std::uint64_t now_ns, bool restarted,
+                                                                               bool answered) {
   reinet_slot slot{};
   reinet_flow_stats record{};
   slot.cookie = owner;
   slot.outstanding = 1;
   slot.period.start_ns = slot.period.last_sign_ns = last_ack_ns;
+  slot.period.restarted = restarted;
   write_cap(slot.cap, owner, now_ns + 1'000'000, 10, 50'000);
+  if (!answered) slot.void_lease = slot.cap.lease;
   if (!find_silence(slot, seen, now_ns, 0, 30'000, record)) return std::nullopt;
   return std::tuple(record.cookie, record.cap_pkts, record.target_us);
 }
@@ -100,7 +104,8 @@ void bind_slots(nb::module_& m) {
         nb::arg("now_ns"));
   m.def("caps_seen_while_written", &caps_seen_while_written, nb::arg("seconds"),
         nb::call_guard<nb::gil_scoped_release>());
-  m.def("silence", &silence, nb::arg("seen"), nb::arg("owner"), nb::arg("last_ack_ns"), nb::arg("now_ns"));
+  m.def("silence", &silence, nb::arg("seen"), nb::arg("owner"), nb::arg("last_ack_ns"), nb::arg("now_ns"),
+        nb::arg("restarted") = false, nb::arg("answered") = true);
   m.def("account", &account, nb::arg("records"));
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.places import ROOT
-from reinet.agents.decide.guard import PROBE_INTERVAL_S
+from reinet.agents.decide.min_rtt import HOLD_PER_PATH, LOOK_AFTER_S, LOOK_INTERVAL_S
 from reinet.agents.evaluation.fidelity import TOLERANCES
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.train import SCORE_FLOOR, SCORE_FLOOR_WEIGHT, SCORE_WORST_WEIGHT
@@ -25,7 +25,7 @@ from reinet.envs.mahimahi.validity import LATE_ONCE_US, LATE_SHARE, LOGGED_SHARE
 from reinet.envs.sim import SIM_CONGESTION_CONTROLS
 from reinet.envs.trace.importers import MAX_HOLD_S
 from reinet.envs.trace.trace import BIN_MS, DESCRIBE_BYTES, OUTAGE_MS
-from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE
+from reinet.kshim.leases import IDLE_AFTER_NS, LEASE_MS, RENEWALS_PER_LEASE
 
 WORDS = {2: "two", 3: "three", 4: "four", 13: "thirteen", 20: "twenty"}
 PERIOD_MS = PeriodConfig().min_period_ns / 1e6
@@ -42,7 +42,7 @@ SHARES = {metric: (100 * share, slack) for metric, (share, slack) in TOLERANCES.
 STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("README.md", "the last {} of them", (SET.history,)),
     ("README.md", "A target below {} times the path's minimum RTT", (LEAST_TARGET_PER_RTT,)),
-    ("README.md", "the flow is held at {} packets", (MIN_CAP_PKTS,)),
+    ("README.md", "it has been busy for {} s", (LOOK_AFTER_S,)),
     ("README.md", "in over {} % of its wakes", (100 * LATE_SHARE,)),
     ("README.md", "or more than {} ms late once, fewer than {} %", (LATE_ONCE_US / 1000, 100 * LOGGED_SHARE)),
     ("README.md", "left the link for {} s longer", (STALL_SLACK_MS / 1000,)),
@@ -72,6 +72,9 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("docs/architecture.md", "after {} ms of silence", (SILENCE_NS / 1e6,)),
     ("docs/architecture.md", "A cap is a lease of {} ms", (LEASE_MS,)),
     ("docs/architecture.md", "renewed every {}rd of it", (RENEWALS_PER_LEASE,)),
+    ("docs/architecture.md", "gave no record for {} ms and has nothing outstanding is idle", (IDLE_AFTER_NS / 1e6,)),
+    ("docs/architecture.md", "after {} s without a pause", (LOOK_AFTER_S,)),
+    ("docs/architecture.md", "whether its RTT falls, and again {} s later", (LOOK_INTERVAL_S,)),
     ("docs/fidelity.md", "throughput is within {} %, mean queueing delay", SHARES["throughput_mbps"][:1]),
     ("docs/fidelity.md", "within {} % or {} ms and its 95th percentile", SHARES["qdelay_mean_ms"]),
     ("docs/fidelity.md", "95th percentile within {} % or {} ms", SHARES["qdelay_p95_ms"]),
@@ -128,7 +131,8 @@ def test_defaults_of_the_same_thing_are_the_same() -> None:
     assert DAEMON["target"].resolve_ms(MRTT_MS) == DEFAULT_TARGET_MS == LINK["target_us"].default / 1000
     assert DAEMON["target_ms"] is None
     assert (DAEMON["lease_ms"], DAEMON["ceiling_pkts"]) == (LEASE_MS, MAX_CAP_PKTS)
-    assert PROBE_INTERVAL_S == 60.0  # README: once a minute
+    assert LOOK_INTERVAL_S == 60.0  # README: once a minute
+    assert HOLD_PER_PATH == 0.75  # README: a quarter below; architecture.md: three quarters
 
 
 def test_a_changed_number_is_noticed() -> None:

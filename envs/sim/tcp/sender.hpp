@@ -120,6 +120,7 @@ class Sender {
     }
   }
 
+  void lift_cap() { cap_pkts_ = 0; }  // until the next ACK
   bool outstanding() const { return !board_.empty(); }
   // A finite flow whose every segment has been acknowledged.
   bool finished() const { return board_.empty() && application_.all_sent(board_.next()); }

@@ -13,7 +13,7 @@ import safetensors.numpy
 from onnx import TensorProto, helper
 
 from reinet.agents.decide.baselines import Clairvoyant, FixedCap, NoCap, RandomCap, Rule
-from reinet.agents.decide.guard import INVALID_CAP_PKTS, PROBE_INTERVAL_S, PROBE_MAX_PERIODS, Guard, guard
+from reinet.agents.decide.guard import INVALID_CAP_PKTS, guard
 from reinet.agents.decide.names import make_agent, split_names
 from reinet.agents.decide.policy import Policy
 from reinet.agents.learn.export import onnx_bytes
@@ -371,45 +371,6 @@ def test_guard_says_why(fields: dict[str, int], cap: int, message: str) -> None:
     caps, (reason,) = guard(records(1, **fields), np.array([cap], np.uint32))
     assert caps.tolist() == [0]
     assert message in str(reason)
-
-
-CAP_30 = np.array([30], np.uint32)
-
-
-def one(time_s: float, min_rtt_ms: float, inflight_pkts: int, cookie: int = 7) -> np.ndarray:
-    return records(
-        1,
-        cookie=cookie,
-        time_ns=round(time_s * 1e9),
-        min_rtt_us=round(min_rtt_ms * 1e3),
-        inflight_pkts=inflight_pkts,
-        target_us=50_000,
-    )
-
-
-def test_guard_looks_for_the_true_minimum_rtt_before_it_gives_a_flow_up() -> None:
-    """A flow that began on a stalled link has seen 64 ms; with its queue drained the path shows its 20 ms."""
-    guards = Guard()
-    assert guards.check(one(0.1, 64, 30), CAP_30) == (np.array([4]), [None])
-    assert guards.check(one(0.3, 64, 4), CAP_30) == (np.array([4]), [None])
-    assert guards.check(one(0.4, 20, 4), CAP_30) == (np.array([30]), [None])
-
-
-def test_guard_gives_a_flow_up_whose_path_is_too_long_and_looks_again_later() -> None:
-    guards = Guard()
-    verdicts = [guards.check(one(0.1 * i, 60, 30 if i == 0 else 4), CAP_30) for i in range(20)]
-    assert [int(caps[0]) for caps, _ in verdicts] == [4, 4] + [0] * 18
-    assert all("below 1.1 x" in str(reasons[0]) for _, reasons in verdicts[2:])
-    assert guards.check(one(0.3 + PROBE_INTERVAL_S, 60, 30), CAP_30)[0].tolist() == [4]
-    guards.forget([7])
-    assert guards.check(one(5, 60, 30), CAP_30)[0].tolist() == [4], "another flow with the cookie starts afresh"
-
-
-def test_guard_does_not_probe_for_ever_nor_flows_without_a_cap() -> None:
-    guards = Guard()
-    caps = [int(guards.check(one(0.1 * i, 60, 90), CAP_30)[0][0]) for i in range(PROBE_MAX_PERIODS + 5)]
-    assert caps == [4] * PROBE_MAX_PERIODS + [0] * 5
-    assert Guard().check(one(0.1, 60, 30), np.zeros(1, np.uint32))[0].tolist() == [0]
 
 
 def test_a_model_brings_the_period_it_was_trained_with(model: Path) -> None:

@@ -11,7 +11,7 @@ import structlog
 from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.agents.decide.decider import NO_QUEUE
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
-from reinet.agents.decide.loop import AGENT_CHOSE_NONE, PAUSED, ControlLoop
+from reinet.agents.decide.loop import AGENT_CHOSE_NONE, IDLE, PAUSED, ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.core.records import Flag
 from reinet.core.target import Target
@@ -95,6 +95,32 @@ def test_the_lease_is_renewed_without_any_event() -> None:
         shim.advance_ms(50)
         loop.tick()
         assert shim.cap_pkts(7) == 10
+
+
+def test_the_cap_of_an_idle_flow_lapses_and_comes_again_with_its_next_decision() -> None:
+    shim, loop = started(FixedCap(10), 7, 8)
+    shim.set_outstanding(7, False)
+    shim.set_outstanding(8, False)
+    for _ in range(5):
+        shim.advance_ms(200)
+        shim.feed(8, flags=int(Flag.NO_SAMPLE), min_rtt_us=20_000)
+        loop.tick()
+    assert (shim.cap_pkts(7), shim.cap_pkts(8)) == (0, 10)
+    assert reasons(loop) == {7: IDLE, 8: ""}
+    assert loop.snapshot().caps_pkts.tolist() == [0, 10]
+    shim.feed(7, **HEALTHY)
+    loop.tick()
+    assert shim.cap_pkts(7) == 10
+    assert reasons(loop) == {7: "", 8: ""}
+
+
+def test_a_flow_that_was_refused_keeps_its_reason_while_it_is_idle() -> None:
+    shim, loop = started(FixedCap(3))
+    shim.set_outstanding(7, False)
+    for _ in range(5):
+        shim.advance_ms(200)
+        loop.tick()
+    assert "a cap of 3 packets is outside" in reasons(loop)[7]
 
 
 def test_silence_records_leave_cap_and_state_alone() -> None:
@@ -212,10 +238,9 @@ def test_a_target_below_the_path_leaves_the_flow_uncapped_and_says_so() -> None:
     loop = make_loop(shim, FixedCap(10), target="20ms")
     shim.open_flow(7)
     shim.open_flow(8)
-    for _ in range(4):  # the guard first looks whether that is the path or the flow's own queue
-        shim.feed(7, **HEALTHY | {"min_rtt_us": 19_500, "inflight_pkts": 4})
-        shim.feed(8, **HEALTHY | {"min_rtt_us": 18_000})
-        loop.tick()
+    shim.feed(7, **HEALTHY | {"min_rtt_us": 19_500})
+    shim.feed(8, **HEALTHY | {"min_rtt_us": 18_000})
+    loop.tick()
     assert (shim.cap_pkts(7), shim.cap_pkts(8)) == (0, 10)
     assert reasons(loop)[7].startswith("target 20.0 ms is below 1.1 x the path's minimum RTT (19.5 ms)")
 
@@ -274,9 +299,8 @@ def test_a_refusal_after_the_gate_opened_is_logged() -> None:
 def test_an_earlier_cap_is_lifted_when_the_path_turns_out_longer_than_the_target() -> None:
     shim, loop = started(FixedCap(10), target="25ms")
     assert shim.cap_pkts(7) == 10
-    for _ in range(4):  # the guard first looks whether that is the path or the flow's own queue
-        shim.feed(7, **HEALTHY | {"min_rtt_us": 30_000, "inflight_pkts": 4})
-        loop.tick()
+    shim.feed(7, **HEALTHY | {"min_rtt_us": 30_000})
+    loop.tick()
     assert shim.cap_pkts(7) == 0
     assert "is below 1.1 x the path's minimum RTT (30.0 ms)" in reasons(loop)[7]
 

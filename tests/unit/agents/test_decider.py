@@ -62,7 +62,7 @@ def decided_by_the_loop(agent: Agent, records: StatsArray, target_us: int) -> li
         (lambda: Policy.load(MODEL), {}),
         (Rule, {}),
         (lambda: RandomCap(seed=5), {}),
-        (lambda: FixedCap(20), {"mrtt_ms": 60.0}),  # out of reach: the guard looks, gives up, and looks again
+        (lambda: FixedCap(20), {"mrtt_ms": 60.0, "seconds": 13.0}),  # out of reach: the guard looks when it is long
         (NoCap, {}),
     ],
     ids=["model", "rule", "random", "refused", "none"],
@@ -143,9 +143,9 @@ def test_tables_that_grow_keep_what_is_in_force() -> None:
 
 
 def test_rollouts_are_not_guarded() -> None:
-    """A path that is out of reach is held at the floor by the guard; an action's own cap must act in a rollout."""
+    """A flow whose target is out of reach is left alone by the guard; an action's own cap must act in a rollout."""
     guarded, free = (Decider(Scripted(caps(30, 30, 30)), 3, guard) for guard in (Guard(), None))
-    assert guarded.decide(*three(min_rtt_us=60_000), ALL, OPEN).tolist() == [4, 4, 4]
+    assert guarded.decide(*three(min_rtt_us=60_000), ALL, OPEN).tolist() == [0, 0, 0]
     assert free.decide(*three(min_rtt_us=60_000), ALL, OPEN).tolist() == [30, 30, 30]
 
 

@@ -46,11 +46,11 @@ def test_every_run_has_the_keys_that_measurements_rely_on(tmp_path: Path) -> Non
 
 
 def test_a_target_below_the_path_leaves_the_flow_uncapped_and_says_so() -> None:
-    """The guard may look for the true minimum RTT; after that the flow is plain Cubic's."""
+    """A run of some seconds is too short for a look at its minimum RTT: the flow is plain Cubic's."""
     plain, refused = figures("none", mrtt_ms=60.0), figures("rule", mrtt_ms=60.0, target_ms=50.0)
     assert "below 1.1 x the path's minimum RTT" in str(refused["uncapped_reason"])
-    assert refused["throughput_mbps"] == pytest.approx(plain["throughput_mbps"], rel=0.05)
-    assert refused["qdelay_mean_ms"] > 0.7 * plain["qdelay_mean_ms"]
+    assert refused["throughput_mbps"] == plain["throughput_mbps"]
+    assert refused["qdelay_mean_ms"] == plain["qdelay_mean_ms"]
 
 
 def test_a_relative_target_is_resolved_from_the_paths_fixed_delay() -> None:

@@ -50,6 +50,16 @@ def test_it_is_a_shim_and_passes_on_what_is_its_flows() -> None:
     assert run.fake.cap_pkts(COOKIE) == 0
 
 
+def test_the_cap_of_an_idle_flow_is_lifted_on_purpose() -> None:
+    run = Run()
+    run.cap(20)
+    run.fake.set_outstanding(COOKIE, False)
+    for _ in range(30):
+        run.wait(150, tick=True)
+    assert run.fake.cap_pkts(COOKIE) == 0
+    assert run.shim.end() is None
+
+
 def test_a_cap_that_is_renewed_has_not_lapsed() -> None:
     run = Run()
     run.cap(20)

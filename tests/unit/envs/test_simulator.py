@@ -375,3 +375,16 @@ def test_misuse_is_refused_and_harms_nothing() -> None:
         batch.reset([2])
     with pytest.raises(IndexError):
         batch.set_link(2, {"trace": constant(1)})
+
+
+@pytest.mark.parametrize(("mrtt_ms", "idle", "window_pkts"), [(20.0, True, 10), (400.0, False, 4)])
+def test_the_first_window_after_an_idle_time_is_the_congestion_controls_own(
+    mrtt_ms: float, idle: bool, window_pkts: int
+) -> None:
+    """A segment every 231 ms comes after an idle time where the RTT is 20 ms, and to others on their way where 400."""
+    _, records = run(constant(12.0), 12.0, cap_pkts=4, app_mbps=0.05, mrtt_ms=mrtt_ms)
+    later = records[5:]
+    assert len(later) > 10
+    assert set(((later["flags"] & Flag.RESTARTED) != 0).tolist()) == {idle}
+    assert set(later["cap_pkts"].tolist()) == {0 if idle else 4}
+    assert set(later["cwnd_pkts"].tolist()) == {window_pkts}

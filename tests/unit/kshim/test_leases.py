@@ -5,7 +5,7 @@ import pytest
 
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.kshim.fake import FakeShim
-from reinet.kshim.leases import LeaseKeeper
+from reinet.kshim.leases import IDLE_AFTER_NS, RENEWALS_PER_LEASE, LeaseKeeper
 from reinet.kshim.shim import Shim
 
 COOKIE = 71
@@ -67,6 +67,49 @@ def test_tick_renews_without_any_event_of_the_flow(shim, keeper):
         shim.advance_ms(50)
         keeper.tick(shim.now_ns)
         assert (shim.cap_pkts(COOKIE), shim.cap_pkts(OTHER)) == (25, 40)
+
+
+def test_the_cap_of_an_idle_flow_lapses_and_the_others_stay(shim, keeper):
+    keeper.set(records_of(shim, COOKIE, OTHER), caps(25, 40))
+    shim.set_outstanding(COOKIE, False)
+    lapsed_ms = None
+    for ms in range(50, 1001, 50):
+        shim.advance_ms(50)
+        idle = keeper.tick(shim.now_ns)
+        assert shim.cap_pkts(OTHER) == 40
+        if idle.size:
+            assert idle.tolist() == [0]
+            assert lapsed_ms is None, "it lapses once"
+            lapsed_ms = ms
+        assert shim.cap_pkts(COOKIE) == (25 if lapsed_ms is None else 0)
+    assert IDLE_AFTER_NS / 1e6 < lapsed_ms < IDLE_AFTER_NS / 1e6 + 500 / RENEWALS_PER_LEASE + 50
+    keeper.set(records_of(shim, COOKIE, flags=int(Flag.NO_SAMPLE)), caps(25))
+    assert shim.cap_pkts(COOKIE) == 0, "a record without a sample decides nothing"
+    keeper.set(records_of(shim, COOKIE), caps(30))
+    assert shim.cap_pkts(COOKIE) == 30
+
+
+def test_records_of_any_kind_keep_a_flow_from_counting_as_idle(shim, keeper):
+    """An application that writes now and then has nothing outstanding at many a tick."""
+    keeper.set(records_of(shim, COOKIE), caps(25))
+    shim.set_outstanding(COOKIE, False)
+    for _ in range(10):
+        shim.advance_ms(450)
+        keeper.hear(records_of(shim, COOKIE, OTHER, flags=int(Flag.NO_SAMPLE)))
+        assert keeper.tick(shim.now_ns).size == 0
+        assert shim.cap_pkts(COOKIE) == 25
+
+
+def test_another_flows_record_is_no_sign_of_life(shim, keeper):
+    keeper.set(records_of(shim, COOKIE), caps(25))
+    shim.set_outstanding(COOKIE, False)
+    for _ in range(3):
+        shim.advance_ms(240)
+        record = records_of(shim, OTHER)
+        record["slot"] = 0  # the slot's next owner, while the end of the one before is still to be read
+        keeper.hear(record)
+        keeper.tick(shim.now_ns)
+    assert len(keeper) == 0
 
 
 def test_renewal_every_third_of_a_lease(shim, keeper, monkeypatch):

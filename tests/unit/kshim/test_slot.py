@@ -59,6 +59,11 @@ def test_a_silent_flow_is_reported_with_its_cap_and_target():
     assert _driven.silence(seen=7, owner=7, last_ack_ns=NOW_NS - SILENCE_NS + 1, now_ns=NOW_NS) is None
 
 
+def test_after_an_idle_time_no_cap_is_in_force_until_another_lease_is_written():
+    assert _driven.silence(seen=7, owner=7, **SILENT, restarted=True) == (7, 0, 50_000)
+    assert _driven.silence(seen=7, owner=7, **SILENT, answered=False) == (7, 0, 50_000)
+
+
 @pytest.mark.parametrize("owner", [0, 8])
 def test_a_slot_given_back_in_the_middle_of_a_scan_is_no_silence(owner):
     """The reader saw flow 7 there, and by the time that it copies the slot the flow has ended."""
