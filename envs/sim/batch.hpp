@@ -72,6 +72,9 @@ class Batch {
 
   void clairvoyant_caps(std::uint64_t horizon_ms, std::span<std::uint32_t> caps_pkts) const;
   PacketCounts packets(std::size_t row) const { return at(row).simulation->packets(); }
+  const std::vector<ObjectTimes>& objects(std::size_t row, std::uint32_t flow) const {
+    return at(row).simulation->objects(flow);
+  }
   std::size_t memory_bytes(std::size_t row) const;
   RowLog log(std::size_t row) const;
 

@@ -39,6 +39,8 @@ class Simulation {
   // Returns the opportunities of the flow's trace from its first start to when what its ACKs now tell of left the
   // bottleneck.
   virtual std::uint64_t opportunities_seen(std::uint32_t flow) const = 0;
+  // Returns the times of the flow's objects that have arrived.
+  virtual const std::vector<ObjectTimes>& objects(std::uint32_t flow) const = 0;
   virtual std::size_t memory_bytes() const = 0;
 };
 
@@ -139,6 +141,10 @@ class PathSimulation final : public Simulation {
   std::uint64_t opportunities_seen(std::uint32_t flow) const override {
     const Us back_us = with_flow(flows_[flow], [](const auto& f) { return f.way_back_us(); });
     return bottleneck_.schedule(flow).count_until((now_us_ - std::min(back_us, now_us_)) / kUsPerMs);
+  }
+
+  const std::vector<ObjectTimes>& objects(std::uint32_t flow) const override {
+    return with_flow(flows_.at(flow), [](const auto& f) -> const std::vector<ObjectTimes>& { return f.objects(); });
   }
 
   std::size_t memory_bytes() const override {
