@@ -170,7 +170,8 @@ def test_a_path_needs_a_trace() -> None:
 # What each side refuses: every field has a value here that says something else than the default does.
 ELSE: dict[str, Any] = {
     "cc": "reno", "start_ms": 5.0, "stop_ms": 900.0, "mrtt_ms": 30.0, "forward_ms": 4.0, "flow_bytes": 9000,
-    "app_mbps": 1.0, "object_bytes": 9000, "pause_ms": 9.0, "target_us": 60_000, "trace": OTHER, "uplink": OTHER, "buffer_bytes": 9000, "start_offset_ms": 7,
+    "app_mbps": 1.0, "object_bytes": 9000, "pause_ms": 9.0,
+    "target_us": 60_000, "trace": OTHER, "uplink": OTHER, "buffer_bytes": 9000, "start_offset_ms": 7,
     "seed": 3, "mss_bytes": 1000, "late_us": 0, "jitter_us": 0, "pkts_per_ack": 2.5, "forward_jitter_us": 9,
     "loss": 0.1, "queue": "pie", "buffer_pkts": 9, "codel_target_ms": 9, "codel_interval_ms": 9, "pie_reference_ms": 9,
     "pie_burst_ms": 9, "wired_mbps": [(0, 6.0)], "wired_buffer_bytes": 9000, "flows": [{}],

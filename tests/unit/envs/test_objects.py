@@ -1,4 +1,4 @@
-"""An application that writes objects with pauses: when it writes, what the window does meanwhile, how long each takes."""
+"""Applications that write objects with pauses: when, what the window does meanwhile, and how long each takes."""
 
 from typing import Any
 
