@@ -202,7 +202,7 @@ def row_of(cell: Cell, link: str, pairs: Sequence[tuple[Fetched, Fetched]]) -> d
     builds_queue = qdelay_p95_ms is not None and qdelay_p95_ms >= queue_threshold_ms(cell.mrtt_ms)
     limits = LIMITS_QUEUED if builds_queue else LIMITS_QUIET
     ratios = {f"ratio_p{round(100 * q)}": _ratio(plain_ms, capped_ms, q) for q in (0.5, 0.95, 0.99)}
-    row = {
+    row: dict[str, Any] = {
         "cc": cell.cc,
         "mrtt_ms": cell.mrtt_ms,
         "rate_mbps": cell.trace.mean_mbps,
