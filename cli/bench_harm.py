@@ -53,9 +53,9 @@ def harm(
     traces: Annotated[
         list[Path] | None, typer.Option(help="Recordings, beside the rates; may be repeated. None = two drawn ones.")
     ] = None,
-    target: Annotated[str, typer.Option(help="RTT to stay below: 50ms, +30ms (above the path's), 2.5x (of it).")] = (
-        "2.5x"
-    ),
+    target: Annotated[
+        str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, or +30ms or 2.5x of the path's minimum RTT.")
+    ] = "+30ms",  # the daemon's default
     buffer_bytes: Annotated[int, typer.Option(help="Buffer of the bottleneck (DeepCC: 150 KB).")] = 150_000,
     repeat: Annotated[
         int | None,
@@ -84,6 +84,7 @@ def harm(
     from reinet.agents.decide.names import make_agent
     from reinet.agents.evaluation import harm as matrix
     from reinet.agents.evaluation import harm_live as live
+    from reinet.core.target import Target
     from reinet.envs.trace import load_traces
 
     kind = matrix if link is Link.sim else live
@@ -97,7 +98,7 @@ def harm(
         _numbers("bytes", size, int),
         kind.PAUSES_MS if pause_ms is None else _numbers("pause-ms", pause_ms, float),
     )
-    asked: dict[str, Any] = {"target": target, "buffer_bytes": buffer_bytes}
+    asked: dict[str, Any] = {"target": Target.parse(target), "buffer_bytes": buffer_bytes}
     loopback: list[dict[str, Any]] = []
     if link is Link.sim:
         asked |= {"repeat": repeat or matrix.REPEAT, "threads": threads}

@@ -68,6 +68,7 @@ def health(socket: SocketOption = None, json_destination: JsonOption = None) -> 
             "state": found.state,
             "problem": found.problem,
             "model": found.model,
+            "target": found.target,
             "decisions": found.decisions,
             "records": found.records,
             "flows": found.flows,
@@ -76,8 +77,8 @@ def health(socket: SocketOption = None, json_destination: JsonOption = None) -> 
     )
     if json_destination is None:
         console.print(
-            f"{'ok' if found.ok else 'NOT OK'}, {found.state}, {found.model}\n{found.flows} flows, "
-            f"{found.decisions} decisions from {found.records} records in {found.uptime_s:.0f} s",
+            f"{'ok' if found.ok else 'NOT OK'}, {found.state}, {found.model}, target {found.target}\n"
+            f"{found.flows} flows, {found.decisions} decisions from {found.records} records in {found.uptime_s:.0f} s",
         )
         if found.problem:
             console.print(found.problem)

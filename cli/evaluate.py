@@ -55,7 +55,13 @@ def evaluate(
     traces: Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")],
     link: Annotated[Link, typer.Option(help="sim, or mahimahi: real kernel sockets.")] = Link.mahimahi,
     cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic",
-    target_ms: Annotated[float, typer.Option(help="RTT that the learned cap aims at (DeepCC: 50).")] = 50.0,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, or +30ms or 2.5x of the path's minimum RTT."),
+    ] = None,
+    target_ms: Annotated[
+        float | None, typer.Option(help="The same in ms, for every path; without either 50, as DeepCC's.")
+    ] = None,
     mrtt_ms: Annotated[float, typer.Option(help="The path's fixed round trip (DeepCC: 20).")] = 20.0,
     buffer_bytes: Annotated[int, typer.Option(help="Buffer of the bottleneck (DeepCC: 150 KB).")] = 150_000,
     link_option: Annotated[
@@ -80,6 +86,10 @@ def evaluate(
 
         reinet evaluate --agents none,rule --traces my.trace --link sim --link-option queue=pie --link-option loss=0.01
 
+        reinet evaluate --agents none,checkpoints/default --traces my.trace --link sim --mrtt-ms 80 --target +30ms
+
+    A target of +30ms or 2.5x is resolved from --mrtt-ms, on --link mahimahi from the minimum RTT that the flow itself
+    measures; rows have it as text (target) and as resolved from --mrtt-ms (target_ms).
     Link options are the fields of a path (docs/simulator.md); --link mahimahi has those of the queue.
     """
     from reinet.agents.evaluation.plan import Plan
@@ -92,6 +102,7 @@ def evaluate(
             trace,
             link.value,
             seconds=seconds,
+            target=target,
             target_ms=target_ms,
             link_options=options,
             cc=control.strip(),

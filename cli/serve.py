@@ -34,8 +34,10 @@ def serve(
     settings = load_config(config)
     if check:
         model = check_host(settings).called
-        console.print(f"{config}: ok, would serve {model} for {', '.join(map(str, settings.cgroups))}")
-        write_json(json_destination, {"ok": True, "model": model})
+        console.print(
+            f"{config}: ok, would serve {model}, target {settings.asked}, for {', '.join(map(str, settings.cgroups))}"
+        )
+        write_json(json_destination, {"ok": True, "model": model, "target": str(settings.asked)})
         return
     status = run_daemon(settings)
     write_json(

@@ -63,6 +63,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
             uptime_s=status.uptime_s,
             flows=status.flows,
             problem=status.problem,
+            target=status.target,
         )
 
     def Flows(self, request: control_pb2.FlowsRequest, context: grpc.ServicerContext) -> control_pb2.FlowsReply:  # noqa: N802

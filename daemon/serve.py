@@ -24,6 +24,7 @@ from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import ConfigError, DaemonError, ShimError
 from reinet.core.period import PeriodConfig
+from reinet.core.target import Form, Target
 from reinet.core.visible import visible
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.control import ControlServer, SocketClaim
@@ -57,13 +58,24 @@ def load_agent(config: DaemonConfig) -> Agent:
     """Returns the agent that the configuration names; logs where it is put to a use that it was not trained for."""
     agent = make_agent(config.model, link="kernel")
     agent.ceiling_pkts = config.ceiling_pkts
-    trained_ms = agent.target_range_ms
-    if trained_ms is not None and not trained_ms[0] <= config.target_ms <= trained_ms[1]:
-        log.warning("the model was not trained for this target", target_ms=config.target_ms, trained_ms=trained_ms)
+    _check_target(agent, config.asked)
     trained_cc = WRAPPED_CC if agent.congestion_controls is None else agent.congestion_controls
     if untrained := [cc for cc in WRAPPED_CC if cc not in trained_cc]:
         log.info("the model was not trained for every congestion control that it caps", untrained=untrained)
     return agent
+
+
+def _check_target(agent: Agent, target: Target) -> None:
+    """Logs where the model was not trained for a target: an absolute one goes by its RTT, others by what they add."""
+    trained_ms = agent.queueing_target_range_ms if target.is_relative else agent.target_range_ms
+    if trained_ms is None:
+        return
+    if target.form is Form.MULTIPLE:  # what it leaves hangs on the path, and a server's clients have paths of all kinds
+        low_ms, high_ms = (round(limit_ms / (target.amount - 1), 1) for limit_ms in trained_ms)
+        log.warning("the model was trained for this target on some paths only",
+                    target=str(target), paths_ms=(low_ms, high_ms), trained_queueing_ms=trained_ms)  # fmt: skip
+    elif not trained_ms[0] <= target.amount <= trained_ms[1]:
+        log.warning("the model was not trained for this target", target=str(target), trained_ms=trained_ms)
 
 
 def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig], Shim] | None = None) -> Status:
@@ -83,14 +95,14 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig]
         if sink is not None:
             stack.callback(sink.close)
         shim = stack.enter_context((open_shim or open_kernel_shim)(config, _period(config, agent)))
-        loop = ControlLoop(shim, agent, config.target_us, config.lease_ms, config.ceiling_pkts, sink)
+        loop = ControlLoop(shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink)
         server = ControlServer(claim, loop, agent.called)
         stack.callback(server.close)
         log.info(
             "serving",
             model=agent.called,
             cgroups=[str(cgroup) for cgroup in config.cgroups],
-            target_ms=config.target_ms,
+            target=str(config.asked),
             lease_ms=config.lease_ms,
             socket=str(config.socket),
             log_dir=str(sink.folder) if sink else None,
@@ -112,7 +124,7 @@ def open_kernel_shim(config: DaemonConfig, period: PeriodConfig) -> Shim:
     """Loads and attaches the BPF programs; returns the shim."""
     from reinet.kshim.kernel import KernelShim  # serving on a fake needs no native loader
 
-    return KernelShim(config.cgroups, target_us=config.target_us, period=period)
+    return KernelShim(config.cgroups, period=period)
 
 
 def configure_logging() -> None:

@@ -27,7 +27,7 @@ from reinet.core.features import head_index
 from reinet.core.rewards import offer
 from reinet.envs.kernel_session import KernelRun, KernelSession
 from reinet.envs.link.domain import default_trace
-from reinet.envs.link.spec import LinkSpec, check_target, default_target_ms
+from reinet.envs.link.spec import LinkSpec, check_target, default_target_ms, target_on
 from reinet.envs.mahimahi.spec import downlink_ms, require_emulated
 from reinet.envs.spaces import (
     EpisodeLimits,
@@ -85,7 +85,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
     def __init__(
         self,
         trace: Trace | str | Path | None = None,
-        target_ms: float | None = None,
+        target_ms: float | str | None = None,
         mrtt_ms: float = 20.0,
         buffer_bytes: int = 150_000,
         cc: str = "cubic",
@@ -99,9 +99,8 @@ class KernelLinkEnv(gym.Env[State, Any]):
         reward: str = DEFAULT_REWARD,
         delay_weight: float = DELAY_WEIGHT,
     ) -> None:
-        if target_ms is None:
-            target_ms = default_target_ms(mrtt_ms)
-        check_target(target_ms, mrtt_ms)
+        rtt_ms = default_target_ms(mrtt_ms) if target_ms is None else target_on(target_ms, mrtt_ms)
+        check_target(rtt_ms, mrtt_ms)
         self._limits = EpisodeLimits(episode_periods, episode_s)
         if cc not in WRAPPED_CC:
             raise ConfigError(f"cc: {cc!r} cannot be capped in the kernel; choose {' or '.join(WRAPPED_CC)}")
@@ -112,7 +111,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
         self.observation_space = observation_space(feature_set)
         self.action_space = action_space()
         self._spec = require_emulated(
-            LinkSpec(self.trace, cc=cc, mrtt_ms=mrtt_ms, buffer_bytes=buffer_bytes, target_us=round(target_ms * 1000))
+            LinkSpec(self.trace, cc=cc, mrtt_ms=mrtt_ms, buffer_bytes=buffer_bytes, target_us=round(rtt_ms * 1000))
         )
         self._head = head
         self._period = period

@@ -74,7 +74,8 @@ class SimLinkEnv(gym.Env[State, Any]):
         trace
             a ``Trace``, the path of one, or None for a generated one.
         target_ms
-            RTT asked for; ConfigError below 1.1 x ``mrtt_ms``. None = 50 ms, or 1.1 x ``mrtt_ms`` where that is more.
+            RTT asked for; ConfigError below 1.1 x ``mrtt_ms``. None = 50 ms, or 1.1 x ``mrtt_ms`` where that is more. A
+            text is "50ms", or "+30ms" above or "2.5x" times ``mrtt_ms``.
         mrtt_ms, buffer_bytes, cc
             the path: its fixed delay, its droptail buffer, the sender's congestion control.
         link
@@ -98,7 +99,7 @@ class SimLinkEnv(gym.Env[State, Any]):
     def __init__(
         self,
         trace: Trace | str | Path | None = None,
-        target_ms: float | None = None,
+        target_ms: float | str | None = None,
         mrtt_ms: float = 20.0,
         buffer_bytes: int = 150_000,
         cc: str = "cubic",

@@ -94,7 +94,7 @@ def guard(
         if unmeasured[row]:
             reasons[row] = "no RTT measured yet: flow stays uncapped until the first sample"
         elif target_us[row] == 0:
-            reasons[row] = "no target delay is set: flow stays uncapped; set one (target_ms)"
+            reasons[row] = "no target delay is set: flow stays uncapped; set one (target)"
         elif too_tight[row]:
             reasons[row] = target_too_tight(int(target_us[row]), int(min_rtt_us[row]))
         elif caps[row] == INVALID_CAP_PKTS:
@@ -123,5 +123,6 @@ def target_too_tight(target_us: int, min_rtt_us: int) -> str:
     least_ms = math.ceil(LEAST_TARGET_PER_RTT * min_rtt_us / 100) / 10  # rounded up, so that doing as told is enough
     return (
         f"target {target_us / 1e3:.1f} ms is below {LEAST_TARGET_PER_RTT} x the path's minimum RTT "
-        f"({min_rtt_us / 1e3:.1f} ms): flow stays uncapped; raise the target above {least_ms:.1f} ms"
+        f"({min_rtt_us / 1e3:.1f} ms): flow stays uncapped; raise the target above {least_ms:.1f} ms "
+        f"(+{least_ms - min_rtt_us / 1e3:.1f}ms)"
     )

@@ -21,6 +21,7 @@ from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent
 from reinet.core import MAX_CAP_PKTS
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
+from reinet.core.target import Target
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
 from reinet.kshim.shim import FlowStatsArray, Shim
 
@@ -65,6 +66,7 @@ class Status:
     ok: bool
     paused: bool
     problem: str  # empty when ok
+    target: str  # what every flow is asked for, as text
     decisions: int
     records: int
     flows: int
@@ -78,7 +80,7 @@ class ControlLoop:
         self,
         shim: Shim,
         agent: Agent,
-        target_us: int,
+        target: Target,
         lease_ms: int = LEASE_MS,
         ceiling_pkts: int = MAX_CAP_PKTS,
         sink: RecordSink | None = None,
@@ -88,7 +90,7 @@ class ControlLoop:
         self._shim = shim
         self._bank = agent.view.bank(FIRST_ROWS)
         self._decider = Decider(agent, FIRST_ROWS, Guard(ceiling_pkts))
-        self._target_us = target_us
+        self._target = target
         self._lease_ns = lease_ms * 1_000_000
         self._sink = sink
         self._clock_ns = clock_ns
@@ -176,6 +178,7 @@ class ControlLoop:
                 ok=not problem,
                 paused=self._paused,
                 problem=problem,
+                target=str(self._target),
                 decisions=self._decisions,
                 records=self._records,
                 flows=int(np.count_nonzero(self._stats["cookie"])),
@@ -185,7 +188,8 @@ class ControlLoop:
     def _take(self, records: FlowStatsArray) -> bool:
         """Brings the tables up to date and decides; returns False when the agent failed."""
         records = np.array(records)
-        records["target_us"][records["target_us"] == 0] = self._target_us  # a flow's first record knows no target yet
+        # Anew for each record, whatever the kernel says: a relative target falls with the flow's minimum RTT.
+        records["target_us"] = self._target.resolve_us(records["min_rtt_us"])
         live = self._forget_closed(records)
         if not len(live):
             return not self._agent_problem

@@ -1,5 +1,6 @@
 """The learned policy at work: a checked model folder run by onnxruntime. Needs neither torch nor Ray."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ class Policy(Agent):
         self.artifact = artifact
         self.trace_uses = manifest.training.traces
         self.target_range_ms = manifest.target_range_ms
+        self.queueing_target_range_ms = _queueing_target_range_ms(manifest)
         self.congestion_controls = manifest.congestion_controls
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # a batch takes tens of microseconds; threads would cost more than they give
@@ -68,3 +70,13 @@ class Policy(Agent):
             self.ceiling_pkts,
         )
         return np.where(finite, caps, np.uint32(INVALID_CAP_PKTS)).astype(np.uint32)
+
+
+def _queueing_target_range_ms(manifest: Manifest) -> tuple[float, float] | None:
+    """Returns the range of targets above the minimum RTT that the training drew from, None where nothing says so."""
+    links = manifest.training.config.get("links")  # as the version that trained it wrote it down
+    limits = links.get("queueing_target_ms") if isinstance(links, Mapping) else None
+    match limits:
+        case [int() | float() as low_ms, int() | float() as high_ms]:
+            return float(low_ms), float(high_ms)
+    return None

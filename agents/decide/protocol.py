@@ -54,6 +54,8 @@ class Agent(ABC):
     """Traces that shaped it; they cannot judge it."""
     target_range_ms: tuple[float, float] | None = None
     """Targets that it was trained for, None = any will do."""
+    queueing_target_range_ms: tuple[float, float] | None = None
+    """What those targets left for queueing, above the minimum RTT of each path; None = any will do, or unknown."""
     congestion_controls: Sequence[str] | None = None
     """Congestion controls that it was trained with, None = any will do."""
     ceiling_pkts: int = MAX_CAP_PKTS

@@ -23,6 +23,7 @@ from reinet.agents.decide.baselines import FixedCap, NoCap
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core.errors import ConfigError, LinkError
+from reinet.core.target import MOST_MS
 from reinet.envs.link.metrics import Metrics, syn_ack_ms
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.uml import run_flow
@@ -62,7 +63,7 @@ class Combination:
             self.trace,
             cc=self.cc,
             mrtt_ms=mrtt_ms,
-            target_us=round(10 * mrtt_ms * 1000),
+            target_us=round(min(10 * mrtt_ms, MOST_MS) * 1000),
             buffer_bytes=self.buffer_bytes,
             start_offset_ms=max(0, round(begin_ms)),
             seed=seed,

@@ -19,6 +19,7 @@ from reinet.agents.decide.protocol import Agent
 from reinet.agents.evaluation.objects import Fetched, FloatArray, fetch
 from reinet.agents.model.artifact import used_traces
 from reinet.core.errors import ConfigError
+from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim.options import require_simulated
 from reinet.envs.trace import Trace
@@ -107,21 +108,9 @@ def queue_threshold_ms(mrtt_ms: float) -> float:
     return min(max(mrtt_ms / 8, 4.0), 16.0)
 
 
-def target_us(target: str, mrtt_ms: float) -> int:
-    """Returns the RTT to stay below on a path, of ``50ms``, ``+30ms`` (above the path's) or ``2.5x`` (of it)."""
-    text = target.strip()
-    try:
-        if text.endswith("x"):
-            ms = float(text[:-1]) * mrtt_ms
-        elif text.startswith("+"):
-            ms = float(text[1:].removesuffix("ms")) + mrtt_ms
-        else:
-            ms = float(text.removesuffix("ms"))
-    except ValueError:
-        ms = float("nan")
-    if not 0 < ms < 1e6:
-        raise ConfigError(f"target {target!r}: write it as 50ms, +30ms (above the path's RTT) or 2.5x (of it)")
-    return round(ms * 1000)
+def target_us(cell: Cell, target: Target) -> int:
+    """Returns the RTT to stay below in a cell, in us: a relative target is told from the path's fixed round trip."""
+    return round(target.resolve_ms(cell.mrtt_ms) * 1000)
 
 
 def recordings(given: Sequence[Trace]) -> list[Trace]:
@@ -159,7 +148,7 @@ def measure(
     matrix: Sequence[Cell],
     agent: Agent,
     *,
-    target: str,
+    target: Target,
     buffer_bytes: int = LinkSpec.buffer_bytes,
     repeat: int = REPEAT,
     threads: int = 2,
@@ -169,7 +158,7 @@ def measure(
     jobs = [
         (index, link)
         for index, cell in enumerate(matrix)
-        for link in cell.links(repeat, target_us(target, cell.mrtt_ms), buffer_bytes)
+        for link in cell.links(repeat, target_us(cell, target), buffer_bytes)
     ]
     jobs.sort(key=lambda job: -_length_s(matrix[job[0]]))  # the longest first, so that none is waited for at the end
     links = [link for _, link in jobs]
@@ -183,7 +172,7 @@ def measure(
         use.sha256 for _, use in used_traces(agent.trace_uses, {c.trace.name: c.trace.sha256 for c in matrix})
     }
     return [
-        {**row_of(cell, "sim", pairs[index]), "target": target, "trained_on": cell.trace.sha256 in trained_on}
+        {**row_of(cell, "sim", pairs[index]), "target": str(target), "trained_on": cell.trace.sha256 in trained_on}
         for index, cell in enumerate(matrix)
     ]
 

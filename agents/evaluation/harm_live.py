@@ -15,6 +15,7 @@ from reinet.agents.evaluation.harm import Cell, row_of, target_us
 from reinet.agents.evaluation.live import errors_only
 from reinet.agents.evaluation.objects import LIMIT_S, Fetched
 from reinet.core.errors import ConfigError, LinkError, ShimError
+from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.namespace import own_cgroup
 from reinet.envs.mahimahi.web import WebLink
@@ -43,7 +44,7 @@ def measure(
     matrix: Sequence[Cell],
     agent: Agent,
     *,
-    target: str,
+    target: Target,
     buffer_bytes: int = LinkSpec.buffer_bytes,
     repeat: int = REPEAT,
     progress: Callable[[float], None] | None = None,
@@ -64,13 +65,13 @@ def measure(
                 found: dict[bool, Fetched] = {}
                 told = []
                 for is_capped in (False, True) if number % 2 else (True, False):  # in turn: the host's load drifts
-                    found[is_capped], reason = _run(link, shim, agent if is_capped else NoCap(), cell, spec)
+                    found[is_capped], reason = _run(link, shim, agent if is_capped else NoCap(), cell, spec, target)
                     told += [reason] if reason else []
                 pairs.append((found[False], found[True]))
                 reasons.append(told)
                 if progress is not None:
                     progress((index + (number + 1) / repeat) / len(matrix))
-            rows.append({**live_row(cell, pairs, reasons), "target": target})
+            rows.append({**live_row(cell, pairs, reasons), "target": str(target)})
     return rows
 
 
@@ -91,7 +92,7 @@ def live_row(cell: Cell, pairs: Sequence[Pair], reasons: Sequence[Sequence[str]]
     }
 
 
-def loopback(agent: Agent, cc: str, *, target: str, buffer_bytes: int = LinkSpec.buffer_bytes) -> dict[str, Any]:
+def loopback(agent: Agent, cc: str, *, target: Target, buffer_bytes: int = LinkSpec.buffer_bytes) -> dict[str, Any]:
     """Returns what became of transfers over loopback from a server whose cgroup is watched: none may be capped.
 
     ``records``: what the loop saw of flows whose minimum RTT is below a millisecond; ``capped``: those with a cap.
@@ -101,7 +102,7 @@ def loopback(agent: Agent, cc: str, *, target: str, buffer_bytes: int = LinkSpec
         (spec,) = _links(cell, 1, target, buffer_bytes)
         link.start(spec)
         seen = _Caps()
-        loop = ControlLoop(shim, agent, spec.target_us, sink=seen, log=errors_only())
+        loop = ControlLoop(shim, agent, target, sink=seen, log=errors_only())
         client = link.fetch_beside(LOOPBACK_BYTES, LOOPBACK_COUNT)
         while client.process.poll() is None:
             loop.tick(TICK_MS)
@@ -121,11 +122,13 @@ class _Caps:
         self.capped += int(np.count_nonzero(caps_pkts[local]))
 
 
-def _run(link: WebLink, shim: KernelShim, agent: Agent, cell: Cell, spec: LinkSpec) -> tuple[Fetched, str | None]:
+def _run(
+    link: WebLink, shim: KernelShim, agent: Agent, cell: Cell, spec: LinkSpec, target: Target
+) -> tuple[Fetched, str | None]:
     """Runs one connection; returns its objects, and why they must not be believed, None = they may."""
     link.start(spec)
     shim.poll(0)  # what is left of connections before
-    loop = ControlLoop(shim, agent, spec.target_us, log=errors_only())
+    loop = ControlLoop(shim, agent, target, log=errors_only())
     link.fetch(cell.size_bytes, min(cell.objects, MOST_OBJECTS), cell.pause_ms or 0.0)
     until_s = time.monotonic() + LIMIT_S
     problem = ""
@@ -140,12 +143,12 @@ def _run(link: WebLink, shim: KernelShim, agent: Agent, cell: Cell, spec: LinkSp
     return Fetched(run.took_ms, run.complete, run.qdelay_ms), reason
 
 
-def _links(cell: Cell, repeat: int, target: str, buffer_bytes: int) -> list[LinkSpec]:
+def _links(cell: Cell, repeat: int, target: Target, buffer_bytes: int) -> list[LinkSpec]:
     """Returns the paths of a cell's pairs, without what the application does, which is nginx's and curl's business.
 
     Real time is dear: a recording has no more offsets than there are repeats, as far apart as they can be.
     """
-    links = cell.links(repeat, target_us(target, cell.mrtt_ms), buffer_bytes)
+    links = cell.links(repeat, target_us(cell, target), buffer_bytes)
     return [replace(link, object_bytes=0, flow_bytes=0, pause_ms=0.0) for link in links[:: len(links) // repeat]]
 
 

@@ -13,6 +13,7 @@ import structlog
 from reinet.agents.decide.loop import AGENT_CHOSE_NONE, NO_DECISION, TICK_MS, ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, StatsArray
 from reinet.core import FLOW_STATS_DTYPE
+from reinet.core.target import Target
 from reinet.envs.mahimahi.link import LinkRun
 from reinet.kshim.shim import Shim
 
@@ -55,7 +56,7 @@ class LiveRun:
 def drive(
     link: LiveLink,
     agent: Agent,
-    target_us: int,
+    target: Target,
     seconds: float,
     progress: Callable[[float], None] | None = None,
     clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -69,7 +70,7 @@ def drive(
     seen = _Recorder()
     problem = ""
     link.start()
-    loop = ControlLoop(link.shim, agent, target_us, sink=seen, clock_ns=clock_ns, log=errors_only())
+    loop = ControlLoop(link.shim, agent, target, sink=seen, clock_ns=clock_ns, log=errors_only())
     until_ns = link.started_ns + round(seconds * NS_PER_S)
     while (left_ns := until_ns - clock_ns()) > 0:
         loop.tick(min(TICK_MS, -(-left_ns // 1_000_000)))

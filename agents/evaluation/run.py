@@ -58,6 +58,7 @@ class Run:
             "uncapped_reason": self.uncapped_reason,
             "capacity_mbps": m.capacity_mbps,
             "decisions": int(np.count_nonzero(self.caps_pkts)),
+            "target": str(s.target),
             "target_ms": s.target_ms,
             "mrtt_ms": path.mrtt_ms,
             "buffer_bytes": path.buffer_bytes,
@@ -123,7 +124,7 @@ def live_run(
     clock_ns: Callable[[], int] = time.monotonic_ns,
 ) -> Run:
     """Runs one flow over a link that is up, under the daemon's control loop, and returns the run."""
-    done = drive(link, agent, scenario.path.target_us, scenario.seconds, progress, clock_ns)
+    done = drive(link, agent, scenario.target, scenario.seconds, progress, clock_ns)
     return Run(
         agent=agent.name,
         scenario=scenario,

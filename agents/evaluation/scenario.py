@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from reinet.core.errors import ConfigError
+from reinet.core.target import MOST_MS, Form, Target
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.spec import EMULATED, require_emulated
 from reinet.envs.sim.options import require_simulated
@@ -48,11 +49,15 @@ class Scenario:
     seconds: float = 60.0
     link_options: Mapping[str, Any] = field(default_factory=dict)
     """The options of the path, as they were given: for the rows of a table."""
+    asked: Target | None = None
+    """The target as it was asked for, None = the RTT in ``path.target_us``, which is this one resolved."""
 
     def __post_init__(self) -> None:
-        for name, value in (("target_ms", self.target_ms), ("mrtt_ms", self.path.mrtt_ms), ("seconds", self.seconds)):
+        for name, value in (("mrtt_ms", self.path.mrtt_ms), ("seconds", self.seconds)):
             if not 0 < value < 1e6:
                 raise ConfigError(f"{name} is {value}; it must be above 0 and finite")
+        if self.asked is None:
+            _check_target_ms(self.target_ms)
         (require_simulated if self.link == "sim" else require_emulated)(self.path)
 
     @classmethod
@@ -62,13 +67,17 @@ class Scenario:
         link: LinkKind = "mahimahi",
         *,
         seconds: float = 60.0,
+        target: Target | str | None = None,
         target_ms: float | None = None,
         link_options: Mapping[str, Any] | None = None,
         **path: Any,
     ) -> "Scenario":
         """Returns the scenario of a path with these fields; others are DeepCC's evaluation, ``LinkSpec``'s defaults.
 
-        ``link_options`` are further fields, as a user named them. Raises ConfigError.
+        ``target`` is an RTT to stay below or its text, ``target_ms`` an absolute one. A relative one is resolved from
+        the path's ``mrtt_ms``; on a real link the control loop resolves it anew for each record, as the daemon does,
+        from the minimum RTT that the flow itself measured, which is up to 2 ms more. ``link_options`` are further
+        fields, as a user named them. Raises ConfigError.
         """
         options = dict(link_options or {})
         for key in options:
@@ -79,11 +88,15 @@ class Scenario:
                 hint = f"did you mean {near[0]!r}? " if near else ""
                 known = LINK_OPTIONS if link == "sim" else [key for key in EMULATED if key in LINK_OPTIONS]
                 raise ConfigError(f"link option {key}: unknown; {hint}There are {', '.join(known)}")
+        asked = Target.parse(target) if isinstance(target, str) else target
         if target_ms is not None:
-            if not 0 < target_ms < 1e6:
-                raise ConfigError(f"target_ms is {target_ms}; it must be above 0 and finite")
-            path["target_us"] = round(target_ms * 1000)
-        return cls(LinkSpec(trace, **path, **options), link, seconds, options)
+            if asked is not None:
+                raise ConfigError(f"target: {asked} and target_ms, {target_ms:g}, are both given; give one of them")
+            _check_target_ms(target_ms)
+            asked = Target(Form.ABSOLUTE, target_ms)
+        if asked is not None:
+            path["target_us"] = round(asked.resolve_ms(path.get("mrtt_ms", LinkSpec.mrtt_ms)) * 1000)
+        return cls(LinkSpec(trace, **path, **options), link, seconds, options, asked)
 
     @property
     def trace(self) -> Trace:
@@ -92,6 +105,16 @@ class Scenario:
         return self.path.trace
 
     @property
+    def target(self) -> Target:
+        """Returns the RTT asked for, as it was told."""
+        return self.asked or Target(Form.ABSOLUTE, self.target_ms)
+
+    @property
     def target_ms(self) -> float:
-        """Returns the delay asked for, RTT."""
+        """Returns the RTT asked for on this path."""
         return self.path.target_us / 1000
+
+
+def _check_target_ms(target_ms: float) -> None:
+    if not 0 < target_ms <= MOST_MS:
+        raise ConfigError(f"target_ms is {target_ms}; it must be above 0 and at most {MOST_MS:g}")

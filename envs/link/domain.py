@@ -11,7 +11,7 @@ import numpy as np
 
 from reinet.core import ConfigError
 from reinet.core.state import LEAST_TARGET_PER_RTT
-from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec, check_target
+from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec, check_target, target_on
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
@@ -72,9 +72,9 @@ class LinkDomain:
     """Flows start anywhere in the trace, instead of at its beginning."""
     mrtt_ms: Range = 20.0
     buffer_bytes: Range = 150_000.0
-    target_ms: Range | None = None
+    target_ms: Range | str | None = None
     """The RTT asked for, None = 50 ms. That and a drawn one are raised to 1.1 x the path's base RTT; a given one below
-    it is an error."""
+    it is an error. A text ("50ms", "+30ms", "2.5x") is a ``Target``, resolved from each path's base RTT."""
     loss: Range = 0.0
     """A pair is drawn uniformly: its lower limit may be 0."""
     jitter_us: Range = 1000.0
@@ -114,8 +114,9 @@ class LinkDomain:
             raise ConfigError(f"seeds: {self.seeds} is outside 1 to 2^63")
         if self.queueing_target_ms is not None and self.target_ms is not None:
             raise ConfigError("queueing_target_ms: give it or target_ms, not both")
-        if self.queueing_target_ms is None and isinstance(self.target_ms, int | float):
-            check_target(self.target_ms, _limits(self._laws()["mrtt_ms"])[1])
+        if self.queueing_target_ms is None and isinstance(self.target_ms, int | float | str):
+            longest_ms = _limits(self._laws()["mrtt_ms"])[1]
+            check_target(target_on(self.target_ms, longest_ms), longest_ms)
         for key, law in self._laws().items():
             _check_law(key, law)
         for _ in self.corners():  # raises what no link can do
@@ -149,6 +150,8 @@ class LinkDomain:
         for key in _OWN:
             name = "queueing_target_ms" if key == "target_ms" and self.queueing_target_ms is not None else key
             value = DEFAULT_TARGET_MS if getattr(self, name) is None else getattr(self, name)
+            if isinstance(value, str):
+                continue  # it hangs on the drawn base RTT
             law = Uniform if key in _MAY_BE_ZERO else LogUniform
             laws[name] = law(*value) if isinstance(value, tuple) else value
         return laws | {key: value for key, value in self.link.items() if isinstance(value, Law)}
@@ -161,6 +164,8 @@ class LinkDomain:
         own["mrtt_ms"] = mrtt_ms = 2.0 * round(mrtt_ms / 2) if self.even_mrtt else mrtt_ms
         if "queueing_target_ms" in own:
             target_ms = target_above(mrtt_ms, own.pop("queueing_target_ms"))
+        elif isinstance(self.target_ms, str):
+            target_ms = target_on(self.target_ms, mrtt_ms)
         else:
             target_ms = own.pop("target_ms")
             if not isinstance(self.target_ms, int | float):

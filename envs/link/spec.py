@@ -17,6 +17,7 @@ import numpy.typing as npt
 from reinet.core.errors import ConfigError
 from reinet.core.records import HEADER_BYTES
 from reinet.core.state import LEAST_TARGET_PER_RTT
+from reinet.core.target import Target
 from reinet.envs.trace import Trace
 
 TraceMs = npt.NDArray[np.uint32]
@@ -275,6 +276,15 @@ DEFAULT_TARGET_MS = LinkSpec.target_us / 1000
 def default_target_ms(mrtt_ms: float) -> float:
     """Returns the target of a path that was given none: DeepCC's, or the least that can be kept where that is more."""
     return max(DEFAULT_TARGET_MS, LEAST_TARGET_PER_RTT * mrtt_ms)
+
+
+def target_on(target_ms: float | str, mrtt_ms: float) -> float:
+    """Returns the RTT in ms that is asked for on a path of this ``mrtt_ms``, of a number in ms or a target's text.
+
+    A relative one ("+30ms", "2.5x") counts from the fixed delay, although a flow measures up to 2 ms more. Raises
+    ConfigError for a text that is none.
+    """
+    return Target.parse(target_ms).resolve_ms(mrtt_ms) if isinstance(target_ms, str) else target_ms
 
 
 def check_target(target_ms: float, mrtt_ms: float) -> None:

@@ -193,14 +193,15 @@ def has_capped(client: ControlClient) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_serves_until_a_signal_and_leaves_nothing(folder: Path, number: signal.Signals) -> None:
-    daemon = Daemon(write_config(folder, write_model(folder), log_dir=str(folder / "log")))
+    daemon = Daemon(write_config(folder, write_model(folder), log_dir=str(folder / "log"), target="2.5x"))
 
     def serves(client: ControlClient) -> bool:
         health = client.health()
         assert health.ok
         assert schema_hash(FEATURES, "bdp") in health.model
+        assert health.target == "2.5x"
         flows = [(flow.cookie, flow.cap_pkts, flow.reason, flow.target_us) for flow in client.flows().flows]
-        assert flows == [(7, 30, "", 50_000)]
+        assert flows == [(7, 30, "", 50_000)]  # of a minimum RTT of 20 ms
         return True
 
     daemon.wait_for(serves)
@@ -212,6 +213,7 @@ def test_it_serves_until_a_signal_and_leaves_nothing(folder: Path, number: signa
     untrained, *rest = log  # the model is Cubic's
     assert untrained["untrained"] == ["reno", "bbr"]
     assert [entry["event"] for entry in rest] == ["serving", "stopping", "stopped"]
+    assert rest[0]["target"] == "2.5x"
     assert not daemon.socket.parent.exists()
     assert list((folder / "log").rglob("flow-7/events.out.tfevents*"))
 

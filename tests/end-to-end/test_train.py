@@ -27,6 +27,7 @@ from reinet.agents.learn.workers import RAY_STARTS, start_ray
 from reinet.agents.model.mlp import act
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Normaliser, StateBank, schema_hash
 from reinet.core.errors import ConfigError, ModelError, ReinetError
+from reinet.core.target import Target
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 from reinet.kshim.fake import FakeShim
@@ -203,7 +204,7 @@ def test_another_feature_set_is_trained_exported_evaluated_and_served(tmp_path: 
     assert len(np.unique(capped)) > 5
 
     shim = FakeShim()
-    loop = ControlLoop(shim, policy, 50_000, 500, clock_ns=lambda: shim.now_ns)
+    loop = ControlLoop(shim, policy, Target.parse("50ms"), 500, clock_ns=lambda: shim.now_ns)
     shim.open_flow(7)
     record = {
         "rtt_mean_us": 30_000, "rtt_samples": 20, "min_rtt_us": 20_000, "srtt_us": 30_000, "cwnd_pkts": 60,

@@ -21,6 +21,7 @@ from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.loop import ControlLoop
 from reinet.cli import ctl
 from reinet.core.records import Flag
+from reinet.core.target import Target
 from reinet.daemon.client import ControlClient
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import LinkRun, MahimahiLink
@@ -211,7 +212,7 @@ def test_an_outage_of_three_seconds_does_not_lift_the_cap(cgroup: Path) -> None:
     def through() -> tuple[LinkRun, FlowStatsArray]:
         recorder, stop = Recorder(), threading.Event()
         with link_with(trace, cgroup) as link, KernelShim([cgroup]) as shim:
-            loop = ControlLoop(shim, FixedCap(CAP_PKTS), round(TARGET_MS * 1000), sink=recorder)
+            loop = ControlLoop(shim, FixedCap(CAP_PKTS), Target.parse(TARGET_MS), sink=recorder)
             worker = threading.Thread(target=loop.run, args=(stop,))
             worker.start()
             try:
@@ -289,7 +290,7 @@ def test_pause_resume_and_a_normal_end_on_a_live_flow(folder: Path, cgroup: Path
 def test_a_target_below_the_path_leaves_the_flow_to_the_kernel(cgroup: Path) -> None:
     recorder, stop = Recorder(), threading.Event()
     with link_with(Trace.constant(MBPS, 1), cgroup) as link, KernelShim([cgroup]) as shim:
-        loop = ControlLoop(shim, FixedCap(CAP_PKTS), 20_000, sink=recorder)
+        loop = ControlLoop(shim, FixedCap(CAP_PKTS), Target.parse("20ms"), sink=recorder)
         worker = threading.Thread(target=loop.run, args=(stop,))
         worker.start()
         try:
@@ -305,6 +306,29 @@ def test_a_target_below_the_path_leaves_the_flow_to_the_kernel(cgroup: Path) -> 
     settled = records[records["time_ns"] > records["time_ns"][0] + np.uint64(1_500_000_000)]
     assert len(settled) > 5
     assert (settled["cap_pkts"] == 0).all()
+
+
+def test_a_relative_target_reaches_the_records_of_a_live_flow(cgroup: Path) -> None:
+    recorder, stop = Recorder(), threading.Event()
+    with link_with(Trace.constant(MBPS, 1), cgroup) as link, KernelShim([cgroup], target_us=77_000) as shim:
+        loop = ControlLoop(shim, FixedCap(CAP_PKTS), Target.parse("+30ms"), sink=recorder)
+        worker = threading.Thread(target=loop.run, args=(stop,))
+        worker.start()
+        try:
+            link.start()
+            time.sleep(2)
+            (seen,) = loop.snapshot().stats
+        finally:
+            stop.set()
+            worker.join()
+        in_kernel = shim.poll(1000)  # as the kernel itself tells it, with what the loop wrote there
+    records = recorder.all()
+    assert len(records) > 20
+    assert (records["target_us"] == records["min_rtt_us"] + 30_000).all()
+    assert (records["cap_pkts"] == CAP_PKTS).any()
+    assert seen["target_us"] == seen["min_rtt_us"] + 30_000
+    assert len(in_kernel)
+    assert set(in_kernel["target_us"]) <= set(records["target_us"])
 
 
 def test_what_a_killed_daemon_leaves_is_listed_and_removed(folder: Path, cgroup: Path) -> None:

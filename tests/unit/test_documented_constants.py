@@ -35,6 +35,7 @@ LINK = LinkSpec.__dataclass_fields__
 (RULE_PERIODS,) = map(int, re.findall(r"last (\d+) periods", SET.rule))
 MRTT_MS, BUFFER_KB = LINK["mrtt_ms"].default, LINK["buffer_bytes"].default // 1000
 DAEMON = {name: field.default for name, field in DaemonConfig.model_fields.items()}
+ADDED_MS = DAEMON["target"].amount
 (MOST_LEASE_MS,) = (limit.le for limit in DaemonConfig.model_fields["lease_ms"].metadata if hasattr(limit, "le"))
 SHARES = {metric: (100 * share, slack) for metric, (share, slack) in TOLERANCES.items()}
 
@@ -75,10 +76,14 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("docs/fidelity.md", "within {} % or {} ms and its 95th percentile", SHARES["qdelay_mean_ms"]),
     ("docs/fidelity.md", "95th percentile within {} % or {} ms", SHARES["qdelay_p95_ms"]),
     ("configs/daemon.toml", "more than target / {} stay", (LEAST_TARGET_PER_RTT,)),
+    ("configs/daemon.toml", "with +{}ms those beyond {} ms", (ADDED_MS, ADDED_MS / (LEAST_TARGET_PER_RTT - 1))),
+    ("configs/daemon.toml", '# target = "+{}ms"', (ADDED_MS,)),
+    ("configs/daemon.toml", "every client has {} ms for a queue", (ADDED_MS,)),
+    ("README.md", "The daemon's default is `+{}ms`", (ADDED_MS,)),
     ("configs/daemon.toml", "(at most {})", (MOST_LEASE_MS,)),
     *(
         ("configs/daemon.toml", f"# {key} = {{}}", (DAEMON[key],))
-        for key in ("target_ms", "lease_ms", "tick_ms", "ceiling_pkts", "log_max_mb")
+        for key in ("lease_ms", "tick_ms", "ceiling_pkts", "log_max_mb")
     ),
     ("configs/daemon.toml", "# min_period_ms = {}", (PERIOD_MS,)),
     ("envs/sim_link.py", "rounded, between {} and {}.", (MIN_CAP_PKTS, MAX_CAP_PKTS)),
@@ -120,7 +125,8 @@ def test_a_page_says_what_the_code_has(name: str, template: str, values: tuple[f
 
 
 def test_defaults_of_the_same_thing_are_the_same() -> None:
-    assert DAEMON["target_ms"] == DEFAULT_TARGET_MS == LINK["target_us"].default / 1000
+    assert DAEMON["target"].resolve_ms(MRTT_MS) == DEFAULT_TARGET_MS == LINK["target_us"].default / 1000
+    assert DAEMON["target_ms"] is None
     assert (DAEMON["lease_ms"], DAEMON["ceiling_pkts"]) == (LEASE_MS, MAX_CAP_PKTS)
     assert PROBE_INTERVAL_S == 60.0  # README: once a minute
 

@@ -351,7 +351,7 @@ def test_guard_refuses_a_target_below_the_paths_reach() -> None:
     assert caps.tolist() == [0, 30]
     assert reasons == [
         "target 20.0 ms is below 1.1 x the path's minimum RTT (19.5 ms): flow stays uncapped; "
-        "raise the target above 21.5 ms",
+        "raise the target above 21.5 ms (+2.0ms)",
         None,
     ]
 

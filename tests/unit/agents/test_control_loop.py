@@ -13,6 +13,7 @@ from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.loop import AGENT_CHOSE_NONE, PAUSED, ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.core.records import Flag
+from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim
 from reinet.kshim.shim import FlowStatsArray
 
@@ -48,14 +49,14 @@ class Sink:
         self.points += [(int(r["cookie"]), int(c)) for r, c in zip(records, caps_pkts, strict=True)]
 
 
-def make_loop(shim: FakeShim, agent: Agent, target_us: int = 50_000, sink: Sink | None = None) -> ControlLoop:
-    return ControlLoop(shim, agent, target_us, LEASE_MS, sink=sink, clock_ns=lambda: shim.now_ns)
+def make_loop(shim: FakeShim, agent: Agent, target: str = "50ms", sink: Sink | None = None) -> ControlLoop:
+    return ControlLoop(shim, agent, Target.parse(target), LEASE_MS, sink=sink, clock_ns=lambda: shim.now_ns)
 
 
-def started(agent: Agent, *cookies: int, target_us: int = 50_000) -> tuple[FakeShim, ControlLoop]:
+def started(agent: Agent, *cookies: int, target: str = "50ms") -> tuple[FakeShim, ControlLoop]:
     """A shim with these flows, 7 alone if none is named, and a loop that has decided on one healthy record of each."""
     shim = FakeShim()
-    loop = make_loop(shim, agent, target_us)
+    loop = make_loop(shim, agent, target)
     for cookie in cookies or (7,):
         shim.open_flow(cookie)
         shim.feed(cookie, **HEALTHY)
@@ -203,7 +204,7 @@ def test_a_number_that_is_none_uncaps_only_its_flow() -> None:
 
 def test_a_target_below_the_path_leaves_the_flow_uncapped_and_says_so() -> None:
     shim = FakeShim()
-    loop = make_loop(shim, FixedCap(10), target_us=20_000)
+    loop = make_loop(shim, FixedCap(10), target="20ms")
     shim.open_flow(7)
     shim.open_flow(8)
     for _ in range(4):  # the guard first looks whether that is the path or the flow's own queue
@@ -216,7 +217,7 @@ def test_a_target_below_the_path_leaves_the_flow_uncapped_and_says_so() -> None:
 
 def test_a_refusal_is_logged_once_per_flow() -> None:
     shim = FakeShim()
-    loop = make_loop(shim, FixedCap(10), target_us=20_000)
+    loop = make_loop(shim, FixedCap(10), target="20ms")
     with structlog.testing.capture_logs() as seen:
         for cookie in (7, 8):
             shim.open_flow(cookie)
@@ -229,7 +230,7 @@ def test_a_refusal_is_logged_once_per_flow() -> None:
 
 
 def test_an_earlier_cap_is_lifted_when_the_path_turns_out_longer_than_the_target() -> None:
-    shim, loop = started(FixedCap(10), target_us=25_000)
+    shim, loop = started(FixedCap(10), target="25ms")
     assert shim.cap_pkts(7) == 10
     for _ in range(4):  # the guard first looks whether that is the path or the flow's own queue
         shim.feed(7, **HEALTHY | {"min_rtt_us": 30_000, "inflight_pkts": 4})

@@ -18,6 +18,7 @@ from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.actors import WALK, FoldedActor, NoisyActor, Walker
 from reinet.agents.model.mlp import Layer, act
 from reinet.core import FLOW_STATS_DTYPE, Flag, caps_from_actions
+from reinet.core.target import Target
 from reinet.envs.trace import Trace
 from reinet.kshim.fake import FakeShim
 
@@ -43,7 +44,7 @@ def decided_alone(agent: Agent, records: StatsArray) -> list[int]:
 def decided_by_the_loop(agent: Agent, records: StatsArray, target_us: int) -> list[int]:
     """A tick for each record; the caps that the shim was given."""
     shim = FakeShim(0)
-    loop = ControlLoop(shim, agent, target_us, clock_ns=lambda: shim.now_ns)
+    loop = ControlLoop(shim, agent, Target.parse(target_us / 1000), clock_ns=lambda: shim.now_ns)
     shim.open_flow(COOKIE)
     caps = []
     for record in records:
@@ -185,8 +186,10 @@ def test_a_model_tells_of_itself_what_a_baseline_need_not() -> None:
     model, rule = Policy.load(MODEL), Rule()
     assert model.trace_uses
     assert model.target_range_ms == model.manifest.target_range_ms
+    assert model.queueing_target_range_ms == (15.0, 80.0)
     assert model.congestion_controls == ["cubic"]
     assert model.called == f"{MODEL} (schema {model.manifest.schema_.hash})"
+    assert rule.queueing_target_range_ms is None
     assert (rule.trace_uses, rule.target_range_ms, rule.congestion_controls, rule.called) == (
         (),
         None,

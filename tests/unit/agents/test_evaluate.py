@@ -53,6 +53,28 @@ def test_a_target_below_the_path_leaves_the_flow_uncapped_and_says_so() -> None:
     assert refused["qdelay_mean_ms"] > 0.7 * plain["qdelay_mean_ms"]
 
 
+def test_a_relative_target_is_resolved_from_the_paths_fixed_delay() -> None:
+    of_text, of_number = (figures("rule", mrtt_ms=40.0, seconds=3.0, **{key: value}) for key, value in (
+        ("target", "+20ms"), ("target_ms", 60.0)))  # fmt: skip
+    assert (of_text.pop("target"), of_number.pop("target")) == ("+20ms", "60ms")
+    assert of_text == of_number
+    assert of_text["target_ms"] == 60.0
+    assert figures("none", seconds=1.0)["target"] == "50ms"
+    ((done, _),) = Plan("none", [Scenario.of(TWELVE_MBPS, "sim", seconds=1.0, mrtt_ms=40.0, target="2.5x")])
+    assert set(done.records["target_us"].tolist()) == {100_000}
+
+
+def test_evaluate_takes_one_target(tmp_path: Path) -> None:
+    trace = TWELVE_MBPS.save(tmp_path / "twelve.trace")
+    command = ["evaluate", "--agents", "none", "--link", "sim", "--seconds", "1", "--traces", str(trace), "--json", "-"]
+    result = CliRunner().invoke(app, [*command, "--mrtt-ms", "30", "--target", "2.5x"])
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)["rows"]
+    assert (row["target"], row["target_ms"]) == ("2.5x", 75.0)
+    with pytest.raises(ConfigError, match=r"target: 2\.5x and target_ms, 50, are both given"):
+        Scenario.of(TWELVE_MBPS, "sim", target="2.5x", target_ms=50.0)
+
+
 def test_a_model_is_not_judged_on_its_training_traces(tmp_path: Path) -> None:
     from reinet.agents.decide.policy import Policy
     from reinet.agents.learn.config import TrainConfig
@@ -75,6 +97,8 @@ def test_a_model_is_not_judged_on_its_training_traces(tmp_path: Path) -> None:
     [
         ({"seconds": 0.0}, "seconds"),
         ({"target_ms": float("nan")}, "target_ms"),
+        ({"target_ms": 20_000.0}, "target_ms"),
+        ({"target": "soon"}, "target 'soon'"),
         ({"buffer_bytes": 100}, "buffer_bytes"),
         ({"mrtt_ms": -1.0}, "mrtt_ms"),
     ],

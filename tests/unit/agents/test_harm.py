@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from reinet.agents.decide.names import make_agent
@@ -13,6 +14,8 @@ from reinet.agents.evaluation.harm import Cell
 from reinet.agents.evaluation.objects import Fetched
 from reinet.cli.main import app
 from reinet.core.errors import ConfigError
+from reinet.core.target import Target
+from reinet.daemon.config import DaemonConfig
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
@@ -33,7 +36,7 @@ def cell(size_bytes: int = 300_000, pause_ms: float | None = None, trace: Trace 
 
 
 def rows_of(matrix: list[Cell], agent: str, target: str = "2.5x", repeat: int = 2) -> list[dict[str, Any]]:
-    return harm.measure(matrix, make_agent(agent), target=target, repeat=repeat)
+    return harm.measure(matrix, make_agent(agent), target=Target.parse(target), repeat=repeat)
 
 
 def fetched(took_ms: list[float], qdelay_ms: float = 0.0, complete: bool = True) -> Fetched:
@@ -147,15 +150,9 @@ def test_pauses_lie_on_both_sides_of_every_timeout() -> None:
     assert long_ms > 200 + 2 * max(harm.MRTTS_MS)
 
 
-@pytest.mark.parametrize(("target", "us"), [("50ms", 50_000), ("+30ms", 90_000), ("2.5x", 150_000), ("80", 80_000)])
-def test_a_target_is_absolute_or_relative(target: str, us: int) -> None:
-    assert harm.target_us(target, 60.0) == us
-
-
-@pytest.mark.parametrize("target", ["", "fast", "-3ms", "x", "0x", "nanms"])
-def test_a_target_that_is_none_is_refused(target: str) -> None:
-    with pytest.raises(ConfigError, match="write it as 50ms"):
-        harm.target_us(target, 60.0)
+def test_a_relative_target_is_told_from_the_path() -> None:
+    assert harm.target_us(cell(mrtt_ms=60.0), Target.parse("+30ms")) == 90_000
+    assert harm.target_us(cell(mrtt_ms=60.0), Target.parse("50ms")) == 50_000
 
 
 @pytest.mark.parametrize(
@@ -193,6 +190,12 @@ def test_the_command_takes_recordings(tmp_path: Any) -> None:
     result = CliRunner().invoke(app, [*COMMAND, *options])
     assert result.exit_code == 0, result.output
     assert {row["trace"] for row in json.loads(result.stdout)["rows"]} == {"own.trace"}
+
+
+def test_the_command_asks_for_what_the_daemon_asks_for() -> None:
+    (target,) = (option.default for option in get_command(app).commands["bench"].commands["harm"].params
+                 if option.name == "target")  # fmt: skip
+    assert Target.parse(target) == DaemonConfig.model_fields["target"].default
 
 
 def test_the_command_refuses_what_is_no_number() -> None:

@@ -75,8 +75,8 @@ class Link:
         return LinkRun(log, compute(log, 20, 300), lapse, self.started_ns, 1, 300, Sleeper(300, 0, 0))
 
 
-def evaluate(agent: Agent, link: Link, seconds: float = 1.0) -> Run:
-    scenario = Scenario.of(Trace.constant(12, 1), "mahimahi", seconds=seconds)
+def evaluate(agent: Agent, link: Link, seconds: float = 1.0, target: str | None = None) -> Run:
+    scenario = Scenario.of(Trace.constant(12, 1), "mahimahi", seconds=seconds, target=target)
     return live_run(link, agent, scenario, clock_ns=lambda: link.fake.now_ns)
 
 
@@ -102,6 +102,14 @@ def test_a_live_run_is_the_daemons_loop(monkeypatch: pytest.MonkeyPatch) -> None
     assert done.row()["decisions"] == len(done.records)
     assert link.stops == 1
     assert link.fake.cap_pkts(COOKIE) == 0  # lifted at the end
+
+
+def test_a_relative_target_is_resolved_from_what_the_flow_measures() -> None:
+    link = Link()
+    link.fake.fields["min_rtt_us"] = 21_700
+    done = evaluate(Rule(1.5), link, target="2.5x")
+    assert (done.records["target_us"] == 54_250).all()
+    assert (done.row()["target"], done.row()["target_ms"]) == ("2.5x", 50.0)  # the latter from the path's 20 ms
 
 
 def test_without_caps_there_are_records_all_the_same() -> None:

@@ -86,7 +86,7 @@ def test_what_doctor_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_daemon_says(monkeypatch: pytest.MonkeyPatch) -> None:
     flow: dict[str, Any] = dict.fromkeys(ctl.FLOW_COLUMNS, 1) | {"reason": NAME, "rtt_mean_us": 1, "min_rtt_us": 1}
     flow |= {"target_us": 1, "delivery_rate_bytes_per_s": 1}
-    health = {"ok": True, "state": NAME, "model": NAME, "problem": f"root:x:0 {NAME}"}
+    health = {"ok": True, "state": NAME, "model": NAME, "target": NAME, "problem": f"root:x:0 {NAME}"}
     health |= dict.fromkeys(("flows", "decisions", "records", "uptime_s"), 1)
     client = SimpleNamespace(
         flows=lambda: SimpleNamespace(flows=[SimpleNamespace(**flow)]), health=lambda: SimpleNamespace(**health)
@@ -94,7 +94,7 @@ def test_what_a_daemon_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctl, "_client", lambda _path: nullcontext(client))
     assert SHOWN in said("ctl", "flows")
     shown = said("ctl", "health")
-    assert shown.count(SHOWN) == 3
+    assert shown.count(SHOWN) == 4
     assert "root:x:0" in shown
 
 

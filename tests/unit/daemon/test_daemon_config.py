@@ -21,7 +21,7 @@ def write(folder: Path, text: str) -> Path:
 
 def test_the_least_that_works(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, NEEDED))
-    assert (config.target_us, config.lease_ms, config.log_dir) == (50_000, 500, None)
+    assert (str(config.asked), config.lease_ms, config.log_dir) == ("+30ms", 500, None)
     assert config.cgroups == (Path("/sys/fs/cgroup/x"),)
     assert config.socket == default_socket()
 
@@ -31,13 +31,27 @@ def test_one_cgroup_needs_no_list(tmp_path: Path) -> None:
     assert config.cgroups == (Path("/sys/fs/cgroup/x"),)
 
 
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ('target = "2.5x"', "2.5x"),
+        ('target = "60ms"', "60ms"),
+        ("target = 60", "60ms"),
+        ("target_ms = 60.0", "60ms"),
+        ("target_ms = 37", "37ms"),
+    ],
+)
+def test_a_target_is_a_text_a_number_or_the_older_key(tmp_path: Path, line: str, asked: str) -> None:
+    assert str(load_config(write(tmp_path, f"{NEEDED}{line}\n")).asked) == asked
+
+
 def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     text = EXAMPLE.read_text()
     uncommented = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
     config = load_config(write(tmp_path, uncommented))
     plain = load_config(EXAMPLE)
-    assert config.model_fields_set == set(DaemonConfig.model_fields)
+    assert config.model_fields_set == set(DaemonConfig.model_fields) - {"target_ms"}  # another name of target
     assert config.model_copy(update={"log_dir": None, "min_period_ms": None}) == plain
 
 
@@ -59,6 +73,13 @@ def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatc
         (NEEDED + "target_ms = -1\n", r"daemon\.target_ms = -1"),
         (NEEDED + "target_ms = nan\n", r"daemon\.target_ms = nan"),
         (NEEDED + 'target_ms = "fast"\n', r"daemon\.target_ms = 'fast'"),
+        (NEEDED + 'target = "fast"\n', r"daemon\.target: target 'fast': write 50ms .*\+30ms .*2\.5x"),
+        (NEEDED + 'target = "1.05x"\n', r"daemon\.target: target 1\.05x: .* from 1\.1x"),
+        (NEEDED + "target = [50]\n", r"daemon\.target: target \[50\]: write 50ms"),
+        (
+            NEEDED + 'target = "2.5x"\ntarget_ms = 50\n',
+            r'target = "2\.5x" and target_ms = 50 are both given; keep one',
+        ),
         (NEEDED + "ceiling_pkts = 1\n", r"daemon\.ceiling_pkts = 1"),
         (NEEDED + f'socket = "/{"x" * 120}"\n', r"at most 107 bytes, this one 121"),
         (NEEDED + "lease_ms = 1\ntick_ms = 0\n", r"(?s)lease_ms = 1.*tick_ms = 0"),

@@ -33,7 +33,7 @@ class FakeLoop:
         self.flows = flows
 
     def status(self) -> Status:
-        return Status(not self.hangs, self.paused, "hangs" if self.hangs else "", 5, 6, self.flows, 1.5)
+        return Status(not self.hangs, self.paused, "hangs" if self.hangs else "", "+30ms", 5, 6, self.flows, 1.5)
 
     def snapshot(self) -> Snapshot:
         stats = np.zeros(self.flows, FLOW_STATS_DTYPE)
@@ -79,6 +79,7 @@ def test_health_and_flows(loop: FakeLoop, folder: Path) -> None:
         assert (health.ok, health.state, health.model, health.decisions, health.records, health.flows) == (
             True, "enforcing", "checkpoints/default", 5, 6, 2,
         )  # fmt: skip
+        assert health.target == "+30ms"
         first, second = client.flows().flows
         assert (first.cookie, first.cap_pkts, first.reason, first.cwnd_pkts) == (1, 20, "", 40)
         assert (second.cookie, second.cap_pkts, second.reason) == (2, 0, "why not")

@@ -11,6 +11,8 @@ from reinet.envs.trace import Trace
     ("wrong", "message"),
     [
         ({"target_ms": 21.9}, "1.1 x the path's minimum RTT"),
+        ({"target_ms": "+1ms"}, "1.1 x the path's minimum RTT"),
+        ({"target_ms": "fast"}, "target 'fast'"),
         ({"cc": "vegas"}, "cannot be capped"),
         ({"episode_s": 0}, "episode_s"),
         ({"mrtt_ms": 7}, "mrtt_ms"),

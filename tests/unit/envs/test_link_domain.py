@@ -120,6 +120,21 @@ def test_base_rtts_are_even_where_mahimahi_shall_take_them() -> None:
     assert {link.mrtt_ms for link in links} == {4.0, 6.0, 8.0}
 
 
+@pytest.mark.parametrize(
+    ("text", "least_rtts", "more_ms"), [("2.5x", 2.5, 0.0), ("+30ms", 1.0, 30.0), ("99ms", 0.0, 99.0)]
+)
+def test_a_text_is_a_target_resolved_from_each_base_rtt(text: str, least_rtts: float, more_ms: float) -> None:
+    links = draws(LinkDomain(TRACES[0], mrtt_ms=(4.0, 80.0), target_ms=text), 0, 50)
+    assert len({link.mrtt_ms for link in links}) == 50
+    assert [link.target_us for link in links] == [round(1000 * (least_rtts * ln.mrtt_ms + more_ms)) for ln in links]
+
+
+def test_a_text_takes_nothing_from_the_random_generator() -> None:
+    of_text, of_number = (draws(LinkDomain(TRACES[0], mrtt_ms=(4.0, 80.0), target_ms=target), 3, 20)
+                          for target in ("+30ms", 100.0))  # fmt: skip
+    assert [(link.mrtt_ms, link.seed) for link in of_text] == [(link.mrtt_ms, link.seed) for link in of_number]
+
+
 def test_a_target_above_the_base_rtt_leaves_the_guard_its_margin() -> None:
     assert target_above(20.0, 30.0) == 50.0
     assert target_above(80.0, 1.0) == pytest.approx(1.1 * 82.0)
@@ -142,6 +157,9 @@ def test_corners_are_the_ends_of_all_ranges_with_every_choice() -> None:
         ({"reference_share": 1.5}, "reference_share: 1.5 is no share"),
         ({"seeds": 0}, "seeds: 0 is outside"),
         ({"queueing_target_ms": 10.0, "target_ms": 60.0}, "queueing_target_ms: give it or target_ms"),
+        ({"queueing_target_ms": 10.0, "target_ms": "2.5x"}, "queueing_target_ms: give it or target_ms"),
+        ({"target_ms": "fast"}, "target 'fast': write 50ms"),
+        ({"target_ms": "+5ms", "mrtt_ms": (4.0, 80.0)}, "target_ms: 85 ms is below 1.1 x .* at least 88 ms"),
         ({"mrtt_ms": LogUniform(0.0, 4.0)}, "mrtt_ms"),
         ({"loss": Uniform(0.2, 0.1)}, "loss"),
         ({"link": {"pkts_per_ack": Uniform(1.0, 3.0)}}, "pkts_per_ack: 1.0 is outside"),
