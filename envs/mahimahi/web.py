@@ -86,7 +86,7 @@ class WebLink:
 
     def __init__(self, cgroup: Path, sizes_bytes: Sequence[int]) -> None:
         for program in PROGRAMS:
-            find_program(program)
+            find_program(program, "run docker/packages.sh --bench as root")
         self._used = False
         self._namespace = LinkNamespace(cgroup)
         try:

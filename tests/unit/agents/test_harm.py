@@ -9,13 +9,14 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from reinet.agents.decide.names import make_agent
-from reinet.agents.evaluation import harm, objects
+from reinet.agents.evaluation import harm, harm_live, objects
 from reinet.agents.evaluation.harm import Cell
 from reinet.agents.evaluation.objects import Fetched
 from reinet.cli.main import app
 from reinet.core.errors import ConfigError
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig
+from reinet.envs.mahimahi.spec import require_emulated
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
@@ -167,6 +168,32 @@ def test_a_matrix_that_cannot_be_run_is_refused(change: dict[str, Any], message:
     }  # fmt: skip
     with pytest.raises(ConfigError, match=message):
         harm.cells(**{**axes, **change})
+
+
+def test_on_the_kernel_pairs_of_a_lagging_host_do_not_count() -> None:
+    pairs = [
+        (fetched([100.0]), fetched([101.0])),
+        (fetched([100.0]), fetched([900.0])),
+        (fetched([100.0]), fetched([101.0])),
+    ]
+    row = harm_live.live_row(cell(), pairs, [[], ["the host lagged"], []])
+    assert (row["link"], row["valid"], row["runs"], row["ok"]) == ("mahimahi", True, 2, True)
+    assert row["invalid_reasons"] == ["the host lagged"]
+
+
+def test_on_the_kernel_a_row_of_mostly_lagging_pairs_is_not_valid() -> None:
+    """It keeps its figures, so that one sees what there was."""
+    pairs = [(fetched([100.0]), fetched([900.0]))] * 2
+    row = harm_live.live_row(cell(), pairs, [[], ["the host lagged"]])
+    assert (row["valid"], row["runs"], row["capped_ms"]) == (False, 1, 900.0)
+
+
+def test_on_the_kernel_the_path_is_what_an_emulated_link_can_be() -> None:
+    for trace in (STEADY, DRAWN):
+        links = harm_live._links(cell(10_000, 100.0, trace), 2, Target.parse("+30ms"), 150_000)
+        assert len(links) == 2
+        assert [require_emulated(link) for link in links] == links
+        assert len({link.start_offset_ms for link in links}) == (2 if trace is DRAWN else 1)
 
 
 COMMAND = ["bench", "harm", "--cc", "cubic", "--mrtt-ms", "20", "--bytes", "10000,300000", "--repeat", "1"]
