@@ -1,13 +1,14 @@
-"""``reinet bench``: how fast things are."""
+"""``reinet bench``: how fast things are, and what caps cost."""
 
 from typing import Annotated
 
 import typer
 
+from reinet.cli.bench_harm import harm
 from reinet.cli.output import JsonOption, print_table, write_json
 from reinet.core.errors import ConfigError
 
-app = typer.Typer(help="Measure speed.", no_args_is_help=True)
+app = typer.Typer(help="Measure speed, and what caps cost short transfers.", no_args_is_help=True)
 
 COLUMNS = [
     "links",
@@ -23,7 +24,10 @@ COLUMNS = [
 
 @app.callback()
 def bench() -> None:
-    """Measure speed."""
+    """Measure speed, and what caps cost short transfers."""
+
+
+app.command("harm")(harm)
 
 
 @app.command("sim")

@@ -24,6 +24,7 @@ PYTHON_RUN = (3, 11)
 
 SETUP = "run docker/setup.sh (or make demo)"
 PACKAGES = "run docker/packages.sh as root or with sudo"
+BENCH_PACKAGES = "run docker/packages.sh --bench as root or with sudo"
 
 
 def _system() -> Feature:
@@ -54,11 +55,11 @@ def _package(name: str, purpose: str, extra: str) -> Feature:
         return Feature(False, f"{name} is not installed, needed for {purpose}", f"pip install 'reinet[{extra}]'")
 
 
-def _program(name: str, purpose: str, *, setuid: bool = False) -> Feature:
+def _program(name: str, purpose: str, *, setuid: bool = False, cure: str = PACKAGES) -> Feature:
     # Debian keeps administrators' programs out of other users' PATH.
     path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     if path is None:
-        return Feature(False, f"{name} not found, needed for {purpose}", PACKAGES)
+        return Feature(False, f"{name} not found, needed for {purpose}", cure)
     if setuid and not Path(path).stat().st_mode & stat.S_ISUID:
         return Feature(False, f"{path} is not setuid root, and Mahimahi refuses to start without", PACKAGES)
     return Feature(True, path, "")
@@ -99,6 +100,9 @@ def prerequisites() -> dict[str, Feature]:
         "mahimahi.setpriv": _program("setpriv", "running Mahimahi without root's rights"),
         "mahimahi.tun": _tun(),
         "mahimahi.helpers": _helpers(),
+        "harm.nginx": _program("nginx", "reinet bench harm --link mahimahi", cure=BENCH_PACKAGES),
+        "harm.curl": _program("curl", "reinet bench harm --link mahimahi", cure=BENCH_PACKAGES),
+        "harm.ip": _program("ip", "reinet bench harm --link mahimahi", cure=BENCH_PACKAGES),
     }
     found["leftovers"] = _leftovers()
     return found

@@ -70,7 +70,7 @@ def drive(
     seen = _Recorder()
     problem = ""
     link.start()
-    loop = ControlLoop(link.shim, agent, target, sink=seen, clock_ns=clock_ns, log=_errors_only())
+    loop = ControlLoop(link.shim, agent, target, sink=seen, clock_ns=clock_ns, log=errors_only())
     until_ns = link.started_ns + round(seconds * NS_PER_S)
     while (left_ns := until_ns - clock_ns()) > 0:
         loop.tick(min(TICK_MS, -(-left_ns // 1_000_000)))
@@ -103,7 +103,7 @@ class _Recorder:
         self.caps_pkts.append(caps_pkts)
 
 
-def _errors_only() -> Any:
+def errors_only() -> Any:
     """Returns a log of failures, on standard error: standard output may carry the results, refusals among them."""
     renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     return structlog.wrap_logger(

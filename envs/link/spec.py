@@ -51,6 +51,12 @@ class FlowSpec:
     """What the flow sends, rounded up to whole segments; then its records are flagged CLOSED. 0 = no end."""
     app_mbps: float = 0.0
     """The rate at which the application writes; 0 = as fast as the flow goes."""
+    object_bytes: int = 0
+    """The application writes objects of so many bytes, rounded up to whole segments, each at once when the one before
+    has been acknowledged and ``pause_ms`` have passed, as a server answers requests over a connection that is kept
+    alive. ``flow_bytes`` is then rounded up to whole objects. 0 = one stream."""
+    pause_ms: float = 0.0
+    """The time between an object's last acknowledgement and the next object."""
     target_us: int | None = None
     """The delay asked for, RTT."""
     trace: Trace | TraceMs | None = None
@@ -63,7 +69,11 @@ class FlowSpec:
             ("start_ms", 0.0, 1e12),
             ("flow_bytes", 0, 2**42),  # sequence numbers count segments in 32 bits
             ("app_mbps", 0.0, 100_000.0),
+            ("object_bytes", 0, 2**32),  # the largest have 49 million segments of the least size
+            ("pause_ms", 0.0, 1e12),
         )
+        if self.object_bytes and self.app_mbps:
+            raise ConfigError("object_bytes, app_mbps: an application writes objects at once or at a rate, not both")
         if self.stop_ms is not None:
             self._check_ranges(("stop_ms", 0.0, 1e12))
             if not self.start_ms < self.stop_ms:

@@ -58,6 +58,16 @@ class LinkRun:
     """The receiver's account of flows that ended before the link: bytes, intact (as sent), clean (ended by a FIN)."""
 
 
+def shell_command(spec: LinkSpec, inside: list[str]) -> list[str]:
+    """Returns the command that runs a program inside the shells of a path, whose traces and log have fixed places."""
+    command = ["env", "--ignore-environment", f"PATH={SYSTEM_PATH}"]
+    if spec.mrtt_ms:
+        # mm-link, inside, asks at the gate for forwarding in the namespace that mm-delay made
+        command += ["mm-delay", str(int(spec.mrtt_ms) // 2), f"{BIN}/reinet-gate"]
+    log = f"--downlink-log={USER_FILES}/log"
+    return [*command, "mm-link", log, *queue_options(spec), f"{TRACES}/up", f"{TRACES}/down", *inside]
+
+
 class MahimahiLink:
     """One flow or several over an emulated path; ``start`` and ``stop`` make a run, any number in turn.
 
@@ -98,7 +108,8 @@ class MahimahiLink:
         self._sleeper.wait_for("awake")
         self._sender = self._namespace.spawn(self._sender_command(), "the sender", privileged=True)
         port = int(self._sender.wait_for("listening")["port"])
-        self._shells = self._namespace.spawn(self._shell_command(port), "Mahimahi", privileged=False)
+        receiver = [f"{BIN}/reinet-receiver", str(port), str(self._flows)]
+        self._shells = self._namespace.spawn(shell_command(self.spec, receiver), "Mahimahi", privileged=False)
         found = [self._sender.wait_for("flow", beside=self._shells) for _ in range(self._flows)]
         self.started_ns = int(self._sender.wait_for("sending", beside=self._shells)["time_ns"])
         self._sleeper.tell("\n")
@@ -160,23 +171,6 @@ class MahimahiLink:
         if self._bytes_per_flow is not None:
             command += ["--bytes", str(self._bytes_per_flow)]
         return command
-
-    def _shell_command(self, port: int) -> list[str]:
-        command = ["env", "--ignore-environment", f"PATH={SYSTEM_PATH}"]
-        if self.spec.mrtt_ms:
-            # mm-link, inside, asks at the gate for forwarding in the namespace that mm-delay made
-            command += ["mm-delay", str(int(self.spec.mrtt_ms) // 2), f"{BIN}/reinet-gate"]
-        return [
-            *command,
-            "mm-link",
-            f"--downlink-log={USER_FILES}/log",
-            *queue_options(self.spec),
-            f"{TRACES}/up",
-            f"{TRACES}/down",
-            f"{BIN}/reinet-receiver",
-            str(port),
-            str(self._flows),
-        ]
 
     def __enter__(self) -> MahimahiLink:
         return self

@@ -123,11 +123,11 @@ def helper_folder() -> Path:
     raise LinkError("the helpers around Mahimahi were not built; install a C compiler and run docker/setup.sh again")
 
 
-def find_program(name: str) -> Path:
+def find_program(name: str, cure: str = _PACKAGES) -> Path:
     """Returns a system program's path. Raises LinkError when it is not installed."""
     path = shutil.which(name, path=SYSTEM_PATH)
     if path is None:
-        raise LinkError(f"{name} is not installed; {_PACKAGES}")
+        raise LinkError(f"{name} is not installed; {cure}")
     return Path(path)
 
 

@@ -77,6 +77,9 @@ class Batch {
   // sender cannot have heard yet, and those that it can carry in each of these times from now on.
   void hidden(std::span<const std::uint64_t> horizons_ms, float* values) const;
   PacketCounts packets(std::size_t row) const { return at(row).simulation->packets(); }
+  const std::vector<ObjectTimes>& objects(std::size_t row, std::uint32_t flow) const {
+    return at(row).simulation->objects(flow);
+  }
   std::size_t memory_bytes(std::size_t row) const;
   RowLog log(std::size_t row) const;
 

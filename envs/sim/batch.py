@@ -163,6 +163,14 @@ class SimBatch:
         """Returns where the packets sent since the reset are: sent = dropped + on_path + queued + delivered."""
         return self._core.packets(row)
 
+    def objects(self, row: int, flow: int = 0) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Returns when each of a flow's objects was written and when its last byte had arrived, in ms of trace time.
+
+        Two arrays (K,), of the K objects that have arrived since the reset, of a flow with ``object_bytes``.
+        """
+        written_us, received_us = self._core.objects(row, flow)
+        return written_us / 1000, received_us / 1000
+
     def memory_bytes(self, row: int) -> int:
         """Returns the bytes of memory held for the row, its trace and log apart."""
         return self._core.memory_bytes(row)

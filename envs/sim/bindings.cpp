@@ -101,6 +101,16 @@ class SimBatch {
     return d;
   }
 
+  // Of the flow's objects: when each was written and when it had arrived, in us of trace time.
+  nb::tuple objects(std::size_t row, std::uint32_t flow) const {
+    std::vector<std::uint64_t> written_us, received_us;
+    for (const ObjectTimes& object : batch_.objects(row, flow)) {
+      written_us.push_back(object.written_us);
+      received_us.push_back(object.received_us);
+    }
+    return nb::make_tuple(array_of(written_us), array_of(received_us));
+  }
+
   std::size_t memory_bytes(std::size_t row) const { return batch_.memory_bytes(row); }
 
   nb::dict log(std::size_t row) const {
@@ -178,6 +188,7 @@ NB_MODULE(_sim, m) {
       .def("clairvoyant_caps", &SimBatch::clairvoyant_caps)
       .def("hidden", &SimBatch::hidden)
       .def("packets", &SimBatch::packets)
+      .def("objects", &SimBatch::objects)
       .def("memory_bytes", &SimBatch::memory_bytes)
       .def("log", &SimBatch::log);
 }

@@ -28,6 +28,11 @@
 
 namespace reinet {
 
+// When the application wrote an object, and when the receiver had all of it, in order.
+struct ObjectTimes {
+  Us written_us, received_us;
+};
+
 template <class Control>
 class Flow {
  public:
@@ -81,6 +86,8 @@ class Flow {
       if (syn_acks_delivered_++ == 0) acknowledge({0, 0, 0, p.sent_us, 0}, now_us, false);
     } else {
       receiver_.on_packet(p, now_us, [&](const Ack& ack, bool joins) { acknowledge(ack, now_us, joins); });
+      if (sender_.application().has_objects()) [[unlikely]]
+        note_object(now_us);
     }
   }
 
@@ -92,6 +99,7 @@ class Flow {
       decided_.push_back({now_us + decision_us_, pkts});
   }
   bool stepped() const { return stepped_; }
+  const std::vector<ObjectTimes>& objects() const { return objects_; }
 
   std::uint64_t sent_pkts() const { return sent_pkts_; }
   std::uint64_t lost_pkts() const { return lost_pkts_; }  // on the way to the bottleneck
@@ -103,7 +111,7 @@ class Flow {
   Us min_rtt_us() const { return std::min<Us>(sender_.min_rtt_us(), base_rtt_us_ + 10 * kUsPerMs); }
   std::size_t heap_bytes() const {
     return to_link_.heap_bytes() + to_sender_.heap_bytes() + receiver_.heap_bytes() + sender_.heap_bytes() +
-           decided_.capacity() * sizeof(Decided);
+           decided_.capacity() * sizeof(Decided) + objects_.capacity() * sizeof(ObjectTimes);
   }
 
  private:
@@ -200,6 +208,14 @@ class Flow {
     return cap_pkts_;
   }
 
+  // The receiver has all that was written, and not before: an object is complete.
+  [[gnu::noinline]] void note_object(Us now_us) {
+    const Application& application = sender_.application();
+    if (receiver_.next_seq() != application.written_pkts()) return;
+    if (objects_.empty() || objects_.back().written_us != application.written_us())
+      objects_.push_back({application.written_us(), now_us});
+  }
+
   Us silence_us() const {
     return period_.start_ns && sender_.outstanding() ? (period_.last_sign_ns + REINET_SILENCE_NS) / 1000 : kNever;
   }
@@ -225,11 +241,14 @@ class Flow {
         wired_(wired),
         plain_(!wired && link.loss == 0.0 && link.forward_jitter_us == 0),
         sender_us_(start_us(link) + us_from_ms(own.start_ms)),
-        sender_(link.mss_bytes, Application(own.flow_bytes, bytes_per_s_from_mbps(own.app_mbps), link.mss_bytes),
-                own.target_us, seed_of_flow(link, number)),
+        sender_(link.mss_bytes, Application(writes_of(own), link.mss_bytes), own.target_us, seed_of_flow(link, number)),
         receiver_(link.pkts_per_ack, kUsPerMs + return_us(own)),
         to_link_(forward_us(own), link.late_us),
         to_sender_(return_us(own), link.late_us) {}
+
+  static Writes writes_of(const FlowOptions& own) {
+    return {own.flow_bytes, bytes_per_s_from_mbps(own.app_mbps), own.object_bytes, us_from_ms(own.pause_ms)};
+  }
 
   static constexpr Us kConnectUs = 1'000'000;         // RFC 6298's first timeout
   static constexpr std::uint32_t kMostDoublings = 6;  // up to a minute
@@ -276,6 +295,7 @@ class Flow {
   Us acked_at_us_ = kNever;  // when the receiver last sent an ACK
   std::uint64_t sent_pkts_ = 0;
   std::uint64_t lost_pkts_ = 0;
+  std::vector<ObjectTimes> objects_;  // that have arrived as a whole
 };
 
 }  // namespace reinet

@@ -31,6 +31,8 @@ using Rates = std::vector<std::pair<double, double>>;  // ms after the start, Mb
   OPTION(std::optional<double>, forward_ms) \
   OPTION(std::uint64_t, flow_bytes)         \
   OPTION(double, app_mbps)                  \
+  OPTION(std::uint64_t, object_bytes)       \
+  OPTION(double, pause_ms)                  \
   OPTION(std::uint32_t, target_us)          \
   OPTION(std::uint32_t, cap_pkts)           \
   OPTION(bool, stepped)

@@ -44,6 +44,8 @@ class Simulation {
   // sender cannot have heard yet; returns the packets queued now.
   virtual std::uint64_t coming_pkts(std::uint32_t flow, std::span<const std::uint64_t> horizons_ms,
                                     std::span<std::uint64_t> pkts) const = 0;
+  // Returns the times of the flow's objects that have arrived.
+  virtual const std::vector<ObjectTimes>& objects(std::uint32_t flow) const = 0;
   virtual std::size_t memory_bytes() const = 0;
 };
 
@@ -154,6 +156,10 @@ class PathSimulation final : public Simulation {
   std::uint64_t opportunities_seen(std::uint32_t flow) const override {
     const Us back_us = with_flow(flows_[flow], [](const auto& f) { return f.way_back_us(); });
     return bottleneck_.schedule(flow).count_until((now_us_ - std::min(back_us, now_us_)) / kUsPerMs);
+  }
+
+  const std::vector<ObjectTimes>& objects(std::uint32_t flow) const override {
+    return with_flow(flows_.at(flow), [](const auto& f) -> const std::vector<ObjectTimes>& { return f.objects(); });
   }
 
   std::size_t memory_bytes() const override {

@@ -51,6 +51,10 @@ SHORTENED = {
         """,
         "it serves until it is told to end; its cgroup and its socket are the test's own, for the host may run another",
     ),
+    ".venv/bin/reinet bench harm --json harm.json": (
+        ".venv/bin/reinet bench harm --cc cubic --mrtt-ms 20 --rate-mbps 24 --bytes 10000 --repeat 2 --json harm.json",
+        "two minutes",
+    ),
     ".venv/bin/reinet ctl flows": (
         ".venv/bin/reinet ctl flows --socket control.sock; kill $(cat daemon.pid); wait $(cat daemon.pid)",
         "it asks the daemon of the line before, which then ends",

@@ -50,9 +50,11 @@ class DrivenReceiver:
         """The ACKs that are delayed no longer than that."""
 
 class DrivenSender:
-    """A sender without a path, under Reno; total_bytes: 0 = for ever."""
+    """A sender without a path, under Reno; total_bytes: 0 = for ever, object_pkts: 0 = one stream."""
 
-    def __init__(self, now_us: int, rtt_us: int, total_bytes: int = 0) -> None: ...
+    def __init__(
+        self, now_us: int, rtt_us: int, total_bytes: int = 0, object_pkts: int = 0, pause_us: int = 0
+    ) -> None: ...
     def advance(self, now_us: int) -> None:
         """Its own timers, up to that time."""
     def ack(self, now_us: int, next_seq: int, echo_us: int, sack_begin: int = 0, sack_end: int = 0) -> None: ...

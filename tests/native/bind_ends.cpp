@@ -55,8 +55,9 @@ class DrivenSender {
  public:
   using Sent = std::vector<std::pair<Us, std::uint32_t>>;  // time, segment
 
-  DrivenSender(Us now_us, std::uint32_t rtt_us, std::uint64_t total_bytes)
-      : sender_(kMssBytes, Application(total_bytes, 0.0, kMssBytes), 0, 0) {
+  // object_pkts: 0 = all at once.
+  DrivenSender(Us now_us, std::uint32_t rtt_us, std::uint64_t total_bytes, std::uint64_t object_pkts, Us pause_us)
+      : sender_(kMssBytes, Application({total_bytes, 0.0, object_pkts * kMssBytes, pause_us}, kMssBytes), 0, 0) {
     sender_.start(now_us, rtt_us, path());
   }
 
@@ -118,7 +119,8 @@ void bind_ends(nb::module_& m) {
       .def("packet", &DrivenReceiver::packet, "now_us"_a, "seq"_a, "sent_us"_a)
       .def("advance", &DrivenReceiver::advance, "now_us"_a);
   nb::class_<DrivenSender>(m, "DrivenSender")
-      .def(nb::init<Us, std::uint32_t, std::uint64_t>(), "now_us"_a, "rtt_us"_a, "total_bytes"_a = 0)
+      .def(nb::init<Us, std::uint32_t, std::uint64_t, std::uint64_t, Us>(), "now_us"_a, "rtt_us"_a, "total_bytes"_a = 0,
+           "object_pkts"_a = 0, "pause_us"_a = 0)
       .def("advance", &DrivenSender::advance, "now_us"_a)
       .def("ack", &DrivenSender::ack, "now_us"_a, "next_seq"_a, "echo_us"_a, "sack_begin"_a = 0, "sack_end"_a = 0)
       .def("take_sent", &DrivenSender::take_sent)

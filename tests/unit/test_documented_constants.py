@@ -11,6 +11,7 @@ import pytest
 
 from helpers.places import ROOT
 from reinet.agents.decide.min_rtt import HOLD_PER_PATH, LOOK_AFTER_S, LOOK_INTERVAL_S
+from reinet.agents.evaluation import harm
 from reinet.agents.evaluation.fidelity import TOLERANCES
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.train import SCORE_FLOOR, SCORE_FLOOR_WEIGHT, SCORE_WORST_WEIGHT
@@ -75,6 +76,15 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("docs/architecture.md", "gave no record for {} ms and has nothing outstanding is idle", (IDLE_AFTER_NS / 1e6,)),
     ("docs/architecture.md", "after {} s without a pause", (LOOK_AFTER_S,)),
     ("docs/architecture.md", "whether its RTT falls, and again {} s later", (LOOK_INTERVAL_S,)),
+    ("docs/no-harm.md", "{} and {} where plain builds no queue", harm.LIMITS_QUIET),
+    ("docs/no-harm.md", "{} and {} elsewhere", harm.LIMITS_QUEUED),
+    ("docs/no-harm.md", "{} for the 99th percentile", (harm.LIMIT_P99,)),
+    ("docs/no-harm.md", "a cell has {} pairs, on a recording {}", (harm.REPEAT, harm.REPEAT * harm.OFFSETS_PER_REPEAT)),
+    (
+        "docs/no-harm.md",
+        "paths of {} to {} ms at {}, {} and {} Mbit/s",
+        (min(harm.MRTTS_MS), max(harm.MRTTS_MS), *harm.RATES_MBPS),
+    ),
     ("docs/fidelity.md", "throughput is within {} %, mean queueing delay", SHARES["throughput_mbps"][:1]),
     ("docs/fidelity.md", "within {} % or {} ms and its 95th percentile", SHARES["qdelay_mean_ms"]),
     ("docs/fidelity.md", "95th percentile within {} % or {} ms", SHARES["qdelay_p95_ms"]),

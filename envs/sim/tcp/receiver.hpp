@@ -71,6 +71,8 @@ class Receiver {
   Us timer_us() const { return timer_us_; }
   Ack on_timer() { return ack(); }
 
+  // Returns the first segment that has not arrived.
+  std::uint32_t next_seq() const { return seen_.head(); }
   // Counts the packets that came, duplicates included.
   std::uint64_t delivered_pkts() const { return delivered_pkts_; }
   std::size_t heap_bytes() const { return seen_.heap_bytes(); }
@@ -82,8 +84,6 @@ class Receiver {
   static constexpr Us kCompressUs = 1000;
   static constexpr Us kDelayedAckUs = 40'000;
   static constexpr Us kLongGapUs = 200'000;  // longer than the receiver's RTO: the sender may be in slow start again
-
-  std::uint32_t next_seq() const { return seen_.head(); }
 
   // The first few at once; what comes within a millisecond after them is told by one ACK, of one range.
   template <class Acknowledge>

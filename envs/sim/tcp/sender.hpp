@@ -50,7 +50,10 @@ class Sender {
     const Delivery d = board_.deliver(ack.next_seq, ack.sack_begin, ack.sack_end, recovery_end_, now_us, rtt_.min_us(),
                                       [&](std::uint32_t seq, Us sent_us) { note_delivered(seq, sent_us, now_us); });
     const std::int32_t rtt_us = take_rtt(d, ack, now_us);
-    if (d.una_advanced()) timeouts_ = 0;
+    if (d.una_advanced()) {
+      timeouts_ = 0;
+      application_.on_acknowledged(board_.una(), now_us);
+    }
     if (board_.una() > probe_seq_) probing_ = false;
     observe([&](reinet_ack& a) { write_snapshot(a, now_us, rtt_us); });
     AckEvent event = totals(now_us);
@@ -125,6 +128,7 @@ class Sender {
   // A finite flow whose every segment has been acknowledged.
   bool finished() const { return board_.empty() && application_.all_sent(board_.next()); }
   std::uint32_t min_rtt_us() const { return rtt_.min_us(); }
+  const Application& application() const { return application_; }
   const Window& window() const { return window_; }
   std::size_t heap_bytes() const {
     if constexpr (ModelControl<Control>) return board_.heap_bytes() + rates_.heap_bytes();
@@ -134,7 +138,6 @@ class Sender {
  private:
   using State = SenderState;
 
-  static constexpr std::uint32_t kUnlimited = std::numeric_limits<std::int32_t>::max();
   static constexpr std::uint32_t kDuplicateThreshold = 3;
   // A stock kernel's send buffer, 4 MiB (tcp_wmem), at 2304 bytes of memory per segment.
   static constexpr std::uint32_t kMaxOutPkts = 1820;
@@ -418,7 +421,7 @@ class Sender {
   std::uint32_t target_us_;
   std::uint64_t seed_;
   Application application_;
-  Window window_{kInitialWindowPkts, kUnlimited, 0};
+  Window window_{kInitialWindowPkts, std::numeric_limits<std::int32_t>::max(), 0};
   Control control_;
   Scoreboard board_;
   RttEstimator rtt_;
@@ -439,10 +442,7 @@ class Sender {
   RetransmissionTimer timer_;
   Us reorder_us_ = kNever;
   std::uint32_t probe_seq_ = 0;
-  bool probing_ = false;
-  bool may_undo_ = false;
-  bool forward_rto_ = false;
-  bool new_data_first_ = false;
+  bool probing_ = false, may_undo_ = false, forward_rto_ = false, new_data_first_ = false;
 };
 
 }  // namespace reinet

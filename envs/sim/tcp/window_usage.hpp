@@ -43,7 +43,8 @@ class WindowUsage {
   // In slow start, half of it in use is enough.
   bool limited(const Window& w) const { return limited_ || (w.slow_start() && w.cwnd_pkts < 2 * max_out_pkts_); }
 
-  // After an idle time the window is halved for each timeout in it, down to the initial one (RFC 2861).
+  // After an idle time the window is halved for each timeout in it, down to the initial one (RFC 2861; the kernel's
+  // tcp_slow_start_after_idle_check and tcp_cwnd_restart, net/ipv4/tcp_output.c).
   static void restart(Window& w, Us idle_us, Us timeout_us) {
     const std::uint32_t floor_pkts = std::min(kInitialWindowPkts, w.cwnd_pkts);
     keep_ssthresh(w);

@@ -133,6 +133,7 @@ def test_every_link_option_changes_the_run() -> None:
         {"forward_ms": 5.0},
         {"flow_bytes": 500_000},
         {"app_mbps": 2.0},
+        {"object_bytes": 100_000, "pause_ms": 30.0},
         {"buffer_pkts": 20},
     ):
         assert figures("none", seconds=3.0, link_options=options)["qdelay_mean_ms"] != plain["qdelay_mean_ms"], options

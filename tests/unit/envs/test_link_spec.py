@@ -46,6 +46,8 @@ OF_A_FLOW: dict[str, st.SearchStrategy[Any]] = {
     "forward_ms": st.none() | st.floats(0.0, 10.0),
     "flow_bytes": st.integers(0, 2**42),
     "app_mbps": st.floats(0.0, 1e5),
+    "object_bytes": st.integers(0, 2**32),
+    "pause_ms": st.floats(0.0, 1e6),
     "target_us": st.integers(0, 2**32 - 1),
 }
 OF_A_FURTHER_FLOW = OF_A_FLOW | {"cap_pkts": st.integers(0, 2**31), "stepped": st.booleans()}
@@ -79,7 +81,15 @@ def assert_the_same(native: Any, said: Mapping[str, Any]) -> None:
         assert (tuple(value) if name == "wired_mbps" else value) == said[name], name
 
 
-@given(link=st.fixed_dictionaries(OF_A_FLOW | OF_A_LINK), flow=st.fixed_dictionaries(OF_A_FURTHER_FLOW))
+def at_once(fields_of_it: dict[str, Any]) -> dict[str, Any]:
+    """Objects are written at once: with them there is no rate."""
+    return fields_of_it | ({"app_mbps": 0.0} if fields_of_it["object_bytes"] else {})
+
+
+@given(
+    link=st.fixed_dictionaries(OF_A_FLOW | OF_A_LINK).map(at_once),
+    flow=st.fixed_dictionaries(OF_A_FURTHER_FLOW).map(at_once),
+)
 def test_every_field_reaches_the_native_side_as_it_was_said(link: dict[str, Any], flow: dict[str, Any]) -> None:
     """The strategies name every field, so a new one without an entry here fails."""
     assert set(link) == names(LinkSpec) - {"trace", "uplink", "flows"}
@@ -138,6 +148,7 @@ def test_milliseconds_become_microseconds_as_python_rounds(mrtt_us: int, share: 
         ({"buffer_bytes": 0}, "buffer_bytes: a droptail queue needs a limit"),
         ({"stop_ms": 0.0}, "stop_ms: 0.0 is not after start_ms"),
         ({"forward_ms": 21.0}, "forward_ms: 21.0 is outside 0.0 to 20.0"),
+        ({"object_bytes": 9000, "app_mbps": 1.0}, "object_bytes, app_mbps: an application writes objects at once or"),
         ({"trace": [1.5]}, "trace: an array"),
         ({"decision_ms": -1.0}, "decision_ms: -1.0 is outside 0.0 to 1000.0"),
         ({"uplink": "up"}, "uplink: an array"),
@@ -161,7 +172,8 @@ def test_a_path_needs_a_trace() -> None:
 # What each side refuses: every field has a value here that says something else than the default does.
 ELSE: dict[str, Any] = {
     "cc": "reno", "start_ms": 5.0, "stop_ms": 900.0, "mrtt_ms": 30.0, "forward_ms": 4.0, "flow_bytes": 9000,
-    "app_mbps": 1.0, "target_us": 60_000, "trace": OTHER, "uplink": OTHER, "buffer_bytes": 9000, "start_offset_ms": 7,
+    "app_mbps": 1.0, "object_bytes": 9000, "pause_ms": 9.0,
+    "target_us": 60_000, "trace": OTHER, "uplink": OTHER, "buffer_bytes": 9000, "start_offset_ms": 7,
     "seed": 3, "mss_bytes": 1000, "late_us": 0, "jitter_us": 0, "pkts_per_ack": 2.5, "forward_jitter_us": 9,
     "decision_ms": 2.0, "loss": 0.1, "queue": "pie", "buffer_pkts": 9, "codel_target_ms": 9, "codel_interval_ms": 9,
     "pie_reference_ms": 9, "pie_burst_ms": 9, "wired_mbps": [(0, 6.0)], "wired_buffer_bytes": 9000, "flows": [{}],

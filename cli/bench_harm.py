@@ -1,0 +1,152 @@
+"""``reinet bench harm``: completion times of short and long objects, capped against plain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from reinet.cli.evaluate import Link
+from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
+from reinet.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from reinet.agents.evaluation.harm import Cell
+
+GROUP_COLUMNS = [
+    "group", "cells", "failures", "worst_p50", "limit_p50", "worst_p95", "limit_p95", "worst_p99", "limit_p99",
+]  # fmt: skip
+ROW_COLUMNS = [
+    "cc", "trace", "mrtt_ms", "bytes", "fresh", "pause_ms", "plain_ms", "capped_ms", "ratio_p50", "ratio_p95",
+    "ratio_p99",
+]  # fmt: skip
+WORST_SHOWN = 12
+"""A screen holds so many rows below the groups; all of them are in the JSON."""
+
+_Value = TypeVar("_Value")
+
+
+def harm(
+    model: Annotated[str, typer.Option(help="A model folder, or an agent's name: none, fixed:N, rule[:G].")] = (
+        "checkpoints/default"
+    ),
+    link: Annotated[Link, typer.Option(help="sim, or mahimahi: nginx and curl on real kernel sockets.")] = Link.sim,
+    cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic,bbr",
+    mrtt_ms: Annotated[
+        str | None,
+        typer.Option(help="Fixed round trips, by commas (sim: 4,20,60,150,300; mahimahi: 20,60,150)."),
+    ] = None,
+    rate_mbps: Annotated[
+        str | None,
+        typer.Option(help="Constant rates, by commas (sim: 6,24,100; mahimahi: 24); an empty text = none."),
+    ] = None,
+    size: Annotated[
+        str, typer.Option("--bytes", help="Sizes of the objects, by commas.")
+    ] = "10000,100000,300000,1000000,10000000",
+    pause_ms: Annotated[
+        str | None,
+        typer.Option(help="Pauses of connections kept alive, by commas (sim: 100,1000; mahimahi: 1000); empty = none."),
+    ] = None,
+    traces: Annotated[
+        list[Path] | None, typer.Option(help="Recordings, beside the rates; may be repeated. None = two drawn ones.")
+    ] = None,
+    target: Annotated[
+        str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, or +30ms or 2.5x of the path's minimum RTT.")
+    ] = "+30ms",  # the daemon's default
+    buffer_bytes: Annotated[int, typer.Option(help="Buffer of the bottleneck (DeepCC: 150 KB).")] = 150_000,
+    repeat: Annotated[
+        int | None,
+        typer.Option(min=1, help="Pairs of runs a cell (sim: 20, on recordings thrice as many; mahimahi: 3)."),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that share the simulated links.")] = 2,
+    check: Annotated[bool, typer.Option(help="Exit 1 when a cell is above its limit or not valid.")] = False,
+    json_destination: JsonOption = None,
+) -> None:
+    """Completion times of objects, capped over plain, against the limits of "no harm".
+
+    Every cell of congestion control, path, size, and fresh or kept alive is run plain and capped over the same links,
+    seeds and start offsets. plain_ms, capped_ms: medians, from the first byte written to the last byte received.
+    ratio_p50, ratio_p95: median over median, 95th percentile over 95th percentile. plain_builds_queue: the 95th
+    percentile of plain's queueing delay is at HyStart's threshold, mRTT / 8 within 4 to 16 ms, or above. Examples:
+
+        reinet bench harm --json harm.json
+
+        reinet bench harm --model rule --cc cubic --mrtt-ms 20 --rate-mbps 24 --bytes 10000,300000 --repeat 5
+
+        sudo reinet bench harm --link mahimahi --mrtt-ms 20,60 --rate-mbps 24 --check
+
+    With --link mahimahi nginx and curl fetch, caps come from the daemon's own loop, and times are curl's, handshake
+    included; the whole matrix takes an hour. A server's flows over loopback must get no cap: they are counted.
+    """
+    from reinet.agents.decide.names import make_agent
+    from reinet.agents.evaluation import harm as matrix
+    from reinet.agents.evaluation import harm_live as live
+    from reinet.core.target import Target
+    from reinet.envs.trace import load_traces
+
+    kind = matrix if link is Link.sim else live
+    agent = make_agent(model, link.value)
+    controls = [name.strip() for name in cc.split(",")]
+    cells = matrix.cells(
+        controls,
+        kind.MRTTS_MS if mrtt_ms is None else _numbers("mrtt-ms", mrtt_ms, float),
+        kind.RATES_MBPS if rate_mbps is None else _numbers("rate-mbps", rate_mbps, float),
+        matrix.recordings(load_traces(traces) if traces else []),
+        _numbers("bytes", size, int),
+        kind.PAUSES_MS if pause_ms is None else _numbers("pause-ms", pause_ms, float),
+    )
+    asked: dict[str, Any] = {"target": Target.parse(target), "buffer_bytes": buffer_bytes}
+    loopback: list[dict[str, Any]] = []
+    if link is Link.sim:
+        asked |= {"repeat": repeat or matrix.REPEAT, "threads": threads}
+        rows = _shown(cells, lambda tell: matrix.measure(cells, agent, progress=tell, **asked))
+    else:
+        loopback = [live.loopback(agent, control, **asked) for control in controls]
+        asked["repeat"] = repeat or live.REPEAT
+        rows = _shown(cells, lambda tell: live.measure(cells, agent, progress=tell, **asked))
+    groups = matrix.summary(rows)
+    failures = sum(not (row["ok"] and row["valid"]) for row in rows) + sum(row["capped"] > 0 for row in loopback)
+    write_json(
+        json_destination,
+        {
+            "model": agent.called,
+            "cells": len(rows),
+            "failures": failures,
+            "groups": groups,
+            "loopback": loopback,
+            "rows": rows,
+        },
+    )
+    if json_destination != "-":
+        worst = sorted((row for row in rows if not row["ok"]), key=lambda row: -(row["ratio_p50"] or 0.0))
+        print_table(groups, GROUP_COLUMNS)
+        if worst:
+            print_table(worst[:WORST_SHOWN], ROW_COLUMNS, title="the worst")
+        for row in loopback:
+            say(f"loopback, {row['cc']}: {row['capped']} of {row['records']} records with a cap; none is right")
+        say(f"{failures} of {len(rows) + len(loopback)} above a limit or not valid")
+    if check and failures:
+        raise typer.Exit(1)
+
+
+def _shown(
+    cells: Sequence[Cell], run: Callable[[Callable[[float], None]], list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Runs behind a progress bar, which is told the share that is done."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(f"{len(cells)} cells", total=1.0)
+        return run(lambda share: progress.update(task, completed=share))
+
+
+def _numbers(option: str, text: str, kind: Callable[[str], _Value]) -> list[_Value]:
+    """Returns the numbers of a text; raises ConfigError for what is none."""
+    try:
+        return [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(f"--{option} {text!r}: numbers are needed, by commas") from None

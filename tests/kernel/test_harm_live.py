@@ -1,0 +1,56 @@
+"""``reinet bench harm`` on real sockets: nginx in the capped cgroup, curl inside the shells."""
+
+import shutil
+from typing import Any
+
+import pytest
+
+from helpers.figures import figures_hold
+from reinet.agents.decide.names import make_agent
+from reinet.agents.evaluation import harm_live
+from reinet.agents.evaluation.harm import Cell
+from reinet.core.target import Target
+from reinet.envs.mahimahi.web import PROGRAMS
+from reinet.envs.trace import Trace
+
+STEADY = Trace.constant(24.0, 10.0, "constant-24")
+TARGET = Target.parse("+30ms")
+
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.mahimahi,
+    pytest.mark.skipif(
+        any(shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin") is None for name in PROGRAMS),
+        reason="needs nginx and curl: run docker/packages.sh --bench as root",
+    ),
+]
+
+
+def cell(size_bytes: int, pause_ms: float | None, cc: str = "cubic") -> Cell:
+    return Cell(cc, 20.0, STEADY, False, size_bytes, pause_ms)
+
+
+def test_a_cap_of_ten_packets_slows_real_fetches_down() -> None:
+    """40 packets fill 24 Mbit/s and 20 ms; both connections are fetched whole, each over one connection."""
+    matrix = [cell(2_000_000, None), cell(300_000, 100.0, "bbr")]
+
+    def measure() -> list[dict[str, Any]]:
+        rows = harm_live.measure(matrix, make_agent("fixed:10", "mahimahi"), target=TARGET, repeat=1)
+        assert [row["objects"] for row in rows] == [1, 5]
+        assert all(row["capped_ms"] > 0 and row["link"] == "mahimahi" for row in rows)
+        return rows
+
+    def check(rows: list[dict[str, Any]]) -> None:
+        assert rows[0]["ratio_p50"] > 2.0
+        assert rows[1]["ratio_p50"] > 1.3
+        assert not any(row["ok"] for row in rows)
+
+    figures_hold(measure, check, lambda rows: [reason for row in rows for reason in row["invalid_reasons"]])
+
+
+def test_flows_over_loopback_are_seen_and_counted() -> None:
+    """An agent that caps whatever it sees: the count is what tells."""
+    found = harm_live.loopback(make_agent("fixed:100", "mahimahi"), "cubic", target=TARGET)
+    assert found["objects"] == harm_live.LOOPBACK_COUNT
+    assert found["records"] > 0
+    assert 0 <= found["capped"] <= found["records"]
