@@ -34,7 +34,9 @@ def batch(rng: np.random.Generator, size: int = 64, gamma: float = 0.995, hidden
     rewards = (-((actions - best) ** 2)).astype(np.float32)
     next_states = rng.normal(size=(size, SIZE)).astype(np.float32)
     seen, next_seen = (rng.normal(size=(size, hidden_size)).astype(np.float32) for _ in range(2))
-    return Batch(states, seen, actions, rewards, np.full((size, 1), gamma, np.float32), next_states, next_seen)
+    taught = np.zeros((size, 1), np.float32)
+    discounts = np.full((size, 1), gamma, np.float32)
+    return Batch(states, seen, actions, taught, rewards, discounts, next_states, next_seen)
 
 
 def trained(updates: int, **changes: object) -> Ddpg:
@@ -209,12 +211,12 @@ def test_the_average_follows_the_actor_and_begins_as_a_plain_mean() -> None:
 
 def test_learning_rates_fall_to_their_end() -> None:
     learner = trained(0, lr_end=0.1, actor_lr=1e-3, critic_lr=1e-2)
-    for share, factor in ((0.0, 1.0), (0.5, 0.55), (1.0, 0.1)):
-        learner.set_progress(share)
+    for iteration, factor in ((0, 1.0), (100, 0.55), (200, 0.1)):
+        learner.set_progress(iteration, 200)
         assert [g["lr"] for g in learner.actor_optimiser.param_groups] == pytest.approx([1e-3 * factor])
         assert [g["lr"] for g in learner.critic_optimiser.param_groups] == pytest.approx([1e-2 * factor] * 2)
     constant = trained(0, actor_lr=1e-3)
-    constant.set_progress(1.0)
+    constant.set_progress(200, 200)
     assert constant.actor_optimiser.param_groups[0]["lr"] == 1e-3
 
 

@@ -11,7 +11,7 @@ HISTORY, FRAME = 4, 2
 
 
 def fragment(start: int, count: int, span: int = 1) -> Fragment:
-    """Frames start, start + 1, ...; action, reward, discount and what is hidden say to which newest frame they belong.
+    """Frames start, start + 1, ...; action, taught action, reward, discount and what is hidden say to which newest frame.
 
     Transitions span ``span`` steps, or as many as are left.
     """
@@ -19,8 +19,9 @@ def fragment(start: int, count: int, span: int = 1) -> Fragment:
     newest = numbers[HISTORY - 1 : -1]
     steps = np.minimum(span, count - np.arange(count))
     return Fragment(
-        np.stack([numbers, -numbers], 1), numbers[HISTORY - 1 :, None] * 7, newest * 10, newest * 100, newest * 3, steps
-    )
+        np.stack([numbers, -numbers], 1), numbers[HISTORY - 1 :, None] * 7, newest * 10, newest * 5, newest * 100,
+        newest * 3, steps,
+    )  # fmt: skip
 
 
 def check(replay: Replay, size: int = 200, ends: dict[int, int] | None = None) -> set[int]:
@@ -39,6 +40,7 @@ def check(replay: Replay, size: int = 200, ends: dict[int, int] | None = None) -
     np.testing.assert_array_equal(batch.next_hidden, 7 * end[:, None])
     np.testing.assert_array_equal(batch.discounts[:, 0], newest * 3)
     np.testing.assert_array_equal(batch.actions[:, 0], newest * 10)
+    np.testing.assert_array_equal(batch.taught[:, 0], newest * 5)
     np.testing.assert_array_equal(batch.rewards[:, 0], newest * 100)
     return {int(n) for n in newest}
 
