@@ -13,8 +13,9 @@ from helpers.places import ROOT
 from reinet.agents.decide.min_rtt import HOLD_PER_PATH, LOOK_AFTER_S, LOOK_INTERVAL_S
 from reinet.agents.evaluation import harm
 from reinet.agents.evaluation.fidelity import TOLERANCES
+from reinet.agents.evaluation.frontier import RULE_GAINS, Baseline, Point
 from reinet.agents.learn.config import TrainConfig
-from reinet.agents.learn.train import SCORE_FLOOR, SCORE_FLOOR_WEIGHT, SCORE_WORST_WEIGHT
+from reinet.agents.learn.train import SCORE_FLOOR, SCORE_FLOOR_WEIGHT, SCORE_WORST_WEIGHT, judged
 from reinet.core import PeriodConfig
 from reinet.core.features import DEFAULT_FEATURE_SET, FEATURE_SETS
 from reinet.core.period import SILENCE_NS
@@ -58,7 +59,7 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
         "the paper's link ({} ms, {} KB, target {} ms)",
         (MRTT_MS, BUFFER_KB, DEFAULT_TARGET_MS),
     ),
-    ("docs/scalars.md", "`eval/score_rule_1.25`, `eval/score_rule_{}`", (RULE_GAIN,)),
+    ("docs/scalars.md", "its gain swept from {} to {}", (min(RULE_GAINS), max(RULE_GAINS))),
     ("docs/deviations.md", "at least {} ms; the paper says", (PERIOD_MS,)),
     ("docs/deviations.md", "the code uses {} ms on a timer", (DEEPCC.period.min_ms,)),
     ("docs/deviations.md", "cap = {} x 2^a x (max delivery rate of {} periods", (RULE_GAIN, RULE_PERIODS)),
@@ -135,6 +136,12 @@ def test_a_page_says_what_the_code_has(name: str, template: str, values: tuple[f
     assert any(states(text, piece) for piece in pieces(template, values)), (
         f"{name} lacks {pieces(template, values)[0]!r}"
     )
+
+
+def test_the_page_of_scalars_lists_what_an_evaluation_writes() -> None:
+    point = Point(0.9, 10.0, 20.0)
+    written = {f"eval/{name}" for name in judged([point], [Baseline([point], point)])}
+    assert set(re.findall(r"`(eval/\w+)`", page("docs/scalars.md"))) == written
 
 
 def test_defaults_of_the_same_thing_are_the_same() -> None:

