@@ -11,7 +11,7 @@ HISTORY, FRAME = 4, 2
 
 
 def fragment(start: int, count: int, span: int = 1) -> Fragment:
-    """Frames start, start + 1, ...; action, taught action, reward, discount and what is hidden say to which newest frame.
+    """Frames start, start + 1, ...; the other fields say to which newest frame they belong.
 
     Transitions span ``span`` steps, or as many as are left.
     """

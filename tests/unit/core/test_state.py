@@ -21,6 +21,7 @@ from reinet.core import (
     ModelError,
     Normaliser,
     StateBank,
+    actions_from_caps,
     caps_from_actions,
     round_caps,
     schema_hash,
@@ -201,6 +202,25 @@ def test_no_cap_without_a_number_or_a_rule() -> None:
     assert caps_from_actions("cwnd", [7.0, -7.0], [10, 10], [0, 0]).tolist() == [20, 5]
     with pytest.raises(ConfigError, match="cwnd, bdp"):
         caps_from_actions("window", [0], [1], [1])
+
+
+@pytest.mark.parametrize("head", ["cwnd", "bdp", "wide"])
+def test_an_action_from_a_cap_gives_that_cap_again_within_the_heads_limits(head: str) -> None:
+    rng = np.random.default_rng(5)
+    cwnd, rule = rng.integers(8, 60_000, 5000), rng.uniform(8, 60_000, 5000).astype(np.float32)
+    caps = caps_from_actions(head, rng.uniform(-1, 1, 5000), cwnd, rule)
+    assert len(np.unique(caps)) > 1000
+    assert np.array_equal(caps_from_actions(head, actions_from_caps(head, caps, cwnd, rule), cwnd, rule), caps)
+
+
+def test_an_action_from_a_cap_out_of_reach_is_the_heads_limit_and_from_none_the_highest() -> None:
+    for head, least, most in (("cwnd", 50, 200), ("bdp", 75, 300), ("wide", 33, 520)):
+        actions = actions_from_caps(head, [4, least, most, 9000, 0], [100] * 5, [100] * 5)
+        assert actions[[0, 3, 4]].tolist() == [-1, 1, 1]
+        assert actions[[1, 2]] == pytest.approx([-1, 1], abs=0.02)
+    assert actions_from_caps("bdp", [50], [100], [0]).tolist() == [1]  # the rule is unknown
+    with pytest.raises(ConfigError, match="cwnd, bdp"):
+        actions_from_caps("window", [1], [1], [1])
 
 
 def test_head_and_rule_round_alike_within_the_same_limits() -> None:

@@ -1,0 +1,181 @@
+"""Hindsight: what it would have done is what the link then carries, and the actor learns the quantile asked for."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.links import cellular, constant
+from reinet.agents.learn.config import DdpgSection, HindsightSection, TrainConfig
+from reinet.agents.learn.ddpg import Ddpg
+from reinet.agents.learn.gatherer import Gatherer
+from reinet.agents.learn.hindsight import teach
+from reinet.agents.learn.replay import Batch
+from reinet.agents.model.mlp import act
+from reinet.core import Normaliser, caps_from_actions
+from reinet.envs.sim import SimBatch
+from reinet.envs.trace import Trace
+
+SIZE = 4
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """As in training; two threads that wait for each other take twenty times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# ---- the teacher
+
+
+@pytest.mark.parametrize("head", ["cwnd", "bdp", "wide"])
+@pytest.mark.parametrize("room_share", [0.0, 0.12])
+def test_on_a_steady_link_it_takes_what_the_path_holds_and_so_much_of_the_room(head: str, room_share: float) -> None:
+    paths = [(12.0, 20.0), (24.0, 20.0), (12.0, 40.0)]
+    batch = SimBatch([{"trace": constant(mbps), "mrtt_ms": ms, "target_us": 100_000} for mbps, ms in paths])
+    batch.reset()
+    for _ in range(80):
+        batch.step_caps([40, 40, 40])
+    actions = teach(batch, HindsightSection(room_share=room_share), head)
+    caps_pkts = caps_from_actions(head, actions, batch.stats["cwnd_pkts"], batch.rule_pkts)
+    min_rtt_ms = batch.stats["min_rtt_us"] / 1000
+    lasting_ms = min_rtt_ms + room_share * (100 - min_rtt_ms)
+    expected_pkts = np.array([mbps for mbps, _ in paths]) * lasting_ms / 12 + 1
+    np.testing.assert_allclose(caps_pkts, expected_pkts, atol=2)
+
+
+def test_on_a_changing_link_it_takes_what_is_about_to_come_and_not_what_was() -> None:
+    trace = cellular(3)
+    batch = SimBatch([{"trace": trace, "mrtt_ms": 20.0, "target_us": 50_000}])
+    batch.reset()
+    taken, coming = [], []
+    for _ in range(300):
+        batch.step_caps([30])
+        if not batch.decided[0]:
+            continue
+        action = teach(batch, HindsightSection(room_share=0.0), "wide")
+        (cap_pkts,) = caps_from_actions("wide", action, batch.stats["cwnd_pkts"], batch.rule_pkts)
+        now_ms, until_ms = (int(us) // 1000 for us in np.cumsum([batch.stats["time_ns"][0] / 1e3,
+                                                                 batch.stats["min_rtt_us"][0]]))  # fmt: skip
+        pkts = np.count_nonzero((trace > now_ms) & (trace <= until_ms)) + 1
+        if abs(action[0]) < 1 and cap_pkts > 4:
+            taken.append(int(cap_pkts))
+            coming.append(pkts)
+    assert len(taken) > 100
+    assert np.std(coming) > 5
+    np.testing.assert_allclose(taken, coming, atol=2)
+
+
+def experience(**hindsight: float) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Frames and taught actions of an iteration's fragments."""
+    config = TrainConfig.model_validate({
+        "traces": {"train_count": 3, "seconds": 10}, "rollout": {"workers": 0, "links": 4, "periods": 60},
+        "links": {"reference_share": 1.0}, "hindsight": hindsight,
+    })  # fmt: skip
+    gathered = Gatherer(config, [Trace.constant(12.0, 20.0)], 0).gather(None, Normaliser.reference(), 0)
+    return [f.frames for f in gathered.fragments], [f.taught for f in gathered.fragments]
+
+
+def test_experience_tells_what_hindsight_would_have_done_and_is_the_same_without() -> None:
+    frames, taught = experience(iterations=2)
+    plain_frames, untaught = experience()
+    assert len(frames) == len(plain_frames) > 0
+    for ours, theirs in zip(frames, plain_frames, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert not np.concatenate(untaught).any()
+    steady = np.concatenate(taught)
+    # The link is steady, and the bdp head's action 0 is 1.5 of what the path holds: with 12 % of the room less than 0.
+    assert (np.abs(steady) < 1).all()
+    assert np.median(steady) < 0 < np.median(steady) + 1
+
+
+# ---- the learner
+
+
+def batch(rng: np.random.Generator, size: int = 256) -> Batch:
+    """What was right lies in a band of 0.4 above -0.6 or 0.1, as the first input's sign says; rewards say nothing."""
+    states = rng.normal(size=(size, SIZE)).astype(np.float32)
+    taught = (least_of(states) + 0.4 * rng.random((size, 1))).astype(np.float32)
+    column = np.zeros((size, 1), np.float32)
+    nothing = np.zeros((size, 0), np.float32)
+    return Batch(states, nothing, column, taught, column, column, states, nothing)
+
+
+def least_of(states: np.ndarray) -> np.ndarray:
+    return np.where(states[:, :1] > 0, 0.1, -0.6)
+
+
+@pytest.mark.parametrize("quantile", [0.25, 0.85])
+def test_while_it_is_taught_the_actor_learns_the_quantile_of_what_was_right(quantile: float) -> None:
+    learner = Ddpg(DdpgSection(hidden=[32, 32]), SIZE, 1, HindsightSection(iterations=10, quantile=quantile, lr=1e-2))
+    rng = np.random.default_rng(0)
+    for iteration in range(10):
+        learner.set_progress(iteration, 20)
+        assert learner.taught
+        for _ in range(40):
+            learner.update(batch(rng))
+    drawn = batch(rng, 4000)
+    actions = act(learner.actor.folded(), drawn.states)
+    clear = np.abs(drawn.states[:, 0]) > 0.3  # at the step itself a small network is between both
+    assert np.mean(drawn.taught[:, 0] < actions) == pytest.approx(quantile, abs=0.06)
+    assert np.mean(np.abs(actions - least_of(drawn.states)[:, 0] - 0.4 * quantile)[clear]) < 0.06
+
+
+def test_hindsight_comes_first_with_its_own_learning_rate_and_then_the_critic() -> None:
+    hindsight = HindsightSection(iterations=20, lr=1e-2)
+    learner = Ddpg(DdpgSection(hidden=[8], actor_lr=1e-3, critic_lr=2e-3, lr_end=0.5), SIZE, 1, hindsight)
+    seen = []
+    for iteration in (0, 10, 19, 20, 60, 100):
+        learner.set_progress(iteration, 100)
+        (actor,), (critic, _) = ([g["lr"] for g in o.param_groups]
+                                 for o in (learner.actor_optimiser, learner.critic_optimiser))  # fmt: skip
+        seen.append((learner.taught, actor, critic))
+    assert [taught for taught, *_ in seen] == [True, True, True, False, False, False]
+    assert [lr for _, lr, _ in seen] == pytest.approx([1e-2, 5.25e-3, 9.75e-4, 1e-3, 7.5e-4, 5e-4])
+    assert [lr for *_, lr in seen] == pytest.approx([2e-3, 2e-3, 2e-3, 2e-3, 1.5e-3, 1e-3])
+
+
+def advised(weight: float, taught: float, critic_slope: float) -> float:
+    """What an actor does in the end of which a critic wants less and hindsight ``taught``; all states are alike."""
+    config = DdpgSection(hidden=[4], batch_norm=False, actor_lr=1e-2, critic_lr=1e-30, critic_l2=0.0)
+    learner = Ddpg(config, SIZE, 1, HindsightSection(quantile=0.5, weight=weight))
+    learner.set_progress(0, 1)
+    assert not learner.taught
+    out = learner.critic.each[0].get_submodule("out")
+    with torch.no_grad():  # Q = 10 - slope x action, whatever the state
+        out.get_parameter("weight").copy_(torch.tensor([[0.0] * 4 + [-critic_slope]]))
+        out.get_parameter("bias").fill_(10.0)
+    drawn = batch(np.random.default_rng(0), 32)
+    drawn = dataclasses.replace(drawn, taught=np.full_like(drawn.taught, taught))
+    for _ in range(300):
+        learner.update(drawn)
+    return float(np.mean(act(learner.actor.folded(), drawn.states)))
+
+
+def test_afterwards_the_weight_says_how_much_of_it_stays_beside_the_critics_advice() -> None:
+    """The critic's slope is a tenth of its values' size; hindsight's at its median is half the weight."""
+    assert advised(0.0, 0.5, 1.0) < -0.9
+    assert advised(0.1, 0.5, 1.0) < -0.5
+    assert advised(1.0, 0.5, 1.0) == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_critics_advice_is_scaled_to_one_only_beside_hindsights() -> None:
+    for weight in (0.0, 0.7):
+        config = DdpgSection(hidden=[8], batch_norm=False, critic_lr=1e-30, critic_l2=0.0)
+        learner = Ddpg(config, SIZE, 1, HindsightSection(quantile=0.8, weight=weight))
+        learner.set_progress(0, 1)
+        drawn = batch(np.random.default_rng(0))
+        states = torch.from_numpy(drawn.states)
+        with torch.no_grad():
+            proposed = learner.actor(states)
+            (values,) = learner.critic(states, proposed)
+        short = drawn.taught - proposed.numpy()
+        pinball = np.where(short > 0, 0.8 * short, -0.2 * short).mean()
+        scale = float(values.abs().mean()) if weight else 1.0
+        expected = weight * pinball - float(values.mean()) / scale
+        assert float(learner.update(drawn)["losses/actor"]) == pytest.approx(expected, rel=1e-4)
