@@ -37,6 +37,17 @@ class Best(BaseModel):
     metrics: dict[str, float]
 
 
+class Evolved(BaseModel):
+    """Where evolution stands: told the same again from the same start, it stands there again."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    start: list[float]
+    """The last layer that it began with."""
+    costs: list[list[float]]
+    """Those of each generation's members."""
+
+
 class State(BaseModel):
     """The content of ``state.json``."""
 
@@ -56,6 +67,7 @@ class State(BaseModel):
     baselines: list[Baseline]
     """What policies are judged by on each selection link."""
     best: Best | None
+    evolved: Evolved | None = None
     recordings: list[TraceUse] = []
     """What was read from files to learn from and to select by; generated traces follow from the configuration."""
     files: dict[str, str] = {}

@@ -297,6 +297,24 @@ class HindsightSection(_Section):
     (TD3+BC, Fujimoto and Gu 2021)."""
 
 
+class EvolutionSection(_Section):
+    """A polish at the end, on what flows are judged by; see ``evolution.py``."""
+
+    generations: int = Field(default=0, ge=0)
+    """So many of the run's iterations, its last, are generations; 0 = none."""
+    members: int = Field(default=16, ge=4, le=1024)
+    """A generation has so many; 4 + 3 log(65) is CMA-ES's own choice for a layer of 64 units."""
+    links: int = Field(default=8, ge=1, le=4096)
+    """Each worker runs every member over so many links."""
+    seconds: float = Field(default=10.0, ge=2, le=600)
+    """For so long: outages last seconds."""
+    trade: float = Field(default=8.0, gt=0, le=1000)
+    """A share of throughput is worth so many of the logarithm of delay: where the rule keeps some 97 % of plain
+    throughput, another percent costs it some 8 % of delay."""
+    spread: float = Field(default=0.1, gt=0, le=10)
+    """The deviation of the first members' outputs before the tanh."""
+
+
 class RunSection(_Section):
     """How long a run lasts, and what it keeps."""
 
@@ -342,6 +360,7 @@ class TrainConfig(_Section):
     reward: RewardSection = RewardSection()
     ddpg: DdpgSection = DdpgSection()
     hindsight: HindsightSection = HindsightSection()
+    evolution: EvolutionSection = EvolutionSection()
     run: RunSection = RunSection()
 
     def view(self, normaliser: Normaliser) -> View:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from reinet.agents.learn.config import DdpgSection, HindsightSection
 from reinet.agents.learn.hidden import SIZE
 from reinet.agents.learn.replay import Batch
-from reinet.agents.model.mlp import Layer
+from reinet.agents.model.mlp import Layer, Layers
 
 LAST_LAYER_INIT = 3e-3
 """The bound of the last layers' initial weights (Lillicrap et al.): actions start near 0, values near 0."""
@@ -154,6 +154,14 @@ class Ddpg:
     def best_actor(self) -> Actor:
         """Returns the actor to be evaluated and exported."""
         return self.actor_average if self.config.averaging else self.actor
+
+    @torch.no_grad()
+    def set_last_layer(self, layers: Layers) -> None:
+        """Gives the actor, and the average that is exported, the last of these layers."""
+        weight, bias = (torch.from_numpy(values) for values in layers[-1])
+        for actor in (self.actor, self.actor_average):
+            actor.out.weight.copy_(weight)
+            actor.out.bias.copy_(bias)
 
     def update(self, batch: Batch, noise: NDArray[np.float32] | None = None) -> dict[str, Tensor]:
         """Takes one gradient step of critic and, when it is due, actor; returns the losses by TensorBoard tag.

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from reinet.agents.decide.baselines import NoCap
 from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.protocol import Agent, FloatArray, View
 from reinet.agents.evaluation.batch import figures
 from reinet.agents.evaluation.frontier import Baseline, baselines
 from reinet.agents.learn.actors import WALK, Explorer, NoisyActor, Walker
 from reinet.agents.learn.config import DdpgSection, TrainConfig
+from reinet.agents.learn.evolution import Generation, Members, cost
 from reinet.agents.learn.hidden import SIZE, hidden_of
 from reinet.agents.learn.hindsight import teach
 from reinet.agents.learn.links import domain_of
@@ -142,6 +144,19 @@ class Gatherer:
     def evaluate(self, agent: Agent, links: Sequence[LinkSpec]) -> list[Metrics]:
         """Returns the figures of one flow per link, without noise, behind the guard."""
         return figures(agent, links, self._config.run.evaluate_s)
+
+    def costs(self, layers: Layers, members: Members, normaliser: Normaliser, iteration: int) -> NDArray[np.float64]:
+        """Returns what each member costs on each of this iteration's links (P, L), in place of the last layer."""
+        config = self._config
+        rng = np.random.Generator(np.random.PCG64([config.seed, iteration, self._worker]))
+        domain = domain_of(config.links, self._traces)
+        links = [domain.draw(rng) for _ in range(config.evolution.links)]
+        seconds, count = config.evolution.seconds, len(links)
+        plain = figures(NoCap(), links, seconds)
+        generation = Generation(layers, members, count, config.head, config.view(normaliser))
+        ran = figures(generation, links * len(members), seconds)
+        values = [cost(metrics, plain[row % count], config.evolution.trade) for row, metrics in enumerate(ran)]
+        return np.array(values).reshape(len(members), count)
 
     def baselines(self, links: Sequence[LinkSpec], period: PeriodConfig) -> list[Baseline]:
         """Returns what policies of this cadence are judged by on each link."""

@@ -3,7 +3,8 @@
     calibrate the normaliser on the cold start's walk, then freeze it
     repeat:
       gather fresh flows (walk, then actor + noise)  ->  replay
-      update critic and actor on batches from it
+      update critic and actor on batches from it: the actor by hindsight first, then by the critic's advice
+      or, at the end: one generation of evolution
       now and then: evaluate without noise on other traces; keep the best; write a checkpoint
 
 Synchronous: an iteration's flows depend on weights, seed and number of the iteration only, so a run is repeatable bit
@@ -21,14 +22,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.tensorboard import SummaryWriter
 
 from reinet.agents.evaluation.frontier import Baseline, Point, ratio
 from reinet.agents.learn import checkpoint
 from reinet.agents.learn.actors import FoldedActor
-from reinet.agents.learn.checkpoint import Best, Checkpoint, State
+from reinet.agents.learn.checkpoint import Best, Checkpoint, Evolved, State
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
+from reinet.agents.learn.evolution import Evolution, hidden_units, last_layer, with_last_layer
 from reinet.agents.learn.hidden import SIZE
 from reinet.agents.learn.links import selection_links, training_traces
 from reinet.agents.learn.recordings import recordings
@@ -43,6 +46,8 @@ always be had for throughput."""
 SCORE_FLOOR_WEIGHT = 4.0
 SCORE_WORST_WEIGHT = 0.1
 """The worst link counts so much beside the mean: a policy is no use that is good on all links but one."""
+EVOLUTION_STATES = 4096
+"""So many states of the replay tell how much each unit varies."""
 _MAY_CHANGE = {"iterations", "keep"}
 """These keys of [run] may differ when a run is resumed: they change nothing that was computed before."""
 
@@ -137,6 +142,7 @@ class _Run:
         self.baselines: list[Baseline] = []
         self.best: Best | None = None
         self.iteration = self.env_steps = self.updates = 0
+        self._evolution: Evolution | None = None
         self._start_s = time.monotonic()
         if previous:
             self._restore(previous)
@@ -146,12 +152,26 @@ class _Run:
         return time.monotonic() - self._start_s
 
     def iterate(self) -> dict[str, float]:
-        """Gathers and learns once; evaluates and writes a checkpoint when it is time. Returns the scalars."""
+        """Learns once; evaluates and writes a checkpoint when it is time. Returns the scalars."""
+        run = self._config.run
+        calibrating = self.iteration < self._config.ddpg.normaliser_iterations
+        evolving = self.iteration >= run.iterations - self._config.evolution.generations
+        scalars = self._evolve() if evolving else self._gather_and_learn(calibrating)
+        self.iteration += 1
+        last = self.iteration == run.iterations
+        if not calibrating and (self.iteration % run.evaluate_every == 0 or last):
+            scalars |= self._evaluate()
+        for tag, value in scalars.items():
+            self._writer.add_scalar(tag, value, self.iteration)
+        if self.iteration % run.checkpoint_every == 0:
+            self.save()
+        return scalars
+
+    def _gather_and_learn(self, calibrating: bool) -> dict[str, float]:
         config, started_s = self._config, time.monotonic()
-        calibrating = self.iteration < config.ddpg.normaliser_iterations
         walking = self.iteration < config.ddpg.normaliser_iterations + config.ddpg.cold_start_iterations
         layers = None if walking else self.ddpg.actor.folded()
-        self.ddpg.set_progress(self.iteration, config.run.iterations)
+        self.ddpg.set_progress(self.iteration, config.run.iterations - config.evolution.generations)
         normaliser = Normaliser.reference(config.feature_set) if calibrating else self.normaliser
         gathered = self._gatherers.gather(layers, normaliser, self.iteration)
         scalars = {tag: float(np.mean([e.summary[tag] for e in gathered])) for tag in gathered[0].summary}
@@ -166,22 +186,34 @@ class _Run:
                     self.replay.add(fragment)
             self.replay.index()
             scalars |= self._learn()
-        self.iteration += 1
-        ended_s = time.monotonic()
-        scalars |= {
+        return scalars | {
             "charts/env_steps": self.env_steps,
             "charts/replay_transitions": len(self.replay),
             "charts/gather_s": gathered_s - started_s,
-            "charts/learn_s": ended_s - gathered_s,
+            "charts/learn_s": time.monotonic() - gathered_s,
         }
-        last = self.iteration == config.run.iterations
-        if not calibrating and (self.iteration % config.run.evaluate_every == 0 or last):
-            scalars |= self._evaluate()
-        for tag, value in scalars.items():
-            self._writer.add_scalar(tag, value, self.iteration)
-        if self.iteration % config.run.checkpoint_every == 0:
-            self.save()
-        return scalars
+
+    def _evolve(self) -> dict[str, float]:
+        """Runs one generation; from then on its mean is the actor that is evaluated and exported."""
+        started_s = time.monotonic()
+        layers = self.ddpg.best_actor().folded()
+        if self._evolution is None:
+            self._evolution = self._evolution_from(last_layer(layers))
+        members = self._evolution.members()
+        costs = self._gatherers.costs(layers, members, self.normaliser, self.iteration).mean(axis=1)
+        self._evolution.tell(costs[:-1])
+        self.ddpg.set_last_layer(with_last_layer(layers, self._evolution.mean()))
+        return {
+            "evolution/cost_of_mean": float(costs[-1]),
+            "evolution/cost_of_best": float(costs[:-1].min()),
+            "charts/gather_s": time.monotonic() - started_s,
+        }
+
+    def _evolution_from(self, start: NDArray[np.float64]) -> Evolution:
+        rng = np.random.Generator(np.random.PCG64(self._config.seed))
+        states = self.replay.sample(EVOLUTION_STATES, rng).states
+        units = hidden_units(self.ddpg.best_actor().folded(), states)
+        return Evolution(self._config.evolution, self._config.seed, start, units)
 
     def _learn(self) -> dict[str, float]:
         sums: dict[str, list[torch.Tensor]] = {}
@@ -231,6 +263,7 @@ class _Run:
             rng=dict(self.rng.bit_generator.state),
             baselines=self.baselines,
             best=self.best,
+            evolved=self._evolution and Evolved(start=self._evolution.start.tolist(), costs=self._evolution.told),
             recordings=self._recordings,
         )
 
@@ -244,6 +277,11 @@ class _Run:
         self.baselines, self.best = state.baselines, state.best
         self.iteration, self.env_steps, self.updates = state.iteration, state.env_steps, state.updates
         self.ddpg.updates = state.updates
+        if state.evolved:
+            self._evolution = self._evolution_from(np.array(state.evolved.start))
+            for costs in state.evolved.costs:
+                self._evolution.members()
+                self._evolution.tell(costs)
         self._start_s -= state.wall_s
 
 

@@ -4,9 +4,13 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.evaluation.frontier import Baseline
 from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.evolution import Members
 from reinet.agents.learn.gatherer import Experience, Gatherer
 from reinet.agents.model.mlp import Layers
 from reinet.core import Normaliser, PeriodConfig
@@ -75,6 +79,13 @@ class RayGatherers:
             return self._local.evaluate(agent, links)
         futures = [a.evaluate.remote(agent, p) for a, p in zip(self._actors, self._shares(links), strict=True) if p]
         return [metrics for part in self._ray.get(futures) for metrics in part]
+
+    def costs(self, layers: Layers, members: Members, normaliser: Normaliser, iteration: int) -> NDArray[np.float64]:
+        """Returns what each member costs on each of this iteration's links (P, L), those of all workers."""
+        if self._local is not None:
+            return self._local.costs(layers, members, normaliser, iteration)
+        parts = self._ray.get([a.costs.remote(layers, members, normaliser, iteration) for a in self._actors])
+        return np.concatenate(parts, axis=1)
 
     def baselines(self, links: Sequence[LinkSpec], period: PeriodConfig) -> list[Baseline]:
         """Returns what policies of this cadence are judged by on each link, the links shared out among the workers."""
