@@ -22,6 +22,7 @@ DELAY_WEIGHT: float
 LEAST_TARGET_PER_RTT: float
 HEAD_NAMES: list[str]
 RULE_GAIN: float
+WIDE_GAIN: float
 MIN_CAP_PKTS: int
 MAX_CAP_PKTS: int
 MIN_PERIOD_NS: int

@@ -82,6 +82,7 @@ void bind_rewards(nb::module_& m) {
 void bind_heads(nb::module_& m) {
   m.attr("HEAD_NAMES") = nb::cast(std::vector<std::string>(kHeadNames.begin(), kHeadNames.end()));
   m.attr("RULE_GAIN") = kRuleGain;
+  m.attr("WIDE_GAIN") = kWideGain;
   m.attr("MIN_CAP_PKTS") = kMinCapPkts;
   m.attr("MAX_CAP_PKTS") = kMaxCapPkts;
   m.def("round_caps",

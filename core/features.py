@@ -19,9 +19,13 @@ STATISTICS = ("count", "mean", "m2", "minimum")
 """What the normaliser keeps of each input, in the order of its columns."""
 
 HEADS: tuple[str, ...] = tuple(_core.HEAD_NAMES)
-"""``cwnd``: cap = 2^a x cwnd (DeepCC). ``bdp``: cap = 1.5 x 2^a x the hand rule's product."""
+"""``cwnd``: cap = 2^a x cwnd (DeepCC). ``bdp``: cap = 1.5 x 2^a x the hand rule's product. ``wide``: 1.3 x 4^a of it."""
 
-_CAPS = {"cwnd": "2^a x cwnd", "bdp": f"{_core.RULE_GAIN} x 2^a x rule"}
+_CAPS = {
+    "cwnd": "2^a x cwnd",
+    "bdp": f"{_core.RULE_GAIN} x 2^a x rule",
+    "wide": f"{_core.WIDE_GAIN} x 4^a x rule",
+}
 
 
 @dataclass(frozen=True)

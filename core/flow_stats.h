@@ -77,7 +77,7 @@ struct reinet_ack {
   X(SLOW_START, 0x04)  /* cwnd below ssthresh */                                                  \
   X(NO_SAMPLE, 0x08)   /* no RTT sample: no decision, no history entry, no replay entry */        \
   X(CLOSED, 0x10)      /* the flow's last record; only cookie, slot and time_ns are meaningful */ \
-  X(RESTARTED, 0x20)   /* in this period the flow began to send again after an idle time above its srtt */
+  X(RESTARTED, 0x20)   /* in this period the flow began to send again after an idle time above srtt / 4 */
 
 #define REINET_DECLARE_FLAG(name, value) REINET_FLAG_##name = value,
 enum reinet_flag { REINET_FLAGS(REINET_DECLARE_FLAG) };

@@ -17,6 +17,7 @@
 #define REINET_MIN_PERIOD_NS 10000000ULL /* 10 ms: below it a period holds too few samples for a mean */
 #define REINET_SILENCE_NS 250000000ULL   /* 250 ms: cellular outages last seconds, ordinary gaps tens of ms */
 #define REINET_NS_PER_S 1000000000ULL
+#define REINET_IDLE_PARTS 4 /* an idle time above a quarter of the smoothed RTT is a pause of the application's */
 
 struct reinet_period_config {
   reinet_u64 min_period_ns;
@@ -110,14 +111,15 @@ static inline int reinet_period_on_ack(struct reinet_period* p, const struct rei
 
 /* Takes the start of a transmission after an idle time: neither the silence nor the period counts the idle time. The
  * period moves on by it instead of starting anew, so that short bursts add up to a period and a flow whose RTT is below
- * min_period_ns is heard of too. An idle time above the smoothed RTT is told of in the record: what was known of the
- * path's queue is old then.
+ * min_period_ns is heard of too. An idle time above a part of the smoothed RTT is told of in the record: all that the
+ * flow had sent was acknowledged, so there is no queue of its own any more. A sender whose window is acknowledged at
+ * once has nothing outstanding for as long as it takes to send again, far less than that part.
  */
 static inline void reinet_period_on_restart(struct reinet_period* p, reinet_u64 now_ns) {
   reinet_u64 idle_ns = reinet_growth(now_ns, p->last_sign_ns);
   if (p->start_ns) {
     p->start_ns += idle_ns;
-    if (idle_ns > p->last.srtt_us * 1000ULL) p->restarted = 1;
+    if (idle_ns * REINET_IDLE_PARTS > p->last.srtt_us * 1000ULL) p->restarted = 1;
   }
   p->last_sign_ns = now_ns;
 }

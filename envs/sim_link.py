@@ -44,7 +44,8 @@ class SimLinkEnv(gym.Env[State, Any]):
 
     Action
         Box, float32, shape (1,), a in [-1, 1]. Head ``cwnd``: cap = 2^a x cwnd. Head ``bdp``: cap = 1.5 x 2^a x the
-        hand rule's product. In packets, rounded, between 4 and 40000.
+        hand rule's product, ``wide``: 1.3 x 4^a x that. No cap before the flow has shown a queue of its own
+        (``core/states/gate.hpp``, ``info["may_cap"]``). In packets, rounded, between 4 and 40000.
 
     Reward
         ``deepcc``, the paper's: min(samples~ x rate~ x rho, 100), negated while k = 0, with the symbols of
@@ -67,8 +68,8 @@ class SimLinkEnv(gym.Env[State, Any]):
         ``episode_periods`` steps or ``episode_s`` seconds of simulated time.
 
     Info
-        Every field of the record as a plain number, ``no_sample`` (bool) and ``rule_pkts`` (float). ``time_ns`` is
-        trace time.
+        Every field of the record as a plain number, ``no_sample`` (bool), ``rule_pkts`` (float) and ``may_cap`` (bool).
+        ``time_ns`` is trace time.
 
     Arguments
         trace
@@ -158,4 +159,4 @@ class SimLinkEnv(gym.Env[State, Any]):
         return np.array(self._batch.states[0])
 
     def _info(self) -> dict[str, Any]:
-        return info_from(self._batch.stats[0], float(self._batch.rule_pkts[0]))
+        return info_from(self._batch.stats[0], float(self._batch.rule_pkts[0]), self._batch.may_cap[0])

@@ -39,8 +39,8 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
         its next episode with reward 0.
 
     Info
-        Arrays of shape (num_envs,): every field of the records, ``no_sample`` and ``rule_pkts``, each with its mask
-        ``_name``, which is True throughout. They are views of buffers that the next step overwrites.
+        Arrays of shape (num_envs,): every field of the records, ``no_sample``, ``rule_pkts`` and ``may_cap``, each with
+        its mask ``_name``, which is True throughout. They are views of buffers that the next step overwrites.
 
     Arguments
         num_envs
@@ -102,7 +102,7 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
         self._no_sample = np.zeros(num_envs, np.bool_)
         all_present = np.ones(num_envs, np.bool_)
         self._info: Info = {name: self._batch.stats[name] for name in FLOW_STATS_DTYPE.names or ()}
-        self._info |= {"no_sample": self._no_sample, "rule_pkts": self._batch.rule_pkts}
+        self._info |= {"no_sample": self._no_sample, "rule_pkts": self._batch.rule_pkts, "may_cap": self._batch.may_cap}
         self._info |= {f"_{name}": all_present for name in self._info}
 
     def reset(

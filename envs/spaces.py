@@ -56,11 +56,14 @@ def action_space() -> Space[Any]:
     return Box(-1.0, 1.0, (1,), np.float32)
 
 
-def info_from(stats: np.void, rule_pkts: float) -> dict[str, Any]:
-    """Returns a record as plain numbers, with ``no_sample`` (bool) and ``rule_pkts``, the hand rule's product."""
+def info_from(stats: np.void, rule_pkts: float, may_cap: bool) -> dict[str, Any]:
+    """Returns a record as plain numbers, with ``no_sample`` (bool), ``rule_pkts``, the hand rule's product, and
+    ``may_cap`` (bool), False while the flow has shown no queue of its own.
+    """
     info: dict[str, Any] = {name: int(stats[name]) for name in FLOW_STATS_DTYPE.names or ()}
     info["no_sample"] = bool(info["flags"] & Flag.NO_SAMPLE)
     info["rule_pkts"] = float(rule_pkts)
+    info["may_cap"] = bool(may_cap)
     return info
 
 

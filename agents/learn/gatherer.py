@@ -91,7 +91,7 @@ class Gatherer:
             rewards[period], decided[period], may_cap[period] = sim.rewards, sim.decided, sim.may_cap
             if config.ddpg.privileged:
                 hidden[period] = hidden_of(sim)
-            if config.hindsight.iterations:
+            if config.hindsight.iterations or config.hindsight.weight:
                 taught[period] = teach(sim, config.hindsight, config.head)
             if period == periods:
                 break
