@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from reinet.cli.bench_frontier import frontier
 from reinet.cli.bench_harm import harm
 from reinet.cli.output import JsonOption, print_table, write_json
 from reinet.core.errors import ConfigError
@@ -27,6 +28,7 @@ def bench() -> None:
     """Measure speed, and what caps cost short transfers."""
 
 
+app.command("frontier")(frontier)
 app.command("harm")(harm)
 
 

@@ -19,7 +19,7 @@ STATISTICS = ("count", "mean", "m2", "minimum")
 """What the normaliser keeps of each input, in the order of its columns."""
 
 HEADS: tuple[str, ...] = tuple(_core.HEAD_NAMES)
-"""``cwnd``: cap = 2^a x cwnd (DeepCC). ``bdp``: cap = 1.5 x 2^a x the hand rule's product. ``wide``: 1.3 x 4^a of it."""
+"""``cwnd``: cap = 2^a x cwnd (DeepCC). ``bdp``: cap = 1.5 x 2^a x the hand rule's product, ``wide``: 1.3 x 4^a x it."""
 
 _CAPS = {
     "cwnd": "2^a x cwnd",

@@ -12,6 +12,7 @@ import numpy as np
 from reinet.agents.decide.baselines import NoCap
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.evaluation.batch import figures
+from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import Normaliser, PeriodConfig, round_caps
 from reinet.envs.link.metrics import Metrics, frontier_ratio
 from reinet.envs.link.spec import LinkSpec
@@ -117,3 +118,45 @@ def ratio(policy: Point, knob: Sequence[Point]) -> Ratio:
         frontier_ratio(policy.utilization, policy.qdelay_mean_ms, use, [p.qdelay_mean_ms for p in knob]),
         frontier_ratio(policy.utilization, policy.qdelay_p95_ms, use, [p.qdelay_p95_ms for p in knob]),
     )
+
+
+def against_frontier(
+    agents: Sequence[Agent], scenarios: Sequence[Scenario], fixed: bool = False, threads: int = 1
+) -> list[dict[str, object]]:
+    """Returns a row for each agent and simulated scenario, and after an agent's one of their means.
+
+    With ``fixed`` agents stand against swept fixed caps too. What agents of one cadence stand against is swept once.
+    """
+    rules: dict[PeriodConfig, list[Baseline]] = {}
+    caps: dict[PeriodConfig, list[list[Point]]] = {}
+    rows: list[dict[str, object]] = []
+    for agent in agents:
+        period = agent.view.period
+        if period not in rules:
+            rules[period] = [baselines([s.path], s.seconds, period, threads)[0] for s in scenarios]
+            caps[period] = [
+                sweep([s.path], s.seconds, (period,), "fixed", threads)[0] if fixed else [] for s in scenarios
+            ]
+        own = [
+            _against(Point.of(figures(agent, [scenario.path], scenario.seconds)[0]), baseline, settings)
+            for scenario, baseline, settings in zip(scenarios, rules[period], caps[period], strict=True)
+        ]
+        means = {key: float(np.mean([row[key] for row in own])) for key in own[0]}
+        names = [*(scenario.trace.name for scenario in scenarios), "mean"]
+        rows += [{"agent": agent.name, "trace": name, **row} for name, row in zip(names, [*own, means], strict=True)]
+    return rows
+
+
+def _against(point: Point, baseline: Baseline, caps: Sequence[Point]) -> dict[str, float]:
+    found, plain = ratio(point, baseline.rule), baseline.plain
+    row = {
+        "frontier_mean": found.mean,
+        "frontier_p95": found.p95,
+        "throughput_ratio": point.utilization / plain.utilization,
+        "utilization": point.utilization,
+        "qdelay_mean_ms": point.qdelay_mean_ms,
+        "qdelay_p95_ms": point.qdelay_p95_ms,
+        "times_lower_mean": plain.qdelay_mean_ms / point.qdelay_mean_ms,
+        "times_lower_p95": plain.qdelay_p95_ms / point.qdelay_p95_ms,
+    }
+    return row | {"frontier_fixed_mean": ratio(point, caps).mean} if caps else row

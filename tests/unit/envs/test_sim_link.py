@@ -57,7 +57,7 @@ def test_is_deterministic_per_seed_and_differs_between_seeds() -> None:
 def test_info_names_every_field_of_the_record() -> None:
     env = SimLinkEnv(constant())
     _, info = env.reset(seed=0)
-    assert set(info) == {*(FLOW_STATS_DTYPE.names or ()), "no_sample", "rule_pkts"}
+    assert set(info) == {*(FLOW_STATS_DTYPE.names or ()), "no_sample", "rule_pkts", "may_cap"}
     assert info["target_us"] == 50_000
     assert 21_000 <= info["min_rtt_us"] <= 24_000
     assert info["cap_pkts"] == 0

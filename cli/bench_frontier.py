@@ -1,0 +1,58 @@
+"""``reinet bench frontier``: policies against the hand rule with its knob swept in hindsight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reinet.cli.output import JsonOption, print_table, write_json
+
+COLUMNS = [
+    "agent", "trace", "frontier_mean", "frontier_p95", "frontier_fixed_mean", "throughput_ratio", "qdelay_mean_ms",
+    "qdelay_p95_ms", "times_lower_mean", "times_lower_p95",
+]  # fmt: skip
+
+
+def frontier(
+    traces: Annotated[list[Path], typer.Option(help="Trace file, folder or set file; may be repeated.")],
+    agents: Annotated[str, typer.Option(help="Model folders or agents' names, by commas.")] = "checkpoints/default",
+    seconds: Annotated[float, typer.Option(min=1, help="Length of a run; a shorter trace is run once.")] = 300.0,
+    cc: Annotated[str, typer.Option(help="The flows' congestion control.")] = "cubic",
+    mrtt_ms: Annotated[float, typer.Option(help="Fixed round trip of the path (DeepCC: 20).")] = 20.0,
+    buffer_bytes: Annotated[int, typer.Option(help="Buffer of the bottleneck (DeepCC: 150 KB).")] = 150_000,
+    target: Annotated[str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, +30ms or 2.5x.")] = "50ms",
+    fixed: Annotated[bool, typer.Option(help="Compare with fixed caps too.")] = False,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that share the simulated links.")] = 2,
+    json_destination: JsonOption = None,
+) -> None:
+    """Frontier ratios in the simulator: queueing delay over the best setting's of the hand rule, at equal utilisation.
+
+    frontier_mean, frontier_p95: below 1 no setting of the rule's gain (1.0 to 2.5, at its own cadence or the agent's)
+    reaches as little mean or 95th percentile of queueing delay at the agent's utilisation. throughput_ratio and
+    times_lower_* are to plain congestion control. The last row of an agent has the means over traces. Examples:
+
+        reinet bench frontier --traces traces/validation
+
+        reinet bench frontier --traces one.trace --seconds 20 --agents rule:1.3,fixed:20 --json -
+    """
+    from reinet.agents.decide.names import make_agent, split_names
+    from reinet.agents.evaluation.frontier import against_frontier
+    from reinet.agents.evaluation.scenario import Scenario
+    from reinet.core.target import Target
+    from reinet.envs.trace import load_traces
+
+    target_ms = Target.parse(target).resolve_ms(mrtt_ms)
+    scenarios = [
+        Scenario.of(
+            trace, "sim", seconds=min(seconds, trace.duration_ms / 1000), target_ms=target_ms, cc=cc, mrtt_ms=mrtt_ms,
+            buffer_bytes=buffer_bytes,
+        )
+        for trace in load_traces(traces)
+    ]  # fmt: skip
+    chosen = [make_agent(name) for name in split_names(agents)]
+    rows = against_frontier(chosen, scenarios, fixed=fixed, threads=threads)
+    write_json(json_destination, {"rows": rows})
+    if json_destination != "-":
+        print_table(rows, COLUMNS if fixed else [column for column in COLUMNS if column != "frontier_fixed_mean"])
