@@ -12,6 +12,7 @@ import safetensors.numpy
 from onnx import TensorProto, helper, numpy_helper
 
 from reinet.agents.learn.checkpoint import Checkpoint
+from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.links import generated_selection_traces, generated_training_traces
 from reinet.agents.model.artifact import (
@@ -125,6 +126,17 @@ CONDITIONS = {
 """What a share of the flows may meet, by the key of [links] that says so."""
 
 
+def _learned_by(training: Training) -> str:
+    """Returns the methods that made the weights, in their order."""
+    config = TrainConfig.model_validate(training.config)
+    steps = {
+        "hindsight": config.hindsight.iterations,
+        "DDPG": config.run.iterations - config.hindsight.iterations - config.evolution.generations,
+        "evolution": config.evolution.generations,
+    }
+    return ", then ".join(f"{name} ({count} iterations)" for name, count in steps.items() if count > 0)
+
+
 def _sources(training: Training) -> str:
     """Returns where the traces came from, in words."""
     traces = training.config["traces"]
@@ -163,13 +175,14 @@ congestion control; `reinet serve` applies it.
 
 ## Training
 
-DDPG: {training.env_steps} periods of simulated flows, {training.updates} updates, seed {training.seed}.
+{_learned_by(training)}: {training.env_steps} periods of simulated flows, {training.updates} updates, seed {training.seed}.
 Links: {", ".join(manifest.congestion_controls)} over {_sources(training)}, paths of {mrtt_ms}, buffers of {buffers}.
 Some of the flows also met: {", ".join(met) or "nothing else"}.
 
 ## Figures on the selection links (simulator, traces that were not trained on but chose the checkpoint)
 
-Ratios are to plain Cubic on the same link, then averaged; see `docs/scalars.md` (`eval/`).
+`frontier_*` are queueing delays over the best setting's of the hand rule at equal utilisation, swept in hindsight; other
+ratios are to plain congestion control on the same link; all are means over links; see `docs/scalars.md` (`eval/`).
 
 | figure | value |
 |---|---|
