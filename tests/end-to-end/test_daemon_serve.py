@@ -55,8 +55,8 @@ class LiveShim(FakeShim):
         self.polls += 1
         if fault == "shim" and self.polls > 5:
             raise OSError(5, "ring buffer torn")
-        self.feed(7, rtt_mean_us=40000, rtt_samples=20, min_rtt_us=20000, cwnd_pkts=60, mss_bytes=1448,
-                  delivery_rate_bytes_per_s=1448000, period_ns=40000000)
+        self.feed(7, rtt_mean_us=40000, rtt_least_us=35000, rtt_samples=20, min_rtt_us=20000, cwnd_pkts=60,
+                  mss_bytes=1448, delivery_rate_bytes_per_s=1448000, period_ns=40000000)
         return super().poll(timeout_ms)
     def close(self):
         self.now_ns = time.monotonic_ns()

@@ -14,6 +14,7 @@ from helpers.places import ROOT
 from reinet.agents.decide.baselines import NoCap, Rule
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.policy import Policy
+from reinet.agents.evaluation.frontier import Point
 from reinet.agents.evaluation.run import run as evaluate
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn import checkpoint
@@ -22,7 +23,7 @@ from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export
 from reinet.agents.learn.gatherer import Gatherer
 from reinet.agents.learn.links import training_traces
-from reinet.agents.learn.train import Result, compare, train
+from reinet.agents.learn.train import Result, judged, train
 from reinet.agents.learn.workers import RAY_STARTS, start_ray
 from reinet.agents.model.mlp import act
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Normaliser, StateBank, schema_hash
@@ -207,8 +208,8 @@ def test_another_feature_set_is_trained_exported_evaluated_and_served(tmp_path: 
     loop = ControlLoop(shim, policy, Target.parse("50ms"), 500, clock_ns=lambda: shim.now_ns)
     shim.open_flow(7)
     record = {
-        "rtt_mean_us": 30_000, "rtt_samples": 20, "min_rtt_us": 20_000, "srtt_us": 30_000, "cwnd_pkts": 60,
-        "mss_bytes": 1448, "delivered_bytes": 40 * 1448, "delivery_rate_bytes_per_s": 1_448_000, "inflight_pkts": 30,
+        "rtt_mean_us": 30_000, "rtt_least_us": 28_000, "rtt_samples": 20, "min_rtt_us": 20_000, "srtt_us": 30_000,
+        "cwnd_pkts": 60, "mss_bytes": 1448, "delivered_bytes": 40 * 1448, "delivery_rate_bytes_per_s": 1_448_000, "inflight_pkts": 30,
         "period_ns": 40_000_000,
     }  # fmt: skip
     shim.feed(7, **record)
@@ -279,18 +280,22 @@ def test_the_walk_raises_delay_where_the_multiplier_is_high() -> None:
     assert gathered.summary["charts/rho_above_1_share"] > 0
 
 
-def test_scores_compare_with_plain_congestion_control() -> None:
+def test_scores_compare_with_the_rule_and_with_plain_congestion_control() -> None:
     settings = config()
     from reinet.agents.learn.links import selection_links
-    from reinet.agents.learn.train import _figures
 
     links = selection_links(settings)
     worker = Gatherer(settings, [], 0)
-    none, rule = ([_figures(m) for m in worker.evaluate(agent, links)] for agent in (NoCap(), Rule(1.5)))
-    assert compare(none, none)["score"] == pytest.approx(1 - 0.6)
-    against = compare(rule, none)
+    baselines = worker.baselines(links, settings.period.rule())
+    none, rule = ([Point.of(m) for m in worker.evaluate(agent, links)] for agent in (NoCap(), Rule(1.5)))
+    plain = judged(none, baselines)
+    assert (plain["throughput_ratio"], plain["qdelay_ratio"]) == (pytest.approx(1), pytest.approx(1))
+    against = judged(rule, baselines)
     assert against["qdelay_ratio"] < 0.9
     assert against["throughput_ratio"] > 0.8
+    # The rule's own setting is one of those that the frontier is made of.
+    assert 1 <= against["frontier_mean"] < plain["frontier_mean"]
+    assert against["score"] > plain["score"]
 
 
 def test_training_off_the_main_thread_leaves_signals_alone(tmp_path: Path) -> None:
