@@ -82,7 +82,8 @@ class Decider:
             return Decision(allowed, np.empty(len(allowed), object))  # of None
         caps_pkts, reasons = self._guard.check(stats, allowed)
         refusals = np.array(reasons, object)
-        refusals[~may_cap & (wanted != 0) & np.equal(refusals, None)] = NO_QUEUE
+        unsaid = np.array([reason is None for reason in reasons], np.bool_)
+        refusals[~may_cap & (wanted != 0) & unsaid] = NO_QUEUE
         return Decision(caps_pkts, refusals)
 
     def hold(self, rows: Rows | slice, decision: Decision) -> None:

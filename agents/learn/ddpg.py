@@ -212,7 +212,7 @@ class Ddpg:
             scale = values.detach().abs().mean().clamp(min=1e-6) if self.hindsight.weight else 1.0
             actor_loss = actor_loss - values.mean() / scale
         self.actor_optimiser.zero_grad(set_to_none=True)
-        actor_loss.backward()
+        actor_loss.backward()  # type: ignore[no-untyped-call]
         self.actor_optimiser.step()
         self.critic.requires_grad_(True)
         self.actor.eval()

@@ -92,7 +92,7 @@ class Evolution:
     def members(self) -> Members:
         """Returns a generation (P, H + 1), its mean last; ``tell`` follows."""
         self._asked = self._strategy.ask()
-        return self.start + self.scale * np.array([*self._asked, self._strategy.mean])
+        return np.asarray(self.start + self.scale * np.array([*self._asked, self._strategy.mean]), np.float64)
 
     def tell(self, costs: Sequence[float]) -> None:
         """Takes the costs of a generation, without its mean's."""

@@ -175,14 +175,15 @@ congestion control; `reinet serve` applies it.
 
 ## Training
 
-{_learned_by(training)}: {training.env_steps} periods of simulated flows, {training.updates} updates, seed {training.seed}.
+Method: {_learned_by(training)}; {training.env_steps} periods of simulated flows, {training.updates} updates, seed
+{training.seed}.
 Links: {", ".join(manifest.congestion_controls)} over {_sources(training)}, paths of {mrtt_ms}, buffers of {buffers}.
 Some of the flows also met: {", ".join(met) or "nothing else"}.
 
 ## Figures on the selection links (simulator, traces that were not trained on but chose the checkpoint)
 
-`frontier_*` are queueing delays over the best setting's of the hand rule at equal utilisation, swept in hindsight; other
-ratios are to plain congestion control on the same link; all are means over links; see `docs/scalars.md` (`eval/`).
+`frontier_*` are queueing delays over the best setting's of the hand rule at equal utilisation, swept in hindsight;
+other ratios are to plain congestion control on the same link; all are means over links (`docs/scalars.md`, `eval/`).
 
 | figure | value |
 |---|---|

@@ -125,7 +125,8 @@ class Replay:
 
     def _states(self, rows: NDArray[np.int64]) -> FloatArray:
         """Returns the states (B, S) whose newest frames are these, newest first."""
-        return self.frames[rows[:, None] - np.arange(self.history)].reshape(len(rows), -1)
+        states: FloatArray = self.frames[rows[:, None] - np.arange(self.history)].reshape(len(rows), -1)
+        return states
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Returns everything that it holds, for a checkpoint."""

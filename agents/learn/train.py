@@ -216,6 +216,8 @@ class _Run:
         return Evolution(self._config.evolution, self._config.seed, start, units)
 
     def _learn(self) -> dict[str, float]:
+        if not len(self.replay):
+            return {}  # no flow has shown a queue yet: rollouts were too short, or their links too fast
         sums: dict[str, list[torch.Tensor]] = {}
         for _ in range(self._config.run.updates):
             batch = self.replay.sample(self._config.ddpg.batch, self.rng)
@@ -263,9 +265,13 @@ class _Run:
             rng=dict(self.rng.bit_generator.state),
             baselines=self.baselines,
             best=self.best,
-            evolved=self._evolution and Evolved(start=self._evolution.start.tolist(), costs=self._evolution.told),
+            evolved=self._evolved(),
             recordings=self._recordings,
         )
+
+    def _evolved(self) -> Evolved | None:
+        evolution = self._evolution
+        return None if evolution is None else Evolved(start=evolution.start.tolist(), costs=evolution.told)
 
     def _restore(self, previous: Checkpoint) -> None:
         state = previous.state

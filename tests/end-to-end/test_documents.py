@@ -15,8 +15,8 @@ from helpers.documents import PAGES, Example, examples
 from helpers.places import ROOT
 
 _SMALL = """
-sed 's/^updates = .*/updates = 2/; s/^hidden = .*/hidden = [8]/' configs/{name}.toml > {name}.toml
-printf '[rollout]\\nworkers = 0\\nlinks = 2\\nperiods = 20\\n' >> {name}.toml
+sed 's/^updates = .*/updates = 2/; s/^hidden = .*/hidden = [8]/; s/^links = .*/workers = 0\\nlinks = 2/' \\
+    configs/{name}.toml > {name}.toml
 """
 """A training configuration, made small: few updates of a small network, on few flows."""
 

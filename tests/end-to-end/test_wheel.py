@@ -18,7 +18,7 @@ import reinet, reinet.core, reinet.kshim, reinet.envs, reinet.agents, reinet.dae
 import reinet.proto.control_pb2_grpc
 checkout = pathlib.Path(sys.argv[1])
 assert not any(checkout.iterdir()), "the checkout is still there"
-needs_training = {"torch", "ray", "matplotlib"}
+needs_training = {"torch", "ray", "matplotlib", "cma"}
 for package in (reinet.core, reinet.kshim, reinet.envs, reinet.agents, reinet.daemon, reinet.cli):
     assert checkout not in pathlib.Path(package.__file__).parents, package.__file__
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):

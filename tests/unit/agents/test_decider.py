@@ -230,7 +230,7 @@ def test_a_model_tells_of_itself_what_a_baseline_need_not() -> None:
     assert model.trace_uses
     assert model.target_range_ms == model.manifest.target_range_ms
     assert model.queueing_target_range_ms == (15.0, 80.0)
-    assert model.congestion_controls == ["cubic"]
+    assert model.congestion_controls == ["cubic", "bbr", "reno", "westwood", "illinois"]
     assert model.called == f"{MODEL} (schema {model.manifest.schema_.hash})"
     assert rule.queueing_target_range_ms is None
     assert (rule.trace_uses, rule.target_range_ms, rule.congestion_controls, rule.called) == (
