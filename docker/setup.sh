@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 venv=${1:-.venv}
 python=${PYTHON:-python3}
 
-docker/packages.sh
+docker/packages.sh ${CI:+--bench}  # CI runs every test, and those with a web server too
 
 "$python" - <<'CHECK'
 import sys

@@ -106,6 +106,7 @@ def loopback(agent: Agent, cc: str, *, target: Target, buffer_bytes: int = LinkS
         client = link.fetch_beside(LOOPBACK_BYTES, LOOPBACK_COUNT)
         while client.process.poll() is None:
             loop.tick(TICK_MS)
+        loop.tick(TICK_MS)  # what the last of them left
         loop.release()
     return {"cc": cc, "objects": LOOPBACK_COUNT, "records": seen.records, "capped": seen.capped}
 

@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 
 from helpers.figures import figures_hold
+from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.names import make_agent
+from reinet.agents.decide.protocol import View
 from reinet.agents.evaluation import harm_live
 from reinet.agents.evaluation.harm import Cell
+from reinet.core.period import PeriodConfig
 from reinet.core.target import Target
 from reinet.envs.mahimahi.web import PROGRAMS
 from reinet.envs.trace import Trace
@@ -32,7 +35,7 @@ def cell(size_bytes: int, pause_ms: float | None, cc: str = "cubic") -> Cell:
 
 def test_a_cap_of_ten_packets_slows_real_fetches_down() -> None:
     """40 packets fill 24 Mbit/s and 20 ms; both connections are fetched whole, each over one connection."""
-    matrix = [cell(2_000_000, None), cell(300_000, 100.0, "bbr")]
+    matrix = [cell(10_000_000, None), cell(300_000, 100.0, "bbr")]
 
     def measure() -> list[dict[str, Any]]:
         rows = harm_live.measure(matrix, make_agent("fixed:10", "mahimahi"), target=TARGET, repeat=1)
@@ -41,16 +44,16 @@ def test_a_cap_of_ten_packets_slows_real_fetches_down() -> None:
         return rows
 
     def check(rows: list[dict[str, Any]]) -> None:
-        assert rows[0]["ratio_p50"] > 2.0
-        assert rows[1]["ratio_p50"] > 1.3
-        assert not any(row["ok"] for row in rows)
+        assert rows[0]["ratio_p50"] > 2.0  # once its queue stands, after a fraction of a second
+        assert not rows[0]["ok"]
 
     figures_hold(measure, check, lambda rows: [reason for row in rows for reason in row["invalid_reasons"]])
 
 
 def test_flows_over_loopback_are_seen_and_counted() -> None:
-    """An agent that caps whatever it sees: the count is what tells."""
-    found = harm_live.loopback(make_agent("fixed:100", "mahimahi"), "cubic", target=TARGET)
+    """An agent that would cap whatever it sees caps none of them: no path so short has a queue of the flow's own."""
+    every_ms = View(period=PeriodConfig(1_000_000, packet_timed=False))  # a transfer takes a few
+    found = harm_live.loopback(FixedCap(100, every_ms), "cubic", target=TARGET)
     assert found["objects"] == harm_live.LOOPBACK_COUNT
     assert found["records"] > 0
-    assert 0 <= found["capped"] <= found["records"]
+    assert found["capped"] == 0
