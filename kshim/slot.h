@@ -6,10 +6,10 @@
  * the other's: the kernel its owner and its period, user space the cap and until when it holds. A slot is used again at
  * once, so a cap names the flow it was meant for, and the kernel obeys it only for that flow.
  *
- * A cap answers what a record said of the path. After an idle time above a quarter of the smoothed RTT the queue that it was to
- * shorten is gone, so from the restart to the end of that period no cap acts: the first window is the congestion
- * control's own. The lease that stands when that period's record goes out is void as well, until user space writes
- * another one, which it does when it has decided on the record.
+ * A cap answers what a record said of the path. After an idle time above a quarter of the smoothed RTT the queue that
+ * it was to shorten is gone, so from the restart to the end of that period no cap acts: the first window is the
+ * congestion control's own. The lease that stands when that period's record goes out is void as well, until user space
+ * writes another one, which it does when it has decided on the record.
  */
 #ifndef REINET_SLOT_H
 #define REINET_SLOT_H

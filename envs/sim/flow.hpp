@@ -159,8 +159,8 @@ class Flow {
     to_sender_.push(ack);
   }
 
-  // After an idle time above a quarter of its smoothed RTT the flow has no queue of its own: as in kshim/slot.h, what the cap was to
-  // shorten is gone, and up to the ACK that ends the period, and gives the next record, none acts.
+  // After an idle time above a quarter of its smoothed RTT the flow has no queue of its own: as in kshim/slot.h, what
+  // the cap was to shorten is gone, and up to the ACK that ends the period, and gives the next record, none acts.
   std::uint32_t cap_in_force_pkts(Us now_us) {
     const std::uint32_t decided_pkts = cap_at(now_us);
     return period_.restarted ? 0 : decided_pkts;
