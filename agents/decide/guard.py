@@ -15,10 +15,10 @@ from reinet.agents.decide.min_rtt import MinRttLook
 from reinet.agents.decide.protocol import CapArray, StatsArray
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
 from reinet.core.state import LEAST_TARGET_PER_RTT
+from reinet.core.target import UNKNOWN_RTT_US
 
 INVALID_CAP_PKTS = 0xFFFF_FFFF
 """An agent returns this for a flow for which it computed no number at all (NaN or infinity)."""
-_UNKNOWN_RTT_US = 0xFFFF_FFFF  # tcp_min_rtt() before the first sample
 
 
 class Guard:
@@ -75,7 +75,7 @@ def guard(
 
 def _unmeasured(stats: StatsArray) -> NDArray[np.bool_]:
     min_rtt_us = stats["min_rtt_us"]
-    return np.asarray((min_rtt_us == 0) | (min_rtt_us == _UNKNOWN_RTT_US), np.bool_)
+    return np.asarray((min_rtt_us == 0) | (min_rtt_us == UNKNOWN_RTT_US), np.bool_)
 
 
 def _too_tight(stats: StatsArray) -> NDArray[np.bool_]:

@@ -19,20 +19,12 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.learn.config import EvolutionSection
-from reinet.agents.model.mlp import Layers
+from reinet.agents.model.mlp import Layers, hidden_units
 from reinet.core import caps_from_actions
 from reinet.envs.link.metrics import Metrics
 
 Members = NDArray[np.float64]
 """(P, H + 1): each row the last layer's weights and, at its end, its bias."""
-
-
-def hidden_units(layers: Layers, states: FloatArray) -> FloatArray:
-    """Returns what enters the last layer (N, H) for states (N, S)."""
-    x = states
-    for weight, bias in layers[:-1]:
-        x = np.maximum(x @ weight.T + bias, np.float32(0))
-    return x
 
 
 def last_layer(layers: Layers) -> NDArray[np.float64]:

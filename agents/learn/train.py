@@ -31,12 +31,13 @@ from reinet.agents.learn.actors import FoldedActor
 from reinet.agents.learn.checkpoint import Best, Checkpoint, Evolved, State
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
-from reinet.agents.learn.evolution import Evolution, hidden_units, last_layer, with_last_layer
+from reinet.agents.learn.evolution import Evolution, last_layer, with_last_layer
 from reinet.agents.learn.hidden import SIZE
 from reinet.agents.learn.links import selection_links, training_traces
 from reinet.agents.learn.recordings import recordings
 from reinet.agents.learn.replay import Replay
 from reinet.agents.learn.workers import RayGatherers
+from reinet.agents.model.mlp import hidden_units
 from reinet.core import FEATURE_SETS, Normaliser
 from reinet.core.errors import ConfigError
 

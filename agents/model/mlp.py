@@ -11,10 +11,15 @@ Layer = tuple[FloatArray, FloatArray]
 Layers = Sequence[Layer]
 
 
-def act(layers: Layers, states: FloatArray) -> FloatArray:
-    """Returns actions (N,) in [-1, 1] for states (N, S): ReLU stands between the layers, tanh after the last."""
+def hidden_units(layers: Layers, states: FloatArray) -> FloatArray:
+    """Returns what enters the last layer (N, H) for states (N, S): ReLU stands between the layers."""
     x = states
     for weight, bias in layers[:-1]:
         x = np.maximum(x @ weight.T + bias, np.float32(0))
+    return x
+
+
+def act(layers: Layers, states: FloatArray) -> FloatArray:
+    """Returns actions (N,) in [-1, 1] for states (N, S): tanh stands after the last layer."""
     weight, bias = layers[-1]
-    return np.asarray(np.tanh(x @ weight.T + bias)[:, 0], np.float32)
+    return np.asarray(np.tanh(hidden_units(layers, states) @ weight.T + bias)[:, 0], np.float32)
