@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers.figures import figures_hold
+from helpers.flows import settled
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.loop import ControlLoop
 from reinet.cli import ctl
@@ -88,6 +89,17 @@ def flow_of(socket: Path) -> dict[str, object]:
         return {"cap_pkts": flow.cap_pkts, "reason": flow.reason, "cookie": flow.cookie}
 
 
+def caps_of(socket: Path) -> list[int]:
+    with ControlClient(socket) as client:
+        return [flow.cap_pkts for flow in client.flows().flows]
+
+
+def wait_for_cap(socket: Path, cap_pkts: int) -> None:
+    """Returns once the only flow has this cap, and had it for the second that delays are then measured over."""
+    assert settled(lambda: caps_of(socket) == [cap_pkts], DEADLINE_S), caps_of(socket)
+    time.sleep(1.5)
+
+
 def host_state() -> dict[str, object]:
     """What the daemon could have changed on the host and must not have; what it loads is looked at by id."""
     sysctls = {}
@@ -138,9 +150,8 @@ def test_kill_9_lifts_the_cap_and_harms_no_transfer(folder: Path, cgroup: Path) 
             running_daemon(folder, cgroup) as (daemon, socket),
         ):
             (flow,) = link.start()
-            time.sleep(3)
-            seen = flow_of(socket)
-            assert seen == {"cap_pkts": CAP_PKTS, "reason": "", "cookie": flow.cookie}
+            wait_for_cap(socket, CAP_PKTS)
+            assert flow_of(socket) == {"cap_pkts": CAP_PKTS, "reason": "", "cookie": flow.cookie}
             ids = loaded_by(daemon.pid)
             assert len(ids) > 2
             daemon.send_signal(signal.SIGKILL)
@@ -180,7 +191,8 @@ def test_flows_of_other_congestion_controls_are_capped_too(folder: Path, cgroup:
             running_daemon(folder, cgroup) as (_, socket),
         ):
             (flow,) = link.start()
-            time.sleep(3)
+            wait_for_cap(socket, CAP_PKTS)
+            time.sleep(1)
             assert flow_of(socket) == {"cap_pkts": CAP_PKTS, "reason": "", "cookie": flow.cookie}
             run = link.stop()
         assert flow.cc.startswith(f"reinet_{cc}")
@@ -253,7 +265,7 @@ def test_pause_resume_and_a_normal_end_on_a_live_flow(folder: Path, cgroup: Path
         ):
             link.start()
             marks_ns = []
-            time.sleep(2)
+            wait_for_cap(socket, CAP_PKTS)
             with ControlClient(socket) as client:
                 marks_ns.append(time.monotonic_ns())
                 assert client.pause().released == 1
@@ -261,7 +273,8 @@ def test_pause_resume_and_a_normal_end_on_a_live_flow(folder: Path, cgroup: Path
                 assert flow_of(socket)["cap_pkts"] == 0
                 client.resume()
                 marks_ns.append(time.monotonic_ns())
-                time.sleep(2)
+                wait_for_cap(socket, CAP_PKTS)
+                time.sleep(1)
                 assert flow_of(socket)["cap_pkts"] == CAP_PKTS
             ids = loaded_by(daemon.pid)
             assert len(ids) > 2
@@ -295,7 +308,8 @@ def test_a_target_below_the_path_leaves_the_flow_to_the_kernel(cgroup: Path) -> 
         worker.start()
         try:
             link.start()
-            time.sleep(3)
+            assert settled(lambda: any(loop.snapshot().reasons), DEADLINE_S)
+            time.sleep(1)
             (reason,) = loop.snapshot().reasons
         finally:
             stop.set()
@@ -314,7 +328,8 @@ def test_a_relative_target_reaches_the_records_of_a_live_flow(cgroup: Path) -> N
         worker.start()
         try:
             link.start()
-            time.sleep(2)
+            assert settled(lambda: loop.snapshot().caps_pkts.any(), DEADLINE_S)
+            time.sleep(1)
             (seen,) = loop.snapshot().stats
         finally:
             stop.set()
@@ -335,7 +350,7 @@ def test_what_a_killed_daemon_leaves_is_listed_and_removed(folder: Path, cgroup:
         running_daemon(folder, cgroup) as (daemon, socket),
     ):
         link.start()
-        time.sleep(1)
+        wait_for_cap(socket, CAP_PKTS)
         ids = loaded_by(daemon.pid)
         daemon.kill()
         daemon.wait()
