@@ -290,11 +290,28 @@ class HindsightSection(_Section):
     for delay."""
     room_share: float = Field(default=0.12, ge=0, le=10)
     """The window is to last for the minimum RTT and this share of the queueing delay that the target allows."""
+    waits: list[float] = []
+    """Further such shares, rising. A packet too many waits for hours before an outage and for a moment elsewhere: past
+    each of them its price rises, so that the window shrinks where long waits are likely. Beyond the last it rises no
+    more: outages that nobody can foresee are not to rule everything."""
+    wait_price: float = Field(default=0.0, ge=0, le=100)
+    """For each allowed queueing delay that a packet too many waits, its price rises by so much of itself."""
     lr: float = Field(default=1e-3, gt=0, le=1)
     """The actor's learning rate meanwhile; it falls to a twentieth."""
     weight: float = Field(default=0.0, ge=0, le=100)
     """Afterwards the actor's loss keeps so much of hindsight's beside the critic's advice, which is scaled to 1
     (TD3+BC, Fujimoto and Gu 2021)."""
+
+    @model_validator(mode="after")
+    def _waits_rise(self) -> "HindsightSection":
+        if list(self.shares) != sorted(set(self.shares)):
+            raise ValueError(f"waits is {self.waits}; they must rise, from above room_share, {self.room_share:g}")
+        return self
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The shares (K,) of the allowed queueing delay for which hindsight gives a window each."""
+        return (self.room_share, *self.waits)
 
 
 class EvolutionSection(_Section):

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from reinet.agents.learn.config import DdpgSection, HindsightSection
 from reinet.agents.learn.hidden import SIZE
+from reinet.agents.learn.hindsight import prices
 from reinet.agents.learn.replay import Batch
 from reinet.agents.model.mlp import Layer, Layers
 
@@ -131,6 +132,7 @@ class Ddpg:
         biases = [p for p in self.critic.parameters() if p.ndim == 1]
         groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": config.critic_l2}, {"params": biases}]
         self.critic_optimiser = torch.optim.Adam(groups, lr=config.critic_lr, fused=True)
+        self._prices = torch.from_numpy(prices(self.hindsight))
         self.updates = 0
         self.taught = False
         """True while hindsight teaches the actor."""
@@ -204,9 +206,10 @@ class Ddpg:
         proposed = torch.tanh(unbounded)
         actor_loss = self.config.saturation * unbounded.square().mean()
         if self.taught or self.hindsight.weight:
-            short = taught - proposed
-            pinball = torch.maximum(self.hindsight.quantile * short, (self.hindsight.quantile - 1.0) * short).mean()
-            actor_loss = actor_loss + (1.0 if self.taught else self.hindsight.weight) * pinball
+            over = proposed - taught
+            short = self.hindsight.quantile * torch.relu(-over[:, 0])
+            regret = (short + torch.relu(over) @ self._prices).mean()
+            actor_loss = actor_loss + (1.0 if self.taught else self.hindsight.weight) * regret
         if not self.taught:
             values = self.critic.each[0](seen, proposed)
             scale = values.detach().abs().mean().clamp(min=1e-6) if self.hindsight.weight else 1.0

@@ -22,7 +22,7 @@ class Batch:
     states: FloatArray  # (B, S)
     hidden: FloatArray  # (B, H), see ``hidden.py``; H = 0 where no critic asks
     actions: FloatArray  # (B, 1)
-    taught: FloatArray  # (B, 1), what hindsight would have done, see ``hindsight.py``
+    taught: FloatArray  # (B, K), what hindsight would have done, see ``hindsight.py``
     rewards: FloatArray  # (B, 1), discounted sums up to the next state
     discounts: FloatArray  # (B, 1), of the next state's value
     next_states: FloatArray  # (B, S)
@@ -40,30 +40,32 @@ class Fragment:
     frames: FloatArray  # (history - 1 + n + 1, F), oldest first
     hidden: FloatArray  # (n + 1, H), oldest first
     actions: FloatArray  # (n,)
-    taught: FloatArray  # (n,)
+    taught: FloatArray  # (n, K)
     rewards: FloatArray  # (n,)
     discounts: FloatArray  # (n,)
     steps: NDArray[np.int64]  # (n,)
 
     @classmethod
-    def empty(cls, history: int, frame_size: int, hidden_size: int) -> "Fragment":
+    def empty(cls, history: int, frame_size: int, hidden_size: int, taught_size: int = 1) -> "Fragment":
         """Returns a fragment without transitions."""
         none = np.empty(0, np.float32)
         return cls(
             np.zeros((history, frame_size), np.float32), np.zeros((1, hidden_size), np.float32),
-            none, none, none, none, np.empty(0, np.int64),
+            none, np.empty((0, taught_size), np.float32), none, none, np.empty(0, np.int64),
         )  # fmt: skip
 
 
 class Replay:
     """A ring of ``capacity`` frames; a full one overwrites its oldest fragments."""
 
-    def __init__(self, capacity: int, history: int, frame_size: int, hidden_size: int = 0) -> None:
+    def __init__(
+        self, capacity: int, history: int, frame_size: int, hidden_size: int = 0, taught_size: int = 1
+    ) -> None:
         self.history = history
         self.frames = np.zeros((capacity, frame_size), np.float32)
         self.hidden = np.zeros((capacity, hidden_size), np.float32)
         self.actions = np.zeros(capacity, np.float32)
-        self.taught = np.zeros(capacity, np.float32)
+        self.taught = np.zeros((capacity, taught_size), np.float32)
         self.rewards = np.zeros(capacity, np.float32)
         self.discounts = np.zeros(capacity, np.float32)
         self.steps = np.zeros(capacity, np.int64)
@@ -116,7 +118,7 @@ class Replay:
             self._states(rows),
             self.hidden[rows],
             self.actions[rows, None],
-            self.taught[rows, None],
+            self.taught[rows],
             self.rewards[rows, None],
             self.discounts[rows, None],
             self._states(next_rows),

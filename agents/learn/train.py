@@ -137,7 +137,8 @@ class _Run:
         self._recordings = recordings(config.traces).uses
         self.ddpg = Ddpg(config.ddpg, features.state_size, config.seed, config.hindsight)
         hidden_size = SIZE if config.ddpg.privileged else 0
-        self.replay = Replay(config.ddpg.replay, features.history, len(features.features), hidden_size)
+        taught_size = len(config.hindsight.shares)
+        self.replay = Replay(config.ddpg.replay, features.history, len(features.features), hidden_size, taught_size)
         self.rng = np.random.Generator(np.random.PCG64(config.seed))
         self.normaliser = Normaliser(config.feature_set)
         self.baselines: list[Baseline] = []

@@ -51,11 +51,18 @@ static bool prr_owns_window(const struct tcp_sock *tp, enum reinet_algorithm alg
   return algorithm != REINET_BBR && (state == TCP_CA_CWR || state == TCP_CA_Recovery);
 }
 
+/* A cap forbids a window and must not unlearn it: ssthresh remembers what the algorithm had come to, so that under a
+ * higher cap, or under none, slow start leads back there within a few round trips. By congestion avoidance alone a flow
+ * of a long path would pay for seconds for a cap that was too low for a moment. BBR's window follows its model anyway.
+ */
 static void apply_cap(struct tcp_sock *tp, struct reinet_slot *slot, enum reinet_algorithm algorithm) {
   __u32 cap_pkts = cap_in_force_pkts(slot);
 
-  if (cap_pkts && tp->snd_cwnd > cap_pkts && !prr_owns_window(tp, algorithm))
-    tp->snd_cwnd = cap_pkts;
+  if (!cap_pkts || tp->snd_cwnd <= cap_pkts || prr_owns_window(tp, algorithm))
+    return;
+  if (algorithm != REINET_BBR && tp->snd_ssthresh < tp->snd_cwnd)
+    tp->snd_ssthresh = tp->snd_cwnd;
+  tp->snd_cwnd = cap_pkts;
 }
 
 #endif

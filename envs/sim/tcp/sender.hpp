@@ -308,10 +308,13 @@ class Sender {
 
   // ---- transmission
 
-  // As in the shim: after congestion control, but where PRR runs the window is its until recovery ends.
+  // As in the shim (kshim/bpf/cap.bpf.h): after congestion control, but where PRR runs the window is its until recovery
+  // ends. ssthresh remembers the window that the cap took away.
   void apply_cap() {
     const bool free = ModelControl<Control> || state_ != State::kRecovery;
-    if (cap_pkts_ && free) window_.cwnd_pkts = std::min(window_.cwnd_pkts, cap_pkts_);
+    if (!cap_pkts_ || !free || window_.cwnd_pkts <= cap_pkts_) return;
+    if constexpr (WindowControl<Control>) window_.ssthresh_pkts = std::max(window_.ssthresh_pkts, window_.cwnd_pkts);
+    window_.cwnd_pkts = cap_pkts_;
   }
 
   // The application writes. If it let the socket run dry before, what is delivered until now says nothing of the path.

@@ -199,7 +199,8 @@ def test_on_the_kernel_the_path_is_what_an_emulated_link_can_be() -> None:
         assert len({link.start_offset_ms for link in links}) == (2 if trace is DRAWN else 1)
 
 
-COMMAND = ["bench", "harm", "--cc", "cubic", "--mrtt-ms", "20", "--bytes", "10000,300000", "--repeat", "1"]
+COMMAND = ["bench", "harm", "--cc", "cubic", "--mrtt-ms", "20", "--bytes", "10000,5000000", "--repeat", "1"]
+"""The larger one takes more than the second in which no flow is capped."""
 
 
 def test_the_command_counts_failures_and_says_so_only_when_it_is_to_check() -> None:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from helpers.links import cellular, constant
 from reinet.agents.learn.config import DdpgSection, HindsightSection, TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.gatherer import Gatherer
-from reinet.agents.learn.hindsight import teach
+from reinet.agents.learn.hindsight import prices, teach
 from reinet.agents.learn.replay import Batch
 from reinet.agents.model.mlp import act
 from reinet.core import Normaliser, caps_from_actions
@@ -41,7 +42,7 @@ def test_on_a_steady_link_it_takes_what_the_path_holds_and_so_much_of_the_room(h
     batch.reset()
     for _ in range(80):
         batch.step_caps([40, 40, 40])
-    actions = teach(batch, HindsightSection(room_share=room_share), head)
+    actions = teach(batch, HindsightSection(room_share=room_share), head)[:, 0]
     caps_pkts = caps_from_actions(head, actions, batch.stats["cwnd_pkts"], batch.rule_pkts)
     min_rtt_ms = batch.stats["min_rtt_us"] / 1000
     lasting_ms = min_rtt_ms + room_share * (100 - min_rtt_ms)
@@ -58,7 +59,7 @@ def test_on_a_changing_link_it_takes_what_is_about_to_come_and_not_what_was() ->
         batch.step_caps([30])
         if not batch.decided[0]:
             continue
-        action = teach(batch, HindsightSection(room_share=0.0), "wide")
+        action = teach(batch, HindsightSection(room_share=0.0), "wide")[:, 0]
         (cap_pkts,) = caps_from_actions("wide", action, batch.stats["cwnd_pkts"], batch.rule_pkts)
         now_ms, until_ms = (int(us) // 1000 for us in np.cumsum([batch.stats["time_ns"][0] / 1e3,
                                                                  batch.stats["min_rtt_us"][0]]))  # fmt: skip
@@ -124,6 +125,38 @@ def test_while_it_is_taught_the_actor_learns_the_quantile_of_what_was_right(quan
     clear = np.abs(drawn.states[:, 0]) > 0.3  # at the step itself a small network is between both
     assert np.mean(drawn.taught[:, 0] < actions) == pytest.approx(quantile, abs=0.06)
     assert np.mean(np.abs(actions - least_of(drawn.states)[:, 0] - 0.4 * quantile)[clear]) < 0.06
+
+
+def test_a_packet_too_many_costs_more_the_longer_it_would_wait() -> None:
+    """Two kinds of moments of one chance to be too large: in the second, what is too much waits for an outage."""
+    section = HindsightSection(iterations=10, quantile=0.8, lr=1e-2, room_share=0.0, waits=[1.0, 3.0], wait_price=2.0)
+    np.testing.assert_allclose(prices(section), 0.2 * np.array([1.0, 2.0, 4.0]), rtol=1e-6)
+    learner = Ddpg(DdpgSection(hidden=[32, 32]), SIZE, 1, section)
+    rng = np.random.default_rng(0)
+
+    def waiting() -> Batch:
+        drawn = batch(rng)
+        suffices = 0.4 * rng.random((256, 1)).astype(np.float32)
+        outage = drawn.states[:, :1] > 0
+        later = np.where(outage, suffices, suffices + 0.5)  # where the wait passes the room, and three times it
+        return dataclasses.replace(drawn, taught=np.concatenate([suffices, later, later], axis=1))
+
+    for iteration in range(10):
+        learner.set_progress(iteration, 20)
+        for _ in range(40):
+            learner.update(waiting())
+    drawn = waiting()
+    actions = act(learner.actor.folded(), drawn.states)
+    clear, outage = np.abs(drawn.states[:, 0]) > 0.3, drawn.states[:, 0] > 0
+    assert np.mean(actions[clear & ~outage]) == pytest.approx(0.4 * 0.8, abs=0.04)
+    # short / (short + all prices) = 0.8 / (0.8 + 1.4)
+    assert np.mean(actions[clear & outage]) == pytest.approx(0.4 * 0.8 / 2.2, abs=0.04)
+
+
+def test_waits_that_do_not_rise_are_refused() -> None:
+    for waits in ([0.1], [1.0, 1.0], [2.0, 1.0]):
+        with pytest.raises(ValidationError, match=r"they must rise, from above room_share, 0\.12"):
+            HindsightSection(waits=waits)
 
 
 def test_hindsight_comes_first_with_its_own_learning_rate_and_then_the_critic() -> None:

@@ -13,7 +13,7 @@ from reinet.kshim.shim import FlowStatsArray
 HEALTHY = {
     "rtt_mean_us": 40_000, "rtt_least_us": 39_000, "rtt_last_us": 40_000, "rtt_samples": 20, "min_rtt_us": 20_000,
     "srtt_us": 40_000, "cwnd_pkts": 60, "mss_bytes": 1448, "delivery_rate_bytes_per_s": 1_448_000,
-    "period_ns": 40_000_000,
+    "period_ns": 1_000_000_000,
 }  # fmt: skip
 """A round trip in which the flow's own queue stood: its gate opens."""
 

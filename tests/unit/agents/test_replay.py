@@ -19,8 +19,8 @@ def fragment(start: int, count: int, span: int = 1) -> Fragment:
     newest = numbers[HISTORY - 1 : -1]
     steps = np.minimum(span, count - np.arange(count))
     return Fragment(
-        np.stack([numbers, -numbers], 1), numbers[HISTORY - 1 :, None] * 7, newest * 10, newest * 5, newest * 100,
-        newest * 3, steps,
+        np.stack([numbers, -numbers], 1), numbers[HISTORY - 1 :, None] * 7, newest * 10, newest[:, None] * 5,
+        newest * 100, newest * 3, steps,
     )  # fmt: skip
 
 

@@ -27,10 +27,10 @@ def draws(count: int = 300, **keys: Any) -> list[LinkSpec]:
     return [domain.draw(rng) for _ in range(count)]
 
 
-def config(**links: Any) -> TrainConfig:
+def config(periods: int = 40, **links: Any) -> TrainConfig:
     return TrainConfig.model_validate({
         "traces": {"train_count": 3, "select_count": 6, "seconds": 10},
-        "rollout": {"workers": 0, "links": 6, "periods": 40},
+        "rollout": {"workers": 0, "links": 6, "periods": periods},
         "links": links,
     })  # fmt: skip
 
@@ -76,9 +76,9 @@ def test_a_model_is_selected_on_flows_that_go_on() -> None:
 def test_a_flow_that_ends_leaves_what_it_did() -> None:
     """Its closing record and the silence after it are no transitions, and nothing of them is left in the rewards.
 
-    These are large enough for a queue to stand before they end: what lies before that is no experience.
+    These are large enough for more than the first second, in which no flow is capped and which is no experience.
     """
-    settings = config(short_share=1.0, short_bytes=[600_000, 600_000], reference_share=1.0)
+    settings = config(120, short_share=1.0, short_bytes=[2_400_000, 2_400_000], reference_share=1.0)
     gathered = Gatherer(settings, [TRACE], 0).gather(None, Normaliser.reference(), 0)
     assert len(gathered.fragments) == settings.rollout.links
     for fragment in gathered.fragments:

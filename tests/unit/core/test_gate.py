@@ -33,23 +33,31 @@ def records(count: int, period_ms: float, **fields: Any) -> Stats:
     return s
 
 
-def gate(s: Stats) -> list[bool]:
-    """Whether the flow may be capped after each record."""
+def gate(s: Stats, young: bool = False) -> list[bool]:
+    """Whether the flow may be capped after each record; if it is not young, it was busy for a second before."""
     bank = StateBank(1)
+    if not young:
+        assert not bank.update([0], second_before(s)).may_cap[0]
     return [bool(bank.update([0], s[i : i + 1]).may_cap[0]) for i in range(len(s))]
 
 
-def opens_after(s: Stats) -> int | None:
+def second_before(s: Stats) -> Stats:
+    """A record of a second whose queue drained, up to where another begins."""
+    end_ns = s["time_ns"][0] - s["period_ns"][0]
+    return records(1, 1000, time_ns=end_ns, rtt_least_us=DRAINED_US)
+
+
+def opens_after(s: Stats, young: bool = False) -> int | None:
     """The number of the record that opens the gate."""
-    seen = gate(s)
+    seen = gate(s, young)
     assert seen == sorted(seen)  # once open it stays so
     return seen.index(True) + 1 if any(seen) else None
 
 
 @pytest.mark.parametrize(
-    ("period_ms", "number"), [(5, 8), (10, 4), (39.9, 2), (40, 1), (100, 1)], ids=lambda value: f"{value:g}"
+    ("period_ms", "number"), [(5, 16), (10, 8), (39.9, 3), (40, 2), (100, 1)], ids=lambda value: f"{value:g}"
 )
-def test_it_opens_after_a_queue_has_stood_for_a_smoothed_rtt_at_any_cadence(period_ms: float, number: int) -> None:
+def test_it_opens_after_a_queue_has_stood_for_two_smoothed_rtts_at_any_cadence(period_ms: float, number: int) -> None:
     assert opens_after(records(20, period_ms)) == number
 
 
@@ -59,14 +67,14 @@ def test_it_opens_after_a_queue_has_stood_for_a_smoothed_rtt_at_any_cadence(peri
 )
 def test_the_threshold_is_hystarts(min_rtt_us: int, threshold_us: int) -> None:
     least_us = min_rtt_us + threshold_us
-    assert opens_after(records(9, 40, min_rtt_us=min_rtt_us, rtt_least_us=least_us)) == 1
-    assert opens_after(records(9, 40, min_rtt_us=min_rtt_us, rtt_least_us=least_us - 1)) is None
+    assert opens_after(records(9, 80, min_rtt_us=min_rtt_us, rtt_least_us=least_us)) == 1
+    assert opens_after(records(9, 80, min_rtt_us=min_rtt_us, rtt_least_us=least_us - 1)) is None
 
 
-def test_a_queue_that_drained_in_between_must_stand_for_a_whole_round_trip_again() -> None:
-    least_us = np.full(20, QUEUE_US)
+def test_a_queue_that_drained_in_between_must_stand_for_two_round_trips_again() -> None:
+    least_us = np.full(40, QUEUE_US)
     least_us[6] = DRAINED_US
-    assert opens_after(records(20, 5, rtt_least_us=least_us)) == 7 + 8
+    assert opens_after(records(40, 5, rtt_least_us=least_us)) == 7 + 16
 
 
 def test_bursts_never_open_it() -> None:
@@ -78,22 +86,22 @@ def test_bursts_never_open_it() -> None:
 
 
 def test_what_the_application_limits_does_not_count() -> None:
-    limited = np.zeros(20, np.uint32)
+    limited = np.zeros(40, np.uint32)
     limited[6] = Flag.APP_LIMITED
-    assert opens_after(records(20, 5, flags=limited)) == 7 + 8
+    assert opens_after(records(40, 5, flags=limited)) == 7 + 16
     assert opens_after(records(20, 5, flags=Flag.APP_LIMITED)) is None
     limited[:] = 0
-    limited[10:] = Flag.APP_LIMITED
-    assert gate(records(20, 5, flags=limited))[-1]  # nor does it close the gate
+    limited[20:] = Flag.APP_LIMITED
+    assert gate(records(40, 5, flags=limited))[-1]  # nor does it close the gate
 
 
 def test_a_drained_queue_does_not_close_it_but_a_restart_does() -> None:
-    least_us, flags = np.full(40, DRAINED_US), np.zeros(40, np.uint32)
-    least_us[:10] = least_us[20:] = QUEUE_US
+    least_us, flags = np.full(240, DRAINED_US), np.zeros(240, np.uint32)
+    least_us[:18] = least_us[20:] = QUEUE_US
     flags[20] = Flag.RESTARTED
-    seen = gate(records(40, 5, rtt_least_us=least_us, flags=flags))
-    # After the restart the queue must stand for eight records again, that of the restart included.
-    assert seen == [False] * 7 + [True] * 13 + [False] * 7 + [True] * 13
+    seen = gate(records(240, 5, rtt_least_us=least_us, flags=flags))
+    # After the restart the flow is young for a second, that of the restart included.
+    assert seen == [False] * 15 + [True] * 5 + [False] * 199 + [True] * 21
 
 
 def silenced(s: Stats, where: slice, samples: int) -> Stats:
@@ -107,14 +115,22 @@ def silenced(s: Stats, where: slice, samples: int) -> Stats:
 
 def test_a_silence_leaves_it_as_it_was() -> None:
     assert opens_after(silenced(records(20, 250), slice(None), 0)) is None
-    assert gate(silenced(records(20, 5), slice(8, None), 0)) == [False] * 7 + [True] * 13
+    assert gate(silenced(records(30, 5), slice(16, None), 0)) == [False] * 15 + [True] * 15
     # In between it interrupts nothing: there was no packet that had found the queue empty.
-    assert opens_after(silenced(records(20, 5), slice(2, 5), 0)) == 8
+    assert opens_after(silenced(records(20, 5), slice(2, 5), 0)) == 16
 
 
 def test_a_silence_with_the_samples_of_a_period_that_goes_on_opens_nothing() -> None:
     """One sample with a queue, then an outage: that is no round trip of them."""
     assert opens_after(silenced(records(4, 250), slice(None), 1)) is None
+
+
+@pytest.mark.parametrize("period_ms", [5, 40, 250])
+def test_within_its_first_second_a_flow_is_left_alone(period_ms: float) -> None:
+    assert opens_after(records(300, period_ms), young=True) == 1000 / period_ms
+    least_us = np.where(np.arange(300) * period_ms < 1100, DRAINED_US, QUEUE_US)
+    first = int(np.argmax(least_us == QUEUE_US))
+    assert opens_after(records(300, period_ms, rtt_least_us=least_us), young=True) == first + max(80 / period_ms, 1)
 
 
 @pytest.mark.parametrize("min_rtt_us", [0, 50, 999, 0xFFFF_FFFF], ids=["none", "loopback", "near", "unknown"])
@@ -128,7 +144,7 @@ def test_it_never_opens_for_neighbours_or_paths_that_are_not_known(min_rtt_us: i
 def test_each_flow_has_its_own_in_every_feature_set() -> None:
     for name in FEATURE_SETS:
         bank = StateBank(2, name)
-        queue, drained = records(1, 40), records(1, 40, rtt_least_us=DRAINED_US)
+        queue, drained = records(1, 1040), records(1, 1040, rtt_least_us=DRAINED_US)
         assert bank.update([0, 1], np.concatenate([queue, drained])).may_cap.tolist() == [True, False]
         bank.reset([0])
         assert bank.update([0, 1], np.concatenate([drained, queue])).may_cap.tolist() == [False, True]
@@ -138,13 +154,16 @@ class Rule:
     """The gate in plain Python."""
 
     def __init__(self) -> None:
+        self.began_ns: int | None = None
         self.since_ns: int | None = None
         self.open = False
 
     def update(self, r: Any) -> bool:
         time_ns, min_rtt_us = int(r["time_ns"]), int(r["min_rtt_us"])
         if r["flags"] & Flag.RESTARTED:
-            self.since_ns, self.open = None, False
+            self.began_ns, self.since_ns, self.open = None, None, False
+        if self.began_ns is None:
+            self.began_ns = time_ns - int(r["period_ns"])
         if r["rtt_samples"] and not self.open:
             threshold_us = min(max(min_rtt_us // 8, 4_000), 16_000)
             if (
@@ -156,7 +175,8 @@ class Rule:
             else:
                 if self.since_ns is None:
                     self.since_ns = time_ns - int(r["period_ns"])
-                self.open = time_ns - self.since_ns >= int(r["srtt_us"]) * 1000
+                stood = time_ns - self.since_ns >= 2 * int(r["srtt_us"]) * 1000
+                self.open = stood and time_ns - self.began_ns >= 1000 * MS
         return self.open
 
 
@@ -164,7 +184,7 @@ ONE_RECORD = st.tuples(
     st.sampled_from([999, 1_000, 20_000, 60_000, 400_000, 0xFFFF_FFFF]),  # minimum RTT
     st.sampled_from([-500, 3_999, 4_000, 7_499, 7_500, 15_999, 16_000, 90_000]),  # least RTT above it
     st.sampled_from([0, 0, 0, 0, Flag.APP_LIMITED, Flag.RESTARTED, Flag.NO_SAMPLE]),
-    st.sampled_from([1, 5, 20, 60]),  # period in ms
+    st.sampled_from([1, 20, 60, 400]),  # period in ms
     st.sampled_from([1_000, 25_000, 100_000]),  # smoothed RTT
 )
 
@@ -179,7 +199,7 @@ def test_a_plain_reading_of_the_rule_agrees(drawn: list[tuple[int, int, int, int
         silent = flags == Flag.NO_SAMPLE
         record["rtt_samples"] = 0 if silent else 3
         record["rtt_least_us"] = 0 if silent else min(min_rtt_us + above_us, 0xFFFF_FFFF)
-    assert gate(s) == [rule.update(record) for record in s]
+    assert gate(s, young=True) == [rule.update(record) for record in s]
 
 
 # ---- in the simulator
@@ -211,8 +231,9 @@ def test_a_short_flow_without_a_queue_never_meets_a_cap() -> None:
 
 def test_a_bulk_flow_meets_its_cap_soon_after_its_queue_stands() -> None:
     seen, may_cap, batch = flow_under(10, 100, trace=constant(12.0), buffer_bytes=300_000)
-    opened = may_cap.index(True)
-    assert 2 <= opened <= 12  # rounds of slow start fill 12 Mbit/s x 20 ms, and then the queue
+    opened = may_cap.index(True)  # rounds of slow start fill 12 Mbit/s x 20 ms, then the queue, and a second goes by
+    busy_ms = [int(record["time_ns"][0]) / 1e6 for record in seen]
+    assert busy_ms[opened - 1] - busy_ms[0] < 1000 <= busy_ms[opened] + 1
     assert all(int(record["cap_pkts"][0]) == 0 for record in seen[: opened + 1])
     assert all(int(record["cap_pkts"][0]) == 10 for record in seen[opened + 1 :])
     late_ms = batch.log(0)["departure_delay_ms"][-200:]
@@ -227,7 +248,7 @@ def test_an_environments_action_does_nothing_before(head: str) -> None:
         env = SimLinkEnv(Trace.constant(12.0, 5.0), head=head)
         _, info = env.reset(seed=0)
         steps = [(b"", 0.0, info["cap_pkts"])]
-        for _ in range(60):
+        for _ in range(100):
             state, reward, *_, info = env.step([action])
             steps.append((state.tobytes(), float(reward), info["cap_pkts"]))
         return steps
