@@ -43,7 +43,7 @@ def opportunities_until(times_ms: list[int], until_ms: int) -> int:
 class DrivenReceiver:
     """A receiver without a path."""
 
-    def __init__(self, pkts_per_ack: float = 2.0) -> None: ...
+    def __init__(self, pkts_per_ack: float = 2.0, singly: bool = False) -> None: ...
     def packet(self, now_us: int, seq: int, sent_us: int) -> list[Ack]:
         """The ACKs that a packet draws at once."""
     def advance(self, now_us: int) -> list[Ack]:

@@ -53,6 +53,12 @@ class Driven final : public AnyControl {
   }
 
   void loss(Window& w, LossCause cause, const AckEvent& totals) override {
+    if constexpr (OwnTimeout<Control>) {
+      if (cause == LossCause::kTimeout) {
+        control_.on_timeout(w, totals.now_us, 0);
+        return;
+      }
+    }
     w.ssthresh_pkts = control_.on_loss(w, cause);
     control_.on_state(cause == LossCause::kAcks ? SenderState::kRecovery : SenderState::kLoss, totals);
   }
