@@ -31,7 +31,6 @@ class Sprout : public ControlDefaults {
 
   void on_start(Window& w, const Start& start) {
     w.ssthresh_pkts = 0;
-    tick_us_ = start.now_us;
     forecast(w, start.now_us, 0);
   }
 
@@ -40,7 +39,8 @@ class Sprout : public ControlDefaults {
     if (flights_.empty() || flights_.back().sent_us != sent_us) flights_.push_back({sent_us, 0});
     ++flights_.back().out_pkts;
   }
-  void on_packet_delivered(Us sent_us, Us) {
+  void on_packet_delivered(Us sent_us, Us now_us) {
+    if (tick_us_ == kNotStarted) tick_us_ = score_us_ = now_us;  // the receiver's clock begins with the first packet
     ++came_pkts_;
     if (leaves_flight(sent_us)) score_us_ = std::max(score_us_, tick_us_ + kFallbackUs);
   }
@@ -61,6 +61,7 @@ class Sprout : public ControlDefaults {
 
  private:
   static constexpr Us kTickUs = 20'000;
+  static constexpr Us kNotStarted = kNever - kTickUs;
   static constexpr Us kForecastUs = 20'000;
   static constexpr Us kLateUs = 100;  // how late a process wakes, as on the emulated path (LinkSpec.late_us)
   // A sender without leave to send does so all the same after so long: until then silence is no outage.
@@ -108,7 +109,7 @@ class Sprout : public ControlDefaults {
   std::deque<Flight> flights_;     // that have packets out
   std::uint32_t budget_pkts_ = 0;  // may still be sent on the last forecast
   std::uint32_t came_pkts_ = 0;    // in this tick
-  Us tick_us_ = 0;                 // its start
+  Us tick_us_ = kNotStarted;       // its start
   Us score_us_ = 0;                // from then on a tick without packets counts
   Us forecast_us_ = kNever;        // when the next comes
 };
