@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from reinet.cli.output import JsonOption, TextColumn, console, print_table, write_json
 from reinet.core.errors import ConfigError
 
+PEER_COLUMNS = ["cc", "trace", "utilization", "utilization_theirs", "qdelay_mean_ms", "qdelay_mean_ms_theirs", "agrees"]
 COLUMNS = ["trace", "cc", "buffer_bytes", "cap_pkts", "metric", "sim", "kernel", "ratio", "agrees"]
 
 
@@ -36,6 +37,14 @@ def fidelity(
     report: Annotated[
         bool, typer.Option("--report", help="Run nothing on the kernel: compare what the results file holds by now.")
     ] = False,
+    peers: Annotated[
+        bool,
+        typer.Option(
+            "--peers",
+            help="Run nothing on the kernel: compare the simulator's Copa, Sprout, Verus and PCC with recorded runs of "
+            "their own implementations. Of the options, --traces, --markdown and --json count.",
+        ),
+    ] = False,
     markdown: Annotated[Path | None, typer.Option(help="Write the table as a page, such as docs/fidelity.md.")] = None,
     json_destination: JsonOption = None,
 ) -> None:
@@ -48,11 +57,16 @@ def fidelity(
         sudo reinet fidelity --traces traces/ --cc cubic,reno,bbr --parallel 3 --markdown docs/fidelity.md
 
         reinet fidelity --traces traces/ --cc westwood,vegas --caps none --kernel uml --repeat 1
+
+        reinet fidelity --peers --traces traces/ --markdown docs/peers.md
     """
     from reinet.agents.evaluation import fidelity as engine
     from reinet.envs.mahimahi.uml import find_kernel
     from reinet.envs.trace import load_traces
 
+    if peers:
+        _compare_peers(traces, markdown, json_destination)
+        return
     combinations = [
         engine.Combination(trace, control, buffer_bytes, cap_pkts)
         for trace in load_traces(traces)
@@ -79,6 +93,21 @@ def fidelity(
         print_table(rows, COLUMNS)
     agreeing = sum(all(row["agrees"] in (True, None) for row in one) for one in done)
     console.print(f"{agreeing} of {len(done)} combinations agree; {len(combinations) - len(done)} not measured.")
+
+
+def _compare_peers(traces: list[Path], markdown: Path | None, json_destination: str | None) -> None:
+    from reinet.agents.evaluation import peers as engine
+    from reinet.envs.trace import load_traces
+
+    reference = engine.Reference.load()
+    rows = list(engine.Peers(load_traces(traces), reference))
+    write_json(json_destination, {"rows": rows})
+    if markdown is not None:
+        given = " ".join(f"--traces {path}" for path in traces)
+        markdown.write_text(engine.markdown(rows, f"reinet fidelity --peers {given}", reference))
+    if json_destination != "-":
+        print_table(rows, PEER_COLUMNS)
+    console.print(f"{sum(row['agrees'] for row in rows)} of {len(rows)} cells agree.")
 
 
 def _measure(comparison: Any) -> None:

@@ -78,6 +78,12 @@ struct AckEvent {
 
 // The events that not every control cares about. A control hides those that it does.
 struct ControlDefaults {
+  // Whether its own implementation is a transport over datagrams, whose receiver acknowledges each packet at once, by
+  // itself, and whose sender takes a packet for lost when a later one was acknowledged. TCP's receiver delays ACKs.
+  static constexpr bool kAckedSingly = false;
+  // The size of that implementation's datagrams as IP packets; the path's are no larger for its flows.
+  static constexpr std::uint32_t kMostIpBytes = ~0U;
+
   void on_start(Window&, const Start&) {}
   // An ACK, in every state, before the state follows from it (pkts_acked and in_ack_event).
   void on_sample(Window&, const AckEvent&) {}
@@ -99,6 +105,8 @@ concept CongestionControlBase =
     std::default_initializable<C> && requires(C c, Window& w, const Window& read, const AckEvent& ack,
                                               const Start& start, const Restart& restart, std::uint32_t pkts) {
       { C::kName } -> std::convertible_to<const char*>;
+      { C::kAckedSingly } -> std::convertible_to<bool>;
+      { C::kMostIpBytes } -> std::convertible_to<std::uint32_t>;
       c.on_start(w, start);
       c.on_sample(w, ack);
       // A loss: returns the new ssthresh.
@@ -133,6 +141,14 @@ template <class C>
 concept Clocked = requires(const C read, C c, Window& w, Us now_us, std::uint32_t in_flight_pkts) {
   { read.timer_us() } -> std::same_as<Us>;
   c.on_timer(w, now_us, in_flight_pkts);
+};
+
+// It has a timeout of its own instead of TCP's: so long after the last ACK all that is out is given up. The window
+// stays its; on_timeout() is all that it hears of it.
+template <class C>
+concept OwnTimeout = requires(const C read, C c, Window& w, Us now_us, std::uint32_t in_flight_pkts) {
+  { read.timeout_us() } -> std::same_as<Us>;
+  c.on_timeout(w, now_us, in_flight_pkts);  // in flight: too young to be given up
 };
 
 // sent_us: the packet's latest transmission.

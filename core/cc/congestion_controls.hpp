@@ -38,6 +38,7 @@ using CongestionControls = ControlList<
     Ledbat,
     C2tcp,
     Copa,
+    CopaDefault,
     Allegro,
     Vivace,
     Verus,

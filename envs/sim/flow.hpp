@@ -225,7 +225,7 @@ class Flow {
       : stop_us_(own.stop_ms ? start_us(link) + us_from_ms(*own.stop_ms) : kNever),
         base_rtt_us_(forward_us(own) + return_us(own)),
         way_back_us_(return_us(own)),
-        mss_bytes_(link.mss_bytes),
+        mss_bytes_(mss_bytes_of(link)),
         target_us_(own.target_us),
         late_us_(link.late_us),
         jitter_us_(link.jitter_us),
@@ -241,17 +241,23 @@ class Flow {
         wired_(wired),
         plain_(!wired && link.loss == 0.0 && link.forward_jitter_us == 0),
         sender_us_(start_us(link) + us_from_ms(own.start_ms)),
-        sender_(link.mss_bytes, Application(writes_of(own), link.mss_bytes), own.target_us, seed_of_flow(link, number)),
-        receiver_(link.pkts_per_ack, kUsPerMs + return_us(own)),
+        sender_(mss_bytes_, Application(writes_of(own), mss_bytes_), own.target_us, seed_of_flow(link, number)),
+        receiver_(link.pkts_per_ack, kUsPerMs + return_us(own), Control::kAckedSingly),
         to_link_(forward_us(own), link.late_us),
         to_sender_(return_us(own), link.late_us) {}
+
+  static std::uint32_t mss_bytes_of(const LinkOptions& link) {
+    constexpr std::uint32_t kMostWireBytes = std::min(Control::kMostIpBytes, kMostIpBytes) + kTunHeaderBytes;
+    return std::min(link.mss_bytes, kMostWireBytes - kHeaderBytes);
+  }
 
   static Writes writes_of(const FlowOptions& own) {
     return {own.flow_bytes, bytes_per_s_from_mbps(own.app_mbps), own.object_bytes, us_from_ms(own.pause_ms)};
   }
 
-  static constexpr Us kConnectUs = 1'000'000;         // RFC 6298's first timeout
-  static constexpr std::uint32_t kMostDoublings = 6;  // up to a minute
+  static constexpr std::uint32_t kMostIpBytes = 65'535;  // of IPv4
+  static constexpr Us kConnectUs = 1'000'000;            // RFC 6298's first timeout
+  static constexpr std::uint32_t kMostDoublings = 6;     // up to a minute
 
   struct Decided {
     Us from_us;

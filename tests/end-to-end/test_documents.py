@@ -107,6 +107,10 @@ ELSEWHERE = {
     "pip install '.[serve]'": ("tests/end-to-end/test_wheel.py", "a clean environment takes a minute to make"),
     "reinet fidelity --traces traces --cc westwood,illinois,vegas --buffers 60000,150000,600000 --caps none "
     "--seconds 60 --repeat 1 --kernel uml": ("tests/kernel/test_fidelity.py", "its kernel takes ten minutes to build"),
+    "reinet fidelity --peers --traces traces": (
+        "tests/unit/agents/test_peers.py",
+        "its recordings are not distributed",
+    ),
 }
 """What another file of tests runs."""
 

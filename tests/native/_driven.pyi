@@ -40,10 +40,22 @@ def delay_line(arrives_us: list[int], delay_us: int, late_us: int) -> list[int]:
 def opportunities_until(times_ms: list[int], until_ms: int) -> int:
     """The opportunities of a looping trace at times in [0, until]."""
 
+class DelayProfile:
+    """Verus's delay by window."""
+
+    def add(self, window_pkts: int, delay_ms: float) -> None:
+        """An ACK of a packet that was sent in that window."""
+    def fit(self, below_pkts: int) -> bool:
+        """Lays a curve through the points below that window; False: they are too few."""
+    def window_pkts(self, delay_ms: float) -> int:
+        """The window below the first whose delay is larger, 0: there is none."""
+    def delay_ms(self, window_pkts: float) -> float:
+        """The delay of that window, below 0: not known."""
+
 class DrivenReceiver:
     """A receiver without a path."""
 
-    def __init__(self, pkts_per_ack: float = 2.0) -> None: ...
+    def __init__(self, pkts_per_ack: float = 2.0, singly: bool = False) -> None: ...
     def packet(self, now_us: int, seq: int, sent_us: int) -> list[Ack]:
         """The ACKs that a packet draws at once."""
     def advance(self, now_us: int) -> list[Ack]:

@@ -53,6 +53,12 @@ class Driven final : public AnyControl {
   }
 
   void loss(Window& w, LossCause cause, const AckEvent& totals) override {
+    if constexpr (OwnTimeout<Control>) {
+      if (cause == LossCause::kTimeout) {
+        control_.on_timeout(w, totals.now_us, 0);
+        return;
+      }
+    }
     w.ssthresh_pkts = control_.on_loss(w, cause);
     control_.on_state(cause == LossCause::kAcks ? SenderState::kRecovery : SenderState::kLoss, totals);
   }
@@ -163,6 +169,12 @@ class DrivenControl {
 }  // namespace
 
 void bind_control(nb::module_& m) {
+  nb::class_<DelayProfile>(m, "DelayProfile")
+      .def(nb::init<>())
+      .def("add", &DelayProfile::add, nb::arg("window_pkts"), nb::arg("delay_ms"))
+      .def("fit", &DelayProfile::fit, nb::arg("below_pkts"))
+      .def("window_pkts", &DelayProfile::window_pkts, nb::arg("delay_ms"))
+      .def("delay_ms", &DelayProfile::delay_ms, nb::arg("window_pkts"));
   nb::class_<DrivenControl>(m, "DrivenControl")
       .def(nb::init<const std::string&, std::uint32_t, std::uint32_t, std::uint32_t, std::uint64_t>(), nb::arg("name"),
            nb::arg("mss_bytes") = 1448, nb::arg("rtt_us") = 20'000, nb::arg("target_us") = 0, nb::arg("seed") = 0)

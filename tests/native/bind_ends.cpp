@@ -28,7 +28,7 @@ namespace {
 
 class DrivenReceiver {
  public:
-  explicit DrivenReceiver(double pkts_per_ack) : receiver_(pkts_per_ack) {}
+  DrivenReceiver(double pkts_per_ack, bool singly) : receiver_(pkts_per_ack, 0, singly) {}
 
   std::vector<Ack> packet(Us now_us, std::uint32_t seq, Us sent_us) {
     std::vector<Ack> acks;
@@ -115,7 +115,7 @@ void bind_ends(nb::module_& m) {
   m.def("delays_us", &delays_us, "mrtt_ms"_a, "forward_ms"_a.none());
   m.def("delay_line", &delay_line, "arrives_us"_a, "delay_us"_a, "late_us"_a);
   nb::class_<DrivenReceiver>(m, "DrivenReceiver")
-      .def(nb::init<double>(), "pkts_per_ack"_a = 2.0)
+      .def(nb::init<double, bool>(), "pkts_per_ack"_a = 2.0, "singly"_a = false)
       .def("packet", &DrivenReceiver::packet, "now_us"_a, "seq"_a, "sent_us"_a)
       .def("advance", &DrivenReceiver::advance, "now_us"_a);
   nb::class_<DrivenSender>(m, "DrivenSender")

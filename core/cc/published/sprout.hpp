@@ -1,184 +1,117 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sprout (Winstein, Sivaraman and Balakrishnan, 2013). A belief over the link's rate, 256 values up to 1000
-// packets/s, moves as Brownian motion with a sticky outage and is updated every 20 ms by the number of deliveries;
-// the window is what the link will deliver within 100 ms with 95 % probability.
+// Sprout (Winstein, Sivaraman and Balakrishnan, NSDI 2013), as its authors' implementation has it (sproutconn.cc,
+// receiver.cc and sproutbt2.cc, c838669). The receiver keeps a belief over the link's rate (rate_belief.hpp) and sends
+// a forecast every 20 ms; the sender answers each with as many packets as what is in flight may grow by: what the link
+// will surely deliver in the five ticks after the next one.
 //
-// Sprout's receiver keeps the belief and sends forecasts back. Here the sender does, from the ACKs, which are later
-// by the constant way back. Each tick's rate is taken to have held for the whole forecast up to it (N7 in
-// docs/congestion-controls.md). Constants without another reason are the paper's.
+//   receiver   |  tick  |  tick  |  tick  |      counts what came, and every tick tells the belief
+//                   \        \        \          a forecast, 20 ms after the one before
+//   sender           flight   flight   flight    the last packet of each says: nothing for 50 ms, perhaps
+//
+// Here the sender keeps the belief, from ACKs of single packets, which are later by the constant way back. How packets
+// differ is N7 in docs/congestion-controls.md. Constants without another reason are the implementation's.
 #ifndef REINET_SPROUT_HPP
 #define REINET_SPROUT_HPP
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
+#include <deque>
 
 #include "core/cc/congestion_control.hpp"
+#include "core/cc/published/rate_belief.hpp"
 
 namespace reinet {
-
-class RateBelief {
- public:
-  static constexpr std::size_t kBins = 256;
-  static constexpr double kMaxPktsPerS = 1000.0;
-  static constexpr double kTickS = 0.02;
-
-  RateBelief() { p_.fill(1.0 / kBins); }
-
-  // A tick passes: the rate wanders, and an outage ends or not.
-  void evolve() {
-    std::array<double, kBins> after{};
-    const Kernel& kernel = wandering();
-    const auto bins = static_cast<std::ptrdiff_t>(kBins);
-    for (std::ptrdiff_t from = 1; from < bins; ++from) {
-      const double p = p_[static_cast<std::size_t>(from)];
-      if (p < kNegligible) continue;
-      for (std::ptrdiff_t step = -kReach; step <= kReach; ++step) {
-        const std::ptrdiff_t to = std::clamp<std::ptrdiff_t>(from + step, 0, bins - 1);
-        after[static_cast<std::size_t>(to)] += p * kernel[static_cast<std::size_t>(step + kReach)];
-      }
-    }
-    const double stays = p_[0] * std::exp(-kEscapePerS * kTickS), leaves = p_[0] - stays;
-    after[0] += stays;
-    for (std::ptrdiff_t step = 0; step <= kReach; ++step)  // upwards only: the kernel's half, twice, less its middle
-      after[static_cast<std::size_t>(std::max<std::ptrdiff_t>(step, 1))] +=
-          leaves * kernel[static_cast<std::size_t>(step + kReach)] * (step == 0 ? 1 : 2);
-    p_ = after;
-  }
-
-  // So many were delivered in a tick; at_least: the link could have delivered more, had it had them.
-  void observe(std::uint32_t pkts, bool at_least) {
-    double sum = 0.0;
-    for (std::size_t bin = 0; bin < kBins; ++bin) {
-      p_[bin] = std::max(p_[bin] * likelihood(rate(bin) * kTickS, pkts, at_least), kFloor);
-      sum += p_[bin];
-    }
-    for (double& p : p_) p /= sum;
-  }
-
-  // Packets that so many ticks, the belief being that of the last one, deliver with the probability 1 - risk.
-  std::uint32_t cautious_pkts(std::size_t ticks, double risk) const {
-    std::array<double, kBins> term{};  // Poisson's, of the present count
-    double at_most = 0.0;              // P(deliveries <= count)
-    for (std::size_t bin = 0; bin < kBins; ++bin) {
-      term[bin] = std::exp(-rate(bin) * kTickS * static_cast<double>(ticks));
-      at_most += p_[bin] * term[bin];
-    }
-    std::uint32_t count = 0;
-    while (at_most < risk && count < kMostPkts) {
-      ++count;
-      for (std::size_t bin = 0; bin < kBins; ++bin) {
-        term[bin] *= rate(bin) * kTickS * static_cast<double>(ticks) / count;
-        at_most += p_[bin] * term[bin];
-      }
-    }
-    return count;
-  }
-
- private:
-  static constexpr double kSigmaPktsPerS = 200.0;   // the paper's sigma, per square root of a second
-  static constexpr double kEscapePerS = 1.0;        // the paper's lambda_z: outages last a second on average
-  static constexpr double kNegligible = 1e-12;      // too little to move a forecast: passing it over saves time
-  static constexpr double kFloor = 1e-12;           // nothing is ever impossible
-  static constexpr std::ptrdiff_t kReach = 29;      // bins: four standard deviations of a tick
-  static constexpr std::uint32_t kMostPkts = 1000;  // an end to the loop: ten times the fastest rate's in 100 ms
-  using Kernel = std::array<double, 2 * kReach + 1>;
-
-  static double rate(std::size_t bin) { return kMaxPktsPerS * static_cast<double>(bin) / (kBins - 1); }
-
-  static const Kernel& wandering() {
-    static const Kernel kernel = [] {
-      Kernel k{};
-      const double sigma_bins = kSigmaPktsPerS * std::sqrt(kTickS) * (kBins - 1) / kMaxPktsPerS;
-      double sum = 0.0;
-      for (std::ptrdiff_t i = -kReach; i <= kReach; ++i) {
-        const double z = static_cast<double>(i) / sigma_bins;
-        sum += k[static_cast<std::size_t>(i + kReach)] = std::exp(-z * z / 2);
-      }
-      for (double& p : k) p /= sum;
-      return k;
-    }();
-    return kernel;
-  }
-
-  static double likelihood(double mean, std::uint32_t pkts, bool at_least) {
-    if (!at_least) {
-      int sign;  // std::lgamma leaves it in a global, which threads share
-      return mean > 0.0 ? std::exp(pkts * std::log(mean) - mean - ::lgamma_r(pkts + 1.0, &sign)) : pkts == 0;
-    }
-    double term = std::exp(-mean), less = 0.0;
-    for (std::uint32_t i = 0; i < pkts; ++i, term *= mean / i) less += term;
-    return std::max(1.0 - less, 0.0);
-  }
-
-  std::array<double, kBins> p_;
-};
 
 class Sprout : public ControlDefaults {
  public:
   static constexpr const char* kName = "sprout";
+  static constexpr bool kAckedSingly = true;
 
   void on_start(Window& w, const Start& start) {
     w.ssthresh_pkts = 0;
-    window_pkts_ = w.cwnd_pkts;
-    min_rtt_us_ = start.rtt_us;
-    heard_us_ = start.now_us;
-    tick_us_ = start.now_us + kTickUs;
+    forecast(w, start.now_us, 0);
   }
 
-  void on_ack(Window& w, const AckEvent& ack, const RateSample&) {
-    delivered_pkts_ += ack.delivered_pkts;
-    if (ack.delivered_pkts > 0) heard_us_ = ack.now_us;
-    if (ack.rtt_us >= 0) {
-      min_rtt_us_ = std::min(min_rtt_us_, static_cast<std::uint32_t>(ack.rtt_us));
-      waited_ |= static_cast<std::uint32_t>(ack.rtt_us) > min_rtt_us_ + kTickUs;
-    }
-    w.cwnd_pkts = window_pkts_;
+  void on_packet_sent(Us sent_us) {
+    if (budget_pkts_ > 0) --budget_pkts_;
+    if (flights_.empty() || flights_.back().sent_us != sent_us) flights_.push_back({sent_us, 0});
+    ++flights_.back().out_pkts;
   }
+  void on_packet_delivered(Us sent_us, Us now_us) {
+    if (tick_us_ == kNotStarted) tick_us_ = score_us_ = now_us;  // the receiver's clock begins with the first packet
+    ++came_pkts_;
+    if (leaves_flight(sent_us)) score_us_ = std::max(score_us_, tick_us_ + kFallbackUs);
+  }
+  void on_packet_lost(Us sent_us) { leaves_flight(sent_us); }
+
+  void on_ack(Window& w, const AckEvent& ack, const RateSample&) { set_window(w, ack.in_flight_pkts); }
 
   std::uint32_t on_loss(const Window& w, LossCause) { return w.ssthresh_pkts; }
 
-  Us timer_us() const { return tick_us_; }
+  Us timer_us() const { return std::min(tick_us_ + kTickUs, forecast_us_); }
   void on_timer(Window& w, Us now_us, std::uint32_t in_flight_pkts) {
-    tick_us_ = now_us + kTickUs;
-    belief_.evolve();
-    // The count tells the rate only if something waited through the whole tick: what came did, or nothing came although
-    // something should have. Otherwise the link could have done more.
-    const bool overdue = in_flight_pkts > 0 && now_us - heard_us_ > min_rtt_us_ + kTickUs;
-    belief_.observe(delivered_pkts_, !waited_ && !overdue);
-    delivered_pkts_ = 0;
-    waited_ = false;
-    forecast();
-    w.cwnd_pkts = window_pkts_;
+    if (tick_us_ + kTickUs <= now_us) {
+      tick();
+      tick_us_ += kTickUs;
+    }
+    if (forecast_us_ <= now_us) forecast(w, now_us, in_flight_pkts);
   }
 
  private:
   static constexpr Us kTickUs = 20'000;
-  static constexpr std::size_t kForecastTicks = 5;  // of Sprout's 8, those that the window uses: 100 ms
-  static constexpr double kRisk = 0.05;             // the paper's: 95 % of forecasts are not too high
+  static constexpr Us kNotStarted = kNever - kTickUs;
+  static constexpr Us kForecastUs = 20'000;
+  static constexpr Us kLateUs = 100;  // how late a process wakes, as on the emulated path (LinkSpec.late_us)
+  // A sender without leave to send does so all the same after so long: until then silence is no outage.
+  static constexpr Us kFallbackUs = 50'000;
+  // A packet's payload; what it counts as at the receiver, where 1400 bytes are one; what it is worth in flight.
+  static constexpr double kPayloadBytes = 1440.0, kCountedBytes = 1442.0 / 1400.0, kFlightBytes = 1492.0;
 
-  // In flight is all that is sent and not known to be delivered: the queue's estimate. The forecast may not fall over
-  // time.
-  void forecast() {
-    RateBelief future = belief_;
-    std::uint32_t pkts = 0;
-    for (std::size_t tick = 1; tick <= kForecastTicks; ++tick) {
-      future.evolve();
-      pkts = std::max(pkts, future.cautious_pkts(tick, kRisk));
-    }
-    window_pkts_ = std::max(pkts, 1U);  // one keeps looking whether an outage is over
+  struct Flight {
+    Us sent_us;
+    std::uint32_t out_pkts;
+  };
+
+  // Returns whether that was the last of its flight.
+  bool leaves_flight(Us sent_us) {
+    const auto flight =
+        std::find_if(flights_.begin(), flights_.end(), [&](const Flight& f) { return f.sent_us == sent_us; });
+    if (flight == flights_.end() || --flight->out_pkts > 0) return false;
+    flights_.erase(flight);
+    return true;
+  }
+
+  void tick() {
+    belief_.evolve();
+    // Silence is told unless the sender may have had nothing to send.
+    if (came_pkts_ > 0 || tick_us_ >= score_us_)
+      belief_.observe(static_cast<std::uint32_t>(std::lround(came_pkts_ * kCountedBytes)));
+    came_pkts_ = 0;
+  }
+
+  void forecast(Window& w, Us now_us, std::uint32_t in_flight_pkts) {
+    forecast_us_ = now_us + kForecastUs + kLateUs;
+    const double pkts = belief_.cautious_pkts(true) - static_cast<double>(belief_.cautious_pkts(false));
+    const double bytes = kPayloadBytes * pkts - kFlightBytes * in_flight_pkts;
+    budget_pkts_ = static_cast<std::uint32_t>(std::max(0.0, std::round(bytes / kPayloadBytes)));
+    set_window(w, in_flight_pkts);
+  }
+
+  // With nothing in flight one packet looks whether the link is there. The implementation's is nearly empty, and goes
+  // out 50 ms after the last one even if some are in flight.
+  void set_window(Window& w, std::uint32_t in_flight_pkts) const {
+    w.cwnd_pkts = std::max(in_flight_pkts + budget_pkts_, 1U);
   }
 
   RateBelief belief_;
-  std::uint32_t window_pkts_ = 1;
-  std::uint32_t delivered_pkts_ = 0;  // in this tick
-  std::uint32_t min_rtt_us_ = 0;
-  bool waited_ = false;
-  Us heard_us_ = 0;
-  Us tick_us_ = kNever;
+  std::deque<Flight> flights_;     // that have packets out
+  std::uint32_t budget_pkts_ = 0;  // may still be sent on the last forecast
+  std::uint32_t came_pkts_ = 0;    // in this tick
+  Us tick_us_ = kNotStarted;       // its start
+  Us score_us_ = 0;                // from then on a tick without packets counts
+  Us forecast_us_ = kNever;        // when the next comes
 };
 
 }  // namespace reinet

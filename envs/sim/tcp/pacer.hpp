@@ -40,6 +40,13 @@ class Pacer {
   Us wait_us(Us now_us) const { return next_us() > now_us + 1 ? next_us() - now_us : 0; }
   Us next_us() const { return static_cast<Us>(next_us_) + 1; }
 
+  // A control over datagrams paces by itself, packet by packet; the kernel in bursts.
+  template <Paced Control>
+  static std::uint32_t burst_pkts(const Control& control, std::uint32_t mss_bytes) {
+    if constexpr (Control::kAckedSingly) return control.min_burst_pkts();
+    return burst_pkts(control.pacing_bytes_per_s(), mss_bytes, control.min_burst_pkts());
+  }
+
   // sk_pacing_shift: a burst holds what 1/1024 s brings.
   static std::uint32_t burst_pkts(double bytes_per_s, std::uint32_t mss_bytes, std::uint32_t min_pkts) {
     const double bytes = std::min(bytes_per_s / 1024, kMaxBurstBytes);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The receiving end: Linux's delayed and immediate ACKs, SACK and timestamp echo.
+// The receiving end: Linux's delayed and immediate ACKs, SACK and timestamp echo; or, for flows of such controls
+// (ControlDefaults::kAckedSingly), one ACK for each packet.
 #ifndef REINET_RECEIVER_HPP
 #define REINET_RECEIVER_HPP
 
@@ -30,8 +31,10 @@ class Receiver {
   // pkts_per_ack: mean number of packets that an ACK in order acknowledges, at least 2; where it is no whole number the
   // threshold alternates between its neighbours. A stock kernel takes 2 while the application reads at once, and more
   // where that is woken late (__tcp_ack_snd_check looks at the window that it could offer).
-  // back_us: what an ACK takes to the sender.
-  explicit Receiver(double pkts_per_ack = 2.0, Us back_us = 0) : pkts_per_ack_(pkts_per_ack), window_(back_us) {}
+  // back_us: what an ACK takes to the sender. singly: every packet has an ACK of its own at once, whatever
+  // pkts_per_ack.
+  explicit Receiver(double pkts_per_ack = 2.0, Us back_us = 0, bool singly = false)
+      : pkts_per_ack_(pkts_per_ack), singly_(singly), window_(back_us) {}
 
   // Takes a packet; acknowledge(ack, joins) is called for each ACK that is due at once. joins: it is one with the ACK
   // before it if that came at the same time, because then the application has not read in between, and a kernel that
@@ -57,7 +60,7 @@ class Receiver {
     accept_next();
     if (fills_hole) out_of_order_pkts_ = 0;
     if (window_.take(next_seq(), p.sent_us, now_us)) quick_acks_ = std::max(quick_acks_, 1U);
-    const bool joins = !fills_hole && quick_acks_ == 0;
+    const bool joins = !fills_hole && quick_acks_ == 0 && !singly_;
     const bool ack_is_leaving = joins && now_us == last_ack_us_;
     if (!joins || ack_is_leaving || next_seq() - last_ack_seq_ >= threshold_pkts_) {
       last_ack_us_ = now_us;
@@ -91,7 +94,7 @@ class Receiver {
     if (sack_begin_ != sack_end_ && sack_end_ != seq) acknowledge(ack(), false);
     if (sack_begin_ == sack_end_) sack_begin_ = seq;
     sack_end_ = seq + 1;
-    if (++out_of_order_pkts_ <= kUncompressedAcks)
+    if (++out_of_order_pkts_ <= kUncompressedAcks || singly_)
       acknowledge(ack(), false);
     else
       timer_us_ = std::min(timer_us_, now_us + kCompressUs);
@@ -122,6 +125,7 @@ class Receiver {
   std::uint32_t last_ack_seq_ = 0;
   std::uint32_t sack_begin_ = 0, sack_end_ = 0;
   double pkts_per_ack_;
+  bool singly_;
   double carry_pkts_ = 0.0;  // the part of a packet that the thresholds so far left out
   std::uint32_t threshold_pkts_ = 2;
   std::uint32_t quick_acks_ = 0;

@@ -45,6 +45,12 @@ class RetransmissionTimer {
     is_probe_ = true;
   }
 
+  // A control's own timeout: no probe, no doubling.
+  void arm_at(Us due_us) {
+    is_probe_ = false;
+    due_us_ = due_us;
+  }
+
   // It was the probe's time, and there was none to send: the timeout is due when it would have been.
   void skip_probe(Us now_us, const RttEstimator& rtt, const Scoreboard& board) {
     is_probe_ = false;

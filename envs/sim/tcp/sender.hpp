@@ -29,6 +29,7 @@
 #include "envs/sim/tcp/retransmission_timer.hpp"
 #include "envs/sim/tcp/rtt.hpp"
 #include "envs/sim/tcp/scoreboard.hpp"
+#include "envs/sim/tcp/snapshot.hpp"
 #include "envs/sim/tcp/window_usage.hpp"
 
 namespace reinet {
@@ -45,6 +46,7 @@ class Sender {
   // so in the other members.
   template <class Observe, class Send>
   void on_ack(const Ack& ack, Us now_us, std::uint32_t cap_pkts, Observe&& observe, Send&& send) {
+    if constexpr (OwnTimeout<Control>) heard_us_ = now_us;
     const std::uint64_t lost_before_pkts = board_.lost_total_pkts();
     const std::uint32_t prior_in_flight_pkts = board_.in_flight_pkts();
     const Delivery d = board_.deliver(ack.next_seq, ack.sack_begin, ack.sack_end, recovery_end_, now_us, rtt_.min_us(),
@@ -183,26 +185,8 @@ class Sender {
   }
 
   void write_snapshot(reinet_ack& a, Us now_us, std::int32_t rtt_us) const {
-    a.time_ns = now_us * 1000;
-    a.newest_acked_sent_ns = board_.newest_delivered_sent_us() * 1000;
-    a.delivered_bytes = board_.delivered_total_pkts() * mss_bytes_;
-    a.lost_bytes = board_.lost_total_pkts() * mss_bytes_;
-    a.retrans_bytes = retransmitted_pkts_ * mss_bytes_;
-    a.pacing_rate_bytes_per_s = static_cast<std::uint64_t>(pacing_rate_bytes_per_s());
-    a.rtt_us = rtt_us;
-    a.srtt_us = rtt_.srtt_us();
-    a.min_rtt_us = rtt_.min_us();
-    a.cwnd_pkts = window_.cwnd_pkts;
-    a.ssthresh_pkts = window_.ssthresh_pkts;
-    a.inflight_pkts = board_.in_flight_pkts();
-    a.mss_bytes = mss_bytes_;
-    a.flags = REINET_FLAG_APP_LIMITED * (window_.app_limited_until_pkts > 0) |
-              REINET_FLAG_IN_RECOVERY * (state_ != State::kOpen) | REINET_FLAG_SLOW_START * window_.slow_start();
-  }
-
-  double pacing_rate_bytes_per_s() const {
-    if constexpr (Paced<Control>) return control_.pacing_bytes_per_s();
-    return Pacer::reported_bytes_per_s(window_, board_.out_pkts(), mss_bytes_, rtt_.srtt_us());
+    tell(a, now_us, rtt_us, mss_bytes_, retransmitted_pkts_, control_, window_, board_, rtt_);
+    a.flags |= REINET_FLAG_IN_RECOVERY * (state_ != State::kOpen);
   }
 
   // ---- loss recovery
@@ -229,7 +213,7 @@ class Sender {
 
   void detect_losses(Us now_us) {
     // No reordering is ever seen here: wait only while fewer than three segments beyond the hole have arrived.
-    const bool certain = state_ != State::kOpen || board_.sacked_pkts() >= kDuplicateThreshold;
+    const bool certain = Control::kAckedSingly || state_ != State::kOpen || board_.sacked_pkts() >= kDuplicateThreshold;
     const Us reordering_us = certain ? 0 : std::min(rtt_.min_us() / 4, rtt_.srtt_us() / 8);
     reorder_us_ = board_.detect_losses(now_us, reordering_us, note_lost());
   }
@@ -257,6 +241,7 @@ class Sender {
   template <class Send>
   void on_timeout(Us now_us, Send&& send) {
     board_.mark_timed_out(now_us, note_lost());
+    if constexpr (OwnTimeout<Control>) return give_up(now_us, send);
     forward_rto_ = state_ == State::kOpen || timeouts_ > 0;
     // A timeout on top of a recovery or another timeout reduces, and remembers what to restore, no second time.
     if (state_ == State::kOpen || (state_ == State::kLoss && timeouts_ == 0)) {
@@ -274,6 +259,18 @@ class Sender {
     ++timeouts_;
     if (board_.has_retransmission()) resend(now_us, send);
     timer_.on_timeout(now_us, rtt_);
+  }
+
+  // It is the control's own timeout, and the window stays the control's.
+  template <class Send>
+  void give_up(Us now_us, Send&& send) {
+    state_ = State::kLoss;
+    recovery_end_ = board_.next();
+    forward_rto_ = may_undo_ = false;
+    heard_us_ = now_us;
+    control_.on_timeout(window_, now_us, board_.in_flight_pkts());
+    apply_cap();
+    transmit(now_us, send);
   }
 
   void leave_loss(const Delivery& d, const Ack& ack, Us now_us) {
@@ -346,7 +343,10 @@ class Sender {
           window_, now_us, board_.una(), board_.next(), !has_room(), [&] { return timer_.timeout_us(rtt_); },
           WindowControl<Control> && idle);
     }
-    if (must_arm) timer_.arm(now_us, rtt_, board_, state_ == State::kOpen);
+    if constexpr (OwnTimeout<Control>)
+      timer_.arm_at(board_.empty() ? kNever : heard_us_ + control_.timeout_us());
+    else if (must_arm)
+      timer_.arm(now_us, rtt_, board_, state_ == State::kOpen && !Control::kAckedSingly);
   }
 
   bool has_room() const { return board_.in_flight_pkts() < window_.cwnd_pkts; }
@@ -354,8 +354,7 @@ class Sender {
   bool may_send(Us now_us) {
     if (!has_room()) return false;
     if constexpr (Paced<Control>) {
-      const double rate = control_.pacing_bytes_per_s();
-      if (!pacer_.may_send(now_us, Pacer::burst_pkts(rate, mss_bytes_, control_.min_burst_pkts()))) {
+      if (!pacer_.may_send(now_us, Pacer::burst_pkts(control_, mss_bytes_))) {
         pace_us_ = pacer_.next_us();
         return false;
       }
@@ -396,6 +395,7 @@ class Sender {
   // Every transmission passes here. none_out: nothing was outstanding before it.
   template <class Send>
   void put(std::uint32_t seq, Us now_us, [[maybe_unused]] bool none_out, Send&& send) {
+    if constexpr (OwnTimeout<Control>) heard_us_ = none_out ? now_us : heard_us_;
     if constexpr (ModelControl<Control>)
       rates_.on_sent(seq, now_us, none_out, board_.delivered_total_pkts(), window_.app_limited_until_pkts > 0);
     if constexpr (Tracking<Control>) control_.on_packet_sent(now_us);
@@ -433,7 +433,7 @@ class Sender {
   [[no_unique_address]] std::conditional_t<ModelControl<Control>, RateSampler, Nothing> rates_;
   [[no_unique_address]] std::conditional_t<Paced<Control>, Pacer, Nothing> pacer_;
   std::uint32_t cap_pkts_ = 0;
-  Us last_sent_us_ = 0;
+  Us last_sent_us_ = 0, heard_us_ = 0;  // heard: the last ACK, or the first packet after nothing was out
   Us pace_us_ = kNever;
   State state_ = State::kOpen;
   std::uint32_t recovery_end_ = 0;                               // recovery ends when all below is acknowledged
