@@ -91,8 +91,7 @@ def _run_shown(plan: SuitePlan, store: Store) -> Outcome:
         def told(through_s: float, what: str) -> None:
             progress.update(task, completed=through_s, description=what)
 
-        outcome = make(plan, store, os.cpu_count() or 1, told)
-    return outcome
+        return make(plan, store, os.cpu_count() or 1, told)
 
 
 def _shown(cell: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ FOLDERS = (_HERE / "shipped", _HERE.parents[2] / "configs" / "suites")
 """Where the project's own suites lie: in an installed package, and in a checkout."""
 CURE = "name a suite (quick, reinet, deepcc) or a suite's TOML file; docs/evaluation.md tells how to write one"
 
-DERIVED = ("target", "buffer_bdp", "buffer_peak_ms", "app_share")
+DERIVED = ("target", "target_ms", "buffer_bdp", "buffer_peak_ms", "app_share")
 """What a path may say beside the fields of ``LinkSpec``: each is worked out from the trace or from the fixed delay."""
 PATH_KEYS = (*DERIVED, "mrtt_ms", "buffer_bytes", *LINK_OPTIONS)
 

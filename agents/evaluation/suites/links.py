@@ -19,6 +19,8 @@ from reinet.envs.trace import Trace, load_traces
 from reinet.envs.trace.model import PRESETS, generate
 
 CONSTANT = "constant:"
+CONSTANT_SECONDS = 10.0
+"""A constant link repeats itself; whole packets then make up any rate to 0.1 %."""
 LABELS = ("stationary", "walking", "driving")
 """DeepCC's scenarios; a trace belongs to the one that its name has in it."""
 TRACE_SEED = 314_159
@@ -47,7 +49,7 @@ def traces(spec: ScenarioSpec, given: Sequence[Trace]) -> list[Trace]:
     found: list[Trace] = []
     for text in spec.traces:
         if text.startswith(CONSTANT):
-            found.append(Trace.constant(_rate(text), min(spec.trace_seconds, 60.0)))
+            found.append(Trace.constant(_rate(text), CONSTANT_SECONDS))
         elif text not in PRESETS:
             found.extend(load_traces([Path(text)]))
         elif not given:
@@ -91,7 +93,7 @@ def scenario(
 ) -> Scenario:
     """Returns one path with all its flows, and how long it runs. Raises ConfigError for what no link can do."""
     said = {**spec.path, **link.point}
-    own = {key: said.pop(key) for key in ("target", "mrtt_ms", "buffer_bytes") if key in said}
+    own = {key: said.pop(key) for key in ("target", "target_ms", "mrtt_ms", "buffer_bytes") if key in said}
     mrtt_ms = float(own.get("mrtt_ms", LinkSpec.mrtt_ms))
     _resolve(said, own, link.trace, mrtt_ms)
     step_ms = spec.flow_start_s * 1000

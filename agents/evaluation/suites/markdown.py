@@ -28,9 +28,9 @@ STALLS_BESIDE_OTHERS = ("longest_stall_ms",)
 """Of a lone flow the trace's own gaps decide it."""
 
 MEANING = (
-    "*Delay* is queueing delay at the bottleneck, per packet. *Kept* and *left* are ratios to plain congestion control on "
-    "the same link, seed and start, formed for each pair of runs and then averaged. *Harm* is the share of its throughput "
-    "that the plain flow beside lost against having the queue to itself."
+    "*Delay* is queueing delay at the bottleneck, per packet. *Kept* and *left* are ratios to plain congestion control "
+    "on the same link, seed and start, formed for each pair of runs and then averaged. *Harm* is the share of its "
+    "throughput that the plain flow beside lost against having the queue to itself."
 )
 
 
@@ -113,8 +113,8 @@ def _changes(against: Mapping[str, Any]) -> list[str]:
     lines = ["## What changed", "", "What shaped the two reports differently:", "", *(f"- {one}" for one in shaped), ""]
     changed = [one for one in against["changes"] if one["verdict"] == "changed"]
     lines += [
-        f"{against['changed']} of {against['tested']} figures changed by more than noise (the interval of the difference "
-        f"leaves out 0); of so many {against['expected_by_chance']:g} would by chance alone. "
+        f"{against['changed']} of {against['tested']} figures changed by more than noise (the interval of the "
+        f"difference leaves out 0); of so many {against['expected_by_chance']:g} would by chance alone. "
         f"{sum(one['verdict'] == 'same' for one in against['changes'])} are the same to the last bit, "
         f"{sum(one['verdict'] == 'too few runs' for one in against['changes'])} have too few runs to tell.",
     ]

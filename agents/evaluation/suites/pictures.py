@@ -1,4 +1,4 @@
-"""The pictures of a report: throughput against delay, improvement by kind of link, sweeps, and the course of one run."""
+"""The pictures of a report: throughput against delay, improvement by kind of link, sweeps, the course of a run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,6 +74,7 @@ def _called(cell: Cell) -> str:
 def _throughput_against_delay(groups: Sequence[Group]) -> "Figure | None":
     """One panel for each kind of link; up and to the right is better; ellipses hold one standard deviation."""
     from matplotlib.patches import Ellipse
+    from matplotlib.ticker import LogFormatter
 
     labels = _labels(groups)
     figure = _figure(5.2 * len(labels) + 2.4, 4.4)
@@ -99,6 +100,8 @@ def _throughput_against_delay(groups: Sequence[Group]) -> "Figure | None":
                     Ellipse((float(centre[0]), float(centre[1])), width, height, angle=angle, color=colour, alpha=0.12)
                 )
         panel.set_xscale("log")
+        for formatter in (panel.xaxis.set_major_formatter, panel.xaxis.set_minor_formatter):
+            formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.7)))
         panel.invert_xaxis()
         panel.set_title(f"{label} ({_runs(groups, label)} runs each)")
         panel.set_xlabel("mean queueing delay (ms), better to the right")
