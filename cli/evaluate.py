@@ -97,6 +97,7 @@ def evaluate(
     suite: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help="Run a suite instead: quick, reinet, deepcc or a TOML file.")
     ] = None,
+    scenarios: Annotated[str | None, typer.Option(help="Only these scenarios of a suite, by commas.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="A suite's folder of runs and report [default: runs/suites/NAME].")
     ] = None,
@@ -141,6 +142,7 @@ def evaluate(
                     agents=agents,
                     traces=traces or (),
                     link=link.value if said_link else None,
+                    scenarios=scenarios,
                     repeat=repeat if said_repeat else None,
                     out=out,
                     against=against,
@@ -149,7 +151,7 @@ def evaluate(
                 )
             )
         )
-    _refuse(context, ("out", "against"), "it belongs to --suite")
+    _refuse(context, ("scenarios", "out", "against"), "it belongs to --suite")
     if agents is None or not traces:
         raise ConfigError("evaluate: --agents and --traces are needed, or a --suite")
     from reinet.agents.evaluation.plan import Plan

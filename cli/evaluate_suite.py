@@ -35,6 +35,7 @@ class Request:
     agents: str | None
     traces: Sequence[Path]
     link: str | None
+    scenarios: str | None
     repeat: int | None
     out: Path | None
     against: Path | None
@@ -60,6 +61,7 @@ def evaluate_suite(request: Request) -> int:
         repeat=request.repeat,
         allow_training_traces=request.allow_training_traces,
         link=request.link,
+        only=[name.strip() for name in request.scenarios.split(",")] if request.scenarios is not None else (),
     )
     if made.generated:
         say("note: no --traces were given, so links are generated from presets, not recorded")
@@ -69,7 +71,13 @@ def evaluate_suite(request: Request) -> int:
         outcome = _run_shown(made, store)
         found = report.build(made, store, _command(), outcome.failed)
         found["against"] = against.compare(earlier, found) if earlier is not None else None
-        saved = pictures.save(report.groups(made, store), folder)
+        try:
+            saved = pictures.save(report.groups(made, store), folder)
+        except ModuleNotFoundError as error:
+            if error.name != "matplotlib":
+                raise
+            say("no pictures: they need matplotlib; pip install matplotlib, and run this again")
+            saved = []
         write_json(str(folder / "report.json"), found)
         (folder / "report.md").write_text(markdown.page(found, saved, found["against"]), encoding="utf-8")
     write_json(request.json_destination, found)

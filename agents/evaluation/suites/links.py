@@ -93,7 +93,9 @@ def scenario(
 ) -> Scenario:
     """Returns one path with all its flows, and how long it runs. Raises ConfigError for what no link can do."""
     said = {**spec.path, **link.point}
-    own = {key: said.pop(key) for key in ("target", "target_ms", "mrtt_ms", "buffer_bytes") if key in said}
+    own: dict[str, Any] = {
+        key: said.pop(key) for key in ("target", "target_ms", "mrtt_ms", "buffer_bytes") if key in said
+    }
     mrtt_ms = float(own.get("mrtt_ms", LinkSpec.mrtt_ms))
     _resolve(said, own, link.trace, mrtt_ms)
     step_ms = spec.flow_start_s * 1000

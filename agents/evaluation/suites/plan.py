@@ -20,6 +20,7 @@ from reinet.agents.evaluation.suites.definition import ScenarioSpec, Suite
 from reinet.agents.evaluation.suites.links import begin, described, links, scenario, together_ms
 from reinet.agents.evaluation.suites.provenance import agent_identity, versions
 from reinet.core.errors import ConfigError
+from reinet.envs.link.spec import check_choice
 from reinet.envs.trace import Trace
 
 BASELINE = "none"
@@ -80,8 +81,8 @@ class SuitePlan:
     def batches(self) -> list[list[Job]]:
         """Returns the simulated runs that are made together, in the suite's random order.
 
-        What a batch is made of hangs on the definition alone, not on what is stored already: so a run that is resumed
-        sees the same company.
+        What a batch is made of hangs on what was asked for, not on what is stored already: so a run that is resumed has
+        the same company.
         """
         groups: dict[tuple[Any, ...], list[Job]] = {}
         for job in unique(self.jobs):
@@ -115,18 +116,21 @@ def plan(
     repeat: int | None = None,
     allow_training_traces: bool = False,
     link: str | None = None,
+    only: Sequence[str] = (),
 ) -> SuitePlan:
     """Returns every run of a suite. All that can be refused is refused here: ConfigError, TraceError, ModelError.
 
     ``agents`` stand in for those of every scenario, ``given`` traces for what would be generated, ``repeat`` for the
-    scenarios' own. Only scenarios of ``link`` are planned where it is said.
+    scenarios' own. Only scenarios of ``link``, and those named in ``only``, are planned where these are said.
     """
+    for name in only:
+        check_choice("scenarios", "the suite has no scenario", name, [spec.name for spec in suite.scenarios])
     jobs: list[Job] = []
     made: dict[tuple[str, str], Agent] = {}
     trained: dict[str, set[str]] = {}
     seen: dict[str, Trace] = {}
     for spec in suite.scenarios:
-        if link is not None and spec.link != link:
+        if (link is not None and spec.link != link) or (only and spec.name not in only):
             continue
         names = tuple(agents) if agents is not None and spec.agents != (BASELINE,) else spec.agents
         found = links(spec, given)
@@ -151,7 +155,7 @@ def plan(
                         trained_on=one.trace.sha256 in trained[agent.name],
                     ))  # fmt: skip
     if not jobs:
-        raise ConfigError(f"suite {suite.name}: none of its scenarios runs on --link {link}")
+        raise ConfigError(f"suite {suite.name}: none of the scenarios that were asked for runs on --link {link}")
     presets = not given and any(not text.startswith("constant:") for spec in suite.scenarios for text in spec.traces)
     return SuitePlan(suite, tuple(jobs), {agent.name: agent for agent in made.values()}, tuple(seen.values()), presets)
 

@@ -132,6 +132,7 @@ def build(plan: SuitePlan, store: Store, command: str, failed: Mapping[str, str]
         "scenarios": [
             {"name": spec.name, "about": spec.about, "link": spec.link, "seconds": spec.seconds, "path": spec.path}
             for spec in suite.scenarios
+            if any(cell.scenario == spec.name for cell in cells)
         ],
         "cells": [_cell(group, cells) for group in all_groups],
         "rows": [_row(job, stored) for group in all_groups for job, stored in group.runs],

@@ -64,10 +64,8 @@ def _resampled(groups: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     digest = hashlib.sha256(b"".join(group.tobytes() for group in groups)).digest()
     rng = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:8], "big")))
     means = np.stack([group[rng.integers(group.size, size=(RESAMPLES, group.size))].mean(axis=1) for group in groups])
-    if len(groups) == 1:
-        return means[0]
     drawn = rng.integers(len(groups), size=(len(groups), RESAMPLES))
-    return np.take_along_axis(means, drawn, axis=0).mean(axis=0)
+    return np.asarray(np.take_along_axis(means, drawn, axis=0).mean(axis=0), np.float64)
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,8 @@ def change(before: Mapping[tuple[str, ...], float], after: Mapping[tuple[str, ..
         pairs = [(name[0], before[name], after[name]) for name in common]
         found = estimate(by_trace((trace, new - old) for trace, old, new in pairs))
         assert found is not None, "there is a pair at least"
-        old_mean, new_mean = (_mean(by_trace((pair[0], pair[side]) for pair in pairs)) for side in (1, 2))
+        old_mean = _mean(by_trace((trace, old) for trace, old, _ in pairs))
+        new_mean = _mean(by_trace((trace, new) for trace, _, new in pairs))
         runs = len(common)
     else:
         found = _unpaired(before, after)

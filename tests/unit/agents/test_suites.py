@@ -1,7 +1,6 @@
 """Suites: what a file may say, which runs follow, the store that resumes, pairs, intervals, the report and a change."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from helpers.places import ROOT
 from reinet.agents.evaluation.suites import against, markdown, report, runner
 from reinet.agents.evaluation.suites.definition import load, shipped
 from reinet.agents.evaluation.suites.links import begin, links, peak_mbps
@@ -95,9 +93,7 @@ def test_a_suite_that_cannot_be_run_is_refused_with_its_place(tmp_path: Path) ->
 def test_every_agent_meets_the_same_links_seeds_and_starts(tmp_path: Path) -> None:
     suite = planned(tmp_path)
     first = [job for job in suite.jobs if job.cell.scenario == "one"]
-    met = {
-        (job.cell.agent, job.cell.cc): [other.pair for other in first if other.cell == job.cell] for job in first
-    }
+    met = {(job.cell.agent, job.cell.cc): [other.pair for other in first if other.cell == job.cell] for job in first}
     assert set(met) == {("none", "cubic"), ("fixed:20", "cubic"), ("none", "reno"), ("fixed:20", "reno"),
                         ("none", "vegas")}  # fmt: skip
     assert len({tuple(pairs) for pairs in met.values()}) == 1
@@ -179,9 +175,9 @@ def test_more_repetitions_add_to_a_store_and_change_none(tmp_path: Path) -> None
 
 
 def test_one_process_at_a_time_runs_into_a_store(tmp_path: Path) -> None:
-    with Store(tmp_path / "store").locked(), pytest.raises(ConfigError, match="another process is running a suite"):
-        with Store(tmp_path / "store").locked():
-            pass
+    said = "another process is running a suite"
+    with Store(tmp_path / "store").locked(), pytest.raises(ConfigError, match=said), Store(tmp_path / "store").locked():
+        pass
 
 
 def test_runs_that_do_not_count_are_counted_and_in_no_table(tmp_path: Path) -> None:
@@ -220,6 +216,16 @@ def test_a_report_has_an_interval_for_every_number_and_pairs_with_plain(tmp_path
     for said in ("percentile bootstrap", "code_sha256", suite.suite.sha256, "links are generated from presets"):
         assert said in page
     assert {row["trace_sha256"] for row in built["rows"]} == {trace.sha256 for trace in suite.traces}
+
+
+def test_only_the_scenarios_that_were_asked_for_are_planned_and_told(tmp_path: Path) -> None:
+    suite = planned(tmp_path, only=["two"])
+    assert {job.cell.scenario for job in suite.jobs} == {"two"}
+    assert {job.key for job in suite.jobs} < {job.key for job in planned(tmp_path).jobs}
+    built = report.build(suite, Store(tmp_path / "empty"), "reinet")
+    assert [spec["name"] for spec in built["scenarios"]] == ["two"]
+    with pytest.raises(ConfigError, match="no scenario 'tow'; did you mean 'two'"):
+        planned(tmp_path, only=["tow"])
 
 
 def test_given_traces_stand_in_for_generated_ones_and_constant_links_stay(tmp_path: Path) -> None:
