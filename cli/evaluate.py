@@ -70,7 +70,8 @@ def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
 def evaluate(
     context: typer.Context,
     agents: Annotated[
-        str | None, typer.Option(help="none, fixed:N, rule[:G], clairvoyant:MS, random or model folders, by commas.")
+        str | None,
+        typer.Option(help="none, fixed:N, rule[:G], clairvoyant:MS, random, roccet or model folders, by commas."),
     ] = None,
     traces: Annotated[list[Path] | None, typer.Option(help="A trace, a folder or a set file; may be repeated.")] = None,
     link: Annotated[Link, typer.Option(help="sim, or mahimahi: real kernel sockets.")] = Link.mahimahi,
@@ -159,7 +160,7 @@ def evaluate(
     from reinet.envs.trace import load_traces
 
     options = link_options(link_option or [])
-    scenarios = [
+    compared = [
         Scenario.of(
             trace,
             link.value,
@@ -174,7 +175,7 @@ def evaluate(
         for trace in load_traces(traces)
         for control in cc.split(",")
     ]
-    plan = Plan(agents, scenarios, repeat, allow_training_traces)
+    plan = Plan(agents, compared, repeat, allow_training_traces)
     done = run_shown(plan, seconds)
     rows = [row for _, row in done]
     write_json(json_destination, {"rows": rows})

@@ -18,7 +18,7 @@ from reinet.agents.evaluation.plan import shaped_by
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.suites.definition import ScenarioSpec, Suite
 from reinet.agents.evaluation.suites.links import begin, described, links, scenario, together_ms
-from reinet.agents.evaluation.suites.provenance import agent_identity, versions
+from reinet.agents.evaluation.suites.provenance import agent_identity, emulator_sha256, versions
 from reinet.core.errors import ConfigError
 from reinet.envs.link.spec import check_choice
 from reinet.envs.trace import Trace
@@ -187,5 +187,5 @@ def _key(agent: Agent, path: Scenario) -> str:
         "code_sha256": versions()["code_sha256"],
     }
     if path.link != "sim":
-        said["kernel"] = versions()["kernel"]
+        said |= {"kernel": versions()["kernel"], "emulator_sha256": emulator_sha256()}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

@@ -32,6 +32,16 @@ def code_sha256() -> str:
     return digest.hexdigest()
 
 
+@cache
+def emulator_sha256() -> str:
+    """Returns the hash of what only real runs go through beside that: the programs of an emulated link."""
+    digest = hashlib.sha256()
+    for folder in import_module("reinet.envs.mahimahi").__path__:
+        for path in sorted((Path(folder) / "bin").glob("*")):
+            _add(digest, path.name, path)
+    return digest.hexdigest()
+
+
 def _file(module: str) -> Path:
     file = import_module(f"reinet.{module}").__file__
     assert file is not None, f"reinet.{module} is a package or a compiled module"
