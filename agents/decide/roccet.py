@@ -129,4 +129,5 @@ def _grown(flows: NDArray[np.void], now_ns: NDArray[np.int64]) -> NDArray[np.flo
     since_s = np.maximum(now_ns - flows["event_ns"] - DRAIN_NS, 0) / 1e9
     k_s = np.cbrt(np.maximum(flows["most_pkts"] - flows["window_pkts"], 0) / CUBIC_C)
     curve = CUBIC_C * (since_s - k_s) ** 3 + flows["most_pkts"]
-    return np.clip(np.maximum(curve, flows["friendly_pkts"]), MIN_CAP_PKTS, MAX_CAP_PKTS)
+    window_pkts = np.maximum(curve, flows["friendly_pkts"])
+    return np.asarray(np.clip(window_pkts, MIN_CAP_PKTS, MAX_CAP_PKTS), np.float64)
