@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -78,7 +79,7 @@ def evaluate_suite(request: Request) -> int:
                 raise
             say("no pictures: they need matplotlib; pip install matplotlib, and run this again")
             saved = []
-        write_json(str(folder / "report.json"), found)
+        (folder / "report.json").write_text(json.dumps(found, allow_nan=False) + "\n", encoding="utf-8")
         (folder / "report.md").write_text(markdown.page(found, saved, found["against"]), encoding="utf-8")
     write_json(request.json_destination, found)
     if request.json_destination != "-":

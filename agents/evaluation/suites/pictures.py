@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reinet.agents.evaluation.suites.links import LABELS
 from reinet.agents.evaluation.suites.plan import BASELINE, Cell
@@ -73,7 +74,6 @@ def _called(cell: Cell) -> str:
 
 def _throughput_against_delay(groups: Sequence[Group]) -> "Figure | None":
     """One panel for each kind of link; up and to the right is better; ellipses hold one standard deviation."""
-    from matplotlib.patches import Ellipse
     from matplotlib.ticker import LogFormatter
 
     labels = _labels(groups)
@@ -93,12 +93,7 @@ def _throughput_against_delay(groups: Sequence[Group]) -> "Figure | None":
             centre = points.mean(axis=0)
             panel.plot(*centre, marker, color=colour, label=_called(group.cell), markersize=7)
             if len(points) > 2:
-                values, vectors = np.linalg.eigh(np.cov(points.T))
-                width, height = 2 * np.sqrt(np.maximum(values, 0))
-                angle = float(np.degrees(np.arctan2(vectors[1, 0], vectors[0, 0])))
-                panel.add_patch(
-                    Ellipse((float(centre[0]), float(centre[1])), width, height, angle=angle, color=colour, alpha=0.12)
-                )
+                panel.fill(*_ellipse(points), color=colour, alpha=0.12, linewidth=0)
         panel.set_xscale("log")
         for formatter in (panel.xaxis.set_major_formatter, panel.xaxis.set_minor_formatter):
             formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.7)))
@@ -109,6 +104,16 @@ def _throughput_against_delay(groups: Sequence[Group]) -> "Figure | None":
     panels[0].set_ylabel("throughput (Mbit/s)")
     _legend(figure, panels)
     return figure
+
+
+def _ellipse(points: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns the outline of one standard deviation around points (N, 2), which a logarithmic axis can show."""
+    values, vectors = np.linalg.eigh(np.cov(points.T))
+    angle = np.linspace(0, 2 * np.pi, 90)
+    circle = np.stack([np.cos(angle), np.sin(angle)])
+    centre = points.mean(axis=0)
+    delay_ms, mbps = centre[:, None] + vectors @ (np.sqrt(np.maximum(values, 0))[:, None] * circle)
+    return np.maximum(delay_ms, 0.1 * centre[0]), mbps
 
 
 def _improvement(groups: Sequence[Group]) -> "Figure | None":
