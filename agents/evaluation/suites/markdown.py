@@ -145,4 +145,4 @@ def _line(values: Sequence[str]) -> str:
 
 
 def _plain(value: Any) -> str:
-    return "" if value is None else f"{value:g}" if isinstance(value, int | float) else str(value)
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
