@@ -98,7 +98,7 @@ def serving(least: Clean) -> Clean:
 
 def test_it_holds_what_runs_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    suites = {f"reinet/agents/evaluation/suites/shipped/{name}.toml" for name in shipped()}
+    suites = {f"reinet/configs/suites/{name}.toml" for name in shipped()}
     assert suites
     assert suites <= set(names)
     assert not [name for name in names if Path(name).suffix in (".c", ".cpp", ".h", ".hpp", ".o", ".txt", ".toml")

@@ -10,9 +10,8 @@ from reinet.agents.evaluation.scenario import LINK_OPTIONS, LinkKind
 from reinet.core import toml_file
 from reinet.core.errors import ConfigError
 
-_HERE = Path(__file__).parent
-FOLDERS = (_HERE / "shipped", _HERE.parents[2] / "configs" / "suites")
-"""Where the project's own suites lie: in an installed package, and in a checkout."""
+FOLDER = Path(__file__).parents[3] / "configs" / "suites"
+"""Where the project's own suites lie, in an installed package as in a checkout."""
 CURE = "name a suite (quick, reinet, deepcc) or a suite's TOML file; docs/evaluation.md tells how to write one"
 
 DERIVED = ("target", "target_ms", "buffer_bdp", "buffer_peak_ms", "app_share")
@@ -112,16 +111,15 @@ class Suite(_Strict):
 
 def shipped() -> list[str]:
     """Returns the names of the project's own suites."""
-    return sorted({path.stem for folder in FOLDERS for path in folder.glob("*.toml")})
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def find(name: str) -> Path:
     """Returns the file of a suite by its name, or of a path as it is; raises ConfigError."""
     if name.endswith(".toml") or "/" in name:
         return Path(name)
-    for folder in FOLDERS:
-        if (folder / f"{name}.toml").is_file():
-            return folder / f"{name}.toml"
+    if (FOLDER / f"{name}.toml").is_file():
+        return FOLDER / f"{name}.toml"
     raise ConfigError(f"suite {name!r}: there are {', '.join(shipped())}; {CURE}")
 
 
