@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
+from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from reinet.agents.evaluation.plan import Plan
@@ -20,6 +22,12 @@ COLUMNS = [
     "agent", "cc", "trace", "link", "throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms",
     "delay_mean_ms", "valid",
 ]  # fmt: skip
+
+
+OF_LINKS = (
+    "cc", "target", "target_ms", "mrtt_ms", "buffer_bytes", "link_option", "seconds", "png",
+)  # fmt: skip
+"""Options of which a suite has its own."""
 
 
 class Link(str, Enum):
@@ -48,11 +56,24 @@ def run_shown(plan: Plan, seconds: float) -> list[tuple[Run, dict[str, object]]]
     return done
 
 
+def _said(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
+    for name in names:
+        if _said(context, name):
+            raise ConfigError(f"--{name.replace('_', '-')}: {why}")
+
+
 def evaluate(
+    context: typer.Context,
     agents: Annotated[
-        str, typer.Option(help="none, fixed:N, rule[:G], clairvoyant:MS, random or model folders, by commas.")
-    ],
-    traces: Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")],
+        str | None,
+        typer.Option(help="none, fixed:N, rule[:G], clairvoyant:MS, random, roccet or model folders, by commas."),
+    ] = None,
+    traces: Annotated[list[Path] | None, typer.Option(help="A trace, a folder or a set file; may be repeated.")] = None,
     link: Annotated[Link, typer.Option(help="sim, or mahimahi: real kernel sockets.")] = Link.mahimahi,
     cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic",
     target: Annotated[
@@ -74,6 +95,16 @@ def evaluate(
         bool, typer.Option(help="Evaluate a model even on traces it was trained on; such rows are labelled.")
     ] = False,
     png: Annotated[Path | None, typer.Option(help="Save a picture of the first repetition of each trace here.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="Run a suite instead: quick, reinet, deepcc or a TOML file.")
+    ] = None,
+    scenarios: Annotated[str | None, typer.Option(help="Only these scenarios of a suite, by commas.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A suite's folder of runs and report [default: runs/suites/NAME].")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="REPORT", help="Say what changed since this report.json of a suite.")
+    ] = None,
     json_destination: JsonOption = None,
 ) -> None:
     """Compare agents over the same traces, on real kernel sockets (Mahimahi) or in the simulator.
@@ -91,13 +122,45 @@ def evaluate(
     A target of +30ms or 2.5x is resolved from --mrtt-ms, on --link mahimahi from the minimum RTT that the flow itself
     measures; rows have it as text (target) and as resolved from --mrtt-ms (target_ms).
     Link options are the fields of a path (docs/simulator.md); --link mahimahi has those of the queue.
+
+    A suite (docs/evaluation.md) is many comparisons and one report; what is killed goes on where it was:
+
+        reinet evaluate --suite quick
+
+        reinet evaluate --suite quick --agents none,runs/mine/model --traces my-traces/ --out runs/suites/mine
+
+        reinet evaluate --suite quick --repeat 20 --against runs/suites/old/report.json
     """
+    if suite is not None:
+        from reinet.cli.evaluate_suite import Request, evaluate_suite
+
+        _refuse(context, OF_LINKS, f"--suite {suite} says that itself, in its scenarios")
+        said_link, said_repeat = _said(context, "link"), _said(context, "repeat")
+        raise typer.Exit(
+            evaluate_suite(
+                Request(
+                    suite=suite,
+                    agents=agents,
+                    traces=traces or (),
+                    link=link.value if said_link else None,
+                    scenarios=scenarios,
+                    repeat=repeat if said_repeat else None,
+                    out=out,
+                    against=against,
+                    allow_training_traces=allow_training_traces,
+                    json_destination=json_destination,
+                )
+            )
+        )
+    _refuse(context, ("scenarios", "out", "against"), "it belongs to --suite")
+    if agents is None or not traces:
+        raise ConfigError("evaluate: --agents and --traces are needed, or a --suite")
     from reinet.agents.evaluation.plan import Plan
     from reinet.agents.evaluation.scenario import Scenario, link_options
     from reinet.envs.trace import load_traces
 
     options = link_options(link_option or [])
-    scenarios = [
+    compared = [
         Scenario.of(
             trace,
             link.value,
@@ -112,7 +175,7 @@ def evaluate(
         for trace in load_traces(traces)
         for control in cc.split(",")
     ]
-    plan = Plan(agents, scenarios, repeat, allow_training_traces)
+    plan = Plan(agents, compared, repeat, allow_training_traces)
     done = run_shown(plan, seconds)
     rows = [row for _, row in done]
     write_json(json_destination, {"rows": rows})

@@ -1,4 +1,4 @@
-"""Agents by name: ``none``, ``fixed:N``, ``rule``, ``rule:G``, ``clairvoyant:MS``, ``random`` or a model folder."""
+"""Agents by name: ``none``, ``fixed:N``, ``rule[:G]``, ``clairvoyant:MS``, ``random``, ``roccet`` or a model folder."""
 
 import difflib
 import math
@@ -13,12 +13,13 @@ from reinet.agents.decide.baselines import (
 )
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.roccet import Roccet
 from reinet.agents.model.artifact import MANIFEST_FILE
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
 from reinet.core.errors import ConfigError
 
-NAMES = ("none", "fixed:N", "rule", "rule:G", "clairvoyant:MS", "random")
-_KINDS = {"none": False, "fixed": True, "rule": True, "clairvoyant": True, "random": False}
+NAMES = ("none", "fixed:N", "rule", "rule:G", "clairvoyant:MS", "random", "roccet")
+_KINDS = {"none": False, "fixed": True, "rule": True, "clairvoyant": True, "random": False, "roccet": False}
 """Kind -> whether it takes an argument."""
 
 
@@ -43,6 +44,8 @@ def _agent(name: str, seed: int) -> Agent:
         return NoCap()
     if kind == "random":
         return RandomCap(seed)
+    if kind == "roccet":
+        return Roccet()
     if kind == "rule" and not colon:
         return Rule()
     value = _number(name, kind, argument)

@@ -1,27 +1,77 @@
 """Many simulated links at once under one agent: the figures of each, without records or pictures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from reinet.agents.decide.decider import Decider
+from reinet.agents.decide.decider import Decider, Mask
 from reinet.agents.decide.guard import Guard
-from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import SimBatch
 
+Progress = Callable[[float], None]
+"""It is told the share of the simulated time that has passed."""
+STEPS_BETWEEN_WORDS = 256
+"""A step takes some 0.2 ms, so a progress bar moves twenty times a second."""
+
 
 def figures(agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: int = 1) -> list[Metrics]:
     """Returns the figures of one flow per link over its first ``seconds``, decided by ``agent`` behind the guard."""
+    return [
+        compute(LinkLog.of_flow(log), link.mrtt_ms, _end_ns(link, seconds) / 1e6)
+        for log, link in zip(logs(agent, links, seconds, threads), links, strict=True)
+    ]
+
+
+def logs(
+    agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: int = 1, progress: Progress | None = None
+) -> list[dict[str, Any]]:
+    """Returns what each link logged in ``seconds`` or a little more, as ``SimBatch.log`` gives it.
+
+    Every stepped flow of a link is decided for by ``agent`` behind gate and guard, each by its own records.
+    """
     view = agent.view
     sim = SimBatch(
         list(links), view.period, view.feature_set, normaliser=view.normaliser, record_log=True, threads=threads
     )
     agent.bind(sim.clairvoyant_caps)
-    decider = Decider(agent, len(links), Guard())
-    end_ns = np.array([round((link.start_offset_ms / 1e3 + seconds) * 1e9) for link in links])
+    decider = _FlowDecider(agent, links)
+    end_ns = np.array([_end_ns(link, seconds) for link in links])
     sim.reset()
+    steps = 0
     while np.any(sim.stats["time_ns"] < end_ns):
         sim.step_caps(decider.decide(sim.stats, sim.states, sim.rule_pkts, sim.decided, sim.may_cap))
-    return [compute(LinkLog.of_flow(sim.log(row)), link.mrtt_ms, end_ns[row] / 1e6) for row, link in enumerate(links)]
+        steps += 1
+        if progress is not None and steps % STEPS_BETWEEN_WORDS == 0:
+            left_ns = np.maximum(end_ns - sim.stats["time_ns"].astype(np.int64), 0)
+            progress(1 - float(left_ns.max()) / (seconds * 1e9))
+    return [sim.log(row) for row in range(len(links))]
+
+
+def _end_ns(link: LinkSpec, seconds: float) -> int:
+    return round((link.start_offset_ms / 1e3 + seconds) * 1e9)
+
+
+class _FlowDecider:
+    """A decider for links whose rows tell of several flows in turn: each flow keeps the cap that it got itself."""
+
+    def __init__(self, agent: Agent, links: Sequence[LinkSpec]) -> None:
+        self._flows = max(1 + len(link.flows) for link in links)
+        self._rows = np.arange(len(links))
+        self._caps_pkts = np.zeros((len(links), self._flows), np.uint32)
+        self._decider = Decider(agent, len(links), Guard())
+
+    def decide(
+        self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray, decided: Mask, may_cap: Mask
+    ) -> CapArray:
+        """Returns the caps in force (rows,) for the flows whose records these are."""
+        flow = (stats["cookie"] >> np.uint64(32)).astype(np.intp)
+        if decided.any():
+            own = stats.copy()
+            own["slot"] = self._rows * self._flows + flow  # by which the guard knows flows; a simulation's is the row
+            decision = self._decider.ask(own, states, rule_pkts, may_cap, decided)
+            self._caps_pkts[self._rows[decided], flow[decided]] = decision.caps_pkts
+        return np.ascontiguousarray(self._caps_pkts[self._rows, flow])

@@ -63,6 +63,26 @@ SHORTENED = {
         "sudo .venv/bin/reinet evaluate --agents none,checkpoints/default --traces traces --seconds 2",
         "ten minutes of real time",
     ),
+    ".venv/bin/reinet evaluate --suite quick": (
+        ".venv/bin/reinet evaluate --suite quick --scenarios beside-plain --repeat 1",
+        "three minutes",
+    ),
+    ".venv/bin/reinet evaluate --suite quick --scenarios buffer --agents none,rule:1.3 --traces my-traces/ --repeat 6 "
+    "--out runs/suites/mine": (
+        """
+        mkdir my-traces
+        .venv/bin/reinet traces generate lte-driving --seconds 6 --seed 1 --out my-traces/1.trace
+        .venv/bin/reinet evaluate --suite quick --scenarios buffer --agents none,rule:1.3 --traces my-traces/ \\
+            --repeat 1 --out runs/suites/mine
+        """,
+        "the folder is the reader's own; less is quicker",
+    ),
+    ".venv/bin/reinet evaluate --suite quick --scenarios buffer --agents none,rule:1.3 --traces my-traces/ --repeat 8 "
+    "--out runs/suites/mine --against runs/suites/mine/report.json": (
+        ".venv/bin/reinet evaluate --suite quick --scenarios buffer --agents none,rule:1.3 --traces my-traces/ "
+        "--repeat 2 --out runs/suites/mine --against runs/suites/mine/report.json",
+        "less is quicker",
+    ),
     "tensorboard --logdir runs": (
         ".venv/bin/tensorboard --logdir runs --inspect",
         "it serves until it is told to end",
@@ -121,7 +141,7 @@ def _marks(example: Example) -> list[pytest.MarkDecorator]:
     """Real links need root and Mahimahi, the daemon needs root."""
     text = example.text
     real = "sudo " in text or " serve " in text or "make demo" in text or "reinet fidelity" in text
-    real |= "reinet evaluate" in text and "--link sim" not in text
+    real |= "reinet evaluate" in text and not ("--link sim" in text or "--suite" in text)
     return [pytest.mark.kernel, pytest.mark.mahimahi] if real else []
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers.places import ROOT
+from reinet.agents.evaluation.suites.definition import shipped
 
 IMPORT_EVERYTHING = """
 import importlib, pkgutil, pathlib, sys
@@ -97,8 +98,11 @@ def serving(least: Clean) -> Clean:
 
 def test_it_holds_what_runs_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
+    suites = {f"reinet/configs/suites/{name}.toml" for name in shipped()}
+    assert suites
+    assert suites <= set(names)
     assert not [name for name in names if Path(name).suffix in (".c", ".cpp", ".h", ".hpp", ".o", ".txt", ".toml")
-                and ".dist-info/" not in name]  # fmt: skip
+                and ".dist-info/" not in name and name not in suites]  # fmt: skip
     assert not [name for name in names if "_driven" in name or name.startswith(("tests/", "reinet/tests"))]
     for module in ("reinet/core/_core", "reinet/envs/sim/_sim", "reinet/kshim/_kshim"):
         assert [name for name in names if name.startswith(module) and name.endswith(".so")], module
@@ -142,6 +146,15 @@ def test_traces_are_made_and_evaluated(serving: Clean) -> None:
     rows = json.loads(serving("reinet", "evaluate", *evaluation))["rows"]
     assert [row["agent"] for row in rows] == ["none", "rule:1.5"]
     assert rows[1]["qdelay_mean_ms"] < rows[0]["qdelay_mean_ms"]
+
+
+def test_a_suite_runs_without_a_checkout_and_without_pictures(serving: Clean) -> None:
+    """The shipped model is the checkout's; --agents names others."""
+    suite = ["--suite", "quick", "--scenarios", "beside-plain", "--agents", "none,rule", "--repeat", "1", "--json", "-"]
+    done = serving.run("reinet", "evaluate", *suite)
+    assert done.returncode == 0, done.stderr
+    assert "no pictures" in done.stderr
+    assert {row["agent"] for row in json.loads(done.stdout)["rows"]} == {"none", "rule:1.5"}
 
 
 def test_bench_measures(serving: Clean) -> None:

@@ -1,0 +1,161 @@
+"""Traces and paths of a scenario: what its words become for the simulator or for Mahimahi."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reinet.agents.evaluation.scenario import Scenario
+from reinet.agents.evaluation.suites.definition import ScenarioSpec
+from reinet.core.errors import ConfigError
+from reinet.core.records import OPPORTUNITY_BYTES
+from reinet.envs.link.metrics import rate_mbps
+from reinet.envs.link.spec import LinkSpec, times_of
+from reinet.envs.trace import Trace, load_traces
+from reinet.envs.trace.model import PRESETS, generate
+
+CONSTANT = "constant:"
+CONSTANT_SECONDS = 10.0
+"""A constant link repeats itself; whole packets then make up any rate to 0.1 %."""
+LABELS = ("stationary", "walking", "driving")
+"""DeepCC's scenarios; a trace belongs to the one that its name has in it."""
+TRACE_SEED = 314_159
+"""No training draws it: those begin at small numbers."""
+PEAK_BIN_MS = 100.0
+"""A peak rate is that of the best 100 ms: shorter bins tell of the scheduler's bursts, not of the link."""
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """A trace and one value of everything that a scenario sweeps."""
+
+    trace: Trace
+    point: Mapping[str, Any]
+    """The swept fields' values, as the suite's file has them."""
+
+    @property
+    def label(self) -> str:
+        """Returns stationary, walking or driving, or constant, or other."""
+        kinds = (*LABELS, "constant")
+        return next((label for label in kinds if label in self.trace.name.lower()), "other")
+
+
+def traces(spec: ScenarioSpec, given: Sequence[Trace]) -> list[Trace]:
+    """Returns a scenario's traces; those given stand in for what would be generated from presets. Raises."""
+    found: list[Trace] = []
+    for text in spec.traces:
+        if text.startswith(CONSTANT):
+            found.append(Trace.constant(_rate(text), CONSTANT_SECONDS))
+        elif text not in PRESETS:
+            found.extend(load_traces([Path(text)]))
+        elif not given:
+            found.append(generate(text, spec.trace_seconds, TRACE_SEED))
+    if any(text in PRESETS for text in spec.traces):
+        found.extend(given)
+    return list({trace.sha256: trace for trace in found}.values())
+
+
+def _rate(text: str) -> float:
+    try:
+        return float(text.removeprefix(CONSTANT))
+    except ValueError:
+        raise ConfigError(f"traces: {text!r} is not a rate; write constant:12 for 12 Mbit/s") from None
+
+
+def links(spec: ScenarioSpec, given: Sequence[Trace]) -> list[Link]:
+    """Returns every trace at every point of the sweep."""
+    points = [dict(zip(spec.sweep, values, strict=True)) for values in product(*spec.sweep.values())]
+    return [Link(trace, point) for trace in traces(spec, given) for point in points]
+
+
+def begin(suite_seed: int, spec: ScenarioSpec, trace: Trace, repetition: int) -> tuple[int, int]:
+    """Returns a repetition's seed and where in the trace it starts, in ms: the same for every agent and path."""
+    text = f"{suite_seed} {trace.sha256} {repetition}"
+    digest = hashlib.sha256(text.encode()).digest()
+    seed = int.from_bytes(digest[:6], "big")
+    moves = spec.random_start and repetition > 0 and not trace.name.startswith("constant-")
+    return seed, int.from_bytes(digest[8:16], "big") % trace.duration_ms if moves else 0
+
+
+def scenario(
+    spec: ScenarioSpec,
+    link: Link,
+    cc: str,
+    *,
+    seed: int,
+    start_ms: int,
+    flows: int = 1,
+    beside: str | None = None,
+) -> Scenario:
+    """Returns one path with all its flows, and how long it runs. Raises ConfigError for what no link can do."""
+    said = {**spec.path, **link.point}
+    own: dict[str, Any] = {
+        key: said.pop(key) for key in ("target", "target_ms", "mrtt_ms", "buffer_bytes") if key in said
+    }
+    mrtt_ms = float(own.get("mrtt_ms", LinkSpec.mrtt_ms))
+    _resolve(said, own, link.trace, mrtt_ms)
+    step_ms = spec.flow_start_s * 1000
+    further: list[dict[str, Any]] = [
+        {"cc": cc, "stepped": True, "start_ms": number * step_ms} for number in range(1, flows)
+    ]
+    if beside is not None:
+        further.append({"cc": beside, "start_ms": flows * step_ms})
+    if further:
+        said["flows"] = further
+    last_ms = max((float(flow.get("start_ms", 0.0)) for flow in said.get("flows", ())), default=0.0)
+    return Scenario.of(
+        link.trace,
+        spec.link,
+        seconds=spec.seconds + last_ms / 1000,
+        link_options=said,
+        cc=cc,
+        seed=seed,
+        start_offset_ms=start_ms,
+        **own,
+    )
+
+
+def together_ms(path: LinkSpec) -> float:
+    """Returns when the last of a path's flows starts, from the path's start."""
+    return max(flow.start_ms for flow in path.all_flows())
+
+
+def _resolve(said: dict[str, Any], own: dict[str, Any], trace: Trace, mrtt_ms: float) -> None:
+    """Puts numbers in the place of what hangs on the trace."""
+    for key, rate, over_ms in (
+        ("buffer_bdp", trace.mean_mbps, mrtt_ms),
+        ("buffer_peak_ms", peak_mbps(trace) if "buffer_peak_ms" in said else 0.0, 1.0),
+    ):
+        if key in said:
+            if "buffer_bytes" in own:
+                raise ConfigError(f"{key}: buffer_bytes is given too; give one of them")
+            own["buffer_bytes"] = max(2 * OPPORTUNITY_BYTES, round(said.pop(key) * rate * 125 * over_ms))
+    if "app_share" in said:
+        said["app_mbps"] = said.pop("app_share") * trace.mean_mbps
+
+
+def peak_mbps(trace: Trace) -> float:
+    """Returns the rate of a trace's best 100 ms."""
+    times_ms = np.asarray(trace.opportunities_ms, np.float64)
+    return float(rate_mbps(times_ms, OPPORTUNITY_BYTES, 0, max(trace.duration_ms, PEAK_BIN_MS), PEAK_BIN_MS).max())
+
+
+def described(path: LinkSpec) -> dict[str, Any]:
+    """Returns every field of a path as JSON has it, traces by their content: what a run's key is made of."""
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, Trace):
+            return value.sha256
+        if isinstance(value, np.ndarray):
+            return hashlib.sha256(times_of(value).tobytes()).hexdigest()
+        if isinstance(value, Mapping):
+            return {key: shown(one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [shown(one) for one in value]
+        return value
+
+    return {one.name: shown(getattr(path, one.name)) for one in fields(path)}

@@ -1,0 +1,191 @@
+"""Every run of a suite: each has a key of all that shapes it, and belongs to a cell of a scenario's table.
+
+The same key is the same run, wherever it stands; a definition, model or code that changed gives other keys, so what was
+stored before is never mixed with it. Runs of one link, repetition and seed differ in the agent alone: they are pairs.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reinet.agents.decide.names import make_agent
+from reinet.agents.decide.protocol import Agent
+from reinet.agents.evaluation.plan import shaped_by
+from reinet.agents.evaluation.scenario import Scenario
+from reinet.agents.evaluation.suites.definition import ScenarioSpec, Suite
+from reinet.agents.evaluation.suites.links import begin, described, links, scenario, together_ms
+from reinet.agents.evaluation.suites.provenance import agent_identity, emulator_sha256, versions
+from reinet.core.errors import ConfigError
+from reinet.envs.link.spec import check_choice
+from reinet.envs.trace import Trace
+
+BASELINE = "none"
+BLOCK = 5
+"""So many repetitions are simulated together: decisions then cost little, and a run that is killed loses little."""
+MOST_ROWS = 48
+"""So many links are simulated at once: the logs of more would fill gigabytes."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A line of a table: what of a scenario stays the same over traces and repetitions."""
+
+    scenario: str
+    agent: str
+    cc: str
+    point: tuple[tuple[str, Any], ...] = ()
+    """The swept fields' values."""
+    flows: int = 1
+    beside: str | None = None
+    role: str = "run"
+    """``solo`` for a plain flow that has its queue to itself, so that harm can be told from it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run."""
+
+    key: str
+    cell: Cell
+    label: str
+    scenario: Scenario
+    agent: Agent
+    own_flows: int
+    """How many of the path's flows, the first ones, are compared; a further one is a plain flow beside them."""
+    repetition: int
+    trained_on: bool
+
+    @property
+    def pair(self) -> tuple[Any, ...]:
+        """Returns what two runs share that differ in agent, congestion control or path alone."""
+        path = self.scenario.path
+        return (self.scenario.trace.sha256, path.seed, path.start_offset_ms)
+
+
+@dataclass(frozen=True, eq=False)
+class SuitePlan:
+    """All runs of a suite with these agents and traces, and in which order they are run."""
+
+    suite: Suite
+    jobs: tuple[Job, ...]
+    agents: Mapping[str, Agent]
+    traces: tuple[Trace, ...]
+    generated: bool
+    """Whether traces were generated from presets, because none were given."""
+
+    @property
+    def batches(self) -> list[list[Job]]:
+        """Returns the simulated runs that are made together, in the suite's random order.
+
+        What a batch is made of hangs on what was asked for, not on what is stored already: so a run that is resumed has
+        the same company.
+        """
+        groups: dict[tuple[Any, ...], list[Job]] = {}
+        for job in unique(self.jobs):
+            if job.scenario.link == "sim":
+                place = (job.cell.scenario, job.agent.name, job.scenario.seconds, job.repetition // BLOCK)
+                groups.setdefault(place, []).append(job)
+        batches = [
+            group[first : first + MOST_ROWS] for group in groups.values() for first in range(0, len(group), MOST_ROWS)
+        ]
+        return [batches[place] for place in self._shuffled(len(batches))]
+
+    @property
+    def real(self) -> list[Job]:
+        """Returns the runs on real kernels, one after the other in the suite's random order."""
+        found = [job for job in unique(self.jobs) if job.scenario.link != "sim"]
+        return [found[place] for place in self._shuffled(len(found))]
+
+    def _shuffled(self, count: int) -> list[int]:
+        return [int(place) for place in np.random.Generator(np.random.PCG64(self.suite.seed)).permutation(count)]
+
+
+def unique(jobs: Iterable[Job]) -> list[Job]:
+    """Returns each run once: several cells may tell of the same one."""
+    return list({job.key: job for job in reversed(list(jobs))}.values())[::-1]
+
+
+def plan(
+    suite: Suite,
+    given: Sequence[Trace] = (),
+    agents: Sequence[str] | None = None,
+    repeat: int | None = None,
+    allow_training_traces: bool = False,
+    link: str | None = None,
+    only: Sequence[str] = (),
+) -> SuitePlan:
+    """Returns every run of a suite. All that can be refused is refused here: ConfigError, TraceError, ModelError.
+
+    ``agents`` stand in for those of every scenario, ``given`` traces for what would be generated, ``repeat`` for the
+    scenarios' own. Only scenarios of ``link``, and those named in ``only``, are planned where these are said.
+    """
+    for name in only:
+        check_choice("scenarios", "the suite has no scenario", name, [spec.name for spec in suite.scenarios])
+    jobs: list[Job] = []
+    made: dict[tuple[str, str], Agent] = {}
+    trained: dict[str, set[str]] = {}
+    seen: dict[str, Trace] = {}
+    for spec in suite.scenarios:
+        if (link is not None and spec.link != link) or (only and spec.name not in only):
+            continue
+        names = tuple(agents) if agents is not None and spec.agents != (BASELINE,) else spec.agents
+        found = links(spec, given)
+        seen |= {one.trace.sha256: one.trace for one in found}
+        for name in dict.fromkeys((*names, BASELINE)):
+            if (name, spec.link) not in made:
+                made[name, spec.link] = make_agent(name, link=spec.link)
+            agent = made[name, spec.link]
+            trained.setdefault(agent.name, set())
+            trained[agent.name] |= shaped_by(agent, [one.trace for one in found], allow_training_traces)
+        for repetition in range(repeat or spec.repeat):
+            for one in found:
+                seed, start_ms = begin(suite.seed, spec, one.trace, repetition)
+                for agent, cc, flows, beside, role in _combinations(spec, [made[name, spec.link] for name in names],
+                                                                    made[BASELINE, spec.link]):  # fmt: skip
+                    path = scenario(spec, one, cc, seed=seed, start_ms=start_ms, flows=flows, beside=beside)
+                    shown = agent.name if role == "run" else BASELINE
+                    cell = Cell(spec.name, shown, cc, tuple(one.point.items()), flows, beside, role)
+                    jobs.append(Job(
+                        key=_key(agent, path), cell=cell, label=one.label, scenario=path, agent=agent,
+                        own_flows=1 + len(path.path.flows) - (beside is not None), repetition=repetition,
+                        trained_on=one.trace.sha256 in trained[agent.name],
+                    ))  # fmt: skip
+    if not jobs:
+        raise ConfigError(f"suite {suite.name}: none of the scenarios that were asked for runs on --link {link}")
+    presets = not given and any(not text.startswith("constant:") for spec in suite.scenarios for text in spec.traces)
+    return SuitePlan(suite, tuple(jobs), {agent.name: agent for agent in made.values()}, tuple(seen.values()), presets)
+
+
+def _combinations(
+    spec: ScenarioSpec, agents: Sequence[Agent], baseline: Agent
+) -> list[tuple[Agent, str, int, str | None, str]]:
+    """Returns (agent, congestion control, flows, plain flow beside, role) of every run of a link and repetition."""
+    pairs = [(agent, cc) for cc in spec.cc for agent in agents]
+    pairs += [(baseline, cc) for cc in spec.plain if (baseline, cc) not in pairs]
+    found: list[tuple[Agent, str, int, str | None, str]] = [
+        (agent, cc, flows, beside, "run")
+        for agent, cc in pairs
+        for flows in spec.flows
+        for beside in (spec.beside or (None,))
+    ]
+    return found + [(baseline, cc, 1, None, "solo") for cc in spec.beside]
+
+
+def _key(agent: Agent, path: Scenario) -> str:
+    """Returns the hash of all that shapes a run."""
+    said = {
+        "agent": agent_identity(agent),
+        "link": path.link,
+        "seconds": path.seconds,
+        "target": str(path.target),
+        "together_ms": together_ms(path.path),
+        "path": described(path.path),
+        "code_sha256": versions()["code_sha256"],
+    }
+    if path.link != "sim":
+        said |= {"kernel": versions()["kernel"], "emulator_sha256": emulator_sha256()}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

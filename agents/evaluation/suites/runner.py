@@ -1,0 +1,132 @@
+"""Makes the runs of a plan that a store lacks: simulated ones in batches, real ones one at a time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from reinet.agents.decide.baselines import NoCap
+from reinet.agents.decide.protocol import View
+from reinet.agents.evaluation.batch import logs
+from reinet.agents.evaluation.objects import UNWATCHED
+from reinet.agents.evaluation.run import run
+from reinet.agents.evaluation.suites.links import together_ms
+from reinet.agents.evaluation.suites.measure import Figures, measure, series
+from reinet.agents.evaluation.suites.plan import Job, SuitePlan
+from reinet.agents.evaluation.suites.provenance import versions
+from reinet.agents.evaluation.suites.store import Store, Stored
+from reinet.core.errors import LinkError, ShimError
+from reinet.envs.link.metrics import LinkLog
+
+ATTEMPTS = 3
+"""A real run that the host's lag made invalid is made so often before it is left out."""
+
+Told = Callable[[float, str], None]
+"""It is told the seconds of link time that are through and what is being run."""
+
+
+@dataclass
+class Outcome:
+    """What became of the runs that were missing."""
+
+    made: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    """Key -> why, of runs that the host could not make at all."""
+
+
+def missing_s(plan: SuitePlan, store: Store) -> float:
+    """Returns the seconds of link time of the runs that are still to be made."""
+    todo = [job for batch in plan.batches for job in batch if not store.has(job.key)]
+    todo += [job for job in plan.real if _due(job, store)]
+    return sum(job.scenario.seconds for job in todo)
+
+
+def make(plan: SuitePlan, store: Store, threads: int = 1, told: Told = lambda _s, _what: None) -> Outcome:
+    """Makes every run that the store lacks and writes each down as it ends."""
+    outcome = Outcome()
+    through_s = 0.0
+    for batch in plan.batches:
+        todo = [job for job in batch if not store.has(job.key)]
+        if not todo:
+            continue
+        seconds = sum(job.scenario.seconds for job in todo)
+        what, before_s = f"{batch[0].cell.scenario}, {batch[0].agent.name}", through_s
+        results = _simulated(batch, threads, lambda share: told(before_s + share * seconds, what))  # noqa: B023
+        store.add([one for one in results if not store.has(one.key)])
+        outcome.made += len(todo)
+        through_s += seconds
+        told(through_s, what)
+    real_made = 0
+    for job in plan.real:
+        if not _due(job, store):
+            continue
+        if len(outcome.failed) >= ATTEMPTS and not real_made:
+            outcome.failed[job.key] = "not tried: the runs before it could not be made"
+            continue
+        what = f"{job.cell.scenario}, {job.agent.name}, {job.cell.cc}, {job.scenario.trace.name}"
+        told(through_s, what)
+        real_made += _real(job, store, outcome)
+        through_s += job.scenario.seconds
+        told(through_s, what)
+    return outcome
+
+
+def _due(job: Job, store: Store) -> bool:
+    return store.valid(job.key) is None and len(store.invalid(job.key)) < ATTEMPTS
+
+
+def _simulated(batch: list[Job], threads: int, progress: Callable[[float], None]) -> list[Stored]:
+    agent, seconds = batch[0].agent, batch[0].scenario.seconds
+    if not agent.sets_caps:  # nobody decides on its records, and the fewer there are the sooner it is through
+        agent = NoCap(View(period=UNWATCHED))
+    found = []
+    for job, log in zip(
+        batch, logs(agent, [job.scenario.path for job in batch], seconds, threads, progress), strict=True
+    ):
+        path = job.scenario.path
+        start_ms = float(path.start_offset_ms)
+        end_ms = round(start_ms + seconds * 1000, 6)
+        mrtts_ms = [float(flow.mrtt_ms or 0.0) for flow in path.all_flows()]
+        try:
+            figures = measure(log, mrtts_ms, job.own_flows, start_ms, together_ms(path), end_ms)
+            reason = None
+        except LinkError as error:  # an outage as long as the run: nothing to tell of, and no more next time
+            figures, reason = {}, str(error)
+        course = series(log, len(mrtts_ms), start_ms, end_ms) if job.repetition == 0 else None
+        found.append(_stored(job, reason, figures, course))
+    return found
+
+
+def _real(job: Job, store: Store, outcome: Outcome) -> int:
+    """Returns how many runs it made of one that is due, those that do not count included."""
+    made = 0
+    while _due(job, store):
+        try:
+            done = run(job.agent, job.scenario)
+        except (LinkError, ShimError) as error:
+            if isinstance(error, ShimError) or not store.invalid(job.key):  # what the host lacks, it will lack again
+                outcome.failed[job.key] = str(error)
+                return made
+            store.add([_stored(job, str(error), {}, None)])
+            continue
+        figures: Figures = {
+            name: getattr(done.metrics, name)
+            for name in ("throughput_mbps", "capacity_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms",
+                         "delay_mean_ms", "longest_stall_ms")
+        }  # fmt: skip
+        course = series(_as_mapping(done.log), 1, 0.0, job.scenario.seconds * 1000) if job.repetition == 0 else None
+        store.add([_stored(job, done.invalid_reason, figures, course)])
+        outcome.made += 1
+        made += 1
+    return made
+
+
+def _as_mapping(log: LinkLog) -> dict[str, Any]:
+    zeros = np.zeros(log.departure_ms.size, np.int64)
+    return {**vars(log), "departure_flow": zeros, "arrival_flow": np.zeros(log.arrival_ms.size, np.int64)}
+
+
+def _stored(job: Job, reason: str | None, figures: Figures, course: Figures | None) -> Stored:
+    made = {key: versions()[key] for key in ("reinet", "commit", "kernel")}
+    return Stored(job.key, reason, figures, course, made)

@@ -1,0 +1,55 @@
+"""Many links at once: several flows on one, each with caps of its own; a plain flow that nobody watches."""
+
+import numpy as np
+import pytest
+
+from reinet.agents.decide.baselines import NoCap
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
+from reinet.agents.evaluation.batch import figures, logs
+from reinet.agents.evaluation.objects import UNWATCHED
+from reinet.agents.evaluation.suites.measure import measure
+from reinet.envs.link.spec import LinkSpec
+from reinet.envs.trace import Trace
+from reinet.envs.trace.model import generate
+
+
+class ByFlow(Agent):
+    """Caps the first flow of each link at 6 packets, the second at 12; remembers the slots that it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__("by-flow")
+        self.slots: set[tuple[int, int]] = set()
+
+    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+        self.slots |= set(zip(stats["cookie"].tolist(), stats["slot"].tolist(), strict=True))
+        return np.where(stats["cookie"] >> np.uint64(32), 12, 6).astype(np.uint32)
+
+
+def test_every_flow_of_a_link_keeps_the_cap_that_it_got_itself() -> None:
+    """Its records come between those of the others, and some of them have no sample and get no decision."""
+    agent = ByFlow()
+    # The buffer of five packets lets the gate see a queue; then 6 and 12 packets of 20 and 20 ms share the link 1 : 2.
+    link = LinkSpec(Trace.constant(6, 10), flows=[{"stepped": True}])
+    two, other = logs(agent, [link, link], 20.0)
+    found = measure(two, [20.0, 20.0], 2, 0.0, 0.0, 20_000.0)
+    assert found["flows_mbps"][1] / found["flows_mbps"][0] == pytest.approx(2, rel=0.1)
+    assert np.array_equal(two["departure_ms"], other["departure_ms"])
+    cookies, slots = zip(*sorted(agent.slots), strict=True)
+    assert len(set(cookies)) == len(set(slots)) == 4  # what remembers flows by their slot tells them apart
+
+
+def test_a_plain_flow_goes_its_way_whether_it_is_watched_or_not() -> None:
+    links = [LinkSpec(generate("lte-driving", 10, 5), cc=cc, seed=3) for cc in ("cubic", "bbr", "copa")]
+    assert figures(NoCap(), links, 5.0) == figures(NoCap(View(period=UNWATCHED)), links, 5.0)
+
+
+def test_own_flows_and_the_one_beside_them_are_told_apart() -> None:
+    link = LinkSpec(Trace.constant(12, 10), flows=[{"start_ms": 1000.0, "cc": "cubic"}])
+    (log,) = logs(NoCap(), [link], 6.0)
+    found = measure(log, [20.0, 20.0], 1, 0.0, 1000.0, 6000.0)
+    assert found["throughput_mbps"] + found["beside_mbps"] == pytest.approx(12, rel=0.02)
+    assert found["share"] == pytest.approx(found["throughput_mbps"] / 12, abs=0.02)
+    assert "jain" not in found
+    alone = measure(log, [20.0, 20.0], 2, 0.0, 1000.0, 6000.0)
+    assert 0.5 <= alone["jain"] <= 1
+    assert alone["throughput_mbps"] == pytest.approx(12, rel=0.02)
