@@ -25,7 +25,7 @@ class Plan:
         self._scenarios = scenarios
         self._repeat = repeat
         traces = [scenario.trace for scenario in scenarios]
-        self._trained_on = {agent.name: _shaped_by(agent, traces, allow_training_traces) for agent in self._agents}
+        self._trained_on = {agent.name: shaped_by(agent, traces, allow_training_traces) for agent in self._agents}
         self.progress: Callable[[float], None] | None = None
         """It is told the seconds that have passed of the present run."""
 
@@ -49,7 +49,7 @@ class Plan:
         ]
 
 
-def _shaped_by(agent: Agent, traces: Sequence[Trace], allow: bool) -> set[str]:
+def shaped_by(agent: Agent, traces: Sequence[Trace], allow: bool) -> set[str]:
     """Returns the hashes of the traces that shaped a model; raises ConfigError for any, unless that was allowed."""
     found = used_traces(agent.trace_uses, {trace.name: trace.sha256 for trace in traces})
     if found and not allow:

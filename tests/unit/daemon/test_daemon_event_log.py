@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from reinet.core.curves import CURVES
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.daemon import event_log
-from reinet.daemon.event_log import CURVES, EventLog
+from reinet.daemon.event_log import EventLog
 from reinet.kshim.shim import FlowStatsArray
 
 MS = 1_000_000
@@ -55,7 +56,7 @@ def test_curves_of_two_flows(tmp_path: Path) -> None:
     log.offer(records((7, 1150), **fields), caps(34))
     log.close()
     seen = read(log, 7)
-    assert set(seen.Tags()["scalars"]) == {tag for _, tag, _ in CURVES}
+    assert set(seen.Tags()["scalars"]) == {f"flow/{curve}" for _, curve, _ in CURVES}
     assert [(p.step, p.value) for p in seen.Scalars("flow/cap_pkts")] == [(0, 33), (150, 34)]
     assert seen.Scalars("flow/cwnd_pkts")[0].value == 44
     assert seen.Scalars("flow/rtt_mean_ms")[0].value == 30.5
@@ -90,7 +91,7 @@ def test_all_flows_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.Mon
     log.offer(records(*((cookie, 0) for cookie in range(1, 21))), np.zeros(20, np.uint32))
     log.close()
     assert log.dropped_points == 15
-    assert len(list(log.folder.iterdir())) == 5
+    assert len(list(log.folder.glob("flow-*"))) == 5
 
 
 def test_a_flow_that_ends_makes_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +103,7 @@ def test_a_flow_that_ends_makes_room_for_another(tmp_path: Path, monkeypatch: py
     log.offer(records((2, 70_000), (4, 131_000)), caps(9, 9))  # 3 was silent for over a minute, 2 as well by 131 s
     log.close()
     assert log.dropped_points == 1
-    assert {p.name for p in log.folder.iterdir()} == {"flow-1", "flow-2", "flow-3", "flow-4"}
+    assert {p.name for p in log.folder.glob("flow-*")} == {"flow-1", "flow-2", "flow-3", "flow-4"}
 
 
 def test_a_slow_disk_costs_curves_and_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
