@@ -1,8 +1,8 @@
 """The curves of a flow in TensorBoard: their tags, and the panels that they stand in.
 
-Whoever writes curves of flows (the daemon, ``reinet compare``, ``reinet demo``) uses the tags ``<link>/<curve>`` and the
-layout made here, so that every one of them opens as the same page: for each link a row of three panels, in each of
-which the runs (agents, or the daemon's flows) lie over each other. docs/scalars.md tells the tags.
+The daemon, ``reinet compare`` and ``reinet demo`` write curves of flows under the tags ``<link>/<curve>``, with the
+layout made here, and open as the same page: for each link a row of three panels, in each of which the runs (agents, or
+the daemon's flows) lie over each other. docs/scalars.md tells the tags.
 """
 
 import re
@@ -19,8 +19,6 @@ CURVES = (
     ("delivery_rate_bytes_per_s", "delivery_rate_mbps", 8e-6),
 )
 """(FlowStats field, curve, factor). A cap of 0 is no cap."""
-OF_THE_LINK = ("target_ms", "capacity_mbps")
-"""Curves that only a simulated link has, beside its flows' own."""
 LIVE_LINK = "flow"
 """The link of the daemon's tags: which link a flow on a live host runs over, nobody knows."""
 PANELS = (

@@ -83,9 +83,7 @@ def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None]
     return done
 
 
-def simulate(
-    agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[float], None] | None = None
-) -> list[Run]:
+def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[float], None] | None = None) -> list[Run]:
     """Returns the runs of one agent over simulated scenarios, all at once; ``progress`` is told the slowest's seconds.
 
     A link's run depends on its own caps alone, not on the others beside it. Raises what the agent raises.
