@@ -32,6 +32,8 @@ LINK_RUN = "link"
 """The run of what belongs to no agent."""
 FIGURES = ("throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms", "delay_mean_ms")
 """What is averaged over links, for the page's table of hyper-parameters and figures."""
+RATIOS = ("throughput_ratio", "qdelay_ratio")
+"""What is had beside them where plain control ran too: a mean of the links' ratios to it."""
 URL_FRAGMENT = "custom_scalars&_smoothingWeight=0"
 """It opens the panels, unsmoothed: a cap is a step, not a trend."""
 
@@ -67,7 +69,7 @@ def write_page(content: Content, folder: Path) -> list[str]:
         }
         with EventFile(folder / label, wall_s, SUFFIX) as file:
             own = [runs[name] for runs in links.values() if name in runs]
-            file.add(_hyper_parameters(label, name, content.manifests), 0, wall_s)
+            file.add(_session(label, name, content.manifests), 0, wall_s)
             file.add([scalar(*one) for one in _figures(own, links.values()).items()], 0, wall_s)
             for step_ms, values in by_step(curves):
                 file.add([scalar(*one) for one in values.items()], step_ms, wall_s + step_ms / 1000)
@@ -119,21 +121,22 @@ def _figures(own: Sequence[Run], links: Iterable[Mapping[str, Run]]) -> dict[str
     plain = {id(run.scenario): run.metrics for runs in links for agent, run in runs.items() if agent == "none"}
     if all(id(run.scenario) in plain for run in own):
         pairs = [(run.metrics, plain[id(run.scenario)]) for run in own]
-        means["figures/throughput_ratio"] = float(np.mean([m.throughput_mbps / p.throughput_mbps for m, p in pairs]))
-        means["figures/qdelay_ratio"] = float(
-            np.mean([m.qdelay_mean_ms / max(p.qdelay_mean_ms, 1.0) for m, p in pairs])  # as docs/scalars.md has it
+        ratios = (
+            [m.throughput_mbps / p.throughput_mbps for m, p in pairs],
+            [m.qdelay_mean_ms / max(p.qdelay_mean_ms, 1.0) for m, p in pairs],  # as docs/scalars.md has it
         )
+        means |= {f"figures/{name}": float(np.mean(own)) for name, own in zip(RATIOS, ratios, strict=True)}
     return means
 
 
-def _hyper_parameters(label: str, name: str, manifests: Mapping[str, Manifest]) -> list[Any]:
+HyperParameters = dict[str, float | str]
+
+
+def _hyper_parameters(label: str, name: str, manifests: Mapping[str, Manifest]) -> HyperParameters:
     """Returns what made a model, and those parts of its training's configuration in which the models differ."""
-    values: dict[str, bool | float | str] = {"agent": label}
-    metrics: Mapping[str, float] = {}
+    values: HyperParameters = {"agent": label}
     if (manifest := manifests.get(name)) is not None:
-        metrics = manifest.metrics
         values |= {
-            "model": visible(manifest.name),
             "feature_set": manifest.schema_.feature_set,
             "head": manifest.schema_.head,
             "seed": manifest.training.seed,
@@ -141,20 +144,45 @@ def _hyper_parameters(label: str, name: str, manifests: Mapping[str, Manifest]) 
             "updates": manifest.training.updates,
         }
         flat = {other: _flat(found.training.config) for other, found in manifests.items()}
-        own = flat[name]
-        values |= {key: own[key] for key in own if len({repr(one.get(key)) for one in flat.values()}) > 1}
-    summary = hparams.hparams_pb(values, trial_id=label, start_time_secs=0)
+        for key, own in flat[name].items():
+            others = [one[key] for one in flat.values() if key in one]
+            if len(others) < len(flat) or len(set(others)) > 1:
+                mixed = any(isinstance(other, str) for other in others)  # null beside numbers, as it may be
+                values[key] = str(own) if mixed else own
+    return values
+
+
+def _session(label: str, name: str, manifests: Mapping[str, Manifest]) -> list[Any]:
+    """Returns an agent's hyper-parameters, with the figures of its model's manifest."""
+    metrics = manifests[name].metrics if name in manifests else {}
+    summary = hparams.hparams_pb(_hyper_parameters(label, name, manifests), trial_id=label, start_time_secs=0)
     return [*summary.value, *(scalar(f"manifest/{key}", value) for key, value in metrics.items())]
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
-    """Returns a configuration's values by dotted keys; lists as JSON, null as its name."""
-    found: dict[str, bool | float | str] = {}
+def _experiment(made: Sequence[HyperParameters], manifests: Mapping[str, Manifest]) -> list[Any]:
+    """Returns which hyper-parameters and figures there are: without it TensorBoard would take every curve for one."""
+    infos = []
+    for key in dict.fromkeys(key for values in made for key in values):
+        values = [one[key] for one in made if key in one]
+        numbers = [value for value in values if not isinstance(value, str)]
+        texts = sorted({value for value in values if isinstance(value, str)})
+        domain = hparams.Discrete(texts) if texts else hparams.RealInterval(float(min(numbers)), float(max(numbers)))
+        infos.append(hparams.HParam(key, domain))
+    known = {f"manifest/{key}" for manifest in manifests.values() for key in manifest.metrics}
+    metrics = [*(f"figures/{name}" for name in (*FIGURES, *RATIOS)), *sorted(known)]
+    summary = hparams.hparams_config_pb(infos, [hparams.Metric(name) for name in metrics], time_created_secs=0)
+    return list(summary.value)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, float | str]:
+    """Returns a configuration's values by dotted keys; what is neither number nor text as JSON."""
+    found: dict[str, float | str] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
             found |= _flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = value if isinstance(value, bool | int | float | str) else json.dumps(value)
+            plain = isinstance(value, int | float | str) and not isinstance(value, bool)
+            found[f"{prefix}{key}"] = value if plain else json.dumps(value)
     return found
 
 
@@ -190,7 +218,8 @@ def _report(content: Content, links: Mapping[str, Mapping[str, Run]], labels: Ma
     if learned:
         categories.append(intervals("training: means over seeds, 95 % intervals", learned))
     shown = {link: {labels[name]: run for name, run in runs.items()} for link, runs in links.items()}
-    yield [page(layout(categories)), text("figures", _table(shown))]
+    made = [_hyper_parameters(label, name, content.manifests) for name, label in labels.items()]
+    yield [page(layout(categories)), text("figures", _table(shown)), *_experiment(made, content.manifests)]
     if figures.have_matplotlib():
         agents = {label: [runs[label] for runs in shown.values() if label in runs] for label in labels.values()}
         yield [image("throughput against delay", figures.throughput_against_delay(agents))]
