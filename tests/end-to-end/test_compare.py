@@ -24,6 +24,7 @@ MODELS = ("checkpoints/default", "checkpoints/per-rtt")
 LINKS = {"walking.trace": "lte-walking", "driving.trace": "lte-driving"}
 """Trace -> the preset that it is generated from."""
 RUNS = {*MODELS, "none", "rule:1.5", "clairvoyant:30", "link"}
+FOLDER = "runs/compare"
 SECONDS = 20
 PATIENCE_S = 60
 WIDTH, HEIGHT = 1600, 1040
@@ -56,27 +57,27 @@ def reinet(*words: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a comparison of two models over two links."""
+    """A folder with a comparison of two models over two links in its ``runs/compare``."""
     path = tmp_path_factory.mktemp("compare")
     traces = []
     for name, preset in LINKS.items():
         traces += ["--traces", path / name]
         reinet("traces", "generate", preset, "--seconds", str(SECONDS), "--seed", "7", "--out", path / name)
     rows = json.loads(
-        reinet("compare", *MODELS, *traces, "--seconds", str(SECONDS), "--out", path / "page", "--json", "-")
+        reinet("compare", *MODELS, *traces, "--seconds", str(SECONDS), "--out", path / FOLDER, "--json", "-")
     )["rows"]
     assert [row["agent"] for row in rows[::2]] == [*MODELS, "none", "rule:1.5", "clairvoyant:30"]
     assert {row["valid"] for row in rows} == {True}
-    return path / "page"
+    return path
 
 
 @pytest.fixture
 def address(folder: Path, tmp_path: Path) -> Iterator[str]:
     """The address of a TensorBoard that shows the folder, on a free port of the loopback."""
     said = tmp_path / "tensorboard.log"
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1", "--port", "0"]
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", FOLDER, "--host", "127.0.0.1", "--port", "0"]
     with said.open("wb") as file:
-        process = subprocess.Popen([*command, "--load_fast=false"], stdout=file, stderr=file)
+        process = subprocess.Popen([*command, "--load_fast=false"], cwd=folder, stdout=file, stderr=file)
     try:
 
         def found() -> str | None:
