@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -100,11 +101,13 @@ def compare(
     with Progress(*columns, console=console) as progress:
         links = f"{len(scenarios)} link{'s' if len(scenarios) > 1 else ''}"
         task = progress.add_task(links, total=round(seconds * len(comparison.agents)))
+
+        def show(done_s: float, now_s: float) -> None:
+            progress.update(task, completed=round(done_s + now_s))
+
         for place, agent in enumerate(comparison.agents):
             progress.update(task, description=f"{agent.name} on {links}")
-            rows += comparison.run(
-                agent, lambda now_s, done_s=place * seconds: progress.update(task, completed=round(done_s + now_s))
-            )
+            rows += comparison.run(agent, partial(show, place * seconds))
             progress.update(task, completed=round((place + 1) * seconds))
     learning = {name: learning_curves(folders) for name, folders in trainings.items()}
     for name, curves in learning.items():

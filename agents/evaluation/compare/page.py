@@ -76,8 +76,8 @@ def write_page(content: Content, folder: Path) -> list[str]:
     for label, learned in _learning(content.learning, labels).items():
         _write_learning(folder / label, learned, wall_s)
     with EventFile(folder / LINK_RUN, wall_s, SUFFIX) as file:
-        for values in _report(content, links, labels):
-            file.add(values, 0, wall_s)
+        for shown in _report(content, links, labels):
+            file.add(shown, 0, wall_s)
         for step_ms, points in by_step(_curves_of_links(links)):
             file.add([scalar(*one) for one in points.items()], step_ms, wall_s + step_ms / 1000)
     return list(links)

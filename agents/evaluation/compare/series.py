@@ -78,7 +78,9 @@ def by_step(curves: Mapping[str, Curve]) -> Iterator[tuple[int, dict[str, float]
     yield from sorted(steps.items())
 
 
-def _sums(place: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[NDArray[np.int64], ...]:
+def _sums(
+    place: NDArray[np.int64], values: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     """Returns the places that have values, in order, with the mean and the last of each."""
     points, index = np.unique(place, return_inverse=True)
     means = np.bincount(index, values) / np.bincount(index)

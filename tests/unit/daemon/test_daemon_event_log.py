@@ -1,5 +1,6 @@
 """Event files that TensorBoard reads, and a writer that never holds the loop up."""
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
 
 from reinet.core.curves import CURVES
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
@@ -83,6 +85,18 @@ def test_an_outage_shows_no_rate_and_no_delay(tmp_path: Path) -> None:
     seen = read(log, 7)
     assert [p.value for p in seen.Scalars("flow/delivery_rate_mbps")] == [1, 0]
     assert [p.value for p in seen.Scalars("flow/rtt_mean_ms")] == [20]
+
+
+def test_the_folder_opens_as_panels_that_hold_every_curve(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, LARGE)
+    log.close()
+    events = EventAccumulator(str(log.folder))
+    events.Reload()
+    (stored,) = events.Tensors("custom_scalars__config__")
+    (category,) = layout_pb2.Layout.FromString(stored.tensor_proto.string_val[0]).category
+    patterns = [pattern for chart in category.chart for pattern in chart.multiline.tag]
+    for _, curve, _ in CURVES:
+        assert sum(bool(re.match(pattern, f"flow/{curve}")) for pattern in patterns) == 1
 
 
 def test_all_flows_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
