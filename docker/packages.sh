@@ -74,6 +74,7 @@ fi
 if [ $browser = yes ]; then
   want chromium "a browser without a window, for tests"
   want chromium-driver "drives it"
+  want fonts-dejavu-core "a font at least, without which it may not start"
 fi
 
 # Mahimahi 0.98: packaged up to Debian 11 and Ubuntu 22.04. Later releases take these packages, and these only, from the
