@@ -96,6 +96,7 @@ def _train(minutes: float, run_dir: Path) -> Path:
 
 
 def _report(runs: list[Run], run_dir: Path) -> None:
+    from reinet.agents.evaluation.compare.page import Content, write_page
     from reinet.agents.evaluation.picture import save_comparison
 
     plain, capped = runs[0].metrics, runs[1].metrics
@@ -107,23 +108,7 @@ def _report(runs: list[Run], run_dir: Path) -> None:
         f"{capped.qdelay_mean_ms / plain.qdelay_mean_ms:.0%} of its mean queueing delay."
     )
     save_comparison(runs, run_dir / "demo.png")
-    _write_curves(runs, run_dir / "flows")
+    write_page(Content(runs), run_dir / "flows")
     console.print(f"picture:     {run_dir / 'demo.png'}")
     console.print(f"model:       {run_dir / 'model'}")
     console.print(f"TensorBoard: .venv/bin/tensorboard --logdir {run_dir}")
-
-
-def _write_curves(runs: list[Run], folder: Path) -> None:
-    """Writes the flows' curves, under the tags that the daemon uses, one TensorBoard run per agent."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    from reinet.daemon.event_log import CURVES
-
-    for run in runs:
-        records = run.records.copy()
-        records["cap_pkts"] = run.caps_pkts
-        with SummaryWriter(str(folder / Path(run.agent).name)) as writer:
-            for record in records:
-                for field, tag, scale in CURVES:
-                    if record[field] or field != "rtt_mean_us":
-                        writer.add_scalar(tag, float(record[field]) * scale, int(record["time_ns"] // 1_000_000))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli import bench, ctl, demo, doctor, evaluate, export, fidelity, serve, traces, train
+from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fidelity, serve, traces, train
 from reinet.cli.output import console, say
 from reinet.core.errors import ConfigError, ReinetError, TraceError
 
@@ -40,6 +40,7 @@ app.add_typer(traces.app, name="traces")
 app.command("train")(train.train)
 app.command("export")(export.export)
 app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(compare.compare)
 app.command("fidelity")(fidelity.fidelity)
 app.command("serve")(serve.serve)
 app.add_typer(ctl.app, name="ctl")

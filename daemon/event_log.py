@@ -1,7 +1,7 @@
 """TensorBoard event files of what the daemon does to each flow: cap, cwnd, delay and rate over time.
 
 The loop hands records over and never waits: a full queue, a full disk or too many flows cost curves, not caps. What was
-left out is counted. Written with TensorBoard's own record format; TensorFlow and torch are not needed.
+left out is counted. Tags and layout are those of every page of flows (``reinet.core.curves``).
 """
 
 import os
@@ -11,20 +11,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
 
+from reinet.core.curves import CURVES, LIVE_LINK, POINT_INTERVAL_MS, layout, panels, tag
+from reinet.core.event_file import EventFile, page, scalar
 from reinet.core.records import Flag
 from reinet.kshim.shim import FlowStatsArray
 
-POINT_INTERVAL_MS = 100
-"""A flow has at most one point in this time: ten per second show every outage and cost little."""
 MAX_POINTS_PER_S = 400
 """The bound over all flows; a point takes about 0.2 ms of Python, mostly its checksum, so at most 8 % of one core."""
 MAX_FLOWS = 64
@@ -36,15 +32,6 @@ QUEUE_BATCHES = 256
 FLUSH_INTERVAL_S = 1.0
 """TensorBoard may lag so far behind."""
 
-CURVES = (
-    ("cap_pkts", "flow/cap_pkts", 1.0),
-    ("cwnd_pkts", "flow/cwnd_pkts", 1.0),
-    ("rtt_mean_us", "flow/rtt_mean_ms", 1e-3),
-    ("min_rtt_us", "flow/min_rtt_ms", 1e-3),
-    ("delivery_rate_bytes_per_s", "flow/delivery_rate_mbps", 8e-6),
-)
-"""(FlowStats field, TensorBoard tag, factor). A cap of 0 is no cap. Steps are milliseconds of the flow's life."""
-
 log = structlog.get_logger("reinet.event_log")
 
 
@@ -52,13 +39,16 @@ log = structlog.get_logger("reinet.event_log")
 class _Flow:
     """One flow's file and place in time."""
 
-    file: BinaryIO
+    file: EventFile
     first_ns: int
     last_point_ns: int
 
 
 class EventLog:
-    """Writes ``<folder>/serve-<start>-<pid>/flow-<cookie>/events.out.tfevents...`` from a thread of its own."""
+    """Writes ``<folder>/serve-<start>-<pid>/flow-<cookie>/events.out.tfevents...`` from a thread of its own.
+
+    Steps are milliseconds of the flow's life. The folder of the start holds the page's layout.
+    """
 
     def __init__(
         self,
@@ -114,6 +104,7 @@ class EventLog:
     def _run(self) -> None:
         next_flush_s = self._clock_s() + FLUSH_INTERVAL_S
         try:
+            self._write_layout()
             while True:
                 try:
                     item = self._queue.get(timeout=max(next_flush_s - self._clock_s(), 0.0))
@@ -151,12 +142,11 @@ class EventLog:
                 continue
             flow.last_point_ns = time_ns
             values = [
-                Summary.Value(tag=tag, simple_value=float(record[field]) * scale)
-                for field, tag, scale in CURVES
+                scalar(tag(LIVE_LINK, curve), float(record[field]) * scale)
+                for field, curve, scale in CURVES
                 if record[field] or field != "rtt_mean_us"  # an outage has no delay, not a delay of 0
             ]
-            step_ms = (time_ns - flow.first_ns) // 1_000_000
-            self._append(flow.file, Event(wall_time=wall_s, step=step_ms, summary=Summary(value=values)))
+            flow.file.add(values, (time_ns - flow.first_ns) // 1_000_000, wall_s)
 
     def _open(self, cookie: int, time_ns: int, wall_s: float) -> _Flow | None:
         if len(self._flows) >= MAX_FLOWS:
@@ -165,19 +155,19 @@ class EventLog:
                 return None
             for other in silent:
                 self._flows.pop(other).file.close()
-        folder = self.folder / f"flow-{cookie}"
-        folder.mkdir(exist_ok=True)
-        file = (folder / f"events.out.tfevents.{int(wall_s):010d}.reinet.{os.getpid()}.{time_ns}").open("wb")
+        file = EventFile(self.folder / f"flow-{cookie}", wall_s, str(time_ns), self._spend_bytes)
         self._flows[cookie] = _Flow(file, time_ns, time_ns)
-        self._append(file, Event(wall_time=wall_s, file_version="brain.Event:2"))
         return self._flows[cookie]
 
-    def _append(self, file: BinaryIO, event: Event) -> None:
-        data = event.SerializeToString()
-        self._written_bytes += len(data) + 16  # the record's length and two checksums
+    def _write_layout(self) -> None:
+        """Writes what the flows' curves stand in, a run of its own beside theirs."""
+        with EventFile(self.folder, self._wall_s(), "layout", self._spend_bytes) as file:
+            file.add([page(layout([panels(LIVE_LINK)]))], 0, self._wall_s())
+
+    def _spend_bytes(self, size_bytes: int) -> None:
+        self._written_bytes += size_bytes
         if self._written_bytes > self._max_bytes:
             raise OSError(f"log_max_mb reached ({self._max_bytes / 1e6:.0f} MB)")
-        RecordWriter(file).write(data)
 
     def _spend_point(self) -> bool:
         now_s = self._clock_s()
@@ -194,7 +184,7 @@ class EventLog:
         log.warning("event log stopped", reason=reason)
 
 
-def _close(file: BinaryIO) -> None:
+def _close(file: EventFile) -> None:
     """Closes a file whose disk may be full: what is lost is a tail of curves."""
     try:
         file.close()

@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs the system packages that building and running reinet need; with all there it does nothing.
-# Usage: docker/packages.sh [--serve] [--bench] [--dry-run]
+# Usage: docker/packages.sh [--serve] [--bench] [--browser] [--dry-run]
 #   --serve    only what the daemon needs (no Mahimahi: it is for measuring and training on real sockets)
 #   --bench    also nginx and curl, with which `reinet bench harm --link mahimahi` measures (Debian starts nginx on port
 #              80; `systemctl disable --now nginx` ends that, the measurement needs only the program)
+#   --browser  also Chromium and its driver, with which tests look at TensorBoard's pages
 #   --dry-run  say what would be installed and how, change nothing
 # Needs root or sudo. Without either it prints the command to run and exits 0: simulation works without most of it.
 # PYTHON names the interpreter that reinet is installed for (default python3).
@@ -12,14 +13,16 @@ set -eu
 
 serve=no
 bench=no
+browser=no
 dry_run=no
 for option in "$@"; do
   case $option in
     --serve) serve=yes ;;
     --bench) bench=yes ;;
+    --browser) browser=yes ;;
     --dry-run) dry_run=yes ;;
     *)
-      sed -n '3,10s/^# //p' "$0" >&2
+      sed -n '3,11s/^# //p' "$0" >&2
       exit 2
       ;;
   esac
@@ -66,6 +69,12 @@ if [ $bench = yes ]; then
   want nginx-light "the web server of reinet bench harm"
   want curl "its client"
   want iproute2 "gives the web server its congestion control"
+fi
+
+if [ $browser = yes ]; then
+  want chromium "a browser without a window, for tests"
+  want chromium-driver "drives it"
+  want fonts-dejavu-core "a font at least, without which it may not start"
 fi
 
 # Mahimahi 0.98: packaged up to Debian 11 and Ubuntu 22.04. Later releases take these packages, and these only, from the
@@ -121,7 +130,7 @@ elif command -v sudo >/dev/null 2>&1 && { sudo -n true 2>/dev/null || [ -t 0 ]; 
   say "using sudo, which may ask for your password"
 else
   say "this needs root, and there is no sudo that could be used. Have this command run as root:"
-  echo "    $here/packages.sh$([ $serve = no ] || echo ' --serve')$([ $bench = no ] || echo ' --bench')"
+  echo "    $here/packages.sh$([ $serve = no ] || echo ' --serve')$([ $bench = no ] || echo ' --bench')$([ $browser = no ] || echo ' --browser')"
   say "going on without; what lacks these packages will say so, simulation needs only the compiler and Python's parts."
   exit 0
 fi

@@ -16,11 +16,15 @@ settings.load_profile("reinet")
 # A shell starts background jobs with Ctrl-C ignored, and so would be every program that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+BROWSER = ("chromium", "chromedriver")
 IN_CI = os.environ.get("CI", "").lower() == "true"
 
 
 def _missing(marker: str) -> str | None:
     """What a marked test lacks on this machine, with the cure, or None."""
+    if marker == "browser":
+        absent = [name for name in BROWSER if shutil.which(name) is None]
+        return f"needs {' and '.join(absent)}: run docker/packages.sh --browser as root" if absent else None
     if os.geteuid() != 0:
         return "needs root: run `sudo -E make test`"
     if marker == "kernel":
@@ -35,7 +39,7 @@ def _missing(marker: str) -> str | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what cannot run here; in CI the tests stay in and fail with the reason."""
-    reasons = {marker: _missing(marker) for marker in ("kernel", "mahimahi")}
+    reasons = {marker: _missing(marker) for marker in ("kernel", "mahimahi", "browser")}
     for item in items:
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):

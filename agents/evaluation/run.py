@@ -1,7 +1,7 @@
 """A run: one agent over one scenario, measured with the one metrics module."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,31 +79,49 @@ def run(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | No
 
 
 def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
+    (done,) = simulate(agent, [scenario], progress)
+    return done
+
+
+def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[float], None] | None = None) -> list[Run]:
+    """Returns the runs of one agent over simulated scenarios, all at once; ``progress`` is told the slowest's seconds.
+
+    A link's run depends on its own caps alone, not on the others beside it. Raises what the agent raises.
+    """
     view = agent.view
-    batch = SimBatch([scenario.path], view.period, view.feature_set, normaliser=view.normaliser, record_log=True)
+    paths = [scenario.path for scenario in scenarios]
+    batch = SimBatch(paths, view.period, view.feature_set, normaliser=view.normaliser, record_log=True)
     agent.bind(batch.clairvoyant_caps)
-    decider = Decider(agent, 1, Guard())
-    records, caps = [], []
+    decider = Decider(agent, len(paths), Guard())
+    start_ms = np.array([path.start_offset_ms for path in paths], np.float64)
+    end_ms = start_ms + [scenario.seconds * 1000 for scenario in scenarios]
+    steps: list[tuple[StatsArray, NDArray[np.uint32]]] = []
     batch.reset()
-    end_ms = scenario.path.start_offset_ms + scenario.seconds * 1000
-    while batch.stats["time_ns"][0] < end_ms * NS_PER_MS:
-        cap = decider.decide(batch.stats, batch.states, batch.rule_pkts, batch.decided, batch.may_cap)
-        records.append(batch.stats.copy())
-        caps.append(cap.copy())
-        batch.step_caps(cap)
+    while np.any(batch.stats["time_ns"] < end_ms * NS_PER_MS):
+        caps = decider.decide(batch.stats, batch.states, batch.rule_pkts, batch.decided, batch.may_cap)
+        steps.append((batch.stats.copy(), caps.copy()))
+        batch.step_caps(caps)
         if progress is not None:
-            progress(float(batch.stats["time_ns"][0]) / NS_PER_S - scenario.path.start_offset_ms / 1000)
-    link_log = LinkLog.of_flow(batch.log(0))
-    return Run(
-        agent=agent.name,
-        scenario=scenario,
-        metrics=compute(link_log, scenario.path.mrtt_ms, end_ms),
-        log=link_log,
-        records=np.concatenate(records) if records else np.zeros(0, FLOW_STATS_DTYPE),
-        caps_pkts=np.concatenate(caps) if caps else np.zeros(0, np.uint32),
-        invalid_reason=None,
-        uncapped_reason=decider.refusals[0] if agent.sets_caps else None,
-    )
+            progress(float(np.min(batch.stats["time_ns"] / NS_PER_S - start_ms / 1000)))
+    records = np.stack([stats for stats, _ in steps]) if steps else np.zeros((0, len(paths)), FLOW_STATS_DTYPE)
+    caps_pkts = np.stack([caps for _, caps in steps]) if steps else np.zeros((0, len(paths)), np.uint32)
+    runs = []
+    for row, scenario in enumerate(scenarios):
+        link_log = LinkLog.of_flow(batch.log(row))
+        inside = records[:, row]["time_ns"] < end_ms[row] * NS_PER_MS  # a row that is through waits for the others
+        runs.append(
+            Run(
+                agent=agent.name,
+                scenario=scenario,
+                metrics=compute(link_log, scenario.path.mrtt_ms, end_ms[row]),
+                log=link_log,
+                records=records[inside, row],
+                caps_pkts=caps_pkts[inside, row],
+                invalid_reason=None,
+                uncapped_reason=decider.refusals[row] if agent.sets_caps else None,
+            )
+        )
+    return runs
 
 
 def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:

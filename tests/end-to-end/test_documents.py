@@ -87,6 +87,10 @@ SHORTENED = {
         ".venv/bin/tensorboard --logdir runs --inspect",
         "it serves until it is told to end",
     ),
+    "tensorboard --logdir runs/compare": (
+        ".venv/bin/tensorboard --logdir runs/compare --inspect",
+        "it serves until it is told to end",
+    ),
     "reinet traces split my-traces/ --out traces/mine --share 0.75": (
         """
         mkdir my-traces

@@ -1,5 +1,6 @@
 """Event files that TensorBoard reads, and a writer that never holds the loop up."""
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
 
+from reinet.core.curves import CURVES
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.daemon import event_log
-from reinet.daemon.event_log import CURVES, EventLog
+from reinet.daemon.event_log import EventLog
 from reinet.kshim.shim import FlowStatsArray
 
 MS = 1_000_000
@@ -55,7 +58,7 @@ def test_curves_of_two_flows(tmp_path: Path) -> None:
     log.offer(records((7, 1150), **fields), caps(34))
     log.close()
     seen = read(log, 7)
-    assert set(seen.Tags()["scalars"]) == {tag for _, tag, _ in CURVES}
+    assert set(seen.Tags()["scalars"]) == {f"flow/{curve}" for _, curve, _ in CURVES}
     assert [(p.step, p.value) for p in seen.Scalars("flow/cap_pkts")] == [(0, 33), (150, 34)]
     assert seen.Scalars("flow/cwnd_pkts")[0].value == 44
     assert seen.Scalars("flow/rtt_mean_ms")[0].value == 30.5
@@ -84,13 +87,25 @@ def test_an_outage_shows_no_rate_and_no_delay(tmp_path: Path) -> None:
     assert [p.value for p in seen.Scalars("flow/rtt_mean_ms")] == [20]
 
 
+def test_the_folder_opens_as_panels_that_hold_every_curve(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, LARGE)
+    log.close()
+    events = EventAccumulator(str(log.folder))
+    events.Reload()
+    (stored,) = events.Tensors("custom_scalars__config__")
+    (category,) = layout_pb2.Layout.FromString(stored.tensor_proto.string_val[0]).category
+    patterns = [pattern for chart in category.chart for pattern in chart.multiline.tag]
+    for _, curve, _ in CURVES:
+        assert sum(bool(re.match(pattern, f"flow/{curve}")) for pattern in patterns) == 1
+
+
 def test_all_flows_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "MAX_POINTS_PER_S", 5)
     log = EventLog(tmp_path, LARGE, clock_s=lambda: 0.0)
     log.offer(records(*((cookie, 0) for cookie in range(1, 21))), np.zeros(20, np.uint32))
     log.close()
     assert log.dropped_points == 15
-    assert len(list(log.folder.iterdir())) == 5
+    assert len(list(log.folder.glob("flow-*"))) == 5
 
 
 def test_a_flow_that_ends_makes_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +117,7 @@ def test_a_flow_that_ends_makes_room_for_another(tmp_path: Path, monkeypatch: py
     log.offer(records((2, 70_000), (4, 131_000)), caps(9, 9))  # 3 was silent for over a minute, 2 as well by 131 s
     log.close()
     assert log.dropped_points == 1
-    assert {p.name for p in log.folder.iterdir()} == {"flow-1", "flow-2", "flow-3", "flow-4"}
+    assert {p.name for p in log.folder.glob("flow-*")} == {"flow-1", "flow-2", "flow-3", "flow-4"}
 
 
 def test_a_slow_disk_costs_curves_and_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

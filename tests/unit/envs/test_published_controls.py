@@ -192,6 +192,7 @@ def test_sprout_forecasts_what_the_link_surely_delivers() -> None:
     def after(pkts_per_tick: int, seconds: float) -> int:
         control = DrivenControl("sprout", rtt_us=20_000)
         now_us = 21_000
+        control.send(now_us, 1)  # the forecast's clock starts with the first packet
         for _ in range(round(seconds / 0.02)):
             now_us += 20_000
             if pkts_per_tick:

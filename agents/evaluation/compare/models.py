@@ -1,0 +1,49 @@
+"""The runs of a comparison: each agent over all links at once."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from reinet.agents.decide.names import make_agent
+from reinet.agents.decide.policy import Policy
+from reinet.agents.decide.protocol import Agent
+from reinet.agents.evaluation.compare.learning import Curves
+from reinet.agents.evaluation.compare.page import Content
+from reinet.agents.evaluation.plan import shaped_by
+from reinet.agents.evaluation.run import Run, simulate
+from reinet.agents.evaluation.scenario import Scenario
+
+
+class Comparison:
+    """Agents over simulated links; what can be refused is refused before the first run."""
+
+    def __init__(
+        self,
+        models: Sequence[str],
+        others: Sequence[str],
+        scenarios: Sequence[Scenario],
+        allow_training_traces: bool = False,
+    ) -> None:
+        """Takes agents by their names; of two that are the same (rule, rule:1.5) one stays. Raises ConfigError."""
+        made = [make_agent(name) for name in (*models, *others)]
+        self.agents: list[Agent] = list({agent.name: agent for agent in made}.values())
+        self._scenarios = scenarios
+        traces = [scenario.trace for scenario in scenarios]
+        self._trained_on = {agent.name: shaped_by(agent, traces, allow_training_traces) for agent in self.agents}
+        self._runs: list[Run] = []
+
+    def run(self, agent: Agent, progress: Callable[[float], None] | None = None) -> list[dict[str, object]]:
+        """Runs one of the agents over all links; returns the rows, as ``reinet evaluate`` has them."""
+        done = simulate(agent, self._scenarios, progress)
+        self._runs += done
+        return [
+            {
+                **run.row(),
+                "repetition": 0,
+                "trained_on": run.scenario.trace.sha256 in self._trained_on[agent.name],
+            }
+            for run in done
+        ]
+
+    def content(self, learning: Mapping[str, Curves]) -> Content:
+        """Returns what the page shows of the runs so far, with these evaluation curves."""
+        manifests = {agent.name: agent.manifest for agent in self.agents if isinstance(agent, Policy)}
+        return Content(self._runs, manifests, learning)

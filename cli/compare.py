@@ -1,0 +1,125 @@
+"""``reinet compare``: models on one page of TensorBoard."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from reinet.cli.evaluate import COLUMNS
+from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
+from reinet.core.errors import ConfigError
+
+
+def compare(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL...", help="Model folders, or agents by the names of reinet evaluate."),
+    ],
+    traces: Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")],
+    beside: Annotated[
+        str | None,
+        typer.Option(help="Agents to show beside them, by commas.  [default: none,rule,clairvoyant:(target - mrtt)]"),
+    ] = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FOLDER", help="A training's folder, for its evaluation curves; folders of one name are seeds."
+        ),
+    ] = None,
+    cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic",
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, or +30ms or 2.5x of the path's minimum RTT."),
+    ] = None,
+    target_ms: Annotated[float | None, typer.Option(help="The same in ms; without either 50, as DeepCC's.")] = None,
+    mrtt_ms: Annotated[float, typer.Option(help="The path's fixed round trip (DeepCC: 20).")] = 20.0,
+    buffer_bytes: Annotated[int, typer.Option(help="Buffer of the bottleneck (DeepCC: 150 KB).")] = 150_000,
+    link_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="More of the link, such as queue=codel or loss=0.01; may be repeated."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Length of each run.")] = 60.0,
+    allow_training_traces: Annotated[
+        bool, typer.Option(help="Show a model even on traces it was trained on; such rows are labelled.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="The folder for TensorBoard; an earlier comparison in it is replaced.")] = (
+        Path("runs/compare")
+    ),
+    json_destination: JsonOption = None,
+) -> None:
+    """Compare models on one page of TensorBoard: caps, windows, delays and rates over each other, link by link.
+
+    The links are simulated. docs/compare.md shows the page. Examples:
+
+        reinet compare checkpoints/default checkpoints/small --traces my.trace
+
+        reinet compare runs/a/model runs/b/model --traces traces/ --run a=runs/a --run b=runs/b --out runs/a-b
+
+        reinet compare checkpoints/default rule:1.2 --beside none --traces my.trace --cc cubic,bbr --seconds 30
+    """
+    from reinet.agents.decide.names import split_names
+    from reinet.agents.evaluation.compare.learning import learning_curves, run_folders
+    from reinet.agents.evaluation.compare.models import Comparison
+    from reinet.agents.evaluation.compare.page import URL_FRAGMENT, write_page
+    from reinet.agents.evaluation.scenario import Scenario, link_options
+    from reinet.envs.trace import load_traces
+
+    options = link_options(link_option or [])
+    trainings = run_folders(run or [])
+    scenarios = [
+        Scenario.of(
+            trace,
+            "sim",
+            seconds=seconds,
+            target=target,
+            target_ms=target_ms,
+            link_options=options,
+            cc=control.strip(),
+            mrtt_ms=mrtt_ms,
+            buffer_bytes=buffer_bytes,
+        )
+        for trace in load_traces(traces)
+        for control in cc.split(",")
+    ]
+    if beside is None:
+        others = ["none", "rule", f"clairvoyant:{max(1, round(scenarios[0].target_ms - mrtt_ms))}"]
+    else:
+        others = split_names(beside)
+    comparison = Comparison(models, others, scenarios, allow_training_traces)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("s"),
+        TimeElapsedColumn(),
+    )
+    rows: list[dict[str, object]] = []
+    with Progress(*columns, console=console) as progress:
+        links = f"{len(scenarios)} link{'s' if len(scenarios) > 1 else ''}"
+        task = progress.add_task(links, total=round(seconds * len(comparison.agents)))
+
+        def show(done_s: float, now_s: float) -> None:
+            progress.update(task, completed=round(done_s + now_s))
+
+        for place, agent in enumerate(comparison.agents):
+            progress.update(task, description=f"{agent.name} on {links}")
+            rows += comparison.run(agent, partial(show, place * seconds))
+            progress.update(task, completed=round((place + 1) * seconds))
+    learning = {name: learning_curves(folders) for name, folders in trainings.items()}
+    for name, curves in learning.items():
+        if not curves:
+            raise ConfigError(
+                f"run {name}: no evaluation in {trainings[name][0]}; a run evaluates every few iterations"
+            )
+    write_page(comparison.content(learning), out)
+    write_json(json_destination, {"rows": rows})
+    if json_destination != "-":
+        print_table(rows, COLUMNS)
+    for row in rows:
+        if row["uncapped_reason"]:
+            say(f"{row['agent']} on {row['trace']}: {row['uncapped_reason']}")
+    say(f"page: tensorboard --logdir {out}, then http://localhost:6006/#{URL_FRAGMENT}")

@@ -1,0 +1,188 @@
+"""A page that compares agents: its curves, its names, its intervals, and that batches change no run."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
+
+from helpers.places import ROOT
+from reinet.agents.decide.names import make_agent
+from reinet.agents.decide.policy import Policy
+from reinet.agents.evaluation.compare.learning import estimate, learning_curves, reference_curves, run_folders
+from reinet.agents.evaluation.compare.models import Comparison
+from reinet.agents.evaluation.compare.page import LINK_RUN, Content, agent_labels, write_page
+from reinet.agents.evaluation.compare.series import curves_of, curves_of_link, interval_ms
+from reinet.agents.evaluation.run import Run, run, simulate
+from reinet.agents.evaluation.scenario import Scenario
+from reinet.core.curves import CURVES, PANELS, panels
+from reinet.core.errors import ConfigError
+from reinet.core.event_file import EventFile, scalar
+from reinet.envs.trace.model import generate
+
+SECONDS = 3.0
+
+
+def scenarios(*names: str, seconds: float = SECONDS) -> list[Scenario]:
+    return [Scenario.of(generate(name, seconds, seed), "sim", seconds=seconds) for seed, name in enumerate(names, 1)]
+
+
+def runs_of(agents: Sequence[str], links: Sequence[Scenario]) -> list[Run]:
+    return [done for name in agents for done in simulate(make_agent(name), links)]
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {tag: [(p.step, p.value) for p in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+@pytest.mark.parametrize("name", ["none", "rule", "clairvoyant:30"])
+def test_a_run_is_the_same_beside_others_as_alone(name: str) -> None:
+    links = scenarios("lte-walking", "lte-driving", "random")
+    for beside, link in zip(simulate(make_agent(name), links), links, strict=True):
+        alone = run(make_agent(name), link)
+        assert beside.metrics == alone.metrics
+        assert np.array_equal(beside.caps_pkts, alone.caps_pkts)
+        for field in ("time_ns", "cwnd_pkts", "rtt_mean_us"):
+            assert np.array_equal(beside.records[field], alone.records[field])
+
+
+def test_runs_of_different_lengths_end_where_they_should() -> None:
+    short, long = scenarios("lte-walking", seconds=2.0)[0], scenarios("lte-walking", seconds=4.0)[0]
+    first, second = simulate(make_agent("rule"), [short, long])
+    assert first.metrics == run(make_agent("rule"), short).metrics
+    assert first.records["time_ns"].max() < 2e9 < second.records["time_ns"].max() < 4e9
+
+
+def test_every_curve_stands_in_one_panel() -> None:
+    placed = [name for _, names in PANELS for name in names]
+    assert len(placed) == len(set(placed))
+    assert {curve for _, curve, _ in CURVES} < set(placed)
+    (done,) = runs_of(["rule"], scenarios("lte-walking"))
+    assert {*curves_of(done), *curves_of_link(done)} == set(placed)
+
+
+def test_a_panel_draws_the_curves_of_its_own_link_alone() -> None:
+    """A trace's name may be a pattern itself."""
+
+    (pattern,) = panels("a.b+").chart[0].multiline.tag
+    assert re.match(pattern, "a.b+/cap_pkts")
+    for other in ("aXb+/cap_pkts", "a.b+/cap_pkts/more", "a.bb/cap_pkts", "a.b+/rtt_mean_ms"):
+        assert not re.match(pattern, other)
+
+
+def test_points_are_few_enough_for_tensorboard_to_show_all() -> None:
+    assert interval_ms(60) == 100
+    assert 131_000 / interval_ms(131) <= 1000
+    (done,) = runs_of(["rule"], scenarios("lte-walking"))
+    steps, values = curves_of(done)["cwnd_pkts"]
+    assert np.all(np.diff(steps) >= 100)
+    assert np.all(steps % 100 == 0)
+    last = done.records["time_ns"] // 100_000_000 == steps[-1] // 100 - 1
+    assert values[-1] == done.records["cwnd_pkts"][last][-1]
+
+
+def test_no_cap_is_no_point() -> None:
+    plain, capped = runs_of(["none", "fixed:20"], scenarios("lte-walking"))
+    assert "cap_pkts" not in curves_of(plain)
+    assert set(curves_of(capped)["cap_pkts"][1]) == {20}
+
+
+def test_models_are_called_by_as_much_of_their_paths_as_tells_them_apart() -> None:
+    manifest = Policy.load(ROOT / "checkpoints" / "small").manifest
+    models = dict.fromkeys(("runs/x/1/model", "runs/y/1/model"), manifest)
+    assert agent_labels(["runs/x/1/model", "none"], models) == {"runs/x/1/model": "1/model", "none": "none"}
+    assert set(agent_labels(models, models).values()) == {"x/1/model", "y/1/model"}
+    assert agent_labels(["../x y/.m"], {"../x y/.m": manifest})["../x y/.m"] == "x_y/m"
+
+
+def test_a_page_has_a_run_for_each_agent_and_a_row_of_panels_for_each_link(tmp_path: Path) -> None:
+    links = scenarios("lte-walking", "lte-driving")
+    comparison = Comparison([str(ROOT / "checkpoints" / "small"), "rule"], ["none", "rule:1.5"], links)
+    rows = [row for agent in comparison.agents for row in comparison.run(agent)]
+    assert [agent.name for agent in comparison.agents][1:] == ["rule:1.5", "none"]
+    assert len(rows) == 6
+    names = write_page(comparison.content({}), tmp_path)
+    assert {str(p.parent.relative_to(tmp_path)) for p in tmp_path.rglob("events*")} == {
+        "checkpoints/small", "rule:1.5", "none", LINK_RUN
+    }  # fmt: skip
+    assert {tag.partition("/")[0] for tag in scalars(tmp_path / "none")} == {*names, "figures"}
+    events = EventAccumulator(str(tmp_path / LINK_RUN))
+    events.Reload()
+    (stored,) = events.Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout.FromString(stored.tensor_proto.string_val[0])
+    assert [category.title for category in layout.category] == names
+    assert set(events.Tags()["images"]) == {"throughput against delay", *(f"time series/{name}" for name in names)}
+
+
+def test_figures_are_means_over_links_and_ratios_are_formed_on_each(tmp_path: Path) -> None:
+    links = scenarios("lte-walking", "lte-driving")
+    plain, capped = runs_of(["none"], links), runs_of(["fixed:10"], links)
+    write_page(Content([*plain, *capped]), tmp_path)
+    ((_, delay),) = scalars(tmp_path / "fixed:10")["figures/qdelay_mean_ms"]
+    ((_, ratio),) = scalars(tmp_path / "fixed:10")["figures/throughput_ratio"]
+    assert delay == pytest.approx(np.mean([done.metrics.qdelay_mean_ms for done in capped]))
+    ratios = [a.metrics.throughput_mbps / b.metrics.throughput_mbps for a, b in zip(capped, plain, strict=True)]
+    assert ratio == pytest.approx(np.mean(ratios))
+
+
+def test_a_new_page_replaces_the_last_and_nothing_else(tmp_path: Path) -> None:
+    links = scenarios("lte-walking")
+    other = tmp_path / "rule:1.5" / "events.out.tfevents.1.other"
+    write_page(Content(runs_of(["rule", "none"], links)), tmp_path)
+    other.write_bytes(b"")
+    write_page(Content(runs_of(["none"], links)), tmp_path)
+    assert [path.name for path in (tmp_path / "rule:1.5").iterdir()] == [other.name]
+
+
+def test_links_of_one_trace_have_names_of_their_own(tmp_path: Path) -> None:
+    trace = generate("lte-walking", SECONDS, 1)
+    links = [Scenario.of(trace, "sim", seconds=SECONDS, cc=cc) for cc in ("cubic", "bbr", "cubic")]
+    names = write_page(Content(runs_of(["none"], links)), tmp_path)
+    assert len(set(names)) == 3
+    assert names[1].endswith("-bbr")
+
+
+def test_a_model_is_not_shown_on_what_it_learned_from(tmp_path: Path) -> None:
+    model = str(ROOT / "checkpoints" / "default")
+    trained_on = Scenario.of(generate("lte-driving", 60, 1), "sim", seconds=SECONDS)
+    with pytest.raises(ConfigError, match="trained on"):
+        Comparison([model], ["none"], [trained_on])
+
+
+def training(folder: Path, values: Sequence[float]) -> Path:
+    with EventFile(folder, 1.7e9, "test") as file:
+        for iteration, value in enumerate(values, 1):
+            file.add([scalar("eval/frontier_mean", value), scalar("losses/actor", 1.0)], iteration, 1.7e9)
+    return folder
+
+
+def test_evaluation_curves_are_means_over_seeds_with_students_interval(tmp_path: Path) -> None:
+    seeds = [training(tmp_path / str(seed), values) for seed, values in enumerate([[1.0, 2.0], [3.0, 2.0], [2.0]])]
+    named = run_folders([f"mine={folder}" for folder in seeds])
+    assert named == {"mine": seeds}
+    curves = learning_curves(seeds)
+    assert set(curves) == {"eval/frontier_mean"}
+    first, second = curves["eval/frontier_mean"][1], curves["eval/frontier_mean"][2]
+    assert (first.mean, first.low, first.high) == pytest.approx((2, 2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))
+    assert (second.mean, second.low, second.high) == (2, 2, 2)  # two seeds that agree
+    assert estimate([5.0]).low == estimate([5.0]).high == 5.0
+    write_page(Content(runs_of(["none"], scenarios("lte-walking")), learning={"mine": curves}), tmp_path / "page")
+    drawn = scalars(tmp_path / "page" / "mine")
+    assert drawn["eval/frontier_mean"] == [(1, 2), (2, 2)]
+    assert drawn["eval/frontier_mean/lower"][0][1] < 2 < drawn["eval/frontier_mean/upper"][0][1]
+    assert scalars(tmp_path / "page" / "rule, best gain")["eval/frontier_mean"] == [(1, 1), (2, 1)]
+
+
+def test_who_stands_at_one_is_drawn_where_a_training_is() -> None:
+    assert reference_curves([{}]) == {}
+
+
+@pytest.mark.parametrize("text", ["mine", "=runs", "mine=", "mine=/nowhere"])
+def test_a_run_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="run"):
+        run_folders([text])
