@@ -132,7 +132,7 @@ ELSEWHERE = {
     "reinet fidelity --traces traces --cc westwood,illinois,vegas --buffers 60000,150000,600000 --caps none "
     "--seconds 60 --repeat 1 --kernel uml": ("tests/kernel/test_fidelity.py", "its kernel takes ten minutes to build"),
     "reinet fidelity --peers --traces traces": (
-        "tests/unit/agents/test_peers.py",
+        "tests/unit/evaluation/test_peers.py",
         "its recordings are not distributed",
     ),
 }

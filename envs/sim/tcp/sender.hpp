@@ -305,13 +305,10 @@ class Sender {
 
   // ---- transmission
 
-  // As in the shim (kshim/bpf/cap.bpf.h): after congestion control, but where PRR runs the window is its until recovery
-  // ends. ssthresh remembers the window that the cap took away.
+  // As in the shim: after congestion control, but where PRR runs the window is its until recovery ends.
   void apply_cap() {
     const bool free = ModelControl<Control> || state_ != State::kRecovery;
-    if (!cap_pkts_ || !free || window_.cwnd_pkts <= cap_pkts_) return;
-    if constexpr (WindowControl<Control>) window_.ssthresh_pkts = std::max(window_.ssthresh_pkts, window_.cwnd_pkts);
-    window_.cwnd_pkts = cap_pkts_;
+    if (cap_pkts_ && free) WindowUsage::cap(window_, cap_pkts_, WindowControl<Control>);
   }
 
   // The application writes. If it let the socket run dry before, what is delivered until now says nothing of the path.
