@@ -209,7 +209,7 @@ def test_another_feature_set_is_trained_exported_evaluated_and_served(tmp_path: 
     shim.open_flow(7)
     record = {
         "rtt_mean_us": 30_000, "rtt_least_us": 28_000, "rtt_samples": 20, "min_rtt_us": 20_000, "srtt_us": 30_000,
-        "cwnd_pkts": 60, "mss_bytes": 1448, "delivered_bytes": 40 * 1448, "delivery_rate_bytes_per_s": 1_448_000,
+        "cwnd_pkts": 60, "mss_bytes": 1448, "delivered_bytes": 1000 * 1448, "delivery_rate_bytes_per_s": 1_448_000,
         "inflight_pkts": 30, "period_ns": 1_000_000_000,
     }  # fmt: skip
     shim.feed(7, **record)
