@@ -49,8 +49,8 @@ def test_every_wrapped_congestion_control_is_capped(cc: str) -> None:
         pytest.skip(reason)
 
     def capped() -> Run:
-        done = run(make_agent("fixed:10"), Scenario.of(TWELVE_MBPS, "mahimahi", cc=cc, seconds=3.0))
-        capped = np.flatnonzero(done.caps_pkts)  # from when its queue stands
+        done = run(make_agent("fixed:10"), Scenario.of(TWELVE_MBPS, "mahimahi", cc=cc, seconds=6.0))
+        capped = np.flatnonzero(done.caps_pkts)  # from when its queue stands, after the first second
         assert capped.size
         assert (done.caps_pkts[capped[0] :] == 10).all()
         records = done.records
