@@ -77,8 +77,11 @@ class Peers:
         return {name: by_content[sha] for name, sha in self.reference.traces.items() if sha in by_content}
 
     def _row(self, cc: str, name: str, trace: Trace, theirs: Cell) -> dict[str, Any]:
-        path: dict[str, Any] = {"cc": cc, "mrtt_ms": self.reference.mrtt_ms, "buffer_bytes": self.reference.buffer_bytes}
-        links = [LinkSpec(trace, seed=seed, **path) for seed in range(self.runs)]
+        reference = self.reference
+        links = [
+            LinkSpec(trace, seed=seed, cc=cc, mrtt_ms=reference.mrtt_ms, buffer_bytes=reference.buffer_bytes)
+            for seed in range(self.runs)
+        ]
         done = figures(NoCap(), links, self.reference.seconds)
         ours = {metric: statistics.median(getattr(one, metric) for one in done) for metric in METRICS}
         return {
