@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.model.artifact import TraceUse
+from reinet.agents.model.artifact import Manifest, TraceUse
 from reinet.core.features import DEFAULT_FEATURE_SET
 from reinet.core.normaliser import Normaliser
 from reinet.core.period import PeriodConfig
@@ -64,6 +64,11 @@ class Agent(ABC):
     def __init__(self, name: str, view: View | None = None) -> None:
         self.name = name
         self.view = view or View()
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Returns what is known of the model behind it; None where there is none."""
+        return None
 
     @property
     def called(self) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from reinet.agents.decide.names import make_agent
-from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.evaluation.compare.learning import Curves
 from reinet.agents.evaluation.compare.page import Content
@@ -45,5 +44,5 @@ class Comparison:
 
     def content(self, learning: Mapping[str, Curves]) -> Content:
         """Returns what the page shows of the runs so far, with these evaluation curves."""
-        manifests = {agent.name: agent.manifest for agent in self.agents if isinstance(agent, Policy)}
+        manifests = {agent.name: agent.manifest for agent in self.agents if agent.manifest is not None}
         return Content(self._runs, manifests, learning)
