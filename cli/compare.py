@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from reinet.cli.evaluate import COLUMNS
-from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
+from reinet.cli.output import JsonOption, print_table, progress_in_seconds, say, write_json
 from reinet.core.errors import ConfigError
 
 
@@ -65,40 +64,29 @@ def compare(
     from reinet.agents.evaluation.compare.learning import learning_curves, run_folders
     from reinet.agents.evaluation.compare.models import Comparison
     from reinet.agents.evaluation.compare.page import URL_FRAGMENT, write_page
-    from reinet.agents.evaluation.scenario import Scenario, link_options
+    from reinet.agents.evaluation.scenario import link_options, scenarios_of
     from reinet.envs.trace import load_traces
 
     options = link_options(link_option or [])
     trainings = run_folders(run or [])
-    scenarios = [
-        Scenario.of(
-            trace,
-            "sim",
-            seconds=seconds,
-            target=target,
-            target_ms=target_ms,
-            link_options=options,
-            cc=control.strip(),
-            mrtt_ms=mrtt_ms,
-            buffer_bytes=buffer_bytes,
-        )
-        for trace in load_traces(traces)
-        for control in cc.split(",")
-    ]
+    scenarios = scenarios_of(
+        load_traces(traces),
+        cc.split(","),
+        "sim",
+        seconds=seconds,
+        target=target,
+        target_ms=target_ms,
+        link_options=options,
+        mrtt_ms=mrtt_ms,
+        buffer_bytes=buffer_bytes,
+    )
     if beside is None:
         others = ["none", "rule", f"clairvoyant:{max(1, round(scenarios[0].target_ms - mrtt_ms))}"]
     else:
         others = split_names(beside)
     comparison = Comparison(models, others, scenarios, allow_training_traces)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("s"),
-        TimeElapsedColumn(),
-    )
     rows: list[dict[str, object]] = []
-    with Progress(*columns, console=console) as progress:
+    with progress_in_seconds() as progress:
         links = f"{len(scenarios)} link{'s' if len(scenarios) > 1 else ''}"
         task = progress.add_task(links, total=round(seconds * len(comparison.agents)))
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
+from reinet.cli.output import JsonOption, print_table, progress_in_seconds, say, write_json
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,15 +38,8 @@ class Link(str, Enum):
 
 def run_shown(plan: Plan, seconds: float) -> list[tuple[Run, dict[str, object]]]:
     """Runs a plan whose runs last ``seconds`` each, behind a progress bar; returns the runs and their rows."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("s"),
-        TimeElapsedColumn(),
-    )
     done: list[tuple[Run, dict[str, object]]] = []
-    with Progress(*columns, console=console) as progress:
+    with progress_in_seconds() as progress:
         task = progress.add_task(f"{len(plan)} transfers", total=round(len(plan) * seconds))
         plan.progress = lambda now_s: progress.update(task, completed=round(len(done) * seconds + now_s))
         for run, row in plan:
@@ -156,25 +148,21 @@ def evaluate(
     if agents is None or not traces:
         raise ConfigError("evaluate: --agents and --traces are needed, or a --suite")
     from reinet.agents.evaluation.plan import Plan
-    from reinet.agents.evaluation.scenario import Scenario, link_options
+    from reinet.agents.evaluation.scenario import link_options, scenarios_of
     from reinet.envs.trace import load_traces
 
     options = link_options(link_option or [])
-    compared = [
-        Scenario.of(
-            trace,
-            link.value,
-            seconds=seconds,
-            target=target,
-            target_ms=target_ms,
-            link_options=options,
-            cc=control.strip(),
-            mrtt_ms=mrtt_ms,
-            buffer_bytes=buffer_bytes,
-        )
-        for trace in load_traces(traces)
-        for control in cc.split(",")
-    ]
+    compared = scenarios_of(
+        load_traces(traces),
+        cc.split(","),
+        link.value,
+        seconds=seconds,
+        target=target,
+        target_ms=target_ms,
+        link_options=options,
+        mrtt_ms=mrtt_ms,
+        buffer_bytes=buffer_bytes,
+    )
     plan = Plan(agents, compared, repeat, allow_training_traces)
     done = run_shown(plan, seconds)
     rows = [row for _, row in done]

@@ -44,6 +44,19 @@ console = PlainConsole(
 )
 """People read standard error; standard output is kept for ``--json -``. Into a file, lines may be longer."""
 
+
+def progress_in_seconds() -> rich.progress.Progress:
+    """Returns a progress bar whose total is seconds of link time."""
+    return rich.progress.Progress(
+        TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        TextColumn("s"),
+        rich.progress.TimeElapsedColumn(),
+        console=console,
+    )
+
+
 JsonOption = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE|-", help="Write machine-readable results to a file, or - for stdout."),

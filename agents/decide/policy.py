@@ -47,6 +47,11 @@ class Policy(Agent):
         return self.artifact.manifest
 
     @property
+    def identity(self) -> str:
+        """Returns the hash of the manifest, which pins every other byte of the model."""
+        return f"sha256:{self.artifact.manifest_sha256}"
+
+    @property
     def called(self) -> str:
         """Returns the folder, and the hash of the schema that its states must have."""
         return f"{self.name} (schema {self.manifest.schema_.hash})"

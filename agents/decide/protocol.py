@@ -75,6 +75,11 @@ class Agent(ABC):
         """Returns how replies and logs call it."""
         return self.name
 
+    @property
+    def identity(self) -> str:
+        """Returns what says whether two agents are the same: the name, of a model the hash of its manifest."""
+        return self.name
+
     def bind(self, future: Future) -> None:  # noqa: B027  (optional)
         """Takes a link's future, which only a simulator has; most agents have no use for it."""
 

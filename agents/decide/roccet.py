@@ -84,11 +84,11 @@ def _advance(flows: NDArray[np.void], stats: StatsArray) -> None:
     sampled = stats["rtt_samples"] > 0
     kept = (1 - ALPHA) ** stats["rtt_samples"]
     flows["srrtt"] = kept * flows["srrtt"] + (1 - kept) * np.maximum(rtt_us / min_us - 1, 0)
-    _count_acks(flows, stats, now_ns)
+    acked_pkts = stats["delivered_bytes"] / np.maximum(stats["mss_bytes"], 1)
+    _count_acks(flows, acked_pkts, now_ns)
 
     rested = now_ns - flows["event_ns"] > DRAIN_NS
     launched = flows["most_pkts"] > 0
-    acked_pkts = stats["delivered_bytes"] / np.maximum(stats["mss_bytes"], 1)
     per_pkt = np.maximum(FRIENDLY / np.maximum(flows["friendly_pkts"], 1), flows["first"] / FIRST_EPOCH_PKTS)
     flows["friendly_pkts"] += np.where(launched & rested, per_pkt * acked_pkts, 0)
     plateau = (flows["intervals"] >= 2) & (flows["latest_pkts"] - flows["before_pkts"] <= PLATEAU_PKTS)
@@ -114,8 +114,8 @@ def _advance(flows: NDArray[np.void], stats: StatsArray) -> None:
     flows["last_rtt_us"][sampled] = rtt_us[sampled]
 
 
-def _count_acks(flows: NDArray[np.void], stats: StatsArray, now_ns: NDArray[np.int64]) -> None:
-    flows["acked_pkts"] += stats["delivered_bytes"] / np.maximum(stats["mss_bytes"], 1)
+def _count_acks(flows: NDArray[np.void], acked_pkts: NDArray[np.float64], now_ns: NDArray[np.int64]) -> None:
+    flows["acked_pkts"] += acked_pkts
     over = now_ns - flows["interval_ns"] >= ACK_INTERVAL_NS
     flows["before_pkts"][over] = flows["latest_pkts"][over]
     flows["latest_pkts"][over] = flows["acked_pkts"][over]

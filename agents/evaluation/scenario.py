@@ -115,6 +115,11 @@ class Scenario:
         return self.path.target_us / 1000
 
 
+def scenarios_of(traces: Sequence[Trace], ccs: Sequence[str], link: LinkKind, **said: Any) -> list[Scenario]:
+    """Returns ``Scenario.of`` for every trace under every congestion control. Raises ConfigError."""
+    return [Scenario.of(trace, link, cc=cc.strip(), **said) for trace in traces for cc in ccs]
+
+
 def _check_target_ms(target_ms: float) -> None:
     if not 0 < target_ms <= MOST_MS:
         raise ConfigError(f"target_ms is {target_ms}; it must be above 0 and at most {MOST_MS:g}")

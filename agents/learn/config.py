@@ -208,7 +208,8 @@ class RolloutSection(_Section):
     links: int = Field(default=16, ge=1, le=4096)
     """Each worker steps so many flows; with two workers and the periods below an iteration has 8192 records."""
     periods: int = Field(default=256, ge=8, le=100_000)
-    """Each flow lasts so many periods, about 10 s: slow start is then a small part, as it is in long transfers."""
+    """Each flow lasts so many periods, about 10 s of round trips. Where decisions come more often ask for more: no cap
+    acts in a flow's first second, so it teaches nothing."""
 
 
 class RewardSection(_Section):

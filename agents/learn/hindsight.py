@@ -37,6 +37,6 @@ def teach(sim: SimBatch, section: HindsightSection, head: str) -> FloatArray:
 
 def prices(section: HindsightSection) -> NDArray[np.float32]:
     """Returns by how much the price of a larger action rises at each of ``teach``'s (K,): at the first from 0."""
-    steps = 1.0 + section.wait_price * np.diff(section.shares, prepend=0.0)
-    steps[1:] -= 1.0
+    steps = section.wait_price * np.diff(section.shares, prepend=0.0)
+    steps[0] += 1.0
     return ((1.0 - section.quantile) * steps).astype(np.float32)

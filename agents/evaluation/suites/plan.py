@@ -18,7 +18,7 @@ from reinet.agents.evaluation.plan import shaped_by
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.suites.definition import ScenarioSpec, Suite
 from reinet.agents.evaluation.suites.links import begin, described, links, scenario, together_ms
-from reinet.agents.evaluation.suites.provenance import agent_identity, emulator_sha256, versions
+from reinet.agents.evaluation.suites.provenance import emulator_sha256, versions
 from reinet.core.errors import ConfigError
 from reinet.envs.link.spec import check_choice
 from reinet.envs.trace import Trace
@@ -178,7 +178,7 @@ def _combinations(
 def _key(agent: Agent, path: Scenario) -> str:
     """Returns the hash of all that shapes a run."""
     said = {
-        "agent": agent_identity(agent),
+        "agent": agent.identity,
         "link": path.link,
         "seconds": path.seconds,
         "target": str(path.target),

@@ -1,4 +1,4 @@
-"""What shaped a run beside its definition: the code, its version and commit, the kernel, a model's bytes."""
+"""What shaped a run beside its definition and its agent: the code, its version and commit, the kernel."""
 
 import hashlib
 import os
@@ -8,8 +8,6 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-from reinet.agents.decide.protocol import Agent
 
 ROOMS = ("core", "kshim", "envs", "agents.model", "agents.decide")
 """Whatever lies in these packages, native code as it was compiled, may shape a run; of ``agents.evaluation`` ``FILES``
@@ -64,12 +62,6 @@ def versions() -> dict[str, str | None]:
         "numpy": version("numpy"),
         "onnxruntime": _version("onnxruntime"),
     }
-
-
-def agent_identity(agent: Agent) -> str:
-    """Returns an agent's name, or for a model the hash of its manifest, which pins every other byte of it."""
-    artifact = getattr(agent, "artifact", None)
-    return agent.name if artifact is None else f"sha256:{artifact.manifest_sha256}"
 
 
 def _version(package: str) -> str | None:

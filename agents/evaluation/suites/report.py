@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reinet.agents.evaluation.suites.plan import BASELINE, Cell, Job, SuitePlan
-from reinet.agents.evaluation.suites.provenance import agent_identity, versions
+from reinet.agents.evaluation.suites.provenance import versions
 from reinet.agents.evaluation.suites.statistics import OVER, Estimate, by_trace, estimate
 from reinet.agents.evaluation.suites.store import Store, Stored
 
@@ -128,7 +128,7 @@ def build(plan: SuitePlan, store: Store, command: str, failed: Mapping[str, str]
             {"name": trace.name, "sha256": trace.sha256, "mean_mbps": round(trace.mean_mbps, 3)}
             for trace in plan.traces
         ],
-        "agents": [{"name": agent.name, "identity": agent_identity(agent)} for agent in plan.agents.values()],
+        "agents": [{"name": agent.name, "identity": agent.identity} for agent in plan.agents.values()],
         "scenarios": [
             {"name": spec.name, "about": spec.about, "link": spec.link, "seconds": spec.seconds, "path": spec.path}
             for spec in suite.scenarios

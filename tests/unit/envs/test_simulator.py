@@ -178,6 +178,24 @@ def test_the_cap_bounds_the_window_and_the_delay_and_its_absence_does_not() -> N
     assert throughput_mbps(log) > 11.4
 
 
+@pytest.mark.parametrize("cc", ["cubic", "reno", "westwood", "illinois"])
+def test_a_cap_takes_a_window_and_leaves_it_in_ssthresh(cc: str) -> None:
+    """Under a higher cap slow start leads back; by congestion avoidance 50 packets would take Reno 50 round trips."""
+    batch = SimBatch([{"trace": constant(12.0), "mrtt_ms": 100.0, "buffer_bytes": 75_000, "cc": cc}])
+    batch.reset()
+    for _ in range(100):  # beyond what slow start lost
+        batch.step_caps([0])
+    while batch.stats["flags"][0] & Flag.IN_RECOVERY:
+        batch.step_caps([0])
+    assert batch.stats["cwnd_pkts"][0] > 70
+    for _ in range(20):
+        batch.step_caps([20])
+    assert batch.stats["cwnd_pkts"][0] == 20
+    for _ in range(5):
+        batch.step_caps([70])
+    assert batch.stats["cwnd_pkts"][0] == 70
+
+
 def test_a_cap_is_in_force_so_long_after_its_record_as_deciding_takes() -> None:
     """The records say which cap was in force; decisions alternate, so each record shows how old its cap is."""
     answers = {}
