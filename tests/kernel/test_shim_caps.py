@@ -34,7 +34,7 @@ def test_cap_acts_and_lapses(cgroup, transfer, cc):
         assert set(records["target_us"].tolist()) == {50_000}
     assert (plain["cap_pkts"] == 0).all()
     assert plain["cwnd_pkts"].max() > 2 * CAP_PKTS
-    restarted = has(capped, Flag.RESTARTED)  # a pause of the host's, long beside 6 ms, lifts a cap until the next answer
+    restarted = has(capped, Flag.RESTARTED)  # by a pause of the host that is long beside 6 ms
     assert restarted.mean() < 0.1
     assert (capped["cap_pkts"][~restarted] == CAP_PKTS).all()
     assert capped["cwnd_pkts"][~restarted & ~has(capped, Flag.IN_RECOVERY)].max() <= CAP_PKTS
