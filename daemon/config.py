@@ -60,6 +60,19 @@ class DaemonConfig(BaseModel):
     # Records wake the loop earlier; this bounds how late a renewal, a pause and a stop may be.
     tick_ms: int = Field(default=50, ge=1, le=300, description="longest wait for records")
     ceiling_pkts: int = Field(default=MAX_CAP_PKTS, ge=MIN_CAP_PKTS, le=MAX_CAP_PKTS, description="no cap above this")
+    # A flow takes 260 bytes of kernel memory: 192 of its slot, 64 of its cap, 4 in the list of free slots; 65 536 take
+    # 16 MiB, from the start. More than a busy proxy's 10 000 connections, so that a burst of short ones finds room too.
+    max_flows: int = Field(
+        default=65_536, ge=1, le=1_048_576, description="room for so many flows at once; further ones stay uncapped"
+    )
+    # A record takes 128 bytes, so 8 MiB hold 65 536: one of every flow, or all that 10 000 flows with an RTT of 20 ms
+    # give in 130 ms, two ticks.
+    records_mb: int = Field(
+        default=8,
+        ge=1,
+        le=256,
+        description="ring buffer of records, in MiB, a power of two; when full, records are lost",
+    )
     # The model's own rule unless set; the upper bound keeps a decision's age below a lease.
     min_period_ms: int | None = Field(
         default=None, ge=1, le=500, description="shortest period between decisions for a flow; absent = the model's"
@@ -80,6 +93,14 @@ class DaemonConfig(BaseModel):
         for index, path in enumerate(value):
             if path in value[:index]:
                 raise ValueError(f"{path} is listed twice; give every cgroup once")
+        return value
+
+    @field_validator("records_mb")
+    @classmethod
+    def _a_ring_buffer_is_a_power_of_two(cls, value: int) -> int:
+        if value & (value - 1):
+            below = 1 << (value.bit_length() - 1)
+            raise ValueError(f"the kernel makes ring buffers of 1, 2, 4, 8, ... MiB; use {below} or {2 * below}")
         return value
 
     @field_validator("socket")

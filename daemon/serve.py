@@ -124,7 +124,9 @@ def open_kernel_shim(config: DaemonConfig, period: PeriodConfig) -> Shim:
     """Loads and attaches the BPF programs; returns the shim."""
     from reinet.kshim.kernel import KernelShim  # serving on a fake needs no native loader
 
-    return KernelShim(config.cgroups, period=period)
+    return KernelShim(
+        config.cgroups, period=period, max_flows=config.max_flows, records_bytes=config.records_mb * 2**20
+    )
 
 
 def configure_logging() -> None:

@@ -103,6 +103,10 @@ class FlowShim:
         """Returns what ``Shim.outstanding`` does."""
         return np.zeros(len(slots), np.bool_) if self._shim is None else self._shim.outstanding(slots)
 
+    def counters(self) -> dict[str, int]:
+        """Returns what ``Shim.counters`` does; nothing where no flow is observed."""
+        return {} if self._shim is None else self._shim.counters()
+
     def close(self) -> None:
         """Closes the shim."""
         if self._shim is not None:

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
  *
  * The cap of a slot: how user space says it, and how the kernel and the reader understand it. Plain C; BPF and C++
- * include this file.
+ * include this file. Caps lie in memory of their own, the only one that user space writes: a decision process that went
+ * mad can write caps there and nothing else, so whatever it writes, the kernel's own limits are below.
  *
  * The cap and the time until which it holds are one 64-bit word, the lease, so that nobody ever sees one without the
  * other, whatever the machine does to the order of loads and stores:
@@ -17,11 +18,15 @@
  *
  * A lease ends REINET_LONGEST_LEASE_NS after it was written, at the latest. One that reaches further ahead is a mistake
  * (a wrong unit, a clock of another kind): it counts as none, and the kernel remembers it, lest it begin to act when
- * its end comes near.
+ * its end comes near. It is not shortened instead: the kernel does not know when a word of memory was written, so a
+ * second from the first look would hold longer than a second from the writing, and a mistake is better without a cap.
+ *
+ * A cap below REINET_MIN_CAP_PKTS acts as that many packets.
  */
 #ifndef REINET_CAP_H
 #define REINET_CAP_H
 
+#include "core/cap_limits.h"
 #include "core/flow_stats.h"
 
 #define REINET_CACHE_LINE_BYTES 64
@@ -30,7 +35,7 @@
 #define REINET_LEASE_END_SHIFT 20
 #define REINET_LEASE_UNIT_SHIFT 16
 
-/* Written by user space; in a cache line of its own, so that writing caps does not slow the ACKs of the same flow. */
+/* Written by user space; in a cache line of its own, so that writing one flow's cap does not slow another's ACKs. */
 struct reinet_cap {
   reinet_u64 cap_cookie; /* the flow that the rest is meant for */
   reinet_u64 lease;      /* cap and end, as above */
@@ -54,8 +59,10 @@ static inline int reinet_lease_too_long(reinet_u64 lease, reinet_u64 now_ns) {
 
 /* Returns the cap in force, in packets; 0 = none. */
 static inline reinet_u32 reinet_lease_cap_pkts(reinet_u64 lease, reinet_u64 now_ns) {
+  reinet_u32 cap_pkts = (reinet_u32)(lease & REINET_MOST_CAP_PKTS);
+
   if (now_ns >= reinet_lease_end_ns(lease) || reinet_lease_too_long(lease, now_ns)) return 0;
-  return (reinet_u32)(lease & REINET_MOST_CAP_PKTS);
+  return cap_pkts && cap_pkts < REINET_MIN_CAP_PKTS ? REINET_MIN_CAP_PKTS : cap_pkts;
 }
 
 #ifdef __bpf__

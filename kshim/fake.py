@@ -6,9 +6,22 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
+from reinet.core import MIN_CAP_PKTS
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.kshim.leases import LONGEST_LEASE_MS
 from reinet.kshim.shim import NO_CAP_PKTS, FlowStatsArray
+
+COUNTERS = (
+    "flows_chosen",
+    "flows_without_slot",
+    "flows_not_switched",
+    "flows_switched_back",
+    "slots_used",
+    "leases_too_long",
+    "records_lost",
+    "acks_lost",
+)
+"""The names of ``slot.h``, which is not built everywhere."""
 
 
 @dataclass
@@ -22,6 +35,7 @@ class _Slot:
     longest_ns: int = 0  # what expires_ns may be at most: set by the moment of writing
     target_us: int = 0
     outstanding: bool = True
+    counted_too_long: bool = False
 
 
 class FakeShim:
@@ -36,6 +50,7 @@ class FakeShim:
         self._slots: list[_Slot] = []
         self._slot_of: dict[int, int] = {}
         self._records: list[FlowStatsArray] = []
+        self._counters = dict.fromkeys(COUNTERS, 0)
 
     def advance_ms(self, ms: float) -> None:
         """Lets time pass."""
@@ -50,6 +65,8 @@ class FakeShim:
             self._slots.append(_Slot())
         self._slots[slot].cookie, self._slots[slot].outstanding = cookie, True
         self._slot_of[cookie] = slot
+        self._counters["flows_chosen"] += 1
+        self._counters["slots_used"] = len(self._slots)
         return slot
 
     def feed(self, cookie: int, **fields: int) -> None:
@@ -79,8 +96,11 @@ class FakeShim:
     def cap_pkts(self, cookie: int) -> int:
         """Returns the cap in force on an open flow at ``now_ns``, 0 = none."""
         entry = self._slots[self._slot_of[cookie]]
-        in_force = entry.cap_cookie == cookie and self.now_ns < entry.expires_ns <= entry.longest_ns
-        return entry.cap_pkts if in_force else NO_CAP_PKTS
+        if entry.cap_cookie == cookie and entry.expires_ns > entry.longest_ns:
+            self._count_too_long(entry)
+            return NO_CAP_PKTS
+        in_force = entry.cap_cookie == cookie and entry.cap_pkts and self.now_ns < entry.expires_ns
+        return max(entry.cap_pkts, MIN_CAP_PKTS) if in_force else NO_CAP_PKTS
 
     def target_us(self, cookie: int) -> int:
         """Returns the target set for an open flow, 0 = none."""
@@ -107,6 +127,7 @@ class FakeShim:
             entry.cap_cookie, entry.cap_pkts, entry.target_us = int(cookie), int(cap_pkts), int(target_us)
             entry.expires_ns = int(expires_ns)
             entry.longest_ns = self.now_ns + LONGEST_LEASE_MS * 1_000_000
+            entry.counted_too_long = False
 
     def release(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None:
         """Lifts the caps that were written for these flows."""
@@ -119,11 +140,20 @@ class FakeShim:
         """Returns what ``Shim.outstanding`` does."""
         return np.array([self._slots[int(slot)].outstanding for slot in slots], np.bool_)
 
+    def counters(self) -> dict[str, int]:
+        """Returns what ``Shim.counters`` does; a fake loses nothing, and has a slot for every flow."""
+        return dict(self._counters)
+
     def close(self) -> None:
         """Lifts every cap."""
         for entry in self._slots:
             entry.cap_pkts = NO_CAP_PKTS
         self.closed = True
+
+    def _count_too_long(self, entry: _Slot) -> None:
+        """Counts a lease that is not obeyed once, when an ACK finds it."""
+        self._counters["leases_too_long"] += not entry.counted_too_long
+        entry.counted_too_long = True
 
     def __enter__(self) -> "FakeShim":
         return self

@@ -3,7 +3,6 @@
 import errno
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +10,8 @@ import numpy.typing as npt
 
 from reinet.core.errors import ShimError
 from reinet.core.period import PeriodConfig
-from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE
+from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.kshim.mapped import MappedShim
 from reinet.kshim.probe import features, registered_congestion_controls, wrapper_names
 from reinet.kshim.shim import FlowStatsArray
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from reinet.kshim import _kshim
 
 MAX_FLOWS = 4096
-"""A slot takes 256 bytes, so all of them a mebibyte; further flows are left alone and counted."""
+"""For measurements with a few flows. A flow takes 260 bytes, so all of them a mebibyte; further flows are left alone
+and counted."""
 
 RECORDS_BYTES = 1 << 20
-"""The ring buffer holds 8700 records of 120 bytes: 0.9 s of 100 flows at the shortest period."""
+"""The ring buffer holds 8192 records of 128 bytes: 0.8 s of 100 flows at the shortest period."""
 
 EVENTS_BYTES = 16 << 20
 """The ring buffer of recorded ACKs holds 160 000 of them: some ten seconds at 200 Mbit/s."""
@@ -30,21 +31,19 @@ EVENTS_BYTES = 16 << 20
 _SUFFIXES = ["", *(str(number) for number in range(1, 100))]
 """Chosen flows run ``reinet_cubic`` and the like; those of a second shim on the host ``reinet_cubic1`` and so on."""
 
-EVENT_DTYPE = np.dtype([("cookie", "<u8"), ("kind", "<u8"), ("ack", ACK_DTYPE)])
-"""What moves a flow's period, as ``KernelShim.take_events`` gives it: ``struct reinet_event`` of ``slot.h``."""
 
+class KernelLoader:
+    """Keeps BPF programs loaded that measure and cap the TCP sockets of the given cgroup v2 folders.
 
-class KernelShim:
-    """A ``Shim`` for the TCP sockets of the given cgroup v2 folders.
-
-    A socket is chosen when its connection is established, its process is in one of the cgroups (or below) and it then
-    runs a congestion control of ``wrappers``; every other socket is left alone. Nothing is pinned: when the process
-    dies the cgroups are free at once, caps lapse by their leases, and open flows go on with their algorithm under the
-    wrapper's name until they close. ``close`` also switches them back.
+    It makes every ``bpf()`` call there is; whoever reads records and writes caps needs its ``descriptors`` only. A
+    socket is chosen, once ``attach`` was called, when its connection is established, its process is in one of the
+    cgroups (or below) and it then runs a congestion control of ``wrappers``; every other socket is left alone. Nothing
+    is pinned: when the process dies the cgroups are free at once, caps lapse by their leases, and open flows go on with
+    their algorithm under the wrapper's name until they close.
 
     target_us is what records say of a flow until ``apply`` sets its target. record_events keeps every chosen flow's
-    ACKs for ``take_events``; it costs a ring buffer entry per ACK. Raises ShimError when the host lacks something or a
-    cgroup does not exist, and leaves nothing behind then.
+    ACKs; it costs a ring buffer entry per ACK. Raises ShimError when the host lacks something or a cgroup does not
+    exist, and leaves nothing behind then.
     """
 
     def __init__(
@@ -53,6 +52,7 @@ class KernelShim:
         *,
         target_us: int = 0,
         max_flows: int = MAX_FLOWS,
+        records_bytes: int = RECORDS_BYTES,
         period: PeriodConfig | None = None,
         record_events: bool = False,
     ) -> None:
@@ -64,50 +64,28 @@ class KernelShim:
         period = period or PeriodConfig()
         options = _kshim.Options()
         options.max_flows = max_flows
-        options.records_bytes = RECORDS_BYTES
+        options.records_bytes = records_bytes
         options.events_bytes = EVENTS_BYTES if record_events else 0
         options.set_period(period.min_period_ns, period.packet_timed)
         options.default_target_us = target_us
+        self._cgroups = [str(cgroup) for cgroup in cgroups]
         self.wrappers: dict[str, str]
         """The name that a chosen flow runs under, by its own congestion control: those of WRAPPED_CC the host has."""
-        self.wrappers, self._native = _attach([str(cgroup) for cgroup in cgroups], options)
+        self.wrappers, self._native = _load(options)
+        self.descriptors: _kshim.Descriptors = self._native.descriptors()
+        """What ``MappedShim`` asks for; they are closed with the loader."""
 
-    def poll(self, timeout_ms: int) -> FlowStatsArray:
-        """Returns records as ``Shim.poll`` does; a signal ends the wait early."""
-        return self._native.poll(timeout_ms).view(FLOW_STATS_DTYPE)
+    def attach(self) -> None:
+        """Chooses the cgroups' new flows from now on. Raises ShimError and unloads everything where that fails."""
+        try:
+            self._native.attach(self._cgroups)
+        except OSError as error:
+            self._native.close()
+            raise ShimError(f"the kernel shim cannot be attached: {error}") from error
 
-    def apply(
-        self,
-        cookies: npt.NDArray[np.uint64],
-        slots: npt.NDArray[np.uint32],
-        caps_pkts: npt.NDArray[np.uint32],
-        expires_ns: int,
-        targets_us: npt.NDArray[np.uint32],
-    ) -> None:
-        """Writes caps as ``Shim.apply`` does; they act at each flow's next ACK. Raises IndexError for no such slot."""
-        self._native.apply(
-            np.ascontiguousarray(cookies, np.uint64),
-            np.ascontiguousarray(slots, np.uint32),
-            np.ascontiguousarray(caps_pkts, np.uint32),
-            expires_ns,
-            np.ascontiguousarray(targets_us, np.uint32),
-        )
-
-    def release(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None:
-        """Lifts caps as ``Shim.release`` does, in the slots that the BPF programs read."""
-        self._native.release(np.ascontiguousarray(cookies, np.uint64), np.ascontiguousarray(slots, np.uint32))
-
-    def outstanding(self, slots: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-        """Returns what ``Shim.outstanding`` does, as of the latest ACK or restart. Raises IndexError for no slot."""
-        return self._native.outstanding(np.ascontiguousarray(slots, np.uint32)).view(np.bool_)
-
-    def counters(self) -> dict[str, int]:
-        """Returns what happened to the flows so far; ``_kshim.COUNTERS`` says what each means."""
-        return dict(self._native.counters())
-
-    def take_events(self) -> npt.NDArray[np.void]:
-        """Returns the recorded ACKs and restarts so far (EVENT_DTYPE), once; needs ``record_events``."""
-        return self._native.take_events().view(EVENT_DTYPE)
+    def lift_caps(self) -> None:
+        """Ends every lease, whoever wrote it; a writer that goes on writes new ones."""
+        self._native.lift_caps()
 
     def replay(self, events: npt.NDArray[np.void]) -> FlowStatsArray:
         """Returns the records that the kernel's period code makes of one flow's events; needs ``record_events``.
@@ -124,13 +102,41 @@ class KernelShim:
         """
         self._native.close()
 
-    def __enter__(self) -> "KernelShim":
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+class KernelShim(MappedShim):
+    """A ``Shim`` with its loader, in one process; what either says holds."""
+
+    def __init__(
+        self,
+        cgroups: Sequence[Path],
+        *,
+        target_us: int = 0,
+        max_flows: int = MAX_FLOWS,
+        records_bytes: int = RECORDS_BYTES,
+        period: PeriodConfig | None = None,
+        record_events: bool = False,
     ) -> None:
-        self.close()
+        """Loads and attaches as ``KernelLoader`` does."""
+        self._loader = KernelLoader(
+            cgroups,
+            target_us=target_us,
+            max_flows=max_flows,
+            records_bytes=records_bytes,
+            period=period,
+            record_events=record_events,
+        )
+        self.wrappers = self._loader.wrappers
+        super().__init__(self._loader.descriptors)
+        self._loader.attach()
+
+    def replay(self, events: npt.NDArray[np.void]) -> FlowStatsArray:
+        """Returns what ``KernelLoader.replay`` does."""
+        return self._loader.replay(events)
+
+    def close(self) -> None:
+        """Lifts every cap and detaches as ``KernelLoader.close`` does. Further calls do nothing."""
+        super().close()
+        self._loader.close()
 
 
 def _require_features() -> None:
@@ -146,8 +152,8 @@ def _require_cgroup(cgroup: Path) -> None:
         raise ShimError(f"{cgroup} is a cgroup of version 1: name one below the cgroup v2 mount")
 
 
-def _attach(cgroups: list[str], options: "_kshim.Options") -> "tuple[dict[str, str], _kshim.Shim]":
-    """Loads under the first names that are free, the next where another loader takes one; returns them and the shim."""
+def _load(options: "_kshim.Options") -> "tuple[dict[str, str], _kshim.Loader]":
+    """Loads under the first names that are free, the next where another loader takes one; returns them and the loader."""
     from reinet.kshim import _kshim
 
     for suffix in _SUFFIXES:
@@ -156,7 +162,7 @@ def _attach(cgroups: list[str], options: "_kshim.Options") -> "tuple[dict[str, s
             continue
         options.wrappers = list(names.items())
         try:
-            return names, _kshim.Shim(cgroups, options)
+            return names, _kshim.Loader(options)
         except OSError as error:
             if error.errno != errno.EEXIST:
                 raise ShimError(f"the kernel shim cannot be loaded: {error}") from error

@@ -42,7 +42,7 @@ class Shim(Protocol):
     ) -> None:
         """Caps N flows until expires_ns (CLOCK_MONOTONIC), when caps lapse unless applied again; a cap of 0 lifts one.
 
-        A cap whose end lies more than a second ahead is a mistake and never acts.
+        A cap whose end lies more than a second ahead is a mistake and never acts; one below MIN_CAP_PKTS acts as that.
 
         targets_us is what the flows' next records say in ``target_us``; it does nothing to the flow and does not lapse.
         """
@@ -54,6 +54,10 @@ class Shim(Protocol):
 
     def outstanding(self, slots: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
         """Returns (N,) whether data of each slot's flow awaits an ACK; without any a flow that says nothing is idle."""
+        ...
+
+    def counters(self) -> dict[str, int]:
+        """Returns what happened to the flows since the shim was loaded, also what was left out; ``slot.h`` names all."""
         ...
 
     def close(self) -> None:

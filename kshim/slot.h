@@ -2,9 +2,10 @@
  *
  * The memory that the BPF programs and the loader share, in plain C; both include this file.
  *
- * A flow owns one slot from its start to its end. The kernel's side and user space each write a part of it and never
- * the other's: the kernel its owner and its period, user space the cap and until when it holds. A slot is used again at
- * once, so a cap names the flow it was meant for, and the kernel obeys it only for that flow.
+ * A flow owns one slot from its start to its end, and with it the cap of the same index (cap.h). Each kind of memory
+ * has one writer: the kernel writes slots and counters, which user space can only map for reading; whoever decides
+ * writes caps; the loader writes control. A slot is used again at once, so a cap names the flow it was meant for, and
+ * the kernel obeys it only for that flow.
  *
  * A cap answers what a record said of the path. After an idle time above a quarter of the smoothed RTT the queue that
  * it was to shorten is gone, so from the restart to the end of that period no cap acts: the first window is the
@@ -20,16 +21,14 @@
 
 #define REINET_CC_NAME_BYTES 16 /* TCP_CA_NAME_MAX, with the final zero */
 
+/* Written by the kernel. Whole cache lines: the ACKs of two flows never write the same one. */
 struct reinet_slot {
-  /* written by the kernel */
   reinet_u64 cookie;      /* owner, 0 = free */
   reinet_u32 sequence;    /* odd while period is being written */
   reinet_u32 outstanding; /* data awaits an ACK */
   reinet_u64 void_lease;  /* never obeyed: it reached too far ahead, or it answers what was before an idle time */
   struct reinet_period period;
-  /* written by user space */
-  struct reinet_cap cap;
-};
+} __attribute__((aligned(REINET_CACHE_LINE_BYTES)));
 
 /* What happened to the flows since the shim was loaded.  field  meaning */
 #define REINET_COUNTERS(X)                                                              \
@@ -37,18 +36,24 @@ struct reinet_slot {
   X(flows_without_slot, "flows left alone because every slot was taken")                \
   X(flows_not_switched, "flows left alone because the kernel refused the wrapper")      \
   X(flows_switched_back, "flows given back to their own congestion control while open") \
+  X(slots_used, "slots that have been in use at the same time, at most")                \
+  X(leases_too_long, "caps not obeyed because their lease reached too far ahead")       \
   X(records_lost, "records dropped because the ring buffer was full")                   \
   X(acks_lost, "recorded ACKs dropped because their ring buffer was full")
 
 #define REINET_DECLARE_COUNTER(name, meaning) reinet_u64 name;
-struct reinet_control {
-  /* these two first, so that any version can clear up after any other */
-  char wrapper[REINET_CC_NAME_BYTES]; /* one of the wrappers; the names of all end alike */
-  reinet_u32 leaving;                 /* asks them to go back to their own */
-  reinet_u32 unused;
+/* Written by the kernel. */
+struct reinet_counters {
   REINET_COUNTERS(REINET_DECLARE_COUNTER)
 };
 #undef REINET_DECLARE_COUNTER
+
+/* Written by the loader, also another version's: nothing here ever moves, so that any can clear up after any other. */
+struct reinet_control {
+  char wrapper[REINET_CC_NAME_BYTES]; /* one of the wrappers; the names of all end alike */
+  reinet_u32 leaving;                 /* asks the flows to go back to their own congestion control */
+  reinet_u32 unused;
+};
 
 /* Tells whether a slot's owner may be held to this lease; its end is not looked at here. */
 static inline int reinet_lease_void(reinet_u64 lease, reinet_u64 void_lease, const struct reinet_period* period) {

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/cap_limits.h"
+
 namespace reinet {
 
 enum class Head { cwnd, bdp, wide };
@@ -19,7 +21,7 @@ constexpr double kRuleGain = 1.5;
 // the product while an outage lasts, and far above it when the link has become faster than ever seen. At action 0 it is
 // the rule's setting of about 95 % utilisation.
 constexpr double kWideGain = 1.3;
-constexpr std::uint32_t kMinCapPkts = 4;      // the paper's; below it neither fast retransmit nor delayed ACKs work
+constexpr std::uint32_t kMinCapPkts = REINET_MIN_CAP_PKTS;
 constexpr std::uint32_t kMaxCapPkts = 40000;  // the paper's: 480 Mbit/s at an RTT of 1 s
 
 // Returns whole packets within the limits, halves rounded to the even one; 0 = no cap, for what is no number.

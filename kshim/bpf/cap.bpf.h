@@ -11,19 +11,22 @@
 
 #include "kshim/bpf/slot.bpf.h"
 
+/* There is a cap for every slot; the verifier wants to be told. */
+static const struct reinet_cap *cap_of(__u32 index) { return bpf_map_lookup_elem(&reinet_caps, &index); }
+
 /* Returns the lease of the slot's owner, 0 = none, and fills the flow's target. */
-static __u64 lease_of_owner(const struct reinet_slot *slot, __u32 *target_us) {
+static __u64 lease_of_owner(const struct reinet_slot *slot, const struct reinet_cap *cap, __u32 *target_us) {
   __u64 lease;
 
-  if (reinet_cap_read(&slot->cap, slot->cookie, &lease, target_us))
+  if (reinet_cap_read(cap, slot->cookie, &lease, target_us))
     return lease;
   *target_us = default_target_us;
   return 0;
 }
 
 /* The first look costs no barrier: most flows have no cap most of the time. */
-static __u32 cap_in_force_pkts(struct reinet_slot *slot) {
-  __u64 lease = READ_ONCE(slot->cap.lease), now_ns;
+static __u32 cap_in_force_pkts(struct reinet_slot *slot, const struct reinet_cap *cap) {
+  __u64 lease = READ_ONCE(cap->lease), now_ns;
   __u32 unused;
 
   if (!lease || reinet_lease_void(lease, slot->void_lease, &slot->period))
@@ -31,11 +34,12 @@ static __u32 cap_in_force_pkts(struct reinet_slot *slot) {
   now_ns = bpf_ktime_get_ns();
   if (reinet_lease_too_long(lease, now_ns)) {
     WRITE_ONCE(slot->void_lease, lease);
+    COUNT(leases_too_long);
     return 0;
   }
   if (!reinet_lease_cap_pkts(lease, now_ns))
     return 0;
-  return reinet_lease_cap_pkts(lease_of_owner(slot, &unused), now_ns);
+  return reinet_lease_cap_pkts(lease_of_owner(slot, cap, &unused), now_ns);
 }
 
 static __u8 ca_state(const struct tcp_sock *tp) {
@@ -55,8 +59,9 @@ static bool prr_owns_window(const struct tcp_sock *tp, enum reinet_algorithm alg
  * higher cap, or under none, slow start leads back there within a few round trips. By congestion avoidance alone a flow
  * of a long path would pay for seconds for a cap that was too low for a moment. BBR's window follows its model anyway.
  */
-static void apply_cap(struct tcp_sock *tp, struct reinet_slot *slot, enum reinet_algorithm algorithm) {
-  __u32 cap_pkts = cap_in_force_pkts(slot);
+static void apply_cap(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index, enum reinet_algorithm algorithm) {
+  const struct reinet_cap *cap = cap_of(index);
+  __u32 cap_pkts = cap ? cap_in_force_pkts(slot, cap) : 0;
 
   if (!cap_pkts || tp->snd_cwnd <= cap_pkts || prr_owns_window(tp, algorithm))
     return;

@@ -13,6 +13,20 @@ static void free_slot(struct reinet_slot *slot, __u32 index) {
   bpf_map_push_elem(&reinet_free, &index, 0);
 }
 
+/* The reader looks at no slot beyond the highest that was ever used: with room for many flows and few of them, a scan
+ * stays short. The lowest free slot is used first until one comes back.
+ */
+static void note_used(__u32 index) {
+  struct reinet_counters *c = counters();
+
+  for (int attempt = 0; c && attempt < 8; attempt++) { /* so many processors at once, with flows of a new record */
+    __u64 before = READ_ONCE(c->slots_used);
+
+    if (index < before || __sync_val_compare_and_swap(&c->slots_used, before, (__u64)index + 1) == before)
+      return;
+  }
+}
+
 static void choose(struct bpf_sock_ops *ctx, struct bpf_sock *sk, const volatile struct reinet_wrapped *w) {
   struct reinet_slot *slot;
   __u32 *stored, index;
@@ -31,6 +45,7 @@ static void choose(struct bpf_sock_ops *ctx, struct bpf_sock *sk, const volatile
     return;
   }
   *stored = index;
+  note_used(index);
   write_begin(slot);
   slot->outstanding = 0;
   __builtin_memset(&slot->period, 0, sizeof(slot->period));
@@ -94,7 +109,7 @@ static void leave_if_asked(struct sock *sk, const volatile struct reinet_wrapped
   struct reinet_control *c = control();
 
   if (c && READ_ONCE(c->leaving) && !SWITCH_TO(sk, w->plain))
-    __sync_fetch_and_add(&c->flows_switched_back, 1);
+    COUNT(flows_switched_back);
 }
 
 #endif

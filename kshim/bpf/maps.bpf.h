@@ -23,6 +23,9 @@ const volatile struct reinet_wrapped wrapped[REINET_ALGORITHMS] = {
     [REINET_BBR] = {"bbr", "reinet_bbr"},
 };
 
+/* The loader freezes what only the kernel writes, slots and counters: from then on no descriptor of the map, in
+ * whosever hands, can write it or map it for writing.
+ */
 struct {
   __uint(type, BPF_MAP_TYPE_ARRAY);
   __uint(map_flags, BPF_F_MMAPABLE);
@@ -30,6 +33,15 @@ struct {
   __type(key, __u32);
   __type(value, struct reinet_slot);
 } reinet_slots SEC(".maps");
+
+/* The cap of each slot, by the same index. */
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __uint(map_flags, BPF_F_MMAPABLE);
+  __uint(max_entries, 1); /* as many as slots */
+  __type(key, __u32);
+  __type(value, struct reinet_cap);
+} reinet_caps SEC(".maps");
 
 /* Indices of free slots. The last one given back is used first: the slots in use stay few and their memory warm. */
 struct {
@@ -53,6 +65,14 @@ struct {
   __type(key, __u32);
   __type(value, struct reinet_control);
 } reinet_control SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __uint(map_flags, BPF_F_MMAPABLE);
+  __uint(max_entries, 1);
+  __type(key, __u32);
+  __type(value, struct reinet_counters);
+} reinet_counters SEC(".maps");
 
 struct {
   __uint(type, BPF_MAP_TYPE_RINGBUF);

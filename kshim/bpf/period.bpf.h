@@ -38,6 +38,7 @@ static void read_ack(const struct tcp_sock *tp, __s32 rtt_us, struct reinet_ack 
 
 static void take_ack(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index, __s32 rtt_us) {
   struct reinet_period_config config = {period_config.min_period_ns, period_config.packet_timed, 0};
+  const struct reinet_cap *cap = cap_of(index);
   struct reinet_flow_stats record = {};
   struct reinet_ack ack;
   int ended;
@@ -48,14 +49,14 @@ static void take_ack(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index,
   slot->outstanding = tp->packets_out != 0;
   ended = period_on_ack(&slot->period, &config, &ack, &record);
   write_end(slot);
-  if (!ended)
+  if (!ended || !cap)
     return;
   if (record.flags & REINET_FLAG_RESTARTED)
-    WRITE_ONCE(slot->void_lease, READ_ONCE(slot->cap.lease));
+    WRITE_ONCE(slot->void_lease, READ_ONCE(cap->lease));
   record.cookie = slot->cookie;
   record.slot = index;
-  lease_of_owner(slot, &record.target_us);
-  record.cap_pkts = cap_in_force_pkts(slot);
+  lease_of_owner(slot, cap, &record.target_us);
+  record.cap_pkts = cap_in_force_pkts(slot, cap);
   send_record(&record);
 }
 

@@ -15,9 +15,14 @@ static struct reinet_control *control(void) {
   return bpf_map_lookup_elem(&reinet_control, &zero);
 }
 
+static struct reinet_counters *counters(void) {
+  __u32 zero = 0;
+  return bpf_map_lookup_elem(&reinet_counters, &zero);
+}
+
 #define COUNT(field)                                                                                                   \
   do {                                                                                                                 \
-    struct reinet_control *c_ = control();                                                                             \
+    struct reinet_counters *c_ = counters();                                                                           \
     if (c_)                                                                                                            \
       __sync_fetch_and_add(&c_->field, 1);                                                                             \
   } while (0)

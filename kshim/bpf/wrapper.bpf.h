@@ -30,7 +30,7 @@ static __always_inline void on_pkts_acked(struct sock *sk, const struct ack_samp
   slot = slot_of(sk, &index);
   if (!slot)
     return;
-  apply_cap(tp, slot, algorithm);
+  apply_cap(tp, slot, index, algorithm);
   take_ack(tp, slot, index, sample->rtt_us);
   leave_if_asked(sk, &wrapped[algorithm]);
 }
@@ -41,7 +41,7 @@ static __always_inline void on_window_set(struct sock *sk, enum reinet_algorithm
 
   slot = slot_of(sk, &index);
   if (slot)
-    apply_cap((struct tcp_sock *)sk, slot, algorithm);
+    apply_cap((struct tcp_sock *)sk, slot, index, algorithm);
 }
 
 static void on_cwnd_event(struct sock *sk, enum tcp_ca_event event) {

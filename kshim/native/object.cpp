@@ -6,7 +6,6 @@
 #include <bpf/libbpf.h>
 #include <fcntl.h>
 #include <linux/bpf.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -168,19 +167,6 @@ T& constant(bpf_object* object, const char* name) {
 void Object::CloseObject::operator()(bpf_object* object) const { bpf_object__close(object); }
 void Object::CloseLink::operator()(bpf_link* link) const { bpf_link__destroy(link); }
 
-template <typename T>
-void Object::Mapping<T>::map(int fd, std::size_t size_bytes) {
-  void* mapped = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (mapped == MAP_FAILED) fail(errno, "map BPF memory");
-  data = static_cast<T*>(mapped);
-  bytes = size_bytes;
-}
-
-template <typename T>
-Object::Mapping<T>::~Mapping() {
-  if (data) munmap(data, bytes);
-}
-
 Object::Object(const Options& options) : options_(options) {
   libbpf_set_print(keep_complaint);
   complaints.clear();
@@ -194,14 +180,16 @@ Object::Object(const Options& options) : options_(options) {
   set_up_rodata();
   set_up_wrappers();
   const auto find = [&](const char* name) { return bpf_object__find_map_by_name(object_.get(), name); };
-  bpf_map__set_max_entries(find("reinet_slots"), options.max_flows);
-  bpf_map__set_max_entries(find("reinet_free"), options.max_flows);
+  for (const char* of_each_flow : {"reinet_slots", "reinet_caps", "reinet_free"})
+    bpf_map__set_max_entries(find(of_each_flow), options.max_flows);
   bpf_map__set_max_entries(find("reinet_records"), options.records_bytes);
   if (options.events_bytes) bpf_map__set_max_entries(find("reinet_events"), options.events_bytes);
   if (const int error = bpf_object__load(object_.get())) fail(error, "load the BPF programs");
-  slots_.map(map_fd("reinet_slots"), sizeof(reinet_slot) * options.max_flows);
-  control_.map(map_fd("reinet_control"), sizeof(reinet_control));
-  copy_name(control_.data->wrapper, wrappers_.front().name);
+  for (const char* of_the_kernel : {"reinet_slots", "reinet_counters"})
+    checked(bpf_map_freeze(map_fd(of_the_kernel)), std::string("freeze ") + of_the_kernel);
+  caps_ = {map_fd("reinet_caps"), sizeof(reinet_cap) * options.max_flows, Access::write, "caps"};
+  control_ = {map_fd("reinet_control"), sizeof(reinet_control), Access::write, "control"};
+  copy_name(control_->wrapper, wrappers_.front().name);
   fill_free_slots();
   for (const Wrapper& wrapper : wrappers_) prepare(kernel, object_.get(), wrapper.structure, wrapper.name);
 }
@@ -258,7 +246,6 @@ void Object::register_wrappers() {
 }
 
 void Object::attach(const std::vector<std::string>& cgroups) {
-  register_wrappers();
   sweep({});  // the names are ours alone now, so whoever runs it already was left by a loader that was killed
   try {
     for (const std::string& cgroup : cgroups) choose_from(cgroup);
@@ -278,13 +265,31 @@ void Object::choose_from(const std::string& cgroup) {
 
 void Object::detach() {
   sockops_.clear();
-  __atomic_store_n(&control_.data->leaving, 1, __ATOMIC_RELAXED);
-  for (std::uint32_t slot = 0; slot < options_.max_flows; slot++)
-    __atomic_store_n(&slots_.data[slot].cap.lease, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&control_->leaving, 1, __ATOMIC_RELAXED);
+  lift_caps();
   std::vector<OwnedFd> own_flows;
   own_flows.emplace_back(checked(dup(map_fd("reinet_flows")), "keep the map of flows"));
   sweep(own_flows);
   registrations_.clear();
+}
+
+void Object::lift_caps() const {
+  for (std::uint32_t slot = 0; slot < options_.max_flows; slot++)
+    __atomic_store_n(&caps_[slot].lease, 0, __ATOMIC_RELAXED);
+}
+
+Descriptors Object::descriptors() const {
+  Descriptors out;
+  out.slots = map_fd("reinet_slots");
+  out.caps = map_fd("reinet_caps");
+  out.counters = map_fd("reinet_counters");
+  out.records = map_fd("reinet_records");
+  if (options_.events_bytes) out.events = map_fd("reinet_events");
+  out.max_flows = options_.max_flows;
+  out.records_bytes = options_.records_bytes;
+  out.events_bytes = options_.events_bytes;
+  out.default_target_us = options_.default_target_us;
+  return out;
 }
 
 void Object::sweep(const std::vector<OwnedFd>& flows_maps) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "kshim/native/mapping.hpp"
+#include "kshim/native/memory.hpp"
 #include "kshim/native/owned_fd.hpp"
 #include "kshim/slot.h"
 
@@ -36,7 +38,9 @@ class Object {
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
 
-  // Registers the wrappers, then chooses the new flows of these cgroup v2 folders.
+  // Gives the wrappers their names on this host. Fails with EEXIST where somebody else has one of them.
+  void register_wrappers();
+  // Chooses the new flows of these cgroup v2 folders.
   void attach(const std::vector<std::string>& cgroups);
   // Undoes attach; open flows go back to their own congestion control at once, in whatever network namespace they live.
   // Those of a namespace that cannot be entered do so at their next ACK.
@@ -50,10 +54,11 @@ class Object {
   // Moves one period by one event, by the kernel's copy of the rule.
   void replay(reinet_replay& step) const;
 
-  reinet_slot* slots() const { return slots_.data; }
-  std::uint32_t max_flows() const { return options_.max_flows; }
-  std::uint32_t default_target_us() const { return options_.default_target_us; }
-  const reinet_control& control() const { return *control_.data; }
+  // Ends every lease, whoever wrote it.
+  void lift_caps() const;
+
+  // What the reader and the cap writer need; valid as long as this lives.
+  Descriptors descriptors() const;
   int map_fd(const char* name) const;
   int program_fd(const char* name) const;
 
@@ -68,24 +73,15 @@ class Object {
     std::string structure;  // in the BPF object
     std::string name;       // as registered
   };
-  template <typename T>
-  struct Mapping {
-    T* data = nullptr;
-    std::size_t bytes = 0;
-    void map(int fd, std::size_t size_bytes);
-    ~Mapping();
-  };
-
   void set_up_rodata();
   void set_up_wrappers();
   void fill_free_slots() const;
-  void register_wrappers();
   void sweep_own_namespace() const;
   void choose_from(const std::string& cgroup);
 
   Options options_;
   std::unique_ptr<bpf_object, CloseObject> object_;
-  Mapping<reinet_slot> slots_;
+  Mapping<reinet_cap> caps_;
   Mapping<reinet_control> control_;
   std::vector<Wrapper> wrappers_;
   std::vector<OwnedFd> registrations_;  // the struct_ops links: closing one unregisters

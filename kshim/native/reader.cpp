@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kshim/native/reader.hpp"
 
-#include <bpf/libbpf.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
@@ -15,7 +13,7 @@ namespace reinet {
 
 namespace {
 
-// A silence is reported at most a tenth late. A scan of 4096 slots touches one cache line each, about 40 us.
+// A silence is reported at most a tenth late. A scan touches one cache line of each slot that was ever used.
 constexpr std::uint64_t scan_interval_ns = REINET_SILENCE_NS / 10;
 constexpr std::uint64_t ns_per_ms = 1'000'000;
 
@@ -32,33 +30,23 @@ T load(const T& shared) {
 
 }  // namespace
 
-void Reader::CloseRing::operator()(ring_buffer* ring) const { ring_buffer__free(ring); }
-
-Reader::Reader(const Object& object, bool events)
-    : object_(object), ledger_(object.max_flows()), reported_ns_(object.max_flows()) {
-  records_.reset(ring_buffer__new(object.map_fd("reinet_records"), on_record, this, nullptr));
-  if (!records_) throw Failure(errno, "open the ring buffer of records");
-  if (!events) return;
-  events_.reset(ring_buffer__new(object.map_fd("reinet_events"), on_event, this, nullptr));
-  if (!events_) throw Failure(errno, "open the ring buffer of events");
+Reader::Reader(Memory& memory) : memory_(memory), ledger_(memory.max_flows()), reported_ns_(memory.max_flows()) {
+  memory_.records.discard();
 }
 
-int Reader::on_record(void* self, void* data, std::size_t) {
-  static_cast<Reader*>(self)->ledger_.take(*static_cast<const reinet_flow_stats*>(data));
-  return 0;
-}
-
-int Reader::on_event(void* self, void* data, std::size_t) {
-  static_cast<Reader*>(self)->taken_events_.push_back(*static_cast<const reinet_event*>(data));
-  return 0;
+void Reader::take_records() {
+  memory_.records.consume<reinet_flow_stats>([this](const reinet_flow_stats& record) {
+    if (record.slot < memory_.max_flows()) ledger_.take(record);
+  });
 }
 
 void Reader::scan(std::uint64_t now_ns) {
-  for (std::uint32_t slot = 0; slot < object_.max_flows(); slot++) {
-    const std::uint64_t cookie = load(object_.slots()[slot].cookie);
+  const std::uint32_t slots = std::min(memory_.slots_used(), memory_.max_flows());
+  for (std::uint32_t slot = 0; slot < slots; slot++) {
+    const std::uint64_t cookie = load(memory_.slot(slot).cookie);
     const auto changed_hands = [&] { return ledger_.owner(slot) && ledger_.owner(slot) != cookie; };
     if (changed_hands()) {
-      ring_buffer__consume(records_.get());  // a flow's CLOSED is sent before its slot changes hands
+      take_records();  // a flow's CLOSED is sent before its slot changes hands
       if (changed_hands()) ledger_.close(slot, now_ns);
     }
     if (cookie && !ledger_.has_closed(slot, cookie)) report_silence(slot, cookie, now_ns);
@@ -67,7 +55,8 @@ void Reader::scan(std::uint64_t now_ns) {
 
 void Reader::report_silence(std::uint32_t slot, std::uint64_t cookie, std::uint64_t now_ns) {
   reinet_flow_stats record{};
-  if (!find_silence(object_.slots()[slot], cookie, now_ns, reported_ns_[slot], object_.default_target_us(), record))
+  if (!find_silence(memory_.slot(slot), memory_.cap(slot), cookie, now_ns, reported_ns_[slot],
+                    memory_.default_target_us(), record))
     return;
   reported_ns_[slot] = now_ns;
   record.slot = slot;
@@ -77,8 +66,7 @@ void Reader::report_silence(std::uint32_t slot, std::uint64_t cookie, std::uint6
 std::vector<reinet_flow_stats> Reader::poll(int timeout_ms) {
   const std::uint64_t end_ns = monotonic_ns() + static_cast<std::uint64_t>(std::max(timeout_ms, 0)) * ns_per_ms;
   for (;;) {
-    int got = ring_buffer__consume(records_.get());
-    if (got < 0) throw Failure(-got, "read the records");
+    take_records();
     const std::uint64_t now_ns = monotonic_ns();
     if (now_ns - scanned_ns_ >= scan_interval_ns) {
       scan(now_ns);
@@ -87,18 +75,16 @@ std::vector<reinet_flow_stats> Reader::poll(int timeout_ms) {
     if (!ledger_.empty() || now_ns >= end_ns) break;
     const std::uint64_t until_ns = std::min(end_ns, scanned_ns_ + scan_interval_ns);
     const std::uint64_t wait_ms = (until_ns - now_ns + ns_per_ms - 1) / ns_per_ms;
-    got = ring_buffer__poll(records_.get(), static_cast<int>(wait_ms));
-    if (got == -EINTR) break;
-    if (got < 0) throw Failure(-got, "wait for records");
+    if (!memory_.records.wait(static_cast<int>(wait_ms))) break;
   }
   return ledger_.give();
 }
 
 std::vector<reinet_event> Reader::take_events() {
-  if (!events_) throw Failure(ENODATA, "read recorded ACKs: the shim was started without record_events");
-  const int got = ring_buffer__consume(events_.get());
-  if (got < 0) throw Failure(-got, "read the recorded ACKs");
-  return std::exchange(taken_events_, {});
+  if (!memory_.events) throw Failure(ENODATA, "read recorded ACKs: the shim was started without record_events");
+  std::vector<reinet_event> events;
+  memory_.events->consume<reinet_event>([&](const reinet_event& event) { events.push_back(event); });
+  return events;
 }
 
 }  // namespace reinet

@@ -17,6 +17,7 @@
 #include "kshim/native/cap_writer.hpp"
 #include "kshim/native/failure.hpp"
 #include "kshim/native/host.hpp"
+#include "kshim/native/memory.hpp"
 #include "kshim/native/object.hpp"
 #include "kshim/native/reader.hpp"
 
@@ -24,7 +25,9 @@ namespace nb = nanobind;
 
 namespace {
 
+using reinet::Descriptors;
 using reinet::Failure;
+using reinet::Memory;
 using reinet::Object;
 using reinet::Options;
 using reinet::Reader;
@@ -40,13 +43,43 @@ Bytes as_bytes(std::vector<Record> records) {
   return Bytes(reinterpret_cast<std::uint8_t*>(kept->data()), {kept->size() * sizeof(Record)}, owner);
 }
 
-class Shim {
- public:
-  Shim(const std::vector<std::string>& cgroups, const Options& options)
-      : object_(std::make_unique<Object>(options)),
-        reader_(std::make_unique<Reader>(*object_, options.events_bytes > 0)) {
-    object_->attach(cgroups);
+std::vector<reinet_flow_stats> replayed(const Object& object, Column<std::uint8_t> events) {
+  if (events.size() % sizeof(reinet_event)) throw std::invalid_argument("not a whole number of events");
+  std::vector<reinet_flow_stats> records;
+  reinet_replay step{};
+  for (std::size_t at = 0; at < events.size(); at += sizeof(reinet_event)) {
+    std::memcpy(&step.event, events.data() + at, sizeof(reinet_event));
+    object.replay(step);
+    if (step.ended) records.push_back(step.record);
   }
+  return records;
+}
+
+// Loads, attaches and detaches: whatever needs capabilities.
+class Loader {
+ public:
+  explicit Loader(const Options& options) : object_(std::make_unique<Object>(options)) { object_->register_wrappers(); }
+
+  Object& open() const {
+    if (!object_) throw Failure(EBADF, "use a loader that was closed");
+    return *object_;
+  }
+
+  void close() {
+    if (!object_) return;
+    const std::unique_ptr<Object> object = std::move(object_);  // goes whatever happens
+    object->detach();
+  }
+
+ private:
+  std::unique_ptr<Object> object_;
+};
+
+// Reads records and writes caps, in mapped memory.
+class Flows {
+ public:
+  explicit Flows(const Descriptors& descriptors)
+      : memory_(std::make_unique<Memory>(descriptors)), reader_(std::make_unique<Reader>(*memory_)) {}
 
   Bytes poll(int timeout_ms) {
     open();
@@ -68,64 +101,49 @@ class Shim {
     if (slots.size() != cookies.size() || caps_pkts.size() != cookies.size() || targets_us.size() != cookies.size())
       throw std::invalid_argument("cookies, slots, caps_pkts and targets_us differ in length");
     for (std::size_t i = 0; i < cookies.size(); i++) {
-      reinet::write_cap(cap_of(slots.data()[i]), cookies.data()[i], expires_ns, caps_pkts.data()[i],
+      reinet::write_cap(open().cap(checked(slots.data()[i])), cookies.data()[i], expires_ns, caps_pkts.data()[i],
                         targets_us.data()[i]);
     }
   }
 
   void release(Column<std::uint64_t> cookies, Column<std::uint32_t> slots) {
     if (slots.size() != cookies.size()) throw std::invalid_argument("cookies and slots differ in length");
-    for (std::size_t i = 0; i < cookies.size(); i++) reinet::lift_cap(cap_of(slots.data()[i]), cookies.data()[i]);
+    for (std::size_t i = 0; i < cookies.size(); i++)
+      reinet::lift_cap(open().cap(checked(slots.data()[i])), cookies.data()[i]);
   }
 
   Bytes outstanding(Column<std::uint32_t> slots) const {
     std::vector<std::uint8_t> out;
     for (std::size_t i = 0; i < slots.size(); i++)
-      out.push_back(__atomic_load_n(&slot_at(slots.data()[i]).outstanding, __ATOMIC_RELAXED) != 0);
+      out.push_back(__atomic_load_n(&open().slot(checked(slots.data()[i])).outstanding, __ATOMIC_RELAXED) != 0);
     return as_bytes(std::move(out));
   }
 
   // By name, in the order of slot.h.
   std::vector<std::tuple<std::string, std::uint64_t>> counters() const {
-    const reinet_control& now = open().control();
+    const reinet_counters& now = open().counters();
 #define READ_COUNTER(name, meaning) {#name, __atomic_load_n(&now.name, __ATOMIC_RELAXED)},
     return {REINET_COUNTERS(READ_COUNTER)};
 #undef READ_COUNTER
   }
 
-  // The records that the BPF programs' period code makes of one flow's events.
-  Bytes replay(Column<std::uint8_t> events) const {
-    if (events.size() % sizeof(reinet_event)) throw std::invalid_argument("not a whole number of events");
-    std::vector<reinet_flow_stats> records;
-    reinet_replay step{};
-    for (std::size_t at = 0; at < events.size(); at += sizeof(reinet_event)) {
-      std::memcpy(&step.event, events.data() + at, sizeof(reinet_event));
-      open().replay(step);
-      if (step.ended) records.push_back(step.record);
-    }
-    return as_bytes(std::move(records));
-  }
-
   void close() {
-    if (!object_) return;
-    const std::unique_ptr<Object> object = std::move(object_);  // goes whatever happens
     reader_.reset();
-    object->detach();
+    memory_.reset();
   }
 
  private:
-  Object& open() const {
-    if (!object_) throw Failure(EBADF, "use a shim that was closed");
-    return *object_;
+  Memory& open() const {
+    if (!memory_) throw Failure(EBADF, "use a shim that was closed");
+    return *memory_;
   }
 
-  reinet_slot& slot_at(std::uint32_t index) const {
-    if (index >= open().max_flows()) throw std::out_of_range("slot " + std::to_string(index) + " does not exist");
-    return object_->slots()[index];
+  std::uint32_t checked(std::uint32_t slot) const {
+    if (slot >= open().max_flows()) throw std::out_of_range("slot " + std::to_string(slot) + " does not exist");
+    return slot;
   }
-  reinet_cap& cap_of(std::uint32_t slot) const { return slot_at(slot).cap; }
 
-  std::unique_ptr<Object> object_;
+  std::unique_ptr<Memory> memory_;
   std::unique_ptr<Reader> reader_;
 };
 
@@ -180,6 +198,7 @@ NB_MODULE(_kshim, m) {
 
   m.attr("LIBBPF_VERSION") = libbpf_version_string();
   m.attr("LONGEST_LEASE_NS") = REINET_LONGEST_LEASE_NS;
+  m.attr("FLOW_BYTES") = sizeof(reinet_slot) + sizeof(reinet_cap) + sizeof(std::uint32_t);  // the last: a free slot
   m.attr("EVENT_SIZE") = sizeof(reinet_event);
   m.attr("EVENT_ACK") = static_cast<int>(REINET_EVENT_ACK);
   m.attr("EVENT_RESTART") = static_cast<int>(REINET_EVENT_RESTART);
@@ -202,17 +221,40 @@ NB_MODULE(_kshim, m) {
           },
           nb::arg("min_period_ns"), nb::arg("packet_timed"))
       .def_rw("default_target_us", &Options::default_target_us);
-  nb::class_<Shim>(m, "Shim")
-      .def(nb::init<const std::vector<std::string>&, const Options&>(), nb::arg("cgroups"), nb::arg("options"))
-      .def("poll", &Shim::poll, nb::arg("timeout_ms"))
-      .def("take_events", &Shim::take_events)
-      .def("apply", &Shim::apply, nb::arg("cookies"), nb::arg("slots"), nb::arg("caps_pkts"), nb::arg("expires_ns"),
+  nb::class_<Descriptors>(m, "Descriptors")
+      .def(nb::init<>())
+      .def_rw("slots", &Descriptors::slots)
+      .def_rw("caps", &Descriptors::caps)
+      .def_rw("counters", &Descriptors::counters)
+      .def_rw("records", &Descriptors::records)
+      .def_rw("events", &Descriptors::events)
+      .def_rw("max_flows", &Descriptors::max_flows)
+      .def_rw("records_bytes", &Descriptors::records_bytes)
+      .def_rw("events_bytes", &Descriptors::events_bytes)
+      .def_rw("default_target_us", &Descriptors::default_target_us);
+  nb::class_<Loader>(m, "Loader")
+      .def(nb::init<const Options&>(), nb::arg("options"))
+      .def("descriptors", [](const Loader& loader) { return loader.open().descriptors(); })
+      .def(
+          "attach",
+          [](const Loader& loader, const std::vector<std::string>& cgroups) { loader.open().attach(cgroups); },
+          nb::arg("cgroups"))
+      .def("lift_caps", [](const Loader& loader) { loader.open().lift_caps(); })
+      .def(
+          "replay",
+          [](const Loader& loader, Column<std::uint8_t> events) { return as_bytes(replayed(loader.open(), events)); },
+          nb::arg("events"))
+      .def("close", &Loader::close);
+  nb::class_<Flows>(m, "Flows")
+      .def(nb::init<const Descriptors&>(), nb::arg("descriptors"))
+      .def("poll", &Flows::poll, nb::arg("timeout_ms"))
+      .def("take_events", &Flows::take_events)
+      .def("apply", &Flows::apply, nb::arg("cookies"), nb::arg("slots"), nb::arg("caps_pkts"), nb::arg("expires_ns"),
            nb::arg("targets_us"))
-      .def("release", &Shim::release, nb::arg("cookies"), nb::arg("slots"))
-      .def("outstanding", &Shim::outstanding, nb::arg("slots"))
-      .def("counters", &Shim::counters)
-      .def("replay", &Shim::replay, nb::arg("events"))
-      .def("close", &Shim::close);
+      .def("release", &Flows::release, nb::arg("cookies"), nb::arg("slots"))
+      .def("outstanding", &Flows::outstanding, nb::arg("slots"))
+      .def("counters", &Flows::counters)
+      .def("close", &Flows::close);
   m.def("sweep", &sweep, nb::arg("wrappers"), nb::arg("flows_map_ids"));
   m.def("where", &where, nb::arg("wrappers"), nb::arg("flows_map_ids"));
   m.def("loaded", &loaded, nb::arg("prefix"));

@@ -12,8 +12,8 @@ namespace reinet {
 
 // Fills the record of a flow's silence, if there is one to report. cookie: the slot's owner when the caller looked; the
 // slot may have been given back since, or to another flow. reported_ns: when this slot's last silence was reported.
-inline bool find_silence(const reinet_slot& slot, std::uint64_t cookie, std::uint64_t now_ns, std::uint64_t reported_ns,
-                         std::uint32_t default_target_us, reinet_flow_stats& record) {
+inline bool find_silence(const reinet_slot& slot, const reinet_cap& cap, std::uint64_t cookie, std::uint64_t now_ns,
+                         std::uint64_t reported_ns, std::uint32_t default_target_us, reinet_flow_stats& record) {
   const std::uint32_t sequence = __atomic_load_n(&slot.sequence, __ATOMIC_ACQUIRE);
   reinet_period period = slot.period;
   const int outstanding = static_cast<int>(slot.outstanding);
@@ -25,7 +25,7 @@ inline bool find_silence(const reinet_slot& slot, std::uint64_t cookie, std::uin
   period.last_sign_ns = std::max(period.last_sign_ns, reported_ns);
   if (!reinet_period_on_tick(&period, now_ns, outstanding, &record)) return false;
   std::uint64_t lease = 0;
-  if (!reinet_cap_read(&slot.cap, cookie, &lease, &record.target_us)) {
+  if (!reinet_cap_read(&cap, cookie, &lease, &record.target_us)) {
     lease = 0;
     record.target_us = default_target_us;
   }

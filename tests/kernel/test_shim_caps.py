@@ -1,14 +1,16 @@
 """Caps on the running kernel: they act, lapse by themselves, and meet nobody but the flow they are for."""
 
+import mmap
 import time
 
 import numpy as np
 import pytest
 
 from helpers.flows import CAP_PKTS, RATE_MBIT, capped_loop, has, read_for, settled, undisturbed
+from reinet.core import MIN_CAP_PKTS
 from reinet.core.period import SILENCE_NS
 from reinet.core.records import Flag
-from reinet.kshim.kernel import KernelShim
+from reinet.kshim.kernel import KernelLoader, KernelShim
 from reinet.kshim.leases import LeaseKeeper
 
 pytestmark = pytest.mark.kernel
@@ -108,6 +110,36 @@ def test_a_lease_that_reaches_too_far_ahead_never_acts(cgroup, transfer, ahead_m
         assert len(records) > 10
         assert (records["cap_pkts"] == 0).all()
         assert (records["target_us"][-5:] == 40_000).all()  # it was read
+        assert shim.counters()["leases_too_long"] == 1
+
+
+def test_a_cap_below_the_floor_acts_as_the_floor(cgroup, transfer):
+    """Whoever writes caps may have gone mad; a window of one packet would stop the flow as good as altogether."""
+    with KernelShim([cgroup]) as shim:
+        flow = transfer(cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60)
+        name = of_one(flow, shim)
+
+        def floored():
+            shim.apply(*name, np.array([1], np.uint32), lease(900), np.array([40_000], np.uint32))
+            records = read_for(shim, 0.3)
+            seen = records[records["cap_pkts"] != 0]
+            assert set(seen["cap_pkts"].tolist()) <= {MIN_CAP_PKTS}
+            return seen.size and (seen["cwnd_pkts"] == MIN_CAP_PKTS).any()
+
+        assert settled(floored)
+
+
+def test_what_the_kernel_writes_cannot_be_written_by_whoever_holds_the_descriptors(cgroup):
+    loader = KernelLoader([cgroup])
+    try:
+        for name in ("slots", "counters"):
+            fd = getattr(loader.descriptors, name)
+            mmap.mmap(fd, mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ).close()
+            with pytest.raises(PermissionError):
+                mmap.mmap(fd, mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        mmap.mmap(loader.descriptors.caps, mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE).close()
+    finally:
+        loader.close()
 
 
 @undisturbed

@@ -83,6 +83,16 @@ def test_full_table_leaves_flows_alone_until_a_slot_is_free(cgroup, transfer):
         assert third.cc == shim.wrappers["cubic"]
 
 
+def test_a_daemons_table_is_large_and_only_what_was_used_of_it_is_looked_at(cgroup, transfer):
+    with KernelShim([cgroup], max_flows=65_536, records_bytes=8 << 20) as shim:
+        assert shim.counters()["slots_used"] == 0
+        flows = [transfer(cgroup=cgroup, seconds=60, until_told=True, own_network=False) for _ in range(2)]
+        assert {flow.cc for flow in flows} == {shim.wrappers["cubic"]}
+        records = read_for(shim, 0.3)
+        assert set(records["slot"].tolist()) == {0, 1}
+        assert shim.counters()["slots_used"] == 2
+
+
 def test_two_shims_at_once(cgroup, transfer, cleanup):
     other = cgroup.with_name(cgroup.name + "-other")
     other.mkdir()

@@ -140,7 +140,10 @@ def test_a_failure_half_way_undoes_everything(cgroup):
 
     options = _kshim.Options()
     options.max_flows, options.records_bytes, options.wrappers = 16, 4096, [("cubic", "reinet_half")]
+    loader = _kshim.Loader(options)
+    assert "reinet_half" in registered_congestion_controls()
     with pytest.raises(OSError, match="attach to cgroup /proc"):
-        _kshim.Shim([str(cgroup), "/proc"], options)
+        loader.attach([str(cgroup), "/proc"])
+    loader.close()
     assert "reinet_half" not in registered_congestion_controls()
     assert not held_by(os.getpid())

@@ -8,7 +8,6 @@ import pytest
 from helpers.flows import RATE_MBIT, has, read_for, settled, until_closed
 from helpers.period import PeriodTracker
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
-from reinet.kshim import kernel
 from reinet.kshim.kernel import KernelShim
 
 pytestmark = pytest.mark.kernel
@@ -50,9 +49,8 @@ def test_events_must_be_asked_for(cgroup):
         shim.take_events()
 
 
-def test_a_flow_closes_once_even_if_its_last_record_was_lost(cgroup, transfer, monkeypatch):
-    monkeypatch.setattr(kernel, "RECORDS_BYTES", 4096)
-    with KernelShim([cgroup]) as shim:
+def test_a_flow_closes_once_even_if_its_last_record_was_lost(cgroup, transfer):
+    with KernelShim([cgroup], records_bytes=4096) as shim:
         flow = transfer(cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=2.0)
         assert flow.result()["intact"]
         assert settled(lambda: shim.counters()["records_lost"] > 0)

@@ -74,9 +74,10 @@ std::optional<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>> silence(s
   slot.outstanding = 1;
   slot.period.start_ns = slot.period.last_sign_ns = last_ack_ns;
   slot.period.restarted = restarted;
-  write_cap(slot.cap, owner, now_ns + 1'000'000, 10, 50'000);
-  if (!answered) slot.void_lease = slot.cap.lease;
-  if (!find_silence(slot, seen, now_ns, 0, 30'000, record)) return std::nullopt;
+  reinet_cap cap{};
+  write_cap(cap, owner, now_ns + 1'000'000, 10, 50'000);
+  if (!answered) slot.void_lease = cap.lease;
+  if (!find_silence(slot, cap, seen, now_ns, 0, 30'000, record)) return std::nullopt;
   return std::tuple(record.cookie, record.cap_pkts, record.target_us);
 }
 

@@ -82,6 +82,8 @@ def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatc
         ),
         (NEEDED + "ceiling_pkts = 1\n", r"daemon\.ceiling_pkts = 1"),
         (NEEDED + f'socket = "/{"x" * 120}"\n', r"at most 107 bytes, this one 121"),
+        (NEEDED + "max_flows = 0\n", r"daemon\.max_flows = 0"),
+        (NEEDED + "records_mb = 3\n", r"daemon\.records_mb: .*1, 2, 4, 8, \.\.\. MiB; use 2 or 4"),
         (NEEDED + "lease_ms = 1\ntick_ms = 0\n", r"(?s)lease_ms = 1.*tick_ms = 0"),
         ("[daemon\n", r"not valid TOML.*line 1"),
     ],

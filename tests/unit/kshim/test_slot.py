@@ -1,16 +1,28 @@
 """The memory that the kernel and user space share: its layout, and the rules by which both sides use it."""
 
+import re
+
 import pytest
 
+from helpers.places import ROOT
+from reinet.core import MIN_CAP_PKTS
 from reinet.core.period import SILENCE_NS
 from reinet.envs.sim import _driven
-from reinet.kshim.kernel import EVENT_DTYPE
+from reinet.kshim.fake import COUNTERS
 from reinet.kshim.leases import LONGEST_LEASE_MS
+from reinet.kshim.mapped import EVENT_DTYPE
 
 MS = 1_000_000
 NOW_NS = 5_000 * MS
 UNIT_NS = 1 << 16
 """Leases end at multiples of it."""
+
+
+def test_the_memory_of_a_flow_is_what_the_configurations_comments_say():
+    from reinet.kshim import _kshim
+
+    for file in ("daemon/config.py", "configs/daemon.toml", "kshim/kernel.py"):
+        assert re.search(rf"A flow takes {_kshim.FLOW_BYTES}\s+(# )?bytes", (ROOT / file).read_text()), file
 
 
 def test_what_python_says_of_the_layout_is_slot_h_s():
@@ -19,6 +31,7 @@ def test_what_python_says_of_the_layout_is_slot_h_s():
     assert EVENT_DTYPE.itemsize == _kshim.EVENT_SIZE
     assert (_kshim.EVENT_ACK, _kshim.EVENT_RESTART) == (0, 1)
     assert _kshim.LONGEST_LEASE_NS == LONGEST_LEASE_MS * MS
+    assert tuple(_kshim.COUNTERS) == COUNTERS
 
 
 @pytest.mark.parametrize(
@@ -43,6 +56,16 @@ def test_a_cap_is_seen_by_its_flow_only_and_a_huge_one_as_the_largest():
     lease = {"expires_ns": NOW_NS + MS, "now_ns": NOW_NS}
     assert _driven.cap_seen(written_for=7, cap_pkts=25, seen_by=8, **lease) == 0
     assert _driven.cap_seen(written_for=7, cap_pkts=2**32 - 1, seen_by=7, **lease) == 2**20 - 1
+
+
+def test_a_cap_below_the_floor_acts_as_the_floor_and_none_stays_none():
+    lease = {"written_for": 7, "seen_by": 7, "expires_ns": NOW_NS + MS, "now_ns": NOW_NS}
+    assert [_driven.cap_seen(cap_pkts=pkts, **lease) for pkts in (0, 1, MIN_CAP_PKTS, MIN_CAP_PKTS + 1)] == [
+        0,
+        MIN_CAP_PKTS,
+        MIN_CAP_PKTS,
+        MIN_CAP_PKTS + 1,
+    ]
 
 
 def test_a_flow_never_sees_the_cap_of_another_while_its_slot_changes_hands():
