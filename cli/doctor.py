@@ -13,7 +13,7 @@ import typer
 from reinet.cli.output import JsonOption, say, write_json
 from reinet.core.errors import LinkError
 from reinet.envs.mahimahi.process import helper_folder
-from reinet.kshim.leftovers import holders, leftovers, why_not_looked
+from reinet.kshim.leftovers import holders, leftovers, on_their_way, why_not_looked
 from reinet.kshim.probe import Feature, features
 
 RUN_ON = {("debian", "12")}
@@ -115,6 +115,12 @@ def _leftovers() -> Feature:
     if not left:
         return Feature(True, "nothing of reinet is left on this host", "")
     kept = "; ".join(map(str, holders(left))) or "sockets that are not connected any more"
+    if on_their_way(left):
+        return Feature(
+            True,
+            f"left by a run that has ended, inert: {'; '.join(map(str, left))}; on {kept}, which go back to their own "
+            "congestion control at their next ACK (`reinet ctl detach` does not wait for it; BBR then begins anew)",
+        )
     return Feature(False, f"left by a run that has ended, inert: {'; '.join(map(str, left))}; held by {kept}",
                    "reinet ctl detach")  # fmt: skip
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from reinet.core.errors import ShimError
 from reinet.core.period import PeriodConfig
 from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.kshim.leftovers import ask_leftovers_to_leave
 from reinet.kshim.mapped import MappedShim
 from reinet.kshim.probe import features, registered_congestion_controls, wrapper_names
 from reinet.kshim.shim import FlowStatsArray
@@ -39,7 +40,7 @@ class KernelLoader:
     socket is chosen, once ``attach`` was called, when its connection is established, its process is in one of the
     cgroups (or below) and it then runs a congestion control of ``wrappers``; every other socket is left alone. Nothing
     is pinned: when the process dies the cgroups are free at once, caps lapse by their leases, and open flows go on with
-    their algorithm under the wrapper's name until they close.
+    their algorithm under the wrapper's name until they close, or until the next loader starts.
 
     target_us is what records say of a flow until ``apply`` sets its target. record_events keeps every chosen flow's
     ACKs; it costs a ring buffer entry per ACK. Raises ShimError when the host lacks something or a cgroup does not
@@ -61,6 +62,7 @@ class KernelLoader:
             _require_cgroup(cgroup)
         from reinet.kshim import _kshim  # not built everywhere
 
+        ask_leftovers_to_leave()
         period = period or PeriodConfig()
         options = _kshim.Options()
         options.max_flows = max_flows
@@ -97,8 +99,9 @@ class KernelLoader:
     def close(self) -> None:
         """Lifts every cap, detaches and unloads.
 
-        Open flows go back to their own congestion control, in every network namespace; bounded in time. Where one
-        cannot be entered (CAP_SYS_ADMIN) or is held by nothing that can be looked at, they do so at their next ACK.
+        No flow is reset: each goes back to its own congestion control at its next ACK, wherever it lives, and takes
+        along what that has learned. The wrapper stays on flows that are idle, inert, until their next ACK or their end;
+        ``leftovers`` lists it, ``remove_leftovers`` does not wait.
         """
         self._native.close()
 
@@ -153,7 +156,7 @@ def _require_cgroup(cgroup: Path) -> None:
 
 
 def _load(options: "_kshim.Options") -> "tuple[dict[str, str], _kshim.Loader]":
-    """Loads under the first names that are free, the next where another loader takes one; returns them and the loader."""
+    """Loads under the first names that are free, the next where another takes one; returns them and the loader."""
     from reinet.kshim import _kshim
 
     for suffix in _SUFFIXES:

@@ -1,15 +1,21 @@
 """What shims have loaded on this host, what keeps it there once they are gone, and how it is removed."""
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from reinet.kshim.probe import features, missing_capabilities, registered_congestion_controls, wrapper_names
 from reinet.kshim.shim import WRAPPED_CC
 
 _LOOKING = {"CAP_SYS_ADMIN": 21}
 """Finding BPF programs by their number and entering other network namespaces asks for this."""
+
+PATIENCE_S = 1.0
+"""Flows that send see an ACK within it; round trips beyond a second are rare."""
+
+T = TypeVar("T")
 
 _NEEDED = ("privileges", "native")
 _WRAPPER = re.compile(f"^reinet_({'|'.join(WRAPPED_CC)})")
@@ -60,7 +66,7 @@ def loaded() -> list[Loaded]:
         found = _kshim.loaded("reinet")
     except OSError:
         return []
-    openers = _openers()
+    openers = _openers() if found else {}  # looks at every descriptor on the host
     return [Loaded(kind, number, name, tuple(openers.get((kind, number), ()))) for kind, number, name in found]
 
 
@@ -94,18 +100,56 @@ def holders(left: list[Loaded]) -> list[Holder]:
     return [Holder(inode, count, tuple(sorted(inhabitants.get(inode, ())))) for inode, count in sockets.items()]
 
 
-def remove_leftovers() -> None:
-    """Gives the sockets of shims that were killed back to their own congestion control, in every network namespace.
+def on_their_way(left: list[Loaded]) -> bool:
+    """Returns whether leftovers go by themselves, each with its sockets' next ACK: their shim was stopped, not killed,
+    or somebody has asked them to since."""
+    from reinet.kshim import _kshim  # not built everywhere
 
-    Those in namespaces that nothing on the host leads to go at their next ACK. Flows of living shims are not touched.
+    return all(_still_there(_kshim.is_leaving, control) is not False for control in _ids(left, "reinet_control"))
+
+
+def ask_leftovers_to_leave() -> list[Loaded]:
+    """Asks the sockets of shims that were killed to go back to their own congestion control at their next ACK.
+
+    What that has learned goes along. Flows of living shims are not touched. Returns what was asked; empty where
+    ``why_not_looked``: then those sockets go on under the wrapper, inert, until they close.
     """
     from reinet.kshim import _kshim  # not built everywhere
 
     left = leftovers()
-    suffixes = {_WRAPPER.sub("", _kshim.ask_to_leave(control)) for control in _ids(left, "reinet_control")}
+    for control in _ids(left, "reinet_control"):
+        _still_there(_kshim.ask_to_leave, control)
+    return left
+
+
+def remove_leftovers(patience_s: float = PATIENCE_S) -> None:
+    """Gives the sockets of shims that have ended back to their own congestion control, in every network namespace.
+
+    Those that send go at their next ACK, with what their congestion control has learned. Those that gave no sign for
+    ``patience_s`` are switched from outside, so theirs begins anew: BBR in STARTUP, when they send again. Where a
+    namespace cannot be reached they wait for an ACK. Flows of living shims are not touched.
+    """
+    from reinet.kshim import _kshim  # not built everywhere
+
+    left = leftovers()
+    asked = (_still_there(_kshim.ask_to_leave, control) for control in _ids(left, "reinet_control"))
+    suffixes = {_WRAPPER.sub("", wrapper) for wrapper in asked if wrapper is not None}
+    end_s = time.monotonic() + patience_s
+    while (still := leftovers()) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    if not still:
+        return
     for names in map(wrapper_names, suffixes):
         if not registered_congestion_controls() & set(names.values()):  # a living shim may have taken them since
             _kshim.sweep(list(names.items()), _ids(left, "reinet_flows"))
+
+
+def _still_there(use: Callable[[int], T], map_id: int) -> T | None:
+    """Returns what ``use`` makes of a map; None where the map went meanwhile, with its last socket."""
+    try:
+        return use(map_id)
+    except FileNotFoundError:
+        return None
 
 
 def _ids(items: list[Loaded], name: str) -> list[int]:

@@ -57,7 +57,7 @@ class Shim(Protocol):
         ...
 
     def counters(self) -> dict[str, int]:
-        """Returns what happened to the flows since the shim was loaded, also what was left out; ``slot.h`` names all."""
+        """Returns what happened to the flows since the shim was loaded, and what was left out: ``slot.h``."""
         ...
 
     def close(self) -> None:

@@ -12,6 +12,7 @@
 #define SOL_TCP 6
 #define TCP_CONGESTION 13
 #define NSEC_PER_USEC 1000ULL
+#define CA_PRIV_WORDS 13 /* of 8 bytes: ICSK_CA_PRIV_SIZE, since 4.16 */
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -44,6 +45,7 @@ struct inet_sock {
 struct inet_connection_sock {
   struct inet_sock icsk_inet;
   __u8 icsk_ca_state : 5;
+  __u64 icsk_ca_priv[CA_PRIV_WORDS];
 };
 
 struct minmax_sample {

@@ -5,6 +5,7 @@
 #ifndef REINET_LIFE_BPF_H
 #define REINET_LIFE_BPF_H
 
+#include "kshim/bpf/cap.bpf.h"
 #include "kshim/bpf/slot.bpf.h"
 #include "kshim/bpf/switch.bpf.h"
 
@@ -102,13 +103,43 @@ static void end_flow(struct sock *sk) {
   free_slot(slot, index);
 }
 
-/* Asked to leave, a flow goes back to its own congestion control at its next ACK, in whatever network namespace it
- * lives; end_flow runs within the switch. Nothing may touch the slot afterwards.
- */
-static void leave_if_asked(struct sock *sk, const volatile struct reinet_wrapped *w) {
-  struct reinet_control *c = control();
+/* What a congestion control knows of its flow. */
+struct knowledge {
+  __u64 own[CA_PRIV_WORDS];
+  unsigned long pacing_rate;
+  __u32 ssthresh_pkts;
+};
 
-  if (c && READ_ONCE(c->leaving) && !SWITCH_TO(sk, w->plain))
+/* Switches a flow to its own congestion control and lets that go on where the wrapper, which ran the same functions on
+ * the same memory, has come to. The switch as such begins anew: the kernel clears icsk_ca_priv and calls init, and BBR
+ * is back in STARTUP, with a pacing rate of nearly three windows a round trip. What init wrote is overwritten here,
+ * before it can act. end_flow runs within the switch, so nothing may touch the slot afterwards.
+ */
+static bool hand_over(struct tcp_sock *tp, const volatile struct reinet_wrapped *w) {
+  struct inet_connection_sock *icsk = &tp->inet_conn;
+  struct knowledge knows;
+
+#pragma unroll
+  for (int i = 0; i < CA_PRIV_WORDS; i++)
+    knows.own[i] = icsk->icsk_ca_priv[i];
+  knows.pacing_rate = icsk->icsk_inet.sk.sk_pacing_rate;
+  knows.ssthresh_pkts = tp->snd_ssthresh;
+  if (SWITCH_TO(tp, w->plain))
+    return false;
+#pragma unroll
+  for (int i = 0; i < CA_PRIV_WORDS; i++)
+    tp->inet_conn.icsk_ca_priv[i] = knows.own[i];
+  tp->inet_conn.icsk_inet.sk.sk_pacing_rate = knows.pacing_rate;
+  tp->snd_ssthresh = knows.ssthresh_pkts;
+  return true;
+}
+
+/* Asked to leave, a flow goes at its next ACK, in whatever network namespace it lives; one that recovers from a loss
+ * first does that, for the switch forgets what there may be to undo. Until then the wrapper is inert, without cap and
+ * records: on an idle flow for as long as it is idle.
+ */
+static void leave(struct tcp_sock *tp, const volatile struct reinet_wrapped *w) {
+  if (ca_state(tp) < TCP_CA_CWR && hand_over(tp, w))
     COUNT(flows_switched_back);
 }
 

@@ -15,6 +15,11 @@ static struct reinet_control *control(void) {
   return bpf_map_lookup_elem(&reinet_control, &zero);
 }
 
+static bool asked_to_leave(void) {
+  struct reinet_control *c = control();
+  return c && READ_ONCE(c->leaving);
+}
+
 static struct reinet_counters *counters(void) {
   __u32 zero = 0;
   return bpf_map_lookup_elem(&reinet_counters, &zero);

@@ -30,9 +30,12 @@ static __always_inline void on_pkts_acked(struct sock *sk, const struct ack_samp
   slot = slot_of(sk, &index);
   if (!slot)
     return;
+  if (asked_to_leave()) {
+    leave(tp, &wrapped[algorithm]);
+    return;
+  }
   apply_cap(tp, slot, index, algorithm);
   take_ack(tp, slot, index, sample->rtt_us);
-  leave_if_asked(sk, &wrapped[algorithm]);
 }
 
 static __always_inline void on_window_set(struct sock *sk, enum reinet_algorithm algorithm) {

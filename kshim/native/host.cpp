@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "kshim/native/failure.hpp"
+#include "kshim/native/owned_fd.hpp"
 #include "kshim/slot.h"
 
 namespace reinet {
@@ -39,27 +40,39 @@ std::vector<Loaded> loaded(const std::string& prefix) {
 
 int open_map(std::uint32_t id) { return checked(bpf_map_get_fd_by_id(id), "open BPF map " + std::to_string(id)); }
 
+namespace {
+
+// The value of a control map. Another version's may be longer; what is used here stands first in all.
+class Control {
+ public:
+  explicit Control(std::uint32_t map_id) : name_("BPF map " + std::to_string(map_id)), map_(open_map(map_id)) {
+    bpf_map_info info{};
+    std::uint32_t bytes = sizeof(info);
+    checked(bpf_obj_get_info_by_fd(map_.fd, &info, &bytes), "look at " + name_);
+    value_.resize(std::max<std::size_t>(info.value_size, sizeof(reinet_control)));
+    checked(bpf_map_lookup_elem(map_.fd, &zero_, value_.data()), "read " + name_);
+  }
+
+  reinet_control& first() { return *reinterpret_cast<reinet_control*>(value_.data()); }
+  void write() { checked(bpf_map_update_elem(map_.fd, &zero_, value_.data(), BPF_ANY), "write " + name_); }
+
+ private:
+  const std::uint32_t zero_ = 0;
+  std::string name_;
+  OwnedFd map_;
+  std::vector<unsigned char> value_;
+};
+
+}  // namespace
+
 std::string ask_to_leave(std::uint32_t control_map_id) {
-  const std::string map = "BPF map " + std::to_string(control_map_id);
-  const int fd = open_map(control_map_id);
-  const auto attempt = [&](int result, const char* what) {
-    if (!result) return;
-    const int reason = errno;
-    close(fd);
-    throw Failure(reason, what + map);
-  };
-  bpf_map_info info{};
-  std::uint32_t bytes = sizeof(info);
-  attempt(bpf_obj_get_info_by_fd(fd, &info, &bytes), "look at ");
-  // Another version's may be longer; what is used here stands first in all.
-  std::vector<unsigned char> value(std::max<std::size_t>(info.value_size, sizeof(reinet_control)));
-  const std::uint32_t zero = 0;
-  attempt(bpf_map_lookup_elem(fd, &zero, value.data()), "read ");
-  auto* control = reinterpret_cast<reinet_control*>(value.data());
-  control->leaving = 1;
-  attempt(bpf_map_update_elem(fd, &zero, value.data(), BPF_ANY), "write ");
-  close(fd);
-  return std::string(control->wrapper, strnlen(control->wrapper, sizeof(control->wrapper)));
+  Control control(control_map_id);
+  control.first().leaving = 1;
+  control.write();
+  const char* wrapper = control.first().wrapper;
+  return std::string(wrapper, strnlen(wrapper, REINET_CC_NAME_BYTES));
 }
+
+bool is_leaving(std::uint32_t control_map_id) { return Control(control_map_id).first().leaving != 0; }
 
 }  // namespace reinet

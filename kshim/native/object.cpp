@@ -246,7 +246,6 @@ void Object::register_wrappers() {
 }
 
 void Object::attach(const std::vector<std::string>& cgroups) {
-  sweep({});  // the names are ours alone now, so whoever runs it already was left by a loader that was killed
   try {
     for (const std::string& cgroup : cgroups) choose_from(cgroup);
   } catch (...) {
@@ -267,9 +266,6 @@ void Object::detach() {
   sockops_.clear();
   __atomic_store_n(&control_->leaving, 1, __ATOMIC_RELAXED);
   lift_caps();
-  std::vector<OwnedFd> own_flows;
-  own_flows.emplace_back(checked(dup(map_fd("reinet_flows")), "keep the map of flows"));
-  sweep(own_flows);
   registrations_.clear();
 }
 

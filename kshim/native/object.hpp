@@ -42,8 +42,8 @@ class Object {
   void register_wrappers();
   // Chooses the new flows of these cgroup v2 folders.
   void attach(const std::vector<std::string>& cgroups);
-  // Undoes attach; open flows go back to their own congestion control at once, in whatever network namespace they live.
-  // Those of a namespace that cannot be entered do so at their next ACK.
+  // Undoes attach. No flow is switched from here, which would make its congestion control begin anew: each goes back to
+  // its own at its next ACK and takes along what that has learned. Until then the wrapper stays on it, inert.
   void detach();
   // Switches the sockets that run a congestion control of one of the wrappers' names back to the plain one, whoever
   // registered it, in every network namespace that can be entered. flows_maps: maps like reinet_flows; the namespaces

@@ -259,4 +259,5 @@ NB_MODULE(_kshim, m) {
   m.def("where", &where, nb::arg("wrappers"), nb::arg("flows_map_ids"));
   m.def("loaded", &loaded, nb::arg("prefix"));
   m.def("ask_to_leave", &reinet::ask_to_leave, nb::arg("control_map_id"));
+  m.def("is_leaving", &reinet::is_leaving, nb::arg("control_map_id"));
 }

@@ -1,6 +1,7 @@
 """One TCP transfer over loopback, as a process of its own: ``python transfer.py '{"seconds": 1, ...}'``.
 
-Prints a JSON line when connected (cookie, cc) and one at the end (intact, cc, cwnd samples). What the plan may say:
+Prints a JSON line when connected (cookie, cc) and one at the end: intact, cc, and after each block sent a sample of
+(monotonic ns, cwnd, whether plain BBR is in STARTUP). What the plan may say:
 
 - ``idle``: when all that was sent is acknowledged, print another line (idle), and keep the connection open until
   standard input ends.
@@ -28,6 +29,8 @@ import time
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
 SO_COOKIE = 57
 TCP_INFO_CWND_OFFSET = 80
+TCP_CC_INFO = 26
+BBR_STARTUP_GAIN = 739  # of 256: 2 / ln 2, bbr_high_gain
 BLOCK = bytes(range(256)) * 64
 
 
@@ -90,6 +93,12 @@ def cc_of(sock: socket.socket) -> str:
     return sock.getsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, 16).rstrip(b"\0").decode()
 
 
+def in_startup(sock: socket.socket) -> bool:
+    """Return what the kernel's own BBR says of itself; a wrapper, and any other algorithm, says nothing."""
+    info = sock.getsockopt(socket.IPPROTO_TCP, TCP_CC_INFO, 20)  # struct tcp_bbr_info
+    return len(info) == 20 and struct.unpack_from("=I", info, 12)[0] == BBR_STARTUP_GAIN
+
+
 def receive(sock: socket.socket, digest: "hashlib._Hash") -> None:
     while block := sock.recv(1 << 16):
         digest.update(block)
@@ -133,7 +142,8 @@ def main() -> None:
                 wait_acknowledged(sender)
                 time.sleep(plan["burst"][1])
         info = sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
-        samples.append((time.monotonic_ns(), *struct.unpack_from("=I", info, TCP_INFO_CWND_OFFSET)))
+        cwnd = struct.unpack_from("=I", info, TCP_INFO_CWND_OFFSET)[0]
+        samples.append((time.monotonic_ns(), cwnd, in_startup(sender)))
     if plan["idle"]:
         wait_acknowledged(sender)
         print(json.dumps({"idle": True}), flush=True)
@@ -141,7 +151,7 @@ def main() -> None:
     cc = cc_of(sender)
     sender.close()
     reading.join(30)
-    print(json.dumps({"intact": sent.digest() == received.digest(), "cc": cc, "cwnd_samples": samples}), flush=True)
+    print(json.dumps({"intact": sent.digest() == received.digest(), "cc": cc, "samples": samples}), flush=True)
 
 
 main()

@@ -8,10 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.flows import CAP_PKTS, RATE_MBIT, held_by, read_for, running_loader, settled, still_loaded
+from helpers.flows import (
+    CAP_PKTS,
+    RATE_MBIT,
+    capped_loop,
+    held_by,
+    read_for,
+    running_loader,
+    settled,
+    still_loaded,
+    undisturbed,
+)
+from reinet.core.records import Flag
 from reinet.kshim.kernel import KernelShim
-from reinet.kshim.leftovers import holders, leftovers, remove_leftovers
-from reinet.kshim.probe import registered_congestion_controls
+from reinet.kshim.leases import LeaseKeeper
+from reinet.kshim.leftovers import holders, leftovers, on_their_way, remove_leftovers
+from reinet.kshim.probe import registered_congestion_controls, wrappable
 
 pytestmark = pytest.mark.kernel
 
@@ -48,19 +60,93 @@ def assert_given_back(flows, cc):
 
 
 @pytest.mark.parametrize("own_network", [False, True])
-def test_close_gives_open_flows_back_and_leaves_nothing(cgroup, transfer, cc, own_network):
+def test_close_gives_sending_flows_back_and_leaves_nothing(cgroup, transfer, cc, own_network):
     settings = host_settings()
     with KernelShim([cgroup]) as shim:
         held = held_by(os.getpid())
-        flows = open_flows(transfer, cgroup, cc, own_network)
-        assert {flow.cc for flow in flows} == {shim.wrappers[cc]}
+        bottleneck = {"rate_mbit": RATE_MBIT} if own_network else {}
+        busy = transfer(cc=cc, cgroup=cgroup, seconds=120, until_told=True, own_network=own_network, **bottleneck)
+        assert busy.cc == shim.wrappers[cc]
         read_for(shim, 0.5)
-    assert settled(lambda: not still_loaded(held)), "something stayed loaded although flows are open"
-    assert_given_back(flows, cc)
+    assert settled(lambda: not still_loaded(held)), "something stayed loaded although the flow sends"
+    assert_given_back([busy], cc)
     assert host_settings() == settings
     shim.close()  # again: nothing happens
     with pytest.raises(OSError, match="closed"):
         shim.poll(0)
+
+
+def test_an_idle_flow_keeps_the_inert_wrapper_until_its_next_ack(cgroup, transfer, cc):
+    with KernelShim([cgroup]) as shim:
+        held = held_by(os.getpid())
+        idle = transfer(cc=cc, cgroup=cgroup, seconds=0.1, idle=True, rate_mbit=RATE_MBIT)
+        idle.wait_idle()
+        wrapper = shim.wrappers[cc]
+    assert wrapper not in registered_congestion_controls()  # nobody can choose it any more
+    assert settled(lambda: held & {(item.kind, item.id) for item in leftovers()})
+    left = [item for item in leftovers() if (item.kind, item.id) in held]
+    assert on_their_way(left)
+    assert [holder.sockets for holder in holders(left)] == [1]
+    end = idle.result()
+    assert (end["cc"], end["intact"]) == (wrapper, True)
+    assert settled(lambda: not still_loaded(held)), "something stayed loaded although the flow has ended"
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_bbr_goes_on_with_what_it_has_learned(cgroup, transfer, killed):
+    """A switch from outside would begin anew: STARTUP sends at nearly three times the rate of the link."""
+    if not wrappable()["bbr"].ok:
+        pytest.skip("this kernel has no bbr: modprobe tcp_bbr")
+    plan = {"cc": "bbr", "cgroup": cgroup, "rate_mbit": RATE_MBIT, "seconds": 120, "until_told": True}
+    if killed:
+        with running_loader(cgroup) as (_, wrappers):
+            flow = transfer(**plan)
+            assert flow.cc == wrappers["bbr"]
+            time.sleep(2)
+        assert settled(leftovers)
+        other = cgroup.with_name(cgroup.name + "-next")
+        other.mkdir()
+        try:
+            with KernelShim([other]):  # the next start asks what the killed one left
+                time.sleep(1.5)
+        finally:
+            other.rmdir()
+    else:
+        with KernelShim([cgroup]) as shim:
+            flow = transfer(**plan)
+            assert flow.cc == shim.wrappers["bbr"]
+            read_for(shim, 2)
+        time.sleep(1.5)
+    end = flow.result()
+    assert (end["cc"], end["intact"]) == ("bbr", True)
+    assert len(end["samples"]) > 300
+    assert not any(startup for _, _, startup in end["samples"])
+
+
+@undisturbed
+@pytest.mark.parametrize("lapses", [False, True])
+def test_the_end_of_a_cap_releases_no_burst(cgroup, transfer, cc, lapses):
+    """The window comes back by slow start: an ACK lets no more out than twice what it says has arrived."""
+    with KernelShim([cgroup], record_events=True) as shim:
+        flow = transfer(cc=cc, cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60, until_told=True)
+        keeper = LeaseKeeper(shim)
+        read_for(shim, 1.0)
+        read_for(shim, 1.0, capped_loop(keeper, CAP_PKTS))
+        shim.take_events()
+        if not lapses:
+            keeper.release_all()
+        read_for(shim, 1.5)
+        events = shim.take_events()
+        acks = events["ack"][events["kind"] == 0]
+        assert flow.result()["intact"]
+    window_pkts = acks["cwnd_pkts"].astype(np.int64)
+    assert window_pkts[0] <= CAP_PKTS
+    assert window_pkts.max() > 1.5 * CAP_PKTS
+    arrived_pkts = np.diff(acks["delivered_bytes"].astype(np.int64)) / acks["mss_bytes"][1:]
+    recovers = (acks["flags"] & Flag.IN_RECOVERY) != 0
+    grown_pkts = np.diff(window_pkts)[1:]  # an event shows the window that the ACK before it has led to
+    steady = ~(recovers[2:] | recovers[1:-1] | recovers[:-2])
+    assert (grown_pkts[steady] <= np.ceil(arrived_pkts[:-1][steady]) + 1).all()
 
 
 def test_kill_9_frees_the_flow_within_a_second(cgroup, transfer, cc):
@@ -78,7 +164,7 @@ def test_kill_9_frees_the_flow_within_a_second(cgroup, transfer, cc):
         time.sleep(2.5)
         end = flow.result()
     assert end["intact"]
-    samples = np.array(end["cwnd_samples"])
+    samples = np.array(end["samples"])
     before = samples[(samples[:, 0] < killed_ns) & (samples[:, 0] > killed_ns - 10**9), 1]
     after = samples[samples[:, 0] > killed_ns + 10**9, 1]
     assert np.median(before) <= CAP_PKTS  # a host that keeps the loader from renewing lets a cap lapse
@@ -115,6 +201,7 @@ def test_a_namespace_that_only_sockets_hold_is_swept_too(cgroup, transfer, kille
         with KernelShim([cgroup]) as shim:
             wrappers, held, idle = shim.wrappers, held_by(os.getpid()), transfer(**flow)
             idle.wait_idle()
+        remove_leftovers()
     assert idle.cc == wrappers["cubic"]
     assert settled(lambda: not still_loaded(held))
     assert_given_back([idle], "cubic")
