@@ -33,7 +33,7 @@ def serve(
     configure_logging()
     settings = load_config(config)
     if check:
-        model = check_host(settings).called
+        model = check_host(settings)
         console.print(
             f"{config}: ok, would serve {model}, target {settings.asked}, for {', '.join(map(str, settings.cgroups))}"
         )

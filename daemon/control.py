@@ -4,21 +4,17 @@ A caller can ask and can pause, nothing more: requests carry no data, replies ar
 is turned away before it can take the decision loop's time.
 """
 
-import fcntl
 import os
-import socket as sockets
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 import grpc
 
-from reinet.agents.decide.loop import Snapshot, Status
 from reinet.core.errors import DaemonError
+from reinet.daemon.claim import SocketClaim
+from reinet.daemon.controlled import Controlled
 from reinet.proto import control_pb2, control_pb2_grpc
 
 MAX_REQUEST_BYTES = 1024
@@ -26,22 +22,6 @@ MAX_REQUEST_BYTES = 1024
 MAX_CALLS = 8
 """So many calls are served at once, each in a thread; a person and a few monitors need two or three."""
 STOP_GRACE_S = 0.5
-
-
-class Controlled(Protocol):
-    """A decision loop as callers may see and use it; ``ControlLoop`` is one."""
-
-    def status(self) -> Status:
-        """Returns how the loop is."""
-
-    def snapshot(self) -> Snapshot:
-        """Returns the flows with their records and caps."""
-
-    def pause(self) -> int:
-        """Lifts every cap and returns how many; raises TimeoutError if the loop hangs."""
-
-    def resume(self) -> None:
-        """Ends a pause; raises TimeoutError if the loop hangs."""
 
 
 class ControlService(control_pb2_grpc.ControlServicer):
@@ -105,132 +85,6 @@ class ControlService(control_pb2_grpc.ControlServicer):
 def _abort(context: grpc.ServicerContext, message: str) -> NoReturn:
     context.abort(grpc.StatusCode.UNAVAILABLE, message)
     raise AssertionError("abort raises")
-
-
-class SocketClaim:
-    """The right to listen at a path, held until ``close``; raises DaemonError where it cannot be had.
-
-    The folder is made, with mode 0700, where it is missing. A lock beside the socket decides between two daemons that
-    start at once; it goes with its process, so a killed daemon's socket is stale and is replaced.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.replaced = False
-        """True where the socket of a daemon that was killed was in the way."""
-        self._lock_path = path.with_name(path.name + ".lock")
-        self._made_folder = False
-        self._lock_fd = -1
-        self._prepare_folder()
-        try:
-            self._lock_fd = self._take_lock()
-            self._remove_stale()
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Removes the socket, the lock and, where it was made here and is empty, the folder."""
-        if self._lock_fd >= 0:
-            with suppress(FileNotFoundError):
-                self.path.unlink()
-            self._lock_path.unlink(missing_ok=True)
-            os.close(self._lock_fd)
-            self._lock_fd = -1
-        if self._made_folder:
-            with suppress(OSError):
-                self.path.parent.rmdir()
-            self._made_folder = False
-
-    def __enter__(self) -> "SocketClaim":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _prepare_folder(self) -> None:
-        folder = self.path.parent
-        try:
-            with suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
-                self._made_folder = True
-            found = folder.stat()
-        except OSError as error:
-            raise DaemonError(
-                f"control socket {self.path}: {folder}: {error.strerror}; set `socket` to a path this user may write"
-            ) from None
-        others_may_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if found.st_uid not in (0, os.geteuid()) or (others_may_write and not found.st_mode & stat.S_ISVTX):
-            raise DaemonError(
-                f"control socket {self.path}: other users may replace files in {folder}; use a folder of your own"
-            )
-
-    def _take_lock(self) -> int:
-        while True:
-            try:
-                fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            except OSError as error:
-                raise DaemonError(
-                    f"control socket {self.path}: {self._lock_path}: {error.strerror}; set `socket` to another path"
-                ) from None
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(fd)
-                raise DaemonError(self._in_use()) from None
-            # The former owner may have removed the file between our open and our lock.
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(self._lock_path), os.fstat(fd)):
-                    return fd
-            os.close(fd)
-
-    def _remove_stale(self) -> None:
-        try:
-            found = self.path.lstat()
-        except FileNotFoundError:
-            return
-        if not stat.S_ISSOCK(found.st_mode):
-            self._forget_lock()
-            raise DaemonError(f"control socket {self.path}: something else is there; move it away or set `socket`")
-        with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
-            try:
-                probe.connect(str(self.path))
-            except ConnectionRefusedError:
-                self.path.unlink()
-                self.replaced = True
-                return
-            except OSError as error:
-                self._forget_lock()
-                raise DaemonError(
-                    f"control socket {self.path}: {error.strerror}; set `socket` to another path"
-                ) from None
-        self._forget_lock()
-        raise DaemonError(self._in_use())
-
-    def _forget_lock(self) -> None:
-        """Gives the lock back without touching what is at the socket's path."""
-        self._lock_path.unlink(missing_ok=True)
-        os.close(self._lock_fd)
-        self._lock_fd = -1
-
-    def _in_use(self) -> str:
-        return (
-            f"control socket {self.path}: another daemon is listening there; "
-            f"stop it, or set `socket` to another path (`reinet ctl health --socket {self.path}` asks it)"
-        )
-
-
-def remove_stale_socket(path: Path) -> bool:
-    """Removes the socket of a daemon that is gone; returns False when there is none or its daemon lives."""
-    if not path.is_socket():
-        return False
-    try:
-        with SocketClaim(path) as claim:
-            return claim.replaced
-    except DaemonError:
-        return False
 
 
 class ControlServer:

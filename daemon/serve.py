@@ -1,17 +1,17 @@
 """The daemon as a process: everything checked before anything is attached, and nothing left when it ends.
 
-The decision loop runs in a thread of its own, so that a model that hangs cannot keep the process from obeying a signal:
-then it ends at once, as if killed, and what it held in the kernel goes with it.
+This is the process with capabilities, which loads and watches (``household``); what decides, and what talks to callers,
+run in processes of their own, so that neither a model that hangs nor a caller that floods keeps this one from obeying a
+signal.
 """
 
 import os
 import select
 import signal
 import sys
-import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO, cast
@@ -19,39 +19,48 @@ from typing import Any, TextIO, cast
 import structlog
 from structlog.typing import EventDict
 
-from reinet.agents.decide.loop import ControlLoop, Status
+from reinet.agents.decide.loop import Status
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import ConfigError, DaemonError, ShimError
 from reinet.core.period import PeriodConfig
 from reinet.core.target import Form, Target
 from reinet.core.visible import visible
+from reinet.daemon import child
+from reinet.daemon.claim import SocketClaim
 from reinet.daemon.config import DaemonConfig
-from reinet.daemon.control import ControlServer, SocketClaim
-from reinet.daemon.event_log import EventLog
+from reinet.daemon.decide import open_mapped_shim
+from reinet.daemon.household import Household, Loader
 from reinet.kshim.probe import cgroup2_mount, features
-from reinet.kshim.shim import WRAPPED_CC, Shim
+from reinet.kshim.shim import WRAPPED_CC
 
-JOIN_S = 2.0
-"""It is longer than any tick of a loop that is well."""
-CGROUP_CHECK_S = 1.0
-"""The cgroups are looked at so often, with a stat each."""
+WATCH_S = 0.2
+"""Processes and cgroups are looked at so often, with a system call each; a process that dies has left caps behind that
+would live for half a second."""
+COUNTERS_S = 10.0
+"""What the kernel side had to leave out is asked for, and logged where it grew, so often."""
+LEFT_OUT = ("flows_without_slot", "flows_not_switched", "leases_too_long", "records_lost")
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 log = structlog.get_logger("reinet.serve")
 
 
-def check(config: DaemonConfig) -> Agent:
-    """Looks at host, cgroups and model, touches nothing, and returns the agent.
+def check(config: DaemonConfig) -> str:
+    """Looks at host, cgroups and model, touches nothing, and returns what would decide.
 
-    Raises ShimError, ConfigError or ModelError with the cure.
+    The model is looked at in a confined process. Raises ShimError, ConfigError, ModelError or DaemonError with cure.
     """
+    check_host(config)
+    return str(child.ask("checking", lambda: load_agent(config).called))
+
+
+def check_host(config: DaemonConfig) -> None:
+    """Looks at host and cgroups and touches nothing. Raises ShimError or ConfigError with the cure."""
     lacking = [f"{name}: {found.why}; cure: {found.cure}" for name, found in features().items() if not found.ok]
     if lacking:
         raise ShimError("this host cannot serve: " + "; ".join(lacking))
     for cgroup in config.cgroups:
         _check_cgroup(cgroup)
-    return load_agent(config)
 
 
 def load_agent(config: DaemonConfig) -> Agent:
@@ -78,55 +87,57 @@ def _check_target(agent: Agent, target: Target) -> None:
         log.warning("the model was not trained for this target", target=str(target), trained_ms=trained_ms)
 
 
-def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig], Shim] | None = None) -> Status:
+def serve(config: DaemonConfig) -> Status:
     """Runs the daemon until SIGTERM, SIGINT or SIGHUP; belongs to the main thread. Returns what it did.
 
-    On the way out every cap is lifted and the host is left as it was found. Raises a ReinetError where it cannot start,
-    and DaemonError where it had to give up.
+    On the way out every cap is lifted and nothing stays but, on idle flows, an inert wrapper. Raises a ReinetError
+    where it cannot start, and DaemonError where it had to give up.
     """
     with ExitStack() as stack:
         wake = _Wake(stack)
-        agent = check(config)
+        check_host(config)
         cgroups = _Cgroups(config.cgroups)
         claim = stack.enter_context(SocketClaim(config.socket))
         if claim.replaced:
             log.info("replaced the socket of a daemon that is gone", socket=str(config.socket))
-        sink = _open_event_log(config)
-        if sink is not None:
-            stack.callback(sink.close)
-        shim = stack.enter_context((open_shim or open_kernel_shim)(config, _period(config, agent)))
-        loop = ControlLoop(shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink)
-        server = ControlServer(claim, loop, agent.called)
-        stack.callback(server.close)
+        household = Household(config, claim, load_agent, open_shim, load_kernel)
+        stack.callback(household.close)
+        household.start()
         log.info(
             "serving",
-            model=agent.called,
+            model=household.called,
             cgroups=[str(cgroup) for cgroup in config.cgroups],
             target=str(config.asked),
             lease_ms=config.lease_ms,
+            max_flows=config.max_flows,
             socket=str(config.socket),
-            log_dir=str(sink.folder) if sink else None,
+            log_dir=household.log_folder,
         )
-        _run(loop, wake, cgroups, config.tick_ms, lambda: _abandon(claim))
-        status = loop.status()
-        log.info("stopping", decisions=status.decisions, records=status.records, uptime_s=round(status.uptime_s, 3))
+        _watch(household, wake, cgroups)
+        counters = household.loop.counters()
+        status = household.stop()
+        log.info(
+            "stopping",
+            decisions=status.decisions,
+            records=status.records,
+            uptime_s=round(status.uptime_s, 3),
+            **counters,
+        )
     log.info("stopped")
     return status
 
 
-def _period(config: DaemonConfig, agent: Agent) -> PeriodConfig:
-    if config.min_period_ms is None:
-        return agent.view.period
-    return replace(agent.view.period, min_period_ns=config.min_period_ms * 1_000_000)
+def load_kernel(config: DaemonConfig, period: PeriodConfig) -> Loader:
+    """Loads the BPF programs; they choose no flows yet."""
+    from reinet.kshim.kernel import KernelLoader  # serving on a fake needs no native loader
 
-
-def open_kernel_shim(config: DaemonConfig, period: PeriodConfig) -> Shim:
-    """Loads and attaches the BPF programs; returns the shim."""
-    from reinet.kshim.kernel import KernelShim  # serving on a fake needs no native loader
-
-    return KernelShim(
+    return KernelLoader(
         config.cgroups, period=period, max_flows=config.max_flows, records_bytes=config.records_mb * 2**20
     )
+
+
+open_shim = open_mapped_shim
+"""What the decision process opens: the memory of the programs that ``load_kernel`` has loaded, at its request."""
 
 
 def configure_logging() -> None:
@@ -171,16 +182,6 @@ def _check_cgroup(cgroup: Path) -> None:
         raise ConfigError(f"daemon.cgroups: {cgroup} is a cgroup of version 1; name a folder below {mount}")
     if cgroup == mount:
         log.warning("this cgroup holds the whole host; usually only chosen services are capped", cgroup=str(cgroup))
-
-
-def _open_event_log(config: DaemonConfig) -> EventLog | None:
-    if config.log_dir is None:
-        return None
-    try:
-        return EventLog(config.log_dir, config.log_max_mb * 1_000_000)
-    except OSError as error:
-        where = f"{error.filename}: {error.strerror}"
-        raise ConfigError(f"daemon.log_dir: {where}; name a folder that can be written") from None
 
 
 class _Wake:
@@ -231,37 +232,29 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _run(loop: ControlLoop, wake: _Wake, cgroups: _Cgroups, tick_ms: int, abandon: Callable[[], None]) -> None:
-    """Runs the loop in a thread until woken; raises DaemonError if it ends by itself, calls ``abandon`` if it hangs."""
-    stop = threading.Event()
-    failures: list[BaseException] = []
-
-    def body() -> None:
+def _watch(household: Household, wake: _Wake, cgroups: _Cgroups) -> None:
+    """Looks after processes, cgroups and counters until woken; raises DaemonError where it has to give up."""
+    known, left_out, asked_s = "", dict.fromkeys(LEFT_OUT, 0), time.monotonic()
+    while not wake.wait(WATCH_S):
+        if how := household.ended():
+            if not household.restart(how, wake.wait):
+                raise DaemonError(f"{how}, and the daemon was told to stop before it was started anew")
+            known = ""
         try:
-            loop.run(stop, tick_ms)
-        except BaseException as error:
-            failures.append(error)
-            wake.set()
-
-    worker = threading.Thread(target=body, name="decision-loop", daemon=True)
-    worker.start()
-    known = ""
-    while not wake.wait(CGROUP_CHECK_S):
-        if (problem := cgroups.problem()) != known:
-            known = problem
-            loop.report(problem)
-            log.error("cgroups lost", problem=problem)
-    stop.set()
-    worker.join(JOIN_S)
-    if worker.is_alive():
-        abandon()
-    if failures:
-        log.error("the decision loop failed", exc_info=failures[0])
-        raise DaemonError(f"the decision loop failed, every cap is lifted: {failures[0]!r}") from failures[0]
+            if (problem := cgroups.problem()) != known:
+                household.loop.report(problem)
+                known = problem
+                log.error("cgroups lost", problem=problem)
+            if time.monotonic() - asked_s >= COUNTERS_S:
+                asked_s = time.monotonic()
+                left_out = _log_left_out(household.loop.counters(), left_out)
+        except (DaemonError, TimeoutError):  # hangs or has just died; the next look tells
+            continue
 
 
-def _abandon(claim: SocketClaim) -> None:
-    """Ends the process while its loop hangs: the kernel takes programs and leases away as after kill -9."""
-    log.critical(f"the decision loop hangs; leaving without it after {JOIN_S:g} s, caps lapse with their leases")
-    claim.close()
-    os._exit(1)
+def _log_left_out(counters: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+    """Logs what the kernel side had to leave out since the last look; returns the counts."""
+    now = {name: counters.get(name, 0) for name in LEFT_OUT}
+    if more := {name: count for name, count in now.items() if count > before[name]}:
+        log.warning("the kernel side left something out", **more)
+    return now

@@ -163,6 +163,10 @@ class ControlLoop:
                 self._clock_ns(),
             )
 
+    def counters(self) -> dict[str, int]:
+        """Returns what the kernel side counted, also what it had to leave out: ``Shim.counters``."""
+        return self._shim.counters()
+
     def status(self) -> Status:
         """Returns whether ticks complete, and what has been done since the start."""
         with self._lock:

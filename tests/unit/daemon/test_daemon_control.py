@@ -17,8 +17,9 @@ import pytest
 from reinet.agents.decide.loop import Snapshot, Status
 from reinet.core.errors import DaemonError
 from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.daemon.claim import SocketClaim, remove_stale_socket
 from reinet.daemon.client import ControlClient
-from reinet.daemon.control import MAX_CALLS, MAX_REQUEST_BYTES, ControlServer, SocketClaim, remove_stale_socket
+from reinet.daemon.control import MAX_CALLS, MAX_REQUEST_BYTES, ControlServer
 
 DEADLINE_S = 60.0
 """Only a test that fails takes so long."""
@@ -49,6 +50,9 @@ class FakeLoop:
             raise TimeoutError("the decision loop did not answer within 2 s")
         self.paused = True
         return 1
+
+    def counters(self) -> dict[str, int]:
+        return {}
 
     def resume(self) -> None:
         if self.hangs:

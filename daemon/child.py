@@ -1,0 +1,127 @@
+"""Processes of the daemon's own: forked, tied to their parent's life, and heard of over one socket each.
+
+A child is forked from a parent with a single thread and goes on with what was imported; it never returns into its
+parent's code. The first thing it does is to give up what it does not need (``sandbox``).
+"""
+
+import os
+import select
+import signal
+import socket as sockets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+
+from reinet.core import errors
+from reinet.daemon import plain, sandbox
+
+STARTING_S = 60.0
+"""The slowest start seen, a model of 4 MB on a busy machine, took some five seconds."""
+MAX_WORD_BYTES = 64 * 1024
+"""What a child says to its parent is short."""
+
+log = structlog.get_logger("reinet.serve")
+
+
+class Child:
+    """A process and this end of its socket."""
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[sockets.socket], None],
+        theirs: Sequence[sockets.socket] = (),
+        ours: Sequence[sockets.socket] = (),
+    ) -> None:
+        """Forks; ``work`` runs in the child, with its end of the socket.
+
+        Of further sockets, ``theirs`` are closed here and ``ours`` in the child. An error of
+        reinet's that ``work`` raises is raised again by ``hear``; any other is logged by the child.
+        """
+        self.name = name
+        self.link, far = sockets.socketpair()
+        self._status: int | None = None
+        parent = os.getpid()
+        self.pid = os.fork()
+        if not self.pid:
+            for socket in (self.link, *ours):
+                socket.close()
+            _be_child(parent, work, far)
+        for socket in (far, *theirs):
+            socket.close()
+        self.link.settimeout(STARTING_S)
+
+    def hear(self) -> Any:
+        """Returns the next thing that the child says; raises the error that ended it, or DaemonError."""
+        try:
+            word = plain.receive(self.link, most_bytes=MAX_WORD_BYTES)
+        except plain.BrokenError as error:
+            raise errors.DaemonError(f"the {self.name} process {self.end() or f'says nothing: {error}'}") from None
+        if isinstance(word, dict) and "failed" in word:
+            kind = getattr(errors, str(word["failed"]), errors.DaemonError)
+            raise kind(str(word.get("why")))
+        return word
+
+    def tell(self, word: Any) -> None:
+        """Says something to the child; one that is gone does not hear it."""
+        try:
+            plain.send(self.link, word)
+        except (plain.BrokenError, TimeoutError):
+            return
+
+    def end(self, timeout_s: float = 0.0) -> str:
+        """Returns how the child has ended, empty while it runs; waits so long for it."""
+        if self._status is None:
+            pid_fd = os.pidfd_open(self.pid)
+            try:
+                ended = _readable(pid_fd, timeout_s)
+            finally:
+                os.close(pid_fd)
+            if not ended:
+                return ""
+            self._status = os.waitpid(self.pid, 0)[1]
+        code = os.waitstatus_to_exitcode(self._status)
+        return f"ended with status {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+
+    def kill(self) -> None:
+        """Ends the child at once and for certain."""
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self._status = os.waitpid(self.pid, 0)[1]
+        self.link.close()
+
+
+def ask(name: str, work: Callable[[], Any]) -> Any:
+    """Returns what ``work``, run in a confined process that ends with it, returns: plain data. Raises as ``hear``."""
+
+    def answer(link: sockets.socket) -> None:
+        sandbox.confine_decisions()
+        plain.send(link, {"result": work()})
+
+    child = Child(name, answer)
+    try:
+        return child.hear()["result"]
+    finally:
+        child.kill()
+
+
+def _be_child(parent: int, work: Callable[[sockets.socket], None], link: sockets.socket) -> None:
+    """Works and ends; the parent alone obeys signals that ask to stop, and says so over the link."""
+    status = 1
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        sandbox.end_with(parent)
+        work(link)
+        status = 0
+    except errors.ReinetError as error:
+        plain.send(link, {"failed": type(error).__name__, "why": str(error)})
+    except BaseException as error:
+        log.error("a process of the daemon failed", exc_info=error)
+    finally:
+        os._exit(status)
+
+
+def _readable(fd: int, timeout_s: float) -> bool:
+    return bool(select.select([fd], [], [], timeout_s)[0])

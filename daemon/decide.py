@@ -1,0 +1,127 @@
+"""The decision process: model, states, decisions and caps, by mapped memory, without a capability or a way out.
+
+It reads and writes nothing but the memory that the loader hands it and three sockets: to the loader, to the process
+that answers callers, and for the records that this one keeps curves of. When it crashes or hangs, caps lapse.
+"""
+
+import socket as sockets
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reinet.agents.decide.loop import ControlLoop
+from reinet.agents.decide.protocol import Agent
+from reinet.core.errors import DaemonError
+from reinet.core.period import PeriodConfig
+from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.daemon import plain, sandbox
+from reinet.daemon.config import DaemonConfig
+from reinet.daemon.controlled import Controlled, Supervised
+from reinet.daemon.remote import Responder
+from reinet.kshim.mapped import DESCRIPTORS, LAYOUT, MappedShim
+from reinet.kshim.shim import FlowStatsArray, Shim
+
+if TYPE_CHECKING:
+    from reinet.kshim import _kshim
+
+BATCH_RECORDS = 1024
+"""So many records of 120 bytes go into one message, below what a socket takes at once."""
+
+OpenShim = Callable[[DaemonConfig, PeriodConfig, sockets.socket], Shim]
+
+
+@dataclass(frozen=True)
+class Sockets:
+    """What the decision process has beside the link to the loader."""
+
+    supervisor: sockets.socket  # calls of ``Supervised``
+    callers: sockets.socket  # calls of ``Controlled``
+    records: sockets.socket  # out, datagrams
+
+
+def decide(
+    link: sockets.socket,
+    config: DaemonConfig,
+    ends: Sockets,
+    load_agent: Callable[[DaemonConfig], Agent],
+    open_shim: OpenShim,
+) -> None:
+    """Runs the loop until the loader says stop or is gone; the loader hears when it begins, and that it has ended."""
+    sandbox.confine_decisions()
+    agent = load_agent(config)
+    sink = RecordSender(ends.records) if config.log_dir is not None else None
+    with closing(open_shim(config, _period(config, agent), link)) as shim:
+        loop = ControlLoop(shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink)
+        Responder(ends.supervisor, loop, Supervised)
+        Responder(ends.callers, loop, Controlled)
+        stop = threading.Event()
+        threading.Thread(target=_wait_for_stop, args=(link, stop), name="stop", daemon=True).start()
+        plain.send(link, {"ready": agent.called})
+        loop.run(stop, config.tick_ms)
+
+
+def open_mapped_shim(config: DaemonConfig, period: PeriodConfig, link: sockets.socket) -> Shim:
+    """Asks the loader for the memory of BPF programs that keep this period; returns the shim over it."""
+    plain.send(link, {"load": {"min_period_ns": period.min_period_ns, "packet_timed": period.packet_timed}})
+    _, fds, _, _ = sockets.recv_fds(link, 1, len(DESCRIPTORS))
+    if len(fds) != len(DESCRIPTORS):
+        raise DaemonError("the loader handed no memory over")
+    return MappedShim(_descriptors(fds, plain.receive(link)))
+
+
+def hand_over(link: sockets.socket, descriptors: "_kshim.Descriptors") -> None:
+    """Gives the decision process what ``open_mapped_shim`` waits for."""
+    sockets.send_fds(link, [b"F"], [getattr(descriptors, name) for name in DESCRIPTORS])
+    plain.send(link, {name: getattr(descriptors, name) for name in LAYOUT})
+
+
+class RecordSender:
+    """A ``RecordSink`` that hands records to the process that keeps curves, and never waits for it."""
+
+    def __init__(self, socket: sockets.socket) -> None:
+        self._socket = socket
+        self._socket.setblocking(False)
+
+    def offer(self, records: FlowStatsArray, caps_pkts: NDArray[np.uint32]) -> None:
+        """Sends N records with the caps now decided for their flows; what does not fit is left out."""
+        batch = np.array(records)
+        batch["cap_pkts"] = caps_pkts
+        for start in range(0, len(batch), BATCH_RECORDS):
+            with suppress(OSError):  # the other end is behind, or gone
+                self._socket.send(batch[start : start + BATCH_RECORDS].tobytes())
+
+
+def received_records(socket: sockets.socket) -> FlowStatsArray | None:
+    """Returns the next batch that a ``RecordSender`` sent; None when it is gone."""
+    data = socket.recv(BATCH_RECORDS * FLOW_STATS_DTYPE.itemsize)
+    if not data:
+        return None
+    return np.frombuffer(data[: len(data) // FLOW_STATS_DTYPE.itemsize * FLOW_STATS_DTYPE.itemsize], FLOW_STATS_DTYPE)
+
+
+def _period(config: DaemonConfig, agent: Agent) -> PeriodConfig:
+    if config.min_period_ms is None:
+        return agent.view.period
+    return replace(agent.view.period, min_period_ns=config.min_period_ms * 1_000_000)
+
+
+def _descriptors(fds: list[int], layout: dict[str, int]) -> "_kshim.Descriptors":
+    from reinet.kshim import _kshim  # not built everywhere
+
+    found = _kshim.Descriptors()
+    for name, fd in zip(DESCRIPTORS, fds, strict=True):
+        setattr(found, name, fd)
+    for name in LAYOUT:
+        setattr(found, name, layout[name])
+    return found
+
+
+def _wait_for_stop(link: sockets.socket, stop: threading.Event) -> None:
+    with suppress(plain.BrokenError):
+        plain.receive(link)
+    stop.set()

@@ -1,0 +1,76 @@
+"""The process that answers callers and keeps curves: gRPC and event files, away from decisions and capabilities."""
+
+import socket as sockets
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from reinet.agents.decide.loop import Status
+from reinet.core.errors import ConfigError, DaemonError
+from reinet.daemon import plain, sandbox
+from reinet.daemon.claim import SocketClaim
+from reinet.daemon.config import DaemonConfig
+from reinet.daemon.controlled import Controlled
+from reinet.daemon.decide import received_records
+from reinet.daemon.event_log import EventLog
+from reinet.daemon.remote import Remote
+
+
+@dataclass(frozen=True)
+class Sockets:
+    """What the process has beside the link to the loader."""
+
+    loop: sockets.socket  # calls of ``Controlled``
+    records: sockets.socket  # in, datagrams
+
+
+class LoopAfar(Remote):
+    """A decision loop in another process. ``status`` always has an answer: that there is none is one, too."""
+
+    def __init__(self, socket: sockets.socket, protocol: type, most_bytes: int = plain.MAX_FRAME_BYTES) -> None:
+        super().__init__(socket, protocol, most_bytes)
+        self._last = Status(
+            ok=False, paused=False, problem="", target="", decisions=0, records=0, flows=0, uptime_s=0.0
+        )
+
+    def status(self) -> Status:
+        """Returns how the loop is; as it was, with the problem said, where it does not answer."""
+        try:
+            self._last = self.call("status")
+        except (TimeoutError, DaemonError) as error:
+            return replace(self._last, ok=False, problem=f"{error}; caps lapse with their leases")
+        return self._last
+
+
+def answer(link: sockets.socket, config: DaemonConfig, claim: SocketClaim, called: str, ends: Sockets) -> None:
+    """Answers callers until the loader says stop or is gone; the loader hears where the curves go."""
+    sandbox.confine_answers()
+    from reinet.daemon.control import ControlServer  # with gRPC, which no other process imports
+
+    sink = _open_event_log(config)
+    if sink is not None:
+        threading.Thread(target=_keep_curves, args=(ends.records, sink), name="records", daemon=True).start()
+    server = ControlServer(claim, cast(Controlled, LoopAfar(ends.loop, Controlled)), called)
+    plain.send(link, {"ready": str(sink.folder) if sink is not None else None})
+    with suppress(plain.BrokenError):
+        plain.receive(link)
+    server.close()
+    if sink is not None:
+        sink.close()
+
+
+def _open_event_log(config: DaemonConfig) -> EventLog | None:
+    if config.log_dir is None:
+        return None
+    try:
+        return EventLog(Path(config.log_dir), config.log_max_mb * 1_000_000)
+    except OSError as error:
+        where = f"{error.filename}: {error.strerror}"
+        raise ConfigError(f"daemon.log_dir: {where}; name a folder that can be written") from None
+
+
+def _keep_curves(records: sockets.socket, sink: EventLog) -> None:
+    while (batch := received_records(records)) is not None:
+        sink.offer(batch, batch["cap_pkts"])

@@ -1,0 +1,196 @@
+"""The daemon's processes: a loader with capabilities, and two without that it forks, watches and starts anew.
+
+::
+
+    loader      CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON   BPF programs, signals, cgroups; no model, no gRPC
+      |-- decide    none, seccomp: memory only        model, states, caps
+      |-- answer    none, seccomp: sockets and files  control socket, curves
+
+The loader makes every ``bpf()`` call. Decide asks it for memory, since the period is the model's; answer asks decide
+for whatever a caller wants to know. Where one of the two dies, every lease is ended at once and both are started anew,
+a few times; where the loader dies, the kernel ends the others.
+"""
+
+import socket as sockets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol, cast
+
+import structlog
+
+from reinet.agents.decide.loop import Status
+from reinet.agents.decide.protocol import Agent
+from reinet.core.errors import DaemonError, ReinetError
+from reinet.core.period import PeriodConfig
+from reinet.daemon.child import MAX_WORD_BYTES, Child
+from reinet.daemon.claim import SocketClaim
+from reinet.daemon.config import DaemonConfig
+from reinet.daemon.controlled import Supervised
+from reinet.daemon.decide import OpenShim, decide, hand_over
+from reinet.daemon.decide import Sockets as DecideSockets
+from reinet.daemon.front import LoopAfar, answer
+from reinet.daemon.front import Sockets as FrontSockets
+
+if TYPE_CHECKING:
+    from reinet.kshim import _kshim
+
+MOST_RESTARTS = 3
+"""So many deaths in ``FORGIVEN_S`` are bad luck; more are a fault that a further start does not mend."""
+FORGIVEN_S = 600.0
+PAUSE_S = 0.5
+"""The first pause before a start; each further one lasts twice as long."""
+JOIN_S = 2.0
+"""It is longer than any tick of a loop that is well."""
+
+log = structlog.get_logger("reinet.serve")
+
+
+class Loader(Protocol):
+    """What the household needs of ``KernelLoader``."""
+
+    descriptors: "_kshim.Descriptors"
+
+    def attach(self) -> None:
+        """Chooses flows from now on."""
+
+    def lift_caps(self) -> None:
+        """Ends every lease."""
+
+    def close(self) -> None:
+        """Detaches and unloads."""
+
+
+class Household:
+    """The two processes and the loaded programs; belongs to the loader's main thread."""
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        claim: SocketClaim,
+        load_agent: Callable[[DaemonConfig], Agent],
+        open_shim: OpenShim,
+        load: Callable[[DaemonConfig, PeriodConfig], Loader],
+    ) -> None:
+        self._config, self._claim = config, claim
+        self._load_agent, self._open_shim, self._load = load_agent, open_shim, load
+        self._loader: Loader | None = None
+        self._period: PeriodConfig | None = None
+        self._attached = False
+        self._children: list[Child] = []
+        self._deaths_s: list[float] = []
+        self.called = ""
+        """What decides: folder and schema of the model."""
+        self.log_folder: str | None = None
+        """Where the curves go."""
+        self.loop: Supervised
+
+    def start(self) -> None:
+        """Starts both processes and attaches; raises a ReinetError, with neither left running, where that fails."""
+        try:
+            self._start()
+        except BaseException:
+            self.kill()
+            raise
+
+    def ended(self) -> str:
+        """Returns which process has ended and how; empty while both run."""
+        endings = [f"the {child.name} process {how}" for child in self._children if (how := child.end())]
+        return "; ".join(endings)
+
+    def restart(self, why: str, pause: Callable[[float], bool]) -> bool:
+        """Ends every lease and starts both processes anew; ``pause`` waits and returns True where that was cut short.
+
+        Returns False then, with nothing started. Raises DaemonError after too many deaths.
+        """
+        self.kill()
+        if self._loader is not None:
+            self._loader.lift_caps()
+        now_s = time.monotonic()
+        self._deaths_s = [*(at_s for at_s in self._deaths_s if now_s - at_s < FORGIVEN_S), now_s]
+        if len(self._deaths_s) > MOST_RESTARTS:
+            log.error("giving up", why=why, restarts=MOST_RESTARTS)
+            raise DaemonError(f"{why}, for the {len(self._deaths_s)}th time; every cap is lifted; see the log above")
+        log.error("starting anew", why=why, caps="lifted")
+        if pause(PAUSE_S * 2 ** (len(self._deaths_s) - 1)):
+            return False
+        try:
+            self.start()
+        except ReinetError as error:
+            raise DaemonError(f"{why}; and it cannot be started anew: {error}") from error
+        return True
+
+    def stop(self) -> Status:
+        """Ends both processes in good order and returns what the loop did; raises DaemonError where it hung."""
+        status = self.loop.status()
+        decider, answerer = self._children
+        decider.tell("stop")
+        how = decider.end(JOIN_S)
+        if not how:
+            log.critical(f"the decision loop hangs; leaving without it after {JOIN_S:g} s, every cap is lifted")
+            raise DaemonError("the decision loop hung and was killed; every cap is lifted")
+        answerer.tell("stop")
+        answerer.end(JOIN_S)
+        return status
+
+    def kill(self) -> None:
+        """Ends both processes at once."""
+        while self._children:
+            self._children.pop().kill()
+        with suppress(FileNotFoundError):
+            self._claim.path.unlink()
+
+    def close(self) -> None:
+        """Ends both processes, lifts every cap and unloads."""
+        self.kill()
+        if self._loader is not None:
+            loader, self._loader = self._loader, None
+            loader.close()
+
+    def _start(self) -> None:
+        to_supervisor, supervisor = sockets.socketpair()
+        to_callers, callers = sockets.socketpair()
+        records_out, records_in = sockets.socketpair(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
+        ends = DecideSockets(to_supervisor, to_callers, records_out)
+        decider = Child(
+            "decision",
+            lambda link: decide(link, self._config, ends, self._load_agent, self._open_shim),
+            theirs=(to_supervisor, to_callers, records_out),
+            ours=(supervisor, callers, records_in),
+        )
+        self._children = [decider]
+        try:
+            self.called = self._bring_up(decider)
+        except BaseException:
+            for socket in (supervisor, callers, records_in):
+                socket.close()
+            raise
+        answerer = Child(
+            "answering",
+            lambda link: answer(link, self._config, self._claim, self.called, FrontSockets(callers, records_in)),
+            theirs=(callers, records_in),
+            ours=(supervisor, decider.link),
+        )
+        self._children.append(answerer)
+        self.log_folder = answerer.hear()["ready"]
+        # From here on there is a second thread, which listens for answers; children are forked before it is, or anew
+        # from a process in which it waits in a system call and holds no lock.
+        self.loop = cast(Supervised, LoopAfar(supervisor, Supervised, MAX_WORD_BYTES))
+        if self._loader is not None and not self._attached:
+            self._loader.attach()
+            self._attached = True
+
+    def _bring_up(self, decider: Child) -> str:
+        while "ready" not in (word := decider.hear()):
+            self._hand_over(decider, word["load"])
+        return str(word["ready"])
+
+    def _hand_over(self, decider: Child, asked: dict[str, int]) -> None:
+        period = PeriodConfig(int(asked["min_period_ns"]), bool(asked["packet_timed"]))
+        if not 1_000_000 <= period.min_period_ns <= 1_000_000_000:
+            raise DaemonError(f"the decision process asks for a period of {period.min_period_ns} ns")
+        if self._loader is None:
+            self._loader, self._period = self._load(self._config, period), period
+        elif period != self._period:
+            raise DaemonError(f"the decision process asks for {period} where {self._period} is loaded")
+        hand_over(decider.link, self._loader.descriptors)
