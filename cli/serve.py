@@ -33,11 +33,13 @@ def serve(
     configure_logging()
     settings = load_config(config)
     if check:
-        model = check_host(settings)
-        console.print(
-            f"{config}: ok, would serve {model}, target {settings.asked}, for {', '.join(map(str, settings.cgroups))}"
-        )
-        write_json(json_destination, {"ok": True, "model": model, "target": str(settings.asked)})
+        found = check_host(settings)
+        cgroups = ", ".join(map(str, settings.cgroups))
+        console.print(f"{config}: ok, would serve {found.model}, target {settings.asked}, for {cgroups}")
+        if found.model_sha256:
+            pinned = "pinned" if settings.model_sha256 else "not pinned; to pin it"
+            console.print(f'the model is {pinned}: model_sha256 = "{found.model_sha256}"', highlight=False)
+        write_json(json_destination, {"ok": True, **found._asdict(), "target": str(settings.asked)})
         return
     status = run_daemon(settings)
     write_json(

@@ -18,6 +18,8 @@ from reinet.daemon import plain, sandbox
 
 STARTING_S = 60.0
 """The slowest start seen, a model of 4 MB on a busy machine, took some five seconds."""
+GOING_S = 1.0
+"""A process whose sockets are closed is gone within it."""
 MAX_WORD_BYTES = 64 * 1024
 """What a child says to its parent is short."""
 
@@ -57,7 +59,9 @@ class Child:
         try:
             word = plain.receive(self.link, most_bytes=MAX_WORD_BYTES)
         except plain.BrokenError as error:
-            raise errors.DaemonError(f"the {self.name} process {self.end() or f'says nothing: {error}'}") from None
+            raise errors.DaemonError(
+                f"the {self.name} process {self.end(GOING_S) or f'says nothing: {error}'}"
+            ) from None
         if isinstance(word, dict) and "failed" in word:
             kind = getattr(errors, str(word["failed"]), errors.DaemonError)
             raise kind(str(word.get("why")))

@@ -37,6 +37,12 @@ class DaemonConfig(BaseModel):
     model: str = Field(
         min_length=1, description="model folder, or an agent that needs none: rule, rule:G, fixed:N, none (watch only)"
     )
+    # Whoever may write the model's folder decides about caps; with the digest only who may write this file does.
+    model_sha256: str | None = Field(
+        default=None,
+        pattern="^[0-9a-f]{64}$",
+        description="sha256 of the model's manifest.json, which names those of its files; absent = any is served",
+    )
     cgroups: tuple[Path, ...] = Field(
         min_length=1, description="cgroup v2 folders; only TCP sockets of processes in them are capped; must exist"
     )

@@ -2,7 +2,6 @@
 
 import socket as sockets
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -54,8 +53,10 @@ def answer(link: sockets.socket, config: DaemonConfig, claim: SocketClaim, calle
         threading.Thread(target=_keep_curves, args=(ends.records, sink), name="records", daemon=True).start()
     server = ControlServer(claim, cast(Controlled, LoopAfar(ends.loop, Controlled)), called)
     plain.send(link, {"ready": str(sink.folder) if sink is not None else None})
-    with suppress(plain.BrokenError):
+    try:
         plain.receive(link)
+    except plain.BrokenError:  # the loader is gone: the socket stays for whoever comes next, as after any kill -9
+        return
     server.close()
     if sink is not None:
         sink.close()

@@ -101,8 +101,8 @@ def _build(value: Any, data: bytes, known: Mapping[str, type]) -> Any:
     if "$array" in value:
         at, descr, shape = value["$array"]
         dtype = np.dtype([tuple(field) for field in descr] if isinstance(descr, list) else descr)
-        if dtype.hasobject:
-            raise ValueError("an array of objects")
+        if dtype.hasobject or min([at, *shape]) < 0:
+            raise ValueError("an array of objects, or of a size below 0")
         return np.frombuffer(data, dtype, int(np.prod(shape, dtype=np.int64)), at).reshape(shape).copy()
     if "$objects" in value:
         objects = np.empty(len(value["$objects"]), object)

@@ -41,6 +41,8 @@ MAX_CALL_BYTES = 64 * 1024
 class Remote:
     """An object in another process: has the methods of the protocol, each of which waits ``ANSWER_S`` at most.
 
+    It owns the socket, and closes it when the other end is gone.
+
     Raises what the object raised, where that is an error of reinet's or a built-in one; TimeoutError when there is no
     answer, and DaemonError when the process is gone. Any thread may call.
     """
@@ -78,6 +80,8 @@ class Remote:
         try:
             return answer.result(ANSWER_S)
         except FutureTimeoutError:
+            if answer.done():  # the object itself raised it
+                raise
             raise TimeoutError(f"the decision process did not answer within {ANSWER_S:g} s") from None
         finally:
             with self._lock:
@@ -106,10 +110,11 @@ class Remote:
             for answer in self._waiting.values():
                 answer.set_exception(errors.DaemonError(f"the decision process is gone ({why})"))
             self._waiting.clear()
+            self._socket.close()
 
 
 class Responder:
-    """Answers the calls of one caller from threads of its own, until the caller is gone."""
+    """Answers the calls of one caller from threads of its own, until the caller is gone; owns the socket."""
 
     def __init__(self, socket: sockets.socket, target: object, protocol: type) -> None:
         self._socket = socket
@@ -129,8 +134,10 @@ class Responder:
                 number, name, args, kwargs = plain.receive(self._socket, self._known, MAX_CALL_BYTES)
                 self._open.acquire()
                 self._workers.submit(self._work, number, name, args, kwargs)
-        except (plain.BrokenError, ValueError, TypeError, RuntimeError):
-            return  # the caller is gone, or we are going
+        except (plain.BrokenError, ValueError, TypeError, RuntimeError):  # the caller is gone, or we are going
+            with self._lock:
+                self._socket.close()
+            self._workers.shutdown(wait=False, cancel_futures=True)
 
     def _work(self, number: int, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
         error, result = None, None

@@ -14,13 +14,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO, cast
+from typing import Any, NamedTuple, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict
 
 from reinet.agents.decide.loop import Status
-from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import ConfigError, DaemonError, ShimError
 from reinet.core.period import PeriodConfig
@@ -45,13 +44,26 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 log = structlog.get_logger("reinet.serve")
 
 
-def check(config: DaemonConfig) -> str:
+class Checked(NamedTuple):
+    """What would decide, and the digest by which the configuration can pin it: empty for what is no model."""
+
+    model: str
+    model_sha256: str
+
+
+def check(config: DaemonConfig) -> Checked:
     """Looks at host, cgroups and model, touches nothing, and returns what would decide.
 
     The model is looked at in a confined process. Raises ShimError, ConfigError, ModelError or DaemonError with cure.
     """
     check_host(config)
-    return str(child.ask("checking", lambda: load_agent(config).called))
+
+    def look() -> tuple[str, str]:
+        agent = load_agent(config)
+        artifact = getattr(agent, "artifact", None)
+        return agent.called, artifact.manifest_sha256 if artifact is not None else ""
+
+    return Checked(*child.ask("checking", look))
 
 
 def check_host(config: DaemonConfig) -> None:
@@ -65,7 +77,9 @@ def check_host(config: DaemonConfig) -> None:
 
 def load_agent(config: DaemonConfig) -> Agent:
     """Returns the agent that the configuration names; logs where it is put to a use that it was not trained for."""
-    agent = make_agent(config.model, link="kernel")
+    from reinet.agents.decide.names import make_agent  # with the inference library, which only a confined process loads
+
+    agent = make_agent(config.model, link="kernel", manifest_sha256=config.model_sha256)
     agent.ceiling_pkts = config.ceiling_pkts
     _check_target(agent, config.asked)
     trained_cc = WRAPPED_CC if agent.congestion_controls is None else agent.congestion_controls

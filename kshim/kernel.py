@@ -132,6 +132,9 @@ class KernelShim(MappedShim):
         super().__init__(self._loader.descriptors)
         self._loader.attach()
 
+    def __enter__(self) -> "KernelShim":
+        return self
+
     def replay(self, events: npt.NDArray[np.void]) -> FlowStatsArray:
         """Returns what ``KernelLoader.replay`` does."""
         return self._loader.replay(events)

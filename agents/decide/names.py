@@ -23,21 +23,24 @@ _KINDS = {"none": False, "fixed": True, "rule": True, "clairvoyant": True, "rand
 """Kind -> whether it takes an argument."""
 
 
-def make_agent(name: str, link: str = "sim", seed: int = 0) -> Agent:
+def make_agent(name: str, link: str = "sim", seed: int = 0, manifest_sha256: str | None = None) -> Agent:
     """Returns the agent that ``name`` stands for on links of the given kind ("sim", "mahimahi", ...).
 
-    Raises ConfigError for a name that stands for nothing, ModelError for a model folder that must not be loaded.
+    With a digest, a model folder whose manifest is another is refused. Raises ConfigError for a name that stands for
+    nothing or has nothing to pin, ModelError for a model folder that must not be loaded.
     """
-    agent = _agent(name, seed)
+    agent = _agent(name, seed, manifest_sha256)
     if agent.needs_future and link != "sim":
         raise ConfigError(f"agent {name!r} sees a link's future, which only the simulator knows: use --link sim")
     return agent
 
 
-def _agent(name: str, seed: int) -> Agent:
+def _agent(name: str, seed: int, manifest_sha256: str | None) -> Agent:
     kind, colon, argument = name.partition(":")
     if kind not in _KINDS or _is_path(name):
-        return _model(name)
+        return _model(name, manifest_sha256)
+    if manifest_sha256 is not None:
+        raise ConfigError(f"agent {name!r}: only a model folder has a manifest whose digest can be pinned")
     if colon and not (_KINDS[kind] and argument):
         raise ConfigError(f"agent {name!r}: {_usage(kind)}")
     if kind == "none":
@@ -73,10 +76,10 @@ def split_names(names: str) -> list[str]:
     return parts
 
 
-def _model(name: str) -> Agent:
+def _model(name: str, manifest_sha256: str | None) -> Agent:
     folder = Path(name)
     if (folder / MANIFEST_FILE).is_file():
-        return Policy.load(folder)
+        return Policy.load(folder, manifest_sha256)
     if name and folder.exists():
         raise ConfigError(f"agent {name!r}: not a model folder, it has no {MANIFEST_FILE}; `reinet export` makes one")
     kind = name.partition(":")[0]

@@ -1,16 +1,23 @@
 """The learned policy at work: a checked model folder run by onnxruntime. Needs neither torch nor Ray."""
 
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, Artifact, Manifest, load_artifact
 from reinet.core import caps_from_actions
 from reinet.core.errors import ModelError
+
+COST_STATES = 256
+"""So many flows may have a record in one tick: a thousand with an RTT of 20 ms and ticks of 5 ms."""
+MAX_COST_MS = 100.0
+"""A fifth of a lease. The paper's network, the largest in use, took 10 to 18 ms on a core that others used too."""
+COST_TRIES = 5
 
 
 class Policy(Agent):
@@ -25,6 +32,9 @@ class Policy(Agent):
         self.target_range_ms = manifest.target_range_ms
         self.queueing_target_range_ms = _queueing_target_range_ms(manifest)
         self.congestion_controls = manifest.congestion_controls
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # newer versions would report their use
+        import onnxruntime
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # a batch takes tens of microseconds; threads would cost more than they give
         options.inter_op_num_threads = 1
@@ -35,11 +45,30 @@ class Policy(Agent):
             )
         except Exception as error:  # onnxruntime's exceptions share no base of their own
             raise ModelError(f"{artifact.folder}: onnxruntime refuses the model: {error}") from None
+        self._check_cost()
 
     @classmethod
     def load(cls, folder: Path | str, manifest_sha256: str | None = None) -> "Policy":
         """Returns the policy of a model folder, checked; raises ModelError."""
         return cls(load_artifact(folder, manifest_sha256))
+
+    def _check_cost(self) -> None:
+        """Raises ModelError where a batch takes longer than a decision may be old.
+
+        The shortest of a few counts, so that a busy host refuses no model.
+        """
+        states = np.zeros((COST_STATES, self.view.bank(1).feature_set.state_size), np.float32)
+        took_ms = []
+        for _ in range(COST_TRIES):
+            start_s = time.perf_counter()
+            self._session.run([OUTPUT_NAME], {INPUT_NAME: states})
+            took_ms.append((time.perf_counter() - start_s) * 1e3)
+            if took_ms[-1] <= MAX_COST_MS:
+                return
+        raise ModelError(
+            f"{self.artifact.folder}: a batch of {COST_STATES} states takes {min(took_ms):.0f} ms, and at most "
+            f"{MAX_COST_MS:g} ms are allowed: caps would answer what is long past; train a smaller network"
+        )
 
     @property
     def manifest(self) -> Manifest:

@@ -32,6 +32,10 @@ MAX_FILE_BYTES = 32 * 1024 * 1024
 """The paper's network, 100-1000-1000-1 in float32, is 4.4 MB; nothing here needs more than a few times that."""
 ALLOWED_OPS = frozenset({"Gemm", "Relu", "Tanh"})
 """A folded actor consists of these alone. A short list refuses custom operators, control flow and functions alike."""
+MAX_NODES = 64
+"""The paper's actor has 6: three layers, each with its non-linearity."""
+MAX_PARAMETERS = 4_000_000
+"""The paper's actor has 1.1 million."""
 INPUT_NAME = "states"
 OUTPUT_NAME = "actions"
 
@@ -196,8 +200,36 @@ def check_onnx(data: bytes, state_size: int, path: Path) -> None:
             raise ModelError(
                 f"{path}: tensor {tensor.name!r} lies outside the file; only self-contained ones are loaded"
             )
+    _check_cost(model.graph, path)
     _check_port(model.graph.input, INPUT_NAME, state_size, path)
     _check_port(model.graph.output, OUTPUT_NAME, 1, path)
+
+
+def _check_cost(graph: Any, path: Path) -> None:
+    """Raises ModelError where one state costs more than a few million multiplications.
+
+    A layer multiplies by weights of its own: by anything computed, its cost would grow with the square of the batch.
+    """
+    if len(graph.node) > MAX_NODES:
+        raise ModelError(f"{path}: has {len(graph.node)} nodes; an actor has at most {MAX_NODES}")
+    parameters = sum(math.prod(tensor.dims) for tensor in graph.initializer)
+    if parameters > MAX_PARAMETERS or any(size < 0 for tensor in graph.initializer for size in tensor.dims):
+        raise ModelError(f"{path}: has {parameters} parameters; an actor has at most {MAX_PARAMETERS}")
+    own = {tensor.name for tensor in graph.initializer}
+    used: set[str] = set()
+    for node in graph.node:
+        if node.op_type != "Gemm":
+            continue
+        weights = set(node.input[1:])
+        if not weights <= own or node.input[0] in own:
+            raise ModelError(
+                f"{path}: layer {node.name or node.output[0]!r} does not multiply states by its own weights"
+            )
+        if any(attribute.name == "transA" and attribute.i for attribute in node.attribute):
+            raise ModelError(f"{path}: layer {node.name or node.output[0]!r} mixes the states of different flows")
+        if weights & used:
+            raise ModelError(f"{path}: layer {node.name or node.output[0]!r} uses another layer's weights")
+        used |= weights
 
 
 def _check_port(ports: Any, name: str, width: int, path: Path) -> None:

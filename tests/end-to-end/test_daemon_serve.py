@@ -262,6 +262,66 @@ def test_a_broken_shim_ends_it_with_caps_lifted(folder: Path) -> None:
     assert not daemon.socket.parent.exists()
 
 
+def children_of(pid: int) -> list[int]:
+    """The decision process and the one that answers, in this order."""
+    return sorted(int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_process_that_dies_is_started_anew_and_the_log_says_so(folder: Path, which: int) -> None:
+    daemon = Daemon(write_config(folder, log_dir=str(folder / "log")))
+    daemon.wait_for(has_capped)
+    before = children_of(daemon.process.pid)
+    os.kill(before[which], signal.SIGKILL)
+    daemon.wait_for(lambda client: not set(before) & set(children_of(daemon.process.pid)) and has_capped(client))
+    code, _, log = daemon.end(signal.SIGTERM)
+    assert code == 0
+    (anew,) = [entry for entry in log if entry["event"] == "starting anew"]
+    assert anew["why"] == f"the {['decision', 'answering'][which]} process was ended by SIGKILL"
+    assert not daemon.socket.parent.exists()
+
+
+def test_what_decides_and_what_answers_have_no_capability(folder: Path) -> None:
+    daemon = Daemon(write_config(folder, write_model(folder)))
+    daemon.wait_for(has_capped)
+    for pid in children_of(daemon.process.pid):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        shown = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        assert {shown[name] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {"0" * 16}
+        assert (shown["NoNewPrivs"], shown["Seccomp"]) == ("1", "2")
+        # every thread has credentials and filters of its own
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            status = (thread / "status").read_text()
+            assert "CapEff:\t" + "0" * 16 in status
+            assert "Seccomp:\t2" in status
+    deciding, answering = (Path(f"/proc/{pid}/maps").read_text() for pid in children_of(daemon.process.pid))
+    assert ("onnxruntime" in deciding, "cygrpc" in deciding) == (True, False)
+    assert ("onnxruntime" in answering, "cygrpc" in answering) == (False, True)
+    assert daemon.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_decision_process_that_is_stopped_does_not_stop_the_answers(folder: Path) -> None:
+    daemon = Daemon(write_config(folder))
+    daemon.wait_for(has_capped)
+    deciding, _ = children_of(daemon.process.pid)
+    os.kill(deciding, signal.SIGSTOP)
+    daemon.wait_for(lambda client: "did not answer" in client.health().problem)
+    os.kill(deciding, signal.SIGCONT)
+    daemon.wait_for(lambda client: client.health().ok)
+    assert daemon.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_killed_loader_takes_both_along(folder: Path) -> None:
+    daemon = Daemon(write_config(folder))
+    daemon.wait_for(has_capped)
+    left = children_of(daemon.process.pid)
+    daemon.end(signal.SIGKILL)
+    end_s = time.monotonic() + DEADLINE_S
+    while any(Path(f"/proc/{pid}").exists() for pid in left):
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
 def test_a_second_daemon_is_refused_and_a_killed_one_replaced(folder: Path) -> None:
     config = write_config(folder)
     first = Daemon(config)
@@ -318,6 +378,34 @@ def test_a_model_that_was_changed_is_refused(folder: Path) -> None:
     (model / "policy.onnx").write_bytes((model / "policy.onnx").read_bytes() + b"\0")
     with pytest.raises(ModelError, match="changed after export"):
         daemon_serve.load_agent(DaemonConfig(model=str(model), cgroups=(Path("/x"),)))
+
+
+def test_only_the_pinned_model_is_served(folder: Path) -> None:
+    model = write_model(folder)
+    digest = hashlib.sha256((model / "manifest.json").read_bytes()).hexdigest()
+    config = DaemonConfig(model=str(model), model_sha256=digest, cgroups=(Path("/x"),))
+    assert daemon_serve.load_agent(config).called
+    (model / "policy.onnx").unlink()
+    write_model(folder, actions_bias=0.5)  # whole and sound, but another one
+    with pytest.raises(ModelError, match=f"but {digest} is pinned; restore the pinned model"):
+        daemon_serve.load_agent(config)
+    with pytest.raises(ConfigError, match="only a model folder has a manifest"):
+        daemon_serve.load_agent(config.model_copy(update={"model": "rule"}))
+
+
+def test_a_check_says_what_to_pin_and_looks_at_the_model_in_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr(daemon_serve, "features", dict)
+    monkeypatch.setattr(daemon_serve, "_check_cgroup", lambda cgroup: None)
+    model = write_model(folder)
+    config = DaemonConfig(model=str(model), cgroups=(folder,))
+    found = daemon_serve.check(config)
+    assert found.model_sha256 == hashlib.sha256((model / "manifest.json").read_bytes()).hexdigest()
+    assert schema_hash(FEATURES, "bdp") in found.model
+    (model / "policy.onnx").write_bytes(b"")
+    with pytest.raises(ModelError, match="changed after export"):
+        daemon_serve.check(config)
 
 
 def test_models_that_do_not_exist_or_need_a_simulator_are_refused() -> None:

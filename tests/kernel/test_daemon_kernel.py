@@ -100,7 +100,7 @@ def wait_for_cap(socket: Path, cap_pkts: int) -> None:
     time.sleep(1.5)
 
 
-def host_state() -> dict[str, object]:
+def host_state(folder: Path) -> dict[str, object]:
     """What the daemon could have changed on the host and must not have; what it loads is looked at by id."""
     sysctls = {}
     for path in Path("/proc/sys/net").rglob("*"):
@@ -115,7 +115,7 @@ def host_state() -> dict[str, object]:
         "iptables": subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout.count("\n-A"),
         "cgroups": sorted(str(path) for path in mount.glob(f"**/*{os.getpid()}*")),
         "mounts": Path("/proc/self/mounts").read_text(),
-        "sockets": Path("/proc/net/unix").read_text().count("reinet-test-"),
+        "sockets": Path("/proc/net/unix").read_text().count(str(folder)),
     }
 
 
@@ -144,7 +144,7 @@ def hold_figures(measure: Callable[[], tuple[LinkRun, ...]], check: Callable[...
 
 def test_kill_9_lifts_the_cap_and_harms_no_transfer(folder: Path, cgroup: Path) -> None:
     def killed() -> tuple[LinkRun, float]:
-        before = host_state()
+        before = host_state(folder)
         with (
             link_with(Trace.constant(MBPS, 1), cgroup, bytes_per_flow=12_000_000) as link,
             running_daemon(folder, cgroup) as (daemon, socket),
@@ -165,7 +165,7 @@ def test_kill_9_lifts_the_cap_and_harms_no_transfer(folder: Path, cgroup: Path) 
         assert sent["acked_bytes"] >= 12_000_000
         assert (received["bytes"], received["intact"], received["clean"]) == (12_000_000, True, True)
         wait_unloaded(ids)  # nothing was pinned: the wrapper went with its last socket
-        assert host_state() == before
+        assert host_state(folder) == before
         return run, (killed_ns - run.zero_ns) / 1e6
 
     def check(run: LinkRun, killed_ms: float) -> None:
@@ -258,7 +258,7 @@ def test_an_outage_of_three_seconds_does_not_lift_the_cap(cgroup: Path) -> None:
 
 def test_pause_resume_and_a_normal_end_on_a_live_flow(folder: Path, cgroup: Path) -> None:
     def paused_and_ended() -> tuple[LinkRun, list[float]]:
-        before = host_state()
+        before = host_state(folder)
         with (
             link_with(Trace.constant(MBPS, 1), cgroup) as link,
             running_daemon(folder, cgroup) as (daemon, socket),
@@ -284,7 +284,7 @@ def test_pause_resume_and_a_normal_end_on_a_live_flow(folder: Path, cgroup: Path
             time.sleep(2.5)
             run = link.stop()
         wait_unloaded(ids)
-        assert host_state() == before
+        assert host_state(folder) == before
         log = [json.loads(line) for line in (folder / "daemon.log").read_text().splitlines()]
         assert [entry["event"] for entry in log] == ["serving", "paused", "resumed", "stopping", "stopped"]
         assert not socket.parent.exists()

@@ -52,14 +52,14 @@ def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatc
     config = load_config(write(tmp_path, uncommented))
     plain = load_config(EXAMPLE)
     assert config.model_fields_set == set(DaemonConfig.model_fields) - {"target_ms"}  # another name of target
-    assert config.model_copy(update={"log_dir": None, "min_period_ms": None}) == plain
+    assert config.model_copy(update={"log_dir": None, "min_period_ms": None, "model_sha256": None}) == plain
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (NEEDED + "tagret_ms = 40\n", r"unknown key daemon\.tagret_ms; did you mean 'target_ms'\?"),
-        (NEEDED + "zzz = 40\n", r"unknown key daemon\.zzz; known are model, cgroups"),
+        (NEEDED + "zzz = 40\n", r"unknown key daemon\.zzz; known are model, model_sha256, cgroups"),
         ("target_ms = 40\n" + NEEDED, r"unknown key 'target_ms' outside \[daemon\]: it belongs into the \[daemon"),
         ("[deamon]\n", r"unknown key 'deamon' outside \[daemon\].*did you mean \[daemon\]"),
         ("", r"no \[daemon\] table"),
@@ -82,6 +82,7 @@ def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatc
         ),
         (NEEDED + "ceiling_pkts = 1\n", r"daemon\.ceiling_pkts = 1"),
         (NEEDED + f'socket = "/{"x" * 120}"\n', r"at most 107 bytes, this one 121"),
+        (NEEDED + 'model_sha256 = "abc"\n', r"daemon\.model_sha256 = 'abc'"),
         (NEEDED + "max_flows = 0\n", r"daemon\.max_flows = 0"),
         (NEEDED + "records_mb = 3\n", r"daemon\.records_mb: .*1, 2, 4, 8, \.\.\. MiB; use 2 or 4"),
         (NEEDED + "lease_ms = 1\ntick_ms = 0\n", r"(?s)lease_ms = 1.*tick_ms = 0"),

@@ -1,0 +1,125 @@
+"""What a model may cost is bounded before it is used, and by the bytes that are then used."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from reinet.agents.decide import policy
+from reinet.agents.decide.policy import Policy
+from reinet.agents.model.artifact import (
+    INPUT_NAME,
+    MAX_NODES,
+    MAX_PARAMETERS,
+    OUTPUT_NAME,
+    PINNED_FILES,
+    Manifest,
+    check_onnx,
+    load_artifact,
+    write_artifact,
+)
+from reinet.core import FEATURE_SETS, Normaliser, schema_hash
+from reinet.core.errors import ModelError
+
+FEATURES = "deepcc-5x20"
+SIZE = FEATURE_SETS[FEATURES].state_size
+WHERE = Path("policy.onnx")
+
+
+def onnx_bytes(nodes: Sequence[Any], shapes: dict[str, Sequence[int]]) -> bytes:
+    graph = helper.make_graph(
+        list(nodes),
+        "actor",
+        [helper.make_tensor_value_info(INPUT_NAME, TensorProto.FLOAT, ["batch", SIZE])],
+        [helper.make_tensor_value_info(OUTPUT_NAME, TensorProto.FLOAT, ["batch", 1])],
+        [numpy_helper.from_array(np.zeros(shape, np.float32), name) for name, shape in shapes.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+def gemm(given: str, weight: str, out: str, **attributes: int) -> Any:
+    return helper.make_node("Gemm", [given, weight], [out], **attributes)
+
+
+SMALL = onnx_bytes([gemm(INPUT_NAME, "w", "sum"), helper.make_node("Tanh", ["sum"], [OUTPUT_NAME])], {"w": (SIZE, 1)})
+
+
+def test_a_small_actor_passes() -> None:
+    check_onnx(SMALL, SIZE, WHERE)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shapes", "message"),
+    [
+        (
+            [helper.make_node("Relu", [INPUT_NAME], [OUTPUT_NAME])] * (MAX_NODES + 1),
+            {},
+            f"has {MAX_NODES + 1} nodes; an actor has at most {MAX_NODES}",
+        ),
+        (
+            [gemm(INPUT_NAME, "w", "wide"), gemm("wide", "v", OUTPUT_NAME)],
+            {"w": (SIZE, MAX_PARAMETERS // SIZE), "v": (MAX_PARAMETERS // SIZE, 1)},
+            f"parameters; an actor has at most {MAX_PARAMETERS}",
+        ),
+        (
+            [gemm(INPUT_NAME, INPUT_NAME, "square", transB=1), gemm("square", "w", OUTPUT_NAME)],
+            {"w": (SIZE, 1)},
+            "layer 'square' does not multiply states by its own weights",
+        ),
+        (
+            [gemm(INPUT_NAME, "w", "across", transA=1), gemm("across", "v", OUTPUT_NAME)],
+            {"w": (SIZE, 4), "v": (4, 1)},
+            "layer 'across' mixes the states of different flows",
+        ),
+        (
+            [gemm(INPUT_NAME, "w", "a"), gemm("a", "w", "b"), gemm("b", "v", OUTPUT_NAME)],
+            {"w": (SIZE, SIZE), "v": (SIZE, 1)},
+            "layer 'b' uses another layer's weights",
+        ),
+    ],
+)
+def test_a_costly_network_is_refused_before_it_is_loaded(
+    nodes: Sequence[Any], shapes: dict[str, Sequence[int]], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        check_onnx(onnx_bytes(nodes, shapes), SIZE, WHERE)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    manifest = Manifest.model_validate(
+        {
+            "format": 1,
+            "name": "test",
+            "schema": {"feature_set": FEATURES, "head": "bdp", "hash": schema_hash(FEATURES, "bdp")},
+            "period": {"min_ms": 10, "packet_timed": True},
+            "normaliser": Normaliser.reference().to_dict(),
+            "target_range_ms": [25, 100],
+            "congestion_controls": ["cubic"],
+            "training": {"seed": 0, "env_steps": 0, "updates": 0, "config": {}, "traces": []},
+            "versions": {},
+            "metrics": {},
+            "files": dict.fromkeys(PINNED_FILES, ""),
+        }
+    )
+    write_artifact(tmp_path / "model", dict.fromkeys(PINNED_FILES, b"") | {"policy.onnx": SMALL}, manifest)
+    return tmp_path / "model"
+
+
+def test_a_batch_that_takes_too_long_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Policy.load(model)
+    monkeypatch.setattr(policy, "MAX_COST_MS", 0.0)
+    with pytest.raises(ModelError, match=r"a batch of 256 states takes .* at most 0 ms are allowed"):
+        Policy.load(model)
+
+
+def test_the_bytes_that_were_checked_are_the_bytes_that_are_used(model: Path) -> None:
+    artifact = load_artifact(model)
+    for file in model.iterdir():
+        file.write_bytes(b"swapped after the check")
+    agent = Policy(artifact)
+    assert agent.actions(np.zeros((2, SIZE), np.float32)).tolist() == [0.0, 0.0]

@@ -1,0 +1,179 @@
+"""Calls between processes: plain data goes through unchanged, and nothing else goes through at all."""
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from reinet.agents.decide.loop import Snapshot
+from reinet.core.errors import ConfigError, DaemonError
+from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.daemon import plain, remote
+from reinet.daemon.controlled import Controlled
+from reinet.daemon.front import LoopAfar
+
+
+@dataclass(frozen=True)
+class Inner:
+    numbers: NDArray[np.float32]
+    note: str | None
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: list[Inner]
+    range_ms: tuple[float, float]
+
+
+class Calls(Protocol):
+    def outer(self) -> Outer: ...
+    def add(self, a: int, b: int = 0) -> int: ...
+    def fail(self, how: str) -> None: ...
+    def slow(self) -> None: ...
+    def secret_type(self) -> object: ...
+
+
+class Target:
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def outer(self) -> Outer:
+        return Outer([Inner(np.array([[1.5, 2.5]], np.float32), None)], (1.0, 2.0))
+
+    def add(self, a: int, b: int = 0) -> int:
+        return a + b
+
+    def fail(self, how: str) -> None:
+        raise {"config": ConfigError, "time": TimeoutError, "lookup": LookupError}.get(how, RuntimeError)("because")
+
+    def slow(self) -> None:
+        self.go.wait(30)
+
+    def secret_type(self) -> object:
+        return object()
+
+    def hidden(self) -> str:
+        return "not in the protocol"
+
+
+@pytest.fixture
+def target() -> Target:
+    return Target()
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    here, there = socket.socketpair()
+    with here, there:
+        yield here, there
+        for end in (here, there):
+            with suppress(OSError):  # its owner has closed it
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def afar(target: Target, ends: tuple[socket.socket, socket.socket]) -> Iterator[Any]:
+    here, there = ends
+    remote.Responder(there, target, Calls)
+    yield remote.Remote(here, Calls)
+    target.go.set()
+
+
+def test_dataclasses_arrays_and_tuples_arrive_as_they_were(afar: Any) -> None:
+    outer = afar.outer()
+    assert isinstance(outer, Outer)
+    assert outer.range_ms == (1.0, 2.0)
+    assert outer.inner[0].note is None
+    assert outer.inner[0].numbers.dtype == np.float32
+    assert outer.inner[0].numbers.tolist() == [[1.5, 2.5]]
+    assert afar.add(2, b=3) == 5
+
+
+def test_a_snapshot_of_a_full_table_arrives(ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    flows = 65_536
+    stats = np.zeros(flows, FLOW_STATS_DTYPE)
+    stats["cookie"] = np.arange(flows)
+    sent = Snapshot(stats, np.arange(flows, dtype=np.uint32), ["why"] * flows, 7)
+    sender = threading.Thread(target=plain.send, args=(there, sent))
+    sender.start()
+    got = plain.receive(here, plain.dataclasses_in([Snapshot]))
+    sender.join()
+    assert isinstance(got, Snapshot)
+    assert got.stats.dtype == FLOW_STATS_DTYPE
+    assert (got.stats == stats).all()
+    assert (got.caps_pkts == sent.caps_pkts).all()
+    assert (got.reasons, got.now_ns) == (sent.reasons, 7)
+
+
+def test_errors_are_raised_as_they_were(afar: Any) -> None:
+    for how, kind in [("config", ConfigError), ("time", TimeoutError), ("lookup", LookupError), ("?", DaemonError)]:
+        with pytest.raises(kind, match="because"):
+            afar.fail(how)
+
+
+def test_only_the_protocols_methods_can_be_called_and_only_plain_data_comes_back(afar: Any) -> None:
+    for name in ("hidden", "__init__", "go"):
+        with pytest.raises(DaemonError, match=f"no call '{name}'"):
+            afar.call(name)
+    with pytest.raises(TypeError, match="secret_type: object is no plain data"):
+        afar.secret_type()
+    assert afar.add(1) == 1
+
+
+def test_a_call_that_hangs_hangs_alone(afar: Any, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "ANSWER_S", 0.3)
+    with pytest.raises(TimeoutError, match="did not answer within"):
+        afar.slow()
+    assert afar.add(1, 1) == 2
+    target.go.set()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack("<II", 0xFFFFFFFF, 0),  # longer than any
+        struct.pack("<II", 4, 0) + b"nope",
+        struct.pack("<II", 20, 0) + b'{"$of":"Path","x":1}',  # a type that nobody named
+        struct.pack("<II", 2, 0) + b"[]",
+        struct.pack("<II", 27, 0) + b'[1,null,{"$array":[0,"O",1]}',
+        b"short",
+    ],
+)
+def test_nonsense_ends_the_connection_and_nothing_else(frame: bytes, ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    caller: Any = remote.Remote(here, Calls)
+    there.sendall(frame)
+    there.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(DaemonError, match="gone"):
+        caller.add(1, 1)
+
+
+@pytest.mark.parametrize(
+    "array", [[0, "<u8", [1 << 40]], [0, "|O", [1]], [-8, "<u8", [1]], [0, "<u8", [-2]], [0, "<u8", [1]] * 2]
+)
+def test_an_array_that_claims_more_than_there_is_is_refused(
+    array: list[object], ends: tuple[socket.socket, socket.socket]
+) -> None:
+    here, there = ends
+    text = json.dumps({"$array": array}).encode()
+    there.sendall(struct.pack("<II", len(text), 8) + text + bytes(8))
+    with pytest.raises(plain.BrokenError, match="means nothing"):
+        plain.receive(here)
+
+
+def test_a_loop_that_is_gone_is_not_well_and_says_so(ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    loop: Any = LoopAfar(here, Controlled)
+    there.close()
+    status = loop.status()
+    assert not status.ok
+    assert "the decision process is gone" in status.problem
