@@ -11,7 +11,8 @@ from pathlib import Path
 import typer
 
 from reinet.cli.output import JsonOption, say, write_json
-from reinet.core.errors import LinkError
+from reinet.core.errors import DaemonError, LinkError
+from reinet.daemon.sandbox import library
 from reinet.envs.mahimahi.process import helper_folder
 from reinet.kshim.leftovers import holders, leftovers, on_their_way, why_not_looked
 from reinet.kshim.probe import Feature, features
@@ -91,6 +92,7 @@ def prerequisites() -> dict[str, Feature]:
         "ray": _package("ray", training, "train"),
         "matplotlib": _package("matplotlib", "pictures", "train"),
     }
+    found["seccomp"] = _seccomp()
     found |= {f"kernel.{name}" if not name.startswith("kernel") else name: f for name, f in features().items()}
     found |= {
         "mahimahi.mm-link": _program("mm-link", "real-kernel environments", setuid=True),
@@ -106,6 +108,14 @@ def prerequisites() -> dict[str, Feature]:
     }
     found["leftovers"] = _leftovers()
     return found
+
+
+def _seccomp() -> Feature:
+    try:
+        library()
+    except DaemonError as error:
+        return Feature(False, str(error), PACKAGES)
+    return Feature(True, "libseccomp, for the daemon's confined processes", "")
 
 
 def _leftovers() -> Feature:

@@ -53,6 +53,8 @@ want libbpf-dev "loads the BPF programs (linked statically)"
 want libelf-dev "libbpf reads BPF objects with it"
 want zlib1g-dev "libelf needs it"
 
+want libseccomp2 "what decides and what answers run confined"
+
 python=${PYTHON:-python3}
 if ! command -v "$python" >/dev/null 2>&1; then
   want python3-venv "the environment that reinet is installed in"

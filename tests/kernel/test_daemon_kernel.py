@@ -21,6 +21,7 @@ from helpers.flows import settled
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.loop import ControlLoop
 from reinet.cli import ctl
+from reinet.core.errors import DaemonError
 from reinet.core.records import Flag
 from reinet.core.target import Target
 from reinet.daemon.client import ControlClient
@@ -40,6 +41,8 @@ CAP_PKTS = 25
 """On 12 Mbit/s and 20 ms the path holds 20 packets, so 5 wait for 5 ms; plain Cubic fills a queue of 100."""
 TARGET_MS = 50.0
 DEADLINE_S = 30.0
+SHARED = ("reinet_slots", "reinet_caps", "reinet_counters", "reinet_records")
+"""What the decision process is handed."""
 
 
 @pytest.fixture
@@ -369,3 +372,39 @@ def test_what_a_killed_daemon_leaves_is_listed_and_removed(folder: Path, cgroup:
     assert run.closed[0]["acked_bytes"] > 0
     if run.invalid_reason is None:  # how fast it went says nothing where the host lagged
         assert run.metrics.throughput_mbps > 0.9 * MBPS
+
+
+def test_a_decision_process_that_dies_lifts_the_caps_and_gets_them_back(folder: Path, cgroup: Path) -> None:
+    """On the programs that are loaded, by memory that is handed over again; no connection is lost."""
+    with (
+        link_with(Trace.constant(MBPS, 1), cgroup) as link,
+        running_daemon(folder, cgroup) as (daemon, socket),
+    ):
+        (flow,) = link.start()
+        wait_for_cap(socket, CAP_PKTS)
+        ids = loaded_by(daemon.pid)
+        deciding = min(int(pid) for pid in Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split())
+        assert not {name for kind, name in names_of(deciding) if kind == "prog"}  # memory only
+        assert {name for _, name in names_of(deciding)} == set(SHARED)
+        os.kill(deciding, signal.SIGKILL)
+
+        def capped_anew() -> bool:
+            with suppress(DaemonError):
+                return caps_of(socket) == [CAP_PKTS] and flow_of(socket)["cookie"] == flow.cookie
+            return False
+
+        assert settled(lambda: not Path(f"/proc/{deciding}").exists(), DEADLINE_S)
+        assert settled(capped_anew, DEADLINE_S), (folder / "daemon.log").read_text()
+        assert loaded_by(daemon.pid) == ids  # nothing was loaded twice
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(10) == 0
+        link.check()
+        run = link.stop()
+    assert run.closed[0]["acked_bytes"] > 0
+    log = [json.loads(line)["event"] for line in (folder / "daemon.log").read_text().splitlines()]
+    assert log == ["serving", "starting anew", "stopping", "stopped"]
+
+
+def names_of(pid: int) -> set[tuple[str, str]]:
+    """Kind and name of the BPF programs and maps that a process holds."""
+    return {(item.kind, item.name) for item in loaded() if pid in item.pids}

@@ -21,7 +21,7 @@ UNIT_NS = 1 << 16
 def test_the_memory_of_a_flow_is_what_the_configurations_comments_say():
     from reinet.kshim import _kshim
 
-    for file in ("daemon/config.py", "configs/daemon.toml", "kshim/kernel.py"):
+    for file in ("daemon/config.py", "configs/daemon.toml", "kshim/kernel.py", "docs/architecture.md"):
         assert re.search(rf"A flow takes {_kshim.FLOW_BYTES}\s+(# )?bytes", (ROOT / file).read_text()), file
 
 
