@@ -119,8 +119,8 @@ def detach(socket: SocketOption = None, json_destination: JsonOption = None) -> 
         sudo reinet ctl detach
     """
     with needs_serve_extra():
-        from reinet.daemon.claim import remove_stale_socket
         from reinet.daemon.config import default_socket
+        from reinet.daemon.processes.claim import remove_stale_socket
     from reinet.kshim.leftovers import holders, leftovers, remove_leftovers, why_not_looked
 
     if reason := why_not_looked():

@@ -12,7 +12,7 @@ import typer
 
 from reinet.cli.output import JsonOption, say, write_json
 from reinet.core.errors import DaemonError, LinkError
-from reinet.daemon.sandbox import library
+from reinet.daemon.processes.sandbox import library
 from reinet.envs.mahimahi.process import helper_folder
 from reinet.kshim.leftovers import holders, leftovers, on_their_way, why_not_looked
 from reinet.kshim.probe import Feature, features

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import grpc
 
 from reinet.core.errors import DaemonError
-from reinet.daemon.claim import SocketClaim
-from reinet.daemon.controlled import Controlled
+from reinet.daemon.processes.claim import SocketClaim
+from reinet.daemon.processes.controlled import Controlled
 from reinet.proto import control_pb2, control_pb2_grpc
 
 MAX_REQUEST_BYTES = 1024

@@ -25,11 +25,11 @@ from reinet.core.errors import ConfigError, DaemonError, ShimError
 from reinet.core.period import PeriodConfig
 from reinet.core.target import Form, Target
 from reinet.core.visible import visible
-from reinet.daemon import child
-from reinet.daemon.claim import SocketClaim
 from reinet.daemon.config import DaemonConfig
-from reinet.daemon.decide import open_mapped_shim
-from reinet.daemon.household import Household, Loader
+from reinet.daemon.processes import child
+from reinet.daemon.processes.claim import SocketClaim
+from reinet.daemon.processes.decide import open_mapped_shim
+from reinet.daemon.processes.household import Household, Loader
 from reinet.kshim.probe import cgroup2_mount, features
 from reinet.kshim.shim import WRAPPED_CC
 

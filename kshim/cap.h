@@ -26,7 +26,7 @@
 #ifndef REINET_CAP_H
 #define REINET_CAP_H
 
-#include "core/cap_limits.h"
+#include "core/states/cap_limits.h"
 #include "core/flow_stats.h"
 
 #define REINET_CACHE_LINE_BYTES 64

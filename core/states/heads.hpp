@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/cap_limits.h"
+#include "core/states/cap_limits.h"
 
 namespace reinet {
 

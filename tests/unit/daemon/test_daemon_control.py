@@ -17,9 +17,9 @@ import pytest
 from reinet.agents.decide.loop import Snapshot, Status
 from reinet.core.errors import DaemonError
 from reinet.core.records import FLOW_STATS_DTYPE
-from reinet.daemon.claim import SocketClaim, remove_stale_socket
 from reinet.daemon.client import ControlClient
 from reinet.daemon.control import MAX_CALLS, MAX_REQUEST_BYTES, ControlServer
+from reinet.daemon.processes.claim import SocketClaim, remove_stale_socket
 
 DEADLINE_S = 60.0
 """Only a test that fails takes so long."""

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from reinet.agents.decide.loop import Snapshot
 from reinet.core.errors import ConfigError, DaemonError
 from reinet.core.records import FLOW_STATS_DTYPE
-from reinet.daemon import plain, remote
-from reinet.daemon.controlled import Controlled
-from reinet.daemon.front import LoopAfar
+from reinet.daemon.processes import plain, remote
+from reinet.daemon.processes.controlled import Controlled
+from reinet.daemon.processes.front import LoopAfar
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 from reinet.core import errors
-from reinet.daemon import plain
+from reinet.daemon.processes import plain
 
 ANSWER_S = 3.0
 """The object itself may wait two seconds for its loop."""

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from reinet.core import errors
-from reinet.daemon import plain, sandbox
+from reinet.daemon.processes import plain, sandbox
 
 STARTING_S = 60.0
 """The slowest start seen, a model of 4 MB on a busy machine, took some five seconds."""

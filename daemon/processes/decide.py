@@ -19,10 +19,10 @@ from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import DaemonError
 from reinet.core.period import PeriodConfig
 from reinet.core.records import FLOW_STATS_DTYPE
-from reinet.daemon import plain, sandbox
 from reinet.daemon.config import DaemonConfig
-from reinet.daemon.controlled import Controlled, Supervised
-from reinet.daemon.remote import Responder
+from reinet.daemon.processes import plain, sandbox
+from reinet.daemon.processes.controlled import Controlled, Supervised
+from reinet.daemon.processes.remote import Responder
 from reinet.kshim.mapped import DESCRIPTORS, LAYOUT, MappedShim
 from reinet.kshim.shim import FlowStatsArray, Shim
 

@@ -23,14 +23,14 @@ from reinet.agents.decide.loop import Status
 from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import DaemonError, ReinetError
 from reinet.core.period import PeriodConfig
-from reinet.daemon.child import MAX_WORD_BYTES, Child
-from reinet.daemon.claim import SocketClaim
 from reinet.daemon.config import DaemonConfig
-from reinet.daemon.controlled import Supervised
-from reinet.daemon.decide import OpenShim, decide, hand_over
-from reinet.daemon.decide import Sockets as DecideSockets
-from reinet.daemon.front import LoopAfar, answer
-from reinet.daemon.front import Sockets as FrontSockets
+from reinet.daemon.processes.child import MAX_WORD_BYTES, Child
+from reinet.daemon.processes.claim import SocketClaim
+from reinet.daemon.processes.controlled import Supervised
+from reinet.daemon.processes.decide import OpenShim, decide, hand_over
+from reinet.daemon.processes.decide import Sockets as DecideSockets
+from reinet.daemon.processes.front import LoopAfar, answer
+from reinet.daemon.processes.front import Sockets as FrontSockets
 
 if TYPE_CHECKING:
     from reinet.kshim import _kshim

@@ -8,13 +8,13 @@ from typing import cast
 
 from reinet.agents.decide.loop import Status
 from reinet.core.errors import ConfigError, DaemonError
-from reinet.daemon import plain, sandbox
-from reinet.daemon.claim import SocketClaim
 from reinet.daemon.config import DaemonConfig
-from reinet.daemon.controlled import Controlled
-from reinet.daemon.decide import received_records
 from reinet.daemon.event_log import EventLog
-from reinet.daemon.remote import Remote
+from reinet.daemon.processes import plain, sandbox
+from reinet.daemon.processes.claim import SocketClaim
+from reinet.daemon.processes.controlled import Controlled
+from reinet.daemon.processes.decide import received_records
+from reinet.daemon.processes.remote import Remote
 
 
 @dataclass(frozen=True)

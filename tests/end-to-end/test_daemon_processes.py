@@ -1,0 +1,87 @@
+"""The daemon's processes: what they may do, and what becomes of the others when one dies or stands still."""
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from helpers.daemons import DEADLINE_S, Daemon, has_capped, write_config, write_model
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="reinet-test-") as name:
+        yield Path(name)
+
+
+@pytest.fixture(autouse=True)
+def no_daemon_left() -> Iterator[None]:
+    """A test that fails leaves none running."""
+    yield
+    while Daemon.started:
+        with Daemon.started.pop().process as process:
+            process.kill()
+
+
+def children_of(pid: int) -> list[int]:
+    """The decision process and the one that answers, in this order."""
+    return sorted(int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_process_that_dies_is_started_anew_and_the_log_says_so(folder: Path, which: int) -> None:
+    daemon = Daemon(write_config(folder, log_dir=str(folder / "log")))
+    daemon.wait_for(has_capped)
+    before = children_of(daemon.process.pid)
+    os.kill(before[which], signal.SIGKILL)
+    daemon.wait_for(lambda client: not set(before) & set(children_of(daemon.process.pid)) and has_capped(client))
+    code, _, log = daemon.end(signal.SIGTERM)
+    assert code == 0
+    (anew,) = [entry for entry in log if entry["event"] == "starting anew"]
+    assert anew["why"] == f"the {['decision', 'answering'][which]} process was ended by SIGKILL"
+    assert not daemon.socket.parent.exists()
+
+
+def test_what_decides_and_what_answers_have_no_capability(folder: Path) -> None:
+    daemon = Daemon(write_config(folder, write_model(folder)))
+    daemon.wait_for(has_capped)
+    for pid in children_of(daemon.process.pid):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        shown = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        assert {shown[name] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {"0" * 16}
+        assert (shown["NoNewPrivs"], shown["Seccomp"]) == ("1", "2")
+        # every thread has credentials and filters of its own
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            status = (thread / "status").read_text()
+            assert "CapEff:\t" + "0" * 16 in status
+            assert "Seccomp:\t2" in status
+    deciding, answering = (Path(f"/proc/{pid}/maps").read_text() for pid in children_of(daemon.process.pid))
+    assert ("onnxruntime" in deciding, "cygrpc" in deciding) == (True, False)
+    assert ("onnxruntime" in answering, "cygrpc" in answering) == (False, True)
+    assert daemon.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_decision_process_that_is_stopped_does_not_stop_the_answers(folder: Path) -> None:
+    daemon = Daemon(write_config(folder))
+    daemon.wait_for(has_capped)
+    deciding, _ = children_of(daemon.process.pid)
+    os.kill(deciding, signal.SIGSTOP)
+    daemon.wait_for(lambda client: "did not answer" in client.health().problem)
+    os.kill(deciding, signal.SIGCONT)
+    daemon.wait_for(lambda client: client.health().ok)
+    assert daemon.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_killed_loader_takes_both_along(folder: Path) -> None:
+    daemon = Daemon(write_config(folder))
+    daemon.wait_for(has_capped)
+    left = children_of(daemon.process.pid)
+    daemon.end(signal.SIGKILL)
+    end_s = time.monotonic() + DEADLINE_S
+    while any(Path(f"/proc/{pid}").exists() for pid in left):
+        assert time.monotonic() < end_s
+        time.sleep(0.05)

@@ -1,0 +1,167 @@
+"""A daemon in a process of its own, on a shim in memory, and what it needs: a model, a configuration."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, PINNED_FILES, Manifest, write_artifact
+from reinet.core import FEATURE_SETS, Normaliser, schema_hash
+from reinet.core.errors import DaemonError
+from reinet.daemon.client import ControlClient
+
+FEATURES = "deepcc-5x20"
+DEADLINE_S = 60.0
+"""Only a test that fails takes so long."""
+
+SCRIPT = """
+import json, os, sys, threading, time
+from pathlib import Path
+
+from reinet.cli import serve as command
+from reinet.core.errors import ReinetError
+from reinet.daemon import serve
+from reinet.kshim.fake import FakeShim
+
+fault = sys.argv[2]
+
+class LiveShim(FakeShim):
+    '''One flow with a record every 20 ms.'''
+    def __init__(self):
+        super().__init__(time.monotonic_ns())
+        self.open_flow(7)
+        self.polls = 0
+    def poll(self, timeout_ms):
+        time.sleep(0.02)
+        self.now_ns = time.monotonic_ns()
+        self.polls += 1
+        if fault == "shim" and self.polls > 5:
+            raise OSError(5, "ring buffer torn")
+        self.feed(7, rtt_mean_us=40000, rtt_least_us=35000, rtt_samples=20, min_rtt_us=20000, cwnd_pkts=60,
+                  mss_bytes=1448, delivery_rate_bytes_per_s=1448000, period_ns=40000000)
+        return super().poll(timeout_ms)
+    def close(self):
+        self.now_ns = time.monotonic_ns()
+        print(json.dumps({"cap_at_close_pkts": self.cap_pkts(7)}), flush=True)
+        super().close()
+
+serve.features = dict
+serve._check_cgroup = lambda cgroup: None
+serve.open_shim = lambda config, period, link: LiveShim()
+if fault == "hang":
+    real = serve.load_agent
+    def load_agent(config):
+        agent = real(config)
+        decide, calls = agent.decide, []
+        def hang(*args):
+            calls.append(1)
+            if len(calls) > 20:
+                threading.Event().wait()
+            return decide(*args)
+        agent.decide = hang
+        return agent
+    serve.load_agent = load_agent
+try:
+    command.serve(Path(sys.argv[1]), check=False, json_destination="-")
+except ReinetError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(1)
+heavy = {name.partition(".")[0] for name in sys.modules} & {"torch", "ray", "tensorflow", "matplotlib", "gymnasium"}
+sys.exit(f"imported {sorted(heavy)}" if heavy else 0)
+"""
+
+
+def write_model(folder: Path, actions_bias: float = 0.0, **schema: str) -> Path:
+    """A model whose action is always tanh(actions_bias), head bdp."""
+    size = FEATURE_SETS[FEATURES].state_size
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", [INPUT_NAME, "w", "b"], ["sum"]), helper.make_node("Tanh", ["sum"], [OUTPUT_NAME])],
+        "actor",
+        [helper.make_tensor_value_info(INPUT_NAME, TensorProto.FLOAT, ["batch", size])],
+        [helper.make_tensor_value_info(OUTPUT_NAME, TensorProto.FLOAT, ["batch", 1])],
+        [
+            numpy_helper.from_array(np.zeros((size, 1), np.float32), "w"),
+            numpy_helper.from_array(np.array([actions_bias], np.float32), "b"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    manifest = Manifest.model_validate(
+        {
+            "format": 1,
+            "name": "test",
+            "schema": {"feature_set": FEATURES, "head": "bdp", "hash": schema_hash(FEATURES, "bdp")} | schema,
+            "period": {"min_ms": 10, "packet_timed": True},
+            "normaliser": Normaliser.reference().to_dict(),
+            "target_range_ms": [25, 100],
+            "congestion_controls": ["cubic"],
+            "training": {"seed": 0, "env_steps": 0, "updates": 0, "config": {}, "traces": []},
+            "versions": {},
+            "metrics": {},
+            "files": dict.fromkeys(PINNED_FILES, ""),
+        }
+    )
+    content = dict.fromkeys(PINNED_FILES, b"") | {"policy.onnx": model.SerializeToString()}
+    write_artifact(folder / "model", content, manifest)
+    return folder / "model"
+
+
+def write_config(folder: Path, model: object = "rule", **more: object) -> Path:
+    values = {"model": str(model), "cgroups": ["/unused"], "socket": str(folder / "run" / "control.sock")} | more
+    path = folder / "daemon.toml"
+    path.write_text("[daemon]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
+    return path
+
+
+class Daemon:
+    """A daemon in a process of its own."""
+
+    started: ClassVar[list["Daemon"]] = []
+
+    def __init__(self, config: Path, fault: str = "none") -> None:
+        self.socket = config.parent / "run" / "control.sock"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(config), fault],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(self)
+
+    def wait_for(self, condition: Callable[[ControlClient], object]) -> None:
+        """Until the condition holds; an assertion that fails in it may hold later."""
+        end_s = time.monotonic() + DEADLINE_S
+        last: Exception | None = None
+        while time.monotonic() < end_s and self.process.poll() is None:
+            try:
+                with ControlClient(self.socket) as client:
+                    if condition(client):
+                        return
+            except (DaemonError, AssertionError) as error:
+                last = error
+            time.sleep(0.05)
+        self.process.kill()
+        pytest.fail(f"the daemon never got there: {last}\n{self.process.communicate()[1]}")
+
+    def end(self, number: signal.Signals | None = None) -> tuple[int, str, list[dict[str, Any]]]:
+        """Exit status, standard output and log records."""
+        if number is not None:
+            self.process.send_signal(number)
+        try:
+            out, err = self.process.communicate(timeout=DEADLINE_S)
+        finally:
+            self.process.kill()
+        return self.process.returncode, out, [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+
+
+def has_capped(client: ControlClient) -> bool:
+    return any(flow.cap_pkts for flow in client.flows().flows)
