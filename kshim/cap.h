@@ -26,8 +26,8 @@
 #ifndef REINET_CAP_H
 #define REINET_CAP_H
 
-#include "core/states/cap_limits.h"
 #include "core/flow_stats.h"
+#include "core/states/cap_limits.h"
 
 #define REINET_CACHE_LINE_BYTES 64
 #define REINET_LONGEST_LEASE_NS 1000000000ULL /* 1 s: after kill -9 no cap acts for longer */
