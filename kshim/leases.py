@@ -50,6 +50,7 @@ class LeaseKeeper:
         self._caps_pkts = np.zeros(0, np.uint32)
         self._targets_us = np.zeros(0, np.uint32)
         self._heard_ns = np.zeros(0, np.int64)  # when a flow's latest record came, of whatever kind
+        self._expires_ns = np.zeros(0, np.int64)
 
     def __len__(self) -> int:
         """Returns how many flows are kept."""
@@ -101,6 +102,12 @@ class LeaseKeeper:
         """Forgets a flow; its cap, if it still lives, lapses with its lease."""
         self._cookies[self._cookies == np.uint64(cookie)] = 0
 
+    def expires_ns(self, slot: int, cookie: int) -> int:
+        """Returns when the lease of a flow's cap ends, 0 where none is kept; other threads may ask."""
+        cookies, expires_ns = self._cookies, self._expires_ns  # each is replaced as a whole when it grows
+        kept = slot < min(cookies.size, expires_ns.size) and int(cookies[slot]) == cookie
+        return int(expires_ns[slot]) if kept else 0
+
     def release_all(self) -> None:
         """Lifts every cap now and forgets the flows."""
         slots = np.flatnonzero(self._cookies).astype(np.uint32)
@@ -125,6 +132,7 @@ class LeaseKeeper:
 
     def _write(self, slots: npt.NDArray[np.uint32], now_ns: int) -> None:
         if slots.size:
+            self._expires_ns[slots] = now_ns + self._lease_ns
             self._shim.apply(
                 self._cookies[slots], slots, self._caps_pkts[slots], now_ns + self._lease_ns, self._targets_us[slots]
             )
@@ -136,3 +144,4 @@ class LeaseKeeper:
             self._caps_pkts = np.concatenate([self._caps_pkts, np.zeros(missing, np.uint32)])
             self._targets_us = np.concatenate([self._targets_us, np.zeros(missing, np.uint32)])
             self._heard_ns = np.concatenate([self._heard_ns, np.zeros(missing, np.int64)])
+            self._expires_ns = np.concatenate([self._expires_ns, np.zeros(missing, np.int64)])

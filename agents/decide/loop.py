@@ -8,6 +8,7 @@ of it runs against ``FakeShim``.
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,8 +18,12 @@ import structlog
 from numpy.typing import NDArray
 
 from reinet.agents.decide.decider import NO_QUEUE, Decider
+from reinet.agents.decide.facts import Figures, ModelFacts, Story, facts_of
 from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.sight import Sight
+from reinet.agents.decide.story import Asked, story_of
+from reinet.agents.decide.targets import Targets
 from reinet.core import MAX_CAP_PKTS
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.core.target import Target
@@ -91,12 +96,13 @@ class ControlLoop:
         self._shim = shim
         self._bank = agent.view.bank(FIRST_ROWS)
         self._decider = Decider(agent, FIRST_ROWS, Guard(ceiling_pkts))
-        self._target = target
+        self._targets = Targets(target)
         self._lease_ns = lease_ms * 1_000_000
         self._sink = sink
         self._clock_ns = clock_ns
         self._log = log
         self._keeper = LeaseKeeper(shim, lease_ms, clock_ns)
+        self._sight = Sight(FIRST_ROWS, self._bank.feature_set.state_size, clock_ns)
 
         # One row per slot of the shim: a slot has one live flow, and a new cookie in it means that the old one is gone.
         self._lock = threading.Condition()  # guards what other threads read or set; notified when a pause is obeyed
@@ -135,6 +141,7 @@ class ControlLoop:
         now_ns = self._clock_ns()
         self._note_idle(self._keeper.tick(now_ns))
         self._last_tick_ns = now_ns
+        self._sight.tick(self._shim, now_ns)
 
     def pause(self, timeout_s: float = 2.0) -> int:
         """Lifts every cap and writes none until ``resume``; returns how many were lifted.
@@ -163,6 +170,45 @@ class ControlLoop:
                 self._clock_ns(),
             )
 
+    @property
+    def ticks(self) -> int:
+        """Returns how many ticks were completed."""
+        return self._sight.ticks
+
+    def why(self, cookie: int) -> Story | None:
+        """Returns what is known of one live flow and its cap, None where there is no such flow."""
+        with self._lock:
+            found = np.flatnonzero(self._stats["cookie"] == np.uint64(cookie))
+            if not cookie or not found.size:
+                return None
+            row, agent = int(found[0]), self._decider.agent
+            cap_pkts, verdict = int(self._decider.caps_pkts[row]), str(self._reasons[row])
+        asked = Asked(
+            str(self._targets.of(cookie)), self._targets.has_own(cookie), self._keeper.expires_ns(row, cookie)
+        )
+        seen = self._sight.seen(row, cookie)
+        return story_of(seen, agent, self._bank.feature_set, cap_pkts, verdict, asked, self._clock_ns())
+
+    def set_target(self, cookie: int, target: str) -> None:
+        """Sets a flow's own target, an empty one takes it back; for cookie 0 sets that of all flows without one.
+
+        It holds from each flow's next record on. Raises ConfigError for a text that is no target, LookupError where
+        there is no such flow, ValueError where too many flows have their own.
+        """
+        with self._lock:
+            self._targets.ask(cookie, target, self._stats["cookie"])
+        self._log.info("target set", cookie=cookie or None, target=target or None)
+
+    def model(self) -> ModelFacts:
+        """Returns who decides."""
+        return facts_of(self._decider.agent)
+
+    def figures(self) -> Figures:
+        """Returns what was counted since the start, and how the flows stand."""
+        with self._lock:
+            reasons = Counter(self._reasons[self._stats["cookie"] != 0].tolist())
+        return self._sight.figures(reasons)
+
     def status(self) -> Status:
         """Returns whether ticks complete, and what has been done since the start."""
         with self._lock:
@@ -179,7 +225,7 @@ class ControlLoop:
                 ok=not problem,
                 paused=self._paused,
                 problem=problem,
-                target=str(self._target),
+                target=str(self._targets.common),
                 decisions=self._decisions,
                 records=self._records,
                 flows=int(np.count_nonzero(self._stats["cookie"])),
@@ -190,7 +236,7 @@ class ControlLoop:
         """Brings the tables up to date and decides; returns False when the agent failed."""
         records = np.array(records)
         # Anew for each record, whatever the kernel says: a relative target falls with the flow's minimum RTT.
-        records["target_us"] = self._target.resolve_us(records["min_rtt_us"])
+        records["target_us"] = self._targets.resolve_us(records)
         live = self._forget_closed(records)
         if not len(live):
             return not self._agent_problem
@@ -199,6 +245,7 @@ class ControlLoop:
             self._grow(int(rows.max()) + 1)
         live, rows = self._admit(live, rows)
         self._keeper.hear(live)
+        self._sight.hear(rows, live)
         batch = self._bank.update(rows.astype(np.int32), live)
         latest = _last_of_each(rows, np.flatnonzero(batch.decided))
         with self._lock:
@@ -230,6 +277,7 @@ class ControlLoop:
                 caps_pkts[:] = 0
                 reasons[:] = PAUSED
             self._keeper.set(stats, caps_pkts)
+            self._sight.decide(rows, stats, states, rule_pkts, refusals)
             self._log_refusals(stats, rows, refusals)
             with self._lock:
                 self._agent_problem = ""
@@ -288,6 +336,7 @@ class ControlLoop:
         if not closed.any():
             return records
         self._decider.forget(records["cookie"][closed])
+        self._targets.forget(records["cookie"][closed])
         for record in records[closed]:
             self._keeper.drop(int(record["cookie"]))
             row = int(record["slot"])
@@ -323,6 +372,7 @@ class ControlLoop:
         rows = max(least_rows, 2 * len(self._stats))
         missing = rows - len(self._stats)
         self._bank.grow(rows)
+        self._sight.grow(rows)
         with self._lock:
             self._stats = np.concatenate([self._stats, np.zeros(missing, FLOW_STATS_DTYPE)])
             self._decider.grow(rows)

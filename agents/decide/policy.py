@@ -16,6 +16,8 @@ from reinet.core.errors import ModelError
 class Policy(Agent):
     """An agent that asks the network. Its view is its manifest's: it must be shown no other states."""
 
+    holds_nothing = True
+
     def __init__(self, artifact: Artifact) -> None:
         manifest = artifact.manifest
         view = View(manifest.schema_.feature_set, artifact.normaliser, manifest.period.rule())
@@ -62,6 +64,10 @@ class Policy(Agent):
             return np.empty(0, np.float32)
         (actions,) = self._session.run([OUTPUT_NAME], {INPUT_NAME: np.ascontiguousarray(states, np.float32)})
         return np.asarray(actions, np.float32).reshape(-1)
+
+    def outputs(self, states: FloatArray) -> FloatArray:
+        """Returns the actions for states (N, S)."""
+        return self.actions(states)
 
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns caps in packets (N,), 0 = none; INVALID_CAP_PKTS where the network gave no finite number."""

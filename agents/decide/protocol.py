@@ -48,6 +48,8 @@ class Agent(ABC):
 
     sets_caps = True
     """False for the agent that leaves every flow to its congestion control, also where caps cannot be had."""
+    holds_nothing = False
+    """True where ``decide`` may be asked again, of any record and from any thread: it changes nothing."""
     needs_future = False
     """True where ``bind`` must be called before ``decide``: such an agent decides in a simulator alone."""
     trace_uses: Sequence[TraceUse] = ()
@@ -85,6 +87,10 @@ class Agent(ABC):
 
     def reset(self) -> None:  # noqa: B027  (optional)
         """Forgets everything about earlier flows; most agents hold nothing."""
+
+    def outputs(self, states: FloatArray) -> FloatArray | None:
+        """Returns a learned actor's output (N,) for states (N, S); None where the agent is none."""
+        return None
 
     @abstractmethod
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
