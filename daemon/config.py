@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS, toml_file
 from reinet.core.errors import ConfigError
 from reinet.core.target import MOST_MS, Form, Target
+from reinet.daemon.endpoint import Endpoint
 from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE
 
 MAX_SOCKET_PATH_BYTES = 107
@@ -65,6 +66,11 @@ class DaemonConfig(BaseModel):
         default=None, ge=1, le=500, description="shortest period between decisions for a flow; absent = the model's"
     )
     socket: Path = Field(default_factory=default_socket, description="control socket; only its owner may connect")
+    # Off: any user of the host may ask a loopback port, and not every host has a Prometheus.
+    metrics: str | None = Field(
+        default=None,
+        description="where Prometheus asks: 127.0.0.1:9469 or unix:/run/reinet/metrics.sock; absent = nowhere",
+    )
     log_dir: Path | None = Field(default=None, description="folder for TensorBoard event files; absent = none")
     # Four curves at 10 points/s take about 1 kB/s and flow: three days of one flow, or half an hour of 150.
     log_max_mb: int = Field(default=256, ge=1, le=1_000_000, description="event files stop growing at this total")
@@ -81,6 +87,11 @@ class DaemonConfig(BaseModel):
             if path in value[:index]:
                 raise ValueError(f"{path} is listed twice; give every cgroup once")
         return value
+
+    @field_validator("metrics")
+    @classmethod
+    def _metrics_stay_on_the_host(cls, value: str | None) -> str | None:
+        return None if value is None else str(Endpoint.parse(value))
 
     @field_validator("socket")
     @classmethod

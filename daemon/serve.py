@@ -28,7 +28,12 @@ from reinet.core.target import Form, Target
 from reinet.core.visible import visible
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.control import ControlServer, SocketClaim
+from reinet.daemon.endpoint import Endpoint
 from reinet.daemon.event_log import EventLog
+from reinet.daemon.log_lines import LINES
+from reinet.daemon.metrics import LoopCollector
+from reinet.daemon.metrics_server import MetricsServer
+from reinet.daemon.notify import Watchdog, notify
 from reinet.kshim.probe import cgroup2_mount, features
 from reinet.kshim.shim import WRAPPED_CC, Shim
 
@@ -98,6 +103,8 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig]
         loop = ControlLoop(shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink)
         server = ControlServer(claim, loop, agent.called)
         stack.callback(server.close)
+        if config.metrics is not None:
+            stack.callback(MetricsServer(Endpoint.parse(config.metrics), _collector(loop, sink)).close)
         log.info(
             "serving",
             model=agent.called,
@@ -106,7 +113,9 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig]
             lease_ms=config.lease_ms,
             socket=str(config.socket),
             log_dir=str(sink.folder) if sink else None,
+            metrics=config.metrics,
         )
+        notify("READY=1", f"STATUS=serving {agent.called}, target {config.asked}")
         _run(loop, wake, cgroups, config.tick_ms, lambda: _abandon(claim))
         status = loop.status()
         log.info("stopping", decisions=status.decisions, records=status.records, uptime_s=round(status.uptime_s, 3))
@@ -137,7 +146,7 @@ def configure_logging() -> None:
             *([_obeyed_by_no_terminal] if terminal else [structlog.processors.format_exc_info]),
             structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(default=str),
         ],
-        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Unbreakable())),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, LINES)),
         cache_logger_on_first_use=False,
     )
 
@@ -145,18 +154,6 @@ def configure_logging() -> None:
 def _obeyed_by_no_terminal(_logger: Any, _method: str, event: EventDict) -> EventDict:
     """Returns the event with control characters, as a model's name may have, written out; JSON does so by itself."""
     return {key: visible(value, keep="\n") if isinstance(value, str) else value for key, value in event.items()}
-
-
-class _Unbreakable:
-    """Standard error whose reader may go away: losing a log line must not cost a cap."""
-
-    def write(self, text: str) -> None:
-        with suppress(OSError, ValueError):
-            sys.stderr.write(text)
-
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()
 
 
 def _check_cgroup(cgroup: Path) -> None:
@@ -179,6 +176,14 @@ def _open_event_log(config: DaemonConfig) -> EventLog | None:
     except OSError as error:
         where = f"{error.filename}: {error.strerror}"
         raise ConfigError(f"daemon.log_dir: {where}; name a folder that can be written") from None
+
+
+def _collector(loop: ControlLoop, sink: EventLog | None) -> LoopCollector:
+    more = {"log_lines_dropped": ("log lines lost because nobody read them", lambda: LINES.dropped)}
+    if sink is not None:
+        more["event_log_dropped_points"] = ("points of curves left out", lambda: sink.dropped_points)
+        more["event_log_dropped_batches"] = ("ticks left out of the curves", lambda: sink.dropped_batches)
+    return LoopCollector(loop, more)
 
 
 class _Wake:
@@ -244,11 +249,14 @@ def _run(loop: ControlLoop, wake: _Wake, cgroups: _Cgroups, tick_ms: int, abando
     worker = threading.Thread(target=body, name="decision-loop", daemon=True)
     worker.start()
     known = ""
+    watchdog = Watchdog(lambda: loop.ticks)
     while not wake.wait(CGROUP_CHECK_S):
+        watchdog.feed()
         if (problem := cgroups.problem()) != known:
             known = problem
             loop.report(problem)
             log.error("cgroups lost", problem=problem)
+    notify("STOPPING=1")
     stop.set()
     worker.join(JOIN_S)
     if worker.is_alive():
@@ -262,4 +270,5 @@ def _abandon(claim: SocketClaim) -> None:
     """Ends the process while its loop hangs: the kernel takes programs and leases away as after kill -9."""
     log.critical(f"the decision loop hangs; leaving without it after {JOIN_S:g} s, caps lapse with their leases")
     claim.close()
+    LINES.drain()
     os._exit(1)

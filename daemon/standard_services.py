@@ -24,7 +24,7 @@ REFLECTION_S = 5.0
 """A tool asks its questions at once and hangs up."""
 
 
-class HealthService(health_pb2_grpc.HealthServicer):
+class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # generated code carries no types
     """SERVING while ``is_well`` says so, asked anew at every call."""
 
     def __init__(self, is_well: Callable[[], bool]) -> None:

@@ -1,9 +1,11 @@
 """The daemon as a process, on a shim in memory: start, stop, refusals, crashes, and what is left afterwards."""
 
+import fcntl
 import hashlib
 import json
 import os
 import signal
+import socket as sockets
 import subprocess
 import sys
 import tempfile
@@ -300,6 +302,56 @@ def test_a_closed_log_costs_no_caps(folder: Path) -> None:
     daemon.process.stdout.read()
     daemon.process.stdout.close()
     assert daemon.process.wait(DEADLINE_S) == 0
+
+
+def test_a_log_that_nobody_reads_costs_no_caps_and_no_end(folder: Path) -> None:
+    daemon = Daemon(write_config(folder))
+    assert daemon.process.stderr is not None
+    fcntl.fcntl(daemon.process.stderr, fcntl.F_SETPIPE_SZ, 4096)  # a few lines fill it
+    daemon.wait_for(has_capped)
+    with ControlClient(daemon.socket) as client:
+        for _ in range(50):
+            client.pause()
+            client.resume()
+    daemon.wait_for(has_capped)
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(DEADLINE_S) == 0
+
+
+def test_the_service_manager_hears_of_start_ticks_and_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM) as manager:
+        manager.bind(str(folder / "notify"))
+        manager.settimeout(DEADLINE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+        daemon = Daemon(write_config(folder), fault="hang")
+        assert manager.recv(1000).startswith(b"READY=1\nSTATUS=serving rule")
+        assert manager.recv(1000) == b"WATCHDOG=1"
+        daemon.wait_for(lambda client: "no tick completed" in client.health().problem)
+        manager.settimeout(3 * daemon_serve.CGROUP_CHECK_S)
+        silent = False
+        for _ in range(2):  # the last sign of life may still be there
+            try:
+                assert manager.recv(1000) == b"WATCHDOG=1"
+            except TimeoutError:
+                silent = True
+        assert silent
+        daemon.end(signal.SIGTERM)
+        assert manager.recv(1000) == b"STOPPING=1"
+
+
+def test_metrics_are_served_where_the_configuration_says(folder: Path) -> None:
+    path = folder / "metrics.sock"
+    daemon = Daemon(write_config(folder, metrics=f"unix:{path}"))
+    daemon.wait_for(has_capped)
+    with sockets.socket(sockets.AF_UNIX) as raw:
+        raw.connect(str(path))
+        raw.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        with raw.makefile() as reply:
+            assert "reinet_caps_in_force 1.0" in reply.read()
+    code, _, log = daemon.end(signal.SIGTERM)
+    assert code == 0
+    assert log[0]["metrics"] == f"unix:{path}"
+    assert not path.exists()
 
 
 def test_a_model_with_another_schema_is_refused(folder: Path) -> None:

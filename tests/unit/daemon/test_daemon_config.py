@@ -52,7 +52,7 @@ def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatc
     config = load_config(write(tmp_path, uncommented))
     plain = load_config(EXAMPLE)
     assert config.model_fields_set == set(DaemonConfig.model_fields) - {"target_ms"}  # another name of target
-    assert config.model_copy(update={"log_dir": None, "min_period_ms": None}) == plain
+    assert config.model_copy(update={"log_dir": None, "min_period_ms": None, "metrics": None}) == plain
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,10 @@ def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatc
         ),
         (NEEDED + "ceiling_pkts = 1\n", r"daemon\.ceiling_pkts = 1"),
         (NEEDED + f'socket = "/{"x" * 120}"\n', r"at most 107 bytes, this one 121"),
+        (NEEDED + 'metrics = "0.0.0.0:9469"\n', r"daemon\.metrics: '0\.0\.0\.0:9469' is not a loopback address"),
+        (NEEDED + 'metrics = "9469"\n', r"daemon\.metrics: '9469': write 127\.0\.0\.1:9469"),
+        (NEEDED + 'metrics = "127.0.0.1:99999"\n', r"a port lies in 1 to 65535"),
+        (NEEDED + 'metrics = "unix:run"\n', r"a Unix socket's path begins with /"),
         (NEEDED + "lease_ms = 1\ntick_ms = 0\n", r"(?s)lease_ms = 1.*tick_ms = 0"),
         ("[daemon\n", r"not valid TOML.*line 1"),
     ],

@@ -1,0 +1,91 @@
+"""What the daemon tells Prometheus: counts and distributions over all flows, none of a single flow.
+
+A label per flow would make a time series per connection, which Prometheus keeps for weeks; ``reinet ctl`` and the event
+files are for single flows. Every kind is there from the start, at 0, so that rates and alerts are defined.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import version
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from reinet.agents.decide.facts import KINDS, OTHER_KIND, Distribution
+from reinet.daemon.control import Controlled
+
+PREFIX = "reinet_"
+CAPPED = KINDS[""]
+
+
+class LoopCollector(Collector):
+    """Asks the loop at each scrape; ``more`` gives counters of others, by name without prefix and ``_total``."""
+
+    def __init__(self, loop: Controlled, more: Mapping[str, tuple[str, Callable[[], int]]] | None = None) -> None:
+        self._loop = loop
+        self._more = more or {}
+
+    def describe(self) -> Iterable[Metric]:
+        """Returns nothing: the registry need not ask the loop when it is made."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields every metric."""
+        status, figures, model = self._loop.status(), self._loop.figures(), self._loop.model()
+        labels = {"version": version("reinet"), "model": model.identity}
+        info = GaugeMetricFamily(PREFIX + "daemon_info", "which version and model decide; always 1", labels=labels)
+        info.add_metric(list(labels.values()), 1)
+        yield info
+        yield _gauge("healthy", "1 while ticks complete and the agent answers", status.ok)
+        yield _gauge("paused", "1 while no caps are written on a user's word", status.paused)
+        yield _gauge("uptime_seconds", "since the loop's start", status.uptime_s)
+        yield _counter("ticks", "completed ticks of the loop", figures.ticks)
+        yield _counter("records", "FlowStats records read", status.records)
+        yield _counter("decisions", "decisions made", status.decisions)
+        refusals = CounterMetricFamily(
+            PREFIX + "refusals", "decisions that gate or guard answered with no cap, by kind", labels=["kind"]
+        )
+        flows = GaugeMetricFamily(PREFIX + "flows", "live flows by kind: capped, or why not", labels=["kind"])
+        for kind in (*KINDS.values(), OTHER_KIND):
+            flows.add_metric([kind], figures.flows.get(kind, 0))
+            if kind != CAPPED:
+                refusals.add_metric([kind], figures.refusals.get(kind, 0))
+        yield refusals
+        yield flows
+        yield _gauge("caps_in_force", "flows that have a cap now", figures.flows.get(CAPPED, 0))
+        yield _histogram(
+            "decision_latency_seconds",
+            "from a record's end to just after its cap was stored",
+            figures.decision_latency_s,
+        )
+        yield _histogram("flow_rtt_seconds", "mean RTT of each record", figures.rtt_s)
+        yield _histogram(
+            "flow_queueing_delay_seconds", "mean RTT of each record above its path's minimum", figures.queueing_delay_s
+        )
+        yield _histogram(
+            "flow_delivery_rate_bytes_per_second", "delivery rate of each record", figures.delivery_rate_bytes_per_s
+        )
+        shim = CounterMetricFamily(
+            PREFIX + "shim_events", "what the kernel side counts, see kshim/slot.h", labels=["event"]
+        )
+        for event, count in figures.shim.items():
+            shim.add_metric([event], count)
+        yield shim
+        for name, (meaning, read) in self._more.items():
+            yield _counter(name, meaning, read())
+
+
+def _gauge(name: str, meaning: str, value: float) -> Metric:
+    return GaugeMetricFamily(PREFIX + name, meaning, value=float(value))
+
+
+def _counter(name: str, meaning: str, value: int) -> Metric:
+    return CounterMetricFamily(PREFIX + name, meaning, value=value)
+
+
+def _histogram(name: str, meaning: str, found: Distribution) -> Metric:
+    cumulative = list(accumulate(int(count) for count in found.counts))
+    bounds = [*(f"{bound:g}" for bound in found.bounds), "+Inf"]
+    return HistogramMetricFamily(
+        PREFIX + name, meaning, buckets=list(zip(bounds, cumulative, strict=True)), sum_value=found.total
+    )
