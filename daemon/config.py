@@ -73,7 +73,12 @@ class DaemonConfig(BaseModel):
     )
     log_dir: Path | None = Field(default=None, description="folder for TensorBoard event files; absent = none")
     # Four curves at 10 points/s take about 1 kB/s and flow: three days of one flow, or half an hour of 150.
-    log_max_mb: int = Field(default=256, ge=1, le=1_000_000, description="event files stop growing at this total")
+    log_max_mb: int = Field(
+        default=256,
+        ge=1,
+        le=1_000_000,
+        description="event files of all starts take at most so much",
+    )
 
     @field_validator("cgroups", mode="before")
     @classmethod
