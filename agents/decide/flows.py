@@ -47,6 +47,10 @@ class FlowTable:
         """Returns the rows that hold a flow."""
         return np.flatnonzero(self.stats["cookie"])
 
+    def under(self, place: int) -> Rows:
+        """Returns the rows whose flows are under this policy."""
+        return np.flatnonzero((self.stats["cookie"] != 0) & (self.places == place))
+
     def count(self) -> int:
         """Returns the number of flows."""
         return int(np.count_nonzero(self.stats["cookie"]))

@@ -24,9 +24,9 @@ MOST_RISE = 4.0
 nothing that the flow could use before the next one; what would be let loose is a mistake."""
 MOST_FALL = 16.0
 """The whole span of the widest head in one decision, from 4 to 1/4 of the rule's product: no model falls further unless
-the product itself collapsed too. From the paper's ceiling to its floor a cap needs four decisions. Simulated, 24 runs of
-30 s (six drawn links, Cubic and BBR, 20 and 80 ms, +30ms), neither bound moves a cap of ``default``, ``per-rtt`` or the
-rule; a rise of 2 or a fall of 4 at most moves up to 0.6 % of the caps, and up to six of the 24 runs with them."""
+the product itself collapsed too. From the paper's ceiling to its floor a cap needs four decisions. Simulated, 24 runs
+of 30 s (six drawn links, Cubic and BBR, 20 and 80 ms, +30ms), neither bound moves a cap of ``default``, ``per-rtt`` or
+the rule; a rise of 2 or a fall of 4 at most moves up to 0.6 % of the caps, and up to six of the 24 runs with them."""
 
 
 class Guard:

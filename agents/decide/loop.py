@@ -10,7 +10,8 @@ A tick costs by the record, not by the flow: nothing in it walks over flows in P
 
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -19,13 +20,16 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from reinet.agents.decide.course import Course, Ruling
+from reinet.agents.decide.course import Course, CourseStatus, Ruling
 from reinet.agents.decide.flows import FlowTable, Rows
 from reinet.agents.decide.guard import Guard
-from reinet.agents.decide.modes import Mode, Order
+from reinet.agents.decide.modes import PLAIN_SHARE, Mode, Order, Placer
 from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.recent import RecentRecords
+from reinet.agents.decide.swap import SHARE, Canary, canary
 from reinet.agents.decide.verdicts import Verdicts, Why, refused, text
 from reinet.core import MAX_CAP_PKTS
+from reinet.core.errors import ConfigError, ModelError
 from reinet.core.target import Target
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
 from reinet.kshim.shim import FlowStatsArray, Shim
@@ -74,6 +78,7 @@ class Status:
     flows: int
     uptime_s: float
     stale: int  # decisions that were dropped because the record was older than a lease
+    courses: tuple[CourseStatus, ...]  # the policies, in the order in which they were given
 
 
 class ControlLoop:
@@ -90,6 +95,7 @@ class ControlLoop:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         log: Any = log,
         mode: Mode = Mode.ENFORCE,
+        plain_share: float = PLAIN_SHARE,
         bounds_steps: bool = False,
     ) -> None:
         """Makes a loop of one policy. ``bounds_steps`` keeps each cap near the one in force (``guard.py``)."""
@@ -103,7 +109,10 @@ class ControlLoop:
         self._flows = FlowTable(self._grow)
         self._lock = self._flows.lock  # guards what other threads read or set; notified when a pause is obeyed
         self._make_guard = partial(Guard, ceiling_pkts, bounds_steps)
-        self._courses = [self._course(Order(agent, target, mode))]
+        self._courses = [self._course(Order(agent, target, mode, plain_share))]
+        self._placer: Placer | None = None
+        self._recent = RecentRecords()
+        self._requests: deque[Callable[[], None]] = deque()  # of other threads, obeyed at the next tick
         self._pause_wanted = False
         self._paused = False
         self._lifted = 0  # caps that the latest pause lifted
@@ -127,6 +136,8 @@ class ControlLoop:
     def tick(self, timeout_ms: int = 0) -> None:
         """Waits up to ``timeout_ms`` for records, decides, renews leases. Raises what the shim raises."""
         records = self._shim.poll(timeout_ms)
+        while self._requests:
+            self._requests.popleft()()
         self._obey_pause()
         self._note_lapse(self._clock_ns())
         if len(records):
@@ -143,8 +154,46 @@ class ControlLoop:
         return self._ask(True, timeout_s)
 
     def resume(self, timeout_s: float = 2.0) -> None:
-        """Ends a pause; each flow gets a cap with its next record. Raises TimeoutError if the loop hangs."""
+        """Ends a pause; each flow gets a cap with its next record. Raises TimeoutError if the loop hangs.
+
+        A hold-out that stood down gets another chance.
+        """
+        self._requests.append(self._resume_courses)
         self._ask(False, timeout_s)
+
+    def swap(self, agent: Agent, policy: str = "", share: float = SHARE) -> Canary:
+        """Puts another agent in the place of a policy's, the first one's if none is named, in steps (``swap.py``).
+
+        Shows it recorded states first, in the caller's thread, and returns how it answered; what becomes of it later is
+        in ``status().courses``. share is that of the flows that it gets first; 1 = all at once. Raises ModelError, and
+        ConfigError where there is no such policy; nothing is changed then.
+        """
+        course = self._course_named(policy)
+        found = self._try(agent, course)
+        self._requests.append(lambda: course.swap(agent, share, self._recorded(course), self._clock_ns()))
+        return found
+
+    def roll_back(self, policy: str = "") -> None:
+        """Goes back to the model before the swap under way, if there is one. Raises ConfigError for no such policy."""
+        course = self._course_named(policy)
+        self._requests.append(lambda: (course.roll_back("as it was told to", self._clock_ns()), None)[1])
+
+    def command(self, orders: Sequence[Order], placer: Placer | None = None) -> None:
+        """Puts these policies in the place of all; ``placer`` says which flow is under which of them, None = the first.
+
+        A policy that has its name already goes on: its agent, if it is another one, takes over as by ``swap``. Raises
+        ModelError where one of them must not, and ConfigError for orders that make no sense; nothing is changed then.
+        """
+        names = [order.name for order in orders]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(f"policies {names}: at least one is needed, and each needs a name of its own")
+        with self._lock:
+            known = {course.order.name: course for course in self._courses}
+        for order in orders:
+            course = known.get(order.name, self._courses[0])
+            if order.name not in known or course.agent.identity != order.agent.identity:
+                self._try(order.agent, course)
+        self._requests.append(lambda: self._obey(orders, placer))
 
     def report(self, problem: str) -> None:
         """Puts what somebody else found wrong into ``status``; empty takes it back."""
@@ -188,6 +237,7 @@ class ControlLoop:
                 flows=self._flows.count(),
                 uptime_s=(now_ns - self._started_ns) / 1e9,
                 stale=sum(course.stale for course in self._courses),
+                courses=tuple(course.status() for course in self._courses),
             )
 
     def _take(self, records: FlowStatsArray) -> None:
@@ -197,21 +247,46 @@ class ControlLoop:
         if not len(live):
             return
         if fresh.size:
+            self._flows.places[fresh] = 0 if self._placer is None else -1
             for course in self._courses:
                 course.reset(fresh, self._flows.stats["cookie"][fresh])
+        self._recent.add(live)
         now_ns = self._clock_ns()
-        if len(self._courses) == 1:
+        if self._placer is None:
             self._serve(self._courses[0], live, rows, now_ns)
+            return
+        places = self._placed(live, rows)
+        for place in range(-1, len(self._courses)):
+            own = places == place
+            if not own.any():
+                continue
+            if place >= 0:
+                self._serve(self._courses[place], live[own], rows[own], now_ns)
+            else:
+                with self._lock:
+                    self._flows.stats[rows[own]] = live[own]
+                    self._flows.verdicts["code"][rows[own]] = Why.UNPLACED
+
+    def _placed(self, live: FlowStatsArray, rows: Rows) -> NDArray[np.int32]:
+        """Returns the policy of each record's flow, -1 = not known yet, asking for those that are not."""
+        assert self._placer is not None
+        places = self._flows.places
+        unknown = places[rows] < 0
+        if unknown.any():
+            found = self._placer.place(live["cookie"][unknown])
+            with self._lock:
+                places[rows[unknown]] = found
+        return places[rows]
 
     def _serve(self, course: Course, live: FlowStatsArray, rows: Rows, now_ns: int) -> None:
         """Decides for the flows of one course and puts it in force."""
         flows = self._flows
-        ruling = course.rule(live, rows, flows, now_ns)
+        ruling = course.rule(live, rows, flows, now_ns, self._pause_wanted)
         if self._pause_wanted:
             ruling.caps_pkts[:] = 0
             ruling.verdicts["code"] = Why.PAUSED
-        if ruling.failed:
-            self._fail_open(course, live, rows)
+        if ruling.uncap_all:
+            self._uncap_course(course, live, rows, ruling.uncap_all)
         elif len(ruling.rows):
             if course.order.mode is not Mode.SHADOW:
                 slots = ruling.rows.astype(np.uint32)
@@ -221,22 +296,21 @@ class ControlLoop:
             self._keeper.hear(live)
         with self._lock:
             flows.stats[rows] = live  # of several records of one flow the last one stays
-            if not ruling.failed:
+            if not ruling.uncap_all:
                 flows.caps_pkts[ruling.rows] = ruling.caps_pkts
                 flows.verdicts[ruling.rows] = ruling.verdicts
-        if self._sink is not None and not ruling.failed:
+        if self._sink is not None and not ruling.uncap_all:
             shown = flows.caps_pkts[rows]
             if course.order.mode is Mode.SHADOW:
                 shown = flows.verdicts["allowed_pkts"][rows]
             self._sink.offer(live, shown)
 
-    def _fail_open(self, course: Course, live: FlowStatsArray, rows: Rows) -> None:
-        """Uncaps at once instead of waiting for the leases; the next records give the agent another chance."""
+    def _uncap_course(self, course: Course, live: FlowStatsArray, rows: Rows, why: Why) -> None:
+        """Uncaps all of a course's flows at once instead of waiting for the leases."""
         with self._lock:
             self._flows.stats[rows] = live
-            own = self._flows.live()
-            own = own[self._flows.places[own] == self._courses.index(course)]
-            self._flows.uncap(own, Why.AGENT_FAILED)
+            own = self._flows.under(self._courses.index(course))
+            self._flows.uncap(own, why)
         self._keeper.release(own.astype(np.uint32))
 
     def _log_refusals(self, ruling: Ruling) -> None:
@@ -285,6 +359,67 @@ class ControlLoop:
             if self._sink is not None:
                 self._sink.offer(closed, np.zeros(len(closed), np.uint32))
         return live
+
+    def _try(self, agent: Agent, course: Course) -> Canary:
+        """Shows an agent what was recorded of a course's flows; raises ModelError for one that must not take over."""
+        mine = course.agent.view.period
+        if agent.manifest is not None and agent.view.period != mine:
+            raise ModelError(
+                f"{agent.name}: refused, it decides by periods of its own ({agent.view.period}), flows are measured in "
+                f"others ({mine}): restart the daemon with it"
+            )
+        agent.ceiling_pkts = self._ceiling_pkts
+        with self._lock:
+            recorded = self._recorded(course)
+        return canary(agent, recorded, course.order.target, self._make_guard())
+
+    def _recorded(self, course: Course) -> FlowStatsArray:
+        """Returns the latest records of a course's flows that are still there, the oldest first."""
+        records = self._recent.all()
+        records = records[records["slot"] < len(self._flows)]
+        slots = records["slot"]
+        own = self._flows.stats["cookie"][slots] == records["cookie"]
+        if course in self._courses:
+            own &= self._flows.places[slots] == self._courses.index(course)
+        return records[own]
+
+    def _obey(self, orders: Sequence[Order], placer: Placer | None) -> None:
+        """Puts policies in force."""
+        now_ns = self._clock_ns()
+        before = list(self._courses)
+        known = {course.order.name: course for course in before}
+        courses = [known.get(order.name) or self._course(order) for order in orders]
+        for course, order in zip(courses, orders, strict=True):
+            if course.agent.identity != order.agent.identity:
+                course.swap(order.agent, SHARE, self._recorded(course), now_ns)
+            course.amend(order, now_ns)
+        rows = self._flows.live()
+        cookies = self._flows.stats["cookie"][rows]
+        places = np.zeros(len(rows), np.int32) if placer is None else placer.place(cookies)
+        shadowed = np.array([course.order.mode is Mode.SHADOW for course in courses], np.bool_)
+        old = np.array([courses.index(course) if course in courses else -2 for course in before], np.int32)
+        moved = old[np.maximum(self._flows.places[rows], 0)] != places
+        for course in courses:
+            course.reset(rows[moved], cookies[moved])
+        moved |= shadowed[np.maximum(places, 0)]  # whose caps go, too
+        self._keeper.release(rows[moved].astype(np.uint32))
+        with self._lock:
+            self._courses, self._placer = courses, placer
+            self._flows.places[rows] = places
+            self._flows.uncap(rows[moved], Why.CHANGED)
+        self._log.info("policies", policies=[course.order.name for course in courses], flows_moved=int(moved.sum()))
+
+    def _resume_courses(self) -> None:
+        for course in self._courses:
+            course.resume(self._clock_ns())
+
+    def _course_named(self, name: str) -> Course:
+        with self._lock:
+            found = [course for course in self._courses if name in ("", course.order.name)]
+            if not found:
+                known = ", ".join(course.order.name for course in self._courses)
+                raise ConfigError(f"there is no policy {name!r}; there are {known}")
+            return found[0]
 
     def _course(self, order: Order) -> Course:
         return Course(order, len(self._flows), self._make_guard, self._lease_ns, self._log)

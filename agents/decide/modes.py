@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,13 @@ class Order:
     plain_share: float = PLAIN_SHARE
     """The share of flows that a hold-out leaves plain, above 0 and below 1."""
     name: str = "default"
+
+
+class Placer(Protocol):
+    """Says which policy a flow is under."""
+
+    def place(self, cookies: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Returns (N,) the number of each flow's policy, -1 = not known yet; never waits."""
 
 
 def lots(cookies: NDArray[np.uint64], salt: int) -> NDArray[np.float64]:
