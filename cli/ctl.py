@@ -4,19 +4,19 @@ import time
 
 import typer
 
-from reinet.cli import ctl_sight
 from reinet.cli.output import JsonOption, console, print_table, write_json
 from reinet.cli.serving import SocketOption, control_client, needs_serve_extra
+from reinet.cli.sight import flow as one_flow
 from reinet.core.errors import ShimError
 
 app = typer.Typer(
     help="Talk to a running daemon: flows, why, watch, health, model, target, pause, resume, detach.",
     no_args_is_help=True,
 )
-app.command()(ctl_sight.why)
-app.command()(ctl_sight.watch)
-app.command()(ctl_sight.model)
-app.command()(ctl_sight.target)
+app.command()(one_flow.why)
+app.command()(one_flow.watch)
+app.command()(one_flow.model)
+app.command()(one_flow.target)
 
 FLOW_COLUMNS = [
     "cookie", "cap_pkts", "cwnd_pkts", "rtt_mean_ms", "min_rtt_ms", "target_ms", "delivery_rate_mbps", "age_s",
@@ -28,7 +28,7 @@ FLOW_COLUMNS = [
 def flows(socket: SocketOption = None, json_destination: JsonOption = None) -> None:
     """List the flows with their caps; an uncapped flow shows the reason. Example: reinet ctl flows --json -."""
     with control_client(socket) as client:
-        rows = [ctl_sight.row_of(flow) for flow in client.flows().flows]
+        rows = [one_flow.row_of(flow) for flow in client.flows().flows]
     write_json(json_destination, {"rows": rows})
     if json_destination is None:
         print_table(rows, FLOW_COLUMNS, title=f"{len(rows)} flows (cap 0 = uncapped)")

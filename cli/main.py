@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fidelity, serve, top, traces, train
+from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fidelity, serve, traces, train
 from reinet.cli.output import console, say
+from reinet.cli.sight import top
 from reinet.core.errors import ConfigError, ReinetError, TraceError
 
 app = typer.Typer(

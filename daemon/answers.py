@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.facts import ModelFacts, Story
 from reinet.agents.decide.loop import Snapshot
+from reinet.agents.decide.sight.facts import ModelFacts, Story
 from reinet.core.errors import ConfigError
 from reinet.kshim.shim import FlowStatsArray
 from reinet.proto import control_pb2
@@ -57,6 +57,7 @@ def why_reply(story: Story) -> control_pb2.WhyReply:
         lease_left_ms=story.lease_left_ms,
         target=story.target,
         own_target=story.own_target,
+        policy=story.policy,
         feature_set=story.feature_set,
         features=story.features,
         units=story.units,

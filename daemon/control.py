@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import grpc
 
-from reinet.agents.decide.facts import Figures, ModelFacts, Story
 from reinet.agents.decide.loop import Snapshot, Status
+from reinet.agents.decide.sight.facts import Figures, ModelFacts, Story
 from reinet.core.errors import ConfigError, DaemonError
 from reinet.daemon.answers import flows_reply, model_reply, why_reply
 from reinet.daemon.standard_services import add_standard_services
@@ -49,9 +49,10 @@ class Controlled(Protocol):
     def why(self, cookie: int) -> Story | None:
         """Returns what is known of one live flow and its cap, None where there is no such flow."""
 
-    def set_target(self, cookie: int, target: str) -> None:
-        """Sets a flow's target, an empty one takes it back; for cookie 0 that of all flows that have none of their own.
+    def set_target(self, cookie: int, target: str) -> str:
+        """Sets a flow's own target, an empty one takes it back; for cookie 0 that of the first policy.
 
+        Returns the target in force for whom it was set.
         Raises ConfigError for a text that is no target, LookupError where there is no such flow, ValueError where too
         many flows have their own.
         """
@@ -110,13 +111,11 @@ class ControlService(control_pb2_grpc.ControlServicer):
     ) -> control_pb2.SetTargetReply:
         """Sets a target and says which is in force now."""
         try:
-            self._loop.set_target(request.cookie, request.target)
+            return control_pb2.SetTargetReply(target=self._loop.set_target(request.cookie, request.target))
         except (ConfigError, ValueError) as error:
             _abort(context, str(error), grpc.StatusCode.INVALID_ARGUMENT)
         except LookupError as error:
             _abort(context, str(error.args[0]), grpc.StatusCode.NOT_FOUND)
-        story = self._loop.why(request.cookie) if request.cookie else None
-        return control_pb2.SetTargetReply(target=story.target if story else self._loop.status().target)
 
     def Pause(self, request: control_pb2.PauseRequest, context: grpc.ServicerContext) -> control_pb2.PauseReply:  # noqa: N802
         """Lifts every cap and writes none until Resume; the reply says how many were lifted."""

@@ -11,11 +11,11 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from reinet.agents.decide.facts import KINDS, OTHER_KIND, Distribution
+from reinet.agents.decide.course import CourseStatus
+from reinet.agents.decide.sight.facts import CAPPED_KIND, KINDS, Distribution
 from reinet.daemon.control import Controlled
 
 PREFIX = "reinet_"
-CAPPED = KINDS[""]
 
 
 class LoopCollector(Collector):
@@ -42,17 +42,18 @@ class LoopCollector(Collector):
         yield _counter("ticks", "completed ticks of the loop", figures.ticks)
         yield _counter("records", "FlowStats records read", status.records)
         yield _counter("decisions", "decisions made", status.decisions)
-        refusals = CounterMetricFamily(
-            PREFIX + "refusals", "decisions that gate or guard answered with no cap, by kind", labels=["kind"]
+        yield _counter("stale_records", "records that were too old to decide on", status.stale)
+        verdicts = CounterMetricFamily(
+            PREFIX + "verdicts", "decisions by what came of them: capped, or why not", labels=["kind"]
         )
         flows = GaugeMetricFamily(PREFIX + "flows", "live flows by kind: capped, or why not", labels=["kind"])
-        for kind in (*KINDS.values(), OTHER_KIND):
+        for kind in KINDS.values():
             flows.add_metric([kind], figures.flows.get(kind, 0))
-            if kind != CAPPED:
-                refusals.add_metric([kind], figures.refusals.get(kind, 0))
-        yield refusals
+            verdicts.add_metric([kind], figures.verdicts.get(kind, 0))
+        yield verdicts
         yield flows
-        yield _gauge("caps_in_force", "flows that have a cap now", figures.flows.get(CAPPED, 0))
+        yield _gauge("caps_in_force", "flows that have a cap now", figures.flows.get(CAPPED_KIND, 0))
+        yield from _policies(status.courses)
         yield _histogram(
             "decision_latency_seconds",
             "from a record's end to just after its cap was stored",
@@ -73,6 +74,23 @@ class LoopCollector(Collector):
         yield shim
         for name, (meaning, read) in self._more.items():
             yield _counter(name, meaning, read())
+
+
+def _policies(courses: Iterable[CourseStatus]) -> Iterator[Metric]:
+    """Yields what stands of each policy; they are few, and their names the operator's own."""
+    stood_down = GaugeMetricFamily(
+        PREFIX + "policy_stood_down",
+        "1 while a hold-out leaves all flows plain, since capped ones fared worse",
+        labels=["policy"],
+    )
+    quarantined = GaugeMetricFamily(
+        PREFIX + "policy_quarantined", "1 while the hand rule decides in the model's place", labels=["policy"]
+    )
+    for course in courses:
+        stood_down.add_metric([course.name], float(bool(course.stood_down)))
+        quarantined.add_metric([course.name], float(bool(course.quarantined)))
+    yield stood_down
+    yield quarantined
 
 
 def _gauge(name: str, meaning: str, value: float) -> Metric:

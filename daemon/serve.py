@@ -100,7 +100,7 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig]
         if sink is not None:
             stack.callback(sink.close)
         shim = stack.enter_context((open_shim or open_kernel_shim)(config, _period(config, agent)))
-        loop = ControlLoop(shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink)
+        loop = ControlLoop(shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink, bounds_steps=True)
         server = ControlServer(claim, loop, agent.called)
         stack.callback(server.close)
         if config.metrics is not None:

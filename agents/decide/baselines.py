@@ -11,7 +11,6 @@ class NoCap(Agent):
     """``none``: plain congestion control."""
 
     sets_caps = False
-    holds_nothing = True
 
     def __init__(self, view: View | None = None) -> None:
         super().__init__("none", view)
@@ -23,8 +22,6 @@ class NoCap(Agent):
 
 class FixedCap(Agent):
     """``fixed:N``: every flow's window stops at N packets."""
-
-    holds_nothing = True
 
     def __init__(self, cap_pkts: int, view: View | None = None) -> None:
         super().__init__(f"fixed:{cap_pkts}", view)
@@ -40,8 +37,6 @@ class Rule(Agent):
 
     It holds no state: the maximum lives in the StateBank.
     """
-
-    holds_nothing = True
 
     def __init__(self, gain: float = RULE_GAIN, view: View | None = None) -> None:
         super().__init__(f"rule:{gain:g}", view)

@@ -16,8 +16,6 @@ from reinet.core.errors import ModelError
 class Policy(Agent):
     """An agent that asks the network. Its view is its manifest's: it must be shown no other states."""
 
-    holds_nothing = True
-
     def __init__(self, artifact: Artifact) -> None:
         manifest = artifact.manifest
         view = View(manifest.schema_.feature_set, artifact.normaliser, manifest.period.rule())

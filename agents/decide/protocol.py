@@ -48,8 +48,6 @@ class Agent(ABC):
 
     sets_caps = True
     """False for the agent that leaves every flow to its congestion control, also where caps cannot be had."""
-    holds_nothing = False
-    """True where ``decide`` may be asked again, of any record and from any thread: it changes nothing."""
     needs_future = False
     """True where ``bind`` must be called before ``decide``: such an agent decides in a simulator alone."""
     trace_uses: Sequence[TraceUse] = ()

@@ -33,8 +33,6 @@ DEADLINE_S = 60.0
 class Broken(Agent):
     """A network that computes no number."""
 
-    holds_nothing = True
-
     def __init__(self) -> None:
         super().__init__("broken")
 

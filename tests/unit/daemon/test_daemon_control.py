@@ -17,8 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from reinet.agents.decide.facts import Figures, ModelFacts, Story
 from reinet.agents.decide.loop import Snapshot, Status
+from reinet.agents.decide.sight.facts import Figures, ModelFacts, Story
 from reinet.core.errors import DaemonError
 from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.core.target import Target
@@ -43,7 +43,9 @@ class FakeLoop:
         self.flows = flows
 
     def status(self) -> Status:
-        return Status(not self.hangs, self.paused, "hangs" if self.hangs else "", self.target, 5, 6, self.flows, 1.5)
+        return Status(
+            not self.hangs, self.paused, "hangs" if self.hangs else "", self.target, 5, 6, self.flows, 1.5, 0, ()
+        )
 
     def snapshot(self) -> Snapshot:
         stats = np.zeros(self.flows, FLOW_STATS_DTYPE)
@@ -70,14 +72,16 @@ class FakeLoop:
             return None
         features = ("a", "b")
         return Story(
-            self.snapshot().stats[:1], 1_250_000_000, 20, "", 400.0, "25ms", True, "set", features, ("ms", "1"),
+            self.snapshot().stats[:1], 1_250_000_000, 20, "", 400.0, "25ms", True, "default", "set", features,
+            ("ms", "1"),
             np.array([[1, 2], [3, 4]], np.float32), 1_000_000_000, 20.0, "bdp", float("nan"), 0xFFFF_FFFF,
         )  # fmt: skip
 
-    def set_target(self, cookie: int, target: str) -> None:
+    def set_target(self, cookie: int, target: str) -> str:
         if cookie not in (0, MOST_COOKIE):
             raise LookupError("no such flow")
         self.target = str(Target.parse(target)) if target else self.target
+        return self.target
 
     def model(self) -> ModelFacts:
         return ModelFacts("folder", "sha256:1", "set", 10.0, True, target_range_ms=(25.0, 100.0), seed=0)

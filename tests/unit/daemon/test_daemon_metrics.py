@@ -21,8 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from helpers.loops import HEALTHY, started
 from helpers.places import ROOT
 from reinet.agents.decide.baselines import Rule
-from reinet.agents.decide.facts import KINDS, OTHER_KIND
 from reinet.agents.decide.loop import ControlLoop
+from reinet.agents.decide.sight.facts import KINDS
 from reinet.core.errors import DaemonError
 from reinet.daemon import metrics_server
 from reinet.daemon.endpoint import Endpoint
@@ -38,9 +38,9 @@ def made_loop() -> ControlLoop:
     """A loop with a capped flow and one whose target is out of reach."""
     shim, made = started(Rule(1.5), 7)
     shim.counters = lambda: {"records_lost": 3, "flows_without_slot": 0}  # type: ignore[attr-defined]
+    shim.advance_ms(1100)
     shim.open_flow(8)
     shim.feed(8, **HEALTHY | {"min_rtt_us": 60_000, "rtt_mean_us": 70_000})
-    shim.advance_ms(1100)
     made.tick()
     return made
 
@@ -72,13 +72,14 @@ def test_the_numbers_are_the_loops() -> None:
     assert seen["reinet_ticks_total", ""] == 2
     assert seen["reinet_decisions_total", ""] == seen["reinet_records_total", ""] == 2
     assert seen["reinet_caps_in_force", ""] == seen["reinet_flows", "capped"] == 1
-    assert seen["reinet_flows", "target_out_of_reach"] == seen["reinet_refusals_total", "target_out_of_reach"] == 1
+    assert seen["reinet_flows", "too_tight"] == seen["reinet_verdicts_total", "too_tight"] == 1
     assert seen["reinet_shim_events_total", "records_lost"] == 3
+    assert seen["reinet_policy_stood_down", "default"] == seen["reinet_policy_quarantined", "default"] == 0
     assert seen["reinet_log_lines_dropped_total", ""] == 5
     assert seen["reinet_flow_rtt_seconds_count", ""] == 2
     assert seen["reinet_flow_rtt_seconds_sum", ""] == pytest.approx(0.110)
     assert (seen["reinet_flow_rtt_seconds_bucket", "0.05"], seen["reinet_flow_rtt_seconds_bucket", "+Inf"]) == (1, 2)
-    assert {kind for name, kind in seen if name == "reinet_flows"} == {*KINDS.values(), OTHER_KIND}
+    assert {kind for name, kind in seen if name == "reinet_flows"} == set(KINDS.values())
 
 
 def test_no_metric_names_a_flow_and_their_number_is_bounded() -> None:
@@ -99,7 +100,7 @@ def test_alerts_and_dashboard_name_only_what_there_is() -> None:
         assert used <= names, f"{path.name}: {used - names}"
         assert set(re.findall(r'event=\\?"(\w+)', content)) <= events
         for kinds in re.findall(r'kind=~?\\?"([\w|]+)', content):
-            assert set(kinds.split("|")) <= {*KINDS.values(), OTHER_KIND}
+            assert set(kinds.split("|")) <= set(KINDS.values())
 
 
 def test_alerts_and_dashboard_are_what_their_readers_expect() -> None:

@@ -10,33 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.verdicts import Why
 from reinet.kshim.shim import FlowStatsArray
 
-KINDS = {
-    "": "capped",
-    "the flow has shown no queue": "no_queue",
-    "the agent set no cap": "agent_chose_none",
-    "no RTT": "no_rtt",
-    "no target delay": "no_target",
-    "target ": "target_out_of_reach",
-    "the model's output was not a finite number": "not_finite",
-    "a cap of ": "cap_out_of_range",
-    "idle": "idle",
-    "paused": "paused",
-    "resumed": "resumed",
-    "the agent ": "agent_failed",
-}
-"""How a reason begins, and the kind that it is counted under; of two that fit the longer one counts."""
-OTHER_KIND = "other"
-"""A reason that is not in the table: it is counted all the same."""
-_LONGEST_FIRST = sorted(KINDS, key=len, reverse=True)
-
-
-def kind_of(reason: str) -> str:
-    """Returns the kind of a flow's reason, one of ``KINDS`` or ``other``: few words, which a metric's label may be."""
-    if not reason:
-        return KINDS[""]
-    return next((KINDS[start] for start in _LONGEST_FIRST if start and reason.startswith(start)), OTHER_KIND)
+KINDS = {int(why): why.name.lower() for why in Why}
+"""What verdicts are counted under: few words, which a metric's label may be."""
+CAPPED_KIND = KINDS[int(Why.CAPPED)]
 
 
 @dataclass(frozen=True)
@@ -57,6 +36,8 @@ class Story:
     """What the flow is asked for, as text."""
     own_target: bool
     """Whether that was set for this flow alone."""
+    policy: str
+    """The name of the policy that the flow is under."""
     feature_set: str
     features: tuple[str, ...]
     units: tuple[str, ...]
@@ -71,7 +52,7 @@ class Story:
     action: float | None
     """The network's output for that state, None where the agent has no actions."""
     wanted_pkts: int | None
-    """The cap that the agent asked for, before gate and guard; None where asking again would change the agent."""
+    """The cap that the agent asked for, before gate and guard; None before the first decision."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +71,8 @@ class Figures:
     """What the loop counted since its start, and how its flows stand now."""
 
     ticks: int
-    refusals: Mapping[str, int]
-    """By kind, how many decisions left a flow uncapped that asked for a cap or could have had one."""
+    verdicts: Mapping[str, int]
+    """By kind, how many decisions came to it."""
     flows: Mapping[str, int]
     """By kind, live flows now; ``capped`` are those with a cap in force."""
     decision_latency_s: Distribution

@@ -14,9 +14,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from reinet.cli.ctl_sight import row_of
 from reinet.cli.output import JsonOption, PlainConsole, write_json
 from reinet.cli.serving import SocketOption, control_client
+from reinet.cli.sight.flow import row_of
 from reinet.core.visible import visible
 
 if TYPE_CHECKING:

@@ -5,19 +5,19 @@ never changes what is decided.
 """
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.facts import Distribution, Figures, kind_of
+from reinet.agents.decide.sight.facts import KINDS, Distribution, Figures
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.kshim.shim import FlowStatsArray, Shim
 
 KEPT_RECORDS = 5
 """The records of each flow that are kept: they fit a screen, and take 600 bytes."""
+_NO_SAMPLE = int(Flag.NO_SAMPLE)
 COUNTERS_INTERVAL_NS = 1_000_000_000
 """The shim's counters are read so often, in the loop's thread, since the shim has one thread."""
 
@@ -53,27 +53,21 @@ class Seen(NamedTuple):
     """What is remembered of one flow."""
 
     records: FlowStatsArray  # (K,), oldest first
-    state: NDArray[np.float32]  # (S,), or (0,) before the first decision
-    decided: FlowStatsArray  # (1,), the record of that decision
-    decided_ns: int
-    rule_pkts: float
+    decided_ns: int  # when its latest decision was, 0 = never
 
 
 class Sight:
     """Remembers and counts; ``hear``, ``decide``, ``tick`` and ``grow`` are for the loop's thread, the rest for any."""
 
-    def __init__(self, rows: int, state_size: int, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, rows: int, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
         self._cookies = np.zeros(rows, np.uint64)
         self._heard = np.zeros(rows, np.int64)
         self._records = np.zeros((rows, KEPT_RECORDS), FLOW_STATS_DTYPE)
-        self._states = np.zeros((rows, state_size), np.float32)
-        self._decided = np.zeros(rows, FLOW_STATS_DTYPE)
         self._decided_ns = np.zeros(rows, np.int64)
-        self._rule_pkts = np.zeros(rows, np.float32)
         self._ticks = 0
-        self._refusals: Counter[str] = Counter()
+        self._verdicts = np.zeros(len(KINDS), np.int64)
         self._latency_s = Histogram(LATENCY_BOUNDS_S)
         self._rtt_s = Histogram(DELAY_BOUNDS_S)
         self._queueing_s = Histogram(DELAY_BOUNDS_S)
@@ -88,44 +82,22 @@ class Sight:
 
     def hear(self, rows: NDArray[np.intp], live: FlowStatsArray) -> None:
         """Keeps N records, whose flows own these rows; of one flow there may be several, in order."""
-        sampled = live[(live["flags"] & Flag.NO_SAMPLE) == 0]
+        sampled = live[(live["flags"] & _NO_SAMPLE) == 0]
         rtt_s = sampled["rtt_mean_us"] * 1e-6
         with self._lock:
-            fresh = rows[self._cookies[rows] != live["cookie"]]
-            self._heard[fresh] = 0
-            self._decided_ns[fresh] = 0
-            self._cookies[rows] = live["cookie"]
-            left = np.arange(len(rows))
-            while left.size:  # as many rounds as one flow has records, usually one
-                _, first = np.unique(rows[left], return_index=True)
-                now = left[first]
-                self._records[rows[now], self._heard[rows[now]] % KEPT_RECORDS] = live[now]
-                self._heard[rows[now]] += 1
-                left = np.delete(left, first)
+            self._keep(rows, live)
             self._rtt_s.add(rtt_s)
             self._queueing_s.add(np.maximum(rtt_s - sampled["min_rtt_us"] * 1e-6, 0))
             self._rate.add(sampled["delivery_rate_bytes_per_s"].astype(np.float64))
 
-    def decide(
-        self,
-        rows: NDArray[np.intp],
-        stats: FlowStatsArray,
-        states: NDArray[np.float32],
-        rule_pkts: NDArray[np.float32],
-        refusals: NDArray[np.object_],
-    ) -> None:
-        """Keeps what N decisions, whose caps were just stored, were made of; a refusal is None or a reason."""
+    def decide(self, rows: NDArray[np.intp], time_ns: NDArray[np.uint64], codes: NDArray[np.uint8]) -> None:
+        """Counts N decisions whose caps were just stored, each on a record that ended at ``time_ns``."""
         now_ns = self._clock_ns()
-        age_s = np.maximum(now_ns - stats["time_ns"].astype(np.int64), 0) / 1e9
-        refused = refusals[refusals.astype(np.bool_)]
+        age_s = np.maximum(now_ns - time_ns.astype(np.int64), 0) / 1e9
         with self._lock:
-            self._states[rows] = states
-            self._decided[rows] = stats
             self._decided_ns[rows] = now_ns
-            self._rule_pkts[rows] = rule_pkts
             self._latency_s.add(age_s)
-            for reason, count in Counter(refused.tolist()).items():  # a few reasons, whatever the number of flows
-                self._refusals[kind_of(reason)] += count
+            self._verdicts += np.bincount(codes, minlength=len(KINDS))
 
     def tick(self, shim: Shim, now_ns: int) -> None:
         """Counts a completed tick and now and then looks at the shim's counters, where it has some."""
@@ -139,7 +111,7 @@ class Sight:
     def grow(self, rows: int) -> None:
         """Adds rows, up to ``rows``; those there keep what they hold."""
         with self._lock:
-            for name in ("_cookies", "_heard", "_records", "_states", "_decided", "_decided_ns", "_rule_pkts"):
+            for name in ("_cookies", "_heard", "_records", "_decided_ns"):
                 held = getattr(self, name)
                 setattr(self, name, np.concatenate([held, np.zeros((rows - len(held), *held.shape[1:]), held.dtype)]))
 
@@ -148,28 +120,33 @@ class Sight:
         with self._lock:
             heard = int(self._heard[row]) if self._cookies[row] == cookie else 0
             order = np.arange(max(heard - KEPT_RECORDS, 0), heard) % KEPT_RECORDS
-            decided_ns = int(self._decided_ns[row]) if heard else 0
-            return Seen(
-                self._records[row][order],
-                self._states[row].copy() if decided_ns else np.zeros(0, np.float32),
-                self._decided[row : row + 1].copy(),
-                decided_ns,
-                float(self._rule_pkts[row]) if decided_ns else 0.0,
-            )
+            return Seen(self._records[row][order], int(self._decided_ns[row]) if heard else 0)
 
-    def figures(self, reasons: Counter[str]) -> Figures:
-        """Returns what was counted; ``reasons`` are those of the live flows now, with their numbers."""
-        flows: Counter[str] = Counter()
-        for reason, count in reasons.items():  # some reasons name the flow's own figures: many, but of few kinds
-            flows[kind_of(str(reason))] += count
+    def figures(self, codes: NDArray[np.uint8]) -> Figures:
+        """Returns what was counted; ``codes`` are the verdicts of the live flows now."""
+        flows = np.bincount(codes, minlength=len(KINDS))
         with self._lock:
             return Figures(
                 ticks=self._ticks,
-                refusals=dict(self._refusals),
-                flows=dict(flows),
+                verdicts={kind: int(self._verdicts[code]) for code, kind in KINDS.items()},
+                flows={kind: int(flows[code]) for code, kind in KINDS.items()},
                 decision_latency_s=self._latency_s.taken(),
                 rtt_s=self._rtt_s.taken(),
                 queueing_delay_s=self._queueing_s.taken(),
                 delivery_rate_bytes_per_s=self._rate.taken(),
                 shim=dict(self._shim_counters),
             )
+
+    def _keep(self, rows: NDArray[np.intp], live: FlowStatsArray) -> None:
+        changed = self._cookies[rows] != live["cookie"]
+        if changed.any():
+            fresh = rows[changed]
+            self._heard[fresh] = self._decided_ns[fresh] = 0
+            self._cookies[rows] = live["cookie"]
+        left = np.arange(len(rows))
+        while left.size:  # as many rounds as one flow has records, usually one
+            _, first = np.unique(rows[left], return_index=True)
+            now = left[first]
+            self._records[rows[now], self._heard[rows[now]] % KEPT_RECORDS] = live[now]
+            self._heard[rows[now]] += 1
+            left = np.delete(left, first)

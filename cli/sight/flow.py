@@ -98,6 +98,7 @@ def why(flow: FlowArgument, socket: SocketOption = None, json_destination: JsonO
         "lease_left_ms": story.lease_left_ms,
         "target": story.target,
         "own_target": story.own_target,
+        "policy": story.policy,
         "decided_age_s": story.decided_age_s if decided else None,
         "rule_pkts": story.rule_pkts,
         "head": story.head,
@@ -120,7 +121,7 @@ def _show(found: Mapping[str, Any], story: "control_pb2.WhyReply") -> None:
     cap = f"cap {story.cap_pkts} packets, lease ends in {story.lease_left_ms:.0f} ms" if story.cap_pkts else "no cap"
     say((f"flow {found['cookie']} ({found['cookie']:#x}): {cap}", "bold"))
     say(f"verdict  {story.verdict or 'nothing speaks against the cap'}")
-    say(f"target   {story.target}{' (its own)' if story.own_target else ''}")
+    say(f"target   {story.target}{' (its own)' if story.own_target else ''}, policy {story.policy}")
     if found["decided_age_s"] is None:
         say("agent    has decided nothing for it yet")
     else:
@@ -145,8 +146,6 @@ def _ago(place: int) -> str:
 
 def _said(found: Mapping[str, Any], story: "control_pb2.WhyReply") -> str:
     rule = f"the hand rule's product {story.rule_pkts:.1f} packets"
-    if not story.HasField("wanted_pkts"):
-        return f"{rule}; it remembers its flows, so asking it again would change it"
     wanted = f"asked for {story.wanted_pkts} packets" if found["wanted_pkts"] else "asked for no cap"
     if found["wanted_pkts"] is None:
         wanted = "computed no number"
