@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import structlog
 
+from helpers.places import ROOT
 from reinet.agents.decide.loop import ControlLoop
+from reinet.agents.decide.modes import Mode
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.verdicts import UNPLACED
@@ -117,6 +119,15 @@ def test_the_thread_asks_for_flows_that_nobody_knows() -> None:
     placer.close()
     placer._thread.join(60)
     assert not placer._thread.is_alive()
+
+
+def test_the_page_shows_a_file_that_is_one(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "modes.md").read_text()
+    (tmp_path / "own.toml").write_text(page.split("```text\n", 1)[1].split("```", 1)[0])
+    config = load_config(tmp_path / "own.toml")
+    assert config.mode is Mode.HOLD_OUT
+    assert [policy.name for policy in config.policies] == ["video", "inside"]
+    assert config.policies[0].local_ports == ((443, 443), (8000, 8099))
 
 
 # --- in the loop, and reloaded ---
