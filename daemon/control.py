@@ -76,7 +76,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         status = self._loop.status()
         return control_pb2.HealthReply(
             ok=status.ok,
-            state="paused" if status.paused else "enforcing",
+            state=status.state,
             model=self._model,
             decisions=status.decisions,
             records=status.records,

@@ -34,6 +34,7 @@ from reinet.daemon.log_lines import LINES
 from reinet.daemon.metrics import LoopCollector
 from reinet.daemon.metrics_server import MetricsServer
 from reinet.daemon.notify import Watchdog, notify
+from reinet.daemon.reload import Reloader
 from reinet.kshim.probe import cgroup2_mount, features
 from reinet.kshim.shim import WRAPPED_CC, Shim
 
@@ -41,7 +42,7 @@ JOIN_S = 2.0
 """It is longer than any tick of a loop that is well."""
 CGROUP_CHECK_S = 1.0
 """The cgroups are looked at so often, with a stat each."""
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 log = structlog.get_logger("reinet.serve")
 
@@ -61,9 +62,14 @@ def check(config: DaemonConfig) -> Agent:
 
 def load_agent(config: DaemonConfig) -> Agent:
     """Returns the agent that the configuration names; logs where it is put to a use that it was not trained for."""
-    agent = make_agent(config.model, link="kernel")
+    return agent_for(config, config.model, config.asked)
+
+
+def agent_for(config: DaemonConfig, model: str, target: Target) -> Agent:
+    """Returns the agent of that name for a target, as ``load_agent`` does."""
+    agent = make_agent(model, link="kernel")
     agent.ceiling_pkts = config.ceiling_pkts
-    _check_target(agent, config.asked)
+    _check_target(agent, target)
     trained_cc = WRAPPED_CC if agent.congestion_controls is None else agent.congestion_controls
     if untrained := [cc for cc in WRAPPED_CC if cc not in trained_cc]:
         log.info("the model was not trained for every congestion control that it caps", untrained=untrained)
@@ -83,11 +89,16 @@ def _check_target(agent: Agent, target: Target) -> None:
         log.warning("the model was not trained for this target", target=str(target), trained_ms=trained_ms)
 
 
-def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig], Shim] | None = None) -> Status:
-    """Runs the daemon until SIGTERM, SIGINT or SIGHUP; belongs to the main thread. Returns what it did.
+def serve(
+    config: DaemonConfig,
+    open_shim: Callable[[DaemonConfig, PeriodConfig], Shim] | None = None,
+    path: Path | None = None,
+) -> Status:
+    """Runs the daemon until SIGTERM or SIGINT; belongs to the main thread. Returns what it did.
 
-    On the way out every cap is lifted and the host is left as it was found. Raises a ReinetError where it cannot start,
-    and DaemonError where it had to give up.
+    ``path`` is the configuration's file, which is taken up again when it changes and on SIGHUP. On the way out every
+    cap is lifted and the host is left as it was found. Raises a ReinetError where it cannot start, and DaemonError
+    where it had to give up.
     """
     with ExitStack() as stack:
         wake = _Wake(stack)
@@ -100,7 +111,13 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig]
         if sink is not None:
             stack.callback(sink.close)
         shim = stack.enter_context((open_shim or open_kernel_shim)(config, _period(config, agent)))
-        loop = ControlLoop(shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink, bounds_steps=True)
+        loop = ControlLoop(
+            shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink,
+            mode=config.mode, plain_share=config.hold_out_share, bounds_steps=True,
+        )  # fmt: skip
+        reloader = Reloader(path, config, loop, agent_for)
+        stack.callback(reloader.close)
+        reloader.start(agent)
         server = ControlServer(claim, loop, agent.called)
         stack.callback(server.close)
         if config.metrics is not None:
@@ -110,13 +127,15 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig]
             model=agent.called,
             cgroups=[str(cgroup) for cgroup in config.cgroups],
             target=str(config.asked),
+            mode=config.mode.value,
+            policies=[policy.name for policy in config.policies],
             lease_ms=config.lease_ms,
             socket=str(config.socket),
             log_dir=str(sink.folder) if sink else None,
             metrics=config.metrics,
         )
         notify("READY=1", f"STATUS=serving {agent.called}, target {config.asked}")
-        _run(loop, wake, cgroups, config.tick_ms, lambda: _abandon(claim))
+        _run(loop, wake, cgroups, reloader, config.tick_ms, lambda: _abandon(claim))
         status = loop.status()
         log.info("stopping", decisions=status.decisions, records=status.records, uptime_s=round(status.uptime_s, 3))
     log.info("stopped")
@@ -194,19 +213,21 @@ class _Wake:
         stack.callback(os.close, self._read_fd)
         stack.callback(os.close, self._write_fd)
         os.set_blocking(self._write_fd, False)
-        for number in STOP_SIGNALS:
+        self.reload_wanted = False
+        for number in (*STOP_SIGNALS, signal.SIGHUP):
             stack.callback(signal.signal, number, signal.signal(number, self._on_signal))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.set()
+        self.reload_wanted |= number == signal.SIGHUP
+        self.set(b"r" if number == signal.SIGHUP else b"!")
 
-    def set(self) -> None:
+    def set(self, word: bytes = b"!") -> None:
         with suppress(BlockingIOError):  # full: it is awake
-            os.write(self._write_fd, b"!")
+            os.write(self._write_fd, word)
 
     def wait(self, timeout_s: float) -> bool:
-        """Returns True when woken, False when the time is over."""
-        return bool(select.select([self._read_fd], [], [], timeout_s)[0])
+        """Returns True when told to end; False when the time is over, or SIGHUP came."""
+        return bool(select.select([self._read_fd], [], [], timeout_s)[0]) and b"!" in os.read(self._read_fd, 4096)
 
 
 class _Cgroups:
@@ -234,7 +255,14 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _run(loop: ControlLoop, wake: _Wake, cgroups: _Cgroups, tick_ms: int, abandon: Callable[[], None]) -> None:
+def _run(
+    loop: ControlLoop,
+    wake: _Wake,
+    cgroups: _Cgroups,
+    reloader: Reloader,
+    tick_ms: int,
+    abandon: Callable[[], None],
+) -> None:
     """Runs the loop in a thread until woken; raises DaemonError if it ends by itself, calls ``abandon`` if it hangs."""
     stop = threading.Event()
     failures: list[BaseException] = []
@@ -252,10 +280,14 @@ def _run(loop: ControlLoop, wake: _Wake, cgroups: _Cgroups, tick_ms: int, abando
     watchdog = Watchdog(lambda: loop.ticks)
     while not wake.wait(CGROUP_CHECK_S):
         watchdog.feed()
+        if wake.reload_wanted:
+            wake.reload_wanted = False
+            reloader.reload()
+        reloader.look()
         if (problem := cgroups.problem()) != known:
             known = problem
-            loop.report(problem)
             log.error("cgroups lost", problem=problem)
+        loop.report(problem or reloader.problem)
     notify("STOPPING=1")
     stop.set()
     worker.join(JOIN_S)

@@ -14,7 +14,6 @@ from reinet.agents.decide.flows import FlowTable, Rows
 from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.modes import Mode, Order, lots
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
-from reinet.agents.decide.sight.own_targets import OwnTargets
 from reinet.agents.decide.swap import Stage, Trial
 from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts, Why
 
@@ -89,18 +88,9 @@ class CourseStatus:
 class Course:
     """One order at work."""
 
-    def __init__(
-        self,
-        order: Order,
-        rows: int,
-        make_guard: Callable[[], Guard],
-        lease_ns: int,
-        log: Any,
-        own_targets: OwnTargets | None = None,
-    ) -> None:
+    def __init__(self, order: Order, rows: int, make_guard: Callable[[], Guard], lease_ns: int, log: Any) -> None:
         order.agent.reset()
         self.order = order
-        self._own_targets = own_targets or OwnTargets()
         self.stale = 0
         """Records that were too old to decide on."""
         self._lease_ns, self._rows, self._make_guard, self._log = lease_ns, rows, make_guard, log
@@ -167,7 +157,7 @@ class Course:
     def rule(self, records: StatsArray, rows: Rows, flows: FlowTable, now_ns: int, paused: bool = False) -> Ruling:
         """Takes N records of flows in these rows, writes their targets into them and says what becomes of the flows."""
         # Anew for each record, whatever the kernel says: a relative target falls with the flow's minimum RTT.
-        records["target_us"] = self._own_targets.resolve_us(records, self.order.target)
+        records["target_us"] = flows.own_targets.resolve_us(records, self.order.target)
         batch = self._desk.see(rows, records)
         seen = Cases(rows, records, batch.states, batch.rule_pkts, batch.may_cap)
         latest = flows.last_of_each(rows, np.flatnonzero(batch.decided))

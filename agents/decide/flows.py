@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import CapArray
+from reinet.agents.decide.sight.own_targets import OwnTargets
 from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.kshim.shim import FlowStatsArray
@@ -35,6 +36,8 @@ class FlowTable:
         """(rows,), why."""
         self.places: NDArray[np.int32] = np.zeros(FIRST_ROWS, np.int32)
         """(rows,), the policy that the flow is under, by its number; -1 = not known yet."""
+        self.own_targets = OwnTargets()
+        """Those of single flows; the others have their policies'."""
         self._scratch = np.zeros(FIRST_ROWS, np.int64)
         self._owners = np.zeros(FIRST_ROWS, np.uint64)
         self._on_grow = on_grow
@@ -61,6 +64,7 @@ class FlowTable:
         if not is_closed.any():
             return records, records[:0]
         closed = records[is_closed]
+        self.own_targets.forget(closed["cookie"])
         rows = closed["slot"].astype(np.intp)
         own = rows < len(self.stats)
         own[own] = self.stats["cookie"][rows[own]] == closed["cookie"][own]

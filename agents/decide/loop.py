@@ -10,9 +10,8 @@ A tick costs by the record, not by the flow: nothing in it walks over flows in P
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,28 +19,27 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from reinet.agents.decide.course import Course, CourseStatus
+from reinet.agents.decide.course import Course, CourseStatus, Ruling
+from reinet.agents.decide.courses import Courses
 from reinet.agents.decide.flows import FlowTable, Rows
 from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.modes import PLAIN_SHARE, Mode, Order, Placer
 from reinet.agents.decide.protocol import Agent
-from reinet.agents.decide.recent import RecentRecords
 from reinet.agents.decide.sight.memory import Sight
 from reinet.agents.decide.sight.observed import Observed
-from reinet.agents.decide.sight.own_targets import OwnTargets
-from reinet.agents.decide.sight.refusal_log import RefusalLog
-from reinet.agents.decide.swap import SHARE, Canary, canary
-from reinet.agents.decide.verdicts import Verdicts, Why, text
+from reinet.agents.decide.swap import SHARE, Canary
+from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts, Why, refused, text
 from reinet.core import MAX_CAP_PKTS
-from reinet.core.errors import ConfigError, ModelError
 from reinet.core.target import Target
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
 from reinet.kshim.shim import FlowStatsArray, Shim
 
 TICK_MS = 50
 """The longest wait for records; it bounds how late a renewal, a pause or a stop may be."""
+REFUSAL_LOG_INTERVAL_S = 1.0
+"""Each flow's first refusal is logged, but of many at once one in this time; `reinet ctl flows` shows them all."""
 
-_PAUSED, _NO_DECISION = int(Why.PAUSED), int(Why.NO_DECISION)
+_NO_QUEUE, _PAUSED, _NO_DECISION = int(Why.NO_QUEUE), int(Why.PAUSED), int(Why.NO_DECISION)
 
 log = structlog.get_logger("reinet.loop")
 
@@ -64,7 +62,8 @@ class Snapshot:
     caps_pkts: NDArray[np.uint32]  # (N,), decided; 0 = none
     reasons: list[str]  # (N,), why a flow is uncapped, empty when it is capped
     now_ns: int  # the loop's clock now
-    verdicts: Verdicts  # (N,), VERDICT_DTYPE: the same as numbers, with what the agent wanted
+    verdicts: Verdicts = field(default_factory=lambda: np.zeros(0, VERDICT_DTYPE))
+    """(N,), the same as numbers, with what the agent wanted."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,14 @@ class Status:
     records: int
     flows: int
     uptime_s: float
-    stale: int  # decisions that were dropped because the record was older than a lease
-    courses: tuple[CourseStatus, ...]  # the policies, in the order in which they were given
+    stale: int = 0  # decisions that were dropped because the record was older than a lease
+    courses: tuple[CourseStatus, ...] = ()  # the policies, the default first
+
+    @property
+    def state(self) -> str:
+        """Returns ``paused``, or what the policies do: ``enforcing``, ``shadow``, ``hold-out``, ``stood down``."""
+        states = dict.fromkeys(course.state for course in self.courses)
+        return "paused" if self.paused else ", ".join(states) or "enforcing"
 
 
 class ControlLoop(Observed):
@@ -110,19 +115,18 @@ class ControlLoop(Observed):
         self._keeper = LeaseKeeper(shim, lease_ms, clock_ns)
         self._flows = FlowTable(self._grow)
         self._lock = self._flows.lock  # guards what other threads read or set; notified when a pause is obeyed
-        self._sight, self._own_targets = Sight(len(self._flows), clock_ns), OwnTargets()
-        self._refusals = RefusalLog(log, ceiling_pkts, clock_ns)
-        self._make_guard = partial(Guard, ceiling_pkts, bounds_steps)
-        self._courses = [self._course(Order(agent, target, mode, plain_share))]
-        self._placer: Placer | None = None
-        self._recent = RecentRecords()
-        self._requests: deque[Callable[[], None]] = deque()  # of other threads, obeyed at the next tick
+        self._sight = Sight(len(self._flows), clock_ns)
+        self._courses = Courses(
+            Order(agent, target, mode, plain_share), self._flows, partial(Guard, ceiling_pkts, bounds_steps),
+            ceiling_pkts, self._lease_ns, clock_ns, log,
+        )  # fmt: skip
         self._pause_wanted = False
         self._paused = False
         self._lifted = 0  # caps that the latest pause lifted
         self._records = 0
         self._started_ns = self._last_tick_ns = clock_ns()
         self._outside_problem = ""
+        self._refusal_logged_ns: int | None = None
 
     def run(self, stop: threading.Event, tick_ms: int = TICK_MS) -> None:
         """Ticks until ``stop`` is set, then lifts every cap. Raises what the shim raises, which ends it."""
@@ -139,8 +143,7 @@ class ControlLoop(Observed):
     def tick(self, timeout_ms: int = 0) -> None:
         """Waits up to ``timeout_ms`` for records, decides, renews leases. Raises what the shim raises."""
         records = self._shim.poll(timeout_ms)
-        while self._requests:
-            self._requests.popleft()()
+        self._change()
         self._obey_pause()
         self._note_lapse(self._clock_ns())
         if len(records):
@@ -162,7 +165,7 @@ class ControlLoop(Observed):
 
         A hold-out that stood down gets another chance.
         """
-        self._requests.append(self._resume_courses)
+        self._courses.resume()
         self._ask(False, timeout_s)
 
     def swap(self, agent: Agent, policy: str = "", share: float = SHARE) -> Canary:
@@ -172,15 +175,11 @@ class ControlLoop(Observed):
         in ``status().courses``. share is that of the flows that it gets first; 1 = all at once. Raises ModelError, and
         ConfigError where there is no such policy; nothing is changed then.
         """
-        course = self._course_named(policy)
-        found = self._try(agent, course)
-        self._requests.append(lambda: course.swap(agent, share, self._recorded(course), self._clock_ns()))
-        return found
+        return self._courses.swap(agent, policy, share)
 
     def roll_back(self, policy: str = "") -> None:
         """Goes back to the model before the swap under way, if there is one. Raises ConfigError for no such policy."""
-        course = self._course_named(policy)
-        self._requests.append(lambda: (course.roll_back("as it was told to", self._clock_ns()), None)[1])
+        self._courses.roll_back(policy)
 
     def command(self, orders: Sequence[Order], placer: Placer | None = None) -> None:
         """Puts these policies in the place of all; ``placer`` says which flow is under which of them, None = the first.
@@ -188,16 +187,7 @@ class ControlLoop(Observed):
         A policy that has its name already goes on: its agent, if it is another one, takes over as by ``swap``. Raises
         ModelError where one of them must not, and ConfigError for orders that make no sense; nothing is changed then.
         """
-        names = [order.name for order in orders]
-        if not names or len(set(names)) < len(names):
-            raise ConfigError(f"policies {names}: at least one is needed, and each needs a name of its own")
-        with self._lock:
-            known = {course.order.name: course for course in self._courses}
-        for order in orders:
-            course = known.get(order.name, self._courses[0])
-            if order.name not in known or course.agent.identity != order.agent.identity:
-                self._try(order.agent, course)
-        self._requests.append(lambda: self._obey(orders, placer))
+        self._courses.command(orders, placer)
 
     def report(self, problem: str) -> None:
         """Puts what somebody else found wrong into ``status``; empty takes it back."""
@@ -210,7 +200,7 @@ class ControlLoop(Observed):
             rows = self._flows.live()
             stats, caps_pkts = self._flows.stats[rows], self._flows.caps_pkts[rows]
             verdicts, places = self._flows.verdicts[rows], self._flows.places[rows]
-            own_words = {place: course.words() for place, course in enumerate(self._courses)}
+            own_words = {place: course.words() for place, course in enumerate(self._courses.all)}
             now_ns = self._clock_ns()
         reasons = [
             own_words[int(place)].get(int(verdict["code"])) or text(verdict, self._ceiling_pkts)
@@ -223,25 +213,25 @@ class ControlLoop(Observed):
         with self._lock:
             now_ns = self._clock_ns()
             late_ns = now_ns - self._last_tick_ns
-            problem = next((course.agent_problem for course in self._courses if course.agent_problem), "")
+            problem = next((course.agent_problem for course in self._courses.all if course.agent_problem), "")
             if not problem and late_ns > self._lease_ns:
                 problem = (
                     f"no tick completed for {late_ns / 1e9:.1f} s, longer than a lease: every cap has lapsed; "
                     "if this lasts, restart the daemon"
                 )
-            problem = problem or next((course.problem for course in self._courses if course.problem), "")
+            problem = problem or next((course.problem for course in self._courses.all if course.problem), "")
             problem = problem or self._outside_problem
             return Status(
                 ok=not problem,
                 paused=self._paused,
                 problem=problem,
-                target=str(self._courses[0].order.target),
-                decisions=sum(course.decisions for course in self._courses),
+                target=str(self._courses.all[0].order.target),
+                decisions=sum(course.decisions for course in self._courses.all),
                 records=self._records,
                 flows=self._flows.count(),
                 uptime_s=(now_ns - self._started_ns) / 1e9,
-                stale=sum(course.stale for course in self._courses),
-                courses=tuple(course.status() for course in self._courses),
+                stale=sum(course.stale for course in self._courses.all),
+                courses=tuple(course.status() for course in self._courses.all),
             )
 
     def _take(self, records: FlowStatsArray) -> None:
@@ -251,36 +241,15 @@ class ControlLoop(Observed):
         if not len(live):
             return
         if fresh.size:
-            self._flows.places[fresh] = 0 if self._placer is None else -1
-            for course in self._courses:
-                course.reset(fresh, self._flows.stats["cookie"][fresh])
-        self._recent.add(live)
+            self._courses.reset(fresh)
         now_ns = self._clock_ns()
-        if self._placer is None:
-            self._serve(self._courses[0], live, rows, now_ns)
-            return
-        places = self._placed(live, rows)
-        for place in range(-1, len(self._courses)):
-            own = places == place
-            if not own.any():
+        for course, records, own in self._courses.split(live, rows):
+            if course is not None:
+                self._serve(course, records, own, now_ns)
                 continue
-            if place >= 0:
-                self._serve(self._courses[place], live[own], rows[own], now_ns)
-            else:
-                with self._lock:
-                    self._flows.stats[rows[own]] = live[own]
-                    self._flows.verdicts["code"][rows[own]] = Why.UNPLACED
-
-    def _placed(self, live: FlowStatsArray, rows: Rows) -> NDArray[np.int32]:
-        """Returns the policy of each record's flow, -1 = not known yet, asking for those that are not."""
-        assert self._placer is not None
-        places = self._flows.places
-        unknown = places[rows] < 0
-        if unknown.any():
-            found = self._placer.place(live["cookie"][unknown])
             with self._lock:
-                places[rows[unknown]] = found
-        return places[rows]
+                self._flows.stats[own] = records
+                self._flows.verdicts["code"][own] = Why.UNPLACED
 
     def _serve(self, course: Course, live: FlowStatsArray, rows: Rows, now_ns: int) -> None:
         """Decides for the flows of one course and puts it in force."""
@@ -296,7 +265,7 @@ class ControlLoop(Observed):
             if course.order.mode is not Mode.SHADOW:
                 slots = ruling.rows.astype(np.uint32)
                 self._keeper.put(ruling.stats["cookie"], slots, ruling.caps_pkts, ruling.stats["target_us"])
-            self._refusals.note(ruling.rows, ruling.stats, ruling.verdicts, flows.verdicts["code"])
+            self._log_refusals(ruling)
             self._sight.decide(ruling.rows, ruling.stats["time_ns"], ruling.verdicts["code"])
         if len(ruling.rows) < len(live):
             self._keeper.hear(live)
@@ -315,9 +284,36 @@ class ControlLoop(Observed):
         """Uncaps all of a course's flows at once instead of waiting for the leases."""
         with self._lock:
             self._flows.stats[rows] = live
-            own = self._flows.under(self._courses.index(course))
+            own = self._courses.under(course)
             self._flows.uncap(own, why)
         self._keeper.release(own.astype(np.uint32))
+
+    def _log_refusals(self, ruling: Ruling) -> None:
+        """Logs flows that are refused now and were not before; called before the ruling is put in force."""
+        if not ruling.verdicts["code"].any():
+            return
+        is_refused = refused(ruling.verdicts["code"]) & (ruling.verdicts["code"] != _NO_QUEUE)
+        if not is_refused.any():
+            return
+        before = self._flows.verdicts["code"][ruling.rows]
+        new = np.flatnonzero(is_refused & (~refused(before) | (before == _NO_QUEUE)))
+        now_ns = self._clock_ns()
+        last_ns = self._refusal_logged_ns
+        if new.size and (last_ns is None or now_ns - last_ns >= REFUSAL_LOG_INTERVAL_S * 1e9):
+            self._refusal_logged_ns = now_ns
+            first = int(new[0])
+            reason = text(ruling.verdicts[first], self._ceiling_pkts)
+            self._log.warning(
+                "flow refused", cookie=int(ruling.stats["cookie"][first]), reason=reason, flows=int(new.size)
+            )
+
+    def _change(self) -> None:
+        """Does what other threads asked for; flows that are under another policy now lose their caps first."""
+        moved = self._courses.obey()
+        if moved.size:
+            self._keeper.release(moved.astype(np.uint32))
+            with self._lock:
+                self._flows.uncap(moved, Why.CHANGED)
 
     def _note_lapse(self, now_ns: int) -> None:
         """Lets go of caps that lapsed because no tick completed for a lease: nobody may renew what was decided then."""
@@ -341,81 +337,14 @@ class ControlLoop(Observed):
         live, closed = self._flows.forget_closed(records)
         if len(closed):
             self._keeper.drop(closed["cookie"], closed["slot"])
-            self._own_targets.forget(closed["cookie"])
-            for course in self._courses:
-                course.forget(closed["slot"].astype(np.intp), closed["cookie"])
+            self._courses.forget(closed["slot"].astype(np.intp), closed["cookie"])
             if self._sink is not None:
                 self._sink.offer(closed, np.zeros(len(closed), np.uint32))
         return live
 
-    def _try(self, agent: Agent, course: Course) -> Canary:
-        """Shows an agent what was recorded of a course's flows; raises ModelError for one that must not take over."""
-        mine = course.agent.view.period
-        if agent.manifest is not None and agent.view.period != mine:
-            raise ModelError(
-                f"{agent.name}: refused, it decides by periods of its own ({agent.view.period}), flows are measured in "
-                f"others ({mine}): restart the daemon with it"
-            )
-        agent.ceiling_pkts = self._ceiling_pkts
-        with self._lock:
-            recorded = self._recorded(course)
-        return canary(agent, recorded, course.order.target, self._make_guard())
-
-    def _recorded(self, course: Course) -> FlowStatsArray:
-        """Returns the latest records of a course's flows that are still there, the oldest first."""
-        records = self._recent.all()
-        records = records[records["slot"] < len(self._flows)]
-        slots = records["slot"]
-        own = self._flows.stats["cookie"][slots] == records["cookie"]
-        if course in self._courses:
-            own &= self._flows.places[slots] == self._courses.index(course)
-        return records[own]
-
-    def _obey(self, orders: Sequence[Order], placer: Placer | None) -> None:
-        """Puts policies in force."""
-        now_ns = self._clock_ns()
-        before = list(self._courses)
-        known = {course.order.name: course for course in before}
-        courses = [known.get(order.name) or self._course(order) for order in orders]
-        for course, order in zip(courses, orders, strict=True):
-            if course.agent.identity != order.agent.identity:
-                course.swap(order.agent, SHARE, self._recorded(course), now_ns)
-            course.amend(order, now_ns)
-        rows = self._flows.live()
-        cookies = self._flows.stats["cookie"][rows]
-        places = np.zeros(len(rows), np.int32) if placer is None else placer.place(cookies)
-        shadowed = np.array([course.order.mode is Mode.SHADOW for course in courses], np.bool_)
-        old = np.array([courses.index(course) if course in courses else -2 for course in before], np.int32)
-        moved = old[np.maximum(self._flows.places[rows], 0)] != places
-        for course in courses:
-            course.reset(rows[moved], cookies[moved])
-        moved |= shadowed[np.maximum(places, 0)]  # whose caps go, too
-        self._keeper.release(rows[moved].astype(np.uint32))
-        with self._lock:
-            self._courses, self._placer = courses, placer
-            self._flows.places[rows] = places
-            self._flows.uncap(rows[moved], Why.CHANGED)
-        self._log.info("policies", policies=[course.order.name for course in courses], flows_moved=int(moved.sum()))
-
-    def _resume_courses(self) -> None:
-        for course in self._courses:
-            course.resume(self._clock_ns())
-
-    def _course_named(self, name: str) -> Course:
-        with self._lock:
-            found = [course for course in self._courses if name in ("", course.order.name)]
-            if not found:
-                known = ", ".join(course.order.name for course in self._courses)
-                raise ConfigError(f"there is no policy {name!r}; there are {known}")
-            return found[0]
-
-    def _course(self, order: Order) -> Course:
-        return Course(order, len(self._flows), self._make_guard, self._lease_ns, self._log, self._own_targets)
-
     def _grow(self, rows: int) -> None:
+        self._courses.grow(rows)
         self._sight.grow(rows)
-        for course in self._courses:
-            course.grow(rows)
 
     def _ask(self, pause: bool, timeout_s: float) -> int:
         with self._lock:

@@ -30,6 +30,7 @@ class RecentRecords:
         """Returns a copy of what is kept, the oldest first."""
         size = len(self._ring)
         if self._given <= size:
-            return self._ring[: self._given].copy()
+            return np.array(self._ring[: self._given])
         start = self._given % size
-        return np.concatenate([self._ring[start:], self._ring[:start]])
+        found: FlowStatsArray = np.concatenate([self._ring[start:], self._ring[:start]])
+        return found

@@ -193,7 +193,7 @@ def has_capped(client: ControlClient) -> bool:
     return any(flow.cap_pkts for flow in client.flows().flows)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_a_signal_and_leaves_nothing(folder: Path, number: signal.Signals) -> None:
     daemon = Daemon(write_config(folder, write_model(folder), log_dir=str(folder / "log"), target="2.5x"))
 
@@ -218,6 +218,23 @@ def test_it_serves_until_a_signal_and_leaves_nothing(folder: Path, number: signa
     assert rest[0]["target"] == "2.5x"
     assert not daemon.socket.parent.exists()
     assert list((folder / "log").rglob("flow-7/events.out.tfevents*"))
+
+
+def test_sighup_and_a_changed_file_take_the_configuration_up_again(folder: Path) -> None:
+    daemon = Daemon(write_config(folder, mode="shadow"))
+    daemon.wait_for(lambda client: client.health().state == "shadow" and not has_capped(client))
+    path = folder / "daemon.toml"
+    good = path.read_text()
+    path.write_text(good.replace("shadow", "shade"))
+    os.kill(daemon.process.pid, signal.SIGHUP)
+    daemon.wait_for(lambda client: "the old one stays in force" in client.health().problem)
+    path.write_text(good.replace("shadow", "enforce"))
+    daemon.wait_for(lambda client: client.health().state == "enforcing" and has_capped(client))
+    code, _, log = daemon.end(signal.SIGTERM)
+    assert code == 0
+    events = [entry["event"] for entry in log]
+    assert events.count("reloaded") == 1
+    assert events.count("not reloaded, the old configuration stays in force") >= 1
 
 
 def test_pause_from_the_command_line(folder: Path) -> None:

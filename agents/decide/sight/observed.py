@@ -1,16 +1,13 @@
 """What a decision loop tells of itself and takes from whoever looks at it: a part of ``ControlLoop``."""
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
-from reinet.agents.decide.course import Course
+from reinet.agents.decide.courses import Courses
 from reinet.agents.decide.flows import FlowTable
 from reinet.agents.decide.sight.facts import Figures, ModelFacts, Story, facts_of
 from reinet.agents.decide.sight.memory import Sight
-from reinet.agents.decide.sight.own_targets import OwnTargets
 from reinet.agents.decide.verdicts import text
 from reinet.core.target import Target
 from reinet.kshim.leases import LeaseKeeper
@@ -20,13 +17,11 @@ class Observed:
     """Any thread may ask; the answers are copies."""
 
     _flows: FlowTable
-    _courses: list[Course]
+    _courses: Courses
     _keeper: LeaseKeeper
-    _requests: deque[Callable[[], None]]
     _clock_ns: Callable[[], int]
     _ceiling_pkts: int
     _sight: Sight
-    _own_targets: OwnTargets
 
     @property
     def ticks(self) -> int:
@@ -43,7 +38,7 @@ class Observed:
             row = self._row_of(cookie)
             if row is None:
                 return None
-            course = self._courses[max(int(flows.places[row]), 0)]
+            course = self._courses.all[max(int(flows.places[row]), 0)]
             cap_pkts, verdict = int(flows.caps_pkts[row]), flows.verdicts[row].copy()
         seen, now_ns = self._sight.seen(row, cookie), self._clock_ns()
         desk = course.desk_of(cookie)
@@ -51,7 +46,7 @@ class Observed:
         decided = bool(seen.decided_ns)
         state = shown.state[None] if decided else shown.state[None][:0]
         outputs = desk.agent.outputs(state) if decided else None
-        own = self._own_targets.of(cookie)
+        own = flows.own_targets.of(cookie)
         code = int(verdict["code"])
         return Story(
             records=seen.records,
@@ -81,21 +76,20 @@ class Observed:
         their own.
         """
         wanted = Target.parse(target) if target or not cookie else None
-        with self._flows.lock:
-            first = self._courses[0]
-            if wanted is not None and not cookie:
-                order = replace(first.order, target=wanted)
-                self._requests.append(lambda: first.amend(order, self._clock_ns()))
-                return str(wanted)
+        if wanted is not None and not cookie:
+            self._courses.set_target(wanted)
+            return str(wanted)
+        flows = self._flows
+        with flows.lock:
             row = self._row_of(cookie)
             if row is None:
                 raise LookupError(f"no flow {cookie} is open; `reinet ctl flows` lists them")
-            self._own_targets.set(cookie, wanted)
-            return str(wanted or self._courses[max(int(self._flows.places[row]), 0)].order.target)
+            flows.own_targets.set(cookie, wanted)
+            return str(wanted or self._courses.all[max(int(flows.places[row]), 0)].order.target)
 
     def model(self) -> ModelFacts:
         """Returns who decides for most flows of the first policy."""
-        return facts_of(self._courses[0].agent)
+        return facts_of(self._courses.all[0].agent)
 
     def figures(self) -> Figures:
         """Returns what was counted since the start, and how the flows stand."""
