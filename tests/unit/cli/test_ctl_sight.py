@@ -151,6 +151,7 @@ def test_targets_are_shown_set_and_taken_back(served: Served) -> None:
     assert served.json("ctl", "target", "+40ms") == {"target": "+40ms", "cookie": None}
     assert served.json("ctl", "target", "2.5x", "--flow", "0x4d2") == {"target": "2.5x", "cookie": 1234}
     assert served.json("ctl", "target", "--flow", "1234")["target"] == "2.5x"
+    served.feed(8)  # the loop takes it up with its next tick
     assert served.json("ctl", "target", "--flow", "8")["target"] == "+40ms"
     assert served.json("ctl", "target", "default", "--flow", "1234")["target"] == "+40ms"
     assert "every flow without a target of its own: +40ms" in served.run("ctl", "target").output

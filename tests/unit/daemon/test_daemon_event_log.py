@@ -262,6 +262,22 @@ def test_a_full_disk_or_no_inodes_are_told_once_and_tried_again(
     assert read(log, 7).Scalars("flow/cap_pkts")
 
 
+def test_a_wall_clock_that_jumps_costs_nothing(tmp_path: Path) -> None:
+    wall = iter([1_700_000_000.0, 1_600_000_000.0, 1_600_000_000.0, 1_900_000_000.0])
+    latest = [0.0]
+
+    def wall_s() -> float:
+        latest[0] = next(wall, latest[0])
+        return latest[0]
+
+    log = EventLog(tmp_path, LARGE, wall_s=wall_s)
+    for time_ms in range(0, 1000, 100):
+        log.offer(records((7, time_ms)), caps(10))
+    log.close()
+    assert log.failure is None
+    assert [point.step for point in read(log, 7).Scalars("flow/cap_pkts")] == list(range(0, 1000, 100))
+
+
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
