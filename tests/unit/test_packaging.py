@@ -1,4 +1,4 @@
-"""What the daemon is installed with: systemd's units, the images, the compose file; what no engine here can run is read."""
+"""What the daemon is installed with: units, images, the compose file; what no engine here can run is read."""
 
 import re
 import shutil
