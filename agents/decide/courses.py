@@ -93,6 +93,8 @@ class Courses:
 
     def obey(self) -> Rows:
         """Does what was asked for; returns the rows of flows whose caps must go."""
+        if not self._requests:
+            return _NO_ROWS
         gone = [_NO_ROWS]
         while self._requests:
             gone.append(self._requests.popleft()())
@@ -100,7 +102,8 @@ class Courses:
 
     def split(self, live: FlowStatsArray, rows: Rows) -> Iterator[tuple[Course | None, FlowStatsArray, Rows]]:
         """Gives each course the records of its flows; None stands for flows whose policy is not known yet."""
-        self._recent.add(live)
+        with self._flows.lock:
+            self._recent.add(live)
         if self._placer is None:
             yield self.all[0], live, rows
             return
