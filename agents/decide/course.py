@@ -128,6 +128,11 @@ class Course:
         """Returns the agent that decides for most flows."""
         return self._desk.agent
 
+    @property
+    def wanted(self) -> Agent:
+        """Returns the agent that is to decide for all flows, if it stands the test."""
+        return self._desk.agent if self._trial is None else self._trial.candidate.agent
+
     def words(self) -> dict[int, str]:
         """Returns the course's own words for some verdicts, by their code."""
         return {int(Why.AGENT_FAILED): self._desk.problem, int(Why.STOOD_DOWN): self._stood_down}

@@ -3,7 +3,7 @@
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -50,7 +50,8 @@ def cookie_of(one: socket.socket) -> int:
 def test_the_kernel_tells_port_peer_and_cgroup_of_every_cookie(family: int, address: str) -> None:
     try:
         with connection(family, address) as (client, server):
-            shown = {one.cookie: one for one in open_sockets()}
+            shown = open_sockets()
+            assert open_sockets({cookie_of(client)})[cookie_of(server)] is None, "not wanted"
             mine, other = shown[cookie_of(client)], shown[cookie_of(server)]
             assert mine.local_port == client.getsockname()[1]
             assert other.local_port == server.getsockname()[1]
@@ -66,8 +67,12 @@ def flow(cookie: int, port: int = 80, peer: str = "192.0.2.1", cgroup_id: int = 
     return Socket(cookie, port, ip_address(peer), cgroup_id)
 
 
+def dump(flows: Sequence[Socket]) -> Callable[[Container[int]], dict[int, Socket | None]]:
+    return lambda wanted: {one.cookie: one if one.cookie in wanted else None for one in flows}
+
+
 def placed(policies: Sequence[dict[str, object]], *flows: Socket) -> list[int]:
-    placer = SocketPlacer([PolicyConfig.model_validate(policy) for policy in policies], lambda: flows)
+    placer = SocketPlacer([PolicyConfig.model_validate(policy) for policy in policies], dump(flows))
     cookies = np.array([one.cookie for one in flows], np.uint64)
     assert placer.place(cookies).tolist() == [-1] * len(flows)
     placer.look(np.zeros(0, np.uint64))
@@ -100,7 +105,7 @@ def test_cgroups_that_are_gone_hold_nobody(tmp_path: Path) -> None:
 
 def test_a_flow_that_the_dump_does_not_show_is_under_the_default_and_one_that_is_known_stays() -> None:
     flows = [flow(1, 443)]
-    placer = SocketPlacer([PolicyConfig(name="port", local_ports=(443,))], lambda: flows)
+    placer = SocketPlacer([PolicyConfig(name="port", local_ports=(443,))], dump(flows))
     cookies = np.array([1, 2], np.uint64)
     placer.look(cookies)
     assert placer.place(cookies).tolist() == [1, 0]
@@ -111,7 +116,7 @@ def test_a_flow_that_the_dump_does_not_show_is_under_the_default_and_one_that_is
 
 
 def test_the_thread_asks_for_flows_that_nobody_knows() -> None:
-    placer = SocketPlacer([PolicyConfig(name="port", local_ports=(443,))], lambda: [flow(1, 443)]).start()
+    placer = SocketPlacer([PolicyConfig(name="port", local_ports=(443,))], dump([flow(1, 443)])).start()
     cookies = np.array([1], np.uint64)
     while placer.place(cookies).tolist() == [-1]:
         placer._thread.join(0.01)
@@ -140,7 +145,7 @@ class Served:
         self.path, self.shim = path, FakeShim()
         self.sockets = [flow(7, 443), flow(8, 80)]
         monkeypatch.setattr(
-            "reinet.daemon.reload.SocketPlacer", lambda policies: SocketPlacer(policies, lambda: self.sockets)
+            "reinet.daemon.reload.SocketPlacer", lambda policies: SocketPlacer(policies, dump(self.sockets))
         )
         self.write(text)
         config = load_config(path)
@@ -238,6 +243,10 @@ def test_another_model_in_the_file_is_swapped_in_step_by_step(serve: Serve) -> N
     assert served.reloader.reload()
     served.caps(1)
     assert served.loop.status().courses[0].swap == "share: fixed:20"
+    assert served.reloader.reload()
+    with structlog.testing.capture_logs() as seen:
+        served.caps(1)
+    assert "swap begins" not in [entry["event"] for entry in seen], "the swap under way is the one that is wanted"
     with structlog.testing.capture_logs():
         for _ in range(1100):
             caps = served.caps(1)
