@@ -12,7 +12,9 @@ import structlog
 
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Order
+from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.swap import Canary
 from reinet.core.errors import ReinetError
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig, load_config
@@ -89,6 +91,16 @@ class Reloader:
         self._loop.command(wanted, placer)
         self.close()
         self._placer = placer and placer.start()
+
+
+def take_model(config: DaemonConfig, loop: ControlLoop, folder: Path, sha256: str, policy: str = "") -> Canary:
+    """Swaps a model's folder in whose manifest has this sha256, for a policy, the default if none is named.
+
+    Returns how it answered to recorded states. Raises ModelError or ConfigError; nothing is changed then.
+    """
+    agent = Policy.load(folder, sha256)
+    agent.ceiling_pkts = config.ceiling_pkts
+    return loop.swap(agent, policy)
 
 
 def _stamp(path: Path | None) -> Stamp:

@@ -128,10 +128,13 @@ class Course:
         """Returns the agent that decides for most flows."""
         return self._desk.agent
 
-    @property
-    def wanted(self) -> Agent:
-        """Returns the agent that is to decide for all flows, if it stands the test."""
-        return self._desk.agent if self._trial is None else self._trial.candidate.agent
+    def must_swap(self, order: Order) -> bool:
+        """Returns whether an order asks for another agent than the order before it did, and than is here by now.
+
+        What was swapped in or rolled back meanwhile stays when an order names the same agent again.
+        """
+        here = self._desk.agent if self._trial is None else self._trial.candidate.agent
+        return order.agent.identity not in (self.order.agent.identity, here.identity)
 
     def words(self) -> dict[int, str]:
         """Returns the course's own words for some verdicts, by their code."""

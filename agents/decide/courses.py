@@ -77,7 +77,7 @@ class Courses:
             known = {course.order.name: course for course in self.all}
         for order in orders:
             course = known.get(order.name, self.all[0])
-            if order.name not in known or course.wanted.identity != order.agent.identity:
+            if order.name not in known or course.must_swap(order):
                 self._try(order.agent, course)
         self._requests.append(lambda: self._change(orders, placer))
 
@@ -144,7 +144,7 @@ class Courses:
         known = {course.order.name: course for course in before}
         courses = [known.get(order.name) or self._made(order) for order in orders]
         for course, order in zip(courses, orders, strict=True):
-            if course.wanted.identity != order.agent.identity:
+            if course.must_swap(order):
                 course.swap(order.agent, SHARE, self._recorded(course), now_ns)
             course.amend(order, now_ns)
         rows = self._flows.live()

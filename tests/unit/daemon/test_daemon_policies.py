@@ -16,12 +16,14 @@ from helpers.places import ROOT
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Mode
 from reinet.agents.decide.names import make_agent
+from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.verdicts import UNPLACED
+from reinet.core.errors import ModelError
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig, load_config
 from reinet.daemon.policies import PolicyConfig
-from reinet.daemon.reload import Reloader
+from reinet.daemon.reload import Reloader, take_model
 from reinet.daemon.sockets import Socket, SocketPlacer, cgroup_ids, open_sockets
 from reinet.kshim.fake import FakeShim
 
@@ -148,7 +150,7 @@ class Served:
             "reinet.daemon.reload.SocketPlacer", lambda policies: SocketPlacer(policies, dump(self.sockets))
         )
         self.write(text)
-        config = load_config(path)
+        self.config = config = load_config(path)
         agent = self.load(config, config.model, config.asked)
         self.loop = ControlLoop(self.shim, agent, config.asked, clock_ns=lambda: self.shim.now_ns, mode=config.mode)
         for one in self.sockets:
@@ -284,3 +286,37 @@ def test_keys_that_need_a_restart_are_named(serve: Serve) -> None:
     with structlog.testing.capture_logs() as seen:
         assert served.reloader.reload()
     assert [entry["keys"] for entry in seen if "keys" in entry] == [["lease_ms"]]
+
+
+def test_what_was_swapped_in_meanwhile_stays_when_the_file_names_the_same_model_again(serve: Serve) -> None:
+    served = serve('model = "fixed:10"\n')
+    served.caps()
+    served.loop.swap(make_agent("fixed:30"), share=1.0)
+    assert served.caps() == [30, 30]
+    served.write('model = "fixed:10"\ntarget = "70ms"\n')
+    served.reloader.look()
+    assert served.caps() == [30, 30]
+    assert served.shim.target_us(7) == 70_000
+
+
+def test_a_models_folder_is_taken_by_its_digest_and_only_with_the_daemons_period(serve: Serve) -> None:
+    folder = ROOT / "checkpoints" / "per-rtt"
+    digest = Policy.load(folder).identity.removeprefix("sha256:")
+    served = serve(f'model = "{ROOT / "checkpoints" / "default"}"\n')
+    served.caps()
+    with pytest.raises(ModelError, match="is pinned"):
+        take_model(served.config, served.loop, folder, "0" * 64)
+    with pytest.raises(ModelError, match="it decides by periods of its own"):
+        take_model(served.config, served.loop, folder, digest)
+    served = serve('model = "rule"\n')
+    served.caps()
+    small = ROOT / "checkpoints" / "small"
+    with pytest.raises(ModelError, match="it decides by periods of its own"):
+        take_model(served.config, served.loop, small, Policy.load(small).identity.removeprefix("sha256:"))
+    served = serve(f'model = "{ROOT / "checkpoints" / "default"}"\n')
+    served.caps()
+    found = take_model(served.config, served.loop, small, Policy.load(small).identity.removeprefix("sha256:"))
+    assert found.states == 6
+    assert found.refused == 0
+    served.caps(1)
+    assert served.loop.status().courses[0].swap.startswith(f"share: {small} (schema ")
