@@ -19,7 +19,7 @@ from reinet.core.errors import ReinetError
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig, load_config
 from reinet.daemon.policies import orders
-from reinet.daemon.sockets import SocketPlacer
+from reinet.daemon.sockets import Dump, SocketPlacer
 
 CHANGEABLE = {"model", "target", "target_ms", "mode", "hold_out_share", "policies"}
 """The keys that are put in force while the daemon runs."""
@@ -33,11 +33,17 @@ Stamp = tuple[int, int, int] | None
 class Reloader:
     """Keeps a loop as its file says; ``look`` and ``reload`` belong to one thread."""
 
-    def __init__(self, path: Path | None, config: DaemonConfig, loop: ControlLoop, load: LoadAgent) -> None:
-        """Takes over the loop of a configuration that was loaded from ``path``; None = from no file."""
+    def __init__(
+        self, path: Path | None, config: DaemonConfig, loop: ControlLoop, load: LoadAgent, sockets: Dump
+    ) -> None:
+        """Takes over the loop of a configuration that was loaded from ``path``; None = from no file.
+
+        ``sockets`` is what a ``SocketPlacer`` asks.
+        """
         self.problem = ""
         """Why the file, as it is now, is not in force; empty when it is."""
         self._path, self._config, self._loop, self._load = path, config, loop, load
+        self._sockets = sockets
         self._placer: SocketPlacer | None = None
         self._stamp = _stamp(path)
 
@@ -86,7 +92,7 @@ class Reloader:
         wanted = orders(default, config.policies, lambda name, target: self._load(config, name, target), config.model)
         placer = None
         if config.policies:
-            placer = SocketPlacer(config.policies)
+            placer = SocketPlacer(config.policies, self._sockets)
             placer.look(self._loop.snapshot().stats["cookie"])  # so that flows under a policy stay under it
         self._loop.command(wanted, placer)
         self.close()

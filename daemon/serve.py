@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -30,6 +30,7 @@ from reinet.daemon.config import DaemonConfig
 from reinet.daemon.control import ControlServer, SocketClaim
 from reinet.daemon.event_log import EventLog
 from reinet.daemon.reload import Reloader
+from reinet.daemon.sockets import KernelSockets
 from reinet.kshim.probe import cgroup2_mount, features
 from reinet.kshim.shim import WRAPPED_CC, Shim
 
@@ -110,7 +111,8 @@ def serve(
             shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink,
             mode=config.mode, plain_share=config.hold_out_share, bounds_steps=True,
         )  # fmt: skip
-        reloader = Reloader(path, config, loop, agent_for)
+        sockets = stack.enter_context(closing(KernelSockets()))
+        reloader = Reloader(path, config, loop, agent_for, sockets)
         stack.callback(reloader.close)
         reloader.start(agent)
         server = ControlServer(claim, loop, agent.called)

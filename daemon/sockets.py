@@ -26,6 +26,8 @@ LOOK_INTERVAL_S = 0.1
 """A flow has its first cap no earlier than its gate opens, seldom before a second has passed."""
 MOST_OF_A_CORE = 0.1
 """The share of a core that dumps may take: after a long one the next waits longer."""
+ANSWER_S = 2.0
+"""The kernel answers at once; a socket without an end would hold a thread for ever."""
 DEFAULT = 0
 """The place of flows that are under no policy."""
 
@@ -56,36 +58,56 @@ class Socket:
     """The number of its cgroup's folder (``st_ino``), 0 where the kernel does not say."""
 
 
-def open_sockets(wanted: Container[int] | None = None) -> dict[int, Socket | None]:
-    """Returns the open TCP sockets of this network namespace by their cookies; raises OSError.
+Dump = Callable[[Container[int]], dict[int, Socket | None]]
+"""Returns the open sockets by their cookies, None in place of those that were not asked for."""
 
-    Of cookies that are not ``wanted`` it says no more than that they are there (None), which takes a tenth of the time.
+
+class KernelSockets:
+    """Asks the kernel for the open TCP sockets of this network namespace; any thread may.
+
+    What is confined must have been made before: it may ask, but open nothing to ask on.
     """
-    found: dict[int, Socket | None] = {}
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as channel:
-        channel.settimeout(2.0)
-        for family in (socket.AF_INET, socket.AF_INET6):
-            request = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 0, 0, _OPEN_STATES)
-            channel.send(_HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0) + request)
-            while _take(channel.recv(1 << 18), wanted, found):
-                pass
-    return found
 
+    def __init__(self) -> None:
+        """Opens what it asks on; raises OSError."""
+        self._channel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
+        self._channel.settimeout(ANSWER_S)
+        self._lock = threading.Lock()
+        self._request = 0
 
-def _take(buffer: bytes, wanted: Container[int] | None, found: dict[int, Socket | None]) -> bool:
-    """Takes the messages of a reply; returns False after the last one."""
-    start = 0
-    while start < len(buffer):
-        size, kind, _, _, _ = _HEADER.unpack_from(buffer, start)
-        if kind == _DONE:
-            return False
-        begin = start + _HEADER.size
-        if kind == _ERROR:
-            raise OSError(-struct.unpack_from("=i", buffer, begin)[0], "sock_diag")
-        (cookie,) = _COOKIE.unpack_from(buffer, begin + _COOKIE_AT)
-        found[cookie] = _socket(buffer, begin, start + size) if wanted is None or cookie in wanted else None
-        start += (size + 3) & ~3
-    return True
+    def __call__(self, wanted: Container[int] | None = None) -> dict[int, Socket | None]:
+        """Returns the sockets by their cookies, None in place of those that are not ``wanted``; raises OSError."""
+        found: dict[int, Socket | None] = {}
+        with self._lock:
+            for family in (socket.AF_INET, socket.AF_INET6):
+                self._request += 1
+                body = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 0, 0, _OPEN_STATES)
+                size = _HEADER.size + len(body)
+                self._channel.send(_HEADER.pack(size, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, self._request, 0) + body)
+                while self._take(self._channel.recv(1 << 18), wanted, found):
+                    pass
+        return found
+
+    def close(self) -> None:
+        """Asks no more."""
+        self._channel.close()
+
+    def _take(self, buffer: bytes, wanted: Container[int] | None, found: dict[int, Socket | None]) -> bool:
+        """Takes the messages of a reply; returns False after the last one. Those of an earlier request are left out."""
+        start = 0
+        while start < len(buffer):
+            size, kind, _, request, _ = _HEADER.unpack_from(buffer, start)
+            begin = start + _HEADER.size
+            if request == self._request:
+                if kind == _DONE:
+                    return False
+                if kind == _ERROR:
+                    raise OSError(-struct.unpack_from("=i", buffer, begin)[0], "sock_diag")
+                (cookie,) = _COOKIE.unpack_from(buffer, begin + _COOKIE_AT)
+                known = wanted is None or cookie in wanted
+                found[cookie] = _socket(buffer, begin, start + size) if known else None
+            start += (size + 3) & ~3
+        return True
 
 
 def _socket(buffer: bytes, start: int, end: int) -> Socket:
@@ -120,11 +142,8 @@ def cgroup_ids(folder: Path) -> set[int]:
 class SocketPlacer:
     """A ``Placer`` by the policies' selectors; ``place`` is the loop's, a thread of its own asks the kernel."""
 
-    def __init__(
-        self,
-        policies: Sequence[PolicyConfig],
-        sockets: Callable[[Container[int]], dict[int, Socket | None]] = open_sockets,
-    ) -> None:
+    def __init__(self, policies: Sequence[PolicyConfig], sockets: Dump) -> None:
+        """Makes a placer that asks ``sockets``, ``KernelSockets`` as a rule, for what it does not know."""
         self._policies = policies
         self._sockets = sockets
         self._known = (np.zeros(0, np.uint64), np.zeros(0, np.int32))  # cookies in order, places; replaced as a whole
@@ -184,8 +203,7 @@ class SocketPlacer:
         return DEFAULT
 
     def _run(self) -> None:
-        while not self._closed:
-            self._wake.wait()
+        while self._wake.wait() and not self._closed:
             self._wake.clear()
             start_s = time.monotonic()
             try:

@@ -4,7 +4,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig, load_config
 from reinet.daemon.policies import PolicyConfig
 from reinet.daemon.reload import Reloader, take_model
-from reinet.daemon.sockets import Socket, SocketPlacer, cgroup_ids, open_sockets
+from reinet.daemon.sockets import KernelSockets, Socket, SocketPlacer, cgroup_ids
 from reinet.kshim.fake import FakeShim
 
 SO_COOKIE = 57
@@ -51,9 +51,9 @@ def cookie_of(one: socket.socket) -> int:
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 def test_the_kernel_tells_port_peer_and_cgroup_of_every_cookie(family: int, address: str) -> None:
     try:
-        with connection(family, address) as (client, server):
-            shown = open_sockets()
-            assert open_sockets({cookie_of(client)})[cookie_of(server)] is None, "not wanted"
+        with connection(family, address) as (client, server), closing(KernelSockets()) as kernel:
+            shown = kernel()
+            assert kernel({cookie_of(client)})[cookie_of(server)] is None, "not wanted"
             mine, other = shown[cookie_of(client)], shown[cookie_of(server)]
             assert mine.local_port == client.getsockname()[1]
             assert other.local_port == server.getsockname()[1]
@@ -143,19 +143,16 @@ def test_the_page_shows_a_file_that_is_one(tmp_path: Path) -> None:
 class Served:
     """A loop over flows 7 (port 443) and 8 (port 80), kept as a file says."""
 
-    def __init__(self, path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, path: Path, text: str) -> None:
         self.path, self.shim = path, FakeShim()
         self.sockets = [flow(7, 443), flow(8, 80)]
-        monkeypatch.setattr(
-            "reinet.daemon.reload.SocketPlacer", lambda policies: SocketPlacer(policies, dump(self.sockets))
-        )
         self.write(text)
         self.config = config = load_config(path)
         agent = self.load(config, config.model, config.asked)
         self.loop = ControlLoop(self.shim, agent, config.asked, clock_ns=lambda: self.shim.now_ns, mode=config.mode)
         for one in self.sockets:
             self.shim.open_flow(one.cookie)
-        self.reloader = Reloader(path, config, self.loop, self.load)
+        self.reloader = Reloader(path, config, self.loop, self.load, dump(self.sockets))
         self.reloader.start(agent)
 
     @staticmethod
@@ -184,11 +181,11 @@ Serve = Callable[[str], Served]
 
 
 @pytest.fixture
-def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+def serve(tmp_path: Path) -> Iterator[Serve]:
     started: list[Served] = []
 
     def start(text: str) -> Served:
-        started.append(Served(tmp_path / "daemon.toml", text, monkeypatch))
+        started.append(Served(tmp_path / "daemon.toml", text))
         return started[-1]
 
     yield start
@@ -213,6 +210,7 @@ def test_a_flow_has_no_cap_before_its_policy_is_known(serve: Serve) -> None:
     assert placer is not None
     served.caps()
     served.reloader.close()
+    placer._thread.join(60)
     served.reloader._placer = None  # nobody asks the kernel any more
     served.sockets.append(flow(9, 443))
     served.shim.open_flow(9)
