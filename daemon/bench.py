@@ -107,6 +107,10 @@ class PacedShim:
         """Returns True for every flow: it always has something to send."""
         return np.ones(len(slots), np.bool_)
 
+    def counters(self) -> dict[str, int]:
+        """Returns what was left out."""
+        return {"records_lost": self.records_lost}
+
     def close(self) -> None:
         """Lifts every cap."""
         self._caps_pkts[:] = 0

@@ -46,6 +46,9 @@ class Controlled(Protocol):
     def resume(self) -> None:
         """Ends a pause; raises TimeoutError if the loop hangs."""
 
+    def ticks(self) -> int:
+        """Returns how many ticks were completed."""
+
     def why(self, cookie: int) -> Story | None:
         """Returns what is known of one live flow and its cap, None where there is no such flow."""
 

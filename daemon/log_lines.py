@@ -32,6 +32,7 @@ class LogLines:
         self._dropped = 0
         self._told = 0
         atexit.register(self.drain)
+        os.register_at_fork(after_in_child=self._begin_anew)
 
     @property
     def dropped(self) -> int:
@@ -57,8 +58,14 @@ class LogLines:
         while self._queue.unfinished_tasks and self._writer_pid == os.getpid() and time.monotonic() < end_s:
             time.sleep(0.005)
 
+    def _begin_anew(self) -> None:
+        """Forgets the parent's lines and locks in a child, where no thread would ever write or release them."""
+        self._queue = queue.Queue(self._queue.maxsize)
+        self._lock = threading.Lock()
+        self._writer_pid = self._dropped = self._told = 0
+
     def _start(self) -> None:
-        """Starts the writer; a child that was forked has the queue and no thread."""
+        """Starts the writer."""
         with self._lock:
             if self._writer_pid == os.getpid():
                 return

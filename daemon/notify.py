@@ -5,6 +5,8 @@ import socket as sockets
 from collections.abc import Callable
 from contextlib import suppress
 
+from reinet.core.errors import ReinetError
+
 
 def notify(*words: str) -> bool:
     """Sends ``READY=1`` and the like; returns False where no service manager listens. Never waits, never raises."""
@@ -31,5 +33,9 @@ class Watchdog:
 
     def feed(self) -> None:
         """Sends a sign of life if a tick was completed since the last one; call it several times per WatchdogSec."""
-        if (ticks := self._ticks()) != self._fed_at and notify("WATCHDOG=1"):
+        try:
+            ticks = self._ticks()
+        except (TimeoutError, ReinetError):  # a loop in another process that does not answer
+            return
+        if ticks != self._fed_at and notify("WATCHDOG=1"):
             self._fed_at = ticks

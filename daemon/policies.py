@@ -91,16 +91,15 @@ def orders(
 ) -> list[Order]:
     """Returns what the loop is to be told: the default first, then the policies, in order.
 
-    load returns the agent of a model's name for a target, and model is the default's name: a policy that names no other
-    shares its agent.
+    load returns the agent of a model's name for a target, and model is the default's name. Each policy has an agent of
+    its own, for some agents remember flows by their place.
     """
     found = [default]
     for policy in policies:
         target = policy.target or default.target
-        same = policy.model in (None, model)
         found.append(
             Order(
-                agent=default.agent if same else load(str(policy.model), target),
+                agent=load(policy.model or model, target),
                 target=target,
                 mode=policy.mode or default.mode,
                 plain_share=policy.hold_out_share or default.plain_share,

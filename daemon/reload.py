@@ -12,12 +12,14 @@ import structlog
 
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Order
+from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.swap import Canary
 from reinet.core.errors import ReinetError
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig, load_config
 from reinet.daemon.policies import orders
-from reinet.daemon.sockets import SocketPlacer
+from reinet.daemon.sockets import Dump, SocketPlacer
 
 CHANGEABLE = {"model", "target", "target_ms", "mode", "hold_out_share", "policies"}
 """The keys that are put in force while the daemon runs."""
@@ -31,11 +33,17 @@ Stamp = tuple[int, int, int] | None
 class Reloader:
     """Keeps a loop as its file says; ``look`` and ``reload`` belong to one thread."""
 
-    def __init__(self, path: Path | None, config: DaemonConfig, loop: ControlLoop, load: LoadAgent) -> None:
-        """Takes over the loop of a configuration that was loaded from ``path``; None = from no file."""
+    def __init__(
+        self, path: Path | None, config: DaemonConfig, loop: ControlLoop, load: LoadAgent, sockets: Dump
+    ) -> None:
+        """Takes over the loop of a configuration that was loaded from ``path``; None = from no file.
+
+        ``sockets`` is what a ``SocketPlacer`` asks.
+        """
         self.problem = ""
         """Why the file, as it is now, is not in force; empty when it is."""
         self._path, self._config, self._loop, self._load = path, config, loop, load
+        self._sockets = sockets
         self._placer: SocketPlacer | None = None
         self._stamp = _stamp(path)
 
@@ -84,11 +92,21 @@ class Reloader:
         wanted = orders(default, config.policies, lambda name, target: self._load(config, name, target), config.model)
         placer = None
         if config.policies:
-            placer = SocketPlacer(config.policies)
+            placer = SocketPlacer(config.policies, self._sockets)
             placer.look(self._loop.snapshot().stats["cookie"])  # so that flows under a policy stay under it
         self._loop.command(wanted, placer)
         self.close()
         self._placer = placer and placer.start()
+
+
+def take_model(config: DaemonConfig, loop: ControlLoop, folder: Path, sha256: str, policy: str = "") -> Canary:
+    """Swaps a model's folder in whose manifest has this sha256, for a policy, the default if none is named.
+
+    Returns how it answered to recorded states. Raises ModelError or ConfigError; nothing is changed then.
+    """
+    agent = Policy.load(folder, sha256)
+    agent.ceiling_pkts = config.ceiling_pkts
+    return loop.swap(agent, policy)
 
 
 def _stamp(path: Path | None) -> Stamp:

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -35,6 +35,7 @@ from reinet.daemon.metrics import LoopCollector
 from reinet.daemon.metrics_server import MetricsServer
 from reinet.daemon.notify import Watchdog, notify
 from reinet.daemon.reload import Reloader
+from reinet.daemon.sockets import KernelSockets
 from reinet.kshim.probe import cgroup2_mount, features
 from reinet.kshim.shim import WRAPPED_CC, Shim
 
@@ -115,7 +116,8 @@ def serve(
             shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink,
             mode=config.mode, plain_share=config.hold_out_share, bounds_steps=True,
         )  # fmt: skip
-        reloader = Reloader(path, config, loop, agent_for)
+        sockets = stack.enter_context(closing(KernelSockets()))
+        reloader = Reloader(path, config, loop, agent_for, sockets)
         stack.callback(reloader.close)
         reloader.start(agent)
         server = ControlServer(claim, loop, agent.called)
@@ -277,7 +279,7 @@ def _run(
     worker = threading.Thread(target=body, name="decision-loop", daemon=True)
     worker.start()
     known = ""
-    watchdog = Watchdog(lambda: loop.ticks)
+    watchdog = Watchdog(loop.ticks)
     while not wake.wait(CGROUP_CHECK_S):
         watchdog.feed()
         if wake.reload_wanted:

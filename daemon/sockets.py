@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
@@ -23,7 +23,11 @@ from numpy.typing import NDArray
 from reinet.daemon.policies import PolicyConfig
 
 LOOK_INTERVAL_S = 0.1
-"""A dump of 10 000 sockets takes some 50 ms of one core; a flow has its first cap a second after its start anyway."""
+"""A flow has its first cap no earlier than its gate opens, seldom before a second has passed."""
+MOST_OF_A_CORE = 0.1
+"""The share of a core that dumps may take: after a long one the next waits longer."""
+ANSWER_S = 2.0
+"""The kernel answers at once; a socket without an end would hold a thread for ever."""
 DEFAULT = 0
 """The place of flows that are under no policy."""
 
@@ -38,7 +42,7 @@ _MESSAGE = struct.Struct("=BBBB")
 _PORTS = struct.Struct("!HH")
 _COOKIE = struct.Struct("=Q")
 _ATTRIBUTE = struct.Struct("=HH")
-_MESSAGE_BYTES = 72
+_MESSAGE_BYTES, _COOKIE_AT = 72, 44
 
 log = structlog.get_logger("reinet.sockets")
 
@@ -54,30 +58,56 @@ class Socket:
     """The number of its cgroup's folder (``st_ino``), 0 where the kernel does not say."""
 
 
-def open_sockets() -> list[Socket]:
-    """Returns the open TCP sockets of this network namespace; raises OSError."""
-    found: list[Socket] = []
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as channel:
-        channel.settimeout(2.0)
-        for family in (socket.AF_INET, socket.AF_INET6):
-            request = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 0, 0, _OPEN_STATES)
-            channel.send(_HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0) + request)
-            found.extend(_replies(channel))
-    return found
+Dump = Callable[[Container[int]], dict[int, Socket | None]]
+"""Returns the open sockets by their cookies, None in place of those that were not asked for."""
 
 
-def _replies(channel: socket.socket) -> Iterator[Socket]:
-    while True:
-        buffer = channel.recv(1 << 18)
+class KernelSockets:
+    """Asks the kernel for the open TCP sockets of this network namespace; any thread may.
+
+    What is confined must have been made before: it may ask, but open nothing to ask on.
+    """
+
+    def __init__(self) -> None:
+        """Opens what it asks on; raises OSError."""
+        self._channel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
+        self._channel.settimeout(ANSWER_S)
+        self._lock = threading.Lock()
+        self._request = 0
+
+    def __call__(self, wanted: Container[int] | None = None) -> dict[int, Socket | None]:
+        """Returns the sockets by their cookies, None in place of those that are not ``wanted``; raises OSError."""
+        found: dict[int, Socket | None] = {}
+        with self._lock:
+            for family in (socket.AF_INET, socket.AF_INET6):
+                self._request += 1
+                body = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 0, 0, _OPEN_STATES)
+                size = _HEADER.size + len(body)
+                self._channel.send(_HEADER.pack(size, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, self._request, 0) + body)
+                while self._take(self._channel.recv(1 << 18), wanted, found):
+                    pass
+        return found
+
+    def close(self) -> None:
+        """Asks no more."""
+        self._channel.close()
+
+    def _take(self, buffer: bytes, wanted: Container[int] | None, found: dict[int, Socket | None]) -> bool:
+        """Takes the messages of a reply; returns False after the last one. Those of an earlier request are left out."""
         start = 0
         while start < len(buffer):
-            size, kind, _, _, _ = _HEADER.unpack_from(buffer, start)
-            if kind == _DONE:
-                return
-            if kind == _ERROR:
-                raise OSError(-struct.unpack_from("=i", buffer, start + _HEADER.size)[0], "sock_diag")
-            yield _socket(buffer, start + _HEADER.size, start + size)
+            size, kind, _, request, _ = _HEADER.unpack_from(buffer, start)
+            begin = start + _HEADER.size
+            if request == self._request:
+                if kind == _DONE:
+                    return False
+                if kind == _ERROR:
+                    raise OSError(-struct.unpack_from("=i", buffer, begin)[0], "sock_diag")
+                (cookie,) = _COOKIE.unpack_from(buffer, begin + _COOKIE_AT)
+                known = wanted is None or cookie in wanted
+                found[cookie] = _socket(buffer, begin, start + size) if known else None
             start += (size + 3) & ~3
+        return True
 
 
 def _socket(buffer: bytes, start: int, end: int) -> Socket:
@@ -88,7 +118,7 @@ def _socket(buffer: bytes, start: int, end: int) -> Socket:
     peer = ip_address(raw)
     if isinstance(peer, IPv6Address) and peer.ipv4_mapped is not None:
         peer = peer.ipv4_mapped
-    (cookie,) = _COOKIE.unpack_from(buffer, start + 44)
+    (cookie,) = _COOKIE.unpack_from(buffer, start + _COOKIE_AT)
     cgroup_id, at = 0, start + _MESSAGE_BYTES
     while at + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(buffer, at)
@@ -112,9 +142,8 @@ def cgroup_ids(folder: Path) -> set[int]:
 class SocketPlacer:
     """A ``Placer`` by the policies' selectors; ``place`` is the loop's, a thread of its own asks the kernel."""
 
-    def __init__(
-        self, policies: Sequence[PolicyConfig], sockets: Callable[[], Sequence[Socket]] = open_sockets
-    ) -> None:
+    def __init__(self, policies: Sequence[PolicyConfig], sockets: Dump) -> None:
+        """Makes a placer that asks ``sockets``, ``KernelSockets`` as a rule, for what it does not know."""
         self._policies = policies
         self._sockets = sockets
         self._known = (np.zeros(0, np.uint64), np.zeros(0, np.int32))  # cookies in order, places; replaced as a whole
@@ -151,20 +180,19 @@ class SocketPlacer:
         """Asks the kernel now, for these flows too; then ``place`` knows them. Raises OSError."""
         wanted = [cookies, *(self._wanted.pop() for _ in range(len(self._wanted)))]
         asked = np.unique(np.concatenate(wanted).astype(np.uint64))
-        there = self._sockets()
+        shown = self._sockets(set(asked.tolist()))
         ids = [set().union(*(cgroup_ids(folder) for folder in policy.cgroups)) for policy in self._policies]
-        shown = {one.cookie: one for one in there}
         before, places_before = self._known
         still = np.isin(before, np.fromiter(shown, np.uint64, len(shown)))
         asked = np.setdiff1d(asked, before[still])
-        new = np.array(
-            [self._place_of(shown[cookie], ids) if cookie in shown else DEFAULT for cookie in asked.tolist()], np.int32
-        )
+        new = np.array([self._place_of(shown.get(cookie), ids) for cookie in asked.tolist()], np.int32)
         merged = np.concatenate([before[still], asked])
         order = np.argsort(merged)
         self._known = merged[order], np.concatenate([places_before[still], new])[order]
 
-    def _place_of(self, found: Socket, ids: Sequence[set[int]]) -> int:
+    def _place_of(self, found: Socket | None, ids: Sequence[set[int]]) -> int:
+        if found is None:
+            return DEFAULT
         for index, policy in enumerate(self._policies):
             if (
                 (not policy.cgroups or found.cgroup_id in ids[index])
@@ -175,9 +203,9 @@ class SocketPlacer:
         return DEFAULT
 
     def _run(self) -> None:
-        while not self._closed:
-            self._wake.wait()
+        while self._wake.wait() and not self._closed:
             self._wake.clear()
+            start_s = time.monotonic()
             try:
                 if self._wanted:
                     self.look(np.zeros(0, np.uint64))
@@ -186,4 +214,4 @@ class SocketPlacer:
                 if not self._failed:
                     log.error("which policy flows are under cannot be asked", error=str(error))
                 self._failed = True
-            time.sleep(LOOK_INTERVAL_S)
+            time.sleep(max(LOOK_INTERVAL_S, (time.monotonic() - start_s) / MOST_OF_A_CORE))

@@ -24,6 +24,9 @@ EPISODE_NS = 600_000_000_000
 _HOLD_OUT_SALT, _SWAP_SALT = 0, 1  # who is held out says nothing about who gets the new model
 
 
+_CAPPED, _SHADOW, _HOLD_OUT = Why.CAPPED, Mode.SHADOW, Mode.HOLD_OUT  # Python 3.11 takes long to look members up
+
+
 class Cases(NamedTuple):
     """M flows to decide on, each of which is in it once, with what their records made of their states."""
 
@@ -133,6 +136,14 @@ class Course:
         tried = trial is not None and trial.stage is Stage.SHARE and lots(cookies, _SWAP_SALT)[0] < trial.share
         return trial.candidate if trial is not None and tried and not plain else self._desk
 
+    def must_swap(self, order: Order) -> bool:
+        """Returns whether an order asks for another agent than the order before it did, and than is here by now.
+
+        What was swapped in or rolled back meanwhile stays when an order names the same agent again.
+        """
+        here = self._desk.agent if self._trial is None else self._trial.candidate.agent
+        return order.agent.identity not in (self.order.agent.identity, here.identity)
+
     def words(self) -> dict[int, str]:
         """Returns the course's own words for some verdicts, by their code."""
         return {int(Why.AGENT_FAILED): self._desk.problem, int(Why.STOOD_DOWN): self._stood_down}
@@ -162,7 +173,7 @@ class Course:
         seen = Cases(rows, records, batch.states, batch.rule_pkts, batch.may_cap)
         latest = flows.last_of_each(rows, np.flatnonzero(batch.decided))
         cases = seen.of(latest) if len(latest) < len(rows) else seen
-        if self._trial is None and self.order.mode is not Mode.HOLD_OUT:
+        if self._trial is None and self.order.mode is not _HOLD_OUT:
             return self._shown(self._merged(cases, [Part(self._desk, cases, None)], now_ns))
         return self._shown(self._rule_in_groups(seen, latest, cases, now_ns, paused))
 
@@ -219,7 +230,7 @@ class Course:
         """Forgets flows that ended."""
         for desk in self._desks():
             desk.forget(rows, cookies)
-        if self.order.mode is Mode.HOLD_OUT:
+        if self.order.mode is _HOLD_OUT:
             self._evidence.close(rows, cookies)
         if self._trial is not None:
             self._trial.evidence.close(rows, cookies)
@@ -234,7 +245,7 @@ class Course:
         """Rules where some flows stay plain, or some are under another model."""
         cookies, trial = seen.stats["cookie"], self._trial
         plain = tried = np.zeros(len(cookies), np.bool_)
-        if self.order.mode is Mode.HOLD_OUT:
+        if self.order.mode is _HOLD_OUT:
             plain = lots(cookies, _HOLD_OUT_SALT) < self.order.plain_share
         parts = []
         if trial is not None:
@@ -279,13 +290,13 @@ class Course:
 
     def _shown(self, ruling: Ruling) -> Ruling:
         """Returns what is applied of a ruling: in shadow nothing."""
-        if self.order.mode is Mode.SHADOW:
+        if self.order.mode is _SHADOW:
             ruling.verdicts["code"][ruling.caps_pkts != 0] = Why.SHADOW
             ruling.caps_pkts[:] = 0
         return ruling
 
     def _gather(self, seen: Cases, plain: Mask, tried: Mask) -> None:
-        if self.order.mode is Mode.HOLD_OUT:
+        if self.order.mode is _HOLD_OUT:
             groups = np.where(plain, PLAIN, np.where(tried, NEITHER, CAPPED)).astype(np.int8)
             self._evidence.take(seen.stats, seen.rows, groups, seen.may_cap)
         if self._trial is not None and self._trial.stage is Stage.SHARE:
@@ -304,7 +315,7 @@ class Course:
         if now_ns - self._compared_ns < COMPARE_NS:
             return
         self._compared_ns = now_ns
-        if self.order.mode is Mode.HOLD_OUT:
+        if self.order.mode is _HOLD_OUT:
             self._comparison = self._evidence.compare()
             if harm := self._comparison.harm:
                 if trial is None or trial.stage is Stage.SHARE or not self.roll_back(harm, now_ns):
@@ -369,7 +380,7 @@ def _asked(desk: Desk, cases: Cases, now_ns: int) -> Ruling:
     """Returns what a desk says."""
     decision = desk.ask(cases.stats, cases.states, cases.rule_pkts, cases.may_cap, now_ns)
     if decision is not None:
-        return Ruling(cases.rows, cases.stats, decision.caps_pkts, decision.verdicts, Why.CAPPED)
+        return Ruling(cases.rows, cases.stats, decision.caps_pkts, decision.verdicts, _CAPPED)
     verdicts = np.zeros(len(cases.rows), VERDICT_DTYPE)
     verdicts["code"] = Why.AGENT_FAILED
     return Ruling(cases.rows, cases.stats, np.zeros(len(cases.rows), np.uint32), verdicts, Why.AGENT_FAILED)

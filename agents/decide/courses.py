@@ -90,7 +90,7 @@ class Courses:
             known = {course.order.name: course for course in self.all}
         for order in orders:
             course = known.get(order.name, self.all[0])
-            if order.name not in known or course.agent.identity != order.agent.identity:
+            if order.name not in known or course.must_swap(order):
                 self._try(order.agent, course)
         self._requests.append(lambda: self._change(orders, placer))
 
@@ -106,6 +106,8 @@ class Courses:
 
     def obey(self) -> Rows:
         """Does what was asked for; returns the rows of flows whose caps must go."""
+        if not self._requests:
+            return _NO_ROWS
         gone = [_NO_ROWS]
         while self._requests:
             gone.append(self._requests.popleft()())
@@ -113,7 +115,8 @@ class Courses:
 
     def split(self, live: FlowStatsArray, rows: Rows) -> Iterator[tuple[Course | None, FlowStatsArray, Rows]]:
         """Gives each course the records of its flows; None stands for flows whose policy is not known yet."""
-        self._recent.add(live)
+        with self._flows.lock:
+            self._recent.add(live)
         if self._placer is None:
             yield self.all[0], live, rows
             return
@@ -154,7 +157,7 @@ class Courses:
         known = {course.order.name: course for course in before}
         courses = [known.get(order.name) or self._made(order) for order in orders]
         for course, order in zip(courses, orders, strict=True):
-            if course.agent.identity != order.agent.identity:
+            if course.must_swap(order):
                 course.swap(order.agent, SHARE, self._recorded(course), now_ns)
             course.amend(order, now_ns)
         rows = self._flows.live()

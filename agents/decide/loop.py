@@ -39,6 +39,7 @@ TICK_MS = 50
 REFUSAL_LOG_INTERVAL_S = 1.0
 """Each flow's first refusal is logged, but of many at once one in this time; `reinet ctl flows` shows them all."""
 
+_SHADOW = Mode.SHADOW  # Python 3.11 takes long to look members up
 _NO_QUEUE, _PAUSED, _NO_DECISION = int(Why.NO_QUEUE), int(Why.PAUSED), int(Why.NO_DECISION)
 
 log = structlog.get_logger("reinet.loop")
@@ -262,7 +263,7 @@ class ControlLoop(Observed):
         if ruling.uncap_all:
             self._uncap_course(course, live, rows, ruling.uncap_all)
         elif len(ruling.rows):
-            if course.order.mode is not Mode.SHADOW:
+            if course.order.mode is not _SHADOW:
                 slots = ruling.rows.astype(np.uint32)
                 self._keeper.put(ruling.stats["cookie"], slots, ruling.caps_pkts, ruling.stats["target_us"])
             self._log_refusals(ruling)
@@ -276,7 +277,7 @@ class ControlLoop(Observed):
                 flows.verdicts[ruling.rows] = ruling.verdicts
         if self._sink is not None and not ruling.uncap_all:
             shown = flows.caps_pkts[rows]
-            if course.order.mode is Mode.SHADOW:
+            if course.order.mode is _SHADOW:
                 shown = flows.verdicts["allowed_pkts"][rows]
             self._sink.offer(live, shown)
 

@@ -1,5 +1,7 @@
 """The latest records of all flows, kept so that a model that is to take over can be shown what the old one saw."""
 
+from collections import deque
+
 import numpy as np
 
 from reinet.core.records import FLOW_STATS_DTYPE
@@ -10,27 +12,21 @@ RECORDS = 1 << 14
 
 
 class RecentRecords:
-    """A ring of records; one thread at a time."""
+    """Batches of records that nobody changes any more, the latest ``records`` at least; one thread at a time."""
 
     def __init__(self, records: int = RECORDS) -> None:
-        self._ring: FlowStatsArray = np.zeros(records, FLOW_STATS_DTYPE)
-        self._given = 0
+        self._most = records
+        self._kept = 0
+        self._batches: deque[FlowStatsArray] = deque()
 
     def add(self, records: FlowStatsArray) -> None:
-        """Takes N records, the oldest first."""
-        size = len(self._ring)
-        records = records[-size:]
-        start = self._given % size
-        first = min(len(records), size - start)
-        self._ring[start : start + first] = records[:first]
-        self._ring[: len(records) - first] = records[first:]
-        self._given += len(records)
+        """Takes N records, the oldest first, and keeps them as they are: no copy is made."""
+        self._batches.append(records)
+        self._kept += len(records)
+        while self._kept - len(self._batches[0]) >= self._most:
+            self._kept -= len(self._batches.popleft())
 
     def all(self) -> FlowStatsArray:
-        """Returns a copy of what is kept, the oldest first."""
-        size = len(self._ring)
-        if self._given <= size:
-            return np.array(self._ring[: self._given])
-        start = self._given % size
-        found: FlowStatsArray = np.concatenate([self._ring[start:], self._ring[:start]])
-        return found
+        """Returns a copy of the latest, the oldest first."""
+        found: FlowStatsArray = np.concatenate([np.zeros(0, FLOW_STATS_DTYPE), *self._batches])
+        return found[-self._most :]

@@ -23,7 +23,6 @@ class Observed:
     _ceiling_pkts: int
     _sight: Sight
 
-    @property
     def ticks(self) -> int:
         """Returns how many ticks were completed."""
         return self._sight.ticks

@@ -11,7 +11,9 @@ from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.agents.decide.quarantine import LEAST_DECISIONS, MOST_REFUSED, WINDOW_NS, Quarantine
+from reinet.agents.decide.recent import RecentRecords
 from reinet.agents.decide.verdicts import LAPSED, STALE
+from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim
 
@@ -249,3 +251,17 @@ class ArrayShim(FakeShim):
 
     def release(self, *_: object) -> None:
         pass
+
+
+# --- what is kept for a model that is to take over ---
+
+
+def test_the_latest_records_are_kept_in_order_and_no_more_of_them() -> None:
+    recent = RecentRecords(records=5)
+    assert len(recent.all()) == 0
+    for first, count in ((1, 3), (4, 1), (5, 4)):
+        batch = np.zeros(count, FLOW_STATS_DTYPE)
+        batch["cookie"] = np.arange(first, first + count)
+        recent.add(batch)
+    assert recent.all()["cookie"].tolist() == [4, 5, 6, 7, 8]
+    assert recent._kept == 5

@@ -123,7 +123,7 @@ def test_figures_count_ticks_flows_refusals_and_delays() -> None:
     shim.feed(9, **HEALTHY | {"min_rtt_us": 60_000, "rtt_mean_us": 70_000})
     made.tick()
     figures = made.figures()
-    assert figures.ticks == made.ticks == 2
+    assert figures.ticks == made.ticks() == 2
     assert {kind: count for kind, count in figures.flows.items() if count} == {"capped": 2, "too_tight": 1}
     assert {kind: count for kind, count in figures.verdicts.items() if count} == {"capped": 3, "too_tight": 1}
     latency = figures.decision_latency_s

@@ -67,6 +67,9 @@ class FakeLoop:
             raise TimeoutError("the decision loop did not answer within 2 s")
         self.paused = False
 
+    def ticks(self) -> int:
+        return 1
+
     def why(self, cookie: int) -> Story | None:
         if cookie != MOST_COOKIE:
             return None

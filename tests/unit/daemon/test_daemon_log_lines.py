@@ -98,6 +98,26 @@ def test_what_was_logged_last_is_written_at_the_end_of_a_process() -> None:
     assert json.loads(done.stderr)["event"] == "last words"
 
 
+def test_a_child_that_was_forked_writes_its_own_lines_and_none_of_its_parents() -> None:
+    script = (
+        "import os, threading\n"
+        "from reinet.daemon.log_lines import LogLines\n"
+        "lines = LogLines()\n"
+        "for number in range(1000): lines.write('parent\\n')\n"
+        "if os.fork() == 0:\n"
+        "    assert threading.active_count() == 1\n"
+        "    lines.write('child\\n')\n"
+        "    lines.drain()\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    shown = done.stderr.splitlines()
+    assert (shown.count("parent"), shown.count("child"), len(shown)) == (1000, 1, 1001), done.stderr[:300]
+
+
 @pytest.fixture
 def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sockets.socket]:
     """What the service manager listens at."""

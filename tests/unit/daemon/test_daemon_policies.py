@@ -3,8 +3,8 @@
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import closing, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -16,13 +16,15 @@ from helpers.places import ROOT
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Mode
 from reinet.agents.decide.names import make_agent
+from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.verdicts import UNPLACED
+from reinet.core.errors import ModelError
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig, load_config
 from reinet.daemon.policies import PolicyConfig
-from reinet.daemon.reload import Reloader
-from reinet.daemon.sockets import Socket, SocketPlacer, cgroup_ids, open_sockets
+from reinet.daemon.reload import Reloader, take_model
+from reinet.daemon.sockets import KernelSockets, Socket, SocketPlacer, cgroup_ids
 from reinet.kshim.fake import FakeShim
 
 SO_COOKIE = 57
@@ -49,8 +51,9 @@ def cookie_of(one: socket.socket) -> int:
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 def test_the_kernel_tells_port_peer_and_cgroup_of_every_cookie(family: int, address: str) -> None:
     try:
-        with connection(family, address) as (client, server):
-            shown = {one.cookie: one for one in open_sockets()}
+        with connection(family, address) as (client, server), closing(KernelSockets()) as kernel:
+            shown = kernel()
+            assert kernel({cookie_of(client)})[cookie_of(server)] is None, "not wanted"
             mine, other = shown[cookie_of(client)], shown[cookie_of(server)]
             assert mine.local_port == client.getsockname()[1]
             assert other.local_port == server.getsockname()[1]
@@ -66,8 +69,12 @@ def flow(cookie: int, port: int = 80, peer: str = "192.0.2.1", cgroup_id: int = 
     return Socket(cookie, port, ip_address(peer), cgroup_id)
 
 
+def dump(flows: Sequence[Socket]) -> Callable[[Container[int]], dict[int, Socket | None]]:
+    return lambda wanted: {one.cookie: one if one.cookie in wanted else None for one in flows}
+
+
 def placed(policies: Sequence[dict[str, object]], *flows: Socket) -> list[int]:
-    placer = SocketPlacer([PolicyConfig.model_validate(policy) for policy in policies], lambda: flows)
+    placer = SocketPlacer([PolicyConfig.model_validate(policy) for policy in policies], dump(flows))
     cookies = np.array([one.cookie for one in flows], np.uint64)
     assert placer.place(cookies).tolist() == [-1] * len(flows)
     placer.look(np.zeros(0, np.uint64))
@@ -100,7 +107,7 @@ def test_cgroups_that_are_gone_hold_nobody(tmp_path: Path) -> None:
 
 def test_a_flow_that_the_dump_does_not_show_is_under_the_default_and_one_that_is_known_stays() -> None:
     flows = [flow(1, 443)]
-    placer = SocketPlacer([PolicyConfig(name="port", local_ports=(443,))], lambda: flows)
+    placer = SocketPlacer([PolicyConfig(name="port", local_ports=(443,))], dump(flows))
     cookies = np.array([1, 2], np.uint64)
     placer.look(cookies)
     assert placer.place(cookies).tolist() == [1, 0]
@@ -111,7 +118,7 @@ def test_a_flow_that_the_dump_does_not_show_is_under_the_default_and_one_that_is
 
 
 def test_the_thread_asks_for_flows_that_nobody_knows() -> None:
-    placer = SocketPlacer([PolicyConfig(name="port", local_ports=(443,))], lambda: [flow(1, 443)]).start()
+    placer = SocketPlacer([PolicyConfig(name="port", local_ports=(443,))], dump([flow(1, 443)])).start()
     cookies = np.array([1], np.uint64)
     while placer.place(cookies).tolist() == [-1]:
         placer._thread.join(0.01)
@@ -136,19 +143,16 @@ def test_the_page_shows_a_file_that_is_one(tmp_path: Path) -> None:
 class Served:
     """A loop over flows 7 (port 443) and 8 (port 80), kept as a file says."""
 
-    def __init__(self, path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, path: Path, text: str) -> None:
         self.path, self.shim = path, FakeShim()
         self.sockets = [flow(7, 443), flow(8, 80)]
-        monkeypatch.setattr(
-            "reinet.daemon.reload.SocketPlacer", lambda policies: SocketPlacer(policies, lambda: self.sockets)
-        )
         self.write(text)
-        config = load_config(path)
+        self.config = config = load_config(path)
         agent = self.load(config, config.model, config.asked)
         self.loop = ControlLoop(self.shim, agent, config.asked, clock_ns=lambda: self.shim.now_ns, mode=config.mode)
         for one in self.sockets:
             self.shim.open_flow(one.cookie)
-        self.reloader = Reloader(path, config, self.loop, self.load)
+        self.reloader = Reloader(path, config, self.loop, self.load, dump(self.sockets))
         self.reloader.start(agent)
 
     @staticmethod
@@ -177,11 +181,11 @@ Serve = Callable[[str], Served]
 
 
 @pytest.fixture
-def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+def serve(tmp_path: Path) -> Iterator[Serve]:
     started: list[Served] = []
 
     def start(text: str) -> Served:
-        started.append(Served(tmp_path / "daemon.toml", text, monkeypatch))
+        started.append(Served(tmp_path / "daemon.toml", text))
         return started[-1]
 
     yield start
@@ -206,6 +210,7 @@ def test_a_flow_has_no_cap_before_its_policy_is_known(serve: Serve) -> None:
     assert placer is not None
     served.caps()
     served.reloader.close()
+    placer._thread.join(60)
     served.reloader._placer = None  # nobody asks the kernel any more
     served.sockets.append(flow(9, 443))
     served.shim.open_flow(9)
@@ -238,6 +243,10 @@ def test_another_model_in_the_file_is_swapped_in_step_by_step(serve: Serve) -> N
     assert served.reloader.reload()
     served.caps(1)
     assert served.loop.status().courses[0].swap == "share: fixed:20"
+    assert served.reloader.reload()
+    with structlog.testing.capture_logs() as seen:
+        served.caps(1)
+    assert "swap begins" not in [entry["event"] for entry in seen], "the swap under way is the one that is wanted"
     with structlog.testing.capture_logs():
         for _ in range(1100):
             caps = served.caps(1)
@@ -275,3 +284,37 @@ def test_keys_that_need_a_restart_are_named(serve: Serve) -> None:
     with structlog.testing.capture_logs() as seen:
         assert served.reloader.reload()
     assert [entry["keys"] for entry in seen if "keys" in entry] == [["lease_ms"]]
+
+
+def test_what_was_swapped_in_meanwhile_stays_when_the_file_names_the_same_model_again(serve: Serve) -> None:
+    served = serve('model = "fixed:10"\n')
+    served.caps()
+    served.loop.swap(make_agent("fixed:30"), share=1.0)
+    assert served.caps() == [30, 30]
+    served.write('model = "fixed:10"\ntarget = "70ms"\n')
+    served.reloader.look()
+    assert served.caps() == [30, 30]
+    assert served.shim.target_us(7) == 70_000
+
+
+def test_a_models_folder_is_taken_by_its_digest_and_only_with_the_daemons_period(serve: Serve) -> None:
+    folder = ROOT / "checkpoints" / "per-rtt"
+    digest = Policy.load(folder).identity.removeprefix("sha256:")
+    served = serve(f'model = "{ROOT / "checkpoints" / "default"}"\n')
+    served.caps()
+    with pytest.raises(ModelError, match="is pinned"):
+        take_model(served.config, served.loop, folder, "0" * 64)
+    with pytest.raises(ModelError, match="it decides by periods of its own"):
+        take_model(served.config, served.loop, folder, digest)
+    served = serve('model = "rule"\n')
+    served.caps()
+    small = ROOT / "checkpoints" / "small"
+    with pytest.raises(ModelError, match="it decides by periods of its own"):
+        take_model(served.config, served.loop, small, Policy.load(small).identity.removeprefix("sha256:"))
+    served = serve(f'model = "{ROOT / "checkpoints" / "default"}"\n')
+    served.caps()
+    found = take_model(served.config, served.loop, small, Policy.load(small).identity.removeprefix("sha256:"))
+    assert found.states == 6
+    assert found.refused == 0
+    served.caps(1)
+    assert served.loop.status().courses[0].swap.startswith(f"share: {small} (schema ")
