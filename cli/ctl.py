@@ -1,24 +1,22 @@
-"""``reinet ctl``: asks a running daemon, pauses it, and clears away what a killed one left."""
+"""``reinet ctl``: asks a running daemon, steers it, and clears away what a killed one left."""
 
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reinet.cli.output import JsonOption, console, print_table, write_json
-from reinet.cli.serving import needs_serve_extra
+from reinet.cli.serving import SocketOption, control_client, needs_serve_extra
+from reinet.cli.sight import flow as one_flow
 from reinet.core.errors import ShimError
 
-if TYPE_CHECKING:
-    from reinet.daemon.client import ControlClient
-
-app = typer.Typer(help="Talk to a running daemon: flows, health, pause, resume, detach.", no_args_is_help=True)
-
-SocketOption = Annotated[
-    Path | None,
-    typer.Option("--socket", help="The daemon's control socket; default: this user's daemon's."),
-]
+app = typer.Typer(
+    help="Talk to a running daemon: flows, why, watch, health, model, target, pause, resume, detach.",
+    no_args_is_help=True,
+)
+app.command()(one_flow.why)
+app.command()(one_flow.watch)
+app.command()(one_flow.model)
+app.command()(one_flow.target)
 
 FLOW_COLUMNS = [
     "cookie", "cap_pkts", "cwnd_pkts", "rtt_mean_ms", "min_rtt_ms", "target_ms", "delivery_rate_mbps", "age_s",
@@ -26,31 +24,11 @@ FLOW_COLUMNS = [
 ]  # fmt: skip
 
 
-def _client(path: Path | None) -> "ControlClient":
-    with needs_serve_extra():
-        from reinet.daemon.client import ControlClient
-        from reinet.daemon.config import default_socket
-    return ControlClient(path or default_socket())
-
-
 @app.command()
 def flows(socket: SocketOption = None, json_destination: JsonOption = None) -> None:
     """List the flows with their caps; an uncapped flow shows the reason. Example: reinet ctl flows --json -."""
-    with _client(socket) as client:
-        rows = [
-            {
-                "cookie": flow.cookie,
-                "cap_pkts": flow.cap_pkts,
-                "reason": flow.reason,
-                "cwnd_pkts": flow.cwnd_pkts,
-                "rtt_mean_ms": flow.rtt_mean_us / 1e3,
-                "min_rtt_ms": flow.min_rtt_us / 1e3,
-                "target_ms": flow.target_us / 1e3,
-                "delivery_rate_mbps": flow.delivery_rate_bytes_per_s * 8e-6,
-                "age_s": flow.age_s,
-            }
-            for flow in client.flows().flows
-        ]
+    with control_client(socket) as client:
+        rows = [one_flow.row_of(flow) for flow in client.flows().flows]
     write_json(json_destination, {"rows": rows})
     if json_destination is None:
         print_table(rows, FLOW_COLUMNS, title=f"{len(rows)} flows (cap 0 = uncapped)")
@@ -59,7 +37,7 @@ def flows(socket: SocketOption = None, json_destination: JsonOption = None) -> N
 @app.command()
 def health(socket: SocketOption = None, json_destination: JsonOption = None) -> None:
     """Say whether the decision loop is well and what it runs; exits 1 when it is not. Example: reinet ctl health."""
-    with _client(socket) as client:
+    with control_client(socket) as client:
         found = client.health()
     write_json(
         json_destination,
@@ -89,7 +67,7 @@ def health(socket: SocketOption = None, json_destination: JsonOption = None) -> 
 @app.command()
 def pause(socket: SocketOption = None, json_destination: JsonOption = None) -> None:
     """Lift every cap and write none until resume. Example: sudo reinet ctl pause."""
-    with _client(socket) as client:
+    with control_client(socket) as client:
         released = client.pause().released
     write_json(json_destination, {"released": released})
     if json_destination is None:
@@ -99,7 +77,7 @@ def pause(socket: SocketOption = None, json_destination: JsonOption = None) -> N
 @app.command()
 def resume(socket: SocketOption = None, json_destination: JsonOption = None) -> None:
     """End a pause; each flow is capped again with its next RTT sample. Example: sudo reinet ctl resume."""
-    with _client(socket) as client:
+    with control_client(socket) as client:
         client.resume()
     write_json(json_destination, {"resumed": True})
     if json_destination is None:

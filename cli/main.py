@@ -8,6 +8,7 @@ import typer
 
 from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fidelity, serve, traces, train
 from reinet.cli.output import console, say
+from reinet.cli.sight import top
 from reinet.core.errors import ConfigError, ReinetError, TraceError
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("fidelity")(fidelity.fidelity)
 app.command("serve")(serve.serve)
+app.command("top")(top.top)
 app.add_typer(ctl.app, name="ctl")
 app.add_typer(bench.app, name="bench")
 

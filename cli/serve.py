@@ -17,8 +17,9 @@ def serve(
     """Cap the Cubic, Reno and BBR flows of chosen cgroups until SIGTERM or Ctrl-C; needs root.
 
     Caps carry leases: if the daemon dies or hangs they lapse within a second and flows go on uncapped. A
-    normal end lifts them at once and leaves the host as it was. Logs go to standard error, as JSON unless on a
-    terminal. Examples:
+    normal end lifts them at once and leaves the host as it was. Model, target, mode and policies are taken up again
+    on SIGHUP, and when the file changes; a file that makes no sense changes nothing. Logs go to standard error, as
+    JSON unless on a terminal. Examples:
 
         sudo reinet serve configs/daemon.toml --check
 
@@ -41,7 +42,7 @@ def serve(
             console.print(f'the model is {pinned}: model_sha256 = "{found.model_sha256}"', highlight=False)
         write_json(json_destination, {"ok": True, **found._asdict(), "target": str(settings.asked)})
         return
-    status = run_daemon(settings)
+    status = run_daemon(settings, path=config)
     write_json(
         json_destination, {"decisions": status.decisions, "records": status.records, "uptime_s": status.uptime_s}
     )

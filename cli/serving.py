@@ -1,11 +1,40 @@
-"""What ``serve`` and ``ctl`` share: a clear word where the packages for serving are not installed."""
+"""What ``serve``, ``ctl`` and ``top`` share: the socket, and a clear word where packages for serving are missing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from reinet.core.errors import DaemonError
 
-_PACKAGES = ("grpc", "google", "onnx", "onnxruntime", "tensorboard")
+if TYPE_CHECKING:
+    from reinet.daemon.client import ControlClient
+
+_PACKAGES = (
+    "grpc",
+    "grpc_health",
+    "grpc_reflection",
+    "google",
+    "onnx",
+    "onnxruntime",
+    "prometheus_client",
+    "tensorboard",
+)
+
+SocketOption = Annotated[
+    Path | None,
+    typer.Option("--socket", help="The daemon's control socket; default: this user's daemon's."),
+]
+
+
+def control_client(path: Path | None) -> "ControlClient":
+    """Returns a client of the daemon at a socket, None = this user's; raises DaemonError."""
+    with needs_serve_extra():
+        from reinet.daemon.client import ControlClient
+        from reinet.daemon.config import default_socket
+    return ControlClient(path or default_socket())
 
 
 @contextmanager

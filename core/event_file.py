@@ -37,12 +37,17 @@ class EventFile:
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._spend_bytes = spend_bytes
-        self._file = (folder / f"{PREFIX}{int(wall_s):010d}.reinet.{os.getpid()}.{suffix}").open("wb")
+        self._file = self.path(folder, wall_s, suffix).open("wb")
         try:
             self._append(Event(wall_time=wall_s, file_version="brain.Event:2"))
         except BaseException:
             self._file.close()
             raise
+
+    @staticmethod
+    def path(folder: Path, wall_s: float, suffix: str) -> Path:
+        """Returns where a file with these arguments lies: names sort by the time of their start."""
+        return folder / f"{PREFIX}{int(wall_s):010d}.reinet.{os.getpid()}.{suffix}"
 
     @property
     def name(self) -> str:

@@ -74,10 +74,15 @@ class Target:
         one is always known.
         """
         min_rtts, extra_us = self._line()
-        # Rounded up: 1.1x must pass the guard, which compares with 1.1 x the minimum RTT in floating point.
-        target_us = np.ceil(min_rtts * min_rtt_us.astype(np.float64)) + extra_us
-        known = (min_rtt_us != 0) & (min_rtt_us != UNKNOWN_RTT_US) | (not self.is_relative)
-        return np.where(known, np.clip(target_us, 1, UNKNOWN_RTT_US), 0).astype(np.uint32)
+        if self.form is Form.MULTIPLE:
+            # Rounded up: 1.1x must pass the guard, which compares with 1.1 x the minimum RTT in floating point.
+            target_us = np.ceil(min_rtts * min_rtt_us.astype(np.float64))
+        else:  # in whole numbers, since the daemon asks for every record
+            target_us = int(min_rtts) * min_rtt_us.astype(np.int64) + extra_us
+        found = np.minimum(np.maximum(target_us, 1), UNKNOWN_RTT_US).astype(np.uint32)
+        if self.is_relative:
+            found[(min_rtt_us == 0) | (min_rtt_us == UNKNOWN_RTT_US)] = 0
+        return found
 
     def resolve_ms(self, min_rtt_ms: float) -> float:
         """Returns the RTT to stay below, in ms, on one path of a known minimum RTT."""

@@ -36,9 +36,22 @@ class ControlClient:
         """Returns how the decision loop is and what it runs."""
         return self._call("Health", control_pb2.HealthRequest(), control_pb2.HealthReply)
 
-    def flows(self) -> control_pb2.FlowsReply:
-        """Returns the flows with their caps."""
-        return self._call("Flows", control_pb2.FlowsRequest(), control_pb2.FlowsReply)
+    def flows(self, most: int = 0, order: str = "") -> control_pb2.FlowsReply:
+        """Returns the flows with their caps: so many at most, 0 = all, sorted by one of ``answers.ORDERS``."""
+        return self._call("Flows", control_pb2.FlowsRequest(most=most, order=order), control_pb2.FlowsReply)
+
+    def why(self, cookie: int) -> control_pb2.WhyReply:
+        """Returns what is known of one flow."""
+        return self._call("Why", control_pb2.WhyRequest(cookie=cookie), control_pb2.WhyReply)
+
+    def model(self) -> control_pb2.ModelReply:
+        """Returns who decides."""
+        return self._call("Model", control_pb2.ModelRequest(), control_pb2.ModelReply)
+
+    def set_target(self, cookie: int, target: str) -> str:
+        """Sets a flow's target, of all flows for cookie 0, and returns what is in force now; empty takes one back."""
+        request = control_pb2.SetTargetRequest(cookie=cookie, target=target)
+        return self._call("SetTarget", request, control_pb2.SetTargetReply).target
 
     def pause(self) -> control_pb2.PauseReply:
         """Lifts every cap until ``resume``; the reply says how many."""

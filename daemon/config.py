@@ -2,13 +2,15 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS, toml_file
 from reinet.core.errors import ConfigError
 from reinet.core.target import MOST_MS, Form, Target
+from reinet.daemon.endpoint import Endpoint
+from reinet.daemon.policies import PLAIN_SHARE, AnyTarget, Mode, PolicyConfig, Share, distinct
 from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE
 
 MAX_SOCKET_PATH_BYTES = 107
@@ -20,13 +22,6 @@ def default_socket() -> Path:
     if os.geteuid() != 0 and (own := os.environ.get("XDG_RUNTIME_DIR")):
         return Path(own) / "reinet" / "control.sock"
     return Path("/run/reinet/control.sock")
-
-
-def _as_target(value: Any) -> Target:
-    try:
-        return value if isinstance(value, Target) else Target.parse(value)
-    except ConfigError as error:
-        raise ValueError(str(error)) from None  # which pydantic collects with the key's name
 
 
 class DaemonConfig(BaseModel):
@@ -51,7 +46,7 @@ class DaemonConfig(BaseModel):
     # with the distance, so a multiple fits few paths: 2.5x leaves 6 ms at 4 ms and 300 ms at 200 ms. Measured with
     # checkpoints/default, simulated, lte-walking: at 4 ms 2.5x keeps 69 % of plain Cubic's throughput, +30ms 76 %; at
     # 200 ms 2.5x leaves all of its 95th percentile of queueing delay, +30ms 64 %; at 20 ms they are one.
-    target: Annotated[Target, BeforeValidator(_as_target)] = Field(
+    target: AnyTarget = Field(
         default=Target(Form.ABOVE, 30.0),
         description="round-trip time to stay below: 50ms, or +30ms or 2.5x of the path's minimum",
     )
@@ -59,6 +54,11 @@ class DaemonConfig(BaseModel):
     target_ms: float | None = Field(
         default=None, gt=0, le=MOST_MS, description="an absolute target in milliseconds, in place of target"
     )
+    mode: Mode = Field(
+        default=Mode.ENFORCE,
+        description="enforce, shadow (decide, apply nothing) or hold-out (compare with plain flows)",
+    )
+    hold_out_share: Share = Field(default=PLAIN_SHARE, description="share of flows that a hold-out leaves plain")
     # At most 900: after kill -9 no cap may act for longer than 1 s. At least 60, or renewals would be due every few ms.
     lease_ms: int = Field(
         default=LEASE_MS, ge=60, le=900, description="how long a cap outlives the last completed tick"
@@ -84,9 +84,21 @@ class DaemonConfig(BaseModel):
         default=None, ge=1, le=500, description="shortest period between decisions for a flow; absent = the model's"
     )
     socket: Path = Field(default_factory=default_socket, description="control socket; only its owner may connect")
+    # Off: any user of the host may ask a loopback port, and not every host has a Prometheus.
+    metrics: str | None = Field(
+        default=None,
+        description="where Prometheus asks: 127.0.0.1:9469 or unix:/run/reinet/metrics.sock; absent = nowhere",
+    )
     log_dir: Path | None = Field(default=None, description="folder for TensorBoard event files; absent = none")
     # Four curves at 10 points/s take about 1 kB/s and flow: three days of one flow, or half an hour of 150.
-    log_max_mb: int = Field(default=256, ge=1, le=1_000_000, description="event files stop growing at this total")
+    log_max_mb: int = Field(
+        default=256,
+        ge=1,
+        le=1_000_000,
+        description="event files of all starts take at most so much",
+    )
+
+    policies: tuple[PolicyConfig, ...] = Field(default=(), description="the [[policy]] entries of the file")
 
     @field_validator("cgroups", mode="before")
     @classmethod
@@ -108,6 +120,11 @@ class DaemonConfig(BaseModel):
             below = 1 << (value.bit_length() - 1)
             raise ValueError(f"the kernel makes ring buffers of 1, 2, 4, 8, ... MiB; use {below} or {2 * below}")
         return value
+
+    @field_validator("metrics")
+    @classmethod
+    def _metrics_stay_on_the_host(cls, value: str | None) -> str | None:
+        return None if value is None else str(Endpoint.parse(value))
 
     @field_validator("socket")
     @classmethod
@@ -138,6 +155,28 @@ class DaemonConfig(BaseModel):
         return self.target if self.target_ms is None else Target(Form.ABSOLUTE, self.target_ms)
 
 
+_CURE = "configs/daemon.toml is a commented example"
+
+
 def load_config(path: Path) -> DaemonConfig:
-    """Returns a configuration file's content, checked; raises ConfigError naming file, key and cure."""
-    return toml_file.load(path, DaemonConfig, "configs/daemon.toml is a commented example", table="daemon")
+    """Returns a configuration file's content, checked; raises ConfigError naming file, key and cure.
+
+    ``[daemon]`` holds for every socket; a ``[[policy]]`` says what is otherwise for some.
+    """
+    document = toml_file.read(path, _CURE)
+    entries = document.pop("policy", [])
+    if not isinstance(entries, list):
+        raise ConfigError(f"{path}: [policy] is one table; write [[policy]], once for each policy")
+    table = document.get("daemon")
+    if isinstance(table, dict) and "policies" in table:
+        raise ConfigError(f"{path}: unknown key daemon.policies; write [[policy]] below, once for each policy")
+    config = toml_file.check(document, str(path), DaemonConfig, _CURE, table="daemon")
+    policies = [
+        toml_file.check({"policy": entry}, f"{path}: [[policy]] {index}", PolicyConfig, _CURE, table="policy")
+        for index, entry in enumerate(entries, 1)
+    ]
+    try:
+        distinct(policies)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return config.model_copy(update={"policies": tuple(policies)})

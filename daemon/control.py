@@ -1,7 +1,7 @@
 """The control service on a Unix socket: who may open the socket's file may call, and is not trusted beyond that.
 
-A caller can ask and can pause, nothing more: requests carry no data, replies are made from copies, and a flood of calls
-is turned away before it can take the decision loop's time.
+A caller can ask, can pause and can set targets, nothing more: requests are small and checked, replies are made from
+copies, and a flood of calls is turned away before it can take the decision loop's time.
 """
 
 import os
@@ -12,13 +12,15 @@ from urllib.parse import quote
 
 import grpc
 
-from reinet.core.errors import DaemonError
+from reinet.core.errors import ConfigError, DaemonError
+from reinet.daemon.answers import flows_reply, model_reply, why_reply
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Controlled
+from reinet.daemon.standard_services import add_standard_services
 from reinet.proto import control_pb2, control_pb2_grpc
 
 MAX_REQUEST_BYTES = 1024
-"""Every request is empty today; this leaves room for the fields that later versions may add."""
+"""The largest request of today, a target, takes some 30; this leaves room for what later versions may add."""
 MAX_CALLS = 8
 """So many calls are served at once, each in a thread; a person and a few monitors need two or three."""
 STOP_GRACE_S = 0.5
@@ -36,7 +38,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         status = self._loop.status()
         return control_pb2.HealthReply(
             ok=status.ok,
-            state="paused" if status.paused else "enforcing",
+            state=status.state,
             model=self._model,
             decisions=status.decisions,
             records=status.records,
@@ -47,24 +49,35 @@ class ControlService(control_pb2_grpc.ControlServicer):
         )
 
     def Flows(self, request: control_pb2.FlowsRequest, context: grpc.ServicerContext) -> control_pb2.FlowsReply:  # noqa: N802
-        """Returns every live flow with its latest record, the flow with the oldest record last."""
-        seen = self._loop.snapshot()
-        reply = control_pb2.FlowsReply()
-        for record, cap_pkts, reason in zip(seen.stats, seen.caps_pkts, seen.reasons, strict=True):
-            reply.flows.append(
-                control_pb2.Flow(
-                    cookie=int(record["cookie"]),
-                    cap_pkts=int(cap_pkts),
-                    reason=reason,
-                    cwnd_pkts=int(record["cwnd_pkts"]),
-                    rtt_mean_us=int(record["rtt_mean_us"]),
-                    min_rtt_us=int(record["min_rtt_us"]),
-                    target_us=int(record["target_us"]),
-                    delivery_rate_bytes_per_s=int(record["delivery_rate_bytes_per_s"]),
-                    age_s=max(seen.now_ns - int(record["time_ns"]), 0) / 1e9,
-                )
+        """Returns live flows with their latest records, all or so many, in the order that is asked for."""
+        try:
+            return flows_reply(self._loop.snapshot(), request.most, request.order)
+        except ConfigError as error:
+            _abort(context, str(error), grpc.StatusCode.INVALID_ARGUMENT)
+
+    def Why(self, request: control_pb2.WhyRequest, context: grpc.ServicerContext) -> control_pb2.WhyReply:  # noqa: N802
+        """Returns one flow's story."""
+        story = self._loop.why(request.cookie)
+        if story is None:
+            _abort(
+                context, f"no flow {request.cookie} is open; `reinet ctl flows` lists them", grpc.StatusCode.NOT_FOUND
             )
-        return reply
+        return why_reply(story)
+
+    def Model(self, request: control_pb2.ModelRequest, context: grpc.ServicerContext) -> control_pb2.ModelReply:  # noqa: N802
+        """Says who decides."""
+        return model_reply(self._loop.model())
+
+    def SetTarget(  # noqa: N802
+        self, request: control_pb2.SetTargetRequest, context: grpc.ServicerContext
+    ) -> control_pb2.SetTargetReply:
+        """Sets a target and says which is in force now."""
+        try:
+            return control_pb2.SetTargetReply(target=self._loop.set_target(request.cookie, request.target))
+        except (ConfigError, ValueError) as error:
+            _abort(context, str(error), grpc.StatusCode.INVALID_ARGUMENT)
+        except LookupError as error:
+            _abort(context, str(error.args[0]), grpc.StatusCode.NOT_FOUND)
 
     def Pause(self, request: control_pb2.PauseRequest, context: grpc.ServicerContext) -> control_pb2.PauseReply:  # noqa: N802
         """Lifts every cap and writes none until Resume; the reply says how many were lifted."""
@@ -82,8 +95,10 @@ class ControlService(control_pb2_grpc.ControlServicer):
             _abort(context, f"{error}; it resumes as soon as it goes on")
 
 
-def _abort(context: grpc.ServicerContext, message: str) -> NoReturn:
-    context.abort(grpc.StatusCode.UNAVAILABLE, message)
+def _abort(
+    context: grpc.ServicerContext, message: str, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
+) -> NoReturn:
+    context.abort(code, message)
     raise AssertionError("abort raises")
 
 
@@ -103,6 +118,7 @@ class ControlServer:
         )
         register: Any = control_pb2_grpc.add_ControlServicer_to_server  # generated code carries no types
         register(ControlService(loop, model), self._server)
+        add_standard_services(self._server, lambda: loop.status().ok)
         before = os.umask(0o177)  # the socket must never exist with wider permissions, not even for a moment
         try:
             self._server.add_insecure_port("unix:" + quote(str(claim.path)))

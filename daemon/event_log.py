@@ -1,7 +1,9 @@
 """TensorBoard event files of what the daemon does to each flow: cap, cwnd, delay and rate over time.
 
 The loop hands records over and never waits: a full queue, a full disk or too many flows cost curves, not caps. What was
-left out is counted. Tags and layout are those of every page of flows (``reinet.core.curves``).
+left out is counted. The files of all starts together have a bound, and the oldest make room (``event_shelf``); after a
+failure, as of a full disk, writing is tried again now and then. Tags and layout are those of every page of flows
+(``reinet.core.curves``).
 """
 
 import os
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 from reinet.core.curves import CURVES, LIVE_LINK, POINT_INTERVAL_MS, layout, panels, tag
 from reinet.core.event_file import EventFile, page, scalar
 from reinet.core.records import Flag
+from reinet.daemon.event_shelf import EventShelf
 from reinet.kshim.shim import FlowStatsArray
 
 MAX_POINTS_PER_S = 400
@@ -29,6 +32,12 @@ SILENT_FLOW_S = 60
 """A flow without a record for this long gives its place to another."""
 QUEUE_BATCHES = 256
 """So many ticks may wait for the writer: at the busiest some seconds' worth."""
+MAX_FILES = 2048
+"""TensorBoard reads a folder of so many runs in seconds; a busy server opens as many flows in a minute."""
+FILES_PER_BOUND = 16
+"""A flow goes on in another file at a sixteenth of all bytes, so that a long one's beginning can make room."""
+RETRY_S = 60.0
+"""A disk that was full is tried again this often."""
 FLUSH_INTERVAL_S = 1.0
 """TensorBoard may lag so far behind."""
 
@@ -57,17 +66,19 @@ class EventLog:
         wall_s: Callable[[], float] = time.time,
         clock_s: Callable[[], float] = time.monotonic,
         queue_batches: int = QUEUE_BATCHES,
+        max_files: int = MAX_FILES,
     ) -> None:
         """Makes the folder; raises OSError where it cannot be written."""
         self._wall_s = wall_s
         self._clock_s = clock_s
         started = time.strftime("%Y%m%d-%H%M%S", time.localtime(wall_s()))
-        self.folder = folder / f"serve-{started}-{os.getpid()}"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._max_bytes = max_bytes
-        self._written_bytes = 0
+        self._shelf = EventShelf(folder, f"serve-{started}-{os.getpid()}", max_bytes, max_files)
+        self.folder = self._shelf.own
+        self._max_file_bytes = max_bytes // FILES_PER_BOUND
         self.failure: str | None = None
-        """Why nothing is written any more, None while all is well."""
+        """Why nothing is written for now, None while all is well."""
+        self._retry_s = 0.0
+        self._has_layout = False
         self.dropped_batches = 0
         """How many ticks were left out because the writer was behind."""
         self.dropped_points = 0
@@ -84,7 +95,7 @@ class EventLog:
 
         A record flagged CLOSED ends its flow's curves.
         """
-        if self.failure is not None:
+        if self.failure is not None and self._clock_s() < self._retry_s:
             return
         batch = np.array(records)
         batch["cap_pkts"] = caps_pkts
@@ -103,9 +114,10 @@ class EventLog:
 
     def _run(self) -> None:
         next_flush_s = self._clock_s() + FLUSH_INTERVAL_S
-        try:
-            self._write_layout()
-            while True:
+        while True:
+            try:
+                if not self._has_layout:
+                    self._write_layout()
                 try:
                     item = self._queue.get(timeout=max(next_flush_s - self._clock_s(), 0.0))
                     if item is None:
@@ -117,19 +129,20 @@ class EventLog:
                     for flow in self._flows.values():
                         flow.file.flush()
                     next_flush_s = self._clock_s() + FLUSH_INTERVAL_S
-        except Exception as error:  # curves are never worth a cap: whatever happens here stays here
-            self._fail(f"{self.folder}: {error}; no more curves are written")
-        finally:
-            for flow in self._flows.values():
-                _close(flow.file)
-            self._flows.clear()
+                    self._recovered()
+            except Exception as error:  # curves are never worth a cap: whatever happens here stays here
+                self._fail(error)
+                if not self._wait_for_retry():
+                    break
+        self._close_all()
+        self._shelf.close()
 
     def _write_batch(self, wall_s: float, records: FlowStatsArray) -> None:
         for record in records:
             cookie, time_ns = int(record["cookie"]), int(record["time_ns"])
             if record["flags"] & Flag.CLOSED:
-                if (ended := self._flows.pop(cookie, None)) is not None:
-                    ended.file.close()
+                if cookie in self._flows:
+                    self._end(cookie)
                 continue
             flow = self._flows.get(cookie)
             if flow is not None and time_ns - flow.last_point_ns < POINT_INTERVAL_MS * 1_000_000:
@@ -137,6 +150,8 @@ class EventLog:
             if not self._spend_point():
                 self.dropped_points += 1
                 continue
+            if flow is not None and self._shelf.size_bytes(Path(flow.file.name)) > self._max_file_bytes:
+                flow = self._open_again(cookie, flow, wall_s)
             if flow is None and (flow := self._open(cookie, time_ns, wall_s)) is None:
                 self.dropped_points += 1
                 continue
@@ -154,20 +169,56 @@ class EventLog:
             if not silent:
                 return None
             for other in silent:
-                self._flows.pop(other).file.close()
-        file = EventFile(self.folder / f"flow-{cookie}", wall_s, str(time_ns), self._spend_bytes)
-        self._flows[cookie] = _Flow(file, time_ns, time_ns)
+                self._end(other)
+        self._flows[cookie] = _Flow(
+            self._new_file(self.folder / f"flow-{cookie}", wall_s, str(time_ns)), time_ns, time_ns
+        )
         return self._flows[cookie]
+
+    def _open_again(self, cookie: int, flow: _Flow, wall_s: float) -> _Flow:
+        """Goes on with a flow in another file of the same run."""
+        self._end(cookie)
+        suffix = str(flow.last_point_ns)
+        flow.file = self._new_file(self.folder / f"flow-{cookie}", wall_s, suffix)
+        self._flows[cookie] = flow
+        return flow
+
+    def _new_file(self, folder: Path, wall_s: float, suffix: str) -> EventFile:
+        path = EventFile.path(folder, wall_s, suffix)
+        self._shelf.opened(path)
+        try:
+            return EventFile(folder, wall_s, suffix, lambda size_bytes: self._spend_bytes(path, size_bytes))
+        except BaseException:
+            self._shelf.closed(path)
+            raise
+
+    def _end(self, cookie: int) -> None:
+        file = self._flows.pop(cookie).file
+        _close(file)
+        self._shelf.closed(Path(file.name))
+
+    def _close_all(self) -> None:
+        for cookie in list(self._flows):
+            self._end(cookie)
 
     def _write_layout(self) -> None:
         """Writes what the flows' curves stand in, a run of its own beside theirs."""
-        with EventFile(self.folder, self._wall_s(), "layout", self._spend_bytes) as file:
-            file.add([page(layout([panels(LIVE_LINK)]))], 0, self._wall_s())
+        file = self._new_file(self.folder, self._wall_s(), "layout")
+        try:
+            with file:
+                file.add([page(layout([panels(LIVE_LINK)]))], 0, self._wall_s())
+        except BaseException:
+            self._shelf.closed(Path(file.name))
+            raise
+        self._has_layout = True  # for the shelf its file stays open: closed ones are removed
 
-    def _spend_bytes(self, size_bytes: int) -> None:
-        self._written_bytes += size_bytes
-        if self._written_bytes > self._max_bytes:
-            raise OSError(f"log_max_mb reached ({self._max_bytes / 1e6:.0f} MB)")
+    def _spend_bytes(self, path: Path, size_bytes: int) -> None:
+        """Makes room for a record: the oldest closed file goes; where there is none, the oldest open one is closed."""
+        while not self._shelf.spend(path, size_bytes):
+            oldest = next((c for c, flow in self._flows.items() if Path(flow.file.name) != path), None)
+            if oldest is None:
+                raise OSError("log_max_mb leaves no room for one flow")
+            self._end(oldest)
 
     def _spend_point(self) -> bool:
         now_s = self._clock_s()
@@ -179,9 +230,29 @@ class EventLog:
         self._points_left -= 1
         return True
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, error: Exception) -> None:
+        """Closes every file and says so, once for each failure that lasts."""
+        self._close_all()
+        self._retry_s = self._clock_s() + RETRY_S
+        reason = f"{self.folder}: {error}; curves are left out, which is tried again every {RETRY_S:g} s"
+        if self.failure is None:
+            log.warning("event log stopped", reason=reason)
         self.failure = reason
-        log.warning("event log stopped", reason=reason)
+
+    def _recovered(self) -> None:
+        if self.failure is not None and self._flows:
+            self.failure = None
+            log.info("event log goes on", folder=str(self.folder))
+
+    def _wait_for_retry(self) -> bool:
+        """Drops what is offered until it is time to try again; returns False when the log is closed meanwhile."""
+        while (left_s := self._retry_s - self._clock_s()) > 0:
+            try:
+                if self._queue.get(timeout=left_s) is None:
+                    return False
+            except queue.Empty:
+                continue
+        return True
 
 
 def _close(file: EventFile) -> None:

@@ -26,6 +26,8 @@ from reinet.core.period import PeriodConfig
 from reinet.core.target import Form, Target
 from reinet.core.visible import visible
 from reinet.daemon.config import DaemonConfig
+from reinet.daemon.log_lines import LINES
+from reinet.daemon.notify import Watchdog, notify
 from reinet.daemon.processes import child
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.decide import open_mapped_shim
@@ -39,7 +41,7 @@ would live for half a second."""
 COUNTERS_S = 10.0
 """What the kernel side had to leave out is asked for, and logged where it grew, so often."""
 LEFT_OUT = ("flows_without_slot", "flows_not_switched", "leases_too_long", "records_lost")
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 log = structlog.get_logger("reinet.serve")
 
@@ -77,11 +79,17 @@ def check_host(config: DaemonConfig) -> None:
 
 def load_agent(config: DaemonConfig) -> Agent:
     """Returns the agent that the configuration names; logs where it is put to a use that it was not trained for."""
+    return agent_for(config, config.model, config.asked)
+
+
+def agent_for(config: DaemonConfig, model: str, target: Target) -> Agent:
+    """Returns the agent of that name for a target, as ``load_agent`` does; the pin is the default model's."""
     from reinet.agents.decide.names import make_agent  # with the inference library, which only a confined process loads
 
-    agent = make_agent(config.model, link="kernel", manifest_sha256=config.model_sha256)
+    pin = config.model_sha256 if model == config.model else None
+    agent = make_agent(model, link="kernel", manifest_sha256=pin)
     agent.ceiling_pkts = config.ceiling_pkts
-    _check_target(agent, config.asked)
+    _check_target(agent, target)
     trained_cc = WRAPPED_CC if agent.congestion_controls is None else agent.congestion_controls
     if untrained := [cc for cc in WRAPPED_CC if cc not in trained_cc]:
         log.info("the model was not trained for every congestion control that it caps", untrained=untrained)
@@ -101,11 +109,12 @@ def _check_target(agent: Agent, target: Target) -> None:
         log.warning("the model was not trained for this target", target=str(target), trained_ms=trained_ms)
 
 
-def serve(config: DaemonConfig) -> Status:
-    """Runs the daemon until SIGTERM, SIGINT or SIGHUP; belongs to the main thread. Returns what it did.
+def serve(config: DaemonConfig, path: Path | None = None) -> Status:
+    """Runs the daemon until SIGTERM or SIGINT; belongs to the main thread. Returns what it did.
 
-    On the way out every cap is lifted and nothing stays but, on idle flows, an inert wrapper. Raises a ReinetError
-    where it cannot start, and DaemonError where it had to give up.
+    ``path`` is the configuration's file, which is taken up again when it changes and on SIGHUP. On the way out every
+    cap is lifted and nothing stays but, on idle flows, an inert wrapper. Raises a ReinetError where it cannot start,
+    and DaemonError where it had to give up.
     """
     with ExitStack() as stack:
         wake = _Wake(stack)
@@ -114,7 +123,7 @@ def serve(config: DaemonConfig) -> Status:
         claim = stack.enter_context(SocketClaim(config.socket))
         if claim.replaced:
             log.info("replaced the socket of a daemon that is gone", socket=str(config.socket))
-        household = Household(config, claim, load_agent, open_shim, load_kernel)
+        household = Household(config, path, claim, load_agent, agent_for, open_shim, load_kernel)
         stack.callback(household.close)
         household.start()
         log.info(
@@ -122,12 +131,17 @@ def serve(config: DaemonConfig) -> Status:
             model=household.called,
             cgroups=[str(cgroup) for cgroup in config.cgroups],
             target=str(config.asked),
+            mode=config.mode.value,
+            policies=[policy.name for policy in config.policies],
             lease_ms=config.lease_ms,
             max_flows=config.max_flows,
             socket=str(config.socket),
             log_dir=household.log_folder,
+            metrics=config.metrics,
         )
+        notify("READY=1", f"STATUS=serving {household.called}, target {config.asked}")
         _watch(household, wake, cgroups)
+        notify("STOPPING=1")
         counters = household.loop.counters()
         status = household.stop()
         log.info(
@@ -164,7 +178,7 @@ def configure_logging() -> None:
             *([_obeyed_by_no_terminal] if terminal else [structlog.processors.format_exc_info]),
             structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(default=str),
         ],
-        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Unbreakable())),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, LINES)),
         cache_logger_on_first_use=False,
     )
 
@@ -172,18 +186,6 @@ def configure_logging() -> None:
 def _obeyed_by_no_terminal(_logger: Any, _method: str, event: EventDict) -> EventDict:
     """Returns the event with control characters, as a model's name may have, written out; JSON does so by itself."""
     return {key: visible(value, keep="\n") if isinstance(value, str) else value for key, value in event.items()}
-
-
-class _Unbreakable:
-    """Standard error whose reader may go away: losing a log line must not cost a cap."""
-
-    def write(self, text: str) -> None:
-        with suppress(OSError, ValueError):
-            sys.stderr.write(text)
-
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()
 
 
 def _check_cgroup(cgroup: Path) -> None:
@@ -206,19 +208,21 @@ class _Wake:
         stack.callback(os.close, self._read_fd)
         stack.callback(os.close, self._write_fd)
         os.set_blocking(self._write_fd, False)
-        for number in STOP_SIGNALS:
+        self.reload_wanted = False
+        for number in (*STOP_SIGNALS, signal.SIGHUP):
             stack.callback(signal.signal, number, signal.signal(number, self._on_signal))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.set()
+        self.reload_wanted |= number == signal.SIGHUP
+        self.set(b"r" if number == signal.SIGHUP else b"!")
 
-    def set(self) -> None:
+    def set(self, word: bytes = b"!") -> None:
         with suppress(BlockingIOError):  # full: it is awake
-            os.write(self._write_fd, b"!")
+            os.write(self._write_fd, word)
 
     def wait(self, timeout_s: float) -> bool:
-        """Returns True when woken, False when the time is over."""
-        return bool(select.select([self._read_fd], [], [], timeout_s)[0])
+        """Returns True when told to end; False when the time is over, or SIGHUP came."""
+        return bool(select.select([self._read_fd], [], [], timeout_s)[0]) and b"!" in os.read(self._read_fd, 4096)
 
 
 class _Cgroups:
@@ -249,12 +253,18 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def _watch(household: Household, wake: _Wake, cgroups: _Cgroups) -> None:
     """Looks after processes, cgroups and counters until woken; raises DaemonError where it has to give up."""
     known, left_out, asked_s = "", dict.fromkeys(LEFT_OUT, 0), time.monotonic()
+    watchdog = Watchdog(lambda: household.loop.ticks())
     while not wake.wait(WATCH_S):
         if how := household.ended():
             if not household.restart(how, wake.wait):
                 raise DaemonError(f"{how}, and the daemon was told to stop before it was started anew")
             known = ""
+        watchdog.feed()
         try:
+            if wake.reload_wanted:
+                wake.reload_wanted = False
+                household.loop.reload()
+            household.loop.look()
             if (problem := cgroups.problem()) != known:
                 household.loop.report(problem)
                 known = problem

@@ -50,6 +50,7 @@ class LeaseKeeper:
         self._caps_pkts = np.zeros(0, np.uint32)
         self._targets_us = np.zeros(0, np.uint32)
         self._heard_ns = np.zeros(0, np.int64)  # when a flow's latest record came, of whatever kind
+        self._expires_ns = np.zeros(0, np.int64)
 
     def __len__(self) -> int:
         """Returns how many flows are kept."""
@@ -63,19 +64,38 @@ class LeaseKeeper:
         """
         self.hear(records)
         closed = (records["flags"] & Flag.CLOSED) != 0
-        for cookie in records["cookie"][closed]:
-            self.drop(int(cookie))
+        if closed.any():
+            self.drop(records["cookie"][closed], records["slot"][closed])
         decided = ~closed & ((records["flags"] & Flag.NO_SAMPLE) == 0)
         if not decided.any():
             return
         slots = records["slot"][decided]
+        last = (
+            slots.size - 1 - np.unique(slots[::-1], return_index=True)[1]
+        )  # of several of one flow the last one stays
+        self.put(
+            records["cookie"][decided][last],
+            slots[last],
+            np.asarray(caps_pkts, np.uint32)[decided][last],
+            records["target_us"][decided][last],
+        )
+
+    def put(
+        self,
+        cookies: npt.NDArray[np.uint64],
+        slots: npt.NDArray[np.uint32],
+        caps_pkts: npt.NDArray[np.uint32],
+        targets_us: npt.NDArray[np.uint32],
+    ) -> None:
+        """Caps N flows, each named once, and keeps them capped, as ``set`` does."""
         self._grow(int(slots.max()) + 1)
-        self._cookies[slots] = records["cookie"][decided]
-        self._caps_pkts[slots] = np.asarray(caps_pkts, np.uint32)[decided]
-        self._targets_us[slots] = records["target_us"][decided]
         now_ns = self._clock_ns()
+        self._cookies[slots] = cookies
+        self._caps_pkts[slots] = caps_pkts
+        self._targets_us[slots] = targets_us
         self._heard_ns[slots] = now_ns
-        self._write(np.unique(slots), now_ns)
+        self._expires_ns[slots] = now_ns + self._lease_ns
+        self._shim.apply(cookies, slots, caps_pkts, now_ns + self._lease_ns, targets_us)
 
     def hear(self, records: FlowStatsArray) -> None:
         """Takes N records as signs of life; those without a sample, which tell of an outage, are signs as well."""
@@ -97,16 +117,29 @@ class LeaseKeeper:
         self._write(np.flatnonzero(self._cookies).astype(np.uint32), now_ns)
         return idle
 
-    def drop(self, cookie: int) -> None:
-        """Forgets a flow; its cap, if it still lives, lapses with its lease."""
-        self._cookies[self._cookies == np.uint64(cookie)] = 0
+    def drop(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None:
+        """Forgets flows, each named by its cookie and its slot; a cap that still lives lapses with its lease."""
+        known = slots < self._cookies.size
+        cookies, slots = cookies[known], slots[known]
+        self._cookies[slots[self._cookies[slots] == cookies]] = 0
+
+    def release(self, slots: npt.NDArray[np.uint32]) -> None:
+        """Lifts the caps in these slots now and forgets their flows; a slot may hold none."""
+        slots = slots[slots < self._cookies.size]
+        slots = slots[self._cookies[slots] != 0].astype(np.uint32)
+        if slots.size:
+            self._shim.release(self._cookies[slots], slots)
+        self._cookies[slots] = 0
+
+    def expires_ns(self, slot: int, cookie: int) -> int:
+        """Returns when the lease of a flow's cap ends, 0 where none is kept; other threads may ask."""
+        cookies, expires_ns = self._cookies, self._expires_ns  # each is replaced as a whole when it grows
+        kept = slot < min(cookies.size, expires_ns.size) and int(cookies[slot]) == cookie
+        return int(expires_ns[slot]) if kept else 0
 
     def release_all(self) -> None:
         """Lifts every cap now and forgets the flows."""
-        slots = np.flatnonzero(self._cookies).astype(np.uint32)
-        if slots.size:
-            self._shim.release(self._cookies[slots], slots)
-        self._cookies[:] = 0
+        self.release(np.flatnonzero(self._cookies).astype(np.uint32))
 
     def _drop_idle(self, now_ns: int) -> npt.NDArray[np.uint32]:
         """Lifts the caps of idle flows and forgets the flows; returns their slots.
@@ -125,6 +158,7 @@ class LeaseKeeper:
 
     def _write(self, slots: npt.NDArray[np.uint32], now_ns: int) -> None:
         if slots.size:
+            self._expires_ns[slots] = now_ns + self._lease_ns
             self._shim.apply(
                 self._cookies[slots], slots, self._caps_pkts[slots], now_ns + self._lease_ns, self._targets_us[slots]
             )
@@ -136,3 +170,4 @@ class LeaseKeeper:
             self._caps_pkts = np.concatenate([self._caps_pkts, np.zeros(missing, np.uint32)])
             self._targets_us = np.concatenate([self._targets_us, np.zeros(missing, np.uint32)])
             self._heard_ns = np.concatenate([self._heard_ns, np.zeros(missing, np.int64)])
+            self._expires_ns = np.concatenate([self._expires_ns, np.zeros(missing, np.int64)])

@@ -9,6 +9,7 @@ Rollouts, evaluation and the daemon all decide here. A flow is a row: in a simul
 shim's slot.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +17,12 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts, Why, refusals
 
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
-NO_QUEUE = "the flow has shown no queue of its own: left to its congestion control"
-"""The reason of a flow whose gate is closed. It is the usual state of young and short flows, nothing to warn of."""
+_AGENT_CHOSE_NONE, _NO_QUEUE = int(Why.AGENT_CHOSE_NONE), int(Why.NO_QUEUE)
 
 
 class Decision(NamedTuple):
@@ -29,8 +30,8 @@ class Decision(NamedTuple):
 
     caps_pkts: CapArray
     """(N,), 0 = none."""
-    refusals: NDArray[np.object_]
-    """(N,), as text, why gate or guard left a flow uncapped; None = they did not."""
+    verdicts: Verdicts
+    """(N,), why a flow is uncapped, with what tells of it."""
 
 
 class Decider:
@@ -45,8 +46,8 @@ class Decider:
         self.agent = agent
         self.caps_pkts: CapArray = np.zeros(rows, np.uint32)
         """(rows,), the caps in force, 0 = none."""
-        self.refusals: NDArray[np.object_] = np.full(rows, None, object)
-        """(rows,), why gate or guard refused a flow's latest cap, None = they did not."""
+        self.verdicts: Verdicts = np.zeros(rows, VERDICT_DTYPE)
+        """(rows,), what was said of each flow's latest cap."""
         self._guard = guard
         agent.reset()
 
@@ -78,31 +79,39 @@ class Decider:
         if decided is not None:
             stats, wanted, may_cap = stats[decided], wanted[decided], may_cap[decided]
         allowed = np.where(may_cap, wanted, np.uint32(0))
+        verdicts = np.empty(len(stats), VERDICT_DTYPE)
         if self._guard is None:
-            return Decision(allowed, np.empty(len(allowed), object))  # of None
-        caps_pkts, reasons = self._guard.check(stats, allowed)
-        refusals = np.array(reasons, object)
-        unsaid = np.array([reason is None for reason in reasons], np.bool_)
-        refusals[~may_cap & (wanted != 0) & unsaid] = NO_QUEUE
-        return Decision(caps_pkts, refusals)
+            caps_pkts, codes = allowed, np.zeros(len(allowed), np.uint8)
+        else:
+            caps_pkts, codes = self._guard.check(stats, allowed)
+        unsaid = (codes == 0) & (caps_pkts == 0)
+        if unsaid.any():
+            codes[unsaid] = np.where(may_cap | (wanted == 0), _AGENT_CHOSE_NONE, _NO_QUEUE)[unsaid]
+        verdicts["code"], verdicts["wanted_pkts"], verdicts["allowed_pkts"] = codes, wanted, caps_pkts
+        verdicts["target_us"], verdicts["min_rtt_us"] = stats["target_us"], stats["min_rtt_us"]
+        return Decision(caps_pkts, verdicts)
 
     def hold(self, rows: Rows | slice, decision: Decision) -> None:
         """Puts a decision in force for these rows."""
         self.caps_pkts[rows] = decision.caps_pkts
-        self.refusals[rows] = decision.refusals
+        self.verdicts[rows] = decision.verdicts
+
+    def refusals(self) -> Sequence[str | None]:
+        """Returns (rows,), as text, why gate or guard refused a flow's latest cap, None = they did not."""
+        return refusals(self.verdicts)
 
     def clear(self, rows: Rows | slice) -> None:
         """Puts no cap in force for these rows."""
         self.caps_pkts[rows] = 0
-        self.refusals[rows] = None
+        self.verdicts[rows] = 0
 
-    def forget(self, cookies: StatsArray) -> None:
-        """Drops what the guard knows of flows that ended."""
+    def forget(self, slots: Rows, cookies: NDArray[np.uint64]) -> None:
+        """Drops what the guard knows of flows that ended, each named by its slot and its cookie."""
         if self._guard is not None:
-            self._guard.forget(cookies)
+            self._guard.forget(slots, cookies)
 
     def grow(self, rows: int) -> None:
         """Adds rows, up to ``rows``; those there keep what is in force."""
         missing = rows - len(self.caps_pkts)
         self.caps_pkts = np.concatenate([self.caps_pkts, np.zeros(missing, np.uint32)])
-        self.refusals = np.concatenate([self.refusals, np.full(missing, None, object)])
+        self.verdicts = np.concatenate([self.verdicts, np.zeros(missing, VERDICT_DTYPE)])

@@ -2,43 +2,45 @@
 
 Fail open is the rule. A cap lives only while ticks complete: an agent that hangs stops the renewals and every cap
 lapses in the kernel; one that raises loses its caps at once; a flow whose decision fails the guard runs uncapped, with
-the reason kept for whoever asks. Nothing here knows of signals, sockets or files, and time comes from outside, so all
-of it runs against ``FakeShim``.
+the reason kept for whoever asks; a record that is older than a lease is not decided on. Nothing here knows of signals,
+sockets or files, and time comes from outside, so all of it runs against ``FakeShim``.
+
+A tick costs by the record, not by the flow: nothing in it walks over flows in Python or over all rows of a table.
 """
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from reinet.agents.decide.decider import NO_QUEUE, Decider
+from reinet.agents.decide.course import Course, CourseStatus, Ruling
+from reinet.agents.decide.courses import Courses
+from reinet.agents.decide.flows import FlowTable, Rows
 from reinet.agents.decide.guard import Guard
+from reinet.agents.decide.modes import PLAIN_SHARE, Mode, Order, Placer
 from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.sight.memory import Sight
+from reinet.agents.decide.sight.observed import Observed
+from reinet.agents.decide.swap import SHARE, Canary
+from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts, Why, refused, text
 from reinet.core import MAX_CAP_PKTS
-from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.core.target import Target
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
 from reinet.kshim.shim import FlowStatsArray, Shim
 
 TICK_MS = 50
 """The longest wait for records; it bounds how late a renewal, a pause or a stop may be."""
-FIRST_ROWS = 64
-"""The tables hold so many flows before they first grow; they double from there."""
-REPEATED_ERROR_S = 10.0
-"""An agent that fails on every tick is logged this often, not every time."""
 REFUSAL_LOG_INTERVAL_S = 1.0
 """Each flow's first refusal is logged, but of many at once one in this time; `reinet ctl flows` shows them all."""
 
-NO_DECISION = "no RTT sample yet: flow stays uncapped until the first"
-PAUSED = "paused: no caps until `reinet ctl resume`"
-RESUMED = "resumed: a cap comes with the flow's next RTT sample"
-AGENT_CHOSE_NONE = "the agent set no cap"
-IDLE = "idle: its cap has lapsed; the flow's next records decide anew"
+_SHADOW = Mode.SHADOW  # Python 3.11 takes long to look members up
+_NO_QUEUE, _PAUSED, _NO_DECISION = int(Why.NO_QUEUE), int(Why.PAUSED), int(Why.NO_DECISION)
 
 log = structlog.get_logger("reinet.loop")
 
@@ -47,7 +49,10 @@ class RecordSink(Protocol):
     """Who is shown what was decided, without ever holding the loop up."""
 
     def offer(self, records: FlowStatsArray, caps_pkts: NDArray[np.uint32]) -> None:
-        """Takes N records, FLOW_STATS_DTYPE (N,), with the caps now decided for their flows."""
+        """Takes N records, FLOW_STATS_DTYPE (N,), with the caps now decided for their flows.
+
+        In shadow these are the caps that would have been applied.
+        """
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Snapshot:
     caps_pkts: NDArray[np.uint32]  # (N,), decided; 0 = none
     reasons: list[str]  # (N,), why a flow is uncapped, empty when it is capped
     now_ns: int  # the loop's clock now
+    verdicts: Verdicts = field(default_factory=lambda: np.zeros(0, VERDICT_DTYPE))
+    """(N,), the same as numbers, with what the agent wanted."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +79,17 @@ class Status:
     records: int
     flows: int
     uptime_s: float
+    stale: int = 0  # decisions that were dropped because the record was older than a lease
+    courses: tuple[CourseStatus, ...] = ()  # the policies, the default first
+
+    @property
+    def state(self) -> str:
+        """Returns ``paused``, or what the policies do: ``enforcing``, ``shadow``, ``hold-out``, ``stood down``."""
+        states = dict.fromkeys(course.state for course in self.courses)
+        return "paused" if self.paused else ", ".join(states) or "enforcing"
 
 
-class ControlLoop:
+class ControlLoop(Observed):
     """Owns the shim, the flows' states and their leases. ``tick`` and ``run`` belong to one thread, the rest to any."""
 
     def __init__(
@@ -87,30 +102,31 @@ class ControlLoop:
         sink: RecordSink | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         log: Any = log,
+        mode: Mode = Mode.ENFORCE,
+        plain_share: float = PLAIN_SHARE,
+        bounds_steps: bool = False,
     ) -> None:
+        """Makes a loop of one policy. ``bounds_steps`` keeps each cap near the one in force (``guard.py``)."""
         self._shim = shim
-        self._bank = agent.view.bank(FIRST_ROWS)
-        self._decider = Decider(agent, FIRST_ROWS, Guard(ceiling_pkts))
-        self._target = target
+        self._ceiling_pkts = ceiling_pkts
         self._lease_ns = lease_ms * 1_000_000
         self._sink = sink
         self._clock_ns = clock_ns
         self._log = log
         self._keeper = LeaseKeeper(shim, lease_ms, clock_ns)
-
-        # One row per slot of the shim: a slot has one live flow, and a new cookie in it means that the old one is gone.
-        self._lock = threading.Condition()  # guards what other threads read or set; notified when a pause is obeyed
-        self._stats = np.zeros(FIRST_ROWS, FLOW_STATS_DTYPE)  # cookie 0 = row is free
-        self._reasons: NDArray[np.object_] = np.full(FIRST_ROWS, "", object)
+        self._flows = FlowTable(self._grow)
+        self._lock = self._flows.lock  # guards what other threads read or set; notified when a pause is obeyed
+        self._sight = Sight(len(self._flows), clock_ns)
+        self._courses = Courses(
+            Order(agent, target, mode, plain_share), self._flows, partial(Guard, ceiling_pkts, bounds_steps),
+            ceiling_pkts, self._lease_ns, clock_ns, log,
+        )  # fmt: skip
         self._pause_wanted = False
         self._paused = False
         self._lifted = 0  # caps that the latest pause lifted
-        self._decisions = 0
         self._records = 0
         self._started_ns = self._last_tick_ns = clock_ns()
-        self._agent_problem = ""
         self._outside_problem = ""
-        self._agent_logged_ns: int | None = None
         self._refusal_logged_ns: int | None = None
 
     def run(self, stop: threading.Event, tick_ms: int = TICK_MS) -> None:
@@ -128,13 +144,15 @@ class ControlLoop:
     def tick(self, timeout_ms: int = 0) -> None:
         """Waits up to ``timeout_ms`` for records, decides, renews leases. Raises what the shim raises."""
         records = self._shim.poll(timeout_ms)
+        self._change()
         self._obey_pause()
-        healthy = self._take(records) if len(records) else not self._agent_problem
-        if not healthy:
-            return
+        self._note_lapse(self._clock_ns())
+        if len(records):
+            self._take(records)
         now_ns = self._clock_ns()
         self._note_idle(self._keeper.tick(now_ns))
         self._last_tick_ns = now_ns
+        self._sight.tick(self._shim, now_ns)
 
     def pause(self, timeout_s: float = 2.0) -> int:
         """Lifts every cap and writes none until ``resume``; returns how many were lifted.
@@ -144,8 +162,33 @@ class ControlLoop:
         return self._ask(True, timeout_s)
 
     def resume(self, timeout_s: float = 2.0) -> None:
-        """Ends a pause; each flow gets a cap with its next record. Raises TimeoutError if the loop hangs."""
+        """Ends a pause; each flow gets a cap with its next record. Raises TimeoutError if the loop hangs.
+
+        A hold-out that stood down gets another chance.
+        """
+        self._courses.resume()
         self._ask(False, timeout_s)
+
+    def swap(self, agent: Agent, policy: str = "", share: float = SHARE) -> Canary:
+        """Puts another agent in the place of a policy's, the first one's if none is named, in steps (``swap.py``).
+
+        Shows it recorded states first, in the caller's thread, and returns how it answered; what becomes of it later is
+        in ``status().courses``. share is that of the flows that it gets first; 1 = all at once. Raises ModelError, and
+        ConfigError where there is no such policy; nothing is changed then.
+        """
+        return self._courses.swap(agent, policy, share)
+
+    def roll_back(self, policy: str = "") -> None:
+        """Goes back to the model before the swap under way, if there is one. Raises ConfigError for no such policy."""
+        self._courses.roll_back(policy)
+
+    def command(self, orders: Sequence[Order], placer: Placer | None = None) -> None:
+        """Puts these policies in the place of all; ``placer`` says which flow is under which of them, None = the first.
+
+        A policy that has its name already goes on: its agent, if it is another one, takes over as by ``swap``. Raises
+        ModelError where one of them must not, and ConfigError for orders that make no sense; nothing is changed then.
+        """
+        self._courses.command(orders, placer)
 
     def report(self, problem: str) -> None:
         """Puts what somebody else found wrong into ``status``; empty takes it back."""
@@ -155,13 +198,16 @@ class ControlLoop:
     def snapshot(self) -> Snapshot:
         """Returns every live flow with its latest record and cap."""
         with self._lock:
-            rows = np.flatnonzero(self._stats["cookie"])
-            return Snapshot(
-                self._stats[rows],
-                self._decider.caps_pkts[rows],
-                [str(reason) for reason in self._reasons[rows]],
-                self._clock_ns(),
-            )
+            rows = self._flows.live()
+            stats, caps_pkts = self._flows.stats[rows], self._flows.caps_pkts[rows]
+            verdicts, places = self._flows.verdicts[rows], self._flows.places[rows]
+            own_words = {place: course.words() for place, course in enumerate(self._courses.all)}
+            now_ns = self._clock_ns()
+        reasons = [
+            own_words[int(place)].get(int(verdict["code"])) or text(verdict, self._ceiling_pkts)
+            for verdict, place in zip(verdicts, np.maximum(places, 0), strict=True)
+        ]
+        return Snapshot(stats, caps_pkts, reasons, now_ns, verdicts)
 
     def counters(self) -> dict[str, int]:
         """Returns what the kernel side counted, also what it had to leave out: ``Shim.counters``."""
@@ -172,165 +218,138 @@ class ControlLoop:
         with self._lock:
             now_ns = self._clock_ns()
             late_ns = now_ns - self._last_tick_ns
-            problem = self._agent_problem
+            problem = next((course.agent_problem for course in self._courses.all if course.agent_problem), "")
             if not problem and late_ns > self._lease_ns:
                 problem = (
                     f"no tick completed for {late_ns / 1e9:.1f} s, longer than a lease: every cap has lapsed; "
                     "if this lasts, restart the daemon"
                 )
+            problem = problem or next((course.problem for course in self._courses.all if course.problem), "")
             problem = problem or self._outside_problem
             return Status(
                 ok=not problem,
                 paused=self._paused,
                 problem=problem,
-                target=str(self._target),
-                decisions=self._decisions,
+                target=str(self._courses.all[0].order.target),
+                decisions=sum(course.decisions for course in self._courses.all),
                 records=self._records,
-                flows=int(np.count_nonzero(self._stats["cookie"])),
+                flows=self._flows.count(),
                 uptime_s=(now_ns - self._started_ns) / 1e9,
+                stale=sum(course.stale for course in self._courses.all),
+                courses=tuple(course.status() for course in self._courses.all),
             )
 
-    def _take(self, records: FlowStatsArray) -> bool:
-        """Brings the tables up to date and decides; returns False when the agent failed."""
-        records = np.array(records)
-        # Anew for each record, whatever the kernel says: a relative target falls with the flow's minimum RTT.
-        records["target_us"] = self._target.resolve_us(records["min_rtt_us"])
-        live = self._forget_closed(records)
+    def _take(self, records: FlowStatsArray) -> None:
+        """Brings the tables up to date and decides."""
+        live = self._forget_closed(np.array(records))
+        live, rows, fresh = self._flows.admit(live, _PAUSED if self._pause_wanted else _NO_DECISION)
         if not len(live):
-            return not self._agent_problem
-        rows = live["slot"].astype(np.intp)
-        if rows.max() >= len(self._stats):
-            self._grow(int(rows.max()) + 1)
-        live, rows = self._admit(live, rows)
-        self._keeper.hear(live)
-        batch = self._bank.update(rows.astype(np.int32), live)
-        latest = _last_of_each(rows, np.flatnonzero(batch.decided))
-        with self._lock:
-            self._stats[rows] = live  # of several records of one flow the last one stays
-        return self._decide(
-            live[latest], rows[latest], batch.states[latest], batch.rule_pkts[latest], batch.may_cap[latest], live
-        )
-
-    def _decide(
-        self,
-        stats: FlowStatsArray,
-        rows: NDArray[np.intp],
-        states: NDArray[np.float32],
-        rule_pkts: NDArray[np.float32],
-        may_cap: NDArray[np.bool_],
-        live: FlowStatsArray,
-    ) -> bool:
-        if len(stats):
-            try:
-                decision = self._decider.ask(stats, states, rule_pkts, may_cap)
-            except Exception as error:  # whatever a model does must not take the flows' caps out of our hands
-                self._agent_failed(error)
-                return False
-            caps_pkts, refusals = decision
-            reasons = np.array(
-                [why or ("" if cap else AGENT_CHOSE_NONE) for why, cap in zip(refusals, caps_pkts, strict=True)], object
-            )
-            if self._pause_wanted:
-                caps_pkts[:] = 0
-                reasons[:] = PAUSED
-            self._keeper.set(stats, caps_pkts)
-            self._log_refusals(stats, rows, refusals)
-            with self._lock:
-                self._agent_problem = ""
-                self._decisions += len(stats)
-                self._decider.hold(rows, decision)
-                self._reasons[rows] = reasons
-        if self._sink is not None:
-            self._sink.offer(live, self._decider.caps_pkts[live["slot"]])
-        return not self._agent_problem
-
-    def _log_refusals(self, stats: FlowStatsArray, rows: NDArray[np.intp], refusals: NDArray[np.object_]) -> None:
-        """Logs flows that are refused now and were not before; called before the refusals are held."""
-        refused = refusals.astype(np.bool_) & np.not_equal(refusals, NO_QUEUE)
-        if not refused.any():
             return
-        before = self._decider.refusals[rows]
-        new = np.flatnonzero(refused & (~before.astype(np.bool_) | np.equal(before, NO_QUEUE)))
+        if fresh.size:
+            self._courses.reset(fresh)
+        now_ns = self._clock_ns()
+        for course, records, own in self._courses.split(live, rows):
+            if course is not None:
+                self._serve(course, records, own, now_ns)
+                continue
+            with self._lock:
+                self._flows.stats[own] = records
+                self._flows.verdicts["code"][own] = Why.UNPLACED
+
+    def _serve(self, course: Course, live: FlowStatsArray, rows: Rows, now_ns: int) -> None:
+        """Decides for the flows of one course and puts it in force."""
+        flows = self._flows
+        ruling = course.rule(live, rows, flows, now_ns, self._pause_wanted)
+        self._sight.hear(rows, live)
+        if self._pause_wanted:
+            ruling.caps_pkts[:] = 0
+            ruling.verdicts["code"] = Why.PAUSED
+        if ruling.uncap_all:
+            self._uncap_course(course, live, rows, ruling.uncap_all)
+        elif len(ruling.rows):
+            if course.order.mode is not _SHADOW:
+                slots = ruling.rows.astype(np.uint32)
+                self._keeper.put(ruling.stats["cookie"], slots, ruling.caps_pkts, ruling.stats["target_us"])
+            self._log_refusals(ruling)
+            self._sight.decide(ruling.rows, ruling.stats["time_ns"], ruling.verdicts["code"])
+        if len(ruling.rows) < len(live):
+            self._keeper.hear(live)
+        with self._lock:
+            flows.stats[rows] = live  # of several records of one flow the last one stays
+            if not ruling.uncap_all:
+                flows.caps_pkts[ruling.rows] = ruling.caps_pkts
+                flows.verdicts[ruling.rows] = ruling.verdicts
+        if self._sink is not None and not ruling.uncap_all:
+            shown = flows.caps_pkts[rows]
+            if course.order.mode is _SHADOW:
+                shown = flows.verdicts["allowed_pkts"][rows]
+            self._sink.offer(live, shown)
+
+    def _uncap_course(self, course: Course, live: FlowStatsArray, rows: Rows, why: Why) -> None:
+        """Uncaps all of a course's flows at once instead of waiting for the leases."""
+        with self._lock:
+            self._flows.stats[rows] = live
+            own = self._courses.under(course)
+            self._flows.uncap(own, why)
+        self._keeper.release(own.astype(np.uint32))
+
+    def _log_refusals(self, ruling: Ruling) -> None:
+        """Logs flows that are refused now and were not before; called before the ruling is put in force."""
+        if not ruling.verdicts["code"].any():
+            return
+        is_refused = refused(ruling.verdicts["code"]) & (ruling.verdicts["code"] != _NO_QUEUE)
+        if not is_refused.any():
+            return
+        before = self._flows.verdicts["code"][ruling.rows]
+        new = np.flatnonzero(is_refused & (~refused(before) | (before == _NO_QUEUE)))
         now_ns = self._clock_ns()
         last_ns = self._refusal_logged_ns
         if new.size and (last_ns is None or now_ns - last_ns >= REFUSAL_LOG_INTERVAL_S * 1e9):
             self._refusal_logged_ns = now_ns
             first = int(new[0])
+            reason = text(ruling.verdicts[first], self._ceiling_pkts)
             self._log.warning(
-                "flow refused", cookie=int(stats["cookie"][first]), reason=refusals[first], flows=int(new.size)
+                "flow refused", cookie=int(ruling.stats["cookie"][first]), reason=reason, flows=int(new.size)
             )
+
+    def _change(self) -> None:
+        """Does what other threads asked for; flows that are under another policy now lose their caps first."""
+        moved = self._courses.obey()
+        if moved.size:
+            self._keeper.release(moved.astype(np.uint32))
+            with self._lock:
+                self._flows.uncap(moved, Why.CHANGED)
+
+    def _note_lapse(self, now_ns: int) -> None:
+        """Lets go of caps that lapsed because no tick completed for a lease: nobody may renew what was decided then."""
+        if now_ns - self._last_tick_ns <= self._lease_ns:
+            return
+        self._keeper.release_all()
+        with self._lock:
+            self._flows.uncap(np.flatnonzero(self._flows.caps_pkts), Why.LAPSED)
 
     def _note_idle(self, slots: NDArray[np.uint32]) -> None:
         """Marks flows uncapped whose caps lapsed because they are idle."""
         if not slots.size:
             return
-        with self._lock:
-            capped = slots[self._decider.caps_pkts[slots] != 0]  # the others have reasons of their own
-            self._decider.clear(capped.astype(np.intp))
-            self._reasons[capped] = IDLE
-
-    def _agent_failed(self, error: Exception) -> None:
-        """Fails open at once instead of waiting for the leases; the next records give the agent another chance."""
-        self._keeper.release_all()
-        name = self._decider.agent.name
-        problem = f"the agent {name} failed: {type(error).__name__}: {error}; all flows are uncapped"
-        now_ns = self._clock_ns()
-        if problem != self._agent_problem and (
-            self._agent_logged_ns is None or now_ns - self._agent_logged_ns > REPEATED_ERROR_S * 1e9
-        ):
-            self._log.error("agent failed", agent=name, error=repr(error), exc_info=error)
-            self._agent_logged_ns = now_ns
-        with self._lock:
-            self._agent_problem = problem
-            self._uncap_all(problem)
+        with self._lock:  # those without a cap have reasons of their own
+            self._flows.uncap(slots[self._flows.caps_pkts[slots] != 0].astype(np.intp), Why.IDLE)
 
     def _forget_closed(self, records: FlowStatsArray) -> FlowStatsArray:
-        """Frees the rows of flows that ended; returns the records of those that go on."""
-        closed = (records["flags"] & Flag.CLOSED) != 0
+        """Forgets flows that ended; returns the records of those that go on."""
         with self._lock:
             self._records += len(records)
-        if not closed.any():
-            return records
-        self._decider.forget(records["cookie"][closed])
-        for record in records[closed]:
-            self._keeper.drop(int(record["cookie"]))
-            row = int(record["slot"])
-            with self._lock:
-                if row < len(self._stats) and self._stats["cookie"][row] == record["cookie"]:
-                    self._stats["cookie"][row] = 0
-                    self._decider.clear(slice(row, row + 1))
-                    self._reasons[row] = ""
-        if self._sink is not None:
-            self._sink.offer(records[closed], np.zeros(int(closed.sum()), np.uint32))
-        return records[~np.isin(records["cookie"], records["cookie"][closed])]
+        live, closed = self._flows.forget_closed(records)
+        if len(closed):
+            self._keeper.drop(closed["cookie"], closed["slot"])
+            self._courses.forget(closed["slot"].astype(np.intp), closed["cookie"])
+            if self._sink is not None:
+                self._sink.offer(closed, np.zeros(len(closed), np.uint32))
+        return live
 
-    def _admit(self, live: FlowStatsArray, rows: NDArray[np.intp]) -> tuple[FlowStatsArray, NDArray[np.intp]]:
-        """Gives new flows fresh rows; returns the records and rows of flows that own their slot.
-
-        Where a CLOSED record was lost the slot's new owner takes the row over.
-        """
-        owners = np.zeros(len(self._stats), np.uint64)
-        owners[rows] = live["cookie"]  # of several owners of one slot the last one stays
-        present = owners[rows] == live["cookie"]
-        live, rows = live[present], rows[present]
-        new = self._stats["cookie"][rows] != live["cookie"]
-        if new.any():
-            fresh = np.unique(rows[new])
-            self._bank.reset(fresh.astype(np.int32))
-            self._decider.forget(self._stats["cookie"][fresh])
-            with self._lock:
-                self._decider.clear(fresh)
-                self._reasons[fresh] = PAUSED if self._pause_wanted else NO_DECISION
-        return live, rows
-
-    def _grow(self, least_rows: int) -> None:
-        rows = max(least_rows, 2 * len(self._stats))
-        missing = rows - len(self._stats)
-        self._bank.grow(rows)
-        with self._lock:
-            self._stats = np.concatenate([self._stats, np.zeros(missing, FLOW_STATS_DTYPE)])
-            self._decider.grow(rows)
-            self._reasons = np.concatenate([self._reasons, np.full(missing, "", object)])
+    def _grow(self, rows: int) -> None:
+        self._courses.grow(rows)
+        self._sight.grow(rows)
 
     def _ask(self, pause: bool, timeout_s: float) -> int:
         with self._lock:
@@ -349,19 +368,8 @@ class ControlLoop:
         if pause:
             self._keeper.release_all()
         with self._lock:
-            self._lifted = int(np.count_nonzero(self._decider.caps_pkts)) if pause else 0
-            self._uncap_all(PAUSED if pause else RESUMED)
+            self._lifted = int(np.count_nonzero(self._flows.caps_pkts)) if pause else 0
+            self._flows.uncap(self._flows.live(), Why.PAUSED if pause else Why.RESUMED)
             self._paused = pause
             self._lock.notify_all()
         self._log.info("paused" if pause else "resumed", released=self._lifted)
-
-    def _uncap_all(self, reason: str) -> None:
-        """Marks every live flow uncapped; the caller holds the lock."""
-        self._decider.caps_pkts[:] = 0
-        self._reasons[self._stats["cookie"] != 0] = reason
-
-
-def _last_of_each(rows: NDArray[np.intp], among: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Returns the indices in ``among`` of the records that are the last of their row, in order."""
-    _, last_from_the_end = np.unique(rows[among][::-1], return_index=True)
-    return np.sort(among[::-1][last_from_the_end])

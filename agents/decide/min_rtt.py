@@ -18,8 +18,6 @@ shows, and the look has cost less than a loss; where it is not, the RTT falls, a
                       +----- LOOK_INTERVAL_S after the look's end, and busy again for LOOK_AFTER_S -------+
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -66,19 +64,22 @@ class MinRttLook:
     def __init__(self) -> None:
         self._flows = np.zeros(0, _FLOW_DTYPE)  # by slot; only flows whose target is out of reach so far
 
-    def forget(self, cookies: Iterable[int]) -> None:
+    def forget(self, slots: NDArray[np.intp], cookies: NDArray[np.uint64]) -> None:
         """Drops what is known of flows that ended."""
-        if self._flows.size:
-            self._flows[np.isin(self._flows["cookie"], np.fromiter(cookies, np.uint64))] = _NEW
+        known = slots < self._flows.size
+        slots, cookies = slots[known], cookies[known]
+        self._flows[slots[self._flows["cookie"][slots] == cookies]] = _NEW
 
-    def hold_pkts(self, stats: StatsArray, out_of_reach: NDArray[np.bool_], capped: NDArray[np.bool_]) -> CapArray:
+    def hold_pkts(
+        self, stats: StatsArray, out_of_reach: NDArray[np.bool_], capped: NDArray[np.bool_]
+    ) -> CapArray | None:
         """Returns (N,) the caps of flows that are looked at, 0 for the others, after one record of each with a sample.
 
         ``out_of_reach`` (N,) are those whose target cannot be kept by what is known of their minimum RTT, ``capped``
-        (N,) those that the agent would cap: others are not looked at.
+        (N,) those that the agent would cap: others are not looked at. None stands for zeros: no flow was ever one.
         """
-        if not out_of_reach.any() and not self._flows["cookie"].any():
-            return np.zeros(len(stats), np.uint32)
+        if not self._flows.size and not out_of_reach.any():
+            return None
         slots = stats["slot"].astype(np.intp)
         self._grow(int(slots.max()) + 1)
         flows = self._flows[slots]

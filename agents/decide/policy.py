@@ -92,6 +92,10 @@ class Policy(Agent):
         (actions,) = self._session.run([OUTPUT_NAME], {INPUT_NAME: np.ascontiguousarray(states, np.float32)})
         return np.asarray(actions, np.float32).reshape(-1)
 
+    def outputs(self, states: FloatArray) -> FloatArray:
+        """Returns the actions for states (N, S)."""
+        return self.actions(states)
+
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns caps in packets (N,), 0 = none; INVALID_CAP_PKTS where the network gave no finite number."""
         actions = self.actions(states)

@@ -86,6 +86,10 @@ class Agent(ABC):
     def reset(self) -> None:  # noqa: B027  (optional)
         """Forgets everything about earlier flows; most agents hold nothing."""
 
+    def outputs(self, states: FloatArray) -> FloatArray | None:
+        """Returns a learned actor's output (N,) for states (N, S); None where the agent is none."""
+        return None
+
     @abstractmethod
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns caps in packets, 0 = none, for N flows: FLOW_STATS_DTYPE[N], states (N, S), rule_pkts (N,).

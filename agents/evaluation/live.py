@@ -10,8 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 import structlog
 
-from reinet.agents.decide.loop import AGENT_CHOSE_NONE, NO_DECISION, TICK_MS, ControlLoop
+from reinet.agents.decide.loop import TICK_MS, ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, StatsArray
+from reinet.agents.decide.verdicts import AGENT_CHOSE_NONE, NO_DECISION
 from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.target import Target
 from reinet.envs.mahimahi.link import LinkRun

@@ -75,7 +75,7 @@ def fetch(
             for row in free:
                 results[present[row]] = _fetched(batch, int(row), links[present[row]], keep_delays)
             through += free.size
-            decider.forget(batch.stats["cookie"][free])
+            decider.forget(batch.stats["slot"][free].astype(np.intp), batch.stats["cookie"][free])
             decider.clear(free)
             fresh = free[: len(links) - waiting]
             present[free] = -1

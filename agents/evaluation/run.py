@@ -105,7 +105,7 @@ def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[fl
             progress(float(np.min(batch.stats["time_ns"] / NS_PER_S - start_ms / 1000)))
     records = np.stack([stats for stats, _ in steps]) if steps else np.zeros((0, len(paths)), FLOW_STATS_DTYPE)
     caps_pkts = np.stack([caps for _, caps in steps]) if steps else np.zeros((0, len(paths)), np.uint32)
-    runs = []
+    runs, refusals = [], decider.refusals()
     for row, scenario in enumerate(scenarios):
         link_log = LinkLog.of_flow(batch.log(row))
         inside = records[:, row]["time_ns"] < end_ms[row] * NS_PER_MS  # a row that is through waits for the others
@@ -118,7 +118,7 @@ def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[fl
                 records=records[inside, row],
                 caps_pkts=caps_pkts[inside, row],
                 invalid_reason=None,
-                uncapped_reason=decider.refusals[row] if agent.sets_caps else None,
+                uncapped_reason=refusals[row] if agent.sets_caps else None,
             )
         )
     return runs

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from reinet.core import errors
+from reinet.daemon.log_lines import LINES
 from reinet.daemon.processes import plain, sandbox
 
 STARTING_S = 60.0
@@ -124,6 +125,7 @@ def _be_child(parent: int, work: Callable[[sockets.socket], None], link: sockets
     except BaseException as error:
         log.error("a process of the daemon failed", exc_info=error)
     finally:
+        LINES.drain()
         os._exit(status)
 
 

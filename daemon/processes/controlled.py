@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from reinet.agents.decide.loop import Snapshot, Status
+from reinet.agents.decide.sight.facts import Figures, ModelFacts, Story
 
 
 class Controlled(Protocol):
@@ -20,6 +21,26 @@ class Controlled(Protocol):
     def resume(self) -> None:
         """Ends a pause; raises TimeoutError if the loop hangs."""
 
+    def ticks(self) -> int:
+        """Returns how many ticks were completed."""
+
+    def why(self, cookie: int) -> Story | None:
+        """Returns what is known of one live flow and its cap, None where there is no such flow."""
+
+    def set_target(self, cookie: int, target: str) -> str:
+        """Sets a flow's own target, an empty one takes it back; for cookie 0 that of the first policy.
+
+        Returns the target in force for whom it was set.
+        Raises ConfigError for a text that is no target, LookupError where there is no such flow, ValueError where too
+        many flows have their own.
+        """
+
+    def model(self) -> ModelFacts:
+        """Returns who decides."""
+
+    def figures(self) -> Figures:
+        """Returns what was counted since the start."""
+
     def counters(self) -> dict[str, int]:
         """Returns what the kernel side counted since the shim was loaded: ``REINET_COUNTERS`` of ``slot.h``."""
 
@@ -29,3 +50,9 @@ class Supervised(Controlled, Protocol):
 
     def report(self, problem: str) -> None:
         """Puts what somebody else found wrong into ``status``; empty takes it back."""
+
+    def reload(self) -> None:
+        """Takes the configuration's file up again."""
+
+    def look(self) -> None:
+        """Does so if it is another one than before."""

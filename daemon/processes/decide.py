@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from reinet.daemon.config import DaemonConfig
 from reinet.daemon.processes import plain, sandbox
 from reinet.daemon.processes.controlled import Controlled, Supervised
 from reinet.daemon.processes.remote import Responder
+from reinet.daemon.reload import LoadAgent, Reloader
+from reinet.daemon.sockets import KernelSockets
 from reinet.kshim.mapped import DESCRIPTORS, LAYOUT, MappedShim
 from reinet.kshim.shim import FlowStatsArray, Shim
 
@@ -47,22 +50,59 @@ class Sockets:
 def decide(
     link: sockets.socket,
     config: DaemonConfig,
+    path: Path | None,
     ends: Sockets,
     load_agent: Callable[[DaemonConfig], Agent],
+    agent_for: LoadAgent,
     open_shim: OpenShim,
 ) -> None:
     """Runs the loop until the loader says stop or is gone; the loader hears when it begins, and that it has ended."""
+    kernel_sockets = KernelSockets()  # what it asks on cannot be opened any more once it is confined
     sandbox.confine_decisions()
     agent = load_agent(config)
     sink = RecordSender(ends.records) if config.log_dir is not None else None
     with closing(open_shim(config, _period(config, agent), link)) as shim:
-        loop = ControlLoop(shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink)
-        Responder(ends.supervisor, loop, Supervised)
+        loop = ControlLoop(
+            shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink,
+            mode=config.mode, plain_share=config.hold_out_share, bounds_steps=True,
+        )  # fmt: skip
+        reloader = Reloader(path, config, loop, agent_for, kernel_sockets)
+        reloader.start(agent)
+        Responder(ends.supervisor, _Kept(loop, reloader), Supervised)
         Responder(ends.callers, loop, Controlled)
         stop = threading.Event()
         threading.Thread(target=_wait_for_stop, args=(link, stop), name="stop", daemon=True).start()
         plain.send(link, {"ready": agent.called})
         loop.run(stop, config.tick_ms)
+
+
+class _Kept:
+    """A loop with its file, as ``Supervised`` has it; the supervisor's calls come from several threads."""
+
+    def __init__(self, loop: ControlLoop, reloader: Reloader) -> None:
+        self._loop, self._reloader = loop, reloader
+        self._lock = threading.Lock()
+        self._reported = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def report(self, problem: str) -> None:
+        """Puts a problem into ``status``, or else what is wrong with the file."""
+        self._reported = problem
+        self._loop.report(problem or self._reloader.problem)
+
+    def reload(self) -> None:
+        """Takes the file up again."""
+        with self._lock:
+            self._reloader.reload()
+        self.report(self._reported)
+
+    def look(self) -> None:
+        """Does so if it has changed."""
+        with self._lock:
+            self._reloader.look()
+        self.report(self._reported)
 
 
 def open_mapped_shim(config: DaemonConfig, period: PeriodConfig, link: sockets.socket) -> Shim:

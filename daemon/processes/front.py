@@ -9,7 +9,11 @@ from typing import cast
 from reinet.agents.decide.loop import Status
 from reinet.core.errors import ConfigError, DaemonError
 from reinet.daemon.config import DaemonConfig
+from reinet.daemon.endpoint import Endpoint
 from reinet.daemon.event_log import EventLog
+from reinet.daemon.log_lines import LINES
+from reinet.daemon.metrics import LoopCollector
+from reinet.daemon.metrics_server import MetricsServer
 from reinet.daemon.processes import plain, sandbox
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Controlled
@@ -51,15 +55,29 @@ def answer(link: sockets.socket, config: DaemonConfig, claim: SocketClaim, calle
     sink = _open_event_log(config)
     if sink is not None:
         threading.Thread(target=_keep_curves, args=(ends.records, sink), name="records", daemon=True).start()
-    server = ControlServer(claim, cast(Controlled, LoopAfar(ends.loop, Controlled)), called)
+    afar = cast(Controlled, LoopAfar(ends.loop, Controlled))
+    server = ControlServer(claim, afar, called)
+    metrics = None
+    if config.metrics is not None:
+        metrics = MetricsServer(Endpoint.parse(config.metrics), _collector(afar, sink))
     plain.send(link, {"ready": str(sink.folder) if sink is not None else None})
     try:
         plain.receive(link)
     except plain.BrokenError:  # the loader is gone: the socket stays for whoever comes next, as after any kill -9
         return
     server.close()
+    if metrics is not None:
+        metrics.close()
     if sink is not None:
         sink.close()
+
+
+def _collector(loop: Controlled, sink: EventLog | None) -> LoopCollector:
+    more = {"log_lines_dropped": ("log lines lost because nobody read them", lambda: LINES.dropped)}
+    if sink is not None:
+        more["event_log_dropped_points"] = ("points of curves left out", lambda: sink.dropped_points)
+        more["event_log_dropped_batches"] = ("ticks left out of the curves", lambda: sink.dropped_batches)
+    return LoopCollector(loop, more)
 
 
 def _open_event_log(config: DaemonConfig) -> EventLog | None:

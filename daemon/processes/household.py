@@ -15,6 +15,7 @@ import socket as sockets
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 import structlog
@@ -31,6 +32,7 @@ from reinet.daemon.processes.decide import OpenShim, decide, hand_over
 from reinet.daemon.processes.decide import Sockets as DecideSockets
 from reinet.daemon.processes.front import LoopAfar, answer
 from reinet.daemon.processes.front import Sockets as FrontSockets
+from reinet.daemon.reload import LoadAgent
 
 if TYPE_CHECKING:
     from reinet.kshim import _kshim
@@ -67,12 +69,15 @@ class Household:
     def __init__(
         self,
         config: DaemonConfig,
+        path: Path | None,
         claim: SocketClaim,
         load_agent: Callable[[DaemonConfig], Agent],
+        agent_for: LoadAgent,
         open_shim: OpenShim,
         load: Callable[[DaemonConfig, PeriodConfig], Loader],
     ) -> None:
-        self._config, self._claim = config, claim
+        self._config, self._path, self._claim = config, path, claim
+        self._agent_for = agent_for
         self._load_agent, self._open_shim, self._load = load_agent, open_shim, load
         self._loader: Loader | None = None
         self._period: PeriodConfig | None = None
@@ -154,7 +159,9 @@ class Household:
         ends = DecideSockets(to_supervisor, to_callers, records_out)
         decider = Child(
             "decision",
-            lambda link: decide(link, self._config, ends, self._load_agent, self._open_shim),
+            lambda link: decide(
+                link, self._config, self._path, ends, self._load_agent, self._agent_for, self._open_shim
+            ),
             theirs=(to_supervisor, to_callers, records_out),
             ours=(supervisor, callers, records_in),
         )

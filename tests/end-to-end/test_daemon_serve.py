@@ -1,9 +1,11 @@
 """The daemon as a process, on a shim in memory: start, stop, refusals, crashes, and what is left afterwards."""
 
+import fcntl
 import hashlib
 import json
 import os
 import signal
+import socket as sockets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +41,7 @@ def no_daemon_left() -> Iterator[None]:
             process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_a_signal_and_leaves_nothing(folder: Path, number: signal.Signals) -> None:
     daemon = Daemon(write_config(folder, write_model(folder), log_dir=str(folder / "log"), target="2.5x"))
 
@@ -64,6 +66,23 @@ def test_it_serves_until_a_signal_and_leaves_nothing(folder: Path, number: signa
     assert rest[0]["target"] == "2.5x"
     assert not daemon.socket.parent.exists()
     assert list((folder / "log").rglob("flow-7/events.out.tfevents*"))
+
+
+def test_sighup_and_a_changed_file_take_the_configuration_up_again(folder: Path) -> None:
+    daemon = Daemon(write_config(folder, mode="shadow"))
+    daemon.wait_for(lambda client: client.health().state == "shadow" and not has_capped(client))
+    path = folder / "daemon.toml"
+    good = path.read_text()
+    path.write_text(good.replace("shadow", "shade"))
+    os.kill(daemon.process.pid, signal.SIGHUP)
+    daemon.wait_for(lambda client: "the old one stays in force" in client.health().problem)
+    path.write_text(good.replace("shadow", "enforce"))
+    daemon.wait_for(lambda client: client.health().state == "enforcing" and has_capped(client))
+    code, _, log = daemon.end(signal.SIGTERM)
+    assert code == 0
+    events = [entry["event"] for entry in log]
+    assert events.count("reloaded") == 1
+    assert events.count("not reloaded, the old configuration stays in force") >= 1
 
 
 def test_pause_from_the_command_line(folder: Path) -> None:
@@ -151,6 +170,57 @@ def test_a_closed_log_costs_no_caps(folder: Path) -> None:
     daemon.process.stdout.read()
     daemon.process.stdout.close()
     assert daemon.process.wait(DEADLINE_S) == 0
+
+
+def test_a_log_that_nobody_reads_costs_no_caps_and_no_end(folder: Path) -> None:
+    daemon = Daemon(write_config(folder))
+    assert daemon.process.stderr is not None
+    fcntl.fcntl(daemon.process.stderr, fcntl.F_SETPIPE_SZ, 4096)  # a few lines fill it
+    daemon.wait_for(has_capped)
+    with ControlClient(daemon.socket) as client:
+        for _ in range(50):
+            client.pause()
+            client.resume()
+    daemon.wait_for(has_capped)
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(DEADLINE_S) == 0
+
+
+def test_the_service_manager_hears_of_start_ticks_and_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM) as manager:
+        manager.bind(str(folder / "notify"))
+        manager.settimeout(DEADLINE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+        daemon = Daemon(write_config(folder), fault="hang")
+        assert manager.recv(1000).startswith(b"READY=1\nSTATUS=serving rule")
+        assert manager.recv(1000) == b"WATCHDOG=1"
+        daemon.wait_for(lambda client: "no tick completed" in client.health().problem)
+        manager.settimeout(15 * daemon_serve.WATCH_S)
+        silent = False
+        for _ in range(1000):  # some signs of life may still be there
+            try:
+                assert manager.recv(1000) == b"WATCHDOG=1"
+            except TimeoutError:
+                silent = True
+                break
+        assert silent
+        daemon.end(signal.SIGTERM)
+        assert manager.recv(1000) == b"STOPPING=1"
+
+
+def test_metrics_are_served_where_the_configuration_says(folder: Path) -> None:
+    path = folder / "metrics.sock"
+    daemon = Daemon(write_config(folder, metrics=f"unix:{path}"))
+    daemon.wait_for(has_capped)
+    with sockets.socket(sockets.AF_UNIX) as raw:
+        raw.connect(str(path))
+        raw.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        with raw.makefile() as reply:
+            assert "reinet_caps_in_force 1.0" in reply.read()
+    code, _, log = daemon.end(signal.SIGTERM)
+    assert code == 0
+    assert log[0]["metrics"] == f"unix:{path}"
+    assert not path.exists()
 
 
 def test_a_model_with_another_schema_is_refused(folder: Path) -> None:

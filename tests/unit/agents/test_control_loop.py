@@ -9,10 +9,10 @@ import pytest
 import structlog
 
 from reinet.agents.decide.baselines import FixedCap, Rule
-from reinet.agents.decide.decider import NO_QUEUE
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
-from reinet.agents.decide.loop import AGENT_CHOSE_NONE, IDLE, PAUSED, ControlLoop
+from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.verdicts import AGENT_CHOSE_NONE, IDLE, NO_QUEUE, PAUSED
 from reinet.core.records import Flag
 from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim

@@ -86,7 +86,7 @@ def test_the_least_multiple_passes_the_guard(min_rtt_us: int) -> None:
     stats["target_us"] = Target.parse("1.1x").resolve_us(stats["min_rtt_us"])
     reached_us = LEAST_TARGET_PER_RTT * min_rtt_us
     if reached_us < UNKNOWN_RTT_US:
-        assert guard(stats, np.array([10], np.uint32))[1] == [None]
+        assert guard(stats, np.array([10], np.uint32))[1].tolist() == [0]
 
 
 @pytest.mark.parametrize("nonsense", ["", "fast", "50s", "50us", "-3ms", "+2x", "+-1ms", "1e3", "nan", "0x10ms", "５ms",

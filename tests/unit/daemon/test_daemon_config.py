@@ -48,11 +48,13 @@ def test_a_target_is_a_text_a_number_or_the_older_key(tmp_path: Path, line: str,
 def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     text = EXAMPLE.read_text()
-    uncommented = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
+    uncommented = re.sub(r"^# (\w+ = |\[\[)", r"\1", text, flags=re.MULTILINE)
     config = load_config(write(tmp_path, uncommented))
     plain = load_config(EXAMPLE)
     assert config.model_fields_set == set(DaemonConfig.model_fields) - {"target_ms"}  # another name of target
-    assert config.model_copy(update={"log_dir": None, "min_period_ms": None, "model_sha256": None}) == plain
+    assert [policy.name for policy in config.policies] == ["video"]
+    unset = {"log_dir": None, "min_period_ms": None, "metrics": None, "policies": (), "model_sha256": None}
+    assert config.model_copy(update=unset) == plain
 
 
 @pytest.mark.parametrize(
@@ -63,6 +65,18 @@ def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatc
         ("target_ms = 40\n" + NEEDED, r"unknown key 'target_ms' outside \[daemon\]: it belongs into the \[daemon"),
         ("[deamon]\n", r"unknown key 'deamon' outside \[daemon\].*did you mean \[daemon\]"),
         ("", r"no \[daemon\] table"),
+        (NEEDED + 'mode = "shade"\n', r"daemon\.mode = 'shade': Input should be 'enforce', 'shadow' or 'hold-out'"),
+        (NEEDED + "hold_out_share = 0.9\n", r"daemon\.hold_out_share = 0\.9: .*less than or equal to 0\.5"),
+        (NEEDED + "[policy]\n", r"write \[\[policy\]\], once for each policy"),
+        (NEEDED + "policies = []\n", r"unknown key daemon\.policies; write \[\[policy\]\]"),
+        (NEEDED + "[[policy]]\nport = 4\n", r"\[\[policy\]\] 1: policy\.name is missing"),
+        (NEEDED + '[[policy]]\nname = "a"\nport = 4\n', r"unknown key policy\.port; did you mean 'local_ports'\?"),
+        (NEEDED + '[[policy]]\nname = "a"\n[[policy]]\nname = "a"\n', r"\[\[policy\]\] 2: the name 'a' is taken"),
+        (NEEDED + '[[policy]]\nname = "default"\n', r"choose another name"),
+        (NEEDED + '[[policy]]\nname = "a"\nlocal_ports = ["9-8"]\n', r"local_ports\.0.*'9-8' is no port and no range"),
+        (NEEDED + '[[policy]]\nname = "a"\nlocal_ports = ["x"]\n', r"'x' is no port and no range: write 443"),
+        (NEEDED + '[[policy]]\nname = "a"\npeers = ["10.0.0.1/8"]\n', r"has host bits set; write a prefix"),
+        (NEEDED + '[[policy]]\nname = "a"\ntarget = "5"\n[[policy]]\nname = "b"\ntarget = "q"\n', r"2: .*'q'"),
         ("daemon = 3\n", r"no \[daemon\] table"),
         ('[daemon]\nmodel = "rule"\n', r"daemon\.cgroups is missing"),
         ('[daemon]\ncgroups = ["/x"]\n', r"daemon\.model is missing"),
@@ -85,6 +99,10 @@ def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatc
         (NEEDED + 'model_sha256 = "abc"\n', r"daemon\.model_sha256 = 'abc'"),
         (NEEDED + "max_flows = 0\n", r"daemon\.max_flows = 0"),
         (NEEDED + "records_mb = 3\n", r"daemon\.records_mb: .*1, 2, 4, 8, \.\.\. MiB; use 2 or 4"),
+        (NEEDED + 'metrics = "0.0.0.0:9469"\n', r"daemon\.metrics: '0\.0\.0\.0:9469' is not a loopback address"),
+        (NEEDED + 'metrics = "9469"\n', r"daemon\.metrics: '9469': write 127\.0\.0\.1:9469"),
+        (NEEDED + 'metrics = "127.0.0.1:99999"\n', r"a port lies in 1 to 65535"),
+        (NEEDED + 'metrics = "unix:run"\n', r"a Unix socket's path begins with /"),
         (NEEDED + "lease_ms = 1\ntick_ms = 0\n", r"(?s)lease_ms = 1.*tick_ms = 0"),
         ("[daemon\n", r"not valid TOML.*line 1"),
     ],

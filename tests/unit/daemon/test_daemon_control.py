@@ -13,16 +13,25 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from reinet.agents.decide.loop import Snapshot, Status
+from reinet.agents.decide.sight.facts import Figures, ModelFacts, Story
 from reinet.core.errors import DaemonError
 from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.core.target import Target
 from reinet.daemon.client import ControlClient
 from reinet.daemon.control import MAX_CALLS, MAX_REQUEST_BYTES, ControlServer
 from reinet.daemon.processes.claim import SocketClaim, remove_stale_socket
+from reinet.daemon.standard_services import MOST_REFLECTIONS
 
 DEADLINE_S = 60.0
 """Only a test that fails takes so long."""
+
+
+MOST_COOKIE = (1 << 64) - 1
 
 
 class FakeLoop:
@@ -30,17 +39,20 @@ class FakeLoop:
 
     def __init__(self, flows: int = 2) -> None:
         self.paused = False
+        self.target = "+30ms"
         self.hangs = False
         self.flows = flows
 
     def status(self) -> Status:
-        return Status(not self.hangs, self.paused, "hangs" if self.hangs else "", "+30ms", 5, 6, self.flows, 1.5)
+        return Status(
+            not self.hangs, self.paused, "hangs" if self.hangs else "", self.target, 5, 6, self.flows, 1.5, 0, ()
+        )
 
     def snapshot(self) -> Snapshot:
         stats = np.zeros(self.flows, FLOW_STATS_DTYPE)
         stats["cookie"] = np.arange(1, self.flows + 1)
         stats["time_ns"] = 1_000_000_000
-        stats["cwnd_pkts"] = 40
+        stats["cwnd_pkts"] = 40 + np.arange(self.flows)
         stats["delivery_rate_bytes_per_s"] = 1 << 40
         caps_pkts = np.where(np.arange(self.flows) % 2 == 0, 20, 0).astype(np.uint32)
         return Snapshot(stats, caps_pkts, ["" if cap else "why not" for cap in caps_pkts], 1_250_000_000)
@@ -58,6 +70,31 @@ class FakeLoop:
         if self.hangs:
             raise TimeoutError("the decision loop did not answer within 2 s")
         self.paused = False
+
+    def ticks(self) -> int:
+        return 1
+
+    def why(self, cookie: int) -> Story | None:
+        if cookie != MOST_COOKIE:
+            return None
+        features = ("a", "b")
+        return Story(
+            self.snapshot().stats[:1], 1_250_000_000, 20, "", 400.0, "25ms", True, "default", "set", features,
+            ("ms", "1"),
+            np.array([[1, 2], [3, 4]], np.float32), 1_000_000_000, 20.0, "bdp", float("nan"), 0xFFFF_FFFF,
+        )  # fmt: skip
+
+    def set_target(self, cookie: int, target: str) -> str:
+        if cookie not in (0, MOST_COOKIE):
+            raise LookupError("no such flow")
+        self.target = str(Target.parse(target)) if target else self.target
+        return self.target
+
+    def model(self) -> ModelFacts:
+        return ModelFacts("folder", "sha256:1", "set", 10.0, True, target_range_ms=(25.0, 100.0), seed=0)
+
+    def figures(self) -> Figures:
+        raise NotImplementedError
 
 
 @pytest.fixture
@@ -89,6 +126,80 @@ def test_health_and_flows(loop: FakeLoop, folder: Path) -> None:
         assert (second.cookie, second.cap_pkts, second.reason) == (2, 0, "why not")
         assert second.delivery_rate_bytes_per_s == 1 << 40
         assert second.age_s == pytest.approx(0.25)
+
+
+def test_flows_are_sorted_and_bounded_where_asked(loop: FakeLoop, folder: Path) -> None:
+    loop.flows = 5
+    with ControlClient(folder / "control.sock") as client:
+        found = client.flows(most=2, order="cwnd")
+        assert ([flow.cookie for flow in found.flows], found.live) == ([5, 4], 5)
+        assert [flow.cookie for flow in client.flows(order="cap").flows] == [1, 3, 5, 2, 4]
+        assert len(client.flows(most=99).flows) == 5
+        with pytest.raises(DaemonError, match="there is no order 'x'; choose one of cap, cwnd"):
+            client.flows(order="x")
+
+
+def test_why_tells_a_flows_story(loop: FakeLoop, folder: Path) -> None:
+    with ControlClient(folder / "control.sock") as client:
+        story = client.why(MOST_COOKIE)
+        assert (story.cap_pkts, story.lease_left_ms, story.target, story.own_target) == (20, 400, "25ms", True)
+        assert (list(story.features), list(story.state)) == (["a", "b"], [1, 2, 3, 4])
+        assert np.isnan(story.action)
+        assert story.records[0].age_s == story.decided_age_s == pytest.approx(0.25)
+        with pytest.raises(DaemonError, match="no flow 8 is open; `reinet ctl flows` lists them"):
+            client.why(8)
+
+
+def test_the_model_and_targets(loop: FakeLoop, folder: Path) -> None:
+    with ControlClient(folder / "control.sock") as client:
+        found = client.model()
+        assert (found.name, list(found.target_range_ms), found.HasField("env_steps")) == ("folder", [25, 100], False)
+        assert client.set_target(0, "2.5x") == "2.5x"
+        assert client.set_target(MOST_COOKIE, "25ms") == "25ms"
+        with pytest.raises(DaemonError, match="target 'fast': write 50ms"):
+            client.set_target(0, "fast")
+        with pytest.raises(DaemonError, match="no such flow"):
+            client.set_target(8, "25ms")
+
+
+def test_health_and_reflection_are_those_that_tools_know(loop: FakeLoop, folder: Path) -> None:
+    with grpc.insecure_channel(f"unix:{folder / 'control.sock'}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for service in ("", "reinet.v1.Control"):
+            request = health_pb2.HealthCheckRequest(service=service)
+            assert stub.Check(request, timeout=DEADLINE_S).status == health_pb2.HealthCheckResponse.SERVING
+        loop.hangs = True
+        assert stub.Check(request, timeout=DEADLINE_S).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Check(health_pb2.HealthCheckRequest(service="x"), timeout=DEADLINE_S)
+        assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+        found = ProtoReflectionDescriptorDatabase(channel)
+        assert {"reinet.v1.Control", "grpc.health.v1.Health"} <= set(found.get_services())
+        assert b"SetTargetRequest" in found.FindFileContainingSymbol("reinet.v1.Control").SerializeToString()
+
+
+def test_streams_of_reflection_are_few_and_short(loop: FakeLoop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reinet.daemon.standard_services.REFLECTION_S", 1.0)
+    never = threading.Event()
+
+    def silent() -> Iterator[reflection_pb2.ServerReflectionRequest]:
+        yield reflection_pb2.ServerReflectionRequest(list_services="")
+        never.wait(DEADLINE_S)
+
+    with grpc.insecure_channel(f"unix:{folder / 'control.sock'}") as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        streams = [stub.ServerReflectionInfo(silent()) for _ in range(MOST_REFLECTIONS)]
+        for stream in streams:
+            assert next(stream).list_services_response.service
+        with pytest.raises(grpc.RpcError) as caught:
+            next(stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")])))
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        with ControlClient(folder / "control.sock") as client:
+            assert client.health().ok
+        for stream in streams:
+            with pytest.raises(grpc.RpcError):
+                next(stream)  # its caller said nothing for a second
+        never.set()
 
 
 def test_pause_and_resume(loop: FakeLoop, folder: Path) -> None:

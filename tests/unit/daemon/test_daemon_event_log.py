@@ -1,5 +1,7 @@
 """Event files that TensorBoard reads, and a writer that never holds the loop up."""
 
+import errno
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -145,15 +147,135 @@ def test_a_slow_disk_costs_curves_and_no_time(tmp_path: Path, monkeypatch: pytes
     assert not log._thread.is_alive()
 
 
-def test_the_size_limit_ends_writing_for_good(tmp_path: Path) -> None:
-    log = EventLog(tmp_path, max_bytes=1000)
-    for time_ms in range(0, 10_000, 100):
-        log.offer(records((7, time_ms)), caps(10))
-    wait_until(lambda: log.failure)
-    log.offer(records((7, 20_000)), caps(10))
+def held_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("events*"))
+
+
+def test_the_oldest_files_make_room_and_the_latest_stay(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, max_bytes=20_000)
+    for cookie in range(1, 40):
+        log.offer(records(*((cookie, time_ms) for time_ms in range(0, 500, 100))), np.full(5, 10, np.uint32))
+        log.offer(records((cookie, 500), flags=int(Flag.CLOSED)), caps(0))
     log.close()
-    assert "log_max_mb reached" in str(log.failure)
-    assert sum(p.stat().st_size for p in log.folder.rglob("events*")) <= 1000
+    assert log.failure is None
+    assert 10_000 < held_bytes(tmp_path) <= 20_000
+    kept = sorted(int(path.name.removeprefix("flow-")) for path in log.folder.glob("flow-*"))
+    assert kept == list(range(40 - len(kept), 40))
+    assert any(log.folder.glob("events*")), "the page's layout stays"
+
+
+def test_a_long_flow_goes_on_in_further_files_and_loses_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "MAX_POINTS_PER_S", LARGE)
+    log = EventLog(tmp_path, max_bytes=30_000)
+    for time_ms in range(0, 100_000, 100):
+        log.offer(records((7, time_ms)), caps(10))
+        if time_ms % 5_000 == 0:
+            wait_until(log._queue.empty)
+    log.close(timeout_s=60)
+    assert held_bytes(tmp_path) <= 30_000
+    assert len(list((log.folder / "flow-7").iterdir())) > 3
+    steps = [point.step for point in read(log, 7).Scalars("flow/cap_pkts")]
+    assert steps == sorted(set(steps))
+    assert steps[0] > 0
+    assert steps[-1] == 99_900
+
+
+def test_files_of_earlier_starts_count_and_make_room_first(tmp_path: Path) -> None:
+    for start in range(6):
+        log = EventLog(tmp_path, max_bytes=8_000, wall_s=lambda start=start: 1_700_000_000.0 + start)
+        for time_ms in range(0, 1000, 100):
+            log.offer(records((7, time_ms)), caps(10))
+        log.close()
+        assert held_bytes(tmp_path) <= 8_000
+        assert len(read(log, 7).Scalars("flow/cap_pkts")) == 10
+    folders = sorted(tmp_path.iterdir())
+    assert folders[-1] == log.folder
+    assert len(folders) < 6, "folders that are empty go too"
+
+
+def test_the_number_of_files_is_bounded(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, LARGE, max_files=10)
+    for cookie in range(1, 60):
+        log.offer(records((cookie, 0)), caps(10))
+        log.offer(records((cookie, 500), flags=int(Flag.CLOSED)), caps(0))
+    log.close()
+    assert len(list(tmp_path.rglob("events*"))) <= 10
+    assert (log.folder / "flow-59").is_dir()
+
+
+def test_a_daemon_at_work_and_what_is_no_event_file_are_left_alone(tmp_path: Path) -> None:
+    precious = tmp_path / "serve-20200101-000000-1" / "flow-7"
+    precious.mkdir(parents=True)
+    (precious / "notes").write_text("x" * 5000)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "events.out.tfevents.1.reinet.1.1").write_text("x" * 5000)
+    (tmp_path / "serve-20200101-000000-2").symlink_to(outside)
+    at_work = EventLog(tmp_path, LARGE, wall_s=lambda: 1_600_000_000.0)
+    at_work.offer(records((8, 0), (8, 100)), caps(10, 10))
+    wait_until(lambda: list(at_work.folder.glob("flow-8/*")))
+    log = EventLog(tmp_path, max_bytes=3_000)
+    for cookie in range(1, 20):
+        log.offer(records((cookie, 0)), caps(10))
+        log.offer(records((cookie, 500), flags=int(Flag.CLOSED)), caps(0))
+    log.close()
+    at_work.close()
+    assert len(read(at_work, 8).Scalars("flow/cap_pkts")) == 2
+    assert (precious / "notes").exists()
+    assert len(list(outside.iterdir())) == 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_or_no_inodes_are_told_once_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(event_log, "RETRY_S", 0.05)
+    told: list[str] = []
+    monkeypatch.setattr(event_log.log, "warning", lambda event, **_: told.append(event))
+    full = threading.Event()
+    full.set()
+    make = event_log.EventFile
+
+    def made(*args: object) -> object:
+        if full.is_set():
+            raise OSError(number, os.strerror(number))
+        return make(*args)  # type: ignore[arg-type]
+
+    made.path = make.path  # type: ignore[attr-defined]
+    monkeypatch.setattr(event_log, "EventFile", made)
+    log = EventLog(tmp_path, LARGE)
+    wait_until(lambda: log.failure)
+    for time_ms in range(0, 1000, 100):
+        log.offer(records((7, time_ms)), caps(10))
+        threading.Event().wait(0.02)
+    assert told == ["event log stopped"]
+    full.clear()
+
+    def goes_on() -> bool:
+        log.offer(records((7, 5000)), caps(10))
+        return log.failure is None
+
+    wait_until(goes_on)
+    log.close()
+    assert read(log, 7).Scalars("flow/cap_pkts")
+
+
+def test_a_wall_clock_that_jumps_costs_nothing(tmp_path: Path) -> None:
+    wall = iter([1_700_000_000.0, 1_600_000_000.0, 1_600_000_000.0, 1_900_000_000.0])
+    latest = [0.0]
+
+    def wall_s() -> float:
+        latest[0] = next(wall, latest[0])
+        return latest[0]
+
+    log = EventLog(tmp_path, LARGE, wall_s=wall_s)
+    for time_ms in range(0, 1000, 100):
+        log.offer(records((7, time_ms)), caps(10))
+    log.close()
+    assert log.failure is None
+    assert [point.step for point in read(log, 7).Scalars("flow/cap_pkts")] == list(range(0, 1000, 100))
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -35,6 +35,10 @@ def caps(*caps_pkts):
     return np.array(caps_pkts, np.uint32)
 
 
+def named(shim, cookie):
+    return np.array([cookie], np.uint64), records_of(shim, cookie)["slot"]
+
+
 def test_fake_is_a_shim(shim):
     assert isinstance(shim, Shim)
     with shim as same:
@@ -161,7 +165,7 @@ def test_closed_flow_is_dropped_and_its_slots_next_owner_spared(shim, keeper):
 
 def test_drop_stops_renewal(shim, keeper):
     keeper.set(records_of(shim, COOKIE, OTHER), caps(25, 40))
-    keeper.drop(COOKIE)
+    keeper.drop(*named(shim, COOKIE))
     shim.advance_ms(400)
     keeper.tick(shim.now_ns)
     shim.advance_ms(200)

@@ -1,0 +1,212 @@
+"""The policies in force, who is under which, and their change while flows go on.
+
+Whoever wants a change is answered in its own thread, by what recorded states show; what it asks for is done by the
+loop's thread, at the next tick.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reinet.agents.decide.course import Course
+from reinet.agents.decide.flows import FlowTable, Rows
+from reinet.agents.decide.guard import Guard
+from reinet.agents.decide.modes import Mode, Order, Placer
+from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.recent import RecentRecords
+from reinet.agents.decide.swap import SHARE, Canary, canary
+from reinet.core.errors import ConfigError, ModelError
+from reinet.core.target import Target
+from reinet.kshim.shim import FlowStatsArray
+
+UNKNOWN = -1
+"""The place of a flow whose policy is not known yet."""
+
+
+class Courses:
+    """The courses of a loop; ``swap``, ``roll_back``, ``command`` and ``resume`` may be called by any thread."""
+
+    def __init__(
+        self,
+        first: Order,
+        flows: FlowTable,
+        make_guard: Callable[[], Guard],
+        ceiling_pkts: int,
+        lease_ns: int,
+        clock_ns: Callable[[], int],
+        log: Any,
+    ) -> None:
+        self._flows, self._make_guard, self._ceiling_pkts = flows, make_guard, ceiling_pkts
+        self._lease_ns, self._clock_ns, self._log = lease_ns, clock_ns, log
+        self.all = [self._made(first)]
+        """In the order of their places; replaced as a whole, under the flows' lock."""
+        self._placer: Placer | None = None
+        self._recent = RecentRecords()
+        self._requests: deque[Callable[[], Rows]] = deque()
+
+    def swap(self, agent: Agent, policy: str, share: float) -> Canary:
+        """Does what ``ControlLoop.swap`` says."""
+        course = self._named(policy)
+        found = self._try(agent, course)
+
+        def begin() -> Rows:
+            course.swap(agent, share, self._recorded(course), self._clock_ns())
+            return _NO_ROWS
+
+        self._requests.append(begin)
+        return found
+
+    def roll_back(self, policy: str) -> None:
+        """Does what ``ControlLoop.roll_back`` says."""
+        course = self._named(policy)
+
+        def back() -> Rows:
+            course.roll_back("as it was told to", self._clock_ns())
+            return _NO_ROWS
+
+        self._requests.append(back)
+
+    def set_target(self, target: Target) -> None:
+        """Sets the target of the first course, until the configuration is read again."""
+        first = self.all[0]
+        order = replace(first.order, target=target)
+
+        def amend() -> Rows:
+            first.amend(order, self._clock_ns())
+            return _NO_ROWS
+
+        self._requests.append(amend)
+
+    def command(self, orders: Sequence[Order], placer: Placer | None) -> None:
+        """Does what ``ControlLoop.command`` says."""
+        names = [order.name for order in orders]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(f"policies {names}: at least one is needed, and each needs a name of its own")
+        with self._flows.lock:
+            known = {course.order.name: course for course in self.all}
+        for order in orders:
+            course = known.get(order.name, self.all[0])
+            if order.name not in known or course.must_swap(order):
+                self._try(order.agent, course)
+        self._requests.append(lambda: self._change(orders, placer))
+
+    def resume(self) -> None:
+        """Gives every hold-out that stood down another chance."""
+
+        def again() -> Rows:
+            for course in self.all:
+                course.resume(self._clock_ns())
+            return _NO_ROWS
+
+        self._requests.append(again)
+
+    def obey(self) -> Rows:
+        """Does what was asked for; returns the rows of flows whose caps must go."""
+        if not self._requests:
+            return _NO_ROWS
+        gone = [_NO_ROWS]
+        while self._requests:
+            gone.append(self._requests.popleft()())
+        return np.unique(np.concatenate(gone))
+
+    def split(self, live: FlowStatsArray, rows: Rows) -> Iterator[tuple[Course | None, FlowStatsArray, Rows]]:
+        """Gives each course the records of its flows; None stands for flows whose policy is not known yet."""
+        with self._flows.lock:
+            self._recent.add(live)
+        if self._placer is None:
+            yield self.all[0], live, rows
+            return
+        unknown = self._flows.places[rows] == UNKNOWN
+        if unknown.any():
+            found = self._placer.place(live["cookie"][unknown])
+            with self._flows.lock:
+                self._flows.places[rows[unknown]] = found
+        places = self._flows.places[rows]
+        for place in np.unique(places).tolist():
+            own = places == place
+            yield (None if place == UNKNOWN else self.all[place]), live[own], rows[own]
+
+    def reset(self, rows: Rows) -> None:
+        """Empties rows for new flows."""
+        self._flows.places[rows] = 0 if self._placer is None else UNKNOWN
+        for course in self.all:
+            course.reset(rows, self._flows.stats["cookie"][rows])
+
+    def forget(self, rows: Rows, cookies: NDArray[np.uint64]) -> None:
+        """Forgets flows that ended."""
+        for course in self.all:
+            course.forget(rows, cookies)
+
+    def grow(self, rows: int) -> None:
+        """Adds rows, up to ``rows``."""
+        for course in self.all:
+            course.grow(rows)
+
+    def under(self, course: Course) -> Rows:
+        """Returns the rows of a course's flows."""
+        return self._flows.under(self.all.index(course))
+
+    def _change(self, orders: Sequence[Order], placer: Placer | None) -> Rows:
+        """Puts policies in the place of all; returns the rows of flows that are under another one now, or in shadow."""
+        now_ns = self._clock_ns()
+        before = list(self.all)
+        known = {course.order.name: course for course in before}
+        courses = [known.get(order.name) or self._made(order) for order in orders]
+        for course, order in zip(courses, orders, strict=True):
+            if course.must_swap(order):
+                course.swap(order.agent, SHARE, self._recorded(course), now_ns)
+            course.amend(order, now_ns)
+        rows = self._flows.live()
+        cookies = self._flows.stats["cookie"][rows]
+        places = np.zeros(len(rows), np.int32) if placer is None else placer.place(cookies)
+        stays_at = np.array([courses.index(course) if course in courses else -2 for course in before], np.int32)
+        moved = stays_at[np.maximum(self._flows.places[rows], 0)] != places
+        for course in courses:
+            course.reset(rows[moved], cookies[moved])
+        in_shadow = np.array([course.order.mode is Mode.SHADOW for course in courses], np.bool_)
+        with self._flows.lock:
+            self.all, self._placer = courses, placer
+            self._flows.places[rows] = places
+        self._log.info("policies", policies=[course.order.name for course in courses], flows_moved=int(moved.sum()))
+        return np.asarray(rows[moved | in_shadow[np.maximum(places, 0)]], np.intp)
+
+    def _try(self, agent: Agent, course: Course) -> Canary:
+        """Shows an agent what was recorded of a course's flows; raises ModelError for one that must not take over."""
+        mine = course.agent.view.period
+        if agent.manifest is not None and agent.view.period != mine:
+            raise ModelError(
+                f"{agent.name}: refused, it decides by periods of its own ({agent.view.period}), flows are measured "
+                f"by others ({mine}): restart the daemon with it"
+            )
+        agent.ceiling_pkts = self._ceiling_pkts
+        with self._flows.lock:
+            recorded = self._recorded(course)
+        return canary(agent, recorded, course.order.target, self._make_guard())
+
+    def _recorded(self, course: Course) -> FlowStatsArray:
+        """Returns the latest records of a course's flows that are still there, the oldest first."""
+        records = self._recent.all()
+        slots = records["slot"]
+        own = self._flows.stats["cookie"][slots] == records["cookie"]
+        if course in self.all:
+            own &= self._flows.places[slots] == self.all.index(course)
+        found: FlowStatsArray = records[own]
+        return found
+
+    def _named(self, name: str) -> Course:
+        with self._flows.lock:
+            for course in self.all:
+                if name in ("", course.order.name):
+                    return course
+            known = ", ".join(course.order.name for course in self.all)
+        raise ConfigError(f"there is no policy {name!r}; there are {known}")
+
+    def _made(self, order: Order) -> Course:
+        return Course(order, len(self._flows), self._make_guard, self._lease_ns, self._log)
+
+
+_NO_ROWS: Rows = np.zeros(0, np.intp)

@@ -1,0 +1,102 @@
+"""What a decision loop tells of itself and takes from whoever looks at it: a part of ``ControlLoop``."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from reinet.agents.decide.courses import Courses
+from reinet.agents.decide.flows import FlowTable
+from reinet.agents.decide.sight.facts import Figures, ModelFacts, Story, facts_of
+from reinet.agents.decide.sight.memory import Sight
+from reinet.agents.decide.verdicts import text
+from reinet.core.target import Target
+from reinet.kshim.leases import LeaseKeeper
+
+
+class Observed:
+    """Any thread may ask; the answers are copies."""
+
+    _flows: FlowTable
+    _courses: Courses
+    _keeper: LeaseKeeper
+    _clock_ns: Callable[[], int]
+    _ceiling_pkts: int
+    _sight: Sight
+
+    def ticks(self) -> int:
+        """Returns how many ticks were completed."""
+        return self._sight.ticks
+
+    def why(self, cookie: int) -> Story | None:
+        """Returns what is known of one live flow and its cap, None where there is no such flow.
+
+        A model is asked once more, in the caller's thread, for its output.
+        """
+        flows = self._flows
+        with flows.lock:
+            row = self._row_of(cookie)
+            if row is None:
+                return None
+            course = self._courses.all[max(int(flows.places[row]), 0)]
+            cap_pkts, verdict = int(flows.caps_pkts[row]), flows.verdicts[row].copy()
+        seen, now_ns = self._sight.seen(row, cookie), self._clock_ns()
+        desk = course.desk_of(cookie)
+        shown, features = desk.shown(row), desk.agent.view.bank(1).feature_set.features
+        decided = bool(seen.decided_ns)
+        state = shown.state[None] if decided else shown.state[None][:0]
+        outputs = desk.agent.outputs(state) if decided else None
+        own = flows.own_targets.of(cookie)
+        code = int(verdict["code"])
+        return Story(
+            records=seen.records,
+            now_ns=now_ns,
+            cap_pkts=cap_pkts,
+            verdict=course.words().get(code) or text(verdict, self._ceiling_pkts),
+            lease_left_ms=max(self._keeper.expires_ns(row, cookie) - now_ns, 0) / 1e6 if cap_pkts else 0.0,
+            target=str(own or course.order.target),
+            own_target=own is not None,
+            policy=course.order.name,
+            feature_set=desk.agent.view.feature_set,
+            features=tuple(feature.name for feature in features),
+            units=tuple(feature.unit for feature in features),
+            state=state.reshape(-1, len(features)),
+            decided_ns=seen.decided_ns,
+            rule_pkts=shown.rule_pkts if decided else 0.0,
+            head=facts_of(desk.agent).head,
+            action=None if outputs is None else float(outputs[0]),
+            wanted_pkts=int(verdict["wanted_pkts"]) if decided else None,
+        )
+
+    def set_target(self, cookie: int, target: str) -> str:
+        """Sets a flow's own target, an empty one takes it back; for cookie 0 that of the first policy.
+
+        Returns the target in force for whom it was set; it holds from each flow's next record on. Raises ConfigError
+        for a text that is no target, LookupError where there is no such flow, ValueError where too many flows have
+        their own.
+        """
+        wanted = Target.parse(target) if target or not cookie else None
+        if wanted is not None and not cookie:
+            self._courses.set_target(wanted)
+            return str(wanted)
+        flows = self._flows
+        with flows.lock:
+            row = self._row_of(cookie)
+            if row is None:
+                raise LookupError(f"no flow {cookie} is open; `reinet ctl flows` lists them")
+            flows.own_targets.set(cookie, wanted)
+            return str(wanted or self._courses.all[max(int(flows.places[row]), 0)].order.target)
+
+    def model(self) -> ModelFacts:
+        """Returns who decides for most flows of the first policy."""
+        return facts_of(self._courses.all[0].agent)
+
+    def figures(self) -> Figures:
+        """Returns what was counted since the start, and how the flows stand."""
+        with self._flows.lock:
+            codes = self._flows.verdicts["code"][self._flows.live()]
+        return self._sight.figures(codes)
+
+    def _row_of(self, cookie: int) -> int | None:
+        """Returns the row of a live flow; the caller holds the lock."""
+        found = np.flatnonzero(self._flows.stats["cookie"] == np.uint64(cookie))
+        return int(found[0]) if cookie and found.size else None

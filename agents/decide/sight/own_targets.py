@@ -1,0 +1,49 @@
+"""Targets that somebody set for single flows while the loop runs; every other flow has its policy's."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reinet.core.target import Target
+from reinet.kshim.shim import FlowStatsArray
+
+MOST_OWN = 1024
+"""So many flows may have targets of their own: they are set by hand, and each costs a comparison per batch."""
+
+_NONE: Mapping[int, Target] = MappingProxyType({})
+
+
+class OwnTargets:
+    """Resolves the target of each record. Any thread may set; what one batch sees is of one moment."""
+
+    def __init__(self) -> None:
+        self._own = _NONE  # replaced as a whole, never changed in place: its readers hold no lock
+
+    def of(self, cookie: int) -> Target | None:
+        """Returns a flow's own target, None where it has none."""
+        return self._own.get(cookie)
+
+    def set(self, cookie: int, target: Target | None) -> None:
+        """Sets a flow's own target, None takes it back; raises ValueError where too many flows have one."""
+        own = {other: kept for other, kept in self._own.items() if other != cookie}
+        if target is not None:
+            if len(own) >= MOST_OWN:
+                raise ValueError(f"{MOST_OWN} flows have targets of their own already: take some back first")
+            own[cookie] = target
+        self._own = MappingProxyType(own)
+
+    def forget(self, cookies: Iterable[int]) -> None:
+        """Drops the own targets of flows that ended."""
+        if self._own and (ended := {int(cookie) for cookie in cookies} & self._own.keys()):
+            self._own = MappingProxyType({c: target for c, target in self._own.items() if c not in ended})
+
+    def resolve_us(self, records: FlowStatsArray, common: Target) -> NDArray[np.uint32]:
+        """Returns the RTT to stay below of each record's flow (N,), 0 while it is unknown: ``Target.resolve_us``."""
+        resolved_us = common.resolve_us(records["min_rtt_us"])
+        for cookie, target in self._own.items():
+            mine = records["cookie"] == np.uint64(cookie)
+            if mine.any():
+                resolved_us[mine] = target.resolve_us(records["min_rtt_us"][mine])
+        return resolved_us

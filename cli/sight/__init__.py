@@ -1,0 +1,1 @@
+"""What an operator looks at: single flows, the model, all flows at once."""

@@ -1,0 +1,109 @@
+"""What the control service answers: the loop's plain data as the messages of ``control.proto``."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reinet.agents.decide.loop import Snapshot
+from reinet.agents.decide.sight.facts import ModelFacts, Story
+from reinet.core.errors import ConfigError
+from reinet.kshim.shim import FlowStatsArray
+from reinet.proto import control_pb2
+
+ORDERS: dict[str, Callable[[FlowStatsArray, NDArray[np.uint32]], NDArray[np.int64]]] = {
+    "cap": lambda stats, caps_pkts: caps_pkts.astype(np.int64),
+    "cwnd": lambda stats, caps_pkts: stats["cwnd_pkts"].astype(np.int64),
+    "rtt": lambda stats, caps_pkts: stats["rtt_mean_us"].astype(np.int64),
+    "queueing": lambda stats, caps_pkts: stats["rtt_mean_us"].astype(np.int64) - stats["min_rtt_us"],
+    "rate": lambda stats, caps_pkts: np.minimum(stats["delivery_rate_bytes_per_s"], 1 << 62).astype(np.int64),
+    "age": lambda stats, caps_pkts: -stats["time_ns"].astype(np.int64),
+}
+"""What flows may be sorted by, the largest first."""
+
+
+def flows_reply(seen: Snapshot, most: int, order: str) -> control_pb2.FlowsReply:
+    """Returns at most so many flows, 0 = all; raises ConfigError for an order that is none of ``ORDERS``."""
+    chosen = np.arange(len(seen.stats))
+    if order:
+        if order not in ORDERS:
+            raise ConfigError(f"there is no order {order!r:.40}; choose one of {', '.join(ORDERS)}")
+        chosen = np.argsort(-ORDERS[order](seen.stats, seen.caps_pkts), kind="stable")
+    reply = control_pb2.FlowsReply(live=len(seen.stats))
+    for row in chosen[: most or None]:
+        record = seen.stats[row]
+        reply.flows.append(
+            control_pb2.Flow(
+                cookie=int(record["cookie"]),
+                cap_pkts=int(seen.caps_pkts[row]),
+                reason=seen.reasons[row],
+                cwnd_pkts=int(record["cwnd_pkts"]),
+                rtt_mean_us=int(record["rtt_mean_us"]),
+                min_rtt_us=int(record["min_rtt_us"]),
+                target_us=int(record["target_us"]),
+                delivery_rate_bytes_per_s=int(record["delivery_rate_bytes_per_s"]),
+                age_s=_age_s(seen.now_ns, int(record["time_ns"])),
+            )
+        )
+    return reply
+
+
+def why_reply(story: Story) -> control_pb2.WhyReply:
+    """Returns a flow's story."""
+    return control_pb2.WhyReply(
+        records=[_record(record, story.now_ns) for record in story.records],
+        cap_pkts=story.cap_pkts,
+        verdict=story.verdict,
+        lease_left_ms=story.lease_left_ms,
+        target=story.target,
+        own_target=story.own_target,
+        policy=story.policy,
+        feature_set=story.feature_set,
+        features=story.features,
+        units=story.units,
+        state=story.state.reshape(-1).tolist(),
+        decided_age_s=_age_s(story.now_ns, story.decided_ns) if story.decided_ns else -1.0,
+        rule_pkts=story.rule_pkts,
+        head=story.head,
+        action=story.action,
+        wanted_pkts=story.wanted_pkts,
+    )
+
+
+def model_reply(facts: ModelFacts) -> control_pb2.ModelReply:
+    """Returns who decides."""
+    return control_pb2.ModelReply(
+        name=facts.name,
+        identity=facts.identity,
+        feature_set=facts.feature_set,
+        min_period_ms=facts.min_period_ms,
+        packet_timed=facts.packet_timed,
+        head=facts.head,
+        schema_hash=facts.schema_hash,
+        target_range_ms=facts.target_range_ms or (),
+        queueing_target_range_ms=facts.queueing_target_range_ms or (),
+        congestion_controls=facts.congestion_controls,
+        seed=facts.seed,
+        env_steps=facts.env_steps,
+    )
+
+
+def _record(record: np.void, now_ns: int) -> control_pb2.Record:
+    return control_pb2.Record(
+        age_s=_age_s(now_ns, int(record["time_ns"])),
+        rtt_mean_us=int(record["rtt_mean_us"]),
+        rtt_samples=int(record["rtt_samples"]),
+        min_rtt_us=int(record["min_rtt_us"]),
+        target_us=int(record["target_us"]),
+        delivery_rate_bytes_per_s=int(record["delivery_rate_bytes_per_s"]),
+        cwnd_pkts=int(record["cwnd_pkts"]),
+        inflight_pkts=int(record["inflight_pkts"]),
+        cap_pkts=int(record["cap_pkts"]),
+        lost_bytes=int(record["lost_bytes"]),
+        flags=int(record["flags"]),
+        time_ns=int(record["time_ns"]),
+    )
+
+
+def _age_s(now_ns: int, then_ns: int) -> float:
+    return max(now_ns - then_ns, 0) / 1e9

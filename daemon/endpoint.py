@@ -1,0 +1,45 @@
+"""Where metrics are served: an address that never leaves the host."""
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+UNIX = "unix:"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A loopback address with a port, or a Unix socket's path."""
+
+    host: str = ""
+    port: int = 0
+    path: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Endpoint":
+        """Returns what ``127.0.0.1:9469``, ``[::1]:9469`` or ``unix:/run/reinet/metrics.sock`` names.
+
+        Raises ValueError for anything else: what leaves the host is for a proxy with a right to ask for passwords.
+        """
+        if text.startswith(UNIX):
+            path = Path(text.removeprefix(UNIX))
+            if not path.is_absolute():
+                raise ValueError(f"{text!r}: a Unix socket's path begins with /")
+            return cls(path=path)
+        host, _, port = text.rpartition(":")
+        try:
+            address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+            number = int(port)
+        except ValueError:
+            raise ValueError(f"{text!r}: write 127.0.0.1:9469, [::1]:9469 or unix:/run/reinet/metrics.sock") from None
+        if not address.is_loopback:
+            raise ValueError(f"{text!r} is not a loopback address: put a proxy in front for other hosts")
+        if not 0 <= number <= 65535:
+            raise ValueError(f"{text!r}: a port lies in 1 to 65535")
+        return cls(str(address), number)
+
+    def __str__(self) -> str:
+        """Returns the text that ``parse`` takes."""
+        if self.path is not None:
+            return f"{UNIX}{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -1,0 +1,93 @@
+"""Log lines that never hold up whoever logs: a bounded queue, and a thread that alone waits for standard error.
+
+A pipe whose reader stops reading fills up after 64 KiB, and the next write waits for ever. Here the queue fills up
+instead; further lines are dropped and counted, and the count is logged once there is room again.
+"""
+
+import atexit
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TextIO
+
+QUEUED_LINES = 4096
+"""At some 300 bytes a line that is a megabyte, and more than the loop logs in an hour."""
+DRAIN_S = 1.0
+"""At the end of the process so much time is given to a reader that reads."""
+
+
+class LogLines:
+    """A text stream for structlog: ``write`` never waits and never raises."""
+
+    def __init__(self, stream: Callable[[], TextIO] = lambda: sys.stderr, most_lines: int = QUEUED_LINES) -> None:
+        self._stream = stream
+        self._queue: queue.Queue[str] = queue.Queue(most_lines)
+        self._lock = threading.Lock()
+        self._writer_pid = 0
+        self._dropped = 0
+        self._told = 0
+        atexit.register(self.drain)
+        os.register_at_fork(after_in_child=self._begin_anew)
+
+    @property
+    def dropped(self) -> int:
+        """Returns how many lines were lost because nobody read the earlier ones."""
+        return self._dropped
+
+    def write(self, text: str) -> None:
+        """Takes a piece of text, usually a line with its end."""
+        if self._writer_pid != os.getpid():
+            self._start()
+        try:
+            self._queue.put_nowait(text)
+        except queue.Full:
+            with self._lock:
+                self._dropped += 1
+
+    def flush(self) -> None:
+        """Does nothing: what waits for a flush would wait for the reader."""
+
+    def drain(self, timeout_s: float = DRAIN_S) -> None:
+        """Waits until all is written, or so long; for the end of the process."""
+        end_s = time.monotonic() + timeout_s
+        while self._queue.unfinished_tasks and self._writer_pid == os.getpid() and time.monotonic() < end_s:
+            time.sleep(0.005)
+
+    def _begin_anew(self) -> None:
+        """Forgets the parent's lines and locks in a child, where no thread would ever write or release them."""
+        self._queue = queue.Queue(self._queue.maxsize)
+        self._lock = threading.Lock()
+        self._writer_pid = self._dropped = self._told = 0
+
+    def _start(self) -> None:
+        """Starts the writer."""
+        with self._lock:
+            if self._writer_pid == os.getpid():
+                return
+            self._writer_pid = os.getpid()
+            threading.Thread(target=self._run, name="log-lines", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            text = self._queue.get()
+            self._put(text)
+            with self._lock:
+                lost, self._told = self._dropped - self._told, self._dropped
+            if lost:
+                self._put(json.dumps({"event": "log lines were lost", "lines": lost, "level": "warning"}) + "\n")
+            self._queue.task_done()
+
+    def _put(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # the reader is gone: a log line must not cost a cap
+            stream = self._stream()
+            stream.write(text)
+            stream.flush()
+
+
+LINES = LogLines()
+"""The one of this process."""

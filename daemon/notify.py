@@ -1,0 +1,41 @@
+"""The service manager's protocol, sd_notify(3): a datagram of a few words to the socket that the environment names."""
+
+import os
+import socket as sockets
+from collections.abc import Callable
+from contextlib import suppress
+
+from reinet.core.errors import ReinetError
+
+
+def notify(*words: str) -> bool:
+    """Sends ``READY=1`` and the like; returns False where no service manager listens. Never waits, never raises."""
+    name = os.environ.get("NOTIFY_SOCKET", "")
+    if not name.startswith(("/", "@")):
+        return False
+    address = "\0" + name[1:] if name.startswith("@") else name
+    with suppress(OSError), sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM | sockets.SOCK_CLOEXEC) as sender:
+        sender.setblocking(False)
+        sender.sendto("\n".join(words).encode(), address)
+        return True
+    return False
+
+
+class Watchdog:
+    """Tells the service manager that ticks complete; it restarts a daemon of which it hears nothing for WatchdogSec.
+
+    ``ticks`` is the loop's count: a loop that hangs, or whose agent fails at every tick, completes none.
+    """
+
+    def __init__(self, ticks: Callable[[], int]) -> None:
+        self._ticks = ticks
+        self._fed_at = 0
+
+    def feed(self) -> None:
+        """Sends a sign of life if a tick was completed since the last one; call it several times per WatchdogSec."""
+        try:
+            ticks = self._ticks()
+        except (TimeoutError, ReinetError):  # a loop in another process that does not answer
+            return
+        if ticks != self._fed_at and notify("WATCHDOG=1"):
+            self._fed_at = ticks

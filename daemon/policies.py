@@ -1,0 +1,112 @@
+"""Policies: which sockets are under which model, target and mode; ``[[policy]]`` entries of the daemon's file."""
+
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from reinet.agents.decide.modes import PLAIN_SHARE, Mode, Order
+from reinet.agents.decide.protocol import Agent
+from reinet.core.errors import ConfigError
+from reinet.core.target import Target
+
+Network = IPv4Network | IPv6Network
+Ports = tuple[int, int]
+"""The first and the last port of a range."""
+
+LAST_PORT = 65_535
+SHARE_LIMITS = (0.01, 0.5)
+"""Below a hundredth the plain group never has enough flows to tell anything; more than half is no model in service."""
+
+
+def as_target(value: Any) -> Target:
+    """Returns a target by its text; raises ValueError, which pydantic collects with the key's name."""
+    try:
+        return value if isinstance(value, Target) else Target.parse(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+AnyTarget = Annotated[Target, BeforeValidator(as_target)]
+Share = Annotated[float, Field(ge=SHARE_LIMITS[0], le=SHARE_LIMITS[1])]
+
+
+def _ports(value: Any) -> Ports:
+    first, dash, last = value.partition("-") if isinstance(value, str) else (value, "", value)
+    try:
+        ports = int(first), int(last if dash or not isinstance(value, str) else first)
+    except (TypeError, ValueError):
+        raise ValueError(f"{value!r} is no port and no range: write 443 or '8000-8099'") from None
+    if isinstance(value, bool) or not 1 <= ports[0] <= ports[1] <= LAST_PORT:
+        raise ValueError(f"{value!r} is no port and no range within 1 to {LAST_PORT}, the lower end first")
+    return ports
+
+
+def _network(value: Any) -> Network:
+    try:
+        return ip_network(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; write a prefix as 10.0.0.0/8 or 2001:db8::/32") from None
+
+
+class PolicyConfig(BaseModel):
+    """One ``[[policy]]``: sockets that fit each selector given are under it; of several policies the first counts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    name: str = Field(min_length=1, max_length=64, description="what logs and `reinet ctl` call it")
+    cgroups: tuple[Path, ...] = Field(default=(), description="cgroup folders; sockets in them or below")
+    local_ports: tuple[Annotated[Any, BeforeValidator(_ports)], ...] = Field(
+        default=(), description='ports of this host: 443, or "8000-8099"'
+    )
+    peers: tuple[Annotated[Any, BeforeValidator(_network)], ...] = Field(
+        default=(), description="prefixes of the other end's address: 10.0.0.0/8, 2001:db8::/32"
+    )
+
+    model: str | None = Field(default=None, min_length=1, description="absent = the daemon's")
+    target: AnyTarget | None = Field(default=None, description="absent = the daemon's")
+    mode: Mode | None = Field(default=None, description="absent = the daemon's")
+    hold_out_share: Share | None = Field(default=None, description="absent = the daemon's")
+
+    @field_validator("name")
+    @classmethod
+    def _default_is_taken(cls, value: str) -> str:
+        if value == "default":
+            raise ValueError("'default' is what is under no policy, as the [daemon] table says; choose another name")
+        return value
+
+
+def distinct(policies: Sequence[PolicyConfig]) -> None:
+    """Raises ConfigError for two policies of one name."""
+    names = [policy.name for policy in policies]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ConfigError(f"[[policy]] {index + 1}: the name {name!r} is taken by another one")
+
+
+def orders(
+    default: Order, policies: Sequence[PolicyConfig], load: Callable[[str, Target], Agent], model: str
+) -> list[Order]:
+    """Returns what the loop is to be told: the default first, then the policies, in order.
+
+    load returns the agent of a model's name for a target, and model is the default's name. Each policy has an agent of
+    its own, for some agents remember flows by their place.
+    """
+    found = [default]
+    for policy in policies:
+        target = policy.target or default.target
+        found.append(
+            Order(
+                agent=load(policy.model or model, target),
+                target=target,
+                mode=policy.mode or default.mode,
+                plain_share=policy.hold_out_share or default.plain_share,
+                name=policy.name,
+            )
+        )
+    return found
+
+
+__all__ = ["PLAIN_SHARE", "AnyTarget", "Mode", "PolicyConfig", "Share", "as_target", "distinct", "orders"]

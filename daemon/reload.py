@@ -1,0 +1,116 @@
+"""The daemon's file, taken up again while it runs: on SIGHUP, and when it changes.
+
+What the loop can change while flows go on is put in force: model, target, mode and policies. Other keys need a restart,
+and are named. A file that makes no sense changes nothing: the old one stays in force, and ``problem`` says why.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from reinet.agents.decide.loop import ControlLoop
+from reinet.agents.decide.modes import Order
+from reinet.agents.decide.policy import Policy
+from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.swap import Canary
+from reinet.core.errors import ReinetError
+from reinet.core.target import Target
+from reinet.daemon.config import DaemonConfig, load_config
+from reinet.daemon.policies import orders
+from reinet.daemon.sockets import Dump, SocketPlacer
+
+CHANGEABLE = {"model", "target", "target_ms", "mode", "hold_out_share", "policies"}
+"""The keys that are put in force while the daemon runs."""
+
+log = structlog.get_logger("reinet.reload")
+
+LoadAgent = Callable[[DaemonConfig, str, Target], Agent]
+Stamp = tuple[int, int, int] | None
+
+
+class Reloader:
+    """Keeps a loop as its file says; ``look`` and ``reload`` belong to one thread."""
+
+    def __init__(
+        self, path: Path | None, config: DaemonConfig, loop: ControlLoop, load: LoadAgent, sockets: Dump
+    ) -> None:
+        """Takes over the loop of a configuration that was loaded from ``path``; None = from no file.
+
+        ``sockets`` is what a ``SocketPlacer`` asks.
+        """
+        self.problem = ""
+        """Why the file, as it is now, is not in force; empty when it is."""
+        self._path, self._config, self._loop, self._load = path, config, loop, load
+        self._sockets = sockets
+        self._placer: SocketPlacer | None = None
+        self._stamp = _stamp(path)
+
+    def start(self, agent: Agent) -> None:
+        """Puts the policies of the configuration in force, beside the agent that the loop was made with."""
+        if self._config.policies:
+            self._command(self._config, agent)
+
+    def close(self) -> None:
+        """Ends what was started."""
+        if self._placer is not None:
+            self._placer.close()
+
+    def look(self) -> None:
+        """Reloads the file if it is another one than before."""
+        stamp = _stamp(self._path)
+        if stamp is not None and stamp != self._stamp:
+            self.reload()
+
+    def reload(self) -> bool:
+        """Puts the file in force as it is now; returns False where the old one stays, and ``problem`` says why."""
+        if self._path is None:
+            return False
+        self._stamp = _stamp(self._path)
+        try:
+            config = load_config(self._path)
+            self._command(config, self._load(config, config.model, config.asked))
+        except (ReinetError, OSError) as error:
+            self.problem = f"the configuration was not reloaded, the old one stays in force: {error}"
+            log.error("not reloaded, the old configuration stays in force", error=str(error))
+            return False
+        self.problem = ""
+        fixed = [
+            key
+            for key in DaemonConfig.model_fields
+            if key not in CHANGEABLE and getattr(config, key) != getattr(self._config, key)
+        ]
+        if fixed:
+            log.warning("these keys take effect with the next start only", keys=fixed)
+        self._config = config
+        log.info("reloaded", file=str(self._path), policies=[policy.name for policy in config.policies])
+        return True
+
+    def _command(self, config: DaemonConfig, agent: Agent) -> None:
+        default = Order(agent, config.asked, config.mode, config.hold_out_share)
+        wanted = orders(default, config.policies, lambda name, target: self._load(config, name, target), config.model)
+        placer = None
+        if config.policies:
+            placer = SocketPlacer(config.policies, self._sockets)
+            placer.look(self._loop.snapshot().stats["cookie"])  # so that flows under a policy stay under it
+        self._loop.command(wanted, placer)
+        self.close()
+        self._placer = placer and placer.start()
+
+
+def take_model(config: DaemonConfig, loop: ControlLoop, folder: Path, sha256: str, policy: str = "") -> Canary:
+    """Swaps a model's folder in whose manifest has this sha256, for a policy, the default if none is named.
+
+    Returns how it answered to recorded states. Raises ModelError or ConfigError; nothing is changed then.
+    """
+    agent = Policy.load(folder, sha256)
+    agent.ceiling_pkts = config.ceiling_pkts
+    return loop.swap(agent, policy)
+
+
+def _stamp(path: Path | None) -> Stamp:
+    with suppress(OSError):
+        found = path.stat() if path else None
+        return found and (found.st_mtime_ns, found.st_size, found.st_ino)
+    return None

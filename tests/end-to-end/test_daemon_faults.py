@@ -1,0 +1,133 @@
+"""Faults of the daemon as a process: held up by a signal, out of descriptors."""
+
+import os
+import resource
+import signal
+import socket as sockets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from reinet.core.errors import DaemonError
+from reinet.daemon.client import ControlClient
+
+DEADLINE_S = 60.0
+"""Only a test that fails takes so long."""
+
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+from reinet.cli import serve as command
+from reinet.daemon import serve
+from reinet.kshim.fake import FakeShim
+
+class LiveShim(FakeShim):
+    '''One flow with a record every 20 ms, also of the time in which nobody asked; what is capped is written down.'''
+    def __init__(self):
+        super().__init__(time.monotonic_ns())
+        self.open_flow(7)
+        self.seen = os.open(sys.argv[2], os.O_CREAT | os.O_WRONLY)
+    def poll(self, timeout_ms):
+        time.sleep(0.02)
+        now_ns = time.monotonic_ns()
+        while self.now_ns < now_ns:
+            self.now_ns = min(self.now_ns + 20_000_000, now_ns)
+            self.feed(7, rtt_mean_us=40000, rtt_least_us=35000, rtt_samples=20, min_rtt_us=20000, cwnd_pkts=60,
+                      mss_bytes=1448, delivery_rate_bytes_per_s=1448000, period_ns=40000000)
+        os.pwrite(self.seen, f"{self.now_ns:20} {self.cap_pkts(7):20}".encode(), 0)
+        return super().poll(timeout_ms)
+
+serve.features = dict
+serve._check_cgroup = lambda cgroup: None
+serve.open_kernel_shim = lambda config, period: LiveShim()
+command.serve(Path(sys.argv[1]), check=False, json_destination=None)
+"""
+
+
+class Daemon:
+    """A daemon with one capped flow."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket, self.seen = folder / "control.sock", folder / "seen"
+        config = folder / "daemon.toml"
+        config.write_text(f'[daemon]\nmodel = "rule"\ncgroups = ["/unused"]\nsocket = "{self.socket}"\n')
+        with (folder / "log").open("wb") as log:
+            self.process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(config), str(self.seen)], stderr=log)
+
+    def until(self, condition: Callable[[ControlClient], object]) -> None:
+        end_s = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end_s:
+            assert self.process.poll() is None
+            with suppress(DaemonError), ControlClient(self.socket) as client:
+                if condition(client):
+                    return
+            time.sleep(0.05)
+        pytest.fail("the daemon never got there")
+
+    def in_force(self) -> tuple[int, int]:
+        """When the loop last polled, and the cap in force then."""
+        end_s = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end_s:
+            with suppress(OSError, ValueError):
+                time_ns, cap_pkts = self.seen.read_text().split()
+                return int(time_ns), int(cap_pkts)
+        pytest.fail("the loop never polled")
+
+
+def is_capped(client: ControlClient) -> bool:
+    return any(flow.cap_pkts for flow in client.flows().flows)
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    with tempfile.TemporaryDirectory(prefix="reinet-test-") as folder:
+        made = Daemon(Path(folder))
+        try:
+            made.until(is_capped)
+            yield made
+        finally:
+            made.process.kill()
+            made.process.wait()
+
+
+def test_a_stopped_daemon_goes_on_where_flows_are_now(daemon: Daemon) -> None:
+    with ControlClient(daemon.socket) as client:
+        before = client.why(7).records[-1].time_ns
+    daemon.process.send_signal(signal.SIGSTOP)
+    time.sleep(1.5)  # three leases
+    daemon.process.send_signal(signal.SIGCONT)
+    daemon.until(lambda client: client.health().ok and is_capped(client))
+    with ControlClient(daemon.socket) as client:
+        assert client.why(7).records[-1].time_ns - before >= 1_500_000_000
+        assert client.why(7).lease_left_ms > 0
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(DEADLINE_S) == 0
+
+
+def test_a_daemon_out_of_descriptors_goes_on_capping(daemon: Daemon) -> None:
+    held = len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
+    _, hard = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (held + 3, hard))
+    callers = [sockets.socket(sockets.AF_UNIX) for _ in range(30)]
+    try:
+        for caller in callers:
+            caller.setblocking(False)
+            with suppress(OSError):
+                caller.connect(str(daemon.socket))
+        start_ns, _ = daemon.in_force()
+        while daemon.in_force()[0] < start_ns + 2_000_000_000:
+            assert daemon.in_force()[1] > 0
+            time.sleep(0.05)
+    finally:
+        for caller in callers:
+            caller.close()
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+    daemon.until(lambda client: client.health().ok)
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(DEADLINE_S) == 0

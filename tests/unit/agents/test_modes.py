@@ -1,0 +1,316 @@
+"""Modes on a simulated clock: shadow applies nothing, a hold-out stands down when capped flows fare worse, and a swap
+goes by steps and back."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import structlog
+
+from helpers.population import GOOD_PKTS, WORSE_PKTS, Population
+from reinet.agents.decide.baselines import FixedCap
+from reinet.agents.decide.evidence import Ratio, interval_factor
+from reinet.agents.decide.guard import INVALID_CAP_PKTS
+from reinet.agents.decide.loop import ControlLoop
+from reinet.agents.decide.modes import Mode, lots
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.swap import SHARE_NS, WATCH_NS
+from reinet.agents.decide.verdicts import HELD_OUT, NO_DECISION, NO_QUEUE, text
+from reinet.core.errors import ConfigError, ModelError
+from reinet.core.target import Target
+
+FLOWS = 200
+RUNS = range(10)
+GOOD = (0.75, 0.97)
+"""A quarter off the RTT, for 3 % of the rate."""
+WORSE = {"delay": (1.2, 1.0), "throughput": (1.0, 0.8)}
+"""A fifth worse than plain, in one way or the other."""
+
+
+def population(seed: int = 0, worse: tuple[float, float] = WORSE["delay"], flows: int = FLOWS) -> Population:
+    return Population(flows, {GOOD_PKTS: GOOD, WORSE_PKTS: worse}, seed)
+
+
+def loop_of(pop: Population, agent: Agent, mode: Mode = Mode.HOLD_OUT) -> ControlLoop:
+    return ControlLoop(pop, agent, Target.parse("10x"), clock_ns=pop.clock_ns, mode=mode)
+
+
+def run(pop: Population, loop: ControlLoop, seconds: float, until: Callable[[], object] = lambda: False) -> float:
+    """Ticks for so long or until something holds; returns the seconds that it took."""
+    start_ns = pop.now_ns
+    while pop.now_ns - start_ns < seconds * 1e9 and not until():
+        loop.tick()
+    return (pop.now_ns - start_ns) / 1e9
+
+
+# --- shadow ---
+
+
+def test_shadow_decides_and_shows_and_applies_nothing() -> None:
+    shown: set[int] = set()
+
+    class Sink:
+        def offer(self, records: StatsArray, caps_pkts: CapArray) -> None:
+            shown.update(caps_pkts.tolist())
+
+    pop, sink = population(flows=20), Sink()
+    written: list[object] = []
+    pop.apply = lambda *written_now: written.append(written_now)  # type: ignore[method-assign]
+    loop = ControlLoop(
+        pop, FixedCap(GOOD_PKTS), Target.parse("10x"), sink=sink, clock_ns=pop.clock_ns, mode=Mode.SHADOW
+    )
+    run(pop, loop, 2.0)
+    assert not written
+    assert shown == {0, GOOD_PKTS}
+    seen = loop.snapshot()
+    assert not seen.caps_pkts.any()
+    assert set(seen.reasons) <= {f"shadow: a cap of {GOOD_PKTS} packets was decided and not applied", NO_QUEUE}
+    assert seen.reasons.count(NO_QUEUE) < 10
+    status = loop.status()
+    assert status.ok
+    assert status.decisions >= 150
+    assert status.courses[0].state == "shadow"
+
+
+# --- hold-out ---
+
+
+def test_lots_are_even_and_independent() -> None:
+    cookies = np.arange(1, 100_001, dtype=np.uint64)
+    first, second = lots(cookies, 0), lots(cookies, 1)
+    counts = np.histogram(first, 10, (0, 1))[0]
+    assert abs(counts - 10_000).max() < 400  # four standard deviations
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.015
+    np.testing.assert_array_equal(first[5:8], lots(cookies[5:8], 0))
+
+
+def test_a_share_of_flows_stays_plain_and_says_so() -> None:
+    pop = population()
+    loop = loop_of(pop, FixedCap(GOOD_PKTS))
+    run(pop, loop, 5.0)
+    seen = loop.snapshot()
+    plain = lots(seen.stats["cookie"], 0) < 0.2
+    assert 25 < plain.sum() < 60
+    assert not seen.caps_pkts[plain].any()
+    assert {why for why, held in zip(seen.reasons, plain, strict=True) if held} == {HELD_OUT}
+    assert {why for why, held in zip(seen.reasons, plain, strict=True) if not held} <= {"", NO_QUEUE, NO_DECISION}
+    assert (seen.caps_pkts[~plain] != 0).mean() > 0.8
+
+
+@pytest.mark.parametrize("kind", WORSE)
+def test_a_hold_out_stands_down_within_a_minute_under_a_model_that_is_a_fifth_worse(kind: str) -> None:
+    for seed in RUNS:
+        pop = population(seed, WORSE[kind])
+        loop = loop_of(pop, FixedCap(WORSE_PKTS))
+        took_s = run(pop, loop, 60.0, lambda loop=loop: loop.status().courses[0].stood_down)
+        assert took_s < 60.0, seed
+        assert not pop.capped().any(), "every cap goes at once"
+        status = loop.status()
+        assert not status.ok
+        assert "capped flows fared worse than plain ones" in status.problem
+        assert {"delay": "delay is higher", "throughput": "throughput is lower"}[kind] in status.problem
+        run(pop, loop, 1.0)
+        assert not pop.capped().any()
+        assert status.problem in loop.snapshot().reasons
+
+
+@pytest.mark.parametrize("effect", [GOOD, (1.0, 1.0)], ids=["good", "without effect"])
+def test_a_hold_out_does_not_stand_down_under_a_model_that_is_not_worse(effect: tuple[float, float]) -> None:
+    for seed in RUNS:
+        pop = Population(FLOWS, {GOOD_PKTS: effect}, seed)
+        loop = loop_of(pop, FixedCap(GOOD_PKTS))
+        run(pop, loop, 70.0)
+        (course,) = loop.status().courses
+        assert not course.stood_down, seed
+        assert course.comparison.delay.low < effect[0] < course.comparison.delay.high, seed
+        assert course.comparison.throughput.low < effect[1] < course.comparison.throughput.high, seed
+        assert pop.capped().any()
+
+
+def test_a_hold_out_that_stood_down_gets_another_chance_when_it_is_told_to_resume() -> None:
+    pop = population()
+    loop = loop_of(pop, FixedCap(WORSE_PKTS))
+    run(pop, loop, 60.0, lambda: loop.status().courses[0].stood_down)
+    with structlog.testing.capture_logs():
+        loop.resume()
+        run(pop, loop, 1.0)
+    assert loop.status().ok
+    assert pop.capped().any()
+
+
+def test_flows_without_a_cap_prove_nothing_while_the_daemon_is_paused() -> None:
+    pop = population()
+    loop = loop_of(pop, FixedCap(GOOD_PKTS))
+    run(pop, loop, 20.0)
+    assert loop.status().courses[0].comparison.delay.capped_flows > 0
+    loop._pause_wanted = True
+    run(pop, loop, 5.0)
+    assert loop.status().courses[0].comparison.delay.capped_flows == 0
+    assert not pop.capped().any()
+
+
+def test_a_sure_throughput_loss_counts_unless_delay_pays_for_it_up_to_a_third() -> None:
+    from reinet.agents.decide.evidence import Comparison
+
+    def of(ratio: float) -> Ratio:
+        return Ratio(ratio, ratio * 0.97, ratio * 1.03, 100, 100)
+
+    def harm(delay: float, throughput: float, completion: float = 1.0) -> str:
+        return Comparison(of(delay), of(throughput), of(throughput / delay), of(completion)).harm
+
+    assert harm(1.0, 1.0) == ""
+    assert harm(1.12, 1.0).startswith("their delay is higher: 1.12 (1.09 to 1.15, 100 and 100 flows)")
+    assert harm(1.06, 1.0) == "", "not surely more than 5 %"
+    assert harm(1.0, 0.85).startswith("their throughput is lower, and no delay pays")
+    assert harm(0.6, 0.85) == ""
+    assert "by more than a third" in harm(0.3, 0.6)
+    assert "longer to complete" in harm(0.6, 0.9, completion=1.2)
+    assert harm(0.6, 0.9, completion=1.08) == ""
+    assert Comparison().harm == ""
+
+
+def test_an_interval_holds_however_often_it_is_looked_at() -> None:
+    """Of two groups that do not differ one in a hundred may ever seem to; here a look after every flow."""
+    rng = np.random.default_rng(0)
+    wrong = 0
+    counts = np.arange(10, 2000)
+    factors = np.array([interval_factor(count / 2, alpha=0.05) for count in counts])
+    for _ in range(400):
+        difference = np.cumsum(rng.normal(size=2000) - rng.normal(size=2000))[counts - 1] / counts
+        wrong += bool((abs(difference) > factors * np.sqrt(2 / counts)).any())
+    assert wrong <= 0.05 * 400
+    assert interval_factor(1e9) > interval_factor(50) > 1.96
+
+
+# --- swap ---
+
+
+def test_a_swap_goes_from_a_share_to_all_flows_and_ends() -> None:
+    pop = population(flows=100)
+    loop = loop_of(pop, FixedCap(50), Mode.ENFORCE)
+    run(pop, loop, 2.0)
+    with structlog.testing.capture_logs() as seen:
+        found = loop.swap(FixedCap(GOOD_PKTS))
+        assert found.states > 100
+        run(pop, loop, 1.0)
+        assert 1 <= (pop.caps_pkts == GOOD_PKTS).sum() <= 25
+        assert loop.status().courses[0].swap == f"share: fixed:{GOOD_PKTS}"
+        run(pop, loop, SHARE_NS / 1e9 + 40, lambda: loop.status().courses[0].swap.startswith("watch"))
+        run(pop, loop, 1.0)
+        assert set(pop.caps_pkts[pop.capped()].tolist()) == {GOOD_PKTS}
+        run(pop, loop, WATCH_NS / 1e9)
+    (course,) = loop.status().courses
+    assert (course.model, course.swap, course.latest_swap) == (f"fixed:{GOOD_PKTS}", "", f"fixed:{GOOD_PKTS}: done")
+    assert [entry["event"] for entry in seen] == ["swap begins", "swap goes on to all flows", "swap ends"]
+
+
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_a_worse_model_that_is_swapped_in_goes_again_within_a_minute(share: float) -> None:
+    for seed in RUNS:
+        pop = population(seed)
+        loop = loop_of(pop, FixedCap(GOOD_PKTS))
+        run(pop, loop, 10.0)
+        loop.swap(FixedCap(WORSE_PKTS), share=share)
+        loop.tick()
+        assert loop.status().courses[0].swap
+        took_s = run(pop, loop, 90.0, lambda loop=loop: not loop.status().courses[0].swap)
+        (course,) = loop.status().courses
+        assert "rolled back" in course.latest_swap, (seed, course)
+        assert took_s < 60.0, seed
+        assert course.model == f"fixed:{GOOD_PKTS}"
+        run(pop, loop, 2.0)
+        assert set(pop.caps_pkts[pop.capped()].tolist()) == {GOOD_PKTS}
+
+
+def test_a_good_model_that_is_swapped_in_stays() -> None:
+    for seed in RUNS:
+        pop = population(seed, worse=(0.7, 0.98))
+        loop = loop_of(pop, FixedCap(GOOD_PKTS))
+        run(pop, loop, 10.0)
+        loop.swap(FixedCap(WORSE_PKTS))
+        run(pop, loop, 95.0)
+        (course,) = loop.status().courses
+        assert (course.model, course.latest_swap) == (f"fixed:{WORSE_PKTS}", f"fixed:{WORSE_PKTS}: done"), seed
+        assert not course.stood_down
+
+
+class Odd(Agent):
+    """Goes wrong from a moment on."""
+
+    def __init__(self, answer: Callable[[int], CapArray]) -> None:
+        super().__init__("odd")
+        self.answer: Callable[[int], CapArray] = lambda count: np.full(count, 77, np.uint32)
+        self.later = answer
+
+    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+        return self.answer(len(stats))
+
+
+def nan(count: int) -> CapArray:
+    return np.full(count, INVALID_CAP_PKTS, np.uint32)
+
+
+def broken(count: int) -> CapArray:
+    raise RuntimeError("no such tensor")
+
+
+@pytest.mark.parametrize("answer", [nan, broken])
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_a_new_model_that_fails_or_is_refused_goes_again_and_the_old_one_knows_its_flows(
+    answer: Callable[[int], CapArray], share: float
+) -> None:
+    pop = population(flows=100)
+    loop = loop_of(pop, FixedCap(50), Mode.ENFORCE)
+    run(pop, loop, 2.0)
+    agent = Odd(answer)
+    loop.swap(agent, share=share)
+    run(pop, loop, 2.0)
+    assert (pop.caps_pkts == 77).any()
+    agent.answer = agent.later
+    run(pop, loop, 5.0)
+    (course,) = loop.status().courses
+    assert course.latest_swap.startswith("rolled back from odd to fixed:50: the agent odd ")
+    assert loop.status().ok
+    run(pop, loop, 1.0)
+    assert set(pop.caps_pkts[pop.capped()].tolist()) == {50}
+
+
+def test_the_canary_keeps_a_bad_model_away_from_flows() -> None:
+    pop = population(flows=50)
+    loop = loop_of(pop, FixedCap(50), Mode.ENFORCE)
+    run(pop, loop, 2.0)
+    for answer, why in (
+        (nan, "are no valid caps"),
+        (broken, "failed on recorded states"),
+        (lambda count: np.zeros(count), "failed on recorded states"),
+    ):
+        agent = Odd(answer)
+        agent.answer = answer
+        with pytest.raises(ModelError, match=why):
+            loop.swap(agent)
+    run(pop, loop, 1.0)
+    assert set(pop.caps_pkts[pop.capped()].tolist()) == {50}
+    with pytest.raises(ConfigError, match="there is no policy 'web'; there are default"):
+        loop.swap(FixedCap(20), "web")
+
+
+def test_a_swap_can_be_taken_back_by_hand() -> None:
+    pop = population(flows=50)
+    loop = loop_of(pop, FixedCap(50), Mode.ENFORCE)
+    run(pop, loop, 2.0)
+    loop.swap(FixedCap(60), share=1.0)
+    run(pop, loop, 1.0)
+    assert set(pop.caps_pkts[pop.capped()].tolist()) == {60}
+    loop.roll_back()
+    run(pop, loop, 1.0)
+    assert set(pop.caps_pkts[pop.capped()].tolist()) == {50}
+    assert loop.status().courses[0].latest_swap == "rolled back from fixed:60 to fixed:50: as it was told to"
+
+
+def test_every_verdict_has_its_words() -> None:
+    from reinet.agents.decide.verdicts import VERDICT_DTYPE, Why
+
+    verdict = np.zeros(1, VERDICT_DTYPE)
+    for code in Why:
+        verdict["code"] = code
+        assert bool(text(verdict[0])) is (code is not Why.CAPPED)

@@ -1,0 +1,51 @@
+"""``reinet bench daemon``: what it counts, on short runs; how fast a host is nobody tests here."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from reinet.cli.main import app
+from reinet.daemon.bench import RING_RECORDS, PacedShim
+
+
+def test_every_number_of_flows_has_its_row_and_the_largest_stands_at_the_top(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    words = ["bench", "daemon", "--model", "rule", "--flows", "1,30", "--rtt-ms", "10", "--seconds", "0.3", "--json"]
+    result = CliRunner().invoke(app, [*words, str(out)])
+    assert result.exit_code == 0, result.output
+    told = json.loads(out.read_text())
+    assert [row["flows"] for row in told["rows"]] == [1, 30]
+    for row in told["rows"]:
+        assert row["records"] > 0
+        assert 0 < row["decision_latency_us_p50"] <= row["decision_latency_us_p99"]
+        assert row["decisions_per_s"] > 0
+    assert {key: told[key] for key in told["rows"][1]} == told["rows"][1]
+    assert told["model"] == "rule:1.5"
+
+
+@pytest.mark.parametrize("flows", ["", "1,x", "0"])
+def test_a_number_of_flows_that_is_none_is_refused(flows: str) -> None:
+    result = CliRunner().invoke(app, ["bench", "daemon", "--flows", flows])
+    assert result.exit_code != 0
+
+
+def test_the_oldest_unanswered_record_counts_and_renewals_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = [0]
+    monkeypatch.setattr("time.monotonic_ns", lambda: now_ns[0])
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    shim = PacedShim(2, period_ns=2000)
+    now_ns[0] = 4_500  # four records are due: two of each flow, from 1000 on
+    records = shim.poll(1)
+    assert records["slot"].tolist() == [0, 1, 0, 1]
+    assert records["time_ns"].tolist() == [1000, 2000, 3000, 4000]
+    now_ns[0] = 5_000
+    slots = np.array([0, 1], np.uint32)
+    for _ in range(2):
+        shim.apply(slots, slots, slots, 0, slots)
+    assert [part.tolist() for part in shim.latencies_ns] == [[4000, 3000], []]
+    now_ns[0] = 1000 * (4 + RING_RECORDS + 7) + 500
+    assert len(shim.poll(1)) == RING_RECORDS
+    assert shim.records_lost == 7

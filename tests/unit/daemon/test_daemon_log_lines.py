@@ -1,0 +1,170 @@
+"""Log lines that never hold up whoever logs, and the service manager's signs of life."""
+
+import io
+import json
+import os
+import socket as sockets
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reinet.daemon.log_lines import LogLines
+from reinet.daemon.notify import Watchdog, notify
+
+DEADLINE_S = 60.0
+"""Only a test that fails takes so long."""
+
+
+class Stuck(io.StringIO):
+    """A pipe that nobody reads until ``go_on`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def write(self, text: str) -> int:
+        self.entered.set()
+        self.go_on.wait(DEADLINE_S)
+        return super().write(text)
+
+
+def test_lines_come_out_in_order() -> None:
+    out = io.StringIO()
+    lines = LogLines(lambda: out)
+    for number in range(100):
+        lines.write(f"{number}\n")
+    lines.drain(DEADLINE_S)
+    assert out.getvalue().splitlines() == [str(number) for number in range(100)]
+    assert lines.dropped == 0
+
+
+def test_a_reader_that_does_not_read_costs_lines_and_no_time() -> None:
+    out = Stuck()
+    lines = LogLines(lambda: out, most_lines=3)
+    lines.write("0\n")
+    assert out.entered.wait(DEADLINE_S)
+    for number in range(1, 11):
+        lines.write(f"{number}\n")  # hangs here, were it to wait
+    assert lines.dropped == 7
+    lines.drain(0.05)  # gives up
+    out.go_on.set()
+    lines.drain(DEADLINE_S)
+    shown = out.getvalue().splitlines()
+    told = [json.loads(line) for line in shown if line.startswith("{")]
+    assert [line for line in shown if not line.startswith("{")] == ["0", "1", "2", "3"]
+    assert told == [{"event": "log lines were lost", "lines": 7, "level": "warning"}]
+
+
+def test_a_reader_that_went_away_costs_nothing() -> None:
+    out = io.StringIO()
+    out.close()
+    lines = LogLines(lambda: out)
+    lines.write("lost\n")
+    lines.drain(DEADLINE_S)
+    assert not lines._queue.unfinished_tasks
+
+
+def test_a_blocked_pipe_does_not_keep_a_process_from_logging_or_ending() -> None:
+    script = (
+        "import structlog\n"
+        "from reinet.daemon.serve import configure_logging\n"
+        "configure_logging()\n"
+        "for number in range(20_000): structlog.get_logger().info('line', number=number, filler='x' * 100)\n"
+        "print('done', flush=True)\n"
+    )
+    read_fd, write_fd = os.pipe()  # nobody reads it
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=write_fd, timeout=DEADLINE_S, check=False
+        )
+    finally:
+        os.close(read_fd)
+        os.close(write_fd)
+    assert (done.returncode, done.stdout) == (0, b"done\n")
+
+
+def test_what_was_logged_last_is_written_at_the_end_of_a_process() -> None:
+    script = (
+        "import structlog\n"
+        "from reinet.daemon.serve import configure_logging\n"
+        "configure_logging()\n"
+        "structlog.get_logger().info('last words')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=DEADLINE_S)
+    assert json.loads(done.stderr)["event"] == "last words"
+
+
+def test_a_child_that_was_forked_writes_its_own_lines_and_none_of_its_parents() -> None:
+    script = (
+        "import os, threading\n"
+        "from reinet.daemon.log_lines import LogLines\n"
+        "lines = LogLines()\n"
+        "for number in range(1000): lines.write('parent\\n')\n"
+        "if os.fork() == 0:\n"
+        "    assert threading.active_count() == 1\n"
+        "    lines.write('child\\n')\n"
+        "    lines.drain()\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    shown = done.stderr.splitlines()
+    assert (shown.count("parent"), shown.count("child"), len(shown)) == (1000, 1, 1001), done.stderr[:300]
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sockets.socket]:
+    """What the service manager listens at."""
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(DEADLINE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield listener
+
+
+def test_the_service_manager_is_told(manager: sockets.socket) -> None:
+    assert notify("READY=1", "STATUS=serving")
+    assert manager.recv(100) == b"READY=1\nSTATUS=serving"
+
+
+def test_an_abstract_socket_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"reinet-test-{os.getpid()}"
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM) as listener:
+        listener.bind("\0" + name)
+        monkeypatch.setenv("NOTIFY_SOCKET", "@" + name)
+        assert notify("READY=1")
+        assert listener.recv(100) == b"READY=1"
+
+
+def test_without_a_service_manager_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert not notify("READY=1")
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "absent"))
+    assert not notify("READY=1")
+
+
+def test_a_service_manager_that_does_not_read_holds_nobody_up(manager: sockets.socket) -> None:
+    for _ in range(10_000):
+        if not notify("WATCHDOG=1"):
+            return
+    pytest.fail("the socket never filled up")
+
+
+def test_the_watchdog_is_fed_by_completed_ticks_alone(manager: sockets.socket) -> None:
+    ticks = 1
+    watchdog = Watchdog(lambda: ticks)
+    watchdog.feed()
+    assert manager.recv(100) == b"WATCHDOG=1"
+    manager.setblocking(False)
+    watchdog.feed()
+    with pytest.raises(BlockingIOError):
+        manager.recv(100)
+    ticks += 1
+    watchdog.feed()
+    assert manager.recv(100) == b"WATCHDOG=1"

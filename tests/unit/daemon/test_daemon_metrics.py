@@ -1,0 +1,205 @@
+"""What Prometheus reads: the numbers, who may ask, and that alerts and dashboard name only metrics that exist."""
+
+import json
+import os
+import re
+import socket as sockets
+import stat
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from helpers.loops import HEALTHY, started
+from helpers.places import ROOT
+from reinet.agents.decide.baselines import Rule
+from reinet.agents.decide.loop import ControlLoop
+from reinet.agents.decide.sight.facts import KINDS
+from reinet.core.errors import DaemonError
+from reinet.daemon import metrics_server
+from reinet.daemon.endpoint import Endpoint
+from reinet.daemon.metrics import LoopCollector
+from reinet.daemon.metrics_server import MOST_REQUESTS, MetricsServer
+
+DEADLINE_S = 60.0
+"""Only a test that fails takes so long."""
+MONITORING = ROOT / "docs" / "monitoring"
+
+
+def made_loop() -> ControlLoop:
+    """A loop with a capped flow and one whose target is out of reach."""
+    shim, made = started(Rule(1.5), 7)
+    shim.counters = lambda: {"records_lost": 3, "flows_without_slot": 0}  # type: ignore[attr-defined]
+    for _ in range(5):
+        shim.advance_ms(250)
+        made.tick()
+    shim.open_flow(8)
+    shim.feed(8, **HEALTHY | {"min_rtt_us": 60_000, "rtt_mean_us": 70_000})
+    made.tick()
+    return made
+
+
+MORE = {
+    name: ("", lambda: 5)
+    for name in ("log_lines_dropped", "event_log_dropped_points", "event_log_dropped_batches")
+}  # fmt: skip
+
+
+def scraped(text: str) -> dict[tuple[str, str], float]:
+    """Samples by name and first label that is no bound's."""
+    return {
+        (sample.name, next(iter(sample.labels.values()), "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def exposition(made: ControlLoop) -> str:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(LoopCollector(made, MORE))
+    return generate_latest(registry).decode()
+
+
+def test_the_numbers_are_the_loops() -> None:
+    seen = scraped(exposition(made_loop()))
+    assert seen["reinet_healthy", ""] == 1
+    assert seen["reinet_ticks_total", ""] == 7
+    assert seen["reinet_decisions_total", ""] == seen["reinet_records_total", ""] == 2
+    assert seen["reinet_caps_in_force", ""] == seen["reinet_flows", "capped"] == 1
+    assert seen["reinet_flows", "too_tight"] == seen["reinet_verdicts_total", "too_tight"] == 1
+    assert seen["reinet_shim_events_total", "records_lost"] == 3
+    assert seen["reinet_policy_stood_down", "default"] == seen["reinet_policy_quarantined", "default"] == 0
+    assert seen["reinet_log_lines_dropped_total", ""] == 5
+    assert seen["reinet_flow_rtt_seconds_count", ""] == 2
+    assert seen["reinet_flow_rtt_seconds_sum", ""] == pytest.approx(0.110)
+    assert (seen["reinet_flow_rtt_seconds_bucket", "0.05"], seen["reinet_flow_rtt_seconds_bucket", "+Inf"]) == (1, 2)
+    assert {kind for name, kind in seen if name == "reinet_flows"} == set(KINDS.values())
+
+
+def test_no_metric_names_a_flow_and_their_number_is_bounded() -> None:
+    shim, made = started(Rule(1.5), *range(1000, 1500))
+    many = exposition(made)
+    assert "1234" not in many
+    assert len(many.splitlines()) == len(exposition(started(Rule(1.5), 7)[1]).splitlines())
+    assert shim.cap_pkts(1234) == 30
+
+
+def test_alerts_and_dashboard_name_only_what_there_is() -> None:
+    text = exposition(made_loop())
+    names = {name for name, _ in scraped(text)}
+    events = {kind for name, kind in scraped(text) if name == "reinet_shim_events_total"}
+    for path in (MONITORING / "alerts.yml", MONITORING / "grafana.json"):
+        content = path.read_text()
+        used = set(re.findall(r"\breinet_\w+", content))
+        assert used <= names, f"{path.name}: {used - names}"
+        assert set(re.findall(r'event=\\?"(\w+)', content)) <= events
+        for kinds in re.findall(r'kind=~?\\?"([\w|]+)', content):
+            assert set(kinds.split("|")) <= set(KINDS.values())
+
+
+def test_alerts_and_dashboard_are_what_their_readers_expect() -> None:
+    (group,) = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
+    assert len(group["rules"]) >= 5
+    for rule in group["rules"]:
+        assert {"alert", "expr", "labels", "annotations"} <= rule.keys() <= {*rule.keys(), "for"}
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
+    dashboard = json.loads((MONITORING / "grafana.json").read_text())
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(ids) == len(set(ids))
+    assert all(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
+
+
+@pytest.fixture
+def served() -> Iterator[MetricsServer]:
+    server = MetricsServer(Endpoint.parse("127.0.0.1:0"), LoopCollector(made_loop()))
+    yield server
+    server.close()
+
+
+def ask(port: int, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE_S) as reply:
+        return str(reply.read().decode())
+
+
+def connected(port: int) -> sockets.socket:
+    return sockets.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
+
+
+def until(condition: Callable[[], object]) -> None:
+    for _ in range(600):
+        with suppress(OSError, AssertionError):
+            if condition():
+                return
+        threading.Event().wait(0.05)
+    pytest.fail("timed out")
+
+
+def test_prometheus_asks_over_loopback(served: MetricsServer) -> None:
+    assert scraped(ask(served.port))["reinet_caps_in_force", ""] == 1
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        ask(served.port, "/etc/passwd")
+
+
+@pytest.mark.parametrize("request_", [b"POST /metrics HTTP/1.0\r\n\r\n", b"\xff" * 4096, b"GET /" + b"x" * 70_000])
+def test_what_is_no_scrape_is_turned_away(served: MetricsServer, request_: bytes) -> None:
+    with connected(served.port) as raw, suppress(OSError):
+        raw.sendall(request_ + b"\r\n\r\n")
+        assert not raw.recv(65536).startswith(b"HTTP/1.0 200")
+    until(lambda: "reinet_healthy 1" in ask(served.port))
+
+
+def test_callers_that_say_nothing_or_drip_are_few_and_cut_off(
+    served: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server, "REQUEST_S", 1.0)
+    threads = threading.active_count()
+    holders = [connected(served.port) for _ in range(MOST_REQUESTS)]
+    for holder in holders:
+        holder.sendall(b"GET /metrics HTTP/1.0\r\nX-Drip: ")
+    others = [connected(served.port) for _ in range(20)]
+    for other in others:
+        with suppress(OSError):
+            assert other.recv(1) == b""  # closed unheard
+    assert threading.active_count() <= threads + 2 * MOST_REQUESTS  # each has its timer
+    for _ in range(15):  # a drop every 0.1 s keeps none of them alive
+        for holder in holders:
+            with suppress(OSError):
+                holder.sendall(b"x")
+        threading.Event().wait(0.1)
+    until(lambda: "reinet_healthy 1" in ask(served.port))
+    for raw in (*holders, *others):
+        raw.close()
+
+
+def test_a_unix_socket_is_its_owners_and_groups_and_goes_with_the_server() -> None:
+    with tempfile.TemporaryDirectory(prefix="reinet-test-") as folder:
+        path = Path(folder) / "metrics.sock"
+        server = MetricsServer(Endpoint.parse(f"unix:{path}"), LoopCollector(made_loop()))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        with sockets.socket(sockets.AF_UNIX) as raw:
+            raw.connect(str(path))
+            raw.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            with raw.makefile("rb") as reply:
+                assert b"reinet_caps_in_force 1" in reply.read()
+        with pytest.raises(DaemonError, match="another daemon is listening"):
+            MetricsServer(Endpoint.parse(f"unix:{path}"), LoopCollector(made_loop()))
+        server.close()
+        assert os.listdir(folder) == []
+
+
+def test_a_port_that_is_taken_is_refused_with_the_cure(served: MetricsServer) -> None:
+    with pytest.raises(DaemonError, match=r"metrics at 127\.0\.0\.1:\d+: .*; set `metrics` to another place"):
+        MetricsServer(Endpoint.parse(f"127.0.0.1:{served.port}"), LoopCollector(made_loop()))
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:9469", "[::1]:9469", "unix:/run/reinet/metrics.sock"])
+def test_an_endpoint_is_told_as_it_is_written(text: str) -> None:
+    assert str(Endpoint.parse(text)) == text
