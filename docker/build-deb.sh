@@ -76,5 +76,5 @@ if [ "$1" = remove ]; then find /opt/reinet -name __pycache__ -prune -exec rm -r
 PRERM
 chmod 755 "$stage/DEBIAN/postinst" "$stage/DEBIAN/prerm"
 package=$out/reinet_${version}_$(dpkg --print-architecture).deb
-dpkg-deb --root-owner-group -Zxz -z1 --build "$stage" "$package" >/dev/null
+dpkg-deb --root-owner-group -Zzstd -z6 --build "$stage" "$package" >/dev/null
 echo "reinet: $package"
