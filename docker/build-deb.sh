@@ -51,7 +51,7 @@ Version: $version
 Architecture: $(dpkg --print-architecture)
 Maintainer: reinet <reinet@localhost>
 Installed-Size: $(du -sk "$stage" | cut -f1)
-Depends: python3 (>= 3.$minor), python3 (<< 3.$((minor + 1))), libelf1, zlib1g, libstdc++6
+Depends: python3 (>= 3.$minor), python3 (<< 3.$((minor + 1))), libbpf1, libelf1, libseccomp2, libstdc++6, zlib1g
 Section: net
 Priority: optional
 Description: caps TCP congestion windows on cellular links, under leases
