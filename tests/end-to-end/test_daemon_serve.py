@@ -1,5 +1,6 @@
 """The daemon as a process, on a shim in memory: start, stop, refusals, crashes, and what is left afterwards."""
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -345,13 +346,12 @@ def test_the_service_manager_hears_of_start_ticks_and_end(folder: Path, monkeypa
         assert manager.recv(1000) == b"WATCHDOG=1"
         daemon.wait_for(lambda client: "no tick completed" in client.health().problem)
         manager.settimeout(3 * daemon_serve.CGROUP_CHECK_S)
-        silent = False
-        for _ in range(2):  # the last sign of life may still be there
-            try:
+        signs = 0
+        with contextlib.suppress(TimeoutError):
+            while signs < 100:  # those of the ticks before, however slow the host was; then none for three looks
                 assert manager.recv(1000) == b"WATCHDOG=1"
-            except TimeoutError:
-                silent = True
-        assert silent
+                signs += 1
+        assert signs < 100
         daemon.end(signal.SIGTERM)
         assert manager.recv(1000) == b"STOPPING=1"
 
