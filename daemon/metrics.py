@@ -33,7 +33,7 @@ class LoopCollector(Collector):
         """Yields every metric."""
         status, figures, model = self._loop.status(), self._loop.figures(), self._loop.model()
         labels = {"version": version("reinet"), "model": model.identity}
-        info = GaugeMetricFamily(PREFIX + "daemon_info", "which version and model decide; always 1", labels=labels)
+        info = GaugeMetricFamily(PREFIX + "daemon_info", "the version and model at work; always 1", labels=list(labels))
         info.add_metric(list(labels.values()), 1)
         yield info
         yield _gauge("healthy", "1 while ticks complete and the agent answers", status.ok)

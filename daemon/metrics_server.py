@@ -51,7 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404, "ask for /metrics")
             return
-        encoder, content_type = choose_encoder(self.headers.get("Accept"))
+        encoder, content_type = choose_encoder(self.headers.get("Accept", ""))
         body = encoder(cast(_Server, self.server).registry)
         self.send_response(200)
         self.send_header("Content-Type", content_type)

@@ -51,7 +51,7 @@ Version: $version
 Architecture: $(dpkg --print-architecture)
 Maintainer: reinet <reinet@localhost>
 Installed-Size: $(du -sk "$stage" | cut -f1)
-Depends: python3 (>= 3.$minor), python3 (<< 3.$((minor + 1))), libelf1, zlib1g, libstdc++6
+Depends: python3 (>= 3.$minor), python3 (<< 3.$((minor + 1))), libbpf1, libelf1, libseccomp2, libstdc++6, zlib1g
 Section: net
 Priority: optional
 Description: caps TCP congestion windows on cellular links, under leases
@@ -76,5 +76,5 @@ if [ "$1" = remove ]; then find /opt/reinet -name __pycache__ -prune -exec rm -r
 PRERM
 chmod 755 "$stage/DEBIAN/postinst" "$stage/DEBIAN/prerm"
 package=$out/reinet_${version}_$(dpkg --print-architecture).deb
-dpkg-deb --root-owner-group -Zxz -z1 --build "$stage" "$package" >/dev/null
+dpkg-deb --root-owner-group -Zzstd -z6 --build "$stage" "$package" >/dev/null
 echo "reinet: $package"

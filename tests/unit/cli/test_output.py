@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from helpers.places import ROOT
 from reinet.cli import ctl, doctor, main, output
 from reinet.core.visible import visible
+from reinet.daemon.log_lines import LINES
 from reinet.daemon.serve import configure_logging
 from reinet.kshim.probe import Feature
 
@@ -91,7 +92,7 @@ def test_what_a_daemon_says(monkeypatch: pytest.MonkeyPatch) -> None:
     client = SimpleNamespace(
         flows=lambda: SimpleNamespace(flows=[SimpleNamespace(**flow)]), health=lambda: SimpleNamespace(**health)
     )
-    monkeypatch.setattr(ctl, "_client", lambda _path: nullcontext(client))
+    monkeypatch.setattr(ctl, "control_client", lambda _path: nullcontext(client))
     assert SHOWN in said("ctl", "flows")
     shown = said("ctl", "health")
     assert shown.count(SHOWN) == 4
@@ -135,6 +136,7 @@ def test_the_log_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     configure_logging()
     structlog.get_logger("test").info("serving", model=NAME.replace(" ", ""))  # it quotes what has spaces by itself
     structlog.reset_defaults()
+    LINES.drain(60)
     assert "\x1b[2J" not in terminal.getvalue()
     assert SHOWN.replace(" ", "") in terminal.getvalue()
 
