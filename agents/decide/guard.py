@@ -1,8 +1,8 @@
 """The last check before a cap reaches a socket. What fails it stays uncapped: the kernel's own control is always safe.
 
 One verdict needs care. A target below 1.1 x the path's minimum RTT cannot be kept, and the flow stays uncapped; but
-what is known of the minimum may be the flow's own queue. So a long flow is looked at now and then (``MinRttLook``)
-before that verdict stands; a young or short one never is.
+what is known of the minimum may be a queue, the flow's own or that of others that were there before. So long flows that
+keep a queue are held back together now and then (``MinRttLook``), until they see their path; a young or short one never.
 """
 
 import math
@@ -22,7 +22,7 @@ INVALID_CAP_PKTS = 0xFFFF_FFFF
 
 
 class Guard:
-    """``guard`` with a memory: looks for the true minimum RTT of long flows whose target is out of reach."""
+    """``guard`` with a memory: looks for the true minimum RTT of long flows behind a queue that does not drain."""
 
     def __init__(self, ceiling_pkts: int = MAX_CAP_PKTS) -> None:
         self._ceiling_pkts = ceiling_pkts
@@ -33,12 +33,12 @@ class Guard:
         self._look.forget(cookies)
 
     def check(self, stats: StatsArray, caps_pkts: CapArray) -> tuple[CapArray, list[str | None]]:
-        """Returns what ``guard`` does, for one record per flow; a flow that is looked at gets the floor, no reason."""
+        """Returns what ``guard`` does, for one record per flow; a flow that is looked at gets less, and no reason."""
         caps, reasons = guard(stats, caps_pkts, self._ceiling_pkts)
         out_of_reach = _too_tight(stats) & (stats["target_us"] > 0) & ~_unmeasured(stats)
         held_pkts = self._look.hold_pkts(stats, out_of_reach, np.asarray(caps_pkts) != 0)
         for row in np.flatnonzero(held_pkts):
-            caps[row], reasons[row] = held_pkts[row], None
+            caps[row], reasons[row] = min(held_pkts[row], caps[row] or MAX_CAP_PKTS), None
         return caps, reasons
 
 
