@@ -1,8 +1,8 @@
 """The last check before a cap reaches a socket. What fails it stays uncapped: the kernel's own control is always safe.
 
 One verdict needs care. A target below 1.1 x the path's minimum RTT cannot be kept, and the flow stays uncapped; but
-what is known of the minimum may be the flow's own queue. So a long flow is looked at now and then (``MinRttLook``)
-before that verdict stands; a young or short one never is.
+what is known of the minimum may be a queue, the flow's own or that of others that were there before. So long flows
+that keep a queue are held back together now and then (``MinRttLook``), until they see their path; short ones never are.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ the rule; a rise of 2 or a fall of 4 at most moves up to 0.6 % of the caps, and 
 
 
 class Guard:
-    """``guard`` with a memory: looks for the true minimum RTT of long flows whose target is out of reach."""
+    """``guard`` with a memory: looks for the true minimum RTT of long flows behind a queue that does not drain."""
 
     def __init__(self, ceiling_pkts: int = MAX_CAP_PKTS, bounds_steps: bool = False) -> None:
         """Makes a guard; ``bounds_steps`` keeps each cap near the one in force, as the daemon wants it.
@@ -46,14 +46,14 @@ class Guard:
         self._look.forget(slots, cookies)
 
     def check(self, stats: StatsArray, caps_pkts: CapArray) -> tuple[CapArray, Codes]:
-        """Returns what ``guard`` does, for one record per flow; a flow that is looked at gets the floor, no reason."""
+        """Returns what ``guard`` does, for one record per flow; a flow that is looked at gets less, and no reason."""
         caps, codes = guard(stats, caps_pkts, self._ceiling_pkts)
         if self._bounds_steps:
             caps = bound_step(stats, caps)
         held_pkts = self._look.hold_pkts(stats, codes == _TOO_TIGHT, np.asarray(caps_pkts) != 0)
-        if held_pkts is not None:
-            held = held_pkts != 0
-            caps[held], codes[held] = held_pkts[held], Why.CAPPED
+        held = held_pkts != 0
+        caps[held] = np.minimum(held_pkts, np.where(caps != 0, caps, MAX_CAP_PKTS))[held]
+        codes[held] = Why.CAPPED
         return caps, codes
 
 
