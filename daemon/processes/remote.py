@@ -57,7 +57,7 @@ class Remote:
         self._calls = 0
         self._gone = ""
         for name in methods:
-            if not hasattr(type(self), name):
+            if name not in dir(type(self)):
                 setattr(self, name, self._caller(name))
         threading.Thread(target=self._listen, name="answers", daemon=True).start()
 

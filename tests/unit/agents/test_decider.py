@@ -63,7 +63,7 @@ def decided_by_the_loop(agent: Agent, records: StatsArray, target_us: int) -> li
         (lambda: Policy.load(MODEL), {}),
         (Rule, {}),
         (lambda: RandomCap(seed=5), {}),
-        (lambda: FixedCap(20), {"mrtt_ms": 60.0, "seconds": 13.0}),  # out of reach: the guard looks when it is long
+        (lambda: FixedCap(20), {"mrtt_ms": 60.0, "seconds": 23.0}),  # out of reach: the guard looks when it is long
         (NoCap, {}),
     ],
     ids=["model", "rule", "random", "refused", "none"],
