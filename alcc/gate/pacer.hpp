@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one thread of a process that looks at connections: at those with data outstanding, each when its look is due.
+// With none it sleeps, without any timer. It is made when the first connection needs it, with all signals blocked.
+#ifndef REINET_ALCC_PACER_HPP
+#define REINET_ALCC_PACER_HPP
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <queue>
+#include <vector>
+
+#include "alcc/gate/flow.hpp"
+
+namespace reinet::alcc {
+
+class Pacer {
+ public:
+  // The caller holds the flow's lock, and the flow is not queued yet.
+  void push(Flow* flow, std::uint64_t due_ns);
+  void lock_all() { lock_.lock(); }
+  void unlock_all() { lock_.unlock(); }
+  // In a forked child: no thread, nothing due.
+  void renew();
+
+ private:
+  struct Due {
+    std::uint64_t ns;
+    Flow* flow;
+    bool operator<(const Due& other) const { return ns > other.ns; }  // the earliest first
+  };
+
+  void start();
+  [[noreturn]] void run();
+
+  std::mutex lock_;
+  std::condition_variable changed_;
+  std::priority_queue<Due> due_;
+  bool started_ = false;
+};
+
+}  // namespace reinet::alcc
+
+#endif
