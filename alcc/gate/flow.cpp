@@ -227,7 +227,10 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   if (cap_pkts == 0 || credit_bytes_ > 0) open();
   active_ = view.outstanding() || armed || pending_bytes_ > 0;
   if (!active_) return 0;
-  tick_ns = std::clamp<std::uint64_t>(view.info.tcpi_rtt * 1000ULL / kTicksPerRtt, kLeastTickNs, kMostTickNs);
+  // A peer that has stopped reading, or an outage: nothing is missed by looking seldom.
+  const bool silent = view.info.tcpi_last_ack_recv > kSilentMs;
+  const std::uint64_t part_ns = view.info.tcpi_rtt * 1000ULL / kTicksPerRtt;
+  tick_ns = silent ? kMostTickNs : std::clamp<std::uint64_t>(part_ns, kLeastTickNs, kMostTickNs);
   return now_ns + tick_ns;
 }
 

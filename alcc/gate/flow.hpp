@@ -34,6 +34,7 @@ constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
 constexpr std::uint64_t kLeaseNs = 500'000'000;    // as kshim/leases.py
 constexpr std::uint64_t kLeastTickNs = 1'000'000;  // a millisecond is 4 packets at 50 Mbit/s
 constexpr std::uint64_t kMostTickNs = 10'000'000;
+constexpr std::uint32_t kSilentMs = 100;  // without an ACK, looks are kMostTickNs apart
 constexpr std::uint32_t kTicksPerRtt = 8;  // an eighth of the window is what may go unnoticed between two looks
 // What may wait unsent in the kernel while no cap binds: when one comes, the kernel sends that much beyond it. The
 // kernel wakes a writer when half of it is left, which is 5 ms at 100 Mbit/s.
