@@ -91,7 +91,7 @@ bool Flow::begin(int fd, std::uint64_t now_ns) {
   written_base_ = queued_before == kUnlimited ? kUnlimited / 2 : queued_before + view.info.tcpi_bytes_acked;
   if (settings.always && settings.gates()) bound_backlog(fd, true);
   reinet_flow_stats unused;
-  measure_.take(view, now_ns, true, unused);
+  measure_.take(view, now_ns, true, 0, unused);
   return true;
 }
 
@@ -199,6 +199,14 @@ void Flow::take_record(reinet_flow_stats& record, const KernelView& view, int fd
   if (is_capped_in_kernel(fd)) exempt("the kernel caps it already (a congestion control of reinet's)");
 }
 
+void Flow::look(std::uint64_t now_ns) {
+  KernelView view;
+  const int fd = live_fd();
+  if (!armed || fd < 0) return;
+  const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
+  if (cap_pkts == 0 || !view.read(fd) || !view.may_send() || credit_under(cap_pkts, view) > 0) open();
+}
+
 std::uint64_t Flow::tick(std::uint64_t now_ns) {
   const int fd = live_fd();
   KernelView view;
@@ -220,7 +228,8 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
       !armed && !refused_ && view.info.tcpi_notsent_bytes == 0 && view.in_flight_pkts() < view.info.tcpi_snd_cwnd;
   refused_ = armed;  // who is woken now has had no time to write at the next look
   reinet_flow_stats record{};
-  if (measure_.take(view, now_ns, app_limited, record)) take_record(record, view, fd, now_ns);
+  if (measure_.take(view, now_ns, app_limited, cap_in_force_pkts(now_ns), record))
+    take_record(record, view, fd, now_ns);
   renew(now_ns);
   const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
   credit_bytes_ = cap_pkts ? credit_under(cap_pkts, view) : 0;
@@ -229,7 +238,7 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   if (!active_) return 0;
   // A peer that has stopped reading, or an outage: nothing is missed by looking seldom.
   const bool silent = view.info.tcpi_last_ack_recv > kSilentMs;
-  const std::uint64_t part_ns = view.info.tcpi_rtt * 1000ULL / kTicksPerRtt;
+  const std::uint64_t part_ns = view.info.tcpi_rtt * 1000ULL / (armed ? kArmedTicksPerRtt : kTicksPerRtt);
   tick_ns = silent ? kMostTickNs : std::clamp<std::uint64_t>(part_ns, kLeastTickNs, kMostTickNs);
   return now_ns + tick_ns;
 }

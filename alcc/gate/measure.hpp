@@ -31,8 +31,9 @@ inline double mean_of_samples_us(double before_us, double after_us, std::uint32_
 class Measure {
  public:
   // Takes a look at the connection. Returns true and fills record, but for cookie, target and cap, when a period ended
-  // or a silence is to be told. app_limited: nobody waits to send, at the gate or in the kernel.
-  bool take(const KernelView& view, std::uint64_t now_ns, bool app_limited, reinet_flow_stats& record) {
+  // or a silence is to be told. app_limited: nobody waits to send, at the gate or in the kernel. cap_pkts: in force.
+  bool take(const KernelView& view, std::uint64_t now_ns, bool app_limited, std::uint32_t cap_pkts,
+            reinet_flow_stats& record) {
     const tcp_info& i = view.info;
     const std::uint32_t segments = i.tcpi_segs_in - segments_;
     const std::uint64_t delivered_bytes = view.delivered_bytes();
@@ -53,7 +54,7 @@ class Measure {
     // The smoothed RTT comes in whole microseconds: what rounding takes below the least ever seen is put back.
     const bool known = i.tcpi_min_rtt != 0 && i.tcpi_min_rtt != ~0U;
     const auto rtt_us = static_cast<std::int32_t>(std::clamp(mean_us, known ? i.tcpi_min_rtt : 1.0, 1e9));
-    window_.on_look(view, now_ns / 1000, rtt_us, delivered_pkts, !app_limited);
+    window_.on_look(view, now_ns / 1000, rtt_us, delivered_pkts, !app_limited, cap_pkts);
     reinet_ack& a = period_.last;
     a.time_ns = now_ns;
     a.newest_acked_sent_ns = delivered_bytes > sent_at_start_ ? now_ns : 0;

@@ -18,8 +18,9 @@ namespace reinet::alcc {
 class VirtualCubic {
  public:
   // Takes what came since the last look as one ACK. window_limited: somebody wants to send more than may be sent.
+  // cap_pkts: in force, 0 = none; it acts as apply_cap of kshim/bpf/cap.bpf.h does.
   void on_look(const KernelView& view, Us now_us, std::int32_t rtt_us, std::uint32_t delivered_pkts,
-               bool window_limited) {
+               bool window_limited, std::uint32_t cap_pkts) {
     const tcp_info& i = view.info;
     AckEvent ack{};
     ack.now_us = now_us;
@@ -43,7 +44,11 @@ class VirtualCubic {
     }
     if (state != state_) control_.on_state(state, ack);
     state_ = state;
-    if (state != SenderState::kRecovery) control_.on_delivered(window_, ack);
+    if (state == SenderState::kRecovery) return;
+    control_.on_delivered(window_, ack);
+    if (cap_pkts == 0 || window_.cwnd_pkts <= cap_pkts) return;
+    window_.ssthresh_pkts = std::max(window_.ssthresh_pkts, window_.cwnd_pkts);
+    window_.cwnd_pkts = cap_pkts;
   }
 
   std::uint32_t cwnd_pkts() const { return window_.cwnd_pkts; }

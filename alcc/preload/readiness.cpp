@@ -67,9 +67,18 @@ int gated_epoll_ctl(Flow& flow, int epfd, int operation, int fd, const epoll_eve
 }
 
 // The gate of a descriptor if it is closed.
-const Flow* closed_gate(int fd) {
-  const Flow* flow = process().table.known_flow(fd);
+Flow* closed_gate(int fd) {
+  Flow* flow = process().table.known_flow(fd);
   return flow && flow->armed.load(std::memory_order_relaxed) ? flow : nullptr;
+}
+
+// Looks for itself, which is sooner than the pacer's word and another slice.
+bool any_opened(const std::vector<Flow*>& flows) {
+  return std::ranges::any_of(flows, [](Flow* flow) {
+    const std::lock_guard guard(flow->lock);
+    flow->look(now_ns());
+    return !flow->armed;
+  });
 }
 
 std::uint64_t ns_of(const timespec& t) {
@@ -100,13 +109,13 @@ int in_slices(std::uint64_t end_ns, std::uint64_t slice_ns, Wait&& wait, Opened&
 int gated_poll(pollfd* fds, nfds_t count, std::uint64_t end_ns, const sigset_t* mask) {
   const timespec none{0, 0};
   std::vector<pollfd> watched;
-  std::vector<const Flow*> closed;
+  std::vector<Flow*> closed;
   while (true) {
     std::uint64_t slice_ns = kMostTickNs;
     watched.assign(fds, fds + count);
     closed.clear();
     for (pollfd& p : watched) {
-      const Flow* flow = (p.events & kPollWritable) && p.fd >= 0 ? closed_gate(p.fd) : nullptr;
+      Flow* flow = (p.events & kPollWritable) && p.fd >= 0 ? closed_gate(p.fd) : nullptr;
       if (!flow) continue;
       p.events = static_cast<short>(p.events & ~kPollWritable);
       closed.push_back(flow);
@@ -120,7 +129,7 @@ int gated_poll(pollfd* fds, nfds_t count, std::uint64_t end_ns, const sigset_t* 
     }
     result = in_slices(
         end_ns, slice_ns, [&](const timespec& slice) { return real_ppoll.get()(watched.data(), count, &slice, mask); },
-        [&] { return std::ranges::any_of(closed, [](const Flow* f) { return !f->armed; }); });
+        [&] { return any_opened(closed); });
     if (result == kOpened) {
       result = real_ppoll.get()(fds, count, &none, mask);
       if (result != 0) return result;
@@ -169,13 +178,13 @@ int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::ui
     return real_pselect.get()(count, read, write, except, timeout, mask);
   };
   const timespec none{0, 0};
-  std::vector<const Flow*> closed;
+  std::vector<Flow*> closed;
   while (true) {
     std::uint64_t slice_ns = kMostTickNs;
     Sets watched = asked;
     closed.clear();
     for (int fd = 0; fd < count; ++fd) {
-      const Flow* flow = FD_ISSET(fd, &asked.write) ? closed_gate(fd) : nullptr;
+      Flow* flow = FD_ISSET(fd, &asked.write) ? closed_gate(fd) : nullptr;
       if (!flow) continue;
       FD_CLR(fd, &watched.write);
       closed.push_back(flow);
@@ -188,7 +197,7 @@ int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::ui
     }
     int result = in_slices(
         end_ns, slice_ns, [&](const timespec& slice) { return wait(watched, &slice); },
-        [&] { return std::ranges::any_of(closed, [](const Flow* f) { return !f->armed; }); });
+        [&] { return any_opened(closed); });
     if (result != kOpened) return result;
     result = wait(asked, &none);
     if (result != 0) return result;

@@ -7,8 +7,8 @@
 #include "alcc/gate/law.hpp"
 #include "alcc/preload/real.hpp"
 
-// Fills, for each record of one flow, the target that the settings resolve to and the cap decided on it. Returns 0, or -1
-// for settings that make no sense.
+// Fills, for each record of one flow, the target that the settings resolve to and the cap decided on it. Returns 0, or
+// -1 for settings that make no sense.
 REINET_HOOK int reinet_alcc_replay(const char* text, const reinet_flow_stats* records, std::size_t count,
                                    std::uint32_t* targets_us, std::uint32_t* caps_pkts) {
   const auto settings = reinet::alcc::parse_settings(text);
