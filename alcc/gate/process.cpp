@@ -15,10 +15,14 @@ namespace reinet::alcc {
 
 namespace {
 
+std::size_t locked_chunks = 0;  // by the thread that forks
+
 void before_fork() {
   Process& p = process();
+  p.forking.lock();
+  locked_chunks = p.table.chunks();
   // Nothing stays withheld: the child has no pacer, and shares epolls with its parent.
-  p.table.each_flow([](Flow& flow) {
+  p.table.each_flow(locked_chunks, [](Flow& flow) {
     flow.lock.lock();
     flow.open();
   });
@@ -30,7 +34,8 @@ void after_fork_in_parent() {
   Process& p = process();
   p.table.unlock_all();
   p.pacer.unlock_all();
-  p.table.each_flow([](Flow& flow) { flow.lock.unlock(); });
+  p.table.each_flow(locked_chunks, [](Flow& flow) { flow.lock.unlock(); });
+  p.forking.unlock();
 }
 
 void after_fork_in_child() {
@@ -39,7 +44,8 @@ void after_fork_in_child() {
   p.table.renew_lock();
   p.pacer.renew();
   p.report.clear();
-  p.table.each_flow([](Flow& flow) { flow.after_fork(); });
+  p.table.each_flow(p.table.chunks(), [](Flow& flow) { flow.after_fork(); });
+  new (&p.forking) std::mutex;
 }
 
 Process* make() {

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <mutex>
 
 #include "alcc/gate/pacer.hpp"
 #include "alcc/gate/report.hpp"
@@ -25,6 +26,7 @@ struct Process {
   bool asked = false;  // somebody wants this process gated or watched
   std::atomic<bool> given_up{false};
   pid_t pid = 0;  // a vfork()ed child shares our memory and must not change what it says
+  std::mutex forking;
   Table table;
   Pacer pacer;
   Report report;

@@ -48,11 +48,13 @@ class Table {
   Epoll* epoll(int fd);
   int fd_of(const Epoll* epoll, std::uint32_t generation);
 
+  // Visits every flow of the first so many chunks; there are chunks() at present, and never fewer later.
   template <class Visit>
-  void each_flow(Visit&& visit) {
-    for (std::size_t i = 0; i < chunks_used_.load(std::memory_order_acquire); ++i)
+  void each_flow(std::size_t chunks, Visit&& visit) {
+    for (std::size_t i = 0; i < chunks; ++i)
       for (Flow& flow : *flow_chunks_[i]) visit(flow);
   }
+  std::size_t chunks() const { return chunks_used_.load(std::memory_order_acquire); }
   // Around fork: its own lock, and in the child a new one.
   void lock_all() { lock_.lock(); }
   void unlock_all() { lock_.unlock(); }

@@ -8,6 +8,9 @@
 
 #include <atomic>
 
+// What the headers say of a function, such as that it never returns null, is no part of its pointer's type.
+#pragma GCC diagnostic ignored "-Wignored-attributes"
+
 namespace reinet::alcc {
 
 template <class Function>
