@@ -51,7 +51,9 @@ class Settings:
             if path is None:
                 continue
             if " " in str(path):
-                raise ConfigError(f"{name} {str(path)!r}: a path with a space cannot be told to the command; choose another")
+                raise ConfigError(
+                    f"{name} {str(path)!r}: a path with a space cannot be told to the command; choose another"
+                )
             parts.append(f"{name}={path.absolute()}")
         return " ".join(parts)
 
@@ -92,7 +94,9 @@ def find_preload() -> Path:
         path = Path(folder) / PRELOAD
         if path.is_file():
             if set(str(path)) & set(" :"):
-                raise ConfigError(f"{path}: LD_PRELOAD cannot name a path with a space or colon; install reinet elsewhere")
+                raise ConfigError(
+                    f"{path}: LD_PRELOAD cannot name a path with a space or colon; install reinet elsewhere"
+                )
             return path
     raise ConfigError(f"{PRELOAD} was not built; it needs Linux, a C++20 compiler and docker/setup.sh run again")
 
@@ -131,8 +135,8 @@ def why_not_preloaded(path: Path) -> str | None:
         return "is neither a Linux program nor a script: give the program itself"
     if data[4] != 2 or data[5] != 1:
         return "is no 64-bit little-endian program, and the preload is: run a build for this machine"
-    program_at, section_at = struct.unpack_from("<QQ", data, 32)
-    program_size, programs, section_size, sections, names = struct.unpack_from("<HHHHH", data, 54)
+    (program_at,) = struct.unpack_from("<Q", data, 32)  # e_phoff
+    program_size, programs = struct.unpack_from("<HH", data, 54)  # e_phentsize, e_phnum
     interpreter = None
     go = b"\xff Go buildinf:" in data
     for i in range(programs):
@@ -148,8 +152,8 @@ def why_not_preloaded(path: Path) -> str | None:
         )
     if interpreter is None:
         return (
-            "is statically linked, so nothing can be preloaded: use a dynamically linked build, or cap it in the kernel "
-            "(reinet serve)"
+            "is statically linked, so nothing can be preloaded: use a dynamically linked build, or cap it in the "
+            "kernel (reinet serve)"
         )
     if "musl" in interpreter:
         return (
@@ -169,6 +173,6 @@ def _refuse_privileged(path: Path, name: str) -> None:
         capabilities = False
     if other_user or other_group or capabilities:
         raise ConfigError(
-            f"{name} is setuid, setgid or has capabilities, and the loader ignores LD_PRELOAD for such programs: start it "
-            "as the user that it becomes, or cap it in the kernel (reinet serve)"
+            f"{name} is setuid, setgid or has capabilities, and the loader ignores LD_PRELOAD for such programs: start "
+            "it as the user that it becomes, or cap it in the kernel (reinet serve)"
         )

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from reinet.cli.bench_alcc import bench_alcc
 from reinet.cli.bench_frontier import frontier
 from reinet.cli.bench_harm import harm
 from reinet.cli.output import JsonOption, print_table, write_json
@@ -28,6 +29,7 @@ def bench() -> None:
     """Measure speed, and what caps cost short transfers."""
 
 
+app.command("alcc")(bench_alcc)
 app.command("frontier")(frontier)
 app.command("harm")(harm)
 

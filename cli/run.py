@@ -26,7 +26,9 @@ def run(
     target: Annotated[
         str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, or +30ms or 2.5x of the path's minimum RTT.")
     ] = "+30ms",
-    law: Annotated[str, typer.Option(metavar="LAW", help="rule[:G], fixed:N (packets), or none: only measure.")] = "rule",
+    law: Annotated[
+        str, typer.Option(metavar="LAW", help="rule[:G], fixed:N (packets), or none: only measure.")
+    ] = "rule",
     policy: Annotated[
         str | None, typer.Option(metavar="PORTS", help="Only connections with one of these ports, by commas.")
     ] = None,
@@ -61,7 +63,8 @@ def run(
     if shadow:
         say(
             f"{report['flows']} connections, {report['bytes'] / 1e6:.1f} MB, {report['decisions']} decisions: queueing "
-            f"delay {report['qdelay_mean_ms']:.1f} ms, of which a cap would have saved {report['qdelay_saved_ms']:.1f} ms"
+            f"delay {report['qdelay_mean_ms']:.1f} ms, of which a cap would have saved "
+            f"{report['qdelay_saved_ms']:.1f} ms"
         )
     write_json(json_destination, {**report, "law": settings.law, "target": str(settings.target), "status": status})
     raise typer.Exit(status)
@@ -82,7 +85,7 @@ def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple
     """Runs the command to its end; returns its exit status and what its processes reported, added up."""
     with tempfile.TemporaryDirectory(prefix="reinet-run-") as folder:
         report = Path(folder) / "report"
-        os.chmod(folder, 0o777)  # noqa: S103 (workers that gave up their rights report here too)
+        os.chmod(folder, 0o777)
         told = Settings(**{**settings.__dict__, "report": report})
         with subprocess.Popen(command, executable=program, env=told.environment()) as process, _forwarded(process):
             status = process.wait()

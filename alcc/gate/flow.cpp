@@ -239,7 +239,8 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   // A peer that has stopped reading, or an outage: nothing is missed by looking seldom.
   const bool silent = view.info.tcpi_last_ack_recv > kSilentMs;
   const std::uint64_t part_ns = view.info.tcpi_rtt * 1000ULL / (armed ? kArmedTicksPerRtt : kTicksPerRtt);
-  tick_ns = silent ? kMostTickNs : std::clamp<std::uint64_t>(part_ns, kLeastTickNs, kMostTickNs);
+  const std::uint64_t own_ns = silent ? kMostTickNs : std::clamp<std::uint64_t>(part_ns, kLeastTickNs, kMostTickNs);
+  tick_ns = std::max(own_ns, process().pacer.fair_ns());
   return now_ns + tick_ns;
 }
 

@@ -31,6 +31,7 @@ void Pacer::push(Flow* flow, std::uint64_t due_ns) {
     first = due_.empty() || due_ns < due_.top().ns;
     due_.push({due_ns, flow});
     flow->queued = true;
+    flows_ = due_.size();
   }
   if (first) changed_.notify_one();
 }
@@ -39,6 +40,7 @@ void Pacer::renew() {
   new (&lock_) std::mutex;
   new (&changed_) std::condition_variable;
   due_ = {};
+  flows_ = 0;
   started_ = false;
 }
 
@@ -74,6 +76,7 @@ void Pacer::run() {
       continue;
     }
     due_.pop();
+    flows_ = due_.size();
     guard.unlock();
     {
       const std::lock_guard flow_guard(next.flow->lock);

@@ -5,6 +5,7 @@
 #ifndef REINET_ALCC_PACER_HPP
 #define REINET_ALCC_PACER_HPP
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -19,6 +20,8 @@ class Pacer {
  public:
   // The caller holds the flow's lock, and the flow is not queued yet.
   void push(Flow* flow, std::uint64_t due_ns);
+  // The least time between two looks at a flow at which all of them together stay within the thread's share of a core.
+  std::uint64_t fair_ns() const { return flows_.load(std::memory_order_relaxed) * kLookShareNs; }
   void lock_all() { lock_.lock(); }
   void unlock_all() { lock_.unlock(); }
   // In a forked child: no thread, nothing due.
@@ -34,6 +37,10 @@ class Pacer {
   void start();
   [[noreturn]] void run();
 
+  // A look costs some 4 us on the machine of docs/alcc.md, a tenth of this.
+  static constexpr std::uint64_t kLookShareNs = 40'000;
+
+  std::atomic<std::uint64_t> flows_{0};  // that are queued
   std::mutex lock_;
   std::condition_variable changed_;
   std::priority_queue<Due> due_;

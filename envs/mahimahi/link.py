@@ -73,7 +73,8 @@ class MahimahiLink:
     """One flow or several over an emulated path; ``start`` and ``stop`` make a run, any number in turn.
 
     ``cgroup``: a cgroup v2 folder to make for the sender. ``bytes_per_flow``: end each flow with a FIN after so many;
-    None = send until ``stop``. ``sender_variables``: of the sender's environment. Raises LinkError, and ConfigError for a path that Mahimahi cannot do.
+    None = send until ``stop``. ``sender_variables``: of the sender's environment. Raises LinkError, and ConfigError
+    for a path that Mahimahi cannot do.
     """
 
     def __init__(
@@ -172,7 +173,15 @@ class MahimahiLink:
         return self._namespace.read_log("log")
 
     def _sender_command(self) -> list[str]:
-        command = ["env", *self._sender_variables, f"{BIN}/reinet-sender", "--cc", self.spec.cc, "--flows", str(self._flows)]
+        command = [
+            "env",
+            *self._sender_variables,
+            f"{BIN}/reinet-sender",
+            "--cc",
+            self.spec.cc,
+            "--flows",
+            str(self._flows),
+        ]
         if self._namespace.cgroup is not None:
             command += ["--cgroup", str(self._namespace.cgroup)]
         if self._bytes_per_flow is not None:

@@ -51,6 +51,14 @@ SHORTENED = {
         """,
         "it serves until it is told to end; its cgroup and its socket are the test's own, for the host may run another",
     ),
+    ".venv/bin/reinet bench alcc": (
+        ".venv/bin/reinet bench alcc --connections 20 --seconds 0.5",
+        "half a minute",
+    ),
+    "PYTHONPATH=tests .venv/bin/python tests/helpers/gated/fuzz.py 100 20 20000": (
+        "PYTHONPATH=tests .venv/bin/python tests/helpers/gated/fuzz.py 100 1 100",
+        "some minutes",
+    ),
     ".venv/bin/reinet bench harm --json harm.json": (
         ".venv/bin/reinet bench harm --cc cubic --mrtt-ms 20 --rate-mbps 24 --bytes 10000 --repeat 2 --json harm.json",
         "two minutes",

@@ -28,8 +28,8 @@ ROOMS = [
 ]
 """From the bottom up: a room imports from itself and from those before it, never from those after it. ``envs`` alone
 stands for the environments, the files that lie beside the rooms in that folder."""
-SERVING_ROOMS = ["core", "kshim", "alcc", "envs.trace", "envs.link", "envs.sim", "envs.mahimahi", "envs", "agents.model",
-                 "agents.decide", "daemon"]  # fmt: skip
+SERVING_ROOMS = ["core", "kshim", "alcc", "envs.trace", "envs.link", "envs.sim", "envs.mahimahi", "envs",
+                 "agents.model", "agents.decide", "daemon"]  # fmt: skip
 
 MOST_LINES = 450
 MOST_FILES = 20

@@ -14,7 +14,9 @@ from reinet.alcc.launch import Settings
 def log_of(seed: int, operations: int, asked: Settings | None, timeout_s: float) -> list[str]:
     """Returns what the operations came to; everything that they say on standard error is an error but our own words."""
     command = [sys.executable, str(FOLDER / "operations.py"), str(seed), str(operations)]
-    done = subprocess.run(command, env=environment(asked), capture_output=True, text=True, timeout=timeout_s, check=False)
+    done = subprocess.run(
+        command, env=environment(asked), capture_output=True, text=True, timeout=timeout_s, check=False
+    )
     words = [line for line in done.stderr.splitlines() if not line.startswith("reinet: a connection is not gated")]
     return [*done.stdout.splitlines(), *words, f"status {done.returncode}"]
 

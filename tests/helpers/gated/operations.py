@@ -84,7 +84,7 @@ class Driver:
         self.listener.bind(("127.0.0.1", 0))
         self.listener.listen(64)
         self.data = random.Random(1).randbytes(1 << 18)
-        self.file = tempfile.TemporaryFile()
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115 (to the end)
         self.file.write(self.data)
         self.file.flush()
         self.open: list[Connection] = []
@@ -93,7 +93,9 @@ class Driver:
     # ---- sending: to the end, by one call or by many
 
     def piece(self) -> memoryview:
-        size = self.random.choice([0, 1, 2, MSS_BYTES - 1, MSS_BYTES, MSS_BYTES + 1, 3000, 8 * MSS_BYTES, 30_000, 90_000])
+        size = self.random.choice(
+            [0, 1, 2, MSS_BYTES - 1, MSS_BYTES, MSS_BYTES + 1, 3000, 8 * MSS_BYTES, 30_000, 90_000]
+        )
         start = self.random.randrange(1 << 16)
         return memoryview(self.data)[start : start + size]
 

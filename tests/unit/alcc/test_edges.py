@@ -24,7 +24,9 @@ def _seen(case: str, asked: Settings | None = GATED) -> tuple[dict[str, Any], st
     return seen, done.stderr
 
 
-@pytest.mark.parametrize("case", ["interrupted", "restarted", "reset_while_waiting", "shut_while_waiting", "closed_epoll"])
+@pytest.mark.parametrize(
+    "case", ["interrupted", "restarted", "reset_while_waiting", "shut_while_waiting", "closed_epoll"]
+)
 def test_a_waiting_write_ends_as_the_kernels_does(case: str) -> None:
     assert _seen(case)[0] == _seen(case, None)[0]
 

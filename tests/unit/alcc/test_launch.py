@@ -35,7 +35,8 @@ def test_a_static_program_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_go_program_is_refused(tmp_path: Path) -> None:
-    note = '__attribute__((section(".go.buildinfo"))) char mark[] = "\\xff Go buildinf:"; int main(void) { return mark[0]; }'
+    mark = '__attribute__((section(".go.buildinfo"))) char mark[] = "\\xff Go buildinf:";'
+    note = f"{mark} int main(void) {{ return mark[0]; }}"
     with pytest.raises(ConfigError, match="is a Go program"):
         check_command(str(_built(tmp_path, source=note)))
 

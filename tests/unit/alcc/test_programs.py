@@ -61,7 +61,9 @@ def test_nginx_serves_every_byte_also_while_it_reloads(sendfile: str, tmp_path: 
     user = "user root;" if os.geteuid() == 0 else ""  # workers of another user cannot read pytest's folders
     (tmp_path / "conf").write_text(CONFIG.format(folder=tmp_path, port=port, sendfile=sendfile, user=user))
     asked = settings("fixed:4", report=report)
-    with subprocess.Popen([nginx, "-p", str(tmp_path), "-c", str(tmp_path / "conf")], env=asked.environment()) as process:
+    with subprocess.Popen(
+        [nginx, "-p", str(tmp_path), "-c", str(tmp_path / "conf")], env=asked.environment()
+    ) as process:
         try:
             _wait_up(port)
             with ThreadPoolExecutor(16) as clients:
@@ -74,7 +76,9 @@ def test_nginx_serves_every_byte_also_while_it_reloads(sendfile: str, tmp_path: 
         finally:
             process.kill()
     assert report.exists(), "no worker ended in order"
-    assert sum(int(line.partition('"openings": ')[2].partition(",")[0]) for line in report.read_text().splitlines()) > 10
+    assert (
+        sum(int(line.partition('"openings": ')[2].partition(",")[0]) for line in report.read_text().splitlines()) > 10
+    )
     assert "alert" not in (tmp_path / "error.log").read_text()
 
 
