@@ -58,9 +58,7 @@ Process* make() {
     say("REINET_ALCC=%s makes no sense: nothing is gated", text);
     return p;
   }
-  p->settings = *settings;
-  p->asked = true;
-  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  p->ask(*settings);
   return p;
 }
 
@@ -69,6 +67,12 @@ Process* make() {
 Process& process() {
   static Process* const only = make();
   return *only;
+}
+
+void Process::ask(const Settings& what) {
+  settings = what;
+  if (!asked) pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  asked = true;
 }
 
 void Process::give_up(const char* why) {

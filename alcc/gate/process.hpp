@@ -32,6 +32,8 @@ struct Process {
   Report report;
 
   bool wanted() const { return asked && !given_up.load(std::memory_order_relaxed); }
+  // From now on this process is gated or watched so.
+  void ask(const Settings& what);
   // Opens all gates for good and says why.
   void give_up(const char* why);
 };

@@ -1,8 +1,8 @@
 """The gate: never a byte lost, never a wake-up lost, and the kernel holds no more than the cap."""
 
 import hashlib
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -68,20 +68,21 @@ def test_the_kernel_holds_no_more_than_the_cap_and_says_so_to_every_waiter() -> 
 
 @pytest.mark.parametrize("mode", ["level", "edge", "demand", "poll"])
 def test_ten_thousand_openings_lose_no_wake_up(mode: str, tmp_path: Path) -> None:
-    clients, size = 50, 1_500_000
-    with serving(mode, size, clients, settings("fixed:4", report=tmp_path / "report")) as server:
-        socks = [server.connect() for _ in range(clients)]
-        got: list[tuple[int, str]] = []
-        readers = [threading.Thread(target=lambda s=sock: got.append(received(s))) for sock in socks]  # type: ignore[misc]
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join()
-        server.ended()
-    assert got == [_digest(size)] * clients
-    total = reports(tmp_path / "report")
-    assert 0 <= total["closings"] - total["openings"] <= clients  # a gate may be closed when its socket goes
-    assert total["openings"] >= 10_000
+    clients, size, openings = 50, 1_500_000, 0
+    for number in range(20):  # how often a gate closes for so many bytes is the host's; one round or two will do
+        report = tmp_path / f"report{number}"
+        with serving(mode, size, clients, settings("fixed:4", report=report)) as server:
+            socks = [server.connect() for _ in range(clients)]
+            with ThreadPoolExecutor(clients) as readers:
+                got = list(readers.map(received, socks))
+            server.ended()
+        assert got == [_digest(size)] * clients
+        total = reports(report)
+        assert 0 <= total["closings"] - total["openings"] <= clients  # a gate may be closed when its socket goes
+        openings += total["openings"]
+        if openings >= 10_000:
+            return
+    pytest.fail(f"only {openings} openings: little was tested")
 
 
 def test_a_slow_client_gets_every_byte() -> None:
