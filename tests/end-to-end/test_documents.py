@@ -51,6 +51,14 @@ SHORTENED = {
         """,
         "it serves until it is told to end; its cgroup and its socket are the test's own, for the host may run another",
     ),
+    **{
+        "sudo .venv/bin/reinet evaluate --agents fixed:25,rule --traces traces --seconds 20 --repeat 3 "
+        f"--actuator {where}": (
+            f"sudo .venv/bin/reinet evaluate --agents fixed:25 --traces traces --seconds 2 --actuator {where}",
+            "three minutes of real time",
+        )
+        for where in ("app", "kernel")
+    },
     ".venv/bin/reinet bench alcc": (
         ".venv/bin/reinet bench alcc --connections 20 --seconds 0.5",
         "half a minute",
