@@ -91,7 +91,7 @@ def find_preload() -> Path:
     import reinet.alcc
 
     for folder in reinet.alcc.__path__:
-        path = Path(folder) / PRELOAD
+        path = Path(folder) / "lib" / PRELOAD
         if path.is_file():
             if set(str(path)) & set(" :"):
                 raise ConfigError(
