@@ -1,8 +1,13 @@
 """The gate of ``alcc/`` over an emulated cellular link, beside the cap in the kernel."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from helpers.figures import figures_hold
+from helpers.flows import Transfer, running_loader
+from helpers.gated import reports, settings
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
@@ -60,3 +65,20 @@ def test_what_the_gate_measures_is_what_the_kernels_shim_measures() -> None:
         assert abs(len(app) - len(kernel)) < 0.2 * len(kernel)
 
     figures_hold(measured, check, _invalid)
+
+
+@pytest.mark.kernel
+def test_a_socket_that_the_kernel_caps_is_left_alone(
+    cgroup: Path, transfer: Callable[..., Transfer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = settings("fixed:4", report=tmp_path / "report").environment()
+    with running_loader(cgroup):
+        for name in ("LD_PRELOAD", "REINET_ALCC"):
+            monkeypatch.setenv(name, asked[name])
+        flow = transfer(own_network=False, cgroup=cgroup, seconds=1.0)
+        assert flow.cc.startswith("reinet")
+        assert flow.result()["intact"]
+    total = reports(tmp_path / "report")
+    assert total["flows"] >= 1
+    assert total["not_gated"] >= 1
+    assert total["closings"] == 0
