@@ -7,7 +7,7 @@ STAMP := $(VENV)/.set-up
 # What a change of asks for a new build: the build files and all native sources. Python files are used in place.
 NATIVE := pyproject.toml CMakeLists.txt docker/setup.sh docker/packages.sh \
           $(wildcard */CMakeLists.txt */*/CMakeLists.txt docker/constraints-*.txt proto/*.proto) \
-          $(shell find core kshim envs tests/native -name '*.[ch]' -o -name '*.[ch]pp')
+          $(shell find core kshim alcc envs tests/native -name '*.[ch]' -o -name '*.[ch]pp')
 
 # What clang-format checks: every native source that git knows, or, outside git, all there are.
 FORMATTED := $(or $(shell git ls-files '*.[ch]' '*.[ch]pp' 2>/dev/null),$(filter %.c %.h %.cpp %.hpp,$(NATIVE)))
@@ -34,7 +34,7 @@ lint: setup types  ## style and types; changes nothing
 
 types: setup
 	@mkdir -p build/typing/reinet
-	@for part in core kshim envs agents daemon cli; do ln -sfn $(CURDIR)/$$part build/typing/reinet/$$part; done
+	@for part in core kshim alcc envs agents daemon cli; do ln -sfn $(CURDIR)/$$part build/typing/reinet/$$part; done
 	@ln -sfn $$($(BIN)/python -c 'import reinet.proto; print(list(reinet.proto.__path__)[0])') build/typing/reinet/proto
 	$(BIN)/mypy -p reinet
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from reinet.cli.bench_alcc import bench_alcc
 from reinet.cli.bench_daemon import daemon
 from reinet.cli.bench_frontier import frontier
 from reinet.cli.bench_harm import harm
@@ -29,6 +30,7 @@ def bench() -> None:
     """Measure speed, and what caps cost short transfers."""
 
 
+app.command("alcc")(bench_alcc)
 app.command("daemon")(daemon)
 app.command("frontier")(frontier)
 app.command("harm")(harm)

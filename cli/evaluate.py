@@ -24,9 +24,16 @@ COLUMNS = [
 
 
 OF_LINKS = (
-    "cc", "target", "target_ms", "mrtt_ms", "buffer_bytes", "link_option", "seconds", "png",
+    "cc", "target", "target_ms", "mrtt_ms", "buffer_bytes", "link_option", "seconds", "png", "actuator",
 )  # fmt: skip
 """Options of which a suite has its own."""
+
+
+class Actuator(str, Enum):
+    """Where caps act on real sockets."""
+
+    kernel = "kernel"
+    app = "app"
 
 
 class Link(str, Enum):
@@ -67,6 +74,9 @@ def evaluate(
     ] = None,
     traces: Annotated[list[Path] | None, typer.Option(help="A trace, a folder or a set file; may be repeated.")] = None,
     link: Annotated[Link, typer.Option(help="sim, or mahimahi: real kernel sockets.")] = Link.mahimahi,
+    actuator: Annotated[
+        Actuator, typer.Option(help="Where caps act: kernel, or app, the gate of reinet run (docs/alcc.md).")
+    ] = Actuator.kernel,
     cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic",
     target: Annotated[
         str | None,
@@ -160,6 +170,7 @@ def evaluate(
         target=target,
         target_ms=target_ms,
         link_options=options,
+        actuator=actuator.value,
         mrtt_ms=mrtt_ms,
         buffer_bytes=buffer_bytes,
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fidelity, serve, traces, train
+from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fidelity, run, serve, traces, train
 from reinet.cli.output import console, say
 from reinet.cli.sight import top
 from reinet.core.errors import ConfigError, ReinetError, TraceError
@@ -43,6 +43,7 @@ app.command("export")(export.export)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("fidelity")(fidelity.fidelity)
+app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("serve")(serve.serve)
 app.command("top")(top.top)
 app.add_typer(ctl.app, name="ctl")

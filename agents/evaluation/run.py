@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent, StatsArray
+from reinet.agents.evaluation.gated import drive_gated
 from reinet.agents.evaluation.live import LiveLink, drive
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import FLOW_STATS_DTYPE
@@ -48,6 +49,7 @@ class Run:
             "cc": path.cc,
             "trace": s.trace.name,
             "link": s.link,
+            "actuator": s.actuator,
             "throughput_mbps": m.throughput_mbps,
             "utilization": m.utilization,
             "qdelay_mean_ms": m.qdelay_mean_ms,
@@ -75,7 +77,9 @@ def run(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | No
     on uncapped, as it would under the daemon, and the run is not valid. Raises LinkError or ShimError where a real link
     cannot be had.
     """
-    return (_run_sim if scenario.link == "sim" else _run_mahimahi)(agent, scenario, progress)
+    if scenario.link == "sim":
+        return _run_sim(agent, scenario, progress)
+    return (_run_gated if scenario.actuator == "app" else _run_mahimahi)(agent, scenario, progress)
 
 
 def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
@@ -132,6 +136,20 @@ def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], 
         )
     with CappedLink(scenario.path, period=agent.view.period) as link:
         return live_run(link, agent, scenario, progress)
+
+
+def _run_gated(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
+    done = drive_gated(agent, scenario.path, scenario.target, scenario.seconds, progress)
+    return Run(
+        agent=agent.name,
+        scenario=scenario,
+        metrics=done.link.metrics,
+        log=done.link.log,
+        records=done.records,
+        caps_pkts=done.caps_pkts,
+        invalid_reason=done.link.invalid_reason,
+        uncapped_reason=None,
+    )
 
 
 def live_run(

@@ -14,6 +14,7 @@ from reinet.envs.sim.options import require_simulated
 from reinet.envs.trace import Trace
 
 LinkKind = Literal["sim", "mahimahi"]
+Actuator = Literal["kernel", "app"]
 
 SAID_BESIDE = ("trace", "cc", "target_us", "mrtt_ms", "buffer_bytes", "start_offset_ms", "seed")
 """Fields of ``LinkSpec`` that ``Scenario.of`` takes as arguments of their own."""
@@ -49,6 +50,8 @@ class Scenario:
     seconds: float = 60.0
     link_options: Mapping[str, Any] = field(default_factory=dict)
     """The options of the path, as they were given: for the rows of a table."""
+    actuator: Actuator = "kernel"
+    """Where caps act on real sockets: in the kernel, or in the application (``alcc/``)."""
     asked: Target | None = None
     """The target as it was asked for, None = the RTT in ``path.target_us``, which is this one resolved."""
 
@@ -58,6 +61,8 @@ class Scenario:
                 raise ConfigError(f"{name} is {value}; it must be above 0 and finite")
         if self.asked is None:
             _check_target_ms(self.target_ms)
+        if self.actuator == "app" and self.link == "sim":
+            raise ConfigError("actuator app: it works on real sockets alone; add --link mahimahi")
         (require_simulated if self.link == "sim" else require_emulated)(self.path)
 
     @classmethod
@@ -70,6 +75,7 @@ class Scenario:
         target: Target | str | None = None,
         target_ms: float | None = None,
         link_options: Mapping[str, Any] | None = None,
+        actuator: Actuator = "kernel",
         **path: Any,
     ) -> "Scenario":
         """Returns the scenario of a path with these fields; others are DeepCC's evaluation, ``LinkSpec``'s defaults.
@@ -96,7 +102,7 @@ class Scenario:
             asked = Target(Form.ABSOLUTE, target_ms)
         if asked is not None:
             path["target_us"] = round(asked.resolve_ms(path.get("mrtt_ms", LinkSpec.mrtt_ms)) * 1000)
-        return cls(LinkSpec(trace, **path, **options), link, seconds, options, asked)
+        return cls(LinkSpec(trace, **path, **options), link, seconds, options, actuator, asked)
 
     @property
     def trace(self) -> Trace:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -72,7 +73,8 @@ class MahimahiLink:
     """One flow or several over an emulated path; ``start`` and ``stop`` make a run, any number in turn.
 
     ``cgroup``: a cgroup v2 folder to make for the sender. ``bytes_per_flow``: end each flow with a FIN after so many;
-    None = send until ``stop``. Raises LinkError, and ConfigError for a path that Mahimahi cannot do.
+    None = send until ``stop``. ``sender_variables``: of the sender's environment. Raises LinkError, and ConfigError
+    for a path that Mahimahi cannot do.
     """
 
     def __init__(
@@ -82,10 +84,12 @@ class MahimahiLink:
         cgroup: Path | None = None,
         flows: int = 1,
         bytes_per_flow: int | None = None,
+        sender_variables: Mapping[str, str] | None = None,
     ) -> None:
         self.spec = require_emulated(spec)
         self._flows = flows
         self._bytes_per_flow = bytes_per_flow
+        self._sender_variables = [f"{name}={value}" for name, value in (sender_variables or {}).items()]
         self._used = False
         self._opportunities_ms = downlink_ms(spec)
         self._namespace = LinkNamespace(cgroup)
@@ -157,6 +161,10 @@ class MahimahiLink:
             received=[event for event in self._shells.events() if event.get("event") == "received"],
         )
 
+    def read_file(self, name: str) -> bytes:
+        """Returns what the sender or the shells wrote into a file of the folder USER_FILES. Raises LinkError."""
+        return self._namespace.read_bytes(name)
+
     def close(self) -> None:
         """Ends everything, bounded in time; further calls do nothing."""
         self._namespace.close()
@@ -165,7 +173,15 @@ class MahimahiLink:
         return self._namespace.read_log("log")
 
     def _sender_command(self) -> list[str]:
-        command = [f"{BIN}/reinet-sender", "--cc", self.spec.cc, "--flows", str(self._flows)]
+        command = [
+            "env",
+            *self._sender_variables,
+            f"{BIN}/reinet-sender",
+            "--cc",
+            self.spec.cc,
+            "--flows",
+            str(self._flows),
+        ]
         if self._namespace.cgroup is not None:
             command += ["--cgroup", str(self._namespace.cgroup)]
         if self._bytes_per_flow is not None:

@@ -78,8 +78,12 @@ class LinkNamespace:
 
     def read_log(self, name: str) -> str:
         """Returns what a file below USER_FILES says. Raises LinkError when it is no regular file of that folder."""
+        return self.read_bytes(name).decode(errors="replace")
+
+    def read_bytes(self, name: str) -> bytes:
+        """Returns what a file below USER_FILES holds. Raises LinkError as ``read_log``."""
         with self._open(USER_FILES, name, os.O_RDONLY) as file:
-            return file.read().decode(errors="replace")
+            return file.read()
 
     def _open(self, folder: str, name: str, flags: int) -> BinaryIO:
         """Opens a file inside, as root from outside: a link planted there would be followed on the host's side."""

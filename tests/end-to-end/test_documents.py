@@ -51,6 +51,22 @@ SHORTENED = {
         """,
         "it serves until it is told to end; its cgroup and its socket are the test's own, for the host may run another",
     ),
+    **{
+        "sudo .venv/bin/reinet evaluate --agents fixed:25,rule --traces traces --seconds 20 --repeat 3 "
+        f"--actuator {where}": (
+            f"sudo .venv/bin/reinet evaluate --agents fixed:25 --traces traces --seconds 2 --actuator {where}",
+            "three minutes of real time",
+        )
+        for where in ("app", "kernel")
+    },
+    ".venv/bin/reinet bench alcc": (
+        ".venv/bin/reinet bench alcc --connections 20 --seconds 0.5",
+        "half a minute",
+    ),
+    "PYTHONPATH=tests .venv/bin/python tests/helpers/gated/fuzz.py 100 20 20000": (
+        "PYTHONPATH=tests .venv/bin/python tests/helpers/gated/fuzz.py 100 1 100",
+        "some minutes",
+    ),
     ".venv/bin/reinet bench harm --json harm.json": (
         ".venv/bin/reinet bench harm --cc cubic --mrtt-ms 20 --rate-mbps 24 --bytes 10000 --repeat 2 --json harm.json",
         "two minutes",

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "alcc/gate/flow.hpp"
+
+#include <algorithm>
+#include <new>
+
+#include "alcc/gate/futex.hpp"
+#include "alcc/gate/process.hpp"
+#include "kshim/cap.h"
+
+namespace reinet::alcc {
+
+namespace {
+
+void tell_epoll(const Registration& r, std::uint32_t events) {
+  const int epfd = process().table.fd_of(r.epoll, r.generation);
+  if (epfd < 0) return;
+  epoll_event event{events, r.data};
+  syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_MOD, r.fd, &event);
+}
+
+}  // namespace
+
+void Flow::reset(std::uint64_t new_cookie) {
+  cookie = new_cookie;
+  fds.clear();
+  registrations.clear();
+  armed = false;
+  tick_ns = kLeastTickNs;
+  stage_ = Stage::fresh;
+  exempt_ = nullptr;
+  measure_ = Measure{};
+  law_ = Law{};
+  lease_ = 0;
+  void_ = active_ = refused_ = bounded_ = false;
+  splitting = 0;
+  credit_bytes_ = pending_bytes_ = admitted_bytes_ = written_base_ = 0;
+  ++openings;  // whoever still waits looks again, and finds another cookie
+  futex_wake_all(openings);
+}
+
+void Flow::after_fork() {
+  new (&lock) std::mutex;
+  new (&writer) std::mutex;
+  queued = false;
+  splitting = 0;
+  pending_bytes_ = 0;
+}
+
+// Bounds what waits unsent in the kernel; an application's own bound stays.
+void Flow::bound_backlog(int fd, bool bounded) {
+  int bytes = 0;
+  socklen_t size = sizeof bytes;
+  if (bounded == bounded_ || getsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, &size) != 0) return;
+  if (bytes != (bounded ? 0 : kBacklogBytes)) return;  // 0 = the host's default, no bound
+  bytes = bounded ? kBacklogBytes : 0;
+  bounded_ = setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes) == 0 && bounded;
+}
+
+void Flow::exempt(const char* reason) {
+  if (exempt_) return;
+  exempt_ = reason;
+  if (const int fd = live_fd(); fd >= 0) bound_backlog(fd, false);
+  lease_ = 0;
+  process().report.exempted(reason);
+  open();
+}
+
+// Returns whether the flow is one that may be gated.
+bool Flow::begin(int fd, std::uint64_t now_ns) {
+  KernelView view;
+  const auto queued_before = written_bytes(fd, view);  // the queue first: the base is rather too high than too low
+  if (!view.read(fd)) {
+    exempt("the kernel tells too little of the connection (TCP_INFO of Linux 4.19 or newer)");
+    return false;
+  }
+  if (!view.may_send()) return false;
+  stage_ = Stage::running;
+  const Settings& settings = process().settings;
+  const Ports ports = ports_of(fd);
+  const auto named = [&](std::uint16_t port) { return std::ranges::count(settings.ports, port) > 0; };
+  process().report.flows++;
+  if (!settings.ports.empty() && !named(ports.local) && !named(ports.peer)) {
+    exempt("its ports are not among those of --policy");
+    return false;
+  }
+  if (is_capped_in_kernel(fd)) {
+    exempt("the kernel caps it already (a congestion control of reinet's)");
+    return false;
+  }
+  written_base_ = queued_before == kUnlimited ? kUnlimited / 2 : queued_before + view.info.tcpi_bytes_acked;
+  if (settings.always && settings.gates()) bound_backlog(fd, true);
+  reinet_flow_stats unused;
+  measure_.take(view, now_ns, true, 0, unused);
+  return true;
+}
+
+std::uint32_t Flow::cap_in_force_pkts(std::uint64_t now_ns) const {
+  const Settings& settings = process().settings;
+  if (exempt_ || !settings.gates()) return 0;
+  if (settings.always && settings.law == Settings::Law::fixed) return settings.fixed_pkts;
+  return void_ ? 0 : reinet_lease_cap_pkts(lease_, now_ns);
+}
+
+std::uint64_t Flow::credit_under(std::uint32_t cap_pkts, const KernelView& view) const {
+  const std::uint64_t mss = view.mss_bytes();
+  const std::uint64_t used_pkts = view.in_flight_pkts() + view.waiting_pkts() + (pending_bytes_ + mss - 1) / mss;
+  return used_pkts >= cap_pkts ? 0 : (cap_pkts - used_pkts) * mss;
+}
+
+Room Flow::room(int fd, std::uint64_t want, std::uint64_t now_ns) {
+  if (exempt_ || (stage_ == Stage::fresh && !begin(fd, now_ns))) return {want};
+  const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
+  if (cap_pkts == 0) return bounded_ ? Room{std::min(want, kSliceBytes), true} : Room{want};
+  if (credit_bytes_ >= want) return {want};
+  KernelView view;
+  if (!view.read(fd) || !view.may_send()) return {want, false, true};
+  credit_bytes_ = credit_under(cap_pkts, view);
+  if (credit_bytes_ >= want) return {want};
+  return {credit_bytes_ - credit_bytes_ % view.mss_bytes()};
+}
+
+void Flow::begin_send(std::uint64_t bytes, std::uint64_t now_ns) {
+  pending_bytes_ += bytes;
+  credit_bytes_ -= std::min(credit_bytes_, bytes);
+  if (stage_ != Stage::running || exempt_) return;
+  if (!active_) {
+    active_ = true;
+    if (measure_.restart(now_ns) && !process().settings.always) void_ = true;
+  }
+  if (!queued) process().pacer.push(this, now_ns + kLeastTickNs);
+}
+
+void Flow::end_send(std::uint64_t bytes, std::uint64_t taken_bytes) {
+  pending_bytes_ -= std::min(pending_bytes_, bytes);
+  admitted_bytes_ += taken_bytes;
+  process().report.bytes += taken_bytes;
+}
+
+bool Flow::arm() {
+  refused_ = true;
+  active_ = true;
+  if (!queued) process().pacer.push(this, now_ns() + kLeastTickNs);
+  if (!queued) return false;
+  if (!armed) process().report.closings++;
+  armed = true;
+  for (Registration& r : registrations) {
+    // Who asked for edges gets none for a buffer that never was full; only who asks for levels would spin.
+    if (r.withheld || !(r.wanted & kWritable) || (r.wanted & EPOLLET)) continue;
+    r.withheld = true;
+    tell_epoll(r, r.wanted & ~kWritable);
+  }
+  return true;
+}
+
+void Flow::open() {
+  if (!armed) return;
+  armed = false;
+  process().report.openings++;
+  for (Registration& r : registrations) {
+    if (!(r.wanted & kWritable)) continue;
+    r.withheld = false;
+    tell_epoll(r, r.wanted);  // also makes a new edge
+  }
+  ++openings;
+  futex_wake_all(openings);
+}
+
+// Bytes in the kernel that nobody handed over here: io_uring, kTLS, another process, stdio.
+bool Flow::was_bypassed(int fd, const KernelView& view) const {
+  const std::uint64_t written = written_bytes(fd, view);  // after TCP_INFO: rather too low than too high
+  return written != kUnlimited && written > written_base_ + admitted_bytes_ + pending_bytes_ && view.may_send();
+}
+
+int Flow::live_fd() {
+  while (!fds.empty()) {
+    if (cookie_of(fds.back()) == cookie) return fds.back();
+    process().table.forget(fds.back(), this);  // it was closed behind our back
+    fds.pop_back();
+  }
+  return -1;
+}
+
+void Flow::renew(std::uint64_t now_ns) {
+  const std::uint32_t cap_pkts = law_.cap_pkts();
+  lease_ = cap_pkts ? reinet_lease(now_ns + kLeaseNs, cap_pkts) : 0;
+}
+
+void Flow::take_record(reinet_flow_stats& record, const KernelView& view, int fd, std::uint64_t now_ns) {
+  Process& p = process();
+  record.cookie = cookie;
+  record.slot = 0;
+  record.target_us = resolve_target_us(p.settings, record.min_rtt_us);
+  record.cap_pkts = cap_in_force_pkts(now_ns);
+  const std::uint32_t cap_pkts = law_.decide(record, p.settings);
+  if (has_sample(record)) void_ = false;
+  p.report.take(record, cap_pkts, view.in_flight_pkts() + view.waiting_pkts());
+  if (p.settings.gates() && record.min_rtt_us >= kLeastPathRttUs) bound_backlog(fd, true);  // below it no cap comes
+  if (is_capped_in_kernel(fd)) exempt("the kernel caps it already (a congestion control of reinet's)");
+}
+
+void Flow::look(std::uint64_t now_ns) {
+  KernelView view;
+  const int fd = live_fd();
+  if (!armed || fd < 0) return;
+  const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
+  if (cap_pkts == 0 || !view.read(fd) || !view.may_send() || credit_under(cap_pkts, view) > 0) open();
+}
+
+std::uint64_t Flow::tick(std::uint64_t now_ns) {
+  const int fd = live_fd();
+  KernelView view;
+  if (fd < 0) {
+    process().table.release(this);
+    return 0;
+  }
+  if (exempt_ || !view.read(fd) || !view.may_send()) {
+    open();
+    active_ = false;
+    return 0;
+  }
+  if (was_bypassed(fd, view)) {
+    exempt("bytes reached it that did not pass here: io_uring, kTLS, stdio or another process");
+    active_ = false;
+    return 0;
+  }
+  const bool app_limited =
+      !armed && !refused_ && view.info.tcpi_notsent_bytes == 0 && view.in_flight_pkts() < view.info.tcpi_snd_cwnd;
+  refused_ = armed;  // who is woken now has had no time to write at the next look
+  reinet_flow_stats record{};
+  if (measure_.take(view, now_ns, app_limited, cap_in_force_pkts(now_ns), record))
+    take_record(record, view, fd, now_ns);
+  renew(now_ns);
+  const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
+  credit_bytes_ = cap_pkts ? credit_under(cap_pkts, view) : 0;
+  if (cap_pkts == 0 || credit_bytes_ > 0) open();
+  active_ = view.outstanding() || armed || pending_bytes_ > 0;
+  if (!active_) return 0;
+  // A peer that has stopped reading, or an outage: nothing is missed by looking seldom.
+  const bool silent = view.info.tcpi_last_ack_recv > kSilentMs;
+  const std::uint64_t part_ns = view.info.tcpi_rtt * 1000ULL / (armed ? kArmedTicksPerRtt : kTicksPerRtt);
+  const std::uint64_t own_ns = silent ? kMostTickNs : std::clamp<std::uint64_t>(part_ns, kLeastTickNs, kMostTickNs);
+  tick_ns = std::max(own_ns, process().pacer.fair_ns());
+  return now_ns + tick_ns;
+}
+
+}  // namespace reinet::alcc

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One connection and its gate. The kernel's send buffer is the only queue: what the application may not hand over yet
+// stays the application's, which is told so by a short write, by EAGAIN, or by having to wait.
+//
+//          nothing outstanding                 a write was cut short
+//   dormant <-------------- active (ticks) ---------------------------> armed
+//      |  a write              ^                                          |
+//      +-----------------------+------------------------------------------+
+//                                a segment fits under the cap, the cap lapsed or was lifted, or the connection ended:
+//                                withheld readiness is given back, who waits is woken
+//
+// A cap is a lease: the ticks renew it. Flows are type-stable, never unmapped: whoever finds one by a stale pointer
+// sees that its cookie is another socket's.
+#ifndef REINET_ALCC_FLOW_HPP
+#define REINET_ALCC_FLOW_HPP
+
+#include <sys/epoll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "alcc/gate/kernel_view.hpp"
+#include "alcc/gate/law.hpp"
+#include "alcc/gate/measure.hpp"
+
+namespace reinet::alcc {
+
+struct Epoll;
+
+constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
+constexpr std::uint64_t kLeaseNs = 500'000'000;    // as kshim/leases.py
+constexpr std::uint64_t kLeastTickNs = 1'000'000;  // a millisecond is 4 packets at 50 Mbit/s
+constexpr std::uint64_t kMostTickNs = 10'000'000;
+constexpr std::uint32_t kSilentMs = 100;  // without an ACK, looks are kMostTickNs apart
+// The kernel tops a window up at each ACK, the gate at each look. While somebody waits at it, what goes unnoticed
+// between two looks is throughput: looks srtt / 8 apart cost a cap of 25 packets 7 % of it at 12 Mbit/s and 20 ms
+// (measured).
+constexpr std::uint32_t kTicksPerRtt = 8, kArmedTicksPerRtt = 24;
+// What may wait unsent in the kernel while no cap binds: when one comes, the kernel sends that much beyond it. The
+// kernel wakes a writer when half of it is left, which is 5 ms at 100 Mbit/s.
+constexpr int kBacklogBytes = 128 * 1024;
+// What one call may hand over at a time while no cap binds: a cap that comes meanwhile waits for so much.
+constexpr std::uint64_t kSliceBytes = 256 * 1024;
+constexpr std::uint32_t kWritable = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+
+// What an application asked epoll for.
+struct Registration {
+  Epoll* epoll;
+  std::uint32_t generation;  // of the epoll's
+  int fd;
+  std::uint32_t wanted;
+  epoll_data_t data;
+  bool withheld;  // the kernel was told of all but kWritable
+};
+
+struct Room {
+  std::uint64_t bytes;  // at most what was wanted; less than that only in whole segments
+  bool slice = false;   // a call that would wait in the kernel may hand over this much at a time: a cap may come
+  bool ended = false;   // the connection takes nothing any more
+};
+
+class Flow {
+ public:
+  std::mutex lock;    // guards all that follows
+  std::mutex writer;  // held by who writes and may wait, so that the bytes of two such calls do not mix
+
+  std::uint64_t cookie = 0;  // 0 = the flow is free
+  std::vector<int> fds;
+  std::vector<Registration> registrations;
+  std::atomic<bool> armed{false};          // somebody was refused; read without the lock too
+  std::atomic<std::uint32_t> openings{0};  // moves when the gate opens
+  std::atomic<std::uint64_t> tick_ns{kLeastTickNs};
+  bool queued = false;  // the pacer has it
+
+  // Returns how much may be handed over now; fd is one of the flow's.
+  Room room(int fd, std::uint64_t want, std::uint64_t now_ns);
+  // So many bytes are on their way into the kernel, and so many of them arrived there.
+  void begin_send(std::uint64_t bytes, std::uint64_t now_ns);
+  void end_send(std::uint64_t bytes, std::uint64_t taken_bytes);
+  // Somebody was refused; readiness is withheld until there is room. Returns false where nobody would give it back.
+  bool arm();
+  void open();
+  // Opens the gate if there is room by now; for who waits in slices.
+  void look(std::uint64_t now_ns);
+  // Looks at the connection; returns when the next look is due, 0 = not before somebody writes.
+  std::uint64_t tick(std::uint64_t now_ns);
+  // From now on the gate is open for good; said once for each reason.
+  void exempt(const char* reason);
+  bool is_exempt() const { return exempt_ != nullptr; }
+  // Makes the flow another socket's, or nobody's (0).
+  void reset(std::uint64_t new_cookie);
+  // In a forked child, where no other thread is: nothing is under way, and locks are free.
+  void after_fork();
+
+  std::uint32_t splitting = 0;  // calls that hold writer
+
+ private:
+  bool begin(int fd, std::uint64_t now_ns);
+  std::uint32_t cap_in_force_pkts(std::uint64_t now_ns) const;
+  void renew(std::uint64_t now_ns);
+  void take_record(reinet_flow_stats& record, const KernelView& view, int fd, std::uint64_t now_ns);
+  bool was_bypassed(int fd, const KernelView& view) const;
+  std::uint64_t credit_under(std::uint32_t cap_pkts, const KernelView& view) const;
+  void bound_backlog(int fd, bool bounded);
+  int live_fd();
+
+  enum class Stage { fresh, running };
+  Stage stage_ = Stage::fresh;
+  const char* exempt_ = nullptr;
+  Measure measure_;
+  Law law_;
+  std::uint64_t lease_ = 0;
+  bool void_ = false;     // after a pause, until a new decision
+  bool active_ = false;   // ticks are due
+  bool refused_ = false;  // since the last look
+  bool bounded_ = false;  // we set TCP_NOTSENT_LOWAT
+  std::uint64_t credit_bytes_ = 0;
+  std::uint64_t pending_bytes_ = 0;
+  std::uint64_t admitted_bytes_ = 0, written_base_ = 0;
+};
+
+}  // namespace reinet::alcc
+
+#endif

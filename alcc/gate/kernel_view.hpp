@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernel says of a connection, by TCP_INFO; no privilege is needed for it.
+#ifndef REINET_ALCC_KERNEL_VIEW_HPP
+#define REINET_ALCC_KERNEL_VIEW_HPP
+
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "core/flow_stats.h"
+
+namespace reinet::alcc {
+
+// The kernel's states in which more may be sent (include/net/tcp_states.h).
+constexpr std::uint8_t kEstablished = 1, kCloseWait = 8;
+constexpr std::uint8_t kRecoveryFrom = 2;  // TCP_CA_CWR; above it PRR or a timeout owns the window
+
+struct KernelView {
+  tcp_info info{};
+
+  // Returns false where the descriptor is no TCP socket any more, or the kernel too old (before 4.19) to count bytes.
+  bool read(int fd) {
+    socklen_t size = sizeof info;
+    std::memset(&info, 0, sizeof info);
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
+           size >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans;
+  }
+
+  bool may_send() const { return info.tcpi_state == kEstablished || info.tcpi_state == kCloseWait; }
+  std::uint32_t mss_bytes() const { return std::max(info.tcpi_snd_mss, 1U); }
+
+  // As tcp_packets_in_flight(); SIOCOUTQ would count what was SACKed too and shut the gate in recovery.
+  std::uint32_t in_flight_pkts() const {
+    const std::int64_t pkts =
+        static_cast<std::int64_t>(info.tcpi_unacked) - info.tcpi_sacked - info.tcpi_lost + info.tcpi_retrans;
+    return static_cast<std::uint32_t>(std::max<std::int64_t>(pkts, 0));
+  }
+  // In the send buffer and not sent yet.
+  std::uint32_t waiting_pkts() const { return (info.tcpi_notsent_bytes + mss_bytes() - 1) / mss_bytes(); }
+  bool outstanding() const { return info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0; }
+
+  // As kshim/bpf/period.bpf.h counts them.
+  std::uint64_t delivered_bytes() const {
+    return info.tcpi_bytes_acked + static_cast<std::uint64_t>(info.tcpi_sacked) * mss_bytes();
+  }
+  // The end of what was sent at least once.
+  std::uint64_t sent_bytes() const {
+    return info.tcpi_bytes_sent - std::min(info.tcpi_bytes_sent, info.tcpi_bytes_retrans);
+  }
+
+  std::uint32_t flags() const {
+    return (info.tcpi_ca_state >= kRecoveryFrom ? REINET_FLAG_IN_RECOVERY : 0) |
+           (info.tcpi_snd_cwnd < info.tcpi_snd_ssthresh ? REINET_FLAG_SLOW_START : 0);
+  }
+};
+
+// Returns the name of the socket for its life, 0 for no socket.
+inline std::uint64_t cookie_of(int fd) {
+  std::uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
+}
+
+// Returns all bytes that were ever written into the socket, a constant apart; unknown = all ones.
+inline std::uint64_t written_bytes(int fd, const KernelView& view) {
+  int queued_bytes = 0;
+  if (ioctl(fd, SIOCOUTQ, &queued_bytes) != 0 || queued_bytes < 0) return ~std::uint64_t{0};
+  return view.info.tcpi_bytes_acked + static_cast<std::uint64_t>(queued_bytes);
+}
+
+// Tells whether the kernel caps the socket itself: kshim's wrappers all have such a name.
+inline bool is_capped_in_kernel(int fd) {
+  char name[16] = "";
+  socklen_t size = sizeof name;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) != 0) return false;
+  return std::string_view(name, strnlen(name, sizeof name)).starts_with("reinet");
+}
+
+inline bool is_tcp(int fd) {
+  int type = 0, protocol = 0;
+  socklen_t size = sizeof type;
+  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) return false;
+  size = sizeof protocol;
+  return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_TCP;
+}
+
+// Returns the ports of both ends, 0 where unknown.
+struct Ports {
+  std::uint16_t local = 0, peer = 0;
+};
+inline Ports ports_of(int fd) {
+  const auto port = [](const sockaddr_storage& a) -> std::uint16_t {
+    if (a.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(a).sin_port);
+    if (a.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(a).sin6_port);
+    return 0;
+  };
+  Ports ports;
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0) ports.local = port(address);
+  size = sizeof address;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0) ports.peer = port(address);
+  return ports;
+}
+
+}  // namespace reinet::alcc
+
+#endif

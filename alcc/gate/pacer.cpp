@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "alcc/gate/pacer.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <chrono>
+#include <new>
+
+#include "alcc/gate/futex.hpp"
+#include "alcc/gate/process.hpp"
+
+namespace reinet::alcc {
+
+namespace {
+
+constexpr std::size_t kStackBytes = 256 * 1024;
+
+std::chrono::steady_clock::time_point at(std::uint64_t ns) {
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns));
+}
+
+}  // namespace
+
+void Pacer::push(Flow* flow, std::uint64_t due_ns) {
+  bool first;
+  {
+    const std::lock_guard guard(lock_);
+    if (!started_) start();
+    if (!started_) return;  // no thread, no gate: process().settings says so by now
+    first = due_.empty() || due_ns < due_.top().ns;
+    due_.push({due_ns, flow});
+    flow->queued = true;
+    flows_ = due_.size();
+  }
+  if (first) changed_.notify_one();
+}
+
+void Pacer::renew() {
+  new (&lock_) std::mutex;
+  new (&changed_) std::condition_variable;
+  due_ = {};
+  flows_ = 0;
+  started_ = false;
+}
+
+void Pacer::start() {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread;
+  const int failed =
+      pthread_create(&thread, &attributes, [](void* pacer) -> void* { static_cast<Pacer*>(pacer)->run(); }, this);
+  if (!failed) pthread_setname_np(thread, "reinet-alcc");
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  started_ = !failed;
+  if (failed) process().give_up("no thread can be made");
+}
+
+void Pacer::run() {
+  inside_gate = true;
+  std::unique_lock guard(lock_);
+  while (true) {
+    if (due_.empty()) {
+      changed_.wait(guard);
+      continue;
+    }
+    const Due next = due_.top();
+    if (next.ns > now_ns()) {
+      changed_.wait_until(guard, at(next.ns));
+      continue;
+    }
+    due_.pop();
+    flows_ = due_.size();
+    guard.unlock();
+    {
+      const std::lock_guard flow_guard(next.flow->lock);
+      next.flow->queued = false;
+      const std::uint64_t due_ns = next.flow->cookie ? next.flow->tick(now_ns()) : 0;
+      if (due_ns) push(next.flow, due_ns);
+    }
+    guard.lock();
+  }
+}
+
+}  // namespace reinet::alcc

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one thread of a process that looks at connections: at those with data outstanding, each when its look is due.
+// With none it sleeps, without any timer. It is made when the first connection needs it, with all signals blocked.
+#ifndef REINET_ALCC_PACER_HPP
+#define REINET_ALCC_PACER_HPP
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <queue>
+#include <vector>
+
+#include "alcc/gate/flow.hpp"
+
+namespace reinet::alcc {
+
+class Pacer {
+ public:
+  // The caller holds the flow's lock, and the flow is not queued yet.
+  void push(Flow* flow, std::uint64_t due_ns);
+  // The least time between two looks at a flow at which all of them together stay within the thread's share of a core.
+  std::uint64_t fair_ns() const { return flows_.load(std::memory_order_relaxed) * kLookShareNs; }
+  void lock_all() { lock_.lock(); }
+  void unlock_all() { lock_.unlock(); }
+  // In a forked child: no thread, nothing due.
+  void renew();
+
+ private:
+  struct Due {
+    std::uint64_t ns;
+    Flow* flow;
+    bool operator<(const Due& other) const { return ns > other.ns; }  // the earliest first
+  };
+
+  void start();
+  [[noreturn]] void run();
+
+  // A look costs some 4 us on the machine of docs/alcc.md, a tenth of this.
+  static constexpr std::uint64_t kLookShareNs = 40'000;
+
+  std::atomic<std::uint64_t> flows_{0};  // that are queued
+  std::mutex lock_;
+  std::condition_variable changed_;
+  std::priority_queue<Due> due_;
+  bool started_ = false;
+};
+
+}  // namespace reinet::alcc
+
+#endif

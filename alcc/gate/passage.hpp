@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How bytes pass the gate, whatever call brings them. A call behaves as the kernel's own does with a send buffer that
+// is as large as the cap: who does not wait gets a short count or EAGAIN, who waits gets everything sent, and a signal,
+// a timeout (SO_SNDTIMEO) or the end of the connection cuts it short.
+#ifndef REINET_ALCC_PASSAGE_HPP
+#define REINET_ALCC_PASSAGE_HPP
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <mutex>
+
+#include "alcc/gate/futex.hpp"
+#include "alcc/gate/process.hpp"
+
+namespace reinet::alcc {
+
+class Passage {
+ public:
+  Passage(Flow* flow, int fd, std::size_t length, bool dont_wait)
+      : flow_(flow), fd_(fd), length_(length), waits_(dont_wait ? Waits::no : Waits::unknown) {}
+  ~Passage() {
+    if (!writing_.owns_lock()) return;
+    const std::lock_guard guard(flow_->lock);
+    if (flow_->cookie == cookie_ && flow_->splitting > 0) --flow_->splitting;
+  }
+  Passage(const Passage&) = delete;
+  Passage& operator=(const Passage&) = delete;
+
+  // send(offset, bytes, is_later) hands so many bytes to the kernel; is_later: without SIGPIPE, for bytes were sent.
+  template <class Send>
+  ssize_t run(Send&& send) {
+    while (true) {
+      std::uint64_t bytes = 0;
+      switch (admit(bytes)) {
+        case Answer::go:
+          break;
+        case Answer::again:
+          continue;
+        case Answer::stop:
+          return result();
+        case Answer::pass:  // not ours any more
+          return sent_ ? result() : send(0, length_, false);
+      }
+      Sending sending(flow_, cookie_, bytes);
+      const ssize_t taken = send(sent_, bytes, sent_ > 0);
+      const int error = errno;
+      sending.end(taken);
+      errno = error;
+      if (taken < 0) return sent_ ? result() : taken;
+      sent_ += static_cast<std::size_t>(taken);
+      if (sent_ == length_ || static_cast<std::uint64_t>(taken) < bytes) return result();
+    }
+  }
+
+ private:
+  enum class Waits { unknown, yes, no };
+  enum class Answer { go, again, stop, pass };
+
+  // Bytes on their way into the kernel, also where the thread is cancelled in the call.
+  class Sending {
+   public:
+    Sending(Flow* flow, std::uint64_t cookie, std::uint64_t bytes)
+        : flow_(flow), cookie_(cookie), bytes_(bytes), taken_(bytes) {}
+    ~Sending() {
+      const std::lock_guard guard(flow_->lock);
+      if (flow_->cookie == cookie_) flow_->end_send(bytes_, taken_);
+    }
+    Sending(const Sending&) = delete;
+    Sending& operator=(const Sending&) = delete;
+    void end(ssize_t taken) { taken_ = taken > 0 ? static_cast<std::uint64_t>(taken) : 0; }
+
+   private:
+    Flow* flow_;
+    std::uint64_t cookie_, bytes_, taken_;
+  };
+
+  ssize_t result() const {
+    if (sent_) return static_cast<ssize_t>(sent_);
+    errno = error_;
+    return -1;
+  }
+  Answer stop(int error) {
+    error_ = error;
+    return Answer::stop;
+  }
+
+  bool waits() {
+    if (waits_ == Waits::unknown) {
+      const int flags = fcntl(fd_, F_GETFL);
+      waits_ = flags >= 0 && !(flags & O_NONBLOCK) ? Waits::yes : Waits::no;
+    }
+    return waits_ == Waits::yes;
+  }
+
+  Answer admit(std::uint64_t& bytes) {
+    std::unique_lock guard(flow_->lock);
+    if (!is_same_socket()) return Answer::pass;
+    const std::uint64_t left = length_ - sent_;
+    const std::uint64_t now = now_ns();
+    const Room room = flow_->room(fd_, left, now);
+    if (room.ended && sent_) return Answer::stop;
+    bytes = std::min(room.bytes, left);
+    const bool alone = writing_.owns_lock() || (flow_->splitting == 0 && bytes == left);
+    if (room.slice && bytes < left && !waits()) bytes = left;  // the kernel takes what it has room for
+    if (!alone && (bytes < left || flow_->splitting > 0) && waits()) return take_turn(guard);
+    if (bytes > 0) {
+      flow_->begin_send(bytes, now);
+      return Answer::go;
+    }
+    if (!flow_->arm()) return Answer::pass;
+    return waits() ? wait(guard) : stop(EAGAIN);
+  }
+
+  bool is_same_socket() {
+    const std::uint64_t cookie = cookie_of(fd_);
+    if (cookie_ == 0) cookie_ = cookie;
+    if (cookie != 0 && cookie == cookie_ && flow_->cookie == cookie) return true;
+    std::erase(flow_->fds, fd_);
+    process().table.forget(fd_, flow_);
+    return false;
+  }
+
+  // One call after the other, where calls are cut into pieces.
+  Answer take_turn(std::unique_lock<std::mutex>& guard) {
+    guard.unlock();
+    writing_ = std::unique_lock(flow_->writer);
+    guard.lock();
+    ++flow_->splitting;
+    return Answer::again;
+  }
+
+  Answer wait(std::unique_lock<std::mutex>& guard) {
+    const std::uint32_t seen = flow_->openings;
+    guard.unlock();
+    if (deadline_ns_ == 0) deadline_ns_ = deadline();
+    timespec left{};
+    if (deadline_ns_ != kUnlimited) {
+      const std::uint64_t now = now_ns();
+      if (now >= deadline_ns_) return stop(EAGAIN);
+      const std::uint64_t ns = deadline_ns_ - now;
+      left = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+    }
+    const long result = futex_wait(flow_->openings, seen, deadline_ns_ == kUnlimited ? nullptr : &left);
+    if (result != 0 && errno == EINTR) return stop(EINTR);
+    pthread_testcancel();
+    return Answer::again;
+  }
+
+  std::uint64_t deadline() const {
+    timeval timeout{};
+    socklen_t size = sizeof timeout;
+    if (getsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &timeout, &size) != 0) return kUnlimited;
+    const auto us =
+        static_cast<std::uint64_t>(timeout.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(timeout.tv_usec);
+    return us ? now_ns() + us * 1000 : kUnlimited;
+  }
+
+  Flow* flow_;
+  int fd_;
+  std::size_t length_;
+  Waits waits_;
+  std::unique_lock<std::mutex> writing_;
+  std::uint64_t cookie_ = 0;
+  std::size_t sent_ = 0;
+  std::uint64_t deadline_ns_ = 0;
+  int error_ = EAGAIN;
+};
+
+// Hands length bytes to the kernel through the gate of a descriptor that has one, else at once.
+template <class Send>
+ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send) {
+  const Inside inside;
+  if (!inside || length == 0) return send(0, length, false);
+  Process& p = process();
+  const int error = errno;
+  Flow* flow = p.table.flow(fd);
+  errno = error;  // a call that succeeds leaves it alone
+  if (!flow || p.pid != getpid()) return send(0, length, false);
+  Passage passage(flow, fd, length, dont_wait);
+  return passage.run(send);
+}
+
+}  // namespace reinet::alcc
+
+#endif

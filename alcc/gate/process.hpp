@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a process has one of. It is made at the first need and never ends, so that calls before and after main() find
+// it.
+#ifndef REINET_ALCC_PROCESS_HPP
+#define REINET_ALCC_PROCESS_HPP
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "alcc/gate/pacer.hpp"
+#include "alcc/gate/report.hpp"
+#include "alcc/gate/settings.hpp"
+#include "alcc/gate/table.hpp"
+
+namespace reinet::alcc {
+
+// This thread is within the gate. What a signal's handler writes meanwhile passes by: it may have interrupted whoever
+// holds the locks it would need.
+extern thread_local bool inside_gate;
+
+struct Process {
+  Settings settings;
+  bool asked = false;  // somebody wants this process gated or watched
+  std::atomic<bool> given_up{false};
+  pid_t pid = 0;  // a vfork()ed child shares our memory and must not change what it says
+  std::mutex forking;
+  Table table;
+  Pacer pacer;
+  Report report;
+
+  bool wanted() const { return asked && !given_up.load(std::memory_order_relaxed); }
+  // From now on this process is gated or watched so.
+  void ask(const Settings& what);
+  // Opens all gates for good and says why.
+  void give_up(const char* why);
+};
+
+Process& process();
+
+// Entered by a call of the application's. Where it does not hold, the call must go straight to the kernel.
+class Inside {
+ public:
+  Inside() : entered_(!inside_gate && process().wanted()) {
+    if (entered_) inside_gate = true;
+  }
+  ~Inside() {
+    if (entered_) inside_gate = false;
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  explicit operator bool() const { return entered_; }
+
+ private:
+  bool entered_;
+};
+
+}  // namespace reinet::alcc
+
+#endif

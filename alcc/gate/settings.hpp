@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the gate is asked to do, as `reinet run` puts it into the environment: REINET_ALCC="key=value key=value ...".
+//
+//   law      none | fixed:N | rule:G           what decides; none only measures
+//   target   MIN_RTTS:EXTRA_US                 the RTT to stay below is MIN_RTTS x min RTT + EXTRA_US (core/target.py)
+//   ports    80,443                            only connections with one of these at either end; all without the key
+//   shadow   1                                 decide, count and gate nothing
+//   always   1                                 cap before a queue was seen too: for tests and measurements
+//   report   PATH                              a line of JSON is appended when the process ends
+//   records  PATH                              FlowStats records, as they come, are appended
+#ifndef REINET_ALCC_SETTINGS_HPP
+#define REINET_ALCC_SETTINGS_HPP
+
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/states/heads.hpp"
+
+namespace reinet::alcc {
+
+constexpr const char* kEnvironment = "REINET_ALCC";
+
+struct Settings {
+  enum class Law { none, fixed, rule };
+
+  Law law = Law::none;
+  std::uint32_t fixed_pkts = 0;
+  double gain = kRuleGain;
+  double target_min_rtts = 0.0;
+  std::uint32_t target_extra_us = 0;
+  std::vector<std::uint16_t> ports;
+  bool shadow = false;
+  bool always = false;
+  std::string report, records;
+
+  // Whether caps of this process may bind.
+  bool gates() const { return law != Law::none && !shadow; }
+};
+
+namespace parsing {
+
+inline std::optional<double> number(std::string_view text) {
+  const std::string copy(text);
+  char* end = nullptr;
+  const double value = std::strtod(copy.c_str(), &end);
+  if (copy.empty() || *end != '\0' || !(value >= 0)) return std::nullopt;
+  return value;
+}
+
+// Returns the parts between the separators.
+inline std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const std::size_t at = text.find(separator);
+    if (const std::string_view part = text.substr(0, at); !part.empty()) parts.push_back(part);
+    if (at == std::string_view::npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
+inline bool law(std::string_view text, Settings& settings) {
+  const std::size_t colon = text.find(':');
+  const std::string_view kind = text.substr(0, colon);
+  const auto value = colon == std::string_view::npos ? std::nullopt : number(text.substr(colon + 1));
+  if (kind == "none") {
+    settings.law = Settings::Law::none;
+  } else if (kind == "fixed" && value && *value >= kMinCapPkts && *value <= kMaxCapPkts) {
+    settings.law = Settings::Law::fixed;
+    settings.fixed_pkts = static_cast<std::uint32_t>(*value);
+  } else if (kind == "rule" && value && *value > 0) {
+    settings.law = Settings::Law::rule;
+    settings.gain = *value;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+inline bool target(std::string_view text, Settings& settings) {
+  const auto parts = split(text, ':');
+  if (parts.size() != 2) return false;
+  const auto min_rtts = number(parts[0]), extra_us = number(parts[1]);
+  if (!min_rtts || !extra_us) return false;
+  settings.target_min_rtts = *min_rtts;
+  settings.target_extra_us = static_cast<std::uint32_t>(*extra_us);
+  return true;
+}
+
+inline bool ports(std::string_view text, Settings& settings) {
+  for (const std::string_view part : split(text, ',')) {
+    const auto port = number(part);
+    if (!port || *port < 1 || *port > 65535) return false;
+    settings.ports.push_back(static_cast<std::uint16_t>(*port));
+  }
+  return true;
+}
+
+}  // namespace parsing
+
+// Returns what the text says, nothing when it makes no sense.
+inline std::optional<Settings> parse_settings(std::string_view text) {
+  Settings settings;
+  for (const std::string_view pair : parsing::split(text, ' ')) {
+    const std::size_t at = pair.find('=');
+    if (at == std::string_view::npos) return std::nullopt;
+    const std::string_view key = pair.substr(0, at), value = pair.substr(at + 1);
+    bool good = true;
+    if (key == "law")
+      good = parsing::law(value, settings);
+    else if (key == "target")
+      good = parsing::target(value, settings);
+    else if (key == "ports")
+      good = parsing::ports(value, settings);
+    else if (key == "shadow")
+      settings.shadow = value == "1";
+    else if (key == "always")
+      settings.always = value == "1";
+    else if (key == "report")
+      settings.report = value;
+    else if (key == "records")
+      settings.records = value;
+    else
+      good = false;
+    if (!good) return std::nullopt;
+  }
+  return settings;
+}
+
+}  // namespace reinet::alcc
+
+#endif

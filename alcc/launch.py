@@ -1,0 +1,178 @@
+"""What a program is started with so that it runs under the gate, and which programs cannot be."""
+
+import os
+import shutil
+import stat
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from reinet.core.errors import ConfigError
+from reinet.core.target import Form, Target
+
+ENVIRONMENT = "REINET_ALCC"
+"""The variable that the gate reads; ``alcc/gate/settings.hpp`` has the grammar."""
+PRELOAD = "libreinet_alcc_preload.so"
+
+_MOST_INTERPRETERS = 4
+"""The kernel follows so many ``#!`` lines, one after the other."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the gate is asked to do."""
+
+    law: str
+    """``none``, ``fixed:N`` or ``rule:G``."""
+    target: Target
+    ports: Sequence[int] = ()
+    """Only connections with one of these ports at either end are gated; empty = all."""
+    shadow: bool = False
+    """Decide and count, gate nothing."""
+    always: bool = False
+    """Cap before a queue was seen, too: for tests and measurements."""
+    report: Path | None = None
+    """Each process appends a line of JSON when it ends."""
+    records: Path | None = None
+    """FlowStats records are appended as they come."""
+    own: dict[str, str] = field(default_factory=dict)
+    """Further variables of the command's environment."""
+
+    def text(self) -> str:
+        """Returns the value of ENVIRONMENT. Raises ConfigError for a path that it cannot carry."""
+        slope, extra_us = _line(self.target)
+        parts = [f"law={self.law}", f"target={slope:g}:{extra_us}"]
+        if self.ports:
+            parts.append("ports=" + ",".join(map(str, self.ports)))
+        parts += [f"{name}=1" for name in ("shadow", "always") if getattr(self, name)]
+        for name in ("report", "records"):
+            path = getattr(self, name)
+            if path is None:
+                continue
+            if " " in str(path):
+                raise ConfigError(
+                    f"{name} {str(path)!r}: a path with a space cannot be told to the command; choose another"
+                )
+            parts.append(f"{name}={path.absolute()}")
+        return " ".join(parts)
+
+    def environment(self) -> dict[str, str]:
+        """Returns the environment of the command: this process's, the preload and what it reads."""
+        library = str(find_preload())
+        before = os.environ.get("LD_PRELOAD", "")
+        return {
+            **os.environ,
+            **self.own,
+            "LD_PRELOAD": f"{library}:{before}" if before else library,
+            ENVIRONMENT: self.text(),
+        }
+
+
+def _line(target: Target) -> tuple[float, int]:
+    """Returns slope (minimum RTTs) and offset (us) of the target over the minimum RTT."""
+    if target.form is Form.MULTIPLE:
+        return target.amount, 0
+    return float(target.form is Form.ABOVE), round(1000 * target.amount)
+
+
+def parse_ports(text: str | None) -> tuple[int, ...]:
+    """Returns the ports of ``80,443``; empty for None. Raises ConfigError."""
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and 1 <= int(part) <= 65535 for part in parts):
+        raise ConfigError(f"ports {text!r}: write numbers from 1 to 65535 separated by commas, as 80,443")
+    return tuple(map(int, parts))
+
+
+def find_preload() -> Path:
+    """Returns the library that is preloaded. Raises ConfigError where it was not built or cannot be named."""
+    import reinet.alcc
+
+    for folder in reinet.alcc.__path__:
+        path = Path(folder) / "lib" / PRELOAD
+        if path.is_file():
+            if set(str(path)) & set(" :"):
+                raise ConfigError(
+                    f"{path}: LD_PRELOAD cannot name a path with a space or colon; install reinet elsewhere"
+                )
+            return path
+    raise ConfigError(f"{PRELOAD} was not built; it needs Linux, a C++20 compiler and docker/setup.sh run again")
+
+
+def check_command(name: str) -> Path:
+    """Returns the program that a command's first word starts. Raises ConfigError for one that cannot be preloaded."""
+    found = shutil.which(name)
+    if found is None:
+        raise ConfigError(f"{name}: there is no such program; check the spelling and PATH")
+    path = Path(found)
+    for _ in range(_MOST_INTERPRETERS):
+        with path.open("rb") as file:
+            head = file.read(4096)
+        if not head.startswith(b"#!"):
+            break
+        words = os.fsdecode(head[2:].split(b"\n", 1)[0]).split()
+        _refuse_privileged(path, name)
+        if not words:
+            raise ConfigError(f"{path}: its first line names no interpreter")
+        if Path(words[0]).name == "env" and len(words) > 1:
+            words = [shutil.which(words[1]) or words[1]]
+        path = Path(words[0])
+        if not path.is_file():
+            raise ConfigError(f"{name}: its interpreter {path} does not exist")
+    why = why_not_preloaded(path)
+    if why:
+        raise ConfigError(f"{path} {why}")
+    return Path(found)
+
+
+def why_not_preloaded(path: Path) -> str | None:
+    """Returns why the loader would not preload into this program, or to no avail, with a cure; None = it would."""
+    _refuse_privileged(path, str(path))
+    data = path.read_bytes()
+    if not data.startswith(b"\x7fELF"):
+        return "is neither a Linux program nor a script: give the program itself"
+    if data[4] != 2 or data[5] != 1:
+        return "is no 64-bit little-endian program, and the preload is: run a build for this machine"
+    (program_at,) = struct.unpack_from("<Q", data, 32)  # e_phoff
+    program_size, programs = struct.unpack_from("<HH", data, 54)  # e_phentsize, e_phnum
+    interpreter = None
+    go = b"\xff Go buildinf:" in data
+    for i in range(programs):
+        kind, _, offset, _, _, size = struct.unpack_from("<IIQQQQ", data, program_at + i * program_size)
+        if kind == 3:  # PT_INTERP
+            interpreter = data[offset : offset + size].rstrip(b"\0").decode(errors="replace")
+        if kind == 4 and data[offset + 12 : offset + 16] == b"Go\0\0":  # PT_NOTE
+            go = True
+    if go:
+        return (
+            "is a Go program, which calls the kernel without the C library: put a gated proxy in front of it, such as "
+            "reinet run -- nginx, or cap it in the kernel (reinet serve)"
+        )
+    if interpreter is None:
+        return (
+            "is statically linked, so nothing can be preloaded: use a dynamically linked build, or cap it in the "
+            "kernel (reinet serve)"
+        )
+    if "musl" in interpreter:
+        return (
+            f"runs on musl ({interpreter}), and the preload on the GNU C library: use a glibc image, or cap it in the "
+            "kernel (reinet serve)"
+        )
+    return None
+
+
+def _refuse_privileged(path: Path, name: str) -> None:
+    status = path.stat()
+    other_user = status.st_mode & stat.S_ISUID and status.st_uid != os.geteuid()
+    other_group = status.st_mode & stat.S_ISGID and status.st_gid != os.getegid()
+    try:
+        capabilities = os.geteuid() != 0 and bool(os.getxattr(path, "security.capability"))
+    except OSError:
+        capabilities = False
+    if other_user or other_group or capabilities:
+        raise ConfigError(
+            f"{name} is setuid, setgid or has capabilities, and the loader ignores LD_PRELOAD for such programs: start "
+            "it as the user that it becomes, or cap it in the kernel (reinet serve)"
+        )

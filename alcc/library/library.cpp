@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "alcc/gate/passage.hpp"
+#include "alcc/reinet_alcc.h"
+
+using namespace reinet::alcc;
+
+#define REINET_EXPORT extern "C" [[gnu::visibility("default")]]
+
+REINET_EXPORT int reinet_alcc_start(const char* settings) {
+  const auto parsed = settings ? parse_settings(settings) : std::nullopt;
+  if (!parsed) {
+    errno = EINVAL;
+    return -1;
+  }
+  process().ask(*parsed);
+  return 0;
+}
+
+REINET_EXPORT int reinet_alcc_accept(int fd, sockaddr* address, socklen_t* size) {
+  const int accepted = accept(fd, address, size);
+  if (accepted >= 0 && process().wanted()) process().table.close(accepted);  // whatever it was before
+  return accepted;
+}
+
+REINET_EXPORT int reinet_alcc_connect(int fd, const sockaddr* address, socklen_t size) {
+  return connect(fd, address, size);
+}
+
+REINET_EXPORT int reinet_alcc_close(int fd) {
+  if (const Inside inside; inside && process().pid == getpid()) process().table.close(fd);
+  return close(fd);
+}
+
+REINET_EXPORT ssize_t reinet_alcc_send(int fd, const void* data, size_t size, int flags) {
+  if (flags & MSG_OOB) return send(fd, data, size, flags);
+  return through_gate(fd, size, flags & MSG_DONTWAIT, [=](std::size_t offset, std::size_t bytes, bool later) {
+    return send(fd, static_cast<const char*>(data) + offset, bytes, flags | (later ? MSG_NOSIGNAL : 0));
+  });
+}
+
+REINET_EXPORT int reinet_alcc_wait(int fd, int timeout_ms) {
+  const std::uint64_t end_ns =
+      timeout_ms < 0 ? kUnlimited : now_ns() + static_cast<std::uint64_t>(timeout_ms) * 1'000'000;
+  while (true) {
+    const Flow* flow = process().table.known_flow(fd);
+    const std::uint64_t now = now_ns();
+    const std::uint64_t left_ns = end_ns > now ? end_ns - now : 0;
+    const bool closed = flow && flow->armed.load();
+    const std::uint64_t slice_ns = closed ? std::min(left_ns, flow->tick_ns.load()) : left_ns;
+    const timespec slice{static_cast<time_t>(slice_ns / 1'000'000'000), static_cast<long>(slice_ns % 1'000'000'000)};
+    pollfd waited{fd, static_cast<short>(closed ? 0 : POLLOUT), 0};
+    const int result = ppoll(&waited, 1, !closed && end_ns == kUnlimited ? nullptr : &slice, nullptr);
+    if (result != 0) return result;
+    if (left_ns <= slice_ns) return 0;
+  }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The calls that make, copy and close descriptors: what the table knows of one must not outlive it. Calls that a
+// program makes past the C library are found out later, by the socket's cookie.
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdarg>
+
+#include "alcc/gate/process.hpp"
+#include "alcc/preload/real.hpp"
+
+using reinet::alcc::Inside;
+using reinet::alcc::process;
+
+namespace {
+
+REINET_REAL(close);
+REINET_REAL(dup);
+REINET_REAL(dup2);
+REINET_REAL(dup3);
+REINET_REAL(fcntl);
+constinit reinet::alcc::Real<decltype(&::fcntl)> real_fcntl64{"fcntl64"};
+REINET_REAL(socket);
+REINET_REAL(accept);
+REINET_REAL(accept4);
+constinit reinet::alcc::Real<int (*)(unsigned, unsigned, int)> real_close_range{"close_range"};
+constinit reinet::alcc::Real<void (*)(int)> real_closefrom{"closefrom"};
+
+// Runs what concerns the table, unless another process shares our memory (vfork) or a handler interrupted the gate.
+template <class Do>
+void in_table(Do&& what) {
+  const Inside inside;
+  if (!inside || process().pid != getpid()) return;
+  const int error = errno;
+  what(process().table);
+  errno = error;
+}
+
+int fresh(int fd) {
+  if (fd >= 0 && process().wanted()) process().table.fresh(fd);
+  return fd;
+}
+
+void forget(int fd) {
+  // Most descriptors are nothing of ours; then there is no need to look who calls.
+  if (process().wanted() && process().table.is_known(fd)) in_table([=](auto& table) { table.close(fd); });
+}
+
+int copied(int fd, int copy) {
+  if (copy >= 0 && process().wanted()) in_table([=](auto& table) { table.duplicate(fd, copy); });
+  return copy;
+}
+
+template <class Function>
+int copying_fcntl(Function real, int fd, int command, void* argument) {
+  const int result = real(fd, command, argument);
+  return command == F_DUPFD || command == F_DUPFD_CLOEXEC ? copied(fd, result) : result;
+}
+
+}  // namespace
+
+REINET_HOOK int close(int fd) {
+  forget(fd);
+  return real_close.get()(fd);
+}
+
+REINET_HOOK int __close(int fd) { return close(fd); }
+
+REINET_HOOK int close_range(unsigned first, unsigned last, int flags) noexcept {
+  if (process().wanted() && !(flags & 4U)) {  // CLOSE_RANGE_CLOEXEC closes nothing
+    const int highest = process().table.highest_fd();
+    for (std::int64_t fd = first; fd <= std::min<std::int64_t>(last, highest); ++fd) forget(static_cast<int>(fd));
+  }
+  const auto real = real_close_range.get();
+  if (real) return real(first, last, flags);
+  errno = ENOSYS;
+  return -1;
+}
+
+REINET_HOOK void closefrom(int first) noexcept {
+  if (process().wanted())
+    for (int fd = std::max(first, 0); fd <= process().table.highest_fd(); ++fd) forget(fd);
+  if (const auto real = real_closefrom.get()) real(first);
+}
+
+REINET_HOOK int dup(int fd) noexcept { return copied(fd, real_dup.get()(fd)); }
+
+REINET_HOOK int dup2(int fd, int copy) noexcept {
+  if (fd == copy || real_fcntl.get()(fd, F_GETFD) < 0) return real_dup2.get()(fd, copy);
+  forget(copy);
+  return copied(fd, real_dup2.get()(fd, copy));
+}
+
+REINET_HOOK int dup3(int fd, int copy, int flags) noexcept {
+  if (fd == copy || real_fcntl.get()(fd, F_GETFD) < 0) return real_dup3.get()(fd, copy, flags);
+  forget(copy);
+  return copied(fd, real_dup3.get()(fd, copy, flags));
+}
+
+REINET_HOOK int fcntl(int fd, int command, ...) {
+  va_list arguments;
+  va_start(arguments, command);
+  void* argument = va_arg(arguments, void*);
+  va_end(arguments);
+  return copying_fcntl(real_fcntl.get(), fd, command, argument);
+}
+
+REINET_HOOK int fcntl64(int fd, int command, ...) {
+  va_list arguments;
+  va_start(arguments, command);
+  void* argument = va_arg(arguments, void*);
+  va_end(arguments);
+  return copying_fcntl(real_fcntl64.get(), fd, command, argument);
+}
+
+REINET_HOOK int socket(int domain, int type, int protocol) noexcept {
+  return fresh(real_socket.get()(domain, type, protocol));
+}
+
+REINET_HOOK int accept(int fd, sockaddr* address, socklen_t* size) {
+  return fresh(real_accept.get()(fd, address, size));
+}
+
+REINET_HOOK int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
+  return fresh(real_accept4.get()(fd, address, size, flags));
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The calls that wait until a socket may be written. While a gate is closed its socket is not writable:
+//
+//   epoll          the registration goes to the kernel without EPOLLOUT; when the gate opens the flow puts it back,
+//   which
+//                  also makes a new edge, so that epoll_wait is left alone (alcc/gate/flow.cpp)
+//   poll, select   the wait is cut into slices of the flow's tick, in which closed sockets are only looked at for
+//                  reading; what opened is then asked of the kernel again
+//
+// A registration with EPOLLONESHOT or EPOLLEXCLUSIVE cannot be changed without being felt: its flow runs uncapped.
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "alcc/gate/futex.hpp"
+#include "alcc/gate/process.hpp"
+#include "alcc/preload/real.hpp"
+
+using namespace reinet::alcc;
+
+namespace {
+
+REINET_REAL(epoll_ctl);
+REINET_REAL(epoll_create);
+REINET_REAL(epoll_create1);
+REINET_REAL(poll);
+REINET_REAL(ppoll);
+REINET_REAL(select);
+REINET_REAL(pselect);
+
+constexpr short kPollWritable = POLLOUT | POLLWRNORM | POLLWRBAND;
+
+Registration* registration_of(Flow& flow, const Epoll* epoll, std::uint32_t generation, int fd) {
+  for (Registration& r : flow.registrations)
+    if (r.epoll == epoll && r.generation == generation && r.fd == fd) return &r;
+  return nullptr;
+}
+
+int gated_epoll_ctl(Flow& flow, int epfd, int operation, int fd, const epoll_event& asked) {
+  const std::lock_guard guard(flow.lock);
+  Epoll* epoll = process().table.epoll(epfd);
+  const std::uint32_t generation = epoll->generation;
+  if (operation != EPOLL_CTL_DEL && (asked.events & (EPOLLONESHOT | EPOLLEXCLUSIVE)) && (asked.events & kWritable))
+    flow.exempt("its readiness is told once (EPOLLONESHOT) or to one of many (EPOLLEXCLUSIVE)");
+  const bool withheld = flow.armed && (asked.events & kWritable) && operation != EPOLL_CTL_DEL;
+  epoll_event told = asked;
+  if (withheld) told.events &= ~kWritable;
+  const int result = real_epoll_ctl.get()(epfd, operation, fd, &told);
+  if (result != 0) return result;
+  if (operation == EPOLL_CTL_DEL) {
+    std::erase_if(flow.registrations,
+                  [&](const Registration& r) { return r.epoll == epoll && r.generation == generation && r.fd == fd; });
+    return result;
+  }
+  Registration made{epoll, generation, fd, asked.events, asked.data, withheld};
+  if (Registration* r = registration_of(flow, epoll, generation, fd))
+    *r = made;
+  else
+    flow.registrations.push_back(made);
+  return result;
+}
+
+// The gate of a descriptor if it is closed.
+Flow* closed_gate(int fd) {
+  Flow* flow = process().table.known_flow(fd);
+  return flow && flow->armed.load(std::memory_order_relaxed) ? flow : nullptr;
+}
+
+// Looks for itself, which is sooner than the pacer's word and another slice.
+bool any_opened(const std::vector<Flow*>& flows) {
+  return std::ranges::any_of(flows, [](Flow* flow) {
+    const std::lock_guard guard(flow->lock);
+    flow->look(now_ns());
+    return !flow->armed;
+  });
+}
+
+std::uint64_t ns_of(const timespec& t) {
+  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec);
+}
+timespec timespec_of(std::uint64_t ns) {
+  return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+}
+bool is_sane(const timespec* t) { return !t || (t->tv_sec >= 0 && t->tv_nsec >= 0 && t->tv_nsec < 1'000'000'000); }
+
+// Waits in slices: wait(timeout) waits for all but closed gates and returns how many are ready, or -1; opened() tells
+// whether one of them opened. Returns kOpened then, else the last result.
+constexpr int kOpened = -2;
+
+template <class Wait, class Opened>
+int in_slices(std::uint64_t end_ns, std::uint64_t slice_ns, Wait&& wait, Opened&& opened) {
+  while (true) {
+    const std::uint64_t now = now_ns();
+    const std::uint64_t left_ns = end_ns > now ? end_ns - now : 0;
+    const timespec slice = timespec_of(std::min(left_ns, slice_ns));
+    const int result = wait(slice);
+    if (result != 0) return result;
+    if (opened()) return kOpened;
+    if (left_ns <= slice_ns) return 0;
+  }
+}
+
+int gated_poll(pollfd* fds, nfds_t count, std::uint64_t end_ns, const sigset_t* mask) {
+  const timespec none{0, 0};
+  std::vector<pollfd> watched;
+  std::vector<Flow*> closed;
+  while (true) {
+    std::uint64_t slice_ns = kMostTickNs;
+    watched.assign(fds, fds + count);
+    closed.clear();
+    for (pollfd& p : watched) {
+      Flow* flow = (p.events & kPollWritable) && p.fd >= 0 ? closed_gate(p.fd) : nullptr;
+      if (!flow) continue;
+      p.events = static_cast<short>(p.events & ~kPollWritable);
+      closed.push_back(flow);
+      slice_ns = std::min(slice_ns, flow->tick_ns.load(std::memory_order_relaxed));
+    }
+    int result;
+    if (closed.empty()) {
+      const std::uint64_t now = now_ns();
+      const timespec left = timespec_of(end_ns > now ? end_ns - now : 0);
+      return real_ppoll.get()(fds, count, end_ns == kUnlimited ? nullptr : &left, mask);
+    }
+    result = in_slices(
+        end_ns, slice_ns, [&](const timespec& slice) { return real_ppoll.get()(watched.data(), count, &slice, mask); },
+        [&] { return any_opened(closed); });
+    if (result == kOpened) {
+      result = real_ppoll.get()(fds, count, &none, mask);
+      if (result != 0) return result;
+      continue;
+    }
+    if (result >= 0)
+      for (nfds_t i = 0; i < count; ++i) fds[i].revents = watched[i].revents;
+    return result;
+  }
+}
+
+bool any_closed(const pollfd* fds, nfds_t count) {
+  for (nfds_t i = 0; i < count; ++i)
+    if ((fds[i].events & kPollWritable) && fds[i].fd >= 0 && closed_gate(fds[i].fd)) return true;
+  return false;
+}
+
+bool any_closed(int count, const fd_set* writable) {
+  if (!writable) return false;
+  for (int fd = 0; fd < count; ++fd)
+    if (FD_ISSET(fd, writable) && closed_gate(fd)) return true;
+  return false;
+}
+
+struct Sets {
+  fd_set read, write, except;
+  Sets(const fd_set* r, const fd_set* w, const fd_set* e) {
+    FD_ZERO(&read);
+    FD_ZERO(&write);
+    FD_ZERO(&except);
+    if (r) read = *r;
+    if (w) write = *w;
+    if (e) except = *e;
+  }
+  void give(fd_set* r, fd_set* w, fd_set* e) const {
+    if (r) *r = read;
+    if (w) *w = write;
+    if (e) *e = except;
+  }
+};
+
+int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::uint64_t end_ns, const sigset_t* mask) {
+  const Sets asked(read, write, except);
+  const auto wait = [&](const Sets& sets, const timespec* timeout) {
+    sets.give(read, write, except);
+    return real_pselect.get()(count, read, write, except, timeout, mask);
+  };
+  const timespec none{0, 0};
+  std::vector<Flow*> closed;
+  while (true) {
+    std::uint64_t slice_ns = kMostTickNs;
+    Sets watched = asked;
+    closed.clear();
+    for (int fd = 0; fd < count; ++fd) {
+      Flow* flow = FD_ISSET(fd, &asked.write) ? closed_gate(fd) : nullptr;
+      if (!flow) continue;
+      FD_CLR(fd, &watched.write);
+      closed.push_back(flow);
+      slice_ns = std::min(slice_ns, flow->tick_ns.load(std::memory_order_relaxed));
+    }
+    if (closed.empty()) {
+      const std::uint64_t now = now_ns();
+      const timespec left = timespec_of(end_ns > now ? end_ns - now : 0);
+      return wait(asked, end_ns == kUnlimited ? nullptr : &left);
+    }
+    int result = in_slices(
+        end_ns, slice_ns, [&](const timespec& slice) { return wait(watched, &slice); },
+        [&] { return any_opened(closed); });
+    if (result != kOpened) return result;
+    result = wait(asked, &none);
+    if (result != 0) return result;
+  }
+}
+
+std::uint64_t end_of(const timespec* timeout) {
+  if (!timeout || timeout->tv_sec > 1'000'000'000) return kUnlimited;
+  return now_ns() + ns_of(*timeout);
+}
+
+}  // namespace
+
+REINET_HOOK int epoll_ctl(int epfd, int operation, int fd, epoll_event* event) noexcept {
+  const Inside inside;
+  if (!inside || (!event && operation != EPOLL_CTL_DEL)) return real_epoll_ctl.get()(epfd, operation, fd, event);
+  const int error = errno;
+  Flow* flow = process().table.flow(fd);
+  errno = error;
+  if (!flow || process().pid != getpid()) return real_epoll_ctl.get()(epfd, operation, fd, event);
+  return gated_epoll_ctl(*flow, epfd, operation, fd, event ? *event : epoll_event{});
+}
+
+REINET_HOOK int epoll_create(int size) noexcept {
+  const int fd = real_epoll_create.get()(size);
+  if (fd >= 0 && process().wanted()) process().table.fresh(fd);
+  return fd;
+}
+
+REINET_HOOK int epoll_create1(int flags) noexcept {
+  const int fd = real_epoll_create1.get()(flags);
+  if (fd >= 0 && process().wanted()) process().table.fresh(fd);
+  return fd;
+}
+
+REINET_HOOK int poll(pollfd* fds, nfds_t count, int timeout_ms) {
+  const Inside inside;
+  if (!inside || !fds || !any_closed(fds, count)) return real_poll.get()(fds, count, timeout_ms);
+  const std::uint64_t end_ns =
+      timeout_ms < 0 ? kUnlimited : now_ns() + static_cast<std::uint64_t>(timeout_ms) * 1'000'000;
+  return gated_poll(fds, count, end_ns, nullptr);
+}
+
+REINET_HOOK int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
+  const Inside inside;
+  if (!inside || !fds || !is_sane(timeout) || !any_closed(fds, count))
+    return real_ppoll.get()(fds, count, timeout, mask);
+  return gated_poll(fds, count, end_of(timeout), mask);
+}
+
+// What programs built with _FORTIFY_SOURCE call; a call that would overrun its array is left to the C library to stop.
+REINET_HOOK int __poll_chk(pollfd* fds, nfds_t count, int timeout_ms, std::size_t size) {
+  if (size / sizeof *fds < count) __builtin_trap();
+  return poll(fds, count, timeout_ms);
+}
+
+REINET_HOOK int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask,
+                            std::size_t size) {
+  if (size / sizeof *fds < count) __builtin_trap();
+  return ppoll(fds, count, timeout, mask);
+}
+
+REINET_HOOK int select(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout) {
+  const Inside inside;
+  const bool sane = !timeout || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0 && timeout->tv_usec < 1'000'000);
+  if (!inside || count > FD_SETSIZE || !sane || !any_closed(count, write))
+    return real_select.get()(count, read, write, except, timeout);
+  std::uint64_t end_ns = kUnlimited;
+  if (timeout) {
+    const timespec t{timeout->tv_sec, timeout->tv_usec * 1000};
+    end_ns = end_of(&t);
+  }
+  const int result = gated_select(count, read, write, except, end_ns, nullptr);
+  if (timeout) {  // Linux tells what is left
+    const std::uint64_t now = now_ns();
+    const timespec left = timespec_of(end_ns > now ? end_ns - now : 0);
+    *timeout = {left.tv_sec, left.tv_nsec / 1000};
+  }
+  return result;
+}
+
+REINET_HOOK int pselect(int count, fd_set* read, fd_set* write, fd_set* except, const timespec* timeout,
+                        const sigset_t* mask) {
+  const Inside inside;
+  if (!inside || count > FD_SETSIZE || !is_sane(timeout) || !any_closed(count, write))
+    return real_pselect.get()(count, read, write, except, timeout, mask);
+  return gated_select(count, read, write, except, end_of(timeout), mask);
+}

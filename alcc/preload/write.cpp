@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The calls that bring bytes into a socket.
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "alcc/gate/passage.hpp"
+#include "alcc/preload/real.hpp"
+
+using reinet::alcc::through_gate;
+
+namespace {
+
+REINET_REAL(write);
+REINET_REAL(writev);
+REINET_REAL(send);
+REINET_REAL(sendto);
+REINET_REAL(sendmsg);
+REINET_REAL(sendmmsg);
+REINET_REAL(sendfile);
+REINET_REAL(sendfile64);
+REINET_REAL(splice);
+
+// The part of an array of buffers that starts at a byte and has so many.
+class Part {
+ public:
+  Part(const iovec* buffers, std::size_t count, std::size_t offset, std::size_t bytes) {
+    for (std::size_t i = 0; i < count && bytes > 0; ++i) {
+      const std::size_t skipped = std::min(offset, buffers[i].iov_len);
+      offset -= skipped;
+      const std::size_t used = std::min(bytes, buffers[i].iov_len - skipped);
+      if (used == 0) continue;
+      parts_[count_++] = {static_cast<char*>(buffers[i].iov_base) + skipped, used};
+      bytes -= used;
+    }
+  }
+  iovec* data() { return parts_; }
+  std::size_t count() const { return count_; }
+
+ private:
+  iovec parts_[IOV_MAX];
+  std::size_t count_ = 0;
+};
+
+std::size_t bytes_of(const iovec* buffers, std::size_t count) {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < count; ++i)
+    if (__builtin_add_overflow(bytes, buffers[i].iov_len, &bytes)) return 0;
+  return bytes > SSIZE_MAX ? 0 : bytes;  // the kernel's own call says what is wrong with it
+}
+
+bool countable(const void* buffers, std::size_t count) { return buffers && count > 0 && count <= IOV_MAX; }
+
+ssize_t gated_message(int fd, const msghdr* message, int flags) {
+  if (!message || !countable(message->msg_iov, message->msg_iovlen) || (flags & MSG_OOB))
+    return real_sendmsg.get()(fd, message, flags);
+  const std::size_t length = bytes_of(message->msg_iov, message->msg_iovlen);
+  return through_gate(fd, length, flags & MSG_DONTWAIT, [=](std::size_t offset, std::size_t bytes, bool later) {
+    if (bytes == length) return real_sendmsg.get()(fd, message, flags);
+    Part part(message->msg_iov, message->msg_iovlen, offset, bytes);
+    msghdr piece = *message;
+    piece.msg_iov = part.data();
+    piece.msg_iovlen = part.count();
+    if (later) piece.msg_control = nullptr, piece.msg_controllen = 0;
+    return real_sendmsg.get()(fd, &piece, flags | (later ? MSG_NOSIGNAL : 0));
+  });
+}
+
+template <class Function, class Offset>
+ssize_t gated_file(Function real, int to, int from, Offset* offset, std::size_t count) {
+  return through_gate(to, count, false,
+                      [=](std::size_t, std::size_t bytes, bool) { return real(to, from, offset, bytes); });
+}
+
+}  // namespace
+
+REINET_HOOK ssize_t write(int fd, const void* data, size_t size) {
+  return through_gate(fd, size, false, [=](std::size_t offset, std::size_t bytes, bool later) {
+    const char* from = static_cast<const char*>(data) + offset;
+    return later ? real_send.get()(fd, from, bytes, MSG_NOSIGNAL) : real_write.get()(fd, from, bytes);
+  });
+}
+
+REINET_HOOK ssize_t __write(int fd, const void* data, size_t size) { return write(fd, data, size); }
+
+REINET_HOOK ssize_t writev(int fd, const iovec* buffers, int count) {
+  if (!countable(buffers, count > 0 ? static_cast<std::size_t>(count) : 0) || !reinet::alcc::process().wanted())
+    return real_writev.get()(fd, buffers, count);
+  const auto buffer_count = static_cast<std::size_t>(count);
+  const std::size_t length = bytes_of(buffers, buffer_count);
+  return through_gate(fd, length, false, [=](std::size_t offset, std::size_t bytes, bool later) {
+    if (bytes == length) return real_writev.get()(fd, buffers, count);
+    Part part(buffers, buffer_count, offset, bytes);
+    if (!later) return real_writev.get()(fd, part.data(), static_cast<int>(part.count()));
+    msghdr piece{};
+    piece.msg_iov = part.data();
+    piece.msg_iovlen = part.count();
+    return real_sendmsg.get()(fd, &piece, MSG_NOSIGNAL);
+  });
+}
+
+REINET_HOOK ssize_t send(int fd, const void* data, size_t size, int flags) {
+  if (flags & MSG_OOB) return real_send.get()(fd, data, size, flags);
+  return through_gate(fd, size, flags & MSG_DONTWAIT, [=](std::size_t offset, std::size_t bytes, bool later) {
+    return real_send.get()(fd, static_cast<const char*>(data) + offset, bytes, flags | (later ? MSG_NOSIGNAL : 0));
+  });
+}
+
+REINET_HOOK ssize_t __send(int fd, const void* data, size_t size, int flags) { return send(fd, data, size, flags); }
+
+REINET_HOOK ssize_t sendto(int fd, const void* data, size_t size, int flags, const sockaddr* to, socklen_t to_size) {
+  if (flags & MSG_OOB) return real_sendto.get()(fd, data, size, flags, to, to_size);
+  return through_gate(fd, size, flags & MSG_DONTWAIT, [=](std::size_t offset, std::size_t bytes, bool later) {
+    const char* from = static_cast<const char*>(data) + offset;
+    return real_sendto.get()(fd, from, bytes, flags | (later ? MSG_NOSIGNAL : 0), to, to_size);
+  });
+}
+
+REINET_HOOK ssize_t sendmsg(int fd, const msghdr* message, int flags) { return gated_message(fd, message, flags); }
+
+REINET_HOOK int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
+  reinet::alcc::Process& p = reinet::alcc::process();
+  if (!p.wanted() || reinet::alcc::inside_gate || !p.table.flow(fd))
+    return real_sendmmsg.get()(fd, messages, count, flags);
+  unsigned sent = 0;
+  for (; sent < std::min<unsigned>(count, IOV_MAX); ++sent) {
+    const ssize_t bytes = gated_message(fd, &messages[sent].msg_hdr, flags);
+    if (bytes < 0) return sent ? static_cast<int>(sent) : -1;
+    messages[sent].msg_len = static_cast<unsigned>(bytes);
+  }
+  return static_cast<int>(sent);
+}
+
+REINET_HOOK ssize_t sendfile(int to, int from, off_t* offset, size_t count) {
+  return gated_file(real_sendfile.get(), to, from, offset, count);
+}
+
+REINET_HOOK ssize_t sendfile64(int to, int from, off64_t* offset, size_t count) {
+  return gated_file(real_sendfile64.get(), to, from, offset, count);
+}
+
+REINET_HOOK ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_offset, size_t size, unsigned flags) {
+  bool done = false;  // a splice may end short: whoever calls it goes on by himself
+  return through_gate(to, size, flags & SPLICE_F_NONBLOCK, [&](std::size_t, std::size_t bytes, bool) -> ssize_t {
+    if (done) return 0;
+    done = true;
+    return real_splice.get()(from, from_offset, to, to_offset, bytes, flags);
+  });
+}

@@ -1,0 +1,114 @@
+"""``reinet run``: a program under the gate, without privileges."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from reinet.alcc.launch import Settings, check_command, parse_ports
+from reinet.cli.output import JsonOption, say, write_json
+from reinet.core.errors import ConfigError
+from reinet.core.target import Target
+
+SUMS = ("flows", "bytes", "closings", "openings", "records", "decisions", "capped", "not_gated")
+MEANS = ("qdelay_mean_ms", "qdelay_saved_ms")
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The program and its arguments, after --.")],
+    target: Annotated[
+        str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, or +30ms or 2.5x of the path's minimum RTT.")
+    ] = "+30ms",
+    law: Annotated[
+        str, typer.Option(metavar="LAW", help="rule[:G], fixed:N (packets), or none: only measure.")
+    ] = "rule",
+    policy: Annotated[
+        str | None, typer.Option(metavar="PORTS", help="Only connections with one of these ports, by commas.")
+    ] = None,
+    shadow: Annotated[bool, typer.Option("--shadow", help="Gate nothing; say what a cap would have saved.")] = False,
+    always: Annotated[
+        bool, typer.Option("--always", help="Cap where no queue was seen, too (tests, loopback).")
+    ] = False,
+    json_destination: JsonOption = None,
+) -> None:
+    """Run a program whose TCP connections stay below a cap, without privileges and without a daemon.
+
+    The kernel gets no more of what the program writes than may be in flight; the rest stays the program's, which sees a
+    socket with a small buffer. docs/alcc.md says for which programs this works. Static, Go, setuid and musl
+    programs are refused by name. The exit status is the command's. Examples:
+
+        reinet run -- nginx -g 'daemon off;'
+
+        reinet run --target +20ms --law rule:1.3 --policy 80,443 -- python3 -m http.server 80
+
+        reinet run --shadow -- curl -T big.iso https://example.org/upload
+    """
+    settings = Settings(
+        law=law_text(law), target=Target.parse(target), ports=parse_ports(policy), shadow=shadow, always=always
+    )
+    program = check_command(command[0])
+    if not shadow and json_destination is None:
+        environment = settings.environment()
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would hand that on
+            signal.signal(number, signal.SIG_DFL)
+        os.execve(program, command, environment)
+    status, report = run_reported(settings, program, command)
+    if shadow:
+        say(
+            f"{report['flows']} connections, {report['bytes'] / 1e6:.1f} MB, {report['decisions']} decisions: queueing "
+            f"delay {report['qdelay_mean_ms']:.1f} ms, of which a cap would have saved "
+            f"{report['qdelay_saved_ms']:.1f} ms"
+        )
+    write_json(json_destination, {**report, "law": settings.law, "target": str(settings.target), "status": status})
+    raise typer.Exit(status)
+
+
+def law_text(law: str) -> str:
+    """Returns the law as the gate reads it. Raises ConfigError for one that does not run in the process."""
+    from reinet.agents.decide.baselines import FixedCap, NoCap, Rule
+    from reinet.agents.decide.names import make_agent
+
+    agent = make_agent(law, link="app")
+    if isinstance(agent, NoCap | FixedCap | Rule):
+        return agent.name
+    raise ConfigError(f"law {law!r} does not run in a process of its own: rule[:G], fixed:N and none do")
+
+
+def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple[int, dict[str, Any]]:
+    """Runs the command to its end; returns its exit status and what its processes reported, added up."""
+    with tempfile.TemporaryDirectory(prefix="reinet-run-") as folder:
+        report = Path(folder) / "report"
+        os.chmod(folder, 0o777)
+        told = Settings(**{**settings.__dict__, "report": report})
+        with subprocess.Popen(command, executable=program, env=told.environment()) as process, _forwarded(process):
+            status = process.wait()
+        lines = report.read_text().splitlines() if report.exists() else []
+    return (status if status >= 0 else 128 - status), added_up([json.loads(line) for line in lines])
+
+
+@contextlib.contextmanager
+def _forwarded(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Hands signals that ask us to end to the command, whose end is ours."""
+    signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    before = {number: signal.signal(number, lambda got, _: process.send_signal(got)) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def added_up(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the sums of some processes' reports; delays are means over the bytes."""
+    total: dict[str, Any] = {key: sum(report[key] for report in reports) for key in SUMS}
+    for key in MEANS:
+        weighted = sum(report[key] * report["bytes"] for report in reports)
+        total[key] = weighted / total["bytes"] if total["bytes"] else 0.0
+    return total | {"processes": len(reports)}

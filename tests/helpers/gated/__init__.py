@@ -1,0 +1,86 @@
+"""Programs that run under the gate, and what starts them."""
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from helpers.places import HELPERS
+from reinet.alcc.launch import Settings
+from reinet.core.target import Target
+
+FOLDER = HELPERS / "gated"
+CAP_PKTS = 8
+TIMEOUT_S = 120.0
+"""The longest that anything here may take: only a test that fails does."""
+
+
+def settings(law: str = f"fixed:{CAP_PKTS}", **more: Any) -> Settings:
+    return Settings(law=law, target=Target.parse("+30ms"), **{"always": True, **more})
+
+
+def environment(asked: Settings | None) -> dict[str, str]:
+    return dict(os.environ) if asked is None else asked.environment()
+
+
+class Server:
+    """A running ``server.py``."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.port = int(self.line())
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def told(self) -> dict[str, Any]:
+        line = self.line()
+        assert line, self.process.stderr and self.process.stderr.read()
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+    def ended(self) -> None:
+        assert self.process.wait(TIMEOUT_S) == 0, self.process.stderr and self.process.stderr.read()
+
+    def connect(self, receive_buffer_bytes: int = 0) -> socket.socket:
+        sock = socket.socket()
+        if receive_buffer_bytes:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        sock.settimeout(TIMEOUT_S)
+        sock.connect(("127.0.0.1", self.port))
+        return sock
+
+
+@contextlib.contextmanager
+def serving(mode: str, size: int, clients: int, asked: Settings | None) -> Iterator[Server]:
+    with subprocess.Popen(
+        [sys.executable, str(FOLDER / "server.py"), mode, str(size), str(clients)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(asked),
+    ) as process:  # fmt: skip
+        try:
+            yield Server(process)
+        finally:
+            process.kill()
+
+
+def received(sock: socket.socket) -> tuple[int, str]:
+    """Return number and digest of the bytes up to the end."""
+    digest, size = hashlib.sha256(), 0
+    while block := sock.recv(1 << 18):
+        digest.update(block)
+        size += len(block)
+    sock.close()
+    return size, digest.hexdigest()
+
+
+def reports(path: Path) -> dict[str, int]:
+    from reinet.cli.run import added_up
+
+    return added_up([json.loads(line) for line in path.read_text().splitlines()])

@@ -1,0 +1,207 @@
+"""Single cases under the gate, each named on the command line; prints a JSON line with what was seen."""
+
+import array
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from server import BLOCK, MSS_BYTES, held_bytes, pattern  # beside this file
+
+Seen = dict[str, Any]
+
+
+def pair(receive_buffer_bytes: int = 0) -> tuple[socket.socket, socket.socket]:
+    """Return a sender and its peer."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, MSS_BYTES)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        peer = socket.socket()
+        if receive_buffer_bytes:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        peer.connect(listener.getsockname())
+        return listener.accept()[0], peer
+
+
+def fill(sock: socket.socket) -> int:
+    """Send without waiting until nothing goes any more for a while."""
+    sock.setblocking(False)
+    sent = 0
+    quiet_until = time.monotonic() + 0.3
+    while time.monotonic() < quiet_until:
+        try:
+            sent += sock.send(BLOCK)
+            quiet_until = time.monotonic() + 0.3
+        except BlockingIOError:
+            time.sleep(0.01)
+    return sent
+
+
+def drain(peer: socket.socket, size: int) -> bytes:
+    peer.settimeout(60)
+    got = b""
+    while len(got) < size and (block := peer.recv(1 << 16)):
+        got += block
+    return got
+
+
+def interrupted() -> Seen:
+    """A signal with a handler cuts a waiting write short, or ends it with EINTR where nothing was sent."""
+    sock, _peer = pair(4096)
+    fill(sock)
+    sock.setblocking(True)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.siginterrupt(signal.SIGALRM, True)
+    libc_write = __import__("ctypes").CDLL(None, use_errno=True).write
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    result = libc_write(sock.fileno(), BLOCK, len(BLOCK))
+    error = __import__("ctypes").get_errno()
+    return {"result": result, "errno": errno.errorcode.get(error, str(error))}
+
+
+def restarted() -> Seen:
+    """A handler with SA_RESTART does not end a waiting write."""
+    sock, peer = pair(4096)
+    sent = fill(sock)
+    sock.setblocking(True)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.siginterrupt(signal.SIGALRM, False)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    reader = threading.Timer(0.5, lambda: drain(peer, sent + len(BLOCK)))
+    reader.start()
+    libc_write = __import__("ctypes").CDLL(None, use_errno=True).write
+    result = libc_write(sock.fileno(), BLOCK, len(BLOCK))
+    return {"result": result}
+
+
+def timed() -> Seen:
+    """SO_SNDTIMEO ends a waiting write."""
+    sock, _peer = pair(4096)
+    fill(sock)
+    sock.setblocking(True)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 300_000))
+    before_s = time.monotonic()
+    try:
+        os.write(sock.fileno(), BLOCK)
+        result = "sent"
+    except OSError as error:
+        result = errno.errorcode[error.errno or 0]
+    return {"result": result, "seconds": time.monotonic() - before_s}
+
+
+def reset_while_waiting() -> Seen:
+    """The peer resets while a write waits: it ends as it would in the kernel."""
+    sock, peer = pair(4096)
+    fill(sock)
+    sock.setblocking(True)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    threading.Timer(0.3, peer.close).start()
+    try:
+        os.write(sock.fileno(), BLOCK)
+        result = "sent"
+    except OSError as error:
+        result = errno.errorcode[error.errno or 0]
+    return {"result": result}
+
+
+def shut_while_waiting() -> Seen:
+    """Another thread shuts the socket down while a write waits."""
+    sock, _peer = pair(4096)
+    fill(sock)
+    sock.setblocking(True)
+    threading.Timer(0.3, sock.shutdown, (socket.SHUT_WR,)).start()
+    try:
+        os.write(sock.fileno(), BLOCK)
+        result = "sent"
+    except OSError as error:
+        result = errno.errorcode[error.errno or 0]
+    return {"result": result}
+
+
+def passed_on() -> Seen:
+    """A descriptor that came over a Unix socket is the same flow; another socket with an old number is not."""
+    sock, peer = pair(4096)
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    ours.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [sock.fileno()]))])
+    (_, ancillary, _, _) = theirs.recvmsg(1, socket.CMSG_LEN(4))
+    came = array.array("i")
+    came.frombytes(ancillary[0][2][:4])
+    other = socket.socket(fileno=came[0])
+    sent = fill(other)
+    held = held_bytes(sock)
+    sock.close()
+    received = drain(peer, sent)
+    return {"held": held, "same": received == (BLOCK * (sent // len(BLOCK) + 2))[:sent] or len(received) == sent}
+
+
+def past_the_library() -> Seen:
+    """Bytes that stdio writes do not pass the gate: the flow goes on uncapped."""
+    sock, peer = pair()
+    sock.sendall(b"a")
+    ctypes = __import__("ctypes")
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fdopen.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(libc.fdopen(os.dup(sock.fileno()), b"w"))
+    data = pattern(100_000)
+    libc.fwrite(data, 1, len(data), stream)
+    libc.fflush(stream)
+    got = drain(peer, 100_001)
+    time.sleep(0.2)
+    sock.sendall(data)
+    got += drain(peer, len(data))
+    return {"same": got == b"a" + data + data}
+
+
+def turns() -> Seen:
+    """Two threads write long messages into one waiting socket: none is torn apart."""
+    sock, peer = pair()
+    size, rounds = 20_000, 20
+
+    def send(letter: bytes) -> None:
+        for _ in range(rounds):
+            sock.sendall(letter * size)
+
+    threads = [threading.Thread(target=send, args=(letter,)) for letter in (b"a", b"b", b"c")]
+    for thread in threads:
+        thread.start()
+    got = drain(peer, 3 * size * rounds)
+    torn = sum(got[i : i + size] != got[i : i + 1] * size for i in range(0, len(got), size))
+    return {"bytes": len(got), "torn": torn}
+
+
+def closed_epoll() -> Seen:
+    """A descriptor's number goes from one socket to another while its gate is closed: the new one is its own flow."""
+    sock, peer = pair(4096)
+    waiter = select.epoll()
+    waiter.register(sock, select.EPOLLOUT)
+    fill(sock)
+    number = sock.fileno()
+    sock.close()
+    peer.close()
+    sock, peer = pair()
+    os.dup2(sock.fileno(), number)
+    fresh = socket.socket(fileno=number)
+    waiter.register(fresh, select.EPOLLOUT)
+    events = waiter.poll(5)
+    fresh.setblocking(True)
+    fresh.sendall(b"hello")
+    return {"events": len(events), "got": drain(peer, 5).decode()}
+
+
+CASES: dict[str, Callable[[], Seen]] = {
+    f.__name__: f
+    for f in (interrupted, restarted, timed, reset_while_waiting, shut_while_waiting, passed_on, past_the_library,
+              turns, closed_epoll)
+}  # fmt: skip
+
+if __name__ == "__main__":
+    print(json.dumps(CASES[sys.argv[1]]()), flush=True)

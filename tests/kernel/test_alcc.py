@@ -1,0 +1,84 @@
+"""The gate of ``alcc/`` over an emulated cellular link, beside the cap in the kernel."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from helpers.figures import figures_hold
+from helpers.flows import Transfer, running_loader
+from helpers.gated import reports, settings
+from reinet.agents.decide.names import make_agent
+from reinet.agents.evaluation.run import Run, run
+from reinet.agents.evaluation.scenario import Scenario
+from reinet.envs.trace import Trace, generate
+
+SECONDS = 12.0
+
+
+def _runs(trace: Trace, agents: list[tuple[str, str]], seconds: float = SECONDS) -> list[Run]:
+    done = []
+    for agent, actuator in agents:
+        scenario = Scenario.of(trace, "mahimahi", seconds=seconds, actuator=actuator)  # type: ignore[arg-type]
+        done.append(run(make_agent(agent, link="mahimahi"), scenario))
+    return done
+
+
+def _invalid(runs: list[Run]) -> list[str]:
+    return [r.invalid_reason for r in runs if r.invalid_reason]
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+def test_the_gate_keeps_up_with_the_kernels_cap_on_a_cellular_link() -> None:
+    trace = generate("lte-driving", seconds=30, seed=2027)
+
+    def measured() -> list[Run]:
+        runs = _runs(trace, [("fixed:25", "app"), ("fixed:25", "kernel"), ("none", "kernel")])
+        assert runs[0].caps_pkts.any(), "the gate never closed"
+        return runs
+
+    def check(runs: list[Run]) -> None:
+        app, kernel, plain = (r.metrics for r in runs)
+        assert app.throughput_mbps > 0.9 * kernel.throughput_mbps
+        assert app.delay_mean_ms < 1.1 * kernel.delay_mean_ms + 2
+        assert app.qdelay_mean_ms < 0.6 * plain.qdelay_mean_ms
+
+    figures_hold(measured, check, _invalid)
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+def test_what_the_gate_measures_is_what_the_kernels_shim_measures() -> None:
+    """Two flows of the same link, one after the other: records tell the same round trips and rates."""
+
+    def measured() -> list[Run]:
+        runs = _runs(Trace.constant(12, 10), [("none", "app"), ("none", "kernel")], 8.0)
+        assert all(len(r.records) > 20 for r in runs)
+        return runs
+
+    def check(runs: list[Run]) -> None:
+        app, kernel = (r.records[r.records["time_ns"] > 4 * 10**9] for r in runs)
+        for field, bound in (("rtt_mean_us", 0.05), ("delivery_rate_bytes_per_s", 0.03), ("min_rtt_us", 0.1)):
+            ours, theirs = float(app[field].mean()), float(kernel[field].mean())
+            assert abs(ours - theirs) < bound * theirs, f"{field}: {ours} and {theirs}"
+        assert abs(len(app) - len(kernel)) < 0.2 * len(kernel)
+
+    figures_hold(measured, check, _invalid)
+
+
+@pytest.mark.kernel
+def test_a_socket_that_the_kernel_caps_is_left_alone(
+    cgroup: Path, transfer: Callable[..., Transfer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = settings("fixed:4", report=tmp_path / "report").environment()
+    with running_loader(cgroup):
+        for name in ("LD_PRELOAD", "REINET_ALCC"):
+            monkeypatch.setenv(name, asked[name])
+        flow = transfer(own_network=False, cgroup=cgroup, seconds=1.0)
+        assert flow.cc.startswith("reinet")
+        assert flow.result()["intact"]
+    total = reports(tmp_path / "report")
+    assert total["flows"] >= 1
+    assert total["not_gated"] >= 1
+    assert total["closings"] == 0

@@ -1,0 +1,14 @@
+"""System calls with the gate and without: the same bytes, the same errno, the same end."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.gated import reports
+from helpers.gated.fuzz import differences
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_random_system_calls_come_to_the_same(seed: int, tmp_path: Path) -> None:
+    assert differences(seed, 700, tmp_path / "report") == []
+    assert reports(tmp_path / "report")["closings"] > 50, "the gate hardly closed: little was tested"

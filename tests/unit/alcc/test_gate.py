@@ -1,0 +1,153 @@
+"""The gate: never a byte lost, never a wake-up lost, and the kernel holds no more than the cap."""
+
+import hashlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from helpers.gated import CAP_PKTS, received, reports, serving, settings
+from helpers.gated.server import LOOPS, MSS_BYTES, ONE_BY_ONE, pattern
+
+MODES = [*ONE_BY_ONE, *LOOPS, "asyncio"]
+
+
+def _digest(size: int) -> tuple[int, str]:
+    return size, hashlib.sha256(pattern(size)).hexdigest()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_way_of_sending_brings_every_byte(mode: str, tmp_path: Path) -> None:
+    size = 1_000_003
+    with serving(mode, size, 1, settings(report=tmp_path / "report")) as server:
+        assert received(server.connect()) == _digest(size)
+        server.ended()
+    total = reports(tmp_path / "report")
+    if mode == "once":
+        assert total["closings"] == 0, "EPOLLONESHOT cannot be withheld: it runs uncapped"
+    elif mode != "forked":  # there the child ends by _exit, which reports nothing
+        assert total["flows"] == 1
+        assert total["bytes"] == size
+        assert total["closings"] > 0, "the gate never closed: nothing was tested"
+
+
+@pytest.mark.parametrize("size", [1, 2, MSS_BYTES - 1, MSS_BYTES * CAP_PKTS, MSS_BYTES * CAP_PKTS + 1, 65_537])
+@pytest.mark.parametrize("mode", ["blocking", "edge", "poll"])
+def test_sizes_around_segments_and_caps_arrive_whole(mode: str, size: int) -> None:
+    with serving(mode, size, 1, settings()) as server:
+        assert received(server.connect()) == _digest(size)
+        server.ended()
+
+
+@pytest.mark.parametrize("mode", ["write", "sendfile", "edge"])
+def test_a_hundred_megabytes_arrive_whole(mode: str) -> None:
+    size = 100_000_000
+    with serving(mode, size, 1, settings("fixed:4000")) as server:
+        assert received(server.connect()) == _digest(size)
+        server.ended()
+
+
+def test_the_kernel_holds_no_more_than_the_cap_and_says_so_to_every_waiter() -> None:
+    size = 4_000_000
+    with serving("held", size, 1, settings()) as server:
+        sock = server.connect(receive_buffer_bytes=4096)
+        told = server.told()
+        assert told["held"] <= CAP_PKTS * MSS_BYTES
+        assert told["sent"] < size / 2
+        assert not told["writable"], "epoll says that a closed gate is writable"
+        assert not told["polled"], "select says that a closed gate is writable"
+        assert received(sock) == _digest(size)
+        server.ended()
+    with serving("held", size, 1, None) as server:  # without the gate the kernel takes far more
+        sock = server.connect(receive_buffer_bytes=4096)
+        assert server.told()["held"] > 10 * CAP_PKTS * MSS_BYTES
+        assert received(sock) == _digest(size)
+        server.ended()
+
+
+@pytest.mark.parametrize("mode", ["level", "edge", "demand", "poll"])
+def test_ten_thousand_openings_lose_no_wake_up(mode: str, tmp_path: Path) -> None:
+    clients, size, openings = 50, 1_500_000, 0
+    for number in range(20):  # how often a gate closes for so many bytes is the host's; one round or two will do
+        report = tmp_path / f"report{number}"
+        with serving(mode, size, clients, settings("fixed:4", report=report)) as server:
+            socks = [server.connect() for _ in range(clients)]
+            with ThreadPoolExecutor(clients) as readers:
+                got = list(readers.map(received, socks))
+            server.ended()
+        assert got == [_digest(size)] * clients
+        total = reports(report)
+        assert 0 <= total["closings"] - total["openings"] <= clients  # a gate may be closed when its socket goes
+        openings += total["openings"]
+        if openings >= 10_000:
+            return
+    pytest.fail(f"only {openings} openings: little was tested")
+
+
+def test_a_slow_client_gets_every_byte() -> None:
+    size = 60_000
+    with serving("edge", size, 1, settings("fixed:4")) as server:
+        sock = server.connect(receive_buffer_bytes=2048)
+        digest, count = hashlib.sha256(), 0
+        while block := sock.recv(997):
+            digest.update(block)
+            count += len(block)
+            time.sleep(0.001)
+        sock.close()
+        assert (count, digest.hexdigest()) == _digest(size)
+        server.ended()
+
+
+@pytest.mark.parametrize("mode", ["blocking", "write", "with_timeout", "edge", "poll"])
+def test_a_client_that_leaves_ends_its_transfer_and_no_other(mode: str) -> None:
+    size = 3_000_000
+    with serving(mode, size, 2, settings()) as server:
+        leaving = server.connect(receive_buffer_bytes=4096)
+        if mode not in ("edge", "poll"):  # they serve one client after the other
+            leaving.recv(1000)
+            leaving.close()  # with bytes unread: a reset
+            assert received(server.connect()) == _digest(size)
+            assert server.told()["error"] in ("ConnectionResetError", "BrokenPipeError", "AssertionError")
+        else:
+            staying = server.connect()
+            leaving.recv(1000)
+            leaving.close()
+            assert received(staying) == _digest(size)
+        server.ended()
+
+
+def test_a_closed_gate_costs_next_to_nothing(tmp_path: Path) -> None:
+    for mode in ("edge", "level", "blocking"):
+        with serving(mode, 4_000_000, 1, settings("fixed:4")) as server:
+            sock = server.connect(receive_buffer_bytes=4096)
+            time.sleep(0.5)
+            before_s = _cpu_s(server.process.pid)
+            time.sleep(2)
+            used_s = _cpu_s(server.process.pid) - before_s
+            assert used_s <= 0.04, f"{mode}: a closed gate takes {used_s / 2:.0%} of a core"
+            sock.close()
+
+
+def test_idle_connections_wake_nobody() -> None:
+    with serving("blocking", 1000, 2, settings()) as server:
+        assert received(server.connect())[0] == 1000  # the pacer has had work and sleeps again
+        time.sleep(0.3)
+        before = _switches(server.process.pid)
+        time.sleep(2)
+        assert _switches(server.process.pid) == before
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def _switches(pid: int) -> dict[str, str]:
+    """How often each thread of a process came to run, by its own will."""
+    return {
+        task.name: line
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for line in (task / "status").read_text().splitlines()
+        if line.startswith("voluntary")
+    }

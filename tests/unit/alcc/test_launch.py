@@ -1,0 +1,105 @@
+"""``reinet run``: what cannot be preloaded is refused by name, before anything is started."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.places import ROOT
+from reinet.alcc.launch import check_command, parse_ports, why_not_preloaded
+from reinet.cli.run import law_text
+from reinet.core.errors import ConfigError
+
+REINET = Path(sys.executable).with_name("reinet")
+
+
+def _built(folder: Path, *options: str, source: str = "int main(void) { return 0; }") -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    (folder / "program.c").write_text(source)
+    program = folder / "program"
+    done = subprocess.run([compiler, *options, str(folder / "program.c"), "-o", str(program)], check=False)
+    if done.returncode:
+        pytest.skip(f"cc cannot build with {options}")
+    return program
+
+
+def test_a_static_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="statically linked"):
+        check_command(str(_built(tmp_path, "-static")))
+
+
+def test_a_go_program_is_refused(tmp_path: Path) -> None:
+    mark = '__attribute__((section(".go.buildinfo"))) char mark[] = "\\xff Go buildinf:";'
+    note = f"{mark} int main(void) {{ return mark[0]; }}"
+    with pytest.raises(ConfigError, match="is a Go program"):
+        check_command(str(_built(tmp_path, source=note)))
+
+
+def test_a_musl_program_is_refused(tmp_path: Path) -> None:
+    program = _built(tmp_path, "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1")
+    with pytest.raises(ConfigError, match="musl"):
+        check_command(str(program))
+
+
+def test_a_setuid_program_is_refused(tmp_path: Path) -> None:
+    program = _built(tmp_path)
+    if os.geteuid() == 0:
+        os.chown(program, 65521, 65521)
+        program.chmod(0o4755)
+    else:
+        pytest.skip("needs root: another user's program")
+    with pytest.raises(ConfigError, match="setuid"):
+        check_command(str(program))
+
+
+def test_scripts_are_judged_by_their_interpreters(tmp_path: Path) -> None:
+    static = _built(tmp_path, "-static")
+    script = tmp_path / "script"
+    script.write_text(f"#!{static}\n")
+    script.chmod(0o755)
+    with pytest.raises(ConfigError, match="statically linked"):
+        check_command(str(script))
+    script.write_text("#!/usr/bin/env python3\n")
+    assert check_command(str(script)) == script
+    with pytest.raises(ConfigError, match="no such program"):
+        check_command("reinet-no-such-program")
+
+
+def test_usual_programs_are_not_refused() -> None:
+    for name in ("sh", "python3", "curl", "nginx"):
+        if path := shutil.which(name):
+            assert check_command(name) == Path(path)
+    assert why_not_preloaded(Path(os.path.realpath(sys.executable))) is None
+
+
+def test_ports_and_laws_are_checked() -> None:
+    assert parse_ports(None) == ()
+    assert parse_ports("80, 443") == (80, 443)
+    for text in ("", "80,", "http", "0", "65536"):
+        with pytest.raises(ConfigError):
+            parse_ports(text)
+    assert law_text("rule") == "rule:1.5"
+    assert law_text("fixed:25") == "fixed:25"
+    for law in ("random", str(ROOT / "checkpoints" / "small"), "fixed:1"):
+        with pytest.raises(ConfigError):
+            law_text(law)
+
+
+def _run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([str(REINET), "run", *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_commands_status_signals_and_output_are_its_own(tmp_path: Path) -> None:
+    done = _run("--", "sh", "-c", "echo said; exit 7")
+    assert (done.returncode, done.stdout) == (7, "said\n")
+    assert _run("--json", str(tmp_path / "json"), "--", "sh", "-c", "exit 3").returncode == 3
+    # Python ignores SIGPIPE; a program that it starts must not.
+    blocked = _run("--", "grep", "SigIgn", "/proc/self/status")
+    assert int(blocked.stdout.split()[1], 16) & 1 << signal.SIGPIPE - 1 == 0
+    assert _run("--", "reinet-no-such-program").returncode == 2

@@ -1,0 +1,54 @@
+"""The gate as a C library, driven from a program of its own."""
+
+import json
+import subprocess
+import sys
+
+from reinet.alcc.launch import find_preload
+
+PROGRAM = """
+import ctypes, json, socket, struct, sys, threading, fcntl
+library = ctypes.CDLL(sys.argv[1], use_errno=True)
+library.reinet_alcc_send.restype = ctypes.c_ssize_t
+refused = library.reinet_alcc_start(b"law=guess")
+started = library.reinet_alcc_start(b"law=fixed:8 target=1:30000 always=1")
+listener = socket.socket()
+listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
+listener.bind(("127.0.0.1", 0))
+listener.listen()
+peer = socket.socket()
+peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+peer.connect(listener.getsockname())
+fd = library.reinet_alcc_accept(listener.fileno(), None, None)
+data = bytes(range(256)) * 4000
+sent = 0
+while library.reinet_alcc_wait(fd, 300) == 1:  # until the peer's buffer and the gate are full
+    n = library.reinet_alcc_send(fd, data[sent:], len(data) - sent, socket.MSG_DONTWAIT)
+    sent += max(n, 0)
+held = struct.unpack("=i", fcntl.ioctl(fd, 0x5411, bytes(4)))[0]
+got = []
+def read():
+    while block := peer.recv(1 << 16):
+        got.append(block)
+reader = threading.Thread(target=read)
+reader.start()
+rest = library.reinet_alcc_send(fd, data[sent:], len(data) - sent, 0)  # waits
+closed = library.reinet_alcc_close(fd)
+reader.join(60)
+print(json.dumps({"refused": refused, "started": started, "held": held, "sent": sent, "rest": rest, "closed": closed,
+                  "same": b"".join(got) == data, "size": len(data)}))
+"""
+
+
+def test_a_program_of_its_own_is_gated_by_the_library() -> None:
+    library = find_preload().with_name("libreinet_alcc.so")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(library)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert (seen["refused"], seen["started"], seen["closed"]) == (-1, 0, 0)
+    assert seen["held"] <= 8 * 536
+    assert seen["sent"] < seen["size"]
+    assert seen["sent"] + seen["rest"] == seen["size"]
+    assert seen["same"]

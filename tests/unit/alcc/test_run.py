@@ -1,0 +1,54 @@
+"""What ``reinet run`` and ``reinet bench alcc`` report."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from helpers.gated import FOLDER
+from reinet.cli.main import app
+from reinet.cli.run import added_up
+
+REINET = Path(sys.executable).with_name("reinet")
+
+
+def test_reports_of_several_processes_are_added_up() -> None:
+    empty = dict.fromkeys(("flows", "bytes", "closings", "openings", "records", "decisions", "capped", "not_gated"), 0)
+    one = {**empty, "flows": 1, "bytes": 100, "qdelay_mean_ms": 4.0, "qdelay_saved_ms": 1.0}
+    other = {**empty, "flows": 2, "bytes": 300, "qdelay_mean_ms": 8.0, "qdelay_saved_ms": 0.0}
+    total = added_up([one, other])
+    assert (total["flows"], total["bytes"], total["processes"]) == (3, 400, 2)
+    assert (total["qdelay_mean_ms"], total["qdelay_saved_ms"]) == (7.0, 0.25)
+    assert added_up([])["qdelay_mean_ms"] == 0.0
+
+
+def test_shadow_mode_measures_and_gates_nothing(tmp_path: Path) -> None:
+    script = "import os, sys; sys.path.insert(0, sys.argv[1]); import edges; print(edges.passed_on())"
+    asked = [str(REINET), "run", "--shadow", "--json", str(tmp_path / "json"), "--"]
+    done = subprocess.run(
+        [*asked, sys.executable, "-c", script, str(FOLDER)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "a cap would have saved" in done.stderr
+    report = json.loads((tmp_path / "json").read_text())
+    assert report["flows"] == 1
+    assert report["bytes"] > 0
+    assert report["closings"] == 0
+
+
+def test_the_bench_says_what_the_gate_costs() -> None:
+    done = CliRunner().invoke(app, ["bench", "alcc", "--connections", "30", "--seconds", "0.5", "--json", "-"])
+    assert done.exit_code == 0, done.output
+    rows = {(row["what"], row["connections"]): row for row in json.loads(done.stdout)["rows"]}
+    assert set(rows) == {
+        ("write_us", 1),
+        ("cpu_share", 1),
+        ("memory_kb_per_connection", 1),
+        ("cpu_share", 30),
+        ("memory_kb_per_connection", 30),
+        ("wake_ups_per_s", 30),
+    }
+    assert rows["wake_ups_per_s", 30]["gated"] <= 2
