@@ -6,7 +6,22 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fidelity, serve, traces, train
+from reinet.cli import (
+    bench,
+    compare,
+    ctl,
+    demo,
+    doctor,
+    evaluate,
+    export,
+    fidelity,
+    jobs,
+    models,
+    serve,
+    traces,
+    train,
+    trainer,
+)
 from reinet.cli.output import console, say
 from reinet.core.errors import ConfigError, ReinetError, TraceError
 
@@ -38,6 +53,9 @@ app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.add_typer(traces.app, name="traces")
 app.command("train")(train.train)
+app.command("trainer")(trainer.trainer)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(models.app, name="models")
 app.command("export")(export.export)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)

@@ -1,0 +1,162 @@
+"""Answers the calls of ``Jobs`` in ``proto/trainer.proto``."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+
+from reinet.agents.service import text
+from reinet.agents.service.blobs import Blobs
+from reinet.agents.service.context import Guarded, guarded
+from reinet.agents.service.identity import Caller, Callers
+from reinet.agents.service.jobs import ENDED, MOST_FILES, Given, GivenSet, Job, Jobs
+from reinet.agents.service.progress import Progress, log_since
+from reinet.core.errors import ServiceError
+from reinet.core.visible import visible
+from reinet.proto import trainer_pb2 as pb
+from reinet.proto import trainer_pb2_grpc
+
+LOOK_S = 0.3
+"""A watcher learns so late at most what a job did; the worker writes as often."""
+MOST_LOG_BYTES = 32 * 1024
+"""A watcher gets so much of the log at a time; who reads slowly loses the middle, and the service holds no more."""
+MOST_LISTED = 1000
+"""The latest so many jobs are listed."""
+MOST_UPLOADS = 4
+"""So many traces come in at once; others wait, so that memory and disk are bounded."""
+MOST_WATCHERS = 1000
+
+
+class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
+    """Jobs over gRPC; everything runs in one event loop, what takes long in a thread."""
+
+    def __init__(self, jobs: Jobs, blobs: Blobs, callers: Callers) -> None:
+        self._jobs, self._blobs, self.callers = jobs, blobs, callers
+        self._uploads = asyncio.Semaphore(MOST_UPLOADS)
+        self._watchers = 0
+
+    @guarded
+    async def Missing(self, request: pb.MissingRequest, caller: Caller) -> pb.MissingReply:  # noqa: N802
+        """Returns which traces are not there."""
+        if len(request.sha256) > MOST_FILES:
+            raise ServiceError(f"{len(request.sha256)} traces are too many; {MOST_FILES} at most")
+        return pb.MissingReply(sha256=[one for one in request.sha256 if not self._blobs.has(text.sha256("trace", one))])
+
+    @guarded
+    async def Upload(self, request: AsyncIterator[pb.UploadRequest], caller: Caller) -> pb.UploadReply:  # noqa: N802
+        """Takes one trace."""
+        async with self._uploads:
+            parts = aiter_of(request)
+            first = await anext(parts, None)
+            if first is None or first.WhichOneof("part") != "header":
+                raise ServiceError("an upload begins with a header")
+            header = first.header
+            self._blobs.check(caller, header.sha256, header.size_bytes)
+
+            async def chunks() -> AsyncIterator[bytes]:
+                async for part in parts:
+                    if part.WhichOneof("part") != "chunk":
+                        raise ServiceError("after an upload's header only chunks follow")
+                    yield part.chunk
+
+            await self._blobs.receive(caller, header.sha256, header.size_bytes, chunks(), asyncio.to_thread)
+            return pb.UploadReply(sha256=header.sha256)
+
+    @guarded
+    async def Submit(self, request: pb.SubmitRequest, caller: Caller) -> pb.SubmitReply:  # noqa: N802
+        """Accepts a job."""
+        given = Given(
+            request=request.request_id,
+            config_json=request.config_json,
+            sets=tuple(
+                GivenSet(one.name, tuple((file.name, file.sha256) for file in one.files),
+                         one.weight if one.weight or math.isnan(one.weight) else 1.0, one.role, one.licence)
+                for one in request.traces
+            ),
+            note=request.note,
+            parent=request.parent,
+        )  # fmt: skip
+        job = await asyncio.to_thread(self._jobs.submit, caller, given)
+        return pb.SubmitReply(job=self._message(job))
+
+    @guarded
+    async def List(self, request: pb.ListRequest, caller: Caller) -> pb.ListReply:  # noqa: N802
+        """Returns the jobs, oldest first."""
+        return pb.ListReply(jobs=[self._message(job) for job in self._jobs.latest(MOST_LISTED)])
+
+    @guarded
+    async def Get(self, request: pb.JobRequest, caller: Caller) -> pb.Job:  # noqa: N802
+        """Returns one job."""
+        return self._message(self._jobs.get(request.job))
+
+    @guarded
+    async def Watch(self, request: pb.WatchRequest, caller: Caller) -> AsyncIterator[pb.WatchReply]:  # noqa: N802
+        """Sends a job whenever it changes, with its log, until it has ended."""
+        if self._watchers >= MOST_WATCHERS:
+            raise ServiceError(f"{MOST_WATCHERS} clients are watching already; ask again later")
+        self._watchers += 1
+        try:
+            job, sent, offset = self._jobs.get(request.job), None, 0
+            while True:
+                job = self._jobs.get(job.id)
+                message, lines = self._message(job), ""
+                if request.log:
+                    lines, offset = log_since(self._jobs.place(job.id), offset, MOST_LOG_BYTES)
+                if message != sent or lines:
+                    yield pb.WatchReply(job=message, log=visible(lines, keep="\n"))
+                    sent = message
+                if job.state in ENDED and not lines:
+                    return
+                await asyncio.sleep(LOOK_S)
+        finally:
+            self._watchers -= 1
+
+    @guarded
+    async def Stop(self, request: pb.JobRequest, caller: Caller) -> pb.Job:  # noqa: N802
+        """Ends a job after its iteration."""
+        job = self._own(request.job, caller)
+        self._jobs.stop(job)
+        return self._message(self._jobs.get(job.id))
+
+    @guarded
+    async def Resume(self, request: pb.JobRequest, caller: Caller) -> pb.Job:  # noqa: N802
+        """Lets a stopped or failed job go on."""
+        job = self._own(request.job, caller)
+        self._jobs.resume(caller, job)
+        return self._message(self._jobs.get(job.id))
+
+    def _own(self, job_id: str, caller: Caller) -> Job:
+        """Returns a job that the caller may change: their own, or any for who holds every role."""
+        job = self._jobs.get(job_id)
+        if job.owner != caller.name and "promote" not in caller.roles:
+            raise ServiceError(f"job {job.id} is {job.owner}'s; only they, or who may promote, can change it")
+        return job
+
+    def _message(self, job: Job) -> pb.Job:
+        done = Progress.read(self._jobs.place(job.id))
+        return pb.Job(
+            job=job.id,
+            name=job.name,
+            owner=job.owner,
+            state=job.state,
+            note=job.note,
+            created_s=job.created_s,
+            ended_s=job.ended_s,
+            progress=pb.Progress(
+                iteration=done.iteration,
+                iterations=done.iterations or job.config["run"]["iterations"],
+                env_steps=done.env_steps,
+                env_steps_per_s=done.env_steps_per_s,
+                wall_s=done.wall_s,
+                left_s=0.0 if job.state == "done" else done.left_s if job.state == "running" else -1.0,
+                scalars=done.scalars,
+            ),
+            model=job.model,
+            problem=job.problem,
+            attempt=job.attempt,
+        )
+
+
+async def aiter_of(requests: AsyncIterator[pb.UploadRequest]) -> AsyncIterator[pb.UploadRequest]:
+    """Returns a stream's messages as one iterator, which can be begun in one place and ended in another."""
+    async for request in requests:
+        yield request
