@@ -32,10 +32,17 @@ class Daemon:
 
 
 class Fleet:
-    """The table of daemons."""
+    """The daemons, in memory; ``flush`` writes them down."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        rows = database.rows("SELECT * FROM daemons WHERE seen_s > ?", time.time() - FORGET_S)
+        self._known = {
+            (row["owner"], row["daemon"]): Daemon(**{**dict(row), "figures": json.loads(row["figures"])})
+            for row in rows
+        }
+        self._fresh: set[tuple[str, str]] = set()
+        self._flushed_s = time.monotonic()
 
     def seen(
         self, owner: str, daemon: str, name: str, model: str, version: str, problem: str, figures: Mapping[str, float]
@@ -51,18 +58,33 @@ class Fleet:
             raise ServiceError(f"figures: {MOST_FIGURES} finite numbers at most")
         for key in figures:
             text.name("figure", key)
-        row = (owner, daemon, name, model, version, problem, json.dumps(dict(figures)), time.time())
-        with self._database.change() as run:
-            run("DELETE FROM daemons WHERE seen_s < ?", (time.time() - FORGET_S,))
-            known = self._database.row("SELECT 1 FROM daemons WHERE owner = ? AND daemon = ?", owner, daemon)
-            (count,) = run("SELECT count(*) FROM daemons").fetchone()
-            if known is None and count >= MOST_DAEMONS:
+        if (owner, daemon) not in self._known and len(self._known) >= MOST_DAEMONS:
+            self._forget()
+            if len(self._known) >= MOST_DAEMONS:
                 raise ServiceError(f"{MOST_DAEMONS} daemons are known already; no more are taken down")
-            run("INSERT OR REPLACE INTO daemons VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self._known[owner, daemon] = Daemon(owner, daemon, name, model, version, problem, dict(figures), time.time())
+        self._fresh.add((owner, daemon))
 
     def all(self) -> list[Daemon]:
         """Returns the daemons, by name."""
-        return [
-            Daemon(**{**dict(row), "figures": json.loads(row["figures"])})
-            for row in self._database.rows("SELECT * FROM daemons ORDER BY daemon, owner")
+        return sorted(self._known.values(), key=lambda one: (one.daemon, one.owner))
+
+    def flush(self, after_s: float = 0.0) -> None:
+        """Writes down what is new, where the last time is so long ago."""
+        if time.monotonic() - self._flushed_s < after_s or not self._fresh:
+            return
+        rows = [
+            (one.owner, one.daemon, one.name, one.model, one.version, one.problem, json.dumps(one.figures), one.seen_s)
+            for one in (self._known[key] for key in self._fresh)
         ]
+        with self._database.change() as run:
+            for row in rows:
+                run("INSERT OR REPLACE INTO daemons VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            run("DELETE FROM daemons WHERE seen_s < ?", (time.time() - FORGET_S,))
+        self._fresh.clear()
+        self._flushed_s = time.monotonic()
+
+    def _forget(self) -> None:
+        for key in [key for key, one in self._known.items() if time.time() - one.seen_s > FORGET_S]:
+            del self._known[key]
+            self._fresh.discard(key)

@@ -67,8 +67,8 @@ class Job:
     name: str
     note: str
     parent: str
-    config: dict[str, Any]
-    sets: list[dict[str, Any]] = field(repr=False)
+    config_json: str = field(repr=False)
+    sets_json: str = field(repr=False)
     state: str
     attempt: int
     failures: int
@@ -86,7 +86,19 @@ class Job:
     def of(cls, row: Row) -> "Job":
         """Returns the job in a row of the table."""
         values = {key: row[key] for key in row.keys() if key not in ("config", "traces", "request")}  # noqa: SIM118
-        return cls(**values, config=json.loads(row["config"]), sets=json.loads(row["traces"]))
+        return cls(**values, config_json=row["config"], sets_json=row["traces"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Returns the training configuration; its traces lie in the job's folder."""
+        found: dict[str, Any] = json.loads(self.config_json)
+        return found
+
+    @property
+    def sets(self) -> list[dict[str, Any]]:
+        """Returns the sets of traces: ``name``, ``files`` as (name, sha256), ``weight``, ``role`` and ``licence``."""
+        found: list[dict[str, Any]] = json.loads(self.sets_json)
+        return found
 
 
 class Jobs:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator
 
 from reinet.agents.service import text
@@ -17,6 +18,7 @@ from reinet.proto import trainer_pb2_grpc
 
 LOOK_S = 0.3
 """A watcher learns so late at most what a job did; the worker writes as often."""
+SHARED_S = 0.2
 MOST_LOG_BYTES = 32 * 1024
 """A watcher gets so much of the log at a time; who reads slowly loses the middle, and the service holds no more."""
 MOST_LISTED = 1000
@@ -33,6 +35,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
         self._jobs, self._blobs, self.callers = jobs, blobs, callers
         self._uploads = asyncio.Semaphore(MOST_UPLOADS)
         self._watchers = 0
+        self._seen: dict[str, tuple[float, Job, pb.Job]] = {}
 
     @guarded
     async def Missing(self, request: pb.MissingRequest, caller: Caller) -> pb.MissingReply:  # noqa: N802
@@ -132,6 +135,18 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
         return job
 
     def _message(self, job: Job) -> pb.Job:
+        """Returns a job as it is now; many who watch it share one look at its files."""
+        now_s = time.monotonic()
+        looked_s, before, message = self._seen.get(job.id, (0.0, None, pb.Job()))
+        if before == job and (job.state in ENDED or now_s - looked_s < SHARED_S):
+            return message
+        message = self._looked(job)
+        if len(self._seen) > 2 * MOST_LISTED:
+            self._seen.clear()
+        self._seen[job.id] = (now_s, job, message)
+        return message
+
+    def _looked(self, job: Job) -> pb.Job:
         done = Progress.read(self._jobs.place(job.id))
         return pb.Job(
             job=job.id,

@@ -8,6 +8,7 @@ import hashlib
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -157,6 +158,7 @@ class RayRunner:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if not found:
+                shutil.rmtree(_short_name(self._folder), ignore_errors=True)
                 return
             time.sleep(0.1)
 
@@ -195,11 +197,15 @@ def _free_ports(count: int) -> list[int]:
             one.close()
 
 
+def _short_name(folder: Path) -> Path:
+    return Path("/tmp") / f"reinet-ray-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+
+
 def _short_folder(folder: Path) -> Path:
     """Returns a folder with a short path: Ray's sockets lie some 70 characters below it, and 107 are all there are."""
-    short = Path("/tmp") / f"reinet-ray-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    short = _short_name(folder)
     short.mkdir(mode=0o700, exist_ok=True)
     found = short.lstat()
     if found.st_uid != os.geteuid() or short.is_symlink() or found.st_mode & 0o077:
         raise ServiceError(f"{short}: is another user's, or others may use it; remove it")
-    return short
+    return short / "r"  # Ray lets everyone write there; nobody gets there

@@ -20,6 +20,8 @@ from reinet.core.errors import ServiceError
 PRODUCTION, PREVIOUS = "production", "previous"
 """``previous`` follows by itself: it is what ``production`` pointed to before."""
 LEAST_DIGITS = 6
+MOST_CACHED = 4
+"""So many models are in memory: a fleet that follows a name fetches one and the same, within seconds."""
 MODEL_FILES = (MANIFEST_FILE, *PINNED_FILES)
 
 
@@ -72,6 +74,7 @@ class Registry:
         self._folder = folder / "models"
         self._staging = folder / "staged"
         self._database = database
+        self._content: dict[str, dict[str, bytes]] = {}
         for made in (self._folder, self._staging):
             made.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -210,8 +213,13 @@ class Registry:
 
     def content(self, sha256: str) -> dict[str, bytes]:
         """Returns a model's files, the manifest first, each checked against what names it; raises ModelError."""
-        load_artifact(self.place(sha256), sha256)
-        return {name: (self.place(sha256) / name).read_bytes() for name in MODEL_FILES}
+        if sha256 not in self._content:
+            load_artifact(self.place(sha256), sha256)
+            content = {name: (self.place(sha256) / name).read_bytes() for name in MODEL_FILES}
+            while len(self._content) >= MOST_CACHED:
+                self._content.pop(next(iter(self._content)))
+            self._content[sha256] = content
+        return self._content[sha256]
 
 
 def check_pointer(name: str) -> str:

@@ -37,6 +37,8 @@ from reinet.proto import trainer_pb2, trainer_pb2_grpc
 
 STEP_S = 0.3
 """The supervisor looks so often; a job waits no longer for what follows."""
+FLUSH_S = 5.0
+"""What daemons said is written down so often: a thousand of them would have the disk do nothing else."""
 MOST_CALLS = 6000
 """So many calls at once, most of them daemons that follow; each is a coroutine of some kilobytes."""
 MAX_REQUEST_BYTES = 2 * 1024 * 1024
@@ -45,13 +47,16 @@ assert MAX_REQUEST_BYTES > CHUNK_BYTES
 GRACE_S = 1.0
 SERVICES = ("Jobs", "Models")
 
+aio: Any = grpc.aio  # type: ignore[attr-defined]  # the stubs are of an older grpc
+
 log = structlog.get_logger("reinet.trainer")
 
 
-def serve(config: TrainerConfig) -> None:
+def serve(config: TrainerConfig, runner: Runner | None = None) -> None:
     """Runs the service until SIGTERM, SIGINT or SIGHUP; raises ServiceError where it cannot start.
 
-    What runs is told to end after its iteration, and goes on at the next start.
+    ``runner`` stands in for the configuration's. What runs is told to end after its iteration, and goes on at the next
+    start.
     """
     with ExitStack() as stack:
         try:
@@ -63,7 +68,7 @@ def serve(config: TrainerConfig) -> None:
             raise ServiceError(str(error).replace("control socket", "socket").replace("daemon", "service")) from None
         database = Database(config.folder)
         stack.callback(database.close)
-        runner = make_runner(config)
+        runner = runner or make_runner(config)
         stack.callback(runner.close)
         asyncio.run(_serve(config, claim.path, database, runner))
     log.info("stopped")
@@ -89,7 +94,7 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     files.clear_staged(config.folder / "staged")
     registry.clear()
     callers = Callers(config)
-    server = grpc.aio.server(  # type: ignore[attr-defined]  # the stubs are of an older grpc
+    server = aio.server(
         maximum_concurrent_rpcs=MOST_CALLS,
         options=[
             ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
@@ -101,9 +106,8 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     )
     add: Any = trainer_pb2_grpc  # generated code carries no types
     add.add_JobsServicer_to_server(JobsServicer(jobs, blobs, callers), server)
-    add.add_ModelsServicer_to_server(
-        ModelsServicer(config.folder, registry, Fleet(database), config.gate, callers), server
-    )
+    fleet = Fleet(database)
+    add.add_ModelsServicer_to_server(ModelsServicer(config.folder, registry, fleet, config.gate, callers), server)
     status = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     names = [trainer_pb2.DESCRIPTOR.services_by_name[name].full_name for name in SERVICES]
@@ -118,11 +122,13 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     try:
         while not stopped.is_set():
             await asyncio.to_thread(supervisor.step)
+            fleet.flush(FLUSH_S)
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(stopped.wait(), STEP_S)
     finally:
         await status.enter_graceful_shutdown()
         await server.stop(GRACE_S)
+        fleet.flush()
 
 
 def _listen_unix(server: Any, socket: Path) -> None:
