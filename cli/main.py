@@ -15,14 +15,12 @@ from reinet.cli import (
     evaluate,
     export,
     fidelity,
-    jobs,
-    models,
     serve,
     traces,
     train,
-    trainer,
 )
 from reinet.cli.output import console, say
+from reinet.cli.service import jobs, models, trainer
 from reinet.core.errors import ConfigError, ReinetError, TraceError
 
 app = typer.Typer(

@@ -78,14 +78,13 @@ class Database:
         with self._lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
-                try:
-                    yield self._connection.execute
-                except BaseException:
-                    self._connection.execute("ROLLBACK")
-                    raise
+                yield self._connection.execute
                 self._connection.execute("COMMIT")
             except sqlite3.OperationalError as error:
                 raise ServiceError(f"{self.path}: {error}; is the disk full?") from None
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
 
     def rows(self, query: str, *values: Any) -> list[Row]:
         """Returns what a query finds."""

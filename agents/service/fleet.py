@@ -37,10 +37,8 @@ class Fleet:
     def __init__(self, database: Database) -> None:
         self._database = database
         rows = database.rows("SELECT * FROM daemons WHERE seen_s > ?", time.time() - FORGET_S)
-        self._known = {
-            (row["owner"], row["daemon"]): Daemon(**{**dict(row), "figures": json.loads(row["figures"])})
-            for row in rows
-        }
+        known = [Daemon(**{**dict(row), "figures": json.loads(row["figures"])}) for row in rows]
+        self._known = {(one.owner, one.daemon): one for one in known}
         self._fresh: set[tuple[str, str]] = set()
         self._flushed_s = time.monotonic()
 

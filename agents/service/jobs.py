@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from reinet.agents.service import files, text
 from reinet.agents.service.blobs import Blobs
 from reinet.agents.service.database import Database, Row
 from reinet.agents.service.identity import Caller
-from reinet.agents.service.progress import MODEL_FOLDER, Order
+from reinet.agents.service.running.progress import MODEL_FOLDER, Order
 from reinet.core.errors import ConfigError, ServiceError
 
 OPEN = ("waiting", "running", "stopping")
@@ -108,6 +109,7 @@ class Jobs:
         self.folder = folder / "jobs"
         self._database, self._blobs = database, blobs
         self._min_free_bytes, self._code_version = min_free_bytes, code_version
+        self._accepting = threading.Lock()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def place(self, job: str) -> Path:
@@ -134,6 +136,10 @@ class Jobs:
 
     def submit(self, caller: Caller, given: Given) -> Job:
         """Accepts a job, once for each request; raises ServiceError or ConfigError with what is wrong of it."""
+        with self._accepting:  # what is checked still holds when it is written
+            return self._accepted(caller, given)
+
+    def _accepted(self, caller: Caller, given: Given) -> Job:
         request = text.name("request", given.request)
         if found := self._database.row("SELECT * FROM jobs WHERE owner = ? AND request = ?", caller.name, request):
             return Job.of(found)

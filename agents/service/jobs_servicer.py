@@ -10,7 +10,7 @@ from reinet.agents.service.blobs import Blobs
 from reinet.agents.service.context import Guarded, guarded
 from reinet.agents.service.identity import Caller, Callers
 from reinet.agents.service.jobs import ENDED, MOST_FILES, Given, GivenSet, Job, Jobs
-from reinet.agents.service.progress import Progress, log_since
+from reinet.agents.service.running.progress import Progress, log_since
 from reinet.core.errors import ServiceError
 from reinet.core.visible import visible
 from reinet.proto import trainer_pb2 as pb
@@ -26,6 +26,8 @@ MOST_LISTED = 1000
 MOST_UPLOADS = 4
 """So many traces come in at once; others wait, so that memory and disk are bounded."""
 MOST_WATCHERS = 1000
+STALL_S = 30.0
+"""An upload that is silent for so long gives its place to another."""
 
 
 class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
@@ -48,7 +50,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     async def Upload(self, request: AsyncIterator[pb.UploadRequest], caller: Caller) -> pb.UploadReply:  # noqa: N802
         """Takes one trace."""
         async with self._uploads:
-            parts = aiter_of(request)
+            parts = without_stalls(request)
             first = await anext(parts, None)
             if first is None or first.WhichOneof("part") != "header":
                 raise ServiceError("an upload begins with a header")
@@ -171,7 +173,16 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
         )
 
 
-async def aiter_of(requests: AsyncIterator[pb.UploadRequest]) -> AsyncIterator[pb.UploadRequest]:
-    """Returns a stream's messages as one iterator, which can be begun in one place and ended in another."""
-    async for request in requests:
-        yield request
+async def without_stalls(
+    requests: AsyncIterator[pb.UploadRequest], stall_s: float = STALL_S
+) -> AsyncIterator[pb.UploadRequest]:
+    """Yields a stream's messages; raises ServiceError where none comes for so long."""
+    messages = aiter(requests)
+    while True:
+        try:
+            message = await asyncio.wait_for(anext(messages), stall_s)
+        except StopAsyncIteration:
+            return
+        except asyncio.TimeoutError:
+            raise ServiceError(f"nothing came for {stall_s:g} s; send the trace again") from None
+        yield message

@@ -7,6 +7,7 @@ import asyncio
 import importlib.metadata
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 from contextlib import ExitStack, suppress
@@ -29,14 +30,16 @@ from reinet.agents.service.jobs import Jobs
 from reinet.agents.service.jobs_servicer import JobsServicer
 from reinet.agents.service.models_servicer import ModelsServicer
 from reinet.agents.service.registry import Registry
-from reinet.agents.service.runners import ProcessRunner, Runner
-from reinet.agents.service.supervisor import Supervisor
-from reinet.core.errors import ConfigError, DaemonError, ServiceError
+from reinet.agents.service.running.runners import ProcessRunner, Runner
+from reinet.agents.service.running.supervisor import Supervisor
+from reinet.core.errors import ConfigError, DaemonError, ReinetError, ServiceError
 from reinet.daemon.control import SocketClaim
 from reinet.proto import trainer_pb2, trainer_pb2_grpc
 
 STEP_S = 0.3
 """The supervisor looks so often; a job waits no longer for what follows."""
+TROUBLE_S = 5.0
+"""So long it waits before it tries again what could not be done."""
 FLUSH_S = 5.0
 """What daemons said is written down so often: a thousand of them would have the disk do nothing else."""
 MOST_CALLS = 6000
@@ -78,7 +81,7 @@ def make_runner(config: TrainerConfig) -> Runner:
     """Returns what runs jobs."""
     if config.runner == "process":
         return ProcessRunner()
-    from reinet.agents.service.ray_runner import RayRunner  # Ray takes a second to import
+    from reinet.agents.service.running.ray_runner import RayRunner  # Ray takes a second to import
 
     return RayRunner(config.folder, config.ray_address, config.ray_port, config.jobs)
 
@@ -121,8 +124,12 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     supervisor = Supervisor(jobs, registry, runner, config.jobs)
     try:
         while not stopped.is_set():
-            await asyncio.to_thread(supervisor.step)
-            fleet.flush(FLUSH_S)
+            try:
+                await asyncio.to_thread(supervisor.step)
+                fleet.flush(FLUSH_S)
+            except (ReinetError, OSError, sqlite3.Error) as error:  # a full disk: it may be mended while we serve
+                log.error("the service cannot look after its jobs", problem=str(error))
+                await asyncio.sleep(TROUBLE_S)
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(stopped.wait(), STEP_S)
     finally:

@@ -15,7 +15,7 @@ import pytest
 
 from helpers.trainer import TINY, Service, wait_for
 from reinet.agents.service.client import Client
-from reinet.agents.service.runners import worker_pid
+from reinet.agents.service.running.runners import worker_pid
 from reinet.core.errors import ReinetError, ServiceError
 from reinet.envs.trace.model import generate
 

@@ -89,7 +89,7 @@ class Service:
 
     def close(self) -> None:
         """Ends it and what it may have left: workers of a service that was killed."""
-        from reinet.agents.service.runners import worker_pid
+        from reinet.agents.service.running.runners import worker_pid
 
         if self._process is not None and self._process.poll() is None:
             self.end()

@@ -7,9 +7,9 @@ import time
 import structlog
 
 from reinet.agents.service.jobs import Job, Jobs
-from reinet.agents.service.progress import RUN_FOLDER, STOP_FILE, Progress, Result, log_since
 from reinet.agents.service.registry import Registry
-from reinet.agents.service.runners import Runner, at_work
+from reinet.agents.service.running.progress import RUN_FOLDER, STOP_FILE, Progress, Result, log_since
+from reinet.agents.service.running.runners import Runner, at_work
 from reinet.core.errors import ReinetError, ServiceError
 from reinet.core.visible import visible
 

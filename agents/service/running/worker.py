@@ -1,4 +1,4 @@
-"""One job's process: ``python -m reinet.agents.service.work FOLDER``. Its command line and its files are fixed.
+"""One job's process: ``python -m reinet.agents.service.running.worker FOLDER``. Command line and files are fixed.
 
 It holds the folder's lock, trains from the newest checkpoint on, writes down how far it is, and leaves a model and a
 result. Whoever kills it loses what it did since that checkpoint, and nothing else.
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from reinet.agents.service import files
-from reinet.agents.service.progress import (
+from reinet.agents.service.running.progress import (
     LOCK_FILE,
     LOG_FILE,
     MODEL_FOLDER,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol
 
-from reinet.agents.service.progress import LOCK_FILE
+from reinet.agents.service.running.progress import LOCK_FILE
 
 State = Literal["running", "gone", "failed", "killed"]
 """gone: nobody knows how it ended; failed: by itself, with an error; killed: by a signal."""
@@ -60,7 +60,7 @@ def worker_pid(folder: Path) -> int | None:
 
 def worker_command(folder: Path) -> list[str]:
     """Returns the command line of a job's worker; nothing in it is a client's."""
-    return [sys.executable, "-m", "reinet.agents.service.work", str(folder)]
+    return [sys.executable, "-m", "reinet.agents.service.running.worker", str(folder)]
 
 
 class ProcessRunner:

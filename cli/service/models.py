@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from reinet.cli.output import JsonOption, console, print_table, say, write_json
-from reinet.cli.service import ago, client, reach, span
+from reinet.cli.service.reach import ago, client, reach, span
 
 app = typer.Typer(
     help="Models of a training service: list, show, compare, pull, promote, rollback, history, fleet, gc.",

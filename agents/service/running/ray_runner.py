@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from reinet.agents.service.runners import END_GRACE_S, State, at_work, worker_command
+from reinet.agents.service.running.runners import END_GRACE_S, State, at_work, worker_command
 from reinet.core.errors import ServiceError
 
 MARK = "REINET_TRAINER_RAY"

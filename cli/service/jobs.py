@@ -9,7 +9,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress
 
 from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
-from reinet.cli.service import ago, client, reach, span
+from reinet.cli.service.reach import ago, client, reach, span
 from reinet.core.errors import ServiceError
 
 app = typer.Typer(help="Training jobs of a service: submit, list, watch, logs, stop, resume.", no_args_is_help=True)
