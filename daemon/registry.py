@@ -7,6 +7,7 @@ The service being away changes nothing: the daemon keeps what it runs, and asks 
 import os
 import random
 import re
+import shutil
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -26,6 +27,8 @@ PREFIX = "registry:"
 """``model = "registry:production"`` names a name of the registry in place of a folder."""
 TIMEOUT_S = 10.0
 """Every call but a stream is answered from memory and a small file."""
+FETCH_S = 60.0
+"""A model has some hundred kilobytes, the largest a few megabytes."""
 FIRST_PAUSE_S = 0.5
 MOST_PAUSE_S = 60.0
 """After so many failures a daemon asks once a minute, a little before or after: a thousand do not come at once."""
@@ -88,10 +91,17 @@ def fetch(stub: Any, model: str, folder: Path) -> Path:
     """
     if not re.fullmatch(r"[0-9a-f]{64}", model):
         raise ModelError(f"{model[:64]!r} is no sha256 of a model; the service is of another kind or version")
-    place = folder / model
-    if not place.is_dir():
-        write_folder(place, _received(stub.Fetch(pb.ModelRequest(model=model), timeout=60.0)))
-    load_artifact(place, model)
+    place, incoming = folder / model, folder / f".{model}"
+    with suppress(ModelError):
+        load_artifact(place, model)
+        return place
+    write_folder(incoming, _received(stub.Fetch(pb.ModelRequest(model=model), timeout=FETCH_S)))
+    try:
+        load_artifact(incoming, model)
+        shutil.rmtree(place, ignore_errors=True)
+        os.replace(incoming, place)
+    finally:
+        shutil.rmtree(incoming, ignore_errors=True)
     return place
 
 
