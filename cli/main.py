@@ -27,7 +27,6 @@ app = typer.Typer(
     name="reinet",
     help="Learns how far TCP's congestion window may grow on cellular links, and caps it on a stock Linux kernel.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_show_locals=False,
 )
 

@@ -33,6 +33,8 @@ MOST_SETS = 64
 MOST_FILES = 4096
 """So many traces in one job: a few thousand recordings of a minute each are two days of driving."""
 ROLES = ("", "train", "validation", "test", "forbid")
+LATEST = "latest"
+"""It names the newest job, or model, in place of an id."""
 WEEK_S = 7 * 86400.0
 
 
@@ -117,7 +119,9 @@ class Jobs:
         return self.folder / job
 
     def get(self, job: str) -> Job:
-        """Returns a job; raises ServiceError where there is none."""
+        """Returns a job, by its id or ``latest``; raises ServiceError where there is none."""
+        if job == LATEST and (newest := self.latest(1)):
+            return newest[0]
         row = self._database.row("SELECT * FROM jobs WHERE id = ?", text.job_id(job))
         if row is None:
             raise ServiceError(f"there is no job {job}; see `reinet jobs list`")

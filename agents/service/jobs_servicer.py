@@ -19,6 +19,8 @@ from reinet.proto import trainer_pb2_grpc
 LOOK_S = 0.3
 """A watcher learns so late at most what a job did; the worker writes as often."""
 SHARED_S = 0.2
+"""What many ask for is looked up so often at most."""
+NEVER = (-SHARED_S, pb.ListReply())
 MOST_LOG_BYTES = 32 * 1024
 """A watcher gets so much of the log at a time; who reads slowly loses the middle, and the service holds no more."""
 MOST_LISTED = 1000
@@ -37,6 +39,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
         self._jobs, self._blobs, self.callers = jobs, blobs, callers
         self._uploads = asyncio.Semaphore(MOST_UPLOADS)
         self._watchers = 0
+        self._listed = NEVER
         self._seen: dict[str, tuple[float, Job, pb.Job]] = {}
 
     @guarded
@@ -81,12 +84,17 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
             parent=request.parent,
         )  # fmt: skip
         job = await asyncio.to_thread(self._jobs.submit, caller, given)
+        self._listed = NEVER
         return pb.SubmitReply(job=self._message(job))
 
     @guarded
     async def List(self, request: pb.ListRequest, caller: Caller) -> pb.ListReply:  # noqa: N802
-        """Returns the jobs, oldest first."""
-        return pb.ListReply(jobs=[self._message(job) for job in self._jobs.latest(MOST_LISTED)])
+        """Returns the jobs, oldest first; who ask at the same time share an answer."""
+        listed_s, reply = self._listed
+        if time.monotonic() - listed_s > SHARED_S:
+            reply = pb.ListReply(jobs=[self._message(job) for job in self._jobs.latest(MOST_LISTED)])
+            self._listed = (time.monotonic(), reply)
+        return reply
 
     @guarded
     async def Get(self, request: pb.JobRequest, caller: Caller) -> pb.Job:  # noqa: N802
@@ -102,8 +110,8 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
         try:
             job, sent, offset = self._jobs.get(request.job), None, 0
             while True:
-                job = self._jobs.get(job.id)
-                message, lines = self._message(job), ""
+                job, message = self._present(job.id)
+                lines = ""
                 if request.log:
                     lines, offset = log_since(self._jobs.place(job.id), offset, MOST_LOG_BYTES)
                 if message != sent or lines:
@@ -120,6 +128,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
         """Ends a job after its iteration."""
         job = self._own(request.job, caller)
         self._jobs.stop(job)
+        self._listed = NEVER
         return self._message(self._jobs.get(job.id))
 
     @guarded
@@ -127,6 +136,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
         """Lets a stopped or failed job go on."""
         job = self._own(request.job, caller)
         self._jobs.resume(caller, job)
+        self._listed = NEVER
         return self._message(self._jobs.get(job.id))
 
     def _own(self, job_id: str, caller: Caller) -> Job:
@@ -136,13 +146,20 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
             raise ServiceError(f"job {job.id} is {job.owner}'s; only they, or who may promote, can change it")
         return job
 
+    def _present(self, job_id: str) -> tuple[Job, pb.Job]:
+        """Returns a job as it was a moment ago at most."""
+        looked_s, job, message = self._seen.get(job_id, (-SHARED_S, None, pb.Job()))
+        if job is not None and time.monotonic() - looked_s < SHARED_S:
+            return job, message
+        job = self._jobs.get(job_id)
+        return job, self._message(job)
+
     def _message(self, job: Job) -> pb.Job:
         """Returns a job as it is now; many who watch it share one look at its files."""
         now_s = time.monotonic()
-        looked_s, before, message = self._seen.get(job.id, (0.0, None, pb.Job()))
-        if before == job and (job.state in ENDED or now_s - looked_s < SHARED_S):
-            return message
-        message = self._looked(job)
+        looked_s, before, message = self._seen.get(job.id, (-SHARED_S, None, pb.Job()))
+        if before != job or (job.state not in ENDED and now_s - looked_s >= SHARED_S):
+            message = self._looked(job)
         if len(self._seen) > 2 * MOST_LISTED:
             self._seen.clear()
         self._seen[job.id] = (now_s, job, message)

@@ -14,7 +14,7 @@ from typing import Any
 from reinet.agents.model.artifact import MANIFEST_FILE, PINNED_FILES, load_artifact
 from reinet.agents.service import files, text
 from reinet.agents.service.database import Database, Row
-from reinet.agents.service.jobs import Job
+from reinet.agents.service.jobs import LATEST, Job
 from reinet.core.errors import ServiceError
 
 PRODUCTION, PREVIOUS = "production", "previous"
@@ -117,7 +117,9 @@ class Registry:
         return [self._model(row) for row in self._database.rows("SELECT * FROM models ORDER BY created_s, sha256")]
 
     def find(self, wanted: str) -> Model:
-        """Returns a model by name, sha256 or its beginning; raises ServiceError where that is none, or several."""
+        """Returns a model by name, sha256, its beginning or ``latest``; raises ServiceError for none, or several."""
+        if wanted == LATEST and (models := self.all()):
+            return models[-1]
         pointer = self.pointer(wanted) if _is_name(wanted) else Pointer("")
         beginning = pointer.model or wanted
         if len(beginning) < LEAST_DIGITS or not set(beginning) <= set("0123456789abcdef"):
@@ -227,6 +229,8 @@ def check_pointer(name: str) -> str:
     text.name("name", name)
     if name == PREVIOUS:
         raise ServiceError(f"{PREVIOUS} follows {PRODUCTION} by itself; promote to {PRODUCTION}, or to another name")
+    if name == LATEST:
+        raise ServiceError(f"{LATEST} is the newest model, whichever that is; use another name")
     if set(name) <= set("0123456789abcdef"):
         raise ServiceError(f"name {name!r} could be a digest; use one with other letters, such as {PRODUCTION}")
     return name

@@ -15,7 +15,7 @@ from reinet.core.errors import ServiceError
 app = typer.Typer(help="Training jobs of a service: submit, list, watch, logs, stop, resume.", no_args_is_help=True)
 app.callback()(reach)
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's id; see reinet jobs list.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or latest; see reinet jobs list.")]
 COLUMNS = ["job", "name", "state", "done", "left", "score", "model", "owner", "created", "note"]
 
 

@@ -15,7 +15,7 @@ app = typer.Typer(
 app.callback()(reach)
 
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A name such as production, or the beginning of a model's sha256.")
+    str, typer.Argument(metavar="MODEL", help="A name such as production, latest, or a sha256's beginning.")
 ]
 NameOption = Annotated[str, typer.Option("--to", help="The name that is to point to it.")]
 WhyOption = Annotated[str, typer.Option(help="The reason, for the record.")]

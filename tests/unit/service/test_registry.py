@@ -75,7 +75,7 @@ def test_the_history_tells_who_when_why(registry: Registry, models: list[str]) -
     assert registry.history("production") == []
 
 
-@pytest.mark.parametrize("name", ["previous", "abc", "../x", "", "a b"])
+@pytest.mark.parametrize("name", ["previous", "latest", "abc", "../x", "", "a b"])
 def test_some_names_cannot_be_pointed(registry: Registry, models: list[str], name: str) -> None:
     with pytest.raises(ServiceError):
         promote(registry, models[0], name)
@@ -83,6 +83,7 @@ def test_some_names_cannot_be_pointed(registry: Registry, models: list[str], nam
 
 def test_a_model_is_found_by_the_beginning_of_its_digest(registry: Registry, models: list[str]) -> None:
     assert registry.find(models[0][:6]).sha256 == models[0]
+    assert registry.find("latest").sha256 == models[-1]
     for wanted in (models[0][:5], "0" * 64, "nowhere", "", "../x"):
         with pytest.raises(ServiceError, match=r"there is no model|is no name"):
             registry.find(wanted)
