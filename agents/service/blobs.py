@@ -1,15 +1,15 @@
 """Traces by content: ``blobs/ab/abcdef...``, each the canonical text of a trace, checked before it got its name."""
 
+import asyncio
 import hashlib
 import os
 import re
 import tempfile
-import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from reinet.agents.service import files, text
 from reinet.agents.service.config import Quota
@@ -32,7 +32,8 @@ class Blobs:
         self._folder = folder / "blobs"
         self._staging = folder / "staged"
         self._database = database
-        self._parsing = threading.Lock()
+        # Parsing takes ten times a trace's size, and malloc keeps that for each thread: it is always the same one.
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="parser")
         for made in (self._folder, self._staging):
             made.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -81,7 +82,6 @@ class Blobs:
         sha256: str,
         size_bytes: int,
         chunks: AsyncIterator[bytes],
-        in_thread: Callable[..., Any],
     ) -> None:
         """Takes a trace's bytes and stores them where they are what was announced; raises ServiceError otherwise."""
         fd, name = tempfile.mkstemp(prefix=".staged-", dir=self._staging)
@@ -102,19 +102,17 @@ class Blobs:
                 os.fsync(file.fileno())
             if received != size_bytes or digest.hexdigest() != sha256:
                 raise ServiceError(f"trace {sha256[:12]}: what came is not what was announced; send it again")
-            await in_thread(self._accept, caller, staged, sha256)
+            await asyncio.get_running_loop().run_in_executor(self._parser, self._accept, caller, staged, sha256)
         finally:
             with suppress(FileNotFoundError):
                 staged.unlink()
 
     def _accept(self, caller: Caller, staged: Path, sha256: str) -> None:
-        with self._parsing:  # it takes some ten times the file's size in memory
-            try:
-                Trace.load(staged)
-            except TraceError as error:
-                raise ServiceError(f"trace {sha256[:12]}: {str(error).removeprefix(str(staged))}") from None
-            canonical = is_canonical(staged.read_bytes())
-        if not canonical:
+        try:
+            Trace.load(staged)
+        except TraceError as error:
+            raise ServiceError(f"trace {sha256[:12]}: {str(error).removeprefix(str(staged))}") from None
+        if not is_canonical(staged.read_bytes()):
             raise ServiceError(f"trace {sha256[:12]}: not in its canonical form; `reinet jobs submit` sends it so")
         place = self.path(sha256)
         place.parent.mkdir(mode=0o700, exist_ok=True)

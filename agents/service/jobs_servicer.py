@@ -66,7 +66,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
                         raise ServiceError("after an upload's header only chunks follow")
                     yield part.chunk
 
-            await self._blobs.receive(caller, header.sha256, header.size_bytes, chunks(), asyncio.to_thread)
+            await self._blobs.receive(caller, header.sha256, header.size_bytes, chunks())
             return pb.UploadReply(sha256=header.sha256)
 
     @guarded
