@@ -71,6 +71,12 @@ class Address:
         return grpc.secure_channel(self.target, grpc.ssl_channel_credentials(ca, key, cert), options=options)
 
 
+def stub_of(channel: grpc.Channel) -> Any:
+    """Returns what calls ``Models`` over a channel."""
+    make_stub: Any = trainer_pb2_grpc.ModelsStub  # generated code carries no types
+    return make_stub(channel)
+
+
 def service_error(address: Address, error: grpc.RpcError) -> ServiceError:
     """Returns what a failed call says, as an error of ours."""
     code, details = error.code(), error.details() or "no reason given"
@@ -136,14 +142,16 @@ class Follower:
         swap: Swap,
         version: str = "",
         figures: Callable[[], Mapping[str, float]] = dict,
+        running: str = "",
     ) -> None:
         self._address, self._name, self._daemon, self._folder = address, name, daemon, folder
         self._swap, self._version, self._figures = swap, version, figures
         self._stop = threading.Event()
         self._call: Any = None
         self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
-        self.model = ""
-        """What was swapped in last; empty before."""
+        self._remembered = ""
+        self.model = running
+        """What was swapped in last, at first what ran already."""
         self.problem = ""
         """Why that is not what the name points to, as far as is known."""
 
@@ -172,8 +180,7 @@ class Follower:
             channel = None
             try:
                 channel = self._address.channel()
-                make_stub: Any = trainer_pb2_grpc.ModelsStub  # generated code carries no types
-                if self._listen(make_stub(channel)):
+                if self._listen(stub_of(channel)):
                     pause_s = FIRST_PAUSE_S
             except grpc.RpcError as error:
                 self.problem = str(service_error(self._address, error))[:500]
@@ -213,11 +220,12 @@ class Follower:
                 place = fetch(stub, pointer.model, self._folder)
                 self._swap(place, pointer.model)
                 self.model, self.problem = pointer.model, ""
-                self._remember()
             except ReinetError as error:
                 self.problem = str(error)[:500]
         elif pointer.model == self.model:
             self.problem = ""
+        if pointer.model and pointer.model == self.model != self._remembered:
+            self._remember()
         report = pb.ReportRequest(daemon=self._daemon, name=self._name, model=self.model, version=self._version,
                                   problem=_one_line(self.problem), figures=dict(self._figures()))  # fmt: skip
         with suppress(grpc.RpcError):
@@ -227,6 +235,7 @@ class Follower:
         staged = self._folder / f".{self._name}.sha256"
         staged.write_text(self.model + "\n")
         os.replace(staged, self._folder / f"{self._name}.sha256")
+        self._remembered = self.model
 
 
 class _Watchdog:

@@ -29,6 +29,7 @@ from reinet.core.visible import visible
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.control import ControlServer, SocketClaim
 from reinet.daemon.event_log import EventLog
+from reinet.daemon.followed import follow, resolved
 from reinet.kshim.probe import cgroup2_mount, features
 from reinet.kshim.shim import WRAPPED_CC, Shim
 
@@ -51,7 +52,7 @@ def check(config: DaemonConfig) -> Agent:
         raise ShimError("this host cannot serve: " + "; ".join(lacking))
     for cgroup in config.cgroups:
         _check_cgroup(cgroup)
-    return load_agent(config)
+    return load_agent(resolved(config))
 
 
 def load_agent(config: DaemonConfig) -> Agent:
@@ -98,6 +99,7 @@ def serve(config: DaemonConfig, open_shim: Callable[[DaemonConfig, PeriodConfig]
         loop = ControlLoop(shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink)
         server = ControlServer(claim, loop, agent.called)
         stack.callback(server.close)
+        stack.callback(follow(config, agent, load_agent, getattr(loop, "swap", None)))
         log.info(
             "serving",
             model=agent.called,

@@ -1,87 +1,18 @@
 """A daemon that follows a name: it gets every model once, checked; the service being away changes nothing."""
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from helpers.places import ROOT
-from reinet.agents.model.artifact import MANIFEST_FILE, PINNED_FILES, load_artifact
+from helpers.registry import FIRST, SECOND, Host, until
+from reinet.agents.model.artifact import load_artifact
 from reinet.core.errors import ModelError
 from reinet.daemon import registry
 from reinet.daemon.registry import Address, Follower, fetch
-from reinet.proto import trainer_pb2 as pb
 from reinet.proto import trainer_pb2_grpc
-
-FOLDERS = {load_artifact(ROOT / "checkpoints" / name).manifest_sha256: ROOT / "checkpoints" / name
-           for name in ("default", "small")}  # fmt: skip
-FIRST, SECOND = FOLDERS
-
-
-class Registry(trainer_pb2_grpc.ModelsServicer):
-    """A registry of two models, whose answers a test may spoil."""
-
-    def __init__(self) -> None:
-        self.model = FIRST
-        self.number = 1
-        self.moved = threading.Condition()
-        self.spoil: Callable[[str, bytes], tuple[str, bytes]] = lambda name, data: (name, data)
-        self.reports: list[pb.ReportRequest] = []
-        self.streams = True
-
-    def move(self, model: str) -> None:
-        with self.moved:
-            self.model, self.number = model, self.number + 1
-            self.moved.notify_all()
-
-    def _pointer(self) -> pb.Pointer:
-        return pb.Pointer(name="production", model=self.model, number=self.number)
-
-    def Follow(self, request: pb.FollowRequest, context: Any) -> Iterator[pb.Pointer]:  # noqa: N802
-        if not self.streams:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "poll instead")
-        while context.is_active():
-            yield self._pointer()
-            with self.moved:
-                self.moved.wait(0.1)
-
-    def Resolve(self, request: pb.ResolveRequest, context: Any) -> pb.Pointer:  # noqa: N802
-        return self._pointer()
-
-    def Fetch(self, request: pb.ModelRequest, context: Any) -> Iterator[pb.FileChunk]:  # noqa: N802
-        for name in (MANIFEST_FILE, *PINNED_FILES):
-            name, data = self.spoil(name, (FOLDERS[request.model] / name).read_bytes())
-            yield pb.FileChunk(file=name, data=data[:1000])
-            yield pb.FileChunk(data=data[1000:])
-
-    def Report(self, request: pb.ReportRequest, context: Any) -> pb.ReportReply:  # noqa: N802
-        self.reports.append(request)
-        return pb.ReportReply()
-
-
-class Host:
-    """A registry that listens, until it does not."""
-
-    def __init__(self, socket: Path) -> None:
-        self.socket = socket
-        self.models = Registry()
-        self.server: Any = None
-        self.up()
-
-    def up(self) -> None:
-        self.server = grpc.server(ThreadPoolExecutor(8))
-        add: Any = trainer_pb2_grpc
-        add.add_ModelsServicer_to_server(self.models, self.server)
-        self.server.add_insecure_port(f"unix:{self.socket}")
-        self.server.start()
-
-    def down(self) -> None:
-        self.server.stop(0).wait()
 
 
 @pytest.fixture
@@ -114,13 +45,6 @@ class Daemon:
 
     def models(self) -> list[str]:
         return [sha256 for _, sha256 in self.swapped]
-
-
-def until(true: Callable[[], object]) -> None:
-    end_s = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -176,7 +100,7 @@ def test_a_model_that_the_swap_refuses_is_reported_and_tried_again(host: Host, d
     until(lambda: daemon.models() == [FIRST])
     daemon.refuse = "the canary\nwas worse"
     host.models.move(SECOND)
-    until(lambda: host.models.reports[-1].problem == "the canary was worse")
+    until(lambda: host.models.reports and host.models.reports[-1].problem == "the canary was worse")
     assert host.models.reports[-1].model == FIRST
     daemon.refuse = ""
     until(lambda: daemon.models() == [FIRST, SECOND])
