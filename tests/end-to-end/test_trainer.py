@@ -17,6 +17,7 @@ from helpers.trainer import TINY, Service, wait_for
 from reinet.agents.service.client import Client
 from reinet.agents.service.running.runners import worker_pid
 from reinet.core.errors import ReinetError, ServiceError
+from reinet.daemon.registry import Address, Follower
 from reinet.envs.trace.model import generate
 
 GATE = '[trainer.gate]\nscenarios = ["cellular"]\nrepeat = 1\n'
@@ -78,6 +79,35 @@ def test_recordings_go_in_and_a_model_that_a_name_points_to_comes_out(service: S
         assert client.model("previous")["sha256"] == model["sha256"]
         assert client.rollback("production", "worse")["model"] == model["sha256"]
         assert [line["kind"] for line in client.history("production")] == ["promote", "promote", "rollback"]
+
+
+def test_a_daemon_follows_a_promotion_and_a_roll_back_and_is_in_the_fleet(tmp_path: Path) -> None:
+    service = Service(tmp_path, more=GATE)
+    service.start()
+    swapped: list[str] = []
+    address = Address(f"unix:{service.socket}")
+    follower = Follower(
+        address, "production", "host-1", tmp_path / "models", lambda _folder, sha256: swapped.append(sha256), "0.1.0"
+    )
+    follower.start()
+    try:
+        with service.client() as client:
+            first, second = (ended(client, client.submit({**TINY, "seed": seed})["job"])["model"] for seed in (1, 2))
+            client.promote(first, "production")
+            wait_for(lambda: swapped == [first])
+            service.kill()
+            service.start()
+            client.promote(second, "production", force=True)
+            wait_for(lambda: swapped == [first, second])
+            client.rollback("production")
+            wait_for(lambda: swapped == [first, second, first])
+            (daemon,) = wait_for(lambda: [one for one in client.fleet() if one["model"] == first])
+            assert (daemon["daemon"], daemon["name"], daemon["owner"]) == ("host-1", "production", "local")
+            assert daemon["seen_s"] < 60
+            assert client.gc(0.0)["removed"] == [], "both were in production, and one is"
+    finally:
+        follower.close()
+        service.close()
 
 
 def test_a_model_that_is_worse_is_not_promoted_unless_forced_and_that_is_on_record(tmp_path: Path) -> None:
