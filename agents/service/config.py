@@ -88,6 +88,13 @@ class TrainerConfig(_Section):
     ray_port: int = Field(default=8265, ge=1024, le=65535, description="job port of that head, on loopback")
     # Trainings on one machine only slow each other down.
     jobs: int = Field(default=1, ge=1, le=64, description="jobs that run at once")
+    # A job that asks Ray for more than there is would wait for ever.
+    workers: int = Field(
+        default_factory=lambda: max(os.cpu_count() or 1, 2),
+        ge=0,
+        le=256,
+        description="rollout.workers of a job, at most",
+    )
     min_free_mb: int = Field(default=1000, ge=0, description="nothing is accepted while less of the disk is free")
 
     @field_validator("folder")

@@ -107,10 +107,12 @@ class Job:
 class Jobs:
     """The table of jobs and their folders."""
 
-    def __init__(self, folder: Path, database: Database, blobs: Blobs, min_free_bytes: int, code_version: str) -> None:
+    def __init__(
+        self, folder: Path, database: Database, blobs: Blobs, min_free_bytes: int, most_workers: int, code_version: str
+    ) -> None:
         self.folder = folder / "jobs"
         self._database, self._blobs = database, blobs
-        self._min_free_bytes, self._code_version = min_free_bytes, code_version
+        self._min_free_bytes, self._most_workers, self._code_version = min_free_bytes, most_workers, code_version
         self._accepting = threading.Lock()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -189,7 +191,12 @@ class Jobs:
                     raise ServiceError(
                         f"trace {one.name}/{name} ({sha256[:12]}) was not uploaded; upload it, then submit"
                     )
-        return _with_traces(given.config_json, given.sets)
+        config = _with_traces(given.config_json, given.sets)
+        if config["rollout"]["workers"] > self._most_workers:
+            raise ConfigError(
+                f"rollout.workers = {config['rollout']['workers']}: this service has room for {self._most_workers}"
+            )
+        return config
 
     def _check_quota(self, caller: Caller) -> None:
         quota = caller.quota

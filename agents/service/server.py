@@ -50,7 +50,7 @@ assert MAX_REQUEST_BYTES > CHUNK_BYTES
 GRACE_S = 1.0
 SERVICES = ("Jobs", "Models")
 
-aio: Any = grpc.aio  # type: ignore[attr-defined]  # the stubs are of an older grpc
+health_aio: Any = health.aio  # type: ignore[attr-defined]  # which the stubs do not know
 
 log = structlog.get_logger("reinet.trainer")
 
@@ -83,7 +83,7 @@ def make_runner(config: TrainerConfig) -> Runner:
         return ProcessRunner()
     from reinet.agents.service.running.ray_runner import RayRunner  # Ray takes a second to import
 
-    return RayRunner(config.folder, config.ray_address, config.ray_port, config.jobs)
+    return RayRunner(config.folder, config.ray_address, config.ray_port, config.jobs, config.workers)
 
 
 async def _serve(config: TrainerConfig, socket: Path, database: Database, runner: Runner) -> None:
@@ -92,12 +92,12 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopped.set)
     blobs = Blobs(config.folder, database)
-    jobs = Jobs(config.folder, database, blobs, config.min_free_mb * 1_000_000, code_version())
+    jobs = Jobs(config.folder, database, blobs, config.min_free_mb * 1_000_000, config.workers, code_version())
     registry = Registry(config.folder, database)
     files.clear_staged(config.folder / "staged")
     registry.clear()
     callers = Callers(config)
-    server = aio.server(
+    server = grpc.aio.server(
         maximum_concurrent_rpcs=MOST_CALLS,
         options=[
             ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
@@ -111,7 +111,7 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     add.add_JobsServicer_to_server(JobsServicer(jobs, blobs, callers), server)
     fleet = Fleet(database)
     add.add_ModelsServicer_to_server(ModelsServicer(config.folder, registry, fleet, config.gate, callers), server)
-    status = health.aio.HealthServicer()
+    status = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     names = [trainer_pb2.DESCRIPTOR.services_by_name[name].full_name for name in SERVICES]
     reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)

@@ -36,10 +36,10 @@ log = structlog.get_logger("reinet.trainer")
 class RayRunner:
     """Jobs of Ray, one for each attempt: submission id ``JOB-ATTEMPT``."""
 
-    def __init__(self, folder: Path, address: str | None, port: int, at_once: int) -> None:
+    def __init__(self, folder: Path, address: str | None, port: int, at_once: int, workers: int) -> None:
         self._own = address is None
         self._address = address or f"http://127.0.0.1:{port}"
-        self._port, self._at_once = port, at_once
+        self._port, self._at_once, self._workers = port, at_once, workers
         self._folder = folder / "ray"
         self._client: Any = None
         self._jobs: set[str] = set()
@@ -126,7 +126,7 @@ class RayRunner:
             str(Path(sys.executable).with_name("ray")), "start", "--head", "--node-ip-address=127.0.0.1", "--port=0",
             "--dashboard-host=127.0.0.1", f"--dashboard-port={self._port}", "--include-dashboard=true",
             f"--ray-client-server-port={ports[0]}", f"--dashboard-agent-listen-port={ports[1]}",
-            f"--num-cpus={max(os.cpu_count() or 1, 2) * self._at_once}", f"--temp-dir={place}",
+            f"--num-cpus={max(self._workers, 1) * self._at_once}", f"--temp-dir={place}",
             f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats",
         ]  # fmt: skip
         env = {**os.environ, MARK: str(self._folder), "RAY_enable_worker_prestart": "0"}

@@ -144,7 +144,7 @@ def test_a_name_is_no_path_and_nothing_that_a_terminal_obeys(
     [
         "", "[]", "null", "{", "[" * 100_000, '{"name": "../x"}', '{"traces": {"sets": ["/etc/passwd"]}}',
         '{"traces": {"forbid": ["/etc"]}}', '{"traces": 5}', '{"traces": {"sets": 5}}', '{"run": {"iterations": NaN}}',
-        '{"unknown": 1}', "x" * 300_000,
+        '{"unknown": 1}', '{"rollout": {"workers": 250}}', "x" * 300_000,
     ],
     ids=lambda text: text[:30],
 )  # fmt: skip

@@ -58,7 +58,7 @@ class Shop:
 
     def open(self) -> None:
         self.database = Database(self.folder)
-        self.jobs = Jobs(self.folder, self.database, Blobs(self.folder, self.database), 0, "1")
+        self.jobs = Jobs(self.folder, self.database, Blobs(self.folder, self.database), 0, 2, "1")
         self.registry = Registry(self.folder, self.database)
         self.supervisor = Supervisor(self.jobs, self.registry, self.runner, self.at_once)
 
