@@ -8,7 +8,7 @@ from helpers.trainer import TINY
 from reinet.proto import trainer_pb2 as pb
 
 RECORDED = Path(__file__).with_name("trainer_v1.json")
-"""Every field and call of version 1 as first released. Nothing is ever taken out of this file; what a later release adds
+"""Every field and call of version 1 as first released. Nothing is taken out of this file; what a later release adds
 is added here with it."""
 
 
