@@ -5,6 +5,7 @@ its processes' environment: it outlives a service that is killed, and goes with 
 """
 
 import hashlib
+import importlib.util
 import os
 import secrets
 import shlex
@@ -37,6 +38,11 @@ class RayRunner:
     """Jobs of Ray, one for each attempt: submission id ``JOB-ATTEMPT``."""
 
     def __init__(self, folder: Path, address: str | None, port: int, at_once: int, workers: int) -> None:
+        if importlib.util.find_spec("aiohttp") is None:
+            raise ServiceError(
+                "Ray's job submission needs its dashboard: pip install 'reinet[trainer]', or set trainer.runner = "
+                '"process"'
+            )
         self._own = address is None
         self._address = address or f"http://127.0.0.1:{port}"
         self._port, self._at_once, self._workers = port, at_once, workers
