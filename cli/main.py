@@ -8,6 +8,7 @@ import typer
 
 from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fidelity, run, serve, traces, train
 from reinet.cli.output import console, say
+from reinet.cli.service import jobs, models, trainer
 from reinet.cli.sight import top
 from reinet.core.errors import ConfigError, ReinetError, TraceError
 
@@ -15,7 +16,6 @@ app = typer.Typer(
     name="reinet",
     help="Learns how far TCP's congestion window may grow on cellular links, and caps it on a stock Linux kernel.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_show_locals=False,
 )
 
@@ -39,6 +39,9 @@ app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.add_typer(traces.app, name="traces")
 app.command("train")(train.train)
+app.command("trainer")(trainer.trainer)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(models.app, name="models")
 app.command("export")(export.export)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)

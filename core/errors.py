@@ -8,7 +8,8 @@ The command line prints these without a traceback. ::
     ├── ModelError    a model folder that is damaged, foreign or made for another state
     ├── ShimError     the kernel side cannot be loaded, attached or reached
     ├── LinkError     an emulated link cannot be set up or stalled
-    └── DaemonError   the daemon cannot start or cannot be reached
+    ├── DaemonError   the daemon cannot start or cannot be reached
+    └── ServiceError  the training service cannot start, cannot be reached or refuses a request
 """
 
 
@@ -38,3 +39,7 @@ class LinkError(ReinetError):
 
 class DaemonError(ReinetError):
     """The daemon cannot start, or a client cannot reach it."""
+
+
+class ServiceError(ReinetError):
+    """The training service cannot start, cannot be reached, or refuses what was asked of it."""

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -13,6 +14,8 @@ from reinet.daemon.endpoint import Endpoint
 from reinet.daemon.policies import PLAIN_SHARE, AnyTarget, Mode, PolicyConfig, Share, distinct
 from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE
 
+REGISTRY_PREFIX = "registry:"
+"""``model = "registry:production"`` names a name of the registry in place of a folder."""
 MAX_SOCKET_PATH_BYTES = 107
 """The kernel's sun_path is 108 bytes with its terminator."""
 
@@ -24,13 +27,29 @@ def default_socket() -> Path:
     return Path("/run/reinet/control.sock")
 
 
+class RegistryConfig(BaseModel):
+    """``[daemon.registry]``: where the training service is whose names ``model = "registry:NAME"`` may say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    address: str = Field(min_length=1, description="unix:PATH or HOST:PORT of the service")
+    ca: Path | None = Field(default=None, description="certificate of who signed the service's (PEM), for HOST:PORT")
+    cert: Path | None = Field(default=None, description="this daemon's certificate (PEM)")
+    key: Path | None = Field(default=None, description="its key (PEM)")
+    folder: Path = Field(default=Path("/var/lib/reinet/models"), description="where fetched models lie")
+    called: str = Field(
+        default_factory=gethostname, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="this daemon's name"
+    )
+
+
 class DaemonConfig(BaseModel):
     """The ``[daemon]`` table. Relative paths start at the folder in which the daemon is started."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     model: str = Field(
-        min_length=1, description="model folder, or an agent that needs none: rule, rule:G, fixed:N, none (watch only)"
+        min_length=1,
+        description="model folder, registry:NAME, or what needs none: rule, rule:G, fixed:N, none (watch only)",
     )
     # Whoever may write the model's folder decides about caps; with the digest only who may write this file does.
     model_sha256: str | None = Field(
@@ -89,6 +108,7 @@ class DaemonConfig(BaseModel):
         default=None,
         description="where Prometheus asks: 127.0.0.1:9469 or unix:/run/reinet/metrics.sock; absent = nowhere",
     )
+    registry: RegistryConfig | None = Field(default=None, description="the service of model = registry:NAME")
     log_dir: Path | None = Field(default=None, description="folder for TensorBoard event files; absent = none")
     # Four curves at 10 points/s take about 1 kB/s and flow: three days of one flow, or half an hour of 150.
     log_max_mb: int = Field(
@@ -138,6 +158,12 @@ class DaemonConfig(BaseModel):
     def _one_target(self) -> "DaemonConfig":
         if self.target_ms is not None and "target" in self.model_fields_set:
             raise ValueError(f'target = "{self.target}" and target_ms = {self.target_ms:g} are both given; keep one')
+        return self
+
+    @model_validator(mode="after")
+    def _registry_goes_with_its_name(self) -> "DaemonConfig":
+        if self.model.startswith(REGISTRY_PREFIX) and self.registry is None:
+            raise ValueError(f'model = "{self.model}" needs [daemon.registry] with the address of the service')
         return self
 
     @model_validator(mode="after")

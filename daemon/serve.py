@@ -31,7 +31,7 @@ from reinet.daemon.notify import Watchdog, notify
 from reinet.daemon.processes import child
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.decide import open_mapped_shim
-from reinet.daemon.processes.household import Household, Loader
+from reinet.daemon.processes.household import Household, Loader, with_folder
 from reinet.kshim.probe import cgroup2_mount, features
 from reinet.kshim.shim import WRAPPED_CC
 
@@ -59,6 +59,7 @@ def check(config: DaemonConfig) -> Checked:
     The model is looked at in a confined process. Raises ShimError, ConfigError, ModelError or DaemonError with cure.
     """
     check_host(config)
+    config = with_folder(config)
 
     def look() -> tuple[str, str]:
         agent = load_agent(config)

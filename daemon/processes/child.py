@@ -97,11 +97,11 @@ class Child:
         self.link.close()
 
 
-def ask(name: str, work: Callable[[], Any]) -> Any:
+def ask(name: str, work: Callable[[], Any], confine: Callable[[], None] = sandbox.confine_decisions) -> Any:
     """Returns what ``work``, run in a confined process that ends with it, returns: plain data. Raises as ``hear``."""
 
     def answer(link: sockets.socket) -> None:
-        sandbox.confine_decisions()
+        confine()
         plain.send(link, {"result": work()})
 
     child = Child(name, answer)

@@ -45,6 +45,13 @@ class Controlled(Protocol):
         """Returns what the kernel side counted since the shim was loaded: ``REINET_COUNTERS`` of ``slot.h``."""
 
 
+class Served(Controlled, Protocol):
+    """What the process that answers callers may call beside that, for nobody but itself."""
+
+    def take_model(self, folder: str, sha256: str) -> None:
+        """Swaps the registry's model of this sha256 in, from its folder below the registry's; raises ReinetError."""
+
+
 class Supervised(Controlled, Protocol):
     """What the loop's supervisor may call beside that."""
 

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent
-from reinet.core.errors import DaemonError
+from reinet.core.errors import DaemonError, ModelError
 from reinet.core.period import PeriodConfig
 from reinet.core.records import FLOW_STATS_DTYPE
-from reinet.daemon.config import DaemonConfig
+from reinet.daemon.config import REGISTRY_PREFIX, DaemonConfig
 from reinet.daemon.processes import plain, sandbox
-from reinet.daemon.processes.controlled import Controlled, Supervised
+from reinet.daemon.processes.controlled import Served, Supervised
 from reinet.daemon.processes.remote import Responder
-from reinet.daemon.reload import LoadAgent, Reloader
+from reinet.daemon.reload import LoadAgent, Reloader, take_model
 from reinet.daemon.sockets import KernelSockets
 from reinet.kshim.mapped import DESCRIPTORS, LAYOUT, MappedShim
 from reinet.kshim.shim import FlowStatsArray, Shim
@@ -66,10 +66,11 @@ def decide(
             shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink,
             mode=config.mode, plain_share=config.hold_out_share, bounds_steps=True,
         )  # fmt: skip
-        reloader = Reloader(path, config, loop, agent_for, kernel_sockets)
+        kept = _Kept(config, loop)
+        reloader = kept.reloader = Reloader(path, config, loop, kept.loading(agent_for), kernel_sockets)
         reloader.start(agent)
-        Responder(ends.supervisor, _Kept(loop, reloader), Supervised)
-        Responder(ends.callers, loop, Controlled)
+        Responder(ends.supervisor, kept, Supervised)
+        Responder(ends.callers, kept, Served)
         stop = threading.Event()
         threading.Thread(target=_wait_for_stop, args=(link, stop), name="stop", daemon=True).start()
         plain.send(link, {"ready": agent.called})
@@ -77,31 +78,50 @@ def decide(
 
 
 class _Kept:
-    """A loop with its file, as ``Supervised`` has it; the supervisor's calls come from several threads."""
+    """A loop with its file, as ``Supervised`` and ``Served`` have it; calls come from several threads."""
 
-    def __init__(self, loop: ControlLoop, reloader: Reloader) -> None:
-        self._loop, self._reloader = loop, reloader
+    reloader: Reloader
+
+    def __init__(self, config: DaemonConfig, loop: ControlLoop) -> None:
+        """Takes a configuration that names a folder where its file may name the registry's model."""
+        self._config, self._loop = config, loop
         self._lock = threading.Lock()
         self._reported = ""
+        self._folder = config.model
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
 
+    def loading(self, agent_for: LoadAgent) -> LoadAgent:
+        """Returns what loads agents, and knows which folder the registry's name stands for by now."""
+        return lambda config, model, target: agent_for(
+            config, self._folder if model.startswith(REGISTRY_PREFIX) else model, target
+        )
+
+    def take_model(self, folder: str, sha256: str) -> None:
+        """Swaps the registry's model of this sha256 in."""
+        registry = self._config.registry
+        if registry is None or Path(folder) != registry.folder / sha256:
+            raise ModelError(f"{folder!r:.200} is no folder of the registry's models")
+        with self._lock:
+            take_model(self._config, self._loop, Path(folder), sha256)
+            self._folder = folder
+
     def report(self, problem: str) -> None:
         """Puts a problem into ``status``, or else what is wrong with the file."""
         self._reported = problem
-        self._loop.report(problem or self._reloader.problem)
+        self._loop.report(problem or self.reloader.problem)
 
     def reload(self) -> None:
         """Takes the file up again."""
         with self._lock:
-            self._reloader.reload()
+            self.reloader.reload()
         self.report(self._reported)
 
     def look(self) -> None:
         """Does so if it has changed."""
         with self._lock:
-            self._reloader.look()
+            self.reloader.look()
         self.report(self._reported)
 
 

@@ -16,7 +16,7 @@ from reinet.daemon.metrics import LoopCollector
 from reinet.daemon.metrics_server import MetricsServer
 from reinet.daemon.processes import plain, sandbox
 from reinet.daemon.processes.claim import SocketClaim
-from reinet.daemon.processes.controlled import Controlled
+from reinet.daemon.processes.controlled import Controlled, Served
 from reinet.daemon.processes.decide import received_records
 from reinet.daemon.processes.remote import Remote
 
@@ -47,24 +47,32 @@ class LoopAfar(Remote):
         return self._last
 
 
-def answer(link: sockets.socket, config: DaemonConfig, claim: SocketClaim, called: str, ends: Sockets) -> None:
-    """Answers callers until the loader says stop or is gone; the loader hears where the curves go."""
+def answer(
+    link: sockets.socket, config: DaemonConfig, claim: SocketClaim, called: str, running: str, ends: Sockets
+) -> None:
+    """Answers callers until the loader says stop or is gone; the loader hears where the curves go.
+
+    ``running`` is the sha256 of the registry's model that decides, empty where the configuration names another.
+    """
     sandbox.confine_answers()
     from reinet.daemon.control import ControlServer  # with gRPC, which no other process imports
+    from reinet.daemon.followed import follow
 
     sink = _open_event_log(config)
     if sink is not None:
         threading.Thread(target=_keep_curves, args=(ends.records, sink), name="records", daemon=True).start()
-    afar = cast(Controlled, LoopAfar(ends.loop, Controlled))
+    afar = cast(Served, LoopAfar(ends.loop, Served))
     server = ControlServer(claim, afar, called)
     metrics = None
     if config.metrics is not None:
         metrics = MetricsServer(Endpoint.parse(config.metrics), _collector(afar, sink))
+    unfollow = follow(config, running, lambda folder, sha256: afar.take_model(str(folder), sha256))
     plain.send(link, {"ready": str(sink.folder) if sink is not None else None})
     try:
         plain.receive(link)
     except plain.BrokenError:  # the loader is gone: the socket stays for whoever comes next, as after any kill -9
         return
+    unfollow()
     server.close()
     if metrics is not None:
         metrics.close()

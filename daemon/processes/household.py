@@ -24,14 +24,15 @@ from reinet.agents.decide.loop import Status
 from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import DaemonError, ReinetError
 from reinet.core.period import PeriodConfig
-from reinet.daemon.config import DaemonConfig
-from reinet.daemon.processes.child import MAX_WORD_BYTES, Child
+from reinet.daemon.config import REGISTRY_PREFIX, DaemonConfig
+from reinet.daemon.processes.child import MAX_WORD_BYTES, Child, ask
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Supervised
 from reinet.daemon.processes.decide import OpenShim, decide, hand_over
 from reinet.daemon.processes.decide import Sockets as DecideSockets
 from reinet.daemon.processes.front import LoopAfar, answer
 from reinet.daemon.processes.front import Sockets as FrontSockets
+from reinet.daemon.processes.sandbox import confine_answers
 from reinet.daemon.reload import LoadAgent
 
 if TYPE_CHECKING:
@@ -46,6 +47,22 @@ JOIN_S = 2.0
 """It is longer than any tick of a loop that is well."""
 
 log = structlog.get_logger("reinet.serve")
+
+
+def with_folder(config: DaemonConfig) -> DaemonConfig:
+    """Returns the configuration with a folder in place of a registry's name, whose model a confined process fetches.
+
+    Raises DaemonError where neither the service nor what it said last can be had.
+    """
+    if not config.model.startswith(REGISTRY_PREFIX):
+        return config
+
+    def fetched() -> str:
+        from reinet.daemon.followed import resolved  # with gRPC, which no process imports that forks
+
+        return resolved(config).model
+
+    return config.model_copy(update={"model": ask("fetching", fetched, confine_answers)})
 
 
 class Loader(Protocol):
@@ -153,15 +170,14 @@ class Household:
             loader.close()
 
     def _start(self) -> None:
+        config = with_folder(self._config)
         to_supervisor, supervisor = sockets.socketpair()
         to_callers, callers = sockets.socketpair()
         records_out, records_in = sockets.socketpair(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
         ends = DecideSockets(to_supervisor, to_callers, records_out)
         decider = Child(
             "decision",
-            lambda link: decide(
-                link, self._config, self._path, ends, self._load_agent, self._agent_for, self._open_shim
-            ),
+            lambda link: decide(link, config, self._path, ends, self._load_agent, self._agent_for, self._open_shim),
             theirs=(to_supervisor, to_callers, records_out),
             ours=(supervisor, callers, records_in),
         )
@@ -172,9 +188,13 @@ class Household:
             for socket in (supervisor, callers, records_in):
                 socket.close()
             raise
+        running = Path(config.model).name if config is not self._config else ""
+        front = FrontSockets(callers, records_in)
         answerer = Child(
             "answering",
-            lambda link: answer(link, self._config, self._claim, self.called, FrontSockets(callers, records_in)),
+            lambda link: answer(
+                link, self._config, self._claim, self.called, running, FrontSockets(callers, records_in)
+            ),
             theirs=(callers, records_in),
             ours=(supervisor, decider.link),
         )

@@ -1,6 +1,5 @@
 """The daemon as a process, on a shim in memory: start, stop, refusals, crashes, and what is left afterwards."""
 
-import contextlib
 import fcntl
 import hashlib
 import json

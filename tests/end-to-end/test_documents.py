@@ -134,6 +134,32 @@ SHORTENED = {
         "--traces traces/mine/validation --link sim --seconds 5",
         "it is quick; less is quicker",
     ),
+    "reinet trainer configs/trainer.toml": (
+        f"""
+        sed 's#^folder = .*#folder = "trainer"\\nsocket = "trainer.sock"#; s/^runner = .*/runner = "process"/
+             s/^suite = .*/suite = "quick"\\nrepeat = 1/' configs/trainer.toml > own.toml
+        export REINET_TRAINER=unix:$PWD/trainer.sock
+        reinet trainer own.toml & echo $! > trainer.pid
+        trap 'kill $(cat trainer.pid); wait' EXIT
+        for _ in {" ".join(map(str, range(100)))}; do [ -S trainer.sock ] && break; sleep 0.2; done
+        """,
+        "it serves until it is told to end; its folder and its socket are the test's own, and no Ray is started for it",
+    ),
+    'reinet jobs submit configs/default.toml --traces my-traces/ --note "week 14"': (
+        f"""
+        mkdir my-traces
+        for seed in 1 2 3 4; do
+            reinet traces generate lte-driving --seconds 6 --seed $seed --out my-traces/$seed.trace; done
+        {_SMALL.format(name="default")}
+        sed -i 's/^iterations = .*/iterations = 5/' default.toml
+        reinet jobs submit default.toml --traces my-traces/ --note "week 14"
+        """,
+        "minutes; the folder is the reader's own",
+    ),
+    "tensorboard --logdir runs/trainer/jobs": (
+        ".venv/bin/tensorboard --logdir runs --inspect",
+        "it serves until it is told to end",
+    ),
     "reinet fidelity --traces traces --cc cubic,reno,bbr --buffers 60000,150000,600000 --caps none,20,40 --seconds 60 "
     "--repeat 3": (
         "reinet traces generate constant:12 --seconds 10 --out traces/12.trace && reinet fidelity --traces traces "

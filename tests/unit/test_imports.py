@@ -24,6 +24,7 @@ ROOMS = [
     "agents.evaluation",
     "agents.learn",
     "daemon",
+    "agents.service",
     "cli",
 ]
 """From the bottom up: a room imports from itself and from those before it, never from those after it. ``envs`` alone

@@ -1,0 +1,127 @@
+"""Traces by content: ``blobs/ab/abcdef...``, each the canonical text of a trace, checked before it got its name."""
+
+import asyncio
+import hashlib
+import os
+import re
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from reinet.agents.service import files, text
+from reinet.agents.service.config import Quota
+from reinet.agents.service.database import Database
+from reinet.agents.service.identity import Caller
+from reinet.core.errors import ServiceError, TraceError
+from reinet.envs.trace import Trace
+
+CHUNK_BYTES = 256 * 1024
+"""An upload's largest chunk: so much of each is in memory at a time."""
+LEAST_RATE_BYTES_PER_S = 16 * 1024
+"""Who sends more slowly, over a minute and more, is cut off: a stream without end holds its place for nothing."""
+GRACE_S = 60.0
+
+
+class Blobs:
+    """The store of traces."""
+
+    def __init__(self, folder: Path, database: Database) -> None:
+        self._folder = folder / "blobs"
+        self._staging = folder / "staged"
+        self._database = database
+        # Parsing takes ten times a trace's size, and malloc keeps that for each thread: it is always the same one.
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="parser")
+        for made in (self._folder, self._staging):
+            made.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def path(self, sha256: str) -> Path:
+        """Returns where a trace lies or would lie."""
+        return self._folder / sha256[:2] / sha256
+
+    def has(self, sha256: str) -> bool:
+        """Returns whether a trace is there."""
+        return self.path(sha256).is_file()
+
+    def stored_bytes(self, owner: str) -> int:
+        """Returns how much of the store an identity brought."""
+        row = self._database.row("SELECT coalesce(sum(size_bytes), 0) AS n FROM uploads WHERE owner = ?", owner)
+        assert row is not None
+        return int(row["n"])
+
+    def check(self, caller: Caller, sha256: str, size_bytes: int) -> None:
+        """Raises ServiceError where the caller may not bring a trace of this size."""
+        text.sha256("trace", sha256)
+        quota = caller.quota
+        if not 0 < size_bytes <= quota.trace_mb * 1_000_000:
+            raise ServiceError(f"trace {sha256[:12]}: {size_bytes} bytes; 1 to {quota.trace_mb} MB are taken")
+        self._check_room(caller.name, quota, size_bytes)
+
+    def _check_room(self, owner: str, quota: Quota, size_bytes: int) -> None:
+        stored = self.stored_bytes(owner)
+        if stored + size_bytes > quota.stored_mb * 1_000_000:
+            raise ServiceError(
+                f"{owner} has {stored / 1e6:.0f} MB of traces stored, and {quota.stored_mb} MB are the quota; ask "
+                "whoever runs the service for more"
+            )
+
+    def claim(self, caller: Caller, sha256: str) -> None:
+        """Counts a trace that is there among those of the caller; raises ServiceError where the quota has no room."""
+        size = self.path(sha256).stat().st_size
+        with self._database.change() as run:
+            known = self._database.row("SELECT 1 FROM uploads WHERE owner = ? AND sha256 = ?", caller.name, sha256)
+            if known is None:
+                self._check_room(caller.name, caller.quota, size)
+                run("INSERT INTO uploads VALUES (?, ?, ?)", (caller.name, sha256, size))
+
+    async def receive(
+        self,
+        caller: Caller,
+        sha256: str,
+        size_bytes: int,
+        chunks: AsyncIterator[bytes],
+    ) -> None:
+        """Takes a trace's bytes and stores them where they are what was announced; raises ServiceError otherwise."""
+        fd, name = tempfile.mkstemp(prefix=".staged-", dir=self._staging)
+        staged = Path(name)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                digest, received, began_s = hashlib.sha256(), 0, time.monotonic()
+                async for chunk in chunks:
+                    received += len(chunk)
+                    if len(chunk) > CHUNK_BYTES or received > size_bytes:
+                        raise ServiceError(f"trace {sha256[:12]}: more bytes came than the {size_bytes} announced")
+                    took_s = time.monotonic() - began_s
+                    if took_s > GRACE_S and received < LEAST_RATE_BYTES_PER_S * took_s:
+                        raise ServiceError(f"trace {sha256[:12]}: it came too slowly; send it again on a better path")
+                    digest.update(chunk)
+                    file.write(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+            if received != size_bytes or digest.hexdigest() != sha256:
+                raise ServiceError(f"trace {sha256[:12]}: what came is not what was announced; send it again")
+            await asyncio.get_running_loop().run_in_executor(self._parser, self._accept, caller, staged, sha256)
+        finally:
+            with suppress(FileNotFoundError):
+                staged.unlink()
+
+    def _accept(self, caller: Caller, staged: Path, sha256: str) -> None:
+        try:
+            Trace.load(staged)
+        except TraceError as error:
+            raise ServiceError(f"trace {sha256[:12]}: {str(error).removeprefix(str(staged))}") from None
+        if not is_canonical(staged.read_bytes()):
+            raise ServiceError(f"trace {sha256[:12]}: not in its canonical form; `reinet jobs submit` sends it so")
+        place = self.path(sha256)
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        os.replace(staged, place)
+        files.sync_folder(place.parent)
+        self.claim(caller, sha256)
+
+
+def is_canonical(data: bytes) -> bool:
+    """Returns whether a trace that parses is written as ``Trace.canonical_text`` writes it, so that its digest is the
+    trace's own; much cheaper than writing it again."""
+    return data.endswith(b"\n") and b"\r" not in data and not re.search(rb"(?:^|\n)0[0-9]", data)

@@ -1,0 +1,157 @@
+"""The gate: a model measured beside what a name points to, on the same links, before the name moves to it.
+
+A process of its own, ``python -m reinet.agents.service.gate REQUEST VERDICT``: measuring takes minutes, and the service
+answers meanwhile. Runs are kept by their key (``agents/evaluation/suites/store.py``), so the present model is measured
+once.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reinet.agents.service import files
+from reinet.agents.service.config import Gate
+from reinet.core.errors import ReinetError, ServiceError
+
+LEAST_DELAY_MS = 0.1
+"""Queueing delays below count as this: a ratio of two that are nothing says nothing."""
+NICE = 10
+"""The gate may wait for trainings; nobody's packets wait for it."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate found."""
+
+    ok: bool
+    words: str
+    throughput: float = 1.0
+    """The candidate's over the present model's: the mean over links and repetitions, geometric."""
+    delay: float = 1.0
+    """The same of queueing delay."""
+    runs: int = 0
+
+
+def judged(rows: list[dict[str, Any]], candidate: str, present: str, gate: Gate) -> Verdict:
+    """Returns the verdict of a report's rows; ``candidate`` and ``present`` are agents' names in it."""
+    sides: list[dict[str, dict[str, Any]]] = []
+    for agent in (candidate, present):
+        sides.append({
+            json.dumps([row[key] for key in ("scenario", "cc", "point", "flows", "beside", "trace_sha256", "seed",
+                                             "start_offset_ms")], sort_keys=True): row
+            for row in rows if row["agent"] == agent and row["role"] == "run"
+        })  # fmt: skip
+    pairs = [(sides[0][key], sides[1][key]) for key in sides[0].keys() & sides[1].keys()]
+    if not pairs:
+        return Verdict(False, "the suite has no runs that both models share; see [trainer.gate]")
+    throughput = np.exp(np.mean([np.log(a["throughput_mbps"] / b["throughput_mbps"]) for a, b in pairs]))
+    delays = [[max(side["qdelay_mean_ms"], LEAST_DELAY_MS) for side in pair] for pair in pairs]
+    delay = np.exp(np.mean([np.log(a / b) for a, b in delays]))
+    ok = bool(throughput >= gate.least_throughput and delay <= gate.most_delay)
+    words = (
+        f"{100 * throughput:.1f} % of the throughput and {100 * delay:.1f} % of the queueing delay of "
+        f"{'what was there' if present != 'none' else 'no cap'}, {len(pairs)} runs"
+    )
+    if not ok:
+        words += f"; at least {100 * gate.least_throughput:g} % and at most {100 * gate.most_delay:g} % are asked for"
+    return Verdict(ok, words, float(throughput), float(delay), len(pairs))
+
+
+def measure(request: dict[str, Any]) -> Verdict:
+    """Runs the suite with both models; returns the verdict. Raises ReinetError where it cannot be run."""
+    from reinet.agents.evaluation.suites import report
+    from reinet.agents.evaluation.suites.definition import load
+    from reinet.agents.evaluation.suites.plan import BASELINE, plan
+    from reinet.agents.evaluation.suites.runner import make
+    from reinet.agents.evaluation.suites.store import Store
+    from reinet.envs.trace import load_traces
+
+    gate = Gate.model_validate(request["gate"])
+    candidate, present = request["candidate"], request["present"] or BASELINE
+    made = plan(
+        load(gate.suite),
+        given=load_traces(gate.traces) if gate.traces else (),
+        agents=list(dict.fromkeys([BASELINE, present, candidate])),
+        repeat=gate.repeat,
+        only=gate.scenarios,
+    )
+    names = {agent.identity.removeprefix("sha256:"): agent.name for agent in made.agents.values()}
+    store = Store(Path(request["store"]))
+    with store.locked():
+        outcome = make(made, store, os.cpu_count() or 1, lambda _s, what: print(_short(what, names), flush=True))
+        found = report.build(made, store, "gate", outcome.failed)
+    if present == BASELINE:
+        verdict = judged(found["rows"], names[Path(candidate).name], BASELINE, gate)
+        return Verdict(True, f"the name points to nothing yet; {verdict.words.partition(';')[0]}", verdict.throughput,
+                       verdict.delay, verdict.runs)  # fmt: skip
+    return judged(found["rows"], names[Path(candidate).name], names[Path(present).name], gate)
+
+
+def _short(what: str, names: dict[str, str]) -> str:
+    """Returns what is being run, models by their digests: a client has no business with this host's paths."""
+    for digest, name in names.items():
+        what = what.replace(name, digest[:12])
+    return what
+
+
+def main(request: Path, verdict: Path) -> int:
+    """Measures what a request's file says and writes the verdict."""
+    os.nice(NICE)
+    try:
+        found = measure(json.loads(request.read_bytes()))
+    except ReinetError as error:
+        found = Verdict(False, str(error))
+    files.write_json(verdict, asdict(found))
+    return 0
+
+
+async def ask(gate: Gate, folder: Path, candidate: Path, present: Path | None) -> AsyncIterator[str | Verdict]:
+    """Runs the gate in a process; yields what is being measured, and the verdict last. Raises ServiceError.
+
+    The process ends with whoever waits for it.
+    """
+    place = folder / "gate"
+    place.mkdir(exist_ok=True, mode=0o700)
+    name = os.urandom(6).hex()
+    request, verdict = place / f"{name}.request", place / f"{name}.verdict"
+    files.write_json(request, {
+        "gate": gate.model_dump(mode="json"), "candidate": str(candidate), "present": str(present or ""),
+        "store": str(place / "runs"),
+    })  # fmt: skip
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "reinet.agents.service.gate", str(request), str(verdict),
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    end_s = time.monotonic() + 60 * gate.minutes
+    try:
+        stderr = asyncio.ensure_future(process.stderr.read())
+        while line := await asyncio.wait_for(process.stdout.readline(), max(end_s - time.monotonic(), 0.001)):
+            yield line.decode("utf-8", "replace").strip()
+        code = await process.wait()
+        if code != 0 or (found := files.read_json(verdict)) is None:
+            last = (await stderr).decode("utf-8", "replace").strip().rpartition("\n")[2]
+            raise ServiceError(f"the gate could not measure: {last[-500:] or f'it ended with {code}'}")
+        yield Verdict(**found)
+    except asyncio.TimeoutError:
+        raise ServiceError(f"the gate took more than {gate.minutes:g} minutes; see [trainer.gate]") from None
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        for path in (request, verdict):
+            path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

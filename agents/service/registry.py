@@ -1,0 +1,244 @@
+"""Models by the sha256 of their manifest, with where they come from; names that point to them; every change on record.
+
+``models/<sha256>/`` is a model folder like any other. A name that moves is one transaction with its line of history.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reinet.agents.model.artifact import MANIFEST_FILE, PINNED_FILES, load_artifact
+from reinet.agents.service import files, text
+from reinet.agents.service.database import Database, Row
+from reinet.agents.service.jobs import LATEST, Job
+from reinet.core.errors import ServiceError
+
+PRODUCTION, PREVIOUS = "production", "previous"
+"""``previous`` follows by itself: it is what ``production`` pointed to before."""
+LEAST_DIGITS = 6
+MOST_CACHED = 4
+"""So many models are in memory: a fleet that follows a name fetches one and the same, within seconds."""
+MODEL_FILES = (MANIFEST_FILE, *PINNED_FILES)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model in the registry."""
+
+    sha256: str
+    name: str
+    job: str
+    owner: str
+    parent: str
+    created_s: float
+    size_bytes: int
+    lineage: dict[str, Any]
+    """``config``, ``seed``, ``metrics``, ``traces``, ``code_version`` and ``schema_hash``."""
+    pointers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """One line of the history."""
+
+    number: int
+    kind: str
+    name: str
+    model: str
+    before: str
+    who: str
+    when_s: float
+    why: str
+    forced: bool
+    gate: str
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """What a name points to; model "" and number 0 = nothing."""
+
+    name: str
+    model: str = ""
+    number: int = 0
+    schema_hash: str = ""
+
+
+class Registry:
+    """The models and their names."""
+
+    def __init__(self, folder: Path, database: Database) -> None:
+        self._folder = folder / "models"
+        self._staging = folder / "staged"
+        self._database = database
+        self._content: dict[str, dict[str, bytes]] = {}
+        for made in (self._folder, self._staging):
+            made.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def place(self, sha256: str) -> Path:
+        """Returns a model's folder."""
+        return self._folder / sha256
+
+    def add_of_job(self, job: Job, folder: Path, sha256: str) -> str:
+        """Takes a job's model in, with its lineage; the same again changes nothing. Returns its sha256.
+
+        Raises ModelError for a folder that is no model.
+        """
+        if not self.place(sha256).is_dir():
+            load_artifact(folder, sha256)
+            content = {name: (folder / name).read_bytes() for name in MODEL_FILES}
+            files.write_folder(self.place(sha256), content, self._staging)
+        artifact = load_artifact(self.place(sha256), sha256)
+        manifest = artifact.manifest
+        licences = {sha: one["licence"] for one in job.sets for _, sha in one["files"]}
+        lineage = {
+            "config": manifest.training.config,
+            "seed": manifest.training.seed,
+            "metrics": manifest.metrics,
+            "traces": [
+                {**use.model_dump(), "licence": licences.get(use.sha256, "")} for use in manifest.training.traces
+            ],
+            "code_version": f"{job.code_version} (reinet {manifest.versions.get('reinet', '?')})",
+            "schema_hash": manifest.schema_.hash,
+        }
+        size = sum((self.place(sha256) / name).stat().st_size for name in MODEL_FILES)
+        with self._database.change() as run:
+            run(
+                "INSERT OR IGNORE INTO models VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (sha256, manifest.name, job.id, job.owner, job.parent, time.time(), size, json.dumps(lineage)),
+            )
+        return sha256
+
+    def all(self) -> list[Model]:
+        """Returns the models, oldest first."""
+        return [self._model(row) for row in self._database.rows("SELECT * FROM models ORDER BY created_s, sha256")]
+
+    def find(self, wanted: str) -> Model:
+        """Returns a model by name, sha256, its beginning or ``latest``; raises ServiceError for none, or several."""
+        if wanted == LATEST and (models := self.all()):
+            return models[-1]
+        pointer = self.pointer(wanted) if _is_name(wanted) else Pointer("")
+        beginning = pointer.model or wanted
+        if len(beginning) < LEAST_DIGITS or not set(beginning) <= set("0123456789abcdef"):
+            raise ServiceError(f"there is no model {text.shown(wanted)}; see `reinet models list`")
+        rows = self._database.rows("SELECT * FROM models WHERE substr(sha256, 1, ?) = ?", len(beginning), beginning)
+        if len(rows) != 1:
+            several = f"{len(rows)} models begin so; give more digits" if rows else "see `reinet models list`"
+            raise ServiceError(f"there is no model {text.shown(wanted)}: {several}")
+        return self._model(rows[0])
+
+    def _model(self, row: Row) -> Model:
+        pointers = self._database.rows("SELECT name FROM pointers WHERE model = ? ORDER BY name", row["sha256"])
+        values = {key: row[key] for key in row.keys() if key != "lineage"}  # noqa: SIM118
+        return Model(**values, lineage=json.loads(row["lineage"]), pointers=tuple(one["name"] for one in pointers))
+
+    def pointer(self, name: str) -> Pointer:
+        """Returns what a name points to."""
+        row = self._database.row(
+            "SELECT p.name, p.model, p.number, m.lineage FROM pointers p JOIN models m ON m.sha256 = p.model "
+            "WHERE p.name = ?", text.name("name", name),
+        )  # fmt: skip
+        if row is None:
+            return Pointer(name)
+        return Pointer(row["name"], row["model"], row["number"], json.loads(row["lineage"])["schema_hash"])
+
+    def promote(self, sha256: str, name: str, who: str, why: str, forced: bool, gate: str) -> Promotion:
+        """Points a name to a model."""
+        check_pointer(name)
+        text.note("why", why)
+        return self._point("promote", name, sha256, who, why, forced, gate)
+
+    def rollback(self, name: str, who: str, why: str) -> Promotion:
+        """Points a name to what it pointed to before its latest promotion that is still in force; raises ServiceError
+        where there is none."""
+        check_pointer(name)
+        text.note("why", why)
+        stack: list[str] = []
+        for line in self.history(name):
+            if line.kind == "promote":
+                stack.append(line.before)
+            elif stack:
+                stack.pop()
+        if not stack or not stack[-1]:
+            raise ServiceError(f"{name} has nothing to go back to; see `reinet models list`")
+        if not self.place(stack[-1]).is_dir():
+            raise ServiceError(f"{name} pointed to {stack[-1][:12]}, which is not here any more; promote another model")
+        return self._point("rollback", name, stack[-1], who, why, False, "")
+
+    def _point(self, kind: str, name: str, sha256: str, who: str, why: str, forced: bool, gate: str) -> Promotion:
+        with self._database.change() as run:
+            before = self.pointer(name).model
+            number = run(
+                "INSERT INTO promotions (kind, name, model, before, who, when_s, why, forced, gate) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (kind, name, sha256, before, who, time.time(), why, forced, gate),
+            ).lastrowid
+            point = "INSERT INTO pointers VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET model = ?, number = ?"
+            run(point, (name, sha256, number, sha256, number))
+            if name == PRODUCTION and before:
+                run(point, (PREVIOUS, before, number, before, number))
+        return next(line for line in self.history(name) if line.number == number)
+
+    def history(self, name: str = "") -> list[Promotion]:
+        """Returns every promotion and roll-back, of one name or of all, oldest first."""
+        rows = self._database.rows(
+            "SELECT * FROM promotions WHERE ? IN ('', name) ORDER BY number", text.name("name", name) if name else ""
+        )
+        return [Promotion(**{**dict(row), "forced": bool(row["forced"])}) for row in rows]
+
+    def gc(self, older_than_s: float, dry_run: bool, in_use: Sequence[str]) -> tuple[list[str], int]:
+        """Removes models older than so much that no name points to, pointed to before, or daemon runs; returns which,
+        and how many bytes that frees. Their lines in the history stay."""
+        kept = {line.model for line in self.history()} | {line.before for line in self.history()} | set(in_use)
+        kept |= {model.parent for model in self.all() if model.pointers}
+        gone = [
+            model
+            for model in self.all()
+            if not model.pointers and model.sha256 not in kept and time.time() - model.created_s >= older_than_s
+        ]
+        if not dry_run:
+            for model in gone:
+                with self._database.change() as run:
+                    run("DELETE FROM models WHERE sha256 = ?", (model.sha256,))
+                shutil.rmtree(self.place(model.sha256), ignore_errors=True)
+        return [model.sha256 for model in gone], sum(model.size_bytes for model in gone)
+
+    def clear(self) -> None:
+        """Removes folders that no row tells of: what a service that was killed left behind."""
+        known = {model.sha256 for model in self.all()}
+        for folder in self._folder.iterdir():
+            if folder.name not in known:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def content(self, sha256: str) -> dict[str, bytes]:
+        """Returns a model's files, the manifest first, each checked against what names it; raises ModelError."""
+        if sha256 not in self._content:
+            load_artifact(self.place(sha256), sha256)
+            content = {name: (self.place(sha256) / name).read_bytes() for name in MODEL_FILES}
+            while len(self._content) >= MOST_CACHED:
+                self._content.pop(next(iter(self._content)))
+            self._content[sha256] = content
+        return self._content[sha256]
+
+
+def check_pointer(name: str) -> str:
+    """Returns a name that may be pointed; raises ServiceError for one that moves by itself or looks like a digest."""
+    text.name("name", name)
+    if name == PREVIOUS:
+        raise ServiceError(f"{PREVIOUS} follows {PRODUCTION} by itself; promote to {PRODUCTION}, or to another name")
+    if name == LATEST:
+        raise ServiceError(f"{LATEST} is the newest model, whichever that is; use another name")
+    if set(name) <= set("0123456789abcdef"):
+        raise ServiceError(f"name {name!r} could be a digest; use one with other letters, such as {PRODUCTION}")
+    return name
+
+
+def _is_name(wanted: str) -> bool:
+    try:
+        text.name("model", wanted)
+    except ServiceError:
+        return False
+    return True

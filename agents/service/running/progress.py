@@ -1,0 +1,89 @@
+"""What the service and a job's worker tell each other: files in the job's folder, each whole or not there."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from reinet.agents.service import files
+
+MODEL_FOLDER = "model"
+RUN_FOLDER = "run"
+LOG_FILE = "log.txt"
+LOCK_FILE = "lock"
+STOP_FILE = "stop"
+"""While it is there the worker ends after its iteration, and none begins."""
+MOST_LOG_BYTES = 4 * 1024 * 1024
+"""A log of more is cut to its end at the next start."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the worker is to do."""
+
+    FILE: ClassVar[str] = "job.json"
+    RESULT: ClassVar[str] = "result.json"
+
+    config: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it for the file."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a job is."""
+
+    FILE: ClassVar[str] = "progress.json"
+
+    iteration: int = 0
+    iterations: int = 0
+    env_steps: int = 0
+    env_steps_per_s: float = 0.0
+    wall_s: float = 0.0
+    left_s: float = -1.0
+    scalars: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Progress":
+        """Returns what a job's folder says; nothing done where it says nothing."""
+        return cls(**(files.read_json(folder / cls.FILE) or {}))
+
+    def write(self, folder: Path) -> None:
+        """Writes it into a job's folder."""
+        files.write_json(folder / self.FILE, asdict(self))
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a job ended: with a model, or with a problem that would meet it again."""
+
+    ok: bool
+    problem: str = ""
+    manifest_sha256: str = ""
+    wall_s: float = 0.0
+
+    @classmethod
+    def read(cls, folder: Path) -> "Result | None":
+        """Returns a job's result, None while there is none."""
+        found = files.read_json(folder / Order.RESULT)
+        return cls(**found) if found is not None else None
+
+    def write(self, folder: Path) -> None:
+        """Writes it into a job's folder."""
+        files.write_json(folder / Order.RESULT, asdict(self))
+
+
+def log_since(folder: Path, offset: int, most_bytes: int) -> tuple[str, int]:
+    """Returns whole lines of a job's log from an offset on, and the offset after them; it skips what is too much."""
+    try:
+        with (folder / LOG_FILE).open("rb") as file:
+            size = file.seek(0, 2)
+            start = offset if 0 <= offset <= size else 0
+            start = max(start, size - most_bytes)
+            file.seek(start)
+            data = file.read(most_bytes)
+    except FileNotFoundError:
+        return "", 0
+    whole = data.rfind(b"\n") + 1
+    return data[:whole].decode("utf-8", "replace"), start + whole

@@ -1,0 +1,217 @@
+"""Workers through Ray's own job submission: on a cluster by address, or under a head that the service starts.
+
+The head listens on loopback, asks for a token that lies in the service's folder (0600), and is found again by a mark in
+its processes' environment: it outlives a service that is killed, and goes with one that ends.
+"""
+
+import hashlib
+import importlib.util
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from reinet.agents.service.running.runners import END_GRACE_S, State, at_work, worker_command
+from reinet.core.errors import ServiceError
+
+MARK = "REINET_TRAINER_RAY"
+START_S = 120.0
+"""A head takes 15 s on two idle cores."""
+OBJECT_STORE_BYTES = 512 * 1024 * 1024
+"""An iteration's experience is some tens of megabytes; Ray's default is a third of the machine."""
+NAPS_S = 0.2
+
+log = structlog.get_logger("reinet.trainer")
+
+
+class RayRunner:
+    """Jobs of Ray, one for each attempt: submission id ``JOB-ATTEMPT``."""
+
+    def __init__(self, folder: Path, address: str | None, port: int, at_once: int, workers: int) -> None:
+        if importlib.util.find_spec("aiohttp") is None:
+            raise ServiceError(
+                "Ray's job submission needs its dashboard: pip install 'reinet[trainer]', or set trainer.runner = "
+                '"process"'
+            )
+        self._own = address is None
+        self._address = address or f"http://127.0.0.1:{port}"
+        self._port, self._at_once, self._workers = port, at_once, workers
+        self._folder = folder / "ray"
+        self._client: Any = None
+        self._jobs: set[str] = set()
+        if self._own:
+            self._folder.mkdir(exist_ok=True, mode=0o700)
+            # Ray's own clients in this process look here.
+            os.environ["RAY_AUTH_MODE"] = "token"
+            os.environ["RAY_AUTH_TOKEN_PATH"] = str(self._token())
+
+    def start(self, job: str, attempt: int, folder: Path) -> None:
+        """Submits a worker, unless Ray has it already."""
+        client = self._connected()
+        if self._status(job, attempt) is not None:
+            return
+        try:
+            client.submit_job(
+                entrypoint=shlex.join(worker_command(folder)),
+                submission_id=_id(job, attempt),
+                entrypoint_num_cpus=0,  # the learner's own; its gatherers ask for theirs
+            )
+        except Exception as error:  # Ray raises RuntimeError for everything
+            raise ServiceError(f"Ray does not take the job: {error}") from None
+        self._jobs.add(_id(job, attempt))
+
+    def state(self, job: str, attempt: int) -> State:
+        """Returns what became of an attempt; of one that an earlier head knew, nothing is known."""
+        status = self._status(job, attempt)
+        if status in ("PENDING", "RUNNING"):
+            return "running"
+        return "failed" if status == "FAILED" else "gone"
+
+    def kill(self, job: str, attempt: int, folder: Path) -> None:
+        """Ends a worker."""
+        with suppress(Exception):  # it has ended, or the head has
+            self._connected().stop_job(_id(job, attempt))
+
+    def close(self) -> None:
+        """Tells the workers of this service to end, waits a moment, and ends the head that it started."""
+        if self._client is not None:
+            for one in self._jobs:
+                with suppress(Exception):
+                    self._client.stop_job(one)
+            end_s = time.monotonic() + END_GRACE_S
+            jobs = [self._folder.parent / "jobs" / one.partition("-")[0] for one in self._jobs]
+            while time.monotonic() < end_s and any(map(at_work, jobs)):
+                time.sleep(NAPS_S)
+        if self._own:
+            self._end_head()
+
+    def _status(self, job: str, attempt: int) -> str | None:
+        """Returns what Ray says of an attempt, None where it knows none. Raises ServiceError while Ray is away."""
+        client = self._connected()
+        try:
+            return str(client.get_job_status(_id(job, attempt)).value)
+        except RuntimeError as error:
+            if "does not exist" in str(error):
+                return None
+            self._client = None
+            raise ServiceError(f"Ray at {self._address} does not answer: {error}") from None
+        except Exception as error:
+            self._client = None
+            raise ServiceError(f"Ray at {self._address} does not answer: {error}") from None
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            self._client = self._connect() or (self._start_head() if self._own else None)
+            if self._client is None:
+                raise ServiceError(f"no Ray answers at {self._address}; start it, or change trainer.ray_address")
+        return self._client
+
+    def _connect(self) -> Any:
+        from ray.job_submission import JobSubmissionClient
+
+        try:
+            return JobSubmissionClient(self._address)
+        except Exception:  # ConnectionError, and what its HTTP client raises
+            return None
+
+    def _start_head(self) -> Any:
+        self._end_head()  # what is left of one that died: a worker without a head never ends
+        ports = _free_ports(2)
+        place = _short_folder(self._folder)
+        command = [
+            str(Path(sys.executable).with_name("ray")), "start", "--head", "--node-ip-address=127.0.0.1", "--port=0",
+            "--dashboard-host=127.0.0.1", f"--dashboard-port={self._port}", "--include-dashboard=true",
+            f"--ray-client-server-port={ports[0]}", f"--dashboard-agent-listen-port={ports[1]}",
+            f"--num-cpus={max(self._workers, 1) * self._at_once}", f"--temp-dir={place}",
+            f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats",
+        ]  # fmt: skip
+        env = {**os.environ, MARK: str(self._folder), "RAY_enable_worker_prestart": "0"}
+        log.info("starting Ray", address=self._address, folder=str(place))
+        with (self._folder / "start.log").open("wb") as out:
+            try:
+                done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                                      start_new_session=True, timeout=START_S, check=False)  # fmt: skip
+            except (OSError, subprocess.TimeoutExpired) as error:
+                self._end_head()
+                raise ServiceError(f"Ray did not start: {error}; see {out.name}") from None
+        if done.returncode:
+            self._end_head()
+            raise ServiceError(f"Ray did not start (status {done.returncode}); see {self._folder / 'start.log'}, or "
+                               'set trainer.runner = "process"')  # fmt: skip
+        end_s = time.monotonic() + START_S
+        while time.monotonic() < end_s:
+            if (client := self._connect()) is not None:
+                return client
+            time.sleep(NAPS_S)
+        raise ServiceError(f"Ray started and does not answer at {self._address}; see {self._folder / 'start.log'}")
+
+    def _end_head(self) -> None:
+        """Ends every process that carries this service's mark; no other Ray of the host is touched."""
+        wanted = f"{MARK}={self._folder}".encode()
+        for _ in range(50):  # what they start meanwhile carries it too
+            found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _has(pid, wanted)]
+            for pid in found:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not found:
+                shutil.rmtree(_short_name(self._folder), ignore_errors=True)
+                return
+            time.sleep(0.1)
+
+    def _token(self) -> Path:
+        path = self._folder / "token"
+        with suppress(FileExistsError):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            os.write(fd, secrets.token_hex(32).encode())
+            os.close(fd)
+        return path
+
+
+def _id(job: str, attempt: int) -> str:
+    return f"{job}-{attempt}"
+
+
+def _has(pid: int, mark: bytes) -> bool:
+    """Returns whether a process of ours, which is not this one, has the mark in its environment."""
+    if pid == os.getpid():
+        return False
+    try:
+        return mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _free_ports(count: int) -> list[int]:
+    """Returns ports of loopback that nobody listens at now."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+def _short_name(folder: Path) -> Path:
+    return Path("/tmp") / f"reinet-ray-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+
+
+def _short_folder(folder: Path) -> Path:
+    """Returns a folder with a short path: Ray's sockets lie some 70 characters below it, and 107 are all there are."""
+    short = _short_name(folder)
+    short.mkdir(mode=0o700, exist_ok=True)
+    found = short.lstat()
+    if found.st_uid != os.geteuid() or short.is_symlink() or found.st_mode & 0o077:
+        raise ServiceError(f"{short}: is another user's, or others may use it; remove it")
+    return short / "r"  # Ray lets everyone write there; nobody gets there

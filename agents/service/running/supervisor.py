@@ -1,0 +1,132 @@
+"""Looks after jobs: starts what waits, settles what ended, starts again what died. It remembers nothing of its own:
+what it does follows from the table of jobs, their folders and the runner, so a service that was killed goes on."""
+
+import shutil
+import time
+
+import structlog
+
+from reinet.agents.service.jobs import Job, Jobs
+from reinet.agents.service.registry import Registry
+from reinet.agents.service.running.progress import RUN_FOLDER, STOP_FILE, Progress, Result, log_since
+from reinet.agents.service.running.runners import Runner, at_work
+from reinet.core.errors import ReinetError, ServiceError
+from reinet.core.visible import visible
+
+STOP_GRACE_S = 120.0
+"""A job that is to stop has so long for its iteration; the configurations here take up to ten seconds for one."""
+MOST_FAILURES = 60
+"""A job that does not come further is given up at so many points:"""
+POINTS = {"failed": 20, "killed": 1, "gone": 0, "running": 0}
+"""an error repeats itself, so three are enough; whoever kills (out of memory, an operator) may have a reason that
+passes; and that the service itself was away is not the job's fault."""
+WALL_STEP_S = 5.0
+"""The table learns so often how long a job has trained."""
+
+log = structlog.get_logger("reinet.trainer")
+
+
+class Supervisor:
+    """Takes one step at a time; every step may be the last."""
+
+    def __init__(self, jobs: Jobs, registry: Registry, runner: Runner, at_once: int) -> None:
+        self._jobs, self._registry, self._runner, self._at_once = jobs, registry, runner, at_once
+        self._stopping_since_s: dict[str, float] = {}
+        self._problem = ""
+
+    def step(self) -> None:
+        """Looks at every job that has not ended."""
+        running = 0
+        for job in self._jobs.all(("running", "stopping", "waiting")):
+            try:
+                running += self._look(job, running)
+                self._problem = ""
+            except (ReinetError, OSError) as error:
+                if str(error) != self._problem:  # a full disk or a Ray that is down: said once, tried again
+                    log.error("a job could not be looked after", job=job.id, problem=str(error))
+                self._problem = str(error)
+                running += job.state != "waiting"
+
+    def _look(self, job: Job, running: int) -> bool:
+        """Returns whether the job takes one of the places."""
+        folder = self._jobs.place(job.id)
+        if job.state == "waiting":
+            if running + self._others_running(job) >= self._at_once:
+                return False
+            self._start(job)
+            return True
+        working = at_work(folder)
+        self._note_time(job)
+        if not working:
+            if (result := Result.read(folder)) is not None:
+                self._settle(job, result)
+                return False
+            if (state := self._runner.state(job.id, job.attempt)) != "running":
+                if job.state == "stopping":
+                    self._end(job, "stopped", "")
+                else:
+                    self._again(job, POINTS[state])
+                return False
+        if job.state == "stopping":
+            self._press(job)
+        return True
+
+    def _others_running(self, job: Job) -> int:
+        """Returns how many jobs that are later in the list hold a place: one that was resumed may be older."""
+        later = self._jobs.all(("running", "stopping"))
+        return sum((other.created_s, other.id) > (job.created_s, job.id) for other in later)
+
+    def _start(self, job: Job) -> None:
+        folder = self._jobs.prepare(job)
+        (folder / STOP_FILE).unlink(missing_ok=True)
+        iteration = Progress.read(folder).iteration
+        # First the table: a service that is killed between the two finds a job that runs and nobody at work.
+        self._jobs.move(job.id, ("waiting",), "running", attempt=job.attempt + 1, iteration=iteration)
+        self._runner.start(job.id, job.attempt + 1, folder)
+        log.info("job started", job=job.id, attempt=job.attempt + 1, iteration=iteration)
+
+    def _again(self, job: Job, points: int) -> None:
+        folder = self._jobs.place(job.id)
+        further = Progress.read(folder).iteration > job.iteration
+        failures = points + (0 if further else job.failures)
+        if failures >= MOST_FAILURES:
+            tail = visible(log_since(folder, 0, 2000)[0], keep="\n")[-1000:]
+            self._end(job, "failed", f"it failed {failures // POINTS['failed']} times; the log ends with:\n{tail}")
+            return
+        self._jobs.move(job.id, ("running",), "waiting", failures=failures)
+        log.warning("job ended without a result, it goes on", job=job.id, attempt=job.attempt)
+
+    def _settle(self, job: Job, result: Result) -> None:
+        if result.ok:
+            try:
+                model = self._registry.add_of_job(job, self._jobs.model_folder(job.id), result.manifest_sha256)
+            except ServiceError:
+                raise
+            except ReinetError as error:
+                self._end(job, "failed", str(error))
+                return
+            shutil.rmtree(self._jobs.place(job.id) / RUN_FOLDER / "checkpoints", ignore_errors=True)
+            self._end(job, "done", "", model=model)
+        else:
+            self._end(job, "failed", visible(result.problem)[:1000])
+
+    def _end(self, job: Job, state: str, problem: str, **values: str) -> None:
+        folder = self._jobs.place(job.id)
+        wall_s = Progress.read(folder).wall_s
+        self._jobs.move(job.id, (job.state,), state, problem=problem, ended_s=time.time(), wall_s=wall_s, **values)
+        (folder / STOP_FILE).unlink(missing_ok=True)
+        self._stopping_since_s.pop(job.id, None)
+        log.info("job ended", job=job.id, state=state, problem=problem)
+
+    def _press(self, job: Job) -> None:
+        """Asks a job to end, and ends it where it does not."""
+        folder = self._jobs.place(job.id)
+        since_s = self._stopping_since_s.setdefault(job.id, time.monotonic())
+        (folder / STOP_FILE).touch()
+        if time.monotonic() - since_s > STOP_GRACE_S:
+            self._runner.kill(job.id, job.attempt, folder)
+
+    def _note_time(self, job: Job) -> None:
+        wall_s = Progress.read(self._jobs.place(job.id)).wall_s
+        if wall_s > job.wall_s + WALL_STEP_S:
+            self._jobs.set(job.id, wall_s=wall_s)

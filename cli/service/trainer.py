@@ -1,0 +1,43 @@
+"""``reinet trainer``: training as a service."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reinet.cli.output import JsonOption, say, write_json
+from reinet.core.errors import ServiceError
+
+_PACKAGES = ("grpc", "grpc_health", "grpc_reflection", "google", "ray", "torch", "onnx", "onnxruntime")
+
+
+def trainer(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file; see configs/trainer.toml.")],
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration, then exit.")] = False,
+    json_out: JsonOption = None,
+) -> None:
+    """Take training jobs and keep models until SIGTERM or Ctrl-C; what runs goes on at the next start.
+
+    Logs go to standard error, as JSON unless on a terminal. Examples:
+
+        reinet trainer configs/trainer.toml
+
+        reinet trainer configs/trainer.toml --check --json -
+    """
+    try:
+        from reinet.agents.service.config import load_config
+        from reinet.agents.service.server import serve
+        from reinet.daemon.serve import configure_logging
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in _PACKAGES:
+            raise
+        raise ServiceError(f"{error.name} is not installed: run pip install 'reinet[serve,train,trainer]'") from None
+
+    settings = load_config(config)
+    if check:
+        say(f"{config}: ok, would serve at {settings.socket}, jobs in {settings.folder} through {settings.runner}")
+        write_json(json_out, {"ok": True, "folder": str(settings.folder), "socket": str(settings.socket)})
+        return
+    configure_logging()
+    serve(settings)
+    write_json(json_out, {"ok": True, "folder": str(settings.folder), "socket": str(settings.socket)})

@@ -1,0 +1,92 @@
+"""``model = "registry:NAME"``: a daemon's first model comes from the registry, and every later one by a hot swap."""
+
+import importlib.metadata
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import structlog
+
+from reinet.core.errors import DaemonError, ReinetError
+from reinet.daemon.config import REGISTRY_PREFIX, DaemonConfig
+from reinet.daemon.registry import Address, Follower, fetch, service_error, stub_of
+from reinet.proto import trainer_pb2 as pb
+
+WAIT_S = 30.0
+"""A daemon that starts with its host waits so long for a service that starts too."""
+ASK_S = 2.0
+
+log = structlog.get_logger("reinet.serve")
+
+
+def resolved(config: DaemonConfig, wait_s: float = WAIT_S) -> DaemonConfig:
+    """Returns the configuration with a folder in place of a registry's name; one without such a name as it is.
+
+    The folder is that of what the name points to now, or, where no service answers, pointed to when it last did. Raises
+    DaemonError where neither is known.
+    """
+    follower = follower_of(config, lambda _folder, _sha256: None)
+    if follower is None:
+        return config
+    end_s = time.monotonic() + wait_s
+    while True:
+        try:
+            return config.model_copy(update={"model": str(_present(config))})
+        except ReinetError as error:
+            if (known := follower.last_known()) is not None:
+                log.warning("the registry does not answer; serving what it said last", model=str(known), why=str(error))
+                return config.model_copy(update={"model": str(known)})
+            if time.monotonic() > end_s:
+                raise DaemonError(f"daemon.model = {config.model}: {error}") from None
+            time.sleep(min(1.0, wait_s / 10))
+
+
+def _present(config: DaemonConfig) -> Path:
+    """Returns the folder of what the name points to, fetched and checked; raises ServiceError or ModelError."""
+    assert config.registry is not None
+    name, address = config.model.removeprefix(REGISTRY_PREFIX), _address(config)
+    channel = address.channel()
+    try:
+        stub = stub_of(channel)
+        pointer = stub.Resolve(pb.ResolveRequest(name=name), timeout=ASK_S)
+        if not pointer.model:
+            raise DaemonError(f"the name {name!r} points to no model yet; reinet models promote MODEL --to {name}")
+        return fetch(stub, pointer.model, config.registry.folder)
+    except grpc.RpcError as error:
+        raise service_error(address, error) from None
+    finally:
+        channel.close()
+
+
+def follower_of(config: DaemonConfig, swap: Callable[[Path, str], None], running: str = "") -> Follower | None:
+    """Returns what follows the configuration's name and swaps, not started yet; None where it names a model itself."""
+    if not config.model.startswith(REGISTRY_PREFIX) or config.registry is None:
+        return None
+    name, version = config.model.removeprefix(REGISTRY_PREFIX), importlib.metadata.version("reinet")
+    where = config.registry
+    return Follower(_address(config), name, where.called, where.folder, swap, version, running=running)
+
+
+def follow(config: DaemonConfig, running: str, take: Callable[[Path, str], None]) -> Callable[[], None]:
+    """Begins to follow the configuration's name; returns what ends that.
+
+    ``running`` is the sha256 of what decides already; ``take`` puts another model, in its folder and with its sha256,
+    into the decision loop, and raises a ReinetError where that refuses.
+    """
+
+    def taken(folder: Path, sha256: str) -> None:
+        take(folder, sha256)
+        log.info("swapped to what the registry's name points to", model=str(folder))
+
+    follower = follower_of(config, taken, running)
+    if follower is None:
+        return lambda: None
+    follower.start()
+    return follower.close
+
+
+def _address(config: DaemonConfig) -> Address:
+    where = config.registry
+    assert where is not None
+    return Address(where.address, where.ca, where.cert, where.key)

@@ -1,0 +1,259 @@
+"""A client of the registry of models, as a daemon needs it: what a name points to, its files, checked, and reports.
+
+``follow`` calls back with every model that a name points to, once it is on the disk, its digest and schema right.
+The service being away changes nothing: the daemon keeps what it runs, and asks again with growing pauses.
+"""
+
+import os
+import random
+import re
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import grpc
+
+from reinet.agents.model.artifact import MANIFEST_FILE, MAX_FILE_BYTES, PINNED_FILES, load_artifact, write_folder
+from reinet.core.errors import ModelError, ReinetError, ServiceError
+from reinet.proto import trainer_pb2 as pb
+from reinet.proto import trainer_pb2_grpc
+
+TIMEOUT_S = 10.0
+"""Every call but a stream is answered from memory and a small file."""
+FETCH_S = 60.0
+"""A model has some hundred kilobytes, the largest a few megabytes."""
+FIRST_PAUSE_S = 0.5
+MOST_PAUSE_S = 60.0
+"""After so many failures a daemon asks once a minute, a little before or after: a thousand do not come at once."""
+SILENCE_S = 60.0
+"""The service gives a sign of life every 20 s; a stream that is silent for three is given up."""
+REPORT_S = 30.0
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+
+Swap = Callable[[Path, str], None]
+"""Takes a checked model folder and its sha256 into use; raises ReinetError where it cannot."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a service listens: ``unix:PATH``, or ``HOST:PORT`` with the files of mutual TLS."""
+
+    target: str
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def channel(self) -> grpc.Channel:
+        """Returns a channel; raises ServiceError for an address that makes no sense."""
+        options = [
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.max_reconnect_backoff_ms", 5000),
+        ]
+        if self.target.startswith("unix:"):
+            path = Path(self.target.removeprefix("unix:")).absolute()
+            return grpc.insecure_channel("unix:" + quote(str(path)), options=options)
+        if self.ca is None or self.cert is None or self.key is None:
+            raise ServiceError(
+                f"service {self.target}: over TCP it asks for a certificate; give --ca, --cert and --key"
+            )
+        try:
+            ca, cert, key = (path.read_bytes() for path in (self.ca, self.cert, self.key))
+        except OSError as error:
+            raise ServiceError(f"{error.filename}: {error.strerror}; name a PEM file") from None
+        return grpc.secure_channel(self.target, grpc.ssl_channel_credentials(ca, key, cert), options=options)
+
+
+def stub_of(channel: grpc.Channel) -> Any:
+    """Returns what calls ``Models`` over a channel."""
+    make_stub: Any = trainer_pb2_grpc.ModelsStub  # generated code carries no types
+    return make_stub(channel)
+
+
+def service_error(address: Address, error: grpc.RpcError) -> ServiceError:
+    """Returns what a failed call says, as an error of ours."""
+    code, details = error.code(), error.details() or "no reason given"
+    if code == grpc.StatusCode.UNAVAILABLE:
+        return ServiceError(
+            f"no training service answers at {address.target}: start one with `reinet trainer CONFIG`, or name its "
+            f"address ({details[:200]})"
+        )
+    if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
+        return ServiceError(details)
+    return ServiceError(f"training service at {address.target}: {details[:500]} ({code.name})")
+
+
+def fetch(stub: Any, model: str, folder: Path) -> Path:
+    """Returns the folder of a model, fetched into ``folder`` under its sha256 and checked, or there already.
+
+    Raises ModelError for what is not the model, and grpc.RpcError.
+    """
+    if not re.fullmatch(r"[0-9a-f]{64}", model):
+        raise ModelError(f"{model[:64]!r} is no sha256 of a model; the service is of another kind or version")
+    place, incoming = folder / model, folder / f".{model}"
+    with suppress(ModelError):
+        load_artifact(place, model)
+        return place
+    write_folder(incoming, _received(stub.Fetch(pb.ModelRequest(model=model), timeout=FETCH_S)))
+    try:
+        load_artifact(incoming, model)
+        shutil.rmtree(place, ignore_errors=True)
+        os.replace(incoming, place)
+    finally:
+        shutil.rmtree(incoming, ignore_errors=True)
+    return place
+
+
+def _received(chunks: Any) -> dict[str, bytes]:
+    """Returns the files of a stream; only a model's, each within its limit, whatever the service sends."""
+    content: dict[str, bytearray] = {}
+    current: bytearray | None = None
+    for chunk in chunks:
+        if chunk.file:
+            if chunk.file not in (MANIFEST_FILE, *PINNED_FILES) or chunk.file in content:
+                raise ModelError(f"the service sent {chunk.file[:64]!r}, which is no file of a model, or twice")
+            current = content.setdefault(chunk.file, bytearray())
+        if current is None:
+            raise ModelError("the service sent bytes of no file")
+        current += chunk.data
+        if len(current) > MAX_FILE_BYTES:
+            raise ModelError(f"the service sent a file of more than {MAX_FILE_BYTES} bytes; no model has that")
+    if set(content) != {MANIFEST_FILE, *PINNED_FILES}:
+        raise ModelError("the service sent no whole model")
+    return {name: bytes(data) for name, data in content.items()}
+
+
+class Follower:
+    """Follows a name in a thread of its own, from ``start`` to ``close``."""
+
+    def __init__(
+        self,
+        address: Address,
+        name: str,
+        daemon: str,
+        folder: Path,
+        swap: Swap,
+        version: str = "",
+        figures: Callable[[], Mapping[str, float]] = dict,
+        running: str = "",
+    ) -> None:
+        self._address, self._name, self._daemon, self._folder = address, name, daemon, folder
+        self._swap, self._version, self._figures = swap, version, figures
+        self._stop = threading.Event()
+        self._call: Any = None
+        self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
+        self._remembered = ""
+        self.model = running
+        """What was swapped in last, at first what ran already."""
+        self.problem = ""
+        """Why that is not what the name points to, as far as is known."""
+
+    def start(self) -> None:
+        """Begins to follow."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends; a swap under way is waited for."""
+        self._stop.set()
+        if self._call is not None:
+            self._call.cancel()
+        self._thread.join(2 * TIMEOUT_S)
+
+    def last_known(self) -> Path | None:
+        """Returns the model that the name pointed to when the service was last heard of; None = never."""
+        with suppress(OSError, ReinetError):
+            model = (self._folder / f"{self._name}.sha256").read_text().strip()
+            load_artifact(self._folder / model, model)
+            return self._folder / model
+        return None
+
+    def _run(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self._stop.is_set():
+            channel = None
+            try:
+                channel = self._address.channel()
+                if self._listen(stub_of(channel)):
+                    pause_s = FIRST_PAUSE_S
+            except grpc.RpcError as error:
+                self.problem = str(service_error(self._address, error))[:500]
+            except (ReinetError, OSError) as error:
+                self.problem = str(error)[:500]
+            finally:
+                if channel is not None:
+                    channel.close()
+            self._stop.wait(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(2 * pause_s, MOST_PAUSE_S)
+
+    def _listen(self, stub: Any) -> bool:
+        """Takes what comes until the stream ends or falls silent; returns whether anything came."""
+        heard = False
+        self._call = stub.Follow(pb.FollowRequest(name=self._name, daemon=self._daemon))
+        watchdog = _Watchdog(SILENCE_S, self._call.cancel)
+        try:
+            for pointer in self._call:
+                heard = True
+                watchdog.feed()
+                if self._stop.is_set():
+                    break
+                self._take(stub, pointer)
+        except grpc.RpcError as error:
+            # A service that holds no more streams, or a path that cuts them: ask once.
+            if self._stop.is_set() or error.code() == grpc.StatusCode.UNAVAILABLE:
+                raise
+            self._take(stub, stub.Resolve(pb.ResolveRequest(name=self._name), timeout=TIMEOUT_S))
+        finally:
+            watchdog.close()
+            self._call.cancel()
+        return heard
+
+    def _take(self, stub: Any, pointer: pb.Pointer) -> None:
+        if pointer.model and pointer.model != self.model:
+            try:
+                place = fetch(stub, pointer.model, self._folder)
+                self._swap(place, pointer.model)
+                self.model, self.problem = pointer.model, ""
+            except ReinetError as error:
+                self.problem = str(error)[:500]
+        elif pointer.model == self.model:
+            self.problem = ""
+        if pointer.model and pointer.model == self.model != self._remembered:
+            self._remember()
+        report = pb.ReportRequest(daemon=self._daemon, name=self._name, model=self.model, version=self._version,
+                                  problem=_one_line(self.problem), figures=dict(self._figures()))  # fmt: skip
+        with suppress(grpc.RpcError):
+            stub.Report(report, timeout=TIMEOUT_S)
+
+    def _remember(self) -> None:
+        staged = self._folder / f".{self._name}.sha256"
+        staged.write_text(self.model + "\n")
+        os.replace(staged, self._folder / f"{self._name}.sha256")
+        self._remembered = self.model
+
+
+class _Watchdog:
+    """Calls back where it is not fed for a while."""
+
+    def __init__(self, seconds: float, bark: Callable[[], object]) -> None:
+        self._seconds, self._bark = seconds, bark
+        self._timer: threading.Timer | None = None
+        self.feed()
+
+    def feed(self) -> None:
+        self.close()
+        self._timer = threading.Timer(self._seconds, self._bark)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _one_line(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)[:500]

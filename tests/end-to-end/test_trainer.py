@@ -1,0 +1,265 @@
+"""The training service as its users meet it: submitted, watched, promoted, killed at random, and nothing is lost."""
+
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.trainer import TINY, Service, wait_for
+from reinet.agents.service.client import Client
+from reinet.agents.service.running.runners import worker_pid
+from reinet.core.errors import ReinetError, ServiceError
+from reinet.daemon.registry import Address, Follower
+from reinet.envs.trace.model import generate
+
+GATE = '[trainer.gate]\nscenarios = ["cellular"]\nrepeat = 1\n'
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    made = Service(tmp_path, more=GATE)
+    made.start()
+    yield made
+    made.close()
+
+
+def recordings(folder: Path, count: int = 3, first: int = 1) -> Path:
+    folder.mkdir()
+    for seed in range(first, first + count):
+        generate("lte-driving", 6, seed).save(folder / f"{seed}.trace")
+    return folder
+
+
+def ended(client: Client, job: str) -> dict[str, Any]:
+    return list(client.watch(job))[-1][0]
+
+
+def plain_training(folder: Path, config: dict[str, Any]) -> str:
+    """The sha256 of the model that the same configuration gives without a service."""
+    from reinet.agents.learn.config import TrainConfig
+    from reinet.agents.learn.export import export
+    from reinet.agents.learn.train import train
+
+    result = train(TrainConfig.model_validate(config), folder / "run")
+    assert result.best is not None
+    return export(result.best, folder / "model")
+
+
+def test_recordings_go_in_and_a_model_that_a_name_points_to_comes_out(service: Service, tmp_path: Path) -> None:
+    with service.client() as client:
+        traces = recordings(tmp_path / "week14")
+        job = client.submit(TINY, [traces], note="week 14", licence="CC BY 4.0")
+        seen = list(client.watch(job["job"], log=True))
+        assert seen[-1][0]["state"] == "done"
+        assert seen[-1][0]["iteration"] == seen[-1][0]["iterations"] == 6
+        assert "eval/score" in seen[-1][0]["scalars"]
+        assert "iteration 6/6" in "".join(lines for _, lines in seen)
+        model = client.model(seen[-1][0]["model"])
+        assert [(use["name"].partition("/")[0], use["licence"]) for use in model["traces"]] == [
+            ("week14", "CC BY 4.0")
+        ] * 3
+        assert (model["job"], model["seed"]) == (job["job"], 1)
+
+        done = client.promote(model["sha256"][:12], "production", why="the first")
+        assert (done["who"], done["why"], done["before"]) == ("local", "the first", "")
+        assert client.pull("production", tmp_path / "pulled").name == model["sha256"]
+        again = ended(client, client.submit(TINY, [traces])["job"])
+        assert again["model"] == model["sha256"], "the same configuration and traces are the same model"
+
+        other = ended(client, client.submit({**TINY, "seed": 2}, [traces])["job"])["model"]
+        client.promote(other, "production", force=True)
+        assert client.model("previous")["sha256"] == model["sha256"]
+        assert client.rollback("production", "worse")["model"] == model["sha256"]
+        assert [line["kind"] for line in client.history("production")] == ["promote", "promote", "rollback"]
+
+
+def test_a_daemon_follows_a_promotion_and_a_roll_back_and_is_in_the_fleet(tmp_path: Path) -> None:
+    service = Service(tmp_path, more=GATE)
+    service.start()
+    swapped: list[str] = []
+    address = Address(f"unix:{service.socket}")
+    follower = Follower(
+        address, "production", "host-1", tmp_path / "models", lambda _folder, sha256: swapped.append(sha256), "0.1.0"
+    )
+    follower.start()
+    try:
+        with service.client() as client:
+            first, second = (ended(client, client.submit({**TINY, "seed": seed})["job"])["model"] for seed in (1, 2))
+            client.promote(first, "production")
+            wait_for(lambda: swapped == [first])
+            service.kill()
+            service.start()
+            client.promote(second, "production", force=True)
+            wait_for(lambda: swapped == [first, second])
+            client.rollback("production")
+            wait_for(lambda: swapped == [first, second, first])
+            (daemon,) = wait_for(lambda: [one for one in client.fleet() if one["model"] == first])
+            assert (daemon["daemon"], daemon["name"], daemon["owner"]) == ("host-1", "production", "local")
+            assert daemon["seen_s"] < 60
+            assert client.gc(0.0)["removed"] == [], "both were in production, and one is"
+    finally:
+        follower.close()
+        service.close()
+
+
+def test_a_model_that_is_worse_is_not_promoted_unless_forced_and_that_is_on_record(tmp_path: Path) -> None:
+    service = Service(tmp_path, more=GATE + "least_throughput = 1.5\n")
+    service.start()
+    try:
+        with service.client() as client:
+            models = [ended(client, client.submit({**TINY, "seed": seed})["job"])["model"] for seed in (1, 2)]
+            client.promote(models[0], "production")
+            with pytest.raises(ServiceError, match=r"not promoted.*at least 150 %"):
+                client.promote(models[1], "production")
+            assert client.model("production")["sha256"] == models[0]
+            done = client.promote(models[1], "production", force=True)
+            assert done["forced"]
+            assert "at least 150 %" in done["gate"]
+    finally:
+        service.close()
+
+
+def test_a_model_cannot_be_judged_on_what_it_learned_from(tmp_path: Path) -> None:
+    held_out = recordings(tmp_path / "held-out")
+    service = Service(tmp_path, more=f'{GATE}traces = ["{held_out}"]\n')
+    service.start()
+    try:
+        with service.client() as client:
+            model = ended(client, client.submit(TINY, [held_out])["job"])["model"]
+            with pytest.raises(ServiceError, match="which the model was trained on"):
+                client.promote(model, "production")
+    finally:
+        service.close()
+
+
+def test_a_job_that_is_stopped_goes_on_where_it_was(service: Service) -> None:
+    config = {**TINY, "run": {**TINY["run"], "iterations": 3000, "checkpoint_every": 500, "evaluate_every": 3000}}
+    with service.client() as client:
+        job = client.submit(config)["job"]
+        wait_for(lambda: client.job(job)["iteration"] > 5)
+        client.stop(job)
+        stopped = ended(client, job)
+        assert stopped["state"] == "stopped"
+        client.resume(job)
+        wait_for(lambda: client.job(job)["attempt"] == 2 and client.job(job)["iteration"] > stopped["iteration"])
+        client.stop(job)
+        assert ended(client, job)["state"] == "stopped"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whatever_is_killed_the_model_is_that_of_an_undisturbed_training(tmp_path: Path, seed: int) -> None:
+    """kill -9 of service and worker at random moments, then the same bytes as without a service."""
+    config = {**TINY, "run": {**TINY["run"], "iterations": 400, "evaluate_every": 20, "checkpoint_every": 5}}
+    rng = random.Random(seed)
+    service = Service(tmp_path)
+    service.start()
+    try:
+        with service.client() as client:
+            job = client.submit(config)["job"]
+        place = service.folder / "jobs" / job
+        kills = 0
+        for _ in range(6):
+            time.sleep(rng.uniform(0.0, 4.0))
+            if rng.random() < 0.5:
+                service.kill()
+                kills += 1
+                time.sleep(rng.uniform(0.0, 1.0))
+                service.start()
+            elif (pid := worker_pid(place)) is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                kills += 1
+        assert kills
+        with service.client() as client:
+            found = ended(client, job)
+            assert found["state"] == "done", found
+            assert [model["sha256"] for model in client.models()] == [found["model"]]
+        service.end()
+        assert worker_pid(place) is None
+        assert not list(service.folder.rglob(".staged-*")), "nothing is left half-made"
+    finally:
+        service.close()
+    assert found["model"] == plain_training(tmp_path / "plain", config)
+
+
+def test_what_was_accepted_is_there_after_a_kill_and_once(tmp_path: Path) -> None:
+    service = Service(tmp_path, idle=True, more="[trainer.quota]\nwaiting_jobs = 1000\n")
+    service.start()
+    accepted: list[str] = []
+    rng = random.Random(7)
+    try:
+        for _ in range(4):
+            over = threading.Event()
+
+            def send() -> None:
+                with suppress(ReinetError), service.client() as client:
+                    while not over.is_set():  # noqa: B023
+                        accepted.append(client.submit(TINY)["job"])
+
+            sender = threading.Thread(target=send)
+            sender.start()
+            time.sleep(rng.uniform(0.1, 1.0))
+            service.kill()
+            over.set()
+            service.start()
+            sender.join()
+        with service.client() as client:
+            listed = [job["job"] for job in client.jobs()]
+        assert len(accepted) > 4
+        assert set(accepted) <= set(listed)
+        assert len(set(listed)) == len(listed) <= len(accepted) + 4
+    finally:
+        service.close()
+
+
+def test_under_ray_a_job_outlives_service_and_head(tmp_path: Path) -> None:
+    """kill -9 of the service, then of Ray's head: the job ends with the model of an undisturbed training."""
+    pytest.importorskip("aiohttp", reason="Ray's job submission is not installed: pip install '.[trainer]'")
+    config = {**TINY, "run": {**TINY["run"], "iterations": 300, "evaluate_every": 20, "checkpoint_every": 5}}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    if not 1024 <= port <= 65535 or 10002 <= port <= 19999:  # the latter are Ray's workers'
+        port = 8299
+    service = Service(tmp_path, runner="ray", more=f"ray_port = {port}\n")
+    service.start()
+    mark = f"REINET_TRAINER_RAY={service.folder}/ray".encode()
+
+    def rays() -> list[int]:
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _marked(pid, mark)]
+
+    try:
+        with service.client() as client:
+            job = client.submit(config)["job"]
+            wait_for(lambda: client.job(job)["iteration"] > 3, 200)
+        service.kill()
+        assert rays(), "the head outlives the service"
+        service.start()
+        with service.client() as client:
+            found = wait_for(lambda: (now := client.job(job))["iteration"] > 8 and now)
+            assert found["attempt"] == 1, "the worker went on, it was not started again"
+            for pid in rays():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            found = ended(client, job)
+        assert found["state"] == "done", found
+        service.end()
+        wait_for(lambda: not rays(), 20)
+    finally:
+        service.close()
+    assert found["model"] == plain_training(tmp_path / "plain", config)
+
+
+def _marked(pid: int, mark: bytes) -> bool:
+    try:
+        return mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False

@@ -1,0 +1,108 @@
+"""A training service in a process of its own, to be killed, and a training that takes a second."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from reinet.agents.service.client import Client
+from reinet.core.errors import ReinetError
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "traces": {"train_count": 3, "select_count": 1, "seconds": 10},
+    "rollout": {"workers": 0, "links": 3, "periods": 40},
+    "ddpg": {"hidden": [16], "batch": 32, "replay": 1000, "cold_start_iterations": 1, "normaliser_iterations": 1},
+    "run": {"iterations": 6, "updates": 5, "evaluate_every": 3, "evaluate_s": 5, "checkpoint_every": 2},
+}
+START_S = 60.0
+"""A service imports for a second or two; a busy host takes longer."""
+NOBODY_WORKS = """
+import sys
+from pathlib import Path
+from reinet.agents.service.config import load_config
+from reinet.agents.service.server import serve
+class Idle:
+    def start(self, job, attempt, folder): pass
+    def state(self, job, attempt): return "running"
+    def kill(self, job, attempt, folder): pass
+    def close(self): pass
+serve(load_config(Path(sys.argv[1])), Idle())
+"""
+"""A service whose jobs are started and never get anywhere: what it accepts is all that is looked at."""
+
+
+class Service:
+    """A service below a folder; ``kill`` is kill -9, ``start`` again goes on."""
+
+    def __init__(self, folder: Path, runner: str = "process", more: str = "", idle: bool = False) -> None:
+        self.folder = folder / "state"
+        self.socket = folder / "s"
+        self._config = folder / "trainer.toml"
+        self._config.write_text(
+            f'[trainer]\nfolder = "{self.folder}"\nsocket = "{self.socket}"\nrunner = "{runner}"\n'
+            f"min_free_mb = 0\n{more}"
+        )
+        self._log = folder / "service.log"
+        self._idle = idle
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it and waits until it answers."""
+        command = ["-c", NOBODY_WORKS] if self._idle else ["-c", "from reinet.cli.main import main; main()", "trainer"]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *command, str(self._config)], stdout=log, stderr=log, start_new_session=True
+            )
+        end_s = time.monotonic() + START_S
+        while True:
+            assert self._process.poll() is None, self.log()
+            with suppress(ReinetError), self.client() as client:
+                client.jobs()
+                return
+            assert time.monotonic() < end_s, self.log()
+            time.sleep(0.05)
+
+    def client(self) -> Client:
+        """A client of it."""
+        return Client(f"unix:{self.socket}")
+
+    def kill(self) -> None:
+        """Ends it as a power cut would; its workers go on."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> None:
+        """Ends it as an operator would."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(60)
+
+    def log(self) -> str:
+        """What it wrote."""
+        return self._log.read_text()
+
+    def close(self) -> None:
+        """Ends it and what it may have left: workers of a service that was killed."""
+        from reinet.agents.service.running.runners import worker_pid
+
+        if self._process is not None and self._process.poll() is None:
+            self.end()
+        for folder in (self.folder / "jobs").glob("*"):
+            if (pid := worker_pid(folder)) is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+
+
+def wait_for(what: Any, seconds: float = 120.0) -> Any:
+    """Returns what a function returns once that is true; fails after so long."""
+    end_s = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end_s, "it did not come about"
+        time.sleep(0.05)
+    return found

@@ -1,0 +1,109 @@
+"""``model = "registry:NAME"``: where a daemon's first model comes from, and what becomes of the later ones."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from helpers.registry import FIRST, SECOND, Host, until
+from reinet.agents.decide.policy import Policy
+from reinet.core.errors import DaemonError, ModelError
+from reinet.daemon import registry
+from reinet.daemon.config import DaemonConfig, RegistryConfig
+from reinet.daemon.followed import follow, resolved
+from reinet.daemon.serve import load_agent
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path / "s")
+    yield made
+    made.down()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(registry, "MOST_PAUSE_S", 0.1)
+
+
+def config(host: Host, folder: Path) -> DaemonConfig:
+    where = RegistryConfig(address=f"unix:{host.socket}", folder=folder / "models", called="host-1")
+    return DaemonConfig(model="registry:production", cgroups=(folder,), registry=where)
+
+
+class Loop:
+    """What takes other models, or refuses them."""
+
+    def __init__(self) -> None:
+        self.digests: list[str] = []
+        self.refusal = ""
+
+    def take(self, folder: Path, sha256: str) -> None:
+        if self.refusal:
+            raise ModelError(self.refusal)
+        assert folder.name == sha256
+        self.digests.append(sha256)
+
+
+def test_the_first_model_is_what_the_name_points_to(host: Host, tmp_path: Path) -> None:
+    found = resolved(config(host, tmp_path))
+    assert Path(found.model).name == FIRST
+    agent = load_agent(found)
+    assert isinstance(agent, Policy)
+    assert agent.artifact.manifest_sha256 == FIRST
+
+
+def test_a_configuration_with_a_model_of_its_own_asks_nobody(tmp_path: Path) -> None:
+    own = DaemonConfig(model="rule", cgroups=(tmp_path,))
+    assert resolved(own) is own
+    follow(own, "", lambda _folder, _sha256: None)()
+
+
+def test_without_a_service_it_starts_with_what_it_last_heard_of(host: Host, tmp_path: Path) -> None:
+    settings, loop = config(host, tmp_path), Loop()
+    end = follow(settings, Path(resolved(settings).model).name, loop.take)
+    host.models.move(SECOND)
+    until(lambda: loop.digests == [SECOND])
+    until(lambda: (tmp_path / "models" / "production.sha256").exists())
+    end()
+    host.down()
+    assert Path(resolved(settings, wait_s=0.0).model).name == SECOND
+
+
+def test_without_a_service_and_without_a_past_it_does_not_start(host: Host, tmp_path: Path) -> None:
+    host.down()
+    with pytest.raises(DaemonError, match="no training service answers"):
+        resolved(config(host, tmp_path), wait_s=0.0)
+
+
+def test_a_name_that_points_to_nothing_is_no_model(host: Host, tmp_path: Path) -> None:
+    host.models.move("")
+    with pytest.raises(DaemonError, match="points to no model yet"):
+        resolved(config(host, tmp_path), wait_s=0.0)
+
+
+def test_every_later_model_is_swapped_in_and_going_back_too(host: Host, tmp_path: Path) -> None:
+    settings, loop = config(host, tmp_path), Loop()
+    end = follow(settings, Path(resolved(settings).model).name, loop.take)
+    until(lambda: host.models.reports and host.models.reports[-1].model == FIRST)
+    assert loop.digests == [], "it runs that one already"
+    for wanted in ([SECOND], [SECOND, FIRST]):
+        host.models.move(wanted[-1])
+        until(lambda wanted=wanted: loop.digests == wanted)
+    end()
+
+
+def test_what_is_not_taken_up_is_reported_with_the_reason(host: Host, tmp_path: Path) -> None:
+    settings, loop = config(host, tmp_path), Loop()
+    loop.refusal = "answers with no numbers"
+    end = follow(settings, Path(resolved(settings).model).name, loop.take)
+    host.models.move(SECOND)
+    until(lambda: host.models.reports and loop.refusal in host.models.reports[-1].problem)
+    assert host.models.reports[-1].model == FIRST
+    end()
+
+
+def test_a_name_of_a_registry_needs_its_address(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"daemon\.registry"):
+        DaemonConfig(model="registry:production", cgroups=(tmp_path,))

@@ -1,0 +1,131 @@
+"""A daemon that follows a name: it gets every model once, checked; the service being away changes nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from helpers.registry import FIRST, SECOND, Host, until
+from reinet.agents.model.artifact import load_artifact
+from reinet.core.errors import ModelError
+from reinet.daemon import registry
+from reinet.daemon.registry import Address, Follower, fetch
+from reinet.proto import trainer_pb2_grpc
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path / "s")
+    yield made
+    made.down()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(registry, "MOST_PAUSE_S", 0.1)
+
+
+class Daemon:
+    """What follows, and what it swapped in."""
+
+    def __init__(self, host: Host, folder: Path) -> None:
+        self.swapped: list[tuple[Path, str]] = []
+        self.refuse = ""
+        address = Address(f"unix:{host.socket}")
+        self.follower = Follower(address, "production", "host-1", folder, self.swap, "1.0", lambda: {"kept": 0.97})
+        self.follower.start()
+
+    def swap(self, folder: Path, sha256: str) -> None:
+        if self.refuse:
+            raise ModelError(self.refuse)
+        self.swapped.append((folder, sha256))
+
+    def models(self) -> list[str]:
+        return [sha256 for _, sha256 in self.swapped]
+
+
+@pytest.fixture
+def daemon(host: Host, tmp_path: Path, impatient: None) -> Iterator[Daemon]:
+    made = Daemon(host, tmp_path / "models")
+    yield made
+    made.follower.close()
+
+
+def test_every_promotion_is_swapped_in_once_and_reported(host: Host, daemon: Daemon, tmp_path: Path) -> None:
+    until(lambda: daemon.models() == [FIRST])
+    host.models.move(SECOND)
+    until(lambda: daemon.models() == [FIRST, SECOND])
+    until(lambda: host.models.reports and host.models.reports[-1].model == SECOND)
+    report = host.models.reports[-1]
+    assert (report.daemon, report.name, report.version, dict(report.figures)) == (
+        "host-1", "production", "1.0", {"kept": 0.97},
+    )  # fmt: skip
+    folder, sha256 = daemon.swapped[-1]
+    assert load_artifact(folder, sha256).manifest_sha256 == SECOND
+    assert daemon.follower.last_known() == tmp_path / "models" / SECOND
+
+
+def test_a_service_that_is_away_changes_nothing_and_is_found_again(host: Host, daemon: Daemon) -> None:
+    until(lambda: daemon.models() == [FIRST])
+    host.down()
+    until(lambda: daemon.follower.problem)
+    assert daemon.models() == [FIRST]
+    assert "no training service answers" in daemon.follower.problem
+    host.models.move(SECOND)
+    host.up()
+    until(lambda: daemon.models() == [FIRST, SECOND])
+    assert not daemon.follower.problem
+
+
+def test_without_streams_it_polls(host: Host, daemon: Daemon) -> None:
+    host.models.streams = False
+    host.down()
+    host.models.move(SECOND)
+    host.up()
+    until(lambda: daemon.models()[-1:] == [SECOND])
+
+
+def test_a_name_that_points_to_nothing_changes_nothing(host: Host, daemon: Daemon) -> None:
+    until(lambda: daemon.models() == [FIRST])
+    host.models.move("")
+    before = len(host.models.reports)
+    until(lambda: len(host.models.reports) > before + 2)
+    assert daemon.models() == [FIRST]
+
+
+def test_a_model_that_the_swap_refuses_is_reported_and_tried_again(host: Host, daemon: Daemon) -> None:
+    until(lambda: daemon.models() == [FIRST])
+    daemon.refuse = "the canary\nwas worse"
+    host.models.move(SECOND)
+    until(lambda: host.models.reports and host.models.reports[-1].problem == "the canary was worse")
+    assert host.models.reports[-1].model == FIRST
+    daemon.refuse = ""
+    until(lambda: daemon.models() == [FIRST, SECOND])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda name, data: (name, data[:-1] + b"x"),
+        lambda name, data: ("../x" if name == "README.md" else name, data),
+        lambda name, data: ("manifest.json", data),
+        lambda name, data: ("" if name == "manifest.json" else name, data),
+        lambda name, data: (name, data + b"x" * 1_000_000),
+    ],
+    ids=["other bytes", "a path", "a file twice", "bytes of no file", "more bytes"],
+)
+def test_what_is_not_the_model_is_not_taken(host: Host, tmp_path: Path, spoil: Any) -> None:
+    host.models.spoil = spoil
+    with grpc.insecure_channel(f"unix:{host.socket}") as channel:
+        stub: Any = trainer_pb2_grpc.ModelsStub(channel)  # type: ignore[no-untyped-call]
+        with pytest.raises(ModelError):
+            fetch(stub, FIRST, tmp_path / "models")
+        assert not list(tmp_path.glob("models/*"))
+        with pytest.raises(ModelError, match="is no sha256"):
+            fetch(stub, "../../x", tmp_path / "models")
+        host.models.spoil = lambda name, data: (name, data)
+        assert fetch(stub, FIRST, tmp_path / "models").name == FIRST
+    assert not list(tmp_path.glob("x"))

@@ -1,0 +1,171 @@
+"""The registry: names that point, a history that tells of it, what may be removed, and a gate's verdict."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.places import ROOT
+from reinet.agents.model.artifact import load_artifact
+from reinet.agents.service.config import Gate
+from reinet.agents.service.database import Database
+from reinet.agents.service.gate import judged
+from reinet.agents.service.jobs import Job
+from reinet.agents.service.registry import Registry
+from reinet.core.errors import ModelError, ServiceError
+
+SHIPPED = [ROOT / "checkpoints" / name for name in ("default", "per-rtt", "small")]
+
+
+def job(number: int) -> Job:
+    return Job(
+        id=f"{number:012x}", owner="local", name="x", note="", parent="", config_json="{}", sets_json="[]",
+        state="running", attempt=1, failures=0, iteration=0, created_s=0.0, ended_s=0.0, wall_s=0.0, model="",
+        problem="", code_version="1",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(tmp_path, Database(tmp_path))
+
+
+@pytest.fixture
+def models(registry: Registry) -> list[str]:
+    return [
+        registry.add_of_job(job(number), folder, load_artifact(folder).manifest_sha256)
+        for number, folder in enumerate(SHIPPED)
+    ]
+
+
+def promote(registry: Registry, model: str, name: str = "production") -> None:
+    registry.promote(model, name, "me", "because", False, "well")
+
+
+def test_a_name_points_and_previous_follows(registry: Registry, models: list[str]) -> None:
+    assert registry.pointer("production").model == ""
+    promote(registry, models[0])
+    assert registry.pointer("previous").model == ""
+    promote(registry, models[1])
+    assert registry.pointer("production").model == models[1]
+    assert registry.find("previous").sha256 == models[0]
+    assert registry.find("production").pointers == ("production",)
+    assert registry.pointer("production").schema_hash == registry.find(models[1]).lineage["schema_hash"]
+
+
+def test_rolling_back_twice_goes_back_twice(registry: Registry, models: list[str]) -> None:
+    for model in models:
+        promote(registry, model)
+    assert registry.rollback("production", "me", "").model == models[1]
+    assert registry.rollback("production", "me", "").model == models[0]
+    with pytest.raises(ServiceError, match="nothing to go back to"):
+        registry.rollback("production", "me", "")
+    promote(registry, models[2])
+    assert registry.rollback("production", "me", "").model == models[0]
+
+
+def test_the_history_tells_who_when_why(registry: Registry, models: list[str]) -> None:
+    registry.promote(models[0], "canary", "alice", "week 14", True, "worse")
+    (line,) = registry.history("canary")
+    assert (line.kind, line.model, line.who, line.why, line.forced, line.gate) == (
+        "promote", models[0], "alice", "week 14", True, "worse",
+    )  # fmt: skip
+    assert line.when_s > 1e9
+    assert registry.history("production") == []
+
+
+@pytest.mark.parametrize("name", ["previous", "latest", "abc", "../x", "", "a b"])
+def test_some_names_cannot_be_pointed(registry: Registry, models: list[str], name: str) -> None:
+    with pytest.raises(ServiceError):
+        promote(registry, models[0], name)
+
+
+def test_a_model_is_found_by_the_beginning_of_its_digest(registry: Registry, models: list[str]) -> None:
+    assert registry.find(models[0][:6]).sha256 == models[0]
+    assert registry.find("latest").sha256 == models[-1]
+    for wanted in (models[0][:5], "0" * 64, "nowhere", "", "../x"):
+        with pytest.raises(ServiceError, match=r"there is no model|is no name"):
+            registry.find(wanted)
+
+
+def test_what_is_no_model_is_not_taken_in(registry: Registry, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(SHIPPED[0], damaged)
+    digest = load_artifact(damaged).manifest_sha256
+    (damaged / "policy.onnx").write_bytes(b"x")
+    with pytest.raises(ModelError):
+        registry.add_of_job(job(1), damaged, digest)
+    assert registry.all() == []
+
+
+def test_a_model_that_was_damaged_in_its_place_is_not_sent(registry: Registry, models: list[str]) -> None:
+    (registry.place(models[0]) / "README.md").write_text("x")
+    with pytest.raises(ModelError):
+        registry.content(models[0])
+
+
+def test_gc_keeps_what_a_name_pointed_to_and_what_a_daemon_runs(registry: Registry, models: list[str]) -> None:
+    promote(registry, models[0])
+    assert registry.gc(0.0, True, [models[1]])[0] == [models[2]]
+    assert registry.place(models[2]).is_dir()
+    assert registry.gc(3600.0, False, [])[0] == []
+    removed, freed = registry.gc(0.0, False, [models[1]])
+    assert removed == [models[2]]
+    assert freed > 1000
+    assert not registry.place(models[2]).exists()
+    assert [model.sha256 for model in registry.all()] == models[:2]
+
+
+def test_what_no_row_tells_of_is_cleared_away(registry: Registry, models: list[str]) -> None:
+    (registry.place("0" * 64)).mkdir()
+    registry.clear()
+    assert not registry.place("0" * 64).exists()
+    assert registry.place(models[0]).is_dir()
+
+
+def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+    with database.change() as run:
+        run("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(ServiceError, match="of version 99"):
+        Database(tmp_path)
+
+
+def test_a_change_holds_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+
+    def insert(run: Any) -> None:
+        run("INSERT INTO uploads VALUES ('a', 'b', 1)")
+        run("INSERT INTO nowhere VALUES (1)")
+
+    with pytest.raises(ServiceError, match="no such table"), database.change() as run:
+        insert(run)
+    assert database.rows("SELECT * FROM uploads") == []
+
+
+def row(agent: str, throughput: float, delay: float, seed: int = 1) -> dict[str, Any]:
+    return {
+        "scenario": "cellular", "cc": "cubic", "point": {}, "flows": 1, "beside": None, "role": "run", "agent": agent,
+        "trace_sha256": "x", "seed": seed, "start_offset_ms": 0, "throughput_mbps": throughput, "qdelay_mean_ms": delay,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("throughput", "delay", "ok"),
+    [(10.0, 20.0, True), (10.5, 15.0, True), (9.9, 20.5, True), (9.5, 20.0, False), (10.0, 22.0, False)],
+)
+def test_the_gate_lets_through_what_is_no_worse(throughput: float, delay: float, ok: bool) -> None:
+    rows = [row("new", throughput, delay, seed) for seed in (1, 2)] + [row("old", 10.0, 20.0, seed) for seed in (1, 2)]
+    verdict = judged(rows, "new", "old", Gate())
+    assert verdict.ok is ok
+    assert verdict.runs == 2
+    assert ("at least" in verdict.words) is not ok
+
+
+def test_the_gate_compares_pairs_alone_and_refuses_where_there_are_none() -> None:
+    assert not judged([row("new", 1.0, 1.0, 1), row("old", 1.0, 1.0, 2)], "new", "old", Gate()).ok
+    assert not judged([], "new", "old", Gate()).ok
+    idle = judged([row("new", 1.0, 0.0), row("old", 1.0, 0.0)], "new", "old", Gate())
+    assert idle.ok, "two models without any queue are alike"

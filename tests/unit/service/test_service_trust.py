@@ -1,0 +1,360 @@
+"""Clients' bytes are data: what is hostile ends in a clear error, never in a crash, nor in a file elsewhere."""
+
+import asyncio
+import hashlib
+import json
+import random
+import stat
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from helpers.trainer import TINY, Service
+from reinet.agents.service.client import Client
+from reinet.agents.service.config import TrainerConfig
+from reinet.agents.service.identity import ALL_ROLES, NEEDS, Callers
+from reinet.agents.service.jobs_servicer import JobsServicer, without_stalls
+from reinet.agents.service.models_servicer import ModelsServicer
+from reinet.core.errors import ServiceError
+from reinet.envs.trace import Trace
+from reinet.proto import trainer_pb2 as pb
+from reinet.proto import trainer_pb2_grpc
+
+QUOTA = "[trainer.quota]\ntrace_mb = 1\nstored_mb = 2\nwaiting_jobs = 3\n"
+METHODS = [method for service in pb.DESCRIPTOR.services_by_name.values() for method in service.methods]
+REFUSALS = {
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,  # a stream that is a valid request, and goes on
+}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    made = Service(tmp_path_factory.mktemp("trust"), idle=True, more=QUOTA)
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def channel(service: Service) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(f"unix:{service.socket}") as made:
+        yield made
+
+
+def stubs(channel: grpc.Channel) -> tuple[Any, Any]:
+    made: Any = trainer_pb2_grpc
+    return made.JobsStub(channel), made.ModelsStub(channel)
+
+
+def is_refusal(error: Any) -> bool:
+    """Whether a call was refused, and did not crash the service; gRPC itself refuses bytes that are no message."""
+    return error.code() in REFUSALS or "Error parsing message" in error.details()
+
+
+def refused(call: Any, *arguments: Any) -> str:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(*arguments, timeout=20)
+    assert is_refusal(caught.value), caught.value
+    return str(caught.value.details())
+
+
+OWN = ("state", "s", "s.lock", "trainer.toml", "service.log")
+
+
+def files_outside(service: Service) -> list[Path]:
+    return [
+        path
+        for path in service.folder.parent.iterdir()
+        if path.name not in ("state", "s", "s.lock", "trainer.toml", "service.log")
+    ]
+
+
+def test_only_the_owner_may_open_socket_and_folder(service: Service) -> None:
+    assert stat.S_IMODE(service.socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(service.folder.stat().st_mode) == 0o700
+
+
+def test_every_call_asks_for_a_role() -> None:
+    assert {method.name for method in METHODS} == set(NEEDS)
+    for servicer in (JobsServicer, ModelsServicer):
+        for method in METHODS:
+            if method.name in vars(servicer):
+                assert hasattr(vars(servicer)[method.name], "__wrapped__"), f"{method.name} is not guarded"
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.full_name)
+def test_random_bytes_end_in_an_error(channel: grpc.Channel, method: Any, service: Service) -> None:
+    rng = random.Random(method.full_name)
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    for size in (1, 7, 64, 1000):
+        data = rng.randbytes(size)
+        call: Any
+        if method.client_streaming:
+            call = channel.stream_unary(path)
+            refused(call, iter([data, data]))
+        elif method.server_streaming:
+            call = channel.unary_stream(path)
+            with pytest.raises(grpc.RpcError) as caught:
+                list(call(data, timeout=0.5))
+            assert is_refusal(caught.value), caught.value
+        else:
+            call = channel.unary_unary(path)
+            outcome: Any = call.future(data, timeout=20)
+            assert outcome.exception() is None or is_refusal(outcome), outcome.exception()
+    with service.client() as client:
+        client.jobs()
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "/etc/passwd", "a/b", "..", ".hidden", "", "a\0b", "a\nb", "\x1b[31m", "é", "x" * 65]
+)
+def test_a_name_is_no_path_and_nothing_that_a_terminal_obeys(
+    channel: grpc.Channel, service: Service, name: str
+) -> None:
+    jobs, models = stubs(channel)
+    trace = Trace.constant(1, 6)
+    with service.client() as client:
+        client._upload({trace.sha256: trace}, lambda *_: None)
+    for one in (
+        pb.TraceSet(name=name, files=[pb.TraceFile(name="a", sha256=trace.sha256)]),
+        pb.TraceSet(name="a", files=[pb.TraceFile(name=name, sha256=trace.sha256)]),
+    ):
+        request = pb.SubmitRequest(request_id="r", config_json=json.dumps(TINY), traces=[one])
+        message = refused(jobs.Submit, request)
+        assert message.isprintable()
+        assert "is no name" in message
+    refused(jobs.Submit, pb.SubmitRequest(request_id=name, config_json=json.dumps(TINY)))
+    refused(jobs.Get, pb.JobRequest(job=name))
+    refused(models.Show, pb.ModelRequest(model=name))
+    refused(models.Resolve, pb.ResolveRequest(name=name))
+    refused(models.Report, pb.ReportRequest(daemon=name, name="production"))
+    refused(models.Rollback, pb.RollbackRequest(name=name))
+    assert not files_outside(service)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "", "[]", "null", "{", "[" * 100_000, '{"name": "../x"}', '{"traces": {"sets": ["/etc/passwd"]}}',
+        '{"traces": {"forbid": ["/etc"]}}', '{"traces": 5}', '{"traces": {"sets": 5}}', '{"run": {"iterations": NaN}}',
+        '{"unknown": 1}', '{"rollout": {"workers": 250}}', "x" * 300_000,
+    ],
+    ids=lambda text: text[:30],
+)  # fmt: skip
+def test_a_configuration_is_checked_and_names_no_file(channel: grpc.Channel, config: str) -> None:
+    jobs, _ = stubs(channel)
+    assert refused(jobs.Submit, pb.SubmitRequest(request_id="r", config_json=config))
+
+
+def test_notes_are_short_and_print(channel: grpc.Channel) -> None:
+    jobs, models = stubs(channel)
+    for note in ("x" * 501, "two\nlines", "\x1b]0;title\x07", "\u202eright to left"):
+        refused(jobs.Submit, pb.SubmitRequest(request_id="r", config_json=json.dumps(TINY), note=note))
+        refused(models.Report, pb.ReportRequest(daemon="d", name="production", problem=note))
+    figures = {str(number): 1.0 for number in range(33)}
+    refused(models.Report, pb.ReportRequest(daemon="d", name="production", figures=figures))
+    refused(models.Report, pb.ReportRequest(daemon="d", name="production", figures={"a": float("nan")}))
+
+
+def header(data: bytes, sha256: str | None = None, size: int | None = None) -> pb.UploadRequest:
+    digest = sha256 or hashlib.sha256(data).hexdigest()
+    return pb.UploadRequest(header=pb.UploadHeader(sha256=digest, size_bytes=len(data) if size is None else size))
+
+
+def chunk(data: bytes) -> pb.UploadRequest:
+    return pb.UploadRequest(chunk=data)
+
+
+GZIP_BOMB = b"\x1f\x8b\x08\x00" + b"\0" * 1000
+
+
+@pytest.mark.parametrize(
+    ("parts", "word"),
+    [
+        ([], "begins with a header"),
+        ([chunk(b"1\n")], "begins with a header"),
+        ([header(b"1\n"), header(b"1\n")], "only chunks follow"),
+        ([header(b"1\n"), chunk(b"2\n")], "not what was announced"),
+        ([header(b"1\n"), chunk(b"1\n1\n")], "more bytes came"),
+        ([header(b"1\n", size=2**40)], "are taken"),
+        ([header(b"1\n", size=0)], "are taken"),
+        ([header(b"1\n", sha256="../../x")], "is no sha256"),
+        ([header(GZIP_BOMB), chunk(GZIP_BOMB)], "looks compressed"),
+        ([header(b"hello\n"), chunk(b"hello\n")], "not a whole number"),
+        ([header(b"01\n"), chunk(b"01\n")], "canonical"),
+        ([header(b"1\n02\n"), chunk(b"1\n02\n")], "canonical"),
+        ([header(b"1\r\n"), chunk(b"1\r\n")], "canonical"),
+        ([header(b"1"), chunk(b"1")], "canonical"),
+        ([header(b"1\n" * 400_000), chunk(b"1\n" * 400_000)], "more bytes came"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_no_trace_is_not_stored(channel: grpc.Channel, service: Service, parts: list[Any], word: str) -> None:
+    jobs, _ = stubs(channel)
+    before = sorted(service.folder.rglob("blobs/*/*"))
+    assert word in refused(jobs.Upload, iter(parts))
+    assert sorted(service.folder.rglob("blobs/*/*")) == before
+    assert not list((service.folder / "staged").iterdir())
+
+
+def test_a_stream_without_end_is_cut_at_what_it_announced(channel: grpc.Channel) -> None:
+    jobs, _ = stubs(channel)
+    sent = 0
+
+    def endless() -> Iterator[pb.UploadRequest]:
+        nonlocal sent
+        yield header(b"1\n", size=1_000_000)
+        while True:
+            sent += 1
+            yield chunk(b"1\n" * 50_000)
+
+    assert "more bytes came" in refused(jobs.Upload, endless())
+    assert sent < 1000, "the stream ended soon after what it had announced"
+
+
+def test_a_stream_that_falls_silent_is_ended() -> None:
+    async def silent() -> AsyncIterator[pb.UploadRequest]:
+        yield pb.UploadRequest(chunk=b"1")
+        await asyncio.sleep(60)
+
+    async def read() -> None:
+        async for _ in without_stalls(silent(), 0.05):
+            pass
+
+    with pytest.raises(ServiceError, match="nothing came"):
+        asyncio.run(read())
+
+
+def test_quotas_hold_for_bytes_and_for_jobs(tmp_path: Path) -> None:
+    service = Service(tmp_path, idle=True, more=QUOTA)
+    service.start()
+    try:
+        with service.client() as client:
+            traces = {}
+            for mbps in range(20, 30):
+                trace = Trace.constant(mbps, 70)
+                traces[trace.sha256] = trace
+            with pytest.raises(ServiceError, match="are the quota"):
+                client._upload(traces, lambda *_: None)
+            stored = sum(path.stat().st_size for path in service.folder.glob("blobs/*/*"))
+            assert 1_000_000 < stored <= 2_000_000
+            for _ in range(3):
+                client.submit(TINY)
+            with pytest.raises(ServiceError, match="3 jobs that have not ended"):
+                client.submit(TINY)
+    finally:
+        service.close()
+
+
+def test_a_caller_over_tls_is_who_the_certificate_says_and_nobody_else() -> None:
+    config = TrainerConfig.model_validate(
+        {
+            "listen": "127.0.0.1:1",
+            "tls": {"ca": "a", "cert": "b", "key": "c"},
+            "identities": [{"name": "alice", "roles": ["read"]}],
+        }
+    )
+    callers = Callers(config)
+    alice = callers.of("ipv4:1.2.3.4:5", {"x509_common_name": [b"alice"]})
+    assert alice is not None
+    assert (alice.name, alice.roles) == ("tls:alice", {"read"})
+    for certificate in ({}, {"x509_common_name": [b"mallory"]}, {"x509_common_name": [b"alice", b"mallory"]}):
+        assert callers.of("ipv4:1.2.3.4:5", certificate) is None
+    local = callers.of("unix:", {})
+    assert local is not None
+    assert local.roles == ALL_ROLES
+
+
+def openssl(folder: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+
+def certificates(folder: Path) -> None:
+    openssl(folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+            "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem")  # fmt: skip
+    for name in ("service", "alice", "mallory"):
+        openssl(folder, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
+                "-keyout", f"{name}.key", "-out", f"{name}.csr")  # fmt: skip
+        (folder / "names").write_text("subjectAltName = IP:127.0.0.1\n")
+        openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                "-days", "2", "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
+
+
+def test_over_tcp_a_certificate_decides_who_may_do_what(tmp_path: Path) -> None:
+    import socket
+
+    try:
+        certificates(tmp_path)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed: it makes this test's certificates")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        target = f"127.0.0.1:{free.getsockname()[1]}"
+    more = f"""listen = "{target}"
+[trainer.tls]
+ca = "{tmp_path}/ca.pem"
+cert = "{tmp_path}/service.pem"
+key = "{tmp_path}/service.key"
+[[trainer.identities]]
+name = "alice"
+roles = ["submit", "read"]
+quota = {{ waiting_jobs = 1 }}
+"""
+    service = Service(tmp_path, idle=True, more=more)
+    service.start()
+    try:
+        with Client(target, tmp_path / "ca.pem", tmp_path / "alice.pem", tmp_path / "alice.key") as alice:
+            assert alice.submit(TINY)["owner"] == "tls:alice"
+            with pytest.raises(ServiceError, match="1 jobs that have not ended"):
+                alice.submit(TINY)
+            with pytest.raises(ServiceError, match="needs the role promote"):
+                alice.rollback("production")
+            with service.client() as local:
+                job = local.submit(TINY)["job"]
+            with pytest.raises(ServiceError, match="only they"):
+                alice.stop(job)
+        with (
+            Client(target, tmp_path / "ca.pem", tmp_path / "mallory.pem", tmp_path / "mallory.key") as mallory,
+            pytest.raises(ServiceError, match="no identity"),
+        ):
+            mallory.jobs()
+        with (
+            grpc.secure_channel(target, grpc.ssl_channel_credentials((tmp_path / "ca.pem").read_bytes())) as bare,
+            pytest.raises(grpc.RpcError),
+        ):
+            stubs(bare)[0].List(pb.ListRequest(), timeout=5)
+        with pytest.raises(ServiceError, match="asks for a certificate"):
+            Client(target)
+    finally:
+        service.close()
+
+
+def test_health_and_reflection_answer(channel: grpc.Channel) -> None:
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+    from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+    stub: Any = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
+    reply = stub.Check(health_pb2.HealthCheckRequest(service="reinet.trainer.v1.Jobs"), timeout=20)
+    assert reply.status == health_pb2.HealthCheckResponse.SERVING
+    database = ProtoReflectionDescriptorDatabase(channel)
+    assert "reinet.trainer.v1.Models" in database.get_services()
+    found = DescriptorPool(database).FindServiceByName("reinet.trainer.v1.Jobs")
+    assert {method.name for method in found.methods} >= {"Submit", "Watch"}
+
+
+def test_a_second_service_in_the_same_folder_is_refused(service: Service, tmp_path: Path) -> None:
+    config = tmp_path / "trainer.toml"
+    config.write_text(f'[trainer]\nfolder = "{service.folder}"\nsocket = "{tmp_path}/s"\nrunner = "process"\n')
+    from reinet.agents.service.config import load_config
+    from reinet.agents.service.server import serve
+
+    with pytest.raises(ServiceError, match="another service is listening"):
+        serve(load_config(config))
