@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.bench_alcc import bench_alcc
-from reinet.cli.bench_daemon import daemon
-from reinet.cli.bench_frontier import frontier
-from reinet.cli.bench_harm import harm
+from reinet.cli.benches.alcc import bench_alcc
+from reinet.cli.benches.daemon import daemon
+from reinet.cli.benches.frontier import frontier
+from reinet.cli.benches.harm import harm
 from reinet.cli.output import JsonOption, print_table, write_json
 from reinet.core.errors import ConfigError
 

@@ -72,11 +72,10 @@ def run(
 
 def law_text(law: str) -> str:
     """Returns the law as the gate reads it. Raises ConfigError for one that does not run in the process."""
-    from reinet.agents.decide.baselines import FixedCap, NoCap, Rule
     from reinet.agents.decide.names import make_agent
 
     agent = make_agent(law, link="app")
-    if isinstance(agent, NoCap | FixedCap | Rule):
+    if agent.is_law_of_the_gate:
         return agent.name
     raise ConfigError(f"law {law!r} does not run in a process of its own: rule[:G], fixed:N and none do")
 

@@ -11,6 +11,7 @@ class NoCap(Agent):
     """``none``: plain congestion control."""
 
     sets_caps = False
+    is_law_of_the_gate = True
 
     def __init__(self, view: View | None = None) -> None:
         super().__init__("none", view)
@@ -22,6 +23,8 @@ class NoCap(Agent):
 
 class FixedCap(Agent):
     """``fixed:N``: every flow's window stops at N packets."""
+
+    is_law_of_the_gate = True
 
     def __init__(self, cap_pkts: int, view: View | None = None) -> None:
         super().__init__(f"fixed:{cap_pkts}", view)
@@ -37,6 +40,8 @@ class Rule(Agent):
 
     It holds no state: the maximum lives in the StateBank.
     """
+
+    is_law_of_the_gate = True
 
     def __init__(self, gain: float = RULE_GAIN, view: View | None = None) -> None:
         super().__init__(f"rule:{gain:g}", view)

@@ -50,6 +50,8 @@ class Agent(ABC):
     """False for the agent that leaves every flow to its congestion control, also where caps cannot be had."""
     needs_future = False
     """True where ``bind`` must be called before ``decide``: such an agent decides in a simulator alone."""
+    is_law_of_the_gate = False
+    """True where the application's gate (``alcc/``) has this agent's law as well, under its name."""
     trace_uses: Sequence[TraceUse] = ()
     """Traces that shaped it; they cannot judge it."""
     target_range_ms: tuple[float, float] | None = None

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reinet.agents.decide.baselines import FixedCap, NoCap, Rule
 from reinet.agents.decide.protocol import Agent, CapArray, StatsArray
 from reinet.alcc.launch import Settings
 from reinet.core import FLOW_STATS_DTYPE
@@ -38,7 +37,7 @@ def drive_gated(
 
     Raises ConfigError for an agent that does not run in the process, LinkError when flow or link died.
     """
-    if not isinstance(agent, NoCap | FixedCap | Rule):
+    if not agent.is_law_of_the_gate:
         raise ConfigError(f"agent {agent.name}: the application's gate has none, fixed:N and rule[:G] so far")
     settings = Settings(law=agent.name, target=target)
     variables = {

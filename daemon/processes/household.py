@@ -192,9 +192,7 @@ class Household:
         front = FrontSockets(callers, records_in)
         answerer = Child(
             "answering",
-            lambda link: answer(
-                link, self._config, self._claim, self.called, running, FrontSockets(callers, records_in)
-            ),
+            lambda link: answer(link, self._config, self._claim, self.called, running, front),
             theirs=(callers, records_in),
             ours=(supervisor, decider.link),
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.places import ROOT
-from reinet.agents.decide.min_rtt import HOLD_PER_PATH, LOOK_AFTER_S, LOOK_INTERVAL_S
+from reinet.agents.decide.min_rtt import HOLD_PER_PATH, LOOK_AFTER_S, LOOK_EVERY_S
 from reinet.agents.evaluation import harm
 from reinet.agents.evaluation.fidelity import TOLERANCES
 from reinet.agents.evaluation.frontier import RULE_GAINS, Baseline, Point
@@ -75,8 +75,9 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("docs/architecture.md", "A cap is a lease of {} ms", (LEASE_MS,)),
     ("docs/architecture.md", "renewed every {}rd of it", (RENEWALS_PER_LEASE,)),
     ("docs/architecture.md", "gave no record for {} ms and has nothing outstanding is idle", (IDLE_AFTER_NS / 1e6,)),
-    ("docs/architecture.md", "after {} s without a pause", (LOOK_AFTER_S,)),
-    ("docs/architecture.md", "whether its RTT falls, and again {} s later", (LOOK_INTERVAL_S,)),
+    ("README.md", "a multiple of {} s has come", (LOOK_EVERY_S,)),
+    ("docs/architecture.md", "at each multiple of {} s of the host's clock", (LOOK_EVERY_S,)),
+    ("docs/architecture.md", "for {} s and whose queue never drained", (LOOK_AFTER_S,)),
     ("docs/no-harm.md", "{} and {} where plain builds no queue", harm.LIMITS_QUIET),
     ("docs/no-harm.md", "{} and {} elsewhere", harm.LIMITS_QUEUED),
     ("docs/no-harm.md", "{} for the 99th percentile", (harm.LIMIT_P99,)),
@@ -148,7 +149,6 @@ def test_defaults_of_the_same_thing_are_the_same() -> None:
     assert DAEMON["target"].resolve_ms(MRTT_MS) == DEFAULT_TARGET_MS == LINK["target_us"].default / 1000
     assert DAEMON["target_ms"] is None
     assert (DAEMON["lease_ms"], DAEMON["ceiling_pkts"]) == (LEASE_MS, MAX_CAP_PKTS)
-    assert LOOK_INTERVAL_S == 60.0  # README: once a minute
     assert HOLD_PER_PATH == 0.75  # README: a quarter below; architecture.md: three quarters
 
 

@@ -1,0 +1,1 @@
+"""The benchmarks of ``reinet bench``, one file each."""
