@@ -222,7 +222,6 @@ def test_what_was_accepted_is_there_after_a_kill_and_once(tmp_path: Path) -> Non
 
 def test_under_ray_a_job_outlives_service_and_head(tmp_path: Path) -> None:
     """kill -9 of the service, then of Ray's head: the job ends with the model of an undisturbed training."""
-    pytest.importorskip("aiohttp", reason="Ray's job submission is not installed: pip install '.[trainer]'")
     config = {**TINY, "run": {**TINY["run"], "iterations": 300, "evaluate_every": 20, "checkpoint_every": 5}}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

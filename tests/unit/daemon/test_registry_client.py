@@ -26,6 +26,8 @@ def host(tmp_path: Path) -> Iterator[Host]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "FIRST_PAUSE_S", 0.02)
     monkeypatch.setattr(registry, "MOST_PAUSE_S", 0.1)
+    # A call that meets a server of this process while it shuts down may stay unanswered: the watchdog ends it.
+    monkeypatch.setattr(registry, "SILENCE_S", 3.0)
 
 
 class Daemon:
