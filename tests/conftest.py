@@ -6,6 +6,9 @@ Property tests have no deadlines.
 import os
 import shutil
 import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -18,6 +21,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 BROWSER = ("chromium", "chromedriver")
 IN_CI = os.environ.get("CI", "").lower() == "true"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that others may enter, with a path short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="reinet-test-") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
 
 
 def _missing(marker: str) -> str | None:

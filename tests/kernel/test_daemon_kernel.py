@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,12 +42,6 @@ TARGET_MS = 50.0
 DEADLINE_S = 30.0
 SHARED = ("reinet_slots", "reinet_caps", "reinet_counters", "reinet_records")
 """What the decision process is handed."""
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="reinet-test-") as name:
-        yield Path(name)
 
 
 @pytest.fixture
