@@ -22,7 +22,7 @@ sed 's/^updates = .*/updates = 2/; s/^hidden = .*/hidden = [8]/; s/^links = .*/w
 
 SHORTENED = {
     "make demo": (
-        "make -n demo && .venv/bin/reinet demo --minutes 0.1 --seconds 5",
+        "make -n demo && .venv/bin/reinet demo --minutes 0.05 --seconds 3",
         "it trains for minutes and sends for two; make must not set this machine up again",
     ),
     "docker/setup.sh": ("sh -n docker/setup.sh", "it installs packages; this checkout was set up by it"),
@@ -38,7 +38,7 @@ SHORTENED = {
         "it exits 1 where something is missing, which is for the machine to say",
     ),
     ".venv/bin/reinet evaluate --agents none,rule,checkpoints/default --traces my.trace --seconds 60": (
-        ".venv/bin/reinet evaluate --agents none,rule,checkpoints/default --traces my.trace --seconds 3",
+        ".venv/bin/reinet evaluate --agents none,rule,checkpoints/default --traces my.trace --seconds 2",
         "three minutes",
     ),
     ".venv/bin/reinet serve configs/daemon.toml": (
@@ -54,7 +54,8 @@ SHORTENED = {
     **{
         "sudo .venv/bin/reinet evaluate --agents fixed:25,rule --traces traces --seconds 20 --repeat 3 "
         f"--actuator {where}": (
-            f"sudo .venv/bin/reinet evaluate --agents fixed:25 --traces traces --seconds 2 --actuator {where}",
+            "sudo .venv/bin/reinet evaluate --agents fixed:25 --traces traces/lte-walking.trace --seconds 2 "
+            f"--actuator {where}",
             "three minutes of real time",
         )
         for where in ("app", "kernel")
@@ -76,7 +77,8 @@ SHORTENED = {
         "it asks the daemon of the line before, which then ends",
     ),
     "sudo .venv/bin/reinet evaluate --agents none,checkpoints/default --traces traces --seconds 30 --repeat 3": (
-        "sudo .venv/bin/reinet evaluate --agents none,checkpoints/default --traces traces --seconds 2",
+        "sudo .venv/bin/reinet evaluate --agents none,checkpoints/default --traces traces/lte-walking.trace "
+        "--seconds 2",
         "ten minutes of real time",
     ),
     ".venv/bin/reinet evaluate --suite quick": (
