@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 # What a change of asks for a new build: the build files and all native sources. Python files are used in place.
 NATIVE := pyproject.toml CMakeLists.txt docker/setup.sh docker/packages.sh \
@@ -17,8 +18,9 @@ demo: setup  ## train briefly, then compare plain and capped Cubic on real kerne
 	$(BIN)/reinet demo
 
 test: setup lint  ## everything that continuous integration runs
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/end-to-end tests/unit -m "not kernel and not mahimahi"
-	$(BIN)/python -m pytest -m "kernel or mahimahi"  # one after the other: links on a busy host say nothing
+	$(PYTEST) tests/end-to-end tests/unit -m "not kernel and not mahimahi"  # the long ones first
+	$(PYTEST) tests/end-to-end tests/kernel -m "kernel and not leftovers"  # two links at a time: on a busier host they say nothing
+	$(PYTEST) tests/kernel -m "leftovers or (mahimahi and not kernel)"
 
 test-unit test-kernel test-end-to-end: test-%: setup  ## one folder of tests
 	$(BIN)/python -m pytest tests/$*

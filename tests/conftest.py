@@ -6,6 +6,9 @@ Property tests have no deadlines.
 import os
 import shutil
 import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,8 +19,17 @@ settings.load_profile("reinet")
 # A shell starts background jobs with Ctrl-C ignored, and so would be every program that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+UNIT = Path(__file__).parent / "unit"
 BROWSER = ("chromium", "chromedriver")
 IN_CI = os.environ.get("CI", "").lower() == "true"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that others may enter, with a path short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="reinet-test-") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
 
 
 def _missing(marker: str) -> str | None:
@@ -37,10 +49,18 @@ def _missing(marker: str) -> str | None:
     return None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what cannot run here; in CI the tests stay in and fail with the reason."""
+    """Marks what cannot run here and what must not run side by side; in CI the former stay in and fail with the reason.
+
+    Raises UsageError for a unit test that needs privileges: make would leave it out.
+    """
     reasons = {marker: _missing(marker) for marker in ("kernel", "mahimahi", "browser")}
     for item in items:
+        if item.path.is_relative_to(UNIT) and any(item.iter_markers("kernel")) | any(item.iter_markers("mahimahi")):
+            raise pytest.UsageError(f"{item.nodeid} needs privileges: put it into tests/kernel or tests/end-to-end")
+        if item.get_closest_marker("leftovers"):
+            item.add_marker(pytest.mark.xdist_group("leftovers"))
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):
                 if IN_CI:

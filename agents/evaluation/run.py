@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent, StatsArray
-from reinet.agents.evaluation.gated import drive_gated
-from reinet.agents.evaluation.live import LiveLink, drive
+from reinet.agents.evaluation.gated import GatedRun, drive_gated
+from reinet.agents.evaluation.live import LiveLink, LiveRun, drive
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.errors import ConfigError
@@ -140,16 +140,7 @@ def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], 
 
 def _run_gated(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
     done = drive_gated(agent, scenario.path, scenario.target, scenario.seconds, progress)
-    return Run(
-        agent=agent.name,
-        scenario=scenario,
-        metrics=done.link.metrics,
-        log=done.link.log,
-        records=done.records,
-        caps_pkts=done.caps_pkts,
-        invalid_reason=done.link.invalid_reason,
-        uncapped_reason=None,
-    )
+    return _run_of(agent, scenario, done, done.link.invalid_reason, None)
 
 
 def live_run(
@@ -161,6 +152,13 @@ def live_run(
 ) -> Run:
     """Runs one flow over a link that is up, under the daemon's control loop, and returns the run."""
     done = drive(link, agent, scenario.target, scenario.seconds, progress, clock_ns)
+    invalid_reason = "; ".join(filter(None, (done.link.invalid_reason, done.problem))) or None
+    return _run_of(agent, scenario, done, invalid_reason, done.uncapped_reason if agent.sets_caps else None)
+
+
+def _run_of(
+    agent: Agent, scenario: Scenario, done: LiveRun | GatedRun, invalid_reason: str | None, uncapped_reason: str | None
+) -> Run:
     return Run(
         agent=agent.name,
         scenario=scenario,
@@ -168,6 +166,6 @@ def live_run(
         log=done.link.log,
         records=done.records,
         caps_pkts=done.caps_pkts,
-        invalid_reason="; ".join(filter(None, (done.link.invalid_reason, done.problem))) or None,
-        uncapped_reason=done.uncapped_reason if agent.sets_caps else None,
+        invalid_reason=invalid_reason,
+        uncapped_reason=uncapped_reason,
     )

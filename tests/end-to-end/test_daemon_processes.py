@@ -2,29 +2,13 @@
 
 import os
 import signal
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from helpers.daemons import DEADLINE_S, Daemon, has_capped, write_config, write_model
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="reinet-test-") as name:
-        yield Path(name)
-
-
-@pytest.fixture(autouse=True)
-def no_daemon_left() -> Iterator[None]:
-    """A test that fails leaves none running."""
-    yield
-    while Daemon.started:
-        with Daemon.started.pop().process as process:
-            process.kill()
+from helpers.daemons import DEADLINE_S, Daemon, has_capped, write_config
+from helpers.models import write_model
 
 
 def children_of(pid: int) -> list[int]:

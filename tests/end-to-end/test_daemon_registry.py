@@ -1,20 +1,10 @@
 """A daemon whose model is a name of the registry: three processes, of which only the unprivileged ones ask it."""
 
 import signal
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from helpers.daemons import Daemon, write_config
 from helpers.registry import FIRST, SECOND, Host
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="reinet-test-") as name:
-        yield Path(name)
 
 
 def test_it_begins_with_what_the_name_points_to_and_follows_it_while_flows_go_on(folder: Path) -> None:
@@ -31,7 +21,6 @@ def test_it_begins_with_what_the_name_points_to_and_follows_it_while_flows_go_on
         assert not host.models.reports[-1].problem
         code, _, log = daemon.end(signal.SIGTERM)
     finally:
-        daemon.process.kill()
         host.down()
     assert code == 0
     assert "swapped to what the registry's name points to" in [entry["event"] for entry in log]

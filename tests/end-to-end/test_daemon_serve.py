@@ -6,15 +6,14 @@ import json
 import os
 import signal
 import socket as sockets
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from helpers.daemons import DEADLINE_S, FEATURES, Daemon, has_capped, write_config, write_model
+from helpers.daemons import DEADLINE_S, Daemon, has_capped, write_config
+from helpers.models import FEATURES, write_model
 from reinet.cli import ctl
 from reinet.core import schema_hash
 from reinet.core.errors import ConfigError, DaemonError, ModelError, ShimError
@@ -24,21 +23,6 @@ from reinet.daemon.client import ControlClient
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.processes.household import MOST_RESTARTS
 from reinet.kshim.probe import Feature
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="reinet-test-") as name:
-        yield Path(name)
-
-
-@pytest.fixture(autouse=True)
-def no_daemon_left() -> Iterator[None]:
-    """A test that fails leaves none running."""
-    yield
-    while Daemon.started:
-        with Daemon.started.pop().process as process:
-            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -22,7 +22,7 @@ sed 's/^updates = .*/updates = 2/; s/^hidden = .*/hidden = [8]/; s/^links = .*/w
 
 SHORTENED = {
     "make demo": (
-        "make -n demo && .venv/bin/reinet demo --minutes 0.1 --seconds 5",
+        "make -n demo && .venv/bin/reinet demo --minutes 0.05 --seconds 3",
         "it trains for minutes and sends for two; make must not set this machine up again",
     ),
     "docker/setup.sh": ("sh -n docker/setup.sh", "it installs packages; this checkout was set up by it"),
@@ -38,7 +38,7 @@ SHORTENED = {
         "it exits 1 where something is missing, which is for the machine to say",
     ),
     ".venv/bin/reinet evaluate --agents none,rule,checkpoints/default --traces my.trace --seconds 60": (
-        ".venv/bin/reinet evaluate --agents none,rule,checkpoints/default --traces my.trace --seconds 3",
+        ".venv/bin/reinet evaluate --agents none,rule,checkpoints/default --traces my.trace --seconds 2",
         "three minutes",
     ),
     ".venv/bin/reinet serve configs/daemon.toml": (
@@ -54,7 +54,8 @@ SHORTENED = {
     **{
         "sudo .venv/bin/reinet evaluate --agents fixed:25,rule --traces traces --seconds 20 --repeat 3 "
         f"--actuator {where}": (
-            f"sudo .venv/bin/reinet evaluate --agents fixed:25 --traces traces --seconds 2 --actuator {where}",
+            "sudo .venv/bin/reinet evaluate --agents fixed:25 --traces traces/lte-walking.trace --seconds 2 "
+            f"--actuator {where}",
             "three minutes of real time",
         )
         for where in ("app", "kernel")
@@ -76,7 +77,8 @@ SHORTENED = {
         "it asks the daemon of the line before, which then ends",
     ),
     "sudo .venv/bin/reinet evaluate --agents none,checkpoints/default --traces traces --seconds 30 --repeat 3": (
-        "sudo .venv/bin/reinet evaluate --agents none,checkpoints/default --traces traces --seconds 2",
+        "sudo .venv/bin/reinet evaluate --agents none,checkpoints/default --traces traces/lte-walking.trace "
+        "--seconds 2",
         "ten minutes of real time",
     ),
     ".venv/bin/reinet evaluate --suite quick": (
@@ -172,7 +174,10 @@ SHORTENED = {
 ELSEWHERE = {
     "pip install '.[serve]'": ("tests/end-to-end/test_wheel.py", "a clean environment takes a minute to make"),
     "reinet fidelity --traces traces --cc westwood,illinois,vegas --buffers 60000,150000,600000 --caps none "
-    "--seconds 60 --repeat 1 --kernel uml": ("tests/kernel/test_fidelity.py", "its kernel takes ten minutes to build"),
+    "--seconds 60 --repeat 1 --kernel uml": (
+        "tests/unit/evaluation/test_fidelity.py",
+        "its kernel takes ten minutes to build",
+    ),
     "reinet fidelity --peers --traces traces": (
         "tests/unit/evaluation/test_peers.py",
         "its recordings are not distributed",
@@ -222,7 +227,8 @@ def runnable(line: str, cgroup: Path) -> str:
     if line in ELSEWHERE:
         assert (ROOT / ELSEWHERE[line][0]).is_file()
         return ":"
-    command = SHORTENED[line][0].replace("{cgroup}", str(cgroup)) if line in SHORTENED else line
+    installed = line if line in SHORTENED else f".venv/bin/{line}"  # a page may leave out where the command lies
+    command = SHORTENED[installed][0].replace("{cgroup}", str(cgroup)) if installed in SHORTENED else line
     return command if shutil.which("sudo") else re.sub(r"\bsudo ", "", command)
 
 

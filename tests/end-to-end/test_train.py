@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 import torch
 
 from helpers.places import ROOT
@@ -104,8 +105,14 @@ def test_ctrl_c_leaves_a_checkpoint_that_resumes_exactly(tmp_path: Path) -> None
 
 def test_ray_workers_are_repeatable_and_resume_exactly(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", 4, rollout={"workers": 2})
-    run(tmp_path / "parts", 3, rollout={"workers": 2})
-    parts = run(tmp_path / "parts", 4, rollout={"workers": 2})
+    assert not ray.is_initialized()
+    start_ray(ray, 2)  # a Ray that is there already serves both parts
+    try:
+        run(tmp_path / "parts", 3, rollout={"workers": 2})
+        parts = run(tmp_path / "parts", 4, rollout={"workers": 2})
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()
     assert_same(whole.checkpoint, parts.checkpoint)
     assert whole.env_steps == 4 * 2 * 3 * 41
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import socket
 import threading
@@ -20,6 +21,8 @@ from reinet.core.errors import ReinetError, ServiceError
 from reinet.daemon.registry import Address, Follower
 from reinet.envs.trace.model import generate
 
+LONG: dict[str, Any] = {**TINY, "run": {**TINY["run"], "iterations": 300, "evaluate_every": 60, "checkpoint_every": 5}}
+"""Long enough to be killed a few times."""
 GATE = '[trainer.gate]\nscenarios = ["cellular"]\nrepeat = 1\n'
 
 
@@ -29,6 +32,27 @@ def service(tmp_path: Path) -> Iterator[Service]:
     made.start()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def two_models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The folder of a service that has ended, and the two models that it made; whoever goes on with it copies it."""
+    made = Service(tmp_path_factory.mktemp("two"))
+    made.start()
+    try:
+        with made.client() as client:
+            jobs = [client.submit({**TINY, "seed": seed})["job"] for seed in (1, 2)]
+            models = [ended(client, job)["model"] for job in jobs]
+        made.end()
+    finally:
+        made.close()
+    return made.folder, models
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The model that ``LONG`` gives without a service."""
+    return plain_training(tmp_path_factory.mktemp("plain"), LONG)
 
 
 def recordings(folder: Path, count: int = 3, first: int = 1) -> Path:
@@ -81,8 +105,13 @@ def test_recordings_go_in_and_a_model_that_a_name_points_to_comes_out(service: S
         assert [line["kind"] for line in client.history("production")] == ["promote", "promote", "rollback"]
 
 
-def test_a_daemon_follows_a_promotion_and_a_roll_back_and_is_in_the_fleet(tmp_path: Path) -> None:
+@pytest.mark.xdist_group("two models")
+def test_a_daemon_follows_a_promotion_and_a_roll_back_and_is_in_the_fleet(
+    tmp_path: Path, two_models: tuple[Path, list[str]]
+) -> None:
+    folder, (first, second) = two_models
     service = Service(tmp_path, more=GATE)
+    shutil.copytree(folder, service.folder)
     service.start()
     swapped: list[str] = []
     address = Address(f"unix:{service.socket}")
@@ -92,7 +121,6 @@ def test_a_daemon_follows_a_promotion_and_a_roll_back_and_is_in_the_fleet(tmp_pa
     follower.start()
     try:
         with service.client() as client:
-            first, second = (ended(client, client.submit({**TINY, "seed": seed})["job"])["model"] for seed in (1, 2))
             client.promote(first, "production")
             wait_for(lambda: swapped == [first])
             service.kill()
@@ -110,12 +138,16 @@ def test_a_daemon_follows_a_promotion_and_a_roll_back_and_is_in_the_fleet(tmp_pa
         service.close()
 
 
-def test_a_model_that_is_worse_is_not_promoted_unless_forced_and_that_is_on_record(tmp_path: Path) -> None:
+@pytest.mark.xdist_group("two models")
+def test_a_model_that_is_worse_is_not_promoted_unless_forced_and_that_is_on_record(
+    tmp_path: Path, two_models: tuple[Path, list[str]]
+) -> None:
+    folder, models = two_models
     service = Service(tmp_path, more=GATE + "least_throughput = 1.5\n")
+    shutil.copytree(folder, service.folder)
     service.start()
     try:
         with service.client() as client:
-            models = [ended(client, client.submit({**TINY, "seed": seed})["job"])["model"] for seed in (1, 2)]
             client.promote(models[0], "production")
             with pytest.raises(ServiceError, match=r"not promoted.*at least 150 %"):
                 client.promote(models[1], "production")
@@ -154,16 +186,15 @@ def test_a_job_that_is_stopped_goes_on_where_it_was(service: Service) -> None:
         assert ended(client, job)["state"] == "stopped"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_whatever_is_killed_the_model_is_that_of_an_undisturbed_training(tmp_path: Path, seed: int) -> None:
+@pytest.mark.xdist_group("undisturbed")
+def test_whatever_is_killed_the_model_is_that_of_an_undisturbed_training(tmp_path: Path, undisturbed: str) -> None:
     """kill -9 of service and worker at random moments, then the same bytes as without a service."""
-    config = {**TINY, "run": {**TINY["run"], "iterations": 400, "evaluate_every": 20, "checkpoint_every": 5}}
-    rng = random.Random(seed)
+    rng = random.Random(1)
     service = Service(tmp_path)
     service.start()
     try:
         with service.client() as client:
-            job = client.submit(config)["job"]
+            job = client.submit(LONG)["job"]
         place = service.folder / "jobs" / job
         kills = 0
         for _ in range(6):
@@ -187,7 +218,7 @@ def test_whatever_is_killed_the_model_is_that_of_an_undisturbed_training(tmp_pat
         assert not list(service.folder.rglob(".staged-*")), "nothing is left half-made"
     finally:
         service.close()
-    assert found["model"] == plain_training(tmp_path / "plain", config)
+    assert found["model"] == undisturbed
 
 
 def test_what_was_accepted_is_there_after_a_kill_and_once(tmp_path: Path) -> None:
@@ -220,9 +251,9 @@ def test_what_was_accepted_is_there_after_a_kill_and_once(tmp_path: Path) -> Non
         service.close()
 
 
-def test_under_ray_a_job_outlives_service_and_head(tmp_path: Path) -> None:
+@pytest.mark.xdist_group("undisturbed")
+def test_under_ray_a_job_outlives_service_and_head(tmp_path: Path, undisturbed: str) -> None:
     """kill -9 of the service, then of Ray's head: the job ends with the model of an undisturbed training."""
-    config = {**TINY, "run": {**TINY["run"], "iterations": 300, "evaluate_every": 20, "checkpoint_every": 5}}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -237,7 +268,7 @@ def test_under_ray_a_job_outlives_service_and_head(tmp_path: Path) -> None:
 
     try:
         with service.client() as client:
-            job = client.submit(config)["job"]
+            job = client.submit(LONG)["job"]
             wait_for(lambda: client.job(job)["iteration"] > 3, 200)
         service.kill()
         assert rays(), "the head outlives the service"
@@ -254,7 +285,7 @@ def test_under_ray_a_job_outlives_service_and_head(tmp_path: Path) -> None:
         wait_for(lambda: not rays(), 20)
     finally:
         service.close()
-    assert found["model"] == plain_training(tmp_path / "plain", config)
+    assert found["model"] == undisturbed
 
 
 def _marked(pid: int, mark: bytes) -> bool:

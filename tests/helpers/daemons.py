@@ -1,4 +1,4 @@
-"""A daemon in a process of its own, on a shim in memory, and what it needs: a model, a configuration."""
+"""A daemon in a process of its own, on a shim in memory, and its configuration."""
 
 import json
 import signal
@@ -9,17 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, PINNED_FILES, Manifest, write_artifact
-from reinet.core import FEATURE_SETS, Normaliser, schema_hash
 from reinet.core.errors import DaemonError
 from reinet.daemon.client import ControlClient
 
-FEATURES = "deepcc-5x20"
 DEADLINE_S = 60.0
 """Only a test that fails takes so long."""
 
@@ -78,41 +72,6 @@ except ReinetError as error:
 heavy = {name.partition(".")[0] for name in sys.modules} & {"torch", "ray", "tensorflow", "matplotlib", "gymnasium"}
 sys.exit(f"imported {sorted(heavy)}" if heavy else 0)
 """
-
-
-def write_model(folder: Path, actions_bias: float = 0.0, **schema: str) -> Path:
-    """A model whose action is always tanh(actions_bias), head bdp."""
-    size = FEATURE_SETS[FEATURES].state_size
-    graph = helper.make_graph(
-        [helper.make_node("Gemm", [INPUT_NAME, "w", "b"], ["sum"]), helper.make_node("Tanh", ["sum"], [OUTPUT_NAME])],
-        "actor",
-        [helper.make_tensor_value_info(INPUT_NAME, TensorProto.FLOAT, ["batch", size])],
-        [helper.make_tensor_value_info(OUTPUT_NAME, TensorProto.FLOAT, ["batch", 1])],
-        [
-            numpy_helper.from_array(np.zeros((size, 1), np.float32), "w"),
-            numpy_helper.from_array(np.array([actions_bias], np.float32), "b"),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(model)
-    manifest = Manifest.model_validate(
-        {
-            "format": 1,
-            "name": "test",
-            "schema": {"feature_set": FEATURES, "head": "bdp", "hash": schema_hash(FEATURES, "bdp")} | schema,
-            "period": {"min_ms": 10, "packet_timed": True},
-            "normaliser": Normaliser.reference().to_dict(),
-            "target_range_ms": [25, 100],
-            "congestion_controls": ["cubic"],
-            "training": {"seed": 0, "env_steps": 0, "updates": 0, "config": {}, "traces": []},
-            "versions": {},
-            "metrics": {},
-            "files": dict.fromkeys(PINNED_FILES, ""),
-        }
-    )
-    content = dict.fromkeys(PINNED_FILES, b"") | {"policy.onnx": model.SerializeToString()}
-    write_artifact(folder / "model", content, manifest)
-    return folder / "model"
 
 
 def write_config(folder: Path, model: object = "rule", **more: object) -> Path:

@@ -5,9 +5,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reinet.envs.link.domain import LinkDomain
 from reinet.envs.sim import SimBatch
+from reinet.envs.trace import Trace
 
 Ms = npt.NDArray[np.uint32]
+
+TRACES = (Trace.constant(12.0, 5.0), Trace.constant(5.0, 4.0))
+MIXED = LinkDomain(
+    TRACES,
+    random_start=True,
+    mrtt_ms=(4.0, 80.0),
+    buffer_bytes=(30_000.0, 1_000_000.0),
+    target_ms=(25.0, 100.0),
+    loss=(0.0, 0.01),
+    jitter_us=(0.0, 2000.0),
+    cc=("cubic", "reno"),
+    queue=("droptail", "codel"),
+)
+"""A draw of it may be any link that a vector of environments has to be able to step."""
 
 
 def constant(mbps: float, seconds: float = 10.0) -> Ms:

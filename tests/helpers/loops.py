@@ -15,7 +15,8 @@ HEALTHY = {
     "srtt_us": 40_000, "cwnd_pkts": 60, "mss_bytes": 1448, "delivery_rate_bytes_per_s": 1_448_000,
     "period_ns": 1_000_000_000,
 }  # fmt: skip
-"""1000 packets/s over 20 ms: the hand rule's product is 20 packets."""
+"""1000 packets/s over 20 ms: the hand rule's product is 20 packets. A queue has stood for the round trip that the
+record spans, so the gate is open."""
 
 
 def started(agent: Agent, *cookies: int, target: str = "50ms") -> tuple[FakeShim, ControlLoop]:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,12 +42,6 @@ TARGET_MS = 50.0
 DEADLINE_S = 30.0
 SHARED = ("reinet_slots", "reinet_caps", "reinet_counters", "reinet_records")
 """What the decision process is handed."""
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="reinet-test-") as name:
-        yield Path(name)
 
 
 @pytest.fixture
@@ -347,6 +340,7 @@ def test_a_relative_target_reaches_the_records_of_a_live_flow(cgroup: Path) -> N
     assert set(in_kernel["target_us"]) <= set(records["target_us"])
 
 
+@pytest.mark.leftovers
 def test_what_a_killed_daemon_leaves_is_listed_and_removed(folder: Path, cgroup: Path) -> None:
     with (
         link_with(Trace.constant(MBPS, 1), cgroup) as link,

@@ -25,7 +25,13 @@ from reinet.kshim.leases import LeaseKeeper
 from reinet.kshim.leftovers import holders, leftovers, on_their_way, remove_leftovers
 from reinet.kshim.probe import registered_congestion_controls, wrappable
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.leftovers]
+
+
+def either_way(name):
+    """Return a decorator: each congestion control once and Cubic twice, for what does not depend on which one it is."""
+    return pytest.mark.parametrize(("cc", name), [("cubic", False), ("cubic", True), ("reno", False), ("bbr", True)],
+                                   indirect=["cc"])  # fmt: skip
 
 
 def host_settings():
@@ -59,7 +65,7 @@ def assert_given_back(flows, cc):
         assert (end["cc"], end["intact"]) == (cc, True)
 
 
-@pytest.mark.parametrize("own_network", [False, True])
+@either_way("own_network")
 def test_close_gives_sending_flows_back_and_leaves_nothing(cgroup, transfer, cc, own_network):
     settings = host_settings()
     with KernelShim([cgroup]) as shim:
@@ -124,7 +130,7 @@ def test_bbr_goes_on_with_what_it_has_learned(cgroup, transfer, killed):
 
 
 @undisturbed
-@pytest.mark.parametrize("lapses", [False, True])
+@either_way("lapses")
 def test_the_end_of_a_cap_releases_no_burst(cgroup, transfer, cc, lapses):
     """The window comes back by slow start: an ACK lets no more out than twice what it says has arrived."""
     with KernelShim([cgroup], record_events=True) as shim:
@@ -172,7 +178,7 @@ def test_kill_9_frees_the_flow_within_a_second(cgroup, transfer, cc):
     assert settled(lambda: not still_loaded(held)), "something stayed loaded although the flow is closed"
 
 
-@pytest.mark.parametrize("own_network", [False, True])
+@either_way("own_network")
 def test_leftovers_are_listed_and_removed(cgroup, transfer, cc, own_network):
     with running_loader(cgroup) as (loader, wrappers):
         held = held_by(loader.pid)

@@ -83,6 +83,15 @@ def restarted() -> Seen:
     return {"result": result}
 
 
+def result_of_write(sock: socket.socket) -> str:
+    """How one more write ends: "sent", or the error's name."""
+    try:
+        os.write(sock.fileno(), BLOCK)
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return "sent"
+
+
 def timed() -> Seen:
     """SO_SNDTIMEO ends a waiting write."""
     sock, _peer = pair(4096)
@@ -90,12 +99,7 @@ def timed() -> Seen:
     sock.setblocking(True)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 300_000))
     before_s = time.monotonic()
-    try:
-        os.write(sock.fileno(), BLOCK)
-        result = "sent"
-    except OSError as error:
-        result = errno.errorcode[error.errno or 0]
-    return {"result": result, "seconds": time.monotonic() - before_s}
+    return {"result": result_of_write(sock), "seconds": time.monotonic() - before_s}
 
 
 def reset_while_waiting() -> Seen:
@@ -105,12 +109,7 @@ def reset_while_waiting() -> Seen:
     sock.setblocking(True)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     threading.Timer(0.3, peer.close).start()
-    try:
-        os.write(sock.fileno(), BLOCK)
-        result = "sent"
-    except OSError as error:
-        result = errno.errorcode[error.errno or 0]
-    return {"result": result}
+    return {"result": result_of_write(sock)}
 
 
 def shut_while_waiting() -> Seen:
@@ -119,12 +118,7 @@ def shut_while_waiting() -> Seen:
     fill(sock)
     sock.setblocking(True)
     threading.Timer(0.3, sock.shutdown, (socket.SHUT_WR,)).start()
-    try:
-        os.write(sock.fileno(), BLOCK)
-        result = "sent"
-    except OSError as error:
-        result = errno.errorcode[error.errno or 0]
-    return {"result": result}
+    return {"result": result_of_write(sock)}
 
 
 def passed_on() -> Seen:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import structlog
 
+from helpers.loops import HEALTHY, LEASE_MS
 from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.loop import ControlLoop
@@ -18,14 +19,6 @@ from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim
 from reinet.kshim.shim import FlowStatsArray
 
-LEASE_MS = 500
-HEALTHY = {
-    "rtt_mean_us": 40_000, "rtt_least_us": 36_000, "rtt_last_us": 40_000, "rtt_samples": 20, "min_rtt_us": 20_000,
-    "srtt_us": 40_000, "cwnd_pkts": 60, "mss_bytes": 1448, "delivery_rate_bytes_per_s": 1_448_000,
-    "period_ns": 1_000_000_000,
-}  # fmt: skip
-"""1000 packets/s over 20 ms: the hand rule's product is 20 packets. A queue has stood for the round trip that the
-record spans, so the gate is open."""
 YOUNG = HEALTHY | {"rtt_least_us": 21_000}
 """The queue drains within the round trip: the gate stays closed."""
 

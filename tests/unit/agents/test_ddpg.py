@@ -1,7 +1,6 @@
 """DDPG: its networks, what must not be averaged, and that it learns where the answer is known."""
 
 import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -17,13 +16,7 @@ from reinet.agents.model.mlp import act
 SIZE = 12
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """As in training; on a loaded machine two threads that wait for each other take twenty times as long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def batch(rng: np.random.Generator, size: int = 64, gamma: float = 0.995, hidden_size: int = 0) -> Batch:

@@ -1,7 +1,6 @@
 """Hindsight: what it would have done is what the link then carries, and the actor learns the quantile asked for."""
 
 import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -22,13 +21,7 @@ from reinet.envs.trace import Trace
 SIZE = 4
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """As in training; two threads that wait for each other take twenty times as long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # ---- the teacher

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import structlog
 
+from helpers.loops import HEALTHY
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.loop import ControlLoop
@@ -17,12 +18,6 @@ from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim
 
-HEALTHY = {
-    "rtt_mean_us": 40_000, "rtt_least_us": 36_000, "rtt_last_us": 40_000, "rtt_samples": 20, "min_rtt_us": 20_000,
-    "srtt_us": 40_000, "cwnd_pkts": 60, "mss_bytes": 1448, "delivery_rate_bytes_per_s": 1_448_000,
-    "period_ns": 1_000_000_000,
-}  # fmt: skip
-"""The hand rule's product is 20 packets, and the gate is open."""
 COOKIES = range(1, 21)
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from helpers.models import SIZE, actor, onnx_bytes, write_model
 from reinet.agents.decide import policy
 from reinet.agents.decide.policy import Policy
 from reinet.agents.model.artifact import (
@@ -15,41 +16,24 @@ from reinet.agents.model.artifact import (
     MAX_NODES,
     MAX_PARAMETERS,
     OUTPUT_NAME,
-    PINNED_FILES,
-    Manifest,
     check_onnx,
     load_artifact,
-    write_artifact,
 )
-from reinet.core import FEATURE_SETS, Normaliser, schema_hash
 from reinet.core.errors import ModelError
 
-FEATURES = "deepcc-5x20"
-SIZE = FEATURE_SETS[FEATURES].state_size
 WHERE = Path("policy.onnx")
 
 
-def onnx_bytes(nodes: Sequence[Any], shapes: dict[str, Sequence[int]]) -> bytes:
-    graph = helper.make_graph(
-        list(nodes),
-        "actor",
-        [helper.make_tensor_value_info(INPUT_NAME, TensorProto.FLOAT, ["batch", SIZE])],
-        [helper.make_tensor_value_info(OUTPUT_NAME, TensorProto.FLOAT, ["batch", 1])],
-        [numpy_helper.from_array(np.zeros(shape, np.float32), name) for name, shape in shapes.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    return bytes(model.SerializeToString())
+def zeros(shapes: dict[str, Sequence[int]]) -> dict[str, np.ndarray]:
+    return {name: np.zeros(shape) for name, shape in shapes.items()}
 
 
 def gemm(given: str, weight: str, out: str, **attributes: int) -> Any:
     return helper.make_node("Gemm", [given, weight], [out], **attributes)
 
 
-SMALL = onnx_bytes([gemm(INPUT_NAME, "w", "sum"), helper.make_node("Tanh", ["sum"], [OUTPUT_NAME])], {"w": (SIZE, 1)})
-
-
 def test_a_small_actor_passes() -> None:
-    check_onnx(SMALL, SIZE, WHERE)
+    check_onnx(actor(), SIZE, WHERE)
 
 
 @pytest.mark.parametrize(
@@ -86,28 +70,12 @@ def test_a_costly_network_is_refused_before_it_is_loaded(
     nodes: Sequence[Any], shapes: dict[str, Sequence[int]], message: str
 ) -> None:
     with pytest.raises(ModelError, match=message):
-        check_onnx(onnx_bytes(nodes, shapes), SIZE, WHERE)
+        check_onnx(onnx_bytes(nodes, zeros(shapes)), SIZE, WHERE)
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    manifest = Manifest.model_validate(
-        {
-            "format": 1,
-            "name": "test",
-            "schema": {"feature_set": FEATURES, "head": "bdp", "hash": schema_hash(FEATURES, "bdp")},
-            "period": {"min_ms": 10, "packet_timed": True},
-            "normaliser": Normaliser.reference().to_dict(),
-            "target_range_ms": [25, 100],
-            "congestion_controls": ["cubic"],
-            "training": {"seed": 0, "env_steps": 0, "updates": 0, "config": {}, "traces": []},
-            "versions": {},
-            "metrics": {},
-            "files": dict.fromkeys(PINNED_FILES, ""),
-        }
-    )
-    write_artifact(tmp_path / "model", dict.fromkeys(PINNED_FILES, b"") | {"policy.onnx": SMALL}, manifest)
-    return tmp_path / "model"
+    return write_model(tmp_path)
 
 
 def test_a_batch_that_takes_too_long_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

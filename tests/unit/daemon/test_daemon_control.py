@@ -5,7 +5,6 @@ import socket as sockets
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,14 +94,6 @@ class FakeLoop:
 
     def figures(self) -> Figures:
         raise NotImplementedError
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that others may enter, with a path short enough for a socket."""
-    with tempfile.TemporaryDirectory(prefix="reinet-test-") as name:
-        os.chmod(name, 0o755)
-        yield Path(name)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import structlog
 
+from helpers.loops import HEALTHY
 from helpers.places import ROOT
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Mode
@@ -28,11 +29,6 @@ from reinet.daemon.sockets import KernelSockets, Socket, SocketPlacer, cgroup_id
 from reinet.kshim.fake import FakeShim
 
 SO_COOKIE = 57
-HEALTHY = {
-    "rtt_mean_us": 40_000, "rtt_least_us": 36_000, "rtt_last_us": 40_000, "rtt_samples": 20, "min_rtt_us": 20_000,
-    "srtt_us": 40_000, "cwnd_pkts": 60, "mss_bytes": 1448, "delivery_rate_bytes_per_s": 1_448_000,
-    "period_ns": 1_000_000_000,
-}  # fmt: skip
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.links import MIXED, TRACES
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.links import domain_of, selection_links
 from reinet.core.errors import ConfigError
@@ -21,18 +22,6 @@ from reinet.envs.link.spec import FurtherFlow, LinkSpec
 from reinet.envs.sim import SimBatch
 from reinet.envs.trace import Trace
 
-TRACES = (Trace.constant(12.0, 5.0), Trace.constant(5.0, 4.0))
-VECTOR = LinkDomain(
-    TRACES,
-    random_start=True,
-    mrtt_ms=(4.0, 80.0),
-    buffer_bytes=(30_000.0, 1_000_000.0),
-    target_ms=(25.0, 100.0),
-    loss=(0.0, 0.01),
-    jitter_us=(0.0, 2000.0),
-    cc=("cubic", "reno"),
-    queue=("droptail", "codel"),
-)
 SHOWN = (
     "start_offset_ms", "mrtt_ms", "buffer_bytes", "target_us", "loss", "jitter_us", "pkts_per_ack", "cc", "queue",
     "seed",
@@ -58,11 +47,11 @@ def draws(domain: LinkDomain, seed: int, count: int) -> list[LinkSpec]:
 
 
 def test_the_vector_environment_draws_what_it_always_drew() -> None:
-    assert shown(draws(VECTOR, 3, 1)[0]) == [
+    assert shown(draws(MIXED, 3, 1)[0]) == [
         4000, 342, "0x1.04333d020e766p+3", 498156, 56032, "0x1.ed81533401c33p-11", 866, "0x1.0000000000000p+1", "reno",
         "droptail", 1137256737,
     ]  # fmt: skip
-    assert digest(draws(VECTOR, 3, 500)) == "a9b5863091c2125d348b07bfcc153f6ff0b4536e97db0308a4d46792b27953b2"
+    assert digest(draws(MIXED, 3, 500)) == "a9b5863091c2125d348b07bfcc153f6ff0b4536e97db0308a4d46792b27953b2"
 
 
 def test_what_is_fixed_takes_nothing_from_the_generator_but_the_seed() -> None:
@@ -146,7 +135,7 @@ def test_a_target_above_the_base_rtt_leaves_the_guard_its_margin() -> None:
 
 
 def test_corners_are_the_ends_of_all_ranges_with_every_choice() -> None:
-    corners = list(VECTOR.corners())
+    corners = list(MIXED.corners())
     assert {(link.cc, link.queue) for link in corners} == {
         (cc, queue) for cc in ("cubic", "reno") for queue in ("droptail", "codel")
     }

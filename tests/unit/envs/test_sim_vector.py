@@ -7,32 +7,19 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from helpers.links import MIXED, TRACES
 from reinet.core import FLOW_STATS_DTYPE, ConfigError
 from reinet.envs.link.domain import LinkDomain
 from reinet.envs.registration import register_envs
 from reinet.envs.sim_link import SimLinkEnv
 from reinet.envs.sim_vector import SimLinkVectorEnv
-from reinet.envs.trace import Trace
 
 register_envs()
-
-TRACES = (Trace.constant(12.0, 5.0), Trace.constant(5.0, 4.0))
-DOMAIN = LinkDomain(
-    TRACES,
-    random_start=True,
-    mrtt_ms=(4.0, 80.0),
-    buffer_bytes=(30_000.0, 1_000_000.0),
-    target_ms=(25.0, 100.0),
-    loss=(0.0, 0.01),
-    jitter_us=(0.0, 2000.0),
-    cc=("cubic", "reno"),
-    queue=("droptail", "codel"),
-)
 
 
 def rollout(count: int, threads: int, steps: int = 60, first: int = 0) -> list[np.ndarray[Any, Any]]:
     """Observations and rewards of the links seeded ``first``, ``first + 1``, ..., all under the same actions."""
-    env = SimLinkVectorEnv(count, DOMAIN, head="bdp", episode_periods=25, threads=threads)
+    env = SimLinkVectorEnv(count, MIXED, head="bdp", episode_periods=25, threads=threads)
     states, _ = env.reset(seed=first)
     seen = [np.column_stack([states, np.zeros(count)])]
     for action in np.random.default_rng(0).uniform(-1, 1, steps):
@@ -68,7 +55,7 @@ def test_a_link_is_the_single_environment_with_its_seed() -> None:
 
 
 def test_an_episode_that_is_over_is_followed_by_the_next() -> None:
-    env = SimLinkVectorEnv(2, DOMAIN, episode_periods=3)
+    env = SimLinkVectorEnv(2, MIXED, episode_periods=3)
     env.reset(seed=0)
     truncated = []
     for _ in range(9):
@@ -111,12 +98,12 @@ def test_buffers_are_returned_on_demand() -> None:
 
 
 def test_a_domain_draws_what_it_was_told() -> None:
-    links = [DOMAIN.draw(np.random.default_rng(seed)) for seed in range(300)]
+    links = [MIXED.draw(np.random.default_rng(seed)) for seed in range(300)]
     mrtts = np.array([link.mrtt_ms for link in links])
     assert 4.0 <= mrtts.min() < 6.0 < 60.0 < mrtts.max() <= 80.0
     assert 0.3 < np.mean(mrtts < np.sqrt(4.0 * 80.0)) < 0.7
     assert all(link.target_us >= 1100 * link.mrtt_ms - 1 for link in links)
-    assert {(link.cc, link.queue) for link in links} == set(itertools.product(DOMAIN.cc, DOMAIN.queue))
+    assert {(link.cc, link.queue) for link in links} == set(itertools.product(MIXED.cc, MIXED.queue))
     assert {int(link.trace_ms[-1]) for link in links} == {5000, 4000}
 
 
@@ -145,7 +132,7 @@ def test_the_default_target_follows_a_path_that_is_too_long_for_it() -> None:
         ({"num_envs": 0}, "num_envs"),
         ({"threads": 0}, "threads"),
         ({"episode_periods": 0}, "episode_periods"),
-        ({"domain": DOMAIN, "mrtt_ms": 4.0}, "not both"),
+        ({"domain": MIXED, "mrtt_ms": 4.0}, "not both"),
     ],
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, Any], message: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from helpers import loops
 from reinet.agents.decide import loop as loop_module
 from reinet.agents.decide.baselines import FixedCap, NoCap, Rule
 from reinet.agents.decide.loop import ControlLoop
@@ -23,13 +24,7 @@ from reinet.kshim.shim import FlowStatsArray
 
 COOKIE = 7
 PERIOD_MS = 20
-HEALTHY = {
-    "rtt_mean_us": 40_000, "rtt_least_us": 36_000, "rtt_last_us": 40_000, "rtt_samples": 20, "min_rtt_us": 20_000,
-    "srtt_us": 40_000, "cwnd_pkts": 60, "mss_bytes": 1448, "delivery_rate_bytes_per_s": 1_448_000,
-    "period_ns": 1_000_000_000, "inflight_pkts": 4,
-}  # fmt: skip
-"""1000 packets/s over 20 ms: the hand rule's product is 20 packets. A queue has stood for the round trip that the
-record spans, so the gate is open."""
+HEALTHY = loops.HEALTHY | {"inflight_pkts": 4}
 
 
 class LiveShim(FakeShim):
