@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Protocol, cast
 import structlog
 
 from reinet.agents.decide.loop import Status
-from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import DaemonError, ReinetError
 from reinet.core.period import PeriodConfig
-from reinet.daemon.config import REGISTRY_PREFIX, DaemonConfig
+from reinet.daemon.config import DaemonConfig
+from reinet.daemon.policies import REGISTRY_PREFIX
 from reinet.daemon.processes.child import MAX_WORD_BYTES, Child, ask
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Supervised
@@ -88,14 +88,12 @@ class Household:
         config: DaemonConfig,
         path: Path | None,
         claim: SocketClaim,
-        load_agent: Callable[[DaemonConfig], Agent],
         agent_for: LoadAgent,
         open_shim: OpenShim,
         load: Callable[[DaemonConfig, PeriodConfig], Loader],
     ) -> None:
         self._config, self._path, self._claim = config, path, claim
-        self._agent_for = agent_for
-        self._load_agent, self._open_shim, self._load = load_agent, open_shim, load
+        self._agent_for, self._open_shim, self._load = agent_for, open_shim, load
         self._loader: Loader | None = None
         self._period: PeriodConfig | None = None
         self._attached = False
@@ -177,7 +175,7 @@ class Household:
         ends = DecideSockets(to_supervisor, to_callers, records_out)
         decider = Child(
             "decision",
-            lambda link: decide(link, config, self._path, ends, self._load_agent, self._agent_for, self._open_shim),
+            lambda link: decide(link, config, self._path, ends, self._agent_for, self._open_shim, self._config.model),
             theirs=(to_supervisor, to_callers, records_out),
             ours=(supervisor, callers, records_in),
         )

@@ -14,10 +14,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from reinet.agents.decide.protocol import Agent
 from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, PINNED_FILES, Manifest, write_artifact
 from reinet.core import FEATURE_SETS, Normaliser, schema_hash
 from reinet.core.errors import DaemonError
 from reinet.daemon.client import ControlClient
+from reinet.daemon.config import DaemonConfig
+from reinet.daemon.serve import agent_for
 
 FEATURES = "deepcc-5x20"
 DEADLINE_S = 60.0
@@ -58,9 +61,9 @@ serve.features = dict
 serve._check_cgroup = lambda cgroup: None
 serve.open_shim = lambda config, period, link: LiveShim()
 if fault == "hang":
-    real = serve.load_agent
-    def load_agent(config):
-        agent = real(config)
+    real = serve.agent_for
+    def agent_for(*asked):
+        agent = real(*asked)
         decide, calls = agent.decide, []
         def hang(*args):
             calls.append(1)
@@ -69,7 +72,7 @@ if fault == "hang":
             return decide(*args)
         agent.decide = hang
         return agent
-    serve.load_agent = load_agent
+    serve.agent_for = agent_for
 try:
     command.serve(Path(sys.argv[1]), check=False, json_destination="-")
 except ReinetError as error:
@@ -113,6 +116,11 @@ def write_model(folder: Path, actions_bias: float = 0.0, **schema: str) -> Path:
     content = dict.fromkeys(PINNED_FILES, b"") | {"policy.onnx": model.SerializeToString()}
     write_artifact(folder / "model", content, manifest)
     return folder / "model"
+
+
+def agent_of(config: DaemonConfig) -> Agent:
+    """What a daemon of this configuration decides with."""
+    return agent_for(config, config.model, config.asked)
 
 
 def write_config(folder: Path, model: object = "rule", **more: object) -> Path:
