@@ -58,6 +58,8 @@ class DaemonConfig(BaseModel):
     cgroups: tuple[Path, ...] = Field(
         min_length=1, description="cgroup v2 folders; only TCP sockets of processes in them are capped; must exist"
     )
+    # A restart or an upgrade must not leave long flows alone until they end.
+    adopt: bool = Field(default=True, description="take over sockets that were open before the start, too")
     # Every client has the same room for a queue, however far away it is: 30 ms are DeepCC's 50 ms on its path of 20 ms,
     # and inside what models are trained with (15 to 80 ms). What a queue is for, a radio link's pauses, does not grow
     # with the distance, so a multiple fits few paths: 2.5x leaves 6 ms at 4 ms and 300 ms at 200 ms. Measured with

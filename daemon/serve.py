@@ -251,7 +251,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _watch(household: Household, wake: _Wake, cgroups: _Cgroups) -> None:
     """Looks after processes, cgroups and counters until woken; raises DaemonError where it has to give up."""
-    known, left_out, asked_s = "", dict.fromkeys(LEFT_OUT, 0), time.monotonic()
+    known, left_out, asked_s, adopted = "", dict.fromkeys(LEFT_OUT, 0), time.monotonic(), 0
     watchdog = Watchdog(lambda: household.loop.ticks())
     while not wake.wait(WATCH_S):
         if how := household.ended():
@@ -259,6 +259,7 @@ def _watch(household: Household, wake: _Wake, cgroups: _Cgroups) -> None:
                 raise DaemonError(f"{how}, and the daemon was told to stop before it was started anew")
             known = ""
         watchdog.feed()
+        household.adopt()
         try:
             if wake.reload_wanted:
                 wake.reload_wanted = False
@@ -270,7 +271,10 @@ def _watch(household: Household, wake: _Wake, cgroups: _Cgroups) -> None:
                 log.error("cgroups lost", problem=problem)
             if time.monotonic() - asked_s >= COUNTERS_S:
                 asked_s = time.monotonic()
-                left_out = _log_left_out(household.loop.counters(), left_out)
+                counters = household.loop.counters()
+                left_out = _log_left_out(counters, left_out)
+                if adopted != (adopted := counters.get("flows_adopted", 0)):
+                    log.info("took over flows that were open", flows=adopted)
         except (DaemonError, TimeoutError):  # hangs or has just died; the next look tells
             continue
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import structlog
 
 from reinet.agents.decide.loop import Status
-from reinet.core.errors import DaemonError, ReinetError
+from reinet.core.errors import DaemonError, ReinetError, ShimError
 from reinet.core.period import PeriodConfig
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.policies import REGISTRY_PREFIX
@@ -43,6 +43,10 @@ MOST_RESTARTS = 3
 FORGIVEN_S = 600.0
 PAUSE_S = 0.5
 """The first pause before a start; each further one lasts twice as long."""
+ADOPTIONS = 10
+ADOPT_EVERY_S = 1.0
+"""Flows recover from a loss within a round trip or a few; one that is at it whenever it is looked at, so often and so
+far apart, stays alone."""
 JOIN_S = 2.0
 """It is longer than any tick of a loop that is well."""
 
@@ -73,6 +77,9 @@ class Loader(Protocol):
     def attach(self) -> None:
         """Chooses flows from now on."""
 
+    def adopt(self) -> int:
+        """Takes over open flows; returns how many wait for a further call."""
+
     def lift_caps(self) -> None:
         """Ends every lease."""
 
@@ -97,6 +104,8 @@ class Household:
         self._loader: Loader | None = None
         self._period: PeriodConfig | None = None
         self._attached = False
+        self._adoptions = ADOPTIONS if config.adopt else 0
+        self._adopted_s = -ADOPT_EVERY_S
         self._children: list[Child] = []
         self._deaths_s: list[float] = []
         self.called = ""
@@ -112,6 +121,26 @@ class Household:
         except BaseException:
             self.kill()
             raise
+
+    def adopt(self) -> bool:
+        """Takes over open flows if it is time to; returns whether it was.
+
+        Once more a second after the start: flows that a killed daemon left under other names go back to their own
+        congestion control first. Then for as long as some recover from a loss, a few times.
+        """
+        now_s = time.monotonic()
+        if not self._adoptions or self._loader is None or now_s - self._adopted_s < ADOPT_EVERY_S:
+            return False
+        self._adopted_s = now_s
+        first = self._adoptions == ADOPTIONS
+        self._adoptions -= 1
+        try:
+            if not self._loader.adopt() and not first:
+                self._adoptions = 0
+        except ShimError as error:
+            self._adoptions = 0
+            log.error("flows that were open stay alone", why=str(error))
+        return True
 
     def ended(self) -> str:
         """Returns which process has ended and how; empty while both run."""
@@ -202,6 +231,7 @@ class Household:
         if self._loader is not None and not self._attached:
             self._loader.attach()
             self._attached = True
+            self.adopt()
 
     def _bring_up(self, decider: Child) -> str:
         while "ready" not in (word := decider.hear()):
