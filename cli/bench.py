@@ -7,6 +7,7 @@ import typer
 from reinet.cli.benches.alcc import bench_alcc
 from reinet.cli.benches.daemon import daemon
 from reinet.cli.benches.frontier import frontier
+from reinet.cli.benches.handover import handover
 from reinet.cli.benches.harm import harm
 from reinet.cli.output import JsonOption, print_table, write_json
 from reinet.core.errors import ConfigError
@@ -33,6 +34,7 @@ def bench() -> None:
 app.command("alcc")(bench_alcc)
 app.command("daemon")(daemon)
 app.command("frontier")(frontier)
+app.command("handover")(handover)
 app.command("harm")(harm)
 
 
