@@ -6,12 +6,9 @@ queue and the host's own timing are without one, of flows of the same age.
 """
 
 import json
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.core.errors import DaemonError, LinkError
-from reinet.daemon.client import ControlClient
+from reinet.daemon.benches.served import ServedDaemon, weigh
 from reinet.envs.mahimahi.namespace import BIN, LinkNamespace, own_cgroup
 from reinet.envs.mahimahi.process import SYSTEM_PATH, Child
 from reinet.kshim.probe import cgroup2_mount
@@ -31,11 +28,7 @@ BEFORE_S = 5.0
 """A flow's usual throughput is its mean over so long before the switch."""
 SWITCH_S = 1.0
 AFTER_S = 4.0
-START_S = 60.0
-"""The slowest start of a daemon on a host that is busy otherwise."""
 NETWORK_NICENESS = -10
-DAEMON_NICENESS = 3
-"""The weight of a process is halved by it, as CPUWeight=50 of the daemon's unit does."""
 BUFFER_BYTES = 30_000
 """Twenty packets: 240 ms at 1 Mbit/s."""
 
@@ -95,15 +88,13 @@ def measure(
     cc: str, flows: int, how: str = "stop", model: str = "rule", rate_mbit: float = 1.0, mrtt_ms: float = 20.0
 ) -> Handover:
     """Returns what a restart costs; ``how`` the old daemon ends: stop or kill. Raises LinkError and DaemonError."""
-    with _Senders(cc, flows, rate_mbit, mrtt_ms) as senders, tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "daemon.toml"
-        values = {"model": model, "cgroups": [str(senders.cgroup)], "socket": f"{folder}/control.sock"}
-        config.write_text("[daemon]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
-        with _Daemon(config) as daemon:
+    with tempfile.TemporaryDirectory() as name, _Senders(cc, flows, rate_mbit, mrtt_ms) as senders:
+        folder = Path(name)
+        with ServedDaemon(folder, senders.cgroup, model) as daemon:
             senders.wait(SETTLE_S)
-            capped = daemon.capped_flows()
+            _, capped = daemon.flows()
             switch_s = daemon.end(how)
-            with _Daemon(config):
+            with ServedDaemon(folder, senders.cgroup, model):
                 started_s = senders.wait(AFTER_S)
                 run = senders.end()
     begun_s = float(run.times_s[0, 0])
@@ -144,12 +135,6 @@ def _ratios(run: _Run, switch_s: float, at_s: float) -> NDArray[np.float64]:
 
 def _within(ratios: NDArray[np.float64]) -> float:
     return float((np.abs(ratios - 1) <= 0.05).mean())
-
-
-def _weigh(pid: int, niceness: int) -> None:
-    """Weighs a process's session against others, where the kernel schedules sessions."""
-    with suppress(OSError):
-        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
 
 class _Senders:
@@ -205,7 +190,7 @@ class _Senders:
         command = ["env", "--ignore-environment", f"PATH={SYSTEM_PATH}", "mm-delay", str(round(mrtt_ms / 2)), *receive]
         shell = self._namespace.spawn(command, "Mahimahi", privileged=False)
         for child in (sender, shell):  # they stand for a network, which does not slow down when a process starts
-            _weigh(child.process.pid, NETWORK_NICENESS)
+            weigh(child.process.pid, NETWORK_NICENESS)
         sender.wait_for("sending", beside=shell)
         return sender, shell
 
@@ -214,43 +199,3 @@ class _Senders:
 
     def __exit__(self, *_: object) -> None:
         self._namespace.close()
-
-
-class _Daemon:
-    """``reinet serve`` as a process of its own, up when this is made."""
-
-    def __init__(self, config: Path) -> None:
-        self._log, self._socket = config.with_name("log"), config.with_name("control.sock")
-        command = [sys.executable, "-c", "from reinet.cli.main import main; main()", "serve", str(config)]
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
-        _weigh(self._process.pid, DAEMON_NICENESS)
-        end_s = time.monotonic() + START_S
-        while '"serving"' not in self._log.read_text():
-            if self._process.poll() is not None or time.monotonic() > end_s:
-                self._process.kill()
-                raise DaemonError(f"reinet serve did not start: {self._log.read_text()[-1000:]}")
-            time.sleep(0.02)
-
-    def capped_flows(self) -> int:
-        """Returns how many flows have a cap."""
-        with ControlClient(self._socket) as client:
-            return sum(bool(flow.cap_pkts) for flow in client.flows().flows)
-
-    def end(self, how: str) -> float:
-        """Stops or kills it; returns when, CLOCK_MONOTONIC."""
-        at_s = time.monotonic()
-        self._process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGTERM)
-        self._process.wait(START_S)
-        return at_s
-
-    def __enter__(self) -> "_Daemon":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(START_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
