@@ -2,8 +2,8 @@
 
 It joins the plan's cgroup, so both ends of every connection count, and wants a network namespace of its own
 (``unshare -n``). It opens ``held`` connections, half of them over IPv6, and keeps them; then it opens, uses and closes
-``per_s`` more a second for so many ``seconds``. Every other one is reset in place of closed. Standard output has one JSON line
-for each event: ``held``, ``churned``, and ``closed`` when standard input has said so; it ends with its input.
+``per_s`` more a second for so many ``seconds``. Every other one is reset in place of closed. Standard output has one
+JSON line for each event: ``held``, ``churned``, and ``closed`` when standard input has said so; it ends with its input.
 """
 
 import json
