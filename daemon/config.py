@@ -11,11 +11,9 @@ from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS, toml_file
 from reinet.core.errors import ConfigError
 from reinet.core.target import MOST_MS, Form, Target
 from reinet.daemon.endpoint import Endpoint
-from reinet.daemon.policies import PLAIN_SHARE, AnyTarget, Mode, PolicyConfig, Share, distinct
+from reinet.daemon.policies import PLAIN_SHARE, REGISTRY_PREFIX, AnyTarget, Mode, PolicyConfig, Share, distinct
 from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE
 
-REGISTRY_PREFIX = "registry:"
-"""``model = "registry:production"`` names a name of the registry in place of a folder."""
 MAX_SOCKET_PATH_BYTES = 107
 """The kernel's sun_path is 108 bytes with its terminator."""
 
@@ -60,6 +58,8 @@ class DaemonConfig(BaseModel):
     cgroups: tuple[Path, ...] = Field(
         min_length=1, description="cgroup v2 folders; only TCP sockets of processes in them are capped; must exist"
     )
+    # A restart or an upgrade must not leave long flows alone until they end.
+    adopt: bool = Field(default=True, description="take over sockets that were open before the start, too")
     # Every client has the same room for a queue, however far away it is: 30 ms are DeepCC's 50 ms on its path of 20 ms,
     # and inside what models are trained with (15 to 80 ms). What a queue is for, a radio link's pauses, does not grow
     # with the distance, so a multiple fits few paths: 2.5x leaves 6 ms at 4 ms and 300 ms at 200 ms. Measured with
@@ -164,6 +164,11 @@ class DaemonConfig(BaseModel):
     def _registry_goes_with_its_name(self) -> "DaemonConfig":
         if self.model.startswith(REGISTRY_PREFIX) and self.registry is None:
             raise ValueError(f'model = "{self.model}" needs [daemon.registry] with the address of the service')
+        if self.model.startswith(REGISTRY_PREFIX) and self.model_sha256 is not None:
+            raise ValueError(
+                f'model = "{self.model}" names other models in time, each fetched by its own digest, and model_sha256 '
+                "would refuse all but one; leave it out, or name that model's folder"
+            )
         return self
 
     @model_validator(mode="after")

@@ -9,7 +9,8 @@ import grpc
 import structlog
 
 from reinet.core.errors import DaemonError, ReinetError
-from reinet.daemon.config import REGISTRY_PREFIX, DaemonConfig
+from reinet.daemon.config import DaemonConfig
+from reinet.daemon.policies import REGISTRY_PREFIX
 from reinet.daemon.registry import Address, Follower, fetch, service_error, stub_of
 from reinet.proto import trainer_pb2 as pb
 

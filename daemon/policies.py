@@ -16,6 +16,8 @@ Network = IPv4Network | IPv6Network
 Ports = tuple[int, int]
 """The first and the last port of a range."""
 
+REGISTRY_PREFIX = "registry:"
+"""``model = "registry:production"`` names a name of the registry in place of a folder."""
 LAST_PORT = 65_535
 SHARE_LIMITS = (0.01, 0.5)
 """Below a hundredth the plain group never has enough flows to tell anything; more than half is no model in service."""
@@ -75,6 +77,13 @@ class PolicyConfig(BaseModel):
     def _default_is_taken(cls, value: str) -> str:
         if value == "default":
             raise ValueError("'default' is what is under no policy, as the [daemon] table says; choose another name")
+        return value
+
+    @field_validator("model")
+    @classmethod
+    def _only_the_default_follows(cls, value: str | None) -> str | None:
+        if value is not None and value.startswith(REGISTRY_PREFIX):
+            raise ValueError(f"{value!r}: only [daemon] follows a name of the registry; name a folder, or leave it out")
         return value
 
 

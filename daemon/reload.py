@@ -21,7 +21,7 @@ from reinet.daemon.config import DaemonConfig, load_config
 from reinet.daemon.policies import orders
 from reinet.daemon.sockets import Dump, SocketPlacer
 
-CHANGEABLE = {"model", "target", "target_ms", "mode", "hold_out_share", "policies"}
+CHANGEABLE = {"model", "model_sha256", "target", "target_ms", "mode", "hold_out_share", "policies"}
 """The keys that are put in force while the daemon runs."""
 
 log = structlog.get_logger("reinet.reload")

@@ -20,7 +20,7 @@ import structlog
 from structlog.typing import EventDict
 
 from reinet.agents.decide.loop import Status
-from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent
 from reinet.core.errors import ConfigError, DaemonError, ShimError
 from reinet.core.period import PeriodConfig
 from reinet.core.target import Form, Target
@@ -62,9 +62,9 @@ def check(config: DaemonConfig) -> Checked:
     config = with_folder(config)
 
     def look() -> tuple[str, str]:
-        agent = load_agent(config)
-        artifact = getattr(agent, "artifact", None)
-        return agent.called, artifact.manifest_sha256 if artifact is not None else ""
+        agent = agent_for(config, config.model, config.asked)
+        digest = agent.identity.removeprefix(MODEL_IDENTITY)
+        return agent.called, digest if digest != agent.identity else ""
 
     return Checked(*child.ask("checking", look))
 
@@ -78,13 +78,11 @@ def check_host(config: DaemonConfig) -> None:
         _check_cgroup(cgroup)
 
 
-def load_agent(config: DaemonConfig) -> Agent:
-    """Returns the agent that the configuration names; logs where it is put to a use that it was not trained for."""
-    return agent_for(config, config.model, config.asked)
-
-
 def agent_for(config: DaemonConfig, model: str, target: Target) -> Agent:
-    """Returns the agent of that name for a target, as ``load_agent`` does; the pin is the default model's."""
+    """Returns the agent of that name for a target; logs where it is put to a use that it was not trained for.
+
+    The configuration's pin is that of its own model.
+    """
     from reinet.agents.decide.names import make_agent  # with the inference library, which only a confined process loads
 
     pin = config.model_sha256 if model == config.model else None
@@ -124,7 +122,7 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
         claim = stack.enter_context(SocketClaim(config.socket))
         if claim.replaced:
             log.info("replaced the socket of a daemon that is gone", socket=str(config.socket))
-        household = Household(config, path, claim, load_agent, agent_for, open_shim, load_kernel)
+        household = Household(config, path, claim, agent_for, open_shim, load_kernel)
         stack.callback(household.close)
         household.start()
         log.info(
@@ -253,7 +251,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _watch(household: Household, wake: _Wake, cgroups: _Cgroups) -> None:
     """Looks after processes, cgroups and counters until woken; raises DaemonError where it has to give up."""
-    known, left_out, asked_s = "", dict.fromkeys(LEFT_OUT, 0), time.monotonic()
+    known, left_out, asked_s, adopted = "", dict.fromkeys(LEFT_OUT, 0), time.monotonic(), 0
     watchdog = Watchdog(lambda: household.loop.ticks())
     while not wake.wait(WATCH_S):
         if how := household.ended():
@@ -261,6 +259,7 @@ def _watch(household: Household, wake: _Wake, cgroups: _Cgroups) -> None:
                 raise DaemonError(f"{how}, and the daemon was told to stop before it was started anew")
             known = ""
         watchdog.feed()
+        household.adopt()
         try:
             if wake.reload_wanted:
                 wake.reload_wanted = False
@@ -272,7 +271,10 @@ def _watch(household: Household, wake: _Wake, cgroups: _Cgroups) -> None:
                 log.error("cgroups lost", problem=problem)
             if time.monotonic() - asked_s >= COUNTERS_S:
                 asked_s = time.monotonic()
-                left_out = _log_left_out(household.loop.counters(), left_out)
+                counters = household.loop.counters()
+                left_out = _log_left_out(counters, left_out)
+                if adopted != (adopted := counters.get("flows_adopted", 0)):
+                    log.info("took over flows that were open", flows=adopted)
         except (DaemonError, TimeoutError):  # hangs or has just died; the next look tells
             continue
 

@@ -13,6 +13,7 @@ from reinet.kshim.shim import NO_CAP_PKTS, FlowStatsArray
 
 COUNTERS = (
     "flows_chosen",
+    "flows_adopted",
     "flows_without_slot",
     "flows_not_switched",
     "flows_switched_back",

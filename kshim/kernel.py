@@ -85,6 +85,19 @@ class KernelLoader:
             self._native.close()
             raise ShimError(f"the kernel shim cannot be attached: {error}") from error
 
+    def adopt(self) -> int:
+        """Takes over the cgroups' flows that were open before ``attach``, also what a shim that ended left; may be
+        called again.
+
+        None is reset: the wrapper goes on with what the flow's congestion control knows. Flows of network namespaces
+        that cannot be entered stay alone. Returns how many wait for a further call: they recover from a loss. Raises
+        ShimError where the kernel refuses.
+        """
+        try:
+            return self._native.adopt()
+        except OSError as error:
+            raise ShimError(f"open flows cannot be taken over: {error}") from error
+
     def lift_caps(self) -> None:
         """Ends every lease, whoever wrote it; a writer that goes on writes new ones."""
         self._native.lift_caps()
@@ -134,6 +147,10 @@ class KernelShim(MappedShim):
 
     def __enter__(self) -> "KernelShim":
         return self
+
+    def adopt(self) -> int:
+        """Takes over open flows as ``KernelLoader.adopt`` does."""
+        return self._loader.adopt()
 
     def replay(self, events: npt.NDArray[np.void]) -> FlowStatsArray:
         """Returns what ``KernelLoader.replay`` does."""

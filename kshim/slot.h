@@ -32,7 +32,8 @@ struct reinet_slot {
 
 /* What happened to the flows since the shim was loaded.  field  meaning */
 #define REINET_COUNTERS(X)                                                              \
-  X(flows_chosen, "flows that were given a slot")                                       \
+  X(flows_chosen, "flows that were given a slot when they began")                       \
+  X(flows_adopted, "flows that were given a slot while they were open already")         \
   X(flows_without_slot, "flows left alone because every slot was taken")                \
   X(flows_not_switched, "flows left alone because the kernel refused the wrapper")      \
   X(flows_switched_back, "flows given back to their own congestion control while open") \

@@ -53,6 +53,8 @@ LONGEST_ROUND_NS = 300_000_000
 """A round trip counts so long at most, lest an outage during a look make it last as long."""
 
 _NEVER_NS = -1
+_LOOK_EVERY_NS = round(LOOK_EVERY_S * 1e9)
+_PAUSES = int(Flag.APP_LIMITED | Flag.RESTARTED)  # Python 3.11 takes long to join members
 _FLOW_DTYPE = np.dtype(
     [
         ("cookie", np.uint64),  # 0 = nothing is known
@@ -105,23 +107,28 @@ def _advance(
     flows: NDArray[np.void], stats: StatsArray, capped: NDArray[np.bool_], out_of_reach: NDArray[np.bool_]
 ) -> None:
     """Takes the records into ``flows``, in place."""
-    now_ns, rtt_ns = stats["time_ns"].astype(np.int64), stats["rtt_mean_us"].astype(np.int64) * 1000
-    busy = (stats["flags"] & (Flag.APP_LIMITED | Flag.RESTARTED)) == 0
+    now_ns = stats["time_ns"].astype(np.int64)
+    busy = (stats["flags"] & _PAUSES) == 0
     begins = busy & (flows["busy_ns"] == _NEVER_NS)
-    flows["busy_ns"][begins] = now_ns[begins]
-    flows["busy_ns"][~busy] = _NEVER_NS
-    flows["until_ns"][~busy] = _NEVER_NS
+    if begins.any():
+        flows["busy_ns"][begins] = now_ns[begins]
+    if not busy.all():
+        flows["busy_ns"][~busy] = _NEVER_NS
+        flows["until_ns"][~busy] = _NEVER_NS
+    flows["stands"] &= stats["rtt_least_us"] > NEAR_MINIMUM * stats["min_rtt_us"]
 
-    held = flows["until_ns"] != _NEVER_NS
+    # Most records find their flow neither held nor at the time of a look; then there is nothing to step to.
+    turn = now_ns // _LOOK_EVERY_NS
+    held, due = flows["until_ns"] != _NEVER_NS, turn != flows["turn"]
+    if not held.any() and not due.any():
+        return
+    rtt_ns = stats["rtt_mean_us"].astype(np.int64) * 1000
     over = held & (now_ns >= flows["until_ns"])
     fell = over & (stats["min_rtt_us"] < FALLS_BELOW * flows["known_us"])
     flows["until_ns"][over] = _NEVER_NS
     rests = over & ~fell & out_of_reach
     flows["rests_ns"][rests] = (now_ns + round(REST_S * 1e9))[rests]
 
-    flows["stands"][stats["rtt_least_us"] <= NEAR_MINIMUM * stats["min_rtt_us"]] = False
-    turn = now_ns // round(LOOK_EVERY_S * 1e9)
-    due = turn != flows["turn"]
     long = busy & (now_ns - flows["busy_ns"] >= LOOK_AFTER_S * 1e9)
     sane = rtt_ns <= np.maximum(OUTAGE_RTTS * 1000 * stats["min_rtt_us"].astype(np.int64), LONGEST_ROUND_NS)
     starts = due & long & ~held & capped & sane & flows["stands"] & (now_ns >= flows["rests_ns"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
+from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, Artifact, Manifest, load_artifact
 from reinet.core import caps_from_actions
 from reinet.core.errors import ModelError
@@ -78,7 +78,7 @@ class Policy(Agent):
     @property
     def identity(self) -> str:
         """Returns the hash of the manifest, which pins every other byte of the model."""
-        return f"sha256:{self.artifact.manifest_sha256}"
+        return MODEL_IDENTITY + self.artifact.manifest_sha256
 
     @property
     def called(self) -> str:

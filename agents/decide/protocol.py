@@ -43,6 +43,10 @@ class View:
         return StateBank(flows, self.feature_set, self.normaliser)
 
 
+MODEL_IDENTITY = "sha256:"
+"""So begins the identity of an agent that is a model; the hash of its manifest follows."""
+
+
 class Agent(ABC):
     """Turns flows' records and states into caps."""
 

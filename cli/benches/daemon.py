@@ -35,7 +35,7 @@ def daemon(
         reinet bench daemon --model checkpoints/default --flows 1000 --seconds 2
     """
     from reinet.agents.decide.names import make_agent
-    from reinet.daemon.bench import measure
+    from reinet.daemon.benches.loop import measure
 
     try:
         counts = [int(part) for part in flows.split(",")]

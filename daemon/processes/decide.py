@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent
-from reinet.core.errors import DaemonError, ModelError
+from reinet.core.errors import ConfigError, DaemonError, ModelError
 from reinet.core.period import PeriodConfig
 from reinet.core.records import FLOW_STATS_DTYPE
-from reinet.daemon.config import REGISTRY_PREFIX, DaemonConfig
+from reinet.core.target import Target
+from reinet.daemon.config import DaemonConfig
+from reinet.daemon.policies import REGISTRY_PREFIX
 from reinet.daemon.processes import plain, sandbox
 from reinet.daemon.processes.controlled import Served, Supervised
 from reinet.daemon.processes.remote import Responder
@@ -52,21 +54,24 @@ def decide(
     config: DaemonConfig,
     path: Path | None,
     ends: Sockets,
-    load_agent: Callable[[DaemonConfig], Agent],
     agent_for: LoadAgent,
     open_shim: OpenShim,
+    named: str,
 ) -> None:
-    """Runs the loop until the loader says stop or is gone; the loader hears when it begins, and that it has ended."""
+    """Runs the loop until the loader says stop or is gone; the loader hears when it begins, and that it has ended.
+
+    ``config`` names a folder where its file may name the registry's model; ``named`` is what the file names.
+    """
     kernel_sockets = KernelSockets()  # what it asks on cannot be opened any more once it is confined
     sandbox.confine_decisions()
-    agent = load_agent(config)
+    agent = agent_for(config, config.model, config.asked)
     sink = RecordSender(ends.records) if config.log_dir is not None else None
     with closing(open_shim(config, _period(config, agent), link)) as shim:
         loop = ControlLoop(
             shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink,
             mode=config.mode, plain_share=config.hold_out_share, bounds_steps=True,
         )  # fmt: skip
-        kept = _Kept(config, loop)
+        kept = _Kept(config, loop, named)
         reloader = kept.reloader = Reloader(path, config, loop, kept.loading(agent_for), kernel_sockets)
         reloader.start(agent)
         Responder(ends.supervisor, kept, Supervised)
@@ -82,21 +87,35 @@ class _Kept:
 
     reloader: Reloader
 
-    def __init__(self, config: DaemonConfig, loop: ControlLoop) -> None:
-        """Takes a configuration that names a folder where its file may name the registry's model."""
+    def __init__(self, config: DaemonConfig, loop: ControlLoop, named: str) -> None:
+        """Takes a configuration that names a folder, and what its file names in that place."""
         self._config, self._loop = config, loop
         self._lock = threading.Lock()
         self._reported = ""
         self._folder = config.model
+        self._named = named
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
 
     def loading(self, agent_for: LoadAgent) -> LoadAgent:
-        """Returns what loads agents, and knows which folder the registry's name stands for by now."""
-        return lambda config, model, target: agent_for(
-            config, self._folder if model.startswith(REGISTRY_PREFIX) else model, target
-        )
+        """Returns what loads agents, and knows which folder the registry's name stands for by now.
+
+        It raises ConfigError for a name that was not the file's at the start: nobody follows that one.
+        """
+
+        def load(config: DaemonConfig, model: str, target: Target) -> Agent:
+            if not config.model.startswith(REGISTRY_PREFIX):
+                return agent_for(config, model, target)
+            if config.model != self._named:
+                raise ConfigError(
+                    f'model = "{config.model}": a name of the registry is followed from the start on, '
+                    f"and this daemon started with {self._named!r}; restart it"
+                )
+            found = config.model_copy(update={"model": self._folder})
+            return agent_for(found, self._folder if model == config.model else model, target)
+
+        return load
 
     def take_model(self, folder: str, sha256: str) -> None:
         """Swaps the registry's model of this sha256 in."""

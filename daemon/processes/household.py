@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Protocol, cast
 import structlog
 
 from reinet.agents.decide.loop import Status
-from reinet.agents.decide.protocol import Agent
-from reinet.core.errors import DaemonError, ReinetError
+from reinet.core.errors import DaemonError, ReinetError, ShimError
 from reinet.core.period import PeriodConfig
-from reinet.daemon.config import REGISTRY_PREFIX, DaemonConfig
+from reinet.daemon.config import DaemonConfig
+from reinet.daemon.policies import REGISTRY_PREFIX
 from reinet.daemon.processes.child import MAX_WORD_BYTES, Child, ask
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Supervised
@@ -43,6 +43,10 @@ MOST_RESTARTS = 3
 FORGIVEN_S = 600.0
 PAUSE_S = 0.5
 """The first pause before a start; each further one lasts twice as long."""
+ADOPTIONS = 10
+ADOPT_EVERY_S = 1.0
+"""Flows recover from a loss within a round trip or a few; one that is at it whenever it is looked at, so often and so
+far apart, stays alone."""
 JOIN_S = 2.0
 """It is longer than any tick of a loop that is well."""
 
@@ -73,6 +77,9 @@ class Loader(Protocol):
     def attach(self) -> None:
         """Chooses flows from now on."""
 
+    def adopt(self) -> int:
+        """Takes over open flows; returns how many wait for a further call."""
+
     def lift_caps(self) -> None:
         """Ends every lease."""
 
@@ -88,17 +95,17 @@ class Household:
         config: DaemonConfig,
         path: Path | None,
         claim: SocketClaim,
-        load_agent: Callable[[DaemonConfig], Agent],
         agent_for: LoadAgent,
         open_shim: OpenShim,
         load: Callable[[DaemonConfig, PeriodConfig], Loader],
     ) -> None:
         self._config, self._path, self._claim = config, path, claim
-        self._agent_for = agent_for
-        self._load_agent, self._open_shim, self._load = load_agent, open_shim, load
+        self._agent_for, self._open_shim, self._load = agent_for, open_shim, load
         self._loader: Loader | None = None
         self._period: PeriodConfig | None = None
         self._attached = False
+        self._adoptions = ADOPTIONS if config.adopt else 0
+        self._adopted_s = -ADOPT_EVERY_S
         self._children: list[Child] = []
         self._deaths_s: list[float] = []
         self.called = ""
@@ -114,6 +121,26 @@ class Household:
         except BaseException:
             self.kill()
             raise
+
+    def adopt(self) -> bool:
+        """Takes over open flows if it is time to; returns whether it was.
+
+        Once more a second after the start: flows that a killed daemon left under other names go back to their own
+        congestion control first. Then for as long as some recover from a loss, a few times.
+        """
+        now_s = time.monotonic()
+        if not self._adoptions or self._loader is None or now_s - self._adopted_s < ADOPT_EVERY_S:
+            return False
+        self._adopted_s = now_s
+        first = self._adoptions == ADOPTIONS
+        self._adoptions -= 1
+        try:
+            if not self._loader.adopt() and not first:
+                self._adoptions = 0
+        except ShimError as error:
+            self._adoptions = 0
+            log.error("flows that were open stay alone", why=str(error))
+        return True
 
     def ended(self) -> str:
         """Returns which process has ended and how; empty while both run."""
@@ -177,7 +204,7 @@ class Household:
         ends = DecideSockets(to_supervisor, to_callers, records_out)
         decider = Child(
             "decision",
-            lambda link: decide(link, config, self._path, ends, self._load_agent, self._agent_for, self._open_shim),
+            lambda link: decide(link, config, self._path, ends, self._agent_for, self._open_shim, self._config.model),
             theirs=(to_supervisor, to_callers, records_out),
             ours=(supervisor, callers, records_in),
         )
@@ -204,6 +231,7 @@ class Household:
         if self._loader is not None and not self._attached:
             self._loader.attach()
             self._attached = True
+            self.adopt()
 
     def _bring_up(self, decider: Child) -> str:
         while "ready" not in (word := decider.hear()):

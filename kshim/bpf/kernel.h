@@ -16,6 +16,24 @@
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct kernfs_node {
+  __u64 id; /* of a cgroup's folder: what stat(2) calls st_ino */
+};
+
+struct cgroup_subsys_state {
+  struct cgroup *cgroup;
+  struct cgroup_subsys_state *parent;
+};
+
+struct cgroup {
+  struct cgroup_subsys_state self;
+  struct kernfs_node *kn;
+};
+
+struct sock_cgroup_data {
+  struct cgroup *cgroup;
+};
+
 struct ns_common {
   unsigned int inum; /* the inode that /proc/PID/ns/net shows */
 };
@@ -30,11 +48,13 @@ typedef struct {
 
 struct sock_common {
   unsigned short skc_family;
+  volatile unsigned char skc_state;
   possible_net_t skc_net;
 };
 
 struct sock {
   struct sock_common __sk_common;
+  struct sock_cgroup_data sk_cgrp_data;
   unsigned long sk_pacing_rate; /* bytes/s; all ones = unlimited */
 };
 

@@ -28,34 +28,51 @@ static void note_used(__u32 index) {
   }
 }
 
-static void choose(struct bpf_sock_ops *ctx, struct bpf_sock *sk, const volatile struct reinet_wrapped *w) {
+/* Gives a socket a slot; it is not switched to the wrapper yet. The kernel's programs name a socket by pointers of
+ * several kinds.
+ */
+static __always_inline struct reinet_slot *take_slot(void *sk, __u64 cookie, __u32 outstanding, __u32 *index) {
   struct reinet_slot *slot;
-  __u32 *stored, index;
+  __u32 *stored;
 
-  if (bpf_map_pop_elem(&reinet_free, &index)) {
+  if (bpf_map_pop_elem(&reinet_free, index)) {
     COUNT(flows_without_slot);
-    return;
+    return NULL;
   }
-  slot = bpf_map_lookup_elem(&reinet_slots, &index);
+  slot = bpf_map_lookup_elem(&reinet_slots, index);
   if (!slot)
-    return; /* no index is out of range */
+    return NULL; /* no index is out of range */
   stored = bpf_sk_storage_get(&reinet_flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
   if (!stored) {
-    free_slot(slot, index);
+    free_slot(slot, *index);
     COUNT(flows_not_switched);
-    return;
+    return NULL;
   }
-  *stored = index;
-  note_used(index);
+  *stored = *index;
+  note_used(*index);
   write_begin(slot);
-  slot->outstanding = 0;
+  slot->outstanding = outstanding;
   __builtin_memset(&slot->period, 0, sizeof(slot->period));
-  WRITE_ONCE(slot->cookie, bpf_get_socket_cookie(ctx));
+  WRITE_ONCE(slot->cookie, cookie);
   write_end(slot);
+  return slot;
+}
+
+static __always_inline void give_back_slot(void *sk, struct reinet_slot *slot, __u32 index) {
+  bpf_sk_storage_delete(&reinet_flows, sk);
+  free_slot(slot, index);
+  COUNT(flows_not_switched);
+}
+
+static void choose(struct bpf_sock_ops *ctx, struct bpf_sock *sk, const volatile struct reinet_wrapped *w) {
+  struct reinet_slot *slot;
+  __u32 index;
+
+  slot = take_slot(sk, bpf_get_socket_cookie(ctx), 0, &index);
+  if (!slot)
+    return;
   if (SWITCH_TO(ctx, w->wrapper)) {
-    bpf_sk_storage_delete(&reinet_flows, sk);
-    free_slot(slot, index);
-    COUNT(flows_not_switched);
+    give_back_slot(sk, slot, index);
     return;
   }
   COUNT(flows_chosen);

@@ -23,6 +23,11 @@ const volatile struct reinet_wrapped wrapped[REINET_ALGORITHMS] = {
     [REINET_BBR] = {"bbr", "reinet_bbr"},
 };
 
+/* A congestion control's own memory in its socket. */
+struct reinet_known {
+  __u64 own[CA_PRIV_WORDS];
+};
+
 /* The loader freezes what only the kernel writes, slots and counters: from then on no descriptor of the map, in
  * whosever hands, can write it or map it for writing.
  */
@@ -57,6 +62,22 @@ struct {
   __type(key, int);
   __type(value, __u32);
 } reinet_flows SEC(".maps");
+
+/* What the congestion control of a socket knows that is being adopted, for as long as the switch takes. */
+struct {
+  __uint(type, BPF_MAP_TYPE_SK_STORAGE);
+  __uint(map_flags, BPF_F_NO_PREALLOC);
+  __type(key, int);
+  __type(value, struct reinet_known);
+} reinet_known SEC(".maps");
+
+/* The chosen cgroups, by their number; the value says nothing. */
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(max_entries, 1); /* as many as are chosen */
+  __type(key, __u64);
+  __type(value, __u32);
+} reinet_cgroups SEC(".maps");
 
 struct {
   __uint(type, BPF_MAP_TYPE_ARRAY);

@@ -8,7 +8,7 @@
  *     feed the ACK to the period; when that ends the period, send a FlowStats record
  *   On the flow's end: send a record that says so, give the slot back
  *
- *             sockops                  release
+ *             sockops, or adoption     release
  *   [free] ------------> [chosen] --------------------> [free]
  *             cap written, lease holds:  [chosen, capped]
  *             lease over or cap of 0:    [chosen] again, by itself

@@ -27,7 +27,10 @@ extern void bbr_main(struct sock *sk, const struct rate_sample *sample) __ksym _
 #endif
 
 SEC("struct_ops")
-void BPF_PROG(reinet_bbr_init, struct sock *sk) { bbr_init(sk); }
+void BPF_PROG(reinet_bbr_init, struct sock *sk) {
+  if (!goes_on(sk))
+    bbr_init(sk);
+}
 
 SEC("struct_ops")
 void BPF_PROG(reinet_bbr_release, struct sock *sk) { end_flow(sk); }

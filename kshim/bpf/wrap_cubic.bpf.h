@@ -16,7 +16,10 @@ extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __k
 extern __u32 tcp_reno_undo_cwnd(struct sock *sk) __ksym __weak; /* Cubic's own, too */
 
 SEC("struct_ops")
-void BPF_PROG(reinet_cubic_init, struct sock *sk) { cubictcp_init(sk); }
+void BPF_PROG(reinet_cubic_init, struct sock *sk) {
+  if (!goes_on(sk))
+    cubictcp_init(sk);
+}
 
 SEC("struct_ops")
 void BPF_PROG(reinet_cubic_release, struct sock *sk) { end_flow(sk); }

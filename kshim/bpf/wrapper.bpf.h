@@ -16,6 +16,7 @@
 
 #include <bpf/bpf_tracing.h>
 
+#include "kshim/bpf/adopt.bpf.h"
 #include "kshim/bpf/cap.bpf.h"
 #include "kshim/bpf/life.bpf.h"
 #include "kshim/bpf/period.bpf.h"

@@ -6,6 +6,7 @@
 #include <bpf/libbpf.h>
 #include <fcntl.h>
 #include <linux/bpf.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -41,6 +42,7 @@ namespace {
 
 constexpr std::uint32_t link_flag = 1U << 13;   // BPF_F_LINK, newer than Debian 12's headers
 constexpr std::uint32_t link_attach_type = 44;  // BPF_STRUCT_OPS
+constexpr std::uint32_t most_cgroups = 1024;    // chosen by one loader; a configuration names a few
 // Entering a namespace and looking at its sockets takes less than a millisecond; hosts with a thousand namespaces are
 // the largest there are. Whoever stops the daemon waits for this.
 constexpr auto longest_sweep = std::chrono::seconds(2);
@@ -182,6 +184,7 @@ Object::Object(const Options& options) : options_(options) {
   const auto find = [&](const char* name) { return bpf_object__find_map_by_name(object_.get(), name); };
   for (const char* of_each_flow : {"reinet_slots", "reinet_caps", "reinet_free"})
     bpf_map__set_max_entries(find(of_each_flow), options.max_flows);
+  bpf_map__set_max_entries(find("reinet_cgroups"), most_cgroups);
   bpf_map__set_max_entries(find("reinet_records"), options.records_bytes);
   if (options.events_bytes) bpf_map__set_max_entries(find("reinet_events"), options.events_bytes);
   if (const int error = bpf_object__load(object_.get())) fail(error, "load the BPF programs");
@@ -260,6 +263,22 @@ void Object::choose_from(const std::string& cgroup) {
       bpf_program__attach_cgroup(bpf_object__find_program_by_name(object_.get(), "reinet_choose"), folder.fd);
   if (!link) fail(errno, "attach to cgroup " + cgroup);
   sockops_.emplace_back(link);
+  struct stat found{};
+  checked(fstat(folder.fd, &found), "look at cgroup " + cgroup);
+  const std::uint64_t id = found.st_ino;
+  const std::uint32_t nothing = 0;
+  checked(bpf_map_update_elem(map_fd("reinet_cgroups"), &id, &nothing, BPF_ANY), "note cgroup " + cgroup);
+}
+
+std::uint32_t Object::adopt() {
+  std::uint32_t put_off = adopt_own_namespace();
+  in_inhabited_namespaces([&] { put_off += adopt_own_namespace(); }, std::chrono::steady_clock::now() + longest_sweep);
+  return put_off;
+}
+
+std::uint32_t Object::adopt_own_namespace() const {
+  const bpf_program* program = bpf_object__find_program_by_name(object_.get(), "reinet_adopt");
+  return static_cast<std::uint32_t>(iterate(bpf_program__attach_iter(program, nullptr)).size());
 }
 
 void Object::detach() {

@@ -42,6 +42,9 @@ class Object {
   void register_wrappers();
   // Chooses the new flows of these cgroup v2 folders.
   void attach(const std::vector<std::string>& cgroups);
+  // Takes over the open flows of the cgroups that attach was given, in every network namespace that can be entered.
+  // Returns how many wait for a later call, since they recover from a loss.
+  std::uint32_t adopt();
   // Undoes attach. No flow is switched from here, which would make its congestion control begin anew: each goes back to
   // its own at its next ACK and takes along what that has learned. Until then the wrapper stays on it, inert.
   void detach();
@@ -78,6 +81,7 @@ class Object {
   void fill_free_slots() const;
   void sweep_own_namespace() const;
   void choose_from(const std::string& cgroup);
+  std::uint32_t adopt_own_namespace() const;
 
   Options options_;
   std::unique_ptr<bpf_object, CloseObject> object_;

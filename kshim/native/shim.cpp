@@ -239,6 +239,7 @@ NB_MODULE(_kshim, m) {
           "attach",
           [](const Loader& loader, const std::vector<std::string>& cgroups) { loader.open().attach(cgroups); },
           nb::arg("cgroups"))
+      .def("adopt", [](const Loader& loader) { return loader.open().adopt(); })
       .def("lift_caps", [](const Loader& loader) { loader.open().lift_caps(); })
       .def(
           "replay",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from helpers.daemons import DEADLINE_S, Daemon, has_capped, write_config
+from helpers.daemons import DEADLINE_S, Daemon, agent_of, has_capped, write_config
 from helpers.models import FEATURES, write_model
 from reinet.cli import ctl
 from reinet.core import schema_hash
@@ -211,27 +211,27 @@ def test_a_model_with_another_schema_is_refused(folder: Path) -> None:
     foreign = write_model(folder, hash=hashlib.sha256(b"other").hexdigest())
     config = DaemonConfig(model=str(foreign), cgroups=(Path("/x"),))
     with pytest.raises(ModelError, match="schema hash"):
-        daemon_serve.load_agent(config)
+        agent_of(config)
 
 
 def test_a_model_that_was_changed_is_refused(folder: Path) -> None:
     model = write_model(folder)
     (model / "policy.onnx").write_bytes((model / "policy.onnx").read_bytes() + b"\0")
     with pytest.raises(ModelError, match="changed after export"):
-        daemon_serve.load_agent(DaemonConfig(model=str(model), cgroups=(Path("/x"),)))
+        agent_of(DaemonConfig(model=str(model), cgroups=(Path("/x"),)))
 
 
 def test_only_the_pinned_model_is_served(folder: Path) -> None:
     model = write_model(folder)
     digest = hashlib.sha256((model / "manifest.json").read_bytes()).hexdigest()
     config = DaemonConfig(model=str(model), model_sha256=digest, cgroups=(Path("/x"),))
-    assert daemon_serve.load_agent(config).called
+    assert agent_of(config).called
     (model / "policy.onnx").unlink()
     write_model(folder, actions_bias=0.5)  # whole and sound, but another one
     with pytest.raises(ModelError, match=f"but {digest} is pinned; restore the pinned model"):
-        daemon_serve.load_agent(config)
+        agent_of(config)
     with pytest.raises(ConfigError, match="only a model folder has a manifest"):
-        daemon_serve.load_agent(config.model_copy(update={"model": "rule"}))
+        agent_of(config.model_copy(update={"model": "rule"}))
 
 
 def test_a_check_says_what_to_pin_and_looks_at_the_model_in_a_process_of_its_own(
@@ -252,12 +252,12 @@ def test_a_check_says_what_to_pin_and_looks_at_the_model_in_a_process_of_its_own
 def test_models_that_do_not_exist_or_need_a_simulator_are_refused() -> None:
     for name, message in [("rulee", "did you mean 'rule'"), ("clairvoyant:10", "only the simulator knows")]:
         with pytest.raises(ConfigError, match=message):
-            daemon_serve.load_agent(DaemonConfig(model=name, cgroups=(Path("/x"),)))
+            agent_of(DaemonConfig(model=name, cgroups=(Path("/x"),)))
 
 
 def test_the_ceiling_reaches_the_model(folder: Path) -> None:
     config = DaemonConfig(model=str(write_model(folder)), cgroups=(Path("/x"),), ceiling_pkts=20)
-    agent = daemon_serve.load_agent(config)
+    agent = agent_of(config)
     stats = np.zeros(1, FLOW_STATS_DTYPE)
     states = np.zeros((1, agent.view.bank(1).feature_set.state_size), np.float32)
     assert agent.decide(stats, states, np.array([500], np.float32)).tolist() == [20]

@@ -11,8 +11,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import DaemonError
 from reinet.daemon.client import ControlClient
+from reinet.daemon.config import DaemonConfig
+from reinet.daemon.serve import agent_for
 
 DEADLINE_S = 60.0
 """Only a test that fails takes so long."""
@@ -52,9 +55,9 @@ serve.features = dict
 serve._check_cgroup = lambda cgroup: None
 serve.open_shim = lambda config, period, link: LiveShim()
 if fault == "hang":
-    real = serve.load_agent
-    def load_agent(config):
-        agent = real(config)
+    real = serve.agent_for
+    def agent_for(*asked):
+        agent = real(*asked)
         decide, calls = agent.decide, []
         def hang(*args):
             calls.append(1)
@@ -63,7 +66,7 @@ if fault == "hang":
             return decide(*args)
         agent.decide = hang
         return agent
-    serve.load_agent = load_agent
+    serve.agent_for = agent_for
 try:
     command.serve(Path(sys.argv[1]), check=False, json_destination="-")
 except ReinetError as error:
@@ -72,6 +75,11 @@ except ReinetError as error:
 heavy = {name.partition(".")[0] for name in sys.modules} & {"torch", "ray", "tensorflow", "matplotlib", "gymnasium"}
 sys.exit(f"imported {sorted(heavy)}" if heavy else 0)
 """
+
+
+def agent_of(config: DaemonConfig) -> Agent:
+    """What a daemon of this configuration decides with."""
+    return agent_for(config, config.model, config.asked)
 
 
 def write_config(folder: Path, model: object = "rule", **more: object) -> Path:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from reinet.cli.main import app
-from reinet.daemon.bench import RING_RECORDS, PacedShim
+from reinet.daemon.benches.loop import RING_RECORDS, PacedShim
 
 
 def test_every_number_of_flows_has_its_row_and_the_largest_stands_at_the_top(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def test_a_bad_file_leaves_the_old_one_in_force_and_says_why(serve: Serve, text:
 
 def test_keys_that_need_a_restart_are_named(serve: Serve) -> None:
     served = serve('model = "fixed:10"\n')
-    served.write('model = "fixed:10"\nlease_ms = 300\n')
+    served.write(f'model = "fixed:10"\nmodel_sha256 = "{"0" * 64}"\nlease_ms = 300\n')  # the pin is in force at once
     with structlog.testing.capture_logs() as seen:
         assert served.reloader.reload()
     assert [entry["keys"] for entry in seen if "keys" in entry] == [["lease_ms"]]

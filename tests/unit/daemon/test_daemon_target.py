@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import structlog
 
+from helpers.daemons import agent_of
 from helpers.places import ROOT
 from reinet.agents.decide.names import make_agent
 from reinet.daemon.config import DaemonConfig
-from reinet.daemon.serve import load_agent
 
 MODEL = str(ROOT / "checkpoints" / "default")
 """It was trained for RTTs of 19 to 160 ms, 15 to 80 ms above the minimum RTT."""
@@ -19,7 +19,7 @@ NOT_TRAINED = "the model was not trained for this target"
 
 def warned(model: str = MODEL, **target: object) -> list[dict[str, Any]]:
     with structlog.testing.capture_logs() as seen:
-        load_agent(DaemonConfig(model=model, cgroups=(Path("/x"),), **target))  # type: ignore[arg-type]
+        agent_of(DaemonConfig(model=model, cgroups=(Path("/x"),), **target))  # type: ignore[arg-type]
     return [{**entry} for entry in seen if entry["log_level"] == "warning"]
 
 

@@ -5,13 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from helpers.daemons import agent_of
+from helpers.loops import started
 from helpers.registry import FIRST, SECOND, Host, until
+from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.policy import Policy
-from reinet.core.errors import DaemonError, ModelError
+from reinet.agents.decide.protocol import Agent
+from reinet.core.errors import ConfigError, DaemonError, ModelError
+from reinet.core.target import Target
 from reinet.daemon import registry
 from reinet.daemon.config import DaemonConfig, RegistryConfig
 from reinet.daemon.followed import follow, resolved
-from reinet.daemon.serve import load_agent
+from reinet.daemon.policies import PolicyConfig
+from reinet.daemon.processes.decide import _Kept
 
 
 @pytest.fixture
@@ -49,7 +55,7 @@ class Loop:
 def test_the_first_model_is_what_the_name_points_to(host: Host, tmp_path: Path) -> None:
     found = resolved(config(host, tmp_path))
     assert Path(found.model).name == FIRST
-    agent = load_agent(found)
+    agent = agent_of(found)
     assert isinstance(agent, Policy)
     assert agent.artifact.manifest_sha256 == FIRST
 
@@ -102,6 +108,36 @@ def test_what_is_not_taken_up_is_reported_with_the_reason(host: Host, tmp_path: 
     until(lambda: host.models.reports and loop.refusal in host.models.reports[-1].problem)
     assert host.models.reports[-1].model == FIRST
     end()
+
+
+def test_a_name_of_a_registry_cannot_be_pinned_for_it_names_other_models_in_time(tmp_path: Path) -> None:
+    where = RegistryConfig(address="unix:/x", folder=tmp_path)
+    with pytest.raises(ValueError, match=r"model_sha256 would refuse all but one; leave it out"):
+        DaemonConfig(model="registry:production", model_sha256="0" * 64, cgroups=(tmp_path,), registry=where)
+
+
+def test_the_file_read_again_finds_the_folder_that_its_name_stands_for(tmp_path: Path) -> None:
+    where = RegistryConfig(address="unix:/x", folder=tmp_path)
+    own = DaemonConfig(model="registry:production", cgroups=(tmp_path,), registry=where)
+    asked: list[tuple[str, str]] = []
+
+    def agent_for(config: DaemonConfig, model: str, _target: Target) -> Agent:
+        asked.append((config.model, model))
+        return FixedCap(30)
+
+    kept = _Kept(own.model_copy(update={"model": "/models/a"}), started(FixedCap(30))[1], own.model)
+    load = kept.loading(agent_for)
+    load(own, own.model, own.asked)
+    load(own, "rule", own.asked)  # a policy's
+    load(own.model_copy(update={"model": "/models/b"}), "/models/b", own.asked)
+    assert asked == [("/models/a", "/models/a"), ("/models/a", "rule"), ("/models/b", "/models/b")]
+    with pytest.raises(ConfigError, match="is followed from the start on"):
+        load(own.model_copy(update={"model": "registry:canary"}), "registry:canary", own.asked)
+
+
+def test_only_the_default_follows_a_name() -> None:
+    with pytest.raises(ValueError, match=r"only \[daemon\] follows a name"):
+        PolicyConfig(name="video", model="registry:production")
 
 
 def test_a_name_of_a_registry_needs_its_address(tmp_path: Path) -> None:

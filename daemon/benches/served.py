@@ -1,0 +1,84 @@
+"""``reinet serve`` as a process of its own, beside what it is measured by."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from reinet.core.errors import DaemonError
+from reinet.daemon.client import ControlClient
+
+DAEMON_NICENESS = 3
+"""The weight of a process is halved by it, as CPUWeight=50 of the daemon's unit does."""
+PROCESSES = ("loader", "decision", "answering")
+"""In the order in which they are started."""
+START_S = 60.0
+"""The slowest start of a daemon on a host that is busy otherwise."""
+
+
+def weigh(pid: int, niceness: int) -> None:
+    """Weighs a process's session against others, where the kernel schedules sessions."""
+    with suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
+
+
+def _resident_mb(pid: str) -> float:
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+class ServedDaemon:
+    """``reinet serve`` as a process of its own, up when this is made."""
+
+    def __init__(self, folder: Path, cgroup: Path, model: str) -> None:
+        config, self._log, self._socket = folder / "daemon.toml", folder / "log", folder / "control.sock"
+        values = {"model": model, "cgroups": [str(cgroup)], "socket": str(self._socket)}
+        config.write_text("[daemon]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
+        command = [sys.executable, "-c", "from reinet.cli.main import main; main()", "serve", str(config)]
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
+        weigh(self._process.pid, DAEMON_NICENESS)
+        end_s = time.monotonic() + START_S
+        while '"serving"' not in self._log.read_text():
+            if self._process.poll() is not None or time.monotonic() > end_s:
+                self._process.kill()
+                raise DaemonError(f"reinet serve did not start: {self._log.read_text()[-1000:]}")
+            time.sleep(0.02)
+
+    def flows(self) -> tuple[int, int]:
+        """Returns how many flows there are, and how many have a cap."""
+        with ControlClient(self._socket) as client:
+            flows = client.flows().flows
+        return len(flows), sum(bool(flow.cap_pkts) for flow in flows)
+
+    def resident_mb(self) -> dict[str, float]:
+        """Returns the memory of each process, by what it does."""
+        own = self._process.pid
+        children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
+        return {name: _resident_mb(pid) for name, pid in zip(PROCESSES, [str(own), *children], strict=False)}
+
+    def said(self) -> list[dict[str, Any]]:
+        """Returns what it has logged."""
+        return [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+
+    def end(self, how: str) -> float:
+        """Stops or kills it; returns when, CLOCK_MONOTONIC."""
+        at_s = time.monotonic()
+        self._process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGTERM)
+        self._process.wait(START_S)
+        return at_s
+
+    def __enter__(self) -> "ServedDaemon":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(START_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()

@@ -1,0 +1,38 @@
+"""A daemon under load: restarted while flows send, and beside a crowd of sockets; docs/operate.md has larger runs."""
+
+import pytest
+
+from helpers.figures import figures_hold
+from reinet.daemon.benches import handover, load
+from reinet.kshim.probe import wrappable
+
+pytestmark = [pytest.mark.kernel, pytest.mark.mahimahi]
+
+
+@pytest.mark.parametrize(("cc", "how"), [("cubic", "stop"), ("bbr", "kill")])
+def test_a_restart_loses_no_flow_and_no_throughput_and_builds_no_queue(monkeypatch, cc, how):
+    if not wrappable()[cc].ok:
+        pytest.skip(f"this kernel has no {cc}: modprobe tcp_{cc}")
+    monkeypatch.setattr(handover, "SETTLE_S", 4.0)
+    monkeypatch.setattr(handover, "BEFORE_S", 2.0)
+    monkeypatch.setattr(handover, "AFTER_S", 1.0)
+
+    def restarted():
+        found = handover.measure(cc, flows=20, how=how)
+        assert (found.flows_lost, found.flows_taken_over) == (0, 20)
+        return found
+
+    def check(found):
+        assert min(found.leaving_within_5_percent, found.taking_over_within_5_percent) == 1.0
+        assert found.qdelay_p99_ms < 1.25 * found.plain_qdelay_p99_ms
+
+    figures_hold(restarted, check, lambda found: found.late_ms > 50 or found.plain_within_5_percent < 1)
+
+
+def test_a_crowd_of_sockets_leaves_nothing_behind():
+    found = load.measure(held_sockets=2000, per_s=1000, seconds=2.0)
+    assert found.connections == 2000
+    assert (found.connections_failed, found.flows_missed) == (0, 0)
+    assert found.counters["flows_chosen"] == 2000 + 2 * 2000
+    assert (found.flows_after, found.caps_after, found.left_loaded, found.counters["records_lost"]) == (0, 0, 0, 0)
+    assert max(found.resident_mb_end.values()) < 200

@@ -1,0 +1,99 @@
+"""Flows that were open before the shim: they are taken over as they are, and none begins anew."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from helpers.flows import (
+    CAP_PKTS,
+    RATE_MBIT,
+    capped_loop,
+    held_by,
+    read_for,
+    running_loader,
+    settled,
+    still_loaded,
+    undisturbed,
+)
+from reinet.kshim.kernel import KernelShim
+from reinet.kshim.leases import LeaseKeeper
+from reinet.kshim.leftovers import leftovers
+from reinet.kshim.probe import wrappable
+
+pytestmark = pytest.mark.kernel
+
+
+def adopted(shim):
+    """Take over what is open; a flow that recovers from a loss waits for another call."""
+    assert settled(lambda: not shim.adopt())
+    return shim.counters()["flows_adopted"]
+
+
+@undisturbed
+def test_an_open_flow_is_taken_over_measured_capped_and_given_back(cgroup, transfer, cc):
+    plan = {"cc": cc, "seconds": 120, "until_told": True}
+    flow = transfer(cgroup=cgroup, rate_mbit=RATE_MBIT, **plan)
+    near, other = transfer(cgroup=cgroup, own_network=False, **plan), transfer(own_network=False, **plan)
+    assert {one.cc for one in (flow, near, other)} == {cc}
+    with KernelShim([cgroup]) as shim:
+        held = held_by(os.getpid())
+        assert adopted(shim) == 2
+        assert adopted(shim) == 2, "a flow is taken over once"
+        keeper = LeaseKeeper(shim)
+        records = read_for(shim, 1.0, capped_loop(keeper, CAP_PKTS))
+        assert set(records["cookie"].tolist()) == {flow.cookie, near.cookie}
+        far = records[records["cookie"] == flow.cookie]
+        assert far["cap_pkts"][-1] == CAP_PKTS
+        assert far["cwnd_pkts"][-1] <= CAP_PKTS
+    assert settled(lambda: not still_loaded(held))
+    for one in (flow, near, other):
+        end = one.result()
+        assert (end["cc"], end["intact"]) == (cc, True)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_bbr_goes_on_under_the_next_shim_with_what_it_has_learned(cgroup, transfer, killed):
+    """Taken over from the kernel's own, or from a wrapper whose loader was killed; STARTUP would show at the end."""
+    if not wrappable()["bbr"].ok:
+        pytest.skip("this kernel has no bbr: modprobe tcp_bbr")
+    plan = {"cc": "bbr", "cgroup": cgroup, "rate_mbit": RATE_MBIT, "seconds": 120, "until_told": True}
+    if killed:
+        with running_loader(cgroup) as (_, wrappers):
+            flow = transfer(**plan)
+            assert flow.cc == wrappers["bbr"]
+            time.sleep(2)
+        assert settled(leftovers)
+    else:
+        flow = transfer(**plan)
+        time.sleep(2)
+    with KernelShim([cgroup]) as shim:
+        assert adopted(shim) == 1
+        records = read_for(shim, 1.0)
+    time.sleep(0.5)
+    end = flow.result()
+    assert (end["cc"], end["intact"]) == ("bbr", True)
+    assert not any(startup for _, _, startup in end["samples"][-200:])
+    rate_mbit = records["pacing_rate_bytes_per_s"] * 8 / 1e6
+    assert np.median(rate_mbit[:10]) < 1.6 * RATE_MBIT, "STARTUP paces at nearly three times the link's rate"
+
+
+def test_idle_flows_and_many_are_taken_over_in_one_call(cgroup, transfer):
+    flows = [transfer(cgroup=cgroup, seconds=0.05, idle=True, own_network=False, passive=bool(i % 2)) for i in range(6)]
+    for flow in flows:
+        flow.wait_idle()
+    with KernelShim([cgroup], max_flows=4) as shim:
+        assert adopted(shim) == 4
+        assert shim.counters()["flows_without_slot"] == 2
+    assert all(flow.result()["intact"] for flow in flows)
+
+
+def test_flows_of_a_living_shim_stay_its_own(cgroup, transfer):
+    with KernelShim([cgroup]) as first:
+        flow = transfer(cgroup=cgroup, seconds=120, until_told=True, own_network=False)
+        with KernelShim([cgroup]) as second:
+            assert adopted(second) == 0
+            assert second.wrappers != first.wrappers
+        end = flow.result()
+        assert (end["cc"], end["intact"]) == (first.wrappers["cubic"], True)
