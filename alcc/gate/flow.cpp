@@ -91,7 +91,7 @@ bool Flow::begin(int fd, std::uint64_t now_ns) {
   written_base_ = queued_before == kUnlimited ? kUnlimited / 2 : queued_before + view.info.tcpi_bytes_acked;
   if (settings.always && settings.gates()) bound_backlog(fd, true);
   reinet_flow_stats unused;
-  measure_.take(view, now_ns, true, 0, unused);
+  measure_.take(view, now_ns, settings.period, true, 0, unused);
   return true;
 }
 
@@ -227,8 +227,9 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   const bool app_limited =
       !armed && !refused_ && view.info.tcpi_notsent_bytes == 0 && view.in_flight_pkts() < view.info.tcpi_snd_cwnd;
   refused_ = armed;  // who is woken now has had no time to write at the next look
+  const reinet_period_config& rule = process().settings.period;
   reinet_flow_stats record{};
-  if (measure_.take(view, now_ns, app_limited, cap_in_force_pkts(now_ns), record))
+  if (measure_.take(view, now_ns, rule, app_limited, cap_in_force_pkts(now_ns), record))
     take_record(record, view, fd, now_ns);
   renew(now_ns);
   const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
@@ -239,7 +240,10 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   // A peer that has stopped reading, or an outage: nothing is missed by looking seldom.
   const bool silent = view.info.tcpi_last_ack_recv > kSilentMs;
   const std::uint64_t part_ns = view.info.tcpi_rtt * 1000ULL / (armed ? kArmedTicksPerRtt : kTicksPerRtt);
-  const std::uint64_t own_ns = silent ? kMostTickNs : std::clamp<std::uint64_t>(part_ns, kLeastTickNs, kMostTickNs);
+  // Periods that a timer ends are no longer than asked for.
+  const std::uint64_t most_ns =
+      rule.packet_timed ? kMostTickNs : std::clamp(rule.min_period_ns, kLeastTickNs, kMostTickNs);
+  const std::uint64_t own_ns = silent ? kMostTickNs : std::clamp<std::uint64_t>(part_ns, kLeastTickNs, most_ns);
   tick_ns = std::max(own_ns, process().pacer.fair_ns());
   return now_ns + tick_ns;
 }

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "alcc/gate/kernel_view.hpp"
-#include "alcc/gate/law.hpp"
 #include "alcc/gate/measure.hpp"
+#include "alcc/laws/law.hpp"
 
 namespace reinet::alcc {
 

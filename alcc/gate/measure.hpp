@@ -31,9 +31,10 @@ inline double mean_of_samples_us(double before_us, double after_us, std::uint32_
 class Measure {
  public:
   // Takes a look at the connection. Returns true and fills record, but for cookie, target and cap, when a period ended
-  // or a silence is to be told. app_limited: nobody waits to send, at the gate or in the kernel. cap_pkts: in force.
-  bool take(const KernelView& view, std::uint64_t now_ns, bool app_limited, std::uint32_t cap_pkts,
-            reinet_flow_stats& record) {
+  // or a silence is to be told. rule: of periods. app_limited: nobody waits to send, at the gate or in the kernel.
+  // cap_pkts: in force.
+  bool take(const KernelView& view, std::uint64_t now_ns, const reinet_period_config& rule, bool app_limited,
+            std::uint32_t cap_pkts, reinet_flow_stats& record) {
     const tcp_info& i = view.info;
     const std::uint32_t segments = i.tcpi_segs_in - segments_;
     const std::uint64_t delivered_bytes = view.delivered_bytes();
@@ -75,7 +76,7 @@ class Measure {
       if (samples > 1 && period_.rtt_samples == 0) period_.rtt_least_us = static_cast<std::uint32_t>(rtt_us);
       period_.rtt_samples += samples - 1;
     }
-    const bool ended = reinet_period_on_last(&period_, &kPeriod, &record) != 0;
+    const bool ended = reinet_period_on_last(&period_, &rule, &record) != 0;
     // One byte more: what is acknowledged of a connection that we opened counts its SYN.
     if (period_.start_ns != start_ns) sent_at_start_ = view.sent_bytes() + 1;
     return ended;
@@ -90,8 +91,6 @@ class Measure {
   const VirtualCubic& window() const { return window_; }
 
  private:
-  static constexpr reinet_period_config kPeriod = {REINET_MIN_PERIOD_NS, 1, 0};
-
   reinet_period period_{};
   VirtualCubic window_;
   bool looked_ = false;

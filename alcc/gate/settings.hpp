@@ -2,7 +2,7 @@
 //
 // What the gate is asked to do, as `reinet run` puts it into the environment: REINET_ALCC="key=value key=value ...".
 //
-//   law      none | fixed:N | rule:G           what decides; none only measures
+//   law      none | fixed:N | rule:G | policy  what decides; none only measures, policy is REINET_ALCC_MODEL's
 //   target   MIN_RTTS:EXTRA_US                 the RTT to stay below is MIN_RTTS x min RTT + EXTRA_US (core/target.py)
 //   ports    80,443                            only connections with one of these at either end; all without the key
 //   shadow   1                                 decide, count and gate nothing
@@ -14,23 +14,33 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/period.h"
 #include "core/states/heads.hpp"
 
 namespace reinet::alcc {
 
+// alcc/laws/model.hpp, which few need to know
+struct Model;
+std::shared_ptr<const Model> parse_model(std::string_view text);
+reinet_period_config period_of(const Model& model);
+
 constexpr const char* kEnvironment = "REINET_ALCC";
+constexpr const char* kModelEnvironment = "REINET_ALCC_MODEL";
 
 struct Settings {
-  enum class Law { none, fixed, rule };
+  enum class Law { none, fixed, rule, policy };
 
   Law law = Law::none;
   std::uint32_t fixed_pkts = 0;
   double gain = kRuleGain;
+  std::shared_ptr<const Model> model;  // of the law policy
+  reinet_period_config period = {REINET_MIN_PERIOD_NS, 1, 0};
   double target_min_rtts = 0.0;
   std::uint32_t target_extra_us = 0;
   std::vector<std::uint16_t> ports;
@@ -75,6 +85,12 @@ inline bool law(std::string_view text, Settings& settings) {
   } else if (kind == "rule" && value && *value > 0) {
     settings.law = Settings::Law::rule;
     settings.gain = *value;
+  } else if (text == "policy") {
+    const char* model = std::getenv(kModelEnvironment);
+    settings.law = Settings::Law::policy;
+    settings.model = model ? parse_model(model) : nullptr;
+    if (!settings.model) return false;
+    settings.period = period_of(*settings.model);
   } else {
     return false;
   }
