@@ -29,6 +29,8 @@ class Law:
     """As agents are called: ``none``, ``fixed:N``, ``rule:G`` or a model's folder."""
     model: str = ""
     """A learned law's network, ``model.text_of``; empty for the others, whose name says all."""
+    daemon: Path | None = None
+    """The socket of the daemon that decides; then the name is ``daemon``."""
 
     @property
     def text(self) -> str:
@@ -61,16 +63,12 @@ class Settings:
         parts = [f"law={self.law.text}", f"target={slope:g}:{extra_us}"]
         if self.ports:
             parts.append("ports=" + ",".join(map(str, self.ports)))
+        if self.law.daemon is not None:
+            parts.append(f"daemon={_told('daemon', self.law.daemon)}")
         parts += [f"{name}=1" for name in ("shadow", "always") if getattr(self, name)]
         for name in ("report", "records"):
-            path = getattr(self, name)
-            if path is None:
-                continue
-            if " " in str(path):
-                raise ConfigError(
-                    f"{name} {str(path)!r}: a path with a space cannot be told to the command; choose another"
-                )
-            parts.append(f"{name}={path.absolute()}")
+            if (path := getattr(self, name)) is not None:
+                parts.append(f"{name}={_told(name, path)}")
         return " ".join(parts)
 
     def environment(self) -> dict[str, str]:
@@ -83,6 +81,12 @@ class Settings:
         before = os.environ.get("LD_PRELOAD", "")
         variables = {"LD_PRELOAD": f"{library}:{before}" if before else library, ENVIRONMENT: self.text()}
         return variables | ({MODEL_ENVIRONMENT: self.law.model} if self.law.model else {})
+
+
+def _told(name: str, path: Path) -> Path:
+    if " " in str(path.absolute()):
+        raise ConfigError(f"{name} {str(path)!r}: a path with a space cannot be told to the command; choose another")
+    return path.absolute()
 
 
 def _line(target: Target) -> tuple[float, int]:

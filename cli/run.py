@@ -16,6 +16,8 @@ from reinet.alcc.launch import Law, Settings, check_command, parse_ports
 from reinet.cli.output import JsonOption, say, write_json
 from reinet.core.target import Form, Target
 
+DAEMON = Path("/run/reinet-processes.sock")
+"""As configs/daemon.toml suggests it: a folder of the daemon's own lets no other user through."""
 SUMS = ("flows", "bytes", "closings", "openings", "records", "decisions", "capped", "not_gated")
 MEANS = ("qdelay_mean_ms", "qdelay_saved_ms")
 
@@ -27,8 +29,14 @@ def run(
     ] = "+30ms",
     law: Annotated[
         str,
-        typer.Option(metavar="LAW", help="rule[:G], fixed:N (packets), a small model's folder, or none: only measure."),
+        typer.Option(
+            metavar="LAW",
+            help="rule[:G], fixed:N (packets), a small model's folder, daemon (it decides), none (only measure).",
+        ),
     ] = "rule",
+    daemon: Annotated[
+        Path, typer.Option(metavar="PATH", help="With --law daemon: the socket, `processes` of the daemon's file.")
+    ] = DAEMON,
     policy: Annotated[
         str | None, typer.Option(metavar="PORTS", help="Only connections with one of these ports, by commas.")
     ] = None,
@@ -50,10 +58,18 @@ def run(
 
         reinet run --law checkpoints/small -- nginx -g 'daemon off;'
 
+        reinet run --law daemon -- python3 -m http.server 8000
+
         reinet run --shadow -- curl -T big.iso https://example.org/upload
     """
     asked = Target.parse(target)
-    settings = Settings(law=law_of(law, asked), target=asked, ports=parse_ports(policy), shadow=shadow, always=always)
+    settings = Settings(
+        law=Law("daemon", daemon=daemon) if law == "daemon" else law_of(law, asked),
+        target=asked,
+        ports=parse_ports(policy),
+        shadow=shadow,
+        always=always,
+    )
     program = check_command(command[0])
     if not shadow and json_destination is None:
         environment = settings.environment()

@@ -2,7 +2,9 @@
 //
 // What the gate is asked to do, as `reinet run` puts it into the environment: REINET_ALCC="key=value key=value ...".
 //
-//   law      none | fixed:N | rule:G | policy  what decides; none only measures, policy is REINET_ALCC_MODEL's
+//   law      none | fixed:N | rule:G | policy | daemon
+//                                              what decides; none only measures, policy is REINET_ALCC_MODEL's
+//   daemon   PATH                              the socket of the daemon that decides
 //   target   MIN_RTTS:EXTRA_US                 the RTT to stay below is MIN_RTTS x min RTT + EXTRA_US (core/target.py)
 //   ports    80,443                            only connections with one of these at either end; all without the key
 //   shadow   1                                 decide, count and gate nothing
@@ -34,7 +36,7 @@ constexpr const char* kEnvironment = "REINET_ALCC";
 constexpr const char* kModelEnvironment = "REINET_ALCC_MODEL";
 
 struct Settings {
-  enum class Law { none, fixed, rule, policy };
+  enum class Law { none, fixed, rule, policy, daemon };
 
   Law law = Law::none;
   std::uint32_t fixed_pkts = 0;
@@ -46,7 +48,7 @@ struct Settings {
   std::vector<std::uint16_t> ports;
   bool shadow = false;
   bool always = false;
-  std::string report, records;
+  std::string daemon, report, records;
 
   // Whether caps of this process may bind.
   bool gates() const { return law != Law::none && !shadow; }
@@ -85,6 +87,8 @@ inline bool law(std::string_view text, Settings& settings) {
   } else if (kind == "rule" && value && *value > 0) {
     settings.law = Settings::Law::rule;
     settings.gain = *value;
+  } else if (text == "daemon") {
+    settings.law = Settings::Law::daemon;
   } else if (text == "policy") {
     const char* model = std::getenv(kModelEnvironment);
     settings.law = Settings::Law::policy;
@@ -136,6 +140,8 @@ inline std::optional<Settings> parse_settings(std::string_view text) {
       settings.shadow = value == "1";
     else if (key == "always")
       settings.always = value == "1";
+    else if (key == "daemon")
+      settings.daemon = value;
     else if (key == "report")
       settings.report = value;
     else if (key == "records")

@@ -72,8 +72,9 @@ std::uint32_t Law::wanted_pkts(const Settings& settings) const {
     case Settings::Law::rule:
       if (!(features_.rule_pkts > 0.0F)) return 0;
       return round_cap_pkts(settings.gain * static_cast<double>(features_.rule_pkts), kMaxCapPkts);
-    case Settings::Law::policy:
-      break;  // decide_learned
+    case Settings::Law::policy:  // decide_learned
+    case Settings::Law::daemon:  // decides elsewhere
+      break;
   }
   return 0;
 }
