@@ -258,7 +258,8 @@ class ProcessShim:
         if process.bad > MOST_BAD:
             self._drop(process)
             return np.zeros(0, FLOW_STATS_DTYPE)
-        return records[good & ((records["flags"] & Flag.CLOSED) == 0)]
+        found: FlowStatsArray = records[good & ((records["flags"] & Flag.CLOSED) == 0)]
+        return found
 
     def _place(self, process: _Process, record: np.void) -> bool:
         """Puts our slot into a record of a flow, a new one perhaps; returns whether the record counts."""
