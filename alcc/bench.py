@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from reinet.alcc.launch import Settings
+from reinet.alcc.launch import Law, Settings
 from reinet.core.target import Target
 
 MSS_BYTES = 536
@@ -27,7 +27,7 @@ Row = dict[str, object]
 
 def measure(connections: int = 1000, seconds: float = 3.0) -> list[Row]:
     """Returns rows of ``what, plain, gated`` with the unit in ``what``; each comes from processes of its own."""
-    gate = Settings(law=f"fixed:{CAP_PKTS}", target=Target.parse("+30ms"), always=True).environment()
+    gate = Settings(law=Law(f"fixed:{CAP_PKTS}"), target=Target.parse("+30ms"), always=True).environment()
     rows: list[Row] = []
     for kind, count in (("write", 1), ("closed", 1), ("closed", connections), ("idle", connections)):
         plain, gated = (_worker(kind, count, seconds, environment) for environment in (os.environ, gate))

@@ -13,6 +13,8 @@ from reinet.core.target import Form, Target
 
 ENVIRONMENT = "REINET_ALCC"
 """The variable that the gate reads; ``alcc/gate/settings.hpp`` has the grammar."""
+MODEL_ENVIRONMENT = "REINET_ALCC_MODEL"
+"""The variable with a learned law's network; ``alcc/laws/model.hpp`` has the layout."""
 PRELOAD = "libreinet_alcc_preload.so"
 
 _MOST_INTERPRETERS = 4
@@ -20,11 +22,27 @@ _MOST_INTERPRETERS = 4
 
 
 @dataclass(frozen=True)
+class Law:
+    """What decides in the process."""
+
+    name: str
+    """As agents are called: ``none``, ``fixed:N``, ``rule:G`` or a model's folder."""
+    model: str = ""
+    """A learned law's network, ``model.text_of``; empty for the others, whose name says all."""
+    daemon: Path | None = None
+    """The socket of the daemon that decides; then the name is ``daemon``."""
+
+    @property
+    def text(self) -> str:
+        """Returns the law as ENVIRONMENT says it."""
+        return "policy" if self.model else self.name
+
+
+@dataclass(frozen=True)
 class Settings:
     """What the gate is asked to do."""
 
-    law: str
-    """``none``, ``fixed:N`` or ``rule:G``."""
+    law: Law
     target: Target
     ports: Sequence[int] = ()
     """Only connections with one of these ports at either end are gated; empty = all."""
@@ -42,31 +60,33 @@ class Settings:
     def text(self) -> str:
         """Returns the value of ENVIRONMENT. Raises ConfigError for a path that it cannot carry."""
         slope, extra_us = _line(self.target)
-        parts = [f"law={self.law}", f"target={slope:g}:{extra_us}"]
+        parts = [f"law={self.law.text}", f"target={slope:g}:{extra_us}"]
         if self.ports:
             parts.append("ports=" + ",".join(map(str, self.ports)))
+        if self.law.daemon is not None:
+            parts.append(f"daemon={_told('daemon', self.law.daemon)}")
         parts += [f"{name}=1" for name in ("shadow", "always") if getattr(self, name)]
         for name in ("report", "records"):
-            path = getattr(self, name)
-            if path is None:
-                continue
-            if " " in str(path):
-                raise ConfigError(
-                    f"{name} {str(path)!r}: a path with a space cannot be told to the command; choose another"
-                )
-            parts.append(f"{name}={path.absolute()}")
+            if (path := getattr(self, name)) is not None:
+                parts.append(f"{name}={_told(name, path)}")
         return " ".join(parts)
 
     def environment(self) -> dict[str, str]:
         """Returns the environment of the command: this process's, the preload and what it reads."""
+        return {**os.environ, **self.own, **self.variables()}
+
+    def variables(self) -> dict[str, str]:
+        """Returns what of it is the gate's: the preload and what that reads."""
         library = str(find_preload())
         before = os.environ.get("LD_PRELOAD", "")
-        return {
-            **os.environ,
-            **self.own,
-            "LD_PRELOAD": f"{library}:{before}" if before else library,
-            ENVIRONMENT: self.text(),
-        }
+        variables = {"LD_PRELOAD": f"{library}:{before}" if before else library, ENVIRONMENT: self.text()}
+        return variables | ({MODEL_ENVIRONMENT: self.law.model} if self.law.model else {})
+
+
+def _told(name: str, path: Path) -> Path:
+    if " " in str(path.absolute()):
+        raise ConfigError(f"{name} {str(path)!r}: a path with a space cannot be told to the command; choose another")
+    return path.absolute()
 
 
 def _line(target: Target) -> tuple[float, int]:

@@ -20,7 +20,7 @@ app.command()(one_flow.target)
 
 FLOW_COLUMNS = [
     "cookie", "cap_pkts", "cwnd_pkts", "rtt_mean_ms", "min_rtt_ms", "target_ms", "delivery_rate_mbps", "age_s",
-    "reason",
+    "actuator", "reason",
 ]  # fmt: skip
 
 

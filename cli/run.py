@@ -12,11 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from reinet.alcc.launch import Settings, check_command, parse_ports
+from reinet.alcc.launch import Law, Settings, check_command, parse_ports
 from reinet.cli.output import JsonOption, say, write_json
-from reinet.core.errors import ConfigError
-from reinet.core.target import Target
+from reinet.core.target import Form, Target
 
+DAEMON = Path("/run/reinet-processes.sock")
+"""As configs/daemon.toml suggests it: a folder of the daemon's own lets no other user through."""
 SUMS = ("flows", "bytes", "closings", "openings", "records", "decisions", "capped", "not_gated")
 MEANS = ("qdelay_mean_ms", "qdelay_saved_ms")
 
@@ -27,8 +28,15 @@ def run(
         str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, or +30ms or 2.5x of the path's minimum RTT.")
     ] = "+30ms",
     law: Annotated[
-        str, typer.Option(metavar="LAW", help="rule[:G], fixed:N (packets), or none: only measure.")
+        str,
+        typer.Option(
+            metavar="LAW",
+            help="rule[:G], fixed:N (packets), a small model's folder, daemon (it decides), none (only measure).",
+        ),
     ] = "rule",
+    daemon: Annotated[
+        Path, typer.Option(metavar="PATH", help="With --law daemon: the socket, `processes` of the daemon's file.")
+    ] = DAEMON,
     policy: Annotated[
         str | None, typer.Option(metavar="PORTS", help="Only connections with one of these ports, by commas.")
     ] = None,
@@ -48,10 +56,19 @@ def run(
 
         reinet run --target +20ms --law rule:1.3 --policy 80,443 -- python3 -m http.server 80
 
+        reinet run --law checkpoints/small -- nginx -g 'daemon off;'
+
+        reinet run --law daemon -- python3 -m http.server 8000
+
         reinet run --shadow -- curl -T big.iso https://example.org/upload
     """
+    asked = Target.parse(target)
     settings = Settings(
-        law=law_text(law), target=Target.parse(target), ports=parse_ports(policy), shadow=shadow, always=always
+        law=Law("daemon", daemon=daemon) if law == "daemon" else law_of(law, asked),
+        target=asked,
+        ports=parse_ports(policy),
+        shadow=shadow,
+        always=always,
     )
     program = check_command(command[0])
     if not shadow and json_destination is None:
@@ -66,18 +83,22 @@ def run(
             f"delay {report['qdelay_mean_ms']:.1f} ms, of which a cap would have saved "
             f"{report['qdelay_saved_ms']:.1f} ms"
         )
-    write_json(json_destination, {**report, "law": settings.law, "target": str(settings.target), "status": status})
+    write_json(json_destination, {**report, "law": settings.law.name, "target": str(settings.target), "status": status})
     raise typer.Exit(status)
 
 
-def law_text(law: str) -> str:
-    """Returns the law as the gate reads it. Raises ConfigError for one that does not run in the process."""
+def law_of(name: str, target: Target) -> Law:
+    """Returns the law that an agent's name stands for, and says where the target is none that it was trained for.
+
+    Raises ReinetError for one that does not run in the process.
+    """
     from reinet.agents.decide.names import make_agent
 
-    agent = make_agent(law, link="app")
-    if agent.is_law_of_the_gate:
-        return agent.name
-    raise ConfigError(f"law {law!r} does not run in a process of its own: rule[:G], fixed:N and none do")
+    agent = make_agent(name, link="app")
+    trained_ms = agent.queueing_target_range_ms if target.is_relative else agent.target_range_ms
+    if trained_ms and target.form is not Form.MULTIPLE and not trained_ms[0] <= target.amount <= trained_ms[1]:
+        say(f"{name} was trained for targets from {trained_ms[0]:g} to {trained_ms[1]:g} ms, not for {target}")
+    return agent.law_of_the_gate()
 
 
 def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple[int, dict[str, Any]]:

@@ -32,6 +32,7 @@ def flows_reply(seen: Snapshot, most: int, order: str) -> control_pb2.FlowsReply
     reply = control_pb2.FlowsReply(live=len(seen.stats))
     for row in chosen[: most or None]:
         record = seen.stats[row]
+        process = int(seen.pids[row]) if len(seen.pids) else 0
         reply.flows.append(
             control_pb2.Flow(
                 cookie=int(record["cookie"]),
@@ -43,6 +44,8 @@ def flows_reply(seen: Snapshot, most: int, order: str) -> control_pb2.FlowsReply
                 target_us=int(record["target_us"]),
                 delivery_rate_bytes_per_s=int(record["delivery_rate_bytes_per_s"]),
                 age_s=_age_s(seen.now_ns, int(record["time_ns"])),
+                actuator="application" if process else "kernel",
+                process=process,
             )
         )
     return reply

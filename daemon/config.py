@@ -108,6 +108,10 @@ class DaemonConfig(BaseModel):
         default=None,
         description="where Prometheus asks: 127.0.0.1:9469 or unix:/run/reinet/metrics.sock; absent = nowhere",
     )
+    # Absent: any user's programs may connect there, and not every host has some under the gate.
+    processes: Path | None = Field(
+        default=None, description="socket of programs under `reinet run --law daemon`; absent = there are none"
+    )
     registry: RegistryConfig | None = Field(default=None, description="the service of model = registry:NAME")
     log_dir: Path | None = Field(default=None, description="folder for TensorBoard event files; absent = none")
     # Four curves at 10 points/s take about 1 kB/s and flow: three days of one flow, or half an hour of 150.

@@ -33,6 +33,8 @@ class MappedShim:
         from reinet.kshim import _kshim  # not built everywhere
 
         self._flows = _kshim.Flows(descriptors)
+        self.records_fd: int = descriptors.records
+        """It is readable while there are records."""
 
     def poll(self, timeout_ms: int) -> FlowStatsArray:
         """Returns records as ``Shim.poll`` does; a signal ends the wait early."""

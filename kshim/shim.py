@@ -17,6 +17,15 @@ NO_CAP_PKTS = 0
 
 
 @runtime_checkable
+class OfProcesses(Protocol):
+    """A shim some of whose flows are capped by the programs that send, at its word."""
+
+    def pids(self, slots: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        """Returns (N,) the process that caps each slot's flow itself, 0 = the kernel does."""
+        ...
+
+
+@runtime_checkable
 class Shim(Protocol):
     """Measures chosen flows and caps their congestion windows; one reader, one writer, one thread.
 

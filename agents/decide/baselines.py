@@ -3,6 +3,7 @@
 import numpy as np
 
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, Future, StatsArray, View
+from reinet.alcc.launch import Law
 from reinet.core import RULE_GAIN, round_caps
 from reinet.core.errors import ConfigError
 
@@ -11,10 +12,13 @@ class NoCap(Agent):
     """``none``: plain congestion control."""
 
     sets_caps = False
-    is_law_of_the_gate = True
 
     def __init__(self, view: View | None = None) -> None:
         super().__init__("none", view)
+
+    def law_of_the_gate(self) -> Law:
+        """Returns the law of the same name."""
+        return Law(self.name)
 
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns zeros."""
@@ -24,11 +28,13 @@ class NoCap(Agent):
 class FixedCap(Agent):
     """``fixed:N``: every flow's window stops at N packets."""
 
-    is_law_of_the_gate = True
-
     def __init__(self, cap_pkts: int, view: View | None = None) -> None:
         super().__init__(f"fixed:{cap_pkts}", view)
         self.cap_pkts = cap_pkts
+
+    def law_of_the_gate(self) -> Law:
+        """Returns the law of the same name."""
+        return Law(self.name)
 
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns N for every flow."""
@@ -41,11 +47,13 @@ class Rule(Agent):
     It holds no state: the maximum lives in the StateBank.
     """
 
-    is_law_of_the_gate = True
-
     def __init__(self, gain: float = RULE_GAIN, view: View | None = None) -> None:
         super().__init__(f"rule:{gain:g}", view)
         self.gain = gain
+
+    def law_of_the_gate(self) -> Law:
+        """Returns the law of the same name."""
+        return Law(self.name)
 
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns G x rule_pkts, no cap while the product is unknown."""

@@ -32,7 +32,7 @@ from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts, Why, refused,
 from reinet.core import MAX_CAP_PKTS
 from reinet.core.target import Target
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
-from reinet.kshim.shim import FlowStatsArray, Shim
+from reinet.kshim.shim import FlowStatsArray, OfProcesses, Shim
 
 TICK_MS = 50
 """The longest wait for records; it bounds how late a renewal, a pause or a stop may be."""
@@ -65,6 +65,8 @@ class Snapshot:
     now_ns: int  # the loop's clock now
     verdicts: Verdicts = field(default_factory=lambda: np.zeros(0, VERDICT_DTYPE))
     """(N,), the same as numbers, with what the agent wanted."""
+    pids: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    """(N,), the process that caps the flow itself, 0 = the kernel does; empty where the kernel caps all."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,9 @@ class ControlLoop(Observed):
             own_words[int(place)].get(int(verdict["code"])) or text(verdict, self._ceiling_pkts)
             for verdict, place in zip(verdicts, np.maximum(places, 0), strict=True)
         ]
-        return Snapshot(stats, caps_pkts, reasons, now_ns, verdicts)
+        shim = self._shim
+        pids = shim.pids(rows.astype(np.uint32)) if isinstance(shim, OfProcesses) else np.zeros(0, np.uint32)
+        return Snapshot(stats, caps_pkts, reasons, now_ns, verdicts, pids)
 
     def counters(self) -> dict[str, int]:
         """Returns what the kernel side counted, also what it had to leave out: ``Shim.counters``."""

@@ -10,7 +10,10 @@ import numpy as np
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, Artifact, Manifest, load_artifact
-from reinet.core import caps_from_actions
+from reinet.agents.model.layers import layers_of
+from reinet.alcc.launch import Law
+from reinet.alcc.model import text_of
+from reinet.core import FEATURE_SETS, caps_from_actions
 from reinet.core.errors import ModelError
 
 COST_STATES = 256
@@ -84,6 +87,15 @@ class Policy(Agent):
     def called(self) -> str:
         """Returns the folder, and the hash of the schema that its states must have."""
         return f"{self.name} (schema {self.manifest.schema_.hash})"
+
+    def law_of_the_gate(self) -> Law:
+        """Returns the network as plain layers; raises ModelError where it is too large for a process of others."""
+        schema, view = self.manifest.schema_, self.view
+        text = text_of(
+            FEATURE_SETS[schema.feature_set], schema.head, view.period, view.normaliser, layers_of(self.artifact),
+            self.name,
+        )  # fmt: skip
+        return Law(self.name, text)
 
     def actions(self, states: FloatArray) -> FloatArray:
         """Returns the network's output (N,) in [-1, 1] for states (N, S)."""

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.model.artifact import Manifest, TraceUse
+from reinet.alcc.launch import Law
+from reinet.core.errors import ConfigError
 from reinet.core.features import DEFAULT_FEATURE_SET
 from reinet.core.normaliser import Normaliser
 from reinet.core.period import PeriodConfig
@@ -54,8 +56,6 @@ class Agent(ABC):
     """False for the agent that leaves every flow to its congestion control, also where caps cannot be had."""
     needs_future = False
     """True where ``bind`` must be called before ``decide``: such an agent decides in a simulator alone."""
-    is_law_of_the_gate = False
-    """True where the application's gate (``alcc/``) has this agent's law as well, under its name."""
     trace_uses: Sequence[TraceUse] = ()
     """Traces that shaped it; they cannot judge it."""
     target_range_ms: tuple[float, float] | None = None
@@ -88,6 +88,10 @@ class Agent(ABC):
 
     def bind(self, future: Future) -> None:  # noqa: B027  (optional)
         """Takes a link's future, which only a simulator has; most agents have no use for it."""
+
+    def law_of_the_gate(self) -> Law:
+        """Returns the agent as the application's gate (``alcc/``) runs it; raises ReinetError where that cannot."""
+        raise ConfigError(f"{self.name} does not run in a process of its own: rule[:G], fixed:N, none and models do")
 
     def reset(self) -> None:  # noqa: B027  (optional)
         """Forgets everything about earlier flows; most agents hold nothing."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from reinet.agents.decide.protocol import Agent, CapArray, StatsArray
-from reinet.alcc.launch import Settings
+from reinet.alcc.launch import ENVIRONMENT, Settings
 from reinet.core import FLOW_STATS_DTYPE
-from reinet.core.errors import ConfigError
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import LinkRun, MahimahiLink
@@ -35,15 +34,10 @@ def drive_gated(
 ) -> GatedRun:
     """Runs one flow for ``seconds`` and returns what became of it; ``progress`` is told the seconds that have passed.
 
-    Raises ConfigError for an agent that does not run in the process, LinkError when flow or link died.
+    Raises ReinetError for an agent that does not run in the process, LinkError when flow or link died.
     """
-    if not agent.is_law_of_the_gate:
-        raise ConfigError(f"agent {agent.name}: the application's gate has none, fixed:N and rule[:G] so far")
-    settings = Settings(law=agent.name, target=target)
-    variables = {
-        name: value for name, value in settings.environment().items() if name in ("LD_PRELOAD", "REINET_ALCC")
-    }  # fmt: skip
-    variables["REINET_ALCC"] += f" records={USER_FILES}/{RECORDS}"
+    variables = Settings(law=agent.law_of_the_gate(), target=target).variables()
+    variables[ENVIRONMENT] += f" records={USER_FILES}/{RECORDS}"
     with MahimahiLink(path, sender_variables=variables) as link:
         link.start()
         until_ns = link.started_ns + round(seconds * 1e9)

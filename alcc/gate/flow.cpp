@@ -22,6 +22,7 @@ void tell_epoll(const Registration& r, std::uint32_t events) {
 }  // namespace
 
 void Flow::reset(std::uint64_t new_cookie) {
+  leave_daemon();
   cookie = new_cookie;
   fds.clear();
   registrations.clear();
@@ -31,7 +32,7 @@ void Flow::reset(std::uint64_t new_cookie) {
   exempt_ = nullptr;
   measure_ = Measure{};
   law_ = Law{};
-  lease_ = 0;
+  lease_ = void_lease_ = 0;
   void_ = active_ = refused_ = bounded_ = false;
   splitting = 0;
   credit_bytes_ = pending_bytes_ = admitted_bytes_ = written_base_ = 0;
@@ -45,6 +46,7 @@ void Flow::after_fork() {
   queued = false;
   splitting = 0;
   pending_bytes_ = 0;
+  slot_ = Link::kNoSlot;  // the parent's
 }
 
 // Bounds what waits unsent in the kernel; an application's own bound stays.
@@ -62,6 +64,7 @@ void Flow::exempt(const char* reason) {
   exempt_ = reason;
   if (const int fd = live_fd(); fd >= 0) bound_backlog(fd, false);
   lease_ = 0;
+  leave_daemon();
   process().report.exempted(reason);
   open();
 }
@@ -91,7 +94,7 @@ bool Flow::begin(int fd, std::uint64_t now_ns) {
   written_base_ = queued_before == kUnlimited ? kUnlimited / 2 : queued_before + view.info.tcpi_bytes_acked;
   if (settings.always && settings.gates()) bound_backlog(fd, true);
   reinet_flow_stats unused;
-  measure_.take(view, now_ns, true, 0, unused);
+  measure_.take(view, now_ns, settings.period, true, 0, unused);
   return true;
 }
 
@@ -99,7 +102,20 @@ std::uint32_t Flow::cap_in_force_pkts(std::uint64_t now_ns) const {
   const Settings& settings = process().settings;
   if (exempt_ || !settings.gates()) return 0;
   if (settings.always && settings.law == Settings::Law::fixed) return settings.fixed_pkts;
-  return void_ ? 0 : reinet_lease_cap_pkts(lease_, now_ns);
+  return void_ ? 0 : reinet_lease_cap_pkts(lease_in_force(), now_ns);
+}
+
+// The daemon's is read at each use, so that it lapses whatever the pacer does.
+std::uint64_t Flow::lease_in_force() const {
+  if (process().settings.law != Settings::Law::daemon) return lease_;
+  std::uint32_t target_us = 0;
+  const std::uint64_t lease = process().link.lease(slot_, cookie, target_us);
+  return lease == void_lease_ ? 0 : lease;
+}
+
+void Flow::leave_daemon() {
+  process().link.give_slot(slot_, cookie);
+  slot_ = Link::kNoSlot;
 }
 
 std::uint64_t Flow::credit_under(std::uint32_t cap_pkts, const KernelView& view) const {
@@ -190,13 +206,34 @@ void Flow::take_record(reinet_flow_stats& record, const KernelView& view, int fd
   Process& p = process();
   record.cookie = cookie;
   record.slot = 0;
-  record.target_us = resolve_target_us(p.settings, record.min_rtt_us);
   record.cap_pkts = cap_in_force_pkts(now_ns);
-  const std::uint32_t cap_pkts = law_.decide(record, p.settings);
-  if (has_sample(record)) void_ = false;
+  const std::uint32_t cap_pkts = p.settings.law == Settings::Law::daemon ? ask_daemon(record) : decide(record);
   p.report.take(record, cap_pkts, view.in_flight_pkts() + view.waiting_pkts());
   if (p.settings.gates() && record.min_rtt_us >= kLeastPathRttUs) bound_backlog(fd, true);  // below it no cap comes
   if (is_capped_in_kernel(fd)) exempt("the kernel caps it already (a congestion control of reinet's)");
+}
+
+std::uint32_t Flow::decide(reinet_flow_stats& record) {
+  const Settings& settings = process().settings;
+  record.target_us = resolve_target_us(settings, record.min_rtt_us);
+  if (has_sample(record)) void_ = false;
+  return law_.decide(record, settings);
+}
+
+// Hands the record over; returns the cap that is in force until the answer comes.
+std::uint32_t Flow::ask_daemon(reinet_flow_stats& record) {
+  Link& link = process().link;
+  if (slot_ == Link::kNoSlot) slot_ = link.take_slot();
+  if (slot_ == Link::kNoSlot) return 0;
+  const std::uint64_t lease = link.lease(slot_, cookie, record.target_us);
+  record.slot = static_cast<std::uint32_t>(slot_);
+  link.set_busy(slot_, true);
+  link.push(record);
+  if (void_ && has_sample(record)) {  // as the kernel shim does: void until another one is written (kshim/slot.h)
+    void_lease_ = lease;
+    void_ = false;
+  }
+  return record.cap_pkts;
 }
 
 void Flow::look(std::uint64_t now_ns) {
@@ -227,19 +264,26 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   const bool app_limited =
       !armed && !refused_ && view.info.tcpi_notsent_bytes == 0 && view.in_flight_pkts() < view.info.tcpi_snd_cwnd;
   refused_ = armed;  // who is woken now has had no time to write at the next look
+  const bool afar = process().settings.law == Settings::Law::daemon;
+  if (afar) process().link.look(process().settings.daemon, now_ns);
+  const reinet_period_config rule = afar ? process().link.period(process().settings.period) : process().settings.period;
   reinet_flow_stats record{};
-  if (measure_.take(view, now_ns, app_limited, cap_in_force_pkts(now_ns), record))
+  if (measure_.take(view, now_ns, rule, app_limited, cap_in_force_pkts(now_ns), record))
     take_record(record, view, fd, now_ns);
   renew(now_ns);
   const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
   credit_bytes_ = cap_pkts ? credit_under(cap_pkts, view) : 0;
   if (cap_pkts == 0 || credit_bytes_ > 0) open();
   active_ = view.outstanding() || armed || pending_bytes_ > 0;
+  process().link.set_busy(slot_, active_);
   if (!active_) return 0;
   // A peer that has stopped reading, or an outage: nothing is missed by looking seldom.
   const bool silent = view.info.tcpi_last_ack_recv > kSilentMs;
   const std::uint64_t part_ns = view.info.tcpi_rtt * 1000ULL / (armed ? kArmedTicksPerRtt : kTicksPerRtt);
-  const std::uint64_t own_ns = silent ? kMostTickNs : std::clamp<std::uint64_t>(part_ns, kLeastTickNs, kMostTickNs);
+  // Periods that a timer ends are no longer than asked for.
+  const std::uint64_t most_ns =
+      rule.packet_timed ? kMostTickNs : std::clamp(rule.min_period_ns, kLeastTickNs, kMostTickNs);
+  const std::uint64_t own_ns = silent ? kMostTickNs : std::clamp<std::uint64_t>(part_ns, kLeastTickNs, most_ns);
   tick_ns = std::max(own_ns, process().pacer.fair_ns());
   return now_ns + tick_ns;
 }

@@ -23,8 +23,9 @@
 #include <vector>
 
 #include "alcc/gate/kernel_view.hpp"
-#include "alcc/gate/law.hpp"
 #include "alcc/gate/measure.hpp"
+#include "alcc/laws/law.hpp"
+#include "alcc/link/link.hpp"
 
 namespace reinet::alcc {
 
@@ -101,6 +102,10 @@ class Flow {
   bool begin(int fd, std::uint64_t now_ns);
   std::uint32_t cap_in_force_pkts(std::uint64_t now_ns) const;
   void renew(std::uint64_t now_ns);
+  std::uint64_t lease_in_force() const;
+  std::uint32_t decide(reinet_flow_stats& record);
+  std::uint32_t ask_daemon(reinet_flow_stats& record);
+  void leave_daemon();
   void take_record(reinet_flow_stats& record, const KernelView& view, int fd, std::uint64_t now_ns);
   bool was_bypassed(int fd, const KernelView& view) const;
   std::uint64_t credit_under(std::uint32_t cap_pkts, const KernelView& view) const;
@@ -113,10 +118,12 @@ class Flow {
   Measure measure_;
   Law law_;
   std::uint64_t lease_ = 0;
-  bool void_ = false;     // after a pause, until a new decision
-  bool active_ = false;   // ticks are due
-  bool refused_ = false;  // since the last look
-  bool bounded_ = false;  // we set TCP_NOTSENT_LOWAT
+  bool void_ = false;             // after a pause, until a new decision
+  int slot_ = Link::kNoSlot;      // in the memory that the daemon reads
+  std::uint64_t void_lease_ = 0;  // of the daemon's, that answers what was before a pause
+  bool active_ = false;           // ticks are due
+  bool refused_ = false;          // since the last look
+  bool bounded_ = false;          // we set TCP_NOTSENT_LOWAT
   std::uint64_t credit_bytes_ = 0;
   std::uint64_t pending_bytes_ = 0;
   std::uint64_t admitted_bytes_ = 0, written_base_ = 0;

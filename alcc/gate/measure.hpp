@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "alcc/gate/kernel_view.hpp"
 #include "alcc/gate/virtual_cubic.hpp"
@@ -31,15 +32,17 @@ inline double mean_of_samples_us(double before_us, double after_us, std::uint32_
 class Measure {
  public:
   // Takes a look at the connection. Returns true and fills record, but for cookie, target and cap, when a period ended
-  // or a silence is to be told. app_limited: nobody waits to send, at the gate or in the kernel. cap_pkts: in force.
-  bool take(const KernelView& view, std::uint64_t now_ns, bool app_limited, std::uint32_t cap_pkts,
-            reinet_flow_stats& record) {
+  // or a silence is to be told. rule: of periods. app_limited: nobody waits to send, at the gate or in the kernel.
+  // cap_pkts: in force.
+  bool take(const KernelView& view, std::uint64_t now_ns, const reinet_period_config& rule, bool app_limited,
+            std::uint32_t cap_pkts, reinet_flow_stats& record) {
     const tcp_info& i = view.info;
     const std::uint32_t segments = i.tcpi_segs_in - segments_;
     const std::uint64_t delivered_bytes = view.delivered_bytes();
     const std::uint32_t delivered_pkts = i.tcpi_delivered - delivered_pkts_;
     const bool heard = looked_ && segments > 0 && delivered_pkts > 0;
     const double before_us = srtt_us_;
+    delivered_bytes_ = std::exchange(newest_delivered_bytes_, delivered_bytes);
     segments_ = i.tcpi_segs_in;
     delivered_pkts_ = i.tcpi_delivered;
     srtt_us_ = i.tcpi_rtt;
@@ -69,15 +72,20 @@ class Measure {
     a.inflight_pkts = view.in_flight_pkts();
     a.mss_bytes = view.mss_bytes();
     a.flags = view.flags() | (app_limited ? REINET_FLAG_APP_LIMITED : 0);
-    const std::uint64_t start_ns = period_.start_ns;
-    if (start_ns != 0) {  // one look stands for all samples since the last one; the first of them is taken below
-      period_.rtt_sum_us += static_cast<std::uint64_t>(rtt_us) * (samples - 1);
-      if (samples > 1 && period_.rtt_samples == 0) period_.rtt_least_us = static_cast<std::uint32_t>(rtt_us);
-      period_.rtt_samples += samples - 1;
-    }
-    const bool ended = reinet_period_on_last(&period_, &kPeriod, &record) != 0;
-    // One byte more: what is acknowledged of a connection that we opened counts its SYN.
-    if (period_.start_ns != start_ns) sent_at_start_ = view.sent_bytes() + 1;
+    if (!ends_round(rule, now_ns, delivered_bytes)) return heard_of(samples, view, rule, record);
+    // An ACK of the kernel's ends the round in the midst of a burst, and the rest of the burst is the next round's: on
+    // a cellular link, after a gap, most of it. Whoever looks for the highest rate of some rounds finds it there.
+    const std::uint64_t round_bytes =
+        std::min(delivered_bytes, std::max(sent_at_start_, delivered_bytes_) + a.mss_bytes - 1);
+    const std::uint64_t all_bytes =
+        std::max<std::uint64_t>(delivered_bytes - std::min(delivered_bytes_, delivered_bytes), 1);
+    const std::uint64_t own_bytes = round_bytes - std::min(delivered_bytes_, round_bytes);
+    const auto own = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(samples * own_bytes / all_bytes, 1, samples));
+    a.delivered_bytes = round_bytes;
+    const bool ended = heard_of(own, view, rule, record);
+    a.delivered_bytes = delivered_bytes;
+    reinet_flow_stats none;
+    if (samples > own) heard_of(samples - own, view, rule, none);
     return ended;
   }
 
@@ -90,7 +98,26 @@ class Measure {
   const VirtualCubic& window() const { return window_; }
 
  private:
-  static constexpr reinet_period_config kPeriod = {REINET_MIN_PERIOD_NS, 1, 0};
+  bool ends_round(const reinet_period_config& rule, std::uint64_t now_ns, std::uint64_t delivered_bytes) const {
+    return rule.packet_timed && period_.start_ns != 0 && delivered_bytes > sent_at_start_ &&
+           now_ns - period_.start_ns >= rule.min_period_ns;
+  }
+
+  // Takes period_.last as so many ACKs, all with its RTT; returns what take() does.
+  bool heard_of(std::uint32_t samples, const KernelView& view, const reinet_period_config& rule,
+                reinet_flow_stats& record) {
+    const std::uint64_t start_ns = period_.start_ns;
+    if (start_ns != 0) {  // the first of them is taken below
+      const auto rtt_us = static_cast<std::uint32_t>(period_.last.rtt_us);
+      period_.rtt_sum_us += static_cast<std::uint64_t>(rtt_us) * (samples - 1);
+      if (samples > 1 && (period_.rtt_samples == 0 || rtt_us < period_.rtt_least_us)) period_.rtt_least_us = rtt_us;
+      period_.rtt_samples += samples - 1;
+    }
+    const bool ended = reinet_period_on_last(&period_, &rule, &record) != 0;
+    // One byte more: what is acknowledged of a connection that we opened counts its SYN.
+    if (period_.start_ns != start_ns) sent_at_start_ = view.sent_bytes() + 1;
+    return ended;
+  }
 
   reinet_period period_{};
   VirtualCubic window_;
@@ -98,6 +125,7 @@ class Measure {
   std::uint32_t segments_ = 0, delivered_pkts_ = 0;
   double srtt_us_ = 0;
   std::uint64_t sent_at_start_ = 0;
+  std::uint64_t delivered_bytes_ = 0, newest_delivered_bytes_ = 0;  // before this look, and at it
 };
 
 }  // namespace reinet::alcc

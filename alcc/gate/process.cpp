@@ -44,6 +44,7 @@ void after_fork_in_child() {
   p.table.renew_lock();
   p.pacer.renew();
   p.report.clear();
+  p.link.renew();
   p.table.each_flow(p.table.chunks(), [](Flow& flow) { flow.after_fork(); });
   new (&p.forking) std::mutex;
 }

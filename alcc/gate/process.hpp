@@ -14,6 +14,7 @@
 #include "alcc/gate/report.hpp"
 #include "alcc/gate/settings.hpp"
 #include "alcc/gate/table.hpp"
+#include "alcc/link/link.hpp"
 
 namespace reinet::alcc {
 
@@ -30,6 +31,7 @@ struct Process {
   Table table;
   Pacer pacer;
   Report report;
+  Link link;
 
   bool wanted() const { return asked && !given_up.load(std::memory_order_relaxed); }
   // From now on this process is gated or watched so.

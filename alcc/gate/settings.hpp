@@ -2,7 +2,9 @@
 //
 // What the gate is asked to do, as `reinet run` puts it into the environment: REINET_ALCC="key=value key=value ...".
 //
-//   law      none | fixed:N | rule:G           what decides; none only measures
+//   law      none | fixed:N | rule:G | policy | daemon
+//                                              what decides; none only measures, policy is REINET_ALCC_MODEL's
+//   daemon   PATH                              the socket of the daemon that decides
 //   target   MIN_RTTS:EXTRA_US                 the RTT to stay below is MIN_RTTS x min RTT + EXTRA_US (core/target.py)
 //   ports    80,443                            only connections with one of these at either end; all without the key
 //   shadow   1                                 decide, count and gate nothing
@@ -14,29 +16,39 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/period.h"
 #include "core/states/heads.hpp"
 
 namespace reinet::alcc {
 
+// alcc/laws/model.hpp, which few need to know
+struct Model;
+std::shared_ptr<const Model> parse_model(std::string_view text);
+reinet_period_config period_of(const Model& model);
+
 constexpr const char* kEnvironment = "REINET_ALCC";
+constexpr const char* kModelEnvironment = "REINET_ALCC_MODEL";
 
 struct Settings {
-  enum class Law { none, fixed, rule };
+  enum class Law { none, fixed, rule, policy, daemon };
 
   Law law = Law::none;
   std::uint32_t fixed_pkts = 0;
   double gain = kRuleGain;
+  std::shared_ptr<const Model> model;  // of the law policy
+  reinet_period_config period = {REINET_MIN_PERIOD_NS, 1, 0};
   double target_min_rtts = 0.0;
   std::uint32_t target_extra_us = 0;
   std::vector<std::uint16_t> ports;
   bool shadow = false;
   bool always = false;
-  std::string report, records;
+  std::string daemon, report, records;
 
   // Whether caps of this process may bind.
   bool gates() const { return law != Law::none && !shadow; }
@@ -75,6 +87,14 @@ inline bool law(std::string_view text, Settings& settings) {
   } else if (kind == "rule" && value && *value > 0) {
     settings.law = Settings::Law::rule;
     settings.gain = *value;
+  } else if (text == "daemon") {
+    settings.law = Settings::Law::daemon;
+  } else if (text == "policy") {
+    const char* model = std::getenv(kModelEnvironment);
+    settings.law = Settings::Law::policy;
+    settings.model = model ? parse_model(model) : nullptr;
+    if (!settings.model) return false;
+    settings.period = period_of(*settings.model);
   } else {
     return false;
   }
@@ -120,6 +140,8 @@ inline std::optional<Settings> parse_settings(std::string_view text) {
       settings.shadow = value == "1";
     else if (key == "always")
       settings.always = value == "1";
+    else if (key == "daemon")
+      settings.daemon = value;
     else if (key == "report")
       settings.report = value;
     else if (key == "records")

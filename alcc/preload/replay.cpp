@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The deciders on records from elsewhere, so that a test can compare them with those of agents/decide/.
+// The deciders on records and states from elsewhere, so that tests can compare them with those of agents/decide/.
 #include <cstddef>
 #include <cstdint>
 
-#include "alcc/gate/law.hpp"
+#include "alcc/laws/law.hpp"
+#include "alcc/laws/model.hpp"
 #include "alcc/preload/real.hpp"
 
 // Fills, for each record of one flow, the target that the settings resolve to and the cap decided on it. Returns 0, or
@@ -20,4 +21,14 @@ REINET_HOOK int reinet_alcc_replay(const char* text, const reinet_flow_stats* re
     caps_pkts[i] = law.decide(record, *settings);
   }
   return 0;
+}
+
+// Fills the actions of a model, as REINET_ALCC_MODEL has it, for states one after the other. Returns the number of
+// values in a state, or -1 for a text that holds no model.
+REINET_HOOK int reinet_alcc_act(const char* text, const float* states, std::size_t count, float* actions) {
+  const auto model = reinet::alcc::parse_model(text);
+  if (!model) return -1;
+  const std::size_t size = model->network.inputs();
+  for (std::size_t i = 0; i < count; ++i) actions[i] = model->network.act(states + i * size);
+  return static_cast<int>(size);
 }

@@ -51,6 +51,8 @@ def row_of(flow: "control_pb2.Flow") -> dict[str, Any]:
         "target_ms": flow.target_us / 1e3,
         "delivery_rate_mbps": flow.delivery_rate_bytes_per_s * 8e-6,
         "age_s": flow.age_s,
+        "actuator": flow.actuator,
+        "process": flow.process,
     }
 
 

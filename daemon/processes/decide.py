@@ -1,7 +1,8 @@
 """The decision process: model, states, decisions and caps, by mapped memory, without a capability or a way out.
 
-It reads and writes nothing but the memory that the loader hands it and three sockets: to the loader, to the process
-that answers callers, and for the records that this one keeps curves of. When it crashes or hangs, caps lapse.
+It reads and writes nothing but the memory that the loader and programs under the gate hand it, and sockets: to the
+loader, to the process that answers callers, for the records that this one keeps curves of, and to such
+programs. When it crashes or hangs, caps lapse.
 """
 
 import socket as sockets
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent
+from reinet.alcc.joined import with_programs
+from reinet.alcc.processes import listen
 from reinet.core.errors import ConfigError, DaemonError, ModelError
 from reinet.core.period import PeriodConfig
 from reinet.core.records import FLOW_STATS_DTYPE
@@ -63,10 +66,12 @@ def decide(
     ``config`` names a folder where its file may name the registry's model; ``named`` is what the file names.
     """
     kernel_sockets = KernelSockets()  # what it asks on cannot be opened any more once it is confined
+    programs = listen(config.processes) if config.processes is not None else None
     sandbox.confine_decisions()
     agent = agent_for(config, config.model, config.asked)
     sink = RecordSender(ends.records) if config.log_dir is not None else None
-    with closing(open_shim(config, _period(config, agent), link)) as shim:
+    period = _period(config, agent)
+    with closing(with_programs(open_shim(config, period, link), programs, period)) as shim:
         loop = ControlLoop(
             shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink,
             mode=config.mode, plain_share=config.hold_out_share, bounds_steps=True,

@@ -25,6 +25,7 @@ DECIDING = (
     "read", "readv", "pread64", "write", "writev", "close", "fstat", "lseek", "dup", "dup2", "fcntl", "ioctl",
     "poll", "ppoll", "select", "pselect6", "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "eventfd2",
     "pipe2", "sendto", "sendmsg", "recvfrom", "recvmsg", "shutdown", "getsockopt", "getsockname", "getpeername",
+    "accept", "accept4",
     # files, to read: a model, Python's modules
     "stat", "lstat", "newfstatat", "statx", "access", "faccessat", "faccessat2", "readlink", "readlinkat", "getdents64",
     "getcwd",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.places import HELPERS
-from reinet.alcc.launch import Settings
+from reinet.alcc.launch import Law, Settings
 from reinet.core.target import Target
 
 FOLDER = HELPERS / "gated"
@@ -22,7 +22,7 @@ TIMEOUT_S = 120.0
 
 
 def settings(law: str = f"fixed:{CAP_PKTS}", **more: Any) -> Settings:
-    return Settings(law=law, target=Target.parse("+30ms"), **{"always": True, **more})
+    return Settings(law=Law(law), target=Target.parse("+30ms"), **{"always": True, **more})
 
 
 def environment(asked: Settings | None) -> dict[str, str]:

@@ -11,9 +11,11 @@ import pytest
 
 from helpers.places import ROOT
 from reinet.alcc.launch import check_command, parse_ports, why_not_preloaded
-from reinet.cli.run import law_text
+from reinet.cli.run import law_of
 from reinet.core.errors import ConfigError
+from reinet.core.target import Target
 
+TARGET = Target.parse("+30ms")
 REINET = Path(sys.executable).with_name("reinet")
 
 
@@ -84,11 +86,14 @@ def test_ports_and_laws_are_checked() -> None:
     for text in ("", "80,", "http", "0", "65536"):
         with pytest.raises(ConfigError):
             parse_ports(text)
-    assert law_text("rule") == "rule:1.5"
-    assert law_text("fixed:25") == "fixed:25"
-    for law in ("random", str(ROOT / "checkpoints" / "small"), "fixed:1"):
+    assert law_of("rule", TARGET).text == "rule:1.5"
+    assert law_of("fixed:25", TARGET).text == "fixed:25"
+    small = law_of(str(ROOT / "checkpoints" / "small"), TARGET)
+    assert small.text == "policy"
+    assert small.model
+    for law in ("random", "roccet", "fixed:1", "no-such-folder"):
         with pytest.raises(ConfigError):
-            law_text(law)
+            law_of(law, TARGET)
 
 
 def _run(*arguments: str) -> "subprocess.CompletedProcess[str]":

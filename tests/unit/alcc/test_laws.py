@@ -1,24 +1,43 @@
 """The deciders in the process decide as those of the daemon do, on the same records."""
 
+import base64
 import ctypes
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
+from helpers.gated import reports, serving
+from helpers.gated.server import pattern
+from helpers.places import ROOT
 from reinet.agents.decide.decider import Decider
-from reinet.agents.decide.guard import guard
+from reinet.agents.decide.guard import bound_step, guard
 from reinet.agents.decide.names import make_agent
-from reinet.agents.decide.protocol import StatsArray
-from reinet.alcc.launch import Settings, find_preload
-from reinet.core import FLOW_STATS_DTYPE, Flag
+from reinet.agents.decide.policy import Policy
+from reinet.agents.decide.protocol import Agent, StatsArray
+from reinet.agents.decide.verdicts import Codes
+from reinet.alcc.launch import MODEL_ENVIRONMENT, Law, Settings, find_preload
+from reinet.alcc.model import text_of
+from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Flag, Normaliser
+from reinet.core.errors import ModelError
+from reinet.core.period import PeriodConfig
 from reinet.core.target import Target
 
 
 class _GuardWithoutMemory:
     """The guard but for its looks for the minimum RTT, which only the daemon does."""
 
-    def check(self, stats: StatsArray, caps_pkts: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
-        return guard(stats, caps_pkts)
+    def __init__(self, bounds_steps: bool = False) -> None:
+        self._bounds_steps = bounds_steps
+
+    def check(self, stats: StatsArray, caps_pkts: np.ndarray) -> tuple[np.ndarray, Codes]:
+        caps_pkts, codes = guard(stats, caps_pkts)
+        return (bound_step(stats, caps_pkts) if self._bounds_steps else caps_pkts), codes
 
     def forget(self, _: StatsArray) -> None: ...
 
@@ -58,27 +77,139 @@ def _in_process(settings: Settings, records: StatsArray) -> tuple[np.ndarray, np
     return targets_us, caps_pkts
 
 
+def _in_daemon(agent: Agent, records: StatsArray, guarded: _GuardWithoutMemory) -> list[int]:
+    bank = agent.view.bank(1)
+    decider = Decider(agent, 1, guarded)  # type: ignore[arg-type]
+    caps_pkts = []
+    for i in range(len(records)):
+        batch = bank.update([0], records[i : i + 1])
+        decider.decide(records[i : i + 1], batch.states, batch.rule_pkts, batch.decided, batch.may_cap)
+        caps_pkts.append(int(decider.caps_pkts[0]))
+    return caps_pkts
+
+
 @pytest.mark.parametrize("law", ["fixed:25", "rule:1.5", "rule:0.9", "none"])
 @pytest.mark.parametrize("target", ["+30ms", "50ms", "2.5x", "1.1x", "+1ms"])
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_the_same_caps_as_in_the_daemon(law: str, target: str, seed: int) -> None:
     records = _records(seed)
     records["min_rtt_us"][:3] = 0  # unknown at first
-    targets_us, caps_pkts = _in_process(Settings(law=law, target=Target.parse(target)), records)
+    targets_us, caps_pkts = _in_process(Settings(law=Law(law), target=Target.parse(target)), records)
     records["target_us"] = Target.parse(target).resolve_us(records["min_rtt_us"])
     np.testing.assert_array_equal(targets_us, records["target_us"])
-
-    agent = make_agent(law)
-    bank = agent.view.bank(1)
-    decider = Decider(agent, 1, _GuardWithoutMemory())  # type: ignore[arg-type]
-    expected = []
-    for i in range(len(records)):
-        batch = bank.update([0], records[i : i + 1])
-        decider.decide(records[i : i + 1], batch.states, batch.rule_pkts, batch.decided, batch.may_cap)
-        expected.append(int(decider.caps_pkts[0]))
-    np.testing.assert_array_equal(caps_pkts, expected)
+    np.testing.assert_array_equal(caps_pkts, _in_daemon(make_agent(law), records, _GuardWithoutMemory()))
     if law != "none" and target == "+30ms" and records["min_rtt_us"][10] > 1000:
         assert 0 < np.count_nonzero(caps_pkts) < len(records), "both answers were to be seen"
+
+
+MODELS = ("small", "default")
+
+
+def _model(name: str) -> Policy:
+    return Policy.load(ROOT / "checkpoints" / name)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_layers_in_the_process_act_as_onnxruntime_does(name: str) -> None:
+    policy = _model(name)
+    feature_set = FEATURE_SETS[policy.manifest.schema_.feature_set]
+    rng = np.random.default_rng(5)
+    spread = rng.choice([0.1, 1.0, 4.0], (5000, 1))
+    states = np.clip(rng.normal(0, spread, (5000, feature_set.state_size)), feature_set.low(), feature_set.high())
+    states = states.astype(np.float32)
+    actions = np.zeros(len(states), np.float32)
+    size = ctypes.CDLL(str(find_preload())).reinet_alcc_act(
+        policy.law_of_the_gate().model.encode(), states.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(len(states)),
+        actions.ctypes.data_as(ctypes.c_void_p),
+    )  # fmt: skip
+    assert size == feature_set.state_size
+    np.testing.assert_allclose(actions, policy.actions(states), atol=1e-5)
+    assert np.ptp(actions) > 0.5, "the states were to move the action"
+
+
+@pytest.mark.parametrize("target", ["+30ms", "50ms", "1.1x"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_model_in_the_process_decides_as_in_the_daemon(
+    name: str, target: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Features, network, head, gate and guard; a cap may differ by a packet, where an action lies near a half."""
+    policy = _model(name)
+    records = _records(seed)
+    records["min_rtt_us"][:3] = 0
+    records["cap_pkts"] = np.random.default_rng(seed).integers(0, 90, len(records))
+    monkeypatch.setenv(MODEL_ENVIRONMENT, policy.law_of_the_gate().model)
+    targets_us, caps_pkts = _in_process(Settings(policy.law_of_the_gate(), Target.parse(target)), records)
+    records["target_us"] = targets_us
+    expected = np.array(_in_daemon(policy, records, _GuardWithoutMemory(bounds_steps=True)))
+    np.testing.assert_array_equal(caps_pkts == 0, expected == 0)
+    assert np.abs(caps_pkts.astype(np.int64) - expected).max() <= 1
+    assert np.mean(caps_pkts == expected) > 0.99
+    if target == "+30ms" and records["min_rtt_us"][10] > 1000:
+        assert len(np.unique(caps_pkts)) > 10, "the network was to say something of its own"
+
+
+def test_a_model_that_is_not_whole_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    act = ctypes.CDLL(str(find_preload())).reinet_alcc_act
+    whole = base64.b64decode(_model("small").law_of_the_gate().model)
+
+    def accepted(content: bytes) -> bool:
+        return bool(act(base64.b64encode(content), None, ctypes.c_size_t(0), None) >= 0)
+
+    assert accepted(whole)
+    for broken in (b"", whole[:-1], whole[: len(whole) // 2], whole + b"\0", b"X" + whole[1:], whole[:8] + b"\xff" * 32,
+                   whole[:-4] + np.float32(np.nan).tobytes()):  # fmt: skip
+        assert not accepted(broken)
+    for place in range(8, 8 + 7 * 4 + 8 + 8):  # of the head only the period may be another
+        assert not accepted(whole[:place] + b"\xfe" + whole[place + 1 :]) or 36 <= place < 44, place
+    assert act(b"no base64!", None, ctypes.c_size_t(0), None) == -1
+    monkeypatch.delenv(MODEL_ENVIRONMENT, raising=False)
+    replay = ctypes.CDLL(str(find_preload())).reinet_alcc_replay
+    assert replay(b"law=policy", None, ctypes.c_size_t(0), None, None) == -1
+
+
+def _bend_otherwise(graph: onnx.GraphProto) -> None:
+    graph.node[1].op_type = "Tanh"
+
+
+def _skip_a_layer(graph: onnx.GraphProto) -> None:
+    graph.node[2].input[0] = "sum0"
+
+
+def _transpose(graph: onnx.GraphProto) -> None:
+    del graph.node[2].attribute[:]
+
+
+@pytest.mark.parametrize("change", [_bend_otherwise, _skip_a_layer, _transpose])
+def test_a_graph_that_is_no_plain_chain_does_not_run_in_a_process(change: Callable[[onnx.GraphProto], None]) -> None:
+    policy = _model("small")
+    model = onnx.load_model_from_string(policy.artifact.onnx_bytes)
+    change(model.graph)
+    policy.artifact = replace(policy.artifact, onnx_bytes=model.SerializeToString())
+    with pytest.raises(ModelError, match="no plain chain"):
+        policy.law_of_the_gate()
+
+
+def test_bytes_pass_whole_under_a_model(tmp_path: Path) -> None:
+    size = 1_000_003
+    law = _model("small").law_of_the_gate()
+    asked = Settings(law, Target.parse("+30ms"), always=True, report=tmp_path / "report")
+    digest = hashlib.sha256()
+    with serving("edge", size, 1, asked) as server, server.connect(receive_buffer_bytes=4096) as sock:
+        while block := sock.recv(1 << 14):
+            digest.update(block)
+            time.sleep(0.002)  # a path slow enough for periods to pass
+        server.ended()
+    assert digest.digest() == hashlib.sha256(pattern(size)).digest()
+    total = reports(tmp_path / "report")
+    assert total["decisions"] >= total["capped"] > 0
+
+
+def test_a_network_that_is_too_large_is_refused() -> None:
+    layers = [(np.zeros((1000, 24), np.float32), np.zeros(1000, np.float32)), (np.zeros((1, 1000), np.float32),) * 2]
+    name = "timescales-24x1"
+    with pytest.raises(ModelError, match="too large"):
+        text_of(FEATURE_SETS[name], "wide", PeriodConfig(), Normaliser(name), layers, "a model")
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:

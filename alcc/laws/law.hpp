@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The deciders that run in the process: a fixed cap, the hand rule and a small learned policy, behind the gate of no
+// harm and the checks of agents/decide/guard.py (no cap before an RTT is known, none for a target out of reach; a
+// learned cap moves no further in one step than there). States, the rule's product, heads and the gate are the landed
+// headers; a test compares the decisions with those of agents/decide/.
+#ifndef REINET_ALCC_LAW_HPP
+#define REINET_ALCC_LAW_HPP
+
+#include <cstdint>
+#include <memory>
+
+#include "alcc/gate/settings.hpp"
+#include "core/flow_stats.h"
+#include "core/states/feature_sets.hpp"
+#include "core/states/gate.hpp"
+
+namespace reinet {
+class FlowStates;
+}
+
+namespace reinet::alcc {
+
+// Returns the RTT to stay below, 0 = unknown; core/target.py.
+std::uint32_t resolve_target_us(const Settings& settings, std::uint32_t min_rtt_us);
+
+class Law {
+ public:
+  // Takes a record whose target is set; returns the cap in packets from now on, 0 = none.
+  std::uint32_t decide(const reinet_flow_stats& s, const Settings& settings);
+  std::uint32_t cap_pkts() const { return cap_pkts_; }
+
+ private:
+  std::uint32_t decide_learned(const reinet_flow_stats& s, const Settings& settings);
+  std::uint32_t wanted_pkts(const Settings& settings) const;
+
+  Gate gate_;
+  DeepCcSet features_;
+  std::shared_ptr<FlowStates> states_;  // of a learned policy; a unique one would want its type known here
+  std::uint32_t cap_pkts_ = 0;
+};
+
+}  // namespace reinet::alcc
+
+#endif
