@@ -1,7 +1,7 @@
 """The decision process: model, states, decisions and caps, by mapped memory, without a capability or a way out.
 
 It reads and writes nothing but the memory that the loader hands it and three sockets: to the loader, to the process
-that answers callers, and for the records that this one keeps curves of. When it crashes or hangs, caps lapse.
+that answers callers, and for the records that this one keeps. When it crashes or hangs, caps lapse.
 """
 
 import socket as sockets
@@ -60,7 +60,7 @@ def decide(
     kernel_sockets = KernelSockets()  # what it asks on cannot be opened any more once it is confined
     sandbox.confine_decisions()
     agent = load_agent(config)
-    sink = RecordSender(ends.records) if config.log_dir is not None else None
+    sink = RecordSender(ends.records) if config.log_dir is not None or config.record is not None else None
     with closing(open_shim(config, _period(config, agent), link)) as shim:
         loop = ControlLoop(
             shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink,
