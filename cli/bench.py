@@ -6,6 +6,7 @@ import typer
 
 from reinet.cli.benches.alcc import bench_alcc
 from reinet.cli.benches.daemon import daemon
+from reinet.cli.benches.flywheel import flywheel
 from reinet.cli.benches.frontier import frontier
 from reinet.cli.benches.harm import harm
 from reinet.cli.output import JsonOption, print_table, write_json
@@ -32,6 +33,7 @@ def bench() -> None:
 
 app.command("alcc")(bench_alcc)
 app.command("daemon")(daemon)
+app.command("flywheel")(flywheel)
 app.command("frontier")(frontier)
 app.command("harm")(harm)
 
