@@ -43,7 +43,7 @@ class RegistryConfig(BaseModel):
 
 
 class RecordConfig(BaseModel):
-    """``[daemon.record]``: flows recorded for ``reinet traces from-flows``; ``processes/flow_recorder.py`` says what is kept."""
+    """``[daemon.record]``: flows recorded for ``reinet traces from-flows``; ``kshim/recorded.py`` says what is kept."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -51,7 +51,9 @@ class RecordConfig(BaseModel):
     # A tenth of a busy server's flows fills most_mb within the hour, and links repeat among flows.
     share: float = Field(default=0.1, gt=0, le=1, description="share of the flows that is recorded")
     # An hour of six flows at 5 ms a record; a training draws from a few dozen minutes of each kind of link.
-    most_mb: int = Field(default=256, ge=1, le=1_000_000, description="recorded flows of all starts take at most so much")
+    most_mb: int = Field(
+        default=256, ge=1, le=1_000_000, description="recorded flows of all starts take at most so much"
+    )
     key_file: Path | None = Field(
         default=None, description="file with the site's secret, by which flows are named; absent = a new one each start"
     )

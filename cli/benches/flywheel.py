@@ -22,7 +22,7 @@ def flywheel(
     model: Annotated[str, typer.Option(help="Who caps the recorded flows: a model folder or an agent's name.")] = (
         "checkpoints/default"
     ),
-    traces: Annotated[int, typer.Option(min=4, help="Recorded flows, one over each trace.")] = 48,
+    traces: Annotated[int, typer.Option(min=4, help="Recorded flows, one over each trace.")] = 32,
     links: Annotated[int, typer.Option(min=1, help="Held-out links.")] = 10,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings on either side.")] = 3,
     seconds: Annotated[float, typer.Option(min=6, help="Length of traces, flows and runs.")] = 60.0,
@@ -36,8 +36,8 @@ def flywheel(
 
     Flows run over generated traces under the model; their records, as a daemon keeps them, become traces again
     (reinet traces from-flows). Policies learn from either side and run over links that neither has seen: delay and
-    throughput are the estimated side's over the true side's, of medians over seeds; at the top level stand the geometric
-    means over links. errors has each estimate's distance from its trace. Example:
+    throughput are the estimated side's over the true side's, of medians over seeds; at the top level stand the
+    geometric means over links. errors has each estimate's distance from its trace. Example:
 
         reinet bench flywheel --json flywheel.json
     """

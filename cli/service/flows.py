@@ -1,4 +1,4 @@
-"""``reinet traces from-flows`` and ``reinet traces upload``: from flows that daemons recorded to traces of a service."""
+"""``reinet traces from-flows`` and ``reinet traces upload``: from a daemon's recordings to a service's traces."""
 
 from pathlib import Path
 from typing import Annotated

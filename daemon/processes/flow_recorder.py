@@ -1,12 +1,13 @@
 """Flows recorded for learning: a sample of a daemon's flows, one file each, bounded, and nothing that names anybody.
 
-What a file holds is in ``reinet.envs.trace.flow_records``: counts and times of a flow's periods. It never holds a payload,
-an address, a port or a time of day, and a flow is called by a hash of its cookie that is keyed with the site's secret; so
-files of one flow are known as such where the key is, and nowhere else. Whether a flow is in the sample hangs on that hash
-alone.
+What a file holds is in ``reinet.kshim.recorded``: counts and times of a flow's periods. It never holds a payload, an
+address, a port or a time of day, and a flow is called by a hash of its cookie that is keyed with the site's secret; so
+files of one flow are known as such where the key is, and nowhere else. Whether a flow is in the sample hangs on that
+hash alone.
 
-The loop is never held up and a full disk costs recordings, not caps: writing fails, is said once, and is tried again with
-the next flow. The folder's files together stay below ``most_bytes``; where room is needed the oldest closed one goes.
+The loop is never held up and a full disk costs recordings, not caps: writing fails, is said once, and is tried again
+with the next flow. The folder's files together stay below ``most_bytes``; where room is needed the oldest closed one
+goes.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ import structlog
 
 from reinet.core.errors import ConfigError
 from reinet.core.records import Flag
-from reinet.envs.trace.flow_records import RECORD_DTYPE, SUFFIX, header, kept
+from reinet.kshim.recorded import RECORD_DTYPE, SUFFIX, header, kept
 from reinet.kshim.shim import FlowStatsArray
 
 MOST_FLOWS = 64

@@ -1,4 +1,4 @@
-"""The process that answers callers and keeps curves and recorded flows: gRPC and files, away from decisions and capabilities."""
+"""The process that answers callers and keeps curves and recorded flows, away from decisions and capabilities."""
 
 import socket as sockets
 import threading
@@ -72,7 +72,7 @@ def answer(
     metrics = None
     if config.metrics is not None:
         metrics = MetricsServer(Endpoint.parse(config.metrics), _collector(afar, sink, recorder))
-    unfollow = follow(config, running, lambda folder, sha256: afar.take_model(str(folder), sha256))
+    unfollow = follow(config, running, lambda folder, sha256: afar.take_model(str(folder), sha256), afar.status)
     plain.send(link, {"ready": str(sink.folder) if sink is not None else None})
     try:
         plain.receive(link)

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.core.records import Flag
-from reinet.envs.trace.flow_records import RecordArray
 from reinet.envs.trace.trace import PKTS_PER_MBIT, FloatArray, Trace, served_at_ms
+from reinet.kshim.recorded import RecordArray
 
 LEAST_QUEUE_MS = 2.0
 """RTTs vary by so much without a queue: timers of both ends and the link's own grain of a millisecond."""
@@ -199,7 +199,9 @@ def _filled(pieces: Pieces, rate: FloatArray) -> FloatArray:
     What was delivered in a piece is kept. The sum is that of the whole pause, since of short pieces each holds a packet
     more or less: the larger of the two in each would be too much in sum.
     """
-    number = np.cumsum(np.diff(pieces.is_measured.astype(np.int8), prepend=np.int8(1)) != 0)  # of the run of like pieces
+    number = np.cumsum(
+        np.diff(pieces.is_measured.astype(np.int8), prepend=np.int8(1)) != 0
+    )  # of the run of like pieces
     lacking = np.where(pieces.is_measured, 0.0, np.maximum(rate * pieces.lengths_ms - pieces.delivered_pkts, 0.0))
     excess = np.where(pieces.is_measured, 0.0, rate * pieces.lengths_ms - pieces.delivered_pkts)
     room = np.maximum(np.bincount(number, excess), 0.0) / np.maximum(np.bincount(number, lacking), 1e-9)

@@ -13,8 +13,8 @@ from reinet.envs.trace.trace import write_atomically
 SET_FILE = "estimated.toml"
 FIGURES_FILE = "estimates.json"
 LEAST_MEASURED = 0.5
-"""Of less measured time an estimate says more of its neighbours than of the link. Under the shipped model flows over the
-generated drive, the worst of the presets, have 0.6 (docs/service.md)."""
+"""Of less measured time an estimate says more of its neighbours than of the link. Under the shipped model flows over
+the generated drive, the worst of the presets, have 0.6 (docs/service.md)."""
 
 
 def estimated(
@@ -25,7 +25,7 @@ def estimated(
     ``paths`` are files of a daemon's and folders of them. Raises TraceError.
     """
     found: list[Estimate] = []
-    for file in flow_files(list(paths)):
+    for file in flow_files(paths):
         recording = FlowRecording.load(file)
         found += estimates(recording.records, f"flow-{file.stem}", least_s)
     sure = [one for one in found if one.measured_share >= least_measured]

@@ -9,7 +9,8 @@ from reinet.core.errors import ConfigError, TraceError
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.daemon.processes import flow_recorder
 from reinet.daemon.processes.flow_recorder import FlowRecorder, site_key
-from reinet.envs.trace.flow_records import RECORD_DTYPE, FlowRecording, flow_files
+from reinet.envs.trace.flow_records import FlowRecording, flow_files
+from reinet.kshim.recorded import RECORD_DTYPE
 from reinet.kshim.shim import FlowStatsArray
 
 KEY = bytes(range(32))
@@ -126,7 +127,7 @@ def test_a_file_that_breaks_off_is_good_up_to_its_last_whole_record(tmp_path: Pa
 def test_what_is_no_recorded_flow_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.flow"
     path.write_bytes(content)
-    with pytest.raises(TraceError, match="x.flow"):
+    with pytest.raises(TraceError, match=r"x\.flow"):
         FlowRecording.load(path)
 
 
