@@ -19,7 +19,9 @@ def train(
         float | None, typer.Option(min=0, help="Stop after this time, even if iterations are left.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Refuse a run folder that holds a run already.")] = False,
-    ray_address: Annotated[str | None, typer.Option(help="A Ray cluster to use instead of this machine.")] = None,
+    ray_address: Annotated[
+        str | None, typer.Option("--ray", "--ray-address", help="A Ray cluster to use instead of this machine.")
+    ] = None,
     json_out: JsonOption = None,
 ) -> None:
     """Train a policy; goes on from the run folder's newest checkpoint. Ctrl-C leaves one to resume from.
@@ -31,6 +33,8 @@ def train(
         reinet train configs/default.toml --run-dir runs/mine --minutes 10 --json -
 
         reinet train configs/own-traces.toml
+
+        reinet train configs/default.toml --ray 10.0.0.1:6379
 
         tensorboard --logdir runs
     """

@@ -38,8 +38,8 @@ MRTTS_MS = (20.0, 40.0, 80.0)
 RECORDED_SEED, HELD_OUT_SEED = 70_000, 90_000
 """Far from the seeds that configurations draw their traces from."""
 SELECT_SHARE = 0.05
-"""``configs/default.toml`` evaluates once, at its end, so nothing is chosen and one trace in twenty is enough: the swept
-rule that an evaluation is judged by would take longer than the training."""
+"""``configs/default.toml`` evaluates once, at its end, so nothing is chosen and one trace in twenty is enough: the
+swept rule that an evaluation is judged by would take longer than the training."""
 MOST_DELAY, LEAST_THROUGHPUT = 1.10, 0.98
 """What a policy from estimates may have beside one from the true traces."""
 LEAST_QDELAY_MS = 0.1
