@@ -9,6 +9,7 @@ from reinet.cli.benches.daemon import daemon
 from reinet.cli.benches.flywheel import flywheel
 from reinet.cli.benches.frontier import frontier
 from reinet.cli.benches.harm import harm
+from reinet.cli.benches.service import service
 from reinet.cli.output import JsonOption, print_table, write_json
 from reinet.core.errors import ConfigError
 
@@ -36,6 +37,7 @@ app.command("daemon")(daemon)
 app.command("flywheel")(flywheel)
 app.command("frontier")(frontier)
 app.command("harm")(harm)
+app.command("service")(service)
 
 
 @app.command("sim")

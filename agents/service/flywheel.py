@@ -37,9 +37,9 @@ MRTTS_MS = (20.0, 40.0, 80.0)
 """The recorded flows' paths, in turn: a server's clients are near and far."""
 RECORDED_SEED, HELD_OUT_SEED = 70_000, 90_000
 """Far from the seeds that configurations draw their traces from."""
-SELECT_SHARE = 0.05
-"""``configs/default.toml`` evaluates once, at its end, so nothing is chosen and one trace in twenty is enough: the
-swept rule that an evaluation is judged by would take longer than the training."""
+SELECT_SHARE, SELECT_S = 0.05, 5.0
+"""Nothing is chosen among the checkpoints of ``configs/default.toml``, which evaluates once, at its end: one trace in
+twenty for five seconds is enough, where the swept rule that it is judged by would take longer than the training."""
 MOST_DELAY, LEAST_THROUGHPUT = 1.10, 0.98
 """What a policy from estimates may have beside one from the true traces."""
 LEAST_QDELAY_MS = 0.1
@@ -157,11 +157,17 @@ def measure(
 
 
 def _trained(config: TrainConfig, folder: Path, side: Path, seed: int) -> Path:
-    """Returns the model that learned from one side's set of traces."""
+    """Returns the model that learned from one side's set of traces, without Ray, on as many links."""
     name = f"{side.stem}-{seed}"
     section = config.traces.model_copy(update={"presets": [], "sets": []}).model_dump()
     section |= {"sets": [{"path": str(side)}], "select_share": SELECT_SHARE}
-    own = TrainConfig.model_validate({**config.model_dump(), "name": name, "seed": seed, "traces": section})
+    rollout, run = config.rollout, config.run.model_copy(update={"evaluate_s": SELECT_S})
+    if rollout.workers:
+        rollout = rollout.model_copy(update={"workers": 0, "links": rollout.links * rollout.workers})
+    own = TrainConfig.model_validate(
+        {**config.model_dump(), "name": name, "seed": seed, "traces": section, "rollout": rollout.model_dump(),
+         "run": run.model_dump()}
+    )  # fmt: skip
     result = train(own, folder / "runs" / name)
     if result.best is None:
         raise ConfigError("[run] evaluate_every: no evaluation came about, so there is no best checkpoint")
