@@ -163,7 +163,8 @@ def _run(
 
     try:
         # The learner waits while its workers gather, and they while it learns: it takes no CPU of its own.
-        needs = tune.PlacementGroupFactory([{}, *[{"CPU": 1}] * workers] if workers else [{"CPU": 1}])
+        bundles: list[dict[str, float]] = [{}, *[{"CPU": 1.0}] * workers] if workers else [{"CPU": 1.0}]
+        needs = tune.PlacementGroupFactory(bundles)
         prepared = tune.with_resources(trial, needs)
         tuner = tune.Tuner(
             prepared,
