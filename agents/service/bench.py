@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ TRAINING: dict[str, Any] = {
 }
 """A training of some seconds: what a service adds to one does not grow with it."""
 
+STUBS: Any = trainer_pb2_grpc  # generated code carries no types
 Told = Callable[[str], None]
 
 
@@ -154,11 +155,12 @@ def measure(
             process = Process(Path(name))
             digests = _prepare(process, models)
             with process.running() as client:
-                for part, wanted, run in (
+                parts: list[tuple[str, int, Callable[[], Coroutine[Any, Any, dict[str, Any]]]]] = [
                     ("clients", clients, lambda: _clients(process.socket, clients, seconds)),
                     ("followers", followers, lambda: _follow(process.socket, client, followers, digests)),
                     ("uploads", uploads, lambda: _uploads(process.socket, uploads, upload_mb)),
-                ):
+                ]
+                for part, wanted, run in parts:
                     if wanted:
                         told(f"{wanted} {part}")
                         figures: dict[str, Any] = {}
@@ -196,7 +198,7 @@ async def _clients(socket: Path, count: int, seconds: float) -> dict[str, Any]:
     async def one() -> None:
         await asyncio.sleep(random.uniform(0, 1))
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=CHANNEL) as channel:
-            stub: Any = trainer_pb2_grpc.JobsStub(channel)  # type: ignore[no-untyped-call]
+            stub = STUBS.JobsStub(channel)
             watch = stub.Watch(pb.WatchRequest(job="latest"))
             await watch.read()
             while time.monotonic() < end_s:
@@ -221,7 +223,7 @@ async def _follow(socket: Path, client: Client, count: int, digests: list[str]) 
 
     async def one(number: int) -> None:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=CHANNEL) as channel:
-            stub: Any = trainer_pb2_grpc.ModelsStub(channel)  # type: ignore[no-untyped-call]
+            stub = STUBS.ModelsStub(channel)
             daemon = f"host-{number}"
             async for pointer in stub.Follow(pb.FollowRequest(name=NAME, daemon=daemon)):
                 if pointer.model == before:
@@ -260,7 +262,7 @@ async def _uploads(socket: Path, count: int, upload_mb: float) -> dict[str, Any]
         start_s = time.monotonic()
         left, part = round(upload_mb * 1e6), 0
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=CHANNEL) as channel:
-            stub: Any = trainer_pb2_grpc.JobsStub(channel)  # type: ignore[no-untyped-call]
+            stub = STUBS.JobsStub(channel)
             while left > 0:
                 await stub.Upload(_sent(1_000_000 + 1_000 * (1000 * number + part), min(left, PART_BYTES)))
                 left, part = left - PART_BYTES, part + 1
@@ -268,7 +270,7 @@ async def _uploads(socket: Path, count: int, upload_mb: float) -> dict[str, Any]
 
     async def lister() -> None:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=CHANNEL) as channel:
-            stub: Any = trainer_pb2_grpc.JobsStub(channel)  # type: ignore[no-untyped-call]
+            stub = STUBS.JobsStub(channel)
             while not over.is_set():
                 start_s = time.monotonic()
                 await stub.List(pb.ListRequest(), timeout=MOST_WAIT_S)

@@ -28,8 +28,8 @@ CHUNK_BYTES = 256 * 1024
 LEAST_RATE_BYTES_PER_S = 16 * 1024
 """Who sends more slowly, over a minute and more, is cut off: a stream without end holds its place for nothing."""
 GRACE_S = 60.0
-SMALL_BYTES = 1_000_000
-"""What is smaller is checked here: some 20 ms, where a process takes half a second to start."""
+SMALL_BYTES = 500_000
+"""What is smaller is checked here: some 10 ms, where a process takes half a second to start."""
 CHECK_S = 600.0
 
 
