@@ -6,10 +6,12 @@ import typer
 
 from reinet.cli.benches.alcc import bench_alcc
 from reinet.cli.benches.daemon import daemon
+from reinet.cli.benches.flywheel import flywheel
 from reinet.cli.benches.frontier import frontier
 from reinet.cli.benches.handover import handover
 from reinet.cli.benches.harm import harm
 from reinet.cli.benches.load import load
+from reinet.cli.benches.service import service
 from reinet.cli.output import JsonOption, print_table, write_json
 from reinet.core.errors import ConfigError
 
@@ -34,10 +36,12 @@ def bench() -> None:
 
 app.command("alcc")(bench_alcc)
 app.command("daemon")(daemon)
+app.command("flywheel")(flywheel)
 app.command("frontier")(frontier)
 app.command("handover")(handover)
 app.command("harm")(harm)
 app.command("load")(load)
+app.command("service")(service)
 
 
 @app.command("sim")

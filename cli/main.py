@@ -8,7 +8,7 @@ import typer
 
 from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fidelity, run, serve, traces, train
 from reinet.cli.output import console, say
-from reinet.cli.service import jobs, models, trainer
+from reinet.cli.service import flows, jobs, models, trainer
 from reinet.cli.sight import top
 from reinet.core.errors import ConfigError, ReinetError, TraceError
 
@@ -37,6 +37,8 @@ def options(
 
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
+traces.app.command("from-flows")(flows.from_flows)
+traces.app.command("upload")(flows.upload)
 app.add_typer(traces.app, name="traces")
 app.command("train")(train.train)
 app.command("trainer")(trainer.trainer)

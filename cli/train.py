@@ -1,12 +1,15 @@
 """``reinet train``: learn a policy from a configuration file."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from reinet.cli.output import JsonOption, TextColumn, console, say, write_json
+from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
+
+if TYPE_CHECKING:
+    from reinet.agents.learn.config import TrainConfig
 
 
 def train(
@@ -19,7 +22,12 @@ def train(
         float | None, typer.Option(min=0, help="Stop after this time, even if iterations are left.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Refuse a run folder that holds a run already.")] = False,
-    ray_address: Annotated[str | None, typer.Option(help="A Ray cluster to use instead of this machine.")] = None,
+    ray_address: Annotated[
+        str | None, typer.Option("--ray", "--ray-address", help="A Ray cluster to use instead of this machine.")
+    ] = None,
+    sweep_file: Annotated[
+        Path | None, typer.Option("--sweep", metavar="SWEEP", help="TOML file: options to vary, a training for each.")
+    ] = None,
     json_out: JsonOption = None,
 ) -> None:
     """Train a policy; goes on from the run folder's newest checkpoint. Ctrl-C leaves one to resume from.
@@ -31,6 +39,10 @@ def train(
         reinet train configs/default.toml --run-dir runs/mine --minutes 10 --json -
 
         reinet train configs/own-traces.toml
+
+        reinet train configs/default.toml --ray 10.0.0.1:6379
+
+        reinet train configs/default.toml --sweep sweep.toml --run-dir runs/seeds
 
         tensorboard --logdir runs
     """
@@ -48,6 +60,9 @@ def train(
     learn, select = training_traces(settings), selection_links(settings)
     domain_of(settings.links, learn)
     say(f"{len(learn)} traces to learn from, {len(select)} links on others to choose among checkpoints by")
+    if sweep_file is not None:
+        _sweep(settings, sweep_file, run_dir or Path("runs") / f"{settings.name}-sweep", ray_address, json_out)
+        return
     columns = (
         TextColumn("training"),
         BarColumn(),
@@ -90,3 +105,18 @@ def train(
             "interrupted": result.interrupted,
         },
     )
+
+
+def _sweep(
+    settings: "TrainConfig", sweep_file: Path, run_dir: Path, ray_address: str | None, json_out: str | None
+) -> None:
+    from reinet.agents.learn.sweep import SweepConfig
+    from reinet.agents.learn.sweep import sweep as run
+
+    plan = SweepConfig.load(sweep_file)
+    with console.status(f"{len(plan.points())} trainings"):
+        rows = run(settings, plan, run_dir, ray_address)
+    write_json(json_out, {"rows": rows, "run_dir": str(run_dir)})
+    if json_out != "-":
+        print_table(rows, ["trial", *plan.grid, *plan.random, "state", "score", "wall_s", "run_dir"])
+    say(f"TensorBoard shows them side by side: tensorboard --logdir {run_dir / 'trials'}")

@@ -40,6 +40,23 @@ class RegistryConfig(BaseModel):
     )
 
 
+class RecordConfig(BaseModel):
+    """``[daemon.record]``: flows recorded for ``reinet traces from-flows``; ``kshim/recorded.py`` says what is kept."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    folder: Path = Field(description="where recorded flows lie")
+    # A tenth of a busy server's flows fills most_mb within the hour, and links repeat among flows.
+    share: float = Field(default=0.1, gt=0, le=1, description="share of the flows that is recorded")
+    # An hour of six flows at 5 ms a record; a training draws from a few dozen minutes of each kind of link.
+    most_mb: int = Field(
+        default=256, ge=1, le=1_000_000, description="recorded flows of all starts take at most so much"
+    )
+    key_file: Path | None = Field(
+        default=None, description="file with the site's secret, by which flows are named; absent = a new one each start"
+    )
+
+
 class DaemonConfig(BaseModel):
     """The ``[daemon]`` table. Relative paths start at the folder in which the daemon is started."""
 
@@ -121,6 +138,8 @@ class DaemonConfig(BaseModel):
         le=1_000_000,
         description="event files of all starts take at most so much",
     )
+
+    record: RecordConfig | None = Field(default=None, description="flows recorded for learning; absent = none")
 
     policies: tuple[PolicyConfig, ...] = Field(default=(), description="the [[policy]] entries of the file")
 

@@ -1,13 +1,15 @@
 """``model = "registry:NAME"``: a daemon's first model comes from the registry, and every later one by a hot swap."""
 
 import importlib.metadata
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import grpc
 import structlog
 
+from reinet.agents.decide.loop import Status
 from reinet.core.errors import DaemonError, ReinetError
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.policies import REGISTRY_PREFIX
@@ -60,27 +62,61 @@ def _present(config: DaemonConfig) -> Path:
         channel.close()
 
 
-def follower_of(config: DaemonConfig, swap: Callable[[Path, str], None], running: str = "") -> Follower | None:
+def follower_of(
+    config: DaemonConfig,
+    swap: Callable[[Path, str], None],
+    running: str = "",
+    status: Callable[[], Status] | None = None,
+) -> Follower | None:
     """Returns what follows the configuration's name and swaps, not started yet; None where it names a model itself."""
     if not config.model.startswith(REGISTRY_PREFIX) or config.registry is None:
         return None
     name, version = config.model.removeprefix(REGISTRY_PREFIX), importlib.metadata.version("reinet")
     where = config.registry
-    return Follower(_address(config), name, where.called, where.folder, swap, version, running=running)
+    figures: Callable[[], Mapping[str, float]] = dict if status is None else lambda: hold_out_figures(status())
+    return Follower(_address(config), name, where.called, where.folder, swap, version, figures, running)
 
 
-def follow(config: DaemonConfig, running: str, take: Callable[[Path, str], None]) -> Callable[[], None]:
+def hold_out_figures(status: Status) -> dict[str, float]:
+    """Returns what the default policy's hold-out, or its swap's first stage, knows by now; what is unknown is left out.
+
+    ``delay``, ``throughput`` and ``completion`` are those of capped flows over those of plain ones (over the old
+    model's, while a swap is under way), with ``_low`` and ``_high``, the ends of the interval, where they are finite.
+    """
+    if not status.courses:
+        return {}
+    course = status.courses[0]
+    found: dict[str, float] = {}
+    ratios = {name: getattr(course.comparison, name) for name in ("delay", "throughput", "completion")}
+    for name, ratio in ratios.items():
+        if math.isfinite(ratio.ratio):
+            found |= {name: ratio.ratio, f"{name}_low": ratio.low, f"{name}_high": ratio.high}
+    delay = course.comparison.delay
+    if delay.capped_flows or delay.plain_flows:
+        found |= {"capped_flows": float(delay.capped_flows), "plain_flows": float(delay.plain_flows)}
+    found |= {"stood_down": 1.0} if course.stood_down else {}
+    found |= {"quarantined": 1.0} if course.quarantined else {}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def follow(
+    config: DaemonConfig,
+    running: str,
+    take: Callable[[Path, str], None],
+    status: Callable[[], Status] | None = None,
+) -> Callable[[], None]:
     """Begins to follow the configuration's name; returns what ends that.
 
     ``running`` is the sha256 of what decides already; ``take`` puts another model, in its folder and with its sha256,
-    into the decision loop, and raises a ReinetError where that refuses.
+    into the decision loop, and raises a ReinetError where that refuses. ``status`` is how the loop is: the figures of
+    its hold-out are reported.
     """
 
     def taken(folder: Path, sha256: str) -> None:
         take(folder, sha256)
         log.info("swapped to what the registry's name points to", model=str(folder))
 
-    follower = follower_of(config, taken, running)
+    follower = follower_of(config, taken, running, status)
     if follower is None:
         return lambda: None
     follower.start()

@@ -30,6 +30,9 @@ FETCH_S = 60.0
 FIRST_PAUSE_S = 0.5
 MOST_PAUSE_S = 60.0
 """After so many failures a daemon asks once a minute, a little before or after: a thousand do not come at once."""
+POLL_S = 20.0
+"""A service that answers and holds no stream is asked this often: as often as a stream gives a sign of life, so that a
+promotion is heard of within the time that a fleet's list is fresh, and a thousand daemons ask fifty times a second."""
 SILENCE_S = 60.0
 """The service gives a sign of life every 20 s; a stream that is silent for three is given up."""
 REPORT_S = 30.0
@@ -175,10 +178,11 @@ class Follower:
     def _run(self) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._stop.is_set():
-            channel = None
+            channel, polled = None, False
             try:
                 channel = self._address.channel()
-                if self._listen(stub_of(channel)):
+                heard, polled = self._listen(stub_of(channel))
+                if heard:
                     pause_s = FIRST_PAUSE_S
             except grpc.RpcError as error:
                 self.problem = str(service_error(self._address, error))[:500]
@@ -187,12 +191,12 @@ class Follower:
             finally:
                 if channel is not None:
                     channel.close()
-            self._stop.wait(pause_s * random.uniform(0.5, 1.5))
-            pause_s = min(2 * pause_s, MOST_PAUSE_S)
+            self._stop.wait((POLL_S if polled else pause_s) * random.uniform(0.5, 1.5))
+            pause_s = FIRST_PAUSE_S if polled else min(2 * pause_s, MOST_PAUSE_S)
 
-    def _listen(self, stub: Any) -> bool:
-        """Takes what comes until the stream ends or falls silent; returns whether anything came."""
-        heard = False
+    def _listen(self, stub: Any) -> tuple[bool, bool]:
+        """Takes what comes until the stream ends or falls silent; returns whether anything came, and by being asked."""
+        heard = polled = False
         self._call = stub.Follow(pb.FollowRequest(name=self._name, daemon=self._daemon))
         watchdog = _Watchdog(SILENCE_S, self._call.cancel)
         try:
@@ -207,10 +211,11 @@ class Follower:
             if self._stop.is_set() or error.code() == grpc.StatusCode.UNAVAILABLE:
                 raise
             self._take(stub, stub.Resolve(pb.ResolveRequest(name=self._name), timeout=TIMEOUT_S))
+            heard = polled = True
         finally:
             watchdog.close()
             self._call.cancel()
-        return heard
+        return heard, polled
 
     def _take(self, stub: Any, pointer: pb.Pointer) -> None:
         if pointer.model and pointer.model != self.model:

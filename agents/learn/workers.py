@@ -38,10 +38,16 @@ def start_ray(ray: Any, workers: int) -> None:
                 ) from error
 
 
+RESTARTS = -1  # without end
+"""A worker that is killed, or whose node goes away, starts anew wherever a CPU is free, and its call is made again:
+what it returns hangs on its arguments alone, so nothing is counted twice and nothing changes. While no CPU is free the
+run waits for one."""
+
+
 class RayGatherers:
     """One ``Gatherer`` per worker, each in a Ray actor of one CPU; without workers, one in this process.
 
-    Results come back in the order of the workers, whichever finished first.
+    Results come back in the order of the workers, whichever finished first. Workers restart by themselves.
     """
 
     def __init__(self, config: TrainConfig, traces: Sequence[Trace], ray_address: str | None = None) -> None:
@@ -62,7 +68,7 @@ class RayGatherers:
         elif self._owns_ray:
             start_ray(ray, workers)
         shared = ray.put(list(traces))
-        actor = ray.remote(num_cpus=1)(Gatherer)
+        actor = ray.remote(num_cpus=1, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Gatherer)
         self._actors = [actor.remote(self._config, shared, worker) for worker in range(workers)]
 
     def gather(self, layers: Layers | None, normaliser: Normaliser, iteration: int) -> list[Experience]:

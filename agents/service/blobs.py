@@ -1,9 +1,14 @@
-"""Traces by content: ``blobs/ab/abcdef...``, each the canonical text of a trace, checked before it got its name."""
+"""Traces by content: ``blobs/ab/abcdef...``, each the canonical text of a trace, checked before it got its name.
+
+``python -m reinet.agents.service.blobs FILE`` checks one, for the service: parsing takes ten times a large trace's size
+and holds the interpreter for seconds, in which nobody else would be answered.
+"""
 
 import asyncio
 import hashlib
 import os
 import re
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -23,6 +28,9 @@ CHUNK_BYTES = 256 * 1024
 LEAST_RATE_BYTES_PER_S = 16 * 1024
 """Who sends more slowly, over a minute and more, is cut off: a stream without end holds its place for nothing."""
 GRACE_S = 60.0
+SMALL_BYTES = 500_000
+"""What is smaller is checked here: some 10 ms, where a process takes half a second to start."""
+CHECK_S = 600.0
 
 
 class Blobs:
@@ -32,8 +40,8 @@ class Blobs:
         self._folder = folder / "blobs"
         self._staging = folder / "staged"
         self._database = database
-        # Parsing takes ten times a trace's size, and malloc keeps that for each thread: it is always the same one.
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="parser")
+        self._large = asyncio.Semaphore(1)  # one at a time: each takes up to some 600 MB
         for made in (self._folder, self._staging):
             made.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -102,18 +110,19 @@ class Blobs:
                 os.fsync(file.fileno())
             if received != size_bytes or digest.hexdigest() != sha256:
                 raise ServiceError(f"trace {sha256[:12]}: what came is not what was announced; send it again")
-            await asyncio.get_running_loop().run_in_executor(self._parser, self._accept, caller, staged, sha256)
+            if size_bytes <= SMALL_BYTES:
+                problem = await asyncio.get_running_loop().run_in_executor(self._parser, problem_of, staged)
+            else:
+                async with self._large:
+                    problem = await _problem_of_large(staged)
+            if problem:
+                raise ServiceError(f"trace {sha256[:12]}: {problem}")
+            await asyncio.to_thread(self._accept, caller, staged, sha256)
         finally:
             with suppress(FileNotFoundError):
                 staged.unlink()
 
     def _accept(self, caller: Caller, staged: Path, sha256: str) -> None:
-        try:
-            Trace.load(staged)
-        except TraceError as error:
-            raise ServiceError(f"trace {sha256[:12]}: {str(error).removeprefix(str(staged))}") from None
-        if not is_canonical(staged.read_bytes()):
-            raise ServiceError(f"trace {sha256[:12]}: not in its canonical form; `reinet jobs submit` sends it so")
         place = self.path(sha256)
         place.parent.mkdir(mode=0o700, exist_ok=True)
         os.replace(staged, place)
@@ -121,7 +130,40 @@ class Blobs:
         self.claim(caller, sha256)
 
 
+def problem_of(staged: Path) -> str:
+    """Returns why a file is not to be stored; empty where it is the canonical text of a trace."""
+    try:
+        Trace.load(staged)
+    except TraceError as error:
+        return str(error).removeprefix(str(staged))
+    return "" if is_canonical(staged.read_bytes()) else "not in its canonical form; `reinet jobs submit` sends it so"
+
+
+async def _problem_of_large(staged: Path) -> str:
+    """Returns the same, found by a process of its own, which ends with whoever waits for it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "reinet.agents.service.blobs", str(staged),
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        told, _ = await asyncio.wait_for(process.communicate(), CHECK_S)
+    except asyncio.TimeoutError:
+        return f"it was not checked within {CHECK_S:g} s; send it again later"
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    if process.returncode != 0:
+        return "it could not be checked: the service is short of memory or is ending; send it again later"
+    return told.decode("utf-8", "replace").strip()
+
+
 def is_canonical(data: bytes) -> bool:
     """Returns whether a trace that parses is written as ``Trace.canonical_text`` writes it, so that its digest is the
     trace's own; much cheaper than writing it again."""
     return data.endswith(b"\n") and b"\r" not in data and not re.search(rb"(?:^|\n)0[0-9]", data)
+
+
+if __name__ == "__main__":
+    os.nice(10)  # nobody's answer waits for it
+    sys.stdout.write(problem_of(Path(sys.argv[1])))

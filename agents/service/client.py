@@ -82,6 +82,13 @@ class Client:
         )
         return _job(self._patiently("Submit", request).job)
 
+    def upload(
+        self, traces: Sequence[Path], told: Callable[[str, int, int], None] = lambda _what, _done, _of: None
+    ) -> list[str]:
+        """Sends the traces (files, folders, set files) that the service lacks; returns the sha256 of each that went."""
+        found = {trace.sha256: trace for trace in (Trace.load(file) for file in trace_files(traces))}
+        return self._upload(found, told)
+
     def jobs(self) -> list[Data]:
         """Returns the jobs, oldest first."""
         return [_job(job) for job in self._call(self._jobs.List, pb.ListRequest()).jobs]
@@ -198,10 +205,10 @@ class Client:
                 time.sleep(attempt)
         raise AssertionError("the last attempt returns or raises")
 
-    def _upload(self, traces: Mapping[str, Trace], told: Callable[[str, int, int], None]) -> None:
+    def _upload(self, traces: Mapping[str, Trace], told: Callable[[str, int, int], None]) -> list[str]:
         if not traces:
-            return
-        missing = self._call(self._jobs.Missing, pb.MissingRequest(sha256=list(traces))).sha256
+            return []
+        missing = list(self._call(self._jobs.Missing, pb.MissingRequest(sha256=list(traces))).sha256)
         total, done = sum(len(traces[sha256].canonical_text) for sha256 in missing), 0
         for sha256 in missing:
             trace = traces[sha256]
@@ -212,6 +219,7 @@ class Client:
                 raise service_error(self._address, error) from None
             done += len(trace.canonical_text)
             told(trace.name, done, total)
+        return missing
 
 
 def _parts(trace: Trace) -> Iterator[pb.UploadRequest]:

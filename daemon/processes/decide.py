@@ -1,8 +1,8 @@
 """The decision process: model, states, decisions and caps, by mapped memory, without a capability or a way out.
 
 It reads and writes nothing but the memory that the loader and programs under the gate hand it, and sockets: to the
-loader, to the process that answers callers, for the records that this one keeps curves of, and to such
-programs. When it crashes or hangs, caps lapse.
+loader, to the process that answers callers, for the records that this one keeps, and to such programs. When it
+crashes or hangs, caps lapse.
 """
 
 import socket as sockets
@@ -69,7 +69,7 @@ def decide(
     programs = listen(config.processes) if config.processes is not None else None
     sandbox.confine_decisions()
     agent = agent_for(config, config.model, config.asked)
-    sink = RecordSender(ends.records) if config.log_dir is not None else None
+    sink = RecordSender(ends.records) if config.log_dir is not None or config.record is not None else None
     period = _period(config, agent)
     with closing(with_programs(open_shim(config, period, link), programs, period)) as shim:
         loop = ControlLoop(

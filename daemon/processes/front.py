@@ -1,4 +1,4 @@
-"""The process that answers callers and keeps curves: gRPC and event files, away from decisions and capabilities."""
+"""The process that answers callers and keeps curves and recorded flows, away from decisions and capabilities."""
 
 import socket as sockets
 import threading
@@ -18,7 +18,11 @@ from reinet.daemon.processes import plain, sandbox
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Controlled, Served
 from reinet.daemon.processes.decide import received_records
+from reinet.daemon.processes.flow_recorder import FlowRecorder, site_key
 from reinet.daemon.processes.remote import Remote
+
+CLOSE_S = 2.0
+"""A stuck disk holds the end up for so long."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +63,16 @@ def answer(
     from reinet.daemon.followed import follow
 
     sink = _open_event_log(config)
-    if sink is not None:
-        threading.Thread(target=_keep_curves, args=(ends.records, sink), name="records", daemon=True).start()
+    recorder = _open_recorder(config)
+    keeper = threading.Thread(target=_keep, args=(ends.records, sink, recorder), name="records", daemon=True)
+    if sink is not None or recorder is not None:
+        keeper.start()
     afar = cast(Served, LoopAfar(ends.loop, Served))
     server = ControlServer(claim, afar, called)
     metrics = None
     if config.metrics is not None:
-        metrics = MetricsServer(Endpoint.parse(config.metrics), _collector(afar, sink))
-    unfollow = follow(config, running, lambda folder, sha256: afar.take_model(str(folder), sha256))
+        metrics = MetricsServer(Endpoint.parse(config.metrics), _collector(afar, sink, recorder))
+    unfollow = follow(config, running, lambda folder, sha256: afar.take_model(str(folder), sha256), afar.status)
     plain.send(link, {"ready": str(sink.folder) if sink is not None else None})
     try:
         plain.receive(link)
@@ -76,15 +82,20 @@ def answer(
     server.close()
     if metrics is not None:
         metrics.close()
+    if keeper.is_alive():
+        ends.records.shutdown(sockets.SHUT_RD)
+        keeper.join(CLOSE_S)
     if sink is not None:
         sink.close()
 
 
-def _collector(loop: Controlled, sink: EventLog | None) -> LoopCollector:
+def _collector(loop: Controlled, sink: EventLog | None, recorder: FlowRecorder | None) -> LoopCollector:
     more = {"log_lines_dropped": ("log lines lost because nobody read them", lambda: LINES.dropped)}
     if sink is not None:
         more["event_log_dropped_points"] = ("points of curves left out", lambda: sink.dropped_points)
         more["event_log_dropped_batches"] = ("ticks left out of the curves", lambda: sink.dropped_batches)
+    if recorder is not None:
+        more["flow_recorder_left_out"] = ("records of sampled flows that were not written", lambda: recorder.left_out)
     return LoopCollector(loop, more)
 
 
@@ -98,6 +109,22 @@ def _open_event_log(config: DaemonConfig) -> EventLog | None:
         raise ConfigError(f"daemon.log_dir: {where}; name a folder that can be written") from None
 
 
-def _keep_curves(records: sockets.socket, sink: EventLog) -> None:
+def _open_recorder(config: DaemonConfig) -> FlowRecorder | None:
+    if (wanted := config.record) is None:
+        return None
+    try:
+        return FlowRecorder(wanted.folder, wanted.share, wanted.most_mb * 1_000_000, site_key(wanted.key_file))
+    except OSError as error:
+        where = f"{error.filename}: {error.strerror}"
+        raise ConfigError(f"daemon.record.folder: {where}; name a folder that can be written") from None
+
+
+def _keep(records: sockets.socket, sink: EventLog | None, recorder: FlowRecorder | None) -> None:
+    """Keeps curves and recordings of what comes until nobody sends any more."""
     while (batch := received_records(records)) is not None:
-        sink.offer(batch, batch["cap_pkts"])
+        if sink is not None:
+            sink.offer(batch, batch["cap_pkts"])
+        if recorder is not None:
+            recorder.take(batch)
+    if recorder is not None:
+        recorder.close()

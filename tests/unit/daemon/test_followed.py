@@ -1,6 +1,8 @@
 """``model = "registry:NAME"``: where a daemon's first model comes from, and what becomes of the later ones."""
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,13 +11,16 @@ from helpers.daemons import agent_of
 from helpers.loops import started
 from helpers.registry import FIRST, SECOND, Host, until
 from reinet.agents.decide.baselines import FixedCap
+from reinet.agents.decide.course import CourseStatus
+from reinet.agents.decide.evidence import Comparison, Ratio
+from reinet.agents.decide.loop import Status
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import ConfigError, DaemonError, ModelError
 from reinet.core.target import Target
 from reinet.daemon import registry
 from reinet.daemon.config import DaemonConfig, RegistryConfig
-from reinet.daemon.followed import follow, resolved
+from reinet.daemon.followed import follow, hold_out_figures, resolved
 from reinet.daemon.policies import PolicyConfig
 from reinet.daemon.processes.decide import _Kept
 
@@ -143,3 +148,22 @@ def test_only_the_default_follows_a_name() -> None:
 def test_a_name_of_a_registry_needs_its_address(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"daemon\.registry"):
         DaemonConfig(model="registry:production", cgroups=(tmp_path,))
+
+
+def test_what_the_hold_out_knows_goes_into_every_report(host: Host, tmp_path: Path) -> None:
+    known = Comparison(delay=Ratio(0.5, 0.4, 0.6, 40, 10), throughput=Ratio(0.97, 0.0, math.inf, 40, 10))
+    course = CourseStatus("default", "hold-out", "m", "+30ms", "hold-out", "", "slower", "", "", known)
+    status = Status(True, False, "", "+30ms", 1, 1, 1, 1.0, courses=(course,))
+    settings = config(host, tmp_path)
+    stop = follow(settings, Path(resolved(settings).model).name, lambda _folder, _sha256: None, lambda: status)
+    try:
+        until(lambda: host.models.reports)
+    finally:
+        stop()
+    assert dict(host.models.reports[-1].figures) == {
+        "delay": 0.5, "delay_low": 0.4, "delay_high": 0.6, "throughput": 0.97, "throughput_low": 0.0,
+        "capped_flows": 40.0, "plain_flows": 10.0, "stood_down": 1.0,
+    }  # fmt: skip
+    assert hold_out_figures(replace(status, courses=())) == {}
+    unknown = replace(course, comparison=Comparison(), stood_down="")
+    assert hold_out_figures(replace(status, courses=(unknown,))) == {}, "nothing is known, so nothing is said"

@@ -26,6 +26,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "FIRST_PAUSE_S", 0.02)
     monkeypatch.setattr(registry, "MOST_PAUSE_S", 0.1)
+    monkeypatch.setattr(registry, "POLL_S", 0.1)
     # A call that meets a server of this process while it shuts down may stay unanswered: the watchdog ends it.
     monkeypatch.setattr(registry, "SILENCE_S", 3.0)
 
@@ -88,6 +89,24 @@ def test_without_streams_it_polls(host: Host, daemon: Daemon) -> None:
     host.models.move(SECOND)
     host.up()
     until(lambda: daemon.models()[-1:] == [SECOND])
+
+
+def test_a_service_that_answers_polls_alone_is_no_failure_and_is_asked_at_one_pace(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.models.streams = False
+    pauses: list[float] = []
+    monkeypatch.setattr(registry.random, "uniform", lambda _low, _high: 1.0)
+    monkeypatch.setattr(registry, "POLL_S", 20.0)
+    daemon = Daemon(host, tmp_path / "models")
+    stop = daemon.follower._stop
+    monkeypatch.setattr(stop, "wait", lambda seconds: pauses.append(seconds))
+    until(lambda: len(pauses) > 6)
+    problem = daemon.follower.problem
+    monkeypatch.undo()
+    daemon.follower.close()
+    assert set(pauses[1:]) == {20.0}
+    assert not problem
 
 
 def test_a_name_that_points_to_nothing_changes_nothing(host: Host, daemon: Daemon) -> None:

@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from helpers.trainer import TINY, Service
+from reinet.agents.service.blobs import CHUNK_BYTES, SMALL_BYTES
 from reinet.agents.service.client import Client
 from reinet.agents.service.config import TrainerConfig
 from reinet.agents.service.identity import ALL_ROLES, NEEDS, Callers
@@ -360,3 +361,18 @@ def test_a_second_service_in_the_same_folder_is_refused(service: Service, tmp_pa
 
     with pytest.raises(ServiceError, match="another service is listening"):
         serve(load_config(config))
+
+
+def in_parts(data: bytes) -> list[pb.UploadRequest]:
+    return [header(data), *(chunk(data[at : at + CHUNK_BYTES]) for at in range(0, len(data), CHUNK_BYTES))]
+
+
+def test_a_large_trace_is_checked_outside_and_a_bad_one_refused_for_the_same_reasons(
+    channel: grpc.Channel, service: Service
+) -> None:
+    jobs, _ = stubs(channel)
+    good = b"1000\n" * (SMALL_BYTES // 5 + 1)
+    assert jobs.Upload(iter(in_parts(good))).sha256 == hashlib.sha256(good).hexdigest()
+    assert "canonical" in refused(jobs.Upload, iter(in_parts(good + b"01001\n")))
+    assert "not a whole number" in refused(jobs.Upload, iter(in_parts(good + b"hello\n")))
+    assert not list((service.folder / "staged").iterdir())

@@ -1,0 +1,55 @@
+"""``reinet bench service``: what the training service takes under many clients, and what it adds to a job."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reinet.cli.output import JsonOption, print_table, say, write_json
+
+
+class Runner(str, Enum):
+    """Where the job of the comparison runs; none leaves it out."""
+
+    PROCESS = "process"
+    RAY = "ray"
+    NONE = "none"
+
+
+def service(
+    clients: Annotated[int, typer.Option(min=0, help="Clients that watch a job and list all; 0 = none.")] = 200,
+    followers: Annotated[int, typer.Option(min=0, help="Daemons that follow one name; 0 = none.")] = 1000,
+    uploads: Annotated[int, typer.Option(min=0, help="Clients that send traces at once; 0 = none.")] = 20,
+    upload_mb: Annotated[float, typer.Option(min=0.1, help="What each of them sends.")] = 100.0,
+    seconds: Annotated[float, typer.Option(min=1, help="How long clients list.")] = 10.0,
+    runner: Annotated[Runner, typer.Option(help="Who runs a job beside a plain training.")] = Runner.PROCESS,
+    models: Annotated[list[Path] | None, typer.Option(help="Two model folders that a name points to in turn.")] = None,
+    json_destination: JsonOption = None,
+) -> None:
+    """Load of the training service, from this machine over its Unix socket; it gets a folder of its own.
+
+    clients: list_ms, as a client sees it, of 100 jobs. followers: the time from a roll-back until each has fetched the
+    other model and reported it. uploads: the time until all are there, and a list's meanwhile. job: what submission
+    and export take beside a plain training. service_cpu_s, service_cores and service_peak_mb are the service's
+    own. Examples:
+
+        reinet bench service
+
+        reinet bench service --clients 0 --uploads 0 --runner none --json -
+    """
+    from reinet.agents.service.bench import measure
+
+    chosen = models or [Path("checkpoints/default"), Path("checkpoints/small")]
+    if len(chosen) != 2:
+        raise typer.BadParameter("give two model folders, or none")
+    found = measure(
+        clients, followers, uploads, upload_mb, seconds, "" if runner is Runner.NONE else runner.value, chosen, say
+    )
+    write_json(json_destination, found)
+    if json_destination != "-":
+        rows = [{"part": part, "figure": key, "value": value}
+                for part, figures in found.items() for key, value in figures.items()]  # fmt: skip
+        print_table(rows, ["part", "figure", "value"])

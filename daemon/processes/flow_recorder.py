@@ -1,0 +1,194 @@
+"""Flows recorded for learning: a sample of a daemon's flows, one file each, bounded, and nothing that names anybody.
+
+What a file holds is in ``reinet.kshim.recorded``: counts and times of a flow's periods. It never holds a payload, an
+address, a port or a time of day, and a flow is called by a hash of its cookie that is keyed with the site's secret; so
+files of one flow are known as such where the key is, and nowhere else. Whether a flow is in the sample hangs on that
+hash alone.
+
+The loop is never held up and a full disk costs recordings, not caps: writing fails, is said once, and is tried again
+with the next flow. The folder's files together stay below ``most_bytes``; where room is needed the oldest closed one
+goes.
+"""
+
+import hashlib
+import hmac
+import os
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import structlog
+
+from reinet.core.errors import ConfigError
+from reinet.core.records import Flag
+from reinet.kshim.recorded import RECORD_DTYPE, SUFFIX, header, kept
+from reinet.kshim.shim import FlowStatsArray
+
+MOST_FLOWS = 64
+"""So many flows are recorded at one time: at 200 records/s each, of 52 bytes, 0.7 MB/s."""
+MOST_FLOW_S = 600
+"""A flow's recording ends after this; training draws starts at random, and ten minutes hold hundreds of them."""
+SILENT_S = 60
+"""A flow without a record for this long gives its place to another."""
+MOST_NAMES = 65_536
+"""So many flows' names are kept in mind, as many as a daemon's flows by default; a name costs 3 us to find again."""
+KEY_BYTES = 32
+FILES_PER_BOUND = 8
+"""No flow takes more than an eighth of all bytes."""
+
+log = structlog.get_logger("reinet.flow_recorder")
+
+
+def site_key(path: Path | None) -> bytes:
+    """Returns the site's secret; without a file one of this start, so that no two starts' names can be linked.
+
+    Raises ConfigError where the file cannot be read or holds too little.
+    """
+    if path is None:
+        return secrets.token_bytes(KEY_BYTES)
+    try:
+        key = path.read_bytes().strip()
+    except OSError as error:
+        raise ConfigError(f"daemon.record.key_file: {path}: {error.strerror}; name a readable file") from None
+    if len(key) < KEY_BYTES:
+        raise ConfigError(
+            f"daemon.record.key_file: {path} holds {len(key)} bytes, {KEY_BYTES} are the least; make one with "
+            f"`head -c {KEY_BYTES} /dev/urandom | base64`"
+        )
+    return key
+
+
+@dataclass
+class _Flow:
+    file: BinaryIO
+    path: Path
+    first_ns: int
+    last_ns: int
+
+
+class FlowRecorder:
+    """Takes what the loop saw and writes the sample's share; belongs to one thread."""
+
+    def __init__(self, folder: Path, share: float, most_bytes: int, key: bytes) -> None:
+        """Makes the folder; raises OSError where it cannot be written."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(13, "no permission to write", str(folder))
+        self._folder, self._share, self._key = folder, share, key
+        self._most_bytes = most_bytes
+        self._closed: dict[Path, int] = dict(_recorded(folder))
+        self._open: dict[int, _Flow] = {}
+        self._over: set[int] = set()  # flows whose recording ended before they did
+        self._names: dict[int, str] = {}  # of flows in the sample; empty for others
+        self._bytes = sum(self._closed.values())
+        self._failing = False
+        self.left_out = 0
+        """Records of the sample's flows that were not written: too many flows at once, or a disk that failed."""
+
+    def take(self, records: FlowStatsArray) -> None:
+        """Takes N records, of several of a flow the oldest first; never raises for what a disk does."""
+        for cookie in dict.fromkeys(records["cookie"].tolist()):
+            if not (name := self._sampled(cookie)):
+                continue
+            own = records[records["cookie"] == cookie]
+            try:
+                self._write(cookie, name, own)
+                if self._failing:
+                    self._failing = False
+                    log.info("flows are recorded again", folder=str(self._folder))
+            except OSError as error:
+                self.left_out += len(own)
+                self._end(cookie)
+                if not self._failing:
+                    self._failing = True
+                    log.warning("flows are not recorded for now", folder=str(self._folder), error=str(error))
+
+    def close(self) -> None:
+        """Ends every recording."""
+        for cookie in list(self._open):
+            self._end(cookie)
+
+    def _sampled(self, cookie: int) -> str:
+        """Returns what the flow is called; empty where it is not in the sample."""
+        name = self._names.get(cookie)
+        if name is None:
+            name = hmac.new(self._key, cookie.to_bytes(8, "little"), hashlib.sha256).hexdigest()[:32]
+            name = name if int(name[:8], 16) < self._share * 2**32 else ""
+            if len(self._names) >= MOST_NAMES:
+                self._names.clear()
+                self._over.clear()
+            self._names[cookie] = name
+        return name
+
+    def _write(self, cookie: int, name: str, records: FlowStatsArray) -> None:
+        closed = bool((records["flags"] & Flag.CLOSED).any())
+        live = records[(records["flags"] & Flag.CLOSED) == 0]
+        if len(live) and cookie not in self._over:
+            flow = self._open.get(cookie) or self._begin(cookie, name, int(live["time_ns"][0]))
+            if flow is None:
+                self.left_out += len(live)
+            else:
+                self._append(cookie, flow, live)
+        if closed:
+            self._over.discard(cookie)
+            self._end(cookie)
+
+    def _append(self, cookie: int, flow: _Flow, live: FlowStatsArray) -> None:
+        data = kept(live, flow.first_ns).tobytes()
+        size = flow.file.tell() + len(data)
+        flow.last_ns = int(live["time_ns"][-1])
+        too_long = flow.last_ns - flow.first_ns > MOST_FLOW_S * 10**9
+        if too_long or size > self._most_bytes // FILES_PER_BOUND:
+            self._over.add(cookie)
+            self._end(cookie)
+            return
+        self._make_room(len(data))
+        flow.file.write(data)
+        self._bytes += len(data)
+
+    def _begin(self, cookie: int, name: str, first_ns: int) -> _Flow | None:
+        """Returns a new file; None where too many flows are recorded."""
+        if len(self._open) >= MOST_FLOWS:
+            for other in [c for c, flow in self._open.items() if first_ns - flow.last_ns > SILENT_S * 10**9]:
+                self._end(other)
+            if len(self._open) >= MOST_FLOWS:
+                return None
+        start = header(name)
+        self._make_room(len(start) + RECORD_DTYPE.itemsize)
+        path = self._folder / f"{name}-{secrets.token_hex(4)}{SUFFIX}"
+        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+        self._open[cookie] = _Flow(file, path, first_ns, first_ns)
+        file.write(start)
+        self._bytes += len(start)
+        return self._open[cookie]
+
+    def _end(self, cookie: int) -> None:
+        flow = self._open.pop(cookie, None)
+        if flow is None:
+            return
+        with suppress(OSError):  # a full disk: what is lost is the tail
+            flow.file.close()
+        with suppress(OSError):
+            self._closed[flow.path] = flow.path.stat().st_size
+        self._bytes = sum(self._closed.values()) + sum(other.file.tell() for other in self._open.values())
+
+    def _make_room(self, size: int) -> None:
+        while self._bytes + size > self._most_bytes:
+            if not self._closed:
+                raise OSError("daemon.record.most_mb leaves no room for the flows that are recorded now")
+            oldest = next(iter(self._closed))
+            self._bytes -= self._closed.pop(oldest)
+            with suppress(OSError):
+                oldest.unlink()
+
+
+def _recorded(folder: Path) -> list[tuple[Path, int]]:
+    """Returns what earlier starts left, oldest first; follows no link."""
+    found = []
+    for entry in os.scandir(folder):
+        if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
+            state = entry.stat(follow_symlinks=False)
+            found.append((state.st_mtime, Path(entry.path), state.st_size))
+    return [(path, size) for _, path, size in sorted(found)]

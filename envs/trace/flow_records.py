@@ -1,0 +1,51 @@
+"""Recorded flows, read: files of ``kshim/recorded.py``, which a daemon wrote and anybody may have touched since."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from reinet.core.errors import TraceError
+from reinet.envs.trace.trace import MAX_FILE_BYTES, read_limited
+from reinet.kshim.recorded import RECORD_DTYPE, SUFFIX, VERSION, RecordArray
+
+_MOST_HEADER_BYTES = 256
+
+
+@dataclass(frozen=True)
+class FlowRecording:
+    """A flow's records, the oldest first."""
+
+    flow: str
+    records: RecordArray
+    """RECORD_DTYPE (N,)."""
+
+    @classmethod
+    def load(cls, path: Path) -> "FlowRecording":
+        """Returns the flow in a file; raises TraceError for what is none."""
+        raw = read_limited(path, MAX_FILE_BYTES, "recorded flow")
+        line, newline, data = raw[: _MOST_HEADER_BYTES + 1].partition(b"\n")
+        try:
+            header = json.loads(line)
+            version, flow = int(header["reinet_flow"]), str(header["flow"])
+        except (ValueError, TypeError, KeyError):
+            raise TraceError(f"{path}: is no recorded flow; name files that a daemon wrote ([daemon.record])") from None
+        if not newline or version != VERSION or not (flow.isalnum() and len(flow) <= 64):
+            raise TraceError(f"{path}: is of version {version}, this is for {VERSION}; use reinet of the same version")
+        data = raw[len(line) + 1 :]
+        records = np.frombuffer(data[: len(data) // RECORD_DTYPE.itemsize * RECORD_DTYPE.itemsize], RECORD_DTYPE)
+        if (np.diff(records["time_us"].astype(np.int64)) < 0).any():
+            raise TraceError(f"{path}: its times fall; the file is damaged, leave it out")
+        return cls(flow, records)
+
+
+def flow_files(paths: Sequence[Path]) -> list[Path]:
+    """Returns the recorded flows among files and in folders, sorted; raises TraceError where there is none."""
+    found: list[Path] = []
+    for path in paths:
+        found += sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
+    if not found:
+        raise TraceError(f"{', '.join(map(str, paths))}: holds no recorded flow (*{SUFFIX}); see [daemon.record]")
+    return found

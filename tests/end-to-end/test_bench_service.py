@@ -1,0 +1,17 @@
+"""``reinet bench service`` asks a real service; here it asks little."""
+
+from helpers.places import ROOT
+from reinet.agents.service.bench import measure
+
+
+def test_every_part_of_the_load_is_measured_and_checked() -> None:
+    models = [ROOT / "checkpoints" / name for name in ("default", "small")]
+    found = measure(
+        clients=3, followers=4, uploads=2, upload_mb=0.3, seconds=1, runner="", models=models,
+    )  # fmt: skip
+    assert set(found) == {"clients", "followers", "uploads"}
+    assert found["clients"]["lists"] >= 3
+    assert 0 < found["clients"]["list_ms_p50"] <= found["clients"]["list_ms_p99"]
+    assert 0 < found["followers"]["has_it_s_p50"] <= found["followers"]["all_have_it_s"]
+    assert found["uploads"]["mb_per_s"] > 0
+    assert all(part["service_peak_mb"] > 10 for part in found.values())

@@ -1,0 +1,140 @@
+"""Flows that a daemon records: a sample, bounded, and nothing in it that names anybody."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reinet.core.errors import ConfigError, TraceError
+from reinet.core.records import FLOW_STATS_DTYPE, Flag
+from reinet.daemon.processes import flow_recorder
+from reinet.daemon.processes.flow_recorder import FlowRecorder, site_key
+from reinet.envs.trace.flow_records import FlowRecording, flow_files
+from reinet.kshim.recorded import RECORD_DTYPE
+from reinet.kshim.shim import FlowStatsArray
+
+KEY = bytes(range(32))
+ONE_FLOW_BYTES = 60 + 10 * RECORD_DTYPE.itemsize
+
+
+def records(cookie: int, first: int, count: int, **fields: int) -> FlowStatsArray:
+    made = np.zeros(count, FLOW_STATS_DTYPE)
+    made["cookie"], made["period_ns"], made["mss_bytes"] = cookie, 20_000_000, 1448
+    made["time_ns"] = 10**15 + 20_000_000 * np.arange(first, first + count)
+    made["delivered_bytes"] = 1448 * np.arange(first, first + count)
+    for name, value in fields.items():
+        made[name] = value
+    return made
+
+
+def test_what_was_recorded_is_what_the_loop_saw_without_cookie_and_clock(tmp_path: Path) -> None:
+    recorder = FlowRecorder(tmp_path, 1.0, 10**6, KEY)
+    cookie = 0x1122334455667788
+    recorder.take(records(cookie, 0, 3, rtt_samples=7))
+    recorder.take(np.concatenate([records(cookie, 3, 2), records(9, 0, 1)]))
+    recorder.take(records(cookie, 5, 1, flags=int(Flag.CLOSED)))
+    (ended,) = [path for path in flow_files([tmp_path]) if path.stat().st_size > 0]
+    recorder.close()
+    found = FlowRecording.load(ended).records
+    assert found["time_us"].tolist() == [0, 20_000, 40_000, 60_000, 80_000]
+    assert found["period_us"].tolist() == [20_000] * 5
+    assert found["rtt_samples"].tolist() == [7, 7, 7, 0, 0]
+    assert (found["delivered_bytes"] // found["mss_bytes"]).tolist() == [0, 1, 2, 3, 4]
+    data = b"".join(path.read_bytes() + path.name.encode() for path in flow_files([tmp_path]))
+    for secret in (cookie.to_bytes(8, "little"), cookie.to_bytes(8, "big"), str(cookie).encode(), b"%x" % cookie):
+        assert secret not in data
+
+
+def test_a_flow_has_one_name_with_a_key_and_another_with_another(tmp_path: Path) -> None:
+    names = []
+    for number, key in enumerate((KEY, KEY, KEY[::-1])):
+        recorder = FlowRecorder(tmp_path / str(number), 1.0, 10**6, key)
+        recorder.take(records(5, 0, 1))
+        recorder.close()
+        names.append(FlowRecording.load(flow_files([tmp_path / str(number)])[0]).flow)
+    assert names[0] == names[1] != names[2]
+
+
+def test_a_share_of_the_flows_is_recorded_the_same_ones_each_time(tmp_path: Path) -> None:
+    chosen = []
+    for number in range(2):
+        recorder = FlowRecorder(tmp_path / str(number), 0.2, 10**7, KEY)
+        for cookie in range(400):
+            recorder.take(np.concatenate([records(cookie, 0, 1), records(cookie, 1, 1, flags=int(Flag.CLOSED))]))
+        chosen.append({FlowRecording.load(path).flow for path in flow_files([tmp_path / str(number)])})
+    assert chosen[0] == chosen[1]
+    assert 50 < len(chosen[0]) < 110
+
+
+def test_the_folder_stays_below_its_bound_and_the_oldest_recordings_make_room(tmp_path: Path) -> None:
+    bound = 8 * ONE_FLOW_BYTES
+    (tmp_path / "not-ours.txt").write_text("x" * 10_000)
+    flow_recorder.FlowRecorder(tmp_path, 1.0, bound, KEY).close()
+    for start in range(2):
+        recorder = FlowRecorder(tmp_path, 1.0, bound, KEY)
+        for cookie in range(30):
+            recorder.take(records(100 * start + cookie, 0, 5))
+            recorder.take(records(100 * start + cookie, 5, 1, flags=int(Flag.CLOSED)))
+        recorder.close()
+        sizes = [path.stat().st_size for path in flow_files([tmp_path])]
+        assert bound / 2 < sum(sizes) <= bound
+    assert (tmp_path / "not-ours.txt").exists()
+    assert not recorder.left_out
+
+
+def test_a_long_flow_ends_in_its_file_and_not_in_the_next_one(tmp_path: Path) -> None:
+    recorder = FlowRecorder(tmp_path, 1.0, 8 * ONE_FLOW_BYTES, KEY)
+    for first in range(0, 100, 5):
+        recorder.take(records(5, first, 5))
+    recorder.close()
+    (path,) = flow_files([tmp_path])
+    assert path.stat().st_size <= ONE_FLOW_BYTES
+
+
+def test_flows_beyond_the_most_at_a_time_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_recorder, "MOST_FLOWS", 2)
+    recorder = FlowRecorder(tmp_path, 1.0, 10**6, KEY)
+    for cookie in (1, 2, 3):
+        recorder.take(records(cookie, 0, 2))
+    assert recorder.left_out == 2
+    recorder.take(records(4, 50 * (flow_recorder.SILENT_S + 1), 2))  # the others have been silent by then
+    recorder.close()
+    assert len(flow_files([tmp_path])) == 3
+
+
+def test_a_disk_that_fails_costs_recordings_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = FlowRecorder(tmp_path, 1.0, 10**6, KEY)
+    monkeypatch.setattr(flow_recorder, "SUFFIX", "/no-such-folder")
+    recorder.take(records(1, 0, 2))
+    assert recorder.left_out == 2
+    monkeypatch.undo()
+    recorder.take(records(1, 2, 2))
+    recorder.close()
+    assert len(FlowRecording.load(flow_files([tmp_path])[0]).records) == 2
+
+
+def test_a_file_that_breaks_off_is_good_up_to_its_last_whole_record(tmp_path: Path) -> None:
+    recorder = FlowRecorder(tmp_path, 1.0, 10**6, KEY)
+    recorder.take(records(1, 0, 4))
+    recorder.close()
+    (path,) = flow_files([tmp_path])
+    path.write_bytes(path.read_bytes()[:-1])
+    assert len(FlowRecording.load(path).records) == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"{}\n", b"x" * 1000, b'{"reinet_flow": 1, "flow": "../x"}\n',
+                                     b'{"reinet_flow": 9, "flow": "ab"}\n', b"[1]\n"])  # fmt: skip
+def test_what_is_no_recorded_flow_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.flow"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=r"x\.flow"):
+        FlowRecording.load(path)
+
+
+def test_a_key_that_is_too_short_or_missing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"key_file: .*; name a readable file"):
+        site_key(tmp_path / "none")
+    (tmp_path / "key").write_text("secret\n")
+    with pytest.raises(ConfigError, match="holds 6 bytes, 32 are the least"):
+        site_key(tmp_path / "key")
+    assert site_key(None) != site_key(None)

@@ -1,0 +1,140 @@
+"""Capacity estimated from flows: right where the link was busy, silent where it was not, against known links."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.trainer import TINY
+from reinet.agents.decide.names import make_agent
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.service.flywheel import MRTTS_MS, measure, rate_error, recorded
+from reinet.core.errors import TraceError
+from reinet.core.records import Flag
+from reinet.envs.trace import Trace, load_traces
+from reinet.envs.trace.estimate import BRIDGE_MS, Pieces, estimates
+from reinet.envs.trace.estimated_set import estimated, save
+from reinet.envs.trace.model import generate
+from reinet.kshim.recorded import RECORD_DTYPE, RecordArray, header
+
+PERIOD_MS = 20
+
+
+def flow(seconds: float, pkts: int = 20, queue_ms: int = 30) -> RecordArray:
+    """A flow's records: a period each 20 ms, so many packets and so much queue in each."""
+    made = np.zeros(round(1000 * seconds / PERIOD_MS), RECORD_DTYPE)
+    made["time_us"] = 1000 * PERIOD_MS * np.arange(len(made))
+    made["period_us"], made["mss_bytes"], made["inflight_pkts"] = 1000 * PERIOD_MS, 1448, 2 * pkts
+    made["delivered_bytes"], made["rtt_samples"] = 1448 * pkts, pkts
+    made["min_rtt_us"], made["rtt_least_us"] = 40_000, 40_000 + 1000 * queue_ms
+    return made
+
+
+def test_a_link_that_always_had_a_packet_waiting_is_known_exactly() -> None:
+    (found,) = estimates(flow(10), "x")
+    assert found.measured_share == 1.0
+    assert found.least_mbps == pytest.approx(found.most_mbps)
+    assert found.trace.mean_mbps == pytest.approx(12.0)  # 20 packets of 1500 bytes in 20 ms
+    assert found.trace.duration_ms == 10_000
+    assert np.bincount((found.trace.opportunities_ms - 1) // 1000).tolist() == pytest.approx([1000] * 10, abs=2)
+
+
+@pytest.mark.parametrize("records", [flow(10, queue_ms=0), flow(10, queue_ms=1), flow(10, pkts=2, queue_ms=8), flow(4),
+                                     flow(0.02), flow(0)])  # fmt: skip
+def test_a_link_that_was_not_surely_busy_for_long_gives_no_trace(records: RecordArray) -> None:
+    assert estimates(records, "x") == []
+
+
+def test_a_short_pause_is_bridged_at_the_rate_beside_it_and_a_long_one_parts_two_traces() -> None:
+    records = flow(20)
+    idle = slice(500, 525)  # half a second
+    records["rtt_least_us"][idle], records["delivered_bytes"][idle] = 40_000, 1448 * 5
+    (found,) = estimates(records, "x")
+    assert found.measured_share == pytest.approx(1 - 0.5 / 20)
+    assert found.least_mbps == pytest.approx(12.0 * (1 - 0.75 * 0.5 / 20))
+    assert found.trace.mean_mbps == pytest.approx(12.0, rel=1e-3)
+    records["rtt_least_us"][500 : 501 + round(BRIDGE_MS / PERIOD_MS)] = 40_000
+    first, second = estimates(records, "x")
+    assert (first.trace.name, second.trace.name) == ("x-1", "x-2")
+    assert first.trace.duration_ms == 10_000
+    assert (first.measured_share, second.measured_share) == (1.0, 1.0)
+
+
+def test_a_silence_is_an_outage_and_what_it_counts_is_counted_once() -> None:
+    records = flow(10)
+    silent = slice(200, 210)  # ten records, 250 ms apart, of the period that began at the last ACK
+    began_us = int(records["time_us"][199])
+    records["flags"][silent] = Flag.NO_SAMPLE
+    records["time_us"][silent] = began_us + 5_000 + 250_000 * np.arange(1, 11)  # 5 ms of it had ACKs
+    records["period_us"][silent] = records["time_us"][silent] - began_us
+    records["delivered_bytes"][silent] = 1448 * 5
+    records["time_us"][210:] = records["time_us"][209] + 15_000 + 20_000 * np.arange(len(records) - 210)
+    records["period_us"][210] = records["time_us"][210] - began_us
+    records["delivered_bytes"][210] = 1448 * 20  # of the whole period
+    (found,) = estimates(records, "x")
+    assert found.trace.mean_mbps * found.trace.duration_ms == pytest.approx(
+        12.0 * (len(records) - 10) * PERIOD_MS, rel=2e-3
+    )
+    longest_ms = int(np.diff(found.trace.opportunities_ms.astype(np.int64)).max())
+    assert longest_ms == pytest.approx(2500, abs=3)
+
+
+def test_a_lost_record_leaves_its_time_unmeasured() -> None:
+    records = np.delete(flow(10), 250)
+    pieces = Pieces.of(records)
+    assert pieces.lengths_ms.sum() == pytest.approx(10_000)
+    assert pieces.lengths_ms[~pieces.is_measured].sum() == pytest.approx(2 * PERIOD_MS)
+
+
+def known(count: int = 3) -> list[Trace]:
+    return [generate(preset, 30, 7) for preset in ("lte-stationary", "lte-walking", "umts-driving")[:count]]
+
+
+@pytest.mark.parametrize(
+    ("agent", "most_100_ms", "most_1_s", "most_mean"),
+    [
+        ("none", (0.05, 0.12, 0.30), (0.01, 0.04, 0.15), (0.01, 0.02, 0.05)),
+        ("checkpoints/default", (0.04, 0.10, 0.20), (0.02, 0.06, 0.12), (0.01, 0.04, 0.10)),
+    ],
+)
+def test_capped_and_uncapped_flows_show_the_rate_of_known_links(
+    agent: str, most_100_ms: tuple[float, ...], most_1_s: tuple[float, ...], most_mean: tuple[float, ...]
+) -> None:
+    """The simulator repeats itself bit for bit: the bounds are what it gives, and some room."""
+    traces = known()
+    for number, records in enumerate(recorded(make_agent(agent, "sim"), traces, 29.0)):
+        found = estimates(records, "x")
+        assert sum(one.trace.duration_ms for one in found) > 20_000
+        for one in found:
+            assert one.least_mbps <= one.trace.mean_mbps + 0.01 <= one.most_mbps + 0.02
+            fine, coarse = (rate_error(one, traces[number], MRTTS_MS[number], bin_ms) for bin_ms in (100, 1000))
+            assert fine.absolute_share < most_100_ms[number], (traces[number].name, fine)
+            assert coarse.absolute_share < most_1_s[number], (traces[number].name, coarse)
+            assert abs(coarse.mean_share) < most_mean[number], (traces[number].name, coarse)
+
+
+def test_recorded_flows_become_a_folder_that_a_training_takes(tmp_path: Path) -> None:
+    sure, doubtful = flow(6), flow(8)
+    doubtful["rtt_least_us"][10:-10] = np.where(np.arange(380) % 10 < 7, 40_000, 70_000)
+    for name, records in (("a", sure), ("b", doubtful)):
+        (tmp_path / f"{name}.flow").write_bytes(header("ab12") + records.tobytes())
+    found, left_out = estimated([tmp_path])
+    assert (len(found), left_out) == (1, 1)
+    rows = save(found, tmp_path / "out")
+    assert rows[0]["measured_share"] == 1.0
+    for path in (tmp_path / "out", tmp_path / "out" / "estimated.toml"):
+        assert [trace.sha256 for trace in load_traces([path])] == [rows[0]["sha256"]]
+    with pytest.raises(TraceError, match="exists"):
+        save(found, tmp_path / "out")
+    with pytest.raises(TraceError, match="show no link's capacity"):
+        save([], tmp_path / "none")
+
+
+def test_the_benchmark_compares_policies_of_either_kind_of_trace(tmp_path: Path) -> None:
+    config = TrainConfig.model_validate(TINY)
+    found = measure(config, "rule", tmp_path, traces=4, links=2, seeds=1, seconds=8)
+    assert len(found["rows"]) == 2
+    assert found["errors"]
+    assert 0.5 < found["throughput"] < 2
+    again = measure(config, "rule", tmp_path, traces=4, links=2, seeds=1, seconds=8)
+    assert again == found, "runs that are there are taken up, and the rest repeats itself"
