@@ -246,6 +246,19 @@ def test_what_hangs_on_the_trace_is_worked_out_from_it(tmp_path: Path) -> None:
     assert peak_mbps(Trace.constant(12, 10)) == pytest.approx(12, rel=0.02)
 
 
+def test_a_path_starts_so_long_after_the_common_look_as_a_suite_says(tmp_path: Path) -> None:
+    text = SMALL.replace("flows = [2]", "sweep = { look_phase_s = [0, 5.5] }\nflows = [2]").replace(
+        'cc = ["cubic", "reno"]', 'cc = ["cubic"]\npath = { look_phase_s = 2 }'
+    )
+    jobs = planned(tmp_path, text).jobs
+    starts = {job.scenario.path.start_offset_ms for job in jobs if job.cell.scenario == "two"}
+    assert starts == {0, 5500}
+    assert {job.scenario.path.start_offset_ms % 10_000 for job in jobs if job.cell.scenario == "one"} == {2000}
+    for wrong in ("10", "-1", "true", "'late'"):
+        with pytest.raises(ConfigError, match="look_phase_s"):
+            planned(tmp_path, text.replace("look_phase_s = 2", f"look_phase_s = {wrong}"))
+
+
 def test_a_report_against_itself_is_the_same_and_a_worse_agent_is_more_than_noise(tmp_path: Path) -> None:
     text = SMALL.replace("repeat = 2", "repeat = 6", 1)
     suite, store = planned(tmp_path, text), Store(tmp_path / "before")
