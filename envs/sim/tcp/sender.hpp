@@ -76,6 +76,7 @@ class Sender {
     event.lost_total_pkts = board_.lost_total_pkts();
     event.in_flight_pkts = board_.in_flight_pkts();
     if (window_.app_limited_until_pkts < event.delivered_total_pkts) window_.app_limited_until_pkts = 0;
+    if constexpr (TakesCap<Control>) control_.on_cap(cap_pkts);
     if constexpr (ModelControl<Control>) {
       control_.on_ack(window_, event, rates_.take(board_.una(), event.delivered_total_pkts, now_us, rtt_.min_us()));
     } else if (state_ == State::kRecovery) {
