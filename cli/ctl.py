@@ -85,9 +85,7 @@ def resume(socket: SocketOption = None, json_destination: JsonOption = None) -> 
 
 
 DETACH_WAIT_S = 3.0
-"""A socket that cannot be reached waits for an ACK; this command does not."""
-FREE_WAIT_S = 15.0
-"""What no socket runs any more the kernel frees after grace periods, which a busy host draws out."""
+"""The kernel frees programs a grace period after their last socket; one that cannot be reached waits for an ACK."""
 
 
 @app.command()
@@ -107,11 +105,8 @@ def detach(socket: SocketOption = None, json_destination: JsonOption = None) -> 
         raise ShimError(f"cannot look for BPF programs: {reason}; run as root, or grant these capabilities")
     left = leftovers()
     remove_leftovers()
-    start_s = time.monotonic()
-    while still := leftovers():
-        waited_s = time.monotonic() - start_s
-        if waited_s > FREE_WAIT_S or (waited_s > DETACH_WAIT_S and holders(still)):
-            break
+    end_s = time.monotonic() + DETACH_WAIT_S
+    while (still := leftovers()) and time.monotonic() < end_s:
         time.sleep(0.1)
     held_by = holders(still)
     path = (socket or default_socket()).absolute()
