@@ -5,7 +5,9 @@ from typing import Annotated
 import typer
 
 from reinet.cli.benches.alcc import bench_alcc
+from reinet.cli.benches.cpu import cpu
 from reinet.cli.benches.daemon import daemon
+from reinet.cli.benches.effects import effects
 from reinet.cli.benches.flywheel import flywheel
 from reinet.cli.benches.frontier import frontier
 from reinet.cli.benches.handover import handover
@@ -35,7 +37,9 @@ def bench() -> None:
 
 
 app.command("alcc")(bench_alcc)
+app.command("cpu")(cpu)
 app.command("daemon")(daemon)
+app.command("effects")(effects)
 app.command("flywheel")(flywheel)
 app.command("frontier")(frontier)
 app.command("handover")(handover)

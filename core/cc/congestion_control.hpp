@@ -151,6 +151,10 @@ concept OwnTimeout = requires(const C read, C c, Window& w, Us now_us, std::uint
   c.on_timeout(w, now_us, in_flight_pkts);  // in flight: too young to be given up
 };
 
+// It is told of the cap before each ACK, 0 = none, because it takes it for its window.
+template <class C>
+concept TakesCap = requires(C c, std::uint32_t cap_pkts) { c.on_cap(cap_pkts); };
+
 // sent_us: the packet's latest transmission.
 template <class C>
 concept Tracking = requires(C c, Us sent_us, Us now_us) {

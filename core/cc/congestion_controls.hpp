@@ -16,6 +16,7 @@
 #include "core/cc/kernel/westwood.hpp"
 #include "core/cc/published/allegro.hpp"
 #include "core/cc/published/c2tcp.hpp"
+#include "core/cc/published/clean_slate.hpp"
 #include "core/cc/published/copa.hpp"
 #include "core/cc/published/ledbat.hpp"
 #include "core/cc/published/sprout.hpp"
@@ -42,7 +43,8 @@ using CongestionControls = ControlList<
     Allegro,
     Vivace,
     Verus,
-    Sprout
+    Sprout,
+    CleanSlate
 >;
 // clang-format on
 

@@ -23,6 +23,21 @@
 
 namespace reinet {
 
+// The largest delivery rate of the latest periods: what both of DeepCC's sets take the rule's product from.
+class LatestRates {
+ public:
+  float rule_pkts(const reinet_flow_stats& s) {
+    rates_[periods_++ % kRulePeriods] = s.delivery_rate_bytes_per_s;
+    return rule_product_pkts(static_cast<double>(*std::max_element(rates_.begin(), rates_.end())), s);
+  }
+
+ private:
+  static constexpr std::size_t kRulePeriods = 10;
+
+  std::uint32_t periods_ = 0;
+  std::array<std::uint64_t, kRulePeriods> rates_{};
+};
+
 // ---- deepcc-5x20: the state of the DeepCC paper
 
 struct DeepCcSet {
@@ -48,8 +63,7 @@ struct DeepCcSet {
 
   std::array<double, kFeatures.size()> update(const reinet_flow_stats& s, const Normaliser& normalise) {
     const DeepCcQuantities q = memory_.update(s, normalise);
-    rates_[periods_++ % kRulePeriods] = s.delivery_rate_bytes_per_s;
-    rule_pkts = rule_product_pkts(static_cast<double>(*std::max_element(rates_.begin(), rates_.end())), s);
+    rule_pkts = rates_.rule_pkts(s);
     if (q.on_target) return {0.0, 1.0 - q.rho, q.samples, q.rate, q.cwnd};
     return {q.rho, 0.0, 0.0, 0.0, q.cwnd};
   }
@@ -57,11 +71,47 @@ struct DeepCcSet {
   std::size_t heap_bytes() const { return 0; }
 
  private:
-  static constexpr std::size_t kRulePeriods = 10;
-
-  std::uint32_t periods_ = 0;
   DeepCcMemory memory_;
-  std::array<std::uint64_t, kRulePeriods> rates_{};
+  LatestRates rates_;
+};
+
+// ---- deepcc-5x1: the same without history; deepcc-4x20: without the filter kernel. To measure what each brings.
+
+struct DeepCcLatestSet : DeepCcSet {
+  static constexpr const char* kName = "deepcc-5x1";
+  static constexpr std::size_t kHistory = 1;
+};
+
+struct DeepCcUnfilteredSet {
+  static constexpr const char* kName = "deepcc-4x20";
+  static constexpr int kVersion = 1;
+  static constexpr std::size_t kHistory = 20;
+  static constexpr const char* kTerms =
+      "x~ is x less the smallest value seen in training, in standard deviations; delay = mean RTT - min RTT + 21 ms, "
+      "rho = delay~ / (target - min RTT + 21 ms)~, both with the delay's statistics";
+  static constexpr std::array<Feature, 4> kFeatures = {{
+      {"delay", "ratio", 0.0F, kDeepCcLimit, "rho"},
+      {"samples", "sd", 0.0F, kDeepCcLimit, "RTT samples~"},
+      {"rate", "sd", 0.0F, kDeepCcLimit, "delivery rate~"},
+      {"cwnd", "sd", 0.0F, kDeepCcLimit, "cwnd~"},
+  }};
+  static constexpr auto kInputs = kDeepCcInputs;
+  static constexpr const char* kRule = DeepCcSet::kRule;
+  static auto inputs_of(const reinet_flow_stats& s) { return deepcc_inputs(s); }
+
+  float rule_pkts = 0.0F;
+
+  std::array<double, kFeatures.size()> update(const reinet_flow_stats& s, const Normaliser& normalise) {
+    const DeepCcQuantities q = memory_.update(s, normalise);
+    rule_pkts = rates_.rule_pkts(s);
+    return {q.rho, q.samples, q.rate, q.cwnd};
+  }
+
+  std::size_t heap_bytes() const { return 0; }
+
+ private:
+  DeepCcMemory memory_;
+  LatestRates rates_;
 };
 
 // ---- scalefree-5x20: ratios and logarithms, which mean the same on every path and need no statistics
@@ -137,7 +187,7 @@ struct ScaleFreeSet {
 template <class... Sets>
 struct FeatureSetList {};
 // A model names its set; the first is what is used where none is named.
-using FeatureSets = FeatureSetList<DeepCcSet, ScaleFreeSet, TimescaleSet>;
+using FeatureSets = FeatureSetList<DeepCcSet, ScaleFreeSet, TimescaleSet, DeepCcLatestSet, DeepCcUnfilteredSet>;
 
 }  // namespace reinet
 

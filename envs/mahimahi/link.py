@@ -53,6 +53,8 @@ class LinkRun:
     """When the first data packet came to the link, in the log's time."""
     end_ms: float
     sleeper: Sleeper
+    sender_cpu_us: int = 0
+    """The CPU time of the sender's process; ACKs are taken in interrupts, which are charged to nobody."""
     closed: list[Event] = field(default_factory=list)
     """The sender's account of every flow: sent_bytes, acked_bytes, retrans_pkts, finished."""
     received: list[Event] = field(default_factory=list)
@@ -139,7 +141,8 @@ class MahimahiLink:
         """Ends the flows, then reads, judges and returns the log; ``close`` or another ``start`` ends the path."""
         self._sender.end_input()
         closed = [self._sender.wait_for("closed", beside=None) for _ in range(self._flows)]
-        ended_ns = int(self._sender.wait_for("end")["time_ns"])
+        end = self._sender.wait_for("end")
+        ended_ns = int(end["time_ns"])
         # What was sent last is on its way to the link for half a round trip; the log must reach beyond it.
         time.sleep((self.spec.mrtt_ms / 2 + DRAIN_MS) / 1000)
         self._sleeper.end_input()
@@ -157,6 +160,7 @@ class MahimahiLink:
             start_ms=start_ms,
             end_ms=end_ms,
             sleeper=sleeper,
+            sender_cpu_us=int(end["cpu_us"]),
             closed=closed,
             received=[event for event in self._shells.events() if event.get("event") == "received"],
         )

@@ -29,7 +29,7 @@ from reinet.envs.trace.importers import MAX_HOLD_S
 from reinet.envs.trace.trace import BIN_MS, DESCRIBE_BYTES, OUTAGE_MS
 from reinet.kshim.leases import IDLE_AFTER_NS, LEASE_MS, RENEWALS_PER_LEASE
 
-WORDS = {2: "two", 3: "three", 4: "four", 13: "thirteen", 14: "fourteen", 20: "twenty"}
+WORDS = {2: "two", 3: "three", 4: "four", 13: "thirteen", 14: "fourteen", 15: "fifteen", 20: "twenty"}
 PERIOD_MS = PeriodConfig().min_period_ns / 1e6
 DEEPCC = TrainConfig.load(ROOT / "configs" / "deepcc.toml")
 SET = FEATURE_SETS[DEFAULT_FEATURE_SET]

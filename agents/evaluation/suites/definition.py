@@ -14,8 +14,9 @@ FOLDER = Path(__file__).parents[3] / "configs" / "suites"
 """Where the project's own suites lie, in an installed package as in a checkout."""
 CURE = "name a suite (quick, reinet, deepcc) or a suite's TOML file; docs/evaluation.md tells how to write one"
 
-DERIVED = ("target", "target_ms", "buffer_bdp", "buffer_peak_ms", "app_share")
-"""What a path may say beside the fields of ``LinkSpec``: each is worked out from the trace or from the fixed delay."""
+DERIVED = ("target", "target_ms", "buffer_bdp", "buffer_peak_ms", "app_share", "look_phase_s")
+"""What a path may say beside the fields of ``LinkSpec``: each is worked out from the trace, the fixed delay or the
+flows' look for their minimum RTT."""
 PATH_KEYS = (*DERIVED, "mrtt_ms", "buffer_bytes", *LINK_OPTIONS)
 
 MOST_SEEDS = 1000

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from reinet.agents.decide.min_rtt import LOOK_EVERY_S
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.suites.definition import ScenarioSpec
 from reinet.core.errors import ConfigError
@@ -98,6 +99,8 @@ def scenario(
     }
     mrtt_ms = float(own.get("mrtt_ms", LinkSpec.mrtt_ms))
     _resolve(said, own, link.trace, mrtt_ms)
+    if "look_phase_s" in said:
+        start_ms = _at_phase(start_ms, said.pop("look_phase_s"))
     step_ms = spec.flow_start_s * 1000
     further: list[dict[str, Any]] = [
         {"cc": cc, "stepped": True, "start_ms": number * step_ms} for number in range(1, flows)
@@ -117,6 +120,18 @@ def scenario(
         start_offset_ms=start_ms,
         **own,
     )
+
+
+def _at_phase(start_ms: int, phase_s: Any) -> int:
+    """Returns a start that is so long after one of the fixed times of flows' common look for their minimum RTT.
+
+    Simulated records have the trace's time, so constant links start at such a time unless a suite says otherwise; real
+    flows start anywhere between two. Raises ConfigError.
+    """
+    if isinstance(phase_s, bool) or not isinstance(phase_s, int | float) or not 0 <= phase_s < LOOK_EVERY_S:
+        raise ConfigError(f"look_phase_s is {phase_s!r}; give seconds from 0 to below {LOOK_EVERY_S:g}")
+    every_ms = round(LOOK_EVERY_S * 1000)
+    return start_ms // every_ms * every_ms + round(phase_s * 1000)
 
 
 def together_ms(path: LinkSpec) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reinet.agents.evaluation.suites import better
 from reinet.agents.evaluation.suites.report import Report
 
 Row = Mapping[str, Any]
@@ -46,6 +47,7 @@ def page(report: Report, pictures: Sequence[tuple[str, str]] = (), against: Mapp
         cells = [cell for cell in report["cells"] if cell["scenario"] == spec["name"] and cell["role"] == "run"]
         if cells:
             lines += ["", f"## {spec['name']}", "", *_about(spec, cells), "", *table(cells)]
+            lines += [line for said in better.sentences(report["better_in_both"], spec["name"]) for line in ("", said)]
         lines += [
             line for scenario, file in pictures if scenario == spec["name"] for line in ("", f"![{file}]({file})")
         ]

@@ -1,4 +1,4 @@
-"""The pictures of a report: throughput against delay, improvement by kind of link, sweeps, the course of a run."""
+"""A report's pictures: throughput against delay, who beats a model, improvement by kind of link, sweeps, a course."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +22,8 @@ DPI = 80
 COLOURS = tuple(f"C{number}" for number in range(10))
 MARKERS = "os^Dv<>pP*X"
 PLAIN_COLOUR = "0.45"
+LEAST_LINES = 4
+"""Of fewer lines a table tells as much."""
 
 
 def save(groups: Sequence[Group], folder: Path) -> list[tuple[str, str]]:
@@ -41,6 +43,7 @@ def save(groups: Sequence[Group], folder: Path) -> list[tuple[str, str]]:
         figures = {
             "sweep": _sweeps(lone, swept[0]) if lone and len(swept) == 1 else None,
             "delay": _throughput_against_delay(lone) if lone and not swept else None,
+            "both": _delay_and_utilisation(lone) if lone and not swept else None,
             "kinds": _improvement(lone) if lone and not swept else None,
             "course": _course(own),
         }
@@ -103,6 +106,47 @@ def _throughput_against_delay(groups: Sequence[Group]) -> "Figure | None":
         panel.grid(alpha=0.3, which="both")
     panels[0].set_ylabel("throughput (Mbit/s)")
     _legend(figure, panels)
+    return figure
+
+
+def _delay_and_utilisation(groups: Sequence[Group]) -> "Figure | None":
+    """The 95th percentile of delay against utilisation: means over all traces, with intervals.
+
+    The corner of a model's line holds what has lower p95 and higher utilisation at once.
+    """
+    from matplotlib.ticker import LogFormatter
+
+    models = {job.agent.name for group in groups for job, _ in group.runs if job.agent.name != job.agent.identity}
+    if len(groups) < LEAST_LINES or not any(group.cell.agent in models for group in groups):
+        return None
+    figure = _figure(8.0, 5.0)
+    axis = figure.subplots()
+    styles = _styles(groups)
+    corners = []
+    for group in groups:
+        p95_ms, share = group.estimate("qdelay_p95_ms"), group.estimate("utilization")
+        if p95_ms is None or share is None:
+            continue
+        colour, marker = styles[group.cell]
+        axis.errorbar(
+            p95_ms.mean, share.mean, xerr=_error(p95_ms), yerr=_error(share), fmt=marker, color=colour, ecolor=colour,
+            elinewidth=0.4, label=_called(group.cell),
+        )  # fmt: skip
+        if group.cell.agent in models:
+            corners.append((p95_ms.mean, share.mean, colour))
+    axis.set_xscale("log")
+    for formatter in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
+        formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.7)))
+    axis.autoscale(False)
+    (low_ms, _), (_, high) = axis.get_xlim(), axis.get_ylim()
+    for p95_ms_mean, share_mean, colour in corners:
+        axis.fill_between([low_ms, p95_ms_mean], share_mean, high, color=colour, alpha=0.08, linewidth=0)
+    axis.invert_xaxis()
+    axis.set_xlabel("95th percentile of queueing delay (ms), better to the right")
+    axis.set_ylabel("utilisation")
+    axis.set_title("better than a model in both: its shaded corner")
+    axis.grid(alpha=0.3, which="both")
+    _legend(figure, [axis])
     return figure
 
 

@@ -1,6 +1,6 @@
 """A store's report as data: every cell of every scenario, with intervals, pairs against the baseline, and what made it.
 
-    {"suite", "made_by", "traces", "agents", "cells": [...], "rows": [...], "not_compared", ...}
+    {"suite", "made_by", "traces", "agents", "cells": [...], "better_in_both", "rows": [...], "not_compared", ...}
 
 A row is a run. Only valid runs of the present definition, models and code are in cells and rows; others are counted.
 """
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reinet.agents.evaluation.suites import better
 from reinet.agents.evaluation.suites.plan import BASELINE, Cell, Job, SuitePlan
 from reinet.agents.evaluation.suites.provenance import versions
 from reinet.agents.evaluation.suites.statistics import OVER, Estimate, by_trace, estimate
@@ -116,6 +117,8 @@ def build(plan: SuitePlan, store: Store, command: str, failed: Mapping[str, str]
     cells = {group.cell: group for group in all_groups}
     keys = {job.key for job in plan.jobs}
     suite = plan.suite
+    told = [_cell(group, cells) for group in all_groups]
+    models = [agent.name for agent in plan.agents.values() if agent.name != agent.identity]
     reasons = sorted({why for why in (failed or {}).values() if not why.startswith("not tried")})
     return {
         "format": FORMAT,
@@ -134,7 +137,8 @@ def build(plan: SuitePlan, store: Store, command: str, failed: Mapping[str, str]
             for spec in suite.scenarios
             if any(cell.scenario == spec.name for cell in cells)
         ],
-        "cells": [_cell(group, cells) for group in all_groups],
+        "cells": told,
+        "better_in_both": better.found(told, models),
         "rows": [_row(job, stored) for group in all_groups for job, stored in group.runs],
         "runs": {
             "planned": len(keys),

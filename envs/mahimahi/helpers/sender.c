@@ -10,7 +10,7 @@
 //   flow       cookie (names the flow to the shim), cc, port (of the peer)
 //   sending    time_ns (CLOCK_MONOTONIC, all flows are up)
 //   closed     cookie, sent_bytes (taken by the socket), acked_bytes, retrans_pkts, finished
-//   end        time_ns (when sending stopped)
+//   end        time_ns (when sending stopped), cpu_us (what the sender used until then, in the kernel and outside)
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -146,6 +147,12 @@ static int advance(int i, uint64_t limit_bytes) {
   return 1;
 }
 
+static long long cpu_us(void) {
+  struct rusage used;
+  getrusage(RUSAGE_SELF, &used);
+  return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000LL + used.ru_utime.tv_usec + used.ru_stime.tv_usec;
+}
+
 int main(int argc, char **argv) {
   static const struct option options[] = {{"cc", required_argument, NULL, 'c'},
                                           {"cgroup", required_argument, NULL, 'g'},
@@ -190,10 +197,10 @@ int main(int argc, char **argv) {
         open--;
       }
   }
-  long long end_ns = now_ns();
+  long long end_ns = now_ns(), used_us = cpu_us();
   for (int i = 0; i < count; i++)
     if (sockets[i].fd >= 0)
       close_flow(i);
-  printf("{\"event\": \"end\", \"time_ns\": %lld}\n", end_ns);
+  printf("{\"event\": \"end\", \"time_ns\": %lld, \"cpu_us\": %lld}\n", end_ns, used_us);
   return 0;
 }

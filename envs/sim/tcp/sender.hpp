@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A TCP sender that behaves like Linux's: SACK, RACK and loss probe (RFC 8985), proportional rate reduction (RFC
-// 6937), timeouts with back-off (RFC 6298) and their undoing (Eifel, RFC 4015; F-RTO, RFC 5682), pacing, a pluggable
-// congestion control, and reinet's cap where the BPF shim puts it. Not modelled: ECN, reordering, undo from D-SACK,
-// TSO deferral.
+// A TCP sender like Linux's: SACK, RACK and loss probe (RFC 8985), proportional rate reduction (RFC 6937), timeouts
+// with back-off (RFC 6298) and their undoing (Eifel, RFC 4015; F-RTO, RFC 5682), pacing, any congestion control, and
+// reinet's cap where the BPF shim puts it. Not modelled: ECN, reordering, undo from D-SACK, TSO deferral.
 //
 //            loss detected                     timeout (from any state)
 //   kOpen ----------------> kRecovery    ... ----------------> kLoss
@@ -76,6 +75,7 @@ class Sender {
     event.lost_total_pkts = board_.lost_total_pkts();
     event.in_flight_pkts = board_.in_flight_pkts();
     if (window_.app_limited_until_pkts < event.delivered_total_pkts) window_.app_limited_until_pkts = 0;
+    if constexpr (TakesCap<Control>) control_.on_cap(cap_pkts);
     if constexpr (ModelControl<Control>) {
       control_.on_ack(window_, event, rates_.take(board_.una(), event.delivered_total_pkts, now_us, rtt_.min_us()));
     } else if (state_ == State::kRecovery) {

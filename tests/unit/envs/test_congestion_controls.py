@@ -53,6 +53,18 @@ class TestEveryControl:
             assert p["delivered_pkts"] >= -(-size_bytes // 1448) + 1  # and the handshake's
 
 
+def test_a_clean_slates_window_is_the_cap_whatever_is_lost() -> None:
+    def windows(cc: str) -> tuple[np.ndarray, np.ndarray]:
+        records = Flow(cc, constant(12), 8.0, cap_pkts=60, buffer_bytes=20 * 1504).since(2.0)
+        return records["cwnd_pkts"], (records["flags"] & Flag.IN_RECOVERY) != 0
+
+    slate, mending = windows("clean-slate")
+    assert mending.mean() > 0.2  # a window of 60 is more than path and buffer hold
+    assert np.mean(slate == 60) > 0.95  # but after a timeout, which may come now and then
+    reno, _ = windows("reno")
+    assert np.mean(reno == 60) < 0.2
+
+
 def test_an_application_that_writes_slowly_is_what_limits_the_flow() -> None:
     for cc in SIM_CONGESTION_CONTROLS:
         flow = Flow(cc, constant(12), 6.0, app_mbps=3.0)

@@ -1,6 +1,8 @@
 """Evaluation on a live link goes through the daemon's control loop; here with a link and a shim in memory."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from reinet.agents.decide import loop as loop_module
 from reinet.agents.decide.baselines import FixedCap, NoCap, Rule
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
-from reinet.agents.evaluation import live
+from reinet.agents.evaluation import cost, live
 from reinet.agents.evaluation.run import Run, live_run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import LinkError
@@ -99,6 +101,24 @@ def test_a_live_run_is_the_daemons_loop(monkeypatch: pytest.MonkeyPatch) -> None
     assert done.row()["decisions"] == len(done.records)
     assert link.stops == 1
     assert link.fake.cap_pkts(COOKIE) == 0  # lifted at the end
+
+
+def test_what_a_flow_costs_is_told_of_both_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    used_s, link = [0.0], Link()
+
+    def poll(timeout_ms: int) -> FlowStatsArray:
+        used_s[0] += 0.002
+        return LiveShim.poll(link.fake, timeout_ms)
+
+    monkeypatch.setattr(link.fake, "poll", poll)
+    monkeypatch.setattr(cost.time, "process_time", lambda: used_s[0])
+    monkeypatch.setattr(cost.time, "monotonic", lambda: link.fake.now_ns / 1e9)
+    monkeypatch.setattr(cost, "drive", partial(live.drive, clock_ns=lambda: link.fake.now_ns))
+    done = cost.measured(link, Rule(1.5), Scenario.of(Trace.constant(12, 1), "mahimahi", seconds=1.0))
+    assert done.row()["deciding_percent"] == pytest.approx(10.0, rel=0.01)  # 2 ms of every 20 ms
+    sent = replace(done, run=replace(done.run, link=replace(done.run.link, sender_cpu_us=2_990)))
+    assert sent.row()["sender_percent"] == pytest.approx(1.0)
+    assert sent.row()["sender_ms_per_mb"] == pytest.approx(2.99 / (done.row()["throughput_mbps"] * 0.299 / 8))
 
 
 def test_a_relative_target_is_resolved_from_what_the_flow_measures() -> None:

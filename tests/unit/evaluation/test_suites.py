@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from reinet.agents.evaluation.suites import against, markdown, report, runner
+from reinet.agents.evaluation.suites import against, better, markdown, report, runner
 from reinet.agents.evaluation.suites.definition import load, shipped
 from reinet.agents.evaluation.suites.links import begin, links, peak_mbps
 from reinet.agents.evaluation.suites.measure import jain
@@ -246,6 +246,19 @@ def test_what_hangs_on_the_trace_is_worked_out_from_it(tmp_path: Path) -> None:
     assert peak_mbps(Trace.constant(12, 10)) == pytest.approx(12, rel=0.02)
 
 
+def test_a_path_starts_so_long_after_the_common_look_as_a_suite_says(tmp_path: Path) -> None:
+    text = SMALL.replace("flows = [2]", "sweep = { look_phase_s = [0, 5.5] }\nflows = [2]").replace(
+        'cc = ["cubic", "reno"]', 'cc = ["cubic"]\npath = { look_phase_s = 2 }'
+    )
+    jobs = planned(tmp_path, text).jobs
+    starts = {job.scenario.path.start_offset_ms for job in jobs if job.cell.scenario == "two"}
+    assert starts == {0, 5500}
+    assert {job.scenario.path.start_offset_ms % 10_000 for job in jobs if job.cell.scenario == "one"} == {2000}
+    for wrong in ("10", "-1", "true", "'late'"):
+        with pytest.raises(ConfigError, match="look_phase_s"):
+            planned(tmp_path, text.replace("look_phase_s = 2", f"look_phase_s = {wrong}"))
+
+
 def test_a_report_against_itself_is_the_same_and_a_worse_agent_is_more_than_noise(tmp_path: Path) -> None:
     text = SMALL.replace("repeat = 2", "repeat = 6", 1)
     suite, store = planned(tmp_path, text), Store(tmp_path / "before")
@@ -267,6 +280,33 @@ def test_a_report_against_itself_is_the_same_and_a_worse_agent_is_more_than_nois
     assert not few  # two pairs tell nothing
     page = markdown.page(before, against=found)
     assert "changed by more than noise" in page
+
+
+def line(agent: str, cc: str, p95_ms: float, share: float, **more: Any) -> dict[str, Any]:
+    numbers = {"qdelay_p95_ms": {"mean": p95_ms}, "utilization": {"mean": share}}
+    place = {"scenario": "one", "point": {}, "flows": 1, "beside": None, "role": "run"}
+    return {**place, "agent": agent, "cc": cc, "numbers": numbers, **more}
+
+
+def test_a_report_names_who_beats_a_model_in_delay_and_utilisation_at_once() -> None:
+    model = line("model", "cubic", 50, 0.95)
+    others = [line("none", "cubic", 200, 0.99), line("none", "vegas", 20, 0.7), line("none", "copa", 49, 0.96)]
+    (told,) = better.found([model, *others], ["model"])
+    assert told["lines"] == 3
+    assert told["better"] == [{"agent": "none", "cc": "copa"}]
+    assert better.sentences([told], "one") == [
+        "Both lower p95 and higher utilisation than model over cubic, of 3 other lines: copa."
+    ]
+    for beside_it in (
+        line("none", "copa", 50, 0.96),  # no less delay
+        line("none", "copa", 49, 0.95),  # no more rate
+        line("none", "copa", 49, 0.96, point={"mrtt_ms": 4}),
+        line("none", "copa", 49, 0.96, beside="cubic"),
+        line("none", "copa", 49, 0.96, role="solo"),
+        line("model", "bbr", 49, 0.96),  # the same model
+    ):
+        (told,) = [one for one in better.found([model, beside_it], ["model"]) if one["cc"] == "cubic"]
+        assert not told["better"]
 
 
 def test_jains_index() -> None:

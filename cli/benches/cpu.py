@@ -1,0 +1,64 @@
+"""``reinet bench cpu``: what sending costs under each congestion control, capped and not."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reinet.cli.output import JsonOption, print_table, say, write_json
+
+COLUMNS = [
+    "cc", "agent", "throughput_mbps", "sender_percent", "deciding_percent", "sender_ms_per_mb", "valid",
+]  # fmt: skip
+PAPERS_SECONDS = 480.0
+"""DeepCC measures over about eight minutes (section IX-A)."""
+
+
+def cpu(
+    traces: Annotated[list[Path] | None, typer.Option(help="A trace; None = a generated one.")] = None,
+    agents: Annotated[str, typer.Option(help="Model folders or agents' names, by commas.")] = (
+        "none,rule,checkpoints/default"
+    ),
+    cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = (
+        "cubic,bbr,reno,westwood,illinois,vegas"
+    ),
+    seconds: Annotated[float, typer.Option(min=2, help="Length of each flow.")] = PAPERS_SECONDS,
+    json_destination: JsonOption = None,
+) -> None:
+    """Sender CPU of every scheme that the host's kernel has, over one long flow each on an emulated link. Needs root.
+
+    sender_percent: of one core, the sending process; deciding_percent: the loop that reads records and sets caps, which
+    with none only reads. ACKs are taken in interrupts, which are charged to nobody. Controls that the kernel lacks, and
+    Copa, Sprout, Verus and PCC, of which the simulator has ports only, are not measured. Examples:
+
+        sudo reinet bench cpu --json cpu.json
+
+        sudo reinet bench cpu --cc cubic,bbr --agents none,checkpoints/default --seconds 30
+    """
+    from reinet.agents.decide.names import make_agent, split_names
+    from reinet.agents.evaluation.cost import measure
+    from reinet.agents.evaluation.scenario import Scenario
+    from reinet.core.errors import LinkError
+    from reinet.envs.trace import load_traces
+    from reinet.envs.trace.model import generate
+    from reinet.kshim.probe import why_not_capped
+
+    trace = load_traces(traces)[0] if traces else generate("lte-driving", 120.0, 1)
+    chosen = [make_agent(name, link="mahimahi") for name in split_names(agents)]
+    rows = []
+    for control in (name.strip() for name in cc.split(",")):
+        for agent in chosen:
+            if agent.sets_caps and (reason := why_not_capped(control)):
+                say(f"{control}, {agent.name}: not measured: {reason}")
+                continue
+            scenario = Scenario.of(trace, "mahimahi", seconds=seconds, cc=control)
+            try:
+                row = measure(agent, scenario).row()
+            except LinkError as error:
+                say(f"{control}, {agent.name}: not measured: {error}")
+                continue
+            rows.append({"cc": control, "agent": agent.name, **row, "valid": row["invalid_reason"] is None})
+            say(f"{control}, {agent.name}: sender {row['sender_percent']:.2f} %, {row['deciding_percent']:.2f} %")
+    write_json(json_destination, {"trace": trace.name, "trace_sha256": trace.sha256, "seconds": seconds, "rows": rows})
+    if json_destination != "-":
+        print_table(rows, COLUMNS)
