@@ -8,6 +8,7 @@ from reinet.cli.benches.alcc import bench_alcc
 from reinet.cli.benches.daemon import daemon
 from reinet.cli.benches.frontier import frontier
 from reinet.cli.benches.harm import harm
+from reinet.cli.benches.targets import targets
 from reinet.cli.output import JsonOption, print_table, write_json
 from reinet.core.errors import ConfigError
 
@@ -34,6 +35,7 @@ app.command("alcc")(bench_alcc)
 app.command("daemon")(daemon)
 app.command("frontier")(frontier)
 app.command("harm")(harm)
+app.command("targets")(targets)
 
 
 @app.command("sim")
