@@ -136,10 +136,13 @@ class Ddpg:
         self.updates = 0
         self.taught = False
         """True while hindsight teaches the actor."""
+        self.judged = True
+        """False in a run in which hindsight is all: nobody asks its critic, which would take most of the time."""
 
     def set_progress(self, iteration: int, iterations: int) -> None:
         """Sets the learning rates for an iteration of a run, and who teaches the actor in it."""
         self.taught = iteration < self.hindsight.iterations
+        self.judged = iterations > self.hindsight.iterations
         if self.taught:
             for group in self.actor_optimiser.param_groups:
                 group["lr"] = self.hindsight.lr * (1.0 - 0.95 * iteration / self.hindsight.iterations)
@@ -170,9 +173,19 @@ class Ddpg:
 
         ``noise`` (B, 1) is standard normal, for the target's actions; only ``smoothing`` needs it.
         """
-        config = self.config
-        states, actions = torch.from_numpy(batch.states), torch.from_numpy(batch.actions)
+        states = torch.from_numpy(batch.states)
         seen = torch.cat([states, torch.from_numpy(batch.hidden)], dim=1)
+        losses = self._update_critic(batch, seen, noise) if self.judged else {}
+        self.updates += 1
+        if self.taught or self.updates % self.config.actor_delay == 0:
+            losses |= self._update_actor(states, seen, torch.from_numpy(batch.taught))
+        if self.judged:
+            self._follow(self.critic_target, self.critic, self.config.tau)
+        return losses
+
+    def _update_critic(self, batch: Batch, seen: Tensor, noise: NDArray[np.float32] | None) -> dict[str, Tensor]:
+        config = self.config
+        actions = torch.from_numpy(batch.actions)
         next_states = torch.from_numpy(batch.next_states)
         next_seen = torch.cat([next_states, torch.from_numpy(batch.next_hidden)], dim=1)
 
@@ -188,16 +201,11 @@ class Ddpg:
         self.critic_optimiser.zero_grad(set_to_none=True)
         critic_loss.backward()  # type: ignore[no-untyped-call]
         self.critic_optimiser.step()
-        losses = {
+        return {
             "losses/critic": critic_loss.detach(),
             "losses/q_mean": values[0].detach().mean(),
             "losses/q_target_sd": targets.std(),
         }
-        self.updates += 1
-        if self.taught or self.updates % config.actor_delay == 0:
-            losses |= self._update_actor(states, seen, torch.from_numpy(batch.taught))
-        self._follow(self.critic_target, self.critic, config.tau)
-        return losses
 
     def _update_actor(self, states: Tensor, seen: Tensor, taught: Tensor) -> dict[str, Tensor]:
         self.actor.train()

@@ -173,6 +173,21 @@ def test_hindsight_comes_first_with_its_own_learning_rate_and_then_the_critic() 
     assert [lr for *_, lr in seen] == pytest.approx([2e-3, 2e-3, 2e-3, 2e-3, 1.5e-3, 1e-3])
 
 
+def test_where_hindsight_is_all_no_critic_learns_and_the_actor_is_the_same() -> None:
+    actors, critics = [], []
+    for iterations in (10, 11):  # with one iteration more somebody is going to ask the critic
+        learner = Ddpg(DdpgSection(hidden=[8]), SIZE, 1, HindsightSection(iterations=10))
+        before = {name: value.clone() for name, value in learner.critic.state_dict().items()}
+        learner.set_progress(0, iterations)
+        rng = np.random.default_rng(0)
+        losses = [learner.update(batch(rng)) for _ in range(3)]
+        assert ("losses/critic" in losses[-1]) == (iterations == 11)
+        critics.append(all(torch.equal(value, before[name]) for name, value in learner.critic.state_dict().items()))
+        actors.append(act(learner.actor.folded(), batch(rng).states))
+    assert critics == [True, False]
+    np.testing.assert_array_equal(*actors)
+
+
 def advised(weight: float, taught: float, critic_slope: float) -> float:
     """What an actor does in the end of which a critic wants less and hindsight ``taught``; all states are alike."""
     config = DdpgSection(hidden=[4], batch_norm=False, actor_lr=1e-2, critic_lr=1e-30, critic_l2=0.0)
