@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from reinet.agents.decide.calm import calmed
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, Artifact, Manifest, load_artifact
@@ -107,6 +108,7 @@ class Policy(Agent):
             rule_pkts,
             self.ceiling_pkts,
         )
+        caps = calmed(caps, stats, self.manifest.calm_rtts, self.ceiling_pkts)
         return np.where(finite, caps, np.uint32(INVALID_CAP_PKTS)).astype(np.uint32)
 
 
