@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from reinet.agents.decide.calm import calmed
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, Artifact, Manifest, load_artifact
+from reinet.agents.model.calm import calmed
 from reinet.core import caps_from_actions
 from reinet.core.errors import ModelError
 

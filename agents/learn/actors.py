@@ -5,8 +5,8 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.calm import calmed
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
+from reinet.agents.model.calm import calmed
 from reinet.agents.model.mlp import Layers, act
 from reinet.core import caps_from_actions
 

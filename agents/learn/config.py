@@ -375,7 +375,7 @@ class TrainConfig(_Section):
     calm_rtts: float = Field(default=0.0, ge=0, le=MOST_CALM_RTTS)
     """Caps go 1 - 1 / e of the way to what the network wants in so many minimum RTTs; 0 = at once. With several
     decisions in a round trip each low one costs more than the high one after it mends, and the more so the longer the
-    path (``decide/calm.py``)."""
+    path (``model/calm.py``)."""
     period: PeriodTable = PeriodTable()
     traces: TraceSection = TraceSection()
     links: LinkSection = LinkSection()

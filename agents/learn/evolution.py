@@ -17,9 +17,9 @@ import cma
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.calm import calmed
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.learn.config import EvolutionSection
+from reinet.agents.model.calm import calmed
 from reinet.agents.model.mlp import Layers, hidden_units
 from reinet.core import caps_from_actions
 from reinet.envs.link.metrics import Metrics

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from reinet.agents.decide.calm import calmed
+from reinet.agents.model.calm import calmed
 from reinet.core import FLOW_STATS_DTYPE, MIN_CAP_PKTS
 
 

@@ -10,18 +10,23 @@ steps add up, the fraction is rounded up as often as it says, by a number that t
 same record.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.protocol import CapArray, StatsArray
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
+
+CapArray = NDArray[np.uint32]
 
 _SPREAD = 2_654_435_761
 """Knuth's multiplicative hash, 2^32 over the golden ratio: neighbouring times give numbers that lie far apart."""
 
 
-def calmed(caps_pkts: CapArray, stats: StatsArray, calm_rtts: float, ceiling_pkts: int = MAX_CAP_PKTS) -> CapArray:
+def calmed(caps_pkts: CapArray, stats: NDArray[Any], calm_rtts: float, ceiling_pkts: int = MAX_CAP_PKTS) -> CapArray:
     """Returns the caps (N,) on their way from those in force to ``caps_pkts``, 1 - 1 / e of it in so many minimum RTTs.
+
+    ``stats`` has the flows' records, FLOW_STATS_DTYPE (N,).
 
     The way is measured in logarithms: half and twice are equally far. A flow without a cap in force, and one for which
     none is wanted (0), gets what is wanted; so do all where ``calm_rtts`` is 0.
@@ -43,4 +48,4 @@ def calmed(caps_pkts: CapArray, stats: StatsArray, calm_rtts: float, ceiling_pkt
 def _fractions(time_ns: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Returns numbers in [0, 1), evenly spread over the times (N,)."""
     hashed = (time_ns // np.uint64(1000) * np.uint64(_SPREAD)) & np.uint64(0xFFFF_FFFF)
-    return hashed.astype(np.float64) / 2.0**32
+    return np.asarray(hashed.astype(np.float64) / 2.0**32)
