@@ -14,6 +14,7 @@ from reinet.cli.benches.handover import handover
 from reinet.cli.benches.harm import harm
 from reinet.cli.benches.load import load
 from reinet.cli.benches.service import service
+from reinet.cli.benches.targets import targets
 from reinet.cli.output import JsonOption, print_table, write_json
 from reinet.core.errors import ConfigError
 
@@ -46,6 +47,7 @@ app.command("handover")(handover)
 app.command("harm")(harm)
 app.command("load")(load)
 app.command("service")(service)
+app.command("targets")(targets)
 
 
 @app.command("sim")

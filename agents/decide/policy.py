@@ -10,6 +10,7 @@ import numpy as np
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, Artifact, Manifest, load_artifact
+from reinet.agents.model.calm import calmed
 from reinet.agents.model.layers import layers_of
 from reinet.alcc.launch import Law
 from reinet.alcc.model import text_of
@@ -89,7 +90,9 @@ class Policy(Agent):
         return f"{self.name} (schema {self.manifest.schema_.hash})"
 
     def law_of_the_gate(self) -> Law:
-        """Returns the network as plain layers; raises ModelError where it is too large for a process of others."""
+        """Returns the network as plain layers; raises ModelError where a process of others cannot decide as it does."""
+        if self.manifest.calm_rtts:
+            raise ModelError(f"{self.name}: its caps are calmed, which the gate cannot do yet; take checkpoints/small")
         schema, view = self.manifest.schema_, self.view
         text = text_of(
             FEATURE_SETS[schema.feature_set], schema.head, view.period, view.normaliser, layers_of(self.artifact),
@@ -119,6 +122,7 @@ class Policy(Agent):
             rule_pkts,
             self.ceiling_pkts,
         )
+        caps = calmed(caps, stats, self.manifest.calm_rtts, self.ceiling_pkts)
         return np.where(finite, caps, np.uint32(INVALID_CAP_PKTS)).astype(np.uint32)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
+from reinet.agents.model.calm import calmed
 from reinet.agents.model.mlp import Layers, act
 from reinet.core import caps_from_actions
 
@@ -18,21 +19,22 @@ docs/deviations.md)."""
 class FoldedActor(Agent):
     """The actor as it stands, without noise: what is exported, before it is."""
 
-    def __init__(self, layers: Layers, head: str, view: View) -> None:
+    def __init__(self, layers: Layers, head: str, view: View, calm_rtts: float = 0.0) -> None:
         super().__init__("actor", view)
-        self._layers, self._head = layers, head
+        self._layers, self._head, self._calm_rtts = layers, head, calm_rtts
 
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns the caps that the network's actions stand for."""
-        return caps_from_actions(self._head, act(self._layers, states), stats["cwnd_pkts"], rule_pkts)
+        caps_pkts = caps_from_actions(self._head, act(self._layers, states), stats["cwnd_pkts"], rule_pkts)
+        return calmed(caps_pkts, stats, self._calm_rtts)
 
 
 class Explorer(Agent):
     """A rollout's agent: acts for each of its flows in every period, and keeps its actions. Subclasses say how."""
 
-    def __init__(self, head: str, view: View, periods: int, flows: int) -> None:
+    def __init__(self, head: str, view: View, periods: int, flows: int, calm_rtts: float = 0.0) -> None:
         super().__init__("explorer", view)
-        self._head = head
+        self._head, self._calm_rtts = head, calm_rtts
         self.period = 0
         """The rollout's period that is decided; the rollout counts, since nobody is asked in a silence."""
         self.actions = np.zeros((periods, flows), np.float32)
@@ -45,14 +47,15 @@ class Explorer(Agent):
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns the caps that this period's actions stand for."""
         self.actions[self.period] = self.act(states)
-        return caps_from_actions(self._head, self.actions[self.period], stats["cwnd_pkts"], rule_pkts)
+        caps_pkts = caps_from_actions(self._head, self.actions[self.period], stats["cwnd_pkts"], rule_pkts)
+        return calmed(caps_pkts, stats, self._calm_rtts)
 
 
 class NoisyActor(Explorer):
     """A folded actor with ``noise`` (periods, flows) on its actions."""
 
-    def __init__(self, layers: Layers, noise: FloatArray, head: str, view: View) -> None:
-        super().__init__(head, view, *noise.shape)
+    def __init__(self, layers: Layers, noise: FloatArray, head: str, view: View, calm_rtts: float = 0.0) -> None:
+        super().__init__(head, view, *noise.shape, calm_rtts)
         self._layers, self._noise = layers, noise
 
     def act(self, states: FloatArray) -> FloatArray:
@@ -63,8 +66,8 @@ class NoisyActor(Explorer):
 class Walker(Explorer):
     """The cold start: every flow walks down the multipliers once, from its own of the ``phases`` (flows,)."""
 
-    def __init__(self, phases: NDArray[np.int64], periods: int, head: str, view: View) -> None:
-        super().__init__(head, view, periods, len(phases))
+    def __init__(self, phases: NDArray[np.int64], periods: int, head: str, view: View, calm_rtts: float = 0.0) -> None:
+        super().__init__(head, view, periods, len(phases), calm_rtts)
         self._phases = phases
 
     def act(self, states: FloatArray) -> FloatArray:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.learn.config import EvolutionSection
+from reinet.agents.model.calm import calmed
 from reinet.agents.model.mlp import Layers, hidden_units
 from reinet.core import caps_from_actions
 from reinet.envs.link.metrics import Metrics
@@ -41,16 +42,19 @@ def with_last_layer(layers: Layers, member: NDArray[np.float64]) -> Layers:
 class Generation(Agent):
     """The members of a generation side by side: rows come as one block of flows for each."""
 
-    def __init__(self, layers: Layers, members: Members, flows: int, head: str, view: View) -> None:
+    def __init__(
+        self, layers: Layers, members: Members, flows: int, head: str, view: View, calm_rtts: float = 0.0
+    ) -> None:
         super().__init__("generation", view)
-        self._layers, self._head = layers, head
+        self._layers, self._head, self._calm_rtts = layers, head, calm_rtts
         self._weights = np.repeat(members[:, :-1].astype(np.float32), flows, axis=0)
         self._biases = np.repeat(members[:, -1].astype(np.float32), flows)
 
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns the caps of each row's member."""
         outputs = np.einsum("nh,nh->n", hidden_units(self._layers, states), self._weights) + self._biases
-        return caps_from_actions(self._head, np.tanh(outputs), stats["cwnd_pkts"], rule_pkts)
+        caps_pkts = caps_from_actions(self._head, np.tanh(outputs), stats["cwnd_pkts"], rule_pkts)
+        return calmed(caps_pkts, stats, self._calm_rtts)
 
 
 def cost(figures: Metrics, plain: Metrics, trade: float) -> float:

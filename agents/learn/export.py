@@ -59,6 +59,7 @@ def export(folder: Path, out: Path) -> str:
             feature_set=config.feature_set, head=config.head, hash=schema_hash(config.feature_set, config.head)
         ),
         period=config.period,
+        calm_rtts=config.calm_rtts,
         normaliser=state.normaliser,
         target_range_ms=(
             target_above(config.links.mrtt_ms[0], config.links.queueing_target_ms[0]),

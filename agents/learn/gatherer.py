@@ -70,9 +70,9 @@ class Gatherer:
         noise += rng.normal(0.0, config.ddpg.flow_noise, count)
         phases = rng.integers(len(WALK), size=count)
         agent: Explorer = (
-            Walker(phases, periods, config.head, view)
+            Walker(phases, periods, config.head, view, config.calm_rtts)
             if layers is None
-            else NoisyActor(layers, noise.astype(np.float32), config.head, view)
+            else NoisyActor(layers, noise.astype(np.float32), config.head, view, config.calm_rtts)
         )
         # No guard: links are drawn with targets that can be kept and the heads keep caps within their limits; and where
         # the guard put its own cap in place of an action's, the replay would say that the action had done it.
@@ -153,7 +153,7 @@ class Gatherer:
         links = [domain.draw(rng) for _ in range(config.evolution.links)]
         seconds, count = config.evolution.seconds, len(links)
         plain = figures(NoCap(), links, seconds)
-        generation = Generation(layers, members, count, config.head, config.view(normaliser))
+        generation = Generation(layers, members, count, config.head, config.view(normaliser), config.calm_rtts)
         ran = figures(generation, links * len(members), seconds)
         values = [cost(metrics, plain[row % count], config.evolution.trade) for row, metrics in enumerate(ran)]
         return np.array(values).reshape(len(members), count)

@@ -236,7 +236,7 @@ class _Run:
         view = self._config.view(self.normaliser)
         if not self.baselines:
             self.baselines = self._gatherers.baselines(self._links, view.period)
-        actor = FoldedActor(self.ddpg.best_actor().folded(), self._config.head, view)
+        actor = FoldedActor(self.ddpg.best_actor().folded(), self._config.head, view, self._config.calm_rtts)
         points = [Point.of(metrics) for metrics in self._gatherers.evaluate(actor, self._links)]
         metrics = judged(points, self.baselines)
         if self.best is None or metrics["score"] > self.best.score:

@@ -36,6 +36,8 @@ MAX_NODES = 64
 """The paper's actor has 6: three layers, each with its non-linearity."""
 MAX_PARAMETERS = 4_000_000
 """The paper's actor has 1.1 million."""
+MOST_CALM_RTTS = 10.0
+"""A cap that follows its network more slowly than in ten round trips is no answer to anything."""
 INPUT_NAME = "states"
 OUTPUT_NAME = "actions"
 
@@ -79,6 +81,8 @@ class Manifest(_Strict):
     schema_: Schema = Field(alias="schema")
     period: PeriodTable
     """It says when a record was due in training; a model is served with the rule it was trained with."""
+    calm_rtts: float = Field(default=0.0, ge=0, le=MOST_CALM_RTTS)
+    """Caps go 1 - 1 / e of the way to what the network wants in so many minimum RTTs, as in training; 0 = at once."""
     normaliser: dict[str, Any]
     target_range_ms: tuple[float, float]
     congestion_controls: list[str] = Field(min_length=1)

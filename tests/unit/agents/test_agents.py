@@ -31,6 +31,7 @@ from reinet.agents.model.artifact import (
     used_traces,
     write_artifact,
 )
+from reinet.agents.model.calm import calmed
 from reinet.agents.model.mlp import Layer, act
 from reinet.agents.model.period import PeriodTable
 from reinet.core import (
@@ -119,6 +120,20 @@ def test_policy_gives_the_caps_of_the_network(model: Path) -> None:
     )
     assert policy.view.normaliser == Normaliser.reference()
     assert policy.decide(stats[:0], states[:0], rule[:0]).shape == (0,)
+
+
+def test_a_calm_model_follows_its_network_and_one_whose_manifest_does_not_say_so_obeys_at_once(tmp_path: Path) -> None:
+    calm, hasty = (Policy.load(write_model(tmp_path / str(rtts), calm_rtts=rtts)) for rtts in (1.0, 0.0))
+    states = np.random.default_rng(1).normal(size=(50, STATE_SIZE)).astype(np.float32)
+    stats = records(50, cap_pkts=400, period_ns=5_000_000, time_ns=np.arange(50) * 5_000_000)
+    rule = np.full(50, 60, np.float32)
+    wanted = hasty.decide(stats, states, rule)
+    np.testing.assert_array_equal(calm.decide(stats, states, rule), calmed(wanted, stats, 1.0))
+    edit_manifest(tmp_path / "1.0", lambda data: data.pop("calm_rtts"))
+    np.testing.assert_array_equal(Policy.load(tmp_path / "1.0").decide(stats, states, rule), wanted)
+    edit_manifest(tmp_path / "0.0", lambda data: data.update(calm_rtts=-1))
+    with pytest.raises(ModelError, match="calm_rtts"):
+        Policy.load(tmp_path / "0.0")
 
 
 def test_a_network_without_a_finite_answer_leaves_the_flow_uncapped(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""``reinet bench targets``: one policy under several targets, judged by the clairvoyant cap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reinet.cli.output import JsonOption, print_table, write_json
+
+COLUMNS = [
+    "agent", "target_ms", "trace", "can_be_kept", "ok", "delay_mean_ms", "delay_ratio", "qdelay_p95_ms",
+    "throughput_ratio",
+]  # fmt: skip
+
+
+def targets(
+    traces: Annotated[list[Path], typer.Option(help="Trace file, folder or set file; may be repeated.")],
+    agents: Annotated[str, typer.Option(help="Model folders or agents' names, by commas.")] = "checkpoints/default",
+    target: Annotated[
+        str, typer.Option(metavar="TEXTS", help="RTTs to stay below, by commas: 50ms, +30ms or 2.5x.")
+    ] = "25,30,40,50,60,80,100",  # the paper's sweep
+    seconds: Annotated[float, typer.Option(min=1, help="Length of a run; a shorter trace is run once.")] = 300.0,
+    cc: Annotated[str, typer.Option(help="The flows' congestion control.")] = "cubic",
+    mrtt_ms: Annotated[float, typer.Option(help="Fixed round trip of the path (DeepCC: 20).")] = 20.0,
+    buffer_bytes: Annotated[int, typer.Option(help="Buffer of the bottleneck (DeepCC: 150 KB).")] = 150_000,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that share the simulated links.")] = 2,
+    json_destination: JsonOption = None,
+) -> None:
+    """One policy, several targets, in the simulator: does who asks for less delay get less?
+
+    delay_mean_ms is mean queueing delay + the path's fixed RTT. can_be_kept: some clairvoyant:MS, MS = 0 to 60, keeps
+    the target at 98 % of plain utilisation; there ok means that the policy keeps it too. Elsewhere it means that
+    delay_ratio, its delay over the least clairvoyant one at its own utilisation, is at most 1.3. The last row of a
+    target has the means over traces, and shares in place of yes and no. Examples:
+
+        reinet bench targets --traces traces/validation
+
+        reinet bench targets --traces one.trace --seconds 20 --target 30,50,100 --agents rule --json -
+    """
+    from reinet.agents.decide.names import make_agent, split_names
+    from reinet.agents.evaluation.scenario import Scenario
+    from reinet.agents.evaluation.within_target import within_targets
+    from reinet.core.target import Target
+    from reinet.envs.trace import load_traces
+
+    targets_ms = [Target.parse(text).resolve_ms(mrtt_ms) for text in target.split(",")]
+    scenarios = [
+        Scenario.of(
+            trace, "sim", seconds=min(seconds, trace.duration_ms / 1000), target_ms=targets_ms[0], cc=cc,
+            mrtt_ms=mrtt_ms, buffer_bytes=buffer_bytes,
+        )
+        for trace in load_traces(traces)
+    ]  # fmt: skip
+    rows = within_targets([make_agent(name) for name in split_names(agents)], scenarios, targets_ms, threads)
+    write_json(json_destination, {"rows": rows})
+    if json_destination != "-":
+        print_table(rows, COLUMNS)

@@ -1,0 +1,54 @@
+"""``reinet bench targets``: which targets can be kept, and who keeps them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from helpers.links import constant
+from reinet.cli.main import app
+from reinet.envs.trace import Trace
+
+
+def _steady(mbps: float) -> Trace:
+    return Trace(constant(mbps, 6.0), "steady")
+
+
+def _rows(traces: Path, *options: str) -> list[dict[str, Any]]:
+    command = ["bench", "targets", "--traces", str(traces), "--seconds", "6", *options, "--json", "-"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    rows: list[dict[str, Any]] = json.loads(result.stdout)["rows"]
+    return rows
+
+
+def test_who_keeps_a_target_that_can_be_kept_is_ok_and_who_does_not_is_not(tmp_path: Path) -> None:
+    _steady(12.0).save(tmp_path / "steady.trace")
+    rows = _rows(tmp_path, "--agents", "fixed:25,none", "--target", "2.5x,60")
+    told = [(row["agent"], row["target_ms"], row["trace"] == "mean") for row in rows]
+    assert told == [(a, t, m) for a in ("fixed:25", "none") for t in (50, 60) for m in (False, True)]
+    # 12 Mbit/s for 20 ms are 20 packets: 25 keep the link busy and a queue of 5 ms; all of the buffer takes 100 ms.
+    capped, plain = [rows[0], rows[2]], [rows[4], rows[6]]
+    assert all(row["can_be_kept"] and row["ok"] for row in capped)
+    assert all(row["can_be_kept"] and not row["ok"] for row in plain)
+    assert (rows[1]["ok"], rows[5]["ok"]) == (1, 0)
+
+
+def test_where_no_clairvoyant_cap_keeps_a_target_least_delay_counts(tmp_path: Path) -> None:
+    _steady(0.4).save(tmp_path / "slow.trace")  # a packet takes 30 ms to serve, and four are the least that a cap lets
+    rows = _rows(tmp_path, "--agents", "fixed:4,fixed:40", "--target", "50")
+    few, many = rows[0], rows[2]
+    assert not few["can_be_kept"]
+    assert not many["can_be_kept"]
+    assert few["delay_ratio"] == pytest.approx(1.0, abs=0.05)
+    assert many["delay_ratio"] > 1.3
+    assert (few["ok"], many["ok"]) == (True, False)
+
+
+def test_a_wrong_target_is_named(tmp_path: Path) -> None:
+    _steady(12.0).save(tmp_path / "steady.trace")
+    result = CliRunner().invoke(app, ["bench", "targets", "--traces", str(tmp_path), "--target", "50,fast"])
+    assert result.exit_code != 0
+    assert "'fast'" in str(result.exception)
