@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+# Two files at a time, in the order given: the long ones first.
+TWO := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # What a change of asks for a new build: the build files and all native sources. Python files are used in place.
 NATIVE := pyproject.toml CMakeLists.txt docker/setup.sh docker/packages.sh \
@@ -18,9 +19,9 @@ demo: setup  ## train briefly, then compare plain and capped Cubic on real kerne
 	$(BIN)/reinet demo
 
 test: setup lint  ## everything that continuous integration runs
-	$(PYTEST) tests/end-to-end tests/unit -m "not kernel and not mahimahi"  # the long ones first
-	$(PYTEST) tests/end-to-end tests/kernel -m "kernel and not leftovers"  # two links at a time: on a busier host they say nothing
-	$(PYTEST) tests/kernel -m "leftovers or (mahimahi and not kernel)"
+	$(TWO) tests/end-to-end tests/unit -m "not kernel and not mahimahi"
+	$(TWO) tests/end-to-end tests/kernel -m "(kernel or mahimahi) and not leftovers"  # on a busier host links say nothing
+	$(BIN)/python -m pytest tests/kernel -m leftovers  # one after the other
 
 test-unit test-kernel test-end-to-end: test-%: setup  ## one folder of tests
 	$(BIN)/python -m pytest tests/$*

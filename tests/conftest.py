@@ -49,9 +49,8 @@ def _missing(marker: str) -> str | None:
     return None
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what cannot run here and what must not run side by side; in CI the former stay in and fail with the reason.
+    """Marks what cannot run here; in CI the tests stay in and fail with the reason.
 
     Raises UsageError for a unit test that needs privileges: make would leave it out.
     """
@@ -59,8 +58,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(UNIT) and any(item.iter_markers("kernel")) | any(item.iter_markers("mahimahi")):
             raise pytest.UsageError(f"{item.nodeid} needs privileges: put it into tests/kernel or tests/end-to-end")
-        if item.get_closest_marker("leftovers"):
-            item.add_marker(pytest.mark.xdist_group("leftovers"))
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):
                 if IN_CI:

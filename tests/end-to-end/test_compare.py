@@ -20,8 +20,6 @@ from PIL import Image
 
 from helpers.places import ROOT
 
-pytestmark = pytest.mark.xdist_group("compare")  # one comparison
-
 MODELS = ("checkpoints/default", "checkpoints/per-rtt")
 LINKS = {"walking.trace": "lte-walking", "driving.trace": "lte-driving"}
 """Trace -> the preset that it is generated from."""

@@ -6,7 +6,7 @@ import pytest
 from helpers.places import ROOT
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
-from reinet.agents.evaluation.run import run
+from reinet.agents.evaluation.run import simulate
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.links import training_traces
@@ -39,11 +39,9 @@ def test_it_is_small_enough_to_keep() -> None:
 )
 def test_it_cuts_delay_and_keeps_throughput(preset: str, least_throughput: float, most_delay: float) -> None:
     """On the paper's link, over generated traces that training has not seen, in the simulator; shares of Cubic's."""
-    throughput, delay = [], []
-    for seed in range(900, 904):
-        scenario = Scenario.of(generate(preset, 40, seed), link="sim", seconds=40)
-        plain, capped = (run(make_agent(name), scenario).metrics for name in ("none", str(MODEL)))
-        throughput.append(capped.throughput_mbps / plain.throughput_mbps)
-        delay.append(capped.qdelay_mean_ms / plain.qdelay_mean_ms)
+    scenarios = [Scenario.of(generate(preset, 40, seed), link="sim", seconds=40) for seed in range(900, 904)]
+    plain, capped = ([done.metrics for done in simulate(make_agent(name), scenarios)] for name in ("none", str(MODEL)))
+    throughput = [ours.throughput_mbps / theirs.throughput_mbps for ours, theirs in zip(capped, plain, strict=True)]
+    delay = [ours.qdelay_mean_ms / theirs.qdelay_mean_ms for ours, theirs in zip(capped, plain, strict=True)]
     assert np.mean(throughput) >= least_throughput, throughput
     assert np.mean(delay) <= most_delay, delay

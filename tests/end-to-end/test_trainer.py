@@ -105,7 +105,6 @@ def test_recordings_go_in_and_a_model_that_a_name_points_to_comes_out(service: S
         assert [line["kind"] for line in client.history("production")] == ["promote", "promote", "rollback"]
 
 
-@pytest.mark.xdist_group("two models")
 def test_a_daemon_follows_a_promotion_and_a_roll_back_and_is_in_the_fleet(
     tmp_path: Path, two_models: tuple[Path, list[str]]
 ) -> None:
@@ -138,7 +137,6 @@ def test_a_daemon_follows_a_promotion_and_a_roll_back_and_is_in_the_fleet(
         service.close()
 
 
-@pytest.mark.xdist_group("two models")
 def test_a_model_that_is_worse_is_not_promoted_unless_forced_and_that_is_on_record(
     tmp_path: Path, two_models: tuple[Path, list[str]]
 ) -> None:
@@ -186,7 +184,6 @@ def test_a_job_that_is_stopped_goes_on_where_it_was(service: Service) -> None:
         assert ended(client, job)["state"] == "stopped"
 
 
-@pytest.mark.xdist_group("undisturbed")
 def test_whatever_is_killed_the_model_is_that_of_an_undisturbed_training(tmp_path: Path, undisturbed: str) -> None:
     """kill -9 of service and worker at random moments, then the same bytes as without a service."""
     rng = random.Random(1)
@@ -251,7 +248,6 @@ def test_what_was_accepted_is_there_after_a_kill_and_once(tmp_path: Path) -> Non
         service.close()
 
 
-@pytest.mark.xdist_group("undisturbed")
 def test_under_ray_a_job_outlives_service_and_head(tmp_path: Path, undisturbed: str) -> None:
     """kill -9 of the service, then of Ray's head: the job ends with the model of an undisturbed training."""
     with socket.socket() as free:

@@ -13,8 +13,6 @@ import pytest
 from helpers.places import ROOT
 from reinet.agents.evaluation.suites.definition import shipped
 
-pytestmark = pytest.mark.xdist_group("wheel")  # one wheel, one environment, which tests add to in their order
-
 IMPORT_EVERYTHING = """
 import importlib, pkgutil, pathlib, sys
 import reinet, reinet.core, reinet.kshim, reinet.envs, reinet.agents, reinet.daemon, reinet.cli

@@ -25,8 +25,6 @@ from reinet.envs.trace import Trace
 from reinet.proto import trainer_pb2 as pb
 from reinet.proto import trainer_pb2_grpc
 
-pytestmark = pytest.mark.xdist_group("trust")  # one service
-
 QUOTA = "[trainer.quota]\ntrace_mb = 1\nstored_mb = 2\nwaiting_jobs = 3\n"
 METHODS = [method for service in pb.DESCRIPTOR.services_by_name.values() for method in service.methods]
 REFUSALS = {
