@@ -340,7 +340,6 @@ def test_a_relative_target_reaches_the_records_of_a_live_flow(cgroup: Path) -> N
     assert set(in_kernel["target_us"]) <= set(records["target_us"])
 
 
-@pytest.mark.leftovers
 def test_what_a_killed_daemon_leaves_is_listed_and_removed(folder: Path, cgroup: Path) -> None:
     with (
         link_with(Trace.constant(MBPS, 1), cgroup) as link,

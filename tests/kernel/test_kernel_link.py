@@ -30,7 +30,7 @@ from reinet.kshim.probe import cgroup2_mount
 
 register_envs()
 
-pytestmark = [pytest.mark.kernel, pytest.mark.mahimahi, pytest.mark.leftovers]
+pytestmark = [pytest.mark.kernel, pytest.mark.mahimahi]
 
 STEADY = LinkSpec(Trace.constant(12, 1))
 CAP_PKTS = 25  # 12 Mbit/s x 20 ms is 20 packets

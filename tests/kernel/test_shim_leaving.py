@@ -25,7 +25,7 @@ from reinet.kshim.leases import LeaseKeeper
 from reinet.kshim.leftovers import holders, leftovers, on_their_way, remove_leftovers
 from reinet.kshim.probe import registered_congestion_controls, wrappable
 
-pytestmark = [pytest.mark.kernel, pytest.mark.leftovers]
+pytestmark = pytest.mark.kernel
 
 
 def either_way(name):
