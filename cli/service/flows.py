@@ -28,7 +28,7 @@ def from_flows(
 
         reinet traces from-flows /var/lib/reinet/flows --out estimated
 
-        reinet jobs submit configs/default.toml --traces estimated
+        reinet traces from-flows week14.flow --out estimated --least-measured 0.8 --force
     """
     from reinet.envs.trace.estimated_set import estimated, save
 
