@@ -59,10 +59,13 @@ class RateError:
     rms_share: float
 
 
-def recorded(agent: Agent, traces: Sequence[Trace], seconds: float, cc: str = "cubic") -> list[RecordArray]:
-    """Returns what a daemon would have recorded of one flow over each trace, under an agent."""
+def recorded(agent: Agent, traces: Sequence[Trace], seconds: float, **said: Any) -> list[RecordArray]:
+    """Returns what a daemon would have recorded of one flow over each trace, under an agent.
+
+    ``said`` is what ``Scenario.of`` takes beside that.
+    """
     scenarios = [
-        Scenario.of(trace, "sim", seconds=seconds, cc=cc, target="+30ms", mrtt_ms=MRTTS_MS[i % len(MRTTS_MS)])
+        Scenario.of(trace, "sim", seconds=seconds, target="+30ms", mrtt_ms=MRTTS_MS[i % len(MRTTS_MS)], **said)
         for i, trace in enumerate(traces)
     ]
     return [kept(run.records, 0) for run in simulate(agent, scenarios)]

@@ -24,11 +24,11 @@ def from_flows(
 
     Where a link had a packet waiting all the time, what it delivered is its capacity: measured_share is the share of
     such time. Over pauses of up to a second the rate beside them is taken; least_mbps and most_mbps say what the mean
-    rate would be if the link could do no more than it did there, or as much as it ever did within a second. Example:
+    rate would be if the link could do no more than it did there, or as much as it ever did within a second. Examples:
 
         reinet traces from-flows /var/lib/reinet/flows --out estimated
 
-        reinet jobs submit configs/default.toml --traces estimated
+        reinet traces from-flows week14.flow --out estimated --least-measured 0.8 --force
     """
     from reinet.envs.trace.estimated_set import estimated, save
 

@@ -148,14 +148,17 @@ def history(name: Annotated[str, typer.Argument(help="A name; none = all.")] = "
 
 @app.command()
 def fleet(json_out: JsonOption = None) -> None:
-    """List daemons that follow a name: what each runs, and when it was last seen. Example: reinet models fleet."""
+    """List daemons that follow a name: what each runs, what its hold-out says, and when it was last seen.
+
+    hold_out has capped flows' figures over plain ones', with the ends of their intervals. Example: reinet models fleet
+    """
     with client() as trainer:
         rows = trainer.fleet()
     write_json(json_out, {"rows": rows})
     if json_out is None:
         shown = [{**row, "model": row["model"][:12], "seen": span(row["seen_s"]) + " ago",
-                  "figures": ", ".join(f"{k} {v:.3g}" for k, v in row["figures"].items())} for row in rows]  # fmt: skip
-        print_table(shown, ["daemon", "name", "model", "seen", "version", "figures", "problem", "owner"])
+                  "hold_out": hold_out(row["figures"])} for row in rows]  # fmt: skip
+        print_table(shown, ["daemon", "name", "model", "seen", "version", "hold_out", "problem", "owner"])
 
 
 @app.command()
@@ -170,6 +173,18 @@ def gc(
     verb = "would go" if dry_run else "removed"
     say(f"{len(found['removed'])} models {verb}, {found['freed_bytes'] / 1e6:.1f} MB")
     write_json(json_out, found)
+
+
+def hold_out(figures: dict[str, float]) -> str:
+    """Returns in a line what a daemon's hold-out says (``daemon/followed.py``), whatever a daemon sent."""
+    words = [name.replace("_", " ") for name in ("stood_down", "quarantined") if figures.get(name)]
+    for name in ("delay", "throughput", "completion"):
+        if name in figures:
+            ends = [f"{figures[key]:.2f}" for key in (f"{name}_low", f"{name}_high") if key in figures]
+            words.append(f"{name} {figures[name]:.2f}" + (f" ({' to '.join(ends)})" if len(ends) == 2 else ""))
+    if flows := [f"{figures[key]:.0f} {key[:-6]}" for key in ("capped_flows", "plain_flows") if key in figures]:
+        words.append(" and ".join(flows) + " flows")
+    return ", ".join(words)
 
 
 def _print_history(lines: list[dict[str, Any]]) -> None:

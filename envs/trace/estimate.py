@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from reinet.core.period import SILENCE_NS
 from reinet.core.records import Flag
 from reinet.envs.trace.trace import PKTS_PER_MBIT, FloatArray, Trace, served_at_ms
 from reinet.kshim.recorded import RecordArray
@@ -37,8 +38,8 @@ NEIGHBOURS_MS = 200.0
 """The rate beside a pause is that of so much measured time on each side: some five periods, so that one of two packets
 does not stand for it."""
 
-SILENCE_MS = 250.0
-"""REINET_SILENCE_NS of ``core/period.h``: a record of a silence says that nothing came for so long."""
+SILENCE_MS = SILENCE_NS / 1e6
+"""A record of a silence says that nothing came for so long (``core/period.h``)."""
 
 _ROUNDING_MS = 0.01
 Mask = NDArray[np.bool_]

@@ -22,12 +22,15 @@ from reinet.core.period import SILENCE_NS
 from reinet.core.records import OPPORTUNITY_BYTES
 from reinet.core.state import LEAST_TARGET_PER_RTT, MAX_CAP_PKTS, MIN_CAP_PKTS, RULE_GAIN
 from reinet.daemon.config import DaemonConfig
+from reinet.daemon.registry import POLL_S
 from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec
 from reinet.envs.mahimahi.validity import LATE_ONCE_US, LATE_SHARE, LOGGED_SHARE, STALL_SLACK_MS
 from reinet.envs.sim import SIM_CONGESTION_CONTROLS
+from reinet.envs.trace.estimate import LEAST_QUEUE_MS, LEAST_S
 from reinet.envs.trace.importers import MAX_HOLD_S
 from reinet.envs.trace.trace import BIN_MS, DESCRIBE_BYTES, OUTAGE_MS
 from reinet.kshim.leases import IDLE_AFTER_NS, LEASE_MS, RENEWALS_PER_LEASE
+from reinet.kshim.recorded import RECORD_DTYPE
 
 WORDS = {2: "two", 3: "three", 4: "four", 13: "thirteen", 14: "fourteen", 15: "fifteen", 20: "twenty"}
 PERIOD_MS = PeriodConfig().min_period_ns / 1e6
@@ -87,6 +90,10 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
         "paths of {} to {} ms at {}, {} and {} Mbit/s",
         (min(harm.MRTTS_MS), max(harm.MRTTS_MS), *harm.RATES_MBPS),
     ),
+    ("docs/service.md", "above the minimum RTT by {} ms and by twice the samples' distance", (LEAST_QUEUE_MS,)),
+    ("docs/service.md", "a trace for each stretch of {} s or more", (LEAST_S,)),
+    ("docs/service.md", "holds no more streams is asked every {} s", (POLL_S,)),
+    ("docs/service.md", "window, cap and flags, {} bytes", (RECORD_DTYPE.itemsize,)),
     ("docs/fidelity.md", "throughput is within {} %, mean queueing delay", SHARES["throughput_mbps"][:1]),
     ("docs/fidelity.md", "within {} % or {} ms and its 95th percentile", SHARES["qdelay_mean_ms"]),
     ("docs/fidelity.md", "95th percentile within {} % or {} ms", SHARES["qdelay_p95_ms"]),

@@ -53,6 +53,20 @@ def test_the_service_may_do_what_serving_needs_and_little_more() -> None:
     assert "Type=notify" in unit, notify.__module__
 
 
+def test_the_service_may_write_wherever_the_example_lets_it_write() -> None:
+    """ProtectSystem=strict leaves what the unit names, and nothing else below /var and /run."""
+    unit = (UNITS / "reinet.service").read_text()
+    places = {"State": "/var/lib", "Logs": "/var/log", "Runtime": "/run"}
+    writable = {
+        f"{place}/{name}"
+        for kind, place in places.items()
+        for name in re.findall(rf"^{kind}Directory=(.*)$", unit, re.MULTILINE)
+    }
+    wanted = re.findall(r"(?:/var/lib|/var/log|/run)/[\w-]+", (ROOT / "configs" / "daemon.toml").read_text())
+    assert {"/var/lib/reinet", "/var/log/reinet", "/run/reinet"} <= set(wanted)
+    assert set(wanted) <= writable
+
+
 @pytest.mark.parametrize("path", DOCKERFILES, ids=[path.name for path in DOCKERFILES])
 def test_an_image_is_built_by_the_same_scripts(path: Path) -> None:
     text = path.read_text()

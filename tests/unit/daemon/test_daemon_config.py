@@ -53,7 +53,8 @@ def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatc
     plain = load_config(EXAMPLE)
     assert config.model_fields_set == set(DaemonConfig.model_fields) - {"target_ms"}  # another name of target
     assert [policy.name for policy in config.policies] == ["video"]
-    unset = dict.fromkeys(("log_dir", "min_period_ms", "metrics", "model_sha256", "registry", "processes"))
+    optional = ("log_dir", "min_period_ms", "metrics", "model_sha256", "registry", "processes", "record")
+    unset = dict.fromkeys(optional)
     assert config.model_copy(update={**unset, "policies": ()}) == plain
 
 

@@ -1,6 +1,7 @@
 """Capacity estimated from flows: right where the link was busy, silent where it was not, against known links."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from reinet.core.errors import TraceError
 from reinet.core.records import Flag
 from reinet.envs.trace import Trace, load_traces
 from reinet.envs.trace.estimate import BRIDGE_MS, Pieces, estimates
-from reinet.envs.trace.estimated_set import estimated, save
+from reinet.envs.trace.estimated_set import LEAST_MEASURED, estimated, save
 from reinet.envs.trace.model import generate
 from reinet.kshim.recorded import RECORD_DTYPE, RecordArray, header
 
@@ -111,6 +112,29 @@ def test_capped_and_uncapped_flows_show_the_rate_of_known_links(
             assert fine.absolute_share < most_100_ms[number], (traces[number].name, fine)
             assert coarse.absolute_share < most_1_s[number], (traces[number].name, coarse)
             assert abs(coarse.mean_share) < most_mean[number], (traces[number].name, coarse)
+
+
+@pytest.mark.parametrize(
+    ("said", "is_known"),
+    [
+        ({"cc": "bbr"}, True),
+        ({"link_options": {"jitter_us": 3000}}, True),
+        ({"buffer_bytes": 2_000_000}, True),
+        ({"link_options": {"loss": 0.01}}, False),  # Cubic uses a sixth of such a link
+        ({"buffer_bytes": 30_000}, False),  # and half of this one
+        ({"link_options": {"app_mbps": 3.0}}, False),  # and here its application has no more to send
+    ],
+    ids=str,
+)
+def test_other_flows_show_the_link_too_or_are_known_not_to(said: dict[str, Any], is_known: bool) -> None:
+    trace = generate("lte-walking", 20, 9)
+    (records,) = recorded(make_agent("rule", "sim"), [trace], 19.0, **said)
+    found = [one for one in estimates(records, "x") if one.measured_share >= LEAST_MEASURED]
+    assert bool(found) == is_known
+    for one in found:
+        error = rate_error(one, trace, MRTTS_MS[0], 1000)
+        assert abs(error.mean_share) < 0.03
+        assert error.absolute_share < 0.06
 
 
 def test_recorded_flows_become_a_folder_that_a_training_takes(tmp_path: Path) -> None:
