@@ -25,8 +25,9 @@ FloatArray = NDArray[np.float32]
 CapArray = NDArray[np.uint32]
 StatsArray = NDArray[Any]
 """Records, ``reinet.core.FLOW_STATS_DTYPE`` (N,)."""
-Future = Callable[[int], CapArray]
-"""For a horizon in milliseconds, the clairvoyant caps of all links, as ``SimBatch.clairvoyant_caps`` gives them."""
+Future = Callable[[int | NDArray[np.uint64]], CapArray]
+"""For a horizon in milliseconds, or one for each link, the clairvoyant caps of all links, as
+``SimBatch.clairvoyant_caps`` gives them."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from reinet.agents.decide.baselines import Clairvoyant, NoCap
-from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.evaluation.batch import figures
 from reinet.agents.evaluation.scenario import Scenario
+from reinet.core import PeriodConfig
 from reinet.envs.link.metrics import Metrics, frontier_ratio
 
 TARGETS_MS = (25.0, 30.0, 40.0, 50.0, 60.0, 80.0, 100.0)
@@ -39,9 +40,15 @@ def within_targets(
     or, where that cannot be, is within 1.3 of that. In the row of the means ``can_be_kept`` and ``ok`` are shares.
     """
     plain = [_runs(NoCap(), [scenario], threads)[0] for scenario in scenarios]
-    knobs = [[_runs(Clairvoyant(ms), [scenario], threads)[0] for ms in CLAIRVOYANT_MS] for scenario in scenarios]
+    at_cadence: dict[PeriodConfig, list[list[Metrics]]] = {}
     rows: list[dict[str, object]] = []
     for agent in agents:
+        for period in (PeriodConfig(), agent.view.period):
+            if period not in at_cadence:
+                at_cadence[period] = [_knob(scenario, period, threads) for scenario in scenarios]
+        # As the hand rule in ``frontier.py``: at its own cadence and at the agent's.
+        both = dict.fromkeys((PeriodConfig(), agent.view.period))
+        knobs = [[run for period in both for run in at_cadence[period][i]] for i in range(len(scenarios))]
         # All targets of a trace at once: a batch of seven flows takes hardly longer than one.
         runs = [_runs(agent, [_asking(scenario, ms) for ms in targets_ms], threads) for scenario in scenarios]
         for index, target_ms in enumerate(targets_ms):
@@ -56,6 +63,20 @@ def within_targets(
                 for name, row in zip(names, [*own, means], strict=True)
             ]
     return rows
+
+
+class _Clairvoyants(Clairvoyant):
+    """Clairvoyant caps with a horizon of its own for each of CLAIRVOYANT_MS's rows."""
+
+    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+        """Returns one cap for each horizon, on the same link."""
+        assert self._future is not None
+        return np.asarray(self._future(np.array(CLAIRVOYANT_MS, np.uint64)), np.uint32)
+
+
+def _knob(scenario: Scenario, period: PeriodConfig, threads: int) -> list[Metrics]:
+    agent = _Clairvoyants(0, View(period=period))
+    return _runs(agent, [scenario] * len(CLAIRVOYANT_MS), threads)
 
 
 def _asking(scenario: Scenario, target_ms: float) -> Scenario:

@@ -55,7 +55,8 @@ class NoisyActor(Explorer):
     """A folded actor with ``noise`` (periods, flows) on its actions."""
 
     def __init__(self, layers: Layers, noise: FloatArray, head: str, view: View, calm_rtts: float = 0.0) -> None:
-        super().__init__(head, view, *noise.shape, calm_rtts)
+        periods, flows = noise.shape
+        super().__init__(head, view, periods, flows, calm_rtts)
         self._layers, self._noise = layers, noise
 
     def act(self, states: FloatArray) -> FloatArray:

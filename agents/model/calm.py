@@ -32,7 +32,7 @@ def calmed(caps_pkts: CapArray, stats: NDArray[Any], calm_rtts: float, ceiling_p
     none is wanted (0), gets what is wanted; so do all where ``calm_rtts`` is 0.
     """
     in_force_pkts = stats["cap_pkts"]
-    moving = (caps_pkts != 0) & (in_force_pkts != 0)
+    moving = np.asarray((caps_pkts != 0) & (in_force_pkts != 0))
     if not calm_rtts or not moving.any():
         return caps_pkts
     some = stats[moving]
@@ -40,7 +40,7 @@ def calmed(caps_pkts: CapArray, stats: NDArray[Any], calm_rtts: float, ceiling_p
     stays = np.exp(-periods / calm_rtts)
     was, wanted = np.log(in_force_pkts[moving].astype(np.float64)), np.log(caps_pkts[moving].astype(np.float64))
     pkts = np.floor(np.exp(stays * was + (1.0 - stays) * wanted) + _fractions(some["time_ns"]))
-    calm_pkts = caps_pkts.copy()
+    calm_pkts: CapArray = caps_pkts.copy()
     calm_pkts[moving] = np.clip(pkts, MIN_CAP_PKTS, max(ceiling_pkts, MIN_CAP_PKTS)).astype(np.uint32)
     return calm_pkts
 

@@ -8,8 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers.links import constant
+from reinet.agents.decide.baselines import FixedCap
+from reinet.agents.decide.protocol import View
+from reinet.agents.evaluation.scenario import Scenario
+from reinet.agents.evaluation.within_target import within_targets
 from reinet.cli.main import app
+from reinet.core import Normaliser, PeriodConfig
 from reinet.envs.trace import Trace
+from reinet.envs.trace.model import generate
 
 
 def _steady(mbps: float) -> Trace:
@@ -45,6 +51,17 @@ def test_where_no_clairvoyant_cap_keeps_a_target_least_delay_counts(tmp_path: Pa
     assert few["delay_ratio"] == pytest.approx(1.0, abs=0.05)
     assert many["delay_ratio"] > 1.3
     assert (few["ok"], many["ok"]) == (True, False)
+
+
+def test_an_agent_that_decides_more_often_meets_the_clairvoyant_cap_at_its_cadence_too() -> None:
+    """A knob of twice the settings: the least delay at a utilisation can only fall, and the ratio to it only rise."""
+    path = [Scenario.of(generate("lte-driving", 8.0, 3), "sim", seconds=8.0)]
+    seen = "scalefree-5x20"
+    ratios = []
+    for period in (PeriodConfig(), PeriodConfig(5_000_000, packet_timed=False)):
+        agent = FixedCap(25, View(seen, Normaliser.reference(seen), period))
+        ratios.append(within_targets([agent], path, [50.0])[0]["delay_ratio"])
+    assert ratios[0] < ratios[1]
 
 
 def test_a_wrong_target_is_named(tmp_path: Path) -> None:
