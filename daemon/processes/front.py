@@ -62,7 +62,7 @@ def answer(
     if sink is not None:
         threading.Thread(target=_keep_curves, args=(ends.records, sink), name="records", daemon=True).start()
     afar = cast(Served, LoopAfar(ends.loop, Served))
-    server = ControlServer(claim, afar, called)
+    server = ControlServer(claim, afar, called, afar.swap_model)
     metrics = None
     if config.metrics is not None:
         metrics = MetricsServer(Endpoint.parse(config.metrics), _collector(afar, sink))
