@@ -1,6 +1,8 @@
 """``reinet ctl``: asks a running daemon, steers it, and clears away what a killed one left."""
 
 import time
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -10,7 +12,7 @@ from reinet.cli.sight import flow as one_flow
 from reinet.core.errors import ShimError
 
 app = typer.Typer(
-    help="Talk to a running daemon: flows, why, watch, health, model, target, pause, resume, detach.",
+    help="Talk to a running daemon: flows, why, watch, health, model, target, swap, pause, resume, detach.",
     no_args_is_help=True,
 )
 app.command()(one_flow.why)
@@ -62,6 +64,32 @@ def health(socket: SocketOption = None, json_destination: JsonOption = None) -> 
             console.print(found.problem)
     if not found.ok:
         raise typer.Exit(1)
+
+
+@app.command()
+def swap(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or rule[:G], fixed:N, none.")],
+    policy: Annotated[str, typer.Option(help="The policy whose model it replaces; without, the default.")] = "",
+    socket: SocketOption = None,
+    json_destination: JsonOption = None,
+) -> None:
+    """Put another model in the place of the one that decides, in steps, while flows go on.
+
+    It is shown recorded states, then a tenth of the flows for 20 s, then all; where it fails, or its flows fare worse,
+    the old one comes back. It stays until the daemon ends or its file names another; model_sha256 holds for it too.
+    Example:
+
+        sudo reinet ctl swap checkpoints/per-rtt
+    """
+    named = str(Path(model).absolute()) if Path(model).exists() else model  # the daemon was started in another folder
+    with control_client(socket) as client:
+        found = client.swap(named, policy)
+    answered = {"states": found.states, "refused": found.refused, "us_per_state": found.us_per_state}
+    write_json(json_destination, {"model": named, **answered})
+    if json_destination is None:
+        console.print(
+            f"{named}: {found.refused} of {found.states} recorded states refused; it gets a share of the flows"
+        )
 
 
 @app.command()

@@ -53,6 +53,10 @@ class ControlClient:
         request = control_pb2.SetTargetRequest(cookie=cookie, target=target)
         return self._call("SetTarget", request, control_pb2.SetTargetReply).target
 
+    def swap(self, model: str, policy: str) -> control_pb2.SwapReply:
+        """Puts another model in the place of a policy's, of the first for an empty name."""
+        return self._call("Swap", control_pb2.SwapRequest(model=model, policy=policy), control_pb2.SwapReply)
+
     def pause(self) -> control_pb2.PauseReply:
         """Lifts every cap until ``resume``; the reply says how many."""
         return self._call("Pause", control_pb2.PauseRequest(), control_pb2.PauseReply)

@@ -1,18 +1,21 @@
 """The control service on a Unix socket: who may open the socket's file may call, and is not trusted beyond that.
 
-A caller can ask, can pause and can set targets, nothing more: requests are small and checked, replies are made from
-copies, and a flood of calls is turned away before it can take the decision loop's time.
+A caller can ask, pause, set targets and name another model, which is checked where it would decide, and nothing more:
+requests are small and checked, replies are made from copies, and a flood of calls is turned away before it can take the
+decision loop's time.
 """
 
 import os
 import stat
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 from urllib.parse import quote
 
 import grpc
 
-from reinet.core.errors import ConfigError, DaemonError
+from reinet.agents.decide.swap import Canary
+from reinet.core.errors import ConfigError, DaemonError, ModelError
 from reinet.daemon.answers import flows_reply, model_reply, why_reply
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Controlled
@@ -26,12 +29,16 @@ MAX_CALLS = 8
 STOP_GRACE_S = 0.5
 
 
+SwapModel = Callable[[str, str], Canary]
+
+
 class ControlService(control_pb2_grpc.ControlServicer):
     """Answers the calls of ``control.proto``."""
 
-    def __init__(self, loop: Controlled, model: str) -> None:
+    def __init__(self, loop: Controlled, model: str, swap: SwapModel | None) -> None:
         self._loop = loop
         self._model = model
+        self._swap = swap
 
     def Health(self, request: control_pb2.HealthRequest, context: grpc.ServicerContext) -> control_pb2.HealthReply:  # noqa: N802
         """Says whether the decision loop is alive, and what it runs."""
@@ -79,6 +86,18 @@ class ControlService(control_pb2_grpc.ControlServicer):
         except LookupError as error:
             _abort(context, str(error.args[0]), grpc.StatusCode.NOT_FOUND)
 
+    def Swap(self, request: control_pb2.SwapRequest, context: grpc.ServicerContext) -> control_pb2.SwapReply:  # noqa: N802
+        """Puts another model in, and says how it answered to recorded states."""
+        if self._swap is None:
+            _abort(context, "this daemon takes no model from callers", grpc.StatusCode.UNIMPLEMENTED)
+        try:
+            found = self._swap(request.model, request.policy)
+        except (ModelError, ConfigError) as error:
+            _abort(context, str(error), grpc.StatusCode.FAILED_PRECONDITION)
+        except (TimeoutError, DaemonError) as error:
+            _abort(context, f"{error}; `reinet ctl model` and the log say what came of it")
+        return control_pb2.SwapReply(states=found.states, refused=found.refused, us_per_state=found.us_per_state)
+
     def Pause(self, request: control_pb2.PauseRequest, context: grpc.ServicerContext) -> control_pb2.PauseReply:  # noqa: N802
         """Lifts every cap and writes none until Resume; the reply says how many were lifted."""
         try:
@@ -105,8 +124,8 @@ def _abort(
 class ControlServer:
     """The service, listening at a claimed path."""
 
-    def __init__(self, claim: SocketClaim, loop: Controlled, model: str) -> None:
-        """Starts to listen; raises DaemonError."""
+    def __init__(self, claim: SocketClaim, loop: Controlled, model: str, swap: SwapModel | None = None) -> None:
+        """Starts to listen; raises DaemonError. Without ``swap`` nobody may put another model in."""
         self._server = grpc.server(
             ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="control"),
             maximum_concurrent_rpcs=MAX_CALLS,
@@ -117,7 +136,7 @@ class ControlServer:
             ],
         )
         register: Any = control_pb2_grpc.add_ControlServicer_to_server  # generated code carries no types
-        register(ControlService(loop, model), self._server)
+        register(ControlService(loop, model, swap), self._server)
         add_standard_services(self._server, lambda: loop.status().ok)
         before = os.umask(0o177)  # the socket must never exist with wider permissions, not even for a moment
         try:

@@ -192,14 +192,14 @@ class EventLog:
             self._shelf.closed(path)
             raise
 
-    def _end(self, cookie: int) -> None:
+    def _end(self, cookie: int, tells: bool = True) -> None:
         file = self._flows.pop(cookie).file
-        _close(file)
+        _close(file, tells)
         self._shelf.closed(Path(file.name))
 
-    def _close_all(self) -> None:
+    def _close_all(self, tells: bool = True) -> None:
         for cookie in list(self._flows):
-            self._end(cookie)
+            self._end(cookie, tells)
 
     def _write_layout(self) -> None:
         """Writes what the flows' curves stand in, a run of its own beside theirs."""
@@ -232,7 +232,7 @@ class EventLog:
 
     def _fail(self, error: Exception) -> None:
         """Closes every file and says so, once for each failure that lasts."""
-        self._close_all()
+        self._close_all(tells=False)  # that all of them lose their tails goes without saying
         self._retry_s = self._clock_s() + RETRY_S
         reason = f"{self.folder}: {error}; curves are left out, which is tried again every {RETRY_S:g} s"
         if self.failure is None:
@@ -255,9 +255,10 @@ class EventLog:
         return True
 
 
-def _close(file: EventFile) -> None:
+def _close(file: EventFile, tells: bool) -> None:
     """Closes a file whose disk may be full: what is lost is a tail of curves."""
     try:
         file.close()
     except OSError as error:
-        log.warning("event log: the last points were lost", file=file.name, error=str(error))
+        if tells:
+            log.warning("event log: the last points were lost", file=file.name, error=str(error))

@@ -47,6 +47,11 @@ class Reloader:
         self._placer: SocketPlacer | None = None
         self._stamp = _stamp(path)
 
+    @property
+    def config(self) -> DaemonConfig:
+        """Returns the configuration in force."""
+        return self._config
+
     def start(self, agent: Agent) -> None:
         """Puts the policies of the configuration in force, beside the agent that the loop was made with."""
         if self._config.policies:

@@ -12,6 +12,8 @@ _MOUNTS = Path("/proc/self/mounts")
 _STATUS = Path("/proc/self/status")
 _CONGESTION_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
+_TIME_OFFSETS = Path("/proc/self/timens_offsets")
+
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_PERFMON": 38, "CAP_BPF": 39}
 """Loading struct_ops asks for these on 6.18; CAP_BPF and CAP_NET_ADMIN alone fail with EPERM."""
 
@@ -146,6 +148,21 @@ def _cgroup2() -> Feature:
     return Feature(True, f"mounted at {mount}")
 
 
+def _clock() -> Feature:
+    """Returns ok where this process's CLOCK_MONOTONIC is the kernel's own, by which leases end."""
+    try:
+        offsets = dict(line.split(maxsplit=1) for line in _TIME_OFFSETS.read_text(encoding="ascii").splitlines())
+    except OSError:
+        return Feature(True, "this kernel has no time namespaces")
+    if any(int(part) for part in offsets.get("monotonic", "0").split()):
+        return Feature(
+            False,
+            f"this time namespace moves CLOCK_MONOTONIC by {offsets['monotonic'].split()[0]} s, so no cap would act",
+            "start it in the host's time namespace: without unshare --time, or a container's own",
+        )
+    return Feature(True, "CLOCK_MONOTONIC is the kernel's own")
+
+
 def _native() -> Feature:
     try:
         import reinet.kshim._kshim
@@ -169,5 +186,6 @@ _FEATURES: dict[str, Callable[[], Feature]] = {
     "ring_buffer": _kernel_has("bpf_ringbuf", "BPF ring buffers", "Linux 5.8 or newer"),
     "tcp_iterator": _kernel_has("bpf_iter__tcp", "BPF iterators over TCP sockets", "Linux 5.9 or newer"),
     "cgroup2": _cgroup2,
+    "clock": _clock,
     "native": _native,
 }

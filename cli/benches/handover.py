@@ -23,7 +23,8 @@ def handover(
     cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic,bbr",
     how: Annotated[str, typer.Option(help="How the old daemon ends, by commas: stop, kill.")] = "stop",
     model: Annotated[str, typer.Option(help="A model folder, or an agent's name: none, fixed:N, rule[:G].")] = "rule",
-    rate_mbit: Annotated[float, typer.Option(min=0.1, help="Each flow's own bottleneck.")] = 1.0,
+    # 200 of these are 100 Mbit/s, which Mahimahi's delay carries on less than one core.
+    rate_mbit: Annotated[float, typer.Option(min=0.1, help="Each flow's own bottleneck.")] = 0.5,
     mrtt_ms: Annotated[float, typer.Option(min=2.0, help="The path's round trip, of Mahimahi's delay.")] = 20.0,
     json_destination: JsonOption = None,
 ) -> None:

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from reinet.agents.decide.loop import Snapshot, Status
 from reinet.agents.decide.sight.facts import Figures, ModelFacts, Story
+from reinet.agents.decide.swap import Canary
 
 
 class Controlled(Protocol):
@@ -47,6 +48,12 @@ class Controlled(Protocol):
 
 class Served(Controlled, Protocol):
     """What the process that answers callers may call beside that, for nobody but itself."""
+
+    def swap_model(self, model: str, policy: str) -> Canary:
+        """Swaps the agent of that name in for a policy, the first for an empty name; raises ReinetError.
+
+        A pin of the configuration holds for it too.
+        """
 
     def take_model(self, folder: str, sha256: str) -> None:
         """Swaps the registry's model of this sha256 in, from its folder below the registry's; raises ReinetError."""

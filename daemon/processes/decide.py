@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.swap import Canary
 from reinet.alcc.joined import with_programs
 from reinet.alcc.processes import listen
 from reinet.core.errors import ConfigError, DaemonError, ModelError
@@ -77,7 +78,8 @@ def decide(
             mode=config.mode, plain_share=config.hold_out_share, bounds_steps=True,
         )  # fmt: skip
         kept = _Kept(config, loop, named)
-        reloader = kept.reloader = Reloader(path, config, loop, kept.loading(agent_for), kernel_sockets)
+        kept.load = kept.loading(agent_for)
+        reloader = kept.reloader = Reloader(path, config, loop, kept.load, kernel_sockets)
         reloader.start(agent)
         Responder(ends.supervisor, kept, Supervised)
         Responder(ends.callers, kept, Served)
@@ -91,6 +93,7 @@ class _Kept:
     """A loop with its file, as ``Supervised`` and ``Served`` have it; calls come from several threads."""
 
     reloader: Reloader
+    load: LoadAgent
 
     def __init__(self, config: DaemonConfig, loop: ControlLoop, named: str) -> None:
         """Takes a configuration that names a folder, and what its file names in that place."""
@@ -121,6 +124,12 @@ class _Kept:
             return agent_for(found, self._folder if model == config.model else model, target)
 
         return load
+
+    def swap_model(self, model: str, policy: str) -> Canary:
+        """Swaps the agent of that name in."""
+        with self._lock:
+            config = self.reloader.config.model_copy(update={"model": model})  # whose pin is the file's
+            return self._loop.swap(self.load(config, model, config.asked), policy)
 
     def take_model(self, folder: str, sha256: str) -> None:
         """Swaps the registry's model of this sha256 in."""

@@ -68,7 +68,7 @@ def answer(
     if sink is not None or recorder is not None:
         keeper.start()
     afar = cast(Served, LoopAfar(ends.loop, Served))
-    server = ControlServer(claim, afar, called)
+    server = ControlServer(claim, afar, called, afar.swap_model)
     metrics = None
     if config.metrics is not None:
         metrics = MetricsServer(Endpoint.parse(config.metrics), _collector(afar, sink, recorder))

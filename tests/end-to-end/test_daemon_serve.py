@@ -207,6 +207,28 @@ def test_metrics_are_served_where_the_configuration_says(folder: Path) -> None:
     assert not path.exists()
 
 
+def test_a_model_is_put_in_by_hand_unless_another_one_is_pinned(folder: Path) -> None:
+    model = write_model(folder)
+    daemon = Daemon(write_config(folder, "fixed:10"))
+    daemon.wait_for(has_capped)
+    arguments = ["swap", str(model), "--socket", str(daemon.socket), "--json", "-"]
+    done = CliRunner().invoke(ctl.app, arguments)
+    assert (done.exit_code, json.loads(done.stdout)["refused"]) == (0, 0)
+    with ControlClient(daemon.socket) as client, pytest.raises(DaemonError, match="did you mean 'rule'"):
+        client.swap("rulee", "")
+    code, _, log = daemon.end(signal.SIGTERM)
+    assert code == 0
+    assert "swap begins" in [entry["event"] for entry in log]
+    digest = hashlib.sha256((model / "manifest.json").read_bytes()).hexdigest()
+    pinned = Daemon(write_config(folder, model, model_sha256=digest))
+    pinned.wait_for(has_capped)
+    (folder / "other").mkdir()
+    other = write_model(folder / "other", actions_bias=0.5)
+    with ControlClient(pinned.socket) as client, pytest.raises(DaemonError, match=f"but {digest} is pinned"):
+        client.swap(str(other), "")
+    assert pinned.end(signal.SIGTERM)[0] == 0
+
+
 def test_a_model_with_another_schema_is_refused(folder: Path) -> None:
     foreign = write_model(folder, hash=hashlib.sha256(b"other").hexdigest())
     config = DaemonConfig(model=str(foreign), cgroups=(Path("/x"),))

@@ -126,8 +126,8 @@ def capped_loop(keeper, cap_pkts):
 
 
 @contextmanager
-def running_loader(cgroup):
-    command = [sys.executable, str(HELPERS / "loader.py"), str(cgroup), str(CAP_PKTS)]
+def running_loader(cgroup, *suffix, enter=()):
+    command = [*enter, sys.executable, str(HELPERS / "loader.py"), str(cgroup), str(CAP_PKTS), *suffix]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process, json.loads(line_of(process))

@@ -1,4 +1,4 @@
-"""A shim in a process of its own, to be killed: ``python loader.py CGROUP CAP_PKTS`` caps every flow it hears of."""
+"""A shim in a process of its own, to be killed: ``python loader.py CGROUP CAP_PKTS [SUFFIX]`` caps all flows."""
 
 import json
 import os
@@ -11,7 +11,8 @@ import numpy as np
 from reinet.kshim import kernel
 from reinet.kshim.leases import LeaseKeeper
 
-kernel._SUFFIXES = [str(100 + os.getpid() % 900)]  # names that no other shim takes after the kill
+# Names that no other shim takes after the kill, unless it is meant to.
+kernel._SUFFIXES = sys.argv[3:] or [str(100 + os.getpid() % 900)]
 with kernel.KernelShim([Path(sys.argv[1])]) as shim:
     keeper = LeaseKeeper(shim)
     print(json.dumps(shim.wrappers), flush=True)

@@ -17,6 +17,7 @@ from helpers.flows import (
     still_loaded,
     undisturbed,
 )
+from reinet.kshim import kernel
 from reinet.kshim.kernel import KernelShim
 from reinet.kshim.leases import LeaseKeeper
 from reinet.kshim.leftovers import leftovers
@@ -77,6 +78,23 @@ def test_bbr_goes_on_under_the_next_shim_with_what_it_has_learned(cgroup, transf
     assert not any(startup for _, _, startup in end["samples"][-200:])
     rate_mbit = records["pacing_rate_bytes_per_s"] * 8 / 1e6
     assert np.median(rate_mbit[:10]) < 1.6 * RATE_MBIT, "STARTUP paces at nearly three times the link's rate"
+
+
+def test_an_idle_flow_of_a_killed_shim_is_taken_over_as_it_is(cgroup, transfer, cc, monkeypatch):
+    """No ACK comes that could let it go back to its own congestion control first."""
+    with running_loader(cgroup, "77") as (loader, wrappers):
+        held = held_by(loader.pid)
+        flow = transfer(cc=cc, cgroup=cgroup, seconds=0.1, idle=True, rate_mbit=RATE_MBIT)
+        flow.wait_idle()
+        assert flow.cc == wrappers[cc]
+    assert settled(lambda: held & {(item.kind, item.id) for item in leftovers()})
+    monkeypatch.setattr(kernel, "_SUFFIXES", ["77"])
+    with KernelShim([cgroup]) as shim:
+        assert shim.wrappers == wrappers
+        assert adopted(shim) == 1
+        assert settled(lambda: not still_loaded(held)), "the killed shim's programs are still in use"
+    end = flow.result()
+    assert end["intact"]
 
 
 def test_idle_flows_and_many_are_taken_over_in_one_call(cgroup, transfer):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.flows import RATE_MBIT, has, read_for, until_closed
+from helpers.foreign import foreign_sockops
 from reinet.core.errors import ShimError
 from reinet.core.records import Flag
 from reinet.kshim import probe
@@ -106,6 +107,21 @@ def test_two_shims_at_once(cgroup, transfer, cleanup):
         mine = transfer(cgroup=cgroup, seconds=0.2, own_network=False)
         assert mine.cc == shim.wrappers["cubic"]
         until_closed(shim, mine.cookie)
+
+
+def test_a_foreign_sockops_program_works_on_beside_ours(cgroup, transfer):
+    with foreign_sockops(cgroup) as before:
+        transfer(cgroup=cgroup, seconds=0.05, own_network=False).result()
+        alone = before.calls()
+        assert alone > 0
+        with KernelShim([cgroup]) as shim, foreign_sockops(cgroup) as later:
+            flow = transfer(cgroup=cgroup, seconds=0.05, own_network=False)
+            assert flow.cc == shim.wrappers["cubic"]
+            assert flow.result()["intact"]
+            beside = before.calls()
+            assert beside - alone == later.calls() > 0
+        assert transfer(cgroup=cgroup, seconds=0.05, own_network=False).cc == "cubic"
+        assert before.calls() > beside
 
 
 def test_only_cgroups_of_version_2(tmp_path):

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from helpers.flows import (
     still_loaded,
     undisturbed,
 )
+from helpers.places import HELPERS
 from reinet.core.records import Flag
 from reinet.kshim.kernel import KernelShim
 from reinet.kshim.leases import LeaseKeeper
@@ -176,6 +179,28 @@ def test_kill_9_frees_the_flow_within_a_second(cgroup, transfer, cc):
     assert np.median(before) <= CAP_PKTS  # a host that keeps the loader from renewing lets a cap lapse
     assert after.max() > 2 * CAP_PKTS
     assert settled(lambda: not still_loaded(held)), "something stayed loaded although the flow is closed"
+
+
+def test_a_host_that_slept_a_day_caps_as_before(cgroup, transfer):
+    """A sleep moves CLOCK_BOOTTIME and lets CLOCK_MONOTONIC stand, which leases and records go by on both sides."""
+    slept = ["unshare", "--time", "--boottime", "86400", "--fork", "--kill-child"]
+    with running_loader(cgroup, enter=slept) as (_, wrappers):
+        flow = transfer(cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=120, until_told=True)
+        assert flow.cc == wrappers["cubic"]
+        time.sleep(2.0)
+        end = flow.result()
+    assert end["intact"]
+    window_pkts = np.array(end["samples"])[-100:, 1]
+    assert np.median(window_pkts) <= CAP_PKTS
+
+
+def test_in_a_time_namespace_with_a_clock_of_its_own_it_is_refused(cgroup):
+    """Leases written by another CLOCK_MONOTONIC would lapse at once, or reach too far ahead: no cap would ever act."""
+    elsewhere = ["unshare", "--time", "--monotonic", "1000", "--fork", "--kill-child"]
+    loader = [sys.executable, str(HELPERS / "loader.py"), str(cgroup), str(CAP_PKTS)]
+    done = subprocess.run([*elsewhere, *loader], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "moves CLOCK_MONOTONIC by 1000 s, so no cap would act; cure: start it in the host's" in done.stderr
 
 
 @either_way("own_network")

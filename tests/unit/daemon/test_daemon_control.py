@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import grpc
@@ -18,7 +19,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from reinet.agents.decide.loop import Snapshot, Status
 from reinet.agents.decide.sight.facts import Figures, ModelFacts, Story
-from reinet.core.errors import DaemonError
+from reinet.agents.decide.swap import Canary
+from reinet.core.errors import DaemonError, ModelError
 from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.core.target import Target
 from reinet.daemon.client import ControlClient
@@ -319,6 +321,31 @@ def test_a_folder_that_others_may_write_is_refused(folder: Path) -> None:
 def test_no_daemon(folder: Path) -> None:
     with pytest.raises(DaemonError, match=r"no daemon is listening at .*control\.sock: start one"):
         ControlClient(folder / "control.sock")
+
+
+def test_another_model_is_put_in_or_the_caller_hears_why_not(folder: Path) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def swap(model: str, policy: str) -> Canary:
+        asked.append((model, policy))
+        if model == "slow":
+            raise TimeoutError("the decision process did not answer within 3 s")
+        if model != "rule":
+            raise ModelError(f"{model}: no such model")
+        return Canary(100, 3, 1.5)
+
+    with (
+        SocketClaim(folder / "control.sock") as claim,
+        closing(ControlServer(claim, FakeLoop(), "m", swap)),
+        ControlClient(claim.path) as client,
+    ):
+        reply = client.swap("rule", "video")
+        assert (reply.states, reply.refused, reply.us_per_state) == (100, 3, 1.5)
+        with pytest.raises(DaemonError, match="none: no such model"):
+            client.swap("none", "")
+        with pytest.raises(DaemonError, match="within 3 s; `reinet ctl model` and the log say"):
+            client.swap("slow", "")
+    assert asked == [("rule", "video"), ("none", ""), ("slow", "")]
 
 
 def test_hostile_callers_are_turned_away(loop: FakeLoop, folder: Path) -> None:

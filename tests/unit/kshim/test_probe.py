@@ -50,6 +50,25 @@ def test_a_congestion_control_that_is_missing_does_not_stop_the_others(monkeypat
     assert probe.why_not_capped("bbr") == ""
 
 
+@pytest.mark.parametrize(
+    ("offsets", "ok"),
+    [
+        ("monotonic           0         0\nboottime            0         0\n", True),
+        ("monotonic           0         0\nboottime        86400         0\n", True),
+        ("monotonic       -1000         0\nboottime            0         0\n", False),
+        ("monotonic           0 500000000\nboottime            0         0\n", False),
+        (None, True),
+    ],
+)
+def test_a_time_namespace_with_another_monotonic_clock_is_refused(monkeypatch, tmp_path, offsets, ok):
+    if offsets is not None:
+        (tmp_path / "offsets").write_text(offsets)
+    monkeypatch.setattr(probe, "_TIME_OFFSETS", tmp_path / "offsets")
+    found = probe.features()["clock"]
+    assert found.ok is ok
+    assert ok or "host's time namespace" in found.cure
+
+
 def test_names_of_wrappers_fit_the_kernel():
     assert max(len(name) for name in probe.wrapper_names("999").values()) <= 15
 
