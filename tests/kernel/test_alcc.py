@@ -1,17 +1,24 @@
 """The gate of ``alcc/`` over an emulated cellular link, beside the cap in the kernel."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from helpers.figures import figures_hold
 from helpers.flows import Transfer, running_loader
 from helpers.gated import reports, settings
+from helpers.gated.program import Program, record
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
+from reinet.alcc.joined import with_programs
+from reinet.alcc.processes import listen
+from reinet.core.period import PeriodConfig
 from reinet.envs.trace import Trace, generate
+from reinet.kshim.kernel import KernelShim
 
 SECONDS = 12.0
 
@@ -82,3 +89,30 @@ def test_a_socket_that_the_kernel_caps_is_left_alone(
     assert total["flows"] >= 1
     assert total["not_gated"] >= 1
     assert total["closings"] == 0
+
+
+@pytest.mark.kernel
+def test_the_kernels_records_wake_a_loop_that_hears_programs_too(
+    cgroup: Path, transfer: Callable[..., Transfer], tmp_path: Path
+) -> None:
+    """And a program's flow beside the kernel's has slots of its own."""
+    period = PeriodConfig()
+    with KernelShim([cgroup], period=period) as kernel:
+        joined = with_programs(kernel, listen(tmp_path / "socket"), period)
+        program = Program(tmp_path / "socket")
+        joined.poll(0)
+        transfer(own_network=False, cgroup=cgroup, seconds=1.0)
+        begin_s = time.monotonic()
+        records = joined.poll(5000)
+        assert time.monotonic() - begin_s < 4, "the wait was to end with the first record"
+        assert len(records)
+        assert (records["slot"] % 2 == 0).all()
+        program.tell(record(1 << 60, slot=3))
+        found = np.concatenate([joined.poll(100) for _ in range(5)])
+        assert found["slot"][found["cookie"] == 1 << 60].tolist() == [1]
+        mine = np.array([found[found["cookie"] == 1 << 60]["slot"][0]], np.uint32)
+        expires_ns = time.monotonic_ns() + 400_000_000
+        joined.apply(np.array([1 << 60], np.uint64), mine, np.array([9], np.uint32), expires_ns, np.zeros(1, np.uint32))
+        assert program.caps[3]["lease"] & 0xFFFFF == 9
+        program.close()
+        joined.close()
