@@ -21,15 +21,21 @@ CAP_PKTS = 8
 WRITES = 20_000
 BLOCK = bytes(1 << 16)
 SPARE_FDS = 100
+IDLE_PER_CLOSED = 10
 
 Row = dict[str, object]
 
 
-def measure(connections: int = 1000, seconds: float = 3.0) -> list[Row]:
-    """Returns rows of ``what, plain, gated`` with the unit in ``what``; each comes from processes of its own."""
-    gate = Settings(law=Law(f"fixed:{CAP_PKTS}"), target=Target.parse("+30ms"), always=True).environment()
+def measure(connections: int = 1000, seconds: float = 3.0, law: Law | None = None) -> list[Row]:
+    """Returns rows of ``what, plain, gated`` with the unit in ``what``; each comes from processes of its own.
+
+    ``law``: None = a fixed cap. Idle connections are ten times as many: nothing is due of them.
+    """
+    law = law or Law(f"fixed:{CAP_PKTS}")
+    gate = Settings(law=law, target=Target.parse("+30ms"), always=True).environment()
     rows: list[Row] = []
-    for kind, count in (("write", 1), ("closed", 1), ("closed", connections), ("idle", connections)):
+    kinds = (("write", 1), ("closed", 1), ("closed", connections), ("idle", IDLE_PER_CLOSED * connections))
+    for kind, count in kinds:
         plain, gated = (_worker(kind, count, seconds, environment) for environment in (os.environ, gate))
         rows += [
             {"what": name, "connections": count, "plain": plain[name], "gated": gated[name]} for name in plain
@@ -44,25 +50,36 @@ def _worker(kind: str, count: int, seconds: float, environment: Mapping[str, str
     return result
 
 
-def _pairs(count: int) -> list[tuple[socket.socket, socket.socket]]:
-    """Returns connections over loopback, senders first."""
+def _senders(count: int) -> list[socket.socket]:
+    """Returns connections over loopback to a process that reads nothing and ends with this one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2 * count + SPARE_FDS)), hard))
-    pairs = []
+    if count + SPARE_FDS > hard:
+        sys.exit(f"{count} connections are more than {hard} descriptors allow: ulimit -n, or ask for fewer")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + SPARE_FDS), hard))
     with socket.socket() as listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, MSS_BYTES)
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
-        for _ in range(count):
-            peer = socket.socket()
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            peer.connect(listener.getsockname())
-            pairs.append((listener.accept()[0], peer))
-    return pairs
+        alive, ours = os.pipe()
+        if os.fork() == 0:
+            os.close(ours)
+            peers = [_peer(listener.getsockname()) for _ in range(count)]
+            os.read(alive, 1)
+            os._exit(len(peers) == 0)
+        return [listener.accept()[0] for _ in range(count)]
+
+
+def _peer(address: tuple[str, int]) -> socket.socket:
+    peer = socket.socket()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    peer.connect(address)
+    return peer
 
 
 def _write(_: int, __: float) -> dict[str, float]:
-    ((sender, peer),) = _pairs(1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        peer = _peer(listener.getsockname())
+        sender = listener.accept()[0]
 
     def read() -> None:
         while peer.recv(1 << 16):
@@ -78,28 +95,30 @@ def _write(_: int, __: float) -> dict[str, float]:
 def _closed(count: int, seconds: float) -> dict[str, float]:
     """Peers that read nothing: every sender is full, and waits."""
     before_kb = _rss_kb()
-    pairs = _pairs(count)
-    for sender, _ in pairs:
+    senders = _senders(count)
+    for sender in senders:
         sender.setblocking(False)
     until_s = time.monotonic() + 1.0
     while time.monotonic() < until_s:
-        for sender, _ in pairs:
+        for sender in senders:
             with contextlib.suppress(BlockingIOError):
                 sender.send(BLOCK)
         time.sleep(0.1)
     grown_kb = _rss_kb() - before_kb
-    return {"cpu_share": _cpu_share(seconds), "memory_kb_per_connection": grown_kb / count}
+    share = _cpu_share(seconds)
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    return {"cpu_share": share, "memory_kb_per_connection": grown_kb / count, "threads": threads}
 
 
 def _idle(count: int, seconds: float) -> dict[str, float]:
-    pairs = _pairs(count)
-    for sender, peer in pairs:
+    for sender in (senders := _senders(count)):
         sender.send(b"x")
-        peer.recv(1)
     time.sleep(0.5)
     before = _switches()
     time.sleep(seconds)
-    return {"wake_ups_per_s": (_switches() - before - 1) / seconds}  # one is the sleep's own
+    woken = _switches() - before - 1  # one is the sleep's own
+    del senders
+    return {"wake_ups_per_s": woken / seconds}
 
 
 def _cpu_share(seconds: float) -> float:

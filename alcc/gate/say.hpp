@@ -2,6 +2,7 @@
 #ifndef REINET_ALCC_SAY_HPP
 #define REINET_ALCC_SAY_HPP
 
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -10,8 +11,16 @@
 
 namespace reinet::alcc {
 
-// Says a line on standard error, in one write and past our own hooks.
+// Whether a descriptor is a connection to another host: servers that inetd starts, and vsftpd, have their client there.
+inline bool is_internet_socket(int fd) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && (domain == AF_INET || domain == AF_INET6);
+}
+
+// Says a line on standard error, in one write and past our own hooks; never to a client.
 [[gnu::format(printf, 1, 2)]] inline void say(const char* format, ...) {
+  if (is_internet_socket(STDERR_FILENO)) return;
   char line[512] = "reinet: ";
   va_list arguments;
   va_start(arguments, format);

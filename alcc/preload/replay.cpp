@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "alcc/gate/measure.hpp"
 #include "alcc/laws/law.hpp"
 #include "alcc/laws/model.hpp"
 #include "alcc/preload/real.hpp"
@@ -31,4 +32,27 @@ REINET_HOOK int reinet_alcc_act(const char* text, const float* states, std::size
   const std::size_t size = model->network.inputs();
   for (std::size_t i = 0; i < count; ++i) actions[i] = model->network.act(states + i * size);
   return static_cast<int>(size);
+}
+
+// What a look at a connection shows of it; segments of 1000 bytes.
+struct reinet_alcc_look {
+  std::uint64_t now_ns, acked_bytes, sent_bytes;
+  std::uint32_t segments_in, rtt_us;
+};
+
+// Fills the records that these looks make; returns how many.
+REINET_HOOK int reinet_alcc_measure(const reinet_alcc_look* looks, std::size_t count, reinet_flow_stats* records) {
+  reinet::alcc::Measure measure;
+  int made = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    reinet::alcc::KernelView view;
+    view.info.tcpi_snd_mss = 1000;
+    view.info.tcpi_bytes_acked = looks[i].acked_bytes;
+    view.info.tcpi_bytes_sent = looks[i].sent_bytes;
+    view.info.tcpi_delivered = static_cast<std::uint32_t>(looks[i].acked_bytes / 1000);
+    view.info.tcpi_segs_in = looks[i].segments_in;
+    view.info.tcpi_rtt = view.info.tcpi_min_rtt = looks[i].rtt_us;
+    made += measure.take(view, looks[i].now_ns, {REINET_MIN_PERIOD_NS, 1, 0}, false, 0, records[made]);
+  }
+  return made;
 }

@@ -1,17 +1,26 @@
 """The gate of ``alcc/`` over an emulated cellular link, beside the cap in the kernel."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from helpers.figures import figures_hold
 from helpers.flows import Transfer, running_loader
 from helpers.gated import reports, settings
+from helpers.gated.program import Program, record
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
+from reinet.alcc.joined import with_programs
+from reinet.alcc.processes import listen
+from reinet.core.period import PeriodConfig
+from reinet.envs.link.spec import LinkSpec
+from reinet.envs.mahimahi import link
 from reinet.envs.trace import Trace, generate
+from reinet.kshim.kernel import KernelShim
 
 SECONDS = 12.0
 
@@ -68,6 +77,29 @@ def test_what_the_gate_measures_is_what_the_kernels_shim_measures() -> None:
 
 
 @pytest.mark.kernel
+@pytest.mark.mahimahi
+def test_random_loss_costs_no_more_through_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 1 % there is no queue to shorten most of the time, and what is lost must be sent again at once."""
+    usual = link.shell_command
+
+    def lossy(spec: LinkSpec, inside: list[str]) -> list[str]:
+        command = usual(spec, inside)
+        at = command.index("mm-delay")
+        return [*command[:at], "mm-loss", "downlink", "0.01", f"{link.BIN}/reinet-gate", *command[at:]]
+
+    monkeypatch.setattr(link, "shell_command", lossy)
+
+    def measured() -> list[Run]:
+        return _runs(Trace.constant(12, 10), [("none", "kernel"), ("rule", "app")], SECONDS)
+
+    def check(runs: list[Run]) -> None:
+        assert all(r.records["retrans_bytes"].sum() > 20_000 for r in runs), "nothing was lost"
+        assert runs[1].metrics.throughput_mbps >= 0.95 * runs[0].metrics.throughput_mbps
+
+    figures_hold(measured, check, _invalid)
+
+
+@pytest.mark.kernel
 def test_a_socket_that_the_kernel_caps_is_left_alone(
     cgroup: Path, transfer: Callable[..., Transfer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -82,3 +114,30 @@ def test_a_socket_that_the_kernel_caps_is_left_alone(
     assert total["flows"] >= 1
     assert total["not_gated"] >= 1
     assert total["closings"] == 0
+
+
+@pytest.mark.kernel
+def test_the_kernels_records_wake_a_loop_that_hears_programs_too(
+    cgroup: Path, transfer: Callable[..., Transfer], tmp_path: Path
+) -> None:
+    """And a program's flow beside the kernel's has slots of its own."""
+    period = PeriodConfig()
+    with KernelShim([cgroup], period=period) as kernel:
+        joined = with_programs(kernel, listen(tmp_path / "socket"), period)
+        program = Program(tmp_path / "socket")
+        joined.poll(0)
+        transfer(own_network=False, cgroup=cgroup, seconds=1.0)
+        begin_s = time.monotonic()
+        while not len(records := joined.poll(5000)):  # a program that comes wakes it too
+            assert time.monotonic() - begin_s < 20
+        assert time.monotonic() - begin_s < 4, "the wait was to end with the first record"
+        assert (records["slot"] % 2 == 0).all()
+        program.tell(record(1 << 60, slot=3))
+        found = np.concatenate([joined.poll(100) for _ in range(5)])
+        assert found["slot"][found["cookie"] == 1 << 60].tolist() == [1]
+        mine = np.array([found[found["cookie"] == 1 << 60]["slot"][0]], np.uint32)
+        expires_ns = time.monotonic_ns() + 400_000_000
+        joined.apply(np.array([1 << 60], np.uint64), mine, np.array([9], np.uint32), expires_ns, np.zeros(1, np.uint32))
+        assert program.caps[3]["lease"] & 0xFFFFF == 9
+        program.close()
+        joined.close()

@@ -1,6 +1,7 @@
 """Signals, timeouts, resets, descriptors that change hands: what the kernel does to a write, the gate does too."""
 
 import json
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -65,3 +66,13 @@ def test_a_setting_that_makes_no_sense_leaves_the_program_alone() -> None:
     done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert (done.returncode, done.stdout) == (0, "runs\n")
     assert "makes no sense: nothing is gated" in done.stderr
+
+
+def test_nothing_is_said_to_a_client() -> None:
+    """Servers that inetd starts, and vsftpd, have their client's connection as standard error."""
+    told = {**environment(GATED), "REINET_ALCC": "law=guess"}
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as client:
+        client.connect(listener.getsockname())
+        with listener.accept()[0] as served:
+            subprocess.run([sys.executable, "-c", ""], env=told, stderr=served, timeout=TIMEOUT_S, check=True)
+        assert client.recv(100) == b""

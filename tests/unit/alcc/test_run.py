@@ -49,6 +49,9 @@ def test_the_bench_says_what_the_gate_costs() -> None:
         ("memory_kb_per_connection", 1),
         ("cpu_share", 30),
         ("memory_kb_per_connection", 30),
-        ("wake_ups_per_s", 30),
+        ("threads", 1),
+        ("threads", 30),
+        ("wake_ups_per_s", 300),
     }
-    assert rows["wake_ups_per_s", 30]["gated"] <= 2
+    assert rows["wake_ups_per_s", 300]["gated"] <= 2
+    assert rows["threads", 30] == {"what": "threads", "connections": 30, "plain": 1, "gated": 2}

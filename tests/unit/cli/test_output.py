@@ -86,7 +86,7 @@ def test_what_doctor_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_daemon_says(monkeypatch: pytest.MonkeyPatch) -> None:
     flow: dict[str, Any] = dict.fromkeys(ctl.FLOW_COLUMNS, 1) | {"reason": NAME, "rtt_mean_us": 1, "min_rtt_us": 1}
-    flow |= {"target_us": 1, "delivery_rate_bytes_per_s": 1}
+    flow |= {"target_us": 1, "delivery_rate_bytes_per_s": 1, "process": 1}
     health = {"ok": True, "state": NAME, "model": NAME, "target": NAME, "problem": f"root:x:0 {NAME}"}
     health |= dict.fromkeys(("flows", "decisions", "records", "uptime_s"), 1)
     client = SimpleNamespace(
