@@ -55,8 +55,11 @@ class Listening(NamedTuple):
 def listen(path: Path) -> Listening:
     """Listens for programs at a path, in place of a daemon that is gone; any user's may connect.
 
-    Raises DaemonError where that cannot be.
+    The folder is made where it is missing. Raises DaemonError where that cannot be.
     """
+    with suppress(OSError):  # then bind says what is wrong
+        path.parent.mkdir(exist_ok=False)
+        path.parent.chmod(0o755)  # whatever the umask
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise DaemonError(f"processes {path}: something else is there; move it away or name another path")

@@ -16,7 +16,7 @@ from reinet.alcc.launch import Law, Settings, check_command, parse_ports
 from reinet.cli.output import JsonOption, say, write_json
 from reinet.core.target import Form, Target
 
-DAEMON = Path("/run/reinet-processes.sock")
+DAEMON = Path("/run/reinet-processes/socket")
 """As configs/daemon.toml suggests it: a folder of the daemon's own lets no other user through."""
 SUMS = ("flows", "bytes", "closings", "openings", "records", "decisions", "capped", "not_gated")
 MEANS = ("qdelay_mean_ms", "qdelay_saved_ms")

@@ -76,7 +76,8 @@ class _Run:
     def rate(self, from_s: float, to_s: float) -> NDArray[np.float64]:
         """Returns (N,) bytes/s between the samples nearest to both times, by each flow's own clock."""
         first, last = (int(np.argmin(np.abs(self.times_s[:, 0] - at_s))) for at_s in (from_s, to_s))
-        return np.asarray((self.acked_bytes[last] - self.acked_bytes[first]) / (self.times_s[last] - self.times_s[first]))
+        took_s = self.times_s[last] - self.times_s[first]
+        return np.asarray((self.acked_bytes[last] - self.acked_bytes[first]) / took_s, np.float64)
 
     def qdelay_p99_ms(self, from_s: float, to_s: float, mrtt_ms: float) -> float:
         """Returns the 99th percentile over flows and samples of a time."""

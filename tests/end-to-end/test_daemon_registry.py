@@ -15,7 +15,7 @@ def test_it_begins_with_what_the_name_points_to_and_follows_it_while_flows_go_on
     daemon = Daemon(path)
     try:
         daemon.wait_for(lambda client: FIRST in client.health().model)
-        daemon.wait_for(lambda client: host.models.reports[-1].model == FIRST)
+        daemon.wait_for(lambda client: host.models.reports and host.models.reports[-1].model == FIRST)
         host.models.move(SECOND)
         daemon.wait_for(lambda client: host.models.reports[-1].model == SECOND)
         assert not host.models.reports[-1].problem

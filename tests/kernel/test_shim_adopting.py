@@ -3,7 +3,6 @@
 import os
 import time
 
-import numpy as np
 import pytest
 
 from helpers.flows import (
@@ -77,7 +76,7 @@ def test_bbr_goes_on_under_the_next_shim_with_what_it_has_learned(cgroup, transf
     assert (end["cc"], end["intact"]) == ("bbr", True)
     assert not any(startup for _, _, startup in end["samples"][-200:])
     rate_mbit = records["pacing_rate_bytes_per_s"] * 8 / 1e6
-    assert np.median(rate_mbit[:10]) < 1.6 * RATE_MBIT, "STARTUP paces at nearly three times the link's rate"
+    assert rate_mbit[:5].max() < 2 * RATE_MBIT, "STARTUP paces at nearly three times the link's rate"
 
 
 def test_an_idle_flow_of_a_killed_shim_is_taken_over_as_it_is(cgroup, transfer, cc, monkeypatch):
