@@ -91,6 +91,8 @@ class Policy(Agent):
     def law_of_the_gate(self) -> Law:
         """Returns the network as plain layers; raises ModelError where it is too large for a process of others."""
         schema, view = self.manifest.schema_, self.view
+        if getattr(self.manifest, "calm_rtts", 0.0):  # a manifest may say so; the gate's law knows nothing of it
+            raise ModelError(f"{self.name}: its caps follow the network slowly, which only the daemon does")
         text = text_of(
             FEATURE_SETS[schema.feature_set], schema.head, view.period, view.normaliser, layers_of(self.artifact),
             self.name,
