@@ -94,6 +94,8 @@ class Policy(Agent):
         if self.manifest.calm_rtts:
             raise ModelError(f"{self.name}: its caps are calmed, which the gate cannot do yet; take checkpoints/small")
         schema, view = self.manifest.schema_, self.view
+        if getattr(self.manifest, "calm_rtts", 0.0):  # a manifest may say so; the gate's law knows nothing of it
+            raise ModelError(f"{self.name}: its caps follow the network slowly, which only the daemon does")
         text = text_of(
             FEATURE_SETS[schema.feature_set], schema.head, view.period, view.normaliser, layers_of(self.artifact),
             self.name,

@@ -1,6 +1,7 @@
 """Programs under the gate whose caps a daemon decides: what it believes of them, and what they do without it."""
 
 import contextlib
+import hashlib
 import os
 import select
 import signal
@@ -15,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.gated import FOLDER, TIMEOUT_S, Server
+from helpers.gated import FOLDER, TIMEOUT_S, Server, serving
 from helpers.gated.program import SEALS, Program, record
-from helpers.gated.server import MSS_BYTES
+from helpers.gated.server import MSS_BYTES, pattern
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.names import make_agent
 from reinet.alcc import _alcc
@@ -130,6 +131,25 @@ def test_a_daemon_that_comes_later_is_found(tmp_path: Path) -> None:
             with _daemon(path) as daemon:
                 _read_until(sock, lambda: _has_capped(daemon))
         sender.kill()
+
+
+@pytest.mark.parametrize("mode", ["edge", "forked", "duplicated"])
+def test_bytes_pass_whole_whatever_becomes_of_the_daemon(mode: str, tmp_path: Path) -> None:
+    """A child has no link of its parent's, and makes its own."""
+    size = 1_500_007
+    path, digest = tmp_path / "socket", hashlib.sha256()
+    asked = Settings(Law("daemon", daemon=path), Target.parse("+30ms"))
+    with _daemon(path) as daemon, serving(mode, size, 1, asked) as server:
+        with server.connect(receive_buffer_bytes=1 << 14) as sock:
+            received = 0
+            while block := sock.recv(1 << 12):
+                digest.update(block)
+                received += len(block)
+                if received > size // 2:
+                    daemon.kill()
+                time.sleep(0.001)
+        server.ended()
+    assert digest.digest() == hashlib.sha256(pattern(size)).digest()
 
 
 def test_the_loop_decides_for_programs_as_for_the_kernels_flows(shim: ProcessShim, tmp_path: Path) -> None:
