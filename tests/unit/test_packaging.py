@@ -60,7 +60,8 @@ def test_the_service_may_write_wherever_the_example_lets_it_write() -> None:
     writable = {
         f"{place}/{name}"
         for kind, place in places.items()
-        for name in re.findall(rf"^{kind}Directory=(.*)$", unit, re.MULTILINE)
+        for names in re.findall(rf"^{kind}Directory=(.*)$", unit, re.MULTILINE)
+        for name in names.split()
     }
     wanted = re.findall(r"(?:/var/lib|/var/log|/run)/[\w-]+", (ROOT / "configs" / "daemon.toml").read_text())
     assert {"/var/lib/reinet", "/var/log/reinet", "/run/reinet"} <= set(wanted)
