@@ -99,6 +99,8 @@ class Evidence:
         self._groups = np.full(rows, NEITHER, np.int8)
         self._before = np.zeros((rows, _COVARIATES))  # logarithms, at the flow's first open gate
         self._sums = np.zeros((rows, 4))
+        self._told = np.zeros((rows, 2))  # bytes and seconds of the latest record, and its time
+        self._told_ns = np.full(rows, _NEVER_NS, np.int64)
         self._since_ns = np.full(rows, _NEVER_NS, np.int64)
         self._delivered_ns = np.full(rows, _NEVER_NS, np.int64)  # the latest record that delivered anything
         self._finished = np.zeros((0, 4 + _COVARIATES + 2))  # group, delay, throughput, seconds; before; bytes, time
@@ -156,18 +158,29 @@ class Evidence:
         samples = records["rtt_samples"].astype(np.float64)
         samples[(records["flags"] & _NO_SAMPLE) != 0] = 0
         moving = (records["flags"] & _APP_RESTARTED) == 0  # that period holds the idle time before it
-        values = np.stack(
-            [
-                samples * records["rtt_mean_us"],
-                samples,
-                moving * records["delivered_bytes"].astype(np.float64),
-                moving * records["period_ns"] / 1e9,
-            ],
-            axis=1,
-        )
-        np.add.at(self._sums, rows, values)
+        rtts = np.stack([samples * records["rtt_mean_us"], samples], axis=1)
+        np.add.at(self._sums, rows, np.hstack([rtts, moving[:, None] * self._new(records, rows)]))
         delivered = records["delivered_bytes"] > 0
         self._delivered_ns[rows[delivered]] = records["time_ns"][delivered].astype(np.int64)
+
+    def _new(self, records: StatsArray, rows: Rows) -> NDArray[np.float64]:
+        """Returns the bytes and seconds (N, 2) that no record of the flow told before.
+
+        A record of a silence does not end its period (``core/period.h``): the next tells of all of it again.
+        """
+        order = np.argsort(rows, kind="stable")
+        rows, records = rows[order], records[order]
+        is_first, is_last = np.ones(len(rows), np.bool_), np.ones(len(rows), np.bool_)
+        is_first[1:] = is_last[:-1] = rows[1:] != rows[:-1]
+        time_ns = records["time_ns"].astype(np.int64)
+        told = np.stack([records["delivered_bytes"], records["period_ns"] / 1e9], axis=1).astype(np.float64)
+        before, before_ns = np.roll(told, 1, axis=0), np.roll(time_ns, 1)
+        before[is_first], before_ns[is_first] = self._told[rows[is_first]], self._told_ns[rows[is_first]]
+        self._told[rows[is_last]], self._told_ns[rows[is_last]] = told[is_last], time_ns[is_last]
+        goes_on = time_ns - records["period_ns"].astype(np.int64) < before_ns
+        new = np.empty_like(told)
+        new[order] = told - goes_on[:, None] * before
+        return np.maximum(new, 0.0)
 
     def _observed(self, rows: Rows) -> NDArray[np.float64]:
         """Returns one line for each flow, as ``_finished`` has them."""
@@ -185,7 +198,7 @@ class Evidence:
         self._cookies[rows] = 0
         self._groups[rows] = NEITHER
         self._sums[rows] = 0
-        self._since_ns[rows] = self._delivered_ns[rows] = _NEVER_NS
+        self._since_ns[rows] = self._delivered_ns[rows] = self._told_ns[rows] = _NEVER_NS
 
     def _grow(self, least_rows: int) -> None:
         missing = max(least_rows, 2 * len(self._cookies)) - len(self._cookies)
@@ -195,6 +208,8 @@ class Evidence:
         self._groups = np.concatenate([self._groups, np.full(missing, NEITHER, np.int8)])
         self._before = np.concatenate([self._before, np.zeros((missing, _COVARIATES))])
         self._sums = np.concatenate([self._sums, np.zeros((missing, 4))])
+        self._told = np.concatenate([self._told, np.zeros((missing, 2))])
+        self._told_ns = np.concatenate([self._told_ns, np.full(missing, _NEVER_NS, np.int64)])
         self._since_ns = np.concatenate([self._since_ns, np.full(missing, _NEVER_NS, np.int64)])
         self._delivered_ns = np.concatenate([self._delivered_ns, np.full(missing, _NEVER_NS, np.int64)])
 
