@@ -101,8 +101,12 @@ class Manifest(_Strict):
         return value
 
     def to_bytes(self) -> bytes:
-        """Returns JSON: keys in a fixed order, one value a line, a newline at the end."""
-        return (json.dumps(self.model_dump(by_alias=True), indent=1, sort_keys=True) + "\n").encode()
+        """Returns JSON: keys in a fixed order, one value a line, a newline at the end.
+
+        A model without calm has no such key: daemons from before it refuse keys that they do not know.
+        """
+        unsaid = set() if self.calm_rtts else {"calm_rtts"}
+        return (json.dumps(self.model_dump(by_alias=True, exclude=unsaid), indent=1, sort_keys=True) + "\n").encode()
 
 
 @dataclass(frozen=True)

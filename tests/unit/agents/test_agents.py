@@ -12,6 +12,7 @@ import pytest
 import safetensors.numpy
 from onnx import TensorProto, helper
 
+from helpers.places import ROOT
 from reinet.agents.decide.baselines import Clairvoyant, FixedCap, NoCap, RandomCap, Rule
 from reinet.agents.decide.guard import INVALID_CAP_PKTS, guard
 from reinet.agents.decide.names import make_agent, split_names
@@ -120,6 +121,13 @@ def test_policy_gives_the_caps_of_the_network(model: Path) -> None:
     )
     assert policy.view.normaliser == Normaliser.reference()
     assert policy.decide(stats[:0], states[:0], rule[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("name", ["default", "per-rtt", "small"])
+def test_a_shipped_manifest_is_written_as_it_was_before_later_keys(name: str) -> None:
+    """Its hash is the model's identity, and a daemon from before a key refuses a manifest that has it."""
+    artifact = load_artifact(ROOT / "checkpoints" / name)
+    assert artifact.manifest.to_bytes() == (artifact.folder / MANIFEST_FILE).read_bytes()
 
 
 def test_a_calm_model_follows_its_network_and_one_whose_manifest_does_not_say_so_obeys_at_once(tmp_path: Path) -> None:
