@@ -9,6 +9,8 @@ import copy
 import json
 import math
 import os
+import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,7 @@ def _run(
         os.chdir(here)
         _run_trial(config, points[given["trial"]], given["trial"], run_dir)
 
+    interrupt = signal.getsignal(signal.SIGINT)
     try:
         # The learner waits while its workers gather, and they while it learns: it takes no CPU of its own.
         bundles: list[dict[str, float]] = [{}, *[{"CPU": 1.0}] * workers] if workers else [{"CPU": 1.0}]
@@ -177,6 +180,8 @@ def _run(
         )  # fmt: skip
         return [str(error).strip().rpartition("\n")[2][:300] for error in tuner.fit().errors]
     finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupt)  # Tune puts its own there, and leaves it
         if owns_ray:
             ray.shutdown()
 

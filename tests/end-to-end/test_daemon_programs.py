@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.daemons import Daemon, write_config, write_model
+from helpers.daemons import Daemon, write_config
 from helpers.gated.program import Program, record
+from helpers.models import write_model
 from reinet.daemon.client import ControlClient
 
 

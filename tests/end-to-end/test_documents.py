@@ -72,6 +72,10 @@ SHORTENED = {
         ".venv/bin/reinet bench harm --cc cubic --mrtt-ms 20 --rate-mbps 24 --bytes 10000 --repeat 2 --json harm.json",
         "two minutes",
     ),
+    "reinet bench harm --mrtt-ms 150": (
+        ".venv/bin/reinet bench harm --mrtt-ms 150 --cc cubic --rate-mbps 24 --bytes 10000 --repeat 2",
+        "a minute",
+    ),
     ".venv/bin/reinet ctl flows": (
         ".venv/bin/reinet ctl flows --socket control.sock; kill $(cat daemon.pid); wait $(cat daemon.pid)",
         "it asks the daemon of the line before, which then ends",
@@ -181,6 +185,18 @@ ELSEWHERE = {
     "reinet fidelity --peers --traces traces": (
         "tests/unit/evaluation/test_peers.py",
         "its recordings are not distributed",
+    ),
+    "reinet bench handover --how stop,kill": (
+        "tests/kernel/test_daemon_under_load.py",
+        "it keeps two cores busy for minutes",
+    ),
+    **dict.fromkeys(
+        (
+            "reinet traces from-flows /var/lib/reinet/flows --out estimated",
+            "reinet jobs submit configs/default.toml --traces estimated",
+            "reinet traces upload estimated",
+        ),
+        ("tests/end-to-end/test_flywheel.py", "the flows are those of a daemon, and a service must listen"),
     ),
 }
 """What another file of tests runs."""

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,6 @@ from reinet.agents.learn.sweep import SweepConfig, configured, sweep
 from reinet.agents.learn.train import train
 from reinet.core.errors import ConfigError
 
-pytest.importorskip("ray.tune")
 SWEEP = '[sweep]\nat_once = 2\n[sweep.grid]\nseed = [1, 2]\n"ddpg.noise" = [0.1]\n'
 
 
@@ -59,7 +59,9 @@ def test_each_point_is_a_training_of_its_own_and_a_sweep_goes_on_where_it_was(tm
     shutil.rmtree(rows[1]["run_dir"])
     before = (Path(rows[0]["run_dir"]) / "trial.json").stat().st_mtime_ns
     config, plan = TrainConfig.load(tmp_path / "tiny.toml"), SweepConfig.load(tmp_path / "sweep.toml")
+    interrupt = signal.getsignal(signal.SIGINT)
     assert [row["score"] for row in sweep(config, plan, tmp_path / "run")] == [row["score"] for row in rows]
+    assert signal.getsignal(signal.SIGINT) is interrupt
     assert (Path(rows[0]["run_dir"]) / "trial.json").stat().st_mtime_ns == before
     with pytest.raises(ConfigError, match="holds another sweep"):
         sweep(config, plan.model_copy(update={"grid": {"seed": [1, 3]}}), tmp_path / "run")

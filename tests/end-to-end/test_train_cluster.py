@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from helpers.trainer import TINY
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.train import Progress, train
 
-ray = pytest.importorskip("ray")
 TWO_WORKERS = {**TINY, "rollout": {**TINY["rollout"], "workers": 2}}
 
 
