@@ -67,9 +67,9 @@ class RayGatherers:
             ray.init(address=ray_address, log_to_driver=False)
         elif self._owns_ray:
             start_ray(ray, workers)
-        shared = ray.put(list(traces))
+        self._shared = ray.put(list(traces))  # kept, lest Ray forget it: a worker that starts anew asks for it again
         actor = ray.remote(num_cpus=1, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Gatherer)
-        self._actors = [actor.remote(self._config, shared, worker) for worker in range(workers)]
+        self._actors = [actor.remote(self._config, self._shared, worker) for worker in range(workers)]
 
     def gather(self, layers: Layers | None, normaliser: Normaliser, iteration: int) -> list[Experience]:
         """Returns every worker's experience of this iteration."""

@@ -6,10 +6,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import structlog
+from numpy.typing import NDArray
 
 from helpers.population import GOOD_PKTS, WORSE_PKTS, Population
 from reinet.agents.decide.baselines import FixedCap
-from reinet.agents.decide.evidence import Ratio, interval_factor
+from reinet.agents.decide.evidence import CAPPED, PLAIN, Evidence, Ratio, interval_factor
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Mode, lots
@@ -17,6 +18,7 @@ from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArra
 from reinet.agents.decide.swap import SHARE_NS, WATCH_NS
 from reinet.agents.decide.verdicts import HELD_OUT, NO_DECISION, NO_QUEUE, text
 from reinet.core.errors import ConfigError, ModelError
+from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.core.target import Target
 
 FLOWS = 200
@@ -314,3 +316,47 @@ def test_every_verdict_has_its_words() -> None:
     for code in Why:
         verdict["code"] = code
         assert bool(text(verdict[0])) is (code is not Why.CAPPED)
+
+
+_SECOND_NS = 1_000_000_000
+
+
+def records_of(
+    flows: NDArray[np.int64], time_ns: int, period_ns: int, delivered_bytes: NDArray[np.int64], flag: int = 0
+) -> StatsArray:
+    made = np.zeros(len(flows), FLOW_STATS_DTYPE)
+    made["cookie"], made["time_ns"], made["period_ns"] = flows + 1, time_ns, period_ns
+    made["delivered_bytes"], made["flags"] = delivered_bytes, flag
+    made["rtt_mean_us"], made["min_rtt_us"], made["rtt_samples"] = 40_000, 20_000, 20
+    made["delivery_rate_bytes_per_s"] = 1_000_000
+    return made
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["tick by tick", "in one batch"])
+def test_a_silence_counts_once(at_once: bool) -> None:
+    """Its records tell of a period that goes on, and the one that ends the period tells of all of it again."""
+    evidence = Evidence(FLOWS)
+    flows = np.arange(FLOWS)
+    groups = np.where(flows % 2 == 0, PLAIN, CAPPED).astype(np.int8)
+    total_bytes = 100_000 + 1000 * (flows // 2)
+
+    def take(rows: NDArray[np.int64], records: StatsArray) -> None:
+        evidence.take(records, rows, groups[rows], np.ones(len(rows), np.bool_))
+
+    take(flows, records_of(flows, _SECOND_NS, _SECOND_NS, total_bytes))
+    silent = flows[groups == CAPPED]
+    for second in range(1, 6):
+        start_ns = second * _SECOND_NS
+        parts = [
+            records_of(silent, start_ns + after_ms * 1_000_000, after_ms * 1_000_000, total_bytes[silent] * 2 // 5,
+                       int(Flag.NO_SAMPLE))
+            for after_ms in (250, 500, 750)
+        ]  # fmt: skip
+        ends = records_of(flows, start_ns + _SECOND_NS, _SECOND_NS, total_bytes)
+        if at_once:
+            take(np.concatenate([silent, silent, silent, flows]), np.concatenate([*parts, ends]))
+        else:
+            for part in parts:
+                take(silent, part)
+            take(flows, ends)
+    assert evidence.compare().throughput.ratio == pytest.approx(1.0, abs=1e-9)
