@@ -22,7 +22,7 @@ sed 's/^updates = .*/updates = 2/; s/^hidden = .*/hidden = [8]/; s/^links = .*/w
 
 SHORTENED = {
     "make demo": (
-        "make -n demo && .venv/bin/reinet demo --minutes 0.05 --seconds 3",
+        "make -n demo && .venv/bin/reinet demo --minutes 0.1 --seconds 5",
         "it trains for minutes and sends for two; make must not set this machine up again",
     ),
     "docker/setup.sh": ("sh -n docker/setup.sh", "it installs packages; this checkout was set up by it"),
