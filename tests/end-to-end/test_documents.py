@@ -187,7 +187,7 @@ ELSEWHERE = {
         "its recordings are not distributed",
     ),
     "reinet bench handover --how stop,kill": (
-        "tests/kernel/test_daemon_under_load.py",
+        "tests/kernel/test_under_load.py",
         "it keeps two cores busy for minutes",
     ),
     **dict.fromkeys(
