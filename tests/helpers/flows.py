@@ -94,7 +94,7 @@ def still_loaded(items):
 
 
 class LaggedError(Exception):
-    """The host kept the test's own loop from renewing leases: what was seen proves nothing."""
+    """The host paused the test or the sender: what was seen proves nothing."""
 
 
 def undisturbed(test):

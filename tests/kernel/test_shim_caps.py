@@ -42,8 +42,9 @@ def test_cap_acts_and_lapses(cgroup, transfer, cc):
     assert capped["cwnd_pkts"][~restarted & ~has(capped, Flag.IN_RECOVERY)].max() <= CAP_PKTS
     capped_window_us = CAP_PKTS * 1500 * 8 / RATE_MBIT  # how long the link needs for it: 6 ms
     rtt_us = np.median(capped["rtt_mean_us"])
-    if rtt_us >= 1.2 * capped_window_us:  # where the host wakes late it is; the third such run fails the test
-        raise LaggedError(f"RTT {rtt_us:.0f} us, where link and cap make {capped_window_us:.0f} us")
+    if restarted.any() and rtt_us >= 1.2 * capped_window_us:
+        raise LaggedError  # what paused the sender delayed ACKs too; the third such run fails the test
+    assert rtt_us < 1.2 * capped_window_us
     assert plain["rtt_mean_us"].max() > 3 * capped_window_us
     assert capped["rtt_samples"].min() > 0
     assert (lapsed["cap_pkts"] == 0).all()
