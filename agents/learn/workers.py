@@ -27,7 +27,13 @@ def start_ray(ray: Any, workers: int) -> None:
     """Starts a Ray of this process, a CPU for each worker; ``ray`` is the module. Raises ReinetError."""
     for start in range(1, RAY_STARTS + 1):
         try:
-            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(
+                address="local",  # also where RAY_ADDRESS or another program's cluster on this host would be taken
+                num_cpus=workers,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
             return
         except Exception as error:  # Ray raises no narrower one
             ray.shutdown()

@@ -103,7 +103,8 @@ def test_ctrl_c_leaves_a_checkpoint_that_resumes_exactly(tmp_path: Path) -> None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ray_workers_are_repeatable_and_resume_exactly(tmp_path: Path) -> None:
+def test_ray_workers_are_repeatable_and_resume_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # another program's cluster, which nobody asked to train
     whole = run(tmp_path / "whole", 4, rollout={"workers": 2})
     assert not ray.is_initialized()
     start_ray(ray, 2)  # a Ray that is there already serves both parts
