@@ -11,7 +11,7 @@ from reinet.core.features import HEADS, FeatureSet
 from reinet.core.normaliser import Normaliser
 from reinet.core.period import PeriodConfig
 
-MAGIC = b"REINETM1"
+MAGIC = b"REINETM2"
 MOST_CHARACTERS = 120 * 1024
 """Linux takes 128 KiB as one variable of an environment. ``checkpoints/small`` needs 20 KB, ``default`` 31 KB, the
 paper's network 6 MB."""
@@ -21,15 +21,21 @@ Layers = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
 
 
 def text_of(
-    feature_set: FeatureSet, head: str, period: PeriodConfig, normaliser: Normaliser, layers: Layers, name: str
+    feature_set: FeatureSet,
+    head: str,
+    period: PeriodConfig,
+    normaliser: Normaliser,
+    layers: Layers,
+    calm_rtts: float,
+    name: str,
 ) -> str:
     """Returns the model as ``alcc/laws/model.hpp`` reads it; raises ModelError for one that is too large."""
     parts = [
         MAGIC,
         struct.pack(
-            "<7IQ",
+            "<7IQd",
             feature_set.number, feature_set.version, feature_set.history, HEADS.index(head), period.packet_timed,
-            len(normaliser.table), len(layers), period.min_period_ns,
+            len(normaliser.table), len(layers), period.min_period_ns, calm_rtts,
         ),
         normaliser.table.astype("<f8").tobytes(),
     ]  # fmt: skip

@@ -25,6 +25,7 @@ RULE_GAIN: float
 WIDE_GAIN: float
 MIN_CAP_PKTS: int
 MAX_CAP_PKTS: int
+MOST_CALM_RTTS: float
 MIN_PERIOD_NS: int
 SILENCE_NS: int
 HEADER_BYTES: int
@@ -36,6 +37,13 @@ def merge(feature_set: int, table: NDArray[float64], other: NDArray[float64]) ->
 def regret_unit_bytes(opportunities: int, loop_ms: int) -> float: ...
 def delay_ratios(stats: NDArray[uint8], ratios: NDArray[float64]) -> None: ...
 def round_caps(pkts: NDArray[float64], ceiling_pkts: int, caps_pkts: NDArray[uint32]) -> None: ...
+def calm_caps(
+    wanted_pkts: NDArray[uint32],
+    stats: NDArray[uint8],
+    calm_rtts: float,
+    ceiling_pkts: int,
+    caps_pkts: NDArray[uint32],
+) -> None: ...
 def actions_from_caps(
     head: int,
     caps_pkts: NDArray[uint32],

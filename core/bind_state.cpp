@@ -9,6 +9,7 @@
 
 #include "core/bindings.hpp"
 #include "core/period.h"
+#include "core/states/calm.hpp"
 #include "core/states/heads.hpp"
 #include "core/states/state_bank.hpp"
 
@@ -98,6 +99,15 @@ void bind_heads(nb::module_& m) {
             "actions, cwnd_pkts and rule_pkts differ in length");
     for (std::size_t i = 0; i < n; ++i)
       caps_pkts(i) = cap_from_action(static_cast<Head>(head), actions(i), cwnd_pkts(i), rule_pkts(i), ceiling_pkts);
+  });
+  m.attr("MOST_CALM_RTTS") = kMostCalmRtts;
+  m.def("calm_caps", [](const Vector<const std::uint32_t>& wanted_pkts, const Matrix<const std::uint8_t>& stats,
+                        double calm_rtts, std::uint32_t ceiling_pkts, const Vector<std::uint32_t>& caps_pkts) {
+    require_rows_of<reinet_flow_stats>(stats);
+    const std::size_t n = wanted_pkts.shape(0);
+    require(stats.shape(0) == n && caps_pkts.shape(0) == n, "caps and stats differ in length");
+    for (std::size_t i = 0; i < n; ++i)
+      caps_pkts(i) = calm_cap_pkts(wanted_pkts(i), record_at<reinet_flow_stats>(stats, i), calm_rtts, ceiling_pkts);
   });
   m.def("actions_from_caps",
         [](int head, const Vector<const std::uint32_t>& caps_pkts, const Vector<const std::uint32_t>& cwnd_pkts,

@@ -15,6 +15,8 @@ MAX_CAP_PKTS: int = _core.MAX_CAP_PKTS
 """No cap lies above this, the paper's ceiling: 480 Mbit/s at an RTT of 1 s."""
 MIN_CAP_PKTS: int = _core.MIN_CAP_PKTS
 """No cap lies below this, the paper's floor: fewer packets cannot trigger fast retransmit."""
+MOST_CALM_RTTS: float = _core.MOST_CALM_RTTS
+"""The slowest that caps may follow their network; ``states/calm.hpp`` says why."""
 RULE_GAIN: float = _core.RULE_GAIN
 """The gain of the hand rule where none is named, and of the ``bdp`` head; ``states/heads.hpp`` says why."""
 
@@ -128,6 +130,20 @@ def caps_from_actions(
         ceiling_pkts,
         caps_pkts,
     )
+    return caps_pkts
+
+
+def calm_caps(
+    wanted_pkts: npt.NDArray[np.uint32], stats: npt.NDArray[np.void], calm_rtts: float, ceiling_pkts: int = MAX_CAP_PKTS
+) -> npt.NDArray[np.uint32]:
+    """Returns the caps (N,) on their way from those in force to what is wanted (N,), 1 - 1 / e of it in so many minimum
+    RTTs (``states/calm.hpp``). ``stats`` has the flows' records, FLOW_STATS_DTYPE (N,).
+
+    A flow without a cap in force, one for which none is wanted (0) and any where ``calm_rtts`` is 0 get what is wanted.
+    """
+    caps_pkts = np.empty(len(stats), np.uint32)
+    wanted = np.ascontiguousarray(wanted_pkts, np.uint32)
+    _core.calm_caps(wanted, as_bytes(stats, FLOW_STATS_DTYPE), calm_rtts, ceiling_pkts, caps_pkts)
     return caps_pkts
 
 

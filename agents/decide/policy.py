@@ -10,11 +10,10 @@ import numpy as np
 from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, Artifact, Manifest, load_artifact
-from reinet.agents.model.calm import calmed
 from reinet.agents.model.layers import layers_of
 from reinet.alcc.launch import Law
 from reinet.alcc.model import text_of
-from reinet.core import FEATURE_SETS, caps_from_actions
+from reinet.core import FEATURE_SETS, calm_caps, caps_from_actions
 from reinet.core.errors import ModelError
 
 COST_STATES = 256
@@ -91,14 +90,10 @@ class Policy(Agent):
 
     def law_of_the_gate(self) -> Law:
         """Returns the network as plain layers; raises ModelError where a process of others cannot decide as it does."""
-        if self.manifest.calm_rtts:
-            raise ModelError(f"{self.name}: its caps are calmed, which the gate cannot do yet; take checkpoints/small")
         schema, view = self.manifest.schema_, self.view
-        if getattr(self.manifest, "calm_rtts", 0.0):  # a manifest may say so; the gate's law knows nothing of it
-            raise ModelError(f"{self.name}: its caps follow the network slowly, which only the daemon does")
         text = text_of(
             FEATURE_SETS[schema.feature_set], schema.head, view.period, view.normaliser, layers_of(self.artifact),
-            self.name,
+            self.manifest.calm_rtts, self.name,
         )  # fmt: skip
         return Law(self.name, text)
 
@@ -124,7 +119,7 @@ class Policy(Agent):
             rule_pkts,
             self.ceiling_pkts,
         )
-        caps = calmed(caps, stats, self.manifest.calm_rtts, self.ceiling_pkts)
+        caps = calm_caps(caps, stats, self.manifest.calm_rtts, self.ceiling_pkts)
         return np.where(finite, caps, np.uint32(INVALID_CAP_PKTS)).astype(np.uint32)
 
 

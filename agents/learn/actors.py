@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
-from reinet.agents.model.calm import calmed
 from reinet.agents.model.mlp import Layers, act
-from reinet.core import caps_from_actions
+from reinet.core import calm_caps, caps_from_actions
 
 WALK = np.log2(np.linspace(2.0, 0.5, 16)).astype(np.float32)
 """The cold start's multipliers, as actions: x2.0 down to x0.5 in steps of 0.1. Each flow starts somewhere on the walk
@@ -26,7 +25,7 @@ class FoldedActor(Agent):
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns the caps that the network's actions stand for."""
         caps_pkts = caps_from_actions(self._head, act(self._layers, states), stats["cwnd_pkts"], rule_pkts)
-        return calmed(caps_pkts, stats, self._calm_rtts)
+        return calm_caps(caps_pkts, stats, self._calm_rtts)
 
 
 class Explorer(Agent):
@@ -48,7 +47,7 @@ class Explorer(Agent):
         """Returns the caps that this period's actions stand for."""
         self.actions[self.period] = self.act(states)
         caps_pkts = caps_from_actions(self._head, self.actions[self.period], stats["cwnd_pkts"], rule_pkts)
-        return calmed(caps_pkts, stats, self._calm_rtts)
+        return calm_caps(caps_pkts, stats, self._calm_rtts)
 
 
 class NoisyActor(Explorer):

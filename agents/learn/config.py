@@ -10,9 +10,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from reinet.agents.decide.protocol import View
-from reinet.agents.model.artifact import MOST_CALM_RTTS
 from reinet.agents.model.period import PeriodTable
-from reinet.core import toml_file
+from reinet.core import MOST_CALM_RTTS, toml_file
 from reinet.core.errors import ConfigError
 from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named
 from reinet.core.normaliser import Normaliser
@@ -375,7 +374,7 @@ class TrainConfig(_Section):
     calm_rtts: float = Field(default=0.0, ge=0, le=MOST_CALM_RTTS)
     """Caps go 1 - 1 / e of the way to what the network wants in so many minimum RTTs; 0 = at once. With several
     decisions in a round trip each low one costs more than the high one after it mends, and the more so the longer the
-    path (``model/calm.py``)."""
+    path (``core/states/calm.hpp``)."""
     period: PeriodTable = PeriodTable()
     traces: TraceSection = TraceSection()
     links: LinkSection = LinkSection()

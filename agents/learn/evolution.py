@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.learn.config import EvolutionSection
-from reinet.agents.model.calm import calmed
 from reinet.agents.model.mlp import Layers, hidden_units
-from reinet.core import caps_from_actions
+from reinet.core import calm_caps, caps_from_actions
 from reinet.envs.link.metrics import Metrics
 
 Members = NDArray[np.float64]
@@ -54,7 +53,7 @@ class Generation(Agent):
         """Returns the caps of each row's member."""
         outputs = np.einsum("nh,nh->n", hidden_units(self._layers, states), self._weights) + self._biases
         caps_pkts = caps_from_actions(self._head, np.tanh(outputs), stats["cwnd_pkts"], rule_pkts)
-        return calmed(caps_pkts, stats, self._calm_rtts)
+        return calm_caps(caps_pkts, stats, self._calm_rtts)
 
 
 def cost(figures: Metrics, plain: Metrics, trade: float) -> float:

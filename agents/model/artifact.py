@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from reinet.agents.model.period import PeriodTable
-from reinet.core import Normaliser
+from reinet.core import MOST_CALM_RTTS, Normaliser
 from reinet.core.errors import ModelError
 from reinet.core.features import FEATURE_SETS, HEADS, schema_hash
 
@@ -36,8 +36,6 @@ MAX_NODES = 64
 """The paper's actor has 6: three layers, each with its non-linearity."""
 MAX_PARAMETERS = 4_000_000
 """The paper's actor has 1.1 million."""
-MOST_CALM_RTTS = 10.0
-"""A cap that follows its network more slowly than in ten round trips is no answer to anything."""
 INPUT_NAME = "states"
 OUTPUT_NAME = "actions"
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "alcc/laws/model.hpp"
+#include "core/states/calm.hpp"
 #include "core/states/delay_ratio.hpp"
 #include "core/states/heads.hpp"
 #include "core/states/state.hpp"
@@ -60,7 +61,7 @@ std::uint32_t Law::decide_learned(const reinet_flow_stats& s, const Settings& se
   if (!(update.may_cap || settings.always) || !allowed(s)) return 0;
   const std::uint32_t wanted_pkts =
       cap_from_action(model.head, model.network.act(state.data()), s.cwnd_pkts, update.rule_pkts, kMaxCapPkts);
-  return cap_pkts_ = bound_step_pkts(s, wanted_pkts);
+  return cap_pkts_ = bound_step_pkts(s, calm_cap_pkts(wanted_pkts, s, model.calm_rtts, kMaxCapPkts));
 }
 
 std::uint32_t Law::wanted_pkts(const Settings& settings) const {

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/states/calm.hpp"
+
 namespace reinet::alcc {
 
 namespace {
@@ -80,17 +82,19 @@ reinet_period_config period_of(const Model& model) { return model.period; }
 std::shared_ptr<const Model> parse_model(std::string_view text) {
   const std::string content = base64(text);
   Bytes bytes(content);
-  if (bytes.next<std::uint64_t>() != 0x314D54454E494552) return nullptr;  // "REINETM1"
+  if (bytes.next<std::uint64_t>() != 0x324D54454E494552) return nullptr;  // "REINETM2"
   const auto number = bytes.next<std::uint32_t>(), version = bytes.next<std::uint32_t>();
   const auto history = bytes.next<std::uint32_t>(), head = bytes.next<std::uint32_t>();
   const auto packet_timed = bytes.next<std::uint32_t>(), rows = bytes.next<std::uint32_t>();
   const auto layers = bytes.next<std::uint32_t>();
   const auto min_period_ns = bytes.next<std::uint64_t>();
+  const auto calm_rtts = bytes.next<double>();
   if (bytes.failed() || number >= kFeatureSets.size() || head >= kHeadNames.size() || packet_timed > 1) return nullptr;
   const FeatureSet& set = kFeatureSets[number];
   if (static_cast<std::uint32_t>(set.version) != version || set.history != history || set.inputs.size() != rows)
     return nullptr;
   if (min_period_ns == 0 || min_period_ns > REINET_NS_PER_S || set.state_size() > kMostUnits) return nullptr;
+  if (!(calm_rtts >= 0.0 && calm_rtts <= kMostCalmRtts)) return nullptr;
   NormaliserTable table(rows);
   for (InputStatistics& row : table) row = bytes.next<InputStatistics>();
   std::vector<Network::Layer> network;
@@ -108,6 +112,7 @@ std::shared_ptr<const Model> parse_model(std::string_view text) {
                                              state_config(set, table, RewardKind::deepcc, 0.0),
                                              static_cast<Head>(head),
                                              {min_period_ns, packet_timed, 0},
+                                             calm_rtts,
                                              Network(std::move(network))});
 }
 

@@ -4,9 +4,10 @@
 // variables do, through exec, chroot and whoever closes descriptors. The launcher has checked the model's folder
 // against its digests; here only what would not fit is refused. Base64 of, in little-endian:
 //
-//   8 bytes   "REINETM1"
+//   8 bytes   "REINETM2"
 //   u32       number, version and history of the feature set, head, packet_timed, rows of the normaliser, layers
 //   u64       shortest period in ns
+//   f64       calm in minimum RTTs
 //   f64 x 4   for each row of the normaliser: count, mean, m2, minimum
 //   layers    u32 inputs, u32 outputs, f32 inputs x outputs weights, f32 outputs biases
 #ifndef REINET_ALCC_MODEL_HPP
@@ -27,6 +28,7 @@ struct Model {
   StateConfig config;
   Head head;
   reinet_period_config period;
+  double calm_rtts;
   Network network;
 };
 

@@ -6,8 +6,7 @@ import pytest
 from reinet.agents.decide.protocol import Agent, View
 from reinet.agents.learn.actors import FoldedActor, NoisyActor, Walker
 from reinet.agents.learn.evolution import Generation, last_layer
-from reinet.agents.model.calm import calmed
-from reinet.core import FLOW_STATS_DTYPE, MIN_CAP_PKTS
+from reinet.core import FLOW_STATS_DTYPE, MIN_CAP_PKTS, calm_caps
 
 
 def records(count: int, cap_pkts: int, min_rtt_ms: float, period_ms: float = 5.0) -> np.ndarray:
@@ -26,7 +25,7 @@ def followed(start_pkts: int, wanted_pkts: int, min_rtt_ms: float, decisions: in
     cap_pkts = start_pkts
     for decision in range(decisions):
         record = records(decision + 1, cap_pkts, min_rtt_ms)[-1:]
-        (cap_pkts,) = calmed(pkts(1, wanted_pkts), record, 1.0)
+        (cap_pkts,) = calm_caps(pkts(1, wanted_pkts), record, 1.0)
     return int(cap_pkts)
 
 
@@ -46,29 +45,29 @@ def test_steps_of_less_than_a_packet_add_up(wanted_pkts: int) -> None:
 def test_rounding_leans_to_neither_side() -> None:
     stats = records(4000, 10, 20.0)
     wanted = np.exp(np.log(10) * np.exp(-0.25) + np.log(13) * (1 - np.exp(-0.25)))
-    assert np.mean(calmed(pkts(4000, 13), stats, 1.0)) == pytest.approx(wanted, abs=0.03)
+    assert np.mean(calm_caps(pkts(4000, 13), stats, 1.0)) == pytest.approx(wanted, abs=0.03)
 
 
 def test_a_cap_that_is_where_it_should_be_stays() -> None:
     for cap_pkts in (4, 7, 20, 333):
-        assert np.mean(calmed(pkts(500, cap_pkts), records(500, cap_pkts, 20.0), 1.0) == cap_pkts) > 0.99
+        assert np.mean(calm_caps(pkts(500, cap_pkts), records(500, cap_pkts, 20.0), 1.0) == cap_pkts) > 0.99
 
 
 def test_the_first_cap_and_no_cap_come_at_once_and_so_does_all_without_calm() -> None:
     stats = records(3, 0, 20.0)
-    np.testing.assert_array_equal(calmed(pkts(3, 40), stats, 1.0), [40, 40, 40])
-    np.testing.assert_array_equal(calmed(pkts(3, 0), records(3, 50, 20.0), 1.0), [0, 0, 0])
-    np.testing.assert_array_equal(calmed(pkts(3, 40), records(3, 80, 20.0), 0.0), [40, 40, 40])
+    np.testing.assert_array_equal(calm_caps(pkts(3, 40), stats, 1.0), [40, 40, 40])
+    np.testing.assert_array_equal(calm_caps(pkts(3, 0), records(3, 50, 20.0), 1.0), [0, 0, 0])
+    np.testing.assert_array_equal(calm_caps(pkts(3, 40), records(3, 80, 20.0), 0.0), [40, 40, 40])
 
 
 def test_limits_hold_also_for_a_ceiling_that_was_lowered() -> None:
-    assert calmed(pkts(1, 200), records(1, 400, 100.0), 1.0, ceiling_pkts=250).tolist() == [250]
-    assert calmed(pkts(1, MIN_CAP_PKTS), records(1, MIN_CAP_PKTS, 1.0), 1.0).tolist() == [MIN_CAP_PKTS]
+    assert calm_caps(pkts(1, 200), records(1, 400, 100.0), 1.0, ceiling_pkts=250).tolist() == [250]
+    assert calm_caps(pkts(1, MIN_CAP_PKTS), records(1, MIN_CAP_PKTS, 1.0), 1.0).tolist() == [MIN_CAP_PKTS]
 
 
 def test_a_path_whose_minimum_is_unknown_gets_what_is_wanted() -> None:
     stats = records(1, 50, 0.0)
-    assert calmed(pkts(1, 20), stats, 1.0).tolist() == [20]
+    assert calm_caps(pkts(1, 20), stats, 1.0).tolist() == [20]
 
 
 @pytest.mark.parametrize("kind", ["actor", "noisy", "walker", "generation"])
@@ -92,5 +91,5 @@ def test_training_is_as_calm_as_what_it_trains(kind: str) -> None:
     shown = (stats, np.zeros((3, 100), np.float32), np.full(3, 20, np.float32))
     wanted = made(0.0).decide(*shown)
     calm = made(1.0).decide(*shown)
-    np.testing.assert_array_equal(calm, calmed(wanted, stats, 1.0))
+    np.testing.assert_array_equal(calm, calm_caps(wanted, stats, 1.0))
     assert np.all(calm > wanted)
