@@ -32,7 +32,6 @@ from reinet.agents.model.artifact import (
     used_traces,
     write_artifact,
 )
-from reinet.agents.model.calm import calmed
 from reinet.agents.model.mlp import Layer, act
 from reinet.agents.model.period import PeriodTable
 from reinet.core import (
@@ -41,6 +40,7 @@ from reinet.core import (
     FLOW_STATS_DTYPE,
     Normaliser,
     PeriodConfig,
+    calm_caps,
     caps_from_actions,
     schema_hash,
 )
@@ -136,7 +136,7 @@ def test_a_calm_model_follows_its_network_and_one_whose_manifest_does_not_say_so
     stats = records(50, cap_pkts=400, period_ns=5_000_000, time_ns=np.arange(50) * 5_000_000)
     rule = np.full(50, 60, np.float32)
     wanted = hasty.decide(stats, states, rule)
-    np.testing.assert_array_equal(calm.decide(stats, states, rule), calmed(wanted, stats, 1.0))
+    np.testing.assert_array_equal(calm.decide(stats, states, rule), calm_caps(wanted, stats, 1.0))
     edit_manifest(tmp_path / "1.0", lambda data: data.pop("calm_rtts"))
     np.testing.assert_array_equal(Policy.load(tmp_path / "1.0").decide(stats, states, rule), wanted)
     edit_manifest(tmp_path / "0.0", lambda data: data.update(calm_rtts=-1))
