@@ -28,5 +28,9 @@ if [ $flavour = cpu ]; then
   pip install -c "$constraints" torch 2>/dev/null ||
     pip install -c "$constraints" --extra-index-url https://download.pytorch.org/whl/cpu torch
 fi
-pip install -c "$constraints" -e '.[train,serve,trainer,sweep,dev]'
+# Built with tools of this environment, not of an isolated one: that lies in a new folder each time, so that nothing
+# compiled once would serve again, neither the next set-up nor the test of the wheel.
+pip install -c "$constraints" $("$venv/bin/python" docker/build_requires.py)
+pip install -c "$constraints" $("$venv/bin/python" docker/build_requires.py --of-backend)
+pip install -c "$constraints" --no-build-isolation -e '.[train,serve,trainer,sweep,dev]'
 echo "reinet: ready; try $venv/bin/reinet doctor"
