@@ -31,6 +31,7 @@ fi
 # Built with tools of this environment, not of an isolated one: that lies in a new folder each time, so that nothing
 # compiled once would serve again, neither the next set-up nor the test of the wheel.
 pip install -c "$constraints" $("$venv/bin/python" docker/build_requires.py)
-pip install -c "$constraints" $("$venv/bin/python" docker/build_requires.py --of-backend)
+more=$("$venv/bin/python" docker/build_requires.py --of-backend)
+[ -z "$more" ] || pip install -c "$constraints" $more
 pip install -c "$constraints" --no-build-isolation -e '.[train,serve,trainer,sweep,dev]'
 echo "reinet: ready; try $venv/bin/reinet doctor"
