@@ -25,14 +25,13 @@ from reinet.daemon.config import DaemonConfig
 from reinet.daemon.registry import POLL_S
 from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec
 from reinet.envs.mahimahi.validity import LATE_ONCE_US, LATE_SHARE, LOGGED_SHARE, STALL_SLACK_MS
-from reinet.envs.sim import SIM_CONGESTION_CONTROLS
 from reinet.envs.trace.estimate import LEAST_QUEUE_MS, LEAST_S
 from reinet.envs.trace.importers import MAX_HOLD_S
 from reinet.envs.trace.trace import BIN_MS, DESCRIBE_BYTES, OUTAGE_MS
 from reinet.kshim.leases import IDLE_AFTER_NS, LEASE_MS, RENEWALS_PER_LEASE
 from reinet.kshim.recorded import RECORD_DTYPE
 
-WORDS = {2: "two", 3: "three", 4: "four", 13: "thirteen", 14: "fourteen", 15: "fifteen", 20: "twenty"}
+WORDS = {2: "two", 3: "three", 4: "four", 20: "twenty"}
 PERIOD_MS = PeriodConfig().min_period_ns / 1e6
 DEEPCC = TrainConfig.load(ROOT / "configs" / "deepcc.toml")
 SET = FEATURE_SETS[DEFAULT_FEATURE_SET]
@@ -67,7 +66,6 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("docs/deviations.md", "the code uses {} ms on a timer", (DEEPCC.period.min_ms,)),
     ("docs/deviations.md", "cap = {} x 2^a x (max delivery rate of {} periods", (RULE_GAIN, RULE_PERIODS)),
     ("docs/simulator.md", "does so every {} ms", (SILENCE_NS / 1e6,)),
-    ("docs/simulator.md", "{} congestion controls", (len(SIM_CONGESTION_CONTROLS),)),
     ("docs/traces.md", "count {} bytes per opportunity in bins of {} ms", (DESCRIBE_BYTES, BIN_MS)),
     ("docs/traces.md", "a gap of at least {} ms", (OUTAGE_MS,)),
     ("docs/traces.md", "delivers {} bytes per opportunity", (OPPORTUNITY_BYTES,)),
