@@ -4,6 +4,7 @@ Each line below is a piece of a page with ``{}`` where a number stands, and wher
 changes, the piece is not found any more.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from reinet.agents.evaluation.fidelity import TOLERANCES
 from reinet.agents.evaluation.frontier import RULE_GAINS, Baseline, Point
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.train import SCORE_FLOOR, SCORE_FLOOR_WEIGHT, SCORE_WORST_WEIGHT, judged
-from reinet.core import PeriodConfig
+from reinet.core import PeriodConfig, _core
 from reinet.core.features import DEFAULT_FEATURE_SET, FEATURE_SETS
 from reinet.core.period import SILENCE_NS
 from reinet.core.records import OPPORTUNITY_BYTES
@@ -34,6 +35,7 @@ from reinet.kshim.recorded import RECORD_DTYPE
 WORDS = {2: "two", 3: "three", 4: "four", 20: "twenty"}
 PERIOD_MS = PeriodConfig().min_period_ns / 1e6
 DEEPCC = TrainConfig.load(ROOT / "configs" / "deepcc.toml")
+SHIPPED = json.loads((ROOT / "checkpoints" / "default" / "manifest.json").read_text())
 SET = FEATURE_SETS[DEFAULT_FEATURE_SET]
 LINK = LinkSpec.__dataclass_fields__
 (RULE_PERIODS,) = map(int, re.findall(r"last (\d+) periods", SET.rule))
@@ -73,6 +75,9 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("docs/architecture.md", "{} to {} packets", (MIN_CAP_PKTS, MAX_CAP_PKTS)),
     ("docs/architecture.md", "at least {} ms after its start", (PERIOD_MS,)),
     ("docs/architecture.md", "after {} ms of silence", (SILENCE_NS / 1e6,)),
+    ("docs/architecture.md", "`checkpoints/default` decides every {} ms", (SHIPPED["period"]["min_ms"],)),
+    ("README.md", "Every {} ms, or once per round trip", (SHIPPED["period"]["min_ms"],)),
+    ("docs/architecture.md", "the same with a gain of {} and twice the reach", (_core.WIDE_GAIN,)),
     ("docs/architecture.md", "A cap is a lease of {} ms", (LEASE_MS,)),
     ("docs/architecture.md", "renewed every {}rd of it", (RENEWALS_PER_LEASE,)),
     ("docs/architecture.md", "gave no record for {} ms and has nothing outstanding is idle", (IDLE_AFTER_NS / 1e6,)),
