@@ -21,7 +21,7 @@ namespace reinet::alcc {
 // An epoll instance, by whichever descriptors; type-stable like flows.
 struct Epoll {
   std::vector<int> fds;
-  std::uint32_t generation = 0;  // moves when the last descriptor closes
+  std::atomic<std::uint32_t> generation{0};  // moves when the last descriptor closes; read without the table's lock too
 };
 
 class Table {
