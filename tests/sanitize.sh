@@ -24,8 +24,12 @@ if [ ! -x "$folder/venv/bin/python" ]; then
   site=$("$folder/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
   "$python" -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' >"$site/others.pth"
 fi
-# That interpreter's build tools serve as well: an environment of pip's own stands elsewhere each time, and everything
-# would be built anew. -O1 is what the sanitizers' authors advise, and half a compiler's time.
+# What builds reinet stands there, too: an environment of pip's own has another path each time, which is part of every
+# compile command, so everything would be built anew.
+"$folder/venv/bin/python" -m pip --quiet install cmake ninja $("$folder/venv/bin/python" -c '
+from pip._vendor import tomli
+print(*tomli.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')
+# -O1 is what the sanitizers' authors advise, and half a compiler's time.
 CC=gcc CXX=g++ "$folder/venv/bin/python" -m pip --quiet install --no-deps --no-build-isolation -e . \
   -C build-dir="$folder/build" -C cmake.build-type=None -C cmake.define.CMAKE_C_FLAGS="-O1 -g1" \
   -C cmake.define.CMAKE_CXX_FLAGS="-O1 -g1" -C cmake.define.REINET_SANITIZE="$sanitizers"
