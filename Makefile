@@ -27,7 +27,8 @@ test-unit test-kernel test-end-to-end: test-%: setup  ## one folder of tests
 
 sanitize: setup  ## the tests with native parts under the address, leak, undefined-behaviour and thread sanitizers
 	PYTHON=$(BIN)/python tests/sanitize.sh address
-	PYTHON=$(BIN)/python tests/sanitize.sh thread tests/unit/envs/test_sim_vector.py tests/unit/envs/test_simulator.py
+	PYTHON=$(BIN)/python tests/sanitize.sh thread tests/unit/envs/test_sim_vector.py tests/unit/envs/test_simulator.py \
+	  tests/unit/alcc/test_edges.py tests/unit/alcc/test_library.py tests/unit/alcc/test_gate.py
 
 lint: setup types  ## style and types; changes nothing
 	$(BIN)/ruff check .

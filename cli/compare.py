@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from reinet.cli.evaluate import COLUMNS
+from reinet.cli.options import BufferOption, CcOption, LinkOptions, MrttOption, TargetOption, TracesOption
 from reinet.cli.output import JsonOption, print_table, progress_in_seconds, say, write_json
 from reinet.core.errors import ConfigError
 
@@ -18,7 +19,7 @@ def compare(
         list[str],
         typer.Argument(metavar="MODEL...", help="Model folders, or agents by the names of reinet evaluate."),
     ],
-    traces: Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")],
+    traces: TracesOption,
     beside: Annotated[
         str | None,
         typer.Option(help="Agents to show beside them, by commas.  [default: none,rule,clairvoyant:(target - mrtt)]"),
@@ -29,18 +30,12 @@ def compare(
             metavar="NAME=FOLDER", help="A training's folder, for its evaluation curves; folders of one name are seeds."
         ),
     ] = None,
-    cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic",
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, or +30ms or 2.5x of the path's minimum RTT."),
-    ] = None,
+    cc: CcOption = "cubic",
+    target: TargetOption = None,
     target_ms: Annotated[float | None, typer.Option(help="The same in ms; without either 50, as DeepCC's.")] = None,
-    mrtt_ms: Annotated[float, typer.Option(help="The path's fixed round trip (DeepCC: 20).")] = 20.0,
-    buffer_bytes: Annotated[int, typer.Option(help="Buffer of the bottleneck (DeepCC: 150 KB).")] = 150_000,
-    link_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="More of the link, such as queue=codel or loss=0.01; may be repeated."),
-    ] = None,
+    mrtt_ms: MrttOption = 20.0,
+    buffer_bytes: BufferOption = 150_000,
+    link_option: LinkOptions = None,
     seconds: Annotated[float, typer.Option(help="Length of each run.")] = 60.0,
     allow_training_traces: Annotated[
         bool, typer.Option(help="Show a model even on traces it was trained on; such rows are labelled.")

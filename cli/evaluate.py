@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reinet.cli.options import BufferOption, CcOption, LinkOptions, MrttOption, TargetOption
 from reinet.cli.output import JsonOption, print_table, progress_in_seconds, say, write_json
 from reinet.core.errors import ConfigError
 
@@ -77,20 +78,14 @@ def evaluate(
     actuator: Annotated[
         Actuator, typer.Option(help="Where caps act: kernel, or app, the gate of reinet run (docs/alcc.md).")
     ] = Actuator.kernel,
-    cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic",
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, or +30ms or 2.5x of the path's minimum RTT."),
-    ] = None,
+    cc: CcOption = "cubic",
+    target: TargetOption = None,
     target_ms: Annotated[
         float | None, typer.Option(help="The same in ms, for every path; without either 50, as DeepCC's.")
     ] = None,
-    mrtt_ms: Annotated[float, typer.Option(help="The path's fixed round trip (DeepCC: 20).")] = 20.0,
-    buffer_bytes: Annotated[int, typer.Option(help="Buffer of the bottleneck (DeepCC: 150 KB).")] = 150_000,
-    link_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="More of the link, such as queue=codel or loss=0.01; may be repeated."),
-    ] = None,
+    mrtt_ms: MrttOption = 20.0,
+    buffer_bytes: BufferOption = 150_000,
+    link_option: LinkOptions = None,
     seconds: Annotated[float, typer.Option(help="Length of each run.")] = 60.0,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of every combination.")] = 1,
     allow_training_traces: Annotated[

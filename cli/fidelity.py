@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
+from reinet.cli.options import CcOption, TracesOption
 from reinet.cli.output import JsonOption, TextColumn, console, print_table, write_json
 from reinet.core.errors import ConfigError
 
@@ -14,8 +15,8 @@ COLUMNS = ["trace", "cc", "buffer_bytes", "cap_pkts", "metric", "sim", "kernel",
 
 
 def fidelity(
-    traces: Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")],
-    cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic",
+    traces: TracesOption,
+    cc: CcOption = "cubic",
     buffers: Annotated[str, typer.Option(help="Droptail buffers in bytes, by commas.")] = "60000,150000,600000",
     caps: Annotated[str, typer.Option(help="Fixed caps in packets, by commas; none = no cap.")] = "none,20,40",
     mrtt_ms: Annotated[float, typer.Option(help="The path's fixed round trip.")] = 20.0,

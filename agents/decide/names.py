@@ -1,8 +1,10 @@
-"""Agents by name: ``none``, ``fixed:N``, ``rule[:G]``, ``clairvoyant:MS``, ``random``, ``roccet`` or a model folder."""
+"""Agents by name: one of ``NAMES``, or the path of a model folder."""
 
 import difflib
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from reinet.agents.decide.baselines import (
     Clairvoyant,
@@ -18,9 +20,44 @@ from reinet.agents.model.artifact import MANIFEST_FILE
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
 from reinet.core.errors import ConfigError
 
-NAMES = ("none", "fixed:N", "rule", "rule:G", "clairvoyant:MS", "random", "roccet")
-_KINDS = {"none": False, "fixed": True, "rule": True, "clairvoyant": True, "random": False, "roccet": False}
-"""Kind -> whether it takes an argument."""
+
+class _Kind(NamedTuple):
+    """Agents of one kind."""
+
+    forms: tuple[str, ...]
+    """They say how it is written; a capital letter stands for a number."""
+    make: Callable[[float | None, int], Agent]
+    """It makes one of the number, None where none was given, and of a seed."""
+    allowed: Callable[[float], bool] = lambda number: False
+    """It says whether an agent may have that number."""
+    asked_for: str = ""
+    """It says which numbers those are."""
+
+
+_KINDS = {
+    "none": _Kind(("none",), lambda _number, _seed: NoCap()),
+    "fixed": _Kind(
+        ("fixed:N",),
+        lambda cap_pkts, _seed: FixedCap(int(cap_pkts or 0)),
+        lambda cap_pkts: cap_pkts == int(cap_pkts) and MIN_CAP_PKTS <= cap_pkts <= MAX_CAP_PKTS,
+        f"N is a whole number of packets in [{MIN_CAP_PKTS}, {MAX_CAP_PKTS}]",
+    ),
+    "rule": _Kind(
+        ("rule", "rule:G"),
+        lambda gain, _seed: Rule() if gain is None else Rule(gain),
+        lambda gain: 0 < gain <= 100,
+        "G is in (0, 100]; 1 is the bandwidth-delay product",
+    ),
+    "clairvoyant": _Kind(
+        ("clairvoyant:MS",),
+        lambda horizon_ms, _seed: Clairvoyant(int(horizon_ms or 0)),
+        lambda horizon_ms: horizon_ms == int(horizon_ms) and 0 <= horizon_ms <= 60_000,
+        "MS is a horizon of whole milliseconds in [0, 60000]",
+    ),
+    "random": _Kind(("random",), lambda _number, seed: RandomCap(seed)),
+    "roccet": _Kind(("roccet",), lambda _number, _seed: Roccet()),
+}
+NAMES = tuple(form for kind in _KINDS.values() for form in kind.forms)
 
 
 def make_agent(name: str, link: str = "sim", seed: int = 0, manifest_sha256: str | None = None) -> Agent:
@@ -36,33 +73,23 @@ def make_agent(name: str, link: str = "sim", seed: int = 0, manifest_sha256: str
 
 
 def _agent(name: str, seed: int, manifest_sha256: str | None) -> Agent:
-    kind, colon, argument = name.partition(":")
-    if kind not in _KINDS or _is_path(name):
+    word, colon, argument = name.partition(":")
+    if word not in _KINDS or _is_path(name):
         return _model(name, manifest_sha256)
     if manifest_sha256 is not None:
         raise ConfigError(f"agent {name!r}: only a model folder has a manifest whose digest can be pinned")
-    if colon and not (_KINDS[kind] and argument):
-        raise ConfigError(f"agent {name!r}: {_usage(kind)}")
-    if kind == "none":
-        return NoCap()
-    if kind == "random":
-        return RandomCap(seed)
-    if kind == "roccet":
-        return Roccet()
-    if kind == "rule" and not colon:
-        return Rule()
-    value = _number(name, kind, argument)
-    if kind == "fixed":
-        if value != int(value) or not MIN_CAP_PKTS <= value <= MAX_CAP_PKTS:
-            raise ConfigError(f"agent {name!r}: N is a whole number of packets in [{MIN_CAP_PKTS}, {MAX_CAP_PKTS}]")
-        return FixedCap(int(value))
-    if kind == "rule":
-        if not 0 < value <= 100:
-            raise ConfigError(f"agent {name!r}: G is in (0, 100]; 1 is the bandwidth-delay product")
-        return Rule(value)
-    if value != int(value) or not 0 <= value <= 60_000:
-        raise ConfigError(f"agent {name!r}: MS is a horizon of whole milliseconds in [0, 60000]")
-    return Clairvoyant(int(value))
+    kind = _KINDS[word]
+    if not colon and word in kind.forms:
+        return kind.make(None, seed)
+    usage = f"write it as {' or '.join(kind.forms)}"
+    if not argument or kind.forms == (word,):
+        raise ConfigError(f"agent {name!r}: {usage}")
+    number = _number(argument)
+    if not math.isfinite(number):
+        raise ConfigError(f"agent {name!r}: {usage}, with a plain number")
+    if not kind.allowed(number):
+        raise ConfigError(f"agent {name!r}: {kind.asked_for}")
+    return kind.make(number, seed)
 
 
 def split_names(names: str) -> list[str]:
@@ -92,16 +119,8 @@ def _is_path(name: str) -> bool:
     return "/" in name
 
 
-def _usage(kind: str) -> str:
-    forms = [form for form in NAMES if form.partition(":")[0] == kind]
-    return f"write it as {' or '.join(forms)}"
-
-
-def _number(name: str, kind: str, argument: str) -> float:
+def _number(argument: str) -> float:
     try:
-        value = float(argument)
+        return float(argument)
     except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ConfigError(f"agent {name!r}: {_usage(kind)}, with a plain number")
-    return value
+        return math.nan

@@ -37,7 +37,6 @@ void Pacer::push(Flow* flow, std::uint64_t due_ns) {
 }
 
 void Pacer::renew() {
-  new (&lock_) std::mutex;
   new (&changed_) std::condition_variable;
   due_ = {};
   flows_ = 0;

@@ -24,7 +24,7 @@ class Pacer {
   std::uint64_t fair_ns() const { return flows_.load(std::memory_order_relaxed) * kLookShareNs; }
   void lock_all() { lock_.lock(); }
   void unlock_all() { lock_.unlock(); }
-  // In a forked child: no thread, nothing due.
+  // In a forked child, whose lock is free again: no thread, nothing due.
   void renew();
 
  private:

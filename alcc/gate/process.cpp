@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <new>
 
 #include "alcc/gate/say.hpp"
 
@@ -30,7 +29,8 @@ void before_fork() {
   p.table.lock_all();
 }
 
-void after_fork_in_parent() {
+// On both sides the thread that forked is the one that took the locks.
+void give_locks_back() {
   Process& p = process();
   p.table.unlock_all();
   p.pacer.unlock_all();
@@ -41,12 +41,11 @@ void after_fork_in_parent() {
 void after_fork_in_child() {
   Process& p = process();
   p.pid = getpid();
-  p.table.renew_lock();
+  give_locks_back();
   p.pacer.renew();
   p.report.clear();
   p.link.renew();
   p.table.each_flow(p.table.chunks(), [](Flow& flow) { flow.after_fork(); });
-  new (&p.forking) std::mutex;
 }
 
 Process* make() {
@@ -72,7 +71,7 @@ Process& process() {
 
 void Process::ask(const Settings& what) {
   settings = what;
-  if (!asked) pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  if (!asked) pthread_atfork(before_fork, give_locks_back, after_fork_in_child);
   asked = true;
 }
 

@@ -34,14 +34,14 @@ void Report::take(const reinet_flow_stats& record, std::uint32_t cap_pkts, std::
   if (has_sample(record)) {
     ++decided_;
     if (cap_pkts) ++capped_;
-    const double bytes = static_cast<double>(record.delivered_bytes);
+    const double newly_bytes = static_cast<double>(record.delivered_bytes);
     const double delay_us = static_cast<double>(record.rtt_mean_us) - record.min_rtt_us;
     const double beyond_pkts = cap_pkts && held_pkts > cap_pkts ? held_pkts - cap_pkts : 0;
     const double rate = static_cast<double>(record.delivery_rate_bytes_per_s);
     const double saved_us = rate > 0 ? beyond_pkts * record.mss_bytes / rate * 1e6 : 0;
-    delivered_bytes_ += bytes;
-    delay_byte_us_ += bytes * std::max(delay_us, 0.0);
-    saved_byte_us_ += bytes * std::min(saved_us, std::max(delay_us, 0.0));
+    delivered_bytes_ += newly_bytes;
+    delay_byte_us_ += newly_bytes * std::max(delay_us, 0.0);
+    saved_byte_us_ += newly_bytes * std::min(saved_us, std::max(delay_us, 0.0));
   }
   if (process().settings.records.empty()) return;
   unwritten_.push_back(record);

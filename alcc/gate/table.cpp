@@ -130,10 +130,14 @@ void Table::release(Flow* flow) {
 }
 
 Epoll* Table::epoll(int fd) {
-  const std::uintptr_t slot = load(fd);
-  if ((slot & kTag) == kEpoll) return reinterpret_cast<Epoll*>(slot & ~kTag);
+  const auto known = [&]() -> Epoll* {
+    const std::uintptr_t slot = load(fd);
+    return (slot & kTag) == kEpoll ? reinterpret_cast<Epoll*>(slot & ~kTag) : nullptr;
+  };
+  if (Epoll* epoll = known()) return epoll;
   const std::lock_guard guard(lock_);
-  Epoll* epoll;
+  Epoll* epoll = known();  // another thread may have registered with it meanwhile: two would not close together
+  if (epoll) return epoll;
   if (free_epolls_.empty()) {
     epoll = new Epoll;
   } else {

@@ -21,7 +21,7 @@ namespace reinet::alcc {
 // An epoll instance, by whichever descriptors; type-stable like flows.
 struct Epoll {
   std::vector<int> fds;
-  std::uint32_t generation = 0;  // moves when the last descriptor closes
+  std::atomic<std::uint32_t> generation{0};  // moves when the last descriptor closes; read without the table's lock too
 };
 
 class Table {
@@ -55,10 +55,9 @@ class Table {
       for (Flow& flow : *flow_chunks_[i]) visit(flow);
   }
   std::size_t chunks() const { return chunks_used_.load(std::memory_order_acquire); }
-  // Around fork: its own lock, and in the child a new one.
+  // Around fork: its own lock.
   void lock_all() { lock_.lock(); }
   void unlock_all() { lock_.unlock(); }
-  void renew_lock() { new (&lock_) std::mutex; }
   int highest_fd() const { return highest_fd_.load(std::memory_order_relaxed); }
 
  private:

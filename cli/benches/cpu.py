@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from reinet.cli.options import CcOption
 from reinet.cli.output import JsonOption, print_table, say, write_json
 
 COLUMNS = [
@@ -19,9 +20,7 @@ def cpu(
     agents: Annotated[str, typer.Option(help="Model folders or agents' names, by commas.")] = (
         "none,rule,checkpoints/default"
     ),
-    cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = (
-        "cubic,bbr,reno,westwood,illinois,vegas"
-    ),
+    cc: CcOption = "cubic,bbr,reno,westwood,illinois,vegas",
     seconds: Annotated[float, typer.Option(min=2, help="Length of each flow.")] = PAPERS_SECONDS,
     json_destination: JsonOption = None,
 ) -> None:

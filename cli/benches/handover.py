@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from reinet.cli.options import CcOption
 from reinet.cli.output import JsonOption, print_table, write_json
 from reinet.core.errors import ConfigError
 from reinet.kshim.shim import WRAPPED_CC
@@ -20,7 +21,7 @@ MOST_FLOWS = 250
 
 def handover(
     flows: Annotated[int, typer.Option(min=1, max=MOST_FLOWS, help="Flows at once.")] = 200,
-    cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic,bbr",
+    cc: CcOption = "cubic,bbr",
     how: Annotated[str, typer.Option(help="How the old daemon ends, by commas: stop, kill.")] = "stop",
     model: Annotated[str, typer.Option(help="A model folder, or an agent's name: none, fixed:N, rule[:G].")] = "rule",
     # 200 of these are 100 Mbit/s, which Mahimahi's delay carries on less than one core.

@@ -10,6 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from reinet.cli.evaluate import Link
+from reinet.cli.options import BufferOption, CcOption
 from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
@@ -34,7 +35,7 @@ def harm(
         "checkpoints/default"
     ),
     link: Annotated[Link, typer.Option(help="sim, or mahimahi: nginx and curl on real kernel sockets.")] = Link.sim,
-    cc: Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")] = "cubic,bbr",
+    cc: CcOption = "cubic,bbr",
     mrtt_ms: Annotated[
         str | None,
         typer.Option(help="Fixed round trips, by commas (sim: 4,20,60,150,300; mahimahi: 20,60,150)."),
@@ -56,7 +57,7 @@ def harm(
     target: Annotated[
         str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, or +30ms or 2.5x of the path's minimum RTT.")
     ] = "+30ms",  # the daemon's default
-    buffer_bytes: Annotated[int, typer.Option(help="Buffer of the bottleneck (DeepCC: 150 KB).")] = 150_000,
+    buffer_bytes: BufferOption = 150_000,
     repeat: Annotated[
         int | None,
         typer.Option(min=1, help="Pairs of runs a cell (sim: 20, on recordings thrice as many; mahimahi: 3)."),

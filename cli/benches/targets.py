@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from reinet.cli.options import BufferOption
 from reinet.cli.output import JsonOption, print_table, write_json
 
 COLUMNS = [
@@ -24,7 +25,7 @@ def targets(
     seconds: Annotated[float, typer.Option(min=1, help="Length of a run; a shorter trace is run once.")] = 300.0,
     cc: Annotated[str, typer.Option(help="The flows' congestion control.")] = "cubic",
     mrtt_ms: Annotated[float, typer.Option(help="Fixed round trip of the path (DeepCC: 20).")] = 20.0,
-    buffer_bytes: Annotated[int, typer.Option(help="Buffer of the bottleneck (DeepCC: 150 KB).")] = 150_000,
+    buffer_bytes: BufferOption = 150_000,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the simulated links.")] = 2,
     json_destination: JsonOption = None,
 ) -> None:

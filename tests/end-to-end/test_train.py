@@ -12,6 +12,7 @@ import ray
 import torch
 
 from helpers.places import ROOT
+from helpers.trainer import TINY
 from reinet.agents.decide.baselines import NoCap, Rule
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.policy import Policy
@@ -34,13 +35,7 @@ from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 from reinet.kshim.fake import FakeShim
 
-SMALL: dict[str, Any] = {
-    "name": "small",
-    "traces": {"train_count": 3, "select_count": 1, "seconds": 10},
-    "rollout": {"workers": 0, "links": 3, "periods": 40},
-    "ddpg": {"hidden": [16], "batch": 32, "replay": 1000, "cold_start_iterations": 1, "normaliser_iterations": 1},
-    "run": {"iterations": 6, "updates": 5, "evaluate_every": 3, "evaluate_s": 5, "checkpoint_every": 100},
-}
+SMALL: dict[str, Any] = TINY | {"name": "small", "run": TINY["run"] | {"checkpoint_every": 100}}
 
 
 def config(**changes: Any) -> TrainConfig:

@@ -4,6 +4,7 @@ Each line below is a piece of a page with ``{}`` where a number stands, and wher
 changes, the piece is not found any more.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from reinet.agents.evaluation.fidelity import TOLERANCES
 from reinet.agents.evaluation.frontier import RULE_GAINS, Baseline, Point
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.train import SCORE_FLOOR, SCORE_FLOOR_WEIGHT, SCORE_WORST_WEIGHT, judged
-from reinet.core import PeriodConfig
+from reinet.core import PeriodConfig, _core
 from reinet.core.features import DEFAULT_FEATURE_SET, FEATURE_SETS
 from reinet.core.period import SILENCE_NS
 from reinet.core.records import OPPORTUNITY_BYTES
@@ -25,16 +26,16 @@ from reinet.daemon.config import DaemonConfig
 from reinet.daemon.registry import POLL_S
 from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec
 from reinet.envs.mahimahi.validity import LATE_ONCE_US, LATE_SHARE, LOGGED_SHARE, STALL_SLACK_MS
-from reinet.envs.sim import SIM_CONGESTION_CONTROLS
 from reinet.envs.trace.estimate import LEAST_QUEUE_MS, LEAST_S
 from reinet.envs.trace.importers import MAX_HOLD_S
 from reinet.envs.trace.trace import BIN_MS, DESCRIBE_BYTES, OUTAGE_MS
 from reinet.kshim.leases import IDLE_AFTER_NS, LEASE_MS, RENEWALS_PER_LEASE
 from reinet.kshim.recorded import RECORD_DTYPE
 
-WORDS = {2: "two", 3: "three", 4: "four", 13: "thirteen", 14: "fourteen", 15: "fifteen", 20: "twenty"}
+WORDS = {2: "two", 3: "three", 4: "four", 20: "twenty"}
 PERIOD_MS = PeriodConfig().min_period_ns / 1e6
 DEEPCC = TrainConfig.load(ROOT / "configs" / "deepcc.toml")
+SHIPPED = json.loads((ROOT / "checkpoints" / "default" / "manifest.json").read_text())
 SET = FEATURE_SETS[DEFAULT_FEATURE_SET]
 LINK = LinkSpec.__dataclass_fields__
 (RULE_PERIODS,) = map(int, re.findall(r"last (\d+) periods", SET.rule))
@@ -67,7 +68,6 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("docs/deviations.md", "the code uses {} ms on a timer", (DEEPCC.period.min_ms,)),
     ("docs/deviations.md", "cap = {} x 2^a x (max delivery rate of {} periods", (RULE_GAIN, RULE_PERIODS)),
     ("docs/simulator.md", "does so every {} ms", (SILENCE_NS / 1e6,)),
-    ("docs/simulator.md", "{} congestion controls", (len(SIM_CONGESTION_CONTROLS),)),
     ("docs/traces.md", "count {} bytes per opportunity in bins of {} ms", (DESCRIBE_BYTES, BIN_MS)),
     ("docs/traces.md", "a gap of at least {} ms", (OUTAGE_MS,)),
     ("docs/traces.md", "delivers {} bytes per opportunity", (OPPORTUNITY_BYTES,)),
@@ -75,6 +75,9 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("docs/architecture.md", "{} to {} packets", (MIN_CAP_PKTS, MAX_CAP_PKTS)),
     ("docs/architecture.md", "at least {} ms after its start", (PERIOD_MS,)),
     ("docs/architecture.md", "after {} ms of silence", (SILENCE_NS / 1e6,)),
+    ("docs/architecture.md", "`checkpoints/default` decides every {} ms", (SHIPPED["period"]["min_ms"],)),
+    ("README.md", "Every {} ms, or once per round trip", (SHIPPED["period"]["min_ms"],)),
+    ("docs/architecture.md", "the same with a gain of {} and twice the reach", (_core.WIDE_GAIN,)),
     ("docs/architecture.md", "A cap is a lease of {} ms", (LEASE_MS,)),
     ("docs/architecture.md", "renewed every {}rd of it", (RENEWALS_PER_LEASE,)),
     ("docs/architecture.md", "gave no record for {} ms and has nothing outstanding is idle", (IDLE_AFTER_NS / 1e6,)),

@@ -1,6 +1,7 @@
 """The agents that serve: baselines, names, the guard, and what a model folder must be to be loaded."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ from onnx import TensorProto, helper
 from helpers.places import ROOT
 from reinet.agents.decide.baselines import Clairvoyant, FixedCap, NoCap, RandomCap, Rule
 from reinet.agents.decide.guard import INVALID_CAP_PKTS, guard
-from reinet.agents.decide.names import make_agent, split_names
+from reinet.agents.decide.names import NAMES, make_agent, split_names
 from reinet.agents.decide.policy import Policy
+from reinet.agents.decide.roccet import Roccet
 from reinet.agents.decide.verdicts import VERDICT_DTYPE, Why, target_too_tight, texts
 from reinet.agents.learn.export import onnx_bytes
 from reinet.agents.model.artifact import (
@@ -276,10 +278,16 @@ def test_traces_that_shaped_a_model_are_found_by_content(model: Path) -> None:
         ("rule:1.25", Rule),
         ("clairvoyant:10", Clairvoyant),
         ("random", RandomCap),
+        ("roccet", Roccet),
     ],
 )
 def test_names(name: str, kind: type) -> None:
     assert isinstance(make_agent(name), kind)
+
+
+def test_the_help_of_evaluate_names_every_agent() -> None:
+    said = (ROOT / "cli" / "evaluate.py").read_text().replace("rule[:G]", "rule, rule:G")
+    assert [form for form in NAMES if not re.search(rf'help="[^"]*(?<!\w){form}(?![\w:])', said)] == []
 
 
 def test_a_model_folder_is_a_name(model: Path) -> None:

@@ -185,6 +185,7 @@ def test_sets_are_told_apart_by_name() -> None:
     for number, (name, chosen) in enumerate(FEATURE_SETS.items()):
         assert (chosen.name, chosen.number, len(chosen.features) * chosen.history) == (name, number, chosen.state_size)
         assert len({f.name for f in chosen.features}) == len(chosen.features)
+        assert name.endswith(f"-{len(chosen.features)}x{chosen.history}")
     for wrong in (lambda: StateBank(1, "none"), lambda: Normaliser("none")):
         with pytest.raises(ConfigError, match=f"choose one of {', '.join(FEATURE_SETS)}"):
             wrong()

@@ -5,6 +5,7 @@ import pytest
 
 from helpers.controls import Flow
 from helpers.links import assert_conserved, cellular, constant
+from helpers.places import ROOT
 from reinet.core import ConfigError, Flag
 from reinet.envs.sim import SimBatch
 from reinet.envs.sim.options import SIM_CONGESTION_CONTROLS
@@ -15,6 +16,11 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
         SimBatch([{"trace": constant(12), "cc": "brr"}])
     with pytest.raises(ConfigError, match=", ".join(SIM_CONGESTION_CONTROLS)):
         SimBatch([{"trace": constant(12), "cc": "no such thing"}])
+
+
+def test_the_page_says_where_each_is_from() -> None:
+    text = (ROOT / "docs" / "congestion-controls.md").read_text()
+    assert [cc for cc in SIM_CONGESTION_CONTROLS if f"`{cc}`" not in text.split("\nWhere a law")[0]] == []
 
 
 @pytest.mark.parametrize("cc", SIM_CONGESTION_CONTROLS)

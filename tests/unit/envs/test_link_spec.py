@@ -37,6 +37,11 @@ def test_both_sides_of_the_border_have_the_same_names() -> None:
     assert _sim.SCHEDULERS == SCHEDULERS
 
 
+def test_the_page_names_every_field() -> None:
+    text = (ROOT / "docs" / "simulator.md").read_text()
+    assert [name for name in names(LinkSpec) | names(FurtherFlow) if f"`{name}`" not in text] == []
+
+
 LIMITS_MS = st.integers(1, 10_000)
 OF_A_FLOW: dict[str, st.SearchStrategy[Any]] = {
     "cc": st.sampled_from(SIM_CONGESTION_CONTROLS),
