@@ -7,8 +7,8 @@
 #include "core/cc/congestion_control.hpp"
 #include "core/flow_stats.h"
 #include "core/period.h"
-#include "envs/sim/tcp/pacer.hpp"
-#include "envs/sim/tcp/rtt.hpp"
+#include "core/cc/pacer.hpp"
+#include "core/cc/rtt.hpp"
 #include "envs/sim/tcp/scoreboard.hpp"
 
 namespace reinet {
