@@ -35,7 +35,7 @@ COOKIE = struct.Struct("<4s8s8s")
 DATA_KINDS = b"DE"
 TOKEN_AT = 8
 """In data, alcc/udp/wire.hpp has the layout."""
-HELLOS = 10
+HELLOS = 20
 HELLO_AGAIN_S = 0.5
 STEP_US = 100_000
 """The native part comes back so often, for Ctrl-C."""

@@ -133,14 +133,18 @@ std::uint64_t Flow::credit_under(std::uint32_t cap_pkts, const KernelView& view)
 
 Room Flow::room(int fd, std::uint64_t want, std::uint64_t now_ns) {
   if (exempt_ || (stage_ == Stage::fresh && !begin(fd, now_ns))) return {want};
+  const Settings& settings = process().settings;
+  const bool asks = settings.law == Settings::Law::published && settings.gates();
   std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
-  if (cap_pkts == 0) return bounded_ ? Room{std::min(want, kSliceBytes), true} : Room{want};
-  if (credit_bytes_ >= want) return {want};
+  const Room uncapped = bounded_ ? Room{std::min(want, kSliceBytes), true} : Room{want};
+  if (cap_pkts == 0 && !asks) return uncapped;
+  if (cap_pkts != 0 && credit_bytes_ >= want) return {want};
   KernelView view;
   if (!view.read(fd) || !view.may_send()) return {want, false, true};
-  if (process().settings.law == Settings::Law::published) {
+  if (asks) {  // also where its lease has lapsed because nothing was sent
     ask_law(view, now_ns);
     cap_pkts = cap_in_force_pkts(now_ns);
+    if (cap_pkts == 0) return uncapped;
   }
   credit_bytes_ = credit_under(cap_pkts, view);
   if (credit_bytes_ >= want) return {want};

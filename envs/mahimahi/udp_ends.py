@@ -22,7 +22,8 @@ import numpy as np
 from reinet.alcc._alcc import UdpReceiver, UdpSender
 from reinet.alcc.datagrams import BLOCK_BYTES, SOCKET_BUFFER_BYTES
 
-WAIT_S = 15.0
+WAIT_S = 60.0
+"""As long as a link waits for its parts (START_TIMEOUT_S)."""
 AGAIN_S = 0.2
 STEP_US = 20_000
 LONGEST_US = 600_000_000
