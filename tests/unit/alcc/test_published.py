@@ -2,8 +2,6 @@
 
 import ctypes
 import hashlib
-import subprocess
-import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.gated import reports, serving
-from helpers.gated.server import MSS_BYTES, pattern
+from helpers.gated.server import pattern
 from reinet.alcc.launch import Law, Settings, find_preload
 from reinet.cli.run import law_of
 from reinet.core.errors import ReinetError
@@ -169,31 +167,6 @@ def test_bytes_pass_whole_under_a_law(law: str, mode: str, tmp_path: Path) -> No
     assert total["bytes"] == size
     assert total["closings"] > 0, "the law's window was to bind, without --always"
     assert total["not_gated"] == 0
-
-
-_AFTER_A_PAUSE = f"""
-import socket, time
-listener = socket.socket()
-listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, {MSS_BYTES})
-listener.bind(("127.0.0.1", 0))
-listener.listen()
-peer = socket.create_connection(listener.getsockname())
-sender = listener.accept()[0]
-sender.send(b"x")
-peer.recv(1)
-time.sleep(0.8)
-sender.setblocking(False)
-print(sender.send(bytes(1 << 20)))
-"""
-
-
-def test_a_law_binds_after_a_pause_in_which_its_lease_lapsed() -> None:
-    asked = Settings(Law("copa"), TARGET)
-    done = subprocess.run(
-        [sys.executable, "-c", _AFTER_A_PAUSE], env=asked.environment(), capture_output=True, text=True, timeout=120,
-        check=True,
-    )  # fmt: skip
-    assert 0 < int(done.stdout) <= 20 * MSS_BYTES, "Copa's first window is ten packets"
 
 
 def test_in_shadow_a_law_gates_nothing(tmp_path: Path) -> None:
