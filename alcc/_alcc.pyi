@@ -16,3 +16,30 @@ class Link:
     def apply(self, slot: int, cookie: int, cap_pkts: int, expires_ns: int, target_us: int) -> None: ...
     def release(self, slot: int, cookie: int) -> None: ...
     def busy(self, slot: int) -> bool: ...
+
+def law_names() -> list[str]:
+    """The laws that run outside the simulator."""
+
+class UdpSender:
+    """The sending end of a transfer; endless: data is a block twice, which goes again and again."""
+
+    def __init__(
+        self, fd: int, token: int, law: str, data: npt.NDArray[np.uint8], endless: bool, seconds_us: int,
+        rtt_us: int, target_us: int, seed: int,
+    ) -> None: ...  # fmt: skip
+    def step(self, most_us: int) -> bool:
+        """Goes on for so long at most; whether it is over."""
+    @property
+    def failure(self) -> str:
+        """Why it is over, empty = all arrived."""
+    def counts(self) -> dict[str, float]: ...
+
+class UdpReceiver:
+    """The receiving end; out_fd: takes the bytes, -1 = nobody does."""
+
+    def __init__(self, fd: int, token: int, out_fd: int) -> None: ...
+    def take(self, datagram: bytes) -> None: ...
+    def step(self, most_us: int) -> bool: ...
+    @property
+    def failure(self) -> str: ...
+    def counts(self) -> dict[str, int]: ...

@@ -26,7 +26,7 @@ class Law:
     """What decides in the process."""
 
     name: str
-    """As agents are called: ``none``, ``fixed:N``, ``rule:G`` or a model's folder."""
+    """As agents are called: ``none``, ``fixed:N``, ``rule:G`` or a model's folder; or one of ``_alcc.law_names()``."""
     model: str = ""
     """A learned law's network, ``model.text_of``; empty for the others, whose name says all."""
     daemon: Path | None = None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fidelity, run, serve, traces, train
+from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fidelity, run, send, serve, traces, train
 from reinet.cli.output import console, say
 from reinet.cli.service import flows, jobs, models, trainer
 from reinet.cli.sight import top
@@ -49,6 +49,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("fidelity")(fidelity.fidelity)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
+app.command("send")(send.send)
 app.command("serve")(serve.serve)
 app.command("top")(top.top)
 app.add_typer(ctl.app, name="ctl")

@@ -31,7 +31,8 @@ def run(
         str,
         typer.Option(
             metavar="LAW",
-            help="rule[:G], fixed:N (packets), a small model's folder, daemon (it decides), none (only measure).",
+            help="rule[:G], fixed:N (packets), a small model's folder, daemon (it decides), none (only measure), or a "
+            "congestion control with a window of its own: copa, verus, sprout.",
         ),
     ] = "rule",
     daemon: Annotated[
@@ -57,6 +58,8 @@ def run(
         reinet run --target +20ms --law rule:1.3 --policy 80,443 -- python3 -m http.server 80
 
         reinet run --law checkpoints/small -- nginx -g 'daemon off;'
+
+        reinet run --law copa -- python3 -m http.server 8000
 
         reinet run --law daemon -- python3 -m http.server 8000
 
@@ -88,12 +91,15 @@ def run(
 
 
 def law_of(name: str, target: Target) -> Law:
-    """Returns the law that an agent's name stands for, and says where the target is none that it was trained for.
+    """Returns the law of that name, or of an agent's, and says where the target is none that it was trained for.
 
     Raises ReinetError for one that does not run in the process.
     """
     from reinet.agents.decide.names import make_agent
+    from reinet.alcc._alcc import law_names
 
+    if name in law_names():
+        return Law(name)
     agent = make_agent(name, link="app")
     trained_ms = agent.queueing_target_range_ms if target.is_relative else agent.target_range_ms
     if trained_ms and target.form is not Form.MULTIPLE and not trained_ms[0] <= target.amount <= trained_ms[1]:

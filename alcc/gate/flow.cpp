@@ -92,10 +92,17 @@ bool Flow::begin(int fd, std::uint64_t now_ns) {
     return false;
   }
   written_base_ = queued_before == kUnlimited ? kUnlimited / 2 : queued_before + view.info.tcpi_bytes_acked;
-  if (settings.always && settings.gates()) bound_backlog(fd, true);
+  if (settings.binds_at_once()) bound_backlog(fd, true);
   reinet_flow_stats unused;
   measure_.take(view, now_ns, settings.period, true, 0, unused);
+  ask_law(view, now_ns);
   return true;
+}
+
+// A published law sees each look, also those between ticks: what it does not know of it would let through twice.
+void Flow::ask_law(const KernelView& view, std::uint64_t now_ns) {
+  law_.look(view, now_ns, process().settings, cookie);
+  renew(now_ns);
 }
 
 std::uint32_t Flow::cap_in_force_pkts(std::uint64_t now_ns) const {
@@ -126,11 +133,19 @@ std::uint64_t Flow::credit_under(std::uint32_t cap_pkts, const KernelView& view)
 
 Room Flow::room(int fd, std::uint64_t want, std::uint64_t now_ns) {
   if (exempt_ || (stage_ == Stage::fresh && !begin(fd, now_ns))) return {want};
-  const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
-  if (cap_pkts == 0) return bounded_ ? Room{std::min(want, kSliceBytes), true} : Room{want};
-  if (credit_bytes_ >= want) return {want};
+  const Settings& settings = process().settings;
+  const bool asks = settings.law == Settings::Law::published && settings.gates();
+  std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
+  const Room uncapped = bounded_ ? Room{std::min(want, kSliceBytes), true} : Room{want};
+  if (cap_pkts == 0 && !asks) return uncapped;
+  if (cap_pkts != 0 && credit_bytes_ >= want) return {want};
   KernelView view;
   if (!view.read(fd) || !view.may_send()) return {want, false, true};
+  if (asks) {  // also where its lease has lapsed because nothing was sent
+    ask_law(view, now_ns);
+    cap_pkts = cap_in_force_pkts(now_ns);
+    if (cap_pkts == 0) return uncapped;
+  }
   credit_bytes_ = credit_under(cap_pkts, view);
   if (credit_bytes_ >= want) return {want};
   return {credit_bytes_ - credit_bytes_ % view.mss_bytes()};
@@ -142,7 +157,7 @@ void Flow::begin_send(std::uint64_t bytes, std::uint64_t now_ns) {
   if (stage_ != Stage::running || exempt_) return;
   if (!active_) {
     active_ = true;
-    if (measure_.restart(now_ns) && !process().settings.always) void_ = true;
+    if (measure_.restart(now_ns) && !process().settings.binds_at_once()) void_ = true;
   }
   if (!queued) process().pacer.push(this, now_ns + kLeastTickNs);
 }
@@ -270,7 +285,7 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   reinet_flow_stats record{};
   if (measure_.take(view, now_ns, rule, app_limited, cap_in_force_pkts(now_ns), record))
     take_record(record, view, fd, now_ns);
-  renew(now_ns);
+  ask_law(view, now_ns);
   const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
   credit_bytes_ = cap_pkts ? credit_under(cap_pkts, view) : 0;
   if (cap_pkts == 0 || credit_bytes_ > 0) open();
@@ -284,7 +299,8 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   const std::uint64_t most_ns =
       rule.packet_timed ? kMostTickNs : std::clamp(rule.min_period_ns, kLeastTickNs, kMostTickNs);
   const std::uint64_t own_ns = silent ? kMostTickNs : std::clamp<std::uint64_t>(part_ns, kLeastTickNs, most_ns);
-  tick_ns = std::max(own_ns, process().pacer.fair_ns());
+  const std::uint64_t law_ns = law_.due_ns() > now_ns ? law_.due_ns() - now_ns : 0;
+  tick_ns = std::max({std::min(own_ns, law_ns), kLeastTickNs, process().pacer.fair_ns()});
   return now_ns + tick_ns;
 }
 

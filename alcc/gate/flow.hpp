@@ -102,6 +102,7 @@ class Flow {
   bool begin(int fd, std::uint64_t now_ns);
   std::uint32_t cap_in_force_pkts(std::uint64_t now_ns) const;
   void renew(std::uint64_t now_ns);
+  void ask_law(const KernelView& view, std::uint64_t now_ns);
   std::uint64_t lease_in_force() const;
   std::uint32_t decide(reinet_flow_stats& record);
   std::uint32_t ask_daemon(reinet_flow_stats& record);

@@ -2,7 +2,7 @@
 //
 // What the gate is asked to do, as `reinet run` puts it into the environment: REINET_ALCC="key=value key=value ...".
 //
-//   law      none | fixed:N | rule:G | policy | daemon
+//   law      none | fixed:N | rule:G | policy | daemon | copa | copa-default | verus | sprout
 //                                              what decides; none only measures, policy is REINET_ALCC_MODEL's
 //   daemon   PATH                              the socket of the daemon that decides
 //   target   MIN_RTTS:EXTRA_US                 the RTT to stay below is MIN_RTTS x min RTT + EXTRA_US (core/target.py)
@@ -14,6 +14,7 @@
 #ifndef REINET_ALCC_SETTINGS_HPP
 #define REINET_ALCC_SETTINGS_HPP
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -22,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "alcc/driver/driver.hpp"
 #include "core/period.h"
 #include "core/states/heads.hpp"
 
@@ -36,12 +38,13 @@ constexpr const char* kEnvironment = "REINET_ALCC";
 constexpr const char* kModelEnvironment = "REINET_ALCC_MODEL";
 
 struct Settings {
-  enum class Law { none, fixed, rule, policy, daemon };
+  enum class Law { none, fixed, rule, policy, daemon, published };
 
   Law law = Law::none;
   std::uint32_t fixed_pkts = 0;
   double gain = kRuleGain;
   std::shared_ptr<const Model> model;  // of the law policy
+  std::string_view published;          // the name of such a law, one of law_names()
   reinet_period_config period = {REINET_MIN_PERIOD_NS, 1, 0};
   double target_min_rtts = 0.0;
   std::uint32_t target_extra_us = 0;
@@ -52,6 +55,8 @@ struct Settings {
 
   // Whether caps of this process may bind.
   bool gates() const { return law != Law::none && !shadow; }
+  // Whether caps bind from a connection's first packet on.
+  bool binds_at_once() const { return gates() && (always || law == Law::published); }
 };
 
 namespace parsing {
@@ -96,7 +101,11 @@ inline bool law(std::string_view text, Settings& settings) {
     if (!settings.model) return false;
     settings.period = period_of(*settings.model);
   } else {
-    return false;
+    const auto names = law_names();
+    const auto named = std::find(names.begin(), names.end(), text);
+    if (named == names.end()) return false;
+    settings.law = Settings::Law::published;
+    settings.published = *named;
   }
   return true;
 }

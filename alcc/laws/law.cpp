@@ -43,12 +43,19 @@ std::uint32_t resolve_target_us(const Settings& settings, std::uint32_t min_rtt_
 
 std::uint32_t Law::decide(const reinet_flow_stats& s, const Settings& settings) {
   if (settings.law == Settings::Law::policy) return decide_learned(s, settings);
+  if (settings.law == Settings::Law::published) return cap_pkts_;
   const bool may_cap = gate_.update(s) || settings.always;
   if (!has_sample(s)) return cap_pkts_;
   static const Normaliser normaliser(typical_table(DeepCcSet::kInputs));
   features_.update(s, normaliser);
   cap_pkts_ = may_cap && allowed(s) ? wanted_pkts(settings) : 0;
   return cap_pkts_;
+}
+
+void Law::look(const KernelView& view, std::uint64_t now_ns, const Settings& settings, std::uint64_t seed) {
+  if (settings.law != Settings::Law::published) return;
+  if (!published_) published_ = std::make_unique<PublishedLaw>(settings.published, seed);
+  cap_pkts_ = published_->look(view, now_ns);
 }
 
 std::uint32_t Law::decide_learned(const reinet_flow_stats& s, const Settings& settings) {
@@ -73,8 +80,9 @@ std::uint32_t Law::wanted_pkts(const Settings& settings) const {
     case Settings::Law::rule:
       if (!(features_.rule_pkts > 0.0F)) return 0;
       return round_cap_pkts(settings.gain * static_cast<double>(features_.rule_pkts), kMaxCapPkts);
-    case Settings::Law::policy:  // decide_learned
-    case Settings::Law::daemon:  // decides elsewhere
+    case Settings::Law::policy:     // decide_learned
+    case Settings::Law::published:  // look
+    case Settings::Law::daemon:     // decides elsewhere
       break;
   }
   return 0;

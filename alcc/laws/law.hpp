@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "alcc/gate/settings.hpp"
+#include "alcc/laws/published.hpp"
 #include "core/flow_stats.h"
 #include "core/states/feature_sets.hpp"
 #include "core/states/gate.hpp"
@@ -29,6 +30,9 @@ class Law {
   // Takes a record whose target is set; returns the cap in packets from now on, 0 = none.
   std::uint32_t decide(const reinet_flow_stats& s, const Settings& settings);
   std::uint32_t cap_pkts() const { return cap_pkts_; }
+  // A published law decides at each look and knows neither target nor gate: it is a congestion control of its own.
+  void look(const KernelView& view, std::uint64_t now_ns, const Settings& settings, std::uint64_t seed);
+  std::uint64_t due_ns() const { return published_ ? published_->due_ns() : kNever; }
 
  private:
   std::uint32_t decide_learned(const reinet_flow_stats& s, const Settings& settings);
@@ -37,6 +41,7 @@ class Law {
   Gate gate_;
   DeepCcSet features_;
   std::shared_ptr<FlowStates> states_;  // of a learned policy; a unique one would want its type known here
+  std::unique_ptr<PublishedLaw> published_;
   std::uint32_t cap_pkts_ = 0;
 };
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "alcc/link/memory.hpp"
+#include "alcc/native/udp.hpp"
 #include "kshim/native/cap_writer.hpp"
 #include "kshim/native/mapping.hpp"
 
@@ -125,4 +126,5 @@ NB_MODULE(_alcc, m) {
       .def("apply", &Link::apply)
       .def("release", &Link::release)
       .def("busy", &Link::busy);
+  reinet::alcc::bind_udp(m);
 }

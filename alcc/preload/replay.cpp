@@ -7,6 +7,7 @@
 #include "alcc/gate/measure.hpp"
 #include "alcc/laws/law.hpp"
 #include "alcc/laws/model.hpp"
+#include "alcc/laws/published.hpp"
 #include "alcc/preload/real.hpp"
 
 // Fills, for each record of one flow, the target that the settings resolve to and the cap decided on it. Returns 0, or
@@ -32,6 +33,31 @@ REINET_HOOK int reinet_alcc_act(const char* text, const float* states, std::size
   const std::size_t size = model->network.inputs();
   for (std::size_t i = 0; i < count; ++i) actions[i] = model->network.act(states + i * size);
   return static_cast<int>(size);
+}
+
+// A look at a connection as a published law sees it; counts are lifetime ones.
+struct reinet_alcc_law_view {
+  std::uint64_t now_ns;
+  std::uint32_t segments_out, segments_in, delivered_pkts, in_flight_pkts, srtt_us, min_rtt_us;
+};
+
+// Makes and ends a published law, null for an unknown name.
+REINET_HOOK void* reinet_alcc_law_new(const char* name) {
+  return reinet::alcc::make_law(name) ? new reinet::alcc::PublishedLaw(name, 1) : nullptr;
+}
+REINET_HOOK void reinet_alcc_law_end(void* law) { delete static_cast<reinet::alcc::PublishedLaw*>(law); }
+
+// Returns the cap that the law has after a look.
+REINET_HOOK std::uint32_t reinet_alcc_law_look(void* law, const reinet_alcc_law_view* look) {
+  reinet::alcc::KernelView view;
+  view.info.tcpi_snd_mss = 1448;
+  view.info.tcpi_data_segs_out = look->segments_out;
+  view.info.tcpi_segs_in = look->segments_in;
+  view.info.tcpi_delivered = look->delivered_pkts;
+  view.info.tcpi_unacked = look->in_flight_pkts;
+  view.info.tcpi_rtt = look->srtt_us;
+  view.info.tcpi_min_rtt = look->min_rtt_us;
+  return static_cast<reinet::alcc::PublishedLaw*>(law)->look(view, look->now_ns);
 }
 
 // What a look at a connection shows of it; segments of 1000 bytes.

@@ -1,10 +1,15 @@
-"""``reinet bench alcc``: what the gate of ``reinet run`` costs."""
+"""``reinet bench alcc``: what the gate of ``reinet run`` costs, and a law through it against the same over UDP."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from reinet.cli.output import JsonOption, print_table, write_json
+from reinet.cli.output import JsonOption, print_table, say, write_json
+from reinet.core.errors import ConfigError
+
+COMPARED = ["law", "trace", "gate_throughput_mbps", "udp_throughput_mbps", "throughput_ratio", "gate_delay_mean_ms",
+            "udp_delay_mean_ms", "delay_ratio", "cpu_ratio", "valid"]  # fmt: skip
 
 
 def bench_alcc(
@@ -13,21 +18,69 @@ def bench_alcc(
     ] = 1000,
     seconds: Annotated[float, typer.Option(min=0.5, help="Length of each measurement.")] = 3.0,
     law: Annotated[
-        str, typer.Option(metavar="LAW", help="What decides: fixed:N, rule[:G] or a small model's folder.")
+        str,
+        typer.Option(
+            metavar="LAW", help="What decides: fixed:N, rule[:G], a small model's folder, copa, verus, sprout."
+        ),
     ] = "fixed:8",
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="udp", help="Instead, run --laws over emulated links, through the gate and over UDP."),
+    ] = None,
+    traces: Annotated[
+        list[Path] | None, typer.Option(metavar="PATH", help="With --against: the links' traces.")
+    ] = None,
+    laws: Annotated[str, typer.Option(metavar="A,B", help="With --against: of copa, verus, sprout.")] = (
+        "copa,verus,sprout"
+    ),
+    repeat: Annotated[int, typer.Option(min=1, help="With --against: runs of each law, trace and way.")] = 1,
     json_destination: JsonOption = None,
 ) -> None:
     """Measure what the gate of reinet run costs, over loopback: a write, closed gates, idle connections, memory.
 
-    No privileges are needed. A closed gate is one whose peer reads nothing; the share is of one core. Examples:
+    No privileges are needed. A closed gate is one whose peer reads nothing; the share is of one core. With --against
+    udp, as root, each law runs through the gate over the kernel's Cubic and by itself over UDP, in turn, over the same
+    Mahimahi links (20 ms, 150 KB); ratios are gate over UDP. Examples:
 
         reinet bench alcc
 
         reinet bench alcc --connections 500 --seconds 10 --law checkpoints/small --json -
-    """
-    from reinet.agents.decide.names import make_agent
-    from reinet.alcc.bench import measure
 
-    rows = measure(connections, seconds, make_agent(law, link="app").law_of_the_gate())
+        sudo reinet bench alcc --against udp --traces traces --seconds 30 --repeat 3
+    """
+    if against is not None:
+        _against_udp(against, traces or [], laws, seconds, repeat, json_destination)
+        return
+    from reinet.alcc.bench import measure
+    from reinet.cli.run import law_of
+    from reinet.core.target import Target
+
+    rows = measure(connections, seconds, law_of(law, Target.parse("+30ms")))
     print_table(rows, ["what", "connections", "plain", "gated"])
     write_json(json_destination, {"rows": rows})
+
+
+def _against_udp(
+    against: str, traces: list[Path], laws: str, seconds: float, repeat: int, json_destination: str | None
+) -> None:
+    from reinet.agents.evaluation.native import measure
+    from reinet.alcc._alcc import law_names
+    from reinet.envs.trace import load_traces
+
+    if against != "udp":
+        raise ConfigError(f"--against {against}: only udp is known")
+    if not traces:
+        raise ConfigError("--against udp needs links: give --traces FILE or FOLDER")
+    chosen = laws.split(",")
+    if unknown := sorted(set(chosen) - set(law_names())):
+        raise ConfigError(f"--laws: {', '.join(unknown)} do not run over UDP; choose of {', '.join(law_names())}")
+    runs, rows = measure(
+        chosen, load_traces(traces), seconds=seconds, repeat=repeat,
+        progress=lambda run: say(
+            f"{run['law']} on {run['trace']}, {run['way']}: {run['throughput_mbps']:.2f} Mbit/s, "
+            f"{run['delay_mean_ms']:.1f} ms, {run['cpu_s']:.2f} s of CPU"
+            + ("" if run["valid"] else f" (not valid: {run['invalid_reason']})")
+        ),
+    )  # fmt: skip
+    print_table(rows, COMPARED)
+    write_json(json_destination, {"rows": runs, "compared": rows})

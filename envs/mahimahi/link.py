@@ -12,6 +12,7 @@ Mahimahi is started as a program, never linked (GPL-3).
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ from reinet.envs.mahimahi.validity import Sleeper, judge
 
 DRAIN_MS = 30
 """The log ends this long, and half a mRTT, after the sender's last packet: mm-link's clock ticks in ms."""
+
+
+UDP_ENDS = [sys.executable, "-m", "reinet.envs.mahimahi.udp_ends"]
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,9 @@ class MahimahiLink:
     """One flow or several over an emulated path; ``start`` and ``stop`` make a run, any number in turn.
 
     ``cgroup``: a cgroup v2 folder to make for the sender. ``bytes_per_flow``: end each flow with a FIN after so many;
-    None = send until ``stop``. ``sender_variables``: of the sender's environment. Raises LinkError, and ConfigError
-    for a path that Mahimahi cannot do.
+    None = send until ``stop``. ``sender_variables``: of the sender's environment. ``udp_law``: the one flow is a law's
+    own over UDP (``udp_ends``) in the place of the kernel's TCP. Raises LinkError, and ConfigError for a path that
+    Mahimahi cannot do.
     """
 
     def __init__(
@@ -87,11 +92,13 @@ class MahimahiLink:
         flows: int = 1,
         bytes_per_flow: int | None = None,
         sender_variables: Mapping[str, str] | None = None,
+        udp_law: str | None = None,
     ) -> None:
         self.spec = require_emulated(spec)
         self._flows = flows
         self._bytes_per_flow = bytes_per_flow
         self._sender_variables = [f"{name}={value}" for name, value in (sender_variables or {}).items()]
+        self._udp_law = udp_law
         self._used = False
         self._opportunities_ms = downlink_ms(spec)
         self._namespace = LinkNamespace(cgroup)
@@ -114,8 +121,9 @@ class MahimahiLink:
         self._sleeper.wait_for("awake")
         self._sender = self._namespace.spawn(self._sender_command(), "the sender", privileged=True)
         port = int(self._sender.wait_for("listening")["port"])
-        receiver = [f"{BIN}/reinet-receiver", str(port), str(self._flows)]
-        self._shells = self._namespace.spawn(shell_command(self.spec, receiver), "Mahimahi", privileged=False)
+        self._shells = self._namespace.spawn(
+            shell_command(self.spec, self._receiver_command(port)), "Mahimahi", privileged=False
+        )
         found = [self._sender.wait_for("flow", beside=self._shells) for _ in range(self._flows)]
         self.started_ns = int(self._sender.wait_for("sending", beside=self._shells)["time_ns"])
         self._sleeper.tell("\n")
@@ -176,7 +184,14 @@ class MahimahiLink:
     def _log_text(self) -> str:
         return self._namespace.read_log("log")
 
+    def _receiver_command(self, port: int) -> list[str]:
+        if self._udp_law is not None:
+            return [*UDP_ENDS, "receive", str(port)]
+        return [f"{BIN}/reinet-receiver", str(port), str(self._flows)]
+
     def _sender_command(self) -> list[str]:
+        if self._udp_law is not None:
+            return [*UDP_ENDS, "send", self._udp_law]
         command = [
             "env",
             *self._sender_variables,

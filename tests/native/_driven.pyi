@@ -77,6 +77,14 @@ class DrivenSender:
     @property
     def ssthresh_pkts(self) -> int: ...
 
+def windows_side_by_side(
+    law: str, seconds: float, loss_every: int, reordering_pkts: int
+) -> list[tuple[int, int]]:
+    """The windows of the simulator's sender and of alcc/driver/ after each event; empty: no law of datagrams."""
+
+def given_up(sent: int, acked: list[int], reordering_pkts: int) -> list[int]:
+    """The packets given up while these of them are acknowledged, in that order."""
+
 def cap_seen(written_for: int, expires_ns: int, cap_pkts: int, seen_by: int, now_ns: int) -> int: ...
 def caps_seen_while_written(seconds: float) -> tuple[int, int]: ...
 def silence(

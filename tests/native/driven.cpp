@@ -4,6 +4,7 @@
 NB_MODULE(_driven, m) {
   reinet::bind_control(m);
   reinet::bind_ends(m);
+  reinet::bind_law(m);
   reinet::bind_period(m);
   reinet::bind_slots(m);
 }

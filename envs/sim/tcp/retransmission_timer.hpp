@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "core/cc/clock.hpp"
-#include "envs/sim/tcp/rtt.hpp"
+#include "core/cc/rtt.hpp"
 #include "envs/sim/tcp/scoreboard.hpp"
 
 namespace reinet {

@@ -5,10 +5,10 @@
 #include <cstdint>
 
 #include "core/cc/congestion_control.hpp"
+#include "core/cc/pacer.hpp"
+#include "core/cc/rtt.hpp"
 #include "core/flow_stats.h"
 #include "core/period.h"
-#include "envs/sim/tcp/pacer.hpp"
-#include "envs/sim/tcp/rtt.hpp"
 #include "envs/sim/tcp/scoreboard.hpp"
 
 namespace reinet {
