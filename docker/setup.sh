@@ -28,5 +28,5 @@ if [ $flavour = cpu ]; then
   pip install -c "$constraints" torch 2>/dev/null ||
     pip install -c "$constraints" --extra-index-url https://download.pytorch.org/whl/cpu torch
 fi
-pip install -c "$constraints" -e '.[train,serve,trainer,sweep,dev]'
+pip install -c "$constraints" -e '.[train,serve,trainer,sweep,rllib,dev]'
 echo "reinet: ready; try $venv/bin/reinet doctor"
