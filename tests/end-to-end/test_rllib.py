@@ -1,6 +1,7 @@
 """RLlib's SAC and PPO on reinet's environments, and reinet's learner as an RLlib algorithm."""
 
 import json
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,6 @@ from reinet.agents.learn import checkpoint
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.rllib import peers
-from reinet.agents.learn.rllib.algorithm import Reinet, ReinetConfig
 from reinet.agents.learn.rllib.config import PeerConfig
 from reinet.agents.learn.rllib.environments import SIM_LINK
 from reinet.agents.learn.train import train
@@ -108,6 +108,8 @@ def test_rllibs_own_algorithms_train_from_a_file_and_their_policies_become_model
 
 
 def test_reinets_learner_is_an_algorithm_of_rllib_that_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
+    from reinet.agents.learn.rllib.algorithm import ReinetConfig  # here, where RLlib's warnings are no errors
+
     settings = TrainConfig.model_validate(TINY)
     chosen = ReinetConfig().training(configuration=settings, varied={"seed": 3, "run.iterations": 4})
     whole = train(chosen.train_config(), tmp_path / "whole")
@@ -123,8 +125,9 @@ def test_reinets_learner_is_an_algorithm_of_rllib_that_goes_on_from_its_checkpoi
         second.train()
         second.save_checkpoint(str(tmp_path / "end"))
     finally:
-        first.stop()
-        second.stop()
+        for algorithm in (first, second):
+            algorithm.stop()
+            shutil.rmtree(algorithm.logdir)
     end = Checkpoint(tmp_path / "end" / "reinet").state
     assert end.iteration == 4
     assert end.files == Checkpoint(whole.checkpoint).state.files, "as reinet train has it, bit for bit"
@@ -133,6 +136,8 @@ def test_reinets_learner_is_an_algorithm_of_rllib_that_goes_on_from_its_checkpoi
 
 def test_tune_runs_reinets_learner(tmp_path: Path) -> None:
     from ray import tune
+
+    from reinet.agents.learn.rllib.algorithm import Reinet, ReinetConfig
 
     chosen = ReinetConfig().training(
         configuration=TrainConfig.model_validate(TINY), varied={"seed": tune.grid_search([3])}
@@ -166,4 +171,5 @@ def test_gymnasiums_name_of_the_environment_is_known_to_rllib() -> None:
         told = algorithm.train()
     finally:
         algorithm.stop()
+        shutil.rmtree(algorithm.logdir)
     assert told["num_env_steps_sampled_lifetime"] >= 120

@@ -76,7 +76,9 @@ class Reinet(Algorithm):
         if not isinstance(config, AlgorithmConfig):
             config = self.get_default_config().update_from_dict(config)
         self.config = config
-        self.callbacks: list[Any] = []
+        kinds = config.callbacks_class
+        self.callbacks = [kind() for kind in (kinds if isinstance(kinds, list | tuple) else [kinds])]
+        self.env_runner_group = None
         self._set_up_metrics()
         settings = config.train_config()
         self._folder = Path(self.logdir)

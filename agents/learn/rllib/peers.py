@@ -7,6 +7,7 @@ What comes out is a checkpoint folder for ``reinet export``. RLlib promises no r
 checkpoints drop the replay and need pickle: a run here is one sitting, and is not resumed.
 """
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,7 @@ def train_peer(
             return _train(config, run_dir, algorithm, minutes, progress)
         finally:
             algorithm.stop()
+            shutil.rmtree(algorithm.logdir, ignore_errors=True)  # a folder of RLlib's own in the user's home
     finally:
         if owns_ray:
             ray.shutdown()
@@ -134,7 +136,7 @@ def _train(
             peer.iteration += 1
             peer.env_steps = int(told["num_env_steps_sampled_lifetime"])
             peer.updates += updates_in(told)
-            scalars = {"charts/env_steps": float(peer.env_steps), "charts/updates": float(peer.updates)}
+            scalars = {"charts/env_steps": float(peer.env_steps)}
             returned = told["env_runners"].get("episode_return_mean", np.nan)
             if np.isfinite(returned):
                 scalars["charts/reward_per_period"] = float(returned) / config.rollout.periods
@@ -169,7 +171,7 @@ def policy_of(config: PeerConfig, algorithm: Any) -> list[Any]:
 
 def updates_in(told: Any) -> int:
     """Returns how many gradient steps an iteration took, by what RLlib tells of it."""
-    learned = told.get("learners", {}).get("__all_modules__", {})
+    learned = told.get("learners", {}).get("default_policy", {})
     steps, size = learned.get("num_module_steps_trained", 0), learned.get("module_train_batch_size_mean", 0)
     return round(float(steps) / float(size)) if size else 0
 
