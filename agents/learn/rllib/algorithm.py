@@ -25,7 +25,7 @@ from reinet.core.errors import ModelError
 CHECKPOINT_FOLDER, BEST_FOLDER = "reinet", "best"
 
 
-class ReinetConfig(AlgorithmConfig):
+class ReinetConfig(AlgorithmConfig):  # type: ignore[misc]
     """What a training is to be: a training configuration, and keys of it that are to be otherwise."""
 
     def __init__(self, algo_class: type | None = None) -> None:
@@ -54,7 +54,7 @@ class ReinetConfig(AlgorithmConfig):
         self.train_config()
 
 
-class Reinet(Algorithm):
+class Reinet(Algorithm):  # type: ignore[misc]
     """The learner. An iteration is one of ``reinet train``; its scalars stand in the result by their names' parts.
 
     The best policy so far lies in ``best/`` of the trial's folder and of each checkpoint, for ``reinet export``.
