@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from helpers.configs import as_toml
 from helpers.places import ROOT
@@ -19,6 +20,7 @@ from reinet.agents.learn.rllib.config import PeerConfig, load_config
 from reinet.agents.learn.rllib.environments import SimLinks, make_sim_link
 from reinet.agents.learn.rllib.policy import layers_of, put_into
 from reinet.agents.model.mlp import act
+from reinet.cli import main
 from reinet.core import FEATURE_SETS, Normaliser
 from reinet.core.errors import ConfigError
 from reinet.envs.sim_link import SimLinkEnv
@@ -66,6 +68,14 @@ def test_what_only_reinets_learner_does_is_refused_beside_rllib(section: str, ke
         PeerConfig.model_validate({**PEER, section: {**PEER.get(section, {}), **keys}})
     with pytest.raises(ValueError, match="calm_rtts is of"):
         PeerConfig.model_validate({**PEER, "calm_rtts": 1.0})
+
+
+def test_a_sweep_of_rllibs_trainings_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "peer.toml").write_text(as_toml(PEER))
+    (tmp_path / "sweep.toml").write_text("[sweep.grid]\nseed = [1, 2]\n")
+    files = [str(tmp_path / "peer.toml"), "--sweep", str(tmp_path / "sweep.toml")]
+    with pytest.raises(ConfigError, match=r"has \[rllib\], and sweeps are of reinet's own learner"):
+        CliRunner().invoke(main.app, ["train", *files], catch_exceptions=False)
 
 
 @pytest.mark.parametrize("algorithm", ["SAC", "PPO"])
