@@ -58,7 +58,7 @@ def tiny(algorithm: str, workers: int) -> dict[str, Any]:
 
 
 def own_actions(algorithm: Any, states: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What RLlib's own policy does without noise."""
+    """The centre of RLlib's own policy. Its SAC leaves out the tanh when it acts without noise, and not when it learns."""
     (module,) = algorithm.learner_group.foreach_learner(lambda learner: learner.module["default_policy"])
     inputs = module.get().forward_inference({"obs": torch.from_numpy(states)})["action_dist_inputs"]
     chosen = module.get().get_inference_action_dist_cls().from_logits(inputs).to_deterministic().sample()
@@ -78,7 +78,7 @@ def test_rllibs_own_algorithms_train_from_a_file_and_their_policies_become_model
         layers = policy_of(config, trained)
         theirs = own_actions(trained, states)
         ours = act(layers, states)
-        np.testing.assert_allclose(ours, np.tanh(theirs) if algorithm == "PPO" else theirs, atol=1e-5)
+        np.testing.assert_allclose(ours, np.tanh(theirs), atol=1e-5)
         compared.append(layers)
         return layers
 
@@ -131,27 +131,6 @@ def test_reinets_learner_is_an_algorithm_of_rllib_that_goes_on_from_its_checkpoi
     assert end.iteration == 4
     assert end.files == Checkpoint(whole.checkpoint).state.files, "as reinet train has it, bit for bit"
     assert (tmp_path / "end" / "best" / checkpoint.STATE_FILE).is_file()
-
-
-def test_tune_runs_reinets_learner(tmp_path: Path) -> None:
-    from ray import tune
-
-    from reinet.agents.learn.rllib.algorithm import Reinet, ReinetConfig
-
-    chosen = ReinetConfig().training(
-        configuration=TrainConfig.model_validate(TINY), varied={"seed": tune.grid_search([3])}
-    )
-    run_config = tune.RunConfig(
-        storage_path=str(tmp_path), stop={"training_iteration": 3}, verbose=0,
-        checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
-    )  # fmt: skip
-    (result,) = tune.Tuner(Reinet, param_space=chosen, run_config=run_config).fit()
-    assert result.error is None
-    assert result.metrics is not None
-    assert "score" in result.metrics["eval"]
-    assert result.checkpoint is not None
-    kept = Checkpoint(Path(result.checkpoint.path) / "reinet").state
-    assert (kept.iteration, kept.config.seed) == (3, 3)
 
 
 def test_gymnasiums_name_of_the_environment_is_known_to_rllib() -> None:
