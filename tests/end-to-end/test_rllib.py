@@ -58,7 +58,7 @@ def tiny(algorithm: str, workers: int) -> dict[str, Any]:
 
 
 def own_actions(algorithm: Any, states: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The centre of RLlib's own policy. Its SAC leaves out the tanh when it acts without noise, and not when it learns."""
+    """The centre of RLlib's own policy, without the tanh that its SAC learns with and leaves out without noise."""
     (module,) = algorithm.learner_group.foreach_learner(lambda learner: learner.module["default_policy"])
     inputs = module.get().forward_inference({"obs": torch.from_numpy(states)})["action_dist_inputs"]
     chosen = module.get().get_inference_action_dist_cls().from_logits(inputs).to_deterministic().sample()
