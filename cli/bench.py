@@ -12,6 +12,7 @@ from reinet.cli.benches.flywheel import flywheel
 from reinet.cli.benches.frontier import frontier
 from reinet.cli.benches.handover import handover
 from reinet.cli.benches.harm import harm
+from reinet.cli.benches.learners import learners
 from reinet.cli.benches.load import load
 from reinet.cli.benches.service import service
 from reinet.cli.benches.targets import targets
@@ -45,6 +46,7 @@ app.command("flywheel")(flywheel)
 app.command("frontier")(frontier)
 app.command("handover")(handover)
 app.command("harm")(harm)
+app.command("learners")(learners)
 app.command("load")(load)
 app.command("service")(service)
 app.command("targets")(targets)

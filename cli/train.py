@@ -7,6 +7,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
+from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from reinet.agents.learn.config import TrainConfig
@@ -44,22 +45,25 @@ def train(
 
         reinet train configs/default.toml --sweep sweep.toml --run-dir runs/seeds
 
+        reinet train configs/rllib-sac.toml --minutes 5
+
         tensorboard --logdir runs
     """
-    from reinet.agents.learn.config import (
-        TrainConfig,  # here, for torch takes seconds to import and --help needs none of it
-    )
+    # Here, for torch takes seconds to import and --help needs none of it.
+    from reinet.agents.learn.learners import train_any as run
     from reinet.agents.learn.links import domain_of, selection_links, training_traces
+    from reinet.agents.learn.rllib.config import PeerConfig, load_config
     from reinet.agents.learn.train import Progress as Step
-    from reinet.agents.learn.train import train as run
 
-    settings = TrainConfig.load(config)
+    settings = load_config(config)
     if iterations is not None:
         settings = settings.model_copy(update={"run": settings.run.model_copy(update={"iterations": iterations})})
     # Whatever of this cannot be is refused now, in a second, and not by a worker once Ray is up.
     learn, select = training_traces(settings), selection_links(settings)
     domain_of(settings.links, learn)
     say(f"{len(learn)} traces to learn from, {len(select)} links on others to choose among checkpoints by")
+    if sweep_file is not None and isinstance(settings, PeerConfig):
+        raise ConfigError(f"{config}: has [rllib], and sweeps are of reinet's own learner; train each seed by itself")
     if sweep_file is not None:
         _sweep(settings, sweep_file, run_dir or Path("runs") / f"{settings.name}-sweep", ray_address, json_out)
         return
@@ -86,7 +90,8 @@ def train(
                     console.print(f"iteration {step.iteration}/{step.iterations}: {score}")
             bar.update(task, completed=step.iteration, note=f"{step.env_steps / 1e6:.2f} M periods  {score}")
 
-        result = run(settings, run_dir or Path("runs") / settings.name, not fresh, minutes, show, ray_address)
+        folder = run_dir or Path("runs") / settings.name
+        result = run(settings, folder, not fresh, minutes, show, ray_address)
     say(
         f"{'interrupted' if result.interrupted else 'done'} after {result.iterations} iterations, "
         f"{result.env_steps} periods, {result.wall_s:.0f} s; checkpoint {result.checkpoint}"

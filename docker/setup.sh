@@ -33,5 +33,5 @@ fi
 pip install -c "$constraints" $("$venv/bin/python" docker/build_requires.py)
 more=$("$venv/bin/python" docker/build_requires.py --of-backend)
 [ -z "$more" ] || pip install -c "$constraints" $more
-pip install -c "$constraints" --no-build-isolation -e '.[train,serve,trainer,sweep,dev]'
+pip install -c "$constraints" --no-build-isolation -e '.[train,serve,trainer,sweep,rllib,dev]'
 echo "reinet: ready; try $venv/bin/reinet doctor"

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from reinet.agents.evaluation.frontier import Baseline
 from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.rllib.config import PeerConfig
 from reinet.agents.model.artifact import TraceUse, write_folder
 from reinet.core.errors import ModelError
 
@@ -54,7 +55,7 @@ class State(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
-    config: TrainConfig
+    config: PeerConfig | TrainConfig
     iteration: int
     """How many iterations are done."""
     env_steps: int

@@ -15,6 +15,7 @@ from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.links import generated_selection_traces, generated_training_traces
+from reinet.agents.learn.rllib.config import TABLE, PeerConfig
 from reinet.agents.model.artifact import (
     CARD_FILE,
     INPUT_NAME,
@@ -127,15 +128,20 @@ CONDITIONS = {
 """What a share of the flows may meet, by the key of [links] that says so."""
 
 
-def _learned_by(training: Training) -> str:
-    """Returns the methods that made the weights, in their order."""
-    config = TrainConfig.model_validate(training.config)
+def learned_by(config: TrainConfig) -> str:
+    """Returns the methods that make a training's weights, in their order."""
+    if isinstance(config, PeerConfig):
+        return f"RLlib's {config.rllib.algorithm} (at most {config.run.iterations} iterations)"
     steps = {
         "hindsight": config.hindsight.iterations,
         "DDPG": config.run.iterations - config.hindsight.iterations - config.evolution.generations,
         "evolution": config.evolution.generations,
     }
     return ", then ".join(f"{name} ({count} iterations)" for name, count in steps.items() if count > 0)
+
+
+def _config_of(training: Training) -> TrainConfig:
+    return (PeerConfig if TABLE in training.config else TrainConfig).model_validate(training.config)
 
 
 def _sources(training: Training) -> str:
@@ -153,6 +159,7 @@ def _sources(training: Training) -> str:
 def model_card(manifest: Manifest) -> str:
     """Returns what a person should know before using the model, as Markdown."""
     training, schema = manifest.training, manifest.schema_
+    method = learned_by(_config_of(training))
     links = training.config["links"]
     met = [words for key, words in CONDITIONS.items() if np.max(links[key]) > 0]
     unmet = [words for key, words in CONDITIONS.items() if np.max(links[key]) == 0]
@@ -176,7 +183,7 @@ congestion control; `reinet serve` applies it.
 
 ## Training
 
-Method: {_learned_by(training)}; {training.env_steps} periods of simulated flows, {training.updates} updates, seed
+Method: {method}; {training.env_steps} periods of simulated flows, {training.updates} updates, seed
 {training.seed}.
 Links: {", ".join(manifest.congestion_controls)} over {_sources(training)}, paths of {mrtt_ms}, buffers of {buffers}.
 Some of the flows also met: {", ".join(met) or "nothing else"}.

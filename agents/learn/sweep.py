@@ -21,7 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.train import Progress, train
-from reinet.agents.learn.workers import start_ray
+from reinet.agents.learn.workers import bundles, start_ray
 from reinet.core import toml_file
 from reinet.core.errors import ConfigError, ReinetError
 
@@ -165,9 +165,7 @@ def _run(
 
     interrupt = signal.getsignal(signal.SIGINT)
     try:
-        # The learner waits while its workers gather, and they while it learns: it takes no CPU of its own.
-        bundles: list[dict[str, float]] = [{}, *[{"CPU": 1.0}] * workers] if workers else [{"CPU": 1.0}]
-        needs = tune.PlacementGroupFactory(bundles)
+        needs = tune.PlacementGroupFactory(bundles(workers))
         prepared = tune.with_resources(trial, needs)
         tuner = tune.Tuner(
             prepared,

@@ -98,12 +98,16 @@ def train(
     with (
         RayGatherers(config, training_traces(config), ray_address) as gatherers,
         SummaryWriter(str(run_dir), purge_step=previous.state.iteration + 1 if previous else None) as writer,
-        _ctrl_c() as stopped,
+        ctrl_c() as stopped,
     ):
-        run = _Run(config, run_dir, gatherers, writer, previous)
+        run = Run(config, run_dir, gatherers, previous)
         deadline_s = np.inf if minutes is None else time.monotonic() + 60 * minutes
         while run.iteration < config.run.iterations and not stopped.is_set() and time.monotonic() < deadline_s:
             scalars = run.iterate()
+            for tag, value in scalars.items():
+                writer.add_scalar(tag, value, run.iteration)
+            if run.iteration % config.run.checkpoint_every == 0:
+                run.save()
             if progress:
                 progress(Progress(run.iteration, config.run.iterations, run.env_steps, run.wall_s(), scalars))
         newest = run.finish()
@@ -119,20 +123,19 @@ def train(
     )
 
 
-class _Run:
-    """The state of a run and its one iteration."""
+class Run:
+    """The state of a run and its one iteration; who calls it writes down the scalars and asks for checkpoints."""
 
     def __init__(
         self,
         config: TrainConfig,
         run_dir: Path,
         gatherers: RayGatherers,
-        writer: SummaryWriter,
-        previous: Checkpoint | None,
+        previous: Checkpoint | None = None,
     ) -> None:
         features = FEATURE_SETS[config.feature_set]
         self._config, self._run_dir = config, run_dir
-        self._gatherers, self._writer = gatherers, writer
+        self._gatherers = gatherers
         self._links = selection_links(config)
         self._recordings = recordings(config.traces).uses
         self.ddpg = Ddpg(config.ddpg, features.state_size, config.seed, config.hindsight)
@@ -147,14 +150,14 @@ class _Run:
         self._evolution: Evolution | None = None
         self._start_s = time.monotonic()
         if previous:
-            self._restore(previous)
+            self.restore(previous)
 
     def wall_s(self) -> float:
         """Returns the seconds of training, all sittings together."""
         return time.monotonic() - self._start_s
 
     def iterate(self) -> dict[str, float]:
-        """Learns once; evaluates and writes a checkpoint when it is time. Returns the scalars."""
+        """Learns once, and evaluates when it is time. Returns the scalars."""
         run = self._config.run
         calibrating = self.iteration < self._config.ddpg.normaliser_iterations
         evolving = self.iteration >= run.iterations - self._config.evolution.generations
@@ -163,10 +166,6 @@ class _Run:
         last = self.iteration == run.iterations
         if not calibrating and (self.iteration % run.evaluate_every == 0 or last):
             scalars |= self._evaluate()
-        for tag, value in scalars.items():
-            self._writer.add_scalar(tag, value, self.iteration)
-        if self.iteration % run.checkpoint_every == 0:
-            self.save()
         return scalars
 
     def _gather_and_learn(self, calibrating: bool) -> dict[str, float]:
@@ -247,9 +246,13 @@ class _Run:
     def save(self) -> Path:
         """Writes a checkpoint to resume from; returns its folder."""
         folder = checkpoint.place(self._run_dir, self.iteration)
-        checkpoint.save(folder, self._state(), self.ddpg.state(), self.replay.state())
+        self.save_to(folder)
         checkpoint.prune(self._run_dir, self._config.run.keep)
         return folder
+
+    def save_to(self, folder: Path) -> None:
+        """Makes this folder a checkpoint to resume from."""
+        checkpoint.save(folder, self._state(), self.ddpg.state(), self.replay.state())
 
     def finish(self) -> Path:
         """Returns the newest checkpoint, written now if the last iteration left none."""
@@ -275,7 +278,8 @@ class _Run:
         evolution = self._evolution
         return None if evolution is None else Evolved(start=evolution.start.tolist(), costs=evolution.told)
 
-    def _restore(self, previous: Checkpoint) -> None:
+    def restore(self, previous: Checkpoint) -> None:
+        """Goes back to where a checkpoint with its replay stands."""
         state = previous.state
         assert previous.replay is not None
         self.ddpg.load(previous.learner)
@@ -290,7 +294,7 @@ class _Run:
             for costs in state.evolved.costs:
                 self._evolution.members()
                 self._evolution.tell(costs)
-        self._start_s -= state.wall_s
+        self._start_s = time.monotonic() - state.wall_s
 
 
 def judged(points: Sequence[Point], baselines: Sequence[Baseline]) -> dict[str, float]:
@@ -354,7 +358,7 @@ def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @contextmanager
-def _ctrl_c() -> Iterator[threading.Event]:
+def ctrl_c() -> Iterator[threading.Event]:
     """Yields an event that the first Ctrl-C sets, to end the run after the iteration; a second one ends it at once."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -44,6 +44,12 @@ def start_ray(ray: Any, workers: int) -> None:
                 ) from error
 
 
+def bundles(workers: int) -> list[dict[str, float]]:
+    """Returns what a training takes of a cluster, its own process first, for Tune to set aside."""
+    # The learner waits while its workers gather, and they while it learns: it takes no CPU of its own.
+    return [{}, *[{"CPU": 1.0}] * workers] if workers else [{"CPU": 1.0}]
+
+
 RESTARTS = -1  # without end
 """A worker that is killed, or whose node goes away, starts anew wherever a CPU is free, and its call is made again:
 what it returns hangs on its arguments alone, so nothing is counted twice and nothing changes. While no CPU is free the

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from helpers.configs import as_toml
 from helpers.trainer import TINY
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TrainConfig
@@ -29,14 +30,6 @@ def run(folder: Path) -> dict[str, Any]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return dict(json.loads((folder / "out.json").read_text()))
-
-
-def as_toml(data: dict[str, Any]) -> str:
-    lines = [f"{key} = {json.dumps(value)}" for key, value in data.items() if not isinstance(value, dict)]
-    for name, table in data.items():
-        if isinstance(table, dict):
-            lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
-    return "\n".join(lines) + "\n"
 
 
 def test_each_point_is_a_training_of_its_own_and_a_sweep_goes_on_where_it_was(tmp_path: Path) -> None:

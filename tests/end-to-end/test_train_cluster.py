@@ -1,31 +1,49 @@
 """Training on a Ray cluster of several nodes, one of which goes away in the middle."""
 
+import json
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+from typer.testing import CliRunner
 
+from helpers.configs import as_toml
 from helpers.trainer import TINY
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.train import Progress, train
+from reinet.agents.learn.workers import RAY_STARTS
+from reinet.cli import main
 
-TWO_WORKERS = {**TINY, "rollout": {**TINY["rollout"], "workers": 2}}
+ITERATIONS, WORKERS = 4, 2
+TWO_WORKERS = {**TINY, "rollout": {**TINY["rollout"], "workers": WORKERS}, "run": {**TINY["run"], "iterations": 4}}
+IN_FLIGHT_S = 0.5
+"""By then the learner has asked the workers, which stand still, for the next iteration."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head that does no work, and two nodes, each of which could do all of it."""
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    made.add_node(num_cpus=2)
-    made.add_node(num_cpus=2)
-    made.wait_for_nodes()
+    for start in range(1, RAY_STARTS + 1):
+        made = Cluster()
+        try:
+            made.add_node(num_cpus=0, include_dashboard=False)
+            made.add_node(num_cpus=WORKERS)
+            made.add_node(num_cpus=WORKERS)
+            made.wait_for_nodes()
+            break
+        except Exception:  # as in workers.start_ray: a busy host's Ray may not come up in its 30 s
+            made.shutdown()
+            if start == RAY_STARTS:
+                raise
     yield made
     ray.shutdown()
     made.shutdown()
@@ -38,29 +56,59 @@ def workers_of(node: Any) -> list[int]:
     return [int(pid) for pid in children if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Gatherer")]
 
 
+def in_the_middle_of_a_call(workers: list[int], disturb: Callable[[], None]) -> threading.Timer:
+    """Has these workers stand still, so that what they are asked for next stays undone, and then disturbs them."""
+
+    def strike() -> None:
+        disturb()
+        for pid in workers:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    timer = threading.Timer(IN_FLIGHT_S, strike)
+    timer.start()
+    return timer
+
+
 def test_a_run_outlives_a_worker_and_a_node_and_ends_as_one_that_was_not_disturbed(
     cluster: Any, tmp_path: Path
 ) -> None:
     config = TrainConfig.model_validate(TWO_WORKERS)
-    gone: list[str] = []
+    events: list[str | int] = []
+    timers: list[threading.Timer] = []
 
     def disturb(step: Progress) -> None:
-        if step.iteration in (2, 4):
+        events.append(step.iteration)
+        if step.iteration in (1, 2):
             node = next(node for node in cluster.worker_nodes if workers_of(node))
-            if step.iteration == 2:
-                os.kill(workers_of(node)[0], signal.SIGKILL)
-                gone.append("worker")
+            workers = workers_of(node)
+            if step.iteration == 1:
+                timers.append(in_the_middle_of_a_call(workers[:1], lambda: events.append("worker")))
             else:
-                cluster.remove_node(node, allow_graceful=False)
-                gone.append("node")
+
+                def remove() -> None:
+                    events.append("node")
+                    cluster.remove_node(node, allow_graceful=False)
+
+                timers.append(in_the_middle_of_a_call(workers, remove))
 
     disturbed = train(config, tmp_path / "disturbed", progress=disturb, ray_address=cluster.address)
-    assert gone == ["worker", "node"]
+    for timer in timers:
+        timer.join()
+    assert events == [1, "worker", 2, "node", 3, 4], "no iteration went on while its workers were away"
     assert len(cluster.worker_nodes) == 1
-    calm = train(config, tmp_path / "calm", ray_address=cluster.address)
-    assert (disturbed.iterations, disturbed.env_steps, disturbed.updates) == (
-        calm.iterations, calm.env_steps, calm.updates,
-    )  # fmt: skip
-    ends = [Checkpoint(result.checkpoint).state.files for result in (disturbed, calm)]
+
+    (tmp_path / "tiny.toml").write_text(as_toml(TWO_WORKERS))
+    options = ["--ray", cluster.address, "--run-dir", tmp_path / "calm", "--json", tmp_path / "calm.json"]
+    done = CliRunner().invoke(main.app, ["train", *map(str, [tmp_path / "tiny.toml", *options])])
+    assert done.exit_code == 0, done.output
+    calm = json.loads((tmp_path / "calm.json").read_text())
+    counted = [disturbed.iterations, disturbed.env_steps, disturbed.updates]
+    assert counted == [calm["iterations"], calm["env_steps"], calm["updates"]]
+    rollout = config.rollout
+    assert disturbed.env_steps == ITERATIONS * WORKERS * rollout.links * (rollout.periods + 1), "each record once"
+    ends = [Checkpoint(folder).state.files for folder in (disturbed.checkpoint, Path(calm["checkpoint"]))]
     assert len(ends[0]) == 2
     assert ends[0] == ends[1], "networks and replay are the same, bit for bit"

@@ -1,0 +1,66 @@
+"""Learners side by side: each trains from its own configuration, and all policies are judged over the same links."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from reinet.agents.decide.names import make_agent
+from reinet.agents.evaluation.frontier import against_frontier
+from reinet.agents.evaluation.scenario import Scenario
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.export import export, learned_by
+from reinet.agents.learn.rllib.config import PeerConfig
+from reinet.agents.learn.train import Progress, Result, train
+
+JUDGED = (
+    "frontier_mean", "frontier_p95", "throughput_ratio", "qdelay_mean_ms", "qdelay_p95_ms", "times_lower_mean",
+    "times_lower_p95",
+)  # fmt: skip
+"""What of the judgement's mean row stands in a learner's row."""
+
+
+def train_any(
+    config: TrainConfig,
+    run_dir: Path,
+    resume: bool = True,
+    minutes: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    ray_address: str | None = None,
+) -> Result:
+    """Trains as ``train`` does, or by RLlib's algorithm where the configuration names one, which resumes nothing."""
+    if isinstance(config, PeerConfig):
+        from reinet.agents.learn.rllib.peers import train_peer  # RLlib takes seconds to import
+
+        return train_peer(config, run_dir, minutes, progress, ray_address)
+    return train(config, run_dir, resume, minutes, progress, ray_address)
+
+
+def side_by_side(
+    configs: Sequence[TrainConfig],
+    scenarios: Sequence[Scenario],
+    minutes: float | None,
+    folder: Path,
+    threads: int = 1,
+) -> Iterator[dict[str, Any]]:
+    """Yields a row for each configuration as it is trained, for ``minutes`` at most, and judged.
+
+    The best checkpoint is judged, the newest where none was evaluated. Runs and models lie in ``folder`` by name.
+    Raises ConfigError where an RLlib run lies there already.
+    """
+    for config in configs:
+        run_dir = folder / config.name
+        result = train_any(config, run_dir, minutes=minutes)
+        export(result.best or result.checkpoint, run_dir / "model")
+        *_, mean = against_frontier([make_agent(str(run_dir / "model"))], scenarios, threads=threads)
+        yield {
+            "name": config.name,
+            "learner": learned_by(config),
+            "seed": config.seed,
+            "minutes": result.wall_s / 60,
+            "iterations": result.iterations,
+            "env_steps": result.env_steps,
+            "env_steps_per_s": result.env_steps / max(result.wall_s, 1e-9),
+            "updates": result.updates,
+            **{key: mean[key] for key in JUDGED},
+            "model": str(run_dir / "model"),
+        }

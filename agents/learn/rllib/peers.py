@@ -1,0 +1,220 @@
+"""RLlib's own SAC and PPO on reinet's simulated links, judged and kept as reinet's own policies are.
+
+    RLlib: gather, learn                                   over links drawn as reinet's training draws them
+    now and then: the policy as plain layers, evaluated without noise on the selection links; the best is kept
+
+What comes out is a checkpoint folder for ``reinet export``. RLlib promises no repeatability with workers, and its
+checkpoints drop the replay and need pickle: a run here is one sitting, and is not resumed.
+"""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.tensorboard import SummaryWriter
+
+from reinet.agents.evaluation.frontier import Point
+from reinet.agents.learn import checkpoint
+from reinet.agents.learn.actors import FoldedActor
+from reinet.agents.learn.checkpoint import Best, State
+from reinet.agents.learn.ddpg import Ddpg
+from reinet.agents.learn.links import domain_of, selection_links, training_traces
+from reinet.agents.learn.recordings import recordings
+from reinet.agents.learn.rllib.config import PeerConfig
+from reinet.agents.learn.rllib.environments import SIM_LINK, register_with_rllib
+from reinet.agents.learn.rllib.policy import layers_of, put_into
+from reinet.agents.learn.train import Progress, Result, ctrl_c, judged
+from reinet.agents.learn.workers import RayGatherers, start_ray
+from reinet.core import FEATURE_SETS, Normaliser
+from reinet.core.errors import ConfigError, ReinetError
+
+
+def train_peer(
+    config: PeerConfig,
+    run_dir: Path,
+    minutes: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    ray_address: str | None = None,
+) -> Result:
+    """Trains until ``config.run.iterations`` are done, ``minutes`` have passed or Ctrl-C; returns what it left behind.
+
+    Raises ConfigError where the folder holds a run, or RLlib knows no such setting; ReinetError without RLlib.
+    """
+    if checkpoint.checkpoints(run_dir) or (run_dir / "best").exists():
+        raise ConfigError(f"{run_dir}: holds a run, and RLlib's are not resumed; choose another --run-dir")
+    ray, owns_ray = _ray(config, ray_address)
+    try:
+        algorithm = algorithm_config(config).build_algo()
+        try:
+            return _train(config, run_dir, algorithm, minutes, progress)
+        finally:
+            algorithm.stop()
+            shutil.rmtree(algorithm.logdir, ignore_errors=True)  # a folder of RLlib's own in the user's home
+    finally:
+        if owns_ray:
+            ray.shutdown()
+
+
+def algorithm_config(config: PeerConfig) -> Any:
+    """Returns RLlib's ``AlgorithmConfig`` for a training; raises ConfigError for a setting that RLlib does not know."""
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.algorithms.sac import SACConfig
+
+    register_with_rllib()
+    section, rollout, network = config.rllib, config.rollout, config.ddpg.hidden
+    chosen = {"SAC": SACConfig, "PPO": PPOConfig}[section.algorithm]()
+    chosen.environment(SIM_LINK, env_config=environment_of(config))
+    chosen.env_runners(
+        num_env_runners=rollout.workers,
+        num_envs_per_env_runner=rollout.links,
+        gym_env_vectorize_mode="vector_entry_point",
+        rollout_fragment_length=section.fragment_periods or "auto",
+    )
+    # The same network for everyone: hidden layers with ReLU, one linear layer to the action.
+    shape = {"fcnet_hiddens": network, "fcnet_activation": "relu", "head_fcnet_hiddens": []}
+    chosen.rl_module(model_config=shape | ({"vf_share_layers": False} if section.algorithm == "PPO" else {}))
+    chosen.framework("torch").learners(num_learners=0).debugging(seed=config.seed, log_level="ERROR")
+    records = max(rollout.workers, 1) * rollout.links * rollout.periods
+    chosen.reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=records)
+    try:
+        chosen.training(**section.training)
+        chosen.validate()
+    except (TypeError, ValueError, KeyError) as error:
+        raise ConfigError(f"rllib.training: {section.algorithm} of RLlib refuses it: {error}") from None
+    return chosen
+
+
+def environment_of(config: PeerConfig) -> dict[str, Any]:
+    """Returns what ``SimLinks`` is told: the links, states and rewards of reinet's own training.
+
+    Statistics are typical ones: RLlib has no calibration, and sets such as ``timescales-24x1`` need none.
+    """
+    return {
+        "domain": domain_of(config.links, training_traces(config)),
+        "head": config.head,
+        "feature_set": config.feature_set,
+        "normaliser": Normaliser.reference(config.feature_set),
+        "period": config.period.rule(),
+        "episode_periods": config.rollout.periods,
+        "reward": config.reward.kind,
+        "delay_weight": config.reward.delay_weight,
+        "unbounded": config.rllib.algorithm == "PPO",
+    }
+
+
+def _ray(config: PeerConfig, address: str | None) -> tuple[Any, bool]:
+    """Returns Ray, running, and whether it was started here."""
+    try:
+        import ray
+        import ray.rllib  # without its packages this fails
+    except ImportError as error:
+        raise ReinetError(f"[rllib] needs RLlib ({error}); run pip install 'reinet[rllib]'") from None
+    owns = not ray.is_initialized()
+    if owns and address:
+        ray.init(address=address, log_to_driver=False)
+    elif owns:
+        start_ray(ray, max(config.rollout.workers, 1))
+    return ray, owns
+
+
+def _train(
+    config: PeerConfig,
+    run_dir: Path,
+    algorithm: Any,
+    minutes: float | None,
+    progress: Callable[[Progress], None] | None,
+) -> Result:
+    started_s = time.monotonic()
+    deadline_s = np.inf if minutes is None else started_s + 60 * minutes
+    peer = _Peer(config, run_dir)
+    with peer.gatherers, SummaryWriter(str(run_dir)) as writer, ctrl_c() as stopped:
+        while peer.iteration < config.run.iterations and not stopped.is_set() and time.monotonic() < deadline_s:
+            told = algorithm.train()
+            peer.iteration += 1
+            peer.env_steps = int(told["num_env_steps_sampled_lifetime"])
+            peer.updates += updates_in(told)
+            scalars = {"charts/env_steps": float(peer.env_steps)}
+            returned = told["env_runners"].get("episode_return_mean", np.nan)
+            if np.isfinite(returned):
+                scalars["charts/reward_per_period"] = float(returned) / config.rollout.periods
+            last = peer.iteration == config.run.iterations or time.monotonic() >= deadline_s
+            if peer.iteration % config.run.evaluate_every == 0 or last:
+                scalars |= peer.evaluate(policy_of(config, algorithm), time.monotonic() - started_s)
+            for tag, value in scalars.items():
+                writer.add_scalar(tag, value, peer.iteration)
+            if progress:
+                wall_s = time.monotonic() - started_s
+                progress(Progress(peer.iteration, config.run.iterations, peer.env_steps, wall_s, scalars))
+        wall_s = time.monotonic() - started_s
+        newest = checkpoint.place(run_dir, peer.iteration)
+        peer.save(newest, policy_of(config, algorithm), wall_s)
+    return Result(
+        run_dir=run_dir,
+        checkpoint=newest,
+        best=run_dir / "best" if peer.best else None,
+        iterations=peer.iteration,
+        env_steps=peer.env_steps,
+        updates=peer.updates,
+        wall_s=wall_s,
+        interrupted=stopped.is_set(),
+    )
+
+
+def policy_of(config: PeerConfig, algorithm: Any) -> list[Any]:
+    """Returns the policy that an RLlib algorithm has learned so far, as plain layers."""
+    state = algorithm.learner_group.get_state(components="learner/rl_module", inference_only=True)
+    return layers_of(config.rllib.algorithm, state["learner"]["rl_module"]["default_policy"])
+
+
+def updates_in(told: Any) -> int:
+    """Returns how many gradient steps an iteration took, by what RLlib tells of it."""
+    learned = told.get("learners", {}).get("default_policy", {})
+    steps, size = learned.get("num_module_steps_trained", 0), learned.get("module_train_batch_size_mean", 0)
+    return round(float(steps) / float(size)) if size else 0
+
+
+class _Peer:
+    """Where a run stands, and how its policy is judged and kept."""
+
+    def __init__(self, config: PeerConfig, run_dir: Path) -> None:
+        self._config, self._run_dir = config, run_dir
+        self._links = selection_links(config)
+        self._view = config.view(Normaliser.reference(config.feature_set))
+        here = config.model_copy(update={"rollout": config.rollout.model_copy(update={"workers": 0})})
+        self.gatherers = RayGatherers(here, [])
+        """Evaluation alone runs here; RLlib's runners have Ray's CPUs."""
+        self._baselines = self.gatherers.baselines(self._links, self._view.period)
+        self.best: Best | None = None
+        self.iteration = self.env_steps = self.updates = 0
+
+    def evaluate(self, layers: list[Any], wall_s: float) -> dict[str, float]:
+        """Runs flows without noise on the selection links; returns scalars. The best policy goes to ``best/``."""
+        actor = FoldedActor(layers, self._config.head, self._view)
+        points = [Point.of(metrics) for metrics in self.gatherers.evaluate(actor, self._links)]
+        metrics = judged(points, self._baselines)
+        if self.best is None or metrics["score"] > self.best.score:
+            self.best = Best(iteration=self.iteration, score=metrics["score"], metrics=metrics)
+            self.save(self._run_dir / "best", layers, wall_s)
+        return {f"eval/{name}": value for name, value in metrics.items()}
+
+    def save(self, folder: Path, layers: list[Any], wall_s: float) -> None:
+        """Writes a checkpoint to export, one that cannot be resumed."""
+        config = self._config
+        learner = Ddpg(config.ddpg, FEATURE_SETS[config.feature_set].state_size, config.seed)
+        put_into(learner, layers)
+        state = State(
+            config=config,
+            iteration=self.iteration,
+            env_steps=self.env_steps,
+            updates=self.updates,
+            wall_s=wall_s,
+            normaliser=self._view.normaliser.to_dict(),
+            rng={},
+            baselines=self._baselines,
+            best=self.best,
+            recordings=recordings(config.traces).uses,
+        )
+        checkpoint.save(folder, state, learner.state(), None)

@@ -1,0 +1,53 @@
+"""``reinet bench learners``: what trainings cost and reach, side by side."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reinet.cli.output import JsonOption, print_table, say, write_json
+
+COLUMNS = [
+    "name", "minutes", "env_steps", "updates", "env_steps_per_s", "frontier_mean", "frontier_p95", "throughput_ratio",
+    "qdelay_mean_ms", "qdelay_p95_ms",
+]  # fmt: skip
+CONFIGS = [Path(f"configs/{name}.toml") for name in ("default", "rllib-sac", "rllib-ppo")]
+
+
+def learners(
+    traces: Annotated[list[Path], typer.Option(help="What all are judged on: a trace, a folder or a set file.")],
+    config: Annotated[list[Path] | None, typer.Option(help="A training; may be repeated.  [default: three]")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0, help="Of each training, at most.")] = None,
+    seconds: Annotated[float, typer.Option(min=5, help="Length of a run over each trace.")] = 60.0,
+    run_dir: Annotated[Path, typer.Option(help="Where runs and models go.")] = Path("runs/learners"),
+    json_destination: JsonOption = None,
+) -> None:
+    """Train with reinet's learner and with RLlib's SAC and PPO, and judge the policies over the same simulated links.
+
+    Minutes, records simulated and updates are what a training cost; frontier_mean and frontier_p95 its policy's delay
+    over that of the hand rule's best setting at equal utilisation (below 1 no setting is as good). Examples:
+
+        reinet bench learners --traces traces/validation
+
+        reinet bench learners --traces one.trace --config configs/default.toml --minutes 1 --json -
+    """
+    import os
+
+    from reinet.agents.evaluation.scenario import Scenario
+    from reinet.agents.learn.learners import side_by_side
+    from reinet.agents.learn.rllib.config import load_config
+    from reinet.envs.trace import load_traces
+
+    scenarios = [
+        Scenario.of(trace, "sim", seconds=min(seconds, trace.duration_ms / 1000)) for trace in load_traces(traces)
+    ]
+    rows = []
+    for row in side_by_side(
+        [load_config(path) for path in config or CONFIGS], scenarios, minutes, run_dir, os.cpu_count() or 1
+    ):
+        rows.append(row)
+        judged = f"frontier {row['frontier_mean']:.3f} / {row['frontier_p95']:.3f}"
+        say(f"{row['name']}: {row['minutes']:.1f} minutes, {judged}")
+    write_json(json_destination, {"rows": rows, "seconds": seconds})
+    if json_destination != "-":
+        print_table(rows, COLUMNS)

@@ -1,0 +1,141 @@
+"""What stands between RLlib and reinet, each part by itself: configuration, environment, policy. None needs RLlib."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from helpers.configs import as_toml
+from helpers.places import ROOT
+from helpers.trainer import TINY
+from reinet.agents.learn import checkpoint
+from reinet.agents.learn.checkpoint import Checkpoint, State
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.ddpg import Ddpg
+from reinet.agents.learn.export import export
+from reinet.agents.learn.learners import train_any
+from reinet.agents.learn.rllib.config import PeerConfig, load_config
+from reinet.agents.learn.rllib.environments import SimLinks, make_sim_link
+from reinet.agents.learn.rllib.policy import layers_of, put_into
+from reinet.agents.model.mlp import act
+from reinet.cli import main
+from reinet.core import FEATURE_SETS, Normaliser
+from reinet.core.errors import ConfigError
+from reinet.envs.sim_link import SimLinkEnv
+from reinet.envs.sim_vector import SimLinkVectorEnv
+
+SET = "timescales-24x1"
+PEER: dict[str, Any] = {
+    **TINY,
+    "feature_set": SET,
+    "ddpg": {"hidden": [16, 8], "batch_norm": False},
+    "rllib": {"algorithm": "PPO", "training": {"lr": 0.001, "nested": {"key": 1}}},
+}
+STATES = FEATURE_SETS[SET].state_size
+
+
+def module_state(rng: np.random.Generator, prefix: str) -> dict[str, Any]:
+    """A module's arrays as RLlib names them: mean and deviation at the end, a critic beside the policy."""
+    shapes = {f"{prefix}net.mlp.0": (16, STATES), f"{prefix}net.mlp.2": (8, 16), "pi.net.mlp.0": (2, 8),
+              "vf.net.mlp.0": (1, 8)}  # fmt: skip
+    arrays = {}
+    for name, shape in shapes.items():
+        arrays[f"{name}.weight"] = rng.normal(size=shape).astype(np.float32)
+        arrays[f"{name}.bias"] = rng.normal(size=shape[0]).astype(np.float32)
+    return arrays
+
+
+def test_a_table_rllib_makes_a_training_of_rllibs_and_the_rest_means_what_it_meant(tmp_path: Path) -> None:
+    (tmp_path / "peer.toml").write_text(as_toml(PEER))
+    (tmp_path / "own.toml").write_text(as_toml(TINY))
+    peer, own = load_config(tmp_path / "peer.toml"), load_config(tmp_path / "own.toml")
+    assert isinstance(peer, PeerConfig)
+    assert peer.rllib.training == {"lr": 0.001, "nested": {"key": 1}}
+    assert type(own) is TrainConfig
+    assert (peer.traces, peer.links) == (own.traces, own.links)
+    with pytest.raises(ConfigError, match="unknown key 'rllib'"):
+        TrainConfig.load(tmp_path / "peer.toml")  # as jobs and sweeps read it
+
+
+@pytest.mark.parametrize(
+    ("section", "keys"),
+    [("hindsight", {"iterations": 1}), ("evolution", {"generations": 1}), ("ddpg", {"batch_norm": True})],
+)
+def test_what_only_reinets_learner_does_is_refused_beside_rllib(section: str, keys: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"{section}\.{next(iter(keys))} is of reinet's own learner"):
+        PeerConfig.model_validate({**PEER, section: {**PEER.get(section, {}), **keys}})
+    with pytest.raises(ValueError, match="calm_rtts is of"):
+        PeerConfig.model_validate({**PEER, "calm_rtts": 1.0})
+
+
+def test_a_sweep_of_rllibs_trainings_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "peer.toml").write_text(as_toml(PEER))
+    (tmp_path / "sweep.toml").write_text("[sweep.grid]\nseed = [1, 2]\n")
+    files = [str(tmp_path / "peer.toml"), "--sweep", str(tmp_path / "sweep.toml")]
+    with pytest.raises(ConfigError, match=r"has \[rllib\], and sweeps are of reinet's own learner"):
+        CliRunner().invoke(main.app, ["train", *files], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("algorithm", ["SAC", "PPO"])
+def test_the_configurations_that_ship_are_rllibs(algorithm: str) -> None:
+    config = load_config(ROOT / "configs" / f"rllib-{algorithm.lower()}.toml")
+    assert isinstance(config, PeerConfig)
+    assert config.rllib.algorithm == algorithm
+
+
+def test_an_unbounded_action_is_the_action_of_its_tanh() -> None:
+    arguments: dict[str, Any] = {"num_envs": 2, "head": "bdp", "reward": "regret"}
+    theirs, ours = make_sim_link({**arguments, "unbounded": True}), SimLinkVectorEnv(**arguments)
+    assert isinstance(theirs, SimLinks)
+    assert not np.isfinite(theirs.single_action_space.high).any()
+    seen = [env.reset(seed=7)[0] for env in (theirs, ours)]
+    for number in np.random.default_rng(1).normal(0.0, 2.0, (200, 2, 1)):
+        np.testing.assert_array_equal(*seen)
+        a, b = theirs.step(number), ours.step(np.tanh(number))
+        np.testing.assert_array_equal(a[1], b[1])
+        assert a[4] == {}, "RLlib makes a dictionary for each flow and step of what stands there"
+        seen = [a[0], b[0]]
+    assert isinstance(make_sim_link({"mrtt_ms": 30.0}), SimLinkEnv)
+
+
+@pytest.mark.parametrize(("algorithm", "prefix"), [("SAC", "pi_encoder."), ("PPO", "encoder.actor_encoder.")])
+def test_a_policy_of_rllibs_is_kept_and_exported_as_a_model(algorithm: str, prefix: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    arrays = module_state(rng, prefix)
+    layers = layers_of(algorithm, arrays)
+    states = rng.normal(size=(20, STATES)).astype(np.float32)
+    hidden = np.maximum(states @ arrays[f"{prefix}net.mlp.0.weight"].T + arrays[f"{prefix}net.mlp.0.bias"], 0)
+    hidden = np.maximum(hidden @ arrays[f"{prefix}net.mlp.2.weight"].T + arrays[f"{prefix}net.mlp.2.bias"], 0)
+    mean = hidden @ arrays["pi.net.mlp.0.weight"][0] + arrays["pi.net.mlp.0.bias"][0]
+    np.testing.assert_allclose(act(layers, states), np.tanh(mean), atol=1e-5)
+
+    config = PeerConfig.model_validate({**PEER, "rllib": {"algorithm": algorithm}})
+    learner = Ddpg(config.ddpg, STATES, config.seed)
+    put_into(learner, layers)
+    np.testing.assert_allclose(act(learner.best_actor().folded(), states), np.tanh(mean), atol=1e-5)
+    state = State(
+        config=config, iteration=3, env_steps=10, updates=2, wall_s=1.0, rng={}, baselines=[], best=None,
+        normaliser=Normaliser.reference(SET).to_dict(),
+    )  # fmt: skip
+    checkpoint.save(checkpoint.place(tmp_path, 3), state, learner.state(), None)
+    kept = Checkpoint(checkpoint.place(tmp_path, 3))
+    assert kept.state.config == config
+    export(kept.folder, tmp_path / "model")
+    assert (
+        f"Method: RLlib's {algorithm} (at most 6 iterations); 10 periods"
+        in (tmp_path / "model" / "README.md").read_text()
+    )
+    with pytest.raises(ConfigError, match="holds a run, and RLlib's are not resumed"):
+        train_any(config, tmp_path)
+
+
+def test_reinets_checkpoints_are_what_they_were() -> None:
+    """A configuration without [rllib] is read and written without it, so that older versions take it."""
+    config = TrainConfig.model_validate(TINY)
+    assert "rllib" not in config.model_dump()
+    state = State(
+        config=config, iteration=0, env_steps=0, updates=0, wall_s=0.0, rng={}, baselines=[], best=None, normaliser={}
+    )
+    assert type(State.model_validate_json(state.model_dump_json()).config) is TrainConfig
