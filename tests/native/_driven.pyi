@@ -77,9 +77,7 @@ class DrivenSender:
     @property
     def ssthresh_pkts(self) -> int: ...
 
-def windows_side_by_side(
-    law: str, seconds: float, loss_every: int, reordering_pkts: int
-) -> list[tuple[int, int]]:
+def windows_side_by_side(law: str, seconds: float, loss_every: int, reordering_pkts: int) -> list[tuple[int, int]]:
     """The windows of the simulator's sender and of alcc/driver/ after each event; empty: no law of datagrams."""
 
 def given_up(sent: int, acked: list[int], reordering_pkts: int) -> list[int]:
