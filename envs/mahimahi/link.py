@@ -24,7 +24,7 @@ from reinet.envs.link.metrics import LinkLog, Metrics, compute, first_data_ms
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.log import parse_log
 from reinet.envs.mahimahi.namespace import BIN, TRACES, USER_FILES, LinkNamespace
-from reinet.envs.mahimahi.process import SYSTEM_PATH, Event
+from reinet.envs.mahimahi.process import SYSTEM_PATH, Event, require_open_to_all
 from reinet.envs.mahimahi.spec import downlink_ms, queue_options, require_emulated, uplink_ms
 from reinet.envs.mahimahi.validity import Sleeper, judge
 
@@ -72,7 +72,8 @@ def shell_command(spec: LinkSpec, inside: list[str]) -> list[str]:
         # mm-link, inside, asks at the gate for forwarding in the namespace that mm-delay made
         command += ["mm-delay", str(int(spec.mrtt_ms) // 2), f"{BIN}/reinet-gate"]
     log = f"--downlink-log={USER_FILES}/log"
-    return [*command, "mm-link", log, *queue_options(spec), f"{TRACES}/up", f"{TRACES}/down", *inside]
+    # "--", or mm-link takes the options of the command inside for its own.
+    return [*command, "mm-link", log, *queue_options(spec), "--", f"{TRACES}/up", f"{TRACES}/down", *inside]
 
 
 class MahimahiLink:
@@ -98,6 +99,8 @@ class MahimahiLink:
         self._flows = flows
         self._bytes_per_flow = bytes_per_flow
         self._sender_variables = [f"{name}={value}" for name, value in (sender_variables or {}).items()]
+        if udp_law is not None:
+            require_open_to_all(Path(sys.executable), Path(__file__))
         self._udp_law = udp_law
         self._used = False
         self._opportunities_ms = downlink_ms(spec)

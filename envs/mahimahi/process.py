@@ -136,3 +136,16 @@ def find_xtables(iptables: Path) -> Path:
     """Returns the legacy iptables, which Mahimahi's set-up was proved with; else whatever iptables there is."""
     legacy = shutil.which("xtables-legacy-multi", path=SYSTEM_PATH)
     return Path(legacy) if legacy else iptables
+
+
+def require_open_to_all(*files: Path) -> None:
+    """Raises LinkError unless every user of this host can reach and read the files, as the link's own has to."""
+    for file in files:
+        for place in (file.absolute(), file.resolve()):
+            closed = [folder for folder in place.parents if not folder.stat().st_mode & 0o001]
+            if closed or not place.stat().st_mode & 0o004:
+                raise LinkError(
+                    f"over UDP the receiver is Python, run by a user without rights, who cannot read {place}"
+                    + (f", for {closed[-1]} is closed to others" if closed else "")
+                    + "; use a Python and a checkout that all may read, such as /usr/bin/python3 and a folder in /opt"
+                )

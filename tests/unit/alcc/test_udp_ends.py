@@ -4,7 +4,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from reinet.core.errors import LinkError
+from reinet.envs.mahimahi.process import require_open_to_all
 
 ENDS = [sys.executable, "-m", "reinet.envs.mahimahi.udp_ends"]
 
@@ -28,3 +36,19 @@ def test_the_receiver_speaks_first_and_the_sender_sends_until_it_is_told_to_end(
     assert end["event"] == "end"
     assert end["time_ns"] > sending["time_ns"]
     assert end["cpu_us"] > 0
+
+
+@pytest.mark.parametrize(("folder_mode", "file_mode", "open_to_all"), [
+    (0o700, 0o644, False), (0o755, 0o640, False), (0o755, 0o644, True),
+])  # fmt: skip
+def test_a_python_that_the_links_user_cannot_read_is_named_before_anything_starts(
+    folder_mode: int, file_mode: int, open_to_all: bool
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # pytest's own folders are closed to others
+        home = Path(folder)
+        python = home / "python"
+        python.write_text("")
+        python.chmod(file_mode)
+        home.chmod(folder_mode)
+        with nullcontext() if open_to_all else pytest.raises(LinkError, match=f"cannot read {python}"):
+            require_open_to_all(python)
