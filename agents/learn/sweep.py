@@ -21,7 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.train import Progress, train
-from reinet.agents.learn.workers import bundles, start_ray
+from reinet.agents.learn.workers import bundles, join_ray
 from reinet.core import toml_file
 from reinet.core.errors import ConfigError, ReinetError
 
@@ -152,11 +152,7 @@ def _run(
         raise ReinetError(f"sweeps need Ray Tune ({error}); run pip install 'reinet[sweep]'") from None
 
     workers = config.rollout.workers
-    owns_ray = not ray.is_initialized()
-    if owns_ray and ray_address:
-        ray.init(address=ray_address, log_to_driver=False)
-    elif owns_ray:
-        start_ray(ray, max(workers, 1) * at_once)
+    owns_ray = join_ray(ray, max(workers, 1) * at_once, ray_address)
     here = os.getcwd()
 
     def trial(given: dict[str, Any]) -> None:

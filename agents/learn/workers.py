@@ -44,6 +44,20 @@ def start_ray(ray: Any, workers: int) -> None:
                 ) from error
 
 
+def join_ray(ray: Any, workers: int, address: str | None) -> bool:
+    """Has a Ray for so many workers: the one that this process is in, the one at ``address``, or one of its own.
+
+    Returns whether it was joined or started here, and so is to be left here.
+    """
+    if ray.is_initialized():
+        return False
+    if address:
+        ray.init(address=address, log_to_driver=False)
+    else:
+        start_ray(ray, workers)
+    return True
+
+
 def bundles(workers: int) -> list[dict[str, float]]:
     """Returns what a training takes of a cluster, its own process first, for Tune to set aside."""
     # The learner waits while its workers gather, and they while it learns: it takes no CPU of its own.
@@ -74,11 +88,7 @@ class RayGatherers:
 
         workers = self._config.rollout.workers
         self._ray = ray
-        self._owns_ray = not ray.is_initialized()
-        if self._owns_ray and ray_address:
-            ray.init(address=ray_address, log_to_driver=False)
-        elif self._owns_ray:
-            start_ray(ray, workers)
+        self._owns_ray = join_ray(ray, workers, ray_address)
         self._shared = ray.put(list(traces))  # kept, lest Ray forget it: a worker that starts anew asks for it again
         actor = ray.remote(num_cpus=1, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Gatherer)
         self._actors = [actor.remote(self._config, self._shared, worker) for worker in range(workers)]

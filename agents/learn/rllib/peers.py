@@ -27,7 +27,7 @@ from reinet.agents.learn.rllib.config import PeerConfig
 from reinet.agents.learn.rllib.environments import SIM_LINK, register_with_rllib
 from reinet.agents.learn.rllib.policy import layers_of, put_into
 from reinet.agents.learn.train import Progress, Result, ctrl_c, judged
-from reinet.agents.learn.workers import RayGatherers, start_ray
+from reinet.agents.learn.workers import RayGatherers, join_ray
 from reinet.core import FEATURE_SETS, Normaliser
 from reinet.core.errors import ConfigError, ReinetError
 
@@ -112,12 +112,7 @@ def _ray(config: PeerConfig, address: str | None) -> tuple[Any, bool]:
         import ray.rllib  # without its packages this fails
     except ImportError as error:
         raise ReinetError(f"[rllib] needs RLlib ({error}); run pip install 'reinet[rllib]'") from None
-    owns = not ray.is_initialized()
-    if owns and address:
-        ray.init(address=address, log_to_driver=False)
-    elif owns:
-        start_ray(ray, max(config.rollout.workers, 1))
-    return ray, owns
+    return ray, join_ray(ray, max(config.rollout.workers, 1), address)
 
 
 def _train(
