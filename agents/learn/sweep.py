@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch.utils.tensorboard import SummaryWriter
 
 from reinet.agents.learn.config import TrainConfig
-from reinet.agents.learn.train import Progress, train
+from reinet.agents.learn.loop import Progress
+from reinet.agents.learn.train import train
 from reinet.agents.learn.workers import bundles, join_ray
 from reinet.core import toml_file
 from reinet.core.errors import ConfigError, ReinetError
