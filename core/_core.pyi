@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numpy import float32, float64, int32, uint8, uint32
+from numpy import float32, float64, int32, int64, uint8, uint32, uint64
 from numpy.typing import NDArray
 
 FLOW_STATS_FIELDS: list[tuple[str, str, int]]
@@ -28,6 +28,8 @@ MAX_CAP_PKTS: int
 MOST_CALM_RTTS: float
 MIN_PERIOD_NS: int
 SILENCE_NS: int
+FOREIGN_ROUNDS: float
+YIELD_NS: int
 HEADER_BYTES: int
 OPPORTUNITY_BYTES: int
 
@@ -83,3 +85,8 @@ class StateBank:
         decided: NDArray[uint8],
         may_cap: NDArray[uint8],
     ) -> None: ...
+
+class OthersQueues:
+    def __init__(self) -> None: ...
+    def forget(self, slots: NDArray[int64], cookies: NDArray[uint64]) -> None: ...
+    def update(self, stats: NDArray[uint8], alone: NDArray[uint8]) -> None: ...

@@ -11,6 +11,7 @@
 #include "core/period.h"
 #include "core/states/calm.hpp"
 #include "core/states/heads.hpp"
+#include "core/states/others.hpp"
 #include "core/states/state_bank.hpp"
 
 namespace nb = nanobind;
@@ -120,6 +121,42 @@ void bind_heads(nb::module_& m) {
         });
 }
 
+// The flows of a guard by slot; a slot whose flow is another one begins anew.
+struct OthersQueues {
+  struct Named {
+    std::uint64_t cookie = 0;
+    OthersQueue queue;
+  };
+  std::vector<Named> by_slot;
+};
+
+void bind_others(nb::module_& m) {
+  m.attr("FOREIGN_ROUNDS") = kForeignRounds;
+  m.attr("YIELD_NS") = kYieldNs;
+  nb::class_<OthersQueues>(m, "OthersQueues")
+      .def(nb::init<>())
+      .def("forget",
+           [](OthersQueues& self, const Vector<const std::int64_t>& slots, const Vector<const std::uint64_t>& cookies) {
+             require(slots.shape(0) == cookies.shape(0), "slots and cookies differ in length");
+             for (std::size_t i = 0; i < slots.shape(0); ++i) {
+               const auto slot = static_cast<std::size_t>(slots(i));
+               if (slot < self.by_slot.size() && self.by_slot[slot].cookie == cookies(i)) self.by_slot[slot] = {};
+             }
+           })
+      .def("update",
+           [](OthersQueues& self, const Matrix<const std::uint8_t>& stats, const Vector<std::uint8_t>& alone) {
+             require_rows_of<reinet_flow_stats>(stats);
+             require(alone.shape(0) == stats.shape(0), "stats and alone differ in length");
+             for (std::size_t i = 0; i < stats.shape(0); ++i) {
+               const auto record = record_at<reinet_flow_stats>(stats, i);
+               if (record.slot >= self.by_slot.size()) self.by_slot.resize(record.slot + std::size_t{1});
+               OthersQueues::Named& flow = self.by_slot[record.slot];
+               if (flow.cookie != record.cookie) flow = {record.cookie, {}};
+               alone(i) = flow.queue.update(record);
+             }
+           });
+}
+
 void bind_bank(nb::module_& m) {
   nb::class_<StateBank>(m, "StateBank")
       .def("__init__",
@@ -163,6 +200,7 @@ void bind_state(nb::module_& m) {
   bind_features(m);
   bind_rewards(m);
   bind_heads(m);
+  bind_others(m);
   bind_bank(m);
 }
 

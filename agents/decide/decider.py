@@ -83,7 +83,7 @@ class Decider:
         if self._guard is None:
             caps_pkts, codes = allowed, np.zeros(len(allowed), np.uint8)
         else:
-            caps_pkts, codes = self._guard.check(stats, allowed)
+            caps_pkts, codes = self._guard.check(stats, allowed, self.agent.aims_at_target)
         unsaid = (codes == 0) & (caps_pkts == 0)
         if unsaid.any():
             codes[unsaid] = np.where(may_cap | (wanted == 0), _AGENT_CHOSE_NONE, _NO_QUEUE)[unsaid]

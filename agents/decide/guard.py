@@ -3,12 +3,16 @@
 One verdict needs care. A target below 1.1 x the path's minimum RTT cannot be kept, and the flow stays uncapped; but
 what is known of the minimum may be a queue, the flow's own or that of others that were there before. So long flows
 that keep a queue are held back together now and then (``MinRttLook``), until they see their path; short ones never are.
+
+And a queue that no cap shortens is that of others: beside them a capped flow would give its share away
+(``OthersQueues``).
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.min_rtt import MinRttLook
+from reinet.agents.decide.others import OthersQueues
 from reinet.agents.decide.protocol import CapArray, StatsArray
 from reinet.agents.decide.verdicts import Codes, Why
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
@@ -40,17 +44,27 @@ class Guard:
         self._ceiling_pkts = ceiling_pkts
         self._bounds_steps = bounds_steps
         self._look = MinRttLook()
+        self._others = OthersQueues()
 
     def forget(self, slots: NDArray[np.intp], cookies: NDArray[np.uint64]) -> None:
         """Drops what is known of flows that ended."""
         self._look.forget(slots, cookies)
+        self._others.forget(slots, cookies)
 
-    def check(self, stats: StatsArray, caps_pkts: CapArray) -> tuple[CapArray, Codes]:
-        """Returns what ``guard`` does, for one record per flow; a flow that is looked at gets less, and no reason."""
+    def check(self, stats: StatsArray, caps_pkts: CapArray, aims_at_target: bool = False) -> tuple[CapArray, Codes]:
+        """Returns what ``guard`` does, for one record per flow; a flow that is looked at gets less, and no reason.
+
+        With ``aims_at_target`` flows are left alone that wait in a queue of others.
+        """
         caps, codes = guard(stats, caps_pkts, self._ceiling_pkts)
         if self._bounds_steps:
             caps = bound_step(stats, caps)
-        held_pkts = self._look.hold_pkts(stats, codes == _TOO_TIGHT, np.asarray(caps_pkts) != 0)
+        wanted = np.asarray(caps_pkts) != 0
+        if aims_at_target and (alone := self._others.stand(stats)).any():
+            codes[alone & (caps != 0)] = Why.OTHERS_QUEUE
+            caps[alone] = 0
+            wanted &= ~alone
+        held_pkts = self._look.hold_pkts(stats, codes == _TOO_TIGHT, wanted)
         held = held_pkts != 0
         caps[held] = np.minimum(held_pkts, np.where(caps != 0, caps, MAX_CAP_PKTS))[held]
         codes[held] = Why.CAPPED

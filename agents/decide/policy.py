@@ -26,6 +26,8 @@ COST_TRIES = 5
 class Policy(Agent):
     """An agent that asks the network. Its view is its manifest's: it must be shown no other states."""
 
+    aims_at_target = True
+
     def __init__(self, artifact: Artifact) -> None:
         manifest = artifact.manifest
         view = View(manifest.schema_.feature_set, artifact.normaliser, manifest.period.rule())

@@ -41,6 +41,7 @@ class Why(IntEnum):
     HELD_OUT = 17
     STOOD_DOWN = 18
     UNPLACED = 19
+    OTHERS_QUEUE = 20
 
 
 VERDICT_DTYPE = np.dtype(
@@ -72,6 +73,7 @@ CHANGED = "model or policy were changed: the flow's next records decide anew"
 HELD_OUT = "held out: the flow stays plain, to be compared with those that are capped"
 STOOD_DOWN = "stood down: capped flows fared worse than plain ones"
 UNPLACED = "which policy the flow is under is not known yet"
+OTHERS_QUEUE = "it waits in a queue that no cap shortens, which is others': left to its congestion control for a while"
 
 _FIXED = {
     Why.CAPPED: "",
@@ -91,6 +93,7 @@ _FIXED = {
     Why.HELD_OUT: HELD_OUT,
     Why.STOOD_DOWN: STOOD_DOWN,
     Why.UNPLACED: UNPLACED,
+    Why.OTHERS_QUEUE: OTHERS_QUEUE,
 }
 
 

@@ -1,0 +1,129 @@
+"""A queue of others: a flow is left alone where no cap shortens what it waits in, and only there."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reinet.agents.decide.guard import Guard
+from reinet.agents.decide.names import make_agent
+from reinet.agents.decide.others import FOREIGN_ROUNDS, YIELD_S
+from reinet.agents.decide.policy import Policy
+from reinet.agents.decide.verdicts import Why
+from reinet.agents.evaluation.batch import figures
+from reinet.core import FLOW_STATS_DTYPE
+from reinet.core.records import Flag
+from reinet.envs.link.spec import FurtherFlow, LinkSpec
+from reinet.envs.trace import Trace
+
+PERIOD_S, RTT_MS = 0.05, 80
+FAST, SLOW = 1_500_000, 200_000  # bytes/s
+BETWEEN_S = 23.0
+"""So long after a multiple of YIELD_S everything begins here."""
+
+
+class One:
+    """A guard and one flow, whose target of 50 ms leaves 30 for the queue."""
+
+    def __init__(self, aims: bool = True) -> None:
+        self._guard, self._aims, self.now_s = Guard(), aims, BETWEEN_S
+
+    def passes(self, seconds: float, rate: int, least_ms: float, cap_pkts: int = 10, **fields: Any) -> list[int]:
+        """Returns what was said of each record of this time."""
+        codes = []
+        for _ in range(round(seconds / PERIOD_S)):
+            self.now_s += PERIOD_S
+            stats = np.zeros(1, FLOW_STATS_DTYPE)
+            values = {
+                "cookie": 7, "time_ns": round(self.now_s * 1e9), "period_ns": round(PERIOD_S * 1e9),
+                "delivered_bytes": round(rate * PERIOD_S), "srtt_us": RTT_MS * 1000, "rtt_mean_us": RTT_MS * 1000,
+                "rtt_least_us": round(least_ms * 1000), "min_rtt_us": 20_000, "target_us": 50_000,
+                "cap_pkts": cap_pkts,
+            } | fields  # fmt: skip
+            for name, value in values.items():
+                stats[name] = value
+            (cap,), (code,) = self._guard.check(stats, np.array([cap_pkts or 30], np.uint32), self._aims)
+            assert bool(cap) is bool(code == 0)
+            codes.append(int(code))
+        return codes
+
+
+def ended(aims: bool = True, **last: Any) -> Sequence[int]:
+    """What is said after 5 s at full rate, 2.5 s in which ``last`` was otherwise, and 1.6 s like those before it."""
+    flow = One(aims)
+    flow.passes(5.0, FAST, 25)
+    usual = {"rate": SLOW, "least_ms": 70}
+    return flow.passes(2.5, **usual) + flow.passes(PERIOD_S, **usual | last) + flow.passes(2.0, **usual)
+
+
+def test_a_flow_that_waits_for_others_is_left_alone_until_a_common_time() -> None:
+    flow = One()
+    assert set(flow.passes(5.0, FAST, 25)) == {0}
+    said = flow.passes(4.0, SLOW, 70)
+    stretch = said.index(Why.OTHERS_QUEUE)
+    assert stretch * PERIOD_S * 1000 / RTT_MS == pytest.approx(FOREIGN_ROUNDS, abs=1)
+    assert set(said[stretch:]) == {Why.OTHERS_QUEUE}
+    plain = flow.passes(2 * YIELD_S - flow.now_s - 2 * PERIOD_S, FAST, 70, cap_pkts=0)
+    assert set(plain) == {Why.OTHERS_QUEUE}
+    assert set(flow.passes(1.0, FAST, 70)[2:]) == {0}, "then it is capped again"
+
+
+def test_the_stretch_has_no_gap() -> None:
+    assert Why.OTHERS_QUEUE in ended()
+    assert set(ended(least_ms=30)) == {0}, "half of what the target leaves above the minimum is 15 ms"
+    assert set(ended(cap_pkts=0)) == {0}
+    assert set(ended(flags=int(Flag.APP_LIMITED))) == {0}
+    assert set(ended(flags=int(Flag.RESTARTED))) == {0}
+    assert set(ended(aims=False)) == {0}
+
+
+def test_a_slow_link_is_no_others_queue() -> None:
+    """A cap leaves four packets at least, which take 70 ms there."""
+    flow = One()
+    assert set(flow.passes(30.0, SLOW, 70)) == {0}
+
+
+def test_what_is_known_of_a_flow_is_forgotten_with_it() -> None:
+    flow = One()
+    flow.passes(5.0, FAST, 25)
+    assert set(flow.passes(2.5, SLOW, 70)) == {0}
+    assert set(flow.passes(2.5, SLOW, 70, cookie=8)) == {0}
+
+
+def test_a_model_aims_at_the_target_and_a_fixed_cap_at_nothing() -> None:
+    assert Policy.aims_at_target
+    assert not any(make_agent(name).aims_at_target for name in ("none", "rule", "fixed:10"))
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Policy:
+    return Policy.load("checkpoints/default")
+
+
+@pytest.mark.parametrize("cc", ["cubic", "bbr"])
+def test_beside_a_plain_flow_the_shipped_model_keeps_most_of_its_share(
+    shipped: Policy, cc: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = LinkSpec(Trace.constant(24, 60), seed=5, flows=(FurtherFlow(cc=cc),))
+    agents = [make_agent("none"), shipped]
+    plain, capped = (figures(agent, [link], 60.0)[0].throughput_mbps for agent in agents)
+    monkeypatch.setattr(Policy, "aims_at_target", False)
+    unyielding = figures(shipped, [link], 60.0)[0].throughput_mbps
+    assert unyielding < 0.45 * plain
+    assert capped > 0.6 * plain
+
+
+def test_a_flow_that_is_alone_never_yields(shipped: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = [Trace.constant(mbps, 20) for mbps in (0.3, 1.0, 4.0, 24.0)]
+    # From 12 to 4 Mbit/s. Where a link itself falls by more than half, to a rate at which four packets take half of the
+    # room, a flow is left alone once for nothing: docs/no-harm.md.
+    steps = Trace(np.concatenate([np.arange(10_000), np.arange(10_000, 40_000, 3)]).astype(np.uint32), "steps")
+    links = [
+        LinkSpec(trace, mrtt_ms=mrtt_ms, target_us=(mrtt_ms + 30) * 1000)
+        for trace in (*rates, steps)
+        for mrtt_ms in (20, 60)
+    ]
+    yields = figures(shipped, links, 30.0)
+    monkeypatch.setattr(Policy, "aims_at_target", False)
+    assert yields == figures(shipped, links, 30.0)
