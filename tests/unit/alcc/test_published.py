@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.gated import reports, serving
-from helpers.gated.server import pattern
+from helpers.gated import reports, seen_in, serving
+from helpers.gated.server import MSS_BYTES, pattern
 from reinet.alcc.launch import Law, Settings, find_preload
 from reinet.cli.run import law_of
 from reinet.core.errors import ReinetError
@@ -167,6 +167,14 @@ def test_bytes_pass_whole_under_a_law(law: str, mode: str, tmp_path: Path) -> No
     assert total["bytes"] == size
     assert total["closings"] > 0, "the law's window was to bind, without --always"
     assert total["not_gated"] == 0
+
+
+def test_after_a_pause_longer_than_a_lease_the_law_still_binds() -> None:
+    """Nobody looks at a connection that sends nothing: its lease lapses, and the first write must ask the law anew."""
+    taken = {law: seen_in("after_a_pause", Settings(Law(law), TARGET))[0]["taken"] for law in ("none", "copa")}
+    first_window_bytes = 10 * MSS_BYTES
+    assert 0 < taken["copa"] <= 2 * first_window_bytes
+    assert taken["none"] > 5 * first_window_bytes, "the kernel takes more than the law, so it was the law"
 
 
 def test_in_shadow_a_law_gates_nothing(tmp_path: Path) -> None:
