@@ -87,12 +87,12 @@ def summary(runs: Sequence[Row]) -> list[Row]:
         of = {
             way: {key: median(run[key] for run in cell if run["way"] == way) for key in RATIOS.values()} for way in WAYS
         }
-        row: Row = {"law": law, "trace": trace, "runs": len(cell) // len(WAYS)}
+        row: Row = {"law": law, "trace": trace, "runs": len(cell) // len(WAYS), "spread": 0.0}
         for way in WAYS:
             row |= {f"{way}_{key}": value for key, value in of[way].items()}
             # How far runs of one and the same way lie apart: a ratio that is nearer to 1 than that says nothing.
             mbps = [run["throughput_mbps"] for run in cell if run["way"] == way]
-            row[f"{way}_spread"] = (max(mbps) - min(mbps)) / median(mbps) if median(mbps) else None
+            row["spread"] = max(row["spread"], (max(mbps) - min(mbps)) / median(mbps) if median(mbps) else 0.0)
         for ratio, key in RATIOS.items():
             row[ratio] = of["gate"][key] / of["udp"][key] if of["udp"][key] else None
         rows.append({**row, "valid": all(run["valid"] for run in cell)})

@@ -25,8 +25,8 @@ def test_ratios_are_of_medians_gate_over_udp() -> None:
     assert copa["throughput_ratio"] == pytest.approx(9 / 12)
     assert copa["delay_ratio"] == copa["delay_p95_ratio"] == pytest.approx(1.5)
     assert copa["cpu_ratio"] == pytest.approx(9 / 12)
-    assert copa["gate_spread"] == pytest.approx(9 / 9)
-    assert verus["udp_spread"] == 0.0
+    assert copa["spread"] == pytest.approx((90 - 10) / 12), "over UDP; through the gate it is 9 / 9"
+    assert verus["spread"] == 0.0
     assert (verus["throughput_ratio"], verus["valid"]) == (1.0, False)
 
 
