@@ -1,9 +1,13 @@
-"""What the gate costs: a write's time, a closed gate's and a crowd's share of a core, memory per connection."""
+"""What the gate costs: a write's time, a closed gate's and a crowd's share of a core, memory per connection.
+
+And whether it loses a wake-up, of as many openings as ``OPENINGS`` says.
+"""
 
 import contextlib
 import json
 import os
 import resource
+import select
 import socket
 import subprocess
 import sys
@@ -22,6 +26,17 @@ WRITES = 20_000
 BLOCK = bytes(1 << 16)
 SPARE_FDS = 100
 IDLE_PER_CLOSED = 10
+OPENINGS = 10_000
+OPENED_CONNECTIONS = 10
+OPENINGS_TAKE_AT_MOST = 5.0
+"""Times the length of a measurement: a thousand or more a second come of the gate, and of the kernel far fewer."""
+LOST_AFTER_S = 5.0
+"""A gate opens within a round trip of loopback: who waited so long would have waited for ever."""
+READ_BYTES = 4096
+READ_EVERY_S = 0.1
+"""How an active connection's peer reads: ten thousand reads a second are what one thread of Python can do."""
+PACER = "reinet-alcc"
+"""The name of the process's one thread (alcc/gate/pacer.cpp)."""
 
 Row = dict[str, object]
 
@@ -34,7 +49,14 @@ def measure(connections: int = 1000, seconds: float = 3.0, law: Law | None = Non
     law = law or Law(f"fixed:{CAP_PKTS}")
     gate = Settings(law=law, target=Target.parse("+30ms"), always=True).environment()
     rows: list[Row] = []
-    kinds = (("write", 1), ("closed", 1), ("closed", connections), ("idle", IDLE_PER_CLOSED * connections))
+    kinds = (
+        ("write", 1),
+        ("openings", OPENED_CONNECTIONS),
+        ("closed", 1),
+        ("closed", connections),
+        ("active", connections),
+        ("idle", IDLE_PER_CLOSED * connections),
+    )
     for kind, count in kinds:
         plain, gated = (_worker(kind, count, seconds, environment) for environment in (os.environ, gate))
         rows += [
@@ -50,8 +72,8 @@ def _worker(kind: str, count: int, seconds: float, environment: Mapping[str, str
     return result
 
 
-def _senders(count: int) -> list[socket.socket]:
-    """Returns connections over loopback to a process that reads nothing and ends with this one."""
+def _senders(count: int, read_bytes: int = 0, every_s: float = 0.0) -> list[socket.socket]:
+    """Returns connections over loopback to a process that reads so much of each at a time, and ends with this one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if count + SPARE_FDS > hard:
         sys.exit(f"{count} connections are more than {hard} descriptors allow: ulimit -n, or ask for fewer")
@@ -64,8 +86,11 @@ def _senders(count: int) -> list[socket.socket]:
         if os.fork() == 0:
             os.close(ours)
             peers = [_peer(listener.getsockname()) for _ in range(count)]
-            os.read(alive, 1)
-            os._exit(len(peers) == 0)
+            while not select.select([alive], [], [], every_s if read_bytes else None)[0]:
+                for peer in peers:
+                    with contextlib.suppress(OSError):
+                        peer.recv(read_bytes, socket.MSG_DONTWAIT)
+            os._exit(0)
         return [listener.accept()[0] for _ in range(count)]
 
 
@@ -110,6 +135,58 @@ def _closed(count: int, seconds: float) -> dict[str, float]:
     return {"cpu_share": share, "memory_kb_per_connection": grown_kb / count, "threads": threads}
 
 
+def _openings(count: int, seconds: float) -> dict[str, float]:
+    """Peers that read all: each refusal is a gate that closed, and each wait must end."""
+    waiter = select.epoll()
+    by_fd = {}
+    for sender in _senders(count, 1 << 16):
+        sender.setblocking(False)
+        by_fd[sender.fileno()] = sender
+        waiter.register(sender, select.EPOLLOUT)
+    waits = lost = 0
+    until_s = time.monotonic() + OPENINGS_TAKE_AT_MOST * seconds
+    while waits < OPENINGS and not lost and time.monotonic() < until_s:
+        ready = waiter.poll(LOST_AFTER_S)
+        lost = 0 if ready else 1
+        for fd, _events in ready:
+            sent = 0
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sent += by_fd[fd].send(BLOCK)
+            waits += sent > 0
+    return {"openings": waits, "lost_wake_ups": lost}
+
+
+def _active(count: int, seconds: float) -> dict[str, float]:
+    """Peers that read a little now and then: every sender has data outstanding, and is woken again and again."""
+    before_kb = _rss_kb()
+    waiter = select.epoll()
+    by_fd = {}
+    for sender in _senders(count, READ_BYTES, READ_EVERY_S):
+        sender.setblocking(False)
+        by_fd[sender.fileno()] = sender
+        waiter.register(sender, select.EPOLLOUT)
+
+    def serve(for_s: float) -> int:
+        sent, until_s = 0, time.monotonic() + for_s
+        while (left_s := until_s - time.monotonic()) > 0:
+            for fd, _events in waiter.poll(left_s):
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        sent += by_fd[fd].send(BLOCK)
+        return sent
+
+    serve(1.0)  # the kernel's buffers fill
+    pacer_s, started_s = _pacer_cpu_s(), time.monotonic()
+    sent = serve(seconds)
+    took_s = time.monotonic() - started_s
+    return {
+        "active_cpu_share_of_the_gates_thread": (_pacer_cpu_s() - pacer_s) / took_s,
+        "active_mbps": sent * 8 / took_s / 1e6,
+        "active_memory_kb_per_connection": (_rss_kb() - before_kb) / count,
+    }
+
+
 def _idle(count: int, seconds: float) -> dict[str, float]:
     for sender in (senders := _senders(count)):
         sender.send(b"x")
@@ -127,6 +204,15 @@ def _cpu_share(seconds: float) -> float:
     return (time.process_time() - before_s) / (time.monotonic() - started_s)
 
 
+def _pacer_cpu_s() -> float:
+    """Returns the CPU time of the gate's thread, 0 where there is none."""
+    for task in Path("/proc/self/task").iterdir():
+        if (task / "comm").read_text().strip() == PACER:
+            # The clock of a thread by its number: MAKE_THREAD_CPUCLOCK of the kernel's posix-timers.h, CPUCLOCK_SCHED.
+            return time.clock_gettime(~int(task.name) << 3 | 6)
+    return 0.0
+
+
 def _rss_kb() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
 
@@ -141,5 +227,5 @@ def _switches() -> int:
 
 
 if __name__ == "__main__":
-    kinds = {"write": _write, "closed": _closed, "idle": _idle}
+    kinds = {"write": _write, "openings": _openings, "closed": _closed, "active": _active, "idle": _idle}
     print(json.dumps(kinds[sys.argv[1]](int(sys.argv[2]), float(sys.argv[3]))))

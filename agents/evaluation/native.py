@@ -15,6 +15,8 @@ Row = dict[str, Any]
 LAWS = ("copa", "verus", "sprout")
 WAYS = ("gate", "udp")
 _LOOK_S = 0.1
+ATTEMPTS = 3
+"""How often a run is made in which the host lagged: what is not valid says nothing, and other work passes by."""
 RATIOS = {
     "throughput_ratio": "throughput_mbps",
     "delay_ratio": "delay_mean_ms",
@@ -34,7 +36,8 @@ def measure(
 ) -> tuple[list[Row], list[Row]]:
     """Returns a row for each run, and one for each law and trace with medians and ratios, gate over UDP.
 
-    ``progress`` is told each run's row. Raises LinkError where a link cannot be made, or dies.
+    A run that is not valid is made again, ``ATTEMPTS`` times in all, and the last one counts. ``progress`` is told the
+    row of each. Raises LinkError where a link cannot be made, or dies.
     """
     runs: list[Row] = []
     for trace in traces:
@@ -42,11 +45,14 @@ def measure(
         for law in laws:
             for _ in range(repeat):
                 for way in WAYS:  # in turn: the host's load drifts
-                    runs.append(
-                        {"law": law, "trace": trace.name, "way": way, **_figures(_run(path, law, way, seconds))}
-                    )
-                    if progress is not None:
-                        progress(runs[-1])
+                    for _ in range(ATTEMPTS):
+                        run: Row = {"law": law, "trace": trace.name, "way": way}
+                        run |= _figures(_run(path, law, way, seconds))
+                        if progress is not None:
+                            progress(run)
+                        if run["valid"]:
+                            break
+                    runs.append(run)
     return runs, summary(runs)
 
 
@@ -81,9 +87,12 @@ def summary(runs: Sequence[Row]) -> list[Row]:
         of = {
             way: {key: median(run[key] for run in cell if run["way"] == way) for key in RATIOS.values()} for way in WAYS
         }
-        row: Row = {"law": law, "trace": trace, "runs": len(cell) // len(WAYS)}
+        row: Row = {"law": law, "trace": trace, "runs": len(cell) // len(WAYS), "spread": 0.0}
         for way in WAYS:
             row |= {f"{way}_{key}": value for key, value in of[way].items()}
+            # How far runs of one and the same way lie apart: a ratio that is nearer to 1 than that says nothing.
+            mbps = [run["throughput_mbps"] for run in cell if run["way"] == way]
+            row["spread"] = max(row["spread"], (max(mbps) - min(mbps)) / median(mbps) if median(mbps) else 0.0)
         for ratio, key in RATIOS.items():
             row[ratio] = of["gate"][key] / of["udp"][key] if of["udp"][key] else None
         rows.append({**row, "valid": all(run["valid"] for run in cell)})

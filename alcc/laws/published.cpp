@@ -14,6 +14,16 @@ namespace {
 // After so long without a look, because there was nothing to send, what the law knows of the path is old, and its clock
 // would have to catch up: it starts anew.
 constexpr Us kForgetUs = 2'000'000;
+// How long a receiver's ACK waits for another packet at the most: Linux's own TCP_DELACK_MIN.
+constexpr double kMostAckWaitUs = 40'000;
+
+// Returns how much longer than a packet's own the kernel's RTT sample is. A receiver acknowledges every second packet,
+// and the sample is of the older one: it has waited for the other. So many ACKs told of so many packets since gap_us
+// ago; packets as far apart as they were on average put (packets / ACKs - 1) such distances between both.
+double ack_wait_us(Us gap_us, std::uint32_t acks, std::uint32_t pkts) {
+  const double spacing_us = static_cast<double>(gap_us) / pkts;
+  return std::min((static_cast<double>(pkts) / acks - 1) * spacing_us, kMostAckWaitUs);
+}
 
 }  // namespace
 
@@ -33,7 +43,10 @@ std::uint32_t PublishedLaw::look(const KernelView& view, std::uint64_t now_ns) {
   if (delivered_pkts > 0) {
     const std::uint32_t samples = std::clamp(segments, 1U, delivered_pkts);
     const double least_us = i.tcpi_min_rtt != 0 && i.tcpi_min_rtt != ~0U ? i.tcpi_min_rtt : 1.0;
-    const double mean_us = std::clamp(mean_of_samples_us(before_us, i.tcpi_rtt, samples), least_us, 1e9);
+    const Us gap_us = now_us - std::exchange(heard_us_, now_us);
+    const double sampled_us =
+        mean_of_samples_us(before_us, i.tcpi_rtt, samples) - ack_wait_us(gap_us, samples, delivered_pkts);
+    const double mean_us = std::clamp(sampled_us, least_us, 1e9);
     note_delivered(delivered_pkts, now_us, static_cast<std::int32_t>(mean_us));
   }
   law_->on_timer(now_us);
@@ -56,6 +69,7 @@ void PublishedLaw::begin(const KernelView& view, Us now_us) {
   segments_out_ = view.info.tcpi_data_segs_out;
   delivered_pkts_ = view.info.tcpi_delivered;
   srtt_us_ = view.info.tcpi_rtt;
+  heard_us_ = now_us;
   law_->start({now_us, std::max(view.info.tcpi_rtt, 1U), view.mss_bytes(), 0, seed_});
 }
 

@@ -6,9 +6,11 @@
 //   sent        segments that went out since the last look, those sent again too
 //   delivered   segments acknowledged or SACKed, each as an ACK of its own, the oldest first
 //   lost        what left the flight and was not delivered
-//   RTT         of all ACKs between two looks the mean (mean_of_samples_us of alcc/gate/measure.hpp)
+//   RTT         of all ACKs between two looks the mean (mean_of_samples_us of alcc/gate/measure.hpp), less what the
+//               receiver waited before it acknowledged
 //
-// The window is the law's, and nothing else is: the kernel repeats what is lost and paces as it does.
+// The window is the law's, and nothing else is: the kernel repeats what is lost, and nothing is paced, which was tried
+// (docs/alcc.md).
 #ifndef REINET_ALCC_PUBLISHED_HPP
 #define REINET_ALCC_PUBLISHED_HPP
 
@@ -51,7 +53,7 @@ class PublishedLaw {
   std::deque<Out> out_;  // in flight, the oldest first
   std::uint32_t given_up_pkts_ = 0;
   std::uint32_t segments_in_ = 0, segments_out_ = 0, delivered_pkts_ = 0, srtt_us_ = 0;
-  Us looked_us_ = 0;
+  Us looked_us_ = 0, heard_us_ = 0;
 };
 
 }  // namespace reinet::alcc

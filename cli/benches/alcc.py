@@ -8,8 +8,8 @@ import typer
 from reinet.cli.output import JsonOption, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
-COMPARED = ["law", "trace", "gate_throughput_mbps", "udp_throughput_mbps", "throughput_ratio", "gate_delay_mean_ms",
-            "udp_delay_mean_ms", "delay_ratio", "cpu_ratio", "valid"]  # fmt: skip
+COMPARED = ["law", "trace", "gate_throughput_mbps", "udp_throughput_mbps", "throughput_ratio", "spread",
+            "gate_delay_mean_ms", "udp_delay_mean_ms", "delay_ratio", "cpu_ratio", "valid"]  # fmt: skip
 
 
 def bench_alcc(
@@ -40,7 +40,8 @@ def bench_alcc(
 
     No privileges are needed. A closed gate is one whose peer reads nothing; the share is of one core. With --against
     udp, as root, each law runs through the gate over the kernel's Cubic and by itself over UDP, in turn, over the same
-    Mahimahi links (20 ms, 150 KB); ratios are gate over UDP. Examples:
+    Mahimahi links (20 ms, 150 KB), again where the host lagged; ratios are gate over UDP, of medians, and the spread is
+    the larger one of both ways' own throughputs. Examples:
 
         reinet bench alcc
 

@@ -191,10 +191,20 @@ def closed_epoll() -> Seen:
     return {"events": len(events), "got": drain(peer, 5).decode()}
 
 
+def after_a_pause() -> Seen:
+    """A burst goes out after a pause in which every lease lapsed; says how much of it one call took."""
+    sock, peer = pair(4096)  # what the peer has no room for is not acknowledged
+    sock.sendall(b"x")
+    drain(peer, 1)
+    time.sleep(0.8)
+    sock.setblocking(False)
+    return {"taken": sock.send(pattern(300_000))}
+
+
 CASES: dict[str, Callable[[], Seen]] = {
     f.__name__: f
     for f in (interrupted, restarted, timed, reset_while_waiting, shut_while_waiting, passed_on, past_the_library,
-              turns, closed_epoll)
+              turns, closed_epoll, after_a_pause)
 }  # fmt: skip
 
 if __name__ == "__main__":

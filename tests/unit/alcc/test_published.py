@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.gated import reports, serving
-from helpers.gated.server import pattern
+from helpers.gated import reports, seen_in, serving
+from helpers.gated.server import MSS_BYTES, pattern
 from reinet.alcc.launch import Law, Settings, find_preload
 from reinet.cli.run import law_of
 from reinet.core.errors import ReinetError
@@ -29,16 +29,21 @@ class _View(ctypes.Structure):
 
 
 class _Tcp:
-    """A flow over a link of a constant rate, behind a window that a law sets at each look; RTT 40 ms."""
+    """A flow over a link of a constant rate, behind a window that a law sets at each look; RTT 40 ms.
+
+    ``pkts_per_ack``: an ACK is of so many packets; it comes with the last, and its RTT is the first one's.
+    """
 
     BASE_NS = 40 * MS
 
-    def __init__(self, law: str, pkts_per_s: int = 1000, look_ns: int = 2 * MS) -> None:
+    def __init__(self, law: str, pkts_per_s: int = 1000, look_ns: int = 2 * MS, pkts_per_ack: int = 1) -> None:
         self._library = ctypes.CDLL(str(find_preload()))
         self._library.reinet_alcc_law_new.restype = ctypes.c_void_p
         self._law = ctypes.c_void_p(self._library.reinet_alcc_law_new(law.encode()))
         assert self._law
         self._service_ns, self._look_ns = 10**9 // pkts_per_s, look_ns
+        self._pkts_per_ack = pkts_per_ack
+        self._unacked_ns: list[int] = []  # when those were sent that came and are not acknowledged
         self._view = _View(srtt_us=40_000, min_rtt_us=40_000)
         self._now_ns = 10**9
         self._link_free_ns = 0
@@ -62,7 +67,7 @@ class _Tcp:
             while self._arrivals and self._arrivals[0][0] <= self._now_ns:
                 self._hear(*self._arrivals.popleft())
             self._look()
-            while len(self._arrivals) < self._cap_pkts:
+            while len(self._arrivals) + len(self._unacked_ns) < self._cap_pkts:
                 self._send()
             self._look()  # as the gate does when a write wants more
             self._now_ns += self._look_ns
@@ -89,15 +94,18 @@ class _Tcp:
         self._view.segments_out += 1
 
     def _hear(self, at_ns: int, sent_ns: int) -> None:
-        self._srtt_us += ((at_ns - sent_ns) / 1000 - self._srtt_us) / 8
-        self._view.segments_in += 1
-        self._view.delivered_pkts += 1
+        self._unacked_ns.append(sent_ns)
+        if len(self._unacked_ns) == self._pkts_per_ack:
+            self._srtt_us += ((at_ns - self._unacked_ns[0]) / 1000 - self._srtt_us) / 8
+            self._view.segments_in += 1
+            self._view.delivered_pkts += self._pkts_per_ack
+            self._unacked_ns.clear()
         self.delivered_pkts += 1
         self.queue_ms.append((at_ns - sent_ns - self.BASE_NS) / MS)
 
     def _look(self) -> None:
         self._view.now_ns = self._now_ns
-        self._view.in_flight_pkts = len(self._arrivals)
+        self._view.in_flight_pkts = len(self._arrivals) + len(self._unacked_ns)
         self._view.srtt_us = round(self._srtt_us)
         self._cap_pkts = self._library.reinet_alcc_law_look(self._law, ctypes.byref(self._view))
         self.caps_pkts.append(self._cap_pkts)
@@ -117,6 +125,22 @@ def test_a_law_fills_a_link_that_it_sees_through_looks(law: str) -> None:
         "Sprout holds back: 95 % of its forecasts are too low"
     )
     assert queue_ms < {"copa": 30.0, "verus": 400.0, "sprout": 100.0}[law]
+
+
+def test_acks_of_two_packets_do_not_look_like_a_queue() -> None:
+    """The older of two packets waits for the other at the receiver: 7 ms here, as much as half of Copa's own queue.
+
+    It took that for a queue that never empties, of others, and filled the buffer: 332 ms.
+    """
+    delivered_pkts, queue_ms = [], []
+    for pkts_per_ack in (1, 2):
+        tcp = _Tcp("copa", pkts_per_s=150, pkts_per_ack=pkts_per_ack)
+        tcp.run(20.0)
+        tcp.end()
+        delivered_pkts.append(tcp.delivered_pkts)
+        queue_ms.append(sum(tcp.queue_ms) / len(tcp.queue_ms))
+    assert delivered_pkts[1] > 0.9 * delivered_pkts[0]
+    assert queue_ms[1] < 60.0
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -167,6 +191,14 @@ def test_bytes_pass_whole_under_a_law(law: str, mode: str, tmp_path: Path) -> No
     assert total["bytes"] == size
     assert total["closings"] > 0, "the law's window was to bind, without --always"
     assert total["not_gated"] == 0
+
+
+def test_after_a_pause_longer_than_a_lease_the_law_still_binds() -> None:
+    """Nobody looks at a connection that sends nothing: its lease lapses, and the first write must ask the law anew."""
+    taken = {law: seen_in("after_a_pause", Settings(Law(law), TARGET))[0]["taken"] for law in ("none", "copa")}
+    first_window_bytes = 10 * MSS_BYTES
+    assert 0 < taken["copa"] <= 2 * first_window_bytes
+    assert taken["none"] > 5 * first_window_bytes, "the kernel takes more than the law, so it was the law"
 
 
 def test_in_shadow_a_law_gates_nothing(tmp_path: Path) -> None:

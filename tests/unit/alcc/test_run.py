@@ -52,6 +52,14 @@ def test_the_bench_says_what_the_gate_costs() -> None:
         ("threads", 1),
         ("threads", 30),
         ("wake_ups_per_s", 300),
+        ("openings", 10),
+        ("lost_wake_ups", 10),
+        ("active_cpu_share_of_the_gates_thread", 30),
+        ("active_mbps", 30),
+        ("active_memory_kb_per_connection", 30),
     }
+    assert rows["openings", 10]["gated"] > 0
+    assert rows["lost_wake_ups", 10]["gated"] == 0
+    assert rows["active_mbps", 30]["gated"] > 0
     assert rows["wake_ups_per_s", 300]["gated"] <= 2
     assert rows["threads", 30] == {"what": "threads", "connections": 30, "plain": 1, "gated": 2}
