@@ -18,6 +18,8 @@ from reinet.proto import trainer_pb2_grpc
 
 LOOK_S = 0.3
 """A watcher learns so late at most what a job did; the worker writes as often."""
+AT_WORK = ("running", "stopping")
+"""In these states a job's files change."""
 SHARED_S = 0.2
 """What many ask for is looked up so often at most."""
 NEVER = (-SHARED_S, pb.ListReply())
@@ -158,7 +160,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
         """Returns a job as it is now; many who watch it share one look at its files."""
         now_s = time.monotonic()
         looked_s, before, message = self._seen.get(job.id, (-SHARED_S, None, pb.Job()))
-        if before != job or (job.state not in ENDED and now_s - looked_s >= SHARED_S):
+        if before != job or (job.state in AT_WORK and now_s - looked_s >= SHARED_S):
             message = self._looked(job)
         if len(self._seen) > 2 * MOST_LISTED:
             self._seen.clear()

@@ -7,7 +7,7 @@ from reinet.agents.service.bench import measure
 def test_every_part_of_the_load_is_measured_and_checked() -> None:
     models = [ROOT / "checkpoints" / name for name in ("default", "small")]
     found = measure(
-        clients=3, followers=4, uploads=2, upload_mb=0.3, seconds=1, runner="", models=models,
+        listing=3, followers=4, sending=2, upload_mb=1.0, seconds=1, runner="", models=models,
     )  # fmt: skip
     assert set(found) == {"clients", "followers", "uploads"}
     assert found["clients"]["lists"] >= 3

@@ -74,6 +74,7 @@ class RayRunner:
         """Returns what became of an attempt; of one that an earlier head knew, nothing is known."""
         status = self._status(job, attempt)
         if status in ("PENDING", "RUNNING"):
+            self._jobs.add(_id(job, attempt))  # also one that an earlier service submitted: it ends with this one
             return "running"
         return "failed" if status == "FAILED" else "gone"
 

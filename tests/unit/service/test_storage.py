@@ -1,0 +1,67 @@
+"""What the service stores: quotas hold for uploads that come at once, and who reads waits for nobody who writes."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from reinet.agents.service.blobs import CHUNK_BYTES, Blobs
+from reinet.agents.service.config import Quota
+from reinet.agents.service.database import Database
+from reinet.agents.service.identity import ALL_ROLES, Caller
+from reinet.core.errors import ServiceError
+from reinet.envs.trace import Trace
+
+TRACES = [Trace.constant(mbps, 70) for mbps in (11, 12, 13)]
+"""0.4 MB each."""
+
+
+async def chunks_of(trace: Trace) -> AsyncIterator[bytes]:
+    text = trace.canonical_text
+    for start in range(0, len(text), CHUNK_BYTES):
+        yield text[start : start + CHUNK_BYTES]
+
+
+def test_of_uploads_at_once_only_what_the_quota_has_room_for_stays(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+    blobs = Blobs(tmp_path, database)
+    caller = Caller("alice", ALL_ROLES, Quota(stored_mb=1))
+
+    async def send() -> list[BaseException | None]:
+        for trace in TRACES:
+            blobs.check(caller, trace.sha256, len(trace.canonical_text))  # by itself each has room
+        sent = [blobs.receive(caller, one.sha256, len(one.canonical_text), chunks_of(one)) for one in TRACES]
+        return await asyncio.gather(*sent, return_exceptions=True)
+
+    refused = [error for error in asyncio.run(send()) if error is not None]
+    assert len(refused) == 1
+    assert isinstance(refused[0], ServiceError)
+    assert "are the quota" in str(refused[0])
+    stored = sum(path.stat().st_size for path in tmp_path.glob("blobs/*/*"))
+    assert stored == blobs.stored_bytes("alice") <= 1_000_000
+    assert not list(tmp_path.glob("staged/*"))
+    database.close()
+
+
+def test_who_reads_waits_for_no_change_and_sees_it_when_it_holds(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+    insert, count = "INSERT INTO uploads VALUES ('alice', 'ab', 1)", "SELECT count(*) AS n FROM uploads"
+    seen: list[int] = []
+
+    def read() -> None:
+        row = database.row(count)
+        assert row is not None
+        seen.append(row["n"])
+
+    with database.change() as run:
+        run(insert)
+        own = database.row(count)
+        reader = threading.Thread(target=read)
+        reader.start()
+        reader.join(10)
+        assert seen == [0], "it was held up, or saw what does not hold yet"
+    assert own is not None
+    assert own["n"] == 1
+    read()
+    assert seen == [0, 1]
+    database.close()
