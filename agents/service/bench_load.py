@@ -7,6 +7,7 @@ measure is the service and not who sends beside them.
 import asyncio
 import hashlib
 import json
+import os
 import random
 import secrets
 import time
@@ -120,7 +121,7 @@ async def uploads(
     over = False
     spent = asyncio.ensure_future(clients(socket, listing, watched, lambda: not over))
     start_s = time.monotonic()
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn"), os.setsid) as pool:  # as sessions Linux gives each their share
         try:
             await asyncio.get_running_loop().run_in_executor(pool, _send, socket, range(count), upload_mb, config)
             whole_s = time.monotonic() - start_s

@@ -155,6 +155,7 @@ async def _problem_of_large(staged: Path) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "reinet.agents.service.blobs", str(staged),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,  # Linux shares processors out by session: what this takes is not the service's share
     )  # fmt: skip
     try:
         told, _ = await asyncio.wait_for(process.communicate(), CHECK_S)

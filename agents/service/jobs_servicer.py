@@ -29,6 +29,8 @@ MOST_LISTED = 1000
 """The latest so many jobs are listed."""
 MOST_UPLOADS = 4
 """So many traces come in at once; others wait, so that memory and disk are bounded."""
+MOST_WAITING = 64
+"""So many wait: each holds what the service takes unasked (``server.LOOKAHEAD_BYTES``)."""
 MOST_WATCHERS = 1000
 STALL_S = 30.0
 """An upload that is silent for so long gives its place to another."""
@@ -40,7 +42,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     def __init__(self, jobs: Jobs, blobs: Blobs, callers: Callers) -> None:
         self._jobs, self._blobs, self.callers = jobs, blobs, callers
         self._uploads = asyncio.Semaphore(MOST_UPLOADS)
-        self._watchers = 0
+        self._watchers = self._uploading = 0
         self._listed = NEVER
         self._seen: dict[str, tuple[float, Job, pb.Job]] = {}
 
@@ -54,6 +56,15 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     @guarded
     async def Upload(self, request: AsyncIterator[pb.UploadRequest], caller: Caller) -> pb.UploadReply:  # noqa: N802
         """Takes one trace."""
+        if self._uploading >= MOST_UPLOADS + MOST_WAITING:
+            raise ServiceError(f"{MOST_WAITING} uploads are waiting already; send the trace again later")
+        self._uploading += 1
+        try:
+            return await self._upload(request, caller)
+        finally:
+            self._uploading -= 1
+
+    async def _upload(self, request: AsyncIterator[pb.UploadRequest], caller: Caller) -> pb.UploadReply:
         async with self._uploads:
             parts = without_stalls(request)
             first = await anext(parts, None)

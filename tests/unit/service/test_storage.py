@@ -1,16 +1,23 @@
 """What the service stores: quotas hold for uploads that come at once, and who reads waits for nobody who writes."""
 
 import asyncio
+import inspect
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from reinet.agents.service.blobs import CHUNK_BYTES, Blobs
-from reinet.agents.service.config import Quota
+from reinet.agents.service.config import Quota, TrainerConfig
 from reinet.agents.service.database import Database
-from reinet.agents.service.identity import ALL_ROLES, Caller
+from reinet.agents.service.identity import ALL_ROLES, Caller, Callers
+from reinet.agents.service.jobs import Jobs
+from reinet.agents.service.jobs_servicer import MOST_UPLOADS, MOST_WAITING, JobsServicer
 from reinet.core.errors import ServiceError
 from reinet.envs.trace import Trace
+from reinet.proto import trainer_pb2 as pb
 
 TRACES = [Trace.constant(mbps, 70) for mbps in (11, 12, 13)]
 """0.4 MB each."""
@@ -64,4 +71,35 @@ def test_who_reads_waits_for_no_change_and_sees_it_when_it_holds(tmp_path: Path)
     assert own["n"] == 1
     read()
     assert seen == [0, 1]
+    database.close()
+
+
+def test_no_more_uploads_wait_than_there_is_memory_for(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+    blobs = Blobs(tmp_path, database)
+    jobs = Jobs(tmp_path, database, blobs, 0, 0, "test")
+    servicer = JobsServicer(jobs, blobs, Callers(TrainerConfig()))
+    caller = Caller("alice", ALL_ROLES, Quota())
+    upload: Any = inspect.unwrap(JobsServicer.Upload)
+
+    async def silent() -> AsyncIterator[pb.UploadRequest]:
+        await asyncio.Event().wait()
+        yield pb.UploadRequest()
+
+    async def crowd() -> None:
+        tasks = [asyncio.ensure_future(upload(servicer, silent(), caller)) for _ in range(MOST_UPLOADS + MOST_WAITING)]
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in tasks)
+        with pytest.raises(ServiceError, match="waiting already"):
+            await upload(servicer, silent(), caller)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        late = asyncio.ensure_future(upload(servicer, silent(), caller))
+        await asyncio.sleep(0.05)
+        assert not late.done(), "who ended made room"
+        late.cancel()
+        await asyncio.gather(late, return_exceptions=True)
+
+    asyncio.run(crowd())
     database.close()
