@@ -26,7 +26,7 @@ from reinet.agents.service.client import Client
 from reinet.agents.service.config import load_config
 from reinet.agents.service.database import Database
 from reinet.agents.service.identity import ALL_ROLES, LOCAL, Caller
-from reinet.agents.service.jobs import ENDED, Given, Jobs
+from reinet.agents.service.jobs import Given, Jobs
 from reinet.agents.service.registry import Registry
 from reinet.agents.service.running.progress import Progress
 from reinet.agents.service.running.worker import BETWEEN_S
@@ -45,8 +45,6 @@ TRAINING: dict[str, Any] = {
 }
 """A training of some seconds: what a service adds to one does not grow with it."""
 
-ASK_S = 0.5
-"""Who does not watch asks so often whether the job has ended."""
 Told = Callable[[str], None]
 
 
@@ -195,6 +193,9 @@ def measure(
                     ("followers", followers, lambda: follow(process.socket, client, followers, digests)),
                     ("uploads", sending, sent),
                 ]
+                if listing:
+                    told(f"one who watches, {2 * seconds:g} s")
+                    found["watch"] = {"core_share": _watch_share(process, client, watched, seconds)}
                 for part, wanted, run in parts:
                     if wanted:
                         told(f"{wanted} {part}")
@@ -228,13 +229,28 @@ def _prepare(process: Process, models: list[Path]) -> tuple[list[str], str]:
     return digests, made[0].id
 
 
+def _watch_share(process: Process, client: Client, job: str, seconds: float) -> float:
+    """Returns what one who watches a job takes of a core, of the service and of the client, as processor time.
+
+    Walls of trainings, which may take a core, differ by more than that.
+    """
+    taken_s = []
+    for watching in (False, True):
+        cpu_s, end_s = process.cpu_s() + time.process_time(), time.monotonic() + seconds
+        for _ in client.watch(job) if watching else ():
+            if time.monotonic() > end_s:
+                break
+        time.sleep(max(end_s - time.monotonic(), 0.0))
+        taken_s.append(process.cpu_s() + time.process_time() - cpu_s)
+    return (taken_s[1] - taken_s[0]) / seconds
+
+
 def _job(folder: Path, runner: str) -> dict[str, Any]:
     """Returns what a job takes from its submission to its model, and a plain training with its export.
 
     ``added_s`` is the difference of what either takes beside its training, which on a busy host never takes as long
     twice; ``first_added_s`` that of a service's first job; ``over_train_s`` that without the export, which the job does
-    too. ``watch_share`` is what watching takes of a core, of the service and of the client, as processor time: walls of
-    trainings differ by more than that.
+    too.
     """
     own = folder / "job"
     own.mkdir()
@@ -258,37 +274,27 @@ def _job(folder: Path, runner: str) -> dict[str, Any]:
     process = Process(own, runner, idle=False)
     beside_plain_s = plain_s - plain_training_s
     with process.running() as client:
-        first = _through(process, client, lambda job: _unwatched(client, job))  # under Ray it starts a head
-        quiet = _through(process, client, lambda job: _unwatched(client, job))
-        watched = _through(process, client, lambda job: [one for one, _ in client.watch(job)][-1])
+        first = _through(client)  # under Ray it starts a head
+        second = _through(client)
     return {
         "runner": runner,
         "plain_s": plain_s,
         "plain_training_s": plain_training_s,
-        "job_s": watched["job_s"],
-        "training_s": watched["training_s"],
-        "added_s": watched["job_s"] - watched["training_s"] - beside_plain_s,
-        "over_train_s": (watched["job_s"] - watched["training_s"]) - (train_s - plain_training_s),
+        "job_s": second["job_s"],
+        "training_s": second["training_s"],
+        "added_s": second["job_s"] - second["training_s"] - beside_plain_s,
+        "over_train_s": (second["job_s"] - second["training_s"]) - (train_s - plain_training_s),
         "first_added_s": first["job_s"] - first["training_s"] - beside_plain_s,
-        "watch_share": (watched["cpu_s"] - quiet["cpu_s"]) / watched["training_s"],
     }
 
 
-def _through(process: Process, client: Client, wait: Callable[[str], dict[str, Any]]) -> dict[str, float]:
-    """Returns how long a job takes, and what processor time it takes of the service and of who waits for it."""
-    start_s, cpu_s = time.monotonic(), process.cpu_s() + time.process_time()
-    job = wait(client.submit(TRAINING)["job"])
+def _through(client: Client) -> dict[str, float]:
+    """Returns how long a job takes, which is watched all the while."""
+    start_s = time.monotonic()
+    *_, (job, _) = client.watch(client.submit(TRAINING)["job"])
     if job["state"] != "done":
         raise ServiceError(f"the job is {job['state']}: {job['problem']}")
-    cpu_s = process.cpu_s() + time.process_time() - cpu_s
-    return {"job_s": time.monotonic() - start_s, "training_s": job["wall_s"], "cpu_s": cpu_s}
-
-
-def _unwatched(client: Client, job: str) -> dict[str, Any]:
-    """Returns a job that has ended; it asks seldom."""
-    while (found := client.job(job))["state"] not in ENDED:
-        time.sleep(ASK_S)
-    return found
+    return {"job_s": time.monotonic() - start_s, "training_s": job["wall_s"]}
 
 
 if __name__ == "__main__":

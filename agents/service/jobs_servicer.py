@@ -20,6 +20,8 @@ LOOK_S = 0.3
 """A watcher learns so late at most what a job did; the worker writes as often."""
 AT_WORK = ("running", "stopping")
 """In these states a job's files change."""
+PROGRESS_S = 1.0
+"""Progress alone is sent so often: more would cost a training's host one part in a hundred for each who watches."""
 SHARED_S = 0.2
 """What many ask for is looked up so often at most."""
 NEVER = (-SHARED_S, pb.ListReply())
@@ -121,15 +123,19 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
             raise ServiceError(f"{MOST_WATCHERS} clients are watching already; ask again later")
         self._watchers += 1
         try:
-            job, sent, offset = self._jobs.get(request.job), None, 0
+            job, offset = self._jobs.get(request.job), 0
+            sent: pb.Job | None = None
+            sent_s = 0.0
             while True:
                 job, message = self._present(job.id)
                 lines = ""
                 if request.log:
                     lines, offset = log_since(self._jobs.place(job.id), offset, MOST_LOG_BYTES)
-                if message != sent or lines:
+                now_s = time.monotonic()
+                due = sent is None or message.state != sent.state or now_s - sent_s >= PROGRESS_S
+                if lines or (due and message != sent):
                     yield pb.WatchReply(job=message, log=visible(lines, keep="\n"))
-                    sent = message
+                    sent, sent_s = message, now_s
                 if job.state in ENDED and not lines:
                     return
                 await asyncio.sleep(LOOK_S)

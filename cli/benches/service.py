@@ -33,9 +33,10 @@ def service(
 
     clients: list_ms, as a client sees it, of 100 jobs. followers: the time from a roll-back until each has fetched the
     other model and reported it. uploads: the time until all are there, each with a job, while those clients list and
-    watch; then one more client must be refused by the quotas. job: what submission and export take beside a plain
-    training, and what watching takes. service_cpu_s, service_cores and service_peak_mb are the service's own,
-    checks_peak_mb is of the processes that check its uploads. Examples:
+    watch; then one more client must be refused by the quotas. watch: what one who watches a job takes of a core, of
+    the service and of the client. job: what submission and export take beside a plain training. service_cpu_s,
+    service_cores and service_peak_mb are the service's own, checks_peak_mb is of the processes that check its uploads.
+    Examples:
 
         reinet bench service
 

@@ -1,20 +1,25 @@
-"""What the service stores: quotas hold for uploads that come at once, and who reads waits for nobody who writes."""
+"""Many clients at once: quotas hold, memory is bounded, and nobody who reads waits for one who writes."""
 
 import asyncio
 import inspect
+import json
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from helpers.trainer import TINY
+from reinet.agents.service import jobs_servicer
 from reinet.agents.service.blobs import CHUNK_BYTES, Blobs
 from reinet.agents.service.config import Quota, TrainerConfig
 from reinet.agents.service.database import Database
 from reinet.agents.service.identity import ALL_ROLES, Caller, Callers
-from reinet.agents.service.jobs import Jobs
+from reinet.agents.service.jobs import Given, Jobs
 from reinet.agents.service.jobs_servicer import MOST_UPLOADS, MOST_WAITING, JobsServicer
+from reinet.agents.service.running.progress import Progress
 from reinet.core.errors import ServiceError
 from reinet.envs.trace import Trace
 from reinet.proto import trainer_pb2 as pb
@@ -102,4 +107,42 @@ def test_no_more_uploads_wait_than_there_is_memory_for(tmp_path: Path) -> None:
         await asyncio.gather(late, return_exceptions=True)
 
     asyncio.run(crowd())
+    database.close()
+
+
+def test_who_watches_hears_of_progress_now_and_then_and_of_the_end_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    often_s, seldom_s = 0.01, 0.25
+    monkeypatch.setattr(jobs_servicer, "LOOK_S", often_s)
+    monkeypatch.setattr(jobs_servicer, "SHARED_S", 0.0)
+    monkeypatch.setattr(jobs_servicer, "PROGRESS_S", seldom_s)
+    database = Database(tmp_path)
+    blobs = Blobs(tmp_path, database)
+    jobs = Jobs(tmp_path, database, blobs, 0, 0, "test")
+    servicer = JobsServicer(jobs, blobs, Callers(TrainerConfig()))
+    caller = Caller("alice", ALL_ROLES, Quota())
+    job = jobs.submit(caller, Given("request", json.dumps(TINY)))
+    jobs.move(job.id, ("waiting",), "running")
+    watch: Any = inspect.unwrap(JobsServicer.Watch)
+    heard: list[pb.Job] = []
+
+    async def work() -> None:
+        folder = jobs.prepare(job)
+        for iteration in range(100):
+            Progress(iteration=iteration, iterations=100).write(folder)
+            await asyncio.sleep(often_s)
+        jobs.move(job.id, ("running",), "stopped")
+
+    async def both() -> float:
+        working = asyncio.ensure_future(work())
+        start_s = time.monotonic()
+        async for reply in watch(servicer, pb.WatchRequest(job=job.id), caller):
+            heard.append(reply.job)
+        await working
+        return time.monotonic() - start_s
+
+    took_s = asyncio.run(both())
+    assert 3 <= len(heard) <= took_s / seldom_s + 2
+    assert (heard[-1].state, heard[-1].progress.iteration) == ("stopped", 99)
     database.close()
