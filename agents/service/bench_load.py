@@ -145,7 +145,8 @@ def _send(socket: Path, numbers: "range | list[int]", upload_mb: float, config: 
     """Sends from so many clients at once, each a job with its traces; raises ServiceError with what was refused."""
 
     async def one(number: int) -> None:
-        left, sent = round(upload_mb * 1e6), []
+        left = round(upload_mb * 1e6)
+        sent: list[str] = []
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=CHANNEL) as channel:
             stub = STUBS.JobsStub(channel)
             while left > 0:
