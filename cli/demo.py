@@ -15,7 +15,7 @@ from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from reinet.agents.evaluation.run import Run
-    from reinet.agents.learn.train import Progress as TrainingProgress
+    from reinet.agents.learn.loop import Progress as TrainingProgress
 
 CONFIG = Path("configs/default.toml")
 NAME = "demo"

@@ -52,8 +52,8 @@ def train(
     # Here, for torch takes seconds to import and --help needs none of it.
     from reinet.agents.learn.learners import train_any as run
     from reinet.agents.learn.links import domain_of, selection_links, training_traces
+    from reinet.agents.learn.loop import Progress as Step
     from reinet.agents.learn.rllib.config import PeerConfig, load_config
-    from reinet.agents.learn.train import Progress as Step
 
     settings = load_config(config)
     if iterations is not None:

@@ -1,126 +1,166 @@
-"""What each part of DeepCC brings: the same training with and without it, judged over the same links.
+"""What an option brings: the same training with and without it, over several seeds, judged over the same links.
 
-A variant is ``configs/default.toml``'s training over Cubic alone with one thing changed, learned by hindsight, which
-takes seconds and hardly differs between seeds; the paper's policy gradients take hours, so what a part would bring
-there is another question. Each is judged by its frontier ratio: its delay over that of the hand rule's setting with
-equal utilisation, each in its own time; and against plain Cubic.
+A file says which: a ``[[variant]]`` is a base configuration's training with some keys changed, a ``[[path]]`` where
+all are judged. Each is judged by its frontier ratio, its delay over that of the hand rule's setting with equal
+utilisation (``agents/evaluation/frontier.py``), and against plain Cubic.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from reinet.agents.decide.baselines import NoCap
 from reinet.agents.decide.names import make_agent
-from reinet.agents.decide.protocol import View
 from reinet.agents.evaluation.batch import figures
-from reinet.agents.evaluation.frontier import Point, ratio, sweep
-from reinet.agents.evaluation.objects import UNWATCHED
+from reinet.agents.evaluation.frontier import Baseline, Point, baselines, ratio
+from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export
+from reinet.agents.learn.sweep import configured
 from reinet.agents.learn.train import train
+from reinet.core import PeriodConfig, toml_file
 from reinet.envs.link.spec import LinkSpec
+from reinet.envs.trace import Trace
 
-PAPERS_STATE: Mapping[str, Any] = {"normaliser_iterations": 4}
-"""DeepCC's inputs need statistics, which the first iterations gather."""
-SLATE = "clean-slate"
+Keys = dict[str, Any]
+CURE = "give a file such as configs/effects/deepcc.toml"
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A training that differs from another one, ``beside``, in what it is named for."""
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PathTable(_Strict):
+    """``[[path]]``: where every variant is judged; keys that are not given are DeepCC's evaluation."""
 
     name: str
-    beside: str | None
+    mrtt_ms: float = 20.0
+    buffer_bytes: int = 150_000
+    target: str = "50ms"
+
+    def over(self, trace: Trace, seconds: float) -> LinkSpec:
+        """Returns the path over a trace; raises ConfigError."""
+        own = Scenario.of(
+            trace, "sim", seconds=seconds, target=self.target, mrtt_ms=self.mrtt_ms, buffer_bytes=self.buffer_bytes
+        )
+        return own.path
+
+
+class Variant(_Strict):
+    """``[[variant]]``: a training that differs from another one, ``beside``, in what it is named for."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     what: str
-    top: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of the configuration's top level."""
-    min_ms: float = 5.0
-    cc: str = "cubic"
-    ddpg: Mapping[str, Any] = field(default_factory=dict)
-
-    def config(self, base: TrainConfig, seed: int, iterations: int) -> TrainConfig:
-        """Returns its training; hindsight teaches in all iterations that do not gather statistics."""
-        extra = int(self.ddpg.get("normaliser_iterations", 0))
-        changes = {
-            "period": {"min_ms": self.min_ms, "packet_timed": False},
-            "links": {"congestion_controls": [self.cc]},
-            "rollout": {"workers": 0, "links": 2 * base.rollout.links},
-            "hindsight": {"iterations": iterations + extra},
-            "run": {"iterations": iterations + extra, "evaluate_every": iterations + extra, "evaluate_s": 5.0},
-            "traces": {"select_count": 1},  # the last checkpoint is judged, here, over other links
-            "ddpg": self.ddpg,
-        }
-        said = base.model_dump()
-        for section, values in changes.items():
-            said[section] |= values
-        return TrainConfig.model_validate(said | {"name": self.name, "seed": seed} | dict(self.top))
+    beside: str | None = None
+    cc: Literal["cubic", "clean-slate"] = "cubic"
+    """What stands below the cap on the links that judge."""
+    keys: Keys = {}
+    """Changes of the configuration, as ``{ "ddpg.noise" = 0.2 }``."""
 
 
-VARIANTS = (
-    Variant("timescales-5ms", None, "what the shipped model sees, every 5 ms"),
-    Variant("timescales-10ms", "timescales-5ms", "cadence: every 10 ms", min_ms=10),
-    Variant("timescales-20ms", "timescales-5ms", "cadence: every 20 ms", min_ms=20),
-    Variant("timescales-40ms", "timescales-5ms", "cadence: every 40 ms", min_ms=40),
-    Variant(
-        "deepcc-20ms", "timescales-20ms", "the paper's state", {"feature_set": "deepcc-5x20"}, 20, ddpg=PAPERS_STATE
-    ),
-    Variant(
-        "deepcc-no-filter", "deepcc-20ms", "without the filter kernel", {"feature_set": "deepcc-4x20"}, 20,
-        ddpg=PAPERS_STATE,
-    ),
-    Variant(
-        "deepcc-no-history", "deepcc-20ms", "without history", {"feature_set": "deepcc-5x1"}, 20, ddpg=PAPERS_STATE
-    ),
-    Variant("clean-slate-5ms", "timescales-5ms", "Clean-Slate: the action sets the window", cc=SLATE),
-    Variant("clean-slate-20ms", "timescales-20ms", "Clean-Slate, every 20 ms", min_ms=20, cc=SLATE),
-)  # fmt: skip
+class Plan(_Strict):
+    """A file of variants."""
+
+    about: str
+    common: Keys = {}
+    """Changes that every training here has."""
+    path: tuple[PathTable, ...] = (PathTable(name="20 ms"),)
+    variant: tuple[Variant, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _stand_beside_each_other(self) -> "Plan":
+        names = [one.name for one in self.variant]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"the variant {twice[0]} is there twice")
+        if lost := [one for one in self.variant if one.beside not in (None, *names)]:
+            raise ValueError(f"{lost[0].name} stands beside {lost[0].beside!r}, which there is not")
+        return self
+
+    @classmethod
+    def load(cls, path: Path) -> "Plan":
+        """Returns what a file says; raises ConfigError."""
+        return toml_file.load(path, cls, CURE)
+
+    def config(self, variant: Variant, base: TrainConfig, seed: int, iterations: int | None = None) -> TrainConfig:
+        """Returns a variant's training, cut to ``iterations`` if they are given; raises ConfigError."""
+        config = configured(base, self.common | variant.keys | {"seed": seed}, f"variant {variant.name}")
+        run, hindsight = config.run, config.hindsight
+        if iterations is not None:
+            run = run.model_copy(update={"iterations": min(run.iterations, iterations)})
+            hindsight = hindsight.model_copy(update={"iterations": min(hindsight.iterations, iterations)})
+        # The last checkpoint is judged, here, over other links: what chooses among checkpoints is another question.
+        run = run.model_copy(update={"evaluate_every": run.iterations, "evaluate_s": 5.0})
+        traces = config.traces.model_copy(update={"select_count": 1})
+        changes = {"name": variant.name, "run": run, "hindsight": hindsight, "traces": traces}
+        return TrainConfig.model_validate(config.model_copy(update=changes).model_dump())
 
 
 def measure(
     base: TrainConfig,
-    variants: Sequence[Variant],
-    links: Sequence[LinkSpec],
+    plan: Plan,
+    traces: Sequence[Trace],
     seconds: float,
     folder: Path,
     *,
     seeds: Sequence[int] = (1,),
-    iterations: int = 40,
+    iterations: int | None = None,
     threads: int = 1,
 ) -> Iterator[dict[str, Any]]:
-    """Yields a row for each variant and seed as it is trained and judged.
+    """Yields a row for each variant, seed and path as it is trained and judged: means over the traces.
 
-    Trainings lie in ``folder`` by name and seed; those that are complete are not made again. ``links`` are Cubic's.
+    Trainings lie in ``folder`` by name and seed; those that are complete are not made again.
     """
-    plain = [Point.of(metrics) for metrics in figures(NoCap(View(period=UNWATCHED)), links, seconds, threads)]
-    settings = sweep(links, seconds, threads=threads)
-    for variant in variants:
+    links = {path.name: [path.over(trace, seconds) for trace in traces] for path in plan.path}
+    known: dict[tuple[str, PeriodConfig], list[Baseline]] = {}
+    for variant in plan.variant:
         for seed in seeds:
             run_dir = folder / f"{variant.name}-seed{seed}"
-            result = train(variant.config(base, seed, iterations), run_dir)
+            result = train(plan.config(variant, base, seed, iterations), run_dir)
             export(result.checkpoint, run_dir / "model")
             agent = make_agent(str(run_dir / "model"))
-            own = [replace(link, cc=variant.cc) for link in links]
-            points = [Point.of(metrics) for metrics in figures(agent, own, seconds, threads)]
-            stands = [ratio(point, knob) for point, knob in zip(points, settings, strict=True)]
-            yield {
-                "variant": variant.name,
-                "what": variant.what,
-                "beside": variant.beside,
-                "seed": seed,
-                "frontier_mean": _mean(one.mean for one in stands),
-                "frontier_p95": _mean(one.p95 for one in stands),
-                "throughput_ratio": _mean(a.utilization / b.utilization for a, b in zip(points, plain, strict=True)),
-                "qdelay_mean_ms": _mean(point.qdelay_mean_ms for point in points),
-                "qdelay_p95_ms": _mean(point.qdelay_p95_ms for point in points),
-                "times_lower_mean": _mean(
-                    b.qdelay_mean_ms / a.qdelay_mean_ms for a, b in zip(points, plain, strict=True)
-                ),
-            }
+            for path, paths in links.items():
+                key = (path, agent.view.period)
+                if key not in known:
+                    known[key] = baselines(paths, seconds, agent.view.period, threads)
+                own = [replace(link, cc=variant.cc) for link in paths]
+                points = [Point.of(metrics) for metrics in figures(agent, own, seconds, threads)]
+                about = {"variant": variant.name, "what": variant.what, "beside": variant.beside}
+                yield about | {"seed": seed, "path": path} | _stands(points, known[key])
 
 
-def _mean(values: Iterator[float]) -> float:
-    return float(np.mean(list(values)))
+def _stands(points: Sequence[Point], beside: Sequence[Baseline]) -> dict[str, float]:
+    pairs = list(zip(points, beside, strict=True))
+    stands = [ratio(point, baseline.rule) for point, baseline in pairs]
+    columns = {
+        "frontier_mean": [one.mean for one in stands],
+        "frontier_p95": [one.p95 for one in stands],
+        "throughput_ratio": [point.utilization / baseline.plain.utilization for point, baseline in pairs],
+        "qdelay_mean_ms": [point.qdelay_mean_ms for point in points],
+        "qdelay_p95_ms": [point.qdelay_p95_ms for point in points],
+        "times_lower_mean": [baseline.plain.qdelay_mean_ms / point.qdelay_mean_ms for point, baseline in pairs],
+        "times_lower_p95": [baseline.plain.qdelay_p95_ms / point.qdelay_p95_ms for point, baseline in pairs],
+    }
+    return {name: float(np.mean(values)) for name, values in columns.items()}
+
+
+JUDGED = ("frontier_mean", "frontier_p95", "throughput_ratio", "times_lower_mean", "times_lower_p95")
+
+
+def over_seeds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns a row for each variant and path: the median over the seeds, and the lowest and highest ratios."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["variant"], row["path"]), []).append(row)
+    summary = []
+    for (variant, path), some in groups.items():
+        row = {"variant": variant, "beside": some[0]["beside"], "path": path, "seeds": len(some)}
+        for name in JUDGED:
+            values = [one[name] for one in some]
+            row[name] = float(np.median(values))
+            if name.startswith("frontier"):
+                row[f"{name}_range"] = f"{min(values):.2f} to {max(values):.2f}"
+        summary.append(row)
+    return summary

@@ -9,8 +9,9 @@ from reinet.agents.evaluation.frontier import against_frontier
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export, learned_by
+from reinet.agents.learn.loop import Progress, Result
 from reinet.agents.learn.rllib.config import PeerConfig
-from reinet.agents.learn.train import Progress, Result, train
+from reinet.agents.learn.train import train
 
 JUDGED = (
     "frontier_mean", "frontier_p95", "throughput_ratio", "qdelay_mean_ms", "qdelay_p95_ms", "times_lower_mean",

@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch.utils.tensorboard import SummaryWriter
 
 from reinet.agents.learn.config import TrainConfig
-from reinet.agents.learn.train import Progress, train
+from reinet.agents.learn.loop import Progress
+from reinet.agents.learn.train import train
 from reinet.agents.learn.workers import bundles, join_ray
 from reinet.core import toml_file
 from reinet.core.errors import ConfigError, ReinetError
@@ -94,8 +95,8 @@ class SweepConfig(BaseModel):
         return drawn
 
 
-def configured(config: TrainConfig, point: Mapping[str, Any]) -> TrainConfig:
-    """Returns the configuration with these keys changed; raises ConfigError naming a key that there is not."""
+def configured(config: TrainConfig, point: Mapping[str, Any], source: str = "sweep") -> TrainConfig:
+    """Returns the configuration with these keys changed; raises ConfigError naming ``source`` and what is wrong."""
     data = copy.deepcopy(config.model_dump(mode="json"))
     for key, value in point.items():
         *sections, last = key.split(".")
@@ -103,9 +104,9 @@ def configured(config: TrainConfig, point: Mapping[str, Any]) -> TrainConfig:
         for section in sections:
             table = table.get(section) if isinstance(table, dict) else None
         if not isinstance(table, dict) or last not in table or key == "name":
-            raise ConfigError(f"sweep: a configuration has no key {key!r} to vary; write section.key, as ddpg.noise")
+            raise ConfigError(f"{source}: a configuration has no key {key!r} to vary; write section.key, as ddpg.noise")
         table[last] = value
-    return toml_file.check(data, f"sweep {dict(point)}", TrainConfig, "see agents/learn/config.py for its bounds")
+    return toml_file.check(data, f"{source} {dict(point)}", TrainConfig, "see agents/learn/config.py for its bounds")
 
 
 def sweep(

@@ -1,4 +1,4 @@
-"""The training loop: gather, learn, evaluate, keep.
+"""reinet's own learning: gather, learn, evaluate, keep.
 
     calibrate the normaliser on the cold start's walk, then freeze it
     repeat:
@@ -11,19 +11,14 @@ Synchronous: an iteration's flows depend on weights, seed and number of the iter
 for bit, whether or not it was interrupted. Scalars are defined in ``docs/scalars.md``.
 """
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.tensorboard import SummaryWriter
 
 from reinet.agents.evaluation.frontier import Baseline, Point, ratio
 from reinet.agents.learn import checkpoint
@@ -34,6 +29,7 @@ from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.evolution import Evolution, last_layer, with_last_layer
 from reinet.agents.learn.hidden import SIZE
 from reinet.agents.learn.links import selection_links, training_traces
+from reinet.agents.learn.loop import Progress, Result, learn
 from reinet.agents.learn.recordings import recordings
 from reinet.agents.learn.replay import Replay
 from reinet.agents.learn.workers import RayGatherers
@@ -58,33 +54,6 @@ _MAY_CHANGE = {"iterations", "keep"}
 """These keys of [run] may differ when a run is resumed: they change nothing that was computed before."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands; given to the caller after every iteration."""
-
-    iteration: int
-    iterations: int
-    env_steps: int
-    wall_s: float
-    scalars: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run left behind."""
-
-    run_dir: Path
-    checkpoint: Path
-    """The newest checkpoint, to resume from."""
-    best: Path | None
-    """The checkpoint with the highest score, to export; None before the first evaluation."""
-    iterations: int
-    env_steps: int
-    updates: int
-    wall_s: float
-    interrupted: bool
-
-
 def train(
     config: TrainConfig,
     run_dir: Path,
@@ -100,32 +69,8 @@ def train(
     """
     previous = _previous(config, run_dir, resume)
     torch.set_num_threads(1)  # batches are small, and results must not depend on the machine's number of cores
-    with (
-        RayGatherers(config, training_traces(config), ray_address) as gatherers,
-        SummaryWriter(str(run_dir), purge_step=previous.state.iteration + 1 if previous else None) as writer,
-        ctrl_c() as stopped,
-    ):
-        run = Run(config, run_dir, gatherers, previous)
-        deadline_s = np.inf if minutes is None else time.monotonic() + 60 * minutes
-        while run.iteration < config.run.iterations and not stopped.is_set() and time.monotonic() < deadline_s:
-            scalars = run.iterate()
-            for tag, value in scalars.items():
-                writer.add_scalar(tag, value, run.iteration)
-            if run.iteration % config.run.checkpoint_every == 0:
-                run.save()
-            if progress:
-                progress(Progress(run.iteration, config.run.iterations, run.env_steps, run.wall_s(), scalars))
-        newest = run.finish()
-    return Result(
-        run_dir=run_dir,
-        checkpoint=newest,
-        best=run_dir / "best" if run.best else None,
-        iterations=run.iteration,
-        env_steps=run.env_steps,
-        updates=run.updates,
-        wall_s=run.wall_s(),
-        interrupted=stopped.is_set(),
-    )
+    with RayGatherers(config, training_traces(config), ray_address) as gatherers:
+        return learn(Run(config, run_dir, gatherers, previous), config.run, run_dir, minutes, progress)
 
 
 class Run:
@@ -360,23 +305,3 @@ def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in data.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
-
-
-@contextmanager
-def ctrl_c() -> Iterator[threading.Event]:
-    """Yields an event that the first Ctrl-C sets, to end the run after the iteration; a second one ends it at once."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped  # signals are the main thread's
-        return
-
-    def handle(signum: int, frame: object) -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        stopped.set()
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield stopped
-    finally:
-        signal.signal(signal.SIGINT, before)

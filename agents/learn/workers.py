@@ -70,6 +70,21 @@ what it returns hangs on its arguments alone, so nothing is counted twice and no
 run waits for one."""
 
 
+class GathererActor:
+    """A ``Gatherer`` in a process of its own.
+
+    Traces come with each call that needs them: Ray may forget what an actor was made with before it starts anew, and
+    warns of that at every start.
+    """
+
+    def __init__(self, config: TrainConfig, worker: int) -> None:
+        self._config, self._worker = config, worker
+
+    def call(self, name: str, traces: Sequence[Trace], *arguments: object) -> Any:
+        """Returns what this method of the gatherer returns."""
+        return getattr(Gatherer(self._config, traces, self._worker), name)(*arguments)
+
+
 class RayGatherers:
     """One ``Gatherer`` per worker, each in a Ray actor of one CPU; without workers, one in this process.
 
@@ -89,42 +104,44 @@ class RayGatherers:
         workers = self._config.rollout.workers
         self._ray = ray
         self._owns_ray = join_ray(ray, workers, ray_address)
-        self._shared = ray.put(list(traces))  # kept, lest Ray forget it: a worker that starts anew asks for it again
-        actor = ray.remote(num_cpus=1, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Gatherer)
-        self._actors = [actor.remote(self._config, self._shared, worker) for worker in range(workers)]
+        self._shared = ray.put(list(traces))
+        actor = ray.remote(num_cpus=1, max_restarts=RESTARTS, max_task_retries=RESTARTS)(GathererActor)
+        self._actors = [actor.remote(self._config, worker) for worker in range(workers)]
 
     def gather(self, layers: Layers | None, normaliser: Normaliser, iteration: int) -> list[Experience]:
         """Returns every worker's experience of this iteration."""
         if self._local is not None:
             return [self._local.gather(layers, normaliser, iteration)]
         sent_layers, sent_normaliser = self._ray.put(layers), self._ray.put(normaliser)
-        results = self._ray.get([a.gather.remote(sent_layers, sent_normaliser, iteration) for a in self._actors])
-        return list(results)
+        return self._everywhere("gather", sent_layers, sent_normaliser, iteration)
 
     def evaluate(self, agent: Agent, links: Sequence[LinkSpec]) -> list[Metrics]:
         """Returns the figures of one flow per link, the links shared out among the workers."""
         if self._local is not None:
             return self._local.evaluate(agent, links)
-        futures = [a.evaluate.remote(agent, p) for a, p in zip(self._actors, self._shares(links), strict=True) if p]
+        futures = [a.call.remote("evaluate", (), agent, p) for a, p in self._shares(links)]
         return [metrics for part in self._ray.get(futures) for metrics in part]
 
     def costs(self, layers: Layers, members: Members, normaliser: Normaliser, iteration: int) -> NDArray[np.float64]:
         """Returns what each member costs on each of this iteration's links (P, L), those of all workers."""
         if self._local is not None:
             return self._local.costs(layers, members, normaliser, iteration)
-        parts = self._ray.get([a.costs.remote(layers, members, normaliser, iteration) for a in self._actors])
-        return np.concatenate(parts, axis=1)
+        return np.concatenate(self._everywhere("costs", layers, members, normaliser, iteration), axis=1)
 
     def baselines(self, links: Sequence[LinkSpec], period: PeriodConfig) -> list[Baseline]:
         """Returns what policies of this cadence are judged by on each link, the links shared out among the workers."""
         if self._local is not None:
             return self._local.baselines(links, period)
-        futures = [a.baselines.remote(p, period) for a, p in zip(self._actors, self._shares(links), strict=True) if p]
+        futures = [a.call.remote("baselines", (), p, period) for a, p in self._shares(links)]
         return [baseline for part in self._ray.get(futures) for baseline in part]
 
-    def _shares(self, links: Sequence[LinkSpec]) -> list[Sequence[LinkSpec]]:
+    def _everywhere(self, name: str, *arguments: object) -> list[Any]:
+        return list(self._ray.get([actor.call.remote(name, self._shared, *arguments) for actor in self._actors]))
+
+    def _shares(self, links: Sequence[LinkSpec]) -> list[tuple[Any, Sequence[LinkSpec]]]:
         share = -(-len(links) // len(self._actors))
-        return [links[i * share : (i + 1) * share] for i in range(len(self._actors))]
+        shares = [(actor, links[i * share : (i + 1) * share]) for i, actor in enumerate(self._actors)]
+        return [(actor, some) for actor, some in shares if some]
 
     def close(self) -> None:
         """Ends the workers, and Ray unless it was running in this process before."""

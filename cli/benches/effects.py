@@ -1,4 +1,4 @@
-"""``reinet bench effects``: what history, filter kernel, cadence and a window of one's own bring."""
+"""``reinet bench effects``: what an option of the training brings, over several seeds."""
 
 import os
 from pathlib import Path
@@ -9,58 +9,65 @@ import typer
 from reinet.cli.output import JsonOption, print_table, say, write_json
 
 COLUMNS = [
-    "variant", "beside", "seed", "frontier_mean", "frontier_p95", "throughput_ratio", "qdelay_mean_ms", "qdelay_p95_ms",
-    "times_lower_mean",
+    "variant", "beside", "path", "seeds", "frontier_mean", "frontier_mean_range", "frontier_p95", "frontier_p95_range",
+    "throughput_ratio", "times_lower_mean", "times_lower_p95",
 ]  # fmt: skip
 
 
 def effects(
     traces: Annotated[list[Path], typer.Option(help="What all are judged on: a trace, a folder or a set file.")],
-    config: Annotated[Path, typer.Option(help="The training that all differ from in one thing.")] = Path(
-        "configs/default.toml"
+    options: Annotated[Path, typer.Option(help="The variants: what each training has otherwise.")] = Path(
+        "configs/effects/deepcc.toml"
     ),
+    config: Annotated[Path, typer.Option(help="The training that all differ from.")] = Path("configs/default.toml"),
     variants: Annotated[str | None, typer.Option(help="Only these, by commas.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds of the trainings, by commas.")] = "1",
     seconds: Annotated[float, typer.Option(min=5, help="Length of a run over each trace.")] = 60.0,
-    iterations: Annotated[int, typer.Option(min=1, help="Of each training, beside those of statistics.")] = 40,
+    iterations: Annotated[int | None, typer.Option(min=1, help="At most so many in each training.")] = None,
     run_dir: Annotated[Path, typer.Option(help="Where trainings go; complete ones are not made again.")] = Path(
         "runs/effects"
     ),
     json_destination: JsonOption = None,
 ) -> None:
-    """Train the same policy with and without a part of DeepCC and judge each over the same simulated links.
+    """Train the same policy with and without an option and judge each over the same simulated links.
 
-    Variants: cadences of 5 to 40 ms, the paper's state, that without its filter kernel, that without its history, and
-    Clean-Slate, where the action is the window and no congestion control stands below. Hindsight teaches all of them
-    over Cubic. frontier_mean and frontier_p95: delay over that of the hand rule's setting of equal utilisation. Half a
-    minute each on two idle cores. Examples:
+    configs/effects/deepcc.toml has the parts of DeepCC: cadence, state, filter kernel, history, Clean-Slate;
+    configs/effects/learner.toml the learner's options. A file of your own is as good. frontier_mean and frontier_p95:
+    delay over that of the hand rule's setting of equal utilisation, median and range over the seeds. Half a minute and
+    more for each training on an idle core. Examples:
 
-        reinet bench effects --traces traces/validation
+        reinet bench effects --traces traces/validation --seeds 1,2,3
 
-        reinet bench effects --traces one.trace --variants deepcc-20ms,deepcc-no-filter --seeds 1,2,3 --json -
+        reinet bench effects --traces one.trace --variants deepcc-20ms,deepcc-no-filter --json -
     """
-    from reinet.agents.evaluation.scenario import Scenario
     from reinet.agents.learn.config import TrainConfig
-    from reinet.agents.learn.effects import VARIANTS, measure
+    from reinet.agents.learn.effects import Plan, measure, over_seeds
     from reinet.core.errors import ConfigError
     from reinet.envs.link.spec import check_choice
     from reinet.envs.trace import load_traces
 
-    names = [name.strip() for name in variants.split(",")] if variants else [one.name for one in VARIANTS]
-    for name in names:
-        check_choice("variants", "there is no variant", name, [one.name for one in VARIANTS])
+    plan = Plan.load(options)
+    if variants:
+        names = [name.strip() for name in variants.split(",")]
+        for name in names:
+            check_choice("variants", "there is no variant", name, [one.name for one in plan.variant])
+        plan = plan.model_copy(update={"variant": tuple(one for one in plan.variant if one.name in names)})
     try:
         numbers = [int(part) for part in seeds.split(",")]
     except ValueError:
         raise ConfigError(f"--seeds {seeds!r}: whole numbers are needed, by commas") from None
-    links = [Scenario.of(trace, "sim", seconds=seconds).path for trace in load_traces(traces)]
-    rows = []
+    base, rows = TrainConfig.load(config), []
+    for one in plan.variant:
+        plan.config(one, base, numbers[0], iterations)  # a wrong key is said before the first training, not hours later
     for row in measure(
-        TrainConfig.load(config), [one for one in VARIANTS if one.name in names], links, seconds, run_dir,
+        base, plan, load_traces(traces), seconds, run_dir,
         seeds=numbers, iterations=iterations, threads=os.cpu_count() or 1,
     ):  # fmt: skip
         rows.append(row)
-        say(f"{row['variant']}, seed {row['seed']}: frontier {row['frontier_mean']:.3f} / {row['frontier_p95']:.3f}")
-    write_json(json_destination, {"rows": rows, "seconds": seconds, "iterations": iterations})
+        stands = f"{row['frontier_mean']:.3f} / {row['frontier_p95']:.3f} at {row['throughput_ratio']:.3f}"
+        say(f"{row['variant']}, seed {row['seed']}, {row['path']}: frontier {stands} of plain throughput")
+    summary = over_seeds(rows)
+    said = {"about": plan.about, "seconds": seconds, "iterations": iterations}
+    write_json(json_destination, said | {"rows": rows, "summary": summary})
     if json_destination != "-":
-        print_table(rows, COLUMNS)
+        print_table(summary, COLUMNS)

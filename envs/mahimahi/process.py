@@ -47,7 +47,12 @@ class Child:
         os.set_blocking(self.process.stdout.fileno(), False)
 
     def events(self) -> list[Event]:
-        """Returns the events that are there, without waiting."""
+        """Returns the events that are there and have not been waited for, without waiting."""
+        self._read()
+        taken, self._events = self._events, []
+        return taken
+
+    def _read(self) -> None:
         assert self.process.stdout is not None
         while chunk := self.process.stdout.read():
             self._pending += chunk
@@ -58,20 +63,20 @@ class Child:
                     self._events.append(json.loads(text))
                 except ValueError:
                     self.words.append(text)
-        taken, self._events = self._events, []
-        return taken
 
     def wait_for(self, kind: str, timeout_s: float = START_TIMEOUT_S, beside: Child | None = None) -> Event:
-        """Waits for an event and returns it; raises LinkError when none comes or this process, or ``beside``, ends."""
+        """Waits for an event and returns it; raises LinkError when none comes or this process, or ``beside``, ends.
+
+        Events that came before it stay: two processes that share a standard output write in either order.
+        """
         deadline_s = time.monotonic() + timeout_s
         assert self.process.stdout is not None
         while True:
             ended = self.process.poll() is not None
-            events = self.events()
-            for index, event in enumerate(events):
+            self._read()
+            for index, event in enumerate(self._events):
                 if event.get("event") == kind:
-                    self._events = events[index + 1 :] + self._events
-                    return event
+                    return self._events.pop(index)
                 if event.get("event") == "error":
                     raise LinkError(f"{self.name}: {event['message']}")
             if ended:

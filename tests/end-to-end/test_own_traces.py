@@ -11,7 +11,8 @@ from reinet.agents.evaluation.plan import Plan
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export
-from reinet.agents.learn.train import Result, train
+from reinet.agents.learn.loop import Result
+from reinet.agents.learn.train import train
 from reinet.cli import main
 from reinet.core.errors import ConfigError
 from reinet.envs.trace import Trace

@@ -25,7 +25,8 @@ from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export
 from reinet.agents.learn.gatherer import Gatherer
 from reinet.agents.learn.links import training_traces
-from reinet.agents.learn.train import Result, judged, train
+from reinet.agents.learn.loop import Result
+from reinet.agents.learn.train import judged, train
 from reinet.agents.learn.workers import RAY_STARTS, start_ray
 from reinet.agents.model.mlp import act
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Normaliser, StateBank, schema_hash

@@ -18,7 +18,8 @@ from helpers.trainer import TINY, Service, wait_for
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export
-from reinet.agents.learn.train import Progress, train
+from reinet.agents.learn.loop import Progress
+from reinet.agents.learn.train import train
 from reinet.agents.learn.workers import RAY_STARTS
 from reinet.cli import main
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch.utils.tensorboard import SummaryWriter
 
 from reinet.agents.evaluation.frontier import Point
 from reinet.agents.learn import checkpoint
@@ -22,11 +21,12 @@ from reinet.agents.learn.actors import FoldedActor
 from reinet.agents.learn.checkpoint import Best, State
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.links import domain_of, selection_links, training_traces
+from reinet.agents.learn.loop import Progress, Result, learn
 from reinet.agents.learn.recordings import recordings
 from reinet.agents.learn.rllib.config import PeerConfig
 from reinet.agents.learn.rllib.environments import SIM_LINK, register_with_rllib
 from reinet.agents.learn.rllib.policy import layers_of, put_into
-from reinet.agents.learn.train import Progress, Result, ctrl_c, judged
+from reinet.agents.learn.train import judged
 from reinet.agents.learn.workers import RayGatherers, join_ray
 from reinet.core import FEATURE_SETS, Normaliser
 from reinet.core.errors import ConfigError, ReinetError
@@ -48,8 +48,10 @@ def train_peer(
     ray, owns_ray = _ray(config, ray_address)
     try:
         algorithm = algorithm_config(config).build_algo()
+        here = config.model_copy(update={"rollout": config.rollout.model_copy(update={"workers": 0})})
         try:
-            return _train(config, run_dir, algorithm, minutes, progress)
+            with RayGatherers(here, []) as judges:  # evaluation alone: RLlib's runners have Ray's CPUs
+                return learn(_PeerRun(config, run_dir, algorithm, judges), config.run, run_dir, minutes, progress)
         finally:
             algorithm.stop()
             shutil.rmtree(algorithm.logdir, ignore_errors=True)  # a folder of RLlib's own in the user's home
@@ -115,49 +117,6 @@ def _ray(config: PeerConfig, address: str | None) -> tuple[Any, bool]:
     return ray, join_ray(ray, max(config.rollout.workers, 1), address)
 
 
-def _train(
-    config: PeerConfig,
-    run_dir: Path,
-    algorithm: Any,
-    minutes: float | None,
-    progress: Callable[[Progress], None] | None,
-) -> Result:
-    started_s = time.monotonic()
-    deadline_s = np.inf if minutes is None else started_s + 60 * minutes
-    peer = _Peer(config, run_dir)
-    with peer.gatherers, SummaryWriter(str(run_dir)) as writer, ctrl_c() as stopped:
-        while peer.iteration < config.run.iterations and not stopped.is_set() and time.monotonic() < deadline_s:
-            told = algorithm.train()
-            peer.iteration += 1
-            peer.env_steps = int(told["num_env_steps_sampled_lifetime"])
-            peer.updates += updates_in(told)
-            scalars = {"charts/env_steps": float(peer.env_steps)}
-            returned = told["env_runners"].get("episode_return_mean", np.nan)
-            if np.isfinite(returned):
-                scalars["charts/reward_per_period"] = float(returned) / config.rollout.periods
-            last = peer.iteration == config.run.iterations or time.monotonic() >= deadline_s
-            if peer.iteration % config.run.evaluate_every == 0 or last:
-                scalars |= peer.evaluate(policy_of(config, algorithm), time.monotonic() - started_s)
-            for tag, value in scalars.items():
-                writer.add_scalar(tag, value, peer.iteration)
-            if progress:
-                wall_s = time.monotonic() - started_s
-                progress(Progress(peer.iteration, config.run.iterations, peer.env_steps, wall_s, scalars))
-        wall_s = time.monotonic() - started_s
-        newest = checkpoint.place(run_dir, peer.iteration)
-        peer.save(newest, policy_of(config, algorithm), wall_s)
-    return Result(
-        run_dir=run_dir,
-        checkpoint=newest,
-        best=run_dir / "best" if peer.best else None,
-        iterations=peer.iteration,
-        env_steps=peer.env_steps,
-        updates=peer.updates,
-        wall_s=wall_s,
-        interrupted=stopped.is_set(),
-    )
-
-
 def policy_of(config: PeerConfig, algorithm: Any) -> list[Any]:
     """Returns the policy that an RLlib algorithm has learned so far, as plain layers."""
     state = algorithm.learner_group.get_state(components="learner/rl_module", inference_only=True)
@@ -171,41 +130,72 @@ def updates_in(told: Any) -> int:
     return round(float(steps) / float(size)) if size else 0
 
 
-class _Peer:
-    """Where a run stands, and how its policy is judged and kept."""
+class _PeerRun:
+    """A run whose learning is RLlib's; how its policy is judged and kept is reinet's."""
 
-    def __init__(self, config: PeerConfig, run_dir: Path) -> None:
-        self._config, self._run_dir = config, run_dir
+    def __init__(self, config: PeerConfig, run_dir: Path, algorithm: Any, judges: RayGatherers) -> None:
+        self._config, self._run_dir, self._algorithm, self._judges = config, run_dir, algorithm, judges
         self._links = selection_links(config)
         self._view = config.view(Normaliser.reference(config.feature_set))
-        here = config.model_copy(update={"rollout": config.rollout.model_copy(update={"workers": 0})})
-        self.gatherers = RayGatherers(here, [])
-        """Evaluation alone runs here; RLlib's runners have Ray's CPUs."""
-        self._baselines = self.gatherers.baselines(self._links, self._view.period)
+        self._baselines = judges.baselines(self._links, self._view.period)
         self.best: Best | None = None
         self.iteration = self.env_steps = self.updates = 0
+        self._judged_iteration = 0
+        self._start_s = time.monotonic()
 
-    def evaluate(self, layers: list[Any], wall_s: float) -> dict[str, float]:
+    def wall_s(self) -> float:
+        """Returns the seconds of training."""
+        return time.monotonic() - self._start_s
+
+    def iterate(self) -> dict[str, float]:
+        """Lets RLlib gather and learn, and evaluates when it is time. Returns the scalars."""
+        told = self._algorithm.train()
+        self.iteration += 1
+        self.env_steps = int(told["num_env_steps_sampled_lifetime"])
+        self.updates += updates_in(told)
+        scalars = {"charts/env_steps": float(self.env_steps)}
+        returned = told["env_runners"].get("episode_return_mean", np.nan)
+        if np.isfinite(returned):
+            scalars["charts/reward_per_period"] = float(returned) / self._config.rollout.periods
+        run = self._config.run
+        if self.iteration % run.evaluate_every == 0 or self.iteration == run.iterations:
+            scalars |= self._evaluate()
+        return scalars
+
+    def _evaluate(self) -> dict[str, float]:
         """Runs flows without noise on the selection links; returns scalars. The best policy goes to ``best/``."""
-        actor = FoldedActor(layers, self._config.head, self._view)
-        points = [Point.of(metrics) for metrics in self.gatherers.evaluate(actor, self._links)]
+        actor = FoldedActor(policy_of(self._config, self._algorithm), self._config.head, self._view)
+        points = [Point.of(metrics) for metrics in self._judges.evaluate(actor, self._links)]
         metrics = judged(points, self._baselines)
+        self._judged_iteration = self.iteration
         if self.best is None or metrics["score"] > self.best.score:
             self.best = Best(iteration=self.iteration, score=metrics["score"], metrics=metrics)
-            self.save(self._run_dir / "best", layers, wall_s)
+            self._save_to(self._run_dir / "best")
         return {f"eval/{name}": value for name, value in metrics.items()}
 
-    def save(self, folder: Path, layers: list[Any], wall_s: float) -> None:
-        """Writes a checkpoint to export, one that cannot be resumed."""
+    def save(self) -> Path:
+        """Writes a checkpoint to export; returns its folder."""
+        folder = checkpoint.place(self._run_dir, self.iteration)
+        self._save_to(folder)
+        checkpoint.prune(self._run_dir, self._config.run.keep)
+        return folder
+
+    def finish(self) -> Path:
+        """Returns the newest checkpoint, whose policy has been judged too: this sitting is the only one."""
+        if self._judged_iteration < self.iteration:
+            self._evaluate()
+        return self.save()
+
+    def _save_to(self, folder: Path) -> None:
         config = self._config
         learner = Ddpg(config.ddpg, FEATURE_SETS[config.feature_set].state_size, config.seed)
-        put_into(learner, layers)
+        put_into(learner, policy_of(config, self._algorithm))
         state = State(
             config=config,
             iteration=self.iteration,
             env_steps=self.env_steps,
             updates=self.updates,
-            wall_s=wall_s,
+            wall_s=self.wall_s(),
             normaliser=self._view.normaliser.to_dict(),
             rng={},
             baselines=self._baselines,

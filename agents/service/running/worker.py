@@ -95,7 +95,7 @@ class _Told:
         self._stopped = False
 
     def step(self, step: "object") -> None:
-        from reinet.agents.learn.train import Progress as Step
+        from reinet.agents.learn.loop import Progress as Step
 
         assert isinstance(step, Step)
         now_s = time.monotonic()

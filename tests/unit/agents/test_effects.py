@@ -1,50 +1,90 @@
-"""What a part brings: variants differ from what they stand beside in one thing, and are judged over the same links."""
+"""What an option brings: variants differ from what they stand beside in one thing, judged over the same links."""
 
 from pathlib import Path
 
 import pytest
 
 from helpers.places import ROOT
-from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
-from reinet.agents.learn.effects import VARIANTS, measure
+from reinet.agents.learn.effects import Plan, Variant, measure, over_seeds
+from reinet.core.errors import ConfigError
 from reinet.envs.trace import Trace
 
 BASE = TrainConfig.load(ROOT / "configs" / "default.toml")
-CONFIGS = {one.name: one.config(BASE, 1, 40) for one in VARIANTS}
-DIFFER = {"cadence": {"period"}, "the paper's state": {"feature_set", "ddpg", "hindsight", "run"},
-          "without": {"feature_set"}, "Clean-Slate": {"links"}}  # fmt: skip
-"""DeepCC's inputs are normalised, so iterations come first that gather statistics."""
+PLANS = {path.stem: Plan.load(path) for path in sorted((ROOT / "configs" / "effects").glob("*.toml"))}
+PAIRS = [(name, one) for name, plan in PLANS.items() for one in plan.variant if one.beside]
+CONSEQUENCES = {
+    "deepcc-20ms": {"ddpg.normaliser_iterations", "hindsight.iterations", "run.iterations", "run.evaluate_every"},
+    "ddpg-alone": {"ddpg.cold_start_iterations", "ddpg.privileged", "ddpg.steps"},
+}
+"""DeepCC's inputs are normalised, so iterations come first that gather statistics; policy gradients that hindsight has
+not started need what keeps them from drifting."""
 
 
-@pytest.mark.parametrize("variant", [one for one in VARIANTS if one.beside], ids=lambda one: one.name)
-def test_a_variant_differs_in_what_it_is_named_for_alone(variant: object) -> None:
-    name, beside, what = (getattr(variant, key) for key in ("name", "beside", "what"))
-    own, other = (CONFIGS[one].model_dump(exclude={"name"}) for one in (name, beside))
+def flat(config: TrainConfig) -> dict[str, object]:
+    said = config.model_dump(exclude={"name"})
+    tables = {key: value for key, value in said.items() if isinstance(value, dict)}
+    return {key: said[key] for key in said if key not in tables} | {
+        f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()
+    }
+
+
+@pytest.mark.parametrize(("plan", "variant"), PAIRS, ids=[f"{name}-{one.name}" for name, one in PAIRS])
+def test_a_variant_differs_from_the_one_beside_it_in_what_it_says(plan: str, variant: Variant) -> None:
+    beside = next(one for one in PLANS[plan].variant if one.name == variant.beside)
+    own, other = (flat(PLANS[plan].config(one, BASE, 1)) for one in (variant, beside))
     found = {key for key in own if own[key] != other[key]}
-    assert found == next(keys for start, keys in DIFFER.items() if what.startswith(start))
+    said = {key for key in variant.keys if variant.keys[key] != beside.keys.get(key)}
+    assert found
+    assert found - {"run.evaluate_every", "hindsight.weight"} <= said | CONSEQUENCES.get(variant.name, set())
 
 
-def test_hindsight_alone_teaches_every_variant() -> None:
-    for config in CONFIGS.values():
+def test_deepcc_is_taught_by_hindsight_alone() -> None:
+    for one in PLANS["deepcc"].variant:
+        config = PLANS["deepcc"].config(one, BASE, 1)
         assert config.hindsight.iterations == config.run.iterations
-        assert config.links.congestion_controls in (["cubic"], ["clean-slate"])
+        assert config.links.congestion_controls == [one.cc]
 
 
 def test_a_variant_is_trained_once_and_judged(tmp_path: Path) -> None:
     small = BASE.model_copy(
         update={
-            "rollout": BASE.rollout.model_copy(update={"links": 2, "periods": 256}),
+            "rollout": BASE.rollout.model_copy(update={"periods": 256}),
             "run": BASE.run.model_copy(update={"updates": 2}),
         }
     )
-    links = [Scenario.of(Trace.constant(12, 10), "sim").path]
-    chosen = [one for one in VARIANTS if one.name == "clean-slate-20ms"]
-    rows = list(measure(small, chosen, links, 5.0, tmp_path, iterations=1))
-    folder = tmp_path / "clean-slate-20ms-seed1"
-    stamp = (folder / "checkpoints" / "iteration-000001" / "state.json").stat().st_mtime_ns
-    assert rows == list(measure(small, chosen, links, 5.0, tmp_path, iterations=1))
-    assert (folder / "checkpoints" / "iteration-000001" / "state.json").stat().st_mtime_ns == stamp
+    plan = PLANS["deepcc"]
+    few = {"rollout.links": 2, "rollout.workers": 0}
+    variant = next(one for one in plan.variant if one.name == "clean-slate-20ms")
+    plan = plan.model_copy(update={"variant": (variant,), "common": plan.common | few})
+    traces = [Trace.constant(12, 10)]
+    rows = list(measure(small, plan, traces, 5.0, tmp_path, iterations=1))
+    state = tmp_path / "clean-slate-20ms-seed1" / "checkpoints" / "iteration-000001" / "state.json"
+    stamp = state.stat().st_mtime_ns
+    assert rows == list(measure(small, plan, traces, 5.0, tmp_path, iterations=1))
+    assert state.stat().st_mtime_ns == stamp
     (row,) = rows
     assert 0 < row["throughput_ratio"] < 1.1
     assert row["frontier_mean"] > 0
+    again = row | {"seed": 2, "frontier_mean": row["frontier_mean"] + 0.2}
+    (median,) = over_seeds([row, again])
+    assert median["seeds"] == 2
+    assert median["frontier_mean"] == pytest.approx(row["frontier_mean"] + 0.1)
+    assert median["frontier_mean_range"] == f"{row['frontier_mean']:.2f} to {again['frontier_mean']:.2f}"
+
+
+def test_a_wrong_key_is_named_before_anything_is_trained() -> None:
+    plan = Plan(about="", variant=(Variant(name="wrong", what="", keys={"ddpg.noice": 0.2}),))
+    with pytest.raises(ConfigError, match=r"variant wrong: a configuration has no key 'ddpg\.noice'"):
+        plan.config(plan.variant[0], BASE, 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "beside", "match"), [(["a", "a"], None, "there twice"), (["a"], "b", "stands beside")]
+)
+def test_a_plan_without_sense_is_refused(tmp_path: Path, names: list[str], beside: str | None, match: str) -> None:
+    rows = "".join(f'[[variant]]\nname = "{name}"\nwhat = "x"\n' for name in names)
+    file = tmp_path / "plan.toml"
+    file.write_text('about = "x"\n' + rows + (f'beside = "{beside}"\n' if beside else ""))
+    with pytest.raises(ConfigError, match=match):
+        Plan.load(file)

@@ -1,4 +1,4 @@
-"""The Mahimahi link without Mahimahi: what its log says, what it would be asked, when a run counts."""
+"""The Mahimahi link without Mahimahi: what its log says and its processes report, when a run counts."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import pytest
 from reinet.core.errors import LinkError
 from reinet.envs.link.metrics import LinkLog, compute
 from reinet.envs.mahimahi.log import parse_log
+from reinet.envs.mahimahi.process import Child
 from reinet.envs.mahimahi.validity import Sleeper, judge
 from reinet.envs.trace import Trace
 
@@ -70,3 +71,16 @@ def test_validity(sleeper: Sleeper, opportunity_ms: list[int], departure_ms: lis
     log = run_of(opportunity_ms, departure_ms)
     found = judge(log, compute(log, 20, 5000), np.array([1]), 0, 5000, sleeper)
     assert found is None if reason is None else found is not None and reason in found
+
+
+@pytest.mark.parametrize("pause", ["", "sleep 0.2; "], ids=["at-once", "one-by-one"])
+def test_an_event_that_came_too_early_is_not_lost(pause: str) -> None:
+    """A parent and its child share a pipe, and on a busy host the child is the first to say something."""
+    said = f"""echo '{{"event": "ready"}}'; {pause}echo '{{"event": "namespaces", "pid": 7}}'; read end"""
+    child = Child(["sh", "-c", said], "two that share a pipe")
+    try:
+        assert child.wait_for("namespaces", 30)["pid"] == 7
+        assert child.wait_for("ready", 1) == {"event": "ready"}
+        assert child.events() == []
+    finally:
+        child.reap(5)

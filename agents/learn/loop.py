@@ -1,0 +1,121 @@
+"""The loop that every training run goes through, whoever learns: iterations, their scalars, checkpoints."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from torch.utils.tensorboard import SummaryWriter
+
+from reinet.agents.learn.checkpoint import Best
+from reinet.agents.learn.config import RunSection
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands; given to the caller after every iteration."""
+
+    iteration: int
+    iterations: int
+    env_steps: int
+    wall_s: float
+    scalars: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run left behind."""
+
+    run_dir: Path
+    checkpoint: Path
+    """The newest checkpoint, to resume from."""
+    best: Path | None
+    """The checkpoint with the highest score, to export; None before the first evaluation."""
+    iterations: int
+    env_steps: int
+    updates: int
+    wall_s: float
+    interrupted: bool
+
+
+class Learning(Protocol):
+    """A run as the loop sees it."""
+
+    iteration: int
+    """So many iterations are done."""
+    env_steps: int
+    updates: int
+    best: Best | None
+
+    def iterate(self) -> dict[str, float]:
+        """Learns once, and evaluates when it is time. Returns the scalars."""
+
+    def wall_s(self) -> float:
+        """Returns the seconds of training, all sittings together."""
+
+    def save(self) -> Path:
+        """Writes a checkpoint; returns its folder."""
+
+    def finish(self) -> Path:
+        """Returns the newest checkpoint, written now if the last iteration left none."""
+
+
+def learn(
+    run: Learning,
+    section: RunSection,
+    run_dir: Path,
+    minutes: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Result:
+    """Iterates until ``section.iterations`` are done, ``minutes`` have passed or Ctrl-C; returns what it left behind.
+
+    Scalars go to the folder's event files. Those that an interrupted sitting wrote after its last checkpoint are
+    purged, because their iterations are done again.
+    """
+    deadline_s = np.inf if minutes is None else time.monotonic() + 60 * minutes
+    purge_step = run.iteration + 1 if run.iteration else None
+    with SummaryWriter(str(run_dir), purge_step=purge_step) as writer, ctrl_c() as stopped:
+        while run.iteration < section.iterations and not stopped.is_set() and time.monotonic() < deadline_s:
+            scalars = run.iterate()
+            for tag, value in scalars.items():
+                writer.add_scalar(tag, value, run.iteration)
+            if run.iteration % section.checkpoint_every == 0:
+                run.save()
+            if progress:
+                progress(Progress(run.iteration, section.iterations, run.env_steps, run.wall_s(), scalars))
+        newest = run.finish()
+    return Result(
+        run_dir=run_dir,
+        checkpoint=newest,
+        best=run_dir / "best" if run.best else None,
+        iterations=run.iteration,
+        env_steps=run.env_steps,
+        updates=run.updates,
+        wall_s=run.wall_s(),
+        interrupted=stopped.is_set(),
+    )
+
+
+@contextmanager
+def ctrl_c() -> Iterator[threading.Event]:
+    """Yields an event that the first Ctrl-C sets, to end the run after the iteration; a second one ends it at once."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped  # signals are the main thread's
+        return
+
+    def handle(signum: int, frame: object) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
