@@ -43,6 +43,11 @@ always be had for throughput."""
 SCORE_FLOOR_WEIGHT = 4.0
 SCORE_WORST_WEIGHT = 0.1
 """The worst link counts so much beside the mean: a policy is no use that is good on all links but one."""
+EVALUATED = (
+    "score", "frontier_mean", "frontier_p95", "frontier_worst", "throughput_ratio", "throughput_ratio_min",
+    "qdelay_ratio", "qdelay_ratio_max", "utilization", "qdelay_mean_ms", "qdelay_p95_ms",
+)  # fmt: skip
+"""What an evaluation tells (``judged``), by name; scalars have ``eval/`` before it."""
 EVOLUTION_STATES = 4096
 """So many states of the replay tell how much each unit varies."""
 _MAY_CHANGE = {"iterations", "keep"}

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from reinet.agents.service import files, text
 from reinet.agents.service.config import Quota
@@ -75,14 +76,22 @@ class Blobs:
                 "whoever runs the service for more"
             )
 
-    def claim(self, caller: Caller, sha256: str) -> None:
-        """Counts a trace that is there among those of the caller; raises ServiceError where the quota has no room."""
-        size = self.path(sha256).stat().st_size
+    def claim(self, caller: Caller, sha256: str, staged: Path | None = None) -> None:
+        """Counts a trace that is there among those of the caller; raises ServiceError where the quota has no room.
+
+        ``staged`` is one that is not there yet: it gets its name where there is room, and only then.
+        """
+        place = self.path(sha256)
+        size = (staged or place).stat().st_size
         with self._database.change() as run:
             known = self._database.row("SELECT 1 FROM uploads WHERE owner = ? AND sha256 = ?", caller.name, sha256)
             if known is None:
                 self._check_room(caller.name, caller.quota, size)
                 run("INSERT INTO uploads VALUES (?, ?, ?)", (caller.name, sha256, size))
+            if staged is not None:
+                place.parent.mkdir(mode=0o700, exist_ok=True)
+                os.replace(staged, place)
+                files.sync_folder(place.parent)
 
     async def receive(
         self,
@@ -104,10 +113,9 @@ class Blobs:
                     took_s = time.monotonic() - began_s
                     if took_s > GRACE_S and received < LEAST_RATE_BYTES_PER_S * took_s:
                         raise ServiceError(f"trace {sha256[:12]}: it came too slowly; send it again on a better path")
-                    digest.update(chunk)
-                    file.write(chunk)
-                file.flush()
-                os.fsync(file.fileno())
+                    # Outside the event loop: the disk may have anyone who writes wait, and everybody with them.
+                    await asyncio.to_thread(_take, file, digest, chunk)
+                await asyncio.to_thread(_to_disk, file)
             if received != size_bytes or digest.hexdigest() != sha256:
                 raise ServiceError(f"trace {sha256[:12]}: what came is not what was announced; send it again")
             if size_bytes <= SMALL_BYTES:
@@ -117,17 +125,20 @@ class Blobs:
                     problem = await _problem_of_large(staged)
             if problem:
                 raise ServiceError(f"trace {sha256[:12]}: {problem}")
-            await asyncio.to_thread(self._accept, caller, staged, sha256)
+            await asyncio.to_thread(self.claim, caller, sha256, staged)
         finally:
             with suppress(FileNotFoundError):
                 staged.unlink()
 
-    def _accept(self, caller: Caller, staged: Path, sha256: str) -> None:
-        place = self.path(sha256)
-        place.parent.mkdir(mode=0o700, exist_ok=True)
-        os.replace(staged, place)
-        files.sync_folder(place.parent)
-        self.claim(caller, sha256)
+
+def _take(file: BinaryIO, digest: Any, chunk: bytes) -> None:
+    digest.update(chunk)
+    file.write(chunk)
+
+
+def _to_disk(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def problem_of(staged: Path) -> str:
@@ -144,6 +155,7 @@ async def _problem_of_large(staged: Path) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "reinet.agents.service.blobs", str(staged),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,  # Linux shares processors out by session: what this takes is not the service's share
     )  # fmt: skip
     try:
         told, _ = await asyncio.wait_for(process.communicate(), CHECK_S)

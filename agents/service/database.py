@@ -44,21 +44,32 @@ Row = sqlite3.Row
 
 
 class Database:
-    """The file, opened once; one thread at a time uses it. Raises ServiceError where it cannot be opened or written."""
+    """The file, opened to write and to read; one thread at a time does either, and who reads waits for no disk.
+
+    Raises ServiceError where it cannot be opened or written.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
-        self._lock = threading.RLock()
+        self._lock, self._reading = threading.RLock(), threading.Lock()
+        self._changing: int | None = None
+        """The thread that is in a change: it alone sees what does not hold yet."""
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-            self._connection.row_factory = sqlite3.Row
+            self._connection = self._opened()
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")  # what was said to be accepted survives a power cut
-            self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
             self._make()
+            self._reader = self._opened()
+            self._reader.execute("PRAGMA query_only = ON")
         except (OSError, sqlite3.Error) as error:
             raise ServiceError(f"{self.path}: {error}; set trainer.folder to a folder of the service's own") from None
+
+    def _opened(self) -> sqlite3.Connection:
+        opened = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        opened.row_factory = sqlite3.Row
+        opened.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        return opened
 
     def _make(self) -> None:
         with self.change() as run:
@@ -78,18 +89,22 @@ class Database:
         with self._lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
+                self._changing = threading.get_ident()
                 yield self._connection.execute
                 self._connection.execute("COMMIT")
             except sqlite3.OperationalError as error:
                 raise ServiceError(f"{self.path}: {error}; is the disk full?") from None
             finally:
+                self._changing = None
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
 
     def rows(self, query: str, *values: Any) -> list[Row]:
-        """Returns what a query finds."""
-        with self._lock:
+        """Returns what a query finds, within a change what holds in it."""
+        if self._changing == threading.get_ident():
             return self._connection.execute(query, values).fetchall()
+        with self._reading:
+            return self._reader.execute(query, values).fetchall()
 
     def row(self, query: str, *values: Any) -> Row | None:
         """Returns the first row that a query finds."""
@@ -98,5 +113,6 @@ class Database:
 
     def close(self) -> None:
         """Closes the file."""
-        with self._lock:
+        with self._lock, self._reading:
+            self._reader.close()
             self._connection.close()

@@ -33,6 +33,10 @@ MOST_SETS = 64
 MOST_FILES = 4096
 """So many traces in one job: a few thousand recordings of a minute each are two days of driving."""
 ROLES = ("", "train", "validation", "test", "forbid")
+LISTED = (
+    "id", "owner", "name", "note", "parent", "config", "state", "attempt", "failures", "iteration", "created_s",
+    "ended_s", "wall_s", "model", "problem", "code_version",
+)  # fmt: skip
 LATEST = "latest"
 """It names the newest job, or model, in place of an id."""
 WEEK_S = 7 * 86400.0
@@ -70,8 +74,9 @@ class Job:
     name: str
     note: str
     parent: str
-    config_json: str = field(repr=False)
-    sets_json: str = field(repr=False)
+    config_json: str = field(repr=False, compare=False)
+    sets_json: str = field(repr=False, compare=False)
+    """Neither changes once the job is accepted."""
     state: str
     attempt: int
     failures: int
@@ -123,7 +128,7 @@ class Jobs:
     def get(self, job: str) -> Job:
         """Returns a job, by its id or ``latest``; raises ServiceError where there is none."""
         if job == LATEST and (newest := self.latest(1)):
-            return newest[0]
+            job = newest[0].id
         row = self._database.row("SELECT * FROM jobs WHERE id = ?", text.job_id(job))
         if row is None:
             raise ServiceError(f"there is no job {job}; see `reinet jobs list`")
@@ -136,8 +141,10 @@ class Jobs:
         return [Job.of(row) for row in rows]
 
     def latest(self, count: int) -> list[Job]:
-        """Returns the newest so many jobs, oldest first."""
-        rows = self._database.rows("SELECT * FROM jobs ORDER BY created_s DESC, id DESC LIMIT ?", count)
+        """Returns the newest so many jobs, oldest first, without their sets: those of one may name 4096 traces."""
+        rows = self._database.rows(
+            f"SELECT {', '.join(LISTED)}, '[]' AS traces FROM jobs ORDER BY created_s DESC, id DESC LIMIT ?", count
+        )
         return [Job.of(row) for row in reversed(rows)]
 
     def submit(self, caller: Caller, given: Given) -> Job:

@@ -18,6 +18,10 @@ from reinet.proto import trainer_pb2_grpc
 
 LOOK_S = 0.3
 """A watcher learns so late at most what a job did; the worker writes as often."""
+AT_WORK = ("running", "stopping")
+"""In these states a job's files change."""
+PROGRESS_S = 1.0
+"""Progress alone is sent so often: more would cost a training's host one part in a hundred for each who watches."""
 SHARED_S = 0.2
 """What many ask for is looked up so often at most."""
 NEVER = (-SHARED_S, pb.ListReply())
@@ -27,6 +31,8 @@ MOST_LISTED = 1000
 """The latest so many jobs are listed."""
 MOST_UPLOADS = 4
 """So many traces come in at once; others wait, so that memory and disk are bounded."""
+MOST_WAITING = 64
+"""So many wait: each holds what the service takes unasked (``server.LOOKAHEAD_BYTES``)."""
 MOST_WATCHERS = 1000
 STALL_S = 30.0
 """An upload that is silent for so long gives its place to another."""
@@ -38,7 +44,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     def __init__(self, jobs: Jobs, blobs: Blobs, callers: Callers) -> None:
         self._jobs, self._blobs, self.callers = jobs, blobs, callers
         self._uploads = asyncio.Semaphore(MOST_UPLOADS)
-        self._watchers = 0
+        self._watchers = self._uploading = 0
         self._listed = NEVER
         self._seen: dict[str, tuple[float, Job, pb.Job]] = {}
 
@@ -52,6 +58,15 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     @guarded
     async def Upload(self, request: AsyncIterator[pb.UploadRequest], caller: Caller) -> pb.UploadReply:  # noqa: N802
         """Takes one trace."""
+        if self._uploading >= MOST_UPLOADS + MOST_WAITING:
+            raise ServiceError(f"{MOST_WAITING} uploads are waiting already; send the trace again later")
+        self._uploading += 1
+        try:
+            return await self._upload(request, caller)
+        finally:
+            self._uploading -= 1
+
+    async def _upload(self, request: AsyncIterator[pb.UploadRequest], caller: Caller) -> pb.UploadReply:
         async with self._uploads:
             parts = without_stalls(request)
             first = await anext(parts, None)
@@ -108,15 +123,19 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
             raise ServiceError(f"{MOST_WATCHERS} clients are watching already; ask again later")
         self._watchers += 1
         try:
-            job, sent, offset = self._jobs.get(request.job), None, 0
+            job, offset = self._jobs.get(request.job), 0
+            sent: pb.Job | None = None
+            sent_s = 0.0
             while True:
                 job, message = self._present(job.id)
                 lines = ""
                 if request.log:
                     lines, offset = log_since(self._jobs.place(job.id), offset, MOST_LOG_BYTES)
-                if message != sent or lines:
+                now_s = time.monotonic()
+                due = sent is None or message.state != sent.state or now_s - sent_s >= PROGRESS_S
+                if lines or (due and message != sent):
                     yield pb.WatchReply(job=message, log=visible(lines, keep="\n"))
-                    sent = message
+                    sent, sent_s = message, now_s
                 if job.state in ENDED and not lines:
                     return
                 await asyncio.sleep(LOOK_S)
@@ -158,7 +177,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
         """Returns a job as it is now; many who watch it share one look at its files."""
         now_s = time.monotonic()
         looked_s, before, message = self._seen.get(job.id, (-SHARED_S, None, pb.Job()))
-        if before != job or (job.state not in ENDED and now_s - looked_s >= SHARED_S):
+        if before != job or (job.state in AT_WORK and now_s - looked_s >= SHARED_S):
             message = self._looked(job)
         if len(self._seen) > 2 * MOST_LISTED:
             self._seen.clear()

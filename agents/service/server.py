@@ -47,6 +47,8 @@ MOST_CALLS = 6000
 MAX_REQUEST_BYTES = 2 * 1024 * 1024
 """A job of 4096 traces names them in 500 KB; an upload's chunk has 256 KiB."""
 assert MAX_REQUEST_BYTES > CHUNK_BYTES
+LOOKAHEAD_BYTES = 1024 * 1024
+"""So much of an upload arrives before it is asked for: 20 MB/s over a path of 50 ms."""
 GRACE_S = 1.0
 SERVICES = ("Jobs", "Models")
 
@@ -103,6 +105,8 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
             ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
             ("grpc.so_reuseport", 0),
             ("grpc.max_metadata_size", 8192),
+            ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
+            ("grpc.http2.bdp_probe", 0),  # else it grows with a path's rate, for every upload that waits its turn
             ("grpc.keepalive_time_ms", 60_000),  # a client that is gone is noticed within a minute and a bit
             ("grpc.keepalive_timeout_ms", 20_000),
         ],

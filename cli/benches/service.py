@@ -22,7 +22,7 @@ class Runner(str, Enum):
 def service(
     clients: Annotated[int, typer.Option(min=0, help="Clients that watch a job and list all; 0 = none.")] = 200,
     followers: Annotated[int, typer.Option(min=0, help="Daemons that follow one name; 0 = none.")] = 1000,
-    uploads: Annotated[int, typer.Option(min=0, help="Clients that send traces at once; 0 = none.")] = 20,
+    uploads: Annotated[int, typer.Option(min=0, max=900, help="Clients that submit traces at once; 0 = none.")] = 20,
     upload_mb: Annotated[float, typer.Option(min=0.1, help="What each of them sends.")] = 100.0,
     seconds: Annotated[float, typer.Option(min=1, help="How long clients list.")] = 10.0,
     runner: Annotated[Runner, typer.Option(help="Who runs a job beside a plain training.")] = Runner.PROCESS,
@@ -32,9 +32,11 @@ def service(
     """Load of the training service, from this machine over its Unix socket; it gets a folder of its own.
 
     clients: list_ms, as a client sees it, of 100 jobs. followers: the time from a roll-back until each has fetched the
-    other model and reported it. uploads: the time until all are there, and a list's meanwhile. job: what submission
-    and export take beside a plain training. service_cpu_s, service_cores and service_peak_mb are the service's
-    own. Examples:
+    other model and reported it. uploads: the time until all are there, each with a job, while those clients list and
+    watch; then one more client must be refused by the quotas. watch: what one who watches a job takes of a core, of
+    the service and of the client. job: what submission and export take beside a plain training. service_cpu_s,
+    service_cores and service_peak_mb are the service's own, checks_peak_mb is of the processes that check its uploads.
+    Examples:
 
         reinet bench service
 

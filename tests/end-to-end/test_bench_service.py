@@ -7,9 +7,11 @@ from reinet.agents.service.bench import measure
 def test_every_part_of_the_load_is_measured_and_checked() -> None:
     models = [ROOT / "checkpoints" / name for name in ("default", "small")]
     found = measure(
-        clients=3, followers=4, uploads=2, upload_mb=0.3, seconds=1, runner="", models=models,
+        listing=3, followers=4, sending=2, upload_mb=1.0, seconds=1, runner="", models=models,
     )  # fmt: skip
-    assert set(found) == {"clients", "followers", "uploads"}
+    assert set(found) == {"watch", "clients", "followers", "uploads"}
+    assert -1 < found.pop("watch")["core_share"] < 1
+    assert found["uploads"]["clients"] == 3, "they list while traces come in"
     assert found["clients"]["lists"] >= 3
     assert 0 < found["clients"]["list_ms_p50"] <= found["clients"]["list_ms_p99"]
     assert 0 < found["followers"]["has_it_s_p50"] <= found["followers"]["all_have_it_s"]

@@ -121,7 +121,7 @@ def test_reinets_learner_is_an_algorithm_of_rllib_that_goes_on_from_its_checkpoi
         assert "score" in told["eval"]
         first.save_checkpoint(str(tmp_path / "kept"))
         second.load_checkpoint(str(tmp_path / "kept"))
-        second.train()
+        assert second.train()["done"]
         second.save_checkpoint(str(tmp_path / "end"))
     finally:
         for algorithm in (first, second):
@@ -131,6 +131,34 @@ def test_reinets_learner_is_an_algorithm_of_rllib_that_goes_on_from_its_checkpoi
     assert end.iteration == 4
     assert end.files == Checkpoint(whole.checkpoint).state.files, "as reinet train has it, bit for bit"
     assert (tmp_path / "end" / "best" / checkpoint.STATE_FILE).is_file()
+
+
+def test_under_tune_every_result_has_the_newest_evaluation_and_the_last_iteration_ends_the_trial(
+    tmp_path: Path,
+) -> None:
+    from ray import tune
+
+    from reinet.agents.learn.rllib.algorithm import Reinet, ReinetConfig
+
+    config = {**TINY, "run": {"iterations": 5, "evaluate_every": 2, "evaluate_s": 5, "updates": 5}}
+    chosen = ReinetConfig().training(configuration=TrainConfig.model_validate(config))
+    tuner = tune.Tuner(
+        Reinet,
+        param_space=chosen,
+        tune_config=tune.TuneConfig(metric="eval/score", mode="max"),  # which a result without it would end
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+    )
+    (found,) = tuner.fit()
+    assert found.error is None
+    rows = [json.loads(line) for line in (Path(found.path) / "result.json").read_text().splitlines()]
+    assert [row["done"] for row in rows] == [False] * 4 + [True]
+    scores = [row["eval"]["score"] for row in rows]
+    assert np.isnan(scores[0]), "nothing was evaluated yet"
+    assert np.isfinite(scores[1:]).all()
+    assert scores[2] == scores[1]
+    assert len({scores[1], scores[3], scores[4]}) == 3
+    assert all(set(row["eval"]) == set(rows[1]["eval"]) for row in rows)
+    assert tuner.get_results().get_best_result().metrics["eval"]["score"] == scores[-1]
 
 
 def test_gymnasiums_name_of_the_environment_is_known_to_rllib() -> None:

@@ -6,6 +6,8 @@ replay and connectors stay out, since they cost several times the update of a sm
     ReinetConfig().training(configuration="configs/default.toml", varied={"seed": tune.grid_search([1, 2])})
 """
 
+import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,11 @@ from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.links import training_traces
 from reinet.agents.learn.sweep import configured
-from reinet.agents.learn.train import Run
+from reinet.agents.learn.train import EVALUATED, Run
 from reinet.agents.learn.workers import RayGatherers, bundles
 from reinet.core.errors import ModelError
 
-CHECKPOINT_FOLDER, BEST_FOLDER = "reinet", "best"
+CHECKPOINT_FOLDER, BEST_FOLDER, EVALUATION_FILE = "reinet", "best", "evaluation.json"
 
 
 class ReinetConfig(AlgorithmConfig):  # type: ignore[misc]
@@ -57,7 +59,9 @@ class ReinetConfig(AlgorithmConfig):  # type: ignore[misc]
 class Reinet(Algorithm):  # type: ignore[misc]
     """The learner. An iteration is one of ``reinet train``; its scalars stand in the result by their names' parts.
 
-    The best policy so far lies in ``best/`` of the trial's folder and of each checkpoint, for ``reinet export``.
+    ``eval/...`` is in every result, as Tune's searches and schedulers need it: that of the newest evaluation, NaN
+    before the first. The iteration that the configuration ends with says ``done``, which ends a trial. The best policy
+    so far lies in ``best/`` of the trial's folder and of each checkpoint, for ``reinet export``.
     """
 
     @classmethod
@@ -84,10 +88,20 @@ class Reinet(Algorithm):  # type: ignore[misc]
         self._folder = Path(self.logdir)
         self._gatherers = RayGatherers(settings, training_traces(settings))
         self._run = Run(settings, self._folder, self._gatherers)
+        self._evaluation = {f"eval/{name}": math.nan for name in EVALUATED}
+
+    def step(self) -> dict[str, Any]:
+        """Returns the result of an iteration; called by ``train`` and by Tune."""
+        result: dict[str, Any] = super().step()
+        # As reinet train ends: what comes after the last iteration is no longer the training that was configured.
+        return result | {"done": self._run.iteration >= self.config.train_config().run.iterations}
 
     def training_step(self) -> None:
         """Takes one iteration of the learner and logs its scalars."""
-        scalars = self._run.iterate() | {
+        scalars = self._run.iterate()
+        # RLlib forgets a value with the result that it stood in, and gives NaN from then on.
+        self._evaluation |= {tag: value for tag, value in scalars.items() if tag.startswith("eval/")}
+        scalars |= self._evaluation | {
             "num_env_steps_sampled_lifetime": float(self._run.env_steps),
             "num_updates_lifetime": float(self._run.updates),
         }
@@ -101,6 +115,7 @@ class Reinet(Algorithm):  # type: ignore[misc]
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Writes learner, replay and the best policy there, as safetensors and JSON."""
         self._run.save_to(Path(checkpoint_dir) / CHECKPOINT_FOLDER)
+        (Path(checkpoint_dir) / EVALUATION_FILE).write_text(json.dumps(self._evaluation))
         if self._run.best is not None:
             shutil.copytree(self._folder / BEST_FOLDER, Path(checkpoint_dir) / BEST_FOLDER, dirs_exist_ok=True)
 
@@ -110,6 +125,7 @@ class Reinet(Algorithm):  # type: ignore[misc]
         if previous.state.config != self.config.train_config():
             raise ModelError(f"{checkpoint_dir}: is another configuration's; restore it with the one it was made with")
         self._run.restore(previous)
+        self._evaluation = json.loads((Path(checkpoint_dir) / EVALUATION_FILE).read_text())
         if self._run.best is not None:
             shutil.copytree(Path(checkpoint_dir) / BEST_FOLDER, self._folder / BEST_FOLDER, dirs_exist_ok=True)
 

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ START_S = 120.0
 OBJECT_STORE_BYTES = 512 * 1024 * 1024
 """An iteration's experience is some tens of megabytes; Ray's default is a third of the machine."""
 NAPS_S = 0.2
+UNDER_WAY = ("PENDING", "RUNNING")
 
 log = structlog.get_logger("reinet.trainer")
 
@@ -48,7 +50,6 @@ class RayRunner:
         self._port, self._at_once, self._workers = port, at_once, workers
         self._folder = folder / "ray"
         self._client: Any = None
-        self._jobs: set[str] = set()
         if self._own:
             self._folder.mkdir(exist_ok=True, mode=0o700)
             # Ray's own clients in this process look here.
@@ -62,18 +63,17 @@ class RayRunner:
             return
         try:
             client.submit_job(
-                entrypoint=shlex.join(worker_command(folder)),
+                entrypoint=_entrypoint(folder),
                 submission_id=_id(job, attempt),
                 entrypoint_num_cpus=0,  # the learner's own; its gatherers ask for theirs
             )
         except Exception as error:  # Ray raises RuntimeError for everything
             raise ServiceError(f"Ray does not take the job: {error}") from None
-        self._jobs.add(_id(job, attempt))
 
     def state(self, job: str, attempt: int) -> State:
         """Returns what became of an attempt; of one that an earlier head knew, nothing is known."""
         status = self._status(job, attempt)
-        if status in ("PENDING", "RUNNING"):
+        if status in UNDER_WAY:
             return "running"
         return "failed" if status == "FAILED" else "gone"
 
@@ -84,16 +84,24 @@ class RayRunner:
 
     def close(self) -> None:
         """Tells the workers of this service to end, waits a moment, and ends the head that it started."""
+        places = list((self._folder.parent / "jobs").glob("*"))
+        if self._client is None and any(map(at_work, places)):
+            self._client = self._connect()  # an earlier service submitted them, and nobody had to ask yet
         if self._client is not None:
-            for one in self._jobs:
-                with suppress(Exception):
-                    self._client.stop_job(one)
+            with suppress(Exception):  # Ray is away, and its workers see that themselves
+                self._stop_all(places)
             end_s = time.monotonic() + END_GRACE_S
-            jobs = [self._folder.parent / "jobs" / one.partition("-")[0] for one in self._jobs]
-            while time.monotonic() < end_s and any(map(at_work, jobs)):
+            while time.monotonic() < end_s and any(map(at_work, places)):
                 time.sleep(NAPS_S)
         if self._own:
             self._end_head()
+
+    def _stop_all(self, places: Sequence[Path]) -> None:
+        """Tells what runs on the cluster for this service's folder to end, also what an earlier service submitted."""
+        ours = {_entrypoint(place) for place in places}
+        for one in self._client.list_jobs():
+            if one.entrypoint in ours and one.status.value in UNDER_WAY:
+                self._client.stop_job(one.submission_id)
 
     def _status(self, job: str, attempt: int) -> str | None:
         """Returns what Ray says of an attempt, None where it knows none. Raises ServiceError while Ray is away."""
@@ -175,6 +183,10 @@ class RayRunner:
             os.write(fd, secrets.token_hex(32).encode())
             os.close(fd)
         return path
+
+
+def _entrypoint(folder: Path) -> str:
+    return shlex.join(worker_command(folder))
 
 
 def _id(job: str, attempt: int) -> str:

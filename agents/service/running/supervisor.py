@@ -36,10 +36,13 @@ class Supervisor:
 
     def step(self) -> None:
         """Looks at every job that has not ended."""
-        running = 0
-        for job in self._jobs.all(("running", "stopping", "waiting")):
+        jobs = self._jobs.all(("running", "stopping", "waiting"))
+        # Places that are taken by those before in the list, and those that later ones hold: who was resumed may be old.
+        running, later = 0, sum(job.state != "waiting" for job in jobs)
+        for job in jobs:
+            later -= job.state != "waiting"
             try:
-                running += self._look(job, running)
+                running += self._look(job, running + later)
                 self._problem = ""
             except (ReinetError, OSError) as error:
                 if str(error) != self._problem:  # a full disk or a Ray that is down: said once, tried again
@@ -51,7 +54,7 @@ class Supervisor:
         """Returns whether the job takes one of the places."""
         folder = self._jobs.place(job.id)
         if job.state == "waiting":
-            if running + self._others_running(job) >= self._at_once:
+            if running >= self._at_once:
                 return False
             self._start(job)
             return True
@@ -70,11 +73,6 @@ class Supervisor:
         if job.state == "stopping":
             self._press(job)
         return True
-
-    def _others_running(self, job: Job) -> int:
-        """Returns how many jobs that are later in the list hold a place: one that was resumed may be older."""
-        later = self._jobs.all(("running", "stopping"))
-        return sum((other.created_s, other.id) > (job.created_s, job.id) for other in later)
 
     def _start(self, job: Job) -> None:
         folder = self._jobs.prepare(job)

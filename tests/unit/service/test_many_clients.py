@@ -1,0 +1,148 @@
+"""Many clients at once: quotas hold, memory is bounded, and nobody who reads waits for one who writes."""
+
+import asyncio
+import inspect
+import json
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.trainer import TINY
+from reinet.agents.service import jobs_servicer
+from reinet.agents.service.blobs import CHUNK_BYTES, Blobs
+from reinet.agents.service.config import Quota, TrainerConfig
+from reinet.agents.service.database import Database
+from reinet.agents.service.identity import ALL_ROLES, Caller, Callers
+from reinet.agents.service.jobs import Given, Jobs
+from reinet.agents.service.jobs_servicer import MOST_UPLOADS, MOST_WAITING, JobsServicer
+from reinet.agents.service.running.progress import Progress
+from reinet.core.errors import ServiceError
+from reinet.envs.trace import Trace
+from reinet.proto import trainer_pb2 as pb
+
+TRACES = [Trace.constant(mbps, 70) for mbps in (11, 12, 13)]
+"""0.4 MB each."""
+
+
+async def chunks_of(trace: Trace) -> AsyncIterator[bytes]:
+    text = trace.canonical_text
+    for start in range(0, len(text), CHUNK_BYTES):
+        yield text[start : start + CHUNK_BYTES]
+
+
+def test_of_uploads_at_once_only_what_the_quota_has_room_for_stays(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+    blobs = Blobs(tmp_path, database)
+    caller = Caller("alice", ALL_ROLES, Quota(stored_mb=1))
+
+    async def send() -> list[BaseException | None]:
+        for trace in TRACES:
+            blobs.check(caller, trace.sha256, len(trace.canonical_text))  # by itself each has room
+        sent = [blobs.receive(caller, one.sha256, len(one.canonical_text), chunks_of(one)) for one in TRACES]
+        return await asyncio.gather(*sent, return_exceptions=True)
+
+    refused = [error for error in asyncio.run(send()) if error is not None]
+    assert len(refused) == 1
+    assert isinstance(refused[0], ServiceError)
+    assert "are the quota" in str(refused[0])
+    stored = sum(path.stat().st_size for path in tmp_path.glob("blobs/*/*"))
+    assert stored == blobs.stored_bytes("alice") <= 1_000_000
+    assert not list(tmp_path.glob("staged/*"))
+    database.close()
+
+
+def test_who_reads_waits_for_no_change_and_sees_it_when_it_holds(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+    insert, count = "INSERT INTO uploads VALUES ('alice', 'ab', 1)", "SELECT count(*) AS n FROM uploads"
+    seen: list[int] = []
+
+    def read() -> None:
+        row = database.row(count)
+        assert row is not None
+        seen.append(row["n"])
+
+    with database.change() as run:
+        run(insert)
+        own = database.row(count)
+        reader = threading.Thread(target=read)
+        reader.start()
+        reader.join(10)
+        assert seen == [0], "it was held up, or saw what does not hold yet"
+    assert own is not None
+    assert own["n"] == 1
+    read()
+    assert seen == [0, 1]
+    database.close()
+
+
+def test_no_more_uploads_wait_than_there_is_memory_for(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+    blobs = Blobs(tmp_path, database)
+    jobs = Jobs(tmp_path, database, blobs, 0, 0, "test")
+    servicer = JobsServicer(jobs, blobs, Callers(TrainerConfig()))
+    caller = Caller("alice", ALL_ROLES, Quota())
+    upload: Any = inspect.unwrap(JobsServicer.Upload)
+
+    async def silent() -> AsyncIterator[pb.UploadRequest]:
+        await asyncio.Event().wait()
+        yield pb.UploadRequest()
+
+    async def crowd() -> None:
+        tasks = [asyncio.ensure_future(upload(servicer, silent(), caller)) for _ in range(MOST_UPLOADS + MOST_WAITING)]
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in tasks)
+        with pytest.raises(ServiceError, match="waiting already"):
+            await upload(servicer, silent(), caller)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        late = asyncio.ensure_future(upload(servicer, silent(), caller))
+        await asyncio.sleep(0.05)
+        assert not late.done(), "who ended made room"
+        late.cancel()
+        await asyncio.gather(late, return_exceptions=True)
+
+    asyncio.run(crowd())
+    database.close()
+
+
+def test_who_watches_hears_of_progress_now_and_then_and_of_the_end_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    often_s, seldom_s = 0.01, 0.25
+    monkeypatch.setattr(jobs_servicer, "LOOK_S", often_s)
+    monkeypatch.setattr(jobs_servicer, "SHARED_S", 0.0)
+    monkeypatch.setattr(jobs_servicer, "PROGRESS_S", seldom_s)
+    database = Database(tmp_path)
+    blobs = Blobs(tmp_path, database)
+    jobs = Jobs(tmp_path, database, blobs, 0, 0, "test")
+    servicer = JobsServicer(jobs, blobs, Callers(TrainerConfig()))
+    caller = Caller("alice", ALL_ROLES, Quota())
+    job = jobs.submit(caller, Given("request", json.dumps(TINY)))
+    jobs.move(job.id, ("waiting",), "running")
+    watch: Any = inspect.unwrap(JobsServicer.Watch)
+    heard: list[pb.Job] = []
+
+    async def work() -> None:
+        folder = jobs.prepare(job)
+        for iteration in range(100):
+            Progress(iteration=iteration, iterations=100).write(folder)
+            await asyncio.sleep(often_s)
+        jobs.move(job.id, ("running",), "stopped")
+
+    async def both() -> float:
+        working = asyncio.ensure_future(work())
+        start_s = time.monotonic()
+        async for reply in watch(servicer, pb.WatchRequest(job=job.id), caller):
+            heard.append(reply.job)
+        await working
+        return time.monotonic() - start_s
+
+    took_s = asyncio.run(both())
+    assert 3 <= len(heard) <= took_s / seldom_s + 2
+    assert (heard[-1].state, heard[-1].progress.iteration) == ("stopped", 99)
+    database.close()
