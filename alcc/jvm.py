@@ -11,8 +11,8 @@ SOURCES = Path(__file__).parent / "java"
 PACKAGE = "reinet.alcc"
 JAVAC = ("javac", "--release", "8", "-Xlint:all,-options", "-Werror")
 """Android's tools take Java 8. Later compilers warn of that release itself, which is the one warning left out."""
-JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx64m")
-"""It is small and starts quickly; a transfer keeps some 100 KB."""
+JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx64m", "-XX:-UsePerfData")
+"""It is small and starts quickly; a transfer keeps some 300 KB. Its performance counters would be a file in /tmp."""
 _CURE = "install a JDK (docker/packages.sh --bench does, as root)"
 
 

@@ -73,6 +73,7 @@ public final class AlccOutputStream extends OutputStream {
           for (int done = 0; done < taken; done += Wire.FRAME_BYTES) {
             flight.add(nowUs, Math.min(Wire.FRAME_BYTES, taken - done));
           }
+          law.onSent(flight.frames());
         }
         send(from, at, taken, number);
         at += taken;
@@ -104,7 +105,7 @@ public final class AlccOutputStream extends OutputStream {
     }
     synchronized (lock) {
       while (!finished) {
-        await(Long.MAX_VALUE);
+        await();
       }
     }
     socket.close();
@@ -123,7 +124,7 @@ public final class AlccOutputStream extends OutputStream {
   /** Returns what has happened so far. */
   public Counts counts() {
     synchronized (lock) {
-      return new Counts(flight, law.windowFrames(Wire.nowUs(), flight.frames()));
+      return new Counts(flight, law.windowFrames());
     }
   }
 
@@ -163,18 +164,17 @@ public final class AlccOutputStream extends OutputStream {
       if (failure != null) throw failure;
       if (closed) throw new IOException("the stream is closed");
       int out = flight.frames();
-      int room = Math.min(law.windowFrames(Wire.nowUs(), out), Flight.MOST_FRAMES) - out;
+      int room = Math.min(law.windowFrames(), Flight.MOST_FRAMES) - out;
       if (room > 0) return Math.min(room, BATCH_FRAMES);
-      await(law.nextUs());
+      await();
     }
   }
 
-  /** Waits for an ACK, a failure or that time. */
-  private void await(long untilUs) throws IOException {
+  /** Waits for an ACK or a failure; the thread that reads ACKs looks at the clock. */
+  private void await() throws IOException {
     if (failure != null) throw failure;
-    long waitMs = untilUs == Long.MAX_VALUE ? 1000 : Math.max(1, (untilUs - Wire.nowUs() + 999) / 1000);
     try {
-      lock.wait(Math.min(1000, waitMs));
+      lock.wait();
     } catch (InterruptedException interrupted) {
       Thread.currentThread().interrupt();
       fail(new IOException("the thread was interrupted while it waited for room"));
@@ -261,8 +261,7 @@ public final class AlccOutputStream extends OutputStream {
     synchronized (lock) {
       switch (bytes[at]) {
         case Wire.ACK:
-          long rttUs = flight.acknowledge(number, nowUs, Wire.getLong(bytes, at + 5));
-          law.onAck(nowUs, rttUs);
+          flight.acknowledge(number, nowUs, Wire.getLong(bytes, at + 5), law);
           heardUs = nowUs;
           lock.notifyAll();
           return false;

@@ -32,10 +32,6 @@ final class Flight {
     return next;
   }
 
-  long oldestUs() {
-    return sentUs[first & MOST_FRAMES - 1];
-  }
-
   void add(long nowUs, int payloadBytes) {
     int at = next & MOST_FRAMES - 1;
     sentUs[at] = nowUs;
@@ -44,29 +40,30 @@ final class Flight {
     sentBytes += payloadBytes;
   }
 
-  /** Takes an ACK of all frames up to this number; returns the last one's round trip in us. Throws for a false one. */
-  long acknowledge(int number, long nowUs, long theirUs) throws Wire.ProtocolException {
+  /** Takes an ACK of all frames up to this number, and tells the law. Throws for a false one. */
+  void acknowledge(int number, long nowUs, long theirUs, Law law) throws Wire.ProtocolException {
     int count = number - first + 1;
     if (count <= 0 || count > frames()) {
       throw new Wire.ProtocolException(
           "the receiver acknowledges frame " + Integer.toUnsignedLong(number) + ", but out are "
               + Integer.toUnsignedLong(first) + " to before " + Integer.toUnsignedLong(next));
     }
-    long rttUs = 0;
-    long wayUs = 0;
+    long sumUs = 0;
+    long rttUs = 0; // of the last, which is the lowest: it was sent last
     for (int i = 0; i < count; i++, first++) {
       int at = first & MOST_FRAMES - 1;
       rttUs = Math.max(0, nowUs - sentUs[at]);
-      wayUs = theirUs - sentUs[at];
       ackedBytes += bytes[at];
-      rttSumUs += rttUs;
+      sumUs += rttUs;
       rttsByMs[(int) Math.min(MOST_MS, rttUs / 1000)]++;
     }
+    long wayUs = theirUs - nowUs + rttUs;
     ackedFrames += count;
+    rttSumUs += sumUs;
     leastRttUs = Math.min(leastRttUs, rttUs);
     leastWayUs = Math.min(leastWayUs, wayUs);
     wayAboveLeastSumUs += count * (wayUs - leastWayUs);
-    return rttUs;
+    law.onAck(nowUs, count, sumUs, rttUs);
   }
 
   double rttLeastMs() {

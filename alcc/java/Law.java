@@ -3,34 +3,32 @@ package reinet.alcc;
 
 /** Decides how many frames may be in flight. A stream calls it under its own lock, with times of {@link Wire#nowUs}. */
 public interface Law {
-  /** Takes an ACK: the round trip of the last frame that it acknowledges. */
-  void onAck(long nowUs, long rttUs);
+  /** Takes note that so many are out now. */
+  void onSent(int inFlightFrames);
 
-  /** Moves to now; called before each decision and while frames are waited for. Returns frames that may be in flight. */
-  int windowFrames(long nowUs, int inFlightFrames);
+  /** Takes what an ACK told: how many frames came, the sum of their round trips, and the lowest of these. */
+  void onAck(long nowUs, int frames, long sumUs, long lowestUs);
 
-  /** Returns when the window may next change by time alone, Long.MAX_VALUE where it never does. */
-  long nextUs();
+  /** Returns the frames that may be in flight. */
+  int windowFrames();
 
   /** A window that never moves. */
   final class Fixed implements Law {
     private final int frames;
 
-    Fixed(int frames) {
+    public Fixed(int frames) {
       this.frames = frames;
     }
 
     @Override
-    public void onAck(long nowUs, long rttUs) {}
+    public void onSent(int inFlightFrames) {}
 
     @Override
-    public int windowFrames(long nowUs, int inFlightFrames) {
+    public void onAck(long nowUs, int frames, long sumUs, long lowestUs) {}
+
+    @Override
+    public int windowFrames() {
       return frames;
-    }
-
-    @Override
-    public long nextUs() {
-      return Long.MAX_VALUE;
     }
   }
 

@@ -6,6 +6,7 @@ import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
 import java.security.GeneralSecurityException;
+import java.util.Random;
 
 /** What a command line says, and the connection that it asks for. */
 final class Options {
@@ -83,6 +84,7 @@ final class Options {
 
   /** Returns the law that --window names. */
   Law law() throws UsageException, IOException {
+    if (window.equals("mdi")) return new Mdi(Matrix.own(), new Random());
     if (window.equals("none")) return Law.none();
     if (window.startsWith("fixed:")) {
       return new Law.Fixed((int) number("--window fixed:", window.substring(6), 1, 1 << 20));

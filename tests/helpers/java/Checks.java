@@ -95,17 +95,36 @@ public final class Checks {
 
   private static void flight() throws IOException {
     Flight flight = new Flight();
+    long[] told = new long[3];
+    Law law =
+        new Law() {
+          @Override
+          public void onSent(int inFlightFrames) {}
+
+          @Override
+          public void onAck(long nowUs, int frames, long sumUs, long lowestUs) {
+            told[0] = lowestUs;
+            told[1] = sumUs;
+            told[2] = frames;
+          }
+
+          @Override
+          public int windowFrames() {
+            return 1;
+          }
+        };
     int all = 3 * Flight.MOST_FRAMES;
     for (int sent = 0, acked = 0; acked < all; ) {
       while (sent < all && flight.frames() < Flight.MOST_FRAMES) flight.add(10L * sent++, 7);
       acked += 5;
       int last = Math.min(acked, all) - 1;
-      expect(flight.acknowledge(last, 10L * last + 3000, 0) == 3000, "the round trip of the last frame");
+      flight.acknowledge(last, 10L * last + 3000, 0, law);
+      expect(told[0] == 3000 && told[1] == (told[2] - 1) * told[2] * 5 + 3000 * told[2], "the round trips");
     }
     expect(flight.frames() == 0 && flight.ackedBytes == 7L * all && flight.rttLeastMs() == 3.0, "the counts");
     for (int wrong : new int[] {all, all - 1, -1, Integer.MIN_VALUE}) {
       try {
-        flight.acknowledge(wrong, 0, 0);
+        flight.acknowledge(wrong, 0, 0, law);
         throw new AssertionError("took an ACK of frame " + wrong);
       } catch (Wire.ProtocolException expected) {
         expect(expected.getMessage().contains("acknowledges"), "the message");
@@ -202,6 +221,50 @@ public final class Checks {
     }
   }
 
+  /**
+   * Over a link of so many frames a second and 20 ms, in a buffer without an end, the walk keeps the link busy and the
+   * delay where Verus keeps it: below 8 times its least, and with a queue.
+   */
+  private static void walk() throws IOException {
+    Matrix matrix = Matrix.own();
+    for (int perSecond : new int[] {500, 1000, 4000}) {
+      Mdi mdi = new Mdi(matrix, new Random(perSecond));
+      double sumMs = 0;
+      int busy = 0;
+      int epochs = 5000;
+      for (int epoch = 0; epoch < epochs; epoch++) {
+        int out = mdi.windowFrames();
+        mdi.onSent(out);
+        double rttUs = Math.max(20_000, out * 1e6 / perSecond);
+        for (int i = 0; i < 4; i++) mdi.onAck(epoch * 20_000L + i * 5000L, 1, (long) rttUs, (long) rttUs);
+        if (epoch > 200) {
+          sumMs += rttUs / 1000;
+          if (out * 50 >= perSecond) busy++;
+        }
+      }
+      double meanMs = sumMs / (epochs - 201);
+      String what = " at " + perSecond + " frames/s";
+      expect(meanMs > 40 && meanMs < 160, "a mean of " + meanMs + " ms" + what);
+      expect(busy > 0.9 * (epochs - 201), "busy in " + busy + " epochs" + what);
+    }
+  }
+
+  /** What nobody used does not grow, and a delay that stays far above its least leads down to the least window. */
+  private static void bounds() throws IOException {
+    Mdi idle = new Mdi(Matrix.own(), new Random(1));
+    Mdi late = new Mdi(Matrix.own(), new Random(1));
+    for (int i = 0; i < 3000; i++) {
+      idle.onSent(4);
+      idle.onAck(i * 20_000L, 1, 20_000, 20_000);
+      late.onSent(100);
+      long delayUs = i == 0 ? 20_000 : 2_000_000;
+      late.onAck(i * 20_000L, 1, delayUs, delayUs);
+      expect(idle.windowFrames() <= Mdi.FIRST_FRAMES, "a window of " + idle.windowFrames() + " for 4 frames");
+      expect(late.windowFrames() >= Mdi.LEAST_FRAMES, "a window of " + late.windowFrames());
+    }
+    expect(late.windowFrames() == Mdi.LEAST_FRAMES, "still " + late.windowFrames() + " frames at 100 times the delay");
+  }
+
   private static Socket[] pair() throws IOException {
     try (ServerSocket listener = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
       Socket one = new Socket(listener.getInetAddress(), listener.getLocalPort());
@@ -257,10 +320,31 @@ public final class Checks {
     transfer(14_000_000, Law.none(), 1000);
   }
 
+  /** Prints what the walk multiplies its window with in one state; the test has the state in words. */
+  private static void draw(int times) throws IOException {
+    Matrix matrix = Matrix.own();
+    for (int seed = 0; seed < times; seed++) {
+      Mdi mdi = new Mdi(matrix, new Random(seed * 7919L));
+      long[] delaysUs = {20_000, 57_851, 63_636, 70_000};
+      double before = 0;
+      for (int i = 0; i < delaysUs.length; i++) {
+        mdi.onSent(1 << 20);
+        before = mdi.window();
+        mdi.onAck(i * 20_000L, 1, delaysUs[i], delaysUs[i]);
+      }
+      System.out.println(mdi.window() / before);
+    }
+  }
+
   public static void main(String[] names) throws Exception {
+    if (names.length == 2) {
+      draw(Integer.parseInt(names[1]));
+      System.exit(0);
+    }
     Object[][] checks = {
       {"numbers", (Check) Checks::numbers}, {"flight", (Check) Checks::flight}, {"splits", (Check) Checks::splits},
-      {"garbage", (Check) Checks::garbage}, {"untaken", (Check) Checks::untaken}, {"sizes", (Check) Checks::sizes}, {"large", (Check) Checks::large},
+      {"garbage", (Check) Checks::garbage}, {"untaken", (Check) Checks::untaken}, {"walk", (Check) Checks::walk}, {"bounds", (Check) Checks::bounds},
+      {"sizes", (Check) Checks::sizes}, {"large", (Check) Checks::large},
       {"pause", (Check) Checks::pause},
     };
     new Random(7).nextBytes(BLOCK);

@@ -8,13 +8,16 @@ import struct
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from helpers.places import ROOT
+from reinet.agents.learn import mdi
 from reinet.alcc import jvm
 from reinet.core.errors import ReinetError
 
@@ -25,7 +28,7 @@ HEADER = struct.Struct(">cIH")
 ANSWER = struct.Struct(">cIQ")
 """The wire, told a second time: alcc/java/Wire.java has the first."""
 FRAME_BYTES = 1400
-CHECKS = ["numbers", "flight", "splits", "garbage", "untaken", "sizes", "large", "pause"]
+CHECKS = ["numbers", "flight", "splits", "garbage", "untaken", "walk", "bounds", "sizes", "large", "pause"]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +101,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("tls", [False, True])
-@pytest.mark.parametrize(("size_bytes", "window"), [(0, "none"), (1, "fixed:1"), (12_000_001, "fixed:30")])
+@pytest.mark.parametrize(("size_bytes", "window"), [(0, "none"), (1, "mdi"), (12_000_001, "mdi")])
 def test_a_file_arrives_as_it_was(
     classes: Path, tmp_path: Path, size_bytes: int, window: str, tls: bool, request: pytest.FixtureRequest
 ) -> None:
@@ -235,3 +238,78 @@ def test_a_source_that_javac_would_only_warn_of_is_refused() -> None:
         raw.write_text("package reinet.alcc; class Raw { java.util.List list; }")
         with pytest.raises(ReinetError, match=r"does not compile.*rawtypes"):
             jvm.compile_client(Path(folder), [raw])
+
+
+DRAWS = 4000
+
+
+def _rows() -> dict[tuple[int, ...], list[int]]:
+    """The matrix' states, read a second way."""
+    found = {}
+    for line in (jvm.SOURCES / "verus.tsv").read_text().splitlines():
+        if line.startswith("state"):
+            state, counts = line.removeprefix("state\t").split(":")
+            found[tuple(map(int, state.split()))] = list(map(int, counts.split()))
+    return found
+
+
+def test_the_walk_draws_from_the_row_of_its_state(classes: Path) -> None:
+    """A flow at 3.5 times its least delay that rose by a tenth, after a rise by a tenth under an unchanged window."""
+    level, delay = int(np.digitize(3.5, mdi.LEVELS)), int(np.digitize(1.1, mdi.DELAY_RATIOS))
+    still = int(np.digitize(1.0, mdi.WINDOW_RATIOS))
+    row = _rows()[level, delay, delay, still]
+    assert sum(row) >= mdi.LEAST_COUNT
+    command = jvm.command(classes, "Checks", "draw", str(DRAWS))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    drawn = Counter(round(float(word), 6) for word in done.stdout.split())
+    steps = next(line for line in (jvm.SOURCES / "verus.tsv").read_text().splitlines() if "window_steps" in line)
+    for step, count in zip(map(float, steps.split()[1:]), row, strict=True):
+        share = count / sum(row)
+        deviation = (share * (1 - share) / DRAWS) ** 0.5
+        assert drawn.pop(step, 0) / DRAWS == pytest.approx(share, abs=5 * deviation), f"step {step}"
+    assert not drawn
+
+
+@pytest.mark.parametrize(("change", "complaint"), [
+    (("epoch_ms", "epoch"), "epoch_ms is missing"),
+    (("window_steps\t0.", "window_steps\t0.1\t0."), "has not one step"),
+    (("state\t0\t0\t:", "state\t0\t:"), "verus.tsv:8: a state is two or four bins"),
+    (("state", "#"), "no state is in it"),
+    (("state\t0\t0\t:\t0", "state\t0\t0\t:\t-1"), "verus.tsv:8: a count of -1"),
+])  # fmt: skip
+def test_a_damaged_matrix_is_refused_by_name_and_line(
+    classes: Path, tmp_path: Path, change: tuple[str, str], complaint: str
+) -> None:
+    (tmp_path / "verus.tsv").write_text((jvm.SOURCES / "verus.tsv").read_text().replace(*change))
+    command = [word.replace(str(jvm.SOURCES), str(tmp_path)) for word in jvm.command(classes, "Main")]
+    done = subprocess.run(
+        [*command, "send", "--connect", "127.0.0.1:1"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert complaint in done.stderr
+
+
+def test_the_ends_of_a_link_say_what_its_own_say(classes: Path) -> None:
+    with subprocess.Popen(
+        jvm.command(classes, "LinkEnd", "send", "mdi"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as sender:
+        assert sender.stdout is not None
+        assert sender.stdin is not None
+        listening = json.loads(sender.stdout.readline())
+        assert listening["event"] == "listening"
+        with subprocess.Popen(
+            jvm.command(classes, "LinkEnd", "receive", str(listening["port"])),
+            env={**os.environ, "MAHIMAHI_BASE": "127.0.0.1"},
+        ) as receiver:
+            flow, sending = (json.loads(sender.stdout.readline()) for _ in range(2))
+            assert (flow["event"], flow["cc"], sending["event"]) == ("flow", "java mdi", "sending")
+            assert abs(sending["time_ns"] - time.monotonic_ns()) < 20e9
+            time.sleep(0.3)
+            sender.stdin.close()
+            closed, end = (json.loads(sender.stdout.readline()) for _ in range(2))
+            assert receiver.wait(20) == 0
+    assert (closed["event"], end["event"]) == ("closed", "end")
+    assert 0 < closed["acked_bytes"] <= closed["sent_bytes"]
+    assert end["time_ns"] - sending["time_ns"] > 0.3e9
+    assert end["cpu_us"] > 0

@@ -28,7 +28,8 @@ def test_ratios_are_of_medians_gate_over_udp() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--against", "tcp", "--traces", "x"], "only udp"),
+        (["--against", "tcp", "--traces", "x"], "choose udp or java"),
+        (["--against", "java"], "give --traces"),
         (["--against", "udp"], "--traces"),
         (["--against", "udp", "--traces", "x", "--laws", "copa,cubic"], "cubic do not run over UDP"),
     ],
