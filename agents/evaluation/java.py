@@ -18,8 +18,6 @@ WAYS = ("none", "mdi")
 """What stands after --window: plain TCP, and the walk."""
 KEYS = ("throughput_mbps", "qdelay_mean_ms", "qdelay_p95_ms", "cpu_s")
 _LOOK_S = 0.1
-_UNDER = ["sh", "-c", 'echo "$0" > /proc/sys/net/ipv4/tcp_congestion_control && exec "$@"']
-"""Sets the kernel's congestion control, for Java cannot; it is that of the link's own network namespace alone."""
 
 
 def measure(
@@ -51,10 +49,9 @@ def measure(
 
 
 def _run(path: LinkSpec, classes: Path, way: str, seconds: float) -> LinkRun:
-    sender, receiver = (jvm.command(classes, "LinkEnd", *words) for words in (["send", way], ["receive"]))
-    ends = Ends(
-        [*_UNDER, path.cc, *sender], receiver, (Path(receiver[0]), classes / "reinet" / "alcc" / "LinkEnd.class")
-    )
+    sender = jvm.command(classes, "LinkEnd", "send", way, path.cc)
+    receiver = jvm.command(classes, "LinkEnd", "receive")
+    ends = Ends(sender, receiver, (Path(receiver[0]), classes / "reinet" / "alcc" / "LinkEnd.class"))
     with MahimahiLink(path, ends=ends) as link:
         link.start()
         until_ns = link.started_ns + round(seconds * 1e9)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 package reinet.alcc;
 
-import java.io.EOFException;
 import java.io.IOException;
 import java.io.OutputStream;
 import java.lang.management.ManagementFactory;
@@ -15,9 +14,12 @@ import java.util.Random;
  * what these are and do (envs/mahimahi/helpers/sender.c). Not for Android, which has no management beans.
  *
  * <pre>
- *   LinkEnd send WINDOW     outside the shells: listens, sends noise until standard input ends
- *   LinkEnd receive PORT    inside: connects to PORT at $MAHIMAHI_BASE, drops what comes
+ *   LinkEnd send WINDOW [CC]   outside the shells: listens, sends noise until standard input ends
+ *   LinkEnd receive PORT       inside: connects to PORT at $MAHIMAHI_BASE, twice, drops what comes
  * </pre>
+ *
+ * <p>Java cannot choose the kernel's congestion control, and the namespace's default may be restricted: the routes to the
+ * receiver say which. They are there when it first connects, and decide from its second connection on.
  */
 final class LinkEnd {
   private static final int WAIT_MS = 60_000; // as long as a link waits for its parts
@@ -26,12 +28,12 @@ final class LinkEnd {
   private LinkEnd() {}
 
   public static void main(String[] words) throws Exception {
-    if (words[0].equals("send")) send(words[1]);
+    if (words[0].equals("send")) send(words[1], words.length > 2 ? words[2] : null);
     else receive(Integer.parseInt(words[1]));
     System.exit(0);
   }
 
-  private static void send(String window) throws Exception {
+  private static void send(String window, String cc) throws Exception {
     Law law = Options.parse(new String[] {"send", "--listen", "0", "--window", window}).law();
     byte[] block = new byte[BLOCK_BYTES];
     new Random().nextBytes(block);
@@ -39,6 +41,8 @@ final class LinkEnd {
       listener.setSoTimeout(WAIT_MS);
       listener.bind(new InetSocketAddress("0.0.0.0", 0), 1);
       System.out.println("{\"event\": \"listening\", \"port\": " + listener.getLocalPort() + "}");
+      listener.accept().close();
+      if (cc != null) route(cc);
       try (Socket socket = listener.accept();
           AlccOutputStream out = new AlccOutputStream(socket, law, WAIT_MS)) {
         System.out.println(
@@ -62,6 +66,12 @@ final class LinkEnd {
     }
   }
 
+  private static void route(String cc) throws IOException, InterruptedException {
+    String each = "ip route show | while read -r route; do ip route change $route congctl \"$0\" || exit 1; done";
+    int status = new ProcessBuilder("sh", "-c", each, cc).inheritIO().start().waitFor();
+    if (status != 0) throw new IOException("the routes did not take " + cc + " as their congestion control");
+  }
+
   private static void write(OutputStream out, byte[] block) {
     try {
       while (true) out.write(block);
@@ -72,12 +82,16 @@ final class LinkEnd {
   }
 
   private static void receive(int port) throws IOException {
-    try (Socket socket = new Socket(System.getenv("MAHIMAHI_BASE"), port);
+    String base = System.getenv("MAHIMAHI_BASE");
+    try (Socket first = new Socket(base, port)) {
+      first.getInputStream().read(); // until it is closed
+    }
+    try (Socket socket = new Socket(base, port);
         AlccInputStream in = new AlccInputStream(socket, WAIT_MS)) {
       byte[] block = new byte[1 << 16];
       while (in.read(block) >= 0) continue;
-    } catch (EOFException cut) {
-      // as every flow here that goes on until its link ends
+    } catch (IOException cut) {
+      // as every flow here, which goes on until its link ends
     }
   }
 

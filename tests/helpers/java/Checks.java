@@ -249,6 +249,16 @@ public final class Checks {
     }
   }
 
+  /** A neighbour is not limited, however late its threads get to run. */
+  private static void neighbour() throws IOException {
+    Mdi mdi = new Mdi(Matrix.own(), new Random(1));
+    for (int i = 0; i < 100; i++) {
+      mdi.onSent(3);
+      mdi.onAck(i * 20_000L, 1, i == 50 ? 900 : 50_000, i == 50 ? 900 : 50_000);
+      expect(i < 50 == mdi.windowFrames() < 100, "a window of " + mdi.windowFrames() + " after " + i + " epochs");
+    }
+  }
+
   /** What nobody used does not grow, and a delay that stays far above its least leads down to the least window. */
   private static void bounds() throws IOException {
     Mdi idle = new Mdi(Matrix.own(), new Random(1));
@@ -269,6 +279,25 @@ public final class Checks {
     try (ServerSocket listener = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
       Socket one = new Socket(listener.getInetAddress(), listener.getLocalPort());
       return new Socket[] {one, listener.accept()};
+    }
+  }
+
+  /** A window that is another after each ACK. */
+  private static final class Restless implements Law {
+    private final Random random = new Random(3);
+    private int frames = 1;
+
+    @Override
+    public void onSent(int inFlightFrames) {}
+
+    @Override
+    public void onAck(long nowUs, int count, long sumUs, long lowestUs) {
+      frames = 1 + random.nextInt(60);
+    }
+
+    @Override
+    public int windowFrames() {
+      return frames;
     }
   }
 
@@ -308,12 +337,13 @@ public final class Checks {
     for (long size : sizes) {
       transfer(size, new Law.Fixed(1 + (int) (size % 5)), 0);
       transfer(size, Law.none(), 0);
+      transfer(size, new Restless(), 0);
     }
   }
 
   /** More than the memory that the JVM was given. */
   private static void large() throws Exception {
-    transfer(30_000_000, new Law.Fixed(40), 0);
+    transfer(30_000_000, new Law.Fixed(200), 0);
   }
 
   private static void pause() throws Exception {
@@ -323,16 +353,19 @@ public final class Checks {
   /** Prints what the walk multiplies its window with in one state; the test has the state in words. */
   private static void draw(int times) throws IOException {
     Matrix matrix = Matrix.own();
-    for (int seed = 0; seed < times; seed++) {
+    for (int seed = 0, drawn = 0; drawn < times; seed++) {
       Mdi mdi = new Mdi(matrix, new Random(seed * 7919L));
-      long[] delaysUs = {20_000, 57_851, 63_636, 70_000};
-      double before = 0;
-      for (int i = 0; i < delaysUs.length; i++) {
+      double[] windows = new double[5];
+      long[] delaysUs = {20_000, 20_000, 57_851, 63_636, 70_000}; // the first begins an epoch
+      for (int i = 0; i < 5; i++) {
+        windows[i] = mdi.window();
         mdi.onSent(1 << 20);
-        before = mdi.window();
         mdi.onAck(i * 20_000L, 1, delaysUs[i], delaysUs[i]);
       }
-      System.out.println(mdi.window() / before);
+      double last = windows[4] / windows[3];
+      if (last < 0.96 || last >= 1.04) continue; // the window is to have stayed in the epoch before
+      System.out.println(mdi.window() / windows[4]);
+      drawn++;
     }
   }
 
@@ -344,6 +377,7 @@ public final class Checks {
     Object[][] checks = {
       {"numbers", (Check) Checks::numbers}, {"flight", (Check) Checks::flight}, {"splits", (Check) Checks::splits},
       {"garbage", (Check) Checks::garbage}, {"untaken", (Check) Checks::untaken}, {"walk", (Check) Checks::walk}, {"bounds", (Check) Checks::bounds},
+      {"neighbour", (Check) Checks::neighbour},
       {"sizes", (Check) Checks::sizes}, {"large", (Check) Checks::large},
       {"pause", (Check) Checks::pause},
     };

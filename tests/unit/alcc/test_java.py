@@ -28,7 +28,7 @@ HEADER = struct.Struct(">cIH")
 ANSWER = struct.Struct(">cIQ")
 """The wire, told a second time: alcc/java/Wire.java has the first."""
 FRAME_BYTES = 1400
-CHECKS = ["numbers", "flight", "splits", "garbage", "untaken", "walk", "bounds", "sizes", "large", "pause"]
+CHECKS = ["numbers", "flight", "splits", "garbage", "untaken", "walk", "bounds", "neighbour", "sizes", "large", "pause"]
 
 
 @pytest.fixture(scope="module")
