@@ -77,9 +77,9 @@ def counted(flows: list[npt.NDArray[np.float64]]) -> tuple[Counts, list[float]]:
             transitions[state, window_bin[i]] += 1
             transitions[(*state, delay_bin[i - 1], window_bin[i - 1]), window_bin[i]] += 1
     counts: Counts = {}
-    for (state, to), count in transitions.items():
-        counts.setdefault(state, np.zeros(bins, np.int64))[to] = count
-    kept = {state: seen for state, seen in counts.items() if len(state) == 2 or seen.sum() >= LEAST_COUNT}
+    for (seen_in, to), count in transitions.items():
+        counts.setdefault(seen_in, np.zeros(bins, np.int64))[to] = count
+    kept = {key: seen for key, seen in counts.items() if len(key) == 2 or seen.sum() >= LEAST_COUNT}
     return kept, [round(math.exp(sum(map(math.log, seen)) / len(seen)), 3) if seen else 1.0 for seen in ratios]
 
 
