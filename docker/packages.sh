@@ -4,7 +4,8 @@
 # Usage: docker/packages.sh [--serve] [--bench] [--browser] [--dry-run]
 #   --serve    only what the daemon needs (no Mahimahi: it is for measuring and training on real sockets)
 #   --bench    also nginx and curl, with which `reinet bench harm --link mahimahi` measures (Debian starts nginx on port
-#              80; `systemctl disable --now nginx` ends that, the measurement needs only the program)
+#              80; `systemctl disable --now nginx` ends that, the measurement needs only the program), and a JDK for
+#              `reinet bench alcc --against java`
 #   --browser  also Chromium and its driver, with which tests look at TensorBoard's pages
 #   --dry-run  say what would be installed and how, change nothing
 # Needs root or sudo. Without either it prints the command to run and exits 0: simulation works without most of it.
@@ -22,7 +23,7 @@ for option in "$@"; do
     --browser) browser=yes ;;
     --dry-run) dry_run=yes ;;
     *)
-      sed -n '3,11s/^# //p' "$0" >&2
+      sed -n '3,12s/^# //p' "$0" >&2
       exit 2
       ;;
   esac
@@ -71,6 +72,7 @@ if [ $bench = yes ]; then
   want nginx-light "the web server of reinet bench harm"
   want curl "its client"
   want iproute2 "gives the web server its congestion control"
+  want default-jdk-headless "the Java client of reinet bench alcc --against java, and its tests"
 fi
 
 if [ $browser = yes ]; then

@@ -37,6 +37,8 @@ def _missing(marker: str) -> str | None:
     if marker == "browser":
         absent = [name for name in BROWSER if shutil.which(name) is None]
         return f"needs {' and '.join(absent)}: run docker/packages.sh --browser as root" if absent else None
+    if marker == "java":
+        return None if shutil.which("javac") else "needs javac: run docker/packages.sh --bench as root"
     if os.geteuid() != 0:
         return "needs root: run `sudo -E make test`"
     if marker == "kernel":
@@ -54,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Raises UsageError for a unit test that needs privileges: make would leave it out.
     """
-    reasons = {marker: _missing(marker) for marker in ("kernel", "mahimahi", "browser")}
+    reasons = {marker: _missing(marker) for marker in ("kernel", "mahimahi", "browser", "java")}
     for item in items:
         if item.path.is_relative_to(UNIT) and any(item.iter_markers("kernel")) | any(item.iter_markers("mahimahi")):
             raise pytest.UsageError(f"{item.nodeid} needs privileges: put it into tests/kernel or tests/end-to-end")

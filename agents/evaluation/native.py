@@ -8,7 +8,7 @@ from typing import Any
 from reinet.alcc.launch import Law, Settings
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
-from reinet.envs.mahimahi.link import LinkRun, MahimahiLink
+from reinet.envs.mahimahi.link import Ends, LinkRun, MahimahiLink
 from reinet.envs.trace import Trace
 
 Row = dict[str, Any]
@@ -58,7 +58,7 @@ def measure(
 
 def _run(path: LinkSpec, law: str, way: str, seconds: float) -> LinkRun:
     gate = Settings(law=Law(law), target=Target.parse("+30ms")).variables() if way == "gate" else {}
-    with MahimahiLink(path, sender_variables=gate, udp_law=law if way == "udp" else None) as link:
+    with MahimahiLink(path, sender_variables=gate, ends=Ends.over_udp(law) if way == "udp" else None) as link:
         link.start()
         until_ns = link.started_ns + round(seconds * 1e9)
         while (left_ns := until_ns - time.monotonic_ns()) > 0:

@@ -1,4 +1,4 @@
-"""``reinet bench alcc``: what the gate of ``reinet run`` costs, and a law through it against the same over UDP."""
+"""``reinet bench alcc``: what the gate of ``reinet run`` costs; over links, a law through it and the Java client."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +10,9 @@ from reinet.core.errors import ConfigError
 
 COMPARED = ["law", "trace", "gate_throughput_mbps", "udp_throughput_mbps", "throughput_ratio", "spread",
             "gate_delay_mean_ms", "udp_delay_mean_ms", "delay_ratio", "cpu_ratio", "valid"]  # fmt: skip
+
+JAVA = ["trace", "plain_throughput_mbps", "mdi_throughput_mbps", "throughput_ratio", "plain_qdelay_mean_ms",
+        "mdi_qdelay_mean_ms", "qdelay_ratio", "cpu_ratio", "valid"]  # fmt: skip
 
 
 def bench_alcc(
@@ -25,15 +28,22 @@ def bench_alcc(
     ] = "fixed:8",
     against: Annotated[
         str | None,
-        typer.Option(metavar="udp", help="Instead, run --laws over emulated links, through the gate and over UDP."),
+        typer.Option(
+            metavar="udp|java",
+            help="Instead, over emulated links: run --laws through the gate and over UDP, or the Java client with its "
+            "window and plain.",
+        ),
     ] = None,
     traces: Annotated[
         list[Path] | None, typer.Option(metavar="PATH", help="With --against: the links' traces.")
     ] = None,
-    laws: Annotated[str, typer.Option(metavar="A,B", help="With --against: of copa, verus, sprout.")] = (
+    laws: Annotated[str, typer.Option(metavar="A,B", help="With --against udp: of copa, verus, sprout.")] = (
         "copa,verus,sprout"
     ),
     repeat: Annotated[int, typer.Option(min=1, help="With --against: runs of each law, trace and way.")] = 1,
+    buffer_bytes: Annotated[
+        int | None, typer.Option(metavar="B", help="With --against java: the links' buffer; 150 KB unless said.")
+    ] = None,
     json_destination: JsonOption = None,
 ) -> None:
     """Measure what the gate of reinet run costs, over loopback: a write, closed gates, idle connections, memory.
@@ -41,14 +51,20 @@ def bench_alcc(
     No privileges are needed. A closed gate is one whose peer reads nothing; the share is of one core. With --against
     udp, as root, each law runs through the gate over the kernel's Cubic and by itself over UDP, in turn, over the same
     Mahimahi links (20 ms, 150 KB), again where the host lagged; ratios are gate over UDP, of medians, and the spread is
-    the larger one of both ways' own throughputs. Examples:
+    the larger one of both ways' own throughputs. With --against java the Java client runs plain and with its window, in
+    turn; ratios are mdi over plain. Examples:
 
         reinet bench alcc
 
         reinet bench alcc --connections 500 --seconds 10 --law checkpoints/small --json -
 
         sudo reinet bench alcc --against udp --traces traces --seconds 30 --repeat 3
+
+        sudo reinet bench alcc --against java --traces traces --seconds 60 --repeat 3
     """
+    if against == "java":
+        _java(traces or [], seconds, repeat, buffer_bytes, json_destination)
+        return
     if against is not None:
         _against_udp(against, traces or [], laws, seconds, repeat, json_destination)
         return
@@ -69,7 +85,7 @@ def _against_udp(
     from reinet.envs.trace import load_traces
 
     if against != "udp":
-        raise ConfigError(f"--against {against}: only udp is known")
+        raise ConfigError(f"--against {against}: choose udp or java")
     if not traces:
         raise ConfigError("--against udp needs links: give --traces FILE or FOLDER")
     chosen = laws.split(",")
@@ -84,4 +100,24 @@ def _against_udp(
         ),
     )  # fmt: skip
     print_table(rows, COMPARED)
+    write_json(json_destination, {"rows": runs, "compared": rows})
+
+
+def _java(
+    traces: list[Path], seconds: float, repeat: int, buffer_bytes: int | None, json_destination: str | None
+) -> None:
+    from reinet.agents.evaluation.java import measure
+    from reinet.envs.link.spec import LinkSpec
+    from reinet.envs.trace import load_traces
+
+    if not traces:
+        raise ConfigError("--against java needs links: give --traces FILE or FOLDER")
+    runs, rows = measure(
+        load_traces(traces), seconds=seconds, repeat=repeat, buffer_bytes=buffer_bytes or LinkSpec.buffer_bytes,
+        progress=lambda run: say(
+            f"{run['way']} on {run['trace']}: {run['throughput_mbps']:.2f} Mbit/s, {run['qdelay_mean_ms']:.1f} ms of "
+            f"queue, {run['cpu_s']:.2f} s of CPU" + ("" if run["valid"] else f" (not valid: {run['invalid_reason']})")
+        ),
+    )  # fmt: skip
+    print_table(rows, JAVA)
     write_json(json_destination, {"rows": runs, "compared": rows})

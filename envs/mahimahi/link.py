@@ -32,7 +32,21 @@ DRAIN_MS = 30
 """The log ends this long, and half a mRTT, after the sender's last packet: mm-link's clock ticks in ms."""
 
 
-UDP_ENDS = [sys.executable, "-m", "reinet.envs.mahimahi.udp_ends"]
+@dataclass(frozen=True)
+class Ends:
+    """Other programs than ``reinet-sender`` and ``reinet-receiver`` that do and say what these do, for one flow."""
+
+    sender: list[str]
+    receiver: list[str]
+    """Without the port, which follows."""
+    files: tuple[Path, ...]
+    """What the receiver reads: the link's own user must be able to."""
+
+    @classmethod
+    def over_udp(cls, law: str) -> Ends:
+        """Returns the ends of a law's own transport (``udp_ends``)."""
+        both = [sys.executable, "-m", "reinet.envs.mahimahi.udp_ends"]
+        return cls([*both, "send", law], [*both, "receive"], (Path(sys.executable), Path(__file__)))
 
 
 @dataclass(frozen=True)
@@ -80,8 +94,8 @@ class MahimahiLink:
     """One flow or several over an emulated path; ``start`` and ``stop`` make a run, any number in turn.
 
     ``cgroup``: a cgroup v2 folder to make for the sender. ``bytes_per_flow``: end each flow with a FIN after so many;
-    None = send until ``stop``. ``sender_variables``: of the sender's environment. ``udp_law``: the one flow is a law's
-    own over UDP (``udp_ends``) in the place of the kernel's TCP. Raises LinkError, and ConfigError for a path that
+    None = send until ``stop``. ``sender_variables``: of the sender's environment. ``ends``: other programs in the
+    place of the project's own sender and receiver, for one flow. Raises LinkError, and ConfigError for a path that
     Mahimahi cannot do.
     """
 
@@ -93,15 +107,15 @@ class MahimahiLink:
         flows: int = 1,
         bytes_per_flow: int | None = None,
         sender_variables: Mapping[str, str] | None = None,
-        udp_law: str | None = None,
+        ends: Ends | None = None,
     ) -> None:
         self.spec = require_emulated(spec)
         self._flows = flows
         self._bytes_per_flow = bytes_per_flow
         self._sender_variables = [f"{name}={value}" for name, value in (sender_variables or {}).items()]
-        if udp_law is not None:
-            require_open_to_all(Path(sys.executable), Path(__file__))
-        self._udp_law = udp_law
+        if ends is not None:
+            require_open_to_all(*ends.files)
+        self._ends = ends
         self._used = False
         self._opportunities_ms = downlink_ms(spec)
         self._namespace = LinkNamespace(cgroup)
@@ -188,13 +202,13 @@ class MahimahiLink:
         return self._namespace.read_log("log")
 
     def _receiver_command(self, port: int) -> list[str]:
-        if self._udp_law is not None:
-            return [*UDP_ENDS, "receive", str(port)]
+        if self._ends is not None:
+            return [*self._ends.receiver, str(port)]
         return [f"{BIN}/reinet-receiver", str(port), str(self._flows)]
 
     def _sender_command(self) -> list[str]:
-        if self._udp_law is not None:
-            return [*UDP_ENDS, "send", self._udp_law]
+        if self._ends is not None:
+            return self._ends.sender
         command = [
             "env",
             *self._sender_variables,

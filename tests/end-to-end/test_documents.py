@@ -205,11 +205,12 @@ ALL = [example for page in PAGES for example in examples(page)]
 
 
 def _marks(example: Example) -> list[pytest.MarkDecorator]:
-    """Real links need root and Mahimahi, the daemon needs root."""
+    """Real links need root and Mahimahi, the daemon needs root, javac a JDK."""
     text = example.text
     real = "sudo " in text or " serve " in text or "make demo" in text or "reinet fidelity" in text
     real |= "reinet evaluate" in text and not ("--link sim" in text or "--suite" in text)
-    return [pytest.mark.kernel, pytest.mark.mahimahi] if real else []
+    java = [pytest.mark.java] if "javac " in text else []
+    return [pytest.mark.kernel, pytest.mark.mahimahi] if real else java
 
 
 @pytest.fixture

@@ -58,7 +58,8 @@ def test_a_run_in_which_the_host_lagged_is_made_again(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--against", "tcp", "--traces", "x"], "only udp"),
+        (["--against", "tcp", "--traces", "x"], "choose udp or java"),
+        (["--against", "java"], "give --traces"),
         (["--against", "udp"], "--traces"),
         (["--against", "udp", "--traces", "x", "--laws", "copa,cubic"], "cubic do not run over UDP"),
     ],
