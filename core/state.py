@@ -23,6 +23,11 @@ RULE_GAIN: float = _core.RULE_GAIN
 LEAST_TARGET_PER_RTT: float = _core.LEAST_TARGET_PER_RTT
 """The least target that can be kept, in minimum RTTs of the path; ``states/delay_ratio.hpp`` has the reason."""
 
+FOREIGN_ROUNDS: float = _core.FOREIGN_ROUNDS
+"""So many round trips tell."""
+YIELD_S: float = _core.YIELD_NS / 1e9
+"""A flow is left alone until a multiple of this, by the records' clock."""
+
 _NO_OFFERS = np.empty((0, 2), np.float64)
 
 
@@ -161,3 +166,23 @@ def actions_from_caps(
         actions,
     )
     return actions
+
+
+class OthersQueues:
+    """Says which flows wait in a queue of others and are left alone: ``states/others.hpp``.
+
+    A flow is named by cookie and slot; a slot has one flow at a time.
+    """
+
+    def __init__(self) -> None:
+        self._core = _core.OthersQueues()
+
+    def forget(self, slots: npt.NDArray[np.intp], cookies: npt.NDArray[np.uint64]) -> None:
+        """Drops what is known of flows that ended."""
+        self._core.forget(np.asarray(slots, np.int64), np.asarray(cookies, np.uint64))
+
+    def stand(self, stats: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        """Returns (N,) where a flow is to be left alone, after one record of each with an RTT sample."""
+        alone = np.empty(len(stats), np.uint8)
+        self._core.update(as_bytes(stats, FLOW_STATS_DTYPE), alone)
+        return alone.view(np.bool_)

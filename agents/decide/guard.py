@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.min_rtt import MinRttLook
-from reinet.agents.decide.others import OthersQueues
 from reinet.agents.decide.protocol import CapArray, StatsArray
 from reinet.agents.decide.verdicts import Codes, Why
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
-from reinet.core.state import LEAST_TARGET_PER_RTT
+from reinet.core.state import LEAST_TARGET_PER_RTT, OthersQueues
 from reinet.core.target import UNKNOWN_RTT_US
 
 INVALID_CAP_PKTS = 0xFFFF_FFFF

@@ -8,12 +8,12 @@ import pytest
 
 from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.names import make_agent
-from reinet.agents.decide.others import FOREIGN_ROUNDS, YIELD_S
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.verdicts import Why
 from reinet.agents.evaluation.batch import figures
 from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.records import Flag
+from reinet.core.state import FOREIGN_ROUNDS, YIELD_S
 from reinet.envs.link.spec import FurtherFlow, LinkSpec
 from reinet.envs.trace import Trace
 
