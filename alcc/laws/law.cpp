@@ -65,7 +65,8 @@ std::uint32_t Law::decide_learned(const reinet_flow_stats& s, const Settings& se
   const Update update = states_->update(0, s, model.config, Offer{}, state.data());
   if (!update.decided) return cap_pkts_;
   cap_pkts_ = 0;
-  if (!(update.may_cap || settings.always) || !allowed(s)) return 0;
+  const bool yields = others_.update(s);
+  if (!((update.may_cap && !yields) || settings.always) || !allowed(s)) return 0;
   const std::uint32_t wanted_pkts =
       cap_from_action(model.head, model.network.act(state.data()), s.cwnd_pkts, update.rule_pkts, kMaxCapPkts);
   return cap_pkts_ = bound_step_pkts(s, calm_cap_pkts(wanted_pkts, s, model.calm_rtts, kMaxCapPkts));

@@ -15,6 +15,7 @@
 #include "core/flow_stats.h"
 #include "core/states/feature_sets.hpp"
 #include "core/states/gate.hpp"
+#include "core/states/others.hpp"
 
 namespace reinet {
 class FlowStates;
@@ -39,6 +40,7 @@ class Law {
   std::uint32_t wanted_pkts(const Settings& settings) const;
 
   Gate gate_;
+  OthersQueue others_;  // of a learned policy alone: it aims at the target
   DeepCcSet features_;
   std::shared_ptr<FlowStates> states_;  // of a learned policy; a unique one would want its type known here
   std::unique_ptr<PublishedLaw> published_;

@@ -37,7 +37,7 @@ def cluster() -> Iterator[Any]:
     for start in range(1, RAY_STARTS + 1):
         made = Cluster()
         try:
-            made.add_node(num_cpus=0, include_dashboard=True)  # which takes jobs
+            made.add_node(num_cpus=0, include_dashboard=True, dashboard_agent_listen_port=0)  # which takes jobs
             made.add_node(num_cpus=WORKERS)
             made.add_node(num_cpus=WORKERS)
             made.wait_for_nodes()

@@ -26,18 +26,23 @@ from reinet.alcc.model import text_of
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Flag, Normaliser
 from reinet.core.errors import ModelError
 from reinet.core.period import PeriodConfig
+from reinet.core.state import OthersQueues
 from reinet.core.target import Target
 
 
-class _GuardWithoutMemory:
+class _GuardWithoutLooks:
     """The guard but for its looks for the minimum RTT, which only the daemon does."""
 
     def __init__(self, bounds_steps: bool = False) -> None:
-        self._bounds_steps = bounds_steps
+        self._bounds_steps, self._others = bounds_steps, OthersQueues()
 
-    def check(self, stats: StatsArray, caps_pkts: np.ndarray) -> tuple[np.ndarray, Codes]:
+    def check(self, stats: StatsArray, caps_pkts: np.ndarray, aims_at_target: bool) -> tuple[np.ndarray, Codes]:
         caps_pkts, codes = guard(stats, caps_pkts)
-        return (bound_step(stats, caps_pkts) if self._bounds_steps else caps_pkts), codes
+        if self._bounds_steps:
+            caps_pkts = bound_step(stats, caps_pkts)
+        if aims_at_target:
+            caps_pkts[self._others.stand(stats)] = 0
+        return caps_pkts, codes
 
     def forget(self, _: StatsArray) -> None: ...
 
@@ -77,7 +82,7 @@ def _in_process(settings: Settings, records: StatsArray) -> tuple[np.ndarray, np
     return targets_us, caps_pkts
 
 
-def _in_daemon(agent: Agent, records: StatsArray, guarded: _GuardWithoutMemory) -> list[int]:
+def _in_daemon(agent: Agent, records: StatsArray, guarded: _GuardWithoutLooks) -> list[int]:
     bank = agent.view.bank(1)
     decider = Decider(agent, 1, guarded)  # type: ignore[arg-type]
     caps_pkts = []
@@ -97,7 +102,7 @@ def test_the_same_caps_as_in_the_daemon(law: str, target: str, seed: int) -> Non
     targets_us, caps_pkts = _in_process(Settings(law=Law(law), target=Target.parse(target)), records)
     records["target_us"] = Target.parse(target).resolve_us(records["min_rtt_us"])
     np.testing.assert_array_equal(targets_us, records["target_us"])
-    np.testing.assert_array_equal(caps_pkts, _in_daemon(make_agent(law), records, _GuardWithoutMemory()))
+    np.testing.assert_array_equal(caps_pkts, _in_daemon(make_agent(law), records, _GuardWithoutLooks()))
     if law != "none" and target == "+30ms" and records["min_rtt_us"][10] > 1000:
         assert 0 < np.count_nonzero(caps_pkts) < len(records), "both answers were to be seen"
 
@@ -141,7 +146,7 @@ def test_a_model_in_the_process_decides_as_in_the_daemon(
     monkeypatch.setenv(MODEL_ENVIRONMENT, policy.law_of_the_gate().model)
     targets_us, caps_pkts = _in_process(Settings(policy.law_of_the_gate(), Target.parse(target)), records)
     records["target_us"] = targets_us
-    expected = np.array(_in_daemon(policy, records, _GuardWithoutMemory(bounds_steps=True)))
+    expected = np.array(_in_daemon(policy, records, _GuardWithoutLooks(bounds_steps=True)))
     np.testing.assert_array_equal(caps_pkts == 0, expected == 0)
     assert np.abs(caps_pkts.astype(np.int64) - expected).max() <= 1
     assert np.mean(caps_pkts == expected) > 0.99
