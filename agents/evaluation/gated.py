@@ -1,6 +1,5 @@
 """An agent over a real flow through the gate of ``alcc/``: it decides in the sender's own process."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ from reinet.envs.mahimahi.link import LinkRun, MahimahiLink
 from reinet.envs.mahimahi.namespace import USER_FILES
 
 RECORDS = "records"
-_LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,7 @@ def drive_gated(
     variables[ENVIRONMENT] += f" records={USER_FILES}/{RECORDS}"
     with MahimahiLink(path, sender_variables=variables) as link:
         link.start()
-        until_ns = link.started_ns + round(seconds * 1e9)
-        while (left_ns := until_ns - time.monotonic_ns()) > 0:
-            time.sleep(min(_LOOK_S, left_ns / 1e9))
-            link.check()
-            if progress is not None:
-                progress((time.monotonic_ns() - link.started_ns) / 1e9)
+        link.go_on(seconds, progress)
         run = link.stop()
         records = np.frombuffer(link.read_file(RECORDS), FLOW_STATS_DTYPE).copy()
     records["time_ns"] -= np.uint64(run.zero_ns)

@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -17,7 +16,6 @@ Row = dict[str, Any]
 WAYS = ("none", "mdi")
 """What stands after --window: plain TCP, and the walk."""
 KEYS = ("throughput_mbps", "qdelay_mean_ms", "qdelay_p95_ms", "cpu_s")
-_LOOK_S = 0.1
 
 
 def measure(
@@ -54,10 +52,7 @@ def _run(path: LinkSpec, classes: Path, way: str, seconds: float) -> LinkRun:
     ends = Ends(sender, receiver, (Path(receiver[0]), classes / "reinet" / "alcc" / "LinkEnd.class"))
     with MahimahiLink(path, ends=ends) as link:
         link.start()
-        until_ns = link.started_ns + round(seconds * 1e9)
-        while (left_ns := until_ns - time.monotonic_ns()) > 0:
-            time.sleep(min(_LOOK_S, left_ns / 1e9))
-            link.check()
+        link.go_on(seconds)
         return link.stop()
 
 

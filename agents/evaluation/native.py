@@ -1,6 +1,5 @@
 """A published law through the gate against the same law over UDP, on the same emulated links."""
 
-import time
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
@@ -14,7 +13,6 @@ from reinet.envs.trace import Trace
 Row = dict[str, Any]
 LAWS = ("copa", "verus", "sprout")
 WAYS = ("gate", "udp")
-_LOOK_S = 0.1
 ATTEMPTS = 3
 """How often a run is made in which the host lagged: what is not valid says nothing, and other work passes by."""
 RATIOS = {
@@ -60,10 +58,7 @@ def _run(path: LinkSpec, law: str, way: str, seconds: float) -> LinkRun:
     gate = Settings(law=Law(law), target=Target.parse("+30ms")).variables() if way == "gate" else {}
     with MahimahiLink(path, sender_variables=gate, ends=Ends.over_udp(law) if way == "udp" else None) as link:
         link.start()
-        until_ns = link.started_ns + round(seconds * 1e9)
-        while (left_ns := until_ns - time.monotonic_ns()) > 0:
-            time.sleep(min(_LOOK_S, left_ns / 1e9))
-            link.check()
+        link.go_on(seconds)
         return link.stop()
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +30,8 @@ from reinet.envs.mahimahi.validity import Sleeper, judge
 
 DRAIN_MS = 30
 """The log ends this long, and half a mRTT, after the sender's last packet: mm-link's clock ticks in ms."""
+_LOOK_S = 0.05
+"""So soon is it seen that a part of the link has died."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,18 @@ class MahimahiLink:
             if child.process.poll() is not None:
                 child.events()
                 raise LinkError(f"{child.name} ended with status {child.process.returncode}{child.said()}")
+
+    def go_on(self, seconds: float, progress: Callable[[float], None] | None = None) -> None:
+        """Waits until the flows have run for so long; ``progress`` is told the seconds that have passed.
+
+        Raises LinkError when a part of the link dies meanwhile.
+        """
+        until_ns = self.started_ns + round(seconds * 1e9)
+        while (left_ns := until_ns - time.monotonic_ns()) > 0:
+            time.sleep(min(_LOOK_S, left_ns / 1e9))
+            self.check()
+            if progress is not None:
+                progress((time.monotonic_ns() - self.started_ns) / 1e9)
 
     def wait_finished(self, timeout_s: float) -> None:
         """Waits until all flows have sent their bytes and ended. Raises LinkError when they have not by then."""
