@@ -20,16 +20,22 @@ STEPS_BETWEEN_WORDS = 256
 
 def figures(agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: int = 1) -> list[Metrics]:
     """Returns the figures of one flow per link over its first ``seconds``, decided by ``agent`` behind the guard."""
+    return figures_of(logs(agent, links, seconds, threads), links, seconds)
+
+
+def figures_of(runs: Sequence[dict[str, Any]], links: Sequence[LinkSpec], seconds: float) -> list[Metrics]:
+    """Returns the figures of one flow per link from what ``logs`` gave for these links and seconds."""
     return [
         compute(LinkLog.of_flow(log), link.mrtt_ms, _end_ns(link, seconds) / 1e6)
-        for log, link in zip(logs(agent, links, seconds, threads), links, strict=True)
+        for log, link in zip(runs, links, strict=True)
     ]
 
 
 def logs(
     agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: int = 1, progress: Progress | None = None
 ) -> list[dict[str, Any]]:
-    """Returns what each link logged in ``seconds`` or a little more, as ``SimBatch.log`` gives it.
+    """Returns what each link logged in ``seconds`` or a little more, as ``SimBatch.log`` gives it, and as "decisions"
+    how often the agent was asked about a flow of it.
 
     Every stepped flow of a link is decided for by ``agent`` behind gate and guard, each by its own records.
     """
@@ -41,14 +47,16 @@ def logs(
     decider = _FlowDecider(agent, links)
     end_ns = np.array([_end_ns(link, seconds) for link in links])
     sim.reset()
+    decisions = np.zeros(len(links), np.int64)
     steps = 0
     while np.any(sim.stats["time_ns"] < end_ns):
+        decisions += sim.decided
         sim.step_caps(decider.decide(sim.stats, sim.states, sim.rule_pkts, sim.decided, sim.may_cap))
         steps += 1
         if progress is not None and steps % STEPS_BETWEEN_WORDS == 0:
             left_ns = np.maximum(end_ns - sim.stats["time_ns"].astype(np.int64), 0)
             progress(1 - float(left_ns.max()) / (seconds * 1e9))
-    return [sim.log(row) for row in range(len(links))]
+    return [sim.log(row) | {"decisions": int(decisions[row])} for row in range(len(links))]
 
 
 def _end_ns(link: LinkSpec, seconds: float) -> int:

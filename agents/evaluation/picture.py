@@ -1,7 +1,9 @@
-"""The comparison as a picture: capacity, throughput, delay, kernel cwnd and cap over time, one column per agent."""
+"""Two pictures: agents over time (capacity, throughput, delay, kernel cwnd and cap, a column for each), and what the
+options of a training bring, a panel for each path."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -62,3 +64,34 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
+
+
+def save_effects(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Saves a PNG of rows as ``agents.learn.effects.measure`` yields them: frontier ratios of every seed, each path's
+    in a panel of its own, and lines through the medians. Below a variant's name stands how often its flows ask."""
+    from matplotlib.figure import Figure
+
+    paths = list(dict.fromkeys(row["path"] for row in rows))
+    variants = list(dict.fromkeys(row["variant"] for row in rows))
+    figure = Figure(figsize=(max(4.0, 1.1 * len(variants)) * len(paths), 4.2), layout="constrained")
+    panels = figure.subplots(1, len(paths), sharey=True, squeeze=False)[0]
+    for panel, name in zip(panels, paths, strict=True):
+        own = {
+            variant: [row for row in rows if (row["variant"], row["path"]) == (variant, name)] for variant in variants
+        }
+        here = {variant: some for variant, some in own.items() if some}
+        for key, colour, label in (("frontier_mean", "C0", "mean delay"), ("frontier_p95", "C1", "95th percentile")):
+            medians = [np.median([row[key] for row in some]) for some in here.values()]
+            panel.plot(range(len(here)), medians, color=colour, label=label)
+            for place, some in enumerate(here.values()):
+                panel.plot([place] * len(some), [row[key] for row in some], "o", color=colour, markersize=4, alpha=0.6)
+        asked = [np.median([row["decisions_per_s"] for row in some]) for some in here.values()]
+        called = [f"{visible(variant)}\n{rate:.0f}/s" for variant, rate in zip(here, asked, strict=True)]
+        panel.set_xticks(range(len(here)), called, rotation=45 if len(here) > 6 else 0, fontsize="small")
+        panel.set_title(visible(name), parse_math=False)
+        panel.set_xlabel("variant, and decisions per second of a flow")
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("delay over the hand rule's at equal utilisation")
+    panels[0].legend(fontsize="small")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=90)

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from reinet.agents.decide.names import make_agent
-from reinet.agents.evaluation.batch import figures
+from reinet.agents.evaluation.batch import figures_of, logs
 from reinet.agents.evaluation.frontier import Baseline, Point, baselines, ratio
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
@@ -126,9 +126,11 @@ def measure(
                 if key not in known:
                     known[key] = baselines(paths, seconds, agent.view.period, threads)
                 own = [replace(link, cc=variant.cc) for link in paths]
-                points = [Point.of(metrics) for metrics in figures(agent, own, seconds, threads)]
+                runs = logs(agent, own, seconds, threads)
+                points = [Point.of(metrics) for metrics in figures_of(runs, own, seconds)]
                 about = {"variant": variant.name, "what": variant.what, "beside": variant.beside}
-                yield about | {"seed": seed, "path": path} | _stands(points, known[key])
+                cost = {"decisions_per_s": float(np.mean([run["decisions"] for run in runs])) / seconds}
+                yield about | {"seed": seed, "path": path} | _stands(points, known[key]) | cost
 
 
 def _stands(points: Sequence[Point], beside: Sequence[Baseline]) -> dict[str, float]:
@@ -146,7 +148,9 @@ def _stands(points: Sequence[Point], beside: Sequence[Baseline]) -> dict[str, fl
     return {name: float(np.mean(values)) for name, values in columns.items()}
 
 
-JUDGED = ("frontier_mean", "frontier_p95", "throughput_ratio", "times_lower_mean", "times_lower_p95")
+JUDGED = (
+    "frontier_mean", "frontier_p95", "throughput_ratio", "times_lower_mean", "times_lower_p95", "decisions_per_s",
+)  # fmt: skip
 
 
 def over_seeds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from reinet.cli.output import JsonOption, print_table, say, write_json
 
 COLUMNS = [
     "variant", "beside", "path", "seeds", "frontier_mean", "frontier_mean_range", "frontier_p95", "frontier_p95_range",
-    "throughput_ratio", "times_lower_mean", "times_lower_p95",
+    "throughput_ratio", "times_lower_mean", "times_lower_p95", "decisions_per_s",
 ]  # fmt: skip
 
 
@@ -27,14 +27,16 @@ def effects(
     run_dir: Annotated[Path, typer.Option(help="Where trainings go; complete ones are not made again.")] = Path(
         "runs/effects"
     ),
+    png: Annotated[Path | None, typer.Option(help="Save the ratios of all seeds as a picture.")] = None,
     json_destination: JsonOption = None,
 ) -> None:
     """Train the same policy with and without an option and judge each over the same simulated links.
 
     configs/effects/deepcc.toml has the parts of DeepCC: cadence, state, filter kernel, history, Clean-Slate;
-    configs/effects/learner.toml the learner's options. A file of your own is as good. frontier_mean and frontier_p95:
-    delay over that of the hand rule's setting of equal utilisation, median and range over the seeds. Half a minute and
-    more for each training on an idle core. Examples:
+    configs/effects/learner.toml the learner's options, configs/effects/cadence.toml how often to decide. A file of
+    your own is as good. frontier_mean and frontier_p95: delay over that of the hand rule's setting of equal
+    utilisation, median and range over the seeds; decisions_per_s: how often a flow asked. Half a minute and more for
+    each training on an idle core. Examples:
 
         reinet bench effects --traces traces/validation --seeds 1,2,3
 
@@ -69,5 +71,9 @@ def effects(
     summary = over_seeds(rows)
     said = {"about": plan.about, "seconds": seconds, "iterations": iterations}
     write_json(json_destination, said | {"rows": rows, "summary": summary})
+    if png is not None:
+        from reinet.agents.evaluation.picture import save_effects
+
+        save_effects(rows, png)
     if json_destination != "-":
         print_table(summary, COLUMNS)

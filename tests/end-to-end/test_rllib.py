@@ -52,7 +52,7 @@ def tiny(algorithm: str, workers: int) -> dict[str, Any]:
         "feature_set": SET,
         "rollout": {**TINY["rollout"], "workers": workers},
         "ddpg": {"hidden": [16, 8], "batch_norm": False},
-        "run": {"iterations": 2, "evaluate_every": 2, "evaluate_s": 5},
+        "run": {"iterations": 2, "evaluate_every": 2, "evaluate_s": 5, "checkpoint_every": 1},
         "rllib": {"algorithm": algorithm, "fragment_periods": 10, "training": SETTINGS[algorithm]},
     }
 
@@ -82,8 +82,10 @@ def test_rllibs_own_algorithms_train_from_a_file_and_their_policies_become_model
         compared.append(layers)
         return layers
 
-    policy_of = peers.policy_of
+    policy_of, save = peers.policy_of, checkpoint.save
     monkeypatch.setattr(peers, "policy_of", compare)
+    saved: list[Path] = []
+    monkeypatch.setattr(checkpoint, "save", lambda folder, *rest: (saved.append(folder), save(folder, *rest)))
     (tmp_path / "tiny.toml").write_text(as_toml(tiny(algorithm, workers)))
     run, model = tmp_path / "run", tmp_path / "model"
     cli = CliRunner()
@@ -96,6 +98,8 @@ def test_rllibs_own_algorithms_train_from_a_file_and_their_policies_become_model
     assert records <= told["env_steps"] < 2 * records
     assert told["updates"] > 0
     assert len(compared) >= 2
+    kept = [folder for folder in saved if folder.parent.name == "checkpoints"]
+    assert kept == [checkpoint.place(run, iteration) for iteration in (1, 2)], "each is written once, also the last"
 
     done = cli.invoke(main.app, ["export", str(run / "best"), "--out", str(model)])
     assert done.exit_code == 0, (done.output, done.exception)

@@ -182,8 +182,11 @@ class _PeerRun:
 
     def finish(self) -> Path:
         """Returns the newest checkpoint, whose policy has been judged too: this sitting is the only one."""
+        folder = checkpoint.place(self._run_dir, self.iteration)
         if self._judged_iteration < self.iteration:
-            self._evaluate()
+            self._evaluate()  # a checkpoint that is there does not know of it
+        elif folder.is_dir():
+            return folder
         return self.save()
 
     def _save_to(self, folder: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from helpers.places import ROOT
+from reinet.agents.evaluation.picture import save_effects
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.effects import Plan, Variant, measure, over_seeds
 from reinet.core.errors import ConfigError
@@ -66,10 +67,13 @@ def test_a_variant_is_trained_once_and_judged(tmp_path: Path) -> None:
     (row,) = rows
     assert 0 < row["throughput_ratio"] < 1.1
     assert row["frontier_mean"] > 0
+    assert 20 < row["decisions_per_s"] <= 1000 / 20
     again = row | {"seed": 2, "frontier_mean": row["frontier_mean"] + 0.2}
     (median,) = over_seeds([row, again])
     assert median["seeds"] == 2
     assert median["frontier_mean"] == pytest.approx(row["frontier_mean"] + 0.1)
+    save_effects([row, again], tmp_path / "pictures" / "effects.png")
+    assert (tmp_path / "pictures" / "effects.png").stat().st_size > 5_000
     assert median["frontier_mean_range"] == f"{row['frontier_mean']:.2f} to {again['frontier_mean']:.2f}"
 
 
