@@ -1,0 +1,76 @@
+"""A queue of others on real sockets: beside a plain flow of the kernel's the shipped model lets go."""
+
+import time
+
+import numpy as np
+import pytest
+
+from helpers.figures import figures_hold
+from reinet.agents.decide.loop import ControlLoop
+from reinet.agents.decide.names import make_agent
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.verdicts import Why
+from reinet.agents.evaluation.live import errors_only
+from reinet.core.target import Target
+from reinet.envs.link.spec import LinkSpec
+from reinet.envs.mahimahi.link import LinkRun, MahimahiLink
+from reinet.envs.mahimahi.namespace import own_cgroup
+from reinet.envs.trace import Trace
+from reinet.kshim.kernel import KernelShim
+from reinet.kshim.probe import cgroup2_mount
+
+pytestmark = [pytest.mark.kernel, pytest.mark.mahimahi]
+
+LINK = LinkSpec(Trace.constant(24, 1))
+MOST_S = 25.0
+"""The first second is a flow's own, the other one then takes a few to fill what is free; the stretch lasts 2.5 s."""
+FREE_S = 0.5
+
+
+class FirstAlone(Agent):
+    """Decides as the model for one flow and leaves the other plain."""
+
+    def __init__(self, model: Agent) -> None:
+        super().__init__("first-alone", model.view)
+        self._model = model
+        self.aims_at_target = model.aims_at_target
+        self.cookie = 0
+
+    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+        caps_pkts = self._model.decide(stats, states, rule_pkts)
+        return np.where(stats["cookie"] == self.cookie, caps_pkts, 0).astype(np.uint32)
+
+
+def test_beside_a_plain_flow_the_model_lets_go_of_the_kernels_window():
+    mount = cgroup2_mount()
+    assert mount is not None
+    cgroup = own_cgroup(mount)
+    agent = FirstAlone(make_agent("checkpoints/default"))
+
+    def beside() -> tuple[LinkRun, set[int], set[int]]:
+        said: set[int] = set()
+        caps_after: set[int] = set()
+        with (
+            MahimahiLink(LINK, cgroup=cgroup, flows=2) as link,
+            KernelShim([cgroup], period=agent.view.period) as shim,
+        ):
+            agent.cookie = link.start()[0].cookie
+            loop = ControlLoop(shim, agent, Target.parse("50ms"), log=errors_only())
+            until_s = time.monotonic() + MOST_S
+            while time.monotonic() < until_s:
+                loop.tick(20)
+                seen = loop.snapshot()
+                own = seen.stats["cookie"] == agent.cookie
+                said |= set(seen.verdicts["code"][own].tolist())
+                if Why.OTHERS_QUEUE in said:
+                    until_s = min(until_s, time.monotonic() + FREE_S)
+                    caps_after |= set(seen.caps_pkts[own].tolist())
+            loop.release()
+            return link.stop(), said, caps_after
+
+    def check(found: tuple[LinkRun, set[int], set[int]]) -> None:
+        _, said, caps_after = found
+        assert {0, Why.OTHERS_QUEUE} <= said, "it was capped, and then let go"
+        assert caps_after == {0}
+
+    figures_hold(beside, check, lambda found: found[0].invalid_reason)
