@@ -100,7 +100,8 @@ def _run_shown(plan: SuitePlan, store: Store) -> Outcome:
         def told(through_s: float, what: str) -> None:
             progress.update(task, completed=through_s, description=what)
 
-        return make(plan, store, os.cpu_count() or 1, told)
+        cores = os.cpu_count() or 1
+        return make(plan, store, cores, told, at_once=cores)
 
 
 def _shown(cell: dict[str, Any]) -> dict[str, Any]:

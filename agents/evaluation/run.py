@@ -40,6 +40,8 @@ class Run:
     """Why the run must not be believed (the host lagged, the flow stalled, the agent failed), None = valid."""
     uncapped_reason: str | None
     """Why the guard refused a cap, None = it never did after the first RTT sample."""
+    sender_cpu_us: int | None = None
+    """The CPU time of the sender's process on a real link, None = it was simulated."""
 
     def row(self) -> dict[str, object]:
         """Returns the run as one row of a table; units are in the keys."""
@@ -168,4 +170,5 @@ def _run_of(
         caps_pkts=done.caps_pkts,
         invalid_reason=invalid_reason,
         uncapped_reason=uncapped_reason,
+        sender_cpu_us=done.link.sender_cpu_us,
     )

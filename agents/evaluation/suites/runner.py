@@ -1,6 +1,6 @@
-"""Makes the runs of a plan that a store lacks: simulated ones in batches, real ones one at a time."""
+"""Makes the runs of a plan that a store lacks: simulated ones in batches, then the real ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,17 +10,14 @@ from reinet.agents.decide.baselines import NoCap
 from reinet.agents.decide.protocol import View
 from reinet.agents.evaluation.batch import logs
 from reinet.agents.evaluation.objects import UNWATCHED
-from reinet.agents.evaluation.run import run
 from reinet.agents.evaluation.suites.links import together_ms
 from reinet.agents.evaluation.suites.measure import Figures, measure, series
 from reinet.agents.evaluation.suites.plan import Job, SuitePlan
 from reinet.agents.evaluation.suites.provenance import versions
+from reinet.agents.evaluation.suites.real import ATTEMPTS, Found, make_real
 from reinet.agents.evaluation.suites.store import Store, Stored
-from reinet.core.errors import LinkError, ShimError
+from reinet.core.errors import LinkError, ReinetError, ShimError
 from reinet.envs.link.metrics import LinkLog
-
-ATTEMPTS = 3
-"""A real run that the host's lag made invalid is made so often before it is left out."""
 
 Told = Callable[[float, str], None]
 """It is told the seconds of link time that are through and what is being run."""
@@ -42,8 +39,10 @@ def missing_s(plan: SuitePlan, store: Store) -> float:
     return sum(job.scenario.seconds for job in todo)
 
 
-def make(plan: SuitePlan, store: Store, threads: int = 1, told: Told = lambda _s, _what: None) -> Outcome:
-    """Makes every run that the store lacks and writes each down as it ends."""
+def make(
+    plan: SuitePlan, store: Store, threads: int = 1, told: Told = lambda _s, _what: None, at_once: int = 1
+) -> Outcome:
+    """Makes every run that the store lacks and writes each down as it ends; real ones up to ``at_once`` at a time."""
     outcome = Outcome()
     through_s = 0.0
     for batch in plan.batches:
@@ -58,17 +57,27 @@ def make(plan: SuitePlan, store: Store, threads: int = 1, told: Told = lambda _s
         through_s += seconds
         told(through_s, what)
     real_made = 0
-    for job in plan.real:
-        if not _due(job, store):
-            continue
-        if len(outcome.failed) >= ATTEMPTS and not real_made:
-            outcome.failed[job.key] = "not tried: the runs before it could not be made"
-            continue
-        what = f"{job.cell.scenario}, {job.agent.name}, {job.cell.cc}, {job.scenario.trace.name}"
-        told(through_s, what)
-        real_made += _real(job, store, outcome)
-        through_s += job.scenario.seconds
-        told(through_s, what)
+
+    def take(job: Job, found: Found) -> bool:
+        nonlocal real_made, through_s
+        real_made += _keep(job, found, store, outcome)
+        is_through = job.key in outcome.failed or not _due(job, store)
+        through_s += job.scenario.seconds * is_through
+        return is_through
+
+    def begins(job: Job) -> None:
+        told(through_s, f"{job.cell.scenario}, {job.agent.name}, {job.cell.cc}, {job.scenario.trace.name}")
+
+    def due() -> Iterator[Job]:
+        for job in plan.real:
+            if not _due(job, store):
+                continue
+            if len(outcome.failed) >= ATTEMPTS and not real_made:
+                outcome.failed[job.key] = "not tried: the runs before it could not be made"
+            else:
+                yield job
+
+    make_real(due(), at_once, take, begins)
     return outcome
 
 
@@ -98,28 +107,25 @@ def _simulated(batch: list[Job], threads: int, progress: Callable[[float], None]
     return found
 
 
-def _real(job: Job, store: Store, outcome: Outcome) -> int:
-    """Returns how many runs it made of one that is due, those that do not count included."""
-    made = 0
-    while _due(job, store):
-        try:
-            done = run(job.agent, job.scenario)
-        except (LinkError, ShimError) as error:
-            if isinstance(error, ShimError) or not store.invalid(job.key):  # what the host lacks, it will lack again
-                outcome.failed[job.key] = str(error)
-                return made
-            store.add([_stored(job, str(error), {}, None)])
-            continue
-        figures: Figures = {
-            name: getattr(done.metrics, name)
-            for name in ("throughput_mbps", "capacity_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms",
-                         "delay_mean_ms", "longest_stall_ms")
-        }  # fmt: skip
-        course = series(_as_mapping(done.log), 1, 0.0, job.scenario.seconds * 1000) if job.repetition == 0 else None
-        store.add([_stored(job, done.invalid_reason, figures, course)])
-        outcome.made += 1
-        made += 1
-    return made
+def _keep(job: Job, found: Found, store: Store, outcome: Outcome) -> bool:
+    """Writes a real run down; returns whether there was one, valid or not."""
+    if isinstance(found, ReinetError):
+        if not isinstance(found, LinkError | ShimError):
+            raise found
+        if isinstance(found, ShimError) or not store.invalid(job.key):  # what the host lacks, it will lack again
+            outcome.failed[job.key] = str(found)
+        else:
+            store.add([_stored(job, str(found), {}, None)])
+        return False
+    figures: Figures = {
+        name: getattr(found.metrics, name)
+        for name in ("throughput_mbps", "capacity_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms",
+                     "delay_mean_ms", "longest_stall_ms")
+    }  # fmt: skip
+    course = series(_as_mapping(found.log), 1, 0.0, job.scenario.seconds * 1000) if job.repetition == 0 else None
+    store.add([_stored(job, found.invalid_reason, figures, course)])
+    outcome.made += 1
+    return True
 
 
 def _as_mapping(log: LinkLog) -> dict[str, Any]:

@@ -1,16 +1,20 @@
 """The real runs of a suite, with a simulated one in their place: what is made again, what is left out, what is said."""
 
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reinet.agents.decide.baselines import NoCap
 from reinet.agents.evaluation.run import Run, run
-from reinet.agents.evaluation.suites import markdown, report, runner
+from reinet.agents.evaluation.suites import markdown, real, report, runner
 from reinet.agents.evaluation.suites.definition import load
-from reinet.agents.evaluation.suites.plan import SuitePlan, plan
+from reinet.agents.evaluation.suites.plan import Job, SuitePlan, plan
 from reinet.agents.evaluation.suites.store import Store
 from reinet.core.errors import LinkError, ShimError
 
@@ -43,7 +47,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, reasons: Iterator[str | Exception |
         made.append(replace(run(agent, replace(scenario, link="sim")), invalid_reason=reason))
         return made[-1]
 
-    monkeypatch.setattr(runner, "run", stand_in)
+    monkeypatch.setattr(real, "run", stand_in)
     return made
 
 
@@ -72,6 +76,52 @@ def test_a_host_that_cannot_is_said_so_and_asked_no_more_than_a_few_times(
     built = report.build(planned, Store(tmp_path / "store"), "reinet", outcome.failed)
     assert built["runs"]["not_made_because"] == ["no BTF", "no root"]
     assert "4 could not be made here: no BTF; no root" in markdown.page(built)
+
+
+def test_beside_others_a_run_that_is_not_valid_is_none_and_from_then_on_there_are_fewer_at_a_time(
+    planned: SuitePlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, now, crowds = threading.Lock(), [0], list[int]()
+
+    def lags_beside_another(name: str, identity: str, scenario: Any) -> Run:
+        with lock:
+            now[0] += 1
+            crowds.append(now[0])
+        assert len(crowds) < 50, "two lag beside each other for ever"
+        time.sleep(0.1)  # so that those that begin together are seen together
+        with lock:
+            crowd, now[0] = max(now[0], crowds[-1]), now[0] - 1
+        done = run(NoCap(), replace(scenario, link="sim"))
+        return replace(done, invalid_reason="lagged" if crowd > 1 else None)
+
+    monkeypatch.setattr(real, "ProcessPoolExecutor", lambda most, _context: ThreadPoolExecutor(most))
+    monkeypatch.setattr(real, "_run_named", lags_beside_another)
+    store = Store(tmp_path / "store")
+    assert runner.make(planned, store, at_once=2).made == len(planned.jobs)
+    assert max(crowds) == 2
+    assert not any(store.invalid(job.key) for job in planned.jobs)
+    assert crowds[-len(planned.jobs) + 1 :] == [1] * (len(planned.jobs) - 1)
+
+
+def test_runs_at_once_are_made_in_processes_of_their_own_with_the_agents_that_were_planned(planned: SuitePlan) -> None:
+    jobs = [replace(job, scenario=replace(job.scenario, link="sim")) for job in planned.jobs]
+    found: dict[str, real.Found] = {}
+
+    def take(job: Job, done: real.Found) -> bool:
+        found[job.key] = done
+        return True
+
+    real.make_real(jobs, 2, take, lambda _job: None)
+    for job in jobs:
+        here, there = run(job.agent, job.scenario), found[job.key]
+        assert isinstance(there, Run)
+        assert there.metrics == here.metrics
+        assert there.agent == job.agent.name
+
+
+def test_an_agent_that_changed_meanwhile_is_refused(planned: SuitePlan) -> None:
+    with pytest.raises(LinkError, match="has changed since the suite began"):
+        real._run_named("fixed:20", "sha256:0", planned.jobs[0].scenario)
 
 
 def test_a_host_of_another_kernel_makes_runs_of_its_own(planned: SuitePlan, monkeypatch: pytest.MonkeyPatch) -> None:
