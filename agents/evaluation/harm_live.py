@@ -1,5 +1,9 @@
-"""No harm on the kernel: nginx and curl over emulated links, plain and capped in turn, by the daemon's own loop."""
+"""No harm on real sockets: nginx and curl over emulated links, plain and capped in turn.
 
+Caps are the kernel's, by the daemon's own loop, or nginx runs under the gate of ``alcc/``.
+"""
+
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,10 +18,13 @@ from reinet.agents.decide.protocol import Agent, CapArray, StatsArray
 from reinet.agents.evaluation.harm import Cell, row_of, target_us
 from reinet.agents.evaluation.live import errors_only
 from reinet.agents.evaluation.objects import LIMIT_S, Fetched
+from reinet.agents.evaluation.scenario import Actuator
+from reinet.alcc.launch import Settings, find_preload
 from reinet.core.errors import ConfigError, LinkError, ShimError
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.namespace import own_cgroup
+from reinet.envs.mahimahi.process import require_open_to_all
 from reinet.envs.mahimahi.web import WebLink
 from reinet.envs.trace import Trace
 from reinet.kshim.kernel import KernelShim
@@ -47,18 +54,25 @@ def measure(
     target: Target,
     buffer_bytes: int = LinkSpec.buffer_bytes,
     repeat: int = REPEAT,
+    actuator: Actuator = "kernel",
     progress: Callable[[float], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Returns a row for each cell, in order, from real sockets; ``progress`` is told the share that is done.
 
     Times are curl's, so a fresh object's holds the handshake. Raises ConfigError for a congestion control that cannot
-    be capped, LinkError or ShimError where the host lacks something.
+    be capped in the kernel, or an agent that does not run in a process; LinkError or ShimError where the host lacks
+    something.
     """
+    if actuator == "app":
+        agent.law_of_the_gate()
+        require_open_to_all(find_preload())
     for cc in {cell.cc for cell in matrix}:
-        if cannot := why_not_capped(cc):
+        if actuator == "kernel" and (cannot := why_not_capped(cc)):
             raise ConfigError(f"cc {cc!r} cannot be capped in the kernel: {cannot}")
     rows = []
-    with WebLink(_cgroup(), [cell.size_bytes for cell in matrix]) as link, _shim(link, agent) as shim:
+    with contextlib.ExitStack() as stack:
+        link = stack.enter_context(WebLink(_cgroup(), [cell.size_bytes for cell in matrix]))
+        shim = stack.enter_context(_shim(link, agent)) if actuator == "kernel" else None
         for index, cell in enumerate(matrix):
             pairs, reasons = [], []
             for number, spec in enumerate(_links(cell, repeat, target, buffer_bytes)):
@@ -71,7 +85,7 @@ def measure(
                 reasons.append(told)
                 if progress is not None:
                     progress((index + (number + 1) / repeat) / len(matrix))
-            rows.append({**live_row(cell, pairs, reasons), "target": str(target)})
+            rows.append({**live_row(cell, pairs, reasons), "target": str(target), "actuator": actuator})
     return rows
 
 
@@ -124,21 +138,31 @@ class _Caps:
 
 
 def _run(
-    link: WebLink, shim: KernelShim, agent: Agent, cell: Cell, spec: LinkSpec, target: Target
+    link: WebLink, shim: KernelShim | None, agent: Agent, cell: Cell, spec: LinkSpec, target: Target
 ) -> tuple[Fetched, str | None]:
-    """Runs one connection; returns its objects, and why they must not be believed, None = they may."""
-    link.start(spec)
-    shim.poll(0)  # what is left of connections before
-    loop = ControlLoop(shim, agent, target, log=errors_only())
+    """Runs one connection; returns its objects, and why they must not be believed, None = they may.
+
+    Without a shim the agent decides in nginx's own process.
+    """
+    gated = shim is None and agent.sets_caps
+    link.start(spec, Settings(law=agent.law_of_the_gate(), target=target).variables() if gated else None)
+    loop = None
+    if shim is not None:
+        shim.poll(0)  # what is left of connections before
+        loop = ControlLoop(shim, agent, target, log=errors_only())
     link.fetch(cell.size_bytes, min(cell.objects, MOST_OBJECTS), cell.pause_ms or 0.0)
     until_s = time.monotonic() + LIMIT_S
     problem = ""
     while not link.finished():
-        loop.tick(TICK_MS)
-        problem = problem or loop.status().problem
+        if loop is None:
+            time.sleep(TICK_MS / 1000)
+        else:
+            loop.tick(TICK_MS)
+            problem = problem or loop.status().problem
         if time.monotonic() > until_s:
             raise LinkError(f"{cell.size_bytes} bytes were not fetched within {LIMIT_S:g} s")
-    loop.release()
+    if loop is not None:
+        loop.release()
     run = link.stop()
     reason = "; ".join(filter(None, (run.invalid_reason, problem))) or None
     return Fetched(run.took_ms, run.complete, run.qdelay_ms), reason

@@ -1,18 +1,37 @@
-"""``reinet bench alcc``: what the gate of ``reinet run`` costs; over links, a law through it and the Java client."""
+"""``reinet bench alcc``: what the gate of ``reinet run`` costs; over links, who sends through it."""
 
+from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from reinet.cli.output import JsonOption, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
-COMPARED = ["law", "trace", "gate_throughput_mbps", "udp_throughput_mbps", "throughput_ratio", "spread",
-            "gate_delay_mean_ms", "udp_delay_mean_ms", "delay_ratio", "cpu_ratio", "valid"]  # fmt: skip
+UDP = ["law", "trace", "gate_throughput_mbps", "udp_throughput_mbps", "throughput_ratio", "spread",
+       "gate_delay_mean_ms", "udp_delay_mean_ms", "delay_ratio", "cpu_ratio", "valid"]  # fmt: skip
 
 JAVA = ["trace", "plain_throughput_mbps", "mdi_throughput_mbps", "throughput_ratio", "plain_qdelay_mean_ms",
         "mdi_qdelay_mean_ms", "qdelay_ratio", "cpu_ratio", "valid"]  # fmt: skip
+
+KERNEL = ["agent", "trace", "gate_throughput_mbps", "kernel_throughput_mbps", "throughput_ratio", "spread",
+          "plain_qdelay_mean_ms", "gate_qdelay_mean_ms", "kernel_qdelay_mean_ms", "delay_ratio", "reduction_share",
+          "cpu_over_plain",
+          "valid"]  # fmt: skip
+
+TUNNEL = ["law", "beside", "plain_throughput_mbps", "gate_throughput_mbps", "gate_beside_mbps", "plain_jain",
+          "gate_jain", "plain_delay_mean_ms", "gate_delay_mean_ms", "delay_ratio", "gate_longest_stall_ms",
+          "valid"]  # fmt: skip
+
+
+class Against(str, Enum):
+    """What runs over emulated links, in the place of the measurements over loopback."""
+
+    udp = "udp"
+    kernel = "kernel"
+    tunnel = "tunnel"
+    java = "java"
 
 
 def bench_alcc(
@@ -27,11 +46,10 @@ def bench_alcc(
         ),
     ] = "fixed:8",
     against: Annotated[
-        str | None,
+        Against | None,
         typer.Option(
-            metavar="udp|java",
-            help="Instead, over emulated links: run --laws through the gate and over UDP, or the Java client with its "
-            "window and plain.",
+            help="Instead, over emulated links: --laws through the gate and over UDP; --agents through the gate, in "
+            "the kernel and plain; --agents inside a TCP tunnel and plain; the Java client with its window and plain.",
         ),
     ] = None,
     traces: Annotated[
@@ -40,6 +58,9 @@ def bench_alcc(
     laws: Annotated[str, typer.Option(metavar="A,B", help="With --against udp: of copa, verus, sprout.")] = (
         "copa,verus,sprout"
     ),
+    agents: Annotated[
+        str, typer.Option(metavar="A,B", help="With --against kernel or tunnel: fixed:N, rule[:G], small models.")
+    ] = "rule",
     repeat: Annotated[int, typer.Option(min=1, help="With --against: runs of each law, trace and way.")] = 1,
     buffer_bytes: Annotated[
         int | None, typer.Option(metavar="B", help="With --against java: the links' buffer; 150 KB unless said.")
@@ -48,11 +69,14 @@ def bench_alcc(
 ) -> None:
     """Measure what the gate of reinet run costs, over loopback: a write, closed gates, idle connections, memory.
 
-    No privileges are needed. A closed gate is one whose peer reads nothing; the share is of one core. With --against
-    udp, as root, each law runs through the gate over the kernel's Cubic and by itself over UDP, in turn, over the same
-    Mahimahi links (20 ms, 150 KB), again where the host lagged; ratios are gate over UDP, of medians, and the spread is
-    the larger one of both ways' own throughputs. With --against java the Java client runs plain and with its window, in
-    turn; ratios are mdi over plain. Examples:
+    No privileges are needed. A closed gate is one whose peer reads nothing; the share is of one core.
+
+    With --against, as root, over Mahimahi links of 20 ms and 150 KB and the kernel's Cubic, runs are made in turn, and
+    again where the host lagged. Ratios are of medians: gate over UDP, gate over kernel, gate over plain (tunnel), mdi
+    over plain (java). The spread is the largest of any way's own throughputs. kernel: reduction_share is the queueing
+    delay that the gate takes from plain, over what the kernel's cap takes. tunnel: openvpn over TCP at 40 Mbit/s, with
+    plain TCP and with UDP that goes on and off beside it; delays are the flow's round trips; --agents may name copa,
+    verus and sprout too. Examples:
 
         reinet bench alcc
 
@@ -60,13 +84,19 @@ def bench_alcc(
 
         sudo reinet bench alcc --against udp --traces traces --seconds 30 --repeat 3
 
+        sudo reinet bench alcc --against kernel --agents rule,checkpoints/small --traces traces --seconds 30 --repeat 3
+
+        sudo reinet bench alcc --against tunnel --agents rule,copa --seconds 60 --repeat 5
+
         sudo reinet bench alcc --against java --traces traces --seconds 60 --repeat 3
     """
-    if against == "java":
-        _java(traces or [], seconds, repeat, buffer_bytes, json_destination)
-        return
     if against is not None:
-        _against_udp(against, traces or [], laws, seconds, repeat, json_destination)
+        runs, rows, columns = _over_links(
+            against, traces or [], (laws if against is Against.udp else agents).split(","), buffer_bytes,
+            {"seconds": seconds, "repeat": repeat, "progress": _tell},
+        )  # fmt: skip
+        print_table(rows, columns)
+        write_json(json_destination, {"rows": runs, "compared": rows})
         return
     from reinet.alcc.bench import measure
     from reinet.cli.run import law_of
@@ -77,47 +107,39 @@ def bench_alcc(
     write_json(json_destination, {"rows": rows})
 
 
-def _against_udp(
-    against: str, traces: list[Path], laws: str, seconds: float, repeat: int, json_destination: str | None
-) -> None:
-    from reinet.agents.evaluation.native import measure
+def _over_links(
+    against: Against, paths: list[Path], names: list[str], buffer_bytes: int | None, asked: dict[str, Any]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+    """Returns the rows of runs, those of the comparison, and the columns of these to show. Raises ConfigError."""
+    from reinet.agents.evaluation.ways import actuators, java, native, tunnel
     from reinet.alcc._alcc import law_names
-    from reinet.envs.trace import load_traces
-
-    if against != "udp":
-        raise ConfigError(f"--against {against}: choose udp or java")
-    if not traces:
-        raise ConfigError("--against udp needs links: give --traces FILE or FOLDER")
-    chosen = laws.split(",")
-    if unknown := sorted(set(chosen) - set(law_names())):
-        raise ConfigError(f"--laws: {', '.join(unknown)} do not run over UDP; choose of {', '.join(law_names())}")
-    runs, rows = measure(
-        chosen, load_traces(traces), seconds=seconds, repeat=repeat,
-        progress=lambda run: say(
-            f"{run['law']} on {run['trace']}, {run['way']}: {run['throughput_mbps']:.2f} Mbit/s, "
-            f"{run['delay_mean_ms']:.1f} ms, {run['cpu_s']:.2f} s of CPU"
-            + ("" if run["valid"] else f" (not valid: {run['invalid_reason']})")
-        ),
-    )  # fmt: skip
-    print_table(rows, COMPARED)
-    write_json(json_destination, {"rows": runs, "compared": rows})
-
-
-def _java(
-    traces: list[Path], seconds: float, repeat: int, buffer_bytes: int | None, json_destination: str | None
-) -> None:
-    from reinet.agents.evaluation.java import measure
+    from reinet.cli.run import law_of
     from reinet.envs.link.spec import LinkSpec
     from reinet.envs.trace import load_traces
 
-    if not traces:
-        raise ConfigError("--against java needs links: give --traces FILE or FOLDER")
-    runs, rows = measure(
-        load_traces(traces), seconds=seconds, repeat=repeat, buffer_bytes=buffer_bytes or LinkSpec.buffer_bytes,
-        progress=lambda run: say(
-            f"{run['way']} on {run['trace']}: {run['throughput_mbps']:.2f} Mbit/s, {run['qdelay_mean_ms']:.1f} ms of "
-            f"queue, {run['cpu_s']:.2f} s of CPU" + ("" if run["valid"] else f" (not valid: {run['invalid_reason']})")
-        ),
-    )  # fmt: skip
-    print_table(rows, JAVA)
-    write_json(json_destination, {"rows": runs, "compared": rows})
+    if against is Against.tunnel:
+        if paths:
+            raise ConfigError("--against tunnel has a link of its own, of 40 Mbit/s: leave --traces out")
+        return (*tunnel.measure([law_of(name, tunnel.TARGET) for name in names], **asked), TUNNEL)
+    if not paths:
+        raise ConfigError(f"--against {against.value} needs links: give --traces FILE or FOLDER")
+    if against is Against.udp and (unknown := sorted(set(names) - set(law_names()))):
+        raise ConfigError(f"--laws: {', '.join(unknown)} do not run over UDP; choose of {', '.join(law_names())}")
+    traces = load_traces(paths)
+    if against is Against.java:
+        return (*java.measure(traces, buffer_bytes=buffer_bytes or LinkSpec.buffer_bytes, **asked), JAVA)
+    if against is Against.kernel:
+        return (*actuators.measure(names, traces, **asked), KERNEL)
+    return (*native.measure(names, traces, **asked), UDP)
+
+
+def _tell(run: dict[str, Any]) -> None:
+    """Says a run's row as it comes."""
+    what = ", ".join(str(run[label]) for label in ("law", "agent", "trace", "beside", "way") if label in run)
+    cpu = f", {run['cpu_s']:.2f} s of CPU" if "cpu_s" in run else ""
+    beside = f", {run['beside_mbps']:.2f} Mbit/s beside" if "beside_mbps" in run else ""
+    stall = f", {run['longest_stall_ms']:.0f} ms without a delivery at most" if "longest_stall_ms" in run else ""
+    say(
+        f"{what}: {run['throughput_mbps']:.2f} Mbit/s{beside}, {run['delay_mean_ms']:.1f} ms{stall}{cpu}"
+        + ("" if run["valid"] else f" (not valid: {run['invalid_reason']})")
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from reinet.cli.evaluate import Link
+from reinet.cli.evaluate import Actuator, Link
 from reinet.cli.options import BufferOption, CcOption
 from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
 from reinet.core.errors import ConfigError
@@ -35,6 +35,9 @@ def harm(
         "checkpoints/default"
     ),
     link: Annotated[Link, typer.Option(help="sim, or mahimahi: nginx and curl on real kernel sockets.")] = Link.sim,
+    actuator: Annotated[
+        Actuator, typer.Option(help="With --link mahimahi: the kernel's cap, or app, nginx under reinet run's gate.")
+    ] = Actuator.kernel,
     cc: CcOption = "cubic,bbr",
     mrtt_ms: Annotated[
         str | None,
@@ -80,7 +83,10 @@ def harm(
         sudo reinet bench harm --link mahimahi --mrtt-ms 20,60 --rate-mbps 24 --check
 
     With --link mahimahi nginx and curl fetch, caps come from the daemon's own loop, and times are curl's, handshake
-    included; the whole matrix takes an hour. A server's flows over loopback must get no cap: they are counted.
+    included; the whole matrix takes an hour. A server's flows over loopback must get no cap: they are counted. With
+    --actuator app nginx decides itself, under the gate of reinet run (docs/alcc.md):
+
+        sudo reinet bench harm --link mahimahi --actuator app --model checkpoints/small --cc cubic --mrtt-ms 20,60
     """
     from reinet.agents.decide.names import make_agent
     from reinet.agents.evaluation import harm as matrix
@@ -88,6 +94,8 @@ def harm(
     from reinet.core.target import Target
     from reinet.envs.trace import load_traces
 
+    if actuator is Actuator.app and link is Link.sim:
+        raise ConfigError("--actuator app works on real sockets alone: add --link mahimahi")
     kind = matrix if link is Link.sim else live
     agent = make_agent(model, link.value)
     controls = [name.strip() for name in cc.split(",")]
@@ -105,8 +113,9 @@ def harm(
         asked |= {"repeat": repeat or matrix.REPEAT, "threads": threads}
         rows = _shown(cells, lambda tell: matrix.measure(cells, agent, progress=tell, **asked))
     else:
-        loopback = [live.loopback(agent, control, **asked) for control in controls]
-        asked["repeat"] = repeat or live.REPEAT
+        if actuator is Actuator.kernel:
+            loopback = [live.loopback(agent, control, **asked) for control in controls]
+        asked |= {"repeat": repeat or live.REPEAT, "actuator": actuator.value}
         rows = _shown(cells, lambda tell: live.measure(cells, agent, progress=tell, **asked))
     groups = matrix.summary(rows)
     failures = sum(not (row["ok"] and row["valid"]) for row in rows) + sum(row["capped"] > 0 for row in loopback)

@@ -143,6 +143,7 @@ class MahimahiLink:
         self._shells = self._namespace.spawn(
             shell_command(self.spec, self._receiver_command(port)), "Mahimahi", privileged=False
         )
+        self._shells_are_up(port)
         found = [self._sender.wait_for("flow", beside=self._shells) for _ in range(self._flows)]
         self.started_ns = int(self._sender.wait_for("sending", beside=self._shells)["time_ns"])
         self._sleeper.tell("\n")
@@ -214,6 +215,9 @@ class MahimahiLink:
 
     def _log_text(self) -> str:
         return self._namespace.read_log("log")
+
+    def _shells_are_up(self, port: int) -> None:
+        """Does what has to be done before a receiver can connect; here that connects by itself."""
 
     def _receiver_command(self, port: int) -> list[str]:
         if self._ends is not None:

@@ -150,7 +150,7 @@ def require_open_to_all(*files: Path) -> None:
             closed = [folder for folder in place.parents if not folder.stat().st_mode & 0o001]
             if closed or not place.stat().st_mode & 0o004:
                 raise LinkError(
-                    f"the receiver over UDP, or in Java, is run by a user without rights, who cannot read {place}"
+                    f"UDP and Java receivers and a gated nginx run as a user without rights, who cannot read {place}"
                     + (f", for {closed[-1]} is closed to others" if closed else "")
                     + "; use a Python and a checkout that all may read, such as /usr/bin/python3 and a folder in /opt"
                 )

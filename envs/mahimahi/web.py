@@ -13,7 +13,7 @@ writes nothing for so long, and keeps its connection meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -103,8 +103,11 @@ class WebLink:
         assert self._namespace.cgroup is not None
         return self._namespace.cgroup
 
-    def start(self, spec: LinkSpec) -> None:
-        """Brings path and server up; no connection has been made over the path when it returns."""
+    def start(self, spec: LinkSpec, variables: Mapping[str, str] | None = None) -> None:
+        """Brings path and server up; no connection has been made over the path when it returns.
+
+        ``variables`` are of the server's environment, and of nobody else's.
+        """
         self._spec = require_emulated(spec)
         self._opportunities_ms = downlink_ms(spec)
         if self._used:
@@ -115,8 +118,9 @@ class WebLink:
         self._sleeper = self._namespace.spawn([f"{BIN}/reinet-sleeper"], "the sleeper", privileged=False)
         self._sleeper.wait_for("awake")
         user = f"setpriv --reuid={LINK_USER} --regid={LINK_USER} --clear-groups --"
-        serve = f'echo 0 >"$0/cgroup.procs" && exec {user} nginx -e stderr -c {TRACES}/nginx.conf'
-        self._server = self._namespace.spawn(["sh", "-c", serve, str(self.cgroup)], "nginx", privileged=True)
+        serve = f'echo 0 >"$0/cgroup.procs" && exec {user} env "$@" nginx -e stderr -c {TRACES}/nginx.conf'
+        told = [f"{name}={value}" for name, value in (variables or {}).items()]
+        self._server = self._namespace.spawn(["sh", "-c", serve, str(self.cgroup), *told], "nginx", privileged=True)
         self._shells = self._namespace.spawn(shell_command(spec, ["sh"]), "Mahimahi", privileged=False)
         self._shells.tell("""echo '{"event": "up"}'\n""")
         self._shells.wait_for("up", beside=self._server)

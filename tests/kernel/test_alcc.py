@@ -1,8 +1,10 @@
 """The gate of ``alcc/`` over an emulated cellular link, beside the cap in the kernel."""
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +16,15 @@ from helpers.gated.program import Program, record
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
+from reinet.agents.evaluation.ways import tunnel
 from reinet.alcc.joined import with_programs
+from reinet.alcc.launch import Law
 from reinet.alcc.processes import listen
 from reinet.core.period import PeriodConfig
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi import link
+from reinet.envs.mahimahi.process import SYSTEM_PATH
+from reinet.envs.mahimahi.tunnel import Beside
 from reinet.envs.trace import Trace, generate
 from reinet.kshim.kernel import KernelShim
 
@@ -97,6 +103,29 @@ def test_random_loss_costs_no_more_through_the_gate(monkeypatch: pytest.MonkeyPa
         assert runs[1].metrics.throughput_mbps >= 0.95 * runs[0].metrics.throughput_mbps
 
     figures_hold(measured, check, _invalid)
+
+
+@pytest.mark.kernel
+@pytest.mark.mahimahi
+@pytest.mark.parametrize("beside", tunnel.BESIDE)
+def test_nobody_stalls_inside_a_tcp_tunnel(beside: Beside) -> None:
+    if shutil.which("openvpn", path=SYSTEM_PATH) is None:
+        pytest.skip("openvpn is not installed: run docker/packages.sh --bench as root")
+
+    def measured() -> list[dict[str, Any]]:
+        runs, rows = tunnel.measure([Law("rule:1.5")], seconds=6.0, beside=[beside])
+        assert [run["way"] for run in runs] == ["plain", "gate"]
+        assert all(run["throughput_mbps"] > 0 and run["beside_mbps"] > 0 for run in runs)
+        return [*runs, *rows]
+
+    def check(told: list[dict[str, Any]]) -> None:
+        plain, gate, row = told
+        assert not plain["stalled"]
+        assert not gate["stalled"]
+        assert gate["delay_mean_ms"] < plain["delay_mean_ms"]
+        assert row["gate_longest_stall_ms"] == gate["longest_stall_ms"]
+
+    figures_hold(measured, check, lambda told: [run["invalid_reason"] for run in told[:2] if not run["valid"]])
 
 
 @pytest.mark.kernel

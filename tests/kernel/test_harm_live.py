@@ -50,6 +50,21 @@ def test_a_cap_of_ten_packets_slows_real_fetches_down() -> None:
     figures_hold(measure, check, lambda rows: [reason for row in rows for reason in row["invalid_reasons"]])
 
 
+def test_the_same_cap_through_the_gate_slows_them_down_too() -> None:
+    """nginx runs under the gate: the same matrix tells what that does to fetches."""
+
+    def measure() -> list[dict[str, Any]]:
+        agent = make_agent("fixed:10", "mahimahi")
+        rows = harm_live.measure([cell(10_000_000, None)], agent, target=TARGET, repeat=1, actuator="app")
+        assert [row["actuator"] for row in rows] == ["app"]
+        return rows
+
+    def check(rows: list[dict[str, Any]]) -> None:
+        assert rows[0]["ratio_p50"] > 2.0, "the gate did not bind"
+
+    figures_hold(measure, check, lambda rows: [reason for row in rows for reason in row["invalid_reasons"]])
+
+
 def test_flows_over_loopback_are_seen_and_counted() -> None:
     """An agent that would cap whatever it sees caps none of them: no path so short has a queue of the flow's own."""
     every_ms = View(period=PeriodConfig(1_000_000, packet_timed=False))  # a transfer takes a few

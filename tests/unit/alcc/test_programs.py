@@ -1,7 +1,5 @@
-"""nginx under the gate: workers, edge-triggered epoll, sendfile, a reload under load."""
+"""Other people's programs under the gate: nginx with its workers and a reload, a player, Python's server, curl."""
 
-import hashlib
-import os
 import shutil
 import signal
 import subprocess
@@ -14,88 +12,72 @@ from pathlib import Path
 
 import pytest
 
-from helpers.gated import settings
+from helpers.gated import reports
 from helpers.gated.server import MSS_BYTES, pattern
+from helpers.gated.web import (
+    PLAYER_RATES,
+    SEGMENT_BYTES_PER_RATE,
+    SEGMENTS,
+    digest,
+    fetched,
+    free_port,
+    nginx,
+    play,
+    raw_fetch,
+)
 
 SIZES = (1, 1000, MSS_BYTES * 8, 100_000, 3_000_000)
-
-CONFIG = """
-{user}
-worker_processes 2;
-daemon off;
-pid {folder}/pid;
-error_log {folder}/error.log;
-events {{ worker_connections 1024; use epoll; }}
-http {{
-  access_log off;
-  sendfile {sendfile};
-  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
-  uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-  server {{ listen 127.0.0.1:{port}; root {folder}/www; }}
-}}
-"""
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
-def _fetch(port: int, size: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{size}", timeout=60) as answer:
-        return hashlib.sha256(answer.read()).hexdigest()
 
 
 @pytest.mark.parametrize("sendfile", ["on", "off"])
 def test_nginx_serves_every_byte_also_while_it_reloads(sendfile: str, tmp_path: Path) -> None:
-    nginx = shutil.which("nginx", path="/usr/sbin:/usr/bin:/sbin:/bin")
-    if nginx is None:
-        pytest.skip("nginx is not installed: run docker/packages.sh --bench as root")
-    www = tmp_path / "www"
-    www.mkdir()
-    for size in SIZES:
-        (www / str(size)).write_bytes(pattern(size))
-    port, report = _free_port(), tmp_path / "report"
-    user = "user root;" if os.geteuid() == 0 else ""  # workers of another user cannot read pytest's folders
-    (tmp_path / "conf").write_text(CONFIG.format(folder=tmp_path, port=port, sendfile=sendfile, user=user))
-    asked = settings("fixed:4", report=report)
-    with subprocess.Popen(
-        [nginx, "-p", str(tmp_path), "-c", str(tmp_path / "conf")], env=asked.environment()
-    ) as process:
-        try:
-            _wait_up(port)
-            with ThreadPoolExecutor(16) as clients:
-                jobs = [(size, clients.submit(_fetch, port, size)) for _ in range(8) for size in SIZES]
-                process.send_signal(signal.SIGHUP)
-                for size, job in jobs:
-                    assert job.result() == hashlib.sha256(pattern(size)).hexdigest()
-            process.send_signal(signal.SIGQUIT)
-            assert process.wait(60) == 0
-        finally:
-            process.kill()
+    report = tmp_path / "report"
+    with nginx(tmp_path, {str(size): pattern(size) for size in SIZES}, report, sendfile) as (process, port):
+        with ThreadPoolExecutor(16) as clients:
+            jobs = [(size, clients.submit(fetched, port, str(size))) for _ in range(8) for size in SIZES]
+            process.send_signal(signal.SIGHUP)
+            for size, job in jobs:
+                assert job.result() == digest(pattern(size))
+        process.send_signal(signal.SIGQUIT)
+        assert process.wait(60) == 0
     assert report.exists(), "no worker ended in order"
-    assert (
-        sum(int(line.partition('"openings": ')[2].partition(",")[0]) for line in report.read_text().splitlines()) > 10
-    )
+    assert reports(report)["openings"] > 10
     assert "alert" not in (tmp_path / "error.log").read_text()
 
 
-def _wait_up(port: int) -> None:
-    for _ in range(200):
-        try:
-            _fetch(port, 1)
-            return
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(0.05)
-    pytest.fail("nginx did not come up")
+def test_two_hundred_clients_at_once_of_which_some_are_slow_and_some_leave(tmp_path: Path) -> None:
+    size, report = 60_000, tmp_path / "report"
+    with nginx(tmp_path, {"file": pattern(size)}, report) as (process, port):
+        with ThreadPoolExecutor(200) as clients:
+            kinds = [("whole", "slow", "leaving")[0 if n % 10 < 8 else n % 10 - 7] for n in range(200)]
+            jobs = [clients.submit(raw_fetch, port, "file", kind) for kind in kinds]
+            got = [job.result() for job in jobs]
+        assert fetched(port, "file") == digest(pattern(size)), "those that left took nobody with them"
+        process.send_signal(signal.SIGQUIT)
+        assert process.wait(60) == 0
+    assert [what for what, kind in zip(got, kinds, strict=True) if kind != "leaving"] == [digest(pattern(size))] * 180
+    assert reports(report)["openings"] > 200
+
+
+def test_a_player_gets_every_segment_of_every_rate(tmp_path: Path) -> None:
+    """As DASH does it: segments over one connection, of a rate that the last ones allow, and pauses between them."""
+    files = {f"{rate}-{number}": pattern(rate * SEGMENT_BYTES_PER_RATE + number)
+             for rate in PLAYER_RATES for number in range(SEGMENTS)}  # fmt: skip
+    report = tmp_path / "report"
+    with nginx(tmp_path, files, report) as (process, port):
+        played = play(port)
+        process.send_signal(signal.SIGQUIT)
+        assert process.wait(60) == 0
+    assert len(played) == SEGMENTS
+    assert {name: digest(files[name]) for name in played} == played
+    assert len({name.partition("-")[0] for name in played}) > 1, "one rate only"
+    assert reports(report)["openings"] > 0
 
 
 def test_python_http_server_under_reinet_run(tmp_path: Path) -> None:
     data = pattern(2_000_003)
     (tmp_path / "file").write_bytes(data)
-    port = _free_port()
+    port = free_port()
     reinet = Path(sys.executable).with_name("reinet")
     command = [str(reinet), "run", "--law", "fixed:4", "--always", "--",
                sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]  # fmt: skip

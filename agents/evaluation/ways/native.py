@@ -1,0 +1,46 @@
+"""A published law through the gate against the same law over UDP, on the same emulated links."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from reinet.agents.evaluation.ways.comparison import Row, Tell, Ways, figures
+from reinet.alcc.launch import Law, Settings
+from reinet.core.target import Target
+from reinet.envs.link.spec import LinkSpec
+from reinet.envs.mahimahi.link import Ends, MahimahiLink
+from reinet.envs.trace import Trace
+
+LAWS = ("copa", "verus", "sprout")
+WAYS = Ways({"gate": "gate", "udp": "udp"}, of="gate", over="udp")
+
+
+def measure(
+    laws: Sequence[str],
+    traces: Sequence[Trace],
+    *,
+    seconds: float,
+    repeat: int = 1,
+    mrtt_ms: float = LinkSpec.mrtt_ms,
+    progress: Tell | None = None,
+) -> tuple[list[Row], list[Row]]:
+    """Returns a row for each run, and one for each law and trace with medians and ratios, gate over UDP.
+
+    ``progress`` is told the row of each, also of those made again. Raises LinkError where a link cannot be made, or
+    dies.
+    """
+    cells = [
+        ({"law": law, "trace": trace.name}, partial(_run, LinkSpec(trace, mrtt_ms=mrtt_ms), law, seconds))
+        for trace in traces
+        for law in laws
+    ]
+    runs = WAYS.in_turn(cells, repeat=repeat, progress=progress)
+    return runs, WAYS.summary(runs, ("law", "trace"))
+
+
+def _run(path: LinkSpec, law: str, seconds: float, way: str) -> Row:
+    gate = Settings(law=Law(law), target=Target.parse("+30ms")).variables() if way == "gate" else {}
+    with MahimahiLink(path, sender_variables=gate, ends=Ends.over_udp(law) if way == "udp" else None) as link:
+        link.start()
+        link.go_on(seconds)
+        run = link.stop()
+    return figures(run.metrics, run.invalid_reason, run.sender_cpu_us)
