@@ -39,6 +39,7 @@ types: setup
 	@mkdir -p build/typing/reinet
 	@for part in core kshim alcc envs agents daemon cli; do ln -sfn $(CURDIR)/$$part build/typing/reinet/$$part; done
 	@ln -sfn $$($(BIN)/python -c 'import reinet.proto; print(list(reinet.proto.__path__)[0])') build/typing/reinet/proto
+	@ln -sfn $(CURDIR)/agents/service/trainer build/typing/reinet/trainer
 	$(BIN)/mypy -p reinet
 
 format: setup  ## what the hooks would change

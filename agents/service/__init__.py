@@ -4,5 +4,5 @@
                            -> models_servicer.py -> registry.py --> gate.py (a process)
     text.py, files.py, identity.py, blobs.py and database.py stand below all of these
 
-``reinet.agents.service.client.Client`` is the public Python client.
+``reinet.trainer.Client`` is the public Python client (``trainer/``, ``client.py``).
 """

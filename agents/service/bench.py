@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from reinet.agents.model.artifact import load_artifact
 from reinet.agents.service.bench_load import JOBS, NAME, clients, follow, uploads
 from reinet.agents.service.blobs import Blobs
@@ -28,7 +30,7 @@ from reinet.agents.service.database import Database
 from reinet.agents.service.identity import ALL_ROLES, LOCAL, Caller
 from reinet.agents.service.jobs import Given, Jobs
 from reinet.agents.service.registry import Registry
-from reinet.agents.service.running.progress import Progress
+from reinet.agents.service.running.progress import LOCK_FILE, Order, Progress
 from reinet.agents.service.running.worker import BETWEEN_S
 from reinet.agents.service.server import serve
 from reinet.core.errors import ReinetError, ServiceError
@@ -139,7 +141,7 @@ class Process:
         took_s = time.monotonic() - start_s
         figures["service_cpu_s"] = self.cpu_s() - cpu_s
         figures["service_cores"] = figures["service_cpu_s"] / took_s
-        figures["service_peak_mb"] = _status_kb(self._pid, "VmHWM") / 1000
+        figures["service_peak_mb"] = status_kb(self._pid, "VmHWM") / 1000
         figures["checks_peak_mb"] = others_kb[0] / 1000
 
     def _sample(self, over: threading.Event, most_kb: list[int]) -> None:
@@ -149,7 +151,7 @@ class Process:
             for task in Path(f"/proc/{self._pid}/task").glob("*/children"):
                 with suppress(OSError):
                     children |= set(task.read_text().split())
-            most_kb[0] = max(most_kb[0], sum(_status_kb(int(pid), "VmRSS") for pid in children))
+            most_kb[0] = max(most_kb[0], sum(status_kb(int(pid), "VmRSS") for pid in children))
 
     def cpu_s(self) -> float:
         """Returns the processor time that it has taken."""
@@ -157,7 +159,7 @@ class Process:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _status_kb(pid: int, key: str) -> int:
+def status_kb(pid: int, key: str) -> int:
     """Returns a line of a process's status; 0 where it is gone."""
     try:
         status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
@@ -168,9 +170,10 @@ def _status_kb(pid: int, key: str) -> int:
 
 def measure(
     listing: int, followers: int, sending: int, upload_mb: float, seconds: float, runner: str, models: list[Path],
-    told: Told = lambda _what: None,
+    told: Told = lambda _what: None, repeat: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
-    """Returns what was asked for, by name; a number of 0 leaves a part out. ``models`` are two folders."""
+    """Returns what was asked for, by name; a number of 0 leaves a part out. ``models`` are two folders, ``repeat`` how
+    often a job is compared with a plain training."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)), hard))
     found: dict[str, Any] = {}
@@ -204,8 +207,8 @@ def measure(
                             made = asyncio.run(run())
                         found[part] = {part: wanted, **made, **figures}
         if runner:
-            told(f"a job under runner = {runner!r} beside a plain training")
-            found["job"] = _job(Path(name), runner)
+            told(f"a job under runner = {runner!r} beside a plain training, {repeat} times")
+            found["job"] = _job(Path(name), runner, repeat)
     return found
 
 
@@ -245,12 +248,14 @@ def _watch_share(process: Process, client: Client, job: str, seconds: float) -> 
     return (taken_s[1] - taken_s[0]) / seconds
 
 
-def _job(folder: Path, runner: str) -> dict[str, Any]:
-    """Returns what a job takes from its submission to its model, and a plain training with its export.
+def _job(folder: Path, runner: str, repeat: int) -> dict[str, Any]:
+    """Returns what a job takes from its submission to its model, and a plain training, in turn, so many pairs of them.
 
-    ``added_s`` is the difference of what either takes beside its training, which on a busy host never takes as long
-    twice; ``first_added_s`` that of a service's first job; ``over_train_s`` that without the export, which the job does
-    too.
+    ``over_train_s`` is the difference of what either takes beside its training, which on a busy host never takes as
+    long twice: the median of the pairs, and its ends. A service's first job goes before them, which under Ray starts
+    the head. The job's part has the export, a command of its own without a service. ``until_worker_s`` of it pass until
+    the worker's process is there, ``after_s`` from its end until whoever watches hears of it; in between are the
+    worker's imports, as a plain training has them, and the export.
     """
     own = folder / "job"
     own.mkdir()
@@ -260,41 +265,49 @@ def _job(folder: Path, runner: str) -> dict[str, Any]:
     for name, table in tables.items():
         lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
     config.write_text("\n".join(lines) + "\n")
-    start_s = time.monotonic()
-    reinet = [sys.executable, "-c", "from reinet.cli.main import main; main()"]
-    ends_s: list[float] = []
-    trained = ["train", str(config), "--run-dir", str(own / "run"), "--json", str(own / "run.json")]
-    for command in (trained, ["export", str(own / "run" / "best")]):
-        done = subprocess.run([*reinet, *command], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ServiceError(f"reinet {command[0]} failed: {done.stderr.strip()[-500:]}")
-        ends_s.append(time.monotonic() - start_s)
-    train_s, plain_s = ends_s
-    plain_training_s = json.loads((own / "run.json").read_text())["wall_s"]
     process = Process(own, runner, idle=False)
-    beside_plain_s = plain_s - plain_training_s
     with process.running() as client:
-        first = _through(client)  # under Ray it starts a head
-        second = _through(client)
+        first = _through(client, process)
+        pairs = [(_plain(config, own / f"run-{number}"), _through(client, process)) for number in range(repeat)]
+    over_s = [job["job_s"] - job["training_s"] - plain["beside_s"] for plain, job in pairs]
+    medians = {key: float(np.median([job[key] for _, job in pairs])) for key in pairs[0][1]}
     return {
         "runner": runner,
-        "plain_s": plain_s,
-        "plain_training_s": plain_training_s,
-        "job_s": second["job_s"],
-        "training_s": second["training_s"],
-        "added_s": second["job_s"] - second["training_s"] - beside_plain_s,
-        "over_train_s": (second["job_s"] - second["training_s"]) - (train_s - plain_training_s),
-        "first_added_s": first["job_s"] - first["training_s"] - beside_plain_s,
+        "pairs": repeat,
+        "over_train_s": float(np.median(over_s)),
+        "over_train_least_s": min(over_s),
+        "over_train_most_s": max(over_s),
+        "first_until_worker_s": first["until_worker_s"],
+        "plain_s": float(np.median([plain["plain_s"] for plain, _ in pairs])),
+        **medians,
     }
 
 
-def _through(client: Client) -> dict[str, float]:
-    """Returns how long a job takes, which is watched all the while."""
-    start_s = time.monotonic()
+def _plain(config: Path, run_dir: Path) -> dict[str, float]:
+    """Returns how long ``reinet train`` takes, and how much of it beside the training."""
+    start_s, told = time.monotonic(), run_dir.with_suffix(".json")
+    command = ["train", str(config), "--run-dir", str(run_dir), "--json", str(told)]
+    reinet = [sys.executable, "-c", "from reinet.cli.main import main; main()"]
+    done = subprocess.run([*reinet, *command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ServiceError(f"reinet train failed: {done.stderr.strip()[-500:]}")
+    plain_s = time.monotonic() - start_s
+    return {"plain_s": plain_s, "beside_s": plain_s - json.loads(told.read_text())["wall_s"]}
+
+
+def _through(client: Client, process: Process) -> dict[str, float]:
+    """Returns how long a job takes, which is watched all the while, and when its worker began and ended."""
+    start_s, submitted_s = time.monotonic(), time.time()
     *_, (job, _) = client.watch(client.submit(TRAINING)["job"])
     if job["state"] != "done":
         raise ServiceError(f"the job is {job['state']}: {job['problem']}")
-    return {"job_s": time.monotonic() - start_s, "training_s": job["wall_s"]}
+    place = process.state / "jobs" / job["job"]
+    return {
+        "job_s": time.monotonic() - start_s,
+        "training_s": job["wall_s"],
+        "until_worker_s": (place / LOCK_FILE).stat().st_mtime - submitted_s,
+        "after_s": time.time() - (place / Order.RESULT).stat().st_mtime,
+    }
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -101,23 +101,7 @@ class Blobs:
         chunks: AsyncIterator[bytes],
     ) -> None:
         """Takes a trace's bytes and stores them where they are what was announced; raises ServiceError otherwise."""
-        fd, name = tempfile.mkstemp(prefix=".staged-", dir=self._staging)
-        staged = Path(name)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                digest, received, began_s = hashlib.sha256(), 0, time.monotonic()
-                async for chunk in chunks:
-                    received += len(chunk)
-                    if len(chunk) > CHUNK_BYTES or received > size_bytes:
-                        raise ServiceError(f"trace {sha256[:12]}: more bytes came than the {size_bytes} announced")
-                    took_s = time.monotonic() - began_s
-                    if took_s > GRACE_S and received < LEAST_RATE_BYTES_PER_S * took_s:
-                        raise ServiceError(f"trace {sha256[:12]}: it came too slowly; send it again on a better path")
-                    # Outside the event loop: the disk may have anyone who writes wait, and everybody with them.
-                    await asyncio.to_thread(_take, file, digest, chunk)
-                await asyncio.to_thread(_to_disk, file)
-            if received != size_bytes or digest.hexdigest() != sha256:
-                raise ServiceError(f"trace {sha256[:12]}: what came is not what was announced; send it again")
+        async with staged_bytes(self._staging, f"trace {sha256[:12]}", sha256, size_bytes, chunks) as staged:
             if size_bytes <= SMALL_BYTES:
                 problem = await asyncio.get_running_loop().run_in_executor(self._parser, problem_of, staged)
             else:
@@ -126,9 +110,37 @@ class Blobs:
             if problem:
                 raise ServiceError(f"trace {sha256[:12]}: {problem}")
             await asyncio.to_thread(self.claim, caller, sha256, staged)
-        finally:
-            with suppress(FileNotFoundError):
-                staged.unlink()
+
+
+@asynccontextmanager
+async def staged_bytes(
+    staging: Path, what: str, sha256: str, size_bytes: int, chunks: AsyncIterator[bytes]
+) -> AsyncIterator[Path]:
+    """Yields a file of what came, which is what was announced; whoever wants it moves it to its place meanwhile.
+
+    Raises ServiceError naming ``what`` it is where more came, too slowly, or something else.
+    """
+    fd, name = tempfile.mkstemp(prefix=".staged-", dir=staging)
+    staged = Path(name)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            digest, received, began_s = hashlib.sha256(), 0, time.monotonic()
+            async for chunk in chunks:
+                received += len(chunk)
+                if len(chunk) > CHUNK_BYTES or received > size_bytes:
+                    raise ServiceError(f"{what}: more bytes came than the {size_bytes} announced")
+                took_s = time.monotonic() - began_s
+                if took_s > GRACE_S and received < LEAST_RATE_BYTES_PER_S * took_s:
+                    raise ServiceError(f"{what}: it came too slowly; send it again on a better path")
+                # Outside the event loop: the disk may have anyone who writes wait, and everybody with them.
+                await asyncio.to_thread(_take, file, digest, chunk)
+            await asyncio.to_thread(_to_disk, file)
+        if received != size_bytes or digest.hexdigest() != sha256:
+            raise ServiceError(f"{what}: what came is not what was announced; send it again")
+        yield staged
+    finally:
+        with suppress(FileNotFoundError):
+            staged.unlink()
 
 
 def _take(file: BinaryIO, digest: Any, chunk: bytes) -> None:

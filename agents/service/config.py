@@ -31,6 +31,8 @@ class Quota(_Section):
     stored_mb: int = Field(default=2000, ge=1, description="traces that the identity has stored, in MB")
     # As `reinet traces` has it: what is larger is rarely a trace.
     trace_mb: int = Field(default=64, ge=1, le=64, description="one trace, in MB")
+    # As much as a daemon keeps of its own by default (daemon.record.most_mb); the oldest make room.
+    flows_mb: int = Field(default=256, ge=1, le=1_000_000, description="recorded flows that its daemons sent, in MB")
     # A day of training a week, of the models that docs/training.md tells of.
     job_hours: float = Field(default=24.0, gt=0, description="training time of all its jobs over the last seven days")
     waiting_jobs: int = Field(default=20, ge=1, le=1000, description="jobs that have not ended")

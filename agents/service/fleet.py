@@ -1,14 +1,23 @@
-"""The daemons that follow names: who they are, what they run, when each was last heard of."""
+"""The daemons that follow names: who they are, what they run, when each was last heard of, the flows they send."""
 
+import asyncio
 import json
 import math
+import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from reinet.agents.service import text
+from reinet.agents.service import files, text
+from reinet.agents.service.blobs import staged_bytes
 from reinet.agents.service.database import Database
-from reinet.core.errors import ServiceError
+from reinet.agents.service.identity import Caller
+from reinet.core.errors import ServiceError, TraceError
+from reinet.envs.trace.flow_records import FlowRecording
+from reinet.envs.trace.trace import MAX_FILE_BYTES
+from reinet.kshim.recorded import SUFFIX
 
 MOST_DAEMONS = 10_000
 """A fleet of more would want its figures summed up, and one identity could fill the disk with made-up names."""
@@ -86,3 +95,45 @@ class Fleet:
         for key in [key for key, one in self._known.items() if time.time() - one.seen_s > FORGET_S]:
             del self._known[key]
             self._fresh.discard(key)
+
+
+class Flows:
+    """What daemons recorded and sent: ``flows/OWNER/DAEMON/FLOW.flow``, of each owner the newest so many bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._staging = folder / "flows", folder / "staged"
+        self._changing = threading.Lock()
+        for made in (self._folder, self._staging):
+            made.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    async def receive(
+        self, caller: Caller, daemon: str, flow: str, sha256: str, size_bytes: int, chunks: AsyncIterator[bytes]
+    ) -> None:
+        """Takes a recording's bytes; raises ServiceError for what is none, or is not what was announced."""
+        text.name("daemon", daemon)
+        text.name("flow", flow)
+        text.sha256("flow", sha256)
+        most_bytes = caller.quota.flows_mb * 1_000_000
+        if not 0 < size_bytes <= min(MAX_FILE_BYTES, most_bytes):
+            raise ServiceError(f"flow {flow}: {size_bytes} bytes; up to {min(MAX_FILE_BYTES, most_bytes)} are taken")
+        async with staged_bytes(self._staging, f"flow {flow}", sha256, size_bytes, chunks) as staged:
+            await asyncio.to_thread(self._keep, caller, daemon, flow, staged, most_bytes)
+
+    def _keep(self, caller: Caller, daemon: str, flow: str, staged: Path, most_bytes: int) -> None:
+        try:
+            FlowRecording.load(staged)
+        except TraceError as error:
+            raise ServiceError(f"flow {flow}: {str(error).removeprefix(str(staged)).lstrip(': ')}") from None
+        owner = self._folder / caller.name.replace(":", "-")
+        place = owner / daemon / f"{flow}{SUFFIX}"
+        with self._changing:
+            place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            kept = sorted((path.stat().st_mtime_ns, path) for path in owner.rglob(f"*{SUFFIX}") if path != place)
+            room = most_bytes - staged.stat().st_size - sum(path.stat().st_size for _, path in kept)
+            for _, oldest in kept:
+                if room >= 0:
+                    break
+                room += oldest.stat().st_size
+                oldest.unlink()
+            os.replace(staged, place)
+            files.sync_folder(place.parent)

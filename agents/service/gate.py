@@ -89,11 +89,16 @@ def measure(request: dict[str, Any]) -> Verdict:
     with store.locked():
         outcome = make(made, store, os.cpu_count() or 1, lambda _s, what: print(_short(what, names), flush=True))
         found = report.build(made, store, "gate", outcome.failed)
+
+    def called(folder: str) -> str:
+        """Returns a model's name in the report; one that no scenario of the suite runs has no rows there."""
+        return names.get(Path(folder).name, folder)
+
     if present == BASELINE:
-        verdict = judged(found["rows"], names[Path(candidate).name], BASELINE, gate)
+        verdict = judged(found["rows"], called(candidate), BASELINE, gate)
         return Verdict(True, f"the name points to nothing yet; {verdict.words.partition(';')[0]}", verdict.throughput,
                        verdict.delay, verdict.runs)  # fmt: skip
-    return judged(found["rows"], names[Path(candidate).name], names[Path(present).name], gate)
+    return judged(found["rows"], called(candidate), called(present), gate)
 
 
 def _short(what: str, names: dict[str, str]) -> str:

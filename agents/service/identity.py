@@ -10,7 +10,8 @@ LOCAL = "local"
 ALL_ROLES: frozenset[Role] = frozenset({"submit", "promote", "read"})
 
 NEEDS: Mapping[str, Role] = {
-    "Missing": "submit", "Upload": "submit", "Submit": "submit", "Stop": "submit", "Resume": "submit",
+    "Missing": "submit", "Upload": "submit", "SendFlow": "submit",
+    "Submit": "submit", "Stop": "submit", "Resume": "submit",
     "Get": "read", "Watch": "read", "List": "read", "Show": "read", "Fetch": "read", "History": "read",
     "Resolve": "read", "Follow": "read", "Report": "read", "Fleet": "read",
     "Promote": "promote", "Rollback": "promote", "Gc": "promote",
@@ -35,6 +36,11 @@ class Callers:
         self._named = {
             one.name: Caller(f"tls:{one.name}", frozenset(one.roles), one.quota) for one in config.identities
         }
+
+    def quota_of(self, owner: str) -> Quota:
+        """Returns an identity's quota, by the name that its jobs bear; that of the socket where it is known no more."""
+        known = {one.name: one.quota for one in self._named.values()}
+        return known.get(owner, self._local.quota)
 
     def of(self, peer: str, certificate: Mapping[str, object]) -> Caller | None:
         """Returns who calls, by gRPC's name of the peer and what it says of its certificate; None = nobody known."""

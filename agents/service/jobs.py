@@ -21,6 +21,7 @@ from typing import Any
 
 from reinet.agents.service import files, text
 from reinet.agents.service.blobs import Blobs
+from reinet.agents.service.config import Quota
 from reinet.agents.service.database import Database, Row
 from reinet.agents.service.identity import Caller
 from reinet.agents.service.running.progress import MODEL_FOLDER, Order
@@ -209,18 +210,27 @@ class Jobs:
         quota = caller.quota
         if len([job for job in self.all(OPEN) if job.owner == caller.name]) >= quota.waiting_jobs:
             raise ServiceError(f"{caller.name} has {quota.waiting_jobs} jobs that have not ended; wait, or stop one")
-        used = self._database.row(
-            "SELECT coalesce(sum(wall_s), 0) AS n FROM jobs WHERE owner = ? AND created_s > ?",
-            caller.name, time.time() - WEEK_S,
-        )  # fmt: skip
-        assert used is not None
-        if used["n"] > quota.job_hours * 3600:
-            raise ServiceError(
-                f"{caller.name} has trained {used['n'] / 3600:.1f} h in seven days, and {quota.job_hours:g} h are the "
-                "quota; ask whoever runs the service for more"
-            )
+        if problem := self.over_time(caller.name, quota):
+            raise ServiceError(problem)
         if shutil.disk_usage(self.folder).free < self._min_free_bytes:
             raise ServiceError(f"less than {self._min_free_bytes // 10**6} MB of the disk are free; no job is accepted")
+
+    def over_time(self, owner: str, quota: Quota) -> str:
+        """Returns what is to be said where an identity's jobs have trained for longer than its quota; else nothing.
+
+        It counts all that jobs took which ended within seven days, or have not ended.
+        """
+        used = self._database.row(
+            "SELECT coalesce(sum(wall_s), 0) AS n FROM jobs WHERE owner = ? AND (ended_s = 0 OR ended_s > ?)",
+            owner, time.time() - WEEK_S,
+        )  # fmt: skip
+        assert used is not None
+        if used["n"] <= quota.job_hours * 3600:
+            return ""
+        return (
+            f"{owner} has trained {used['n'] / 3600:.1f} h in seven days, and {quota.job_hours:g} h are the quota; ask "
+            "whoever runs the service for more"
+        )
 
     def prepare(self, job: Job) -> Path:
         """Returns the job's folder with all that its worker needs; doing it again changes nothing."""
@@ -252,11 +262,11 @@ class Jobs:
                        (after, *values.values(), job, *before))  # fmt: skip
             return bool(done.rowcount)
 
-    def stop(self, job: Job) -> None:
+    def stop(self, job: Job, why: str = "") -> None:
         """Asks a job to end after its iteration; raises ServiceError where it has ended."""
         if job.state == "stopping":
             return
-        if not self.move(job.id, ("waiting", "running"), "stopping"):
+        if not self.move(job.id, ("waiting", "running"), "stopping", problem=why):
             raise ServiceError(f"job {job.id} is {self.get(job.id).state}; only one that waits or runs can be stopped")
 
     def resume(self, caller: Caller, job: Job) -> None:

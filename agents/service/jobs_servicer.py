@@ -4,10 +4,13 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 from reinet.agents.service import text
 from reinet.agents.service.blobs import Blobs
 from reinet.agents.service.context import Guarded, guarded
+from reinet.agents.service.fleet import Flows
 from reinet.agents.service.identity import Caller, Callers
 from reinet.agents.service.jobs import ENDED, MOST_FILES, Given, GivenSet, Job, Jobs
 from reinet.agents.service.running.progress import Progress, log_since
@@ -41,8 +44,8 @@ STALL_S = 30.0
 class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     """Jobs over gRPC; everything runs in one event loop, what takes long in a thread."""
 
-    def __init__(self, jobs: Jobs, blobs: Blobs, callers: Callers) -> None:
-        self._jobs, self._blobs, self.callers = jobs, blobs, callers
+    def __init__(self, jobs: Jobs, blobs: Blobs, flows: Flows, callers: Callers) -> None:
+        self._jobs, self._blobs, self._flows, self.callers = jobs, blobs, flows, callers
         self._uploads = asyncio.Semaphore(MOST_UPLOADS)
         self._watchers = self._uploading = 0
         self._listed = NEVER
@@ -58,31 +61,42 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     @guarded
     async def Upload(self, request: AsyncIterator[pb.UploadRequest], caller: Caller) -> pb.UploadReply:  # noqa: N802
         """Takes one trace."""
+        async with self._upload(request) as (header, chunks):
+            self._blobs.check(caller, header.sha256, header.size_bytes)
+            await self._blobs.receive(caller, header.sha256, header.size_bytes, chunks)
+            return pb.UploadReply(sha256=header.sha256)
+
+    @guarded
+    async def SendFlow(self, request: AsyncIterator[pb.FlowRequest], caller: Caller) -> pb.FlowReply:  # noqa: N802
+        """Takes one flow that a daemon recorded."""
+        async with self._upload(request) as (header, chunks):
+            await self._flows.receive(
+                caller, header.daemon, header.flow, header.sha256, header.size_bytes, chunks
+            )  # fmt: skip
+            return pb.FlowReply()
+
+    @asynccontextmanager
+    async def _upload(self, request: AsyncIterator[Any]) -> AsyncIterator[tuple[Any, AsyncIterator[bytes]]]:
+        """Yields an upload's header and its chunks, when its turn has come."""
         if self._uploading >= MOST_UPLOADS + MOST_WAITING:
             raise ServiceError(f"{MOST_WAITING} uploads are waiting already; send the trace again later")
         self._uploading += 1
         try:
-            return await self._upload(request, caller)
+            async with self._uploads:
+                parts = without_stalls(request)
+                first = await anext(parts, None)
+                if first is None or first.WhichOneof("part") != "header":
+                    raise ServiceError("an upload begins with a header")
+
+                async def chunks() -> AsyncIterator[bytes]:
+                    async for part in parts:
+                        if part.WhichOneof("part") != "chunk":
+                            raise ServiceError("after an upload's header only chunks follow")
+                        yield part.chunk
+
+                yield first.header, chunks()
         finally:
             self._uploading -= 1
-
-    async def _upload(self, request: AsyncIterator[pb.UploadRequest], caller: Caller) -> pb.UploadReply:
-        async with self._uploads:
-            parts = without_stalls(request)
-            first = await anext(parts, None)
-            if first is None or first.WhichOneof("part") != "header":
-                raise ServiceError("an upload begins with a header")
-            header = first.header
-            self._blobs.check(caller, header.sha256, header.size_bytes)
-
-            async def chunks() -> AsyncIterator[bytes]:
-                async for part in parts:
-                    if part.WhichOneof("part") != "chunk":
-                        raise ServiceError("after an upload's header only chunks follow")
-                    yield part.chunk
-
-            await self._blobs.receive(caller, header.sha256, header.size_bytes, chunks())
-            return pb.UploadReply(sha256=header.sha256)
 
     @guarded
     async def Submit(self, request: pb.SubmitRequest, caller: Caller) -> pb.SubmitReply:  # noqa: N802
@@ -209,9 +223,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
         )
 
 
-async def without_stalls(
-    requests: AsyncIterator[pb.UploadRequest], stall_s: float = STALL_S
-) -> AsyncIterator[pb.UploadRequest]:
+async def without_stalls(requests: AsyncIterator[Any], stall_s: float = STALL_S) -> AsyncIterator[Any]:
     """Yields a stream's messages; raises ServiceError where none comes for so long."""
     messages = aiter(requests)
     while True:

@@ -24,7 +24,7 @@ from reinet.agents.service import files
 from reinet.agents.service.blobs import CHUNK_BYTES, Blobs
 from reinet.agents.service.config import TrainerConfig
 from reinet.agents.service.database import Database
-from reinet.agents.service.fleet import Fleet
+from reinet.agents.service.fleet import Fleet, Flows
 from reinet.agents.service.identity import Callers
 from reinet.agents.service.jobs import Jobs
 from reinet.agents.service.jobs_servicer import JobsServicer
@@ -112,7 +112,7 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
         ],
     )
     add: Any = trainer_pb2_grpc  # generated code carries no types
-    add.add_JobsServicer_to_server(JobsServicer(jobs, blobs, callers), server)
+    add.add_JobsServicer_to_server(JobsServicer(jobs, blobs, Flows(config.folder), callers), server)
     fleet = Fleet(database)
     add.add_ModelsServicer_to_server(ModelsServicer(config.folder, registry, fleet, config.gate, callers), server)
     status = health_aio.HealthServicer()
@@ -125,7 +125,7 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     for name in ("", *names):
         await status.set(name, health_pb2.HealthCheckResponse.SERVING)
     log.info("serving", socket=str(socket), listen=port, folder=str(config.folder), runner=config.runner)
-    supervisor = Supervisor(jobs, registry, runner, config.jobs)
+    supervisor = Supervisor(jobs, registry, runner, config.jobs, callers.quota_of)
     try:
         while not stopped.is_set():
             try:

@@ -26,6 +26,7 @@ def service(
     upload_mb: Annotated[float, typer.Option(min=0.1, help="What each of them sends.")] = 100.0,
     seconds: Annotated[float, typer.Option(min=1, help="How long clients list.")] = 10.0,
     runner: Annotated[Runner, typer.Option(help="Who runs a job beside a plain training.")] = Runner.PROCESS,
+    repeat: Annotated[int, typer.Option(min=1, help="So many such pairs.")] = 3,
     models: Annotated[list[Path] | None, typer.Option(help="Two model folders that a name points to in turn.")] = None,
     json_destination: JsonOption = None,
 ) -> None:
@@ -34,7 +35,8 @@ def service(
     clients: list_ms, as a client sees it, of 100 jobs. followers: the time from a roll-back until each has fetched the
     other model and reported it. uploads: the time until all are there, each with a job, while those clients list and
     watch; then one more client must be refused by the quotas. watch: what one who watches a job takes of a core, of
-    the service and of the client. job: what submission and export take beside a plain training. service_cpu_s,
+    the service and of the client. job: over_train_s, what submission and export take beside what a plain training takes
+    beside its training, the median of some pairs, until_worker_s of it until the worker is there. service_cpu_s,
     service_cores and service_peak_mb are the service's own, checks_peak_mb is of the processes that check its uploads.
     Examples:
 
@@ -47,9 +49,8 @@ def service(
     chosen = models or [Path("checkpoints/default"), Path("checkpoints/small")]
     if len(chosen) != 2:
         raise typer.BadParameter("give two model folders, or none")
-    found = measure(
-        clients, followers, uploads, upload_mb, seconds, "" if runner is Runner.NONE else runner.value, chosen, say
-    )
+    kind = "" if runner is Runner.NONE else runner.value
+    found = measure(clients, followers, uploads, upload_mb, seconds, kind, chosen, say, repeat)
     write_json(json_destination, found)
     if json_destination != "-":
         rows = [{"part": part, "figure": key, "value": value}

@@ -67,7 +67,7 @@ def test_what_flows_showed_becomes_a_model_that_the_daemon_serves_until_it_is_ro
             path.write_text(
                 path.read_text()
                 + f"registry = {{ {where} }}\n"
-                + f'record = {{ folder = "{tmp_path}/own-flows", share = 1.0 }}\n'
+                + f'record = {{ folder = "{tmp_path}/own-flows", share = 1.0, send = true }}\n'
             )
             daemon = Daemon(path)
             daemon.wait_for(lambda control: first in control.health().model)
@@ -87,6 +87,8 @@ def test_what_flows_showed_becomes_a_model_that_the_daemon_serves_until_it_is_ro
         assert "a process of the daemon failed" not in [entry["event"] for entry in log]
         (seen,) = flow_files([tmp_path / "own-flows"])
         assert len(FlowRecording.load(seen).records) > 50, "the daemon recorded its own flow all the while"
+        (sent,) = (service.folder / "flows" / "local" / "host-1").iterdir()
+        assert sent.read_bytes() == seen.read_bytes(), "and sent it to the service"
     finally:
         if daemon is not None:
             daemon.process.kill()

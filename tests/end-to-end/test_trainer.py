@@ -4,9 +4,11 @@ import os
 import random
 import shutil
 import signal
-import socket
+import stat
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,14 +16,14 @@ from typing import Any
 
 import pytest
 
+from helpers.kills import disturbed, free_port, left_over, long, plain_training, rays_of
 from helpers.trainer import TINY, Service, wait_for
 from reinet.agents.service.client import Client
-from reinet.agents.service.running.runners import worker_pid
 from reinet.core.errors import ReinetError, ServiceError
 from reinet.daemon.registry import Address, Follower
 from reinet.envs.trace.model import generate
 
-LONG: dict[str, Any] = {**TINY, "run": {**TINY["run"], "iterations": 300, "evaluate_every": 60, "checkpoint_every": 5}}
+LONG = long(6)
 """Long enough to be killed a few times."""
 GATE = '[trainer.gate]\nscenarios = ["cellular"]\nrepeat = 1\n'
 
@@ -64,17 +66,6 @@ def recordings(folder: Path, count: int = 3, first: int = 1) -> Path:
 
 def ended(client: Client, job: str) -> dict[str, Any]:
     return list(client.watch(job))[-1][0]
-
-
-def plain_training(folder: Path, config: dict[str, Any]) -> str:
-    """The sha256 of the model that the same configuration gives without a service."""
-    from reinet.agents.learn.config import TrainConfig
-    from reinet.agents.learn.export import export
-    from reinet.agents.learn.train import train
-
-    result = train(TrainConfig.model_validate(config), folder / "run")
-    assert result.best is not None
-    return export(result.best, folder / "model")
 
 
 def test_recordings_go_in_and_a_model_that_a_name_points_to_comes_out(service: Service, tmp_path: Path) -> None:
@@ -137,6 +128,17 @@ def test_a_daemon_follows_a_promotion_and_a_roll_back_and_is_in_the_fleet(
         service.close()
 
 
+def test_one_tensorboard_shows_every_job(two_models: tuple[Path, list[str]]) -> None:
+    """What ``tensorboard --logdir runs/trainer/jobs`` reads."""
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+
+    jobs = two_models[0] / "jobs"
+    read = EventMultiplexer().AddRunsFromDirectory(str(jobs)).Reload()
+    assert sorted(read.Runs()) == sorted(f"{job.name}/run" for job in jobs.iterdir())
+    for run in read.Runs():
+        assert [event.step for event in read.Tensors(run, "eval/score")] == [3, 6]
+
+
 def test_a_model_that_is_worse_is_not_promoted_unless_forced_and_that_is_on_record(
     tmp_path: Path, two_models: tuple[Path, list[str]]
 ) -> None:
@@ -186,33 +188,14 @@ def test_a_job_that_is_stopped_goes_on_where_it_was(service: Service) -> None:
 
 def test_whatever_is_killed_the_model_is_that_of_an_undisturbed_training(tmp_path: Path, undisturbed: str) -> None:
     """kill -9 of service and worker at random moments, then the same bytes as without a service."""
-    rng = random.Random(1)
     service = Service(tmp_path)
     service.start()
     try:
-        with service.client() as client:
-            job = client.submit(LONG)["job"]
-        place = service.folder / "jobs" / job
-        kills = 0
-        for _ in range(6):
-            time.sleep(rng.uniform(0.0, 4.0))
-            if rng.random() < 0.5:
-                service.kill()
-                kills += 1
-                time.sleep(rng.uniform(0.0, 1.0))
-                service.start()
-            elif (pid := worker_pid(place)) is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                kills += 1
+        found, kills = disturbed(service, LONG, 6, ["service", "worker"], random.Random(1))
         assert kills
-        with service.client() as client:
-            found = ended(client, job)
-            assert found["state"] == "done", found
-            assert [model["sha256"] for model in client.models()] == [found["model"]]
+        assert found["state"] == "done", found
         service.end()
-        assert worker_pid(place) is None
-        assert not list(service.folder.rglob(".staged-*")), "nothing is left half-made"
+        assert left_over(service, found) == []
     finally:
         service.close()
     assert found["model"] == undisturbed
@@ -248,44 +231,46 @@ def test_what_was_accepted_is_there_after_a_kill_and_once(tmp_path: Path) -> Non
         service.close()
 
 
+def assert_closed(port: int, token: Path) -> None:
+    """The job port of Ray is on loopback alone, and answers who shows the service's token."""
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    listening = [line.split()[1] for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text()
+                 .splitlines()[1:] if line.split()[3] == "0A"]  # fmt: skip
+    assert [address for address in listening if int(address.rpartition(":")[2], 16) == port] == [f"0100007F:{port:04X}"]
+    jobs = f"http://127.0.0.1:{port}/api/jobs/"
+    for shown in ({}, {"Authorization": "Bearer x"}):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(jobs, headers=shown), timeout=20)
+        with refused.value:
+            assert refused.value.code in (401, 403)
+    shown = {"Authorization": f"Bearer {token.read_text()}"}
+    with urllib.request.urlopen(urllib.request.Request(jobs, headers=shown), timeout=20) as answer:
+        assert answer.status == 200
+
+
 def test_under_ray_a_job_outlives_service_and_head(tmp_path: Path, undisturbed: str) -> None:
     """kill -9 of the service, then of Ray's head: the job ends with the model of an undisturbed training."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    if not 1024 <= port <= 65535 or 10002 <= port <= 19999:  # the latter are Ray's workers'
-        port = 8299
+    port = free_port()
     service = Service(tmp_path, runner="ray", more=f"ray_port = {port}\n")
     service.start()
-    mark = f"REINET_TRAINER_RAY={service.folder}/ray".encode()
-
-    def rays() -> list[int]:
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _marked(pid, mark)]
-
     try:
         with service.client() as client:
             job = client.submit(LONG)["job"]
             wait_for(lambda: client.job(job)["iteration"] > 3, 200)
+        assert_closed(port, service.folder / "ray" / "token")
         service.kill()
-        assert rays(), "the head outlives the service"
+        assert rays_of(service), "the head outlives the service"
         service.start()
         with service.client() as client:
             found = wait_for(lambda: (now := client.job(job))["iteration"] > 8 and now)
             assert found["attempt"] == 1, "the worker went on, it was not started again"
-            for pid in rays():
+            for pid in rays_of(service):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             found = ended(client, job)
         assert found["state"] == "done", found
         service.end()
-        wait_for(lambda: not rays(), 20)
+        wait_for(lambda: not rays_of(service), 20)
     finally:
         service.close()
     assert found["model"] == undisturbed
-
-
-def _marked(pid: int, mark: bytes) -> bool:
-    try:
-        return mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False

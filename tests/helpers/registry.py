@@ -80,8 +80,8 @@ class Host:
         self.server.stop(0).wait()
 
 
-def until(true: Callable[[], object]) -> None:
-    end_s = time.monotonic() + 30
+def until(true: Callable[[], object], seconds: float = 30) -> None:
+    end_s = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end_s
         time.sleep(0.01)

@@ -71,6 +71,12 @@ class Service:
         """A client of it."""
         return Client(f"unix:{self.socket}")
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """Ends it as a power cut would; its workers go on."""
         assert self._process is not None
@@ -97,6 +103,26 @@ class Service:
             if (pid := worker_pid(folder)) is not None:
                 with suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
+
+
+def put_model(state: Path, folder: Path, name: str) -> str:
+    """Puts a model into the registry of a service that does not run, points a name to it, and returns its sha256."""
+    from reinet.agents.model.artifact import load_artifact
+    from reinet.agents.service.database import Database
+    from reinet.agents.service.jobs import Job
+    from reinet.agents.service.registry import Registry
+
+    job = Job(
+        id="0" * 12, owner="local", name="x", note="", parent="", config_json="{}", sets_json="[]", state="done",
+        attempt=1, failures=0, iteration=0, created_s=0.0, ended_s=0.0, wall_s=0.0, model="", problem="",
+        code_version="1",
+    )  # fmt: skip
+    database = Database(state)
+    registry = Registry(state, database)
+    digest = registry.add_of_job(job, folder, load_artifact(folder).manifest_sha256)
+    registry.promote(digest, name, "local", "shipped", False, "")
+    database.close()
+    return digest
 
 
 def wait_for(what: Any, seconds: float = 120.0) -> Any:

@@ -32,6 +32,8 @@ OBJECT_STORE_BYTES = 512 * 1024 * 1024
 """An iteration's experience is some tens of megabytes; Ray's default is a third of the machine."""
 NAPS_S = 0.2
 UNDER_WAY = ("PENDING", "RUNNING")
+SHELLS_SIGNAL = 128
+"""Ray starts workers through a shell: statuses from here on are its way to say that a signal ended them."""
 
 log = structlog.get_logger("reinet.trainer")
 
@@ -59,7 +61,7 @@ class RayRunner:
     def start(self, job: str, attempt: int, folder: Path) -> None:
         """Submits a worker, unless Ray has it already."""
         client = self._connected()
-        if self._status(job, attempt) is not None:
+        if self._known(job, attempt) is not None:
             return
         try:
             client.submit_job(
@@ -72,10 +74,15 @@ class RayRunner:
 
     def state(self, job: str, attempt: int) -> State:
         """Returns what became of an attempt; of one that an earlier head knew, nothing is known."""
-        status = self._status(job, attempt)
-        if status in UNDER_WAY:
+        known = self._known(job, attempt)
+        if known is None:
+            return "gone"
+        if known.status.value in UNDER_WAY:
             return "running"
-        return "failed" if status == "FAILED" else "gone"
+        if known.status.value != "FAILED":
+            return "gone"
+        code = known.driver_exit_code  # None = what runs the worker for Ray died, and with it the worker
+        return "failed" if code is not None and 0 < code < SHELLS_SIGNAL else "killed"
 
     def kill(self, job: str, attempt: int, folder: Path) -> None:
         """Ends a worker."""
@@ -103,11 +110,11 @@ class RayRunner:
             if one.entrypoint in ours and one.status.value in UNDER_WAY:
                 self._client.stop_job(one.submission_id)
 
-    def _status(self, job: str, attempt: int) -> str | None:
+    def _known(self, job: str, attempt: int) -> Any:
         """Returns what Ray says of an attempt, None where it knows none. Raises ServiceError while Ray is away."""
         client = self._connected()
         try:
-            return str(client.get_job_status(_id(job, attempt)).value)
+            return client.get_job_info(_id(job, attempt))
         except RuntimeError as error:
             if "does not exist" in str(error):
                 return None

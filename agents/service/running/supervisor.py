@@ -3,9 +3,11 @@ what it does follows from the table of jobs, their folders and the runner, so a 
 
 import shutil
 import time
+from collections.abc import Callable
 
 import structlog
 
+from reinet.agents.service.config import Quota
 from reinet.agents.service.jobs import Job, Jobs
 from reinet.agents.service.registry import Registry
 from reinet.agents.service.running.progress import RUN_FOLDER, STOP_FILE, Progress, Result, log_since
@@ -29,8 +31,11 @@ log = structlog.get_logger("reinet.trainer")
 class Supervisor:
     """Takes one step at a time; every step may be the last."""
 
-    def __init__(self, jobs: Jobs, registry: Registry, runner: Runner, at_once: int) -> None:
+    def __init__(
+        self, jobs: Jobs, registry: Registry, runner: Runner, at_once: int, quota_of: Callable[[str], Quota]
+    ) -> None:
         self._jobs, self._registry, self._runner, self._at_once = jobs, registry, runner, at_once
+        self._quota_of = quota_of
         self._stopping_since_s: dict[str, float] = {}
         self._problem = ""
 
@@ -66,7 +71,7 @@ class Supervisor:
                 return False
             if (state := self._runner.state(job.id, job.attempt)) != "running":
                 if job.state == "stopping":
-                    self._end(job, "stopped", "")
+                    self._end(job, "stopped", job.problem)
                 else:
                     self._again(job, POINTS[state])
                 return False
@@ -125,6 +130,9 @@ class Supervisor:
             self._runner.kill(job.id, job.attempt, folder)
 
     def _note_time(self, job: Job) -> None:
+        """Writes down how long a job has trained, and stops it where that is more than its owner's quota."""
         wall_s = Progress.read(self._jobs.place(job.id)).wall_s
         if wall_s > job.wall_s + WALL_STEP_S:
             self._jobs.set(job.id, wall_s=wall_s)
+            if job.state == "running" and (over := self._jobs.over_time(job.owner, self._quota_of(job.owner))):
+                self._jobs.stop(job, f"it was stopped: {over}")

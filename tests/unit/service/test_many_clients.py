@@ -16,6 +16,7 @@ from reinet.agents.service import jobs_servicer
 from reinet.agents.service.blobs import CHUNK_BYTES, Blobs
 from reinet.agents.service.config import Quota, TrainerConfig
 from reinet.agents.service.database import Database
+from reinet.agents.service.fleet import Flows
 from reinet.agents.service.identity import ALL_ROLES, Caller, Callers
 from reinet.agents.service.jobs import Given, Jobs
 from reinet.agents.service.jobs_servicer import MOST_UPLOADS, MOST_WAITING, JobsServicer
@@ -83,7 +84,7 @@ def test_no_more_uploads_wait_than_there_is_memory_for(tmp_path: Path) -> None:
     database = Database(tmp_path)
     blobs = Blobs(tmp_path, database)
     jobs = Jobs(tmp_path, database, blobs, 0, 0, "test")
-    servicer = JobsServicer(jobs, blobs, Callers(TrainerConfig()))
+    servicer = JobsServicer(jobs, blobs, Flows(tmp_path), Callers(TrainerConfig()))
     caller = Caller("alice", ALL_ROLES, Quota())
     upload: Any = inspect.unwrap(JobsServicer.Upload)
 
@@ -120,7 +121,7 @@ def test_who_watches_hears_of_progress_now_and_then_and_of_the_end_at_once(
     database = Database(tmp_path)
     blobs = Blobs(tmp_path, database)
     jobs = Jobs(tmp_path, database, blobs, 0, 0, "test")
-    servicer = JobsServicer(jobs, blobs, Callers(TrainerConfig()))
+    servicer = JobsServicer(jobs, blobs, Flows(tmp_path), Callers(TrainerConfig()))
     caller = Caller("alice", ALL_ROLES, Quota())
     job = jobs.submit(caller, Given("request", json.dumps(TINY)))
     jobs.move(job.id, ("waiting",), "running")

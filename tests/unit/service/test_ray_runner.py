@@ -17,15 +17,19 @@ class Cluster:
 
     def __init__(self) -> None:
         self.running: dict[str, str] = {}
+        self.ended: dict[str, tuple[str, int | None]] = {}
 
     def submit_job(self, submission_id: str, entrypoint: str, **_: object) -> None:
         assert submission_id not in self.running
         self.running[submission_id] = entrypoint
 
-    def get_job_status(self, submission_id: str) -> SimpleNamespace:
+    def get_job_info(self, submission_id: str) -> SimpleNamespace:
+        if submission_id in self.ended:
+            status, code = self.ended[submission_id]
+            return SimpleNamespace(status=SimpleNamespace(value=status), driver_exit_code=code)
         if submission_id not in self.running:
             raise RuntimeError(f"Job {submission_id} does not exist")
-        return SimpleNamespace(value="RUNNING")
+        return SimpleNamespace(status=SimpleNamespace(value="RUNNING"), driver_exit_code=None)
 
     def list_jobs(self) -> list[SimpleNamespace]:
         status = SimpleNamespace(value="RUNNING")
@@ -61,3 +65,19 @@ def test_a_service_that_ends_ends_its_jobs_on_a_cluster_also_those_of_one_that_w
             time.sleep(0.01)
     ending.join()
     assert set(cluster.running) == {"of-another-1"}
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "state"),
+    [("SUCCEEDED", 0, "gone"), ("STOPPED", None, "gone"), ("FAILED", 1, "failed"), ("FAILED", -9, "killed"),
+     ("FAILED", 137, "killed"), ("FAILED", None, "killed"), ("PENDING", None, "running")],
+)  # fmt: skip
+def test_a_worker_that_was_killed_is_no_worker_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, code: int | None, state: str
+) -> None:
+    """Who fails three times in one place is given up; who is killed may have been killed for a reason that passes."""
+    cluster = Cluster()
+    runner = runner_on(cluster, tmp_path, monkeypatch)
+    assert runner.state("abc", 1) == "gone", "no Ray that is up has heard of it"
+    cluster.ended["abc-1"] = (status, code)
+    assert runner.state("abc", 1) == state

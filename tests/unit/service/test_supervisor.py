@@ -60,7 +60,7 @@ class Shop:
         self.database = Database(self.folder)
         self.jobs = Jobs(self.folder, self.database, Blobs(self.folder, self.database), 0, 2, "1")
         self.registry = Registry(self.folder, self.database)
-        self.supervisor = Supervisor(self.jobs, self.registry, self.runner, self.at_once)
+        self.supervisor = Supervisor(self.jobs, self.registry, self.runner, self.at_once, lambda _owner: ME.quota)
 
     def submit(self, request: str = "r") -> str:
         import json
@@ -262,3 +262,27 @@ def test_a_service_that_was_killed_between_the_table_and_the_start_starts_it_aga
     shop.step()
     assert shop.runner.started == [(job, 2)]
     assert shop.job(job).failures == 0
+
+
+def test_a_job_that_trains_beyond_its_owners_quota_is_stopped_and_says_why(shop: Shop) -> None:
+    job = shop.submit()
+    shop.step()
+    Progress(iteration=5, wall_s=3600 * ME.quota.job_hours - 1).write(shop.jobs.place(job))
+    shop.step()
+    assert shop.job(job).state == "running"
+    Progress(iteration=9, wall_s=3600 * ME.quota.job_hours + 60).write(shop.jobs.place(job))
+    shop.step()
+    shop.step()
+    assert (shop.jobs.place(job) / STOP_FILE).exists()
+    shop.runner.ends[job] = "gone"
+    shop.step()
+    assert shop.job(job).state == "stopped"
+    assert "h in seven days, and 24 h are the quota" in shop.job(job).problem
+    for over in (lambda: shop.submit("another"), lambda: shop.jobs.resume(ME, shop.job(job))):
+        with pytest.raises(ServiceError, match="are the quota"):
+            over()
+    shop.jobs.set(job, created_s=0.0)
+    with pytest.raises(ServiceError, match="are the quota"):
+        shop.submit("it-began-long-ago-and-ended-today")
+    shop.jobs.set(job, ended_s=1.0)
+    assert shop.submit("a-week-later")

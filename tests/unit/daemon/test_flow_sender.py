@@ -1,0 +1,121 @@
+"""A daemon sends what it recorded to the training service: each recording once, whatever becomes of the service."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from helpers.trainer import Service
+from reinet.daemon.config import DaemonConfig
+from reinet.daemon.processes.flow_sender import QUIET_S, FlowSender
+from reinet.daemon.registry import Address
+from reinet.envs.trace.estimated_set import estimated
+from reinet.kshim.recorded import RECORD_DTYPE, header
+
+
+def recording(folder: Path, name: str, seconds: int = 10, old: bool = True) -> Path:
+    """A flow over a link of 12 Mbit/s that always had a packet waiting, as the recorder writes it."""
+    made = np.zeros(50 * seconds, RECORD_DTYPE)
+    made["time_us"] = 20_000 * np.arange(len(made))
+    made["period_us"], made["mss_bytes"], made["inflight_pkts"] = 20_000, 1448, 40
+    made["delivered_bytes"], made["rtt_samples"] = 1448 * 20, 20
+    made["min_rtt_us"], made["rtt_least_us"] = 40_000, 70_000
+    path = folder / f"{name}.flow"
+    path.write_bytes(header(name) + made.tobytes())
+    if old:
+        then_s = path.stat().st_mtime - QUIET_S - 1
+        os.utime(path, (then_s, then_s))
+    return path
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    made = Service(tmp_path_factory.mktemp("flows"), idle=True, more="[trainer.quota]\nflows_mb = 1\n")
+    made.start()
+    yield made
+    made.close()
+
+
+def sender_of(service: Service, folder: Path, called: str) -> FlowSender:
+    folder.mkdir()
+    return FlowSender(Address(f"unix:{service.socket}"), called, folder)
+
+
+def test_what_is_over_goes_once_and_what_grew_goes_again(service: Service, tmp_path: Path) -> None:
+    sender = sender_of(service, tmp_path / "own", "host-1")
+    place = service.folder / "flows" / "local" / "host-1"
+    old, fresh = recording(tmp_path / "own", "a"), recording(tmp_path / "own", "b", old=False)
+    sender.round(QUIET_S, 20)
+    assert not sender.problem
+    assert [path.name for path in place.iterdir()] == ["a.flow"], "b is written to"
+    assert (place / "a.flow").read_bytes() == old.read_bytes()
+    found, _ = estimated([service.folder / "flows"])
+    assert [round(one.trace.mean_mbps, 1) for one in found] == [12.0], "the service's folder is what is estimated from"
+    (place / "a.flow").unlink()
+    sender.round(0.0, 20)
+    assert [path.name for path in place.iterdir()] == ["b.flow"], "a has gone before"
+    recording(tmp_path / "own", "b", seconds=20)
+    FlowSender(Address(f"unix:{service.socket}"), "host-1", tmp_path / "own").round(QUIET_S, 20)
+    assert (place / "b.flow").read_bytes() == fresh.read_bytes(), "also after a start"
+    assert [path.name for path in place.iterdir()] == ["b.flow"]
+
+
+def test_a_service_that_is_away_costs_nothing_but_the_try(service: Service, tmp_path: Path) -> None:
+    sender = sender_of(service, tmp_path / "own", "host-2")
+    kept = recording(tmp_path / "own", "c")
+    away = FlowSender(Address(f"unix:{tmp_path}/nobody"), "host-2", tmp_path / "own")
+    away.round(QUIET_S, 20)
+    assert "no training service answers" in away.problem
+    assert kept.exists()
+    sender.round(QUIET_S, 20)
+    assert (service.folder / "flows" / "local" / "host-2" / "c.flow").exists()
+
+
+def test_a_service_of_the_release_before_has_no_such_call(tmp_path: Path) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_insecure_port(f"unix:{tmp_path}/s")
+    server.start()
+    (tmp_path / "own").mkdir()
+    sender = FlowSender(Address(f"unix:{tmp_path}/s"), "host-3", tmp_path / "own")
+    recording(tmp_path / "own", "d")
+    sender.round(QUIET_S, 20)
+    server.stop(0).wait()
+    assert "UNIMPLEMENTED" in sender.problem
+
+
+def test_the_service_takes_recordings_alone_and_the_oldest_make_room(service: Service, tmp_path: Path) -> None:
+    sender = sender_of(service, tmp_path / "own", "host-4")
+    (tmp_path / "own" / "e.flow").write_bytes(b"#!/bin/sh\n" * 100)
+    sender.round(0.0, 20)
+    assert "no recorded flow" in sender.problem
+    assert not (service.folder / "flows" / "local" / "host-4").exists()
+    (tmp_path / "own" / "e.flow").unlink()
+    for number in range(5):
+        recording(tmp_path / "own", f"f{number}", seconds=120)  # 0.3 MB each
+        sender.round(0.0, 20)
+        assert not sender.problem
+    left = sorted(path.name for path in (service.folder / "flows").rglob("*.flow"))
+    assert left == ["f2.flow", "f3.flow", "f4.flow"]
+    recording(tmp_path / "own", "g", seconds=500)
+    sender.round(0.0, 20)
+    assert "are taken" in sender.problem
+    assert not list((service.folder / "staged").iterdir())
+
+
+@pytest.mark.parametrize("called", ["../x", "a/b", "..", "x\n"])
+def test_a_daemons_name_is_no_path(service: Service, tmp_path: Path, called: str) -> None:
+    sender = sender_of(service, tmp_path / "own", called)
+    recording(tmp_path / "own", "h")
+    sender.round(0.0, 20)
+    assert "is no name" in sender.problem
+
+
+def test_to_send_a_service_must_be_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"record\.send needs \[daemon\.registry\]"):
+        DaemonConfig.model_validate(
+            {"model": "rule", "cgroups": [tmp_path], "record": {"folder": tmp_path, "send": True}}
+        )
