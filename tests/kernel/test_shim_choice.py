@@ -1,6 +1,8 @@
 """Which flows the shim chooses, and that it touches nothing else."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +111,24 @@ def test_two_shims_at_once(cgroup, transfer, cleanup):
         until_closed(shim, mine.cookie)
 
 
+def test_a_cgroup_made_anew_and_one_that_came_are_followed(cgroup, transfer, cleanup):
+    inner, later = cgroup / "inner", cgroup / "later"
+    inner.mkdir()
+    cleanup.callback(lambda: [path.rmdir() for path in (inner, later) if path.exists()])
+    with KernelShim([inner]) as shim:
+        inner.rmdir()
+        inner.mkdir()
+        later.mkdir()
+        assert transfer(cgroup=inner, seconds=0.05, own_network=False).cc == "cubic"  # what was attached went with it
+        shim.follow([inner, later])
+        for path in (inner, later):
+            flow = transfer(cgroup=path, seconds=0.1, own_network=False)
+            assert flow.cc == shim.wrappers["cubic"]
+            until_closed(shim, flow.cookie)
+        shim.follow([later])
+        assert transfer(cgroup=inner, seconds=0.05, own_network=False).cc == "cubic"
+
+
 def test_a_foreign_sockops_program_works_on_beside_ours(cgroup, transfer):
     with foreign_sockops(cgroup) as before:
         transfer(cgroup=cgroup, seconds=0.05, own_network=False).result()
@@ -122,6 +142,35 @@ def test_a_foreign_sockops_program_works_on_beside_ours(cgroup, transfer):
             assert beside - alone == later.calls() > 0
         assert transfer(cgroup=cgroup, seconds=0.05, own_network=False).cc == "cubic"
         assert before.calls() > beside
+
+
+MULTIPATH = """
+import os, socket, subprocess, sys
+subprocess.run("ip link set lo mtu 1500 up".split(), check=True)
+subprocess.run("tc qdisc add dev lo root tbf rate 20mbit burst 3000 limit 150000".split(), check=True)
+open(sys.argv[1] + "/cgroup.procs", "w").write("0")
+MPTCP, SOL_MPTCP, MPTCP_INFO = 262, 284, 1
+server = socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP)
+server.bind(("127.0.0.1", 0))
+server.listen()
+client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP)
+client.connect(server.getsockname())
+other = server.accept()[0]
+for _ in range(60):  # 16 ms of sending each: a period counts no idle time, and one of at least 10 ms has a record
+    client.sendall(bytes(40_000))
+    other.recv(40_000, socket.MSG_WAITALL)
+client.getsockopt(SOL_MPTCP, MPTCP_INFO, 64)  # fails where it fell back to plain TCP
+"""
+
+
+def test_the_subflows_of_a_multipath_connection_are_flows_like_others(cgroup):
+    if not Path("/proc/sys/net/mptcp/enabled").exists():
+        pytest.skip("this kernel has no MPTCP")
+    with KernelShim([cgroup]) as shim:
+        subprocess.run(["unshare", "-n", sys.executable, "-IS", "-c", MULTIPATH, str(cgroup)], check=True, timeout=60)
+        records = shim.poll(timeout_ms=100)
+        assert shim.counters()["flows_chosen"] == 2
+        assert len(records[records["rtt_samples"] > 0])
 
 
 def test_only_cgroups_of_version_2(tmp_path):
