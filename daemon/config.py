@@ -12,6 +12,7 @@ from reinet.core.errors import ConfigError
 from reinet.core.target import MOST_MS, Form, Target
 from reinet.daemon.endpoint import Endpoint
 from reinet.daemon.policies import PLAIN_SHARE, REGISTRY_PREFIX, AnyTarget, Mode, PolicyConfig, Share, distinct
+from reinet.kshim.gathering import GATHER_MS
 from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE
 
 MAX_SOCKET_PATH_BYTES = 107
@@ -55,6 +56,7 @@ class RecordConfig(BaseModel):
     key_file: Path | None = Field(
         default=None, description="file with the site's secret, by which flows are named; absent = a new one each start"
     )
+    send: bool = Field(default=False, description="send them to the service of [daemon.registry]; its role is submit")
 
 
 class DaemonConfig(BaseModel):
@@ -101,6 +103,10 @@ class DaemonConfig(BaseModel):
     )
     # Records wake the loop earlier; this bounds how late a renewal, a pause and a stop may be.
     tick_ms: int = Field(default=50, ge=1, le=300, description="longest wait for records")
+    # Its reason stands beside it. Beyond 20 ms renewals and pauses would come late.
+    gather_ms: float = Field(
+        default=GATHER_MS, ge=0, le=20, description="longest wait from one tick to the next for more records; 0 = none"
+    )
     ceiling_pkts: int = Field(default=MAX_CAP_PKTS, ge=MIN_CAP_PKTS, le=MAX_CAP_PKTS, description="no cap above this")
     # A flow takes 260 bytes of kernel memory: 192 of its slot, 64 of its cap, 4 in the list of free slots; 65 536 take
     # 16 MiB, from the start. More than a busy proxy's 10 000 connections, so that a burst of short ones finds room too.
@@ -187,6 +193,8 @@ class DaemonConfig(BaseModel):
     def _registry_goes_with_its_name(self) -> "DaemonConfig":
         if self.model.startswith(REGISTRY_PREFIX) and self.registry is None:
             raise ValueError(f'model = "{self.model}" needs [daemon.registry] with the address of the service')
+        if self.record is not None and self.record.send and self.registry is None:
+            raise ValueError("record.send needs [daemon.registry] with the address of the service")
         if self.model.startswith(REGISTRY_PREFIX) and self.model_sha256 is not None:
             raise ValueError(
                 f'model = "{self.model}" names other models in time, each fetched by its own digest, and model_sha256 '

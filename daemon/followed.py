@@ -48,7 +48,7 @@ def resolved(config: DaemonConfig, wait_s: float = WAIT_S) -> DaemonConfig:
 def _present(config: DaemonConfig) -> Path:
     """Returns the folder of what the name points to, fetched and checked; raises ServiceError or ModelError."""
     assert config.registry is not None
-    name, address = config.model.removeprefix(REGISTRY_PREFIX), _address(config)
+    name, address = config.model.removeprefix(REGISTRY_PREFIX), address_of(config)
     channel = address.channel()
     try:
         stub = stub_of(channel)
@@ -74,7 +74,7 @@ def follower_of(
     name, version = config.model.removeprefix(REGISTRY_PREFIX), importlib.metadata.version("reinet")
     where = config.registry
     figures: Callable[[], Mapping[str, float]] = dict if status is None else lambda: hold_out_figures(status())
-    return Follower(_address(config), name, where.called, where.folder, swap, version, figures, running)
+    return Follower(address_of(config), name, where.called, where.folder, swap, version, figures, running)
 
 
 def hold_out_figures(status: Status) -> dict[str, float]:
@@ -123,7 +123,8 @@ def follow(
     return follower.close
 
 
-def _address(config: DaemonConfig) -> Address:
+def address_of(config: DaemonConfig) -> Address:
+    """Returns where the service of ``[daemon.registry]`` is."""
     where = config.registry
     assert where is not None
     return Address(where.address, where.ca, where.cert, where.key)

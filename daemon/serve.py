@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
@@ -21,10 +21,11 @@ from structlog.typing import EventDict
 
 from reinet.agents.decide.loop import Status
 from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent
-from reinet.core.errors import ConfigError, DaemonError, ShimError
+from reinet.core.errors import DaemonError, ShimError
 from reinet.core.period import PeriodConfig
 from reinet.core.target import Form, Target
 from reinet.core.visible import visible
+from reinet.daemon import cgroups
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.log_lines import LINES
 from reinet.daemon.notify import Watchdog, notify
@@ -32,7 +33,7 @@ from reinet.daemon.processes import child
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.decide import open_mapped_shim
 from reinet.daemon.processes.household import Household, Loader, with_folder
-from reinet.kshim.probe import cgroup2_mount, features
+from reinet.kshim.probe import features
 from reinet.kshim.shim import WRAPPED_CC
 
 WATCH_S = 0.2
@@ -74,8 +75,7 @@ def check_host(config: DaemonConfig) -> None:
     lacking = [f"{name}: {found.why}; cure: {found.cure}" for name, found in features().items() if not found.ok]
     if lacking:
         raise ShimError("this host cannot serve: " + "; ".join(lacking))
-    for cgroup in config.cgroups:
-        _check_cgroup(cgroup)
+    cgroups.check(config.cgroups)
 
 
 def agent_for(config: DaemonConfig, model: str, target: Target) -> Agent:
@@ -118,7 +118,8 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
     with ExitStack() as stack:
         wake = _Wake(stack)
         check_host(config)
-        cgroups = _Cgroups(config.cgroups)
+        followed = cgroups.Cgroups(config.cgroups)
+        taken = stack.enter_context(cgroups.CgroupClaim(followed.here()))
         claim = stack.enter_context(SocketClaim(config.socket))
         if claim.replaced:
             log.info("replaced the socket of a daemon that is gone", socket=str(config.socket))
@@ -139,7 +140,7 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
             metrics=config.metrics,
         )
         notify("READY=1", f"STATUS=serving {household.called}, target {config.asked}")
-        _watch(household, wake, cgroups)
+        _watch(household, wake, followed, taken)
         notify("STOPPING=1")
         counters = household.loop.counters()
         status = household.stop()
@@ -159,7 +160,10 @@ def load_kernel(config: DaemonConfig, period: PeriodConfig) -> Loader:
     from reinet.kshim.kernel import KernelLoader  # serving on a fake needs no native loader
 
     return KernelLoader(
-        config.cgroups, period=period, max_flows=config.max_flows, records_bytes=config.records_mb * 2**20
+        cgroups.standing_for(config.cgroups),
+        period=period,
+        max_flows=config.max_flows,
+        records_bytes=config.records_mb * 2**20,
     )
 
 
@@ -187,18 +191,6 @@ def _obeyed_by_no_terminal(_logger: Any, _method: str, event: EventDict) -> Even
     return {key: visible(value, keep="\n") if isinstance(value, str) else value for key, value in event.items()}
 
 
-def _check_cgroup(cgroup: Path) -> None:
-    mount = cgroup2_mount()
-    if not cgroup.is_dir():
-        raise ConfigError(f"daemon.cgroups: {cgroup} does not exist; make it with mkdir, below {mount}")
-    if not (cgroup / "cgroup.procs").exists():
-        raise ConfigError(f"daemon.cgroups: {cgroup} is not a cgroup; name a folder below {mount}")
-    if not (cgroup / "cgroup.controllers").exists():
-        raise ConfigError(f"daemon.cgroups: {cgroup} is a cgroup of version 1; name a folder below {mount}")
-    if cgroup == mount:
-        log.warning("this cgroup holds the whole host; usually only chosen services are capped", cgroup=str(cgroup))
-
-
 class _Wake:
     """Wakes the main thread from signal handlers and other threads; a pipe, since no lock is safe in a handler."""
 
@@ -224,34 +216,9 @@ class _Wake:
         return bool(select.select([self._read_fd], [], [], timeout_s)[0]) and b"!" in os.read(self._read_fd, 4096)
 
 
-class _Cgroups:
-    """Notices that a cgroup went away, and with it what was attached: service managers do that at a restart."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._identities = {path: _identity(path) for path in paths}
-
-    def problem(self) -> str:
-        """Returns which cgroups are not those of the start any more, and the cure; empty when all are."""
-        lost = [str(path) for path, identity in self._identities.items() if _identity(path) != identity]
-        if not lost:
-            return ""
-        return (
-            f"cgroup {', '.join(lost)} was removed or made anew since the start, flows in it are not capped; restart "
-            "the daemon, and name a cgroup that outlives its services (a systemd slice)"
-        )
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _watch(household: Household, wake: _Wake, cgroups: _Cgroups) -> None:
+def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: cgroups.CgroupClaim) -> None:
     """Looks after processes, cgroups and counters until woken; raises DaemonError where it has to give up."""
-    known, left_out, asked_s, adopted = "", dict.fromkeys(LEFT_OUT, 0), time.monotonic(), 0
+    known, refused, left_out, asked_s, adopted = "", "", dict.fromkeys(LEFT_OUT, 0), time.monotonic(), 0
     watchdog = Watchdog(lambda: household.loop.ticks())
     while not wake.wait(WATCH_S):
         if how := household.ended():
@@ -265,10 +232,13 @@ def _watch(household: Household, wake: _Wake, cgroups: _Cgroups) -> None:
                 wake.reload_wanted = False
                 household.loop.reload()
             household.loop.look()
-            if (problem := cgroups.problem()) != known:
+            if followed.changed():
+                refused = _follow(household, followed, taken)
+            if (problem := followed.problem() or refused) != known:
                 household.loop.report(problem)
                 known = problem
-                log.error("cgroups lost", problem=problem)
+                if problem:
+                    log.error("cgroups lost", problem=problem)
             if time.monotonic() - asked_s >= COUNTERS_S:
                 asked_s = time.monotonic()
                 counters = household.loop.counters()
@@ -277,6 +247,17 @@ def _watch(household: Household, wake: _Wake, cgroups: _Cgroups) -> None:
                     log.info("took over flows that were open", flows=adopted)
         except (DaemonError, TimeoutError):  # hangs or has just died; the next look tells
             continue
+
+
+def _follow(household: Household, followed: cgroups.Cgroups, taken: cgroups.CgroupClaim) -> str:
+    """Attaches to the cgroups that are there now; returns why some of them stay alone, empty where none does."""
+    try:
+        taken.take(followed.here())
+        household.follow(followed.here())
+    except (DaemonError, ShimError) as error:
+        return str(error)
+    log.info("cgroups followed", cgroups=[str(path) for path in followed.here()])
+    return ""
 
 
 def _log_left_out(counters: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

@@ -5,7 +5,7 @@
 #   --serve    only what the daemon needs (no Mahimahi: it is for measuring and training on real sockets)
 #   --bench    also nginx and curl, with which `reinet bench harm --link mahimahi` measures (Debian starts nginx on port
 #              80; `systemctl disable --now nginx` ends that, the measurement needs only the program), and a JDK for
-#              `reinet bench alcc --against java`
+#              `reinet bench alcc --against java`, and openvpn for `--against tunnel` (nothing of it is configured)
 #   --browser  also Chromium and its driver, with which tests look at TensorBoard's pages
 #   --dry-run  say what would be installed and how, change nothing
 # Needs root or sudo. Without either it prints the command to run and exits 0: simulation works without most of it.
@@ -73,6 +73,7 @@ if [ $bench = yes ]; then
   want curl "its client"
   want iproute2 "gives the web server its congestion control"
   want default-jdk-headless "the Java client of reinet bench alcc --against java, and its tests"
+  want openvpn "the tunnel of reinet bench alcc --against tunnel"
 fi
 
 if [ $browser = yes ]; then

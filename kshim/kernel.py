@@ -85,6 +85,16 @@ class KernelLoader:
             self._native.close()
             raise ShimError(f"the kernel shim cannot be attached: {error}") from error
 
+    def follow(self, cgroups: Sequence[Path]) -> None:
+        """Chooses the new flows of these cgroups from now on, in place of those before; flows that were chosen stay.
+
+        Raises ShimError where one of them cannot be attached; those that could are.
+        """
+        try:
+            self._native.attach([str(cgroup) for cgroup in cgroups])
+        except OSError as error:
+            raise ShimError(f"the kernel shim cannot be attached: {error}") from error
+
     def adopt(self) -> int:
         """Takes over the cgroups' flows that were open before ``attach``, also what a shim that ended left; may be
         called again.
@@ -147,6 +157,10 @@ class KernelShim(MappedShim):
 
     def __enter__(self) -> "KernelShim":
         return self
+
+    def follow(self, cgroups: Sequence[Path]) -> None:
+        """Chooses the new flows of these cgroups as ``KernelLoader.follow`` does."""
+        self._loader.follow(cgroups)
 
     def adopt(self) -> int:
         """Takes over open flows as ``KernelLoader.adopt`` does."""

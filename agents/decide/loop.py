@@ -31,6 +31,7 @@ from reinet.agents.decide.swap import SHARE, Canary
 from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts, Why, refused, text
 from reinet.core import MAX_CAP_PKTS
 from reinet.core.target import Target
+from reinet.kshim.gathering import Gathering
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
 from reinet.kshim.shim import FlowStatsArray, OfProcesses, Shim
 
@@ -107,14 +108,20 @@ class ControlLoop(Observed):
         mode: Mode = Mode.ENFORCE,
         plain_share: float = PLAIN_SHARE,
         bounds_steps: bool = False,
+        gather_ms: float = 0.0,
     ) -> None:
-        """Makes a loop of one policy. ``bounds_steps`` keeps each cap near the one in force (``guard.py``)."""
+        """Makes a loop of one policy.
+
+        ``bounds_steps`` keeps each cap near the one in force (``guard.py``). ``gather_ms`` lets records gather so long
+        at most from one tick to the next (``gathering.py``).
+        """
         self._shim = shim
         self._ceiling_pkts = ceiling_pkts
         self._lease_ns = lease_ms * 1_000_000
         self._sink = sink
         self._clock_ns = clock_ns
         self._log = log
+        self._gathering = Gathering(gather_ms)
         self._keeper = LeaseKeeper(shim, lease_ms, clock_ns)
         self._flows = FlowTable(self._grow)
         self._lock = self._flows.lock  # guards what other threads read or set; notified when a pause is obeyed
@@ -145,7 +152,9 @@ class ControlLoop(Observed):
 
     def tick(self, timeout_ms: int = 0) -> None:
         """Waits up to ``timeout_ms`` for records, decides, renews leases. Raises what the shim raises."""
+        self._gathering.wait(self._clock_ns())
         records = self._shim.poll(timeout_ms)
+        self._gathering.note(self._clock_ns(), len(records))
         self._change()
         self._obey_pause()
         self._note_lapse(self._clock_ns())

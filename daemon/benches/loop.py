@@ -17,6 +17,7 @@ from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent
 from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.core.target import Target
+from reinet.kshim.gathering import GATHER_MS
 from reinet.kshim.shim import FlowStatsArray
 
 RING_RECORDS = 8700
@@ -132,7 +133,7 @@ def measure(agent: Agent, flows: int, rtt_ms: float = 20.0, seconds: float = 5.0
     period = agent.view.period
     period_ns = max(period.min_period_ns, round(rtt_ms * 1e6) if period.packet_timed else 0)
     shim = PacedShim(flows, period_ns)
-    loop = ControlLoop(shim, agent, Target.parse("+30ms"))
+    loop = ControlLoop(shim, agent, Target.parse("+30ms"), bounds_steps=True, gather_ms=GATHER_MS)
     _run(loop, min(seconds, 0.5))  # tables grow and histories fill
     shim.latencies_ns.clear()
     shim.records_lost, before = 0, loop.status().records
@@ -154,7 +155,7 @@ def measure(agent: Agent, flows: int, rtt_ms: float = 20.0, seconds: float = 5.0
 
 
 def _rate(agent: Agent, flows: int, period_ns: int, seconds: float) -> float:
-    loop = ControlLoop(PacedShim(flows, period_ns, paced=False), agent, Target.parse("+30ms"))
+    loop = ControlLoop(PacedShim(flows, period_ns, paced=False), agent, Target.parse("+30ms"), bounds_steps=True)
     loop.tick()
     before, start_ns = loop.status().decisions, time.monotonic_ns()
     _run(loop, seconds)

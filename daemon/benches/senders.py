@@ -20,7 +20,6 @@ TCP_CONGESTION = 13
 TCP_NOTSENT_LOWAT = 25
 NOTSENT_BYTES = 128 << 10
 """Unsent data waits in the socket; a second of a flow's rate, so that a late process starves none."""
-SAMPLE_S = 0.1
 PATTERN_BYTES = 65521
 FIRST_CLASS = 16
 _RTT_AT, _ACKED_AT = 68, 120
@@ -105,7 +104,7 @@ def main() -> None:
                 poller.unregister(fd)
         if time.monotonic() >= next_s:
             late_s = max(late_s, time.monotonic() - next_s)
-            next_s += SAMPLE_S
+            next_s += plan["sample_s"]
             samples.append(sample(flows))
 
 

@@ -31,6 +31,12 @@ def _resident_mb(pid: str) -> float:
     return int(line.split()[1]) / 1024
 
 
+def _cpu_s(pid: str) -> float:
+    """Returns what the scheduler counted, in nanoseconds, of all threads."""
+    spent_ns = [int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(spent_ns) / 1e9
+
+
 class ServedDaemon:
     """``reinet serve`` as a process of its own, up when this is made."""
 
@@ -57,9 +63,29 @@ class ServedDaemon:
 
     def resident_mb(self) -> dict[str, float]:
         """Returns the memory of each process, by what it does."""
+        return {name: _resident_mb(pid) for name, pid in self._pids().items()}
+
+    def cpu_s(self) -> dict[str, float]:
+        """Returns the CPU time of each process, by what it does."""
+        return {name: _cpu_s(pid) for name, pid in self._pids().items()}
+
+    def bpf_runs(self) -> tuple[float, int]:
+        """Returns how long its BPF programs ran, in seconds, and how often, since the kernel counts that.
+
+        It does while the sysctl kernel.bpf_stats_enabled is 1.
+        """
+        run_s, runs = 0.0, 0
+        for entry in Path(f"/proc/{self._process.pid}/fdinfo").iterdir():
+            with suppress(OSError):  # a descriptor that was closed meanwhile
+                told = dict(line.split(":", 1) for line in entry.read_text().splitlines() if ":" in line)
+                run_s += int(told.get("run_time_ns", 0)) / 1e9
+                runs += int(told.get("run_cnt", 0))
+        return run_s, runs
+
+    def _pids(self) -> dict[str, str]:
         own = self._process.pid
         children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
-        return {name: _resident_mb(pid) for name, pid in zip(PROCESSES, [str(own), *children], strict=False)}
+        return dict(zip(PROCESSES, [str(own), *children], strict=False))
 
     def said(self) -> list[dict[str, Any]]:
         """Returns what it has logged."""

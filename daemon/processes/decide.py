@@ -76,6 +76,7 @@ def decide(
         loop = ControlLoop(
             shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink,
             mode=config.mode, plain_share=config.hold_out_share, bounds_steps=True,
+            gather_ms=config.gather_ms,
         )  # fmt: skip
         kept = _Kept(config, loop, named)
         kept.load = kept.loading(agent_for)

@@ -60,7 +60,8 @@ def answer(
     """
     sandbox.confine_answers()
     from reinet.daemon.control import ControlServer  # with gRPC, which no other process imports
-    from reinet.daemon.followed import follow
+    from reinet.daemon.followed import address_of, follow
+    from reinet.daemon.processes.flow_sender import sending
 
     sink = _open_event_log(config)
     recorder = _open_recorder(config)
@@ -73,6 +74,9 @@ def answer(
     if config.metrics is not None:
         metrics = MetricsServer(Endpoint.parse(config.metrics), _collector(afar, sink, recorder))
     unfollow = follow(config, running, lambda folder, sha256: afar.take_model(str(folder), sha256), afar.status)
+    stop_sending = None
+    if config.record is not None and config.record.send and config.registry is not None:
+        stop_sending = sending(address_of(config), config.registry.called, config.record.folder)
     plain.send(link, {"ready": str(sink.folder) if sink is not None else None})
     try:
         plain.receive(link)
@@ -85,6 +89,8 @@ def answer(
     if keeper.is_alive():
         ends.records.shutdown(sockets.SHUT_RD)
         keeper.join(CLOSE_S)
+    if stop_sending is not None:
+        stop_sending()
     if sink is not None:
         sink.close()
 

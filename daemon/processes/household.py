@@ -13,7 +13,7 @@ a few times; where the loader dies, the kernel ends the others.
 
 import socket as sockets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -76,6 +76,9 @@ class Loader(Protocol):
 
     def attach(self) -> None:
         """Chooses flows from now on."""
+
+    def follow(self, cgroups: Sequence[Path]) -> None:
+        """Chooses the flows of these cgroups from now on, in place of those before; raises ShimError."""
 
     def adopt(self) -> int:
         """Takes over open flows; returns how many wait for a further call."""
@@ -141,6 +144,13 @@ class Household:
             self._adoptions = 0
             log.error("flows that were open stay alone", why=str(error))
         return True
+
+    def follow(self, cgroups: Sequence[Path]) -> None:
+        """Chooses the flows of these cgroups from now on, and takes over those that are open; raises ShimError."""
+        if self._loader is None:
+            return
+        self._loader.follow(cgroups)
+        self._adoptions = ADOPTIONS if self._config.adopt else 0
 
     def ended(self) -> str:
         """Returns which process has ended and how; empty while both run."""

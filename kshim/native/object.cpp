@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "kshim/native/failure.hpp"
@@ -249,25 +250,38 @@ void Object::register_wrappers() {
 }
 
 void Object::attach(const std::vector<std::string>& cgroups) {
+  std::set<std::uint64_t> chosen;
   try {
-    for (const std::string& cgroup : cgroups) choose_from(cgroup);
+    for (const std::string& cgroup : cgroups) chosen.insert(choose_from(cgroup));
   } catch (...) {
-    detach();  // the first cgroups may have had new flows meanwhile
+    if (!attached_) detach();  // the first cgroups may have had new flows meanwhile
     throw;
+  }
+  attached_ = true;
+  for (auto it = sockops_.begin(); it != sockops_.end();) {
+    if (chosen.count(it->first)) {
+      ++it;
+      continue;
+    }
+    bpf_map_delete_elem(map_fd("reinet_cgroups"), &it->first);
+    it = sockops_.erase(it);
   }
 }
 
-void Object::choose_from(const std::string& cgroup) {
+// Returns the cgroup's number, which no other cgroup gets as long as the kernel runs.
+std::uint64_t Object::choose_from(const std::string& cgroup) {
   OwnedFd folder{checked(open(cgroup.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), "open cgroup " + cgroup)};
-  bpf_link* link =
-      bpf_program__attach_cgroup(bpf_object__find_program_by_name(object_.get(), "reinet_choose"), folder.fd);
-  if (!link) fail(errno, "attach to cgroup " + cgroup);
-  sockops_.emplace_back(link);
   struct stat found{};
   checked(fstat(folder.fd, &found), "look at cgroup " + cgroup);
   const std::uint64_t id = found.st_ino;
+  if (sockops_.count(id)) return id;
+  bpf_link* link =
+      bpf_program__attach_cgroup(bpf_object__find_program_by_name(object_.get(), "reinet_choose"), folder.fd);
+  if (!link) fail(errno, "attach to cgroup " + cgroup);
+  sockops_.emplace(id, link);
   const std::uint32_t nothing = 0;
   checked(bpf_map_update_elem(map_fd("reinet_cgroups"), &id, &nothing, BPF_ANY), "note cgroup " + cgroup);
+  return id;
 }
 
 std::uint32_t Object::adopt() {

@@ -40,10 +40,11 @@ class Object {
 
   // Gives the wrappers their names on this host. Fails with EEXIST where somebody else has one of them.
   void register_wrappers();
-  // Chooses the new flows of these cgroup v2 folders.
+  // Chooses the new flows of these cgroup v2 folders, and of no others: called again, it follows what came and went.
+  // Flows that were chosen before stay. Where the first call fails nothing stays attached; later, what was.
   void attach(const std::vector<std::string>& cgroups);
-  // Takes over the open flows of the cgroups that attach was given, in every network namespace that can be entered.
-  // Returns how many wait for a later call, since they recover from a loss.
+  // Takes over the open flows of the cgroups that attach was given last, in every network namespace that can be
+  // entered. Returns how many wait for a later call, since they recover from a loss.
   std::uint32_t adopt();
   // Undoes attach. No flow is switched from here, which would make its congestion control begin anew: each goes back to
   // its own at its next ACK and takes along what that has learned. Until then the wrapper stays on it, inert.
@@ -80,7 +81,7 @@ class Object {
   void set_up_wrappers();
   void fill_free_slots() const;
   void sweep_own_namespace() const;
-  void choose_from(const std::string& cgroup);
+  std::uint64_t choose_from(const std::string& cgroup);
   std::uint32_t adopt_own_namespace() const;
 
   Options options_;
@@ -89,7 +90,8 @@ class Object {
   Mapping<reinet_control> control_;
   std::vector<Wrapper> wrappers_;
   std::vector<OwnedFd> registrations_;  // the struct_ops links: closing one unregisters
-  std::vector<std::unique_ptr<bpf_link, CloseLink>> sockops_;
+  bool attached_ = false;
+  std::map<std::uint64_t, std::unique_ptr<bpf_link, CloseLink>> sockops_;  // by the cgroup's number
 };
 
 }  // namespace reinet

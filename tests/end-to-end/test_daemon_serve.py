@@ -135,9 +135,25 @@ def test_a_cgroup_that_goes_away_shows(folder: Path) -> None:
     daemon.wait_for(has_capped)
     (folder / "cgroup").rmdir()
     daemon.wait_for(lambda client: f"{folder / 'cgroup'} was removed" in client.health().problem)
+    (folder / "cgroup").mkdir()
+    daemon.wait_for(lambda client: not client.health().problem)
     code, _, log = daemon.end(signal.SIGTERM)
     assert code == 0
-    assert [entry["event"] for entry in log].count("cgroups lost") == 1
+    events = [entry["event"] for entry in log]
+    assert (events.count("cgroups lost"), events.count("cgroups followed")) == (1, 2)
+
+
+def test_a_daemon_is_refused_what_another_serves_and_says_by_whom(folder: Path) -> None:
+    (folder / "cgroup").mkdir()
+    first = Daemon(write_config(folder, cgroups=[str(folder / "cgroup")]))
+    first.wait_for(has_capped)
+    (folder / "second").mkdir()
+    second = Daemon(write_config(folder / "second", cgroups=[str(folder / "cgroup")]))
+    assert second.process.wait(DEADLINE_S) == 1
+    said = second.process.communicate()[1]
+    assert f"another daemon (pid {first.process.pid}) serves it" in said
+    first.wait_for(has_capped)
+    assert first.end(signal.SIGTERM)[0] == 0
 
 
 def test_a_closed_log_costs_no_caps(folder: Path) -> None:
@@ -260,7 +276,7 @@ def test_a_check_says_what_to_pin_and_looks_at_the_model_in_a_process_of_its_own
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.setattr(daemon_serve, "features", dict)
-    monkeypatch.setattr(daemon_serve, "_check_cgroup", lambda cgroup: None)
+    monkeypatch.setattr("reinet.daemon.cgroups.check", lambda names: None)
     model = write_model(folder)
     config = DaemonConfig(model=str(model), cgroups=(folder,))
     found = daemon_serve.check(config)

@@ -60,6 +60,10 @@ SHORTENED = {
         )
         for where in ("app", "kernel")
     },
+    "reinet bench daemon --json -": (
+        ".venv/bin/reinet bench daemon --pairs 0 --seconds 1 --json -",
+        "ten minutes, on a host without other work",
+    ),
     ".venv/bin/reinet bench alcc": (
         ".venv/bin/reinet bench alcc --connections 20 --seconds 0.5",
         "half a minute",

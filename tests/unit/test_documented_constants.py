@@ -108,7 +108,7 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("configs/daemon.toml", "(at most {})", (MOST_LEASE_MS,)),
     *(
         ("configs/daemon.toml", f"# {key} = {{}}", (DAEMON[key],))
-        for key in ("lease_ms", "tick_ms", "ceiling_pkts", "max_flows", "records_mb", "log_max_mb")
+        for key in ("lease_ms", "tick_ms", "gather_ms", "ceiling_pkts", "max_flows", "records_mb", "log_max_mb")
     ),
     ("configs/daemon.toml", "# min_period_ms = {}", (PERIOD_MS,)),
     ("envs/sim_link.py", "rounded, between {} and {}.", (MIN_CAP_PKTS, MAX_CAP_PKTS)),

@@ -13,7 +13,21 @@ from reinet.daemon.benches.loop import RING_RECORDS, PacedShim
 
 def test_every_number_of_flows_has_its_row_and_the_largest_stands_at_the_top(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
-    words = ["bench", "daemon", "--model", "rule", "--flows", "1,30", "--rtt-ms", "10", "--seconds", "0.3", "--json"]
+    words = [
+        "bench",
+        "daemon",
+        "--model",
+        "rule",
+        "--flows",
+        "1,30",
+        "--rtt-ms",
+        "10",
+        "--seconds",
+        "0.3",
+        "--pairs",
+        "0",
+        "--json",
+    ]
     result = CliRunner().invoke(app, [*words, str(out)])
     assert result.exit_code == 0, result.output
     told = json.loads(out.read_text())
@@ -24,6 +38,7 @@ def test_every_number_of_flows_has_its_row_and_the_largest_stands_at_the_top(tmp
         assert row["decisions_per_s"] > 0
     assert {key: told[key] for key in told["rows"][1]} == told["rows"][1]
     assert told["model"] == "rule:1.5"
+    assert (told["cpu_ratio_vs_plain"], told["cpu_why"]) == (None, "--pairs 0")
 
 
 @pytest.mark.parametrize("flows", ["", "1,x", "0"])

@@ -130,9 +130,10 @@ def test_only_the_protocols_methods_can_be_called_and_only_plain_data_comes_back
 
 
 def test_a_call_that_hangs_hangs_alone(afar: Any, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "ANSWER_S", 0.3)
-    with pytest.raises(TimeoutError, match="did not answer within"):
-        afar.slow()
+    with monkeypatch.context() as patched:
+        patched.setattr(remote, "ANSWER_S", 0.3)
+        with pytest.raises(TimeoutError, match="did not answer within"):
+            afar.slow()
     assert afar.add(1, 1) == 2
     target.go.set()
 

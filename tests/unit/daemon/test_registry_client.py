@@ -1,5 +1,7 @@
 """A daemon that follows a name: it gets every model once, checked; the service being away changes nothing."""
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +83,31 @@ def test_a_service_that_is_away_changes_nothing_and_is_found_again(host: Host, d
     host.up()
     until(lambda: daemon.models() == [FIRST, SECOND])
     assert not daemon.follower.problem
+
+
+def test_a_service_that_is_away_for_a_day_changes_nothing(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pause of a day, taken at once; what it asks meanwhile stays with a call a minute."""
+    daemon = Daemon(host, tmp_path / "models")
+    until(lambda: daemon.models() == [FIRST])
+    host.down()
+    until(lambda: daemon.follower.problem)
+    pauses: list[float] = []
+    threads = threading.active_count()
+    with monkeypatch.context() as patched:
+        patched.setattr(daemon.follower._stop, "wait", lambda seconds: pauses.append(seconds))
+        until(lambda: sum(pauses) > 86_400, 300)
+    assert daemon.models() == [FIRST]
+    assert daemon.follower.last_known() == tmp_path / "models" / FIRST
+    assert "no training service answers" in daemon.follower.problem
+    assert len(pauses) < 1.2 * 86_400 / registry.MOST_PAUSE_S
+    assert threading.active_count() < threads + 10, "nothing of some 1400 calls piles up"
+    host.models.move(SECOND)
+    host.up()
+    daemon.follower._stop.wait = lambda _seconds: time.sleep(0.05)  # type: ignore[method-assign, assignment]
+    until(lambda: daemon.models() == [FIRST, SECOND], 90)
+    daemon.follower.close()
 
 
 def test_without_streams_it_polls(host: Host, daemon: Daemon) -> None:

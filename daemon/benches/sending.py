@@ -1,0 +1,121 @@
+"""Many flows of one process over Mahimahi's delay, each with a bottleneck of its own, in a cgroup of their own."""
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reinet.core.errors import DaemonError, LinkError
+from reinet.daemon.benches.served import weigh
+from reinet.envs.mahimahi.namespace import BIN, LinkNamespace, own_cgroup
+from reinet.envs.mahimahi.process import SYSTEM_PATH, Child
+from reinet.kshim.probe import cgroup2_mount
+
+NETWORK_NICENESS = -10
+BUFFER_BYTES = 30_000
+"""Twenty packets: 240 ms at 1 Mbit/s."""
+SAMPLE_S = 0.1
+"""A switch takes less than a second; 200 flows cost a hundredth of a core at it."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The samples of one run, (S, N) for S samples of N flows."""
+
+    times_s: NDArray[np.float64]
+    acked_bytes: NDArray[np.float64]
+    rtts_ms: NDArray[np.float64]
+    wrapped: NDArray[np.int64]  # (S,)
+    lost: int
+    late_s: float
+
+    def rate(self, from_s: float, to_s: float) -> NDArray[np.float64]:
+        """Returns (N,) bytes/s between the samples nearest to both times, by each flow's own clock."""
+        first, last = (int(np.argmin(np.abs(self.times_s[:, 0] - at_s))) for at_s in (from_s, to_s))
+        took_s = self.times_s[last] - self.times_s[first]
+        return np.asarray((self.acked_bytes[last] - self.acked_bytes[first]) / took_s, np.float64)
+
+    def qdelay_p99_ms(self, from_s: float, to_s: float, mrtt_ms: float) -> float:
+        """Returns the 99th percentile over flows and samples of a time."""
+        inside = (self.times_s[:, 0] >= from_s) & (self.times_s[:, 0] <= to_s)
+        return float(np.percentile(self.rtts_ms[inside], 99)) - mrtt_ms
+
+
+class Senders:
+    """Flows over Mahimahi's delay, in a cgroup of their own."""
+
+    def __init__(
+        self,
+        cc: str,
+        flows: int,
+        rate_mbit: float,
+        mrtt_ms: float,
+        buffer_bytes: int = BUFFER_BYTES,
+        sample_s: float = SAMPLE_S,
+    ) -> None:
+        """Starts ``flows`` of ``rate_mbit`` each; what the kernel says of them is noted every ``sample_s``."""
+        mount = cgroup2_mount()
+        if mount is None:
+            raise DaemonError("no cgroup v2 hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup")
+        self.flows = flows
+        self.cgroup = own_cgroup(mount)
+        self._namespace = LinkNamespace(self.cgroup)
+        try:
+            self._sender, self._shell = self._start(cc, rate_mbit, mrtt_ms, buffer_bytes, sample_s)
+        except BaseException:
+            self._namespace.close()
+            raise
+
+    def wait(self, seconds: float) -> float:
+        """Lets time pass; returns when it was over, CLOCK_MONOTONIC. Raises LinkError where the path has died."""
+        time.sleep(seconds)
+        for child in (self._sender, self._shell):
+            if child.process.poll() is not None:
+                child.events()
+                raise LinkError(f"{child.name} ended with status {child.process.returncode}{child.said()}")
+        return time.monotonic()
+
+    def end(self) -> Run:
+        """Ends the flows and returns what was seen."""
+        self._sender.end_input()
+        seen = self._sender.wait_for("flows")
+        ends = [self._shell.wait_for("received") for _ in range(self.flows)]
+        whole = sum(bool(end["intact"] and end["clean"]) for end in ends)
+        samples: list[dict[str, Any]] = seen["samples"]
+        return Run(
+            times_s=np.array([one["times_ns"] for one in samples], np.float64) / 1e9,
+            acked_bytes=np.array([one["acked_bytes"] for one in samples], np.float64),
+            rtts_ms=np.array([one["rtts_us"] for one in samples], np.float64) / 1e3,
+            wrapped=np.array([one["wrapped"] for one in samples]),
+            late_s=float(seen["late_s"]),
+            lost=max(int(seen["lost"]), self.flows - whole),
+        )
+
+    def _start(
+        self, cc: str, rate_mbit: float, mrtt_ms: float, buffer_bytes: int, sample_s: float
+    ) -> tuple[Child, Child]:
+        plan = {
+            "cgroup": str(self.cgroup), "cc": cc, "flows": self.flows, "rate_mbit": rate_mbit,
+            "buffer_bytes": buffer_bytes, "sample_s": sample_s,
+        }  # fmt: skip
+        script = str(Path(__file__).with_name("senders.py"))
+        sender = self._namespace.spawn([sys.executable, "-IS", script, json.dumps(plan)], "senders", privileged=True)
+        port = str(sender.wait_for("listening")["port"])
+        receive = [f"{BIN}/reinet-receiver", port, str(self.flows)]
+        command = ["env", "--ignore-environment", f"PATH={SYSTEM_PATH}", "mm-delay", str(round(mrtt_ms / 2)), *receive]
+        shell = self._namespace.spawn(command, "Mahimahi", privileged=False)
+        for child in (sender, shell):  # they stand for a network, which does not slow down when a process starts
+            weigh(child.process.pid, NETWORK_NICENESS)
+        sender.wait_for("sending", beside=shell)
+        return sender, shell
+
+    def __enter__(self) -> "Senders":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._namespace.close()

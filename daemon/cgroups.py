@@ -1,0 +1,175 @@
+"""The cgroups whose sockets are capped: found by name or pattern, followed as they come and go, and claimed.
+
+Service managers and container engines make a cgroup anew at every restart, under the same name or another, and what was
+attached goes with the old one. A claim keeps a second daemon from the same sockets, which would then be two daemons'
+flows in turn: a lock on the folder itself, exclusive where a daemon serves, shared on every folder above.
+"""
+
+import fcntl
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from glob import glob, has_magic
+from pathlib import Path
+
+import structlog
+
+from reinet.core.errors import ConfigError, DaemonError
+from reinet.kshim.probe import cgroup2_mount
+
+LOCKS = Path("/proc/locks")
+
+log = structlog.get_logger("reinet.serve")
+
+
+def is_pattern(name: Path) -> bool:
+    """Tells whether a name has ``*``, ``?`` or ``[``, and so stands for as many folders as there are."""
+    return has_magic(str(name))
+
+
+def standing_for(names: Sequence[Path]) -> list[Path]:
+    """Returns the folders that names and patterns stand for now; a plain name stands for itself, there or not."""
+    found: dict[Path, None] = {}
+    for name in names:
+        paths = [Path(path) for path in sorted(glob(str(name)))] if is_pattern(name) else [name]
+        found.update(dict.fromkeys(path for path in paths if path.is_dir() or not is_pattern(name)))
+    return list(found)
+
+
+class Cgroups:
+    """Notices which of the named cgroups came, went or were made anew."""
+
+    def __init__(self, names: Sequence[Path]) -> None:
+        self._names = names
+        self._known = self._look()
+        self._seen = set(self.here())
+
+    def changed(self) -> bool:
+        """Returns whether others are there than at the latest call, or the same ones made anew."""
+        before, self._known = self._known, self._look()
+        self._seen.update(self.here())
+        return before != self._known
+
+    def here(self) -> list[Path]:
+        """Returns those that are there."""
+        return [path for path, identity in self._known.items() if identity is not None]
+
+    def problem(self) -> str:
+        """Returns which cgroups are missing, and the cure; empty while all are there. A pattern may find nothing."""
+        lost = [str(path) for path, identity in self._known.items() if identity is None and path in self._seen]
+        if not lost:
+            return ""
+        return (
+            f"cgroup {', '.join(lost)} was removed; it is attached again when it is made anew (to have it stay, name "
+            "one that outlives its services, a systemd slice)"
+        )
+
+    def _look(self) -> dict[Path, tuple[int, int] | None]:
+        return {path: _identity(path) for path in standing_for(self._names)}
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class CgroupClaim:
+    """The right to serve these cgroups, held until ``close`` or the process's end; raises DaemonError.
+
+    No daemon may serve a folder at, below or above one of another's. Locks of other users do not count: any user may
+    open a cgroup's folder, and none but root may serve it.
+    """
+
+    def __init__(self, cgroups: Sequence[Path]) -> None:
+        self._held: dict[Path, int] = {}
+        try:
+            self.take(cgroups)
+        except BaseException:
+            self.close()
+            raise
+
+    def take(self, cgroups: Sequence[Path]) -> None:
+        """Claims further folders; gives back those that are not named any more."""
+        mount = cgroup2_mount()
+        own = set(cgroups)
+        above = {
+            folder for path in own for folder in path.parents if mount is not None and folder.is_relative_to(mount)
+        } - own  # fmt: skip
+        for path in [path for path in self._held if path not in own | above or _moved(path, self._held[path])]:
+            os.close(self._held.pop(path))
+        for path in sorted(own | above):
+            self._claim(path, fcntl.LOCK_EX if path in own else fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        """Gives every claim back."""
+        while self._held:
+            os.close(self._held.popitem()[1])
+
+    def __enter__(self) -> "CgroupClaim":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _claim(self, path: Path, kind: int) -> None:
+        if path not in self._held:
+            try:
+                self._held[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError:  # it went meanwhile; whoever attaches says so
+                return
+        try:
+            fcntl.flock(self._held[path], kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            found = os.fstat(self._held[path])
+            pid, others = _holder(found.st_ino)
+            if others:
+                log.warning("another user locks a cgroup, which counts for nothing", cgroup=str(path), pid=pid)
+                return
+            raise DaemonError(
+                f"cgroup {path}: another daemon (pid {pid or 'unknown'}) serves it, or one below or above it; two "
+                "would take each other's flows: stop that one, or name other cgroups in one of both"
+            ) from None
+
+
+def _moved(path: Path, fd: int) -> bool:
+    found = os.fstat(fd)
+    return _identity(path) != (found.st_dev, found.st_ino)
+
+
+def _holder(inode: int) -> tuple[int, bool]:
+    """Returns a process that locks a file, 0 = unknown, and whether only other users than root and our own do."""
+    pids = []
+    for line in LOCKS.read_text().splitlines():
+        words = line.replace("-> ", "").split()
+        if words[1] == "FLOCK" and words[5].rsplit(":", 1)[-1] == str(inode) and int(words[4]) != os.getpid():
+            pids.append(int(words[4]))
+    for pid in pids:
+        with suppress(OSError):
+            if Path(f"/proc/{pid}").stat().st_uid in (0, os.geteuid()):
+                return pid, False
+    return (pids[0], True) if pids else (0, False)
+
+
+def check(names: Sequence[Path]) -> None:
+    """Raises ConfigError with the cure where one of the names is no cgroup v2 folder."""
+    for name in names:
+        _check_name(name)
+
+
+def _check_name(name: Path) -> None:
+    mount = cgroup2_mount()
+    if is_pattern(name):
+        if mount is None or not name.is_relative_to(mount):
+            raise ConfigError(f"daemon.cgroups: {name}: a pattern names folders below {mount}")
+        return
+    if not name.is_dir():
+        raise ConfigError(f"daemon.cgroups: {name} does not exist; make it with mkdir, below {mount}")
+    if not (name / "cgroup.procs").exists():
+        raise ConfigError(f"daemon.cgroups: {name} is not a cgroup; name a folder below {mount}")
+    if not (name / "cgroup.controllers").exists():
+        raise ConfigError(f"daemon.cgroups: {name} is a cgroup of version 1; name a folder below {mount}")
+    if name == mount:
+        log.warning("this cgroup holds the whole host; usually only chosen services are capped", cgroup=str(name))

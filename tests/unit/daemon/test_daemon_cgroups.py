@@ -1,0 +1,80 @@
+"""The cgroups of a daemon: patterns, those that come and go, and daemons that want the same ones."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from reinet.core.errors import ConfigError, DaemonError
+from reinet.daemon import cgroups
+from reinet.daemon.cgroups import CgroupClaim, Cgroups
+
+
+@pytest.fixture
+def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that stands for the mount of cgroup v2; locks are as there."""
+    monkeypatch.setattr(cgroups, "cgroup2_mount", lambda: tmp_path)
+    for name in ("a/b", "c", "docker-1.scope", "docker-2.scope"):
+        (tmp_path / name).mkdir(parents=True)
+    return tmp_path
+
+
+def test_a_pattern_stands_for_what_is_there_and_a_name_for_itself(mount: Path) -> None:
+    found = cgroups.standing_for([mount / "docker-*.scope", mount / "absent", mount / "docker-1.scope"])
+    assert found == [mount / "docker-1.scope", mount / "docker-2.scope", mount / "absent"]
+    with pytest.raises(ConfigError, match="a pattern names folders below"):
+        cgroups.check([Path("/elsewhere/*")])
+    cgroups.check([mount / "none-*"])
+
+
+def test_what_comes_goes_and_is_made_anew_is_noticed(mount: Path) -> None:
+    seen = Cgroups([mount / "c", mount / "docker-*.scope"])
+    assert not seen.changed()
+    (mount / "docker-3.scope").mkdir()
+    assert seen.changed()
+    assert mount / "docker-3.scope" in seen.here()
+    (mount / "docker-3.scope").rmdir()
+    assert seen.changed()
+    assert not seen.problem(), "a container may end"
+    (mount / "c").rename(mount / "former")  # holds its inode, so that the new one has another
+    assert seen.changed()
+    assert f"{mount / 'c'} was removed" in seen.problem()
+    (mount / "c").mkdir()
+    assert seen.changed()
+    assert not seen.problem()
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "a"), ("a", "a/b"), ("a/b", "a")])
+def test_two_claims_that_overlap_are_refused(mount: Path, first: str, second: str) -> None:
+    with CgroupClaim([mount / first]), pytest.raises(DaemonError, match=r"another daemon \(pid"):
+        CgroupClaim([mount / second])
+    CgroupClaim([mount / second]).close()  # given back
+
+
+def test_claims_beside_each_other_are_granted_and_change_with_what_is_named(mount: Path) -> None:
+    with CgroupClaim([mount / "a/b"]) as first, CgroupClaim([mount / "c", mount / "docker-1.scope"]) as second:
+        with pytest.raises(DaemonError):
+            first.take([mount / "a/b", mount / "c"])
+        second.take([mount / "docker-1.scope"])
+        first.take([mount / "a/b", mount / "c"])
+
+
+def test_one_claim_may_hold_a_folder_and_one_below_it(mount: Path) -> None:
+    with CgroupClaim([mount / "a", mount / "a/b"]):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_another_users_lock_counts_for_nothing(mount: Path) -> None:
+    """Any user may open and lock a cgroup's folder, and none of them may keep the daemon from it."""
+    hold = "import fcntl, os, sys; fcntl.flock(int(sys.argv[1]), fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+    fd = os.open(mount / "a", os.O_RDONLY)
+    command = ["/usr/bin/python3", "-IS", "-c", hold, str(fd)]  # one that any user may run
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=65534, pass_fds=[fd]) as other:
+        os.close(fd)
+        assert other.stdout is not None
+        other.stdout.readline()
+        with CgroupClaim([mount / "a"]):
+            pass
+        other.kill()
