@@ -15,6 +15,7 @@
 #ifndef REINET_SLOT_H
 #define REINET_SLOT_H
 
+#include "core/fallen_window.h"
 #include "core/flow_stats.h"
 #include "core/period.h"
 #include "kshim/cap.h"
@@ -27,6 +28,7 @@ struct reinet_slot {
   reinet_u32 sequence;    /* odd while period is being written */
   reinet_u32 outstanding; /* data awaits an ACK */
   reinet_u64 void_lease;  /* never obeyed: it reached too far ahead, or it answers what was before an idle time */
+  struct reinet_fallen_window fallen; /* BPF's own */
   struct reinet_period period;
 } __attribute__((aligned(REINET_CACHE_LINE_BYTES)));
 

@@ -6,11 +6,11 @@
 #ifndef REINET_ALCC_VIRTUAL_CUBIC_HPP
 #define REINET_ALCC_VIRTUAL_CUBIC_HPP
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 
 #include "alcc/gate/kernel_view.hpp"
+#include "core/cc/capped_window.hpp"
 #include "core/cc/kernel/cubic.hpp"
 
 namespace reinet::alcc {
@@ -18,7 +18,7 @@ namespace reinet::alcc {
 class VirtualCubic {
  public:
   // Takes what came since the last look as one ACK. window_limited: somebody wants to send more than may be sent.
-  // cap_pkts: in force, 0 = none; it acts as apply_cap of kshim/bpf/cap.bpf.h does.
+  // cap_pkts: in force, 0 = none.
   void on_look(const KernelView& view, Us now_us, std::int32_t rtt_us, std::uint32_t delivered_pkts,
                bool window_limited, std::uint32_t cap_pkts) {
     const tcp_info& i = view.info;
@@ -33,22 +33,22 @@ class VirtualCubic {
     ack.srtt_us = i.tcpi_rtt;
     ack.min_rtt_us = i.tcpi_min_rtt;
     ack.window_limited = window_limited;
+    cap_.on_ack(ack.una);
     control_.on_sample(window_, ack);
     const SenderState state = i.tcpi_ca_state == 4               ? SenderState::kLoss  // TCP_CA_Loss
                               : i.tcpi_ca_state >= kRecoveryFrom ? SenderState::kRecovery
                                                                  : SenderState::kOpen;
     if (state != SenderState::kOpen && state_ == SenderState::kOpen) {
       const bool timeout = state == SenderState::kLoss;
-      window_.ssthresh_pkts = control_.on_loss(window_, timeout ? LossCause::kTimeout : LossCause::kAcks);
+      window_.ssthresh_pkts = cap_.on_loss(control_, window_, timeout ? LossCause::kTimeout : LossCause::kAcks);
       window_.cwnd_pkts = timeout ? 1 : window_.ssthresh_pkts;  // PRR would bring it there within a round trip
     }
     if (state != state_) control_.on_state(state, ack);
     state_ = state;
     if (state == SenderState::kRecovery) return;
     control_.on_delivered(window_, ack);
-    if (cap_pkts == 0 || window_.cwnd_pkts <= cap_pkts) return;
-    window_.ssthresh_pkts = std::max(window_.ssthresh_pkts, window_.cwnd_pkts);
-    window_.cwnd_pkts = cap_pkts;
+    cap_.set(cap_pkts);
+    cap_.apply(window_, ack.next, true);
   }
 
   std::uint32_t cwnd_pkts() const { return window_.cwnd_pkts; }
@@ -56,6 +56,7 @@ class VirtualCubic {
 
  private:
   Window window_{kInitialWindowPkts, std::numeric_limits<std::int32_t>::max(), 0};
+  CappedWindow cap_;
   Cubic control_;
   SenderState state_ = SenderState::kOpen;
 };

@@ -65,8 +65,11 @@ static void apply_cap(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index
 
   if (!cap_pkts || tp->snd_cwnd <= cap_pkts || prr_owns_window(tp, algorithm) || asked_to_leave())
     return;
-  if (algorithm != REINET_BBR && tp->snd_ssthresh < tp->snd_cwnd)
-    tp->snd_ssthresh = tp->snd_cwnd;
+  if (algorithm != REINET_BBR) {
+    if (tp->snd_ssthresh < tp->snd_cwnd)
+      tp->snd_ssthresh = tp->snd_cwnd;
+    reinet_fallen_on_cap(&slot->fallen, tp->snd_cwnd, tp->snd_nxt);
+  }
   tp->snd_cwnd = cap_pkts;
 }
 

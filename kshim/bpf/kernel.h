@@ -83,6 +83,8 @@ struct tcp_sock {
   __u64 first_tx_mstamp; /* us: send time of the most recently sent packet acknowledged so far */
   __u64 bytes_acked;
   __u64 bytes_retrans;
+  __u32 snd_una; /* first byte that awaits an ACK */
+  __u32 snd_nxt; /* next byte to be sent */
   __u32 mss_cache;
   __u32 srtt_us; /* 8 times the smoothed RTT */
   struct minmax rtt_min;

@@ -25,7 +25,7 @@ SEC("struct_ops")
 void BPF_PROG(reinet_cubic_release, struct sock *sk) { end_flow(sk); }
 
 SEC("struct_ops")
-__u32 BPF_PROG(reinet_cubic_ssthresh, struct sock *sk) { return cubictcp_recalc_ssthresh(sk); }
+__u32 BPF_PROG(reinet_cubic_ssthresh, struct sock *sk) { return SSTHRESH_OF_LOSS(sk, cubictcp_recalc_ssthresh); }
 
 /* Not called in CWR and Recovery. */
 SEC("struct_ops")

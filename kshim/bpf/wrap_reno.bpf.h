@@ -15,7 +15,7 @@ SEC("struct_ops")
 void BPF_PROG(reinet_reno_release, struct sock *sk) { end_flow(sk); }
 
 SEC("struct_ops")
-__u32 BPF_PROG(reinet_reno_ssthresh, struct sock *sk) { return tcp_reno_ssthresh(sk); }
+__u32 BPF_PROG(reinet_reno_ssthresh, struct sock *sk) { return SSTHRESH_OF_LOSS(sk, tcp_reno_ssthresh); }
 
 /* Not called in CWR and Recovery. */
 SEC("struct_ops")

@@ -35,6 +35,7 @@ static __always_inline void on_pkts_acked(struct sock *sk, const struct ack_samp
     leave(tp, &wrapped[algorithm]);
     return;
   }
+  reinet_fallen_on_ack(&slot->fallen, tp->snd_una);
   apply_cap(tp, slot, index, algorithm);
   take_ack(tp, slot, index, sample->rtt_us);
 }
@@ -47,6 +48,22 @@ static __always_inline void on_window_set(struct sock *sk, enum reinet_algorithm
   if (slot)
     apply_cap((struct tcp_sock *)sk, slot, index, algorithm);
 }
+
+/* The ssthresh that a loss leads to: what the algorithm makes of the window that the loss is to blame on. A macro,
+ * since the verifier must see the call of the kernel's function.
+ */
+#define SSTHRESH_OF_LOSS(sk, algorithms_own)                                                                           \
+  ({                                                                                                                   \
+    struct tcp_sock *tp_ = (struct tcp_sock *)(sk);                                                                    \
+    __u32 cwnd_pkts_ = tp_->snd_cwnd, ssthresh_pkts_, index_;                                                          \
+    struct reinet_slot *slot_ = slot_of(sk, &index_);                                                                  \
+                                                                                                                       \
+    if (slot_)                                                                                                         \
+      tp_->snd_cwnd = reinet_fallen_cwnd_pkts(&slot_->fallen, cwnd_pkts_);                                             \
+    ssthresh_pkts_ = algorithms_own(sk);                                                                               \
+    tp_->snd_cwnd = cwnd_pkts_;                                                                                        \
+    slot_ ? reinet_fallen_ssthresh_pkts(&slot_->fallen, cwnd_pkts_, ssthresh_pkts_) : ssthresh_pkts_;                  \
+  })
 
 static void on_cwnd_event(struct sock *sk, enum tcp_ca_event event) {
   if (event == CA_EVENT_TX_START)

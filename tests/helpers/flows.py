@@ -48,6 +48,12 @@ class Transfer:
         return json.loads(line)
 
 
+def resize_queue(transfer, limit_bytes):
+    """Change the queue of a transfer's bottleneck; what it holds stays."""
+    enter = f"nsenter -t {transfer.process.pid} -n tc qdisc change dev lo root tbf rate {RATE_MBIT}mbit burst 3000"
+    subprocess.run([*enter.split(), "limit", str(limit_bytes)], check=True)
+
+
 def read_for(shim, seconds, each=None):
     """Return the records of the next seconds, handing every batch to each."""
     batches = [np.zeros(0, FLOW_STATS_DTYPE)]

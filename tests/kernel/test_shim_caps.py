@@ -6,9 +6,19 @@ import time
 import numpy as np
 import pytest
 
-from helpers.flows import CAP_PKTS, RATE_MBIT, LaggedError, capped_loop, has, read_for, settled, undisturbed
+from helpers.flows import (
+    CAP_PKTS,
+    RATE_MBIT,
+    LaggedError,
+    capped_loop,
+    has,
+    read_for,
+    resize_queue,
+    settled,
+    undisturbed,
+)
 from reinet.core import MIN_CAP_PKTS
-from reinet.core.period import SILENCE_NS
+from reinet.core.period import SILENCE_NS, PeriodConfig
 from reinet.core.records import Flag
 from reinet.kshim.kernel import KernelLoader, KernelShim
 from reinet.kshim.leases import LeaseKeeper
@@ -49,6 +59,38 @@ def test_cap_acts_and_lapses(cgroup, transfer, cc):
     assert capped["rtt_samples"].min() > 0
     assert (lapsed["cap_pkts"] == 0).all()
     assert lapsed["cwnd_pkts"].max() > 1.5 * CAP_PKTS  # BBR comes to rest at some 18
+
+
+@undisturbed
+@pytest.mark.parametrize("loss_based", ["cubic", "reno"])
+def test_a_loss_right_after_a_cap_took_a_window_leaves_what_the_cap_left(cgroup, transfer, loss_based):
+    """Of the capped window the algorithm would take its share a second time: 14 of 20 packets, or 10. The kernel's rate
+    reduction may have taken a packet or two itself when the loss is found."""
+    cap_pkts = 20
+    often = PeriodConfig(min_period_ns=2_000_000, packet_timed=False)  # a reduction lasts a round trip, 25 ms or more
+    with KernelShim([cgroup], period=often) as shim:
+        flow = transfer(cc=loss_based, cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60, until_told=True)
+        cookies, slots = of_one(flow, shim)
+        targets = np.zeros(1, np.uint32)
+
+        def cap_at(pkts):
+            shim.apply(cookies, slots, np.full(1, pkts, np.uint32), lease(900), targets)
+            return read_for(shim, 0.5)
+
+        steady = cap_at(80)
+        while (steady["cwnd_pkts"] != 80).any():  # slow start's own loss comes first
+            steady = cap_at(80)
+        shim.apply(cookies, slots, np.full(1, cap_pkts, np.uint32), lease(900), targets)
+        # Nothing is sent before all but the cap's 20 packets have left the queue, and what then is does not fit.
+        resize_queue(flow, 3000)
+        records = read_for(shim, 0.3)
+        resize_queue(flow, 150_000)
+        assert flow.result()["intact"]
+    capped = records[records["cap_pkts"] == cap_pkts]
+    in_recovery = capped[has(capped, Flag.IN_RECOVERY)]  # the first is of the first loss, the only one that counts
+    if not in_recovery.size or has(capped, Flag.RESTARTED).any():
+        raise LaggedError
+    assert in_recovery["ssthresh_pkts"][0] >= 17
 
 
 def of_one(flow, shim):

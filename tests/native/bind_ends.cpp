@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/cc/kernel/reno.hpp"
+#include "core/fallen_window.h"
 #include "driven.hpp"
 #include "envs/sim/options.hpp"
 #include "envs/sim/path/delay_line.hpp"
@@ -65,9 +66,10 @@ class DrivenSender {
   void advance(Us now_us) {
     for (Us us; (us = sender_.timer_us()) <= now_us;) sender_.on_timer(us, path());
   }
-  void ack(Us now_us, std::uint32_t next_seq, Us echo_us, std::uint32_t sack_begin, std::uint32_t sack_end) {
+  void ack(Us now_us, std::uint32_t next_seq, Us echo_us, std::uint32_t sack_begin, std::uint32_t sack_end,
+           std::uint32_t cap_pkts) {
     advance(now_us);
-    sender_.on_ack({next_seq, sack_begin, sack_end, echo_us, now_us}, now_us, 0, [](const auto&) {}, path());
+    sender_.on_ack({next_seq, sack_begin, sack_end, echo_us, now_us}, now_us, cap_pkts, [](const auto&) {}, path());
   }
   Sent take_sent() { return std::exchange(sent_, {}); }
   std::uint32_t cwnd_pkts() const { return sender_.window().cwnd_pkts; }
@@ -122,10 +124,17 @@ void bind_ends(nb::module_& m) {
       .def(nb::init<Us, std::uint32_t, std::uint64_t, std::uint64_t, Us>(), "now_us"_a, "rtt_us"_a, "total_bytes"_a = 0,
            "object_pkts"_a = 0, "pause_us"_a = 0)
       .def("advance", &DrivenSender::advance, "now_us"_a)
-      .def("ack", &DrivenSender::ack, "now_us"_a, "next_seq"_a, "echo_us"_a, "sack_begin"_a = 0, "sack_end"_a = 0)
+      .def("ack", &DrivenSender::ack, "now_us"_a, "next_seq"_a, "echo_us"_a, "sack_begin"_a = 0, "sack_end"_a = 0,
+           "cap_pkts"_a = 0)
       .def("take_sent", &DrivenSender::take_sent)
       .def_prop_ro("cwnd_pkts", &DrivenSender::cwnd_pkts)
       .def_prop_ro("ssthresh_pkts", &DrivenSender::ssthresh_pkts);
+  nb::class_<reinet_fallen_window>(m, "FallenWindow")
+      .def(nb::init<>())
+      .def("on_ack", &reinet_fallen_on_ack, "una_seq"_a)
+      .def("on_cap", &reinet_fallen_on_cap, "cwnd_pkts"_a, "next_seq"_a)
+      .def("shown_pkts", &reinet_fallen_cwnd_pkts, "cwnd_pkts"_a)
+      .def("ssthresh_pkts", &reinet_fallen_ssthresh_pkts, "cwnd_pkts"_a, "ssthresh_pkts"_a);
 }
 
 }  // namespace reinet

@@ -17,6 +17,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/cc/capped_window.hpp"
 #include "core/cc/clock.hpp"
 #include "core/cc/congestion_control.hpp"
 #include "core/cc/pacer.hpp"
@@ -56,6 +57,7 @@ class Sender {
       application_.on_acknowledged(board_.una(), now_us);
     }
     if (board_.una() > probe_seq_) probing_ = false;
+    cap_.on_ack(board_.una());
     observe([&](reinet_ack& a) { write_snapshot(a, now_us, rtt_us); });
     AckEvent event = totals(now_us);
     event.rtt_us = rtt_us;
@@ -83,7 +85,7 @@ class Sender {
     } else if (d.una_advanced()) {
       control_.on_delivered(window_, event);
     }
-    cap_pkts_ = cap_pkts;
+    cap_.set(cap_pkts);
     apply_cap();
     transmit(now_us, send, d.una_advanced());
   }
@@ -125,7 +127,7 @@ class Sender {
     }
   }
 
-  void lift_cap() { cap_pkts_ = 0; }  // until the next ACK
+  void lift_cap() { cap_.set(0); }  // until the next ACK
   bool outstanding() const { return !board_.empty(); }
   // A finite flow whose every segment has been acknowledged.
   bool finished() const { return board_.empty() && application_.all_sent(board_.next()); }
@@ -231,7 +233,7 @@ class Sender {
 
   void enter_recovery(Us now_us) {
     reduction_.start(window_.cwnd_pkts);
-    window_.ssthresh_pkts = control_.on_loss(window_, LossCause::kAcks);
+    window_.ssthresh_pkts = cap_.on_loss(control_, window_, LossCause::kAcks);
     control_.on_state(State::kRecovery, totals(now_us));
     recovery_end_ = board_.next();
     probing_ = may_undo_ = forward_rto_ = false;
@@ -247,7 +249,7 @@ class Sender {
     if (state_ == State::kOpen || (state_ == State::kLoss && timeouts_ == 0)) {
       prior_ssthresh_pkts_ = WindowUsage::worth(window_);
       prior_cwnd_pkts_ = window_.cwnd_pkts;
-      window_.ssthresh_pkts = control_.on_loss(window_, LossCause::kTimeout);
+      window_.ssthresh_pkts = cap_.on_loss(control_, window_, LossCause::kTimeout);
       may_undo_ = true;
     }
     control_.on_state(State::kLoss, totals(now_us));
@@ -307,8 +309,7 @@ class Sender {
 
   // As in the shim: after congestion control, but where PRR runs the window is its until recovery ends.
   void apply_cap() {
-    const bool free = ModelControl<Control> || state_ != State::kRecovery;
-    if (cap_pkts_ && free) WindowUsage::cap(window_, cap_pkts_, WindowControl<Control>);
+    if (ModelControl<Control> || state_ != State::kRecovery) cap_.apply(window_, board_.next(), WindowControl<Control>);
   }
 
   // The application writes. If it let the socket run dry before, what is delivered until now says nothing of the path.
@@ -401,8 +402,7 @@ class Sender {
     send(seq, now_us);
   }
 
-  // One segment beyond the window, new or else the last one again: its ACK shows a lost tail, or that the path is
-  // alive. The timeout then starts anew.
+  // One segment beyond the window, new or else the last one again: its ACK shows a lost tail. The timeout starts anew.
   template <class Send>
   void probe(Us now_us, Send&& send) {
     const bool has_new = application_.has(board_.next()) && board_.out_pkts() < kMaxOutPkts;
@@ -429,7 +429,7 @@ class Sender {
   struct Nothing {};
   [[no_unique_address]] std::conditional_t<ModelControl<Control>, RateSampler, Nothing> rates_;
   [[no_unique_address]] std::conditional_t<Paced<Control>, Pacer, Nothing> pacer_;
-  std::uint32_t cap_pkts_ = 0;
+  CappedWindow cap_;
   Us last_sent_us_ = 0, heard_us_ = 0;  // heard: the last ACK, or the first packet after nothing was out
   Us pace_us_ = kNever;
   State state_ = State::kOpen;

@@ -52,13 +52,6 @@ class WindowUsage {
     w.cwnd_pkts = std::max(w.cwnd_pkts, floor_pkts);
   }
 
-  // As apply_cap of kshim/bpf/cap.bpf.h: where the window follows ssthresh, that remembers what the cap takes away.
-  static void cap(Window& w, std::uint32_t cap_pkts, bool follows_ssthresh) {
-    if (w.cwnd_pkts <= cap_pkts) return;
-    if (follows_ssthresh) w.ssthresh_pkts = std::max(w.ssthresh_pkts, w.cwnd_pkts);
-    w.cwnd_pkts = cap_pkts;
-  }
-
   // A window that has grown above ssthresh is remembered there, by three quarters.
   static void keep_ssthresh(Window& w) { w.ssthresh_pkts = worth(w); }
   static std::uint32_t worth(const Window& w) { return std::max(w.ssthresh_pkts, w.cwnd_pkts / 2 + w.cwnd_pkts / 4); }
