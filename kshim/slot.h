@@ -15,7 +15,7 @@
 #ifndef REINET_SLOT_H
 #define REINET_SLOT_H
 
-#include "core/fallen_window.h"
+#include "core/cc/fallen_window.h"
 #include "core/flow_stats.h"
 #include "core/period.h"
 #include "kshim/cap.h"

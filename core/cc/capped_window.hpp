@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "core/cc/congestion_control.hpp"
-#include "core/fallen_window.h"
+#include "core/cc/fallen_window.h"
 
 namespace reinet {
 

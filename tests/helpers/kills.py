@@ -29,8 +29,9 @@ RAYS_OWN_PORTS = range(10002, 20000)
 
 
 def long(moments: int) -> dict[str, Any]:
-    """A training that lasts for so many moments: a second of work for each, and a checkpoint every 5 iterations."""
-    run = {**TINY["run"], "iterations": 50 * max(moments, 6), "evaluate_every": 60, "checkpoint_every": 5}
+    """A training that lasts for so many moments: half a second of work for each at least, a checkpoint every 5
+    iterations."""
+    run = {**TINY["run"], "iterations": 100 * max(moments, 6), "evaluate_every": 60, "checkpoint_every": 5}
     return {**TINY, "run": run}
 
 
@@ -81,7 +82,7 @@ def disturbed(service: Service, config: dict[str, Any], moments: int, kinds: lis
         soon, kind = rng.random() < 0.3, next(turn)
         while (found := _found(service, job))["iteration"] < iteration and not soon and found["state"] in OPEN:
             time.sleep(rng.uniform(0.0, 0.1))
-        time.sleep(rng.uniform(0.0, 2.0 if soon else 0.1))
+        time.sleep(rng.uniform(0.0, 2.0 if soon and kills else 0.1))  # the first one must not come after its end
         while not (pids := _pids(service, place, kind)) and _found(service, job)["state"] in OPEN:
             time.sleep(0.02)  # it is being started
         if (found := _found(service, job))["state"] not in OPEN:

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/cc/fallen_window.h"
 #include "core/cc/kernel/reno.hpp"
-#include "core/fallen_window.h"
 #include "driven.hpp"
 #include "envs/sim/options.hpp"
 #include "envs/sim/path/delay_line.hpp"
