@@ -153,11 +153,11 @@ def test_rollouts_are_not_guarded() -> None:
 # --- the gate ---
 
 
-@pytest.mark.parametrize("guard", [Guard(), None], ids=["guarded", "rollout"])
-def test_a_flow_whose_gate_is_closed_gets_no_cap(guard: Guard | None) -> None:
-    decider = Decider(Scripted(caps(10, 11, 0), caps(10, 11, 0)), 3, guard)
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "rollout"])
+def test_a_flow_whose_gate_is_closed_gets_no_cap(guarded: bool) -> None:
+    decider = Decider(Scripted(caps(10, 11, 0), caps(10, 11, 0)), 3, Guard() if guarded else None)
     assert decider.decide(*three(), ALL, np.array([False, True, False])).tolist() == [0, 11, 0]
-    if guard:
+    if guarded:
         assert decider.refusals() == [NO_QUEUE, None, None]  # the third is uncapped by the agent's choice
     assert decider.decide(*three(), ALL, OPEN).tolist() == [10, 11, 0]
     assert decider.refusals() == [None, None, None]
