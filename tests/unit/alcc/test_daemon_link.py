@@ -84,6 +84,8 @@ class _Held:
     def _run(self) -> None:
         assert self._stdout is not None
         for line in self._stdout:
+            if not line.endswith("\n"):  # the sender was killed in the middle of it
+                return
             said_s, held_bytes = line.split()
             self._lines.append((float(said_s), int(held_bytes)))
 
