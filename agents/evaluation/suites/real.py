@@ -5,11 +5,13 @@ of its own. Beside others a run may lag; one that is not valid is then no run at
 there is one less at a time. Only what is not valid alone counts as an attempt.
 """
 
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
-from functools import cache
-from multiprocessing import get_context
+from functools import cache, partial
+from multiprocessing import get_context, parent_process
 from typing import Any
 
 from reinet.agents.decide.names import make_agent
@@ -37,7 +39,8 @@ def make_real(jobs: Iterable[Job], at_once: int, take: Callable[[Job, Found], bo
     fresh, again = iter(jobs), deque[Job]()
     running, shared = dict[Future[Run], Job](), set[Future[Run]]()
     # Spawned: a fork would copy the threads' locks of onnxruntime and torch, whoever holds them.
-    with ProcessPoolExecutor(at_once, get_context("spawn")) if apart else _Here() as executor:
+    processes = partial(ProcessPoolExecutor, at_once, get_context("spawn"), end_with_parent)
+    with processes() if apart else _Here() as executor:
         while True:
             while len(running) < at_once and (job := again.popleft() if again else next(fresh, None)):
                 told(job)
@@ -58,6 +61,18 @@ def make_real(jobs: Iterable[Job], at_once: int, take: Callable[[Job, Found], bo
                     again.append(job)
                 elif not take(job, found):
                     again.append(job)
+
+
+def end_with_parent() -> None:
+    """Has this process end when its parent ends, however that does: an executor's processes wait for work for ever."""
+    parent = parent_process()
+    assert parent is not None
+
+    def wait_for_it() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait_for_it, daemon=True).start()
 
 
 class _Here(Executor):

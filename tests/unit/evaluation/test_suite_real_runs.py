@@ -1,5 +1,7 @@
 """The real runs of a suite, with a simulated one in their place: what is made again, what is left out, what is said."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -94,7 +96,7 @@ def test_beside_others_a_run_that_is_not_valid_is_none_and_from_then_on_there_ar
         done = run(NoCap(), replace(scenario, link="sim"))
         return replace(done, invalid_reason="lagged" if crowd > 1 else None)
 
-    monkeypatch.setattr(real, "ProcessPoolExecutor", lambda most, _context: ThreadPoolExecutor(most))
+    monkeypatch.setattr(real, "ProcessPoolExecutor", lambda most, *_: ThreadPoolExecutor(most))
     monkeypatch.setattr(real, "_run_named", lags_beside_another)
     store = Store(tmp_path / "store")
     assert runner.make(planned, store, at_once=2).made == len(planned.jobs)
@@ -131,3 +133,30 @@ def test_a_host_of_another_kernel_makes_runs_of_its_own(planned: SuitePlan, monk
     here = planning.versions()
     monkeypatch.setattr(planning, "versions", lambda: {**here, "kernel": "7.0"})
     assert not keys & {job.key for job in plan(planned.suite).jobs}
+
+
+KILLED = """
+import os, time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from reinet.agents.evaluation.suites.real import end_with_parent
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1, get_context("spawn"), end_with_parent) as executor:
+        print(executor.submit(os.getpid).result(), flush=True)
+        time.sleep(60)
+"""
+
+
+def test_a_process_of_runs_ends_with_the_command_that_made_it(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as command:
+        assert command.stdout is not None
+        worker = Path(f"/proc/{int(command.stdout.readline())}")
+        assert worker.exists()
+        command.kill()
+    until_s = time.monotonic() + 30
+    while worker.exists():
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
