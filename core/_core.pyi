@@ -30,6 +30,14 @@ MIN_PERIOD_NS: int
 SILENCE_NS: int
 FOREIGN_ROUNDS: float
 YIELD_NS: int
+LOOK_AFTER_NS: int
+LOOK_EVERY_NS: int
+LOOK_REST_NS: int
+LOOK_STEP_ROUNDS: int
+LOOK_LONGEST_ROUND_NS: int
+HOLD_PER_PATH: float
+INVALID_CAP_PKTS: int
+KEPT_RECORDS: int
 HEADER_BYTES: int
 OPPORTUNITY_BYTES: int
 
@@ -62,6 +70,15 @@ def caps_from_actions(
     ceiling_pkts: int,
     caps_pkts: NDArray[uint32],
 ) -> None: ...
+def learned_caps(
+    head: int,
+    actions: NDArray[float32],
+    stats: NDArray[uint8],
+    rule_pkts: NDArray[float32],
+    calm_rtts: float,
+    ceiling_pkts: int,
+    caps_pkts: NDArray[uint32],
+) -> None: ...
 
 class StateBank:
     def __init__(
@@ -86,7 +103,25 @@ class StateBank:
         may_cap: NDArray[uint8],
     ) -> None: ...
 
-class OthersQueues:
-    def __init__(self) -> None: ...
+class GuardBank:
+    def __init__(self, ceiling_pkts: int, bounds_steps: bool, looks: bool) -> None: ...
     def forget(self, slots: NDArray[int64], cookies: NDArray[uint64]) -> None: ...
-    def update(self, stats: NDArray[uint8], alone: NDArray[uint8]) -> None: ...
+    def judge(
+        self,
+        stats: NDArray[uint8],
+        wanted_pkts: NDArray[uint32],
+        may_cap: NDArray[uint8],
+        aims_at_target: bool,
+        caps_pkts: NDArray[uint32],
+        verdicts: NDArray[uint8],
+    ) -> None: ...
+
+class FlowMemory:
+    def __init__(
+        self, rows: int, delays_s: list[float], rates_bytes_per_s: list[float], latencies_s: list[float]
+    ) -> None: ...
+    def grow(self, rows: int) -> None: ...
+    def hear(self, rows: NDArray[int64], stats: NDArray[uint8]) -> None: ...
+    def decide(self, rows: NDArray[int64], now_ns: int, stats: NDArray[uint8], verdicts: NDArray[uint8]) -> None: ...
+    def seen(self, row: int, cookie: int, records: NDArray[uint8]) -> tuple[int, int]: ...
+    def counts(self) -> dict[str, Any]: ...

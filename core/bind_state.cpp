@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's view of periods, feature sets, rewards, states and heads; the classes users see are in the modules around
-// it.
+// Python's view of periods, feature sets, rewards, states, heads, guards and what is remembered of flows; the classes
+// users see are in the modules around it.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -10,8 +10,9 @@
 #include "core/bindings.hpp"
 #include "core/period.h"
 #include "core/states/calm.hpp"
+#include "core/states/flow_memory.hpp"
+#include "core/states/guard.hpp"
 #include "core/states/heads.hpp"
-#include "core/states/others.hpp"
 #include "core/states/state_bank.hpp"
 
 namespace nb = nanobind;
@@ -110,6 +111,17 @@ void bind_heads(nb::module_& m) {
     for (std::size_t i = 0; i < n; ++i)
       caps_pkts(i) = calm_cap_pkts(wanted_pkts(i), record_at<reinet_flow_stats>(stats, i), calm_rtts, ceiling_pkts);
   });
+  m.def("learned_caps", [](int head, const Vector<const float>& actions, const Matrix<const std::uint8_t>& stats,
+                           const Vector<const float>& rule_pkts, double calm_rtts, std::uint32_t ceiling_pkts,
+                           const Vector<std::uint32_t>& caps_pkts) {
+    require_rows_of<reinet_flow_stats>(stats);
+    const std::size_t n = actions.shape(0);
+    require(stats.shape(0) == n && rule_pkts.shape(0) == n && caps_pkts.shape(0) == n,
+            "actions, stats and rule_pkts differ in length");
+    for (std::size_t i = 0; i < n; ++i)
+      caps_pkts(i) = learned_cap_pkts(static_cast<Head>(head), actions(i), record_at<reinet_flow_stats>(stats, i),
+                                      rule_pkts(i), calm_rtts, ceiling_pkts);
+  });
   m.def("actions_from_caps",
         [](int head, const Vector<const std::uint32_t>& caps_pkts, const Vector<const std::uint32_t>& cwnd_pkts,
            const Vector<const float>& rule_pkts, const Vector<float>& actions) {
@@ -121,40 +133,113 @@ void bind_heads(nb::module_& m) {
         });
 }
 
-// The flows of a guard by slot; a slot whose flow is another one begins anew.
-struct OthersQueues {
+void require_rows_below(const Vector<const std::int64_t>& rows, std::size_t size) {
+  for (std::size_t i = 0; i < rows.shape(0); ++i)
+    require(rows(i) >= 0 && static_cast<std::size_t>(rows(i)) < size, "a row lies outside the table");
+}
+
+// The guards of flows by slot; a slot whose flow is another one begins anew.
+struct GuardBank {
   struct Named {
     std::uint64_t cookie = 0;
-    OthersQueue queue;
+    Guard guard;
   };
+  GuardRules rules;
   std::vector<Named> by_slot;
 };
 
-void bind_others(nb::module_& m) {
+void bind_guard(nb::module_& m) {
   m.attr("FOREIGN_ROUNDS") = kForeignRounds;
   m.attr("YIELD_NS") = kYieldNs;
-  nb::class_<OthersQueues>(m, "OthersQueues")
-      .def(nb::init<>())
+  m.attr("LOOK_AFTER_NS") = kLookAfterNs;
+  m.attr("LOOK_EVERY_NS") = kLookEveryNs;
+  m.attr("LOOK_REST_NS") = kLookRestNs;
+  m.attr("LOOK_STEP_ROUNDS") = kStepRounds;
+  m.attr("LOOK_LONGEST_ROUND_NS") = kLongestRoundNs;
+  m.attr("HOLD_PER_PATH") = kHoldPerPath;
+  m.attr("INVALID_CAP_PKTS") = kInvalidCapPkts;
+  nb::class_<GuardBank>(m, "GuardBank")
+      .def("__init__", [](GuardBank* self, std::uint32_t ceiling_pkts, bool bounds_steps,
+                          bool looks) { new (self) GuardBank{{ceiling_pkts, bounds_steps, looks, false}, {}}; })
       .def("forget",
-           [](OthersQueues& self, const Vector<const std::int64_t>& slots, const Vector<const std::uint64_t>& cookies) {
+           [](GuardBank& self, const Vector<const std::int64_t>& slots, const Vector<const std::uint64_t>& cookies) {
              require(slots.shape(0) == cookies.shape(0), "slots and cookies differ in length");
              for (std::size_t i = 0; i < slots.shape(0); ++i) {
                const auto slot = static_cast<std::size_t>(slots(i));
                if (slot < self.by_slot.size() && self.by_slot[slot].cookie == cookies(i)) self.by_slot[slot] = {};
              }
            })
-      .def("update",
-           [](OthersQueues& self, const Matrix<const std::uint8_t>& stats, const Vector<std::uint8_t>& alone) {
+      .def("judge", [](GuardBank& self, const Matrix<const std::uint8_t>& stats,
+                       const Vector<const std::uint32_t>& wanted_pkts, const Vector<const std::uint8_t>& may_cap,
+                       bool aims_at_target, const Vector<std::uint32_t>& caps_pkts,
+                       const Matrix<std::uint8_t>& verdicts) {
+        require_rows_of<reinet_flow_stats>(stats);
+        require_rows_of<Verdict>(verdicts);
+        const std::size_t n = stats.shape(0);
+        require(wanted_pkts.shape(0) == n && may_cap.shape(0) == n && caps_pkts.shape(0) == n && verdicts.shape(0) == n,
+                "stats, caps and verdicts differ in length");
+        GuardRules rules = self.rules;
+        rules.aims_at_target = aims_at_target;
+        for (std::size_t i = 0; i < n; ++i) {
+          const auto record = record_at<reinet_flow_stats>(stats, i);
+          if (record.slot >= self.by_slot.size()) self.by_slot.resize(record.slot + std::size_t{1});
+          GuardBank::Named& flow = self.by_slot[record.slot];
+          if (flow.cookie != record.cookie) flow = {record.cookie, {}};
+          const Verdict verdict = flow.guard.judge(record, wanted_pkts(i), may_cap(i), rules);
+          caps_pkts(i) = verdict.allowed_pkts;
+          put_record(verdicts, i, verdict);
+        }
+      });
+}
+
+nb::tuple counted(const Histogram& histogram) {
+  return nb::make_tuple(nb::cast(histogram.counts()), histogram.total());
+}
+
+void bind_memory(nb::module_& m) {
+  m.attr("KEPT_RECORDS") = FlowMemory::kKept;
+  nb::class_<FlowMemory>(m, "FlowMemory")
+      .def(nb::init<std::size_t, const std::vector<double>&, const std::vector<double>&, const std::vector<double>&>())
+      .def("grow", &FlowMemory::grow)
+      .def("hear",
+           [](FlowMemory& self, const Vector<const std::int64_t>& rows, const Matrix<const std::uint8_t>& stats) {
              require_rows_of<reinet_flow_stats>(stats);
-             require(alone.shape(0) == stats.shape(0), "stats and alone differ in length");
-             for (std::size_t i = 0; i < stats.shape(0); ++i) {
-               const auto record = record_at<reinet_flow_stats>(stats, i);
-               if (record.slot >= self.by_slot.size()) self.by_slot.resize(record.slot + std::size_t{1});
-               OthersQueues::Named& flow = self.by_slot[record.slot];
-               if (flow.cookie != record.cookie) flow = {record.cookie, {}};
-               alone(i) = flow.queue.update(record);
-             }
-           });
+             require(rows.shape(0) == stats.shape(0), "rows and stats differ in length");
+             require_rows_below(rows, self.size());
+             for (std::size_t i = 0; i < rows.shape(0); ++i)
+               self.hear(static_cast<std::size_t>(rows(i)), record_at<reinet_flow_stats>(stats, i));
+           })
+      .def("decide",
+           [](FlowMemory& self, const Vector<const std::int64_t>& rows, std::uint64_t now_ns,
+              const Matrix<const std::uint8_t>& stats, const Matrix<const std::uint8_t>& verdicts) {
+             require_rows_of<reinet_flow_stats>(stats);
+             require_rows_of<Verdict>(verdicts);
+             require(rows.shape(0) == stats.shape(0) && rows.shape(0) == verdicts.shape(0),
+                     "rows, stats and verdicts differ in length");
+             require_rows_below(rows, self.size());
+             for (std::size_t i = 0; i < rows.shape(0); ++i)
+               self.decide(static_cast<std::size_t>(rows(i)), now_ns, record_at<reinet_flow_stats>(stats, i).time_ns,
+                           static_cast<std::uint8_t>(record_at<Verdict>(verdicts, i).code));
+           })
+      .def("seen",
+           [](const FlowMemory& self, std::size_t row, std::uint64_t cookie, const Matrix<std::uint8_t>& records) {
+             require_rows_of<reinet_flow_stats>(records);
+             require(row < self.size() && records.shape(0) == FlowMemory::kKept, "no such row, or no room for it");
+             reinet_flow_stats kept[FlowMemory::kKept];
+             std::uint64_t decided_ns = 0;
+             const std::size_t count = self.seen(row, cookie, kept, decided_ns);
+             for (std::size_t i = 0; i < count; ++i) put_record(records, i, kept[i]);
+             return nb::make_tuple(count, decided_ns);
+           })
+      .def("counts", [](const FlowMemory& self) {
+        nb::dict found;
+        found["rtt_s"] = counted(self.rtt_s);
+        found["queueing_s"] = counted(self.queueing_s);
+        found["rate"] = counted(self.rate);
+        found["latency_s"] = counted(self.latency_s);
+        found["verdicts"] = nb::cast(std::vector<std::int64_t>(self.verdicts.begin(), self.verdicts.end()));
+        return found;
+      });
 }
 
 void bind_bank(nb::module_& m) {
@@ -200,7 +285,8 @@ void bind_state(nb::module_& m) {
   bind_features(m);
   bind_rewards(m);
   bind_heads(m);
-  bind_others(m);
+  bind_guard(m);
+  bind_memory(m);
   bind_bank(m);
 }
 

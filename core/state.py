@@ -1,6 +1,7 @@
 """States, rewards and caps for many flows at once; the arithmetic is in ``states/``."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,20 @@ FOREIGN_ROUNDS: float = _core.FOREIGN_ROUNDS
 """So many round trips tell."""
 YIELD_S: float = _core.YIELD_NS / 1e9
 """A flow is left alone until a multiple of this, by the records' clock."""
+
+LOOK_AFTER_S: float = _core.LOOK_AFTER_NS / 1e9
+LOOK_EVERY_S: float = _core.LOOK_EVERY_NS / 1e9
+LOOK_REST_S: float = _core.LOOK_REST_NS / 1e9
+LOOK_STEP_ROUNDS: int = _core.LOOK_STEP_ROUNDS
+LOOK_LONGEST_ROUND_S: float = _core.LOOK_LONGEST_ROUND_NS / 1e9
+HOLD_PER_PATH: float = _core.HOLD_PER_PATH
+"""The look for a path's true minimum RTT; ``states/min_rtt_look.hpp`` has each with its reason."""
+
+KEPT_RECORDS: int = _core.KEPT_RECORDS
+"""So many records of each flow are remembered."""
+
+INVALID_CAP_PKTS: int = _core.INVALID_CAP_PKTS
+"""An agent returns this for a flow for which it computed no number at all (NaN or infinity)."""
 
 _NO_OFFERS = np.empty((0, 2), np.float64)
 
@@ -152,6 +167,26 @@ def calm_caps(
     return caps_pkts
 
 
+def learned_caps(
+    head: str,
+    actions: npt.NDArray[np.float32],
+    stats: npt.NDArray[np.void],
+    rule_pkts: npt.NDArray[np.float32],
+    calm_rtts: float,
+    ceiling_pkts: int = MAX_CAP_PKTS,
+) -> npt.NDArray[np.uint32]:
+    """Returns what ``caps_from_actions`` and then ``calm_caps`` do, INVALID_CAP_PKTS where an action (N,) is no number.
+
+    The policy of a running daemon decides by this in one call.
+    """
+    caps_pkts = np.empty(len(actions), np.uint32)
+    _core.learned_caps(
+        head_index(head), actions, as_bytes(stats, FLOW_STATS_DTYPE), np.ascontiguousarray(rule_pkts, np.float32),
+        calm_rtts, ceiling_pkts, caps_pkts,
+    )  # fmt: skip
+    return caps_pkts
+
+
 def actions_from_caps(
     head: str, caps_pkts: npt.ArrayLike, cwnd_pkts: npt.ArrayLike, rule_pkts: npt.ArrayLike
 ) -> npt.NDArray[np.float32]:
@@ -168,21 +203,80 @@ def actions_from_caps(
     return actions
 
 
-class OthersQueues:
-    """Says which flows wait in a queue of others and are left alone: ``states/others.hpp``.
+class GuardBank:
+    """The guards of many flows, ``states/guard.hpp``. A flow is named by cookie and slot; a slot has one at a time."""
 
-    A flow is named by cookie and slot; a slot has one flow at a time.
-    """
-
-    def __init__(self) -> None:
-        self._core = _core.OthersQueues()
+    def __init__(self, ceiling_pkts: int = MAX_CAP_PKTS, bounds_steps: bool = False, looks: bool = True) -> None:
+        """``bounds_steps`` keeps each cap near the one in force; ``looks`` holds long flows back now and then."""
+        self._core = _core.GuardBank(ceiling_pkts, bounds_steps, looks)
 
     def forget(self, slots: npt.NDArray[np.intp], cookies: npt.NDArray[np.uint64]) -> None:
         """Drops what is known of flows that ended."""
         self._core.forget(np.asarray(slots, np.int64), np.asarray(cookies, np.uint64))
 
-    def stand(self, stats: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-        """Returns (N,) where a flow is to be left alone, after one record of each with an RTT sample."""
-        alone = np.empty(len(stats), np.uint8)
-        self._core.update(as_bytes(stats, FLOW_STATS_DTYPE), alone)
-        return alone.view(np.bool_)
+    def judge(
+        self,
+        stats: npt.NDArray[np.void],
+        wanted_pkts: npt.NDArray[np.uint32],
+        may_cap: npt.NDArray[np.bool_],
+        aims_at_target: bool,
+        verdicts: npt.NDArray[np.void],
+    ) -> npt.NDArray[np.uint32]:
+        """Returns the caps (N,) that may be applied, 0 = none, and writes why into ``verdicts`` (N,), packed records of
+        17 bytes as ``states/guard.hpp`` has them.
+
+        ``stats`` has one record of each flow, FLOW_STATS_DTYPE (N,), with an RTT sample; ``may_cap`` (N,) is False
+        where the gate is closed; ``aims_at_target`` leaves flows alone that wait in a queue of others.
+        """
+        caps_pkts = np.empty(len(stats), np.uint32)
+        self._core.judge(
+            as_bytes(stats, FLOW_STATS_DTYPE),
+            np.ascontiguousarray(wanted_pkts),
+            np.ascontiguousarray(may_cap).view(np.uint8),
+            aims_at_target,
+            caps_pkts,
+            verdicts.view(np.uint8).reshape(len(verdicts), verdicts.dtype.itemsize),
+        )
+        return caps_pkts
+
+
+class FlowMemory:
+    """The latest records of each row's flow, and counts since the start: ``states/flow_memory.hpp``."""
+
+    def __init__(
+        self, rows: int, delays_s: Sequence[float], rates_bytes_per_s: Sequence[float], latencies_s: Sequence[float]
+    ) -> None:
+        """Takes the bounds between which RTTs and queueing delays, delivery rates, and decisions' ages are counted."""
+        self._core = _core.FlowMemory(rows, list(delays_s), list(rates_bytes_per_s), list(latencies_s))
+
+    def grow(self, rows: int) -> None:
+        """Adds rows, up to ``rows``; those there keep what they hold."""
+        self._core.grow(rows)
+
+    def hear(self, rows: npt.NDArray[np.intp], stats: npt.NDArray[np.void]) -> None:
+        """Keeps and counts N records, FLOW_STATS_DTYPE (N,), whose flows own these rows; a flow's come in order.
+
+        Raises ValueError for a row that is not there.
+        """
+        self._core.hear(np.ascontiguousarray(rows, np.int64), as_bytes(stats, FLOW_STATS_DTYPE))
+
+    def decide(
+        self, rows: npt.NDArray[np.intp], now_ns: int, stats: npt.NDArray[np.void], verdicts: npt.NDArray[np.void]
+    ) -> None:
+        """Counts decisions on N records, whose caps were stored at ``now_ns``; verdicts as in ``GuardBank.judge``."""
+        packed = np.ascontiguousarray(verdicts).view(np.uint8).reshape(len(verdicts), verdicts.dtype.itemsize)
+        self._core.decide(np.ascontiguousarray(rows, np.int64), now_ns, as_bytes(stats, FLOW_STATS_DTYPE), packed)
+
+    def seen(self, row: int, cookie: int) -> tuple[npt.NDArray[np.void], int]:
+        """Returns the records that are kept of the flow that owns a row, oldest first, and when it was decided on, 0 =
+        never; none, if the row is another's by now.
+        """
+        records = np.zeros(KEPT_RECORDS, FLOW_STATS_DTYPE)
+        count, decided_ns = self._core.seen(row, cookie, as_bytes(records))
+        return records[:count], decided_ns
+
+    def counts(self) -> dict[str, Any]:
+        """Returns ``rtt_s``, ``queueing_s``, ``rate`` and ``latency_s``, each as the numbers between the bounds and the
+        sum of all values, and ``verdicts``, how many decisions came to each by its number.
+        """
+        return self._core.counts()

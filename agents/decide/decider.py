@@ -22,8 +22,6 @@ from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts, Why, refusals
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
-_AGENT_CHOSE_NONE, _NO_QUEUE = int(Why.AGENT_CHOSE_NONE), int(Why.NO_QUEUE)
-
 
 class Decision(NamedTuple):
     """The answer of agent, gate and guard to N records."""
@@ -78,16 +76,13 @@ class Decider:
             raise ValueError(f"{len(stats)} caps as uint32 were due, {wanted.dtype}{list(wanted.shape)} came")
         if decided is not None:
             stats, wanted, may_cap = stats[decided], wanted[decided], may_cap[decided]
-        allowed = np.where(may_cap, wanted, np.uint32(0))
-        verdicts = np.empty(len(stats), VERDICT_DTYPE)
-        if self._guard is None:
-            caps_pkts, codes = allowed, np.zeros(len(allowed), np.uint8)
-        else:
-            caps_pkts, codes = self._guard.check(stats, allowed, self.agent.aims_at_target)
-        unsaid = (codes == 0) & (caps_pkts == 0)
-        if unsaid.any():
-            codes[unsaid] = np.where(may_cap | (wanted == 0), _AGENT_CHOSE_NONE, _NO_QUEUE)[unsaid]
-        verdicts["code"], verdicts["wanted_pkts"], verdicts["allowed_pkts"] = codes, wanted, caps_pkts
+        if self._guard is not None:
+            return Decision(*self._guard.judge(stats, wanted, may_cap, self.agent.aims_at_target))
+        caps_pkts = np.where(may_cap, wanted, np.uint32(0))
+        verdicts = np.zeros(len(stats), VERDICT_DTYPE)
+        verdicts["code"][caps_pkts == 0] = Why.AGENT_CHOSE_NONE
+        verdicts["code"][~may_cap & (wanted != 0)] = Why.NO_QUEUE
+        verdicts["wanted_pkts"], verdicts["allowed_pkts"] = wanted, caps_pkts
         verdicts["target_us"], verdicts["min_rtt_us"] = stats["target_us"], stats["min_rtt_us"]
         return Decision(caps_pkts, verdicts)
 

@@ -112,8 +112,8 @@ class ControlLoop(Observed):
     ) -> None:
         """Makes a loop of one policy.
 
-        ``bounds_steps`` keeps each cap near the one in force (``guard.py``). ``gather_ms`` lets records gather so long
-        at most from one tick to the next (``gathering.py``).
+        ``bounds_steps`` keeps each cap near the one in force (``core/states/guard.hpp``). ``gather_ms`` lets records
+        gather so long at most from one tick to the next (``gathering.py``).
         """
         self._shim = shim
         self._ceiling_pkts = ceiling_pkts
@@ -284,7 +284,7 @@ class ControlLoop(Observed):
                 slots = ruling.rows.astype(np.uint32)
                 self._keeper.put(ruling.stats["cookie"], slots, ruling.caps_pkts, ruling.stats["target_us"])
             self._log_refusals(ruling)
-            self._sight.decide(ruling.rows, ruling.stats["time_ns"], ruling.verdicts["code"])
+            self._sight.decide(ruling.rows, ruling.stats, ruling.verdicts)
         if len(ruling.rows) < len(live):
             self._keeper.hear(live)
         with self._lock:

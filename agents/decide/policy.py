@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, Artifact, Manifest, load_artifact
 from reinet.agents.model.layers import layers_of
 from reinet.alcc.launch import Law
 from reinet.alcc.model import text_of
-from reinet.core import FEATURE_SETS, calm_caps, caps_from_actions
+from reinet.core import FEATURE_SETS
 from reinet.core.errors import ModelError
+from reinet.core.state import learned_caps
 
 COST_STATES = 256
 """So many flows may have a record in one tick: a thousand with an RTT of 20 ms and ticks of 5 ms."""
@@ -112,17 +112,10 @@ class Policy(Agent):
 
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns caps in packets (N,), 0 = none; INVALID_CAP_PKTS where the network gave no finite number."""
-        actions = self.actions(states)
-        finite = np.isfinite(actions)
-        caps = caps_from_actions(
-            self.manifest.schema_.head,
-            np.where(finite, actions, np.float32(0)),
-            np.ascontiguousarray(stats["cwnd_pkts"]),
-            rule_pkts,
-            self.ceiling_pkts,
+        manifest = self.manifest
+        return learned_caps(
+            manifest.schema_.head, self.actions(states), stats, rule_pkts, manifest.calm_rtts, self.ceiling_pkts
         )
-        caps = calm_caps(caps, stats, self.manifest.calm_rtts, self.ceiling_pkts)
-        return np.where(finite, caps, np.uint32(INVALID_CAP_PKTS)).astype(np.uint32)
 
 
 def _queueing_target_range_ms(manifest: Manifest) -> tuple[float, float] | None:

@@ -7,33 +7,11 @@
 
 #include "alcc/laws/model.hpp"
 #include "core/states/calm.hpp"
-#include "core/states/delay_ratio.hpp"
+#include "core/states/guard.hpp"
 #include "core/states/heads.hpp"
 #include "core/states/state.hpp"
 
 namespace reinet::alcc {
-
-namespace {
-
-// As agents/decide/guard.py, which has their reasons.
-constexpr double kMostRise = 4.0, kMostFall = 16.0;
-
-// Returns the cap, no further from what is in force than these let it; 0 stays 0.
-std::uint32_t bound_step_pkts(const reinet_flow_stats& s, std::uint32_t cap_pkts) {
-  if (cap_pkts == 0) return 0;
-  const double in_force_pkts = s.cap_pkts ? s.cap_pkts : s.cwnd_pkts;
-  const double low_pkts = std::max<double>(std::ceil(in_force_pkts / kMostFall), kMinCapPkts);
-  const double high_pkts = std::max<double>({in_force_pkts, 1.0 * s.cwnd_pkts, 1.0 * kMinCapPkts}) * kMostRise;
-  return static_cast<std::uint32_t>(std::clamp<double>(cap_pkts, low_pkts, high_pkts));
-}
-
-bool rtt_known(std::uint32_t min_rtt_us) { return min_rtt_us != 0 && min_rtt_us != ~0U; }
-
-bool allowed(const reinet_flow_stats& s) {
-  return rtt_known(s.min_rtt_us) && s.target_us >= kLeastTargetPerRtt * s.min_rtt_us;
-}
-
-}  // namespace
 
 std::uint32_t resolve_target_us(const Settings& settings, std::uint32_t min_rtt_us) {
   if (settings.target_min_rtts > 0 && !rtt_known(min_rtt_us)) return 0;
@@ -48,7 +26,7 @@ std::uint32_t Law::decide(const reinet_flow_stats& s, const Settings& settings) 
   if (!has_sample(s)) return cap_pkts_;
   static const Normaliser normaliser(typical_table(DeepCcSet::kInputs));
   features_.update(s, normaliser);
-  cap_pkts_ = may_cap && allowed(s) ? wanted_pkts(settings) : 0;
+  cap_pkts_ = may_cap && may_be_capped(s) ? wanted_pkts(settings) : 0;
   return cap_pkts_;
 }
 
@@ -66,10 +44,11 @@ std::uint32_t Law::decide_learned(const reinet_flow_stats& s, const Settings& se
   if (!update.decided) return cap_pkts_;
   cap_pkts_ = 0;
   const bool yields = others_.update(s);
-  if (!((update.may_cap && !yields) || settings.always) || !allowed(s)) return 0;
+  if (!((update.may_cap && !yields) || settings.always) || !may_be_capped(s)) return 0;
   const std::uint32_t wanted_pkts =
-      cap_from_action(model.head, model.network.act(state.data()), s.cwnd_pkts, update.rule_pkts, kMaxCapPkts);
-  return cap_pkts_ = bound_step_pkts(s, calm_cap_pkts(wanted_pkts, s, model.calm_rtts, kMaxCapPkts));
+      learned_cap_pkts(model.head, model.network.act(state.data()), s, update.rule_pkts, model.calm_rtts, kMaxCapPkts);
+  if (wanted_pkts == kInvalidCapPkts) return 0;
+  return cap_pkts_ = bound_step_pkts(s, wanted_pkts);
 }
 
 std::uint32_t Law::wanted_pkts(const Settings& settings) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The deciders that run in the process: a fixed cap, the hand rule and a small learned policy, behind the gate of no
-// harm and the checks of agents/decide/guard.py (no cap before an RTT is known, none for a target out of reach; a
+// harm and the checks of core/states/guard.hpp (no cap before an RTT is known, none for a target out of reach; a
 // learned cap moves no further in one step than there). States, the rule's product, heads and the gate are the landed
 // headers; a test compares the decisions with those of agents/decide/.
 #ifndef REINET_ALCC_LAW_HPP

@@ -44,6 +44,14 @@ inline std::uint32_t calm_cap_pkts(std::uint32_t wanted_pkts, const reinet_flow_
       std::clamp(std::floor(pkts + fraction_of(s.time_ns)), static_cast<double>(kMinCapPkts), highest));
 }
 
+// Returns what a learned policy wants of a flow: its network's action through the head, calmly; kInvalidCapPkts where
+// the network gave no number.
+inline std::uint32_t learned_cap_pkts(Head head, float action, const reinet_flow_stats& s, float rule_pkts,
+                                      double calm_rtts, std::uint32_t ceiling_pkts) {
+  if (!std::isfinite(action)) return kInvalidCapPkts;
+  return calm_cap_pkts(cap_from_action(head, action, s.cwnd_pkts, rule_pkts, ceiling_pkts), s, calm_rtts, ceiling_pkts);
+}
+
 }  // namespace reinet
 
 #endif

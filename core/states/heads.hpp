@@ -24,6 +24,9 @@ constexpr double kWideGain = 1.3;
 constexpr std::uint32_t kMinCapPkts = REINET_MIN_CAP_PKTS;
 constexpr std::uint32_t kMaxCapPkts = 40000;  // the paper's: 480 Mbit/s at an RTT of 1 s
 
+// An agent returns this for a flow for which it computed no number at all (NaN or infinity).
+constexpr std::uint32_t kInvalidCapPkts = ~0U;
+
 // Returns whole packets within the limits, halves rounded to the even one; 0 = no cap, for what is no number.
 inline std::uint32_t round_cap_pkts(double pkts, std::uint32_t ceiling_pkts) {
   if (std::isnan(pkts)) return 0;

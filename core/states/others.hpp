@@ -15,7 +15,7 @@
 //
 // Capped flows that share a queue disturb each other in the same way for a moment, as when another one begins, and must
 // come back to a short queue together: so all are left alone until the same times, the multiples of kYieldNs of the
-// records' clock, as the looks of agents/decide/min_rtt.py begin together.
+// records' clock, as the looks of min_rtt_look.hpp begin together.
 #ifndef REINET_OTHERS_HPP
 #define REINET_OTHERS_HPP
 

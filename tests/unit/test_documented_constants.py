@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from helpers.places import ROOT
-from reinet.agents.decide.min_rtt import HOLD_PER_PATH, LOOK_AFTER_S, LOOK_EVERY_S
 from reinet.agents.evaluation import harm
 from reinet.agents.evaluation.fidelity import TOLERANCES
 from reinet.agents.evaluation.frontier import RULE_GAINS, Baseline, Point
@@ -21,7 +20,15 @@ from reinet.core import PeriodConfig, _core
 from reinet.core.features import DEFAULT_FEATURE_SET, FEATURE_SETS
 from reinet.core.period import SILENCE_NS
 from reinet.core.records import OPPORTUNITY_BYTES
-from reinet.core.state import LEAST_TARGET_PER_RTT, MAX_CAP_PKTS, MIN_CAP_PKTS, RULE_GAIN
+from reinet.core.state import (
+    HOLD_PER_PATH,
+    LEAST_TARGET_PER_RTT,
+    LOOK_AFTER_S,
+    LOOK_EVERY_S,
+    MAX_CAP_PKTS,
+    MIN_CAP_PKTS,
+    RULE_GAIN,
+)
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.registry import POLL_S
 from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec

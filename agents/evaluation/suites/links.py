@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from reinet.agents.decide.min_rtt import LOOK_EVERY_S
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.suites.definition import ScenarioSpec
 from reinet.core.errors import ConfigError
 from reinet.core.records import OPPORTUNITY_BYTES
+from reinet.core.state import LOOK_EVERY_S
 from reinet.envs.link.metrics import rate_mbps
 from reinet.envs.link.spec import LinkSpec, times_of
 from reinet.envs.trace import Trace, load_traces

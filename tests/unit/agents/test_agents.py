@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from helpers.places import ROOT
 from reinet.agents.decide.baselines import Clairvoyant, FixedCap, NoCap, RandomCap, Rule
-from reinet.agents.decide.guard import INVALID_CAP_PKTS, guard
+from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.names import NAMES, make_agent, split_names
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.roccet import Roccet
@@ -47,6 +47,7 @@ from reinet.core import (
     schema_hash,
 )
 from reinet.core.errors import ConfigError, ModelError
+from reinet.core.state import INVALID_CAP_PKTS
 
 STATE_SIZE = FEATURE_SETS[DEFAULT_FEATURE_SET].state_size
 SHA = "ab" * 32
@@ -151,7 +152,7 @@ def test_a_network_without_a_finite_answer_leaves_the_flow_uncapped(tmp_path: Pa
     stats = records(2)
     caps = policy.decide(stats, np.zeros((2, STATE_SIZE), np.float32), np.full(2, 30, np.float32))
     assert caps.tolist() == [INVALID_CAP_PKTS] * 2
-    caps, reasons = guard(stats, caps)
+    caps, reasons = judged(stats, caps)
     assert caps.tolist() == [0, 0]
     assert set(reasons) == {Why.NOT_FINITE}
 
@@ -370,16 +371,27 @@ def test_random_caps_repeat_after_a_reset_and_stay_within_half_and_twice_the_win
 # --- guard ---
 
 
+def judged(stats: Any, wanted_pkts: Any) -> tuple[Any, Any]:
+    """Returns caps and codes of a guard that sees each flow for the first time, with open gates."""
+    wanted_pkts = np.asarray(wanted_pkts, np.uint32)
+    caps, verdicts = Guard().judge(stats, wanted_pkts, np.ones(len(stats), np.bool_))
+    for name, expected in (("wanted_pkts", wanted_pkts), ("allowed_pkts", caps)):
+        np.testing.assert_array_equal(verdicts[name], expected)
+    for name in ("target_us", "min_rtt_us"):
+        np.testing.assert_array_equal(verdicts[name], stats[name])
+    return caps, verdicts["code"]
+
+
 def test_guard_lets_good_caps_pass() -> None:
-    caps, reasons = guard(records(3), np.array([0, 4, 40_000], np.uint32))
+    caps, reasons = judged(records(3), [0, 4, 40_000])
     assert caps.tolist() == [0, 4, 40_000]
-    assert reasons.tolist() == [0, 0, 0]
+    assert reasons.tolist() == [Why.AGENT_CHOSE_NONE, 0, 0]
 
 
 def test_guard_refuses_a_target_below_the_paths_reach() -> None:
     stats = records(2, min_rtt_us=19_500)
     stats["target_us"] = [20_000, 21_450]
-    caps, reasons = guard(stats, np.array([30, 30], np.uint32))
+    caps, reasons = judged(stats, [30, 30])
     assert caps.tolist() == [0, 30]
     assert reasons.tolist() == [Why.TOO_TIGHT, 0]
     assert target_too_tight(20_000, 19_500) == (
@@ -400,7 +412,7 @@ def test_guard_refuses_a_target_below_the_paths_reach() -> None:
     ],
 )
 def test_guard_says_why(fields: dict[str, int], cap: int, message: str) -> None:
-    caps, (code,) = guard(records(1, **fields), np.array([cap], np.uint32))
+    caps, (code,) = judged(records(1, **fields), [cap])
     assert caps.tolist() == [0]
     verdict = np.zeros(1, VERDICT_DTYPE)
     verdict["code"], verdict["wanted_pkts"] = code, cap

@@ -10,11 +10,11 @@ import structlog
 
 from helpers.loops import HEALTHY, LEASE_MS
 from reinet.agents.decide.baselines import FixedCap, Rule
-from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.agents.decide.verdicts import AGENT_CHOSE_NONE, IDLE, NO_QUEUE, PAUSED
 from reinet.core.records import Flag
+from reinet.core.state import INVALID_CAP_PKTS
 from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim
 from reinet.kshim.shim import FlowStatsArray

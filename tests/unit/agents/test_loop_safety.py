@@ -8,13 +8,13 @@ import structlog
 
 from helpers.loops import HEALTHY
 from reinet.agents.decide.baselines import FixedCap
-from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.agents.decide.quarantine import LEAST_DECISIONS, MOST_REFUSED, WINDOW_NS, Quarantine
 from reinet.agents.decide.recent import RecentRecords
 from reinet.agents.decide.verdicts import LAPSED, STALE
 from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.core.state import INVALID_CAP_PKTS
 from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim
 

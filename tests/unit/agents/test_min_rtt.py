@@ -7,12 +7,12 @@ import pytest
 
 from reinet.agents.decide.baselines import FixedCap, NoCap
 from reinet.agents.decide.guard import Guard
-from reinet.agents.decide.min_rtt import LONGEST_ROUND_NS, LOOK_AFTER_S, LOOK_EVERY_S, REST_S, STEP_ROUNDS
 from reinet.agents.decide.verdicts import Why
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.records import Flag
+from reinet.core.state import LOOK_AFTER_S, LOOK_EVERY_S, LOOK_LONGEST_ROUND_S, LOOK_REST_S, LOOK_STEP_ROUNDS
 from reinet.envs.trace import Trace
 
 WANTED_PKTS = 30
@@ -44,9 +44,9 @@ class One:
     def at(self, time_s: float, wanted_pkts: int = WANTED_PKTS, **fields: Any) -> int:
         """Returns the cap after a record at that time; an uncapped flow has its reason."""
         stats = records(time_ns=round(time_s * 1e9), **fields)
-        (cap,), (code,) = self.guard.check(stats, np.array([wanted_pkts], np.uint32))
-        assert bool(code == 0) is bool(cap)
-        assert code in (0, Why.TOO_TIGHT)
+        (cap,), (verdict,) = self.guard.judge(stats, np.array([wanted_pkts], np.uint32), np.ones(1, np.bool_))
+        assert bool(verdict["code"] == 0) is bool(cap)
+        assert verdict["code"] in (0, Why.TOO_TIGHT)
         return int(cap)
 
     def busy(self, until_s: float, since_s: float = 1.0, **fields: Any) -> list[int]:
@@ -58,7 +58,7 @@ LOOK_S = LOOK_EVERY_S
 """When the look at a flow begins that has been busy since its first second."""
 HELD_PKTS = 15
 """Three quarters of the 20 packets that a path of 60 ms holds."""
-STEP_S = STEP_ROUNDS * 0.12
+STEP_S = LOOK_STEP_ROUNDS * 0.12
 
 
 def test_a_young_flow_is_left_alone_and_a_long_one_looked_at_until_two_round_trips_have_shown_nothing_lower() -> None:
@@ -74,7 +74,7 @@ def test_a_young_flow_is_left_alone_and_a_long_one_looked_at_until_two_round_tri
 def test_a_flow_whose_target_stays_out_of_reach_rests() -> None:
     flow = One()
     flow.busy(LOOK_S + 1.0)
-    due_s = LOOK_S + REST_S + LOOK_EVERY_S
+    due_s = LOOK_S + LOOK_REST_S + LOOK_EVERY_S
     assert set(flow.busy(due_s, LOOK_S + 1.0)) == {0}
     assert flow.at(due_s) == HELD_PKTS
 
@@ -118,7 +118,7 @@ def test_nobody_looks_just_after_an_outage_and_one_within_a_look_does_not_prolon
     assert flow.at(2 * LOOK_S, rtt_mean_us=200_000)  # a queue
     caught.busy(LOOK_S)
     assert caught.at(LOOK_S, rtt_mean_us=300_000)
-    assert caught.at(LOOK_S + STEP_ROUNDS * LONGEST_ROUND_NS / 1e9, rtt_mean_us=3_000_000) == 0
+    assert caught.at(LOOK_S + LOOK_STEP_ROUNDS * LOOK_LONGEST_ROUND_S, rtt_mean_us=3_000_000) == 0
 
 
 @pytest.mark.parametrize("flag", [Flag.APP_LIMITED, Flag.RESTARTED])
@@ -157,7 +157,7 @@ def test_many_flows_are_looked_at_together_however_long_they_have_been_there() -
     for time_s in np.arange(0.5, 2 * LOOK_S + 1.0, 0.25):
         there = np.flatnonzero(first_s <= time_s)
         own["time_ns"] = round(time_s * 1e9)
-        caps, _ = guard.check(own[there], np.full(len(there), WANTED_PKTS, np.uint32))
+        caps, _ = guard.judge(own[there], np.full(len(there), WANTED_PKTS, np.uint32), np.ones(len(there), np.bool_))
         held = there[caps == HELD_PKTS]
         seen_s[held] = np.minimum(seen_s[held], time_s)
     old = first_s <= LOOK_S - LOOK_AFTER_S - 0.25

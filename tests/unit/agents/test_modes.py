@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from helpers.population import GOOD_PKTS, WORSE_PKTS, Population
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.evidence import CAPPED, PLAIN, Evidence, Ratio, interval_factor
-from reinet.agents.decide.guard import INVALID_CAP_PKTS
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Mode, lots
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
@@ -19,6 +18,7 @@ from reinet.agents.decide.swap import SHARE_NS, WATCH_NS
 from reinet.agents.decide.verdicts import HELD_OUT, NO_DECISION, NO_QUEUE, text
 from reinet.core.errors import ConfigError, ModelError
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
+from reinet.core.state import INVALID_CAP_PKTS
 from reinet.core.target import Target
 
 FLOWS = 200

@@ -43,9 +43,10 @@ class One:
             } | fields  # fmt: skip
             for name, value in values.items():
                 stats[name] = value
-            (cap,), (code,) = self._guard.check(stats, np.array([cap_pkts or 30], np.uint32), self._aims)
-            assert bool(cap) is bool(code == 0)
-            codes.append(int(code))
+            wanted_pkts, may_cap = np.array([cap_pkts or 30], np.uint32), np.ones(1, np.bool_)
+            (cap,), (verdict,) = self._guard.judge(stats, wanted_pkts, may_cap, self._aims)
+            assert bool(cap) is bool(verdict["code"] == 0)
+            codes.append(int(verdict["code"]))
         return codes
 
 

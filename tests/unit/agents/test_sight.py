@@ -7,10 +7,11 @@ from helpers.loops import HEALTHY, LEASE_MS, started
 from reinet.agents.decide.baselines import FixedCap, NoCap, RandomCap, Rule
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.sight.facts import facts_of
-from reinet.agents.decide.sight.memory import KEPT_RECORDS, Histogram
 from reinet.agents.decide.sight.own_targets import MOST_OWN, OwnTargets
+from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.errors import ConfigError
 from reinet.core.records import Flag
+from reinet.core.state import KEPT_RECORDS, FlowMemory
 from reinet.core.target import Target
 
 
@@ -148,11 +149,13 @@ def test_the_shims_counters_are_read_once_a_second_in_the_loops_thread() -> None
 
 
 def test_a_value_on_a_bound_lies_below_it() -> None:
-    histogram = Histogram((1.0, 2.0))
-    histogram.add(np.array([0.5, 1.0, 1.5, 2.0, 99.0]))
-    taken = histogram.taken()
-    assert taken.counts.tolist() == [2, 2, 1]
-    assert taken.total == 104
+    memory = FlowMemory(1, [], [1.0, 2.0], [])
+    records = np.zeros(5, FLOW_STATS_DTYPE)
+    records["rtt_samples"], records["delivery_rate_bytes_per_s"] = 1, [0, 1, 2, 2, 99]
+    memory.hear(np.zeros(5, np.intp), records)
+    assert memory.counts()["rate"] == ([2, 2, 1], 104.0)
+    with pytest.raises(ValueError, match="outside the table"):
+        memory.hear(np.array([1]), records[:1])
 
 
 def test_a_target_set_for_one_flow_holds_for_it_alone_and_goes_with_it() -> None:

@@ -16,35 +16,16 @@ from helpers.gated import reports, serving
 from helpers.gated.server import pattern
 from helpers.places import ROOT
 from reinet.agents.decide.decider import Decider
-from reinet.agents.decide.guard import bound_step, guard
+from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent, StatsArray
-from reinet.agents.decide.verdicts import Codes
 from reinet.alcc.launch import MODEL_ENVIRONMENT, Law, Settings, find_preload
 from reinet.alcc.model import text_of
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Flag, Normaliser
 from reinet.core.errors import ModelError
 from reinet.core.period import PeriodConfig
-from reinet.core.state import OthersQueues
 from reinet.core.target import Target
-
-
-class _GuardWithoutLooks:
-    """The guard but for its looks for the minimum RTT, which only the daemon does."""
-
-    def __init__(self, bounds_steps: bool = False) -> None:
-        self._bounds_steps, self._others = bounds_steps, OthersQueues()
-
-    def check(self, stats: StatsArray, caps_pkts: np.ndarray, aims_at_target: bool) -> tuple[np.ndarray, Codes]:
-        caps_pkts, codes = guard(stats, caps_pkts)
-        if self._bounds_steps:
-            caps_pkts = bound_step(stats, caps_pkts)
-        if aims_at_target:
-            caps_pkts[self._others.stand(stats)] = 0
-        return caps_pkts, codes
-
-    def forget(self, _: StatsArray) -> None: ...
 
 
 def _records(seed: int, count: int = 400) -> StatsArray:
@@ -82,9 +63,9 @@ def _in_process(settings: Settings, records: StatsArray) -> tuple[np.ndarray, np
     return targets_us, caps_pkts
 
 
-def _in_daemon(agent: Agent, records: StatsArray, guarded: _GuardWithoutLooks) -> list[int]:
+def _in_daemon(agent: Agent, records: StatsArray, guard: Guard) -> list[int]:
     bank = agent.view.bank(1)
-    decider = Decider(agent, 1, guarded)  # type: ignore[arg-type]
+    decider = Decider(agent, 1, guard)
     caps_pkts = []
     for i in range(len(records)):
         batch = bank.update([0], records[i : i + 1])
@@ -102,7 +83,7 @@ def test_the_same_caps_as_in_the_daemon(law: str, target: str, seed: int) -> Non
     targets_us, caps_pkts = _in_process(Settings(law=Law(law), target=Target.parse(target)), records)
     records["target_us"] = Target.parse(target).resolve_us(records["min_rtt_us"])
     np.testing.assert_array_equal(targets_us, records["target_us"])
-    np.testing.assert_array_equal(caps_pkts, _in_daemon(make_agent(law), records, _GuardWithoutLooks()))
+    np.testing.assert_array_equal(caps_pkts, _in_daemon(make_agent(law), records, Guard(looks=False)))
     if law != "none" and target == "+30ms" and records["min_rtt_us"][10] > 1000:
         assert 0 < np.count_nonzero(caps_pkts) < len(records), "both answers were to be seen"
 
@@ -146,7 +127,7 @@ def test_a_model_in_the_process_decides_as_in_the_daemon(
     monkeypatch.setenv(MODEL_ENVIRONMENT, policy.law_of_the_gate().model)
     targets_us, caps_pkts = _in_process(Settings(policy.law_of_the_gate(), Target.parse(target)), records)
     records["target_us"] = targets_us
-    expected = np.array(_in_daemon(policy, records, _GuardWithoutLooks(bounds_steps=True)))
+    expected = np.array(_in_daemon(policy, records, Guard(bounds_steps=True, looks=False)))
     np.testing.assert_array_equal(caps_pkts == 0, expected == 0)
     assert np.abs(caps_pkts.astype(np.int64) - expected).max() <= 1
     assert np.mean(caps_pkts == expected) > 0.99

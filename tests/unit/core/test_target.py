@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reinet.agents.decide.guard import guard
+from reinet.agents.decide.guard import Guard
 from reinet.core.errors import ConfigError
 from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.core.state import LEAST_TARGET_PER_RTT
@@ -86,7 +86,7 @@ def test_the_least_multiple_passes_the_guard(min_rtt_us: int) -> None:
     stats["target_us"] = Target.parse("1.1x").resolve_us(stats["min_rtt_us"])
     reached_us = LEAST_TARGET_PER_RTT * min_rtt_us
     if reached_us < UNKNOWN_RTT_US:
-        assert guard(stats, np.array([10], np.uint32))[1].tolist() == [0]
+        assert Guard().judge(stats, np.array([10], np.uint32), np.ones(1, np.bool_))[0].tolist() == [10]
 
 
 @pytest.mark.parametrize("nonsense", ["", "fast", "50s", "50us", "-3ms", "+2x", "+-1ms", "1e3", "nan", "0x10ms", "５ms",
