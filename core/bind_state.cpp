@@ -150,6 +150,7 @@ struct GuardBank {
 
 void bind_guard(nb::module_& m) {
   m.attr("FOREIGN_ROUNDS") = kForeignRounds;
+  m.attr("ASK_ROUNDS") = kAskRounds;
   m.attr("YIELD_NS") = kYieldNs;
   m.attr("LOOK_AFTER_NS") = kLookAfterNs;
   m.attr("LOOK_EVERY_NS") = kLookEveryNs;

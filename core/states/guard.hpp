@@ -103,6 +103,7 @@ class Guard {
       cap_pkts = 0;
       capped = false;
     }
+    if (cap_pkts != 0) cap_pkts = std::max(cap_pkts, std::min(others_.least_pkts(), rules.ceiling_pkts));
     const std::uint32_t held_pkts = rules.looks ? look_.hold_pkts(s, why == Refusal::too_tight, capped) : 0;
     if (held_pkts != 0) {  // a flow that is looked at gets less, and no reason
       cap_pkts = std::min(held_pkts, cap_pkts ? cap_pkts : kMaxCapPkts);

@@ -13,6 +13,11 @@
 // rate that it had; and where the link itself slows down, the queue drains within a few round trips under the next
 // caps.
 //
+// Both together may still be a link that has become so slow that four packets take half of the room. So then the queue
+// is asked: under twice the cap a flow that is alone waits twice as long at the same rate; one beside others waits
+// about as long as before and gets more. Only where it waits longer and gets no more the flow keeps its cap. A BBR,
+// whose window does not follow a higher cap at once, has no such excuse.
+//
 // Capped flows that share a queue disturb each other in the same way for a moment, as when another one begins, and must
 // come back to a short queue together: so all are left alone until the same times, the multiples of kYieldNs of the
 // records' clock, as the looks of min_rtt_look.hpp begin together.
@@ -20,6 +25,7 @@
 #define REINET_OTHERS_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "core/flow_stats.h"
@@ -37,6 +43,15 @@ constexpr double kForeignRateShare = 0.45;
 // Long beside the stretch, so that a flow beside others is plain for most of the time; and not so long that those who
 // could share a short queue wait for it in vain. The next multiple is passed over where it is nearer than a quarter.
 constexpr std::uint64_t kYieldNs = 20'000'000'000;
+// The queue is asked by so many times the stretch's mean cap, for so many round trips: in one the window doubles, in
+// the next the ACKs of what it then sent come, and the rest counts. Alone, the flow then waits at least twice as long as
+// in the latest round trips, in which a queue from before the link fell is gone, and at the rate that it had.
+constexpr double kAskTimes = 2.0;
+constexpr double kAskRounds = 5;
+constexpr double kAskFillRounds = 2;
+constexpr double kLatestRounds = 8;
+constexpr double kAskedWaitTimes = 1.8;
+constexpr double kAskedRateTimes = 1.2;
 // Rates are means over so much: the bursts of a cellular link are none.
 constexpr double kRateWindowNs = 1e9;
 
@@ -50,21 +65,22 @@ class OthersQueue {
       peak_rate_ = std::max(peak_rate_, window_.rate());
       window_ = {};
     }
-    if (waits(s)) {
-      stretch_.add(s);
-      rounds_ += s.period_ns / (1000.0 * std::max(s.srtt_us, 1U));
+    if (!waits(s)) {
+      begin_stretch();
     } else {
-      stretch_ = {};
-      rounds_ = 0;
-    }
-    if (rounds_ >= kForeignRounds && stretch_.took_ns >= kForeignNs &&
-        stretch_.rate() < kForeignRateShare * peak_rate_) {
-      until_ns_ = ((s.time_ns + kYieldNs / 4) / kYieldNs + 1) * kYieldNs;
-      stretch_ = {};
-      rounds_ = peak_rate_ = 0;  // by then the link may be another one
+      const double passed_rounds = std::max<double>(s.period_ns, 1.0) / (1000.0 * std::max(s.srtt_us, 1U));
+      rounds_ += passed_rounds;
+      if (least_pkts_ == 0) {
+        watch(s, passed_rounds);
+      } else {
+        ask(s, passed_rounds);
+      }
     }
     return s.time_ns < until_ns_;
   }
+
+  // Returns what a cap must leave the flow while its queue is asked; 0 = it is not.
+  std::uint32_t least_pkts() const { return least_pkts_; }
 
  private:
   struct Delivered {
@@ -76,6 +92,47 @@ class OthersQueue {
     double rate() const { return bytes / took_ns; }
   };
 
+  // Means over some of the latest round trips.
+  struct Latest {
+    double rounds = 0, cap_pkts = 0, wait_us = 0, bytes_per_round = 0, rounds_ns = 0;
+    void add(const reinet_flow_stats& s, double passed_rounds) {
+      rounds += passed_rounds;
+      const double share = std::min(passed_rounds / std::min(rounds, kLatestRounds), 1.0);
+      cap_pkts += share * (s.cap_pkts - cap_pkts);
+      wait_us += share * (s.rtt_mean_us - 1.0 * s.min_rtt_us - wait_us);
+      bytes_per_round += share * (s.delivered_bytes / passed_rounds - bytes_per_round);
+      rounds_ns += share * (s.period_ns / passed_rounds - rounds_ns);
+    }
+    double rate() const { return bytes_per_round / rounds_ns; }
+  };
+
+  void begin_stretch() {
+    stretch_ = {};
+    latest_ = asked_ = {};
+    rounds_ = 0;
+    least_pkts_ = 0;
+  }
+
+  void watch(const reinet_flow_stats& s, double passed_rounds) {
+    stretch_.add(s);
+    latest_.add(s, passed_rounds);
+    if (rounds_ < kForeignRounds || stretch_.took_ns < kForeignNs || stretch_.rate() >= kForeignRateShare * peak_rate_)
+      return;
+    least_pkts_ = static_cast<std::uint32_t>(std::ceil(kAskTimes * latest_.cap_pkts));
+    rounds_ = 0;
+  }
+
+  void ask(const reinet_flow_stats& s, double passed_rounds) {
+    if (rounds_ > kAskFillRounds) asked_.add(s, passed_rounds);
+    if (rounds_ < kAskRounds) return;
+    const bool waits_longer = asked_.wait_us >= kAskedWaitTimes * latest_.wait_us;
+    if (!waits_longer || asked_.rate() >= kAskedRateTimes * latest_.rate()) {
+      until_ns_ = ((s.time_ns + kYieldNs / 4) / kYieldNs + 1) * kYieldNs;
+      peak_rate_ = 0;  // by then the link may be another one
+    }
+    begin_stretch();
+  }
+
   static bool waits(const reinet_flow_stats& s) {
     const double room_us = static_cast<double>(s.target_us) - s.min_rtt_us;
     return s.cap_pkts != 0 && !(s.flags & (REINET_FLAG_APP_LIMITED | REINET_FLAG_RESTARTED)) &&
@@ -83,8 +140,10 @@ class OthersQueue {
   }
 
   Delivered window_, stretch_;
+  Latest latest_, asked_;
   double rounds_ = 0, peak_rate_ = 0;
   std::uint64_t until_ns_ = 0;
+  std::uint32_t least_pkts_ = 0;
 };
 
 }  // namespace reinet

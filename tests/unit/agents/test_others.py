@@ -13,7 +13,7 @@ from reinet.agents.decide.verdicts import Why
 from reinet.agents.evaluation.batch import figures
 from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.records import Flag
-from reinet.core.state import FOREIGN_ROUNDS, YIELD_S
+from reinet.core.state import ASK_ROUNDS, FOREIGN_ROUNDS, YIELD_S
 from reinet.envs.link.spec import FurtherFlow, LinkSpec
 from reinet.envs.trace import Trace
 
@@ -28,6 +28,7 @@ class One:
 
     def __init__(self, aims: bool = True) -> None:
         self._guard, self._aims, self.now_s = Guard(), aims, BETWEEN_S
+        self.caps: list[int] = []
 
     def passes(self, seconds: float, rate: int, least_ms: float, cap_pkts: int = 10, **fields: Any) -> list[int]:
         """Returns what was said of each record of this time."""
@@ -47,6 +48,7 @@ class One:
             (cap,), (verdict,) = self._guard.judge(stats, wanted_pkts, may_cap, self._aims)
             assert bool(cap) is bool(verdict["code"] == 0)
             codes.append(int(verdict["code"]))
+            self.caps.append(int(cap))
         return codes
 
 
@@ -63,11 +65,31 @@ def test_a_flow_that_waits_for_others_is_left_alone_until_a_common_time() -> Non
     assert set(flow.passes(5.0, FAST, 25)) == {0}
     said = flow.passes(4.0, SLOW, 70)
     stretch = said.index(Why.OTHERS_QUEUE)
-    assert stretch * PERIOD_S * 1000 / RTT_MS == pytest.approx(FOREIGN_ROUNDS, abs=1)
+    assert stretch * PERIOD_S * 1000 / RTT_MS == pytest.approx(FOREIGN_ROUNDS + ASK_ROUNDS, abs=1)
+    asked = np.array(flow.caps[100 : 100 + stretch]) == 20
+    assert asked.sum() * PERIOD_S * 1000 / RTT_MS == pytest.approx(ASK_ROUNDS, abs=1), "twice the cap of 10"
+    assert not asked[: -round(ASK_ROUNDS * RTT_MS / 1000 / PERIOD_S) - 1].any()
     assert set(said[stretch:]) == {Why.OTHERS_QUEUE}
     plain = flow.passes(2 * YIELD_S - flow.now_s - 2 * PERIOD_S, FAST, 70, cap_pkts=0)
     assert set(plain) == {Why.OTHERS_QUEUE}
     assert set(flow.passes(1.0, FAST, 70)[2:]) == {0}, "then it is capped again"
+
+
+@pytest.mark.parametrize(
+    ("rtt_ms", "rate", "expected"), [(140, SLOW, 0), (140, 2 * SLOW, Why.OTHERS_QUEUE), (90, SLOW, Why.OTHERS_QUEUE)]
+)
+def test_who_waits_twice_as_long_under_twice_the_cap_and_gets_no_more_is_alone(
+    rtt_ms: int, rate: int, expected: int
+) -> None:
+    flow = One()
+    flow.passes(5.0, FAST, 25)
+    said = []
+    while (flow.now_s - BETWEEN_S) < 9.0 and Why.OTHERS_QUEUE not in said:
+        asked = flow.caps[-1] == 20
+        times = {"rtt_mean_us": rtt_ms * 1000 if asked else RTT_MS * 1000}
+        said += flow.passes(PERIOD_S, rate if asked else SLOW, 70, cap_pkts=20 if asked else 10, **times)
+    assert 20 in flow.caps
+    assert said[-1] == expected
 
 
 def test_the_stretch_has_no_gap() -> None:
@@ -115,10 +137,22 @@ def test_beside_a_plain_flow_the_shipped_model_keeps_most_of_its_share(
     assert capped > 0.6 * plain
 
 
+@pytest.mark.parametrize("mrtt_ms", [20, 60])
+@pytest.mark.parametrize(("before_mbps", "after_mbps"), [(12, 1), (24, 1), (6, 0.5)])
+def test_a_link_that_becomes_slow_is_asked_and_keeps_its_cap(
+    shipped: Policy, before_mbps: float, after_mbps: float, mrtt_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a rate at which four packets take half of the room; let go, its queue would be several times as long."""
+    steps = np.concatenate([np.arange(0, 10_000, 12 / before_mbps), np.arange(10_000, 30_000, 12 / after_mbps)])
+    link = LinkSpec(Trace(steps.astype(np.uint32), "steps"), mrtt_ms=mrtt_ms, target_us=(mrtt_ms + 30) * 1000)
+    (asked,) = figures(shipped, [link], 30.0)
+    monkeypatch.setattr(Policy, "aims_at_target", False)
+    (never,) = figures(shipped, [link], 30.0)
+    assert asked.qdelay_mean_ms < 1.2 * never.qdelay_mean_ms
+
+
 def test_a_flow_that_is_alone_never_yields(shipped: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     rates = [Trace.constant(mbps, 20) for mbps in (0.3, 1.0, 4.0, 24.0)]
-    # From 12 to 4 Mbit/s. Where a link itself falls by more than half, to a rate at which four packets take half of the
-    # room, a flow is left alone once for nothing: docs/no-harm.md.
     steps = Trace(np.concatenate([np.arange(10_000), np.arange(10_000, 40_000, 3)]).astype(np.uint32), "steps")
     links = [
         LinkSpec(trace, mrtt_ms=mrtt_ms, target_us=(mrtt_ms + 30) * 1000)
