@@ -44,8 +44,8 @@ constexpr double kForeignRateShare = 0.45;
 // could share a short queue wait for it in vain. The next multiple is passed over where it is nearer than a quarter.
 constexpr std::uint64_t kYieldNs = 20'000'000'000;
 // The queue is asked by so many times the stretch's mean cap, for so many round trips: in one the window doubles, in
-// the next the ACKs of what it then sent come, and the rest counts. Alone, the flow then waits at least twice as long as
-// in the latest round trips, in which a queue from before the link fell is gone, and at the rate that it had.
+// the next the ACKs of what it then sent come, and the rest counts. Alone, the flow then waits at least twice as long
+// as in the latest round trips, in which a queue from before the link fell is gone, and at the rate that it had.
 constexpr double kAskTimes = 2.0;
 constexpr double kAskRounds = 5;
 constexpr double kAskFillRounds = 2;
