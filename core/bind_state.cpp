@@ -13,6 +13,7 @@
 #include "core/states/flow_memory.hpp"
 #include "core/states/guard.hpp"
 #include "core/states/heads.hpp"
+#include "core/states/reflex.hpp"
 #include "core/states/state_bank.hpp"
 
 namespace nb = nanobind;
@@ -138,16 +139,6 @@ void require_rows_below(const Vector<const std::int64_t>& rows, std::size_t size
     require(rows(i) >= 0 && static_cast<std::size_t>(rows(i)) < size, "a row lies outside the table");
 }
 
-// The guards of flows by slot; a slot whose flow is another one begins anew.
-struct GuardBank {
-  struct Named {
-    std::uint64_t cookie = 0;
-    Guard guard;
-  };
-  GuardRules rules;
-  std::vector<Named> by_slot;
-};
-
 void bind_guard(nb::module_& m) {
   m.attr("FOREIGN_ROUNDS") = kForeignRounds;
   m.attr("ASK_ROUNDS") = kAskRounds;
@@ -161,14 +152,12 @@ void bind_guard(nb::module_& m) {
   m.attr("INVALID_CAP_PKTS") = kInvalidCapPkts;
   nb::class_<GuardBank>(m, "GuardBank")
       .def("__init__", [](GuardBank* self, std::uint32_t ceiling_pkts, bool bounds_steps,
-                          bool looks) { new (self) GuardBank{{ceiling_pkts, bounds_steps, looks, false}, {}}; })
+                          bool looks) { new (self) GuardBank({ceiling_pkts, bounds_steps, looks, false}); })
       .def("forget",
            [](GuardBank& self, const Vector<const std::int64_t>& slots, const Vector<const std::uint64_t>& cookies) {
              require(slots.shape(0) == cookies.shape(0), "slots and cookies differ in length");
-             for (std::size_t i = 0; i < slots.shape(0); ++i) {
-               const auto slot = static_cast<std::size_t>(slots(i));
-               if (slot < self.by_slot.size() && self.by_slot[slot].cookie == cookies(i)) self.by_slot[slot] = {};
-             }
+             for (std::size_t i = 0; i < slots.shape(0); ++i)
+               self.forget(static_cast<std::size_t>(slots(i)), cookies(i));
            })
       .def("judge", [](GuardBank& self, const Matrix<const std::uint8_t>& stats,
                        const Vector<const std::uint32_t>& wanted_pkts, const Vector<const std::uint8_t>& may_cap,
@@ -179,17 +168,67 @@ void bind_guard(nb::module_& m) {
         const std::size_t n = stats.shape(0);
         require(wanted_pkts.shape(0) == n && may_cap.shape(0) == n && caps_pkts.shape(0) == n && verdicts.shape(0) == n,
                 "stats, caps and verdicts differ in length");
-        GuardRules rules = self.rules;
-        rules.aims_at_target = aims_at_target;
         for (std::size_t i = 0; i < n; ++i) {
-          const auto record = record_at<reinet_flow_stats>(stats, i);
-          if (record.slot >= self.by_slot.size()) self.by_slot.resize(record.slot + std::size_t{1});
-          GuardBank::Named& flow = self.by_slot[record.slot];
-          if (flow.cookie != record.cookie) flow = {record.cookie, {}};
-          const Verdict verdict = flow.guard.judge(record, wanted_pkts(i), may_cap(i), rules);
+          const Verdict verdict =
+              self.judge(record_at<reinet_flow_stats>(stats, i), wanted_pkts(i), may_cap(i), aims_at_target);
           caps_pkts(i) = verdict.allowed_pkts;
           put_record(verdicts, i, verdict);
         }
+      });
+}
+
+void bind_reflex(nb::module_& m) {
+  m.attr("VERDICT_BYTES") = sizeof(Verdict);
+  m.attr("ANSWER_NONE") = static_cast<int>(Answer::none);
+  m.attr("ANSWER_DECIDED") = static_cast<int>(Answer::decided);
+  m.attr("ANSWER_CLOSED") = static_cast<int>(Answer::closed);
+  m.attr("ANSWER_STALE") = static_cast<int>(Answer::stale);
+  nb::class_<Reflex>(m, "Reflex")
+      .def(
+          "__init__",
+          [](Reflex* self, StateBank& bank, GuardBank& guards, const std::vector<Matrix<const float>>& weights,
+             const std::vector<Vector<const float>>& biases, int head, double calm_rtts, std::uint32_t ceiling_pkts,
+             std::uint64_t lease_ns) {
+            require(weights.size() == biases.size() && !weights.empty(), "a layer has a weight and a bias");
+            std::vector<Network::Layer> layers;
+            for (std::size_t i = 0; i < weights.size(); ++i) {
+              Network::Layer layer{weights[i].shape(0), weights[i].shape(1), {}, {}};
+              require(biases[i].shape(0) == layer.outputs && layer.outputs <= kMostUnits &&
+                          (i == 0 || layer.inputs == layers.back().outputs),
+                      "the layers do not fit each other");
+              layer.weights.assign(weights[i].data(), weights[i].data() + layer.inputs * layer.outputs);
+              layer.bias.assign(biases[i].data(), biases[i].data() + layer.outputs);
+              layers.push_back(std::move(layer));
+            }
+            require(layers.back().outputs == 1, "the last layer gives one number");
+            new (self) Reflex(bank, guards, Network(std::move(layers)),
+                              {static_cast<Head>(head), calm_rtts, ceiling_pkts, lease_ns});
+          },
+          nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+      .def("set_target", [](Reflex& self, double min_rtts, double extra_us) { self.set_target({min_rtts, extra_us}); })
+      .def("begin",
+           [](Reflex& self, const Vector<const std::uint64_t>& owners) {
+             self.begin({owners.data(), owners.data() + owners.shape(0)});
+           })
+      .def("answer",
+           [](Reflex& self, const Matrix<std::uint8_t>& stats, std::uint64_t now_ns,
+              const Matrix<std::uint8_t>& verdicts, const Vector<std::uint8_t>& answers) {
+             require_rows_of<reinet_flow_stats>(stats);
+             require_rows_of<Verdict>(verdicts);
+             const std::size_t n = stats.shape(0);
+             require(verdicts.shape(0) == n && answers.shape(0) == n, "stats, verdicts and answers differ in length");
+             for (std::size_t i = 0; i < n; ++i) {
+               auto record = record_at<reinet_flow_stats>(stats, i);
+               Verdict verdict{};
+               answers(i) = static_cast<std::uint8_t>(
+                   record.flags & REINET_FLAG_CLOSED ? Answer::none : self.answer(record, now_ns, verdict));
+               put_record(stats, i, record);
+               put_record(verdicts, i, verdict);
+             }
+           })
+      .def("show", [](Reflex& self, std::size_t slot, const Vector<float>& state) {
+        require(state.shape(0) == self.state_size(), "no room for the state");
+        return self.show(slot, state.data());
       });
 }
 
@@ -211,15 +250,16 @@ void bind_memory(nb::module_& m) {
                self.hear(static_cast<std::size_t>(rows(i)), record_at<reinet_flow_stats>(stats, i));
            })
       .def("decide",
-           [](FlowMemory& self, const Vector<const std::int64_t>& rows, std::uint64_t now_ns,
+           [](FlowMemory& self, const Vector<const std::int64_t>& rows, const Vector<const std::uint64_t>& now_ns,
               const Matrix<const std::uint8_t>& stats, const Matrix<const std::uint8_t>& verdicts) {
              require_rows_of<reinet_flow_stats>(stats);
              require_rows_of<Verdict>(verdicts);
-             require(rows.shape(0) == stats.shape(0) && rows.shape(0) == verdicts.shape(0),
-                     "rows, stats and verdicts differ in length");
+             require(rows.shape(0) == stats.shape(0) && rows.shape(0) == verdicts.shape(0) &&
+                         rows.shape(0) == now_ns.shape(0),
+                     "rows, times, stats and verdicts differ in length");
              require_rows_below(rows, self.size());
              for (std::size_t i = 0; i < rows.shape(0); ++i)
-               self.decide(static_cast<std::size_t>(rows(i)), now_ns, record_at<reinet_flow_stats>(stats, i).time_ns,
+               self.decide(static_cast<std::size_t>(rows(i)), now_ns(i), record_at<reinet_flow_stats>(stats, i).time_ns,
                            static_cast<std::uint8_t>(record_at<Verdict>(verdicts, i).code));
            })
       .def("seen",
@@ -260,6 +300,11 @@ void bind_bank(nb::module_& m) {
              self.set_normaliser(table_from(self.feature_set(), table));
            })
       .def("reset", [](StateBank& self, const Vector<const std::int32_t>& rows) { self.reset(span_of(rows)); })
+      .def("show",
+           [](const StateBank& self, std::size_t row, const Vector<float>& state) {
+             require(row < self.capacity() && state.shape(0) == self.feature_set().state_size(), "no such row");
+             return self.show(row, state.data());
+           })
       // offers: a row (bytes, unit_bytes) for each record, or none where the reward needs none.
       .def("update", [](StateBank& self, const Vector<const std::int32_t>& rows,
                         const Matrix<const std::uint8_t>& stats, const Matrix<const double>& offers,
@@ -289,6 +334,7 @@ void bind_state(nb::module_& m) {
   bind_guard(m);
   bind_memory(m);
   bind_bank(m);
+  bind_reflex(m);
 }
 
 }  // namespace reinet

@@ -42,6 +42,14 @@ HOLD_PER_PATH: float = _core.HOLD_PER_PATH
 KEPT_RECORDS: int = _core.KEPT_RECORDS
 """So many records of each flow are remembered."""
 
+ANSWER_NONE: int = _core.ANSWER_NONE
+ANSWER_DECIDED: int = _core.ANSWER_DECIDED
+ANSWER_CLOSED: int = _core.ANSWER_CLOSED
+ANSWER_STALE: int = _core.ANSWER_STALE
+"""What becomes of a record that a reflex answers; ``states/reflex.hpp`` says it."""
+VERDICT_BYTES: int = _core.VERDICT_BYTES
+"""The size of a packed verdict."""
+
 INVALID_CAP_PKTS: int = _core.INVALID_CAP_PKTS
 """An agent returns this for a flow for which it computed no number at all (NaN or infinity)."""
 
@@ -75,7 +83,7 @@ class StateBank:
         delay_weight: float = DELAY_WEIGHT,
     ) -> None:
         self.feature_set = feature_set_named(feature_set)
-        self._core = _core.StateBank(
+        self.core = _core.StateBank(
             capacity, self.feature_set.number, Normaliser.of(self.feature_set, normaliser).table,
             reward_index(reward, delay_weight), delay_weight,
         )  # fmt: skip
@@ -83,19 +91,24 @@ class StateBank:
     @property
     def capacity(self) -> int:
         """Returns the number of rows."""
-        return self._core.capacity
+        return self.core.capacity
 
     def grow(self, capacity: int) -> None:
         """Adds rows, up to ``capacity``; those there keep their states."""
-        self._core.grow(capacity)
+        self.core.grow(capacity)
 
     def set_normaliser(self, normaliser: Normaliser) -> None:
         """Uses these statistics from the next record on; observations already in a history stay as they are."""
-        self._core.set_normaliser(Normaliser.of(self.feature_set, normaliser).table)
+        self.core.set_normaliser(Normaliser.of(self.feature_set, normaliser).table)
 
     def reset(self, rows: npt.ArrayLike) -> None:
         """Empties the histories of these rows, for new flows."""
-        self._core.reset(np.atleast_1d(np.asarray(rows, dtype=np.int32)))
+        self.core.reset(np.atleast_1d(np.asarray(rows, dtype=np.int32)))
+
+    def show(self, row: int) -> tuple[npt.NDArray[np.float32], float]:
+        """Returns a row's state (S,) as it is, and the hand rule's product."""
+        state = np.empty(self.feature_set.state_size, np.float32)
+        return state, self.core.show(row, state)
 
     def update(self, rows: npt.ArrayLike, stats: npt.NDArray[np.void], offers: Offers | None = None) -> Batch:
         """Takes one record per row and returns what they made of the states.
@@ -113,7 +126,7 @@ class StateBank:
             np.empty(count, np.bool_),
             np.empty(count, np.bool_),
         )
-        self._core.update(
+        self.core.update(
             index, as_bytes(stats, FLOW_STATS_DTYPE),
             _NO_OFFERS if offers is None else np.stack([offers.bytes, offers.unit_bytes], axis=1),
             batch.states, batch.rewards, batch.rule_pkts, batch.decided.view(np.uint8),
@@ -210,11 +223,11 @@ class GuardBank:
 
     def __init__(self, ceiling_pkts: int = MAX_CAP_PKTS, bounds_steps: bool = False, looks: bool = True) -> None:
         """``bounds_steps`` keeps each cap near the one in force; ``looks`` holds long flows back now and then."""
-        self._core = _core.GuardBank(ceiling_pkts, bounds_steps, looks)
+        self.core = _core.GuardBank(ceiling_pkts, bounds_steps, looks)
 
     def forget(self, slots: npt.NDArray[np.intp], cookies: npt.NDArray[np.uint64]) -> None:
         """Drops what is known of flows that ended."""
-        self._core.forget(np.asarray(slots, np.int64), np.asarray(cookies, np.uint64))
+        self.core.forget(np.asarray(slots, np.int64), np.asarray(cookies, np.uint64))
 
     def judge(
         self,
@@ -231,7 +244,7 @@ class GuardBank:
         where the gate is closed; ``aims_at_target`` leaves flows alone that wait in a queue of others.
         """
         caps_pkts = np.empty(len(stats), np.uint32)
-        self._core.judge(
+        self.core.judge(
             as_bytes(stats, FLOW_STATS_DTYPE),
             np.ascontiguousarray(wanted_pkts),
             np.ascontiguousarray(may_cap).view(np.uint8),
@@ -263,11 +276,20 @@ class FlowMemory:
         self._core.hear(np.ascontiguousarray(rows, np.int64), as_bytes(stats, FLOW_STATS_DTYPE))
 
     def decide(
-        self, rows: npt.NDArray[np.intp], now_ns: int, stats: npt.NDArray[np.void], verdicts: npt.NDArray[np.void]
+        self,
+        rows: npt.NDArray[np.intp],
+        stored_ns: npt.NDArray[np.uint64],
+        stats: npt.NDArray[np.void],
+        verdicts: npt.NDArray[np.void],
     ) -> None:
-        """Counts decisions on N records, whose caps were stored at ``now_ns``; verdicts as in ``GuardBank.judge``."""
+        """Counts decisions on N records, whose caps were stored then (N,); verdicts as in ``GuardBank.judge``."""
         packed = np.ascontiguousarray(verdicts).view(np.uint8).reshape(len(verdicts), verdicts.dtype.itemsize)
-        self._core.decide(np.ascontiguousarray(rows, np.int64), now_ns, as_bytes(stats, FLOW_STATS_DTYPE), packed)
+        self._core.decide(
+            np.ascontiguousarray(rows, np.int64),
+            np.ascontiguousarray(stored_ns),
+            as_bytes(stats, FLOW_STATS_DTYPE),
+            packed,
+        )
 
     def seen(self, row: int, cookie: int) -> tuple[npt.NDArray[np.void], int]:
         """Returns the records that are kept of the flow that owns a row, oldest first, and when it was decided on, 0 =
@@ -282,3 +304,66 @@ class FlowMemory:
         sum of all values, and ``verdicts``, how many decisions came to each by its number.
         """
         return self._core.counts()
+
+
+class Answered(NamedTuple):
+    """N records that a reflex answered, those of flows that ended among them."""
+
+    records: npt.NDArray[np.void]
+    """FLOW_STATS_DTYPE (N,), each with its target."""
+    verdicts: npt.NDArray[np.uint8]
+    """(N, 17), packed as ``GuardBank.judge`` has them."""
+    answers: npt.NDArray[np.uint8]
+    """(N,), what became of each: ``ANSWER_NONE`` and so on."""
+    stored_ns: npt.NDArray[np.uint64]
+    """(N,), when the cap was stored, by CLOCK_MONOTONIC."""
+
+    def of(self, chosen: npt.NDArray[np.bool_]) -> "Answered":
+        """Returns some of them."""
+        return Answered(self.records[chosen], self.verdicts[chosen], self.answers[chosen], self.stored_ns[chosen])
+
+
+class Reflex:
+    """The answer to a record without the interpreter, for the flows of one policy: ``states/reflex.hpp``."""
+
+    def __init__(
+        self,
+        bank: StateBank,
+        guards: GuardBank,
+        layers: Sequence[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]],
+        head: str,
+        calm_rtts: float,
+        ceiling_pkts: int,
+        lease_ns: int,
+    ) -> None:
+        """Makes one of a loop's own bank and guards; ``layers`` are weights (out, in) and biases (out,) of an actor."""
+        self.core = _core.Reflex(
+            bank.core, guards.core,
+            [np.ascontiguousarray(weight.T, np.float32) for weight, _ in layers],
+            [np.ascontiguousarray(bias, np.float32) for _, bias in layers],
+            head_index(head), calm_rtts, ceiling_pkts, lease_ns,
+        )  # fmt: skip
+        self._state_size = bank.feature_set.state_size
+
+    def aim(self, min_rtts: float, extra_us: float) -> None:
+        """Asks for RTTs below so many minimum RTTs and so much more: ``Target.line``."""
+        self.core.set_target(min_rtts, extra_us)
+
+    def begin(self, owners: npt.NDArray[np.uint64]) -> None:
+        """Says whose the slots are by now (rows,), by their cookies, 0 = nobody's."""
+        self.core.begin(np.ascontiguousarray(owners))
+
+    def answer(self, records: npt.NDArray[np.void], now_ns: int) -> Answered:
+        """Answers N records, FLOW_STATS_DTYPE (N,), and writes their targets into them; stores no caps."""
+        count = len(records)
+        done = Answered(
+            records, np.empty((count, VERDICT_BYTES), np.uint8), np.empty(count, np.uint8),
+            np.full(count, now_ns, np.uint64),
+        )  # fmt: skip
+        self.core.answer(as_bytes(records, FLOW_STATS_DTYPE), now_ns, done.verdicts, done.answers)
+        return done
+
+    def show(self, slot: int) -> tuple[npt.NDArray[np.float32], float]:
+        """Returns a slot's state (S,) as it is, and the hand rule's product; any thread may ask."""
+        state = np.empty(self._state_size, np.float32)
+        return state, self.core.show(slot, state)

@@ -73,7 +73,7 @@ class Target:
         0 means "no target yet": a relative target where the minimum RTT is unknown, 0 or UNKNOWN_RTT_US. An absolute
         one is always known.
         """
-        min_rtts, extra_us = self._line()
+        min_rtts, extra_us = self.line()
         if self.form is Form.MULTIPLE:
             # Rounded up: 1.1x must pass the guard, which compares with 1.1 x the minimum RTT in floating point.
             target_us = np.ceil(min_rtts * min_rtt_us.astype(np.float64))
@@ -86,7 +86,7 @@ class Target:
 
     def resolve_ms(self, min_rtt_ms: float) -> float:
         """Returns the RTT to stay below, in ms, on one path of a known minimum RTT."""
-        min_rtts, extra_us = self._line()
+        min_rtts, extra_us = self.line()
         return min_rtts * min_rtt_ms + extra_us / 1000
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class Target:
         sign, unit = ("+" if self.form is Form.ABOVE else ""), self.form.value.lstrip("+")
         return f"{sign}{np.format_float_positional(self.amount, trim='-')}{unit}"
 
-    def _line(self) -> tuple[float, int]:
+    def line(self) -> tuple[float, int]:
         """Returns the slope, in minimum RTTs, and the offset in microseconds of the target over the minimum RTT."""
         if self.form is Form.MULTIPLE:
             return self.amount, 0

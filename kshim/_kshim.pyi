@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -42,6 +44,9 @@ class Loader:
 class Flows:
     def __init__(self, descriptors: Descriptors) -> None: ...
     def poll(self, timeout_ms: int) -> npt.NDArray[np.uint8]: ...
+    def answer(
+        self, reflex: Any, timeout_ms: int, hold_ms: int, rest_us: int, most: int
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], npt.NDArray[np.uint8], npt.NDArray[np.uint8]]: ...
     def take_events(self) -> npt.NDArray[np.uint8]: ...
     def apply(
         self,

@@ -88,14 +88,25 @@ class LeaseKeeper:
         targets_us: npt.NDArray[np.uint32],
     ) -> None:
         """Caps N flows, each named once, and keeps them capped, as ``set`` does."""
-        self._grow(int(slots.max()) + 1)
         now_ns = self._clock_ns()
+        self.keep(cookies, slots, caps_pkts, targets_us, now_ns)
+        self._shim.apply(cookies, slots, caps_pkts, now_ns + self._lease_ns, targets_us)
+
+    def keep(
+        self,
+        cookies: npt.NDArray[np.uint64],
+        slots: npt.NDArray[np.uint32],
+        caps_pkts: npt.NDArray[np.uint32],
+        targets_us: npt.NDArray[np.uint32],
+        now_ns: int,
+    ) -> None:
+        """Keeps N flows capped, each named once, whose caps somebody has applied already."""
+        self._grow(int(slots.max()) + 1)
         self._cookies[slots] = cookies
         self._caps_pkts[slots] = caps_pkts
         self._targets_us[slots] = targets_us
         self._heard_ns[slots] = now_ns
         self._expires_ns[slots] = now_ns + self._lease_ns
-        self._shim.apply(cookies, slots, caps_pkts, now_ns + self._lease_ns, targets_us)
 
     def hear(self, records: FlowStatsArray) -> None:
         """Takes N records as signs of life; those without a sample, which tell of an outage, are signs as well."""

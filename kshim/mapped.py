@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE
+from reinet.core.state import VERDICT_BYTES, Answered, Reflex
 from reinet.kshim.shim import FlowStatsArray
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ class MappedShim:
     def poll(self, timeout_ms: int) -> FlowStatsArray:
         """Returns records as ``Shim.poll`` does; a signal ends the wait early."""
         return self._flows.poll(timeout_ms).view(FLOW_STATS_DTYPE)
+
+    def answer(self, reflex: Reflex, timeout_ms: int, hold_ms: int, rest_us: int, most: int) -> Answered:
+        """Answers records as ``Answering.answer`` does, without the interpreter."""
+        records, verdicts, answers, stored_ns = self._flows.answer(reflex.core, timeout_ms, hold_ms, rest_us, most)
+        return Answered(
+            records.view(FLOW_STATS_DTYPE), verdicts.reshape(-1, VERDICT_BYTES), answers, stored_ns.view(np.uint64)
+        )
 
     def apply(
         self,

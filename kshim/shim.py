@@ -6,6 +6,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from reinet.core.state import Answered, Reflex
+
 FlowStatsArray = npt.NDArray[np.void]
 """An array of ``reinet.core.FLOW_STATS_DTYPE``, one element for each record."""
 
@@ -14,6 +16,19 @@ WRAPPED_CC = ("cubic", "reno", "bbr")
 
 NO_CAP_PKTS = 0
 """The cap that caps nothing."""
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A shim that lets a loop's reflex answer records as they come."""
+
+    def answer(self, reflex: Reflex, timeout_ms: int, hold_ms: int, rest_us: int, most: int) -> Answered:
+        """Waits for a record as ``poll`` does, answers it and all that come until ``hold_ms`` later, or ``most`` of
+        them, and stores each cap at once with the reflex's lease; returns them with what was said.
+
+        Where records come often, some are waited for between two looks, for ``rest_us`` at most.
+        """
+        ...
 
 
 @runtime_checkable

@@ -15,7 +15,8 @@ from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.modes import Mode, Order, lots
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.agents.decide.swap import Stage, Trial
-from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts, Why
+from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts, Why, faults
+from reinet.core.state import ANSWER_DECIDED, ANSWER_NONE, ANSWER_STALE, Answered, Reflex
 
 COMPARE_NS = 2_000_000_000
 """The groups are compared so often: flows tell little more after less, and it takes a millisecond."""
@@ -24,7 +25,8 @@ EPISODE_NS = 600_000_000_000
 _HOLD_OUT_SALT, _SWAP_SALT = 0, 1  # who is held out says nothing about who gets the new model
 
 
-_CAPPED, _SHADOW, _HOLD_OUT = Why.CAPPED, Mode.SHADOW, Mode.HOLD_OUT  # Python 3.11 takes long to look members up
+# Python 3.11 takes long to look members up.
+_CAPPED, _ENFORCE, _SHADOW, _HOLD_OUT = Why.CAPPED, Mode.ENFORCE, Mode.SHADOW, Mode.HOLD_OUT
 
 
 class Cases(NamedTuple):
@@ -54,6 +56,8 @@ class Ruling(NamedTuple):
     verdicts: Verdicts
     uncap_all: Why
     """Why every flow of the course is to be uncapped; CAPPED = none but as above."""
+    stored_ns: NDArray[np.uint64] | None = None
+    """(M,), when each cap was stored; None = it is to be."""
 
 
 class Part(NamedTuple):
@@ -177,6 +181,29 @@ class Course:
             return self._shown(self._merged(cases, [Part(self._desk, cases, None)], now_ns))
         return self._shown(self._rule_in_groups(seen, latest, cases, now_ns, paused))
 
+    def reflex(self) -> Reflex | None:
+        """Returns what answers the flows' records as they come; None where the course has to look at each."""
+        if self._trial is not None or self.order.mode is not _ENFORCE or self._stood_down:
+            return None
+        found = self._desk.reflex
+        if found is not None:
+            found.aim(*self.order.target.line())
+        return found
+
+    def take_answers(self, answered: Answered, rows: Rows, flows: FlowTable, now_ns: int) -> Ruling:
+        """Takes N records that the reflex has answered, of flows in these rows; returns what became of the flows."""
+        latest = flows.last_of_each(rows, np.flatnonzero(answered.answers != ANSWER_NONE))
+        answers = answered.answers[latest]
+        verdicts = answered.verdicts[latest].view(VERDICT_DTYPE).reshape(-1)
+        stale = answers == ANSWER_STALE
+        verdicts["code"][stale] = Why.STALE
+        self.stale += int(np.count_nonzero(stale))
+        decided = len(latest) - int(np.count_nonzero(stale))
+        asked = int(np.count_nonzero(answers == ANSWER_DECIDED))
+        self._desk.answered(decided, asked, faults(verdicts["code"]), now_ns)
+        caps_pkts = np.array(verdicts["allowed_pkts"])
+        return Ruling(rows[latest], answered.records[latest], caps_pkts, verdicts, _CAPPED, answered.stored_ns[latest])
+
     def swap(self, agent: Agent, share: float, recorded: StatsArray, now_ns: int) -> None:
         """Puts another agent on trial, whose states are made of what was recorded; ``canary`` has passed it.
 
@@ -221,10 +248,12 @@ class Course:
         self._log.error("rolled back", policy=self.order.name, model=trial.name, to=self._desk.agent.called, reason=why)
         return True
 
-    def reset(self, rows: Rows, cookies: NDArray[np.uint64]) -> None:
-        """Empties rows for new flows, and forgets those that had them, named by their cookies."""
+    def reset(self, rows: Rows, cookies: NDArray[np.uint64], answered: bool = False) -> None:
+        """Empties rows for new flows, which the reflex may have ``answered``, and forgets those that had them, named by
+        their cookies.
+        """
         for desk in self._desks():
-            desk.reset(rows, cookies)
+            desk.reset(rows, cookies, answered and desk is self._desk)
 
     def forget(self, rows: Rows, cookies: NDArray[np.uint64]) -> None:
         """Forgets flows that ended."""
@@ -373,7 +402,7 @@ class Course:
         return [self._trial.candidate, self._trial.incumbent]
 
     def _make_desk(self, agent: Agent) -> Desk:
-        return Desk(agent, self._rows, self._make_guard(), self._log)
+        return Desk(agent, self._rows, self._make_guard(), self._lease_ns, self._log)
 
 
 def _asked(desk: Desk, cases: Cases, now_ns: int) -> Ruling:

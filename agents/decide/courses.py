@@ -20,6 +20,7 @@ from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.recent import RecentRecords
 from reinet.agents.decide.swap import SHARE, Canary, canary
 from reinet.core.errors import ConfigError, ModelError
+from reinet.core.state import Reflex
 from reinet.core.target import Target
 from reinet.kshim.shim import FlowStatsArray
 
@@ -113,6 +114,12 @@ class Courses:
             gone.append(self._requests.popleft()())
         return np.unique(np.concatenate(gone))
 
+    def reflex(self) -> Reflex | None:
+        """Returns what answers records as they come; None where there are several policies, or own targets."""
+        if self._placer is not None or self._flows.own_targets.any():
+            return None
+        return self.all[0].reflex()
+
     def split(self, live: FlowStatsArray, rows: Rows) -> Iterator[tuple[Course | None, FlowStatsArray, Rows]]:
         """Gives each course the records of its flows; None stands for flows whose policy is not known yet."""
         with self._flows.lock:
@@ -130,11 +137,11 @@ class Courses:
             own = places == place
             yield (None if place == UNKNOWN else self.all[place]), live[own], rows[own]
 
-    def reset(self, rows: Rows) -> None:
-        """Empties rows for new flows."""
+    def reset(self, rows: Rows, answered: bool = False) -> None:
+        """Empties rows for new flows; ``answered`` are those whose records a reflex has answered."""
         self._flows.places[rows] = 0 if self._placer is None else UNKNOWN
         for course in self.all:
-            course.reset(rows, self._flows.stats["cookie"][rows])
+            course.reset(rows, self._flows.stats["cookie"][rows], answered)
 
     def forget(self, rows: Rows, cookies: NDArray[np.uint64]) -> None:
         """Forgets flows that ended."""

@@ -5,7 +5,6 @@ records -> states -> agent -> gate -> guard -> decision        (the agent well)
                  \\-> refused or failed too often: in quarantine, the hand rule decides from then on
 """
 
-import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent, FloatArray, StatsArray
 from reinet.agents.decide.quarantine import Quarantine
 from reinet.agents.decide.verdicts import faults
-from reinet.core.state import Batch
+from reinet.core.state import Batch, Reflex
 
 REPEATED_ERROR_S = 10.0
 """An agent that fails on every tick is logged this often, not every time."""
@@ -33,7 +32,7 @@ class Shown(NamedTuple):
 class Desk:
     """An agent with the states of ``rows`` flows."""
 
-    def __init__(self, agent: Agent, rows: int, guard: Guard, log: Any) -> None:
+    def __init__(self, agent: Agent, rows: int, guard: Guard, lease_ns: int, log: Any) -> None:
         self.agent = agent
         self.problem = ""
         """How the agent failed in its latest answer; empty when it did not."""
@@ -42,26 +41,28 @@ class Desk:
         self.decisions = 0
         self._log = log
         self._bank = agent.view.bank(rows)
-        self._shown_lock = threading.Lock()
-        self._states = np.zeros((rows, self._bank.feature_set.state_size), np.float32)
-        self._rules_pkts = np.zeros(rows, np.float32)
         self._decider = Decider(agent, 0, guard)
         self._quarantine = Quarantine()
         self._logged_ns: int | None = None
+        network = agent.network()
+        self._reflex = None if network is None else Reflex(
+            self._bank, guard.flows, network.layers, network.head, network.calm_rtts, agent.ceiling_pkts, lease_ns
+        )  # fmt: skip
+
+    @property
+    def reflex(self) -> Reflex | None:
+        """Returns what answers records in the agent's place, by the same network, states and guard; None where nothing
+        may.
+        """
+        return None if self.quarantined or self.problem else self._reflex
 
     def see(self, rows: NDArray[np.intp], records: StatsArray) -> Batch:
         """Takes N records, of several of a flow the oldest first, and returns what they made of the states."""
-        batch = self._bank.update(rows.astype(np.int32), records)
-        told = slice(None) if batch.decided.all() else batch.decided
-        with self._shown_lock:
-            self._states[rows[told]] = batch.states[told]  # of several records of one flow the last one stays
-            self._rules_pkts[rows[told]] = batch.rule_pkts[told]
-        return batch
+        return self._bank.update(rows.astype(np.int32), records)
 
     def shown(self, row: int) -> Shown:
         """Returns what the agent was shown of a row's flow; any thread may ask."""
-        with self._shown_lock:
-            return Shown(self._states[row].copy(), float(self._rules_pkts[row]))
+        return Shown(*(self._bank if self._reflex is None else self._reflex).show(row))
 
     def ask(
         self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray, may_cap: Mask, now_ns: int
@@ -78,9 +79,21 @@ class Desk:
         self._note(int(np.count_nonzero(may_cap)), faults(decision.verdicts["code"]), now_ns)
         return decision
 
-    def reset(self, rows: NDArray[np.intp], cookies: NDArray[np.uint64]) -> None:
-        """Empties rows for new flows, and forgets those that had them, named by their cookies."""
-        self._bank.reset(rows.astype(np.int32))
+    def answered(self, decisions: int, asked: int, refused: int, now_ns: int) -> None:
+        """Takes what the reflex did: its decisions, those on flows whose gate is open, and the refusals for the agent's
+        own fault.
+        """
+        self.problem = ""
+        self.decisions += decisions
+        self._note(asked, refused, now_ns)
+
+    def reset(self, rows: NDArray[np.intp], cookies: NDArray[np.uint64], answered: bool = False) -> None:
+        """Empties rows for new flows, and forgets those that had them, named by their cookies.
+
+        Those that the reflex has ``answered`` it has emptied before.
+        """
+        if not answered:
+            self._bank.reset(rows.astype(np.int32))
         self._decider.forget(rows, cookies)
 
     def forget(self, rows: NDArray[np.intp], cookies: NDArray[np.uint64]) -> None:
@@ -89,11 +102,7 @@ class Desk:
 
     def grow(self, rows: int) -> None:
         """Adds rows, up to ``rows``."""
-        self._bank.grow(rows)
-        missing = rows - len(self._states)
-        with self._shown_lock:
-            self._states = np.concatenate([self._states, np.zeros((missing, self._states.shape[1]), np.float32)])
-            self._rules_pkts = np.concatenate([self._rules_pkts, np.zeros(missing, np.float32)])
+        self._bank.grow(max(rows, self._bank.capacity))
 
     def _note(self, decided: int, refused: int, now_ns: int) -> None:
         if self.quarantined or not (why := self._quarantine.note(decided, refused, now_ns)):

@@ -101,6 +101,10 @@ class FlowTable:
             self.places[fresh] = 0
         return records, rows, fresh
 
+    def owned(self, records: FlowStatsArray) -> NDArray[np.bool_]:
+        """Returns (N,) whose records ``admit``, which just had them, gave back."""
+        return np.asarray(self._owners[records["slot"].astype(np.intp)] == records["cookie"], np.bool_)
+
     def last_of_each(self, rows: Rows, among: Rows) -> Rows:
         """Returns the indices in ``among`` of the records that are the last of their row, in order."""
         chosen = rows[among] if among.size < rows.size else rows

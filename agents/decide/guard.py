@@ -20,11 +20,11 @@ class Guard:
         Evaluations do without: there a fixed or a random cap is to be what it says. Without ``looks`` it is the guard
         of a process that caps its own flows, whose looks nobody would share.
         """
-        self._flows = GuardBank(ceiling_pkts, bounds_steps, looks)
+        self.flows = GuardBank(ceiling_pkts, bounds_steps, looks)
 
     def forget(self, slots: NDArray[np.intp], cookies: NDArray[np.uint64]) -> None:
         """Drops what is known of flows that ended."""
-        self._flows.forget(slots, cookies)
+        self.flows.forget(slots, cookies)
 
     def judge(
         self, stats: StatsArray, wanted_pkts: CapArray, may_cap: NDArray[np.bool_], aims_at_target: bool = False
@@ -34,4 +34,4 @@ class Guard:
         wanted_pkts (N,) is as an agent returned it; may_cap (N,) is False where the flow's gate is closed.
         """
         verdicts = np.empty(len(stats), VERDICT_DTYPE)
-        return self._flows.judge(stats, wanted_pkts, may_cap, aims_at_target, verdicts), verdicts
+        return self.flows.judge(stats, wanted_pkts, may_cap, aims_at_target, verdicts), verdicts

@@ -30,18 +30,27 @@ from reinet.agents.decide.sight.observed import Observed
 from reinet.agents.decide.swap import SHARE, Canary
 from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts, Why, refused, text
 from reinet.core import MAX_CAP_PKTS
+from reinet.core.records import Flag
+from reinet.core.state import Answered, Reflex
 from reinet.core.target import Target
 from reinet.kshim.gathering import Gathering
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
-from reinet.kshim.shim import FlowStatsArray, OfProcesses, Shim
+from reinet.kshim.shim import Answering, FlowStatsArray, OfProcesses, Shim
 
 TICK_MS = 50
 """The longest wait for records; it bounds how late a renewal, a pause or a stop may be."""
+HOLD_MS, HOLD_RECORDS = 50, 512
+"""A reflex goes on for so long, or for so many records, before the loop takes up what it did: nothing that is asked of
+the loop waits for longer, and what it does for so many records takes less than a decision may."""
+REST_US = 500
+"""And where records come often it rests so long between two looks: half of what a decision may take, for half of the
+wake-ups and more."""
 REFUSAL_LOG_INTERVAL_S = 1.0
 """Each flow's first refusal is logged, but of many at once one in this time; `reinet ctl flows` shows them all."""
 
 _SHADOW = Mode.SHADOW  # Python 3.11 takes long to look members up
 _NO_QUEUE, _PAUSED, _NO_DECISION = int(Why.NO_QUEUE), int(Why.PAUSED), int(Why.NO_DECISION)
+_CLOSED = int(Flag.CLOSED)
 
 log = structlog.get_logger("reinet.loop")
 
@@ -137,6 +146,9 @@ class ControlLoop(Observed):
         self._started_ns = self._last_tick_ns = clock_ns()
         self._outside_problem = ""
         self._refusal_logged_ns: int | None = None
+        self._answering = shim if isinstance(shim, Answering) else None
+        self._rest_us = max(REST_US, round(gather_ms * 1000))
+        self._reflex: Reflex | None = None
 
     def run(self, stop: threading.Event, tick_ms: int = TICK_MS) -> None:
         """Ticks until ``stop`` is set, then lifts every cap. Raises what the shim raises, which ends it."""
@@ -152,14 +164,23 @@ class ControlLoop(Observed):
 
     def tick(self, timeout_ms: int = 0) -> None:
         """Waits up to ``timeout_ms`` for records, decides, renews leases. Raises what the shim raises."""
-        self._gathering.wait(self._clock_ns())
-        records = self._shim.poll(timeout_ms)
-        self._gathering.note(self._clock_ns(), len(records))
-        self._change()
-        self._obey_pause()
-        self._note_lapse(self._clock_ns())
-        if len(records):
-            self._take(records)
+        reflex = self._reflex_now()
+        if reflex is not None and self._answering is not None:
+            answered = self._answering.answer(reflex, timeout_ms, HOLD_MS, self._rest_us, HOLD_RECORDS)
+            self._note_lapse(self._clock_ns())
+            if len(answered.records):
+                self._take(answered.records, answered)  # before anything changes: it was answered as things were
+            self._change()
+            self._obey_pause()
+        else:
+            self._gathering.wait(self._clock_ns())
+            records = self._shim.poll(timeout_ms)
+            self._gathering.note(self._clock_ns(), len(records))
+            self._change()
+            self._obey_pause()
+            self._note_lapse(self._clock_ns())
+            if len(records):
+                self._take(records)
         now_ns = self._clock_ns()
         self._note_idle(self._keeper.tick(now_ns))
         self._last_tick_ns = now_ns
@@ -252,39 +273,67 @@ class ControlLoop(Observed):
                 courses=tuple(course.status() for course in self._courses.all),
             )
 
-    def _take(self, records: FlowStatsArray) -> None:
-        """Brings the tables up to date and decides."""
+    def _reflex_now(self) -> Reflex | None:
+        """Returns what is to answer the next records in the shim; None where the loop does, itself."""
+        decides_itself = self._answering is None or self._pause_wanted or self._paused
+        reflex = None if decides_itself else self._courses.reflex()
+        if reflex is not None and reflex is not self._reflex:
+            reflex.begin(self._flows.stats["cookie"])
+        self._reflex = reflex
+        return reflex
+
+    def _take(self, records: FlowStatsArray, answered: Answered | None = None) -> None:
+        """Brings the tables up to date and decides, unless that was done."""
         live = self._forget_closed(np.array(records))
+        if answered is not None and len(live) < len(records):
+            ended = records["cookie"][(records["flags"] & _CLOSED) != 0]
+            answered = answered.of(~np.isin(records["cookie"], ended))
+        heard = live
         live, rows, fresh = self._flows.admit(live, _PAUSED if self._pause_wanted else _NO_DECISION)
         if not len(live):
             return
+        if answered is not None and len(live) < len(heard):
+            answered = answered.of(self._flows.owned(heard))
         if fresh.size:
-            self._courses.reset(fresh)
+            self._courses.reset(fresh, answered is not None)
         now_ns = self._clock_ns()
         for course, records, own in self._courses.split(live, rows):
             if course is not None:
-                self._serve(course, records, own, now_ns)
+                self._serve(course, records, own, now_ns, answered)
                 continue
             with self._lock:
                 self._flows.stats[own] = records
                 self._flows.verdicts["code"][own] = Why.UNPLACED
 
-    def _serve(self, course: Course, live: FlowStatsArray, rows: Rows, now_ns: int) -> None:
-        """Decides for the flows of one course and puts it in force."""
+    def _serve(
+        self, course: Course, live: FlowStatsArray, rows: Rows, now_ns: int, answered: Answered | None = None
+    ) -> None:
+        """Decides for the flows of one course and puts it in force, unless that was done."""
         flows = self._flows
-        ruling = course.rule(live, rows, flows, now_ns, self._pause_wanted)
+        if answered is not None:
+            ruling = course.take_answers(answered, rows, flows, now_ns)
+        else:
+            ruling = course.rule(live, rows, flows, now_ns, self._pause_wanted)
         self._sight.hear(rows, live)
-        if self._pause_wanted:
+        if self._pause_wanted and answered is None:
             ruling.caps_pkts[:] = 0
             ruling.verdicts["code"] = Why.PAUSED
         if ruling.uncap_all:
             self._uncap_course(course, live, rows, ruling.uncap_all)
         elif len(ruling.rows):
             if course.order.mode is not _SHADOW:
-                slots = ruling.rows.astype(np.uint32)
-                self._keeper.put(ruling.stats["cookie"], slots, ruling.caps_pkts, ruling.stats["target_us"])
+                caps = (
+                    ruling.stats["cookie"],
+                    ruling.rows.astype(np.uint32),
+                    ruling.caps_pkts,
+                    ruling.stats["target_us"],
+                )
+                if answered is None:
+                    self._keeper.put(*caps)
+                else:
+                    self._keeper.keep(*caps, now_ns)
             self._log_refusals(ruling)
-            self._sight.decide(ruling.rows, ruling.stats, ruling.verdicts)
+            self._sight.decide(ruling.rows, ruling.stats, ruling.verdicts, ruling.stored_ns)
         if len(ruling.rows) < len(live):
             self._keeper.hear(live)
         with self._lock:

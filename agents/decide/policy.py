@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent, CapArray, FloatArray, StatsArray, View
+from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent, CapArray, FloatArray, Network, StatsArray, View
 from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, Artifact, Manifest, load_artifact
 from reinet.agents.model.layers import layers_of
 from reinet.alcc.launch import Law
@@ -98,6 +98,14 @@ class Policy(Agent):
             self.manifest.calm_rtts, self.name,
         )  # fmt: skip
         return Law(self.name, text)
+
+    def network(self) -> Network | None:
+        """Returns the model's layers where its graph is a plain chain of them."""
+        try:
+            layers = layers_of(self.artifact)
+        except ModelError:
+            return None
+        return Network(layers, self.manifest.schema_.head, self.manifest.calm_rtts)
 
     def actions(self, states: FloatArray) -> FloatArray:
         """Returns the network's output (N,) in [-1, 1] for states (N, S)."""

@@ -8,12 +8,13 @@ what kind of agent it is.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.model.artifact import Manifest, TraceUse
+from reinet.agents.model.mlp import Layers
 from reinet.alcc.launch import Law
 from reinet.core.errors import ConfigError
 from reinet.core.features import DEFAULT_FEATURE_SET
@@ -44,6 +45,14 @@ class View:
     def bank(self, flows: int) -> StateBank:
         """Returns an empty bank of the states that this view shows, for so many flows."""
         return StateBank(flows, self.feature_set, self.normaliser)
+
+
+class Network(NamedTuple):
+    """An actor as plain layers, and how its actions become caps."""
+
+    layers: Layers
+    head: str
+    calm_rtts: float
 
 
 MODEL_IDENTITY = "sha256:"
@@ -95,6 +104,13 @@ class Agent(ABC):
     def law_of_the_gate(self) -> Law:
         """Returns the agent as the application's gate (``alcc/``) runs it; raises ReinetError where that cannot."""
         raise ConfigError(f"{self.name} does not run in a process of its own: rule[:G], fixed:N, none and models do")
+
+    def network(self) -> "Network | None":
+        """Returns the plain layers that decide, for whoever runs them without the interpreter; None where it has none.
+
+        What they say is what ``decide`` does, but for the last bits of a sum.
+        """
+        return None
 
     def reset(self) -> None:  # noqa: B027  (optional)
         """Forgets everything about earlier flows; most agents hold nothing."""

@@ -16,9 +16,9 @@
 #include <memory>
 #include <string_view>
 
-#include "alcc/laws/network.hpp"
 #include "core/period.h"
 #include "core/states/heads.hpp"
+#include "core/states/network.hpp"
 #include "core/states/state.hpp"
 
 namespace reinet::alcc {

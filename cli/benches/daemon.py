@@ -82,11 +82,15 @@ def _cost(pairs: int, seconds: float, model: str) -> dict[str, Any]:
     why, rows = "", []
     if pairs:
         try:
-            rows = [asdict(row) for row in measure_all(pairs, seconds, model, say)]
+            rows = [
+                {key: None if value != value else value for key, value in asdict(row).items()}  # NaN: too few pairs
+                for row in measure_all(pairs, seconds, model, say)
+            ]
         except (ReinetError, OSError) as error:
             why = str(error)
             say(f"cpu_ratio_vs_plain was not measured: {why}")
     else:
         why = "--pairs 0"
-    largest = max((row["cpu_ratio_vs_plain"] for row in rows), default=None)
+    ratios = [row["cpu_ratio_vs_plain"] for row in rows]
+    largest = max(ratios, default=None) if None not in ratios else None
     return {"cpu_ratio_vs_plain": largest, "cpu_why": why, "cpu_model": model, "cpu_rows": rows}

@@ -48,6 +48,8 @@ class FlowStates {
   // Takes a flow's record and writes the flow's state.
   virtual Update update(std::size_t flow, const reinet_flow_stats& s, const StateConfig& config, const Offer& offer,
                         float* state) = 0;
+  // Writes the state as it is; returns the hand rule's product.
+  virtual float show(std::size_t flow, float* state) const = 0;
   virtual void reset(std::size_t flow) = 0;
   virtual void grow(std::size_t flows) = 0;
   virtual std::size_t size() const = 0;
@@ -73,6 +75,10 @@ class FlowStatesOf final : public FlowStates {
     return {decided, static_cast<float>(reward), f.features.rule_pkts, f.gate.update(s)};
   }
 
+  float show(std::size_t flow, float* state) const override {
+    std::copy(flows_[flow].history.begin(), flows_[flow].history.end(), state);
+    return flows_[flow].features.rule_pkts;
+  }
   void reset(std::size_t flow) override { flows_[flow] = Flow{}; }
   void grow(std::size_t flows) override { flows_.resize(flows); }
   std::size_t size() const override { return flows_.size(); }

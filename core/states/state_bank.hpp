@@ -48,6 +48,14 @@ class StateBank {
     for (const std::int32_t row : rows) flows_->reset(static_cast<std::size_t>(row));
   }
 
+  // Takes a record of the flow in a row that there is.
+  Update update(std::size_t row, const reinet_flow_stats& record, float* state) {
+    return flows_->update(row, record, config_, Offer{}, state);
+  }
+  void reset(std::size_t row) { flows_->reset(row); }
+  // Writes the state as it is; returns the hand rule's product.
+  float show(std::size_t row, float* state) const { return flows_->show(row, state); }
+
   // Takes one record per entry of rows, perhaps unaligned; offers has as many, or none where the reward needs none.
   void update(std::span<const std::int32_t> rows, const std::uint8_t* stats, std::span<const Offer> offers,
               const Outputs& out) {

@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.verdicts import VERDICT_DTYPE
 from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.core.state import Answered, Reflex
 from reinet.core.target import Target
 from reinet.kshim.gathering import GATHER_MS
+from reinet.kshim.leases import LEASE_MS
 from reinet.kshim.shim import FlowStatsArray
 
 RING_RECORDS = 8700
@@ -99,6 +102,20 @@ class PacedShim:
         answered = waiting_ns != 0  # a renewal answers nothing
         self._waiting_ns[slots] = 0
         self.latencies_ns.append(now_ns - waiting_ns[answered])
+
+    def answer(self, reflex: Reflex, timeout_ms: int, hold_ms: int, rest_us: int, most: int) -> Answered:
+        """Answers what fell due, as the kernel's shim does; the loop takes it up at once."""
+        done = reflex.answer(np.array(self.poll(timeout_ms)), time.monotonic_ns())
+        verdicts = done.verdicts.view(VERDICT_DTYPE).reshape(-1)
+        records, now_ns = done.records, time.monotonic_ns()
+        self.apply(
+            records["cookie"],
+            records["slot"],
+            verdicts["allowed_pkts"],
+            now_ns + LEASE_MS * 1_000_000,
+            records["target_us"],
+        )
+        return done._replace(stored_ns=np.full(len(records), now_ns, np.uint64))
 
     def release(self, cookies: NDArray[np.uint64], slots: NDArray[np.uint32]) -> None:
         """Lifts caps."""

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <ctime>
 #include <utility>
 
+#include "kshim/native/clock.hpp"
 #include "kshim/native/failure.hpp"
 #include "kshim/native/silence.hpp"
 
@@ -16,12 +16,6 @@ namespace {
 // A silence is reported at most a tenth late. A scan touches one cache line of each slot that was ever used.
 constexpr std::uint64_t scan_interval_ns = REINET_SILENCE_NS / 10;
 constexpr std::uint64_t ns_per_ms = 1'000'000;
-
-std::uint64_t monotonic_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * REINET_NS_PER_S + static_cast<std::uint64_t>(now.tv_nsec);
-}
 
 template <typename T>
 T load(const T& shared) {

@@ -14,6 +14,8 @@
 #include <memory>
 #include <stdexcept>
 
+#include "core/states/reflex.hpp"
+#include "kshim/native/answering.hpp"
 #include "kshim/native/cap_writer.hpp"
 #include "kshim/native/failure.hpp"
 #include "kshim/native/host.hpp"
@@ -91,6 +93,19 @@ class Flows {
     return as_bytes(std::move(records));
   }
 
+  // Answers records as they come, until so much time passed since the first of them or so many came, and returns them
+  // with what was said of each and when its cap was stored; waits for the first like poll.
+  nb::tuple answer(reinet::Reflex& reflex, int timeout_ms, int hold_ms, std::uint64_t rest_us, std::size_t most) {
+    open();
+    reinet::Answered done;
+    {
+      const nb::gil_scoped_release unlocked;
+      done = answering_.answer(*reader_, *memory_, reflex, {timeout_ms, hold_ms, rest_us * 1000, most});
+    }
+    return nb::make_tuple(as_bytes(std::move(done.records)), as_bytes(std::move(done.verdicts)),
+                          as_bytes(std::move(done.answers)), as_bytes(std::move(done.stored_ns)));
+  }
+
   Bytes take_events() {
     open();
     return as_bytes(reader_->take_events());
@@ -145,6 +160,7 @@ class Flows {
 
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<Reader> reader_;
+  reinet::Answering answering_;
 };
 
 using Names = std::vector<std::pair<std::string, std::string>>;
@@ -249,6 +265,8 @@ NB_MODULE(_kshim, m) {
   nb::class_<Flows>(m, "Flows")
       .def(nb::init<const Descriptors&>(), nb::arg("descriptors"))
       .def("poll", &Flows::poll, nb::arg("timeout_ms"))
+      .def("answer", &Flows::answer, nb::arg("reflex"), nb::arg("timeout_ms"), nb::arg("hold_ms"), nb::arg("rest_us"),
+           nb::arg("most"))
       .def("take_events", &Flows::take_events)
       .def("apply", &Flows::apply, nb::arg("cookies"), nb::arg("slots"), nb::arg("caps_pkts"), nb::arg("expires_ns"),
            nb::arg("targets_us"))

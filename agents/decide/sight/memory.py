@@ -57,10 +57,14 @@ class Sight:
         with self._lock:
             self._flows.hear(rows, live)
 
-    def decide(self, rows: Rows, stats: StatsArray, verdicts: Verdicts) -> None:
-        """Counts N decisions on these records, whose caps were just stored."""
+    def decide(
+        self, rows: Rows, stats: StatsArray, verdicts: Verdicts, stored_ns: NDArray[np.uint64] | None = None
+    ) -> None:
+        """Counts N decisions on these records, whose caps were stored then (N,), None = just now."""
+        if stored_ns is None:
+            stored_ns = np.full(len(rows), self._clock_ns(), np.uint64)
         with self._lock:
-            self._flows.decide(rows, self._clock_ns(), stats, verdicts)
+            self._flows.decide(rows, stored_ns, stats, verdicts)
 
     def tick(self, shim: Shim, now_ns: int) -> None:
         """Counts a completed tick and now and then looks at the shim's counters, where it has some."""

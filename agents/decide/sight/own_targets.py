@@ -34,6 +34,10 @@ class OwnTargets:
             own[cookie] = target
         self._own = MappingProxyType(own)
 
+    def any(self) -> bool:
+        """Returns whether any flow has one."""
+        return bool(self._own)
+
     def forget(self, cookies: Iterable[int]) -> None:
         """Drops the own targets of flows that ended."""
         if self._own and (ended := {int(cookie) for cookie in cookies} & self._own.keys()):

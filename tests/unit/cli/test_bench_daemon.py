@@ -1,6 +1,7 @@
 """``reinet bench daemon``: what it counts, on short runs; how fast a host is nobody tests here."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from reinet.cli.main import app
+from reinet.daemon.benches.cost import Cost
 from reinet.daemon.benches.loop import RING_RECORDS, PacedShim
 
 
@@ -39,6 +41,30 @@ def test_every_number_of_flows_has_its_row_and_the_largest_stands_at_the_top(tmp
     assert {key: told[key] for key in told["rows"][1]} == told["rows"][1]
     assert told["model"] == "rule:1.5"
     assert (told["cpu_ratio_vs_plain"], told["cpu_why"]) == (None, "--pairs 0")
+
+
+def test_what_too_few_pairs_cannot_say_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = [Cost(**dict.fromkeys(Cost.__dataclass_fields__, ratio)) for ratio in (1.5, math.nan)]  # type: ignore[arg-type]
+    monkeypatch.setattr("reinet.daemon.benches.cost.measure_all", lambda *_: costs)
+    out = tmp_path / "bench.json"
+    words = [
+        "bench",
+        "daemon",
+        "--model",
+        "rule",
+        "--flows",
+        "1",
+        "--seconds",
+        "0.1",
+        "--pairs",
+        "2",
+        "--json",
+        str(out),
+    ]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    told = json.loads(out.read_text())
+    assert [row["cpu_ratio_vs_plain"] for row in told["cpu_rows"]] == [1.5, None]
+    assert told["cpu_ratio_vs_plain"] is None
 
 
 @pytest.mark.parametrize("flows", ["", "1,x", "0"])

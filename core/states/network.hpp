@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A trained actor as plain layers: ReLU stands between them, tanh after the last (agents/model/mlp.py). No library for
-// inference gets into other people's processes for a few thousand multiplications.
-#ifndef REINET_ALCC_NETWORK_HPP
-#define REINET_ALCC_NETWORK_HPP
+// inference gets into other people's processes for a few thousand multiplications, nor between a record and its cap.
+#ifndef REINET_NETWORK_HPP
+#define REINET_NETWORK_HPP
 
 #include <algorithm>
 #include <array>
@@ -11,9 +11,9 @@
 #include <cstddef>
 #include <vector>
 
-namespace reinet::alcc {
+namespace reinet {
 
-// What lies on the pacer's stack twice; the paper's network, which is too large for a process anyway, has 1000.
+// What lies on a stack twice; the paper's network, which is too large for a process anyway, has 1000.
 constexpr std::size_t kMostUnits = 1024;
 
 class Network {
@@ -55,6 +55,6 @@ class Network {
   std::vector<Layer> layers_;
 };
 
-}  // namespace reinet::alcc
+}  // namespace reinet
 
 #endif

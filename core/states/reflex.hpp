@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The answer to a record without the interpreter: target, state, network, head, gate and guard, for the flows of one
+// policy. A decision loop hands it to its shim, which answers records as they come and tells the loop of it now and
+// then; what is slow or rare (new policies, comparisons, renewals, logs) stays the loop's.
+#ifndef REINET_REFLEX_HPP
+#define REINET_REFLEX_HPP
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "core/flow_stats.h"
+#include "core/states/calm.hpp"
+#include "core/states/guard.hpp"
+#include "core/states/network.hpp"
+#include "core/states/state_bank.hpp"
+
+namespace reinet {
+
+// The RTT to stay below, as core/target.py has it: so many minimum RTTs and so much more.
+struct TargetLine {
+  double min_rtts = 0;
+  double extra_us = 0;
+
+  // Returns it for a path, 0 while it is unknown.
+  std::uint32_t resolve_us(std::uint32_t min_rtt_us) const {
+    if (min_rtts > 0 && !rtt_known(min_rtt_us)) return 0;
+    const double target_us = std::ceil(min_rtts * min_rtt_us) + extra_us;
+    return static_cast<std::uint32_t>(std::clamp(target_us, 1.0, static_cast<double>(~0U)));
+  }
+};
+
+// What became of a record.
+enum class Answer : std::uint8_t {
+  none = 0,     // it asked for no decision: its flow's cap stays
+  decided = 1,  // the verdict's cap is to act
+  closed = 2,   // so it is, and the flow's gate is closed: nothing was asked of the network for its own sake
+  stale = 3,    // it was too old to decide on: its flow is to be uncapped
+};
+
+struct ReflexRules {
+  Head head = Head::wide;
+  double calm_rtts = 0;
+  std::uint32_t ceiling_pkts = kMaxCapPkts;
+  std::uint64_t lease_ns = 0;  // older records are stale
+};
+
+class Reflex {
+ public:
+  // Bank and guards are the loop's own; it must not use them while records are answered.
+  Reflex(StateBank& bank, GuardBank& guards, Network network, const ReflexRules& rules)
+      : bank_(bank), guards_(guards), network_(std::move(network)), rules_(rules) {
+    if (network_.inputs() != bank.feature_set().state_size() || network_.inputs() > kMostUnits)
+      throw std::invalid_argument("the network does not take the bank's states");
+  }
+
+  void set_target(const TargetLine& target) { target_ = target; }
+  std::uint64_t lease_ns() const { return rules_.lease_ns; }
+  std::size_t state_size() const { return bank_.feature_set().state_size(); }
+
+  // Takes a record of a flow that goes on, and writes the flow's target into it.
+  Answer answer(reinet_flow_stats& s, std::uint64_t now_ns, Verdict& verdict) {
+    const std::lock_guard lock(lock_);
+    own(s.slot, s.cookie);
+    s.target_us = target_.resolve_us(s.min_rtt_us);
+    std::array<float, kMostUnits> state;
+    const Update update = bank_.update(s.slot, s, state.data());
+    verdict = {Refusal::none, 0, 0, s.target_us, s.min_rtt_us};
+    if (!update.decided) return Answer::none;
+    if (now_ns > s.time_ns + rules_.lease_ns) return Answer::stale;
+    const std::uint32_t wanted_pkts = learned_cap_pkts(rules_.head, network_.act(state.data()), s, update.rule_pkts,
+                                                       rules_.calm_rtts, rules_.ceiling_pkts);
+    verdict = guards_.judge(s, wanted_pkts, update.may_cap, true);
+    return update.may_cap ? Answer::decided : Answer::closed;
+  }
+
+  // Says whose the slots are: what the loop did meanwhile is not known here.
+  void begin(std::vector<std::uint64_t> owners) {
+    const std::lock_guard lock(lock_);
+    owners_ = std::move(owners);
+  }
+
+  // Writes the state of a slot's flow and returns the hand rule's product; any thread may ask.
+  float show(std::size_t slot, float* state) {
+    const std::lock_guard lock(lock_);
+    if (slot >= bank_.capacity()) throw std::out_of_range("there is no such slot");
+    return bank_.show(slot, state);
+  }
+
+ private:
+  // A slot whose flow is another one begins anew.
+  void own(std::size_t slot, std::uint64_t cookie) {
+    if (slot >= bank_.capacity()) bank_.grow(std::max(slot + 1, 2 * bank_.capacity()));
+    if (slot >= owners_.size()) owners_.resize(bank_.capacity());
+    if (owners_[slot] == cookie) return;
+    bank_.reset(slot);
+    owners_[slot] = cookie;
+  }
+
+  StateBank& bank_;
+  GuardBank& guards_;
+  Network network_;
+  ReflexRules rules_;
+  TargetLine target_;
+  std::vector<std::uint64_t> owners_;  // by slot; 0 = nobody
+  std::mutex lock_;
+};
+
+}  // namespace reinet
+
+#endif

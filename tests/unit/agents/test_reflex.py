@@ -1,0 +1,258 @@
+"""A reflex answers records without the interpreter: caps, verdicts and tables of a loop that decides itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.loops import HEALTHY, LEASE_MS, QUIET
+from helpers.places import ROOT
+from reinet.agents.decide.guard import Guard
+from reinet.agents.decide.loop import ControlLoop
+from reinet.agents.decide.modes import Mode, Order
+from reinet.agents.decide.names import make_agent
+from reinet.agents.decide.policy import Policy
+from reinet.agents.decide.verdicts import VERDICT_DTYPE, Why
+from reinet.core import FLOW_STATS_DTYPE
+from reinet.core.records import Flag
+from reinet.core.state import ANSWER_DECIDED, ANSWER_NONE, ANSWER_STALE, VERDICT_BYTES, Answered, Reflex
+from reinet.core.target import Target
+from reinet.kshim.fake import FakeShim
+from reinet.kshim.shim import Answering, FlowStatsArray
+
+FLOWS = 6
+STEPS = 400
+
+
+class AnsweringFake(FakeShim):
+    """A shim in memory that lets a reflex answer, as ``MappedShim`` does."""
+
+    answered = 0
+
+    def answer(self, reflex: Reflex, timeout_ms: int, hold_ms: int, rest_us: int, most: int) -> Answered:
+        done = reflex.answer(np.array(self.poll(timeout_ms)), self.now_ns)
+        self.answered += len(done.records)
+        chosen = done.answers != ANSWER_NONE
+        records = done.records[chosen]
+        caps_pkts = done.verdicts[chosen].view(VERDICT_DTYPE).reshape(-1)["allowed_pkts"]
+        expires_ns = self.now_ns + LEASE_MS * 1_000_000
+        self.apply(records["cookie"], records["slot"], caps_pkts, expires_ns, records["target_us"])
+        return done
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Policy:
+    return Policy.load(ROOT / "checkpoints" / "default")
+
+
+def looped(shim: FakeShim, agent: Policy, target: str = "+30ms", **options: Any) -> ControlLoop:
+    return ControlLoop(
+        shim,
+        agent,
+        Target.parse(target),
+        LEASE_MS,
+        clock_ns=lambda: shim.now_ns,
+        log=QUIET,
+        bounds_steps=True,
+        **options,
+    )
+
+
+def fields(rng: np.random.Generator, step: int) -> dict[str, int]:
+    """A record of a flow whose queue comes and goes, now and then idle, silent, or before its first RTT."""
+    rtt_us = 20_000 + abs(int(30_000 * np.sin(step / 40) + rng.normal(0, 8_000)))
+    cwnd_pkts = int(rng.integers(4, 120))
+    values = dict(HEALTHY) | {
+        "rtt_mean_us": rtt_us + 2000, "rtt_least_us": rtt_us, "rtt_last_us": rtt_us, "srtt_us": rtt_us,
+        "rtt_samples": int(rng.integers(1, 20)), "cwnd_pkts": cwnd_pkts, "inflight_pkts": cwnd_pkts,
+        "delivery_rate_bytes_per_s": int(rng.integers(200_000, 1_500_000)),
+        "delivered_bytes": int(rng.integers(1, 90_000)),
+        "period_ns": 60_000_000, "min_rtt_us": 20_000 if step > 3 else 0xFFFF_FFFF,
+    }  # fmt: skip
+    draw = rng.random()
+    if draw < 0.03:
+        values |= {"flags": int(Flag.NO_SAMPLE), "rtt_samples": 0}
+    elif draw < 0.05:
+        values |= {"flags": int(Flag.APP_LIMITED)}
+    return values
+
+
+def drive(shim: FakeShim, loop: ControlLoop, seed: int, at: Callable[[int], None] = lambda _: None) -> list[list[int]]:
+    """Feeds flows for a while, some of which end and begin anew; returns the caps in force after each tick."""
+    rng = np.random.default_rng(seed)
+    cookies = list(range(1, FLOWS + 1))
+    for cookie in cookies:
+        shim.open_flow(cookie)
+    caps = []
+    for step in range(STEPS):
+        shim.advance_ms(60)
+        at(step)
+        for place, cookie in enumerate(cookies):
+            if step and step % 90 == 15 * place:
+                shim.close_flow(cookie)
+                cookies[place] = cookie + 100
+                shim.open_flow(cookies[place])
+            for _ in range(int(rng.integers(0, 3))):
+                shim.feed(cookies[place], **fields(rng, step % 90))
+        loop.tick()
+        caps.append([shim.cap_pkts(cookie) for cookie in cookies])
+    return caps
+
+
+def same(one: ControlLoop, other: ControlLoop) -> None:
+    mine, yours = one.snapshot(), other.snapshot()
+    for name in ("cookie", "target_us", "time_ns"):
+        np.testing.assert_array_equal(mine.stats[name], yours.stats[name])
+    np.testing.assert_array_equal(mine.verdicts["code"], yours.verdicts["code"])
+    np.testing.assert_allclose(mine.caps_pkts.astype(float), yours.caps_pkts, atol=1)
+
+
+@pytest.mark.parametrize("target", ["+30ms", "50ms", "2.5x"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_caps_are_those_of_a_loop_that_decides_itself(shipped: Policy, target: str, seed: int) -> None:
+    """A cap may differ by a packet where a sum of floats differs in its last bits."""
+    answering, plain = AnsweringFake(), FakeShim()
+    assert isinstance(answering, Answering)
+    assert not isinstance(plain, Answering)
+    one, other = looped(answering, shipped, target), looped(plain, shipped, target)
+    caps, expected = np.array(drive(answering, one, seed)), np.array(drive(plain, other, seed))
+    np.testing.assert_array_equal(caps == 0, expected == 0)
+    assert np.abs(caps - expected).max() <= 1
+    assert np.mean(caps == expected) > 0.99
+    assert 0.1 < np.mean(caps > 0) < 0.99
+    same(one, other)
+    assert answering.answered > STEPS
+    mine, yours = one.status(), other.status()
+    assert (mine.records, mine.flows, mine.stale) == (yours.records, yours.flows, yours.stale)
+    assert mine.decisions == yours.decisions
+    codes = one.figures().verdicts, other.figures().verdicts
+    assert codes[0] == codes[1]
+
+
+def test_what_a_flow_was_shown_is_told(shipped: Policy) -> None:
+    answering, plain = AnsweringFake(), FakeShim()
+    one, other = looped(answering, shipped), looped(plain, shipped)
+    drive(answering, one, 3)
+    drive(plain, other, 3)
+    cookie = int(one.snapshot().stats["cookie"][0])
+    mine, yours = one.why(cookie), other.why(cookie)
+    assert mine is not None
+    assert yours is not None
+    np.testing.assert_array_equal(mine.state, yours.state)
+    assert (mine.rule_pkts, mine.verdict, mine.decided_ns) == (yours.rule_pkts, yours.verdict, yours.decided_ns)
+    assert mine.action == pytest.approx(yours.action)
+
+
+def test_a_pause_lifts_what_the_reflex_capped_and_nothing_is_answered_in_it(shipped: Policy) -> None:
+    shim = AnsweringFake()
+    loop = looped(shim, shipped)
+    drive(shim, loop, 4)
+    assert loop.snapshot().caps_pkts.any()
+    with pytest.raises(TimeoutError):
+        loop.pause(timeout_s=0.0)
+    before = shim.answered
+    loop.tick()
+    cookies = [int(cookie) for cookie in loop.snapshot().stats["cookie"]]
+    for cookie in cookies:
+        shim.feed(cookie, **HEALTHY)
+    loop.tick()
+    assert shim.answered == before
+    assert not any(shim.cap_pkts(cookie) for cookie in cookies)
+    assert set(loop.snapshot().verdicts["code"]) == {Why.PAUSED}
+
+
+def test_the_loop_decides_itself_where_it_has_to_look_at_each_flow(shipped: Policy) -> None:
+    """Own targets, shadow, hold-out, several policies and agents without layers; the states go on."""
+    shim = AnsweringFake()
+    loop = looped(shim, shipped)
+    plain = FakeShim()
+    other = looped(plain, shipped)
+
+    def own(made: ControlLoop) -> Callable[[int], None]:
+        def at(step: int) -> None:
+            if step in (100, 200):
+                cookie = int(made.snapshot().stats["cookie"][0])
+                made.set_target(cookie, "60ms" if step == 100 else "")
+
+        return at
+
+    caps, expected = drive(shim, loop, 5, own(loop)), drive(plain, other, 5, own(other))
+    np.testing.assert_allclose(np.array(caps, float), np.array(expected), atol=1)
+    assert 0 < shim.answered < loop.status().records
+    for options in ({"mode": Mode.SHADOW}, {"mode": Mode.HOLD_OUT}):
+        shim = AnsweringFake()
+        drive(shim, looped(shim, shipped, **options), 6)
+        assert shim.answered == 0, options
+    shim = AnsweringFake()
+    drive(shim, looped(shim, make_agent("rule")), 6)  # type: ignore[arg-type]
+    assert shim.answered == 0
+
+
+def test_a_swap_takes_the_flows_back_until_it_is_over_and_a_new_target_holds_at_once(shipped: Policy) -> None:
+    shim = AnsweringFake()
+    loop = looped(shim, shipped)
+    drive(shim, loop, 7)
+    before = shim.answered
+    loop.swap(Policy.load(ROOT / "checkpoints" / "default"), share=0.5)
+    cookies = [int(cookie) for cookie in loop.snapshot().stats["cookie"]]
+    for _ in range(3):
+        shim.advance_ms(60)
+        for cookie in cookies:
+            shim.feed(cookie, **HEALTHY)
+        loop.tick()
+    assert shim.answered <= before + len(cookies), "from the tick after the swap on the loop decides"
+    shim = AnsweringFake()
+    loop = looped(shim, shipped)
+    drive(shim, loop, 7)
+    loop.command([Order(shipped, Target.parse("+60ms"))])
+    for _ in range(2):
+        shim.advance_ms(60)
+        for cookie in cookies:
+            shim.feed(cookie, **HEALTHY)
+        loop.tick()
+    assert set(loop.snapshot().stats["target_us"]) == {80_000}
+
+
+def test_old_records_are_not_decided_on_and_lift_the_cap(shipped: Policy) -> None:
+    shim = AnsweringFake()
+    loop = looped(shim, shipped)
+    drive(shim, loop, 8)
+    cookies = [int(cookie) for cookie in loop.snapshot().stats["cookie"]]
+    for cookie in cookies:
+        shim.feed(cookie, **HEALTHY)
+    shim.advance_ms(LEASE_MS + 100)
+    loop.tick()
+    assert loop.status().stale == len(cookies)
+    assert set(loop.snapshot().verdicts["code"]) == {Why.STALE}
+    assert not any(shim.cap_pkts(cookie) for cookie in cookies)
+
+
+def records(count: int, **values: Any) -> FlowStatsArray:
+    made = np.zeros(count, FLOW_STATS_DTYPE)
+    for name, value in (HEALTHY | {"cookie": 7, "time_ns": 2_000_000_000} | values).items():
+        made[name] = value
+    return made
+
+
+def test_the_layouts_and_the_errors_of_a_reflex(shipped: Policy) -> None:
+    assert VERDICT_DTYPE.itemsize == VERDICT_BYTES
+    network, bank, guard = shipped.network(), shipped.view.bank(2), Guard()
+    assert network is not None
+    reflex = Reflex(bank, guard.flows, network.layers, network.head, network.calm_rtts, 40_000, 500_000_000)
+    reflex.aim(1.0, 30_000)
+    done = reflex.answer(records(3, slot=[0, 1, 9], cookie=[7, 8, 9]), 2_000_000_000)
+    assert set(done.answers) <= {ANSWER_DECIDED, 2}
+    verdicts = done.verdicts.view(VERDICT_DTYPE).reshape(-1)
+    assert verdicts["target_us"].tolist() == [50_000] * 3
+    assert verdicts["min_rtt_us"].tolist() == [20_000] * 3
+    late = reflex.answer(records(1), 2_500_000_001)
+    assert late.answers.tolist() == [ANSWER_STALE]
+    assert reflex.answer(records(1, flags=int(Flag.CLOSED)), 2_000_000_000).answers.tolist() == [ANSWER_NONE]
+    assert bank.capacity >= 10, "it grows with the slots"
+    with pytest.raises(IndexError, match="no such slot"):
+        reflex.show(10_000)
+    layers = list(network.layers)
+    for wrong in ([], layers[:-1], layers[1:], [*layers[:-1], (layers[-1][0][:, :-1], layers[-1][1])]):
+        with pytest.raises(ValueError, match=r"layer|states|number"):
+            Reflex(bank, guard.flows, wrong, network.head, 1.0, 40_000, 1)
