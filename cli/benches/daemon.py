@@ -92,5 +92,6 @@ def _cost(pairs: int, seconds: float, model: str) -> dict[str, Any]:
     else:
         why = "--pairs 0"
     ratios = [row["cpu_ratio_vs_plain"] for row in rows]
-    largest = max(ratios, default=None) if None not in ratios else None
+    known = [ratio for ratio in ratios if ratio is not None]
+    largest = max(known, default=None) if len(known) == len(rows) else None
     return {"cpu_ratio_vs_plain": largest, "cpu_why": why, "cpu_model": model, "cpu_rows": rows}
