@@ -31,7 +31,7 @@ from reinet.agents.decide.swap import SHARE, Canary
 from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts, Why, refused, text
 from reinet.core import MAX_CAP_PKTS
 from reinet.core.records import Flag
-from reinet.core.state import Answered, Reflex
+from reinet.core.state import ANSWER_NONE, Answered, Reflex
 from reinet.core.target import Target
 from reinet.kshim.gathering import Gathering
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
@@ -343,6 +343,9 @@ class ControlLoop(Observed):
                 flows.verdicts[ruling.rows] = ruling.verdicts
         if self._sink is not None and not ruling.uncap_all:
             shown = flows.caps_pkts[rows]
+            if answered is not None:  # each record had an answer of its own
+                own = answered.verdicts.view(VERDICT_DTYPE).reshape(-1)["allowed_pkts"]
+                shown = np.where(answered.answers != ANSWER_NONE, own, shown)
             if course.order.mode is _SHADOW:
                 shown = flows.verdicts["allowed_pkts"][rows]
             self._sink.offer(live, shown)

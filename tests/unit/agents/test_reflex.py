@@ -214,6 +214,32 @@ def test_a_swap_takes_the_flows_back_until_it_is_over_and_a_new_target_holds_at_
     assert set(loop.snapshot().stats["target_us"]) == {80_000}
 
 
+def test_each_record_is_shown_with_its_own_answer(shipped: Policy) -> None:
+    """A batch may hold several records of a flow, each of which had a cap of its own."""
+
+    class Sink:
+        def __init__(self) -> None:
+            self.caps: list[int] = []
+
+        def offer(self, records: FlowStatsArray, caps_pkts: np.ndarray) -> None:
+            self.caps += caps_pkts.tolist()
+
+    told = []
+    for together in (True, False):
+        shim, sink = AnsweringFake(), Sink()
+        loop = looped(shim, shipped, sink=sink)
+        shim.open_flow(7)
+        for step in range(40):
+            shim.advance_ms(60)
+            rate = 1_448_000 if step % 2 else 300_000
+            shim.feed(7, **HEALTHY | {"delivery_rate_bytes_per_s": rate, "cap_pkts": 30, "period_ns": 60_000_000})
+            if not together or step % 2:
+                loop.tick()
+        told.append(sink.caps)
+    assert told[0] == told[1]
+    assert len(set(told[0])) > 2
+
+
 def test_old_records_are_not_decided_on_and_lift_the_cap(shipped: Policy) -> None:
     shim = AnsweringFake()
     loop = looped(shim, shipped)
