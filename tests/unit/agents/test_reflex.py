@@ -229,10 +229,10 @@ def test_each_record_is_shown_with_its_own_answer(shipped: Policy) -> None:
         shim, sink = AnsweringFake(), Sink()
         loop = looped(shim, shipped, sink=sink)
         shim.open_flow(7)
-        for step in range(40):
+        rng = np.random.default_rng(1)
+        for step in range(60):
             shim.advance_ms(60)
-            rate = 1_448_000 if step % 2 else 300_000
-            shim.feed(7, **HEALTHY | {"delivery_rate_bytes_per_s": rate, "cap_pkts": 30, "period_ns": 60_000_000})
+            shim.feed(7, **fields(rng, step) | {"cap_pkts": 30, "flags": 0, "rtt_samples": 5})
             if not together or step % 2:
                 loop.tick()
         told.append(sink.caps)
