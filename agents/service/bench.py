@@ -53,6 +53,9 @@ Told = Callable[[str], None]
 class Idle:
     """A runner whose workers count iterations as fast as a worker writes them down, and do nothing else."""
 
+    def prepare(self) -> None:
+        """Does nothing."""
+
     def start(self, job: str, attempt: int, folder: Path) -> None:
         """Starts to count."""
         threading.Thread(target=_count, args=(folder,), daemon=True).start()
@@ -252,9 +255,9 @@ def _job(folder: Path, runner: str, repeat: int) -> dict[str, Any]:
     """Returns what a job takes from its submission to its model, and a plain training, in turn, so many pairs of them.
 
     ``over_train_s`` is the difference of what either takes beside its training, which on a busy host never takes as
-    long twice: the median of the pairs, and its ends. A service's first job goes before them, which under Ray starts
-    the head. The job's part has the export, a command of its own without a service. ``until_worker_s`` of it pass until
-    the worker's process is there, ``after_s`` from its end until whoever watches hears of it; in between are the
+    long twice: the median of the pairs, and its ends. A job of a service that has just started goes before them, which
+    under Ray waits for the head. The job's part has the export, a command of its own without a service.
+    ``until_worker_s`` of it pass until the worker's process is there, ``after_s`` from its end until whoever watches hears of it; in between are the
     worker's imports, as a plain training has them, and the export.
     """
     own = folder / "job"

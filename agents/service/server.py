@@ -127,6 +127,7 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     log.info("serving", socket=str(socket), listen=port, folder=str(config.folder), runner=config.runner)
     supervisor = Supervisor(jobs, registry, runner, config.jobs, callers.quota_of)
     try:
+        await asyncio.to_thread(supervisor.prepare)
         while not stopped.is_set():
             try:
                 await asyncio.to_thread(supervisor.step)

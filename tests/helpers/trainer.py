@@ -27,6 +27,7 @@ from pathlib import Path
 from reinet.agents.service.config import load_config
 from reinet.agents.service.server import serve
 class Idle:
+    def prepare(self): pass
     def start(self, job, attempt, folder): pass
     def state(self, job, attempt): return "running"
     def kill(self, job, attempt, folder): pass

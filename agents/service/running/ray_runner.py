@@ -58,6 +58,10 @@ class RayRunner:
             os.environ["RAY_AUTH_MODE"] = "token"
             os.environ["RAY_AUTH_TOKEN_PATH"] = str(self._token())
 
+    def prepare(self) -> None:
+        """Starts the head, or finds the cluster: the first job is to wait for neither."""
+        self._connected()
+
     def start(self, job: str, attempt: int, folder: Path) -> None:
         """Submits a worker, unless Ray has it already."""
         client = self._connected()

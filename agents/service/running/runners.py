@@ -22,6 +22,9 @@ END_GRACE_S = 15.0
 class Runner(Protocol):
     """Starts workers and says what became of them. A worker's own lock says whether it works, see ``at_work``."""
 
+    def prepare(self) -> None:
+        """Makes ready what the first worker would have to wait for. Raises ServiceError."""
+
     def start(self, job: str, attempt: int, folder: Path) -> None:
         """Starts a worker; once for each attempt, however often it is called. Raises ServiceError."""
 
@@ -69,6 +72,9 @@ class ProcessRunner:
     def __init__(self) -> None:
         self._started: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
         self._folders: dict[str, Path] = {}
+
+    def prepare(self) -> None:
+        """Does nothing: a child waits for nobody."""
 
     def start(self, job: str, attempt: int, folder: Path) -> None:
         """Starts a worker."""

@@ -39,6 +39,13 @@ class Supervisor:
         self._stopping_since_s: dict[str, float] = {}
         self._problem = ""
 
+    def prepare(self) -> None:
+        """Has the runner make ready; where that fails, the first job says why."""
+        try:
+            self._runner.prepare()
+        except (ReinetError, OSError) as error:
+            log.error("what runs the jobs is not ready", problem=str(error))
+
     def step(self) -> None:
         """Looks at every job that has not ended."""
         jobs = self._jobs.all(("running", "stopping", "waiting"))

@@ -33,6 +33,10 @@ class Scripted:
         self.killed: list[str] = []
         self.away = False
 
+    def prepare(self) -> None:
+        if self.away:
+            raise ServiceError("Ray does not answer")
+
     def start(self, job: str, attempt: int, folder: Path) -> None:
         self.started.append((job, attempt))
 
@@ -286,3 +290,11 @@ def test_a_job_that_trains_beyond_its_owners_quota_is_stopped_and_says_why(shop:
         shop.submit("it-began-long-ago-and-ended-today")
     shop.jobs.set(job, ended_s=1.0)
     assert shop.submit("a-week-later")
+
+
+def test_a_runner_that_is_not_ready_is_said_and_nothing_else(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.runner.away = True
+    shop.supervisor.prepare()
+    shop.runner.away = False
+    shop.supervisor.prepare()
