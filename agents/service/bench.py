@@ -257,8 +257,8 @@ def _job(folder: Path, runner: str, repeat: int) -> dict[str, Any]:
     ``over_train_s`` is the difference of what either takes beside its training, which on a busy host never takes as
     long twice: the median of the pairs, and its ends. A job of a service that has just started goes before them, which
     under Ray waits for the head. The job's part has the export, a command of its own without a service.
-    ``until_worker_s`` of it pass until the worker's process is there, ``after_s`` from its end until whoever watches hears of it; in between are the
-    worker's imports, as a plain training has them, and the export.
+    ``until_worker_s`` of it pass until the worker's process is there, ``after_s`` from its end until whoever watches
+    hears of it; in between are the worker's imports, as a plain training has them, and the export.
     """
     own = folder / "job"
     own.mkdir()
