@@ -47,8 +47,18 @@ ANSWER_DECIDED: int = _core.ANSWER_DECIDED
 ANSWER_CLOSED: int = _core.ANSWER_CLOSED
 ANSWER_STALE: int = _core.ANSWER_STALE
 """What becomes of a record that a reflex answers; ``states/reflex.hpp`` says it."""
+VERDICT_DTYPE = np.dtype(
+    [
+        ("code", np.uint8),  # Why
+        ("wanted_pkts", np.uint32),  # the cap as the agent returned it
+        ("allowed_pkts", np.uint32),  # what gate and guard left of it, 0 = none
+        ("target_us", np.uint32),
+        ("min_rtt_us", np.uint32),
+    ]
+)
+"""What a guard says of a record, packed as ``states/guard.hpp`` has it; ``agents/decide/verdicts.py`` has the words."""
 VERDICT_BYTES: int = _core.VERDICT_BYTES
-"""The size of a packed verdict."""
+"""Its size there."""
 
 INVALID_CAP_PKTS: int = _core.INVALID_CAP_PKTS
 """An agent returns this for a flow for which it computed no number at all (NaN or infinity)."""
@@ -218,11 +228,19 @@ def actions_from_caps(
     return actions
 
 
-class GuardBank:
-    """The guards of many flows, ``states/guard.hpp``. A flow is named by cookie and slot; a slot has one at a time."""
+class Guard:
+    """The last check before a cap reaches a socket, for many flows: ``states/guard.hpp``.
+
+    It looks for the true minimum RTT of long flows behind a queue that does not drain, and leaves those alone that wait
+    in a queue of others. A flow is named by cookie and slot; a slot has one at a time.
+    """
 
     def __init__(self, ceiling_pkts: int = MAX_CAP_PKTS, bounds_steps: bool = False, looks: bool = True) -> None:
-        """``bounds_steps`` keeps each cap near the one in force; ``looks`` holds long flows back now and then."""
+        """Makes a guard; ``bounds_steps`` keeps each cap near the one in force, as the daemon wants it.
+
+        Evaluations do without: there a fixed or a random cap is to be what it says. Without ``looks`` it is the guard
+        of a process that caps its own flows, whose looks nobody would share.
+        """
         self.core = _core.GuardBank(ceiling_pkts, bounds_steps, looks)
 
     def forget(self, slots: npt.NDArray[np.intp], cookies: npt.NDArray[np.uint64]) -> None:
@@ -234,25 +252,28 @@ class GuardBank:
         stats: npt.NDArray[np.void],
         wanted_pkts: npt.NDArray[np.uint32],
         may_cap: npt.NDArray[np.bool_],
-        aims_at_target: bool,
-        verdicts: npt.NDArray[np.void],
-    ) -> npt.NDArray[np.uint32]:
-        """Returns the caps (N,) that may be applied, 0 = none, and writes why into ``verdicts`` (N,), packed records of
-        17 bytes as ``states/guard.hpp`` has them.
+        aims_at_target: bool = False,
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.void]]:
+        """Returns the caps that may be applied (N,), 0 = none, and what was said of each, VERDICT_DTYPE (N,).
 
-        ``stats`` has one record of each flow, FLOW_STATS_DTYPE (N,), with an RTT sample; ``may_cap`` (N,) is False
-        where the gate is closed; ``aims_at_target`` leaves flows alone that wait in a queue of others.
+        ``stats`` has one record of each flow, FLOW_STATS_DTYPE (N,), with an RTT sample; ``wanted_pkts`` (N,) is as an
+        agent returned it; ``may_cap`` (N,) is False where the flow's gate is closed; ``aims_at_target`` leaves flows
+        alone that wait in a queue of others.
         """
-        caps_pkts = np.empty(len(stats), np.uint32)
+        caps_pkts, verdicts = np.empty(len(stats), np.uint32), np.empty(len(stats), VERDICT_DTYPE)
         self.core.judge(
             as_bytes(stats, FLOW_STATS_DTYPE),
             np.ascontiguousarray(wanted_pkts),
             np.ascontiguousarray(may_cap).view(np.uint8),
             aims_at_target,
             caps_pkts,
-            verdicts.view(np.uint8).reshape(len(verdicts), verdicts.dtype.itemsize),
+            _verdict_bytes(verdicts),
         )
-        return caps_pkts
+        return caps_pkts, verdicts
+
+
+def _verdict_bytes(verdicts: npt.NDArray[np.void]) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(verdicts).view(np.uint8).reshape(len(verdicts), VERDICT_DTYPE.itemsize)
 
 
 class FlowMemory:
@@ -282,13 +303,12 @@ class FlowMemory:
         stats: npt.NDArray[np.void],
         verdicts: npt.NDArray[np.void],
     ) -> None:
-        """Counts decisions on N records, whose caps were stored then (N,); verdicts as in ``GuardBank.judge``."""
-        packed = np.ascontiguousarray(verdicts).view(np.uint8).reshape(len(verdicts), verdicts.dtype.itemsize)
+        """Counts decisions on N records, whose caps were stored then (N,); verdicts as of ``Guard.judge``."""
         self._core.decide(
             np.ascontiguousarray(rows, np.int64),
             np.ascontiguousarray(stored_ns),
             as_bytes(stats, FLOW_STATS_DTYPE),
-            packed,
+            _verdict_bytes(verdicts),
         )
 
     def seen(self, row: int, cookie: int) -> tuple[npt.NDArray[np.void], int]:
@@ -311,8 +331,8 @@ class Answered(NamedTuple):
 
     records: npt.NDArray[np.void]
     """FLOW_STATS_DTYPE (N,), each with its target."""
-    verdicts: npt.NDArray[np.uint8]
-    """(N, 17), packed as ``GuardBank.judge`` has them."""
+    verdicts: npt.NDArray[np.void]
+    """VERDICT_DTYPE (N,)."""
     answers: npt.NDArray[np.uint8]
     """(N,), what became of each: ``ANSWER_NONE`` and so on."""
     stored_ns: npt.NDArray[np.uint64]
@@ -329,16 +349,16 @@ class Reflex:
     def __init__(
         self,
         bank: StateBank,
-        guards: GuardBank,
+        guard: Guard,
         layers: Sequence[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]],
         head: str,
         calm_rtts: float,
         ceiling_pkts: int,
         lease_ns: int,
     ) -> None:
-        """Makes one of a loop's own bank and guards; ``layers`` are weights (out, in) and biases (out,) of an actor."""
+        """Makes one of a loop's own bank and guard; ``layers`` are weights (out, in) and biases (out,) of an actor."""
         self.core = _core.Reflex(
-            bank.core, guards.core,
+            bank.core, guard.core,
             [np.ascontiguousarray(weight.T, np.float32) for weight, _ in layers],
             [np.ascontiguousarray(bias, np.float32) for _, bias in layers],
             head_index(head), calm_rtts, ceiling_pkts, lease_ns,
@@ -357,10 +377,9 @@ class Reflex:
         """Answers N records, FLOW_STATS_DTYPE (N,), and writes their targets into them; stores no caps."""
         count = len(records)
         done = Answered(
-            records, np.empty((count, VERDICT_BYTES), np.uint8), np.empty(count, np.uint8),
-            np.full(count, now_ns, np.uint64),
-        )  # fmt: skip
-        self.core.answer(as_bytes(records, FLOW_STATS_DTYPE), now_ns, done.verdicts, done.answers)
+            records, np.empty(count, VERDICT_DTYPE), np.empty(count, np.uint8), np.full(count, now_ns, np.uint64)
+        )
+        self.core.answer(as_bytes(records, FLOW_STATS_DTYPE), now_ns, _verdict_bytes(done.verdicts), done.answers)
         return done
 
     def show(self, slot: int) -> tuple[npt.NDArray[np.float32], float]:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE
-from reinet.core.state import VERDICT_BYTES, Answered, Reflex
+from reinet.core.state import VERDICT_DTYPE, Answered, Reflex
 from reinet.kshim.shim import FlowStatsArray
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class MappedShim:
         """Answers records as ``Answering.answer`` does, without the interpreter."""
         records, verdicts, answers, stored_ns = self._flows.answer(reflex.core, timeout_ms, hold_ms, rest_us, most)
         return Answered(
-            records.view(FLOW_STATS_DTYPE), verdicts.reshape(-1, VERDICT_BYTES), answers, stored_ns.view(np.uint64)
+            records.view(FLOW_STATS_DTYPE), verdicts.view(VERDICT_DTYPE), answers, stored_ns.view(np.uint64)
         )
 
     def apply(

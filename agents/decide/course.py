@@ -11,12 +11,11 @@ from reinet.agents.decide.decider import Mask
 from reinet.agents.decide.desk import Desk
 from reinet.agents.decide.evidence import CAPPED, NEITHER, PLAIN, Comparison, Evidence
 from reinet.agents.decide.flows import FlowTable, Rows
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.modes import Mode, Order, lots
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.agents.decide.swap import Stage, Trial
-from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts, Why, faults
-from reinet.core.state import ANSWER_DECIDED, ANSWER_NONE, ANSWER_STALE, Answered, Reflex
+from reinet.agents.decide.verdicts import Verdicts, Why, faults
+from reinet.core.state import ANSWER_DECIDED, ANSWER_NONE, ANSWER_STALE, VERDICT_DTYPE, Answered, Guard, Reflex
 
 COMPARE_NS = 2_000_000_000
 """The groups are compared so often: flows tell little more after less, and it takes a millisecond."""
@@ -194,13 +193,13 @@ class Course:
         """Takes N records that the reflex has answered, of flows in these rows; returns what became of the flows."""
         latest = flows.last_of_each(rows, np.flatnonzero(answered.answers != ANSWER_NONE))
         answers = answered.answers[latest]
-        verdicts = answered.verdicts[latest].view(VERDICT_DTYPE).reshape(-1)
-        stale = answers == ANSWER_STALE
-        verdicts["code"][stale] = Why.STALE
-        self.stale += int(np.count_nonzero(stale))
-        decided = len(latest) - int(np.count_nonzero(stale))
+        verdicts = answered.verdicts[latest]
+        is_stale = answers == ANSWER_STALE
+        verdicts["code"][is_stale] = Why.STALE
+        stale = int(np.count_nonzero(is_stale))
+        self.stale += stale
         asked = int(np.count_nonzero(answers == ANSWER_DECIDED))
-        self._desk.answered(decided, asked, faults(verdicts["code"]), now_ns)
+        self._desk.answered(len(latest) - stale, asked, faults(verdicts["code"]), now_ns)
         caps_pkts = np.array(verdicts["allowed_pkts"])
         return Ruling(rows[latest], answered.records[latest], caps_pkts, verdicts, _CAPPED, answered.stored_ns[latest])
 

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.course import Course
 from reinet.agents.decide.flows import FlowTable, Rows
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.modes import Mode, Order, Placer
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.recent import RecentRecords
 from reinet.agents.decide.swap import SHARE, Canary, canary
 from reinet.core.errors import ConfigError, ModelError
-from reinet.core.state import Reflex
+from reinet.core.state import Guard, Reflex
 from reinet.core.target import Target
 from reinet.kshim.shim import FlowStatsArray
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
-from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts, Why, refusals
+from reinet.agents.decide.verdicts import Verdicts, Why, refusals
+from reinet.core.state import VERDICT_DTYPE, Guard
 
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.baselines import Rule
 from reinet.agents.decide.decider import Decider, Decision, Mask
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent, FloatArray, StatsArray
 from reinet.agents.decide.quarantine import Quarantine
 from reinet.agents.decide.verdicts import faults
-from reinet.core.state import Batch, Reflex
+from reinet.core.state import Batch, Guard, Reflex
 
 REPEATED_ERROR_S = 10.0
 """An agent that fails on every tick is logged this often, not every time."""
@@ -46,7 +45,7 @@ class Desk:
         self._logged_ns: int | None = None
         network = agent.network()
         self._reflex = None if network is None else Reflex(
-            self._bank, guard.flows, network.layers, network.head, network.calm_rtts, agent.ceiling_pkts, lease_ns
+            self._bank, guard, network.layers, network.head, network.calm_rtts, agent.ceiling_pkts, lease_ns
         )  # fmt: skip
 
     @property

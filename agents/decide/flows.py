@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import CapArray
 from reinet.agents.decide.sight.own_targets import OwnTargets
-from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts
+from reinet.agents.decide.verdicts import Verdicts
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
+from reinet.core.state import VERDICT_DTYPE
 from reinet.kshim.shim import FlowStatsArray
 
 FIRST_ROWS = 64

@@ -22,16 +22,15 @@ from numpy.typing import NDArray
 from reinet.agents.decide.course import Course, CourseStatus, Ruling
 from reinet.agents.decide.courses import Courses
 from reinet.agents.decide.flows import FlowTable, Rows
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.modes import PLAIN_SHARE, Mode, Order, Placer
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.sight.memory import Sight
 from reinet.agents.decide.sight.observed import Observed
 from reinet.agents.decide.swap import SHARE, Canary
-from reinet.agents.decide.verdicts import VERDICT_DTYPE, Verdicts, Why, refused, text
+from reinet.agents.decide.verdicts import Verdicts, Why, refused, text
 from reinet.core import MAX_CAP_PKTS
 from reinet.core.records import Flag
-from reinet.core.state import ANSWER_NONE, Answered, Reflex
+from reinet.core.state import ANSWER_NONE, VERDICT_DTYPE, Answered, Guard, Reflex
 from reinet.core.target import Target
 from reinet.kshim.gathering import Gathering
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
@@ -344,7 +343,7 @@ class ControlLoop(Observed):
         if self._sink is not None and not ruling.uncap_all:
             shown = flows.caps_pkts[rows]
             if answered is not None:  # each record had an answer of its own
-                own = answered.verdicts.view(VERDICT_DTYPE).reshape(-1)["allowed_pkts"]
+                own = answered.verdicts["allowed_pkts"]
                 shown = np.where(answered.answers != ANSWER_NONE, own, shown)
             if course.order.mode is _SHADOW:
                 shown = flows.verdicts["allowed_pkts"][rows]

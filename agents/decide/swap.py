@@ -18,11 +18,11 @@ import numpy as np
 from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.desk import Desk
 from reinet.agents.decide.evidence import Comparison, Evidence
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent, StatsArray
 from reinet.agents.decide.quarantine import MOST_REFUSED
 from reinet.agents.decide.verdicts import faults
 from reinet.core.errors import ModelError
+from reinet.core.state import Guard
 from reinet.core.target import Target
 
 SHARE = 0.1

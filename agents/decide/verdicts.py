@@ -44,15 +44,6 @@ class Why(IntEnum):
     OTHERS_QUEUE = 20
 
 
-VERDICT_DTYPE = np.dtype(
-    [
-        ("code", np.uint8),  # Why
-        ("wanted_pkts", np.uint32),  # the cap as the agent returned it
-        ("allowed_pkts", np.uint32),  # what gate and guard left of it, 0 = none
-        ("target_us", np.uint32),
-        ("min_rtt_us", np.uint32),
-    ]
-)
 Verdicts = NDArray[np.void]
 """An array of VERDICT_DTYPE, one element for each flow."""
 Codes = NDArray[np.uint8]

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from reinet.agents.decide.decider import Decider, Mask
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.core.state import Guard
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import SimBatch

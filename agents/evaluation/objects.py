@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.decider import Decider
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent
 from reinet.core import PeriodConfig
 from reinet.core.records import Flag
+from reinet.core.state import Guard
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import SimBatch
 

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.decider import Decider
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.protocol import Agent, StatsArray
 from reinet.agents.evaluation.gated import GatedRun, drive_gated
 from reinet.agents.evaluation.live import LiveLink, LiveRun, drive
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.errors import ConfigError
+from reinet.core.state import Guard
 from reinet.envs.capped_link import CappedLink
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.sim import SimBatch

@@ -3,20 +3,18 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "alcc/laws/model.hpp"
 #include "core/states/calm.hpp"
 #include "core/states/guard.hpp"
 #include "core/states/heads.hpp"
 #include "core/states/state.hpp"
+#include "core/states/target.hpp"
 
 namespace reinet::alcc {
 
 std::uint32_t resolve_target_us(const Settings& settings, std::uint32_t min_rtt_us) {
-  if (settings.target_min_rtts > 0 && !rtt_known(min_rtt_us)) return 0;
-  const double target_us = std::ceil(settings.target_min_rtts * min_rtt_us) + settings.target_extra_us;
-  return static_cast<std::uint32_t>(std::clamp(target_us, 1.0, static_cast<double>(~0U)));
+  return TargetLine{settings.target_min_rtts, 1.0 * settings.target_extra_us}.resolve_us(min_rtt_us);
 }
 
 std::uint32_t Law::decide(const reinet_flow_stats& s, const Settings& settings) {

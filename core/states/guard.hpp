@@ -21,6 +21,7 @@
 #include "core/states/heads.hpp"
 #include "core/states/min_rtt_look.hpp"
 #include "core/states/others.hpp"
+#include "core/states/target.hpp"
 
 namespace reinet {
 
@@ -46,7 +47,7 @@ enum class Refusal : std::uint8_t {
   others_queue = 20,
 };
 
-// What becomes of one record, as VERDICT_DTYPE of agents/decide/verdicts.py has it.
+// What becomes of one record, as VERDICT_DTYPE of core/state.py has it.
 #pragma pack(push, 1)
 struct Verdict {
   Refusal code;
@@ -64,8 +65,6 @@ struct GuardRules {
   bool looks = true;            // for true minimum RTTs
   bool aims_at_target = false;  // flows that wait in a queue of others are left alone
 };
-
-inline bool rtt_known(std::uint32_t min_rtt_us) { return min_rtt_us != 0 && min_rtt_us != ~0U; }
 
 // Returns whether any cap may be applied: the path is known, and so is a target that can be kept on it.
 inline bool may_be_capped(const reinet_flow_stats& s) {

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -21,21 +20,9 @@
 #include "core/states/guard.hpp"
 #include "core/states/network.hpp"
 #include "core/states/state_bank.hpp"
+#include "core/states/target.hpp"
 
 namespace reinet {
-
-// The RTT to stay below, as core/target.py has it: so many minimum RTTs and so much more.
-struct TargetLine {
-  double min_rtts = 0;
-  double extra_us = 0;
-
-  // Returns it for a path, 0 while it is unknown.
-  std::uint32_t resolve_us(std::uint32_t min_rtt_us) const {
-    if (min_rtts > 0 && !rtt_known(min_rtt_us)) return 0;
-    const double target_us = std::ceil(min_rtts * min_rtt_us) + extra_us;
-    return static_cast<std::uint32_t>(std::clamp(target_us, 1.0, static_cast<double>(~0U)));
-  }
-};
 
 // What became of a record.
 enum class Answer : std::uint8_t {

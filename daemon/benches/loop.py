@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent
-from reinet.agents.decide.verdicts import VERDICT_DTYPE
 from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.core.state import Answered, Reflex
 from reinet.core.target import Target
@@ -106,12 +105,11 @@ class PacedShim:
     def answer(self, reflex: Reflex, timeout_ms: int, hold_ms: int, rest_us: int, most: int) -> Answered:
         """Answers what fell due, as the kernel's shim does; the loop takes it up at once."""
         done = reflex.answer(np.array(self.poll(timeout_ms)), time.monotonic_ns())
-        verdicts = done.verdicts.view(VERDICT_DTYPE).reshape(-1)
         records, now_ns = done.records, time.monotonic_ns()
         self.apply(
             records["cookie"],
             records["slot"],
-            verdicts["allowed_pkts"],
+            done.verdicts["allowed_pkts"],
             now_ns + LEASE_MS * 1_000_000,
             records["target_us"],
         )

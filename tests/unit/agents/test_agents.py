@@ -15,11 +15,10 @@ from onnx import TensorProto, helper
 
 from helpers.places import ROOT
 from reinet.agents.decide.baselines import Clairvoyant, FixedCap, NoCap, RandomCap, Rule
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.names import NAMES, make_agent, split_names
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.roccet import Roccet
-from reinet.agents.decide.verdicts import VERDICT_DTYPE, Why, target_too_tight, texts
+from reinet.agents.decide.verdicts import Why, target_too_tight, texts
 from reinet.agents.learn.export import onnx_bytes
 from reinet.agents.model.artifact import (
     CARD_FILE,
@@ -47,7 +46,7 @@ from reinet.core import (
     schema_hash,
 )
 from reinet.core.errors import ConfigError, ModelError
-from reinet.core.state import INVALID_CAP_PKTS
+from reinet.core.state import INVALID_CAP_PKTS, VERDICT_DTYPE, Guard
 
 STATE_SIZE = FEATURE_SETS[DEFAULT_FEATURE_SET].state_size
 SHA = "ab" * 32

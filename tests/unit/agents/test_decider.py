@@ -9,7 +9,6 @@ import pytest
 from helpers.places import ROOT
 from reinet.agents.decide.baselines import FixedCap, NoCap, RandomCap, Rule
 from reinet.agents.decide.decider import Decider
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
@@ -19,6 +18,7 @@ from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.actors import WALK, FoldedActor, NoisyActor, Walker
 from reinet.agents.model.mlp import Layer, act
 from reinet.core import FLOW_STATS_DTYPE, Flag, caps_from_actions
+from reinet.core.state import Guard
 from reinet.core.target import Target
 from reinet.envs.trace import Trace
 from reinet.kshim.fake import FakeShim

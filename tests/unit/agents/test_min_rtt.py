@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from reinet.agents.decide.baselines import FixedCap, NoCap
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.verdicts import Why
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.records import Flag
-from reinet.core.state import LOOK_AFTER_S, LOOK_EVERY_S, LOOK_LONGEST_ROUND_S, LOOK_REST_S, LOOK_STEP_ROUNDS
+from reinet.core.state import LOOK_AFTER_S, LOOK_EVERY_S, LOOK_LONGEST_ROUND_S, LOOK_REST_S, LOOK_STEP_ROUNDS, Guard
 from reinet.envs.trace import Trace
 
 WANTED_PKTS = 30

@@ -310,7 +310,8 @@ def test_a_swap_can_be_taken_back_by_hand() -> None:
 
 
 def test_every_verdict_has_its_words() -> None:
-    from reinet.agents.decide.verdicts import VERDICT_DTYPE, Why
+    from reinet.agents.decide.verdicts import Why
+    from reinet.core.state import VERDICT_DTYPE
 
     verdict = np.zeros(1, VERDICT_DTYPE)
     for code in Why:

@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.verdicts import Why
 from reinet.agents.evaluation.batch import figures
 from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.records import Flag
-from reinet.core.state import ASK_ROUNDS, FOREIGN_ROUNDS, YIELD_S
+from reinet.core.state import ASK_ROUNDS, FOREIGN_ROUNDS, YIELD_S, Guard
 from reinet.envs.link.spec import FurtherFlow, LinkSpec
 from reinet.envs.trace import Trace
 

@@ -16,7 +16,6 @@ from helpers.gated import reports, serving
 from helpers.gated.server import pattern
 from helpers.places import ROOT
 from reinet.agents.decide.decider import Decider
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent, StatsArray
@@ -25,6 +24,7 @@ from reinet.alcc.model import text_of
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Flag, Normaliser
 from reinet.core.errors import ModelError
 from reinet.core.period import PeriodConfig
+from reinet.core.state import Guard
 from reinet.core.target import Target
 
 

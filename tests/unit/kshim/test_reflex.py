@@ -8,15 +8,24 @@ import pytest
 
 from helpers.loops import HEALTHY, LEASE_MS, QUIET
 from helpers.places import ROOT
-from reinet.agents.decide.guard import Guard
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Mode, Order
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
-from reinet.agents.decide.verdicts import VERDICT_DTYPE, Why
+from reinet.agents.decide.verdicts import Why
 from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.records import Flag
-from reinet.core.state import ANSWER_DECIDED, ANSWER_NONE, ANSWER_STALE, VERDICT_BYTES, Answered, Reflex
+from reinet.core.state import (
+    ANSWER_CLOSED,
+    ANSWER_DECIDED,
+    ANSWER_NONE,
+    ANSWER_STALE,
+    VERDICT_BYTES,
+    VERDICT_DTYPE,
+    Answered,
+    Guard,
+    Reflex,
+)
 from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim
 from reinet.kshim.shim import Answering, FlowStatsArray
@@ -35,7 +44,7 @@ class AnsweringFake(FakeShim):
         self.answered += len(done.records)
         chosen = done.answers != ANSWER_NONE
         records = done.records[chosen]
-        caps_pkts = done.verdicts[chosen].view(VERDICT_DTYPE).reshape(-1)["allowed_pkts"]
+        caps_pkts = done.verdicts[chosen]["allowed_pkts"]
         expires_ns = self.now_ns + LEASE_MS * 1_000_000
         self.apply(records["cookie"], records["slot"], caps_pkts, expires_ns, records["target_us"])
         return done
@@ -265,11 +274,11 @@ def test_the_layouts_and_the_errors_of_a_reflex(shipped: Policy) -> None:
     assert VERDICT_DTYPE.itemsize == VERDICT_BYTES
     network, bank, guard = shipped.network(), shipped.view.bank(2), Guard()
     assert network is not None
-    reflex = Reflex(bank, guard.flows, network.layers, network.head, network.calm_rtts, 40_000, 500_000_000)
+    reflex = Reflex(bank, guard, network.layers, network.head, network.calm_rtts, 40_000, 500_000_000)
     reflex.aim(1.0, 30_000)
     done = reflex.answer(records(3, slot=[0, 1, 9], cookie=[7, 8, 9]), 2_000_000_000)
-    assert set(done.answers) <= {ANSWER_DECIDED, 2}
-    verdicts = done.verdicts.view(VERDICT_DTYPE).reshape(-1)
+    assert set(done.answers) <= {ANSWER_DECIDED, ANSWER_CLOSED}
+    verdicts = done.verdicts
     assert verdicts["target_us"].tolist() == [50_000] * 3
     assert verdicts["min_rtt_us"].tolist() == [20_000] * 3
     late = reflex.answer(records(1), 2_500_000_001)
@@ -281,4 +290,4 @@ def test_the_layouts_and_the_errors_of_a_reflex(shipped: Policy) -> None:
     layers = list(network.layers)
     for wrong in ([], layers[:-1], layers[1:], [*layers[:-1], (layers[-1][0][:, :-1], layers[-1][1])]):
         with pytest.raises(ValueError, match=r"layer|states|number"):
-            Reflex(bank, guard.flows, wrong, network.head, 1.0, 40_000, 1)
+            Reflex(bank, guard, wrong, network.head, 1.0, 40_000, 1)
