@@ -32,10 +32,10 @@ from reinet.kshim.kernel import KernelShim
 SECONDS = 12.0
 
 
-def _runs(trace: Trace, agents: list[tuple[str, str]], seconds: float = SECONDS) -> list[Run]:
+def _runs(trace: Trace, agents: list[tuple[str, str]], seconds: float = SECONDS, mrtt_ms: float = 20.0) -> list[Run]:
     done = []
     for agent, actuator in agents:
-        scenario = Scenario.of(trace, "mahimahi", seconds=seconds, actuator=actuator)  # type: ignore[arg-type]
+        scenario = Scenario.of(trace, "mahimahi", seconds=seconds, mrtt_ms=mrtt_ms, actuator=actuator)  # type: ignore[arg-type]
         done.append(run(make_agent(agent, link="mahimahi"), scenario))
     return done
 
@@ -93,7 +93,12 @@ def test_what_the_gate_measures_is_what_the_kernels_shim_measures() -> None:
 @pytest.mark.kernel
 @pytest.mark.mahimahi
 def test_random_loss_costs_no_more_through_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 1 % there is no queue to shorten most of the time, and what is lost must be sent again at once."""
+    """At 1 % there is no queue to shorten most of the time, and what is lost must be sent again at once.
+
+    Of two runs of plain Cubic one has a tenth more throughput than the other, for it met fewer losses. By the law of
+    the square root (Mathis et al. 1997) throughput times the root of the share lost is what a sender makes of its
+    losses, and does not depend on how many they were: in the simulator it differs by 2 % between runs.
+    """
     usual = link.shell_command
 
     def lossy(spec: LinkSpec, inside: list[str]) -> list[str]:
@@ -104,11 +109,14 @@ def test_random_loss_costs_no_more_through_the_gate(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(link, "shell_command", lossy)
 
     def measured() -> list[Run]:
-        return _runs(Trace.constant(12, 10), [("none", "kernel"), ("rule", "app")], SECONDS)
+        return _runs(Trace.constant(24, 10), [("none", "kernel"), ("rule", "app")], 2 * SECONDS, mrtt_ms=10)
 
     def check(runs: list[Run]) -> None:
-        assert all(r.records["retrans_bytes"].sum() > 20_000 for r in runs), "nothing was lost"
-        assert runs[1].metrics.throughput_mbps >= 0.95 * runs[0].metrics.throughput_mbps
+        sent_again = [r.records["retrans_bytes"].sum() / 1448 / r.metrics.packets for r in runs]
+        assert min(sent_again) > 0.005, "nothing was lost"
+        assert sent_again[1] < 1.3 * sent_again[0], "the gate has more sent again than was lost"
+        plain, gated = (r.metrics.throughput_mbps * p**0.5 for r, p in zip(runs, sent_again, strict=True))
+        assert gated >= 0.95 * plain
 
     figures_hold(measured, check, _invalid)
 
