@@ -33,14 +33,15 @@ from reinet.core.records import Flag
 from reinet.core.state import ANSWER_NONE, VERDICT_DTYPE, Answered, Guard, Reflex
 from reinet.core.target import Target
 from reinet.kshim.gathering import Gathering
-from reinet.kshim.leases import LEASE_MS, LeaseKeeper
+from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE, LeaseKeeper
 from reinet.kshim.shim import Answering, FlowStatsArray, OfProcesses, Shim
 
 TICK_MS = 50
 """The longest wait for records; it bounds how late a renewal, a pause or a stop may be."""
-HOLD_MS, HOLD_RECORDS = 50, 512
+HOLD_MS, HOLD_RECORDS = 100, 512
 """A reflex goes on for so long, or for so many records, before the loop takes up what it did: nothing that is asked of
-the loop waits for longer, and what it does for so many records takes less than a decision may."""
+the loop waits for longer, and what it does for so many records takes less than a decision may. Renewals wait too, so
+that short leases ask for less."""
 REST_US = 500
 """And where records come often it rests so long between two looks: half of what a decision may take, for half of the
 wake-ups and more."""
@@ -147,6 +148,7 @@ class ControlLoop(Observed):
         self._refusal_logged_ns: int | None = None
         self._answering = shim if isinstance(shim, Answering) else None
         self._rest_us = max(REST_US, round(gather_ms * 1000))
+        self._between_renewals_ms = lease_ms // RENEWALS_PER_LEASE
         self._reflex: Reflex | None = None
 
     def run(self, stop: threading.Event, tick_ms: int = TICK_MS) -> None:
@@ -165,7 +167,8 @@ class ControlLoop(Observed):
         """Waits up to ``timeout_ms`` for records, decides, renews leases. Raises what the shim raises."""
         reflex = self._reflex_now()
         if reflex is not None and self._answering is not None:
-            answered = self._answering.answer(reflex, timeout_ms, HOLD_MS, self._rest_us, HOLD_RECORDS)
+            hold_ms = max(min(HOLD_MS, self._between_renewals_ms - timeout_ms), 0)
+            answered = self._answering.answer(reflex, timeout_ms, hold_ms, self._rest_us, HOLD_RECORDS)
             self._note_lapse(self._clock_ns())
             if len(answered.records):
                 self._take(answered.records, answered)  # before anything changes: it was answered as things were

@@ -13,8 +13,8 @@ namespace {
 constexpr std::uint64_t kNsPerMs = 1'000'000;
 // After so many records a look at the next ones is worth its system calls.
 constexpr std::uint64_t kWorthRecords = 20;
-// Records that come further apart than so many rests are each answered at once.
-constexpr std::uint64_t kSeldomRests = 4;
+// A rest in which fewer are to be expected saves nothing.
+constexpr std::uint64_t kLeastRecords = 2;
 
 void sleep_ns(std::uint64_t ns) {
   const timespec left{static_cast<time_t>(ns / REINET_NS_PER_S), static_cast<long>(ns % REINET_NS_PER_S)};
@@ -56,10 +56,9 @@ Answered Answering::answer(Reader& reader, Memory& memory, Reflex& reflex, const
 }
 
 std::uint64_t Answering::rest_after(std::uint64_t came_ns, std::size_t records, std::uint64_t most_ns) {
-  const std::uint64_t since_ns = came_ns - latest_ns_;
+  const std::uint64_t apart_ns = (came_ns - latest_ns_) / records;
   latest_ns_ = came_ns;
-  if (since_ns > kSeldomRests * most_ns) return 0;
-  return std::min(most_ns, since_ns * kWorthRecords / records);
+  return apart_ns * kLeastRecords > most_ns ? 0 : std::min(most_ns, apart_ns * kWorthRecords);
 }
 
 }  // namespace reinet
