@@ -39,6 +39,8 @@ from reinet.kshim.shim import WRAPPED_CC
 WATCH_S = 0.2
 """Processes and cgroups are looked at so often, with a system call each; a process that dies has left caps behind that
 would live for half a second."""
+ASK_S = 1.0
+"""The decision process is asked so often: for completed ticks, and whether its file changed: calls wake threads."""
 COUNTERS_S = 10.0
 """What the kernel side had to leave out is asked for, and logged where it grew, so often."""
 LEFT_OUT = ("flows_without_slot", "flows_not_switched", "leases_too_long", "records_lost")
@@ -218,20 +220,23 @@ class _Wake:
 
 def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: cgroups.CgroupClaim) -> None:
     """Looks after processes, cgroups and counters until woken; raises DaemonError where it has to give up."""
-    known, refused, left_out, asked_s, adopted = "", "", dict.fromkeys(LEFT_OUT, 0), time.monotonic(), 0
+    known, refused, left_out, adopted = "", "", dict.fromkeys(LEFT_OUT, 0), 0
+    asked_s, counted_s = 0.0, time.monotonic()
     watchdog = Watchdog(lambda: household.loop.ticks())
     while not wake.wait(WATCH_S):
         if how := household.ended():
             if not household.restart(how, wake.wait):
                 raise DaemonError(f"{how}, and the daemon was told to stop before it was started anew")
             known = ""
-        watchdog.feed()
         household.adopt()
         try:
             if wake.reload_wanted:
                 wake.reload_wanted = False
                 household.loop.reload()
-            household.loop.look()
+            if time.monotonic() - asked_s >= ASK_S:
+                asked_s = time.monotonic()
+                watchdog.feed()
+                household.loop.look()
             if followed.changed():
                 refused = _follow(household, followed, taken)
             if (problem := followed.problem() or refused) != known:
@@ -239,8 +244,8 @@ def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: 
                 known = problem
                 if problem:
                     log.error("cgroups lost", problem=problem)
-            if time.monotonic() - asked_s >= COUNTERS_S:
-                asked_s = time.monotonic()
+            if time.monotonic() - counted_s >= COUNTERS_S:
+                counted_s = time.monotonic()
                 counters = household.loop.counters()
                 left_out = _log_left_out(counters, left_out)
                 if adopted != (adopted := counters.get("flows_adopted", 0)):
