@@ -150,7 +150,7 @@ def test_the_end_of_a_cap_releases_no_burst(cgroup, transfer, cc, lapses):
         assert flow.result()["intact"]
     window_pkts = acks["cwnd_pkts"].astype(np.int64)
     assert window_pkts[0] <= CAP_PKTS
-    assert window_pkts.max() > CAP_PKTS
+    assert window_pkts.max() > 1.5 * CAP_PKTS
     arrived_pkts = np.diff(acks["delivered_bytes"].astype(np.int64)) / acks["mss_bytes"][1:]
     recovers = (acks["flags"] & Flag.IN_RECOVERY) != 0
     grown_pkts = np.diff(window_pkts)[1:]  # an event shows the window that the ACK before it has led to
@@ -177,7 +177,8 @@ def test_kill_9_frees_the_flow_within_a_second(cgroup, transfer, cc):
     before = samples[(samples[:, 0] < killed_ns) & (samples[:, 0] > killed_ns - 10**9), 1]
     after = samples[samples[:, 0] > killed_ns + 10**9, 1]
     assert np.median(before) <= CAP_PKTS  # a host that keeps the loader from renewing lets a cap lapse
-    assert np.median(after) > CAP_PKTS  # BBR's own window is 14 to 20 packets here, so no multiple of the cap
+    assert np.median(after) > CAP_PKTS
+    assert cc == "bbr" or after.max() > 2 * CAP_PKTS  # BBR's own window is 14 to 20 packets here
     assert settled(lambda: not still_loaded(held)), "something stayed loaded although the flow is closed"
 
 

@@ -28,6 +28,7 @@ from reinet.core.state import (
 )
 from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim
+from reinet.kshim.leases import RENEWALS_PER_LEASE
 from reinet.kshim.shim import Answering, FlowStatsArray
 
 FLOWS = 6
@@ -38,8 +39,11 @@ class AnsweringFake(FakeShim):
     """A shim in memory that lets a reflex answer, as ``MappedShim`` does."""
 
     answered = 0
+    hold_ms = -1
+    """For how long the latest answers were to go on."""
 
     def answer(self, reflex: Reflex, timeout_ms: int, hold_ms: int, rest_us: int, most: int) -> Answered:
+        self.hold_ms = hold_ms
         done = reflex.answer(np.array(self.poll(timeout_ms)), self.now_ns)
         self.answered += len(done.records)
         chosen = done.answers != ANSWER_NONE
@@ -55,12 +59,14 @@ def shipped() -> Policy:
     return Policy.load(ROOT / "checkpoints" / "default")
 
 
-def looped(shim: FakeShim, agent: Policy, target: str = "+30ms", **options: Any) -> ControlLoop:
+def looped(
+    shim: FakeShim, agent: Policy, target: str = "+30ms", lease_ms: int = LEASE_MS, **options: Any
+) -> ControlLoop:
     return ControlLoop(
         shim,
         agent,
         Target.parse(target),
-        LEASE_MS,
+        lease_ms,
         clock_ns=lambda: shim.now_ns,
         log=QUIET,
         bounds_steps=True,
@@ -169,6 +175,14 @@ def test_a_pause_lifts_what_the_reflex_capped_and_nothing_is_answered_in_it(ship
     assert shim.answered == before
     assert not any(shim.cap_pkts(cookie) for cookie in cookies)
     assert set(loop.snapshot().verdicts["code"]) == {Why.PAUSED}
+
+
+@pytest.mark.parametrize(("lease_ms", "timeout_ms"), [(500, 50), (1000, 50), (300, 50), (90, 30), (60, 30)])
+def test_answers_go_on_no_longer_than_renewals_may_wait(shipped: Policy, lease_ms: int, timeout_ms: int) -> None:
+    shim = AnsweringFake()
+    looped(shim, shipped, lease_ms=lease_ms).tick(timeout_ms)
+    assert 0 <= shim.hold_ms <= max(lease_ms // RENEWALS_PER_LEASE - timeout_ms, 0)
+    assert shim.hold_ms > 0 or lease_ms // RENEWALS_PER_LEASE <= timeout_ms
 
 
 def test_the_loop_decides_itself_where_it_has_to_look_at_each_flow(shipped: Policy) -> None:
