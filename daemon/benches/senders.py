@@ -43,13 +43,19 @@ def pattern() -> bytes:
 
 
 def make_bottlenecks(device: str, flows: int, rate_mbit: float, buffer_bytes: int) -> None:
-    """Makes a class for each flow; a socket names its own by its priority."""
+    """Makes a class for each flow; a socket names its own by its priority.
+
+    Segments come one by one (``gso_max_segs``): htb lets a bundle of them through whole and pauses for as long, where a
+    link sends packet after packet. The flush of cached routes tells sockets that are open already.
+    """
     lines = [f"qdisc add dev {device} root handle 1: htb default 1"]
     for number in range(FIRST_CLASS, FIRST_CLASS + flows):
         shape = f"rate {rate_mbit}mbit burst 1600 cburst 1600 quantum 1600"
         lines.append(f"class add dev {device} parent 1: classid 1:{number:x} htb {shape}")
         lines.append(f"qdisc add dev {device} parent 1:{number:x} bfifo limit {buffer_bytes}")
     subprocess.run(["tc", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)
+    subprocess.run(["ip", "link", "set", "dev", device, "gso_max_segs", "1"], check=True)
+    subprocess.run(["ip", "route", "flush", "cache"], check=True)
 
 
 def device() -> str:
