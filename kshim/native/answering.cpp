@@ -11,11 +11,6 @@ namespace reinet {
 namespace {
 
 constexpr std::uint64_t kNsPerMs = 1'000'000;
-// After so many records a look at the next ones is worth its system calls.
-constexpr std::uint64_t kWorthRecords = 20;
-// A rest in which fewer are to be expected saves nothing.
-constexpr std::uint64_t kLeastRecords = 2;
-
 void sleep_ns(std::uint64_t ns) {
   const timespec left{static_cast<time_t>(ns / REINET_NS_PER_S), static_cast<long>(ns % REINET_NS_PER_S)};
   nanosleep(&left, nullptr);  // a signal ends it early, which does no harm
@@ -46,19 +41,13 @@ Answered Answering::answer(Reader& reader, Memory& memory, Reflex& reflex, const
       if (records.empty()) return done;
       end_ns = came_ns + static_cast<std::uint64_t>(patience.hold_ms) * kNsPerMs;
     }
-    const std::uint64_t rest_ns = records.empty() ? 0 : rest_after(came_ns, records.size(), patience.rest_ns);
+    const std::uint64_t rest_ns = records.empty() ? 0 : rest_.after(came_ns, records.size(), patience.rest_ns);
     const std::uint64_t now_ns = monotonic_ns();
     if (now_ns + rest_ns >= end_ns || done.records.size() >= patience.most) return done;
     if (rest_ns != 0) sleep_ns(rest_ns);
     const std::uint64_t then_ns = rest_ns == 0 ? now_ns : monotonic_ns();
     timeout_ms = static_cast<int>((std::max(end_ns, then_ns) - then_ns + kNsPerMs - 1) / kNsPerMs);
   }
-}
-
-std::uint64_t Answering::rest_after(std::uint64_t came_ns, std::size_t records, std::uint64_t most_ns) {
-  const std::uint64_t apart_ns = (came_ns - latest_ns_) / records;
-  latest_ns_ = came_ns;
-  return apart_ns * kLeastRecords > most_ns ? 0 : std::min(most_ns, apart_ns * kWorthRecords);
 }
 
 }  // namespace reinet
