@@ -1,9 +1,9 @@
 """Many senders in one process, each with a bottleneck of its own: ``python senders.py '{"flows": 200, ...}'``.
 
-It joins the plan's cgroup, waits for so many connections, gives each a class of its own behind the device that leads to
-them (htb, the plan's rate, a droptail queue) and sends the link helpers' pattern until standard input ends. It needs
-root, runs in a link's namespaces and imports the standard library alone, so that it starts at once. Standard output has
-one JSON line for each event: ``listening`` (port), ``sending``, and at the end ``flows``, with samples of all flows.
+It joins the plan's cgroup, waits for so many connections, gives each a class of its own on the way to it (htb, the
+plan's rate, a droptail queue) and sends the link helpers' pattern until standard input ends. It needs root, runs in a
+link's namespaces and imports the standard library alone, so that it starts at once. Standard output has one JSON line
+for each event: ``listening`` (port), ``sending``, and at the end ``flows``, with samples of all flows.
 """
 
 import json
@@ -22,8 +22,9 @@ NOTSENT_BYTES = 128 << 10
 """Unsent data waits in the socket; a second of a flow's rate, so that a late process starves none."""
 PATTERN_BYTES = 65521
 FIRST_CLASS = 16
-_RTT_AT, _ACKED_AT = 68, 120
-"""Of ``struct tcp_info``: tcpi_rtt (us), tcpi_bytes_acked."""
+_MSS_AT, _RTT_AT, _DELIVERED_AT = 16, 68, 192
+"""Of ``struct tcp_info``: tcpi_snd_mss, tcpi_rtt (us), tcpi_delivered (packets, selectively acknowledged ones too: in
+recovery bytes_acked stands still while the link works on)."""
 
 
 def say(**event: Any) -> None:
@@ -42,25 +43,50 @@ def pattern() -> bytes:
     return bytes(block * 2)
 
 
-def make_bottlenecks(device: str, flows: int, rate_mbit: float, buffer_bytes: int) -> None:
-    """Makes a class for each flow; a socket names its own by its priority.
+def make_bottlenecks(ports: list[int], rate_mbit: float, buffer_bytes: int) -> None:
+    """Makes a class for each flow, by its receiver's port, in the namespace between both shells.
 
-    Segments come one by one (``gso_max_segs``): htb lets a bundle of them through whole and pauses for as long, where a
-    link sends packet after packet. The flush of cached routes tells sockets that are open already.
+    There a packet is a packet: at the sender's own device TCP would send bundles of segments, which htb lets through
+    whole, and would keep all but a few of them out of the queue (TCP small queues), whatever the window.
     """
+    enter, device = between_shells()
     lines = [f"qdisc add dev {device} root handle 1: htb default 1"]
-    for number in range(FIRST_CLASS, FIRST_CLASS + flows):
+    for number, port in enumerate(ports, FIRST_CLASS):
         shape = f"rate {rate_mbit}mbit burst 1600 cburst 1600 quantum 1600"
         lines.append(f"class add dev {device} parent 1: classid 1:{number:x} htb {shape}")
         lines.append(f"qdisc add dev {device} parent 1:{number:x} bfifo limit {buffer_bytes}")
-    subprocess.run(["tc", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)
-    subprocess.run(["ip", "link", "set", "dev", device, "gso_max_segs", "1"], check=True)
-    subprocess.run(["ip", "route", "flush", "cache"], check=True)
+        match = f"match ip dport {port} 0xffff flowid 1:{number:x}"
+        lines.append(f"filter add dev {device} parent 1: protocol ip prio 1 u32 {match}")
+    subprocess.run([*enter, "tc", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)
 
 
-def device() -> str:
-    """Returns the device that leads into Mahimahi's delay."""
-    return next(name for _, name in socket.if_nameindex() if name.startswith("delay-"))
+def between_shells() -> tuple[list[str], str]:
+    """Returns how to enter the outer shell's namespace, and the device that leads into the inner one from there.
+
+    Each shell has a process in the namespace that it made; the innermost one leads nowhere. Raises RuntimeError.
+    """
+    own = os.stat("/proc/self/ns/net").st_ino
+    for pid in pids_of("mm-delay"):
+        if os.stat(f"/proc/{pid}/ns/net").st_ino == own:
+            continue
+        enter = ["nsenter", f"--net=/proc/{pid}/ns/net", "--"]
+        shown = subprocess.run([*enter, "ip", "-o", "link", "show"], capture_output=True, text=True, check=True).stdout
+        if devices := [line.split(": ")[1] for line in shown.splitlines() if ": delay-" in line]:
+            return enter, devices[0]
+    raise RuntimeError("no shell of Mahimahi's leads into another one")
+
+
+def pids_of(program: str) -> list[int]:
+    """Returns the processes that run a program, of those in this process's namespaces."""
+    found = []
+    for folder in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{folder}/comm", encoding="ascii", errors="replace") as comm:
+                if comm.read().rstrip("\n") == program:
+                    found.append(int(folder))
+        except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
+            continue
+    return found
 
 
 def cc_of(sock: socket.socket) -> str:
@@ -77,14 +103,13 @@ def main() -> None:
     listener.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, plan["cc"].encode())
     say(event="listening", port=listener.getsockname()[1])
     flows = [listener.accept()[0] for _ in range(plan["flows"])]
-    make_bottlenecks(device(), len(flows), plan["rate_mbit"], plan["buffer_bytes"])
+    make_bottlenecks([flow.getpeername()[1] for flow in flows], plan["rate_mbit"], plan["buffer_bytes"])
     content, sent, lost = pattern(), [0] * len(flows), [False] * len(flows)
     poller = select.epoll()
     poller.register(sys.stdin, select.EPOLLIN | select.EPOLLHUP)
     place = {flow.fileno(): index for index, flow in enumerate(flows)}
-    for index, flow in enumerate(flows):
+    for flow in flows:
         flow.setblocking(False)
-        flow.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1 << 16 | FIRST_CLASS + index)
         flow.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, NOTSENT_BYTES)
         poller.register(flow, select.EPOLLOUT)
     say(event="sending", time_ns=time.monotonic_ns())
@@ -115,15 +140,16 @@ def main() -> None:
 
 
 def sample(flows: list[socket.socket]) -> dict[str, Any]:
-    """Returns what the kernel says of every flow: when it was asked, bytes acknowledged, RTT, who is wrapped."""
-    times_ns, acked, rtts_us, wrapped = [], [], [], 0
+    """Returns what the kernel says of every flow: when it was asked, bytes delivered, RTT, who is wrapped."""
+    times_ns, delivered, rtts_us, wrapped = [], [], [], 0
     for flow in flows:
-        info = flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
+        info = flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 200)
         times_ns.append(time.monotonic_ns())
-        acked.append(struct.unpack_from("=Q", info, _ACKED_AT)[0])
-        rtts_us.append(struct.unpack_from("=I", info, _RTT_AT)[0])
+        mss_bytes, rtt_us, packets = (struct.unpack_from("=I", info, at)[0] for at in (_MSS_AT, _RTT_AT, _DELIVERED_AT))
+        delivered.append(packets * mss_bytes)
+        rtts_us.append(rtt_us)
         wrapped += cc_of(flow).startswith("reinet_")
-    return {"times_ns": times_ns, "acked_bytes": acked, "rtts_us": rtts_us, "wrapped": wrapped}
+    return {"times_ns": times_ns, "delivered_bytes": delivered, "rtts_us": rtts_us, "wrapped": wrapped}
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class Run:
     """The samples of one run, (S, N) for S samples of N flows."""
 
     times_s: NDArray[np.float64]
-    acked_bytes: NDArray[np.float64]
+    delivered_bytes: NDArray[np.float64]
     rtts_ms: NDArray[np.float64]
     wrapped: NDArray[np.int64]  # (S,)
     lost: int
@@ -38,7 +38,7 @@ class Run:
         """Returns (N,) bytes/s between the samples nearest to both times, by each flow's own clock."""
         first, last = (int(np.argmin(np.abs(self.times_s[:, 0] - at_s))) for at_s in (from_s, to_s))
         took_s = self.times_s[last] - self.times_s[first]
-        return np.asarray((self.acked_bytes[last] - self.acked_bytes[first]) / took_s, np.float64)
+        return np.asarray((self.delivered_bytes[last] - self.delivered_bytes[first]) / took_s, np.float64)
 
     def qdelay_p99_ms(self, from_s: float, to_s: float, mrtt_ms: float) -> float:
         """Returns the 99th percentile over flows and samples of a time."""
@@ -89,7 +89,7 @@ class Senders:
         samples: list[dict[str, Any]] = seen["samples"]
         return Run(
             times_s=np.array([one["times_ns"] for one in samples], np.float64) / 1e9,
-            acked_bytes=np.array([one["acked_bytes"] for one in samples], np.float64),
+            delivered_bytes=np.array([one["delivered_bytes"] for one in samples], np.float64),
             rtts_ms=np.array([one["rtts_us"] for one in samples], np.float64) / 1e3,
             wrapped=np.array([one["wrapped"] for one in samples]),
             late_s=float(seen["late_s"]),
@@ -107,7 +107,9 @@ class Senders:
         sender = self._namespace.spawn([sys.executable, "-IS", script, json.dumps(plan)], "senders", privileged=True)
         port = str(sender.wait_for("listening")["port"])
         receive = [f"{BIN}/reinet-receiver", port, str(self.flows)]
-        command = ["env", "--ignore-environment", f"PATH={SYSTEM_PATH}", "mm-delay", str(round(mrtt_ms / 2)), *receive]
+        # The bottlenecks are between both shells; the inner one asks at the gate for forwarding.
+        shells = ["mm-delay", "1", f"{BIN}/reinet-gate", "mm-delay", str(round(mrtt_ms / 2) - 1)]
+        command = ["env", "--ignore-environment", f"PATH={SYSTEM_PATH}", *shells, *receive]
         shell = self._namespace.spawn(command, "Mahimahi", privileged=False)
         for child in (sender, shell):  # they stand for a network, which does not slow down when a process starts
             weigh(child.process.pid, NETWORK_NICENESS)

@@ -4,6 +4,7 @@ import pytest
 
 from helpers.figures import figures_hold
 from reinet.daemon.benches import handover, load
+from reinet.daemon.benches.sending import BUFFER_BYTES, Senders
 from reinet.kshim.probe import wrappable
 
 pytestmark = [pytest.mark.kernel, pytest.mark.mahimahi]
@@ -15,7 +16,6 @@ def test_a_restart_loses_no_flow_and_no_throughput_and_builds_no_queue(monkeypat
         pytest.skip(f"this kernel has no {cc}: modprobe tcp_{cc}")
     monkeypatch.setattr(handover, "SETTLE_S", 4.0)
     monkeypatch.setattr(handover, "BEFORE_S", 2.0)
-    monkeypatch.setattr(handover, "AFTER_S", 1.0)
 
     def restarted():
         found = handover.measure(cc, flows=20, how=how)
@@ -27,6 +27,18 @@ def test_a_restart_loses_no_flow_and_no_throughput_and_builds_no_queue(monkeypat
         assert found.qdelay_p99_ms < 1.25 * found.plain_qdelay_p99_ms
 
     figures_hold(restarted, check, lambda found: found.late_ms > 50 or found.plain_within_5_percent < 1)
+
+
+def test_every_flow_has_a_bottleneck_of_its_own_and_fills_its_queue():
+    with Senders("cubic", 3, rate_mbit=1.0, mrtt_ms=20.0) as senders:
+        senders.wait(5.0)
+        run = senders.end()
+    assert run.lost == 0
+    mbit = run.rate(run.times_s[-1, 0] - 2.0, run.times_s[-1, 0]) * 8e-6
+    assert mbit.min() > 0.8
+    assert mbit.max() < 1.0  # the link counts headers too
+    full_ms = 20.0 + BUFFER_BYTES * 8e-3
+    assert run.rtts_ms.max(axis=0).min() > 0.8 * full_ms
 
 
 def test_a_crowd_of_sockets_leaves_nothing_behind():
