@@ -37,6 +37,10 @@ PART_BYTES = 48 * 2**20
 CHANNEL = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 16 * 2**20)]
 """Each client has a connection of its own, as clients of several hosts have."""
 
+ANSWER_LOST = "Internal error from Core"
+"""What grpc.aio says in place of a service's answer that comes while the request is still being sent."""
+ATTEMPTS = 5
+
 STUBS: Any = trainer_pb2_grpc  # generated code carries no types
 
 
@@ -151,7 +155,7 @@ def _send(socket: Path, numbers: "range | list[int]", upload_mb: float, config: 
             stub = STUBS.JobsStub(channel)
             while left > 0:
                 size = min(left, PART_BYTES)
-                reply = await stub.Upload(_parts(1_000_000 + 1_000 * (1000 * number + len(sent)), size))
+                reply = await upload(stub, 1_000_000 + 1_000 * (1000 * number + len(sent)), size)
                 left -= size
                 sent.append(reply.sha256)
             files = [pb.TraceFile(name=f"{i}.trace", sha256=sha256) for i, sha256 in enumerate(sent)]
@@ -167,6 +171,17 @@ def _send(socket: Path, numbers: "range | list[int]", upload_mb: float, config: 
         asyncio.run(all_of_them())
     except grpc.aio.AioRpcError as error:  # which does not travel between processes
         raise ServiceError(error.details() or str(error.code())) from None
+
+
+async def upload(stub: Any, first_ms: int, size_bytes: int) -> Any:
+    """Uploads a trace and returns the reply; asks again where grpc.aio has lost it. Raises AioRpcError."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await stub.Upload(_parts(first_ms, size_bytes))
+        except grpc.aio.AioRpcError as error:
+            if error.details() != ANSWER_LOST:
+                raise
+    return await stub.Upload(_parts(first_ms, size_bytes))
 
 
 def _lines(first_ms: int, size_bytes: int) -> Iterator[bytes]:
