@@ -48,6 +48,7 @@ def make_bottlenecks(ports: list[int], rate_mbit: float, buffer_bytes: int) -> N
 
     There a packet is a packet: at the sender's own device TCP would send bundles of segments, which htb lets through
     whole, and would keep all but a few of them out of the queue (TCP small queues), whatever the window.
+    Raises RuntimeError.
     """
     enter, device = between_shells()
     lines = [f"qdisc add dev {device} root handle 1: htb default 1"]
@@ -57,7 +58,9 @@ def make_bottlenecks(ports: list[int], rate_mbit: float, buffer_bytes: int) -> N
         lines.append(f"qdisc add dev {device} parent 1:{number:x} bfifo limit {buffer_bytes}")
         match = f"match ip dport {port} 0xffff flowid 1:{number:x}"
         lines.append(f"filter add dev {device} parent 1: protocol ip prio 1 u32 {match}")
-    subprocess.run([*enter, "tc", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)
+    made = subprocess.run([*enter, "tc", "-batch", "-"], input="\n".join(lines) + "\n", text=True, capture_output=True)
+    if made.returncode:
+        raise RuntimeError(f"tc makes no bottlenecks; try modprobe -a sch_htb cls_u32: {made.stderr.strip()[:500]}")
 
 
 def between_shells() -> tuple[list[str], str]:
