@@ -11,6 +11,7 @@ namespace reinet {
 namespace {
 
 constexpr std::uint64_t kNsPerMs = 1'000'000;
+
 void sleep_ns(std::uint64_t ns) {
   const timespec left{static_cast<time_t>(ns / REINET_NS_PER_S), static_cast<long>(ns % REINET_NS_PER_S)};
   nanosleep(&left, nullptr);  // a signal ends it early, which does no harm
