@@ -168,17 +168,13 @@ def watch(
     from reinet.core.errors import DaemonError
 
     rows: list[dict[str, Any]] = []
-    latest_ns, missed, end_s = 0, "", time.monotonic() + seconds
+    latest_ns, missed = 0, ""
     with control_client(socket) as client:
-        client.why(flow)  # whose error says that there is no such flow
+        story = client.why(flow)  # whose error says that there is no such flow
+        end_s = time.monotonic() + seconds  # to connect, which takes long on a busy host, is not to watch
         if json_destination is None:
             say(_line(None))
-        while time.monotonic() < end_s:
-            try:
-                story = client.why(flow)
-            except DaemonError as error:
-                missed = str(error)
-                break
+        while True:
             new = [record for record in story.records if record.time_ns > latest_ns]
             for record in new:
                 row = _record_row(record) | {"verdict": story.verdict if record is new[-1] else ""}
@@ -187,7 +183,15 @@ def watch(
                     say(_line(row))
                 else:
                     rows.append(row)
-            time.sleep(min(interval_s, max(end_s - time.monotonic(), 0)))
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                break
+            time.sleep(min(interval_s, left_s))
+            try:
+                story = client.why(flow)
+            except DaemonError as error:
+                missed = str(error)
+                break
     write_json(json_destination, {"rows": rows})
     if json_destination is None and missed:
         console.print(missed)

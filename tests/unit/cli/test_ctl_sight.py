@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,10 @@ from helpers.loops import HEALTHY, started
 from reinet.agents.decide.baselines import Rule
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.cli.main import app
+from reinet.cli.serving import control_client
+from reinet.cli.sight import flow
 from reinet.core.errors import DaemonError
+from reinet.daemon.client import ControlClient
 from reinet.daemon.control import ControlServer
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.kshim.fake import FakeShim
@@ -133,7 +136,16 @@ def test_watch_prints_each_record_once_until_the_flow_ends(served: Served) -> No
     assert [row["cwnd_pkts"] for row in rows][-1] == 8
 
 
-def test_watch_ends_when_its_time_is_over(served: Served) -> None:
+def test_watch_ends_when_its_time_is_over_which_begins_when_the_daemon_answers(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def slow(socket: Path | None) -> Iterator[ControlClient]:
+        with control_client(socket) as client:
+            time.sleep(0.3)  # longer than the flow is watched
+            yield client
+
+    monkeypatch.setattr(flow, "control_client", slow)
     shown = served.run("ctl", "watch", "8", "--seconds", "0.2").output.splitlines()
     assert "rtt_mean_ms" in shown[0]
     assert len(shown) == 2
