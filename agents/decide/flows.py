@@ -13,7 +13,7 @@ from reinet.agents.decide.protocol import CapArray
 from reinet.agents.decide.sight.own_targets import OwnTargets
 from reinet.agents.decide.verdicts import Verdicts
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
-from reinet.core.state import VERDICT_DTYPE
+from reinet.core.state import ANSWER_NONE, VERDICT_DTYPE, Answered
 from reinet.kshim.shim import FlowStatsArray
 
 FIRST_ROWS = 64
@@ -111,6 +111,18 @@ class FlowTable:
         chosen = rows[among] if among.size < rows.size else rows
         self._scratch[chosen] = among  # of several indices of one row the last one stays
         return np.asarray(among[self._scratch[chosen] == among], np.intp)
+
+    def caps_pkts_then(self, rows: Rows, answered: Answered) -> NDArray[np.uint32]:
+        """Returns what was in force after each of N records: its own cap, or where it had none its flow's before it."""
+        by_row = np.argsort(rows, kind="stable")
+        places = np.arange(len(rows))
+        begins = np.concatenate([[True], np.diff(rows[by_row]) != 0])
+        first = np.maximum.accumulate(np.where(begins, places, 0))
+        decided = np.maximum.accumulate(np.where(answered.answers[by_row] != ANSWER_NONE, places, -1))
+        own = answered.verdicts["allowed_pkts"][by_row[decided]]
+        caps_pkts = np.empty(len(rows), np.uint32)
+        caps_pkts[by_row] = np.where(decided >= first, own, self.caps_pkts[rows[by_row]])
+        return caps_pkts
 
     def uncap(self, rows: Rows, code: int) -> None:
         """Marks flows uncapped; the caller holds the lock."""

@@ -30,7 +30,7 @@ from reinet.agents.decide.swap import SHARE, Canary
 from reinet.agents.decide.verdicts import Verdicts, Why, refused, text
 from reinet.core import MAX_CAP_PKTS
 from reinet.core.records import Flag
-from reinet.core.state import ANSWER_NONE, VERDICT_DTYPE, Answered, Guard, Reflex
+from reinet.core.state import VERDICT_DTYPE, Answered, Guard, Reflex
 from reinet.core.target import Target
 from reinet.kshim.gathering import Gathering
 from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE, LeaseKeeper
@@ -338,16 +338,14 @@ class ControlLoop(Observed):
             self._sight.decide(ruling.rows, ruling.stats, ruling.verdicts, ruling.stored_ns)
         if len(ruling.rows) < len(live):
             self._keeper.hear(live)
+        then = flows.caps_pkts_then(rows, answered) if answered is not None and self._sink is not None else None
         with self._lock:
             flows.stats[rows] = live  # of several records of one flow the last one stays
             if not ruling.uncap_all:
                 flows.caps_pkts[ruling.rows] = ruling.caps_pkts
                 flows.verdicts[ruling.rows] = ruling.verdicts
         if self._sink is not None and not ruling.uncap_all:
-            shown = flows.caps_pkts[rows]
-            if answered is not None:  # each record had an answer of its own
-                own = answered.verdicts["allowed_pkts"]
-                shown = np.where(answered.answers != ANSWER_NONE, own, shown)
+            shown = flows.caps_pkts[rows] if then is None else then
             if course.order.mode is _SHADOW:
                 shown = flows.verdicts["allowed_pkts"][rows]
             self._sink.offer(live, shown)

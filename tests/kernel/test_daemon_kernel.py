@@ -276,7 +276,7 @@ def test_pause_resume_and_a_normal_end_on_a_live_flow(folder: Path, cgroup: Path
             assert len(ids) > 2
             marks_ns.append(time.monotonic_ns())
             daemon.send_signal(signal.SIGTERM)
-            assert daemon.wait(10) == 0
+            assert daemon.wait(DEADLINE_S) == 0
             time.sleep(2.5)
             run = link.stop()
         wait_unloaded(ids)
@@ -390,7 +390,7 @@ def test_a_decision_process_that_dies_lifts_the_caps_and_gets_them_back(folder: 
         assert settled(capped_anew, DEADLINE_S), (folder / "daemon.log").read_text()
         assert loaded_by(daemon.pid) == ids  # nothing was loaded twice
         daemon.send_signal(signal.SIGTERM)
-        assert daemon.wait(10) == 0
+        assert daemon.wait(DEADLINE_S) == 0
         link.check()
         run = link.stop()
     assert run.closed[0]["acked_bytes"] > 0

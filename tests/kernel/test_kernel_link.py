@@ -49,7 +49,7 @@ def nothing_left() -> Iterator[None]:
     before = ownerless()
     yield
     assert not list(mount.glob(f"reinet-link-{os.getpid()}-*"))
-    deadline_s = time.monotonic() + 3  # programs go an RCU grace period after their last socket
+    deadline_s = time.monotonic() + 30  # programs go an RCU grace period after their last socket
     while (left := ownerless() - before) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     assert not left

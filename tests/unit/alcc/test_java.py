@@ -308,7 +308,7 @@ def test_the_ends_of_a_link_say_what_its_own_say(classes: Path) -> None:
             time.sleep(0.3)
             sender.stdin.close()
             closed, end = (json.loads(sender.stdout.readline()) for _ in range(2))
-            assert receiver.wait(20) == 0
+            assert receiver.wait(60) == 0
     assert (closed["event"], end["event"]) == ("closed", "end")
     assert 0 < closed["acked_bytes"] <= closed["sent_bytes"]
     assert end["time_ns"] - sending["time_ns"] > 0.3e9

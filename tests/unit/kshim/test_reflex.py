@@ -237,30 +237,35 @@ def test_a_swap_takes_the_flows_back_until_it_is_over_and_a_new_target_holds_at_
     assert set(loop.snapshot().stats["target_us"]) == {80_000}
 
 
-def test_each_record_is_shown_with_its_own_answer(shipped: Policy) -> None:
-    """A batch may hold several records of a flow, each of which had a cap of its own."""
+def test_each_record_is_shown_with_the_cap_that_was_in_force_after_it(shipped: Policy) -> None:
+    """A batch may hold several records of a flow; a silent one among them has no cap of its own."""
 
     class Sink:
         def __init__(self) -> None:
-            self.caps: list[int] = []
+            self.caps: list[tuple[int, int, int]] = []
 
         def offer(self, records: FlowStatsArray, caps_pkts: np.ndarray) -> None:
-            self.caps += caps_pkts.tolist()
+            self.caps += zip(records["cookie"].tolist(), records["time_ns"].tolist(), caps_pkts.tolist(), strict=True)
 
     told = []
-    for together in (True, False):
+    for ticks_after in (1, 4):  # records of each flow
         shim, sink = AnsweringFake(), Sink()
         loop = looped(shim, shipped, sink=sink)
-        shim.open_flow(7)
+        for cookie in (7, 8):
+            shim.open_flow(cookie)
         rng = np.random.default_rng(1)
-        for step in range(60):
+        for step in range(80):
             shim.advance_ms(60)
-            shim.feed(7, **fields(rng, step) | {"cap_pkts": 30, "flags": 0, "rtt_samples": 5})
-            if not together or step % 2:
+            for cookie in (7, 8):
+                values = fields(rng, step) | {"cap_pkts": 30, "flags": 0, "rtt_samples": 5}
+                if rng.random() < 0.4:
+                    values |= {"flags": int(Flag.NO_SAMPLE), "rtt_samples": 0}
+                shim.feed(cookie, **values)
+            if (step + 1) % ticks_after == 0:
                 loop.tick()
-        told.append(sink.caps)
+        told.append(sorted(sink.caps))
     assert told[0] == told[1]
-    assert len(set(told[0])) > 2
+    assert len({cap_pkts for _, _, cap_pkts in told[0]}) > 2
 
 
 def test_old_records_are_not_decided_on_and_lift_the_cap(shipped: Policy) -> None:
