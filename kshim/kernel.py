@@ -70,7 +70,7 @@ class KernelLoader:
         options.events_bytes = EVENTS_BYTES if record_events else 0
         options.set_period(period.min_period_ns, period.packet_timed)
         options.default_target_us = target_us
-        self._cgroups = [str(cgroup) for cgroup in cgroups]
+        self._cgroups = list(cgroups)
         self.wrappers: dict[str, str]
         """The name that a chosen flow runs under, by its own congestion control: those of WRAPPED_CC the host has."""
         self.wrappers, self._native = _load(options)
@@ -80,10 +80,10 @@ class KernelLoader:
     def attach(self) -> None:
         """Chooses the cgroups' new flows from now on. Raises ShimError and unloads everything where that fails."""
         try:
-            self._native.attach(self._cgroups)
-        except OSError as error:
+            self.follow(self._cgroups)
+        except ShimError:
             self._native.close()
-            raise ShimError(f"the kernel shim cannot be attached: {error}") from error
+            raise
 
     def follow(self, cgroups: Sequence[Path]) -> None:
         """Chooses the new flows of these cgroups from now on, in place of those before; flows that were chosen stay.

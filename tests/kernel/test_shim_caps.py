@@ -81,8 +81,11 @@ def test_a_loss_right_after_a_cap_took_a_window_leaves_what_the_cap_left(cgroup,
         while (steady["cwnd_pkts"] != 80).any():  # slow start's own loss comes first
             steady = cap_at(80)
         shim.apply(cookies, slots, np.full(1, cap_pkts, np.uint32), lease(900), targets)
+        capped_s = time.monotonic()
         # Nothing is sent before all but the cap's 20 packets have left the queue, and what then is does not fit.
         resize_queue(flow, 3000)
+        if time.monotonic() - capped_s > (80 - cap_pkts) * 1500 * 8 / (RATE_MBIT * 1e6):
+            raise LaggedError  # something was sent before, and what is lost after it was sent under the cap
         records = read_for(shim, 0.3)
         resize_queue(flow, 150_000)
         assert flow.result()["intact"]

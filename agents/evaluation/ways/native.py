@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from statistics import median
 
 from reinet.agents.evaluation.ways.comparison import Row, Tell, Ways, figures
 from reinet.alcc.launch import Law, Settings
@@ -11,7 +12,7 @@ from reinet.envs.mahimahi.link import Ends, MahimahiLink
 from reinet.envs.trace import Trace
 
 LAWS = ("copa", "verus", "sprout")
-WAYS = Ways({"gate": "gate", "udp": "udp"}, of="gate", over="udp")
+WAYS = Ways({"gate": "gate", "udp": "udp"}, of="gate", over="udp", more={"undelivered_pkts": median})
 
 
 def measure(
@@ -25,6 +26,7 @@ def measure(
 ) -> tuple[list[Row], list[Row]]:
     """Returns a row for each run, and one for each law and trace with medians and ratios, gate over UDP.
 
+    ``undelivered_pkts`` came to the link and did not leave it: its queue dropped them, or they were in it at the end.
     ``progress`` is told the row of each, also of those made again. Raises LinkError where a link cannot be made, or
     dies.
     """
@@ -43,4 +45,5 @@ def _run(path: LinkSpec, law: str, seconds: float, way: str) -> Row:
         link.start()
         link.go_on(seconds)
         run = link.stop()
-    return figures(run.metrics, run.invalid_reason, run.sender_cpu_us)
+    undelivered_pkts = run.log.arrival_ms.size - run.log.departure_ms.size
+    return {**figures(run.metrics, run.invalid_reason, run.sender_cpu_us), "undelivered_pkts": undelivered_pkts}

@@ -72,11 +72,18 @@ def test_every_mode_has_the_keys_that_its_readers_know() -> None:
         (native.WAYS, ("law", "trace"), ("gate", "udp")), (java.WAYS, ("trace",), ("plain", "mdi"))
     ):  # fmt: skip
         runs = [
-            {**dict.fromkeys(labels, "x"), "way": way, **dict.fromkeys(RATIOS.values(), 2.0), "valid": True}
+            {
+                **dict.fromkeys(labels, "x"),
+                "way": way,
+                **dict.fromkeys([*RATIOS.values(), *ways.more], 2.0),
+                "valid": True,
+            }
             for way in ways.names
         ]
         (row,) = ways.summary(runs, labels)
-        assert {f"{name}_{figure}" for name in names for figure in RATIOS.values()} | set(RATIOS) < set(row)
+        assert {f"{name}_{figure}" for name in names for figure in [*RATIOS.values(), *ways.more]} | set(RATIOS) < set(
+            row
+        )
 
 
 def test_a_gates_share_of_the_kernels_reduction_is_of_the_delay_that_each_takes_from_plain() -> None:
