@@ -230,6 +230,15 @@ void bind_reflex(nb::module_& m) {
         require(state.shape(0) == self.state_size(), "no room for the state");
         return self.show(slot, state.data());
       });
+  nb::class_<Rest>(m, "Rest")
+      .def(nb::init<>())
+      .def(
+          "after",
+          [](Rest& self, std::uint64_t came_ns, std::size_t records, std::uint64_t most_ns) {
+            require(records > 0, "a rest is after records");
+            return self.after(came_ns, records, most_ns);
+          },
+          nb::arg("came_ns"), nb::arg("records"), nb::arg("most_ns"));
 }
 
 nb::tuple counted(const Histogram& histogram) {

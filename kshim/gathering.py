@@ -1,20 +1,18 @@
 """How long the loop lets records gather: a tick costs about as much for one record as for twenty.
 
-Where records come seldom the first one is answered at once. Where they come often, twenty of them are waited for, but
-no longer than ``most_ms`` from one tick to the next. With 1000 flows of 20 ms twenty come in 0.4 ms, which is less than
-a tick takes, so nothing is waited for; with a hundred it is the host that gains, and a decision is some milliseconds
-later than it might be.
+The rule is that of whoever answers records without the interpreter (``Rest``). Where records come seldom the first one
+is answered at once. Where they come often, twenty of them are waited for, but no longer than ``most_ms`` from one tick
+to the next. With 1000 flows of 20 ms twenty come in 0.4 ms, which is less than a tick takes, so nothing is waited for;
+with a hundred it is the host that gains, and a decision is some milliseconds later than it might be.
 """
 
 import time
 from collections.abc import Callable
 
+from reinet.core.state import Rest
+
 GATHER_MS = 0.0
 """By default nothing waits: what it costs a flow whose model was made for 5 ms has not been measured on sockets."""
-WORTH_RECORDS = 20
-"""So many records cost the loop a tenth more than one (docs/operate.md)."""
-LEAST_NS = 200_000
-"""The kernel wakes a sleeper 60 us late and with some work: shorter waits gain nothing."""
 _NS_PER_MS = 1_000_000
 
 
@@ -25,16 +23,15 @@ class Gathering:
         """Waits for ``most_ms`` at most from one tick to the next; 0 = never."""
         self._most_ns = round(most_ms * _NS_PER_MS)
         self._sleep = sleep
-        self._ticked_ns = 0
+        self._rest = Rest()
         self._next_ns = 0
 
     def wait(self, now_ns: int) -> None:
         """Waits until the next tick is worth it; call it before records are asked for."""
-        if self._next_ns - now_ns >= LEAST_NS:
+        if self._next_ns > now_ns:
             self._sleep((self._next_ns - now_ns) / 1e9)
 
     def note(self, now_ns: int, records: int) -> None:
         """Takes how many records a tick found, and when it did."""
-        since_ns, self._ticked_ns = now_ns - self._ticked_ns, now_ns
-        worth_ns = since_ns * WORTH_RECORDS // records if records else 0
-        self._next_ns = now_ns + min(self._most_ns, worth_ns)
+        if records:
+            self._next_ns = now_ns + self._rest.after(now_ns, records, self._most_ns)

@@ -32,6 +32,27 @@ enum class Answer : std::uint8_t {
   stale = 3,    // it was too old to decide on: its flow is to be uncapped
 };
 
+// For how long whoever answers records rests between two looks at them. Where records come often, some of them are
+// waited for: each look costs as much as many of them.
+class Rest {
+ public:
+  // Returns for how long to rest after so many records, at least one, that have come now.
+  std::uint64_t after(std::uint64_t came_ns, std::size_t records, std::uint64_t most_ns) {
+    const std::uint64_t apart_ns = (came_ns - latest_ns_) / records;
+    latest_ns_ = came_ns;
+    return apart_ns * kLeastRecords > most_ns ? 0 : std::min(most_ns, apart_ns * kWorthRecords);
+  }
+
+ private:
+  // After so many records a look at the next ones is worth its system calls, and a tick of a loop in Python costs a
+  // tenth more than after one (docs/operate.md).
+  static constexpr std::uint64_t kWorthRecords = 20;
+  // A rest in which fewer are to be expected saves nothing.
+  static constexpr std::uint64_t kLeastRecords = 2;
+
+  std::uint64_t latest_ns_ = 0;  // when records last came
+};
+
 struct ReflexRules {
   Head head = Head::wide;
   double calm_rtts = 0;

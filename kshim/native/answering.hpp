@@ -2,7 +2,6 @@
 // Records answered as they come: from the ring buffer through a loop's reflex to the caps, without the interpreter.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -27,25 +26,6 @@ struct Patience {
   int timeout_ms, hold_ms;
   std::uint64_t rest_ns;
   std::size_t most;
-};
-
-// Where records come often, some of them are waited for: each look costs as much as many of them.
-class Rest {
- public:
-  // Returns for how long to rest after so many records that have come now.
-  std::uint64_t after(std::uint64_t came_ns, std::size_t records, std::uint64_t most_ns) {
-    const std::uint64_t apart_ns = (came_ns - latest_ns_) / records;
-    latest_ns_ = came_ns;
-    return apart_ns * kLeastRecords > most_ns ? 0 : std::min(most_ns, apart_ns * kWorthRecords);
-  }
-
- private:
-  // After so many records a look at the next ones is worth its system calls.
-  static constexpr std::uint64_t kWorthRecords = 20;
-  // A rest in which fewer are to be expected saves nothing.
-  static constexpr std::uint64_t kLeastRecords = 2;
-
-  std::uint64_t latest_ns_ = 0;  // when records last came
 };
 
 class Answering {

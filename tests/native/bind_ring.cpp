@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reading end of a ring buffer over any memory that is laid out as the kernel's, and the rests between its looks.
+// The reading end of a ring buffer over any memory that is laid out as the kernel's.
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <vector>
 
 #include "driven.hpp"
-#include "kshim/native/answering.hpp"
 #include "kshim/native/ring.hpp"
 
 namespace nb = nanobind;
@@ -37,9 +36,6 @@ void bind_ring(nb::module_& m) {
       .def("consume", &DrivenRing::consume)
       .def("discard", &DrivenRing::discard)
       .def("wait", &DrivenRing::wait);
-  nb::class_<Rest>(m, "Rest")
-      .def(nb::init<>())
-      .def("after", &Rest::after, nb::arg("came_ns"), nb::arg("records"), nb::arg("most_ns"));
 }
 
 }  // namespace reinet

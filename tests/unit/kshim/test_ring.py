@@ -80,23 +80,3 @@ def test_whoever_rests_is_not_interrupted_and_whoever_waits_is(ends: tuple[Write
     assert not writer.all_read
     ring.wait()
     assert writer.all_read
-
-
-MS = 1_000_000
-
-
-@pytest.mark.parametrize(
-    ("apart_ns", "rest_ns"),
-    [
-        (1_000, 20_000),  # twenty records come sooner than the longest rest
-        (50_000, MS // 2),
-        (250_000, MS // 2),
-        (250_001, 0),  # two do not come in it
-        (5 * MS, 0),
-    ],
-)
-def test_a_rest_is_worth_at_least_two_records_and_waits_for_no_more_than_twenty(apart_ns: int, rest_ns: int) -> None:
-    for records in (1, 7, 100):
-        rest = _driven.Rest()
-        rest.after(came_ns=MS, records=1, most_ns=MS // 2)
-        assert rest.after(came_ns=MS + records * apart_ns, records=records, most_ns=MS // 2) == rest_ns
