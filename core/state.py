@@ -58,10 +58,10 @@ VERDICT_DTYPE = np.dtype(
 )
 """What a guard says of a record, packed as ``states/guard.hpp`` has it; ``agents/decide/verdicts.py`` has the words."""
 VERDICT_BYTES: int = _core.VERDICT_BYTES
+"""Its size there."""
 
 Rest = _core.Rest
 """For how long whoever answers records rests between two looks; ``states/reflex.hpp`` has the rule."""
-"""Its size there."""
 
 INVALID_CAP_PKTS: int = _core.INVALID_CAP_PKTS
 """An agent returns this for a flow for which it computed no number at all (NaN or infinity)."""
