@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from helpers.places import ROOT
 from reinet.agents.model.artifact import MANIFEST_FILE, PINNED_FILES, load_artifact
+from reinet.daemon import registry
 from reinet.proto import trainer_pb2 as pb
 from reinet.proto import trainer_pb2_grpc
 
@@ -78,6 +80,17 @@ class Host:
 
     def down(self) -> None:
         self.server.stop(0).wait()
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has who follows wait for less than the tests do.
+
+    A call that meets a server of this process while it shuts down may stay unanswered until its time is over.
+    """
+    for patience, seconds in {
+        "FIRST_PAUSE_S": 0.02, "MOST_PAUSE_S": 0.1, "POLL_S": 0.1, "SILENCE_S": 3.0, "TIMEOUT_S": 3.0, "FETCH_S": 3.0,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(registry, patience, seconds)
 
 
 def until(true: Callable[[], object], seconds: float = 30) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.daemons import agent_of
 from helpers.loops import started
-from helpers.registry import FIRST, SECOND, Host, until
+from helpers.registry import FIRST, SECOND, Host, hurry, until
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.course import CourseStatus
 from reinet.agents.decide.evidence import Comparison, Ratio
@@ -18,7 +18,6 @@ from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import ConfigError, DaemonError, ModelError
 from reinet.core.target import Target
-from reinet.daemon import registry
 from reinet.daemon.config import DaemonConfig, RegistryConfig
 from reinet.daemon.followed import follow, hold_out_figures, resolved
 from reinet.daemon.policies import PolicyConfig
@@ -34,8 +33,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr(registry, "MOST_PAUSE_S", 0.1)
+    hurry(monkeypatch)
 
 
 def config(host: Host, folder: Path) -> DaemonConfig:

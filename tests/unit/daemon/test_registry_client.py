@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from helpers.registry import FIRST, SECOND, Host, until
+from helpers.registry import FIRST, SECOND, Host, hurry, until
 from reinet.agents.model.artifact import load_artifact
 from reinet.core.errors import ModelError
 from reinet.daemon import registry
@@ -26,11 +26,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr(registry, "MOST_PAUSE_S", 0.1)
-    monkeypatch.setattr(registry, "POLL_S", 0.1)
-    # A call that meets a server of this process while it shuts down may stay unanswered: the watchdog ends it.
-    monkeypatch.setattr(registry, "SILENCE_S", 3.0)
+    hurry(monkeypatch)
 
 
 class Daemon:
