@@ -71,19 +71,13 @@ def test_every_mode_has_the_keys_that_its_readers_know() -> None:
     for ways, labels, names in (
         (native.WAYS, ("law", "trace"), ("gate", "udp")), (java.WAYS, ("trace",), ("plain", "mdi"))
     ):  # fmt: skip
+        figures = [*RATIOS.values(), *ways.more]
         runs = [
-            {
-                **dict.fromkeys(labels, "x"),
-                "way": way,
-                **dict.fromkeys([*RATIOS.values(), *ways.more], 2.0),
-                "valid": True,
-            }
+            {**dict.fromkeys(labels, "x"), "way": way, **dict.fromkeys(figures, 2.0), "valid": True}
             for way in ways.names
         ]
         (row,) = ways.summary(runs, labels)
-        assert {f"{name}_{figure}" for name in names for figure in [*RATIOS.values(), *ways.more]} | set(RATIOS) < set(
-            row
-        )
+        assert {f"{name}_{figure}" for name in names for figure in figures} | set(RATIOS) < set(row)
 
 
 def test_a_gates_share_of_the_kernels_reduction_is_of_the_delay_that_each_takes_from_plain() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from reinet.core.state import Rest
-from reinet.kshim.gathering import Gathering
+from reinet.kshim.gathering import LEAST_NS, Gathering
 
 MS = 1_000_000
 
@@ -61,3 +61,9 @@ def test_nothing_is_waited_for_where_twenty_come_in_less_than_a_tick_takes() -> 
     busy = [(1000 * MS + k * MS // 2, 25) for k in range(5)]
     assert pauses(10, busy)[2:] == [0] * 3
     assert pauses(0, [(1000 * MS, 1), (1001 * MS, 1)]) == [0, 0], "0 = never"
+
+
+def test_a_wait_too_short_to_gain_by_is_left_out() -> None:
+    for left_ns, waited_ms in ((LEAST_NS - 1, 0), (LEAST_NS, LEAST_NS / MS)):
+        waits = pauses(10, [(1000 * MS, 1), (1002 * MS, 1), (1012 * MS - left_ns, 1)])
+        assert waits[2] == pytest.approx(waited_ms)
