@@ -109,6 +109,11 @@ static inline int reinet_period_on_ack(struct reinet_period* p, const struct rei
   return reinet_period_on_last(p, config, out);
 }
 
+/* Tells whether an idle time is a pause of the application's, long enough for what it had sent to have drained. */
+static inline int reinet_is_pause(reinet_u64 idle_ns, reinet_u64 srtt_us) {
+  return idle_ns * REINET_IDLE_PARTS > srtt_us * 1000ULL;
+}
+
 /* Takes the start of a transmission after an idle time: neither the silence nor the period counts the idle time. The
  * period moves on by it instead of starting anew, so that short bursts add up to a period and a flow whose RTT is below
  * min_period_ns is heard of too. An idle time above a part of the smoothed RTT is told of in the record: all that the
@@ -119,7 +124,7 @@ static inline void reinet_period_on_restart(struct reinet_period* p, reinet_u64 
   reinet_u64 idle_ns = reinet_growth(now_ns, p->last_sign_ns);
   if (p->start_ns) {
     p->start_ns += idle_ns;
-    if (idle_ns * REINET_IDLE_PARTS > p->last.srtt_us * 1000ULL) p->restarted = 1;
+    if (reinet_is_pause(idle_ns, p->last.srtt_us)) p->restarted = 1;
   }
   p->last_sign_ns = now_ns;
 }

@@ -16,6 +16,7 @@
 #define REINET_SLOT_H
 
 #include "core/cc/fallen_window.h"
+#include "core/cc/withheld_window.h"
 #include "core/flow_stats.h"
 #include "core/period.h"
 #include "kshim/cap.h"
@@ -28,7 +29,8 @@ struct reinet_slot {
   reinet_u32 sequence;    /* odd while period is being written */
   reinet_u32 outstanding; /* data awaits an ACK */
   reinet_u64 void_lease;  /* never obeyed: it reached too far ahead, or it answers what was before an idle time */
-  struct reinet_fallen_window fallen; /* BPF's own */
+  struct reinet_fallen_window fallen;     /* BPF's own, */
+  struct reinet_withheld_window withheld; /* and so is this; in jiffies */
   struct reinet_period period;
 } __attribute__((aligned(REINET_CACHE_LINE_BYTES)));
 

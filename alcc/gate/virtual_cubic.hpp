@@ -48,7 +48,7 @@ class VirtualCubic {
     if (state == SenderState::kRecovery) return;
     control_.on_delivered(window_, ack);
     cap_.set(cap_pkts);
-    cap_.apply(window_, ack.next, true);
+    cap_.apply(window_, ack.next, i.tcpi_rto, true);
   }
 
   std::uint32_t cwnd_pkts() const { return window_.cwnd_pkts; }

@@ -7,6 +7,7 @@
 
 #include "core/cc/congestion_control.hpp"
 #include "core/cc/fallen_window.h"
+#include "core/cc/withheld_window.h"
 
 namespace reinet {
 
@@ -19,19 +20,28 @@ class CappedWindow {
   // At every ACK, before a loss that it tells of: all below una is acknowledged.
   void on_ack(std::uint32_t una) { reinet_fallen_on_ack(&fallen_, una); }
 
-  // next: the segment to be sent next. Where the window follows ssthresh, that remembers what the cap takes away.
-  void apply(Window& w, std::uint32_t next, bool follows_ssthresh) {
+  // next: the segment to be sent next; timeout_us: of retransmission. Where the window follows ssthresh, that remembers
+  // what the cap takes away.
+  void apply(Window& w, std::uint32_t next, Us timeout_us, bool follows_ssthresh) {
+    if (cap_pkts_ == 0) reinet_withheld_forget(&withheld_);
     if (cap_pkts_ == 0 || w.cwnd_pkts <= cap_pkts_) return;
     if (follows_ssthresh) {
+      reinet_withheld_on_cap(&withheld_, w.cwnd_pkts, static_cast<std::uint32_t>(timeout_us));
       w.ssthresh_pkts = std::max(w.ssthresh_pkts, w.cwnd_pkts);
       reinet_fallen_on_cap(&fallen_, w.cwnd_pkts, next);
     }
     w.cwnd_pkts = cap_pkts_;
   }
 
+  // After a pause of the application's.
+  void give_back(Window& w, Us idle_us) {
+    w.cwnd_pkts = reinet_withheld_given_back_pkts(&withheld_, w.cwnd_pkts, idle_us);
+  }
+
   // Returns the ssthresh that a loss leads to: the control's, of the window that the loss is to blame on.
   template <CongestionControl Control>
-  std::uint32_t on_loss(Control& control, const Window& w, LossCause cause) const {
+  std::uint32_t on_loss(Control& control, const Window& w, LossCause cause) {
+    reinet_withheld_forget(&withheld_);
     Window blamed = w;
     blamed.cwnd_pkts = reinet_fallen_cwnd_pkts(&fallen_, w.cwnd_pkts);
     return reinet_fallen_ssthresh_pkts(&fallen_, w.cwnd_pkts, control.on_loss(blamed, cause));
@@ -40,6 +50,7 @@ class CappedWindow {
  private:
   std::uint32_t cap_pkts_ = 0;
   reinet_fallen_window fallen_{};
+  reinet_withheld_window withheld_{};
 };
 
 }  // namespace reinet

@@ -19,13 +19,14 @@
 
 #include "core/cc/clock.hpp"
 #include "core/cc/rate_sample.hpp"
+#include "core/cc/withheld_window.h"
 
 namespace reinet {
 
 // The kernel's controls that count in jiffies see time in these steps: CONFIG_HZ=250, as Debian and Ubuntu build it.
 constexpr Us kJiffyUs = 4'000;
 
-constexpr std::uint32_t kInitialWindowPkts = 10;  // the kernel's TCP_INIT_CWND (RFC 6928)
+constexpr std::uint32_t kInitialWindowPkts = REINET_INITIAL_CWND_PKTS;
 
 // The part of a connection that congestion control may read and write.
 struct Window {

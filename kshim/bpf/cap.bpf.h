@@ -63,12 +63,15 @@ static void apply_cap(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index
   const struct reinet_cap *cap = cap_of(index);
   __u32 cap_pkts = cap ? cap_in_force_pkts(slot, cap) : 0;
 
+  if (!cap_pkts)
+    reinet_withheld_forget(&slot->withheld);
   if (!cap_pkts || tp->snd_cwnd <= cap_pkts || prr_owns_window(tp, algorithm) || asked_to_leave())
     return;
   if (algorithm != REINET_BBR) {
     if (tp->snd_ssthresh < tp->snd_cwnd)
       tp->snd_ssthresh = tp->snd_cwnd;
     reinet_fallen_on_cap(&slot->fallen, tp->snd_cwnd, tp->snd_nxt);
+    reinet_withheld_on_cap(&slot->withheld, tp->snd_cwnd, tp->inet_conn.icsk_rto);
   }
   tp->snd_cwnd = cap_pkts;
 }

@@ -64,6 +64,7 @@ struct inet_sock {
 
 struct inet_connection_sock {
   struct inet_sock icsk_inet;
+  __u32 icsk_rto; /* jiffies */
   __u8 icsk_ca_state : 5;
   __u64 icsk_ca_priv[CA_PRIV_WORDS];
 };
@@ -88,7 +89,9 @@ struct tcp_sock {
   __u32 mss_cache;
   __u32 srtt_us; /* 8 times the smoothed RTT */
   struct minmax rtt_min;
+  __u32 lsndtime; /* jiffies: when data was last sent */
   __u32 snd_cwnd;
+  __u32 snd_cwnd_clamp;
   __u32 snd_ssthresh;
   __u32 packets_out;
   __u32 sacked_out;

@@ -60,6 +60,16 @@ static void take_ack(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index,
   send_record(&record);
 }
 
+/* The kernel says that data flows again just after it has halved the capped window for the idle time, and before it
+ * notes that something was sent.
+ */
+static void give_back(struct tcp_sock *tp, struct reinet_slot *slot) {
+  __u32 idle = (__u32)bpf_jiffies64() - tp->lsndtime;
+  __u32 cwnd_pkts = reinet_withheld_given_back_pkts(&slot->withheld, tp->snd_cwnd, idle);
+
+  tp->snd_cwnd = cwnd_pkts < tp->snd_cwnd_clamp ? cwnd_pkts : tp->snd_cwnd_clamp;
+}
+
 /* Data starts to flow again with nothing outstanding. The event also comes with the retransmission after a timeout,
  * where all that is outstanding counts as lost; that is no idle time, and a silence must go on being one.
  */
@@ -79,6 +89,8 @@ static void take_restart(struct tcp_sock *tp) {
   slot->outstanding = 1;
   reinet_period_on_restart(&slot->period, restart.time_ns);
   write_end(slot);
+  if (slot->period.restarted && slot->withheld.cwnd_pkts)
+    give_back(tp, slot);
 }
 
 #endif

@@ -49,8 +49,8 @@ static __always_inline void on_window_set(struct sock *sk, enum reinet_algorithm
     apply_cap((struct tcp_sock *)sk, slot, index, algorithm);
 }
 
-/* The ssthresh that a loss leads to: what the algorithm makes of the window that the loss is to blame on. A macro,
- * since the verifier must see the call of the kernel's function.
+/* The ssthresh that a loss leads to: what the algorithm makes of the window that the loss is to blame on; no window is
+ * withheld after it. A macro, since the verifier must see the call of the kernel's function.
  */
 #define SSTHRESH_OF_LOSS(sk, algorithms_own)                                                                           \
   ({                                                                                                                   \
@@ -58,8 +58,10 @@ static __always_inline void on_window_set(struct sock *sk, enum reinet_algorithm
     __u32 cwnd_pkts_ = tp_->snd_cwnd, ssthresh_pkts_, index_;                                                          \
     struct reinet_slot *slot_ = slot_of(sk, &index_);                                                                  \
                                                                                                                        \
-    if (slot_)                                                                                                         \
+    if (slot_) {                                                                                                       \
+      reinet_withheld_forget(&slot_->withheld);                                                                        \
       tp_->snd_cwnd = reinet_fallen_cwnd_pkts(&slot_->fallen, cwnd_pkts_);                                             \
+    }                                                                                                                  \
     ssthresh_pkts_ = algorithms_own(sk);                                                                               \
     tp_->snd_cwnd = cwnd_pkts_;                                                                                        \
     slot_ ? reinet_fallen_ssthresh_pkts(&slot_->fallen, cwnd_pkts_, ssthresh_pkts_) : ssthresh_pkts_;                  \

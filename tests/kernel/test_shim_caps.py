@@ -226,6 +226,29 @@ def test_the_first_window_after_a_pause_is_the_congestion_controls_own(cgroup, t
     assert np.mean(records["cap_pkts"][~after_pause] == CAP_PKTS) > 0.5
 
 
+@undisturbed
+@pytest.mark.parametrize("loss_based", ["cubic", "reno"])
+def test_after_a_pause_the_window_that_the_cap_withheld_is_given_back(cgroup, transfer, loss_based):
+    """What is sent each time fits into the queue, so that no loss makes the window another one. It may go out at once,
+    so a period must end, and a cap come, within its ACKs."""
+    often = PeriodConfig(min_period_ns=2_000_000, packet_timed=False)
+    with KernelShim([cgroup], period=often, target_us=50_000) as shim:
+        keeper = LeaseKeeper(shim)
+        transfer(cc=loss_based, cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60, burst=(60_000, 0.15))
+        plain = read_for(shim, 1.5)
+        capped = read_for(shim, 3.0, capped_loop(keeper, CAP_PKTS))
+    own_pkts = np.median(plain["cwnd_pkts"][has(plain, Flag.RESTARTED)])
+    assert own_pkts > 3 * CAP_PKTS
+    capped = capped[np.flatnonzero(capped["cap_pkts"])[0] :]  # from the first answer on
+    if (lost := np.flatnonzero(has(capped, Flag.IN_RECOVERY))).size:
+        capped = capped[: lost[0]]  # a timeout, on a host that lags: the window is another one from there on
+    after_pause = capped[has(capped, Flag.RESTARTED)]
+    if after_pause.size < 4:
+        raise LaggedError
+    assert capped["cwnd_pkts"][capped["cap_pkts"] == CAP_PKTS].max() == CAP_PKTS
+    assert np.median(after_pause["cwnd_pkts"]) >= own_pkts
+
+
 def test_the_cap_of_a_flow_that_pauses_for_long_lapses(cgroup, transfer):
     with KernelShim([cgroup], target_us=50_000) as shim:
         keeper = LeaseKeeper(shim)

@@ -88,6 +88,9 @@ class FallenWindow:
     def shown_pkts(self, cwnd_pkts: int) -> int: ...
     def ssthresh_pkts(self, cwnd_pkts: int, ssthresh_pkts: int) -> int: ...
 
+def cwnd_after_idle_pkts(cwnd_pkts: int, idle: int, timeout: int) -> int:
+    """reinet_cwnd_after_idle_pkts of core/cc/withheld_window.h."""
+
 def windows_side_by_side(law: str, seconds: float, loss_every: int, reordering_pkts: int) -> list[tuple[int, int]]:
     """The windows of the simulator's sender and of alcc/driver/ after each event; empty: no law of datagrams."""
 

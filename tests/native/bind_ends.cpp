@@ -12,6 +12,7 @@
 
 #include "core/cc/fallen_window.h"
 #include "core/cc/kernel/reno.hpp"
+#include "core/cc/withheld_window.h"
 #include "driven.hpp"
 #include "envs/sim/options.hpp"
 #include "envs/sim/path/delay_line.hpp"
@@ -135,6 +136,7 @@ void bind_ends(nb::module_& m) {
       .def("on_cap", &reinet_fallen_on_cap, "cwnd_pkts"_a, "next_seq"_a)
       .def("shown_pkts", &reinet_fallen_cwnd_pkts, "cwnd_pkts"_a)
       .def("ssthresh_pkts", &reinet_fallen_ssthresh_pkts, "cwnd_pkts"_a, "ssthresh_pkts"_a);
+  m.def("cwnd_after_idle_pkts", &reinet_cwnd_after_idle_pkts, "cwnd_pkts"_a, "idle"_a, "timeout"_a);
 }
 
 }  // namespace reinet

@@ -81,6 +81,11 @@ class RateSampler {
   Us delivered_us_ = 0;
 };
 
+// In its place where a control takes no samples.
+struct NoRateSampler {
+  static std::size_t heap_bytes() { return 0; }
+};
+
 }  // namespace reinet
 
 #endif

@@ -46,7 +46,7 @@ class Sender {
   // so in the other members.
   template <class Observe, class Send>
   void on_ack(const Ack& ack, Us now_us, std::uint32_t cap_pkts, Observe&& observe, Send&& send) {
-    if constexpr (OwnTimeout<Control>) heard_us_ = now_us;
+    heard_us_ = now_us;
     const std::uint64_t lost_before_pkts = board_.lost_total_pkts();
     const std::uint32_t prior_in_flight_pkts = board_.in_flight_pkts();
     const Delivery d = board_.deliver(ack.next_seq, ack.sack_begin, ack.sack_end, recovery_end_, now_us, rtt_.min_us(),
@@ -134,10 +134,7 @@ class Sender {
   std::uint32_t min_rtt_us() const { return rtt_.min_us(); }
   const Application& application() const { return application_; }
   const Window& window() const { return window_; }
-  std::size_t heap_bytes() const {
-    if constexpr (ModelControl<Control>) return board_.heap_bytes() + rates_.heap_bytes();
-    return board_.heap_bytes();
-  }
+  std::size_t heap_bytes() const { return board_.heap_bytes() + rates_.heap_bytes(); }
 
  private:
   using State = SenderState;
@@ -309,7 +306,8 @@ class Sender {
 
   // As in the shim: after congestion control, but where PRR runs the window is its until recovery ends.
   void apply_cap() {
-    if (ModelControl<Control> || state_ != State::kRecovery) cap_.apply(window_, board_.next(), WindowControl<Control>);
+    if (ModelControl<Control> || state_ != State::kRecovery)
+      cap_.apply(window_, board_.next(), rtt_.timeout_us(), WindowControl<Control>);
   }
 
   // The application writes. If it let the socket run dry before, what is delivered until now says nothing of the path.
@@ -319,8 +317,11 @@ class Sender {
       window_.app_limited_until_pkts =
           std::max<std::uint64_t>(board_.delivered_total_pkts() + board_.in_flight_pkts(), 1);
     application_.write(now_us);
-    if (WindowControl<Control> && board_.empty() && now_us - last_sent_us_ > timer_.timeout_us(rtt_))
-      WindowUsage::restart(window_, now_us - last_sent_us_, timer_.timeout_us(rtt_));
+    if (WindowControl<Control> && board_.empty()) {
+      const Us idle_us = now_us - last_sent_us_;
+      WindowUsage::restart(window_, idle_us, timer_.timeout_us(rtt_));
+      if (reinet_is_pause((now_us - heard_us_) * 1000, rtt_.srtt_us())) cap_.give_back(window_, idle_us);
+    }
     transmit(now_us, send);
   }
 
@@ -427,13 +428,13 @@ class Sender {
   RttEstimator rtt_;
   WindowUsage usage_;
   struct Nothing {};
-  [[no_unique_address]] std::conditional_t<ModelControl<Control>, RateSampler, Nothing> rates_;
+  [[no_unique_address]] std::conditional_t<ModelControl<Control>, RateSampler, NoRateSampler> rates_;
   [[no_unique_address]] std::conditional_t<Paced<Control>, Pacer, Nothing> pacer_;
   CappedWindow cap_;
   Us last_sent_us_ = 0, heard_us_ = 0;  // heard: the last ACK, or the first packet after nothing was out
   Us pace_us_ = kNever;
   State state_ = State::kOpen;
-  std::uint32_t recovery_end_ = 0;                               // recovery ends when all below is acknowledged
+  std::uint32_t recovery_end_ = 0, probe_seq_ = 0;               // recovery ends when all below is acknowledged
   std::uint32_t prior_cwnd_pkts_ = 0, prior_ssthresh_pkts_ = 0;  // before a timeout that may be undone
   RateReduction reduction_;
   std::uint32_t timeouts_ = 0;  // since the last progress
@@ -441,7 +442,6 @@ class Sender {
   Us first_retransmission_us_ = kNever;
   RetransmissionTimer timer_;
   Us reorder_us_ = kNever;
-  std::uint32_t probe_seq_ = 0;
   bool probing_ = false, may_undo_ = false, forward_rto_ = false, new_data_first_ = false;
 };
 

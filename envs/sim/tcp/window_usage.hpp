@@ -43,13 +43,11 @@ class WindowUsage {
   // In slow start, half of it in use is enough.
   bool limited(const Window& w) const { return limited_ || (w.slow_start() && w.cwnd_pkts < 2 * max_out_pkts_); }
 
-  // After an idle time the window is halved for each timeout in it, down to the initial one (RFC 2861; the kernel's
-  // tcp_slow_start_after_idle_check and tcp_cwnd_restart, net/ipv4/tcp_output.c).
+  // After an idle time.
   static void restart(Window& w, Us idle_us, Us timeout_us) {
-    const std::uint32_t floor_pkts = std::min(kInitialWindowPkts, w.cwnd_pkts);
+    if (idle_us <= timeout_us) return;
     keep_ssthresh(w);
-    for (; idle_us > timeout_us && w.cwnd_pkts > floor_pkts; idle_us -= timeout_us) w.cwnd_pkts /= 2;
-    w.cwnd_pkts = std::max(w.cwnd_pkts, floor_pkts);
+    w.cwnd_pkts = reinet_cwnd_after_idle_pkts(w.cwnd_pkts, idle_us, timeout_us);
   }
 
   // A window that has grown above ssthresh is remembered there, by three quarters.
