@@ -1,6 +1,7 @@
 """The daemon as a process, on a shim in memory: start, stop, refusals, crashes, and what is left afterwards."""
 
 import fcntl
+import gc
 import hashlib
 import json
 import os
@@ -338,8 +339,9 @@ def test_folders_that_are_no_cgroups_are_refused(monkeypatch: pytest.MonkeyPatch
 def test_signal_handlers_are_put_back(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(daemon_serve, "features", dict)
     before = [signal.getsignal(number) for number in daemon_serve.STOP_SIGNALS]
+    gc.collect()  # what earlier tests left is not to go in the midst of this one
     open_files = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ConfigError):
         daemon_serve.serve(DaemonConfig(model="rule", cgroups=(folder / "absent",), socket=folder / "c"))
     assert [signal.getsignal(number) for number in daemon_serve.STOP_SIGNALS] == before
-    assert len(os.listdir("/proc/self/fd")) == open_files
+    assert len(os.listdir("/proc/self/fd")) <= open_files
