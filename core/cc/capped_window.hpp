@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/cc/cap_limited.h"
 #include "core/cc/congestion_control.hpp"
 #include "core/cc/fallen_window.h"
 #include "core/cc/withheld_window.h"
@@ -20,18 +21,27 @@ class CappedWindow {
   // At every ACK, before a loss that it tells of: all below una is acknowledged.
   void on_ack(std::uint32_t una) { reinet_fallen_on_ack(&fallen_, una); }
 
-  // next: the segment to be sent next; timeout_us: of retransmission. Where the window follows ssthresh, that remembers
-  // what the cap takes away.
-  void apply(Window& w, std::uint32_t next, Us timeout_us, bool follows_ssthresh) {
+  // After the control has set the window for an ACK; timeout_us: of retransmission. Where the window follows ssthresh,
+  // that remembers what the cap takes away, and PRR's is left alone; a model of the path is not to learn the cap.
+  template <CongestionControl Control>
+  void apply(Window& w, const AckEvent& ack, Us timeout_us) {
     if (cap_pkts_ == 0) reinet_withheld_forget(&withheld_);
     if (cap_pkts_ == 0 || w.cwnd_pkts <= cap_pkts_) return;
-    if (follows_ssthresh) {
+    if constexpr (ModelControl<Control>) {
+      w.app_limited_until_pkts =
+          reinet_cap_limited_until(&limited_until_, static_cast<std::uint32_t>(w.app_limited_until_pkts),
+                                   static_cast<std::uint32_t>(ack.delivered_total_pkts), ack.in_flight_pkts);
+    } else {
+      if (ack.state == SenderState::kRecovery) return;
       reinet_withheld_on_cap(&withheld_, w.cwnd_pkts, static_cast<std::uint32_t>(timeout_us));
       w.ssthresh_pkts = std::max(w.ssthresh_pkts, w.cwnd_pkts);
-      reinet_fallen_on_cap(&fallen_, w.cwnd_pkts, next);
+      reinet_fallen_on_cap(&fallen_, w.cwnd_pkts, ack.next);
     }
     w.cwnd_pkts = cap_pkts_;
   }
+
+  // Returns whether it is the cap, and not the application, for which the flow counts as limited.
+  bool limits(const Window& w) const { return limited_until_ != 0 && w.app_limited_until_pkts == limited_until_; }
 
   // After a pause of the application's.
   void give_back(Window& w, Us idle_us) {
@@ -51,6 +61,7 @@ class CappedWindow {
   std::uint32_t cap_pkts_ = 0;
   reinet_fallen_window fallen_{};
   reinet_withheld_window withheld_{};
+  std::uint32_t limited_until_ = 0;
 };
 
 }  // namespace reinet

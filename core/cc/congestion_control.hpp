@@ -32,7 +32,8 @@ constexpr std::uint32_t kInitialWindowPkts = REINET_INITIAL_CWND_PKTS;
 struct Window {
   std::uint32_t cwnd_pkts;
   std::uint32_t ssthresh_pkts;
-  // What is delivered until then is limited by the application, or by a control's own holding back; 0 = nothing is.
+  // What is delivered until then is limited by the application, by a control's own holding back or, for a ModelControl,
+  // by a cap; 0 = nothing is.
   std::uint64_t app_limited_until_pkts = 0;
 
   bool slow_start() const { return cwnd_pkts < ssthresh_pkts; }

@@ -55,9 +55,22 @@ static bool prr_owns_window(const struct tcp_sock *tp, enum reinet_algorithm alg
   return algorithm != REINET_BBR && (state == TCP_CA_CWR || state == TCP_CA_Recovery);
 }
 
+static __u32 in_flight_pkts(const struct tcp_sock *tp) {
+  return tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;
+}
+
+/* Linux lets the programs write this from 6.6 on; the object that is built for 6.10 and later does. */
+static void note_limited(struct tcp_sock *tp, struct reinet_slot *slot) {
+#if REINET_CONG_CONTROL_ARGUMENTS == 4
+  tp->app_limited =
+      reinet_cap_limited_until(&slot->cap_limited_until, tp->app_limited, tp->delivered, in_flight_pkts(tp));
+#endif
+}
+
 /* A cap forbids a window and must not unlearn it: ssthresh remembers what the algorithm had come to, so that under a
  * higher cap, or under none, slow start leads back there within a few round trips. By congestion avoidance alone a flow
- * of a long path would pay for seconds for a cap that was too low for a moment. BBR's window follows its model anyway.
+ * of a long path would pay for seconds for a cap that was too low for a moment. BBR's window follows its model, which
+ * is not to learn the cap.
  */
 static void apply_cap(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index, enum reinet_algorithm algorithm) {
   const struct reinet_cap *cap = cap_of(index);
@@ -72,6 +85,8 @@ static void apply_cap(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index
       tp->snd_ssthresh = tp->snd_cwnd;
     reinet_fallen_on_cap(&slot->fallen, tp->snd_cwnd, tp->snd_nxt);
     reinet_withheld_on_cap(&slot->withheld, tp->snd_cwnd, tp->inet_conn.icsk_rto);
+  } else {
+    note_limited(tp, slot);
   }
   tp->snd_cwnd = cap_pkts;
 }

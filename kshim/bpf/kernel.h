@@ -97,8 +97,9 @@ struct tcp_sock {
   __u32 sacked_out;
   __u32 lost_out;
   __u32 retrans_out;
-  __u32 lost; /* packets, lifetime */
-  __u32 app_limited;
+  __u32 lost;        /* packets, lifetime */
+  __u32 delivered;   /* packets, lifetime */
+  __u32 app_limited; /* what is delivered until then is, 0 = nothing */
 };
 
 struct ack_sample {

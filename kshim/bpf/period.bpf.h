@@ -31,12 +31,13 @@ static void read_ack(const struct tcp_sock *tp, __s32 rtt_us, struct reinet_ack 
   ack->min_rtt_us = tp->rtt_min.s[0].v;
   ack->cwnd_pkts = tp->snd_cwnd;
   ack->ssthresh_pkts = tp->snd_ssthresh;
-  ack->inflight_pkts = tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;
+  ack->inflight_pkts = in_flight_pkts(tp);
   ack->mss_bytes = tp->mss_cache;
   ack->flags = flags_of(tp);
 }
 
-static void take_ack(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index, __s32 rtt_us) {
+static void take_ack(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index, __s32 rtt_us,
+                     enum reinet_algorithm algorithm) {
   struct reinet_period_config config = {period_config.min_period_ns, period_config.packet_timed, 0};
   const struct reinet_cap *cap = cap_of(index);
   struct reinet_flow_stats record = {};
@@ -44,6 +45,8 @@ static void take_ack(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index,
   int ended;
 
   read_ack(tp, rtt_us, &ack);
+  if (algorithm == REINET_BBR && tp->app_limited == slot->cap_limited_until)
+    ack.flags &= ~(__u32)REINET_FLAG_APP_LIMITED;
   record_event(slot, REINET_EVENT_ACK, &ack);
   write_begin(slot);
   slot->outstanding = tp->packets_out != 0;

@@ -35,9 +35,10 @@ static __always_inline void on_pkts_acked(struct sock *sk, const struct ack_samp
     leave(tp, &wrapped[algorithm]);
     return;
   }
-  reinet_fallen_on_ack(&slot->fallen, tp->snd_una);
+  if (algorithm != REINET_BBR)
+    reinet_fallen_on_ack(&slot->fallen, tp->snd_una);
   apply_cap(tp, slot, index, algorithm);
-  take_ack(tp, slot, index, sample->rtt_us);
+  take_ack(tp, slot, index, sample->rtt_us, algorithm);
 }
 
 static __always_inline void on_window_set(struct sock *sk, enum reinet_algorithm algorithm) {

@@ -94,6 +94,23 @@ def test_the_cap_acts_on_a_real_flow_and_removing_it_frees_the_flow(nothing_left
         )
 
 
+def test_bbr_does_not_learn_the_cap(nothing_left: None) -> None:
+    """Half of what the path holds keeps half of the rate away; BBR's model of the path, and its pacing, stay."""
+
+    def capped() -> KernelRun:
+        return run(session, 6, lambda record: 10 * (record["time_ns"][0] > session.started_ns + 2_500_000_000))
+
+    def check(done: KernelRun) -> None:
+        held = done.records[done.records["cap_pkts"] == 10][20:]
+        held = held[held["cwnd_pkts"] > 4]  # with four BBR looks for the minimum RTT
+        assert np.median(held["delivery_rate_bytes_per_s"]) < 0.8 * 12 / 8 * 1e6
+        assert np.median(held["pacing_rate_bytes_per_s"]) > 0.85 * 12 / 8 * 1e6
+        assert not (held["flags"] & Flag.APP_LIMITED).any()
+
+    with closing(KernelSession(LinkSpec(STEADY.trace, cc="bbr"))) as session:
+        figures_hold(capped, check, lambda done: done.link.invalid_reason)
+
+
 def drain(session: KernelSession) -> NoReturn:
     while True:
         session.next_record()

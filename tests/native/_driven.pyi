@@ -88,6 +88,9 @@ class FallenWindow:
     def shown_pkts(self, cwnd_pkts: int) -> int: ...
     def ssthresh_pkts(self, cwnd_pkts: int, ssthresh_pkts: int) -> int: ...
 
+def cap_limited_until(caps_own: int, limited_until: int, delivered_pkts: int, in_flight_pkts: int) -> tuple[int, int]:
+    """reinet_cap_limited_until of core/cc/cap_limited.h: the cap's own mark, and the flow's."""
+
 def cwnd_after_idle_pkts(cwnd_pkts: int, idle: int, timeout: int) -> int:
     """reinet_cwnd_after_idle_pkts of core/cc/withheld_window.h."""
 

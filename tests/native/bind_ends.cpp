@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/cc/cap_limited.h"
 #include "core/cc/fallen_window.h"
 #include "core/cc/kernel/reno.hpp"
 #include "core/cc/withheld_window.h"
@@ -136,6 +137,14 @@ void bind_ends(nb::module_& m) {
       .def("on_cap", &reinet_fallen_on_cap, "cwnd_pkts"_a, "next_seq"_a)
       .def("shown_pkts", &reinet_fallen_cwnd_pkts, "cwnd_pkts"_a)
       .def("ssthresh_pkts", &reinet_fallen_ssthresh_pkts, "cwnd_pkts"_a, "ssthresh_pkts"_a);
+  m.def(
+      "cap_limited_until",
+      [](std::uint32_t caps_own, std::uint32_t limited_until, std::uint32_t delivered_pkts,
+         std::uint32_t in_flight_pkts) {
+        const std::uint32_t until = reinet_cap_limited_until(&caps_own, limited_until, delivered_pkts, in_flight_pkts);
+        return std::pair(caps_own, until);
+      },
+      "caps_own"_a, "limited_until"_a, "delivered_pkts"_a, "in_flight_pkts"_a);
   m.def("cwnd_after_idle_pkts", &reinet_cwnd_after_idle_pkts, "cwnd_pkts"_a, "idle"_a, "timeout"_a);
 }
 

@@ -86,7 +86,7 @@ class Sender {
       control_.on_delivered(window_, event);
     }
     cap_.set(cap_pkts);
-    apply_cap();
+    cap_.template apply<Control>(window_, event, rtt_.timeout_us());
     transmit(now_us, send, d.una_advanced());
   }
 
@@ -121,7 +121,7 @@ class Sender {
     } else {
       if constexpr (Clocked<Control>) {
         if (control_.timer_us() <= now_us) control_.on_timer(window_, now_us, board_.in_flight_pkts());
-        apply_cap();
+        cap_.template apply<Control>(window_, totals(now_us), rtt_.timeout_us());
       }
       transmit(now_us, send);  // also when it was the pacer's time
     }
@@ -186,6 +186,7 @@ class Sender {
   void write_snapshot(reinet_ack& a, Us now_us, std::int32_t rtt_us) const {
     tell(a, now_us, rtt_us, mss_bytes_, retransmitted_pkts_, control_, window_, board_, rtt_);
     a.flags |= REINET_FLAG_IN_RECOVERY * (state_ != State::kOpen);
+    if (cap_.limits(window_)) a.flags &= ~std::uint32_t{REINET_FLAG_APP_LIMITED};
   }
 
   // ---- loss recovery
@@ -268,7 +269,7 @@ class Sender {
     forward_rto_ = may_undo_ = false;
     heard_us_ = now_us;
     control_.on_timeout(window_, now_us, board_.in_flight_pkts());
-    apply_cap();
+    cap_.template apply<Control>(window_, totals(now_us), rtt_.timeout_us());
     transmit(now_us, send);
   }
 
@@ -303,12 +304,6 @@ class Sender {
   }
 
   // ---- transmission
-
-  // As in the shim: after congestion control, but where PRR runs the window is its until recovery ends.
-  void apply_cap() {
-    if (ModelControl<Control> || state_ != State::kRecovery)
-      cap_.apply(window_, board_.next(), rtt_.timeout_us(), WindowControl<Control>);
-  }
 
   // The application writes. If it let the socket run dry before, what is delivered until now says nothing of the path.
   template <class Send>
