@@ -108,8 +108,9 @@ def test_a_broken_shim_ends_it_with_caps_lifted(folder: Path) -> None:
     starts = 1 + MOST_RESTARTS
     assert [json.loads(line) for line in out.splitlines()] == [{"cap_at_close_pkts": 0}] * starts
     assert sum("ring buffer torn" in entry.get("exception", "") for entry in log) == starts
-    assert [entry["event"] for entry in log].count("starting anew") == MOST_RESTARTS
-    assert log[-1]["event"] == "giving up"
+    events = [entry["event"] for entry in log]  # of two processes, each of which writes its own in its own time
+    assert events.count("starting anew") == MOST_RESTARTS
+    assert events.count("giving up") == 1
     assert not daemon.socket.parent.exists()
 
 
