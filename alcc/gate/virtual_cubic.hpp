@@ -48,7 +48,7 @@ class VirtualCubic {
     if (state == SenderState::kRecovery) return;
     control_.on_delivered(window_, ack);
     cap_.set(cap_pkts);
-    cap_.apply<Cubic>(window_, ack, i.tcpi_rto);
+    cap_.apply(window_, control_, ack, i.tcpi_rto);
   }
 
   std::uint32_t cwnd_pkts() const { return window_.cwnd_pkts; }

@@ -24,14 +24,15 @@ class CappedWindow {
   // After the control has set the window for an ACK; timeout_us: of retransmission. Where the window follows ssthresh,
   // that remembers what the cap takes away, and PRR's is left alone; a model of the path is not to learn the cap.
   template <CongestionControl Control>
-  void apply(Window& w, const AckEvent& ack, Us timeout_us) {
+  void apply(Window& w, const Control& control, const AckEvent& ack, Us timeout_us) {
     if (cap_pkts_ == 0) reinet_withheld_forget(&withheld_);
     if (cap_pkts_ == 0 || w.cwnd_pkts <= cap_pkts_) return;
-    if constexpr (ModelControl<Control>) {
-      w.app_limited_until_pkts =
-          reinet_cap_limited_until(&limited_until_, static_cast<std::uint32_t>(w.app_limited_until_pkts),
-                                   static_cast<std::uint32_t>(ack.delivered_total_pkts), ack.in_flight_pkts);
-    } else {
+    if constexpr (requires { control.full_pipe(); }) {
+      if (control.full_pipe())
+        w.app_limited_until_pkts =
+            reinet_cap_limited_until(&limited_until_, static_cast<std::uint32_t>(w.app_limited_until_pkts),
+                                     static_cast<std::uint32_t>(ack.delivered_total_pkts), ack.in_flight_pkts);
+    } else if constexpr (!ModelControl<Control>) {
       if (ack.state == SenderState::kRecovery) return;
       reinet_withheld_on_cap(&withheld_, w.cwnd_pkts, static_cast<std::uint32_t>(timeout_us));
       w.ssthresh_pkts = std::max(w.ssthresh_pkts, w.cwnd_pkts);

@@ -62,6 +62,10 @@ static __u32 in_flight_pkts(const struct tcp_sock *tp) {
 /* Linux lets the programs write this from 6.6 on; the object that is built for 6.10 and later does. */
 static void note_limited(struct tcp_sock *tp, struct reinet_slot *slot) {
 #if REINET_CONG_CONTROL_ARGUMENTS == 4
+  const struct bbr *bbr = (const void *)tp->inet_conn.icsk_ca_priv;
+
+  if (!BPF_CORE_READ_BITFIELD(bbr, full_bw_reached))
+    return;
   tp->app_limited =
       reinet_cap_limited_until(&slot->cap_limited_until, tp->app_limited, tp->delivered, in_flight_pkts(tp));
 #endif

@@ -102,6 +102,11 @@ struct tcp_sock {
   __u32 app_limited; /* what is delivered until then is, 0 = nothing */
 };
 
+/* BBR's own memory, in icsk_ca_priv. */
+struct bbr {
+  __u32 full_bw_reached : 1; /* its start-up is over */
+};
+
 struct ack_sample {
   __u32 pkts_acked;
   __s32 rtt_us;

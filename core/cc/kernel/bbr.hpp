@@ -83,6 +83,7 @@ class Bbr : public ControlDefaults {
   }
 
   double pacing_bytes_per_s() const { return pacing_bytes_per_s_; }
+  bool full_pipe() const { return full_pipe_; }  // the start-up is over
   std::uint32_t min_burst_pkts() const { return pacing_bytes_per_s_ < kMinTsoBytesPerS ? 1 : 2; }
 
  private:

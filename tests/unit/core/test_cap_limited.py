@@ -59,6 +59,13 @@ def test_a_link_that_became_slow_under_a_cap_is_learned_in_the_first_round_trips
     assert np.median(late["pacing_rate_bytes_per_s"]) < 1.5 * BYTES_PER_S / 8
 
 
+def test_a_cap_in_bbrs_start_up_ends_it() -> None:
+    records = capped_between("bbr", 0.0, 6.0, 10)  # half of what the path holds
+    held = records[(records["time_ns"] > 1e9) & (records["time_ns"] < 6e9)]
+    share = held["pacing_rate_bytes_per_s"] / BYTES_PER_S
+    assert np.median(share) < 1.5, "the start-up paces at nearly three times the rate"
+
+
 def test_records_tell_of_the_application_alone() -> None:
     records = capped_between("bbr", 3.0, 6.0, 5)
     busy = records[records["cwnd_pkts"] > 4]  # with four packets BBR looks for the minimum RTT, and holds back itself
