@@ -64,7 +64,7 @@ static void note_limited(struct tcp_sock *tp, struct reinet_slot *slot) {
 #if REINET_CONG_CONTROL_ARGUMENTS == 4
   const struct bbr *bbr = (const void *)tp->inet_conn.icsk_ca_priv;
 
-  if (!BPF_CORE_READ_BITFIELD(bbr, full_bw_reached))
+  if (!bpf_core_field_exists(bbr->full_bw_reached) || !BPF_CORE_READ_BITFIELD(bbr, full_bw_reached))
     return;
   tp->app_limited =
       reinet_cap_limited_until(&slot->cap_limited_until, tp->app_limited, tp->delivered, in_flight_pkts(tp));
