@@ -5,7 +5,7 @@
  *
  * BBR makes a model of the path out of the rates that it measures. What a cap held back says what the cap allowed, not
  * what the path can carry: as with an application that has nothing to send, such a rate may raise the estimate and is
- * never to lower it. Else a cap that was too low for a moment has BBR probe for its bandwidth for seconds. The stack
+ * never to lower it. Else BBR takes the cap for the path, and has to probe for the rest when the cap rises. The stack
  * marks packets that leave while the application is the limit, and BBR marks its own when it drains the queue to see
  * the minimum RTT; a cap that binds sets the same mark. It does not while BBR starts up, which ends when rates no
  * longer grow: marked ones say nothing of that, and BBR would send at nearly three times the rate once the cap has

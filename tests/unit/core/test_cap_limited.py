@@ -25,9 +25,14 @@ def test_the_mark_is_never_none_and_the_applications_own_stays(own: int, deliver
     assert cap_limited_until(until, others, delivered, in_flight) == (until, others)
 
 
-def capped_between(cc: str, begin_s: float, end_s: float, cap_pkts: int, **link: float) -> npt.NDArray[np.void]:
-    """Returns the records of 8 s, capped in between; the path holds 20 packets."""
-    batch = SimBatch([LinkSpec(Trace.constant(MBPS, 1.0), cc=cc, mrtt_ms=20.0, **link)])  # type: ignore[arg-type]
+STEADY = Trace.constant(MBPS, 1.0)
+
+
+def capped_between(
+    begin_s: float, end_s: float, cap_pkts: int, trace: Trace = STEADY, **link: float
+) -> npt.NDArray[np.void]:
+    """Returns BBR's records of 8 s, capped in between; the steady path holds 20 packets."""
+    batch = SimBatch([LinkSpec(trace, cc="bbr", mrtt_ms=20.0, **link)])  # type: ignore[arg-type]
     batch.reset()
     records = []
     while (now_s := batch.stats["time_ns"][0] / 1e9) < 8:
@@ -37,7 +42,7 @@ def capped_between(cc: str, begin_s: float, end_s: float, cap_pkts: int, **link:
 
 
 def test_bbr_goes_on_at_its_rate_when_a_cap_has_gone() -> None:
-    records = capped_between("bbr", 3.0, 6.0, 10)
+    records = capped_between(3.0, 6.0, 10)
     time_s = records["time_ns"] / 1e9
     held, freed = (time_s > 3.2) & (time_s < 6.0), (time_s > 6.1) & (time_s < 6.2)
     assert np.median(records["delivery_rate_bytes_per_s"][held]) < 0.6 * BYTES_PER_S
@@ -48,27 +53,21 @@ def test_bbr_goes_on_at_its_rate_when_a_cap_has_gone() -> None:
 def test_a_link_that_became_slow_under_a_cap_is_learned_in_the_first_round_trips_without() -> None:
     slow = np.arange(3000, 9000, 8)  # 1.5 Mbit/s from the third second on
     trace = Trace(np.concatenate([np.arange(1, 3000), slow]).astype(np.uint32), "falls")
-    batch = SimBatch([LinkSpec(trace, cc="bbr", mrtt_ms=20.0)])
-    batch.reset()
-    records = []
-    while (now_s := batch.stats["time_ns"][0] / 1e9) < 8:
-        records.append(batch.stats.copy())
-        batch.step_caps(np.array([5 if 2.0 <= now_s < 6.0 else 0], np.uint32))
-    late = np.concatenate(records)
-    late = late[late["time_ns"] > 6.5e9]
+    records = capped_between(2.0, 6.0, 5, trace)
+    late = records[records["time_ns"] > 6.5e9]
     assert np.median(late["pacing_rate_bytes_per_s"]) < 1.5 * BYTES_PER_S / 8
 
 
 def test_a_cap_in_bbrs_start_up_ends_it() -> None:
-    records = capped_between("bbr", 0.0, 6.0, 10)  # half of what the path holds
+    records = capped_between(0.0, 6.0, 10)  # half of what the path holds
     held = records[(records["time_ns"] > 1e9) & (records["time_ns"] < 6e9)]
     share = held["pacing_rate_bytes_per_s"] / BYTES_PER_S
     assert np.median(share) < 1.5, "the start-up paces at nearly three times the rate"
 
 
 def test_records_tell_of_the_application_alone() -> None:
-    records = capped_between("bbr", 3.0, 6.0, 5)
+    records = capped_between(3.0, 6.0, 5)
     busy = records[records["cwnd_pkts"] > 4]  # with four packets BBR looks for the minimum RTT, and holds back itself
     assert not (busy["flags"] & Flag.APP_LIMITED).any()
-    idle = capped_between("bbr", 3.0, 6.0, 15, app_mbps=4.0)
+    idle = capped_between(3.0, 6.0, 15, app_mbps=4.0)
     assert np.mean((idle["flags"] & Flag.APP_LIMITED) != 0) > 0.8

@@ -39,11 +39,11 @@ class Capped:
             self.una += 1
             self.sender.ack(self.now_us, self.una, self.now_us - RTT_US, cap_pkts=cap_pkts)
 
-    def one_object(self, capped_from: int, cap_pkts: int = CAP_PKTS) -> int:
+    def one_object(self, capped_from: int) -> int:
         """Carries the first object, capped from that segment on; returns the window before."""
         self.acknowledge_to(capped_from, 0)
         own_pkts = self.sender.cwnd_pkts
-        self.acknowledge_to(OBJECT_PKTS, cap_pkts)
+        self.acknowledge_to(OBJECT_PKTS, CAP_PKTS)
         return own_pkts
 
     def sent_after(self, pause_ms: int) -> int:
