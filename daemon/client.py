@@ -15,6 +15,9 @@ TIMEOUT_S = 5.0
 """It is longer than the two seconds that the daemon itself waits for its loop."""
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 """A flow takes about 100 bytes, so some 600 000 flows."""
+CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.enable_retries", 0))
+"""Neither a proxy nor a second try that gRPC (1.85) makes by itself: where the first met a server that shuts down, the
+call may wait for ever, though its status is known and whatever its time; to cancel it changes nothing then."""
 
 Reply = TypeVar("Reply")
 
@@ -27,7 +30,7 @@ class ControlClient:
         self._look()
         self._channel = grpc.insecure_channel(
             "unix:" + quote(str(self._path)),
-            options=[("grpc.max_receive_message_length", MAX_REPLY_BYTES), ("grpc.enable_http_proxy", 0)],
+            options=[("grpc.max_receive_message_length", MAX_REPLY_BYTES), *CHANNEL_OPTIONS],
         )
         make_stub: Any = control_pb2_grpc.ControlStub  # generated code carries no types
         self._stub = make_stub(self._channel)

@@ -20,6 +20,7 @@ import grpc
 
 from reinet.agents.model.artifact import MANIFEST_FILE, MAX_FILE_BYTES, PINNED_FILES, load_artifact, write_folder
 from reinet.core.errors import ModelError, ReinetError, ServiceError
+from reinet.daemon.client import CHANNEL_OPTIONS
 from reinet.proto import trainer_pb2 as pb
 from reinet.proto import trainer_pb2_grpc
 
@@ -55,7 +56,7 @@ class Address:
         """Returns a channel; raises ServiceError for an address that makes no sense."""
         options = [
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.enable_http_proxy", 0),
+            *CHANNEL_OPTIONS,
             ("grpc.max_reconnect_backoff_ms", 5000),
         ]
         if self.target.startswith("unix:"):

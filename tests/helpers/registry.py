@@ -83,10 +83,7 @@ class Host:
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has who follows wait for less than the tests do.
-
-    A call that meets a server of this process while it shuts down may stay unanswered until its time is over.
-    """
+    """Has who follows wait for less than the tests do."""
     for patience, seconds in {
         "FIRST_PAUSE_S": 0.02, "MOST_PAUSE_S": 0.1, "POLL_S": 0.1, "SILENCE_S": 3.0, "TIMEOUT_S": 3.0, "FETCH_S": 3.0,
     }.items():  # fmt: skip
