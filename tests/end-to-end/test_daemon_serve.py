@@ -97,7 +97,7 @@ def test_a_hanging_model_does_not_keep_it_from_ending(folder: Path) -> None:
     assert health.exit_code == 1
     code, _, log = daemon.end(signal.SIGTERM)
     assert code == 1
-    assert "hangs" in log[-1]["event"]
+    assert any("hangs" in entry["event"] for entry in log)
     assert not daemon.socket.exists()
 
 
