@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reinet.envs.sim._driven import DrivenSender, FallenWindow
+from helpers.driven import DrivenFlow
+from reinet.envs.sim._driven import FallenWindow
 
-MS = 1000
-RTT_US = 20 * MS
 SEQS = st.integers(0, 2**32 - 1)
 PKTS = st.integers(1, 5000)
 
@@ -58,50 +57,35 @@ def test_of_several_falls_the_highest_counts_and_a_later_one_as_high_prolongs_it
     assert fallen.shown_pkts(20) == 80
 
 
-class Capped:
-    """A driven sender under Reno, in slow start, whose flight of 40 segments is acknowledged one by one, by a cap."""
-
-    def __init__(self) -> None:
-        self.sender = DrivenSender(100 * MS, RTT_US)
-        self.now_us = 100 * MS
-        self.una = 0
-        while self.sender.cwnd_pkts < 40:
-            self.acknowledge(1, 0)
-        self.next_seq = self.una + 40
-
-    def acknowledge(self, segments: int, cap_pkts: int) -> None:
-        for _ in range(segments):
-            self.now_us += MS // 10
-            self.una += 1
-            self.sender.ack(self.now_us, self.una, self.now_us - RTT_US, cap_pkts=cap_pkts)
-
-    def lose_one(self, cap_pkts: int) -> int:
-        """The next segment is missing and the four after it arrive; returns the ssthresh of it."""
-        self.now_us += MS
-        first = self.una + 1
-        self.sender.ack(self.now_us, self.una, self.now_us - RTT_US, first, first + 4, cap_pkts)
-        self.sender.advance(self.now_us + RTT_US)
-        return self.sender.ssthresh_pkts
+def slow_starting() -> DrivenFlow:
+    """A flow whose window and flight are 40 segments, before any cap."""
+    flow = DrivenFlow()
+    while flow.sender.cwnd_pkts < 40:
+        flow.acknowledge(1)
+    return flow
 
 
 def test_a_loss_of_what_was_sent_before_the_fall_is_not_charged_to_the_cap() -> None:
-    flow = Capped()
+    flow = slow_starting()
     flow.acknowledge(1, cap_pkts=12)
     assert flow.sender.cwnd_pkts == 12
-    assert flow.lose_one(cap_pkts=12) == 12  # half of 41 is more than the cap left
+    flow.lose_one(cap_pkts=12)
+    assert flow.sender.ssthresh_pkts == 12  # half of 41 is more than the cap left
 
 
 @pytest.mark.parametrize(("cap_pkts", "ssthresh_pkts"), [(30, 20), (20, 20), (19, 19), (4, 4)])
 def test_it_is_the_algorithms_share_of_the_earlier_window_where_the_cap_took_less(
     cap_pkts: int, ssthresh_pkts: int
 ) -> None:
-    flow = Capped()
+    flow = slow_starting()
     flow.acknowledge(1, cap_pkts)
-    assert flow.lose_one(cap_pkts) == ssthresh_pkts
+    flow.lose_one(cap_pkts)
+    assert flow.sender.ssthresh_pkts == ssthresh_pkts
 
 
 def test_a_loss_of_what_was_sent_under_the_cap_is() -> None:
-    flow = Capped()
+    flow = slow_starting()
     flow.acknowledge(45, cap_pkts=12)  # past all that was outstanding at the fall
     assert flow.sender.cwnd_pkts == 12
-    assert flow.lose_one(cap_pkts=12) in (6, 7)  # of 12, or of the 13 that the last ACK let it grow to
+    flow.lose_one(cap_pkts=12)
+    assert flow.sender.ssthresh_pkts in (6, 7)  # of 12, or of the 13 that the last ACK let it grow to

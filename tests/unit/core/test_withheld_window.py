@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reinet.envs.sim._driven import DrivenSender, cwnd_after_idle_pkts
+from helpers.driven import DrivenFlow
+from reinet.envs.sim._driven import cwnd_after_idle_pkts
 
-MS = 1000
-RTT_US = 20 * MS
 OBJECT_PKTS = 150
 CAP_PKTS = 12
 
@@ -25,37 +24,21 @@ def test_an_idle_time_halves_a_window_for_each_timeout_down_to_the_initial_one(
     assert cwnd_after_idle_pkts(cwnd_pkts, idle, timeout) == left_pkts
 
 
-class Capped:
-    """A driven sender under Reno that writes objects of 150 segments, each a pause after the last one's end."""
+def writing(pause_ms: float) -> DrivenFlow:
+    return DrivenFlow(OBJECT_PKTS, pause_ms)
 
-    def __init__(self, pause_ms: float) -> None:
-        self.sender = DrivenSender(100 * MS, RTT_US, object_pkts=OBJECT_PKTS, pause_us=int(pause_ms * MS))
-        self.now_us = 100 * MS
-        self.una = 0
 
-    def acknowledge_to(self, una: int, cap_pkts: int) -> None:
-        while self.una < una:
-            self.now_us += MS // 10
-            self.una += 1
-            self.sender.ack(self.now_us, self.una, self.now_us - RTT_US, cap_pkts=cap_pkts)
-
-    def one_object(self, capped_from: int) -> int:
-        """Carries the first object, capped from that segment on; returns the window before."""
-        self.acknowledge_to(capped_from, 0)
-        own_pkts = self.sender.cwnd_pkts
-        self.acknowledge_to(OBJECT_PKTS, CAP_PKTS)
-        return own_pkts
-
-    def sent_after(self, pause_ms: int) -> int:
-        """Returns how many segments go out when the next object is written."""
-        self.sender.take_sent()
-        self.sender.advance(self.now_us + pause_ms * MS)
-        return len(self.sender.take_sent())
+def one_object(flow: DrivenFlow, capped_from: int) -> int:
+    """Carries the first object, capped from that segment on; returns the window before."""
+    flow.acknowledge(capped_from)
+    own_pkts = flow.sender.cwnd_pkts
+    flow.acknowledge(OBJECT_PKTS - capped_from, CAP_PKTS)
+    return own_pkts
 
 
 def test_after_a_pause_the_window_is_the_one_before_the_cap() -> None:
-    flow = Capped(pause_ms=100)
-    own_pkts = flow.one_object(capped_from=60)
+    flow = writing(pause_ms=100)
+    own_pkts = one_object(flow, capped_from=60)
     assert own_pkts == 70
     assert flow.sender.cwnd_pkts == CAP_PKTS
     assert flow.sent_after(101) == own_pkts + 1  # the ACK that met the cap let it grow once more
@@ -63,33 +46,31 @@ def test_after_a_pause_the_window_is_the_one_before_the_cap() -> None:
 
 @pytest.mark.parametrize(("pause_ms", "halvings"), [(190, 0), (350, 1), (550, 2), (3000, 16)])
 def test_it_is_halved_for_each_timeout_in_the_pause(pause_ms: int, halvings: int) -> None:
-    flow = Capped(pause_ms)  # a timeout is 220 ms here, Linux's least
-    own_pkts = flow.one_object(capped_from=60)
+    flow = writing(pause_ms)  # a timeout is 220 ms here, Linux's least
+    own_pkts = one_object(flow, capped_from=60)
     assert flow.sent_after(pause_ms + 1) == max((own_pkts + 1) >> halvings, 10)
 
 
 def test_nothing_is_given_back_when_the_sender_hardly_paused() -> None:
-    flow = Capped(pause_ms=0.1)  # far less than a quarter of the round trip
-    flow.one_object(capped_from=60)
+    flow = writing(pause_ms=0.1)  # far less than a quarter of the round trip
+    one_object(flow, capped_from=60)
     assert flow.sent_after(1) <= CAP_PKTS + 1
 
 
 def test_nothing_is_given_back_once_the_cap_has_gone() -> None:
-    flow = Capped(pause_ms=100)
-    flow.one_object(capped_from=60)
-    uncapped = Capped(pause_ms=100)
-    uncapped.acknowledge_to(60, 0)
-    uncapped.acknowledge_to(OBJECT_PKTS - 1, CAP_PKTS)
-    uncapped.acknowledge_to(OBJECT_PKTS, 0)  # the last ACK meets none: slow start goes on from the capped window
+    flow = writing(pause_ms=100)
+    one_object(flow, capped_from=60)
+    uncapped = writing(pause_ms=100)
+    uncapped.acknowledge(60)
+    uncapped.acknowledge(OBJECT_PKTS - 61, CAP_PKTS)
+    uncapped.acknowledge(1)  # the last ACK meets none: slow start goes on from the capped window
     assert uncapped.sent_after(101) == uncapped.sender.cwnd_pkts <= CAP_PKTS + 1 < flow.sent_after(101)
 
 
 def test_nothing_is_given_back_after_a_loss_under_the_cap() -> None:
-    flow = Capped(pause_ms=100)
-    flow.acknowledge_to(60, 0)
-    flow.acknowledge_to(135, CAP_PKTS)
-    flow.now_us += MS
-    flow.sender.ack(flow.now_us, 135, flow.now_us - RTT_US, 136, 140, CAP_PKTS)  # one is missing
-    flow.sender.advance(flow.now_us + RTT_US)
-    flow.acknowledge_to(OBJECT_PKTS, CAP_PKTS)
+    flow = writing(pause_ms=100)
+    flow.acknowledge(60)
+    flow.acknowledge(75, CAP_PKTS)
+    flow.lose_one(CAP_PKTS)
+    flow.acknowledge(OBJECT_PKTS - flow.una, CAP_PKTS)
     assert flow.sent_after(101) <= CAP_PKTS
