@@ -76,10 +76,6 @@ SHORTENED = {
         ".venv/bin/reinet bench harm --cc cubic --mrtt-ms 20 --rate-mbps 24 --bytes 10000 --repeat 2 --json harm.json",
         "two minutes",
     ),
-    "reinet bench harm --mrtt-ms 150": (
-        ".venv/bin/reinet bench harm --mrtt-ms 150 --cc cubic --rate-mbps 24 --bytes 10000 --repeat 2",
-        "a minute",
-    ),
     ".venv/bin/reinet ctl flows": (
         ".venv/bin/reinet ctl flows --socket control.sock; kill $(cat daemon.pid); wait $(cat daemon.pid)",
         "it asks the daemon of the line before, which then ends",
