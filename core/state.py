@@ -28,7 +28,7 @@ FOREIGN_ROUNDS: float = _core.FOREIGN_ROUNDS
 """So many round trips tell."""
 ASK_ROUNDS: float = _core.ASK_ROUNDS
 """And for so many more the queue is asked."""
-YIELD_S: float = _core.YIELD_NS / 1e9
+LEAST_YIELD_S: float = _core.LEAST_YIELD_NS / 1e9
 """A flow is left alone until a multiple of this, by the records' clock."""
 
 LOOK_AFTER_S: float = _core.LOOK_AFTER_NS / 1e9

@@ -14,13 +14,18 @@
 // caps.
 //
 // Both together may still be a link that has become so slow that four packets take half of the room. So then the queue
-// is asked: under twice the cap a flow that is alone waits twice as long at the same rate; one beside others waits
-// about as long as before and gets more. Only where it waits longer and gets no more the flow keeps its cap. A BBR,
-// whose window does not follow a higher cap at once, has no such excuse.
+// is asked, twice: under twice the cap a flow that is alone waits twice as long at the same rate, and half as long
+// again when that is taken back; one beside others waits about as long either way, and gets more and then less. A flow
+// that is alone in either answer keeps its cap. One answer is not enough, because a cellular link that becomes faster
+// just then gives more at the same wait too. A BBR, whose window does not follow a higher cap at once, has no such
+// excuse.
+//
+// Both answers may still be a link's, and in 20 s a flow that is alone fills a deep queue. So a flow is left alone for
+// about kLeastYieldNs at first, and for about twice as long each time that the same is seen again soon after.
 //
 // Capped flows that share a queue disturb each other in the same way for a moment, as when another one begins, and must
-// come back to a short queue together: so all are left alone until the same times, the multiples of kYieldNs of the
-// records' clock, as the looks of min_rtt_look.hpp begin together.
+// come back to a short queue together: so all are left alone until the same times, the multiples of kLeastYieldNs of
+// the records' clock or of twice, four or eight times that, as the looks of min_rtt_look.hpp begin together.
 #ifndef REINET_OTHERS_HPP
 #define REINET_OTHERS_HPP
 
@@ -40,9 +45,16 @@ constexpr double kForeignRoomShare = 0.5;
 // Below one half, which is what a second flow of the same kind leaves to the first. Beside BBR a capped flow kept 0.37
 // of what it had uncapped, beside Cubic 0.2.
 constexpr double kForeignRateShare = 0.45;
-// Long beside the stretch, so that a flow beside others is plain for most of the time; and not so long that those who
-// could share a short queue wait for it in vain. The next multiple is passed over where it is nearer than a quarter.
-constexpr std::uint64_t kYieldNs = 20'000'000'000;
+// Longer than it takes to find out again, so that a flow beside others is plain for most of the time; and not so long
+// that those who could share a short queue wait for it in vain. A multiple nearer than a quarter is passed over.
+// Simulated, 45 hours of flows that were alone were uncapped by mistake for 364 s in all, where one question and 20 s
+// each time had made it 1492 s, and flows beside a Cubic kept 0.61 of their throughput as before.
+constexpr std::uint64_t kLeastYieldNs = 10'000'000'000;
+constexpr unsigned kMostDoublings = 3;
+// Who was left alone until so shortly before was so for a reason: less evidence is then enough to ask again.
+constexpr std::uint64_t kSoonNs = 10'000'000'000;
+constexpr double kAgainRounds = 10;
+constexpr double kAgainNs = 0.8e9;
 // The queue is asked by so many times the stretch's mean cap, for so many round trips: in one the window doubles, in
 // the next the ACKs of what it then sent come, and the rest counts. Alone, the flow then waits at least twice as long
 // as in the latest round trips, in which a queue from before the link fell is gone, and at the rate that it had.
@@ -70,7 +82,7 @@ class OthersQueue {
     } else {
       const double passed_rounds = std::max<double>(s.period_ns, 1.0) / (1000.0 * std::max(s.srtt_us, 1U));
       rounds_ += passed_rounds;
-      if (least_pkts_ == 0) {
+      if (cap_ == Cap::usual) {
         watch(s, passed_rounds);
       } else {
         ask(s, passed_rounds);
@@ -79,7 +91,7 @@ class OthersQueue {
     return s.time_ns < until_ns_;
   }
 
-  // Returns what a cap must leave the flow while its queue is asked; 0 = it is not.
+  // Returns what a cap must leave the flow while its queue is asked; 0 = nothing more than usual.
   std::uint32_t least_pkts() const { return least_pkts_; }
 
  private:
@@ -106,30 +118,59 @@ class OthersQueue {
     double rate() const { return bytes_per_round / rounds_ns; }
   };
 
+  enum class Cap { usual, raised, taken_back };
+
   void begin_stretch() {
     stretch_ = {};
     latest_ = asked_ = {};
     rounds_ = 0;
     least_pkts_ = 0;
+    cap_ = Cap::usual;
+  }
+
+  bool was_left_alone_soon_before(const reinet_flow_stats& s) const {
+    return until_ns_ != 0 && s.time_ns < until_ns_ + kSoonNs;
   }
 
   void watch(const reinet_flow_stats& s, double passed_rounds) {
     stretch_.add(s);
     latest_.add(s, passed_rounds);
-    if (rounds_ < kForeignRounds || stretch_.took_ns < kForeignNs || stretch_.rate() >= kForeignRateShare * peak_rate_)
+    const bool again = was_left_alone_soon_before(s);
+    if (rounds_ < (again ? kAgainRounds : kForeignRounds) || stretch_.took_ns < (again ? kAgainNs : kForeignNs) ||
+        stretch_.rate() >= kForeignRateShare * peak_rate_)
       return;
     least_pkts_ = static_cast<std::uint32_t>(std::ceil(kAskTimes * latest_.cap_pkts));
+    cap_ = Cap::raised;
     rounds_ = 0;
   }
 
   void ask(const reinet_flow_stats& s, double passed_rounds) {
     if (rounds_ > kAskFillRounds) asked_.add(s, passed_rounds);
     if (rounds_ < kAskRounds) return;
-    const bool waits_longer = asked_.wait_us >= kAskedWaitTimes * latest_.wait_us;
-    if (!waits_longer || asked_.rate() >= kAskedRateTimes * latest_.rate()) {
-      until_ns_ = ((s.time_ns + kYieldNs / 4) / kYieldNs + 1) * kYieldNs;
-      peak_rate_ = 0;  // by then the link may be another one
+    const bool raised = cap_ == Cap::raised;
+    if (is_alone(raised ? latest_ : asked_, raised ? asked_ : latest_)) {
+      begin_stretch();
+    } else if (raised) {
+      cap_ = Cap::taken_back;
+      latest_ = asked_;
+      asked_ = {};
+      rounds_ = 0;
+      least_pkts_ = 0;
+    } else {
+      leave_alone(s);
     }
+  }
+
+  // Returns what round trips under a cap and under one of kAskTimes as much say.
+  static bool is_alone(const Latest& low, const Latest& high) {
+    return high.wait_us >= kAskedWaitTimes * low.wait_us && high.rate() < kAskedRateTimes * low.rate();
+  }
+
+  void leave_alone(const reinet_flow_stats& s) {
+    doublings_ = was_left_alone_soon_before(s) ? std::min(doublings_ + 1, kMostDoublings) : 0;
+    const std::uint64_t yield_ns = kLeastYieldNs << doublings_;
+    until_ns_ = ((s.time_ns + yield_ns / 4) / yield_ns + 1) * yield_ns;
+    peak_rate_ = 0;  // by then the link may be another one
     begin_stretch();
   }
 
@@ -144,6 +185,8 @@ class OthersQueue {
   double rounds_ = 0, peak_rate_ = 0;
   std::uint64_t until_ns_ = 0;
   std::uint32_t least_pkts_ = 0;
+  Cap cap_ = Cap::usual;
+  unsigned doublings_ = 0;
 };
 
 }  // namespace reinet
