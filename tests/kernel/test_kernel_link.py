@@ -16,6 +16,7 @@ from gymnasium.utils.env_checker import check_env
 
 from helpers.figures import figures_hold
 from reinet.core import Flag, LinkError
+from reinet.core.state import StateBank, caps_from_actions
 from reinet.envs.capped_link import CappedLink
 from reinet.envs.kernel_link import KernelLinkEnv
 from reinet.envs.kernel_session import KernelRun, KernelSession
@@ -217,10 +218,18 @@ def test_the_environment_steps_as_simlink_does(nothing_left: None) -> None:
             assert -100 <= reward <= 100
         assert len(times_ns) == 61
         assert (np.diff(times_ns) > 0).all()
-        # Action 0 of this head is 1.5 x the rule's product: some 30 packets here.
-        assert CAP_PKTS <= info["cap_pkts"] <= 50
         done = kernel.finish()
         assert done.records.size >= 61
+        assert info["cap_pkts"] in done.caps_pkts
+        rows = np.zeros(done.records.size)
+        products = StateBank(1).update(rows, done.records).rule_pkts
+        asked = caps_from_actions("bdp", rows, done.records["cwnd_pkts"], products)
+        capped = done.caps_pkts > 0
+        # A record that came behind another one in waiting is not answered, and the cap before it stays.
+        stayed = np.append(False, np.diff(done.caps_pkts.astype(int)) == 0)
+        assert capped[-30:].all()
+        assert (asked == done.caps_pkts)[capped & ~stayed].all()
+        assert (asked == done.caps_pkts).sum() >= 30, "action 0 of this head is 1.5 x the rule's product"
         kernel.reset()
     finally:
         kernel.close()
