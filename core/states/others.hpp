@@ -161,9 +161,11 @@ class OthersQueue {
     }
   }
 
-  // Returns what round trips under a cap and under one of kAskTimes as much say.
+  // Returns whether round trips under a cap and under one of kAskTimes as much are a lone flow's, or a link's that
+  // changed: a wait that falls by so much as the flow sends more is nobody's queue.
   static bool is_alone(const Latest& low, const Latest& high) {
-    return high.wait_us >= kAskedWaitTimes * low.wait_us && high.rate() < kAskedRateTimes * low.rate();
+    return (high.wait_us >= kAskedWaitTimes * low.wait_us && high.rate() < kAskedRateTimes * low.rate()) ||
+           low.wait_us >= kAskedWaitTimes * high.wait_us;
   }
 
   void leave_alone(const reinet_flow_stats& s) {
