@@ -17,8 +17,8 @@
 // is asked, twice: under twice the cap a flow that is alone waits twice as long at the same rate, and half as long
 // again when that is taken back; one beside others waits about as long either way, and gets more and then less. A flow
 // that is alone in either answer keeps its cap. One answer is not enough, because a cellular link that becomes faster
-// just then gives more at the same wait too. A BBR, whose window does not follow a higher cap at once, has no such
-// excuse.
+// just then gives more at the same wait too. Nor is it an answer when the flow waits much less while it sends more:
+// then the link changed. A BBR, whose window does not follow a higher cap at once, has no such excuse.
 //
 // Both answers may still be a link's, and in 20 s a flow that is alone fills a deep queue. So a flow is left alone for
 // about kLeastYieldNs at first, and for about twice as long each time that the same is seen again soon after.

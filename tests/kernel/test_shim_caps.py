@@ -65,8 +65,17 @@ def test_cap_acts_and_lapses(cgroup, transfer, cc):
 @pytest.mark.parametrize("loss_based", ["cubic", "reno"])
 def test_a_loss_right_after_a_cap_took_a_window_leaves_what_the_cap_left(cgroup, transfer, loss_based):
     """Of the capped window the algorithm would take its share a second time: 14 of 20 packets, or 10. The kernel's rate
-    reduction may have taken a packet or two itself when the loss is found."""
-    cap_pkts = 20
+    reduction may have taken a packet or two itself when the loss is found. Once in a while the loss is found when the
+    earlier window has just ended, and is charged to the cap with reason: hence the median."""
+    seen_pkts = [ssthresh_after_a_fall(cgroup, transfer, loss_based, from_pkts=80, to_pkts=20) for _ in range(7)]
+    valid_pkts = [pkts for pkts in seen_pkts if pkts is not None]
+    if len(valid_pkts) < 5:
+        raise LaggedError
+    assert np.median(valid_pkts) >= 17
+
+
+def ssthresh_after_a_fall(cgroup, transfer, loss_based, from_pkts, to_pkts):
+    """Return what the first loss after a fall of the cap makes ssthresh, or None where the host lagged."""
     often = PeriodConfig(min_period_ns=2_000_000, packet_timed=False)  # a reduction lasts a round trip, 25 ms or more
     with KernelShim([cgroup], period=often) as shim:
         flow = transfer(cc=loss_based, cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60, until_told=True)
@@ -77,23 +86,25 @@ def test_a_loss_right_after_a_cap_took_a_window_leaves_what_the_cap_left(cgroup,
             shim.apply(cookies, slots, np.full(1, pkts, np.uint32), lease(900), targets)
             return read_for(shim, 0.5)
 
-        steady = cap_at(80)
-        while (steady["cwnd_pkts"] != 80).any():  # slow start's own loss comes first
-            steady = cap_at(80)
-        shim.apply(cookies, slots, np.full(1, cap_pkts, np.uint32), lease(900), targets)
+        steady = cap_at(from_pkts)
+        while (steady["cwnd_pkts"] != from_pkts).any():  # slow start's own loss comes first
+            steady = cap_at(from_pkts)
+        shim.apply(cookies, slots, np.full(1, to_pkts, np.uint32), lease(900), targets)
         capped_s = time.monotonic()
-        # Nothing is sent before all but the cap's 20 packets have left the queue, and what then is does not fit.
-        resize_queue(flow, 3000)
-        if time.monotonic() - capped_s > (80 - cap_pkts) * 1500 * 8 / (RATE_MBIT * 1e6):
-            raise LaggedError  # something was sent before, and what is lost after it was sent under the cap
+        # Nothing is sent before all but the cap's packets have left the queue, and what then is does not fit. Data and
+        # ACKs share the queue, so ACKs are dropped, too, for as long as it holds more than 8 packets: the next ACK makes
+        # the flow send while these are outstanding.
+        resize_queue(flow, 12_000)
+        late = time.monotonic() - capped_s > (from_pkts - to_pkts) * 1500 * 8 / (RATE_MBIT * 1e6)
         records = read_for(shim, 0.3)
         resize_queue(flow, 150_000)
         assert flow.result()["intact"]
-    capped = records[records["cap_pkts"] == cap_pkts]
+    capped = records[records["cap_pkts"] == to_pkts]
     in_recovery = capped[has(capped, Flag.IN_RECOVERY)]  # the first is of the first loss, the only one that counts
-    if not in_recovery.size or has(capped, Flag.RESTARTED).any():
-        raise LaggedError
-    assert in_recovery["ssthresh_pkts"][0] >= 17
+    # What was sent before the queue was small, and is lost afterwards, was sent under the cap.
+    if late or not in_recovery.size or has(capped, Flag.RESTARTED).any():
+        return None
+    return in_recovery["ssthresh_pkts"][0]
 
 
 def of_one(flow, shim):

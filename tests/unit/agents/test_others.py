@@ -97,6 +97,21 @@ def test_who_is_seen_beside_others_again_soon_is_left_alone_for_longer_until_com
     assert round(flow.now_s) == 260, "after a while without it begins with the shortest"
 
 
+def test_a_link_that_became_slower_while_the_cap_was_taken_back_is_no_others_queue() -> None:
+    """The flow got more under twice the cap, as beside others, and then less, as beside others; but it waited for half
+    as long when it sent more."""
+    flow = One()
+    flow.passes(5.0, FAST, 25)
+    said = []
+    for _ in range(round(10.0 / PERIOD_S)):
+        raised = flow.caps[-1] == 20
+        wait_ms = 20 if raised else 60
+        rate = 2 * SLOW if raised else SLOW
+        said += flow.passes(PERIOD_S, rate, 70, rtt_mean_us=(20 + wait_ms) * 1000)
+    assert 20 in flow.caps
+    assert set(said) == {0}
+
+
 def test_a_link_that_became_faster_while_the_queue_was_asked_is_no_others_queue() -> None:
     """As a recording of Verizon's did: 1.2 Mbit/s and 89 ms before, 2.9 Mbit/s and 86 ms under twice the cap."""
     flow = One()
