@@ -92,8 +92,8 @@ def ssthresh_after_a_fall(cgroup, transfer, loss_based, from_pkts, to_pkts):
         shim.apply(cookies, slots, np.full(1, to_pkts, np.uint32), lease(900), targets)
         capped_s = time.monotonic()
         # Nothing is sent before all but the cap's packets have left the queue, and what then is does not fit. Data and
-        # ACKs share the queue, so ACKs are dropped, too, for as long as it holds more than 8 packets: the next ACK makes
-        # the flow send while these are outstanding.
+        # ACKs share the queue, so ACKs are dropped, too, for as long as it holds more than 8 packets: the next one
+        # makes the flow send while these are outstanding.
         resize_queue(flow, 12_000)
         late = time.monotonic() - capped_s > (from_pkts - to_pkts) * 1500 * 8 / (RATE_MBIT * 1e6)
         records = read_for(shim, 0.3)
