@@ -290,7 +290,15 @@ class HindsightSection(_Section):
     """The share of moments in which the window is to suffice for all that the link will carry: more of it is throughput
     for delay."""
     room_share: float = Field(default=0.12, ge=0, le=10)
-    """The window is to last for the minimum RTT and this share of the queueing delay that the target allows."""
+    """The window is to last for the minimum RTT and this share of the room, what the target allows for queueing."""
+    most_room_ms: float = Field(default=1000.0, gt=0, le=1000)
+    """But no longer than this beyond the minimum RTT: a longer path, with the more room that a multiple of its RTT
+    leaves, has bursts no longer than a short one's. The default limits nothing."""
+    room_power: float = Field(default=0.0, ge=0, le=2)
+    """Where the target leaves less room, a packet too many is dearer by this power of it, and cheaper where it leaves
+    more; 0 = it costs the same under every target (``hindsight.dearness``)."""
+    path_power: float = Field(default=0.0, ge=0, le=2)
+    """On a path longer than 20 ms it is dearer by this power of the length; 0 = it costs the same on every path."""
     waits: list[float] = []
     """Further such shares, rising. A packet too many waits for hours before an outage and for a moment elsewhere: past
     each of them its price rises, so that the window shrinks where long waits are likely. Beyond the last it rises no
@@ -313,6 +321,11 @@ class HindsightSection(_Section):
     def shares(self) -> tuple[float, ...]:
         """The shares (K,) of the allowed queueing delay for which hindsight gives a window each."""
         return (self.room_share, *self.waits)
+
+    @property
+    def taught_size(self) -> int:
+        """How many numbers hindsight says of a record: an action for each share, and how dear a packet too many is."""
+        return len(self.shares) + 1
 
 
 class EvolutionSection(_Section):

@@ -214,9 +214,9 @@ class Ddpg:
         proposed = torch.tanh(unbounded)
         actor_loss = self.config.saturation * unbounded.square().mean()
         if self.taught or self.hindsight.weight:
-            over = proposed - taught
+            over, dear = proposed - taught[:, :-1], taught[:, -1]
             short = self.hindsight.quantile * torch.relu(-over[:, 0])
-            regret = (short + torch.relu(over) @ self._prices).mean()
+            regret = (short + dear * (torch.relu(over) @ self._prices)).mean()
             actor_loss = actor_loss + (1.0 if self.taught else self.hindsight.weight) * regret
         if not self.taught:
             values = self.critic.each[0](seen, proposed)

@@ -83,7 +83,7 @@ class Gatherer:
         rewards = np.empty((periods + 1, count), np.float32)
         decided = np.empty((periods + 1, count), np.bool_)
         may_cap = np.empty((periods + 1, count), np.bool_)
-        taught = np.zeros((periods + 1, count, len(config.hindsight.shares)), np.float32)
+        taught = np.zeros((periods + 1, count, config.hindsight.taught_size), np.float32)
         hidden = np.empty((periods + 1, count, SIZE if config.ddpg.privileged else 0), np.float32)
         sim.reset()
         for period in range(periods + 1):

@@ -10,8 +10,13 @@ one's privileged self is Chen et al. 2020, "Learning by cheating".
 A quantile asks how often a window is too large, not for how long: what is in flight when an outage begins waits for all
 of it. With ``waits`` the price of a packet too many rises with the time that it would wait, a sum of such losses.
 
+Nor is a packet too many as dear everywhere. Whoever asks for less delay pays more for it, and so does a long path, on
+which the same quantile leaves a queue that no setting of the hand rule has (``dearness``).
+
 It is supervised, so it takes a minute and hardly differs between seeds; policy gradients start from there.
 """
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,17 +27,41 @@ from reinet.core import actions_from_caps
 from reinet.core.rewards import delay_rooms_us
 from reinet.envs.sim import SimBatch
 
+REFERENCE_RTT_MS = 20.0
+REFERENCE_ROOM_MS = 30.0
+REFERENCE_ROOM_RTTS = 1.5
+"""DeepCC's evaluation, a target of 50 ms on a path of 20: there ``quantile`` means what it says."""
+MOST_DEAR, LEAST_DEAR = 5.0, 0.2
+"""A packet too many costs so many times the usual at most, and at least: beyond that a target asks for what no quantile
+gives."""
+
 
 def teach(sim: SimBatch, section: HindsightSection, head: str) -> FloatArray:
-    """Returns the actions (N, K) in [-1, 1] that hindsight would take after the latest records of N links, one for
-    each of ``section.shares``: above action k, what is too much waits for longer than that share of the room.
+    """Returns (N, K + 1) after the latest records of N links: the actions in [-1, 1] that hindsight would take, one for
+    each of ``section.shares``, and last how dear a packet too many is. Above action k, what is too much waits for
+    longer than that share of the room.
     """
-    rooms_ms = delay_rooms_us(sim.stats) / 1000
+    min_rtts_ms, rooms_ms = sim.stats["min_rtt_us"] / 1000, delay_rooms_us(sim.stats) / 1000
+    waits_ms = [share * rooms_ms for share in section.shares]
+    waits_ms[0] = np.minimum(waits_ms[0], section.most_room_ms)
     columns = []
-    for share in section.shares:
-        caps_pkts = sim.clairvoyant_caps(np.rint(share * rooms_ms).astype(np.uint64))
+    for wait_ms in waits_ms:
+        caps_pkts = sim.clairvoyant_caps(np.rint(wait_ms).astype(np.uint64))
         columns.append(actions_from_caps(head, caps_pkts, sim.stats["cwnd_pkts"], sim.rule_pkts))
-    return np.stack(columns, axis=1)
+    return np.stack([*columns, dearness(min_rtts_ms, rooms_ms, section)], axis=1)
+
+
+def dearness(min_rtts_ms: NDArray[Any], rooms_ms: NDArray[Any], section: HindsightSection) -> FloatArray:
+    """Returns by how much a packet too many is dearer than usual on paths (N,) whose target leaves ``rooms_ms``.
+
+    It is 1 on a path of ``REFERENCE_RTT_MS`` or less whose target leaves ``REFERENCE_ROOM_MS``, or up to 1.5 minimum
+    RTTs where those are more (2.5x); above it falls and below it rises with the power ``room_power`` of the room. A
+    longer path has (its minimum RTT, or the room if that is less, / REFERENCE_RTT_MS) ^ ``path_power`` of it.
+    """
+    usual_ms = np.maximum(REFERENCE_ROOM_MS, np.minimum(REFERENCE_ROOM_RTTS * min_rtts_ms, rooms_ms))
+    longer = np.maximum(np.minimum(min_rtts_ms, rooms_ms) / REFERENCE_RTT_MS, 1.0)
+    dear = (usual_ms / rooms_ms) ** section.room_power * longer**section.path_power
+    return np.clip(dear, LEAST_DEAR, MOST_DEAR).astype(np.float32)
 
 
 def prices(section: HindsightSection) -> NDArray[np.float32]:

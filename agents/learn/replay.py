@@ -22,7 +22,7 @@ class Batch:
     states: FloatArray  # (B, S)
     hidden: FloatArray  # (B, H), see ``hidden.py``; H = 0 where no critic asks
     actions: FloatArray  # (B, 1)
-    taught: FloatArray  # (B, K), what hindsight would have done, see ``hindsight.py``
+    taught: FloatArray  # (B, K + 1), what hindsight would have done, see ``hindsight.py``
     rewards: FloatArray  # (B, 1), discounted sums up to the next state
     discounts: FloatArray  # (B, 1), of the next state's value
     next_states: FloatArray  # (B, S)
@@ -40,7 +40,7 @@ class Fragment:
     frames: FloatArray  # (history - 1 + n + 1, F), oldest first
     hidden: FloatArray  # (n + 1, H), oldest first
     actions: FloatArray  # (n,)
-    taught: FloatArray  # (n, K)
+    taught: FloatArray  # (n, K + 1)
     rewards: FloatArray  # (n,)
     discounts: FloatArray  # (n,)
     steps: NDArray[np.int64]  # (n,)

@@ -90,7 +90,7 @@ class Run:
         self._recordings = recordings(config.traces).uses
         self.ddpg = Ddpg(config.ddpg, features.state_size, config.seed, config.hindsight)
         hidden_size = SIZE if config.ddpg.privileged else 0
-        taught_size = len(config.hindsight.shares)
+        taught_size = config.hindsight.taught_size
         self.replay = Replay(config.ddpg.replay, features.history, len(features.features), hidden_size, taught_size)
         self.rng = np.random.Generator(np.random.PCG64(config.seed))
         self.normaliser = Normaliser(config.feature_set)

@@ -34,9 +34,10 @@ def effects(
 
     configs/effects/deepcc.toml has the parts of DeepCC: cadence, state, filter kernel, history, Clean-Slate;
     configs/effects/learner.toml the learner's options, configs/effects/hindsight.toml hindsight's numbers,
-    configs/effects/cadence.toml how often to decide. A file of your own is as good. frontier_mean and frontier_p95:
-    delay over that of the hand rule's setting of equal utilisation, median and range over the seeds;
-    decisions_per_s: how often a flow asked. Half a minute and more for each training on an idle core. Examples:
+    configs/effects/prices.toml how dear it makes a packet too many, configs/effects/cadence.toml how often to decide.
+    A file of your own is as good. frontier_mean and frontier_p95: delay over that of the hand rule's setting of equal
+    utilisation, median and range over the seeds; decisions_per_s: how often a flow asked. Half a minute and more for
+    each training on an idle core. Examples:
 
         reinet bench effects --traces traces/validation --seeds 1,2,3
 

@@ -11,7 +11,7 @@ from helpers.links import cellular, constant
 from reinet.agents.learn.config import DdpgSection, HindsightSection, TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.gatherer import Gatherer
-from reinet.agents.learn.hindsight import prices, teach
+from reinet.agents.learn.hindsight import LEAST_DEAR, MOST_DEAR, dearness, prices, teach
 from reinet.agents.learn.replay import Batch
 from reinet.agents.model.mlp import act
 from reinet.core import Normaliser, caps_from_actions
@@ -41,6 +41,36 @@ def test_on_a_steady_link_it_takes_what_the_path_holds_and_so_much_of_the_room(h
     lasting_ms = min_rtt_ms + room_share * (100 - min_rtt_ms)
     expected_pkts = np.array([mbps for mbps, _ in paths]) * lasting_ms / 12 + 1
     np.testing.assert_allclose(caps_pkts, expected_pkts, atol=2)
+
+
+def test_of_the_room_it_takes_no_more_than_was_said_and_all_of_it_for_waits() -> None:
+    batch = SimBatch([{"trace": constant(24.0), "mrtt_ms": 20.0, "target_us": 80_000}])
+    batch.reset()
+    for _ in range(80):
+        batch.step_caps([80])
+    section = HindsightSection(room_share=0.5, most_room_ms=5.0, waits=[1.0])
+    actions = teach(batch, section, "wide")
+    caps_pkts = [caps_from_actions("wide", actions[:, k], batch.stats["cwnd_pkts"], batch.rule_pkts) for k in (0, 1)]
+    min_rtt_ms = float(batch.stats["min_rtt_us"][0] / 1000)
+    expected_pkts = np.array([2 * (min_rtt_ms + 5.0) + 1, 2 * 80.0 + 1])
+    np.testing.assert_allclose(np.concatenate(caps_pkts), expected_pkts, atol=3)
+
+
+def test_a_packet_too_many_is_as_dear_as_the_target_and_the_path_make_it() -> None:
+    section = HindsightSection(room_power=0.5, path_power=1.0)
+    paths = {  # minimum RTT, room: how dear
+        (20.0, 30.0): 1.0,  # DeepCC's evaluation
+        (10.0, 30.0): 1.0,
+        (20.0, 7.5): 2.0,  # a quarter of the room
+        (20.0, 120.0): 0.5,
+        (40.0, 60.0): 2.0,  # twice as long; a multiple of 2.5 is as usual there as a room of 30 ms at 20
+        (150.0, 30.0): 1.5,  # a queue of 30 ms is what such a path is to have, as usual
+        (20.0, 0.1): MOST_DEAR,
+        (4.0, 100_000.0): LEAST_DEAR,
+    }
+    min_rtts_ms, rooms_ms = np.array(list(paths)).T
+    np.testing.assert_allclose(dearness(min_rtts_ms, rooms_ms, section), list(paths.values()), rtol=1e-6)
+    np.testing.assert_array_equal(dearness(min_rtts_ms, rooms_ms, HindsightSection()), 1.0)
 
 
 def test_on_a_changing_link_it_takes_what_is_about_to_come_and_not_what_was() -> None:
@@ -82,7 +112,7 @@ def test_experience_tells_what_hindsight_would_have_done_and_is_the_same_without
     for ours, theirs in zip(frames, plain_frames, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert not np.concatenate(untaught).any()
-    steady = np.concatenate(taught)
+    steady = np.concatenate(taught)[:, 0]
     # The link is steady, and the bdp head's action 0 is 1.5 of what the path holds: with 12 % of the room less than 0.
     assert (np.abs(steady) < 1).all()
     assert np.median(steady) < 0 < np.median(steady) + 1
@@ -95,6 +125,7 @@ def batch(rng: np.random.Generator, size: int = 256) -> Batch:
     """What was right lies in a band of 0.4 above -0.6 or 0.1, as the first input's sign says; rewards say nothing."""
     states = rng.normal(size=(size, SIZE)).astype(np.float32)
     taught = (least_of(states) + 0.4 * rng.random((size, 1))).astype(np.float32)
+    taught = np.concatenate([taught, np.ones((size, 1), np.float32)], axis=1)
     column = np.zeros((size, 1), np.float32)
     nothing = np.zeros((size, 0), np.float32)
     return Batch(states, nothing, column, taught, column, column, states, nothing)
@@ -132,7 +163,7 @@ def test_a_packet_too_many_costs_more_the_longer_it_would_wait() -> None:
         suffices = 0.4 * rng.random((256, 1)).astype(np.float32)
         outage = drawn.states[:, :1] > 0
         later = np.where(outage, suffices, suffices + 0.5)  # where the wait passes the room, and three times it
-        return dataclasses.replace(drawn, taught=np.concatenate([suffices, later, later], axis=1))
+        return dataclasses.replace(drawn, taught=np.concatenate([suffices, later, later, np.ones_like(later)], axis=1))
 
     for iteration in range(10):
         learner.set_progress(iteration, 20)
@@ -144,6 +175,25 @@ def test_a_packet_too_many_costs_more_the_longer_it_would_wait() -> None:
     assert np.mean(actions[clear & ~outage]) == pytest.approx(0.4 * 0.8, abs=0.04)
     # short / (short + all prices) = 0.8 / (0.8 + 1.4)
     assert np.mean(actions[clear & outage]) == pytest.approx(0.4 * 0.8 / 2.2, abs=0.04)
+
+
+def test_where_a_packet_too_many_is_dearer_a_lower_quantile_is_learned() -> None:
+    learner = Ddpg(DdpgSection(hidden=[32, 32]), SIZE, 1, HindsightSection(iterations=10, quantile=0.8, lr=1e-2))
+    rng = np.random.default_rng(0)
+
+    def dear(size: int = 256) -> Batch:
+        drawn = batch(rng, size)
+        drawn.taught[:, 1] = np.where(drawn.states[:, 0] > 0, 4.0, 1.0)
+        return drawn
+
+    for iteration in range(10):
+        learner.set_progress(iteration, 20)
+        for _ in range(40):
+            learner.update(dear())
+    drawn = dear(4000)
+    suffices = drawn.taught[:, 0] < act(learner.actor.folded(), drawn.states)
+    assert np.mean(suffices[drawn.states[:, 0] > 0]) == pytest.approx(0.5, abs=0.08)  # 0.8 / (0.8 + 4 x 0.2)
+    assert np.mean(suffices[drawn.states[:, 0] < 0]) == pytest.approx(0.8, abs=0.08)
 
 
 def test_waits_that_do_not_rise_are_refused() -> None:
@@ -192,7 +242,7 @@ def advised(weight: float, taught: float, critic_slope: float) -> float:
         out.get_parameter("weight").copy_(torch.tensor([[0.0] * 4 + [-critic_slope]]))
         out.get_parameter("bias").fill_(10.0)
     drawn = batch(np.random.default_rng(0), 32)
-    drawn = dataclasses.replace(drawn, taught=np.full_like(drawn.taught, taught))
+    drawn.taught[:, 0] = taught
     for _ in range(300):
         learner.update(drawn)
     return float(np.mean(act(learner.actor.folded(), drawn.states)))
@@ -215,7 +265,7 @@ def test_the_critics_advice_is_scaled_to_one_only_beside_hindsights() -> None:
         with torch.no_grad():
             proposed = learner.actor(states)
             (values,) = learner.critic(states, proposed)
-        short = drawn.taught - proposed.numpy()
+        short = drawn.taught[:, :1] - proposed.numpy()
         pinball = np.where(short > 0, 0.8 * short, -0.2 * short).mean()
         scale = float(values.abs().mean()) if weight else 1.0
         expected = weight * pinball - float(values.mean()) / scale
