@@ -11,7 +11,7 @@ A quantile asks how often a window is too large, not for how long: what is in fl
 of it. With ``waits`` the price of a packet too many rises with the time that it would wait, a sum of such losses.
 
 Nor is a packet too many as dear everywhere. Whoever asks for less delay pays more for it, and so does a long path, on
-which the same quantile leaves a queue that no setting of the hand rule has (``dearness``).
+which one quantile for all leaves as long a queue as the hand rule does (``dearness``).
 
 It is supervised, so it takes a minute and hardly differs between seeds; policy gradients start from there.
 """
