@@ -7,18 +7,18 @@
 // and the capped flow has given its share away for nothing. Copa knows such others by a queue that never drains, and
 // then competes; here the flow's own congestion control does that, uncapped.
 //
-// The evidence is a stretch of kForeignRounds round trips, all under a cap, in which no RTT sample came down to half of
-// what the target leaves for queueing, and in which the flow delivered less than kForeignRateShare of what it did
-// before. Either alone is a slow link's: there a flow waits long for the few packets that a cap always leaves, at the
-// rate that it had; and where the link itself slows down, the queue drains within a few round trips under the next
+// The evidence is a stretch of kForeignRounds round trips, all under a cap, in which no RTT sample came down to three
+// fifths of what the target leaves for queueing, and in which the flow delivered less than kForeignRateShare of what it
+// did before. Either alone is a slow link's: there a flow waits long for the few packets that a cap always leaves, at
+// the rate that it had; and where the link itself slows down, the queue drains within a few round trips under the next
 // caps.
 //
-// Both together may still be a link that has become so slow that four packets take half of the room. So then the queue
-// is asked, twice: under twice the cap a flow that is alone waits twice as long at the same rate, and half as long
-// again when that is taken back; one beside others waits about as long either way, and gets more and then less. A flow
-// that is alone in either answer keeps its cap. One answer is not enough, because a cellular link that becomes faster
-// just then gives more at the same wait too. Nor is it an answer when the flow waits much less while it sends more:
-// then the link changed. A BBR, whose window does not follow a higher cap at once, has no such excuse.
+// Both together may still be a link that has become so slow that four packets take so much of the room. So then the
+// queue is asked, twice: under twice the cap a flow that is alone waits twice as long at the same rate, and half as
+// long again when that is taken back; one beside others waits about as long either way, and gets more and then less. A
+// flow that is alone in either answer keeps its cap. One answer is not enough, because a cellular link that becomes
+// faster just then gives more at the same wait too. Nor is it an answer when the flow waits much less while it sends
+// more: then the link changed. A BBR, whose window does not follow a higher cap at once, has no such excuse.
 //
 // Both answers may still be a link's, and in 20 s a flow that is alone fills a deep queue. So a flow is left alone for
 // about kLeastYieldNs at first, and for about twice as long each time that the same is seen again soon after.
@@ -41,7 +41,8 @@ namespace reinet {
 constexpr double kForeignRounds = 32;
 // And so long at least: a flow that begins is uncapped for its first second, and what it has filled by then drains.
 constexpr double kForeignNs = 2.5e9;
-constexpr double kForeignRoomShare = 0.5;
+// Above what a model keeps as a queue of its own: a little more than half where one packet takes milliseconds.
+constexpr double kForeignRoomShare = 0.6;
 // Below one half, which is what a second flow of the same kind leaves to the first. Beside BBR a capped flow kept 0.37
 // of what it had uncapped, beside Cubic 0.2.
 constexpr double kForeignRateShare = 0.45;
