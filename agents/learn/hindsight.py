@@ -16,8 +16,6 @@ which one quantile for all leaves as long a queue as the hand rule does (``dearn
 It is supervised, so it takes a minute and hardly differs between seeds; policy gradients start from there.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,7 +49,7 @@ def teach(sim: SimBatch, section: HindsightSection, head: str) -> FloatArray:
     return np.stack([*columns, dearness(min_rtts_ms, rooms_ms, section)], axis=1)
 
 
-def dearness(min_rtts_ms: NDArray[Any], rooms_ms: NDArray[Any], section: HindsightSection) -> FloatArray:
+def dearness(min_rtts_ms: NDArray[np.float64], rooms_ms: NDArray[np.float64], section: HindsightSection) -> FloatArray:
     """Returns by how much a packet too many is dearer than usual on paths (N,) whose target leaves ``rooms_ms``.
 
     It is 1 on a path of ``REFERENCE_RTT_MS`` or less whose target leaves ``REFERENCE_ROOM_MS``, or up to 1.5 minimum
