@@ -148,6 +148,8 @@ class Replay:
         """Takes the frames and transitions of a checkpoint, as ``state`` returned them."""
         if state["frames"].shape != self.frames.shape:
             raise ValueError(f"replay holds {self.frames.shape} frames, the checkpoint {state['frames'].shape}")
+        if state["taught"].shape != self.taught.shape:  # NumPy would spread one number over a row
+            raise ValueError(f"replay holds {self.taught.shape} of hindsight's, the checkpoint {state['taught'].shape}")
         for name in ("frames", "hidden", "actions", "taught", "rewards", "discounts", "steps", "usable"):
             getattr(self, name)[:] = state[name]
         self.position = int(state["position"][0])
