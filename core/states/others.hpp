@@ -20,8 +20,12 @@
 // faster just then gives more at the same wait too. Nor is it an answer when the flow waits much less while it sends
 // more: then the link changed. A BBR, whose window does not follow a higher cap at once, has no such excuse.
 //
-// Both answers may still be a link's, and in 20 s a flow that is alone fills a deep queue. So a flow is left alone for
-// about kLeastYieldNs at first, and for about twice as long each time that the same is seen again soon after.
+// Both answers may still be a link's, and in 20 s a flow that is alone fills a deep queue. It shows at once, though:
+// its wait grows without end at the rate that it had. Such a flow is capped again. One that is left alone for the
+// second time in short is not asked so, because a foreign queue grows as well when somebody joins it.
+//
+// So a flow is left alone for about kLeastYieldNs at first, and for about twice as long each time that the same is seen
+// again soon after.
 //
 // Capped flows that share a queue disturb each other in the same way for a moment, as when another one begins, and must
 // come back to a short queue together: so all are left alone until the same times, the multiples of kLeastYieldNs of
@@ -65,6 +69,12 @@ constexpr double kAskFillRounds = 2;
 constexpr double kLatestRounds = 8;
 constexpr double kAskedWaitTimes = 1.8;
 constexpr double kAskedRateTimes = 1.2;
+// A flow was alone after all that waits so many times as long without a cap and gets less than so many times as much.
+// In a queue of others that is now three times as long, what was added is its own, two thirds, beside what it had
+// before, kForeignRateShare at most. (A Cubic's own queue grows by less than half of itself between a loss and the
+// next.)
+constexpr double kAloneWaitTimes = 3.0;
+constexpr double kAloneRateTimes = (kAloneWaitTimes - 1 + kForeignRateShare) / (kAloneWaitTimes * kForeignRateShare);
 // Rates are means over so much: the bursts of a cellular link are none.
 constexpr double kRateWindowNs = 1e9;
 
@@ -78,10 +88,11 @@ class OthersQueue {
       peak_rate_ = std::max(peak_rate_, window_.rate());
       window_ = {};
     }
+    const double passed_rounds = std::max<double>(s.period_ns, 1.0) / (1000.0 * std::max(s.srtt_us, 1U));
     if (!waits(s)) {
       begin_stretch();
+      if (s.time_ns < until_ns_ && s.cap_pkts == 0) see_uncapped(s, passed_rounds);
     } else {
-      const double passed_rounds = std::max<double>(s.period_ns, 1.0) / (1000.0 * std::max(s.srtt_us, 1U));
       rounds_ += passed_rounds;
       if (cap_ == Cap::usual) {
         watch(s, passed_rounds);
@@ -162,6 +173,16 @@ class OthersQueue {
     }
   }
 
+  // Takes a record of a flow that is left alone, and ends that where the flow turns out to wait for itself.
+  void see_uncapped(const reinet_flow_stats& s, double passed_rounds) {
+    uncapped_.add(s);
+    uncapped_rounds_ += passed_rounds;
+    if (doublings_ == 0 && uncapped_rounds_ > kAskFillRounds &&
+        s.srtt_us - 1.0 * s.min_rtt_us >= kAloneWaitTimes * before_wait_us_ &&
+        uncapped_.rate() < kAloneRateTimes * before_rate_)
+      until_ns_ = 0;
+  }
+
   // Returns whether round trips under a cap and under one of kAskTimes as much are a lone flow's, or a link's that
   // changed: a wait that falls by so much as the flow sends more is nobody's queue.
   static bool is_alone(const Latest& low, const Latest& high) {
@@ -173,6 +194,10 @@ class OthersQueue {
     doublings_ = was_left_alone_soon_before(s) ? std::min(doublings_ + 1, kMostDoublings) : 0;
     const std::uint64_t yield_ns = kLeastYieldNs << doublings_;
     until_ns_ = ((s.time_ns + yield_ns / 4) / yield_ns + 1) * yield_ns;
+    before_wait_us_ = asked_.wait_us;
+    before_rate_ = std::max(asked_.rate(), stretch_.rate());
+    uncapped_ = {};
+    uncapped_rounds_ = 0;
     peak_rate_ = 0;  // by then the link may be another one
     begin_stretch();
   }
@@ -183,9 +208,9 @@ class OthersQueue {
            s.rtt_least_us > s.min_rtt_us + kForeignRoomShare * room_us;
   }
 
-  Delivered window_, stretch_;
+  Delivered window_, stretch_, uncapped_;
   Latest latest_, asked_;
-  double rounds_ = 0, peak_rate_ = 0;
+  double rounds_ = 0, peak_rate_ = 0, uncapped_rounds_ = 0, before_wait_us_ = 0, before_rate_ = 0;
   std::uint64_t until_ns_ = 0;
   std::uint32_t least_pkts_ = 0;
   Cap cap_ = Cap::usual;

@@ -51,6 +51,15 @@ class One:
         return codes
 
 
+def left_alone() -> One:
+    """Returns a flow that has waited for 60 ms, whatever its cap was, until it was left alone."""
+    flow = One()
+    flow.passes(5.0, FAST, 25)
+    while flow.passes(PERIOD_S, SLOW, 70) == [0]:
+        assert flow.now_s < BETWEEN_S + 10
+    return flow
+
+
 def rounds(records: int) -> float:
     return records * PERIOD_S * 1000 / RTT_MS
 
@@ -140,6 +149,30 @@ def test_who_waits_twice_as_long_under_twice_the_cap_and_gets_no_more_is_alone(
         said += flow.passes(PERIOD_S, rate if asked else SLOW, 70, cap_pkts=20 if asked else 10, **times)
     assert 20 in flow.caps
     assert said[-1] == expected
+
+
+@pytest.mark.parametrize(
+    ("rtt_ms", "rate", "capped_again"),
+    [(220, SLOW, True), (180, SLOW, False), (220, 2 * SLOW, False), (220, SLOW // 2, True)],
+)
+def test_who_waits_three_times_as_long_without_a_cap_and_gets_no_more_was_alone(
+    rtt_ms: int, rate: int, capped_again: bool
+) -> None:
+    flow = left_alone()
+    longer = {"cap_pkts": 0, "rtt_mean_us": rtt_ms * 1000, "srtt_us": rtt_ms * 1000}
+    said = flow.passes(3 * rtt_ms / 1000, rate, 70, **longer)
+    assert said[0] == Why.OTHERS_QUEUE
+    assert (said[-1] == 0) is capped_again
+    if capped_again:
+        assert set(flow.passes(2.5, SLOW, 70)) == {0}, "and all of the evidence is needed again"
+
+
+def test_who_is_left_alone_again_soon_stays_so_however_long_it_waits() -> None:
+    flow = left_alone()
+    while flow.passes(PERIOD_S, FAST, 70, cap_pkts=0) == [Why.OTHERS_QUEUE]:
+        pass
+    assert Why.OTHERS_QUEUE in flow.passes(4.0, SLOW, 70)
+    assert set(flow.passes(3.0, SLOW, 70, cap_pkts=0, rtt_mean_us=500_000)) == {Why.OTHERS_QUEUE}
 
 
 def test_the_stretch_has_no_gap() -> None:
