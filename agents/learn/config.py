@@ -305,8 +305,11 @@ class HindsightSection(_Section):
     more: outages that nobody can foresee are not to rule everything."""
     wait_price: float = Field(default=0.0, ge=0, le=100)
     """For each allowed queueing delay that a packet too many waits, its price rises by so much of itself."""
+    teachers: int = Field(default=0, ge=0, le=64)
+    """So many networks follow hindsight side by side and the actor follows their mean, in which their errors cancel
+    (``teachers.py``); 0 = the actor follows hindsight itself."""
     lr: float = Field(default=1e-3, gt=0, le=1)
-    """The actor's learning rate meanwhile; it falls to a twentieth."""
+    """The actor's learning rate meanwhile, and its teachers'; it falls to a twentieth."""
     weight: float = Field(default=0.0, ge=0, le=100)
     """Afterwards the actor's loss keeps so much of hindsight's beside the critic's advice, which is scaled to 1
     (TD3+BC, Fujimoto and Gu 2021)."""

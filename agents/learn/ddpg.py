@@ -9,7 +9,8 @@
 Options, off by default: two critics of which the lower one is believed, noise on the target's actions, an actor that
 waits (TD3, Fujimoto et al. 2018); a critic that also sees what only the simulator knows (Pinto et al. 2018); falling
 learning rates; an average of the actor's weights, which is what is evaluated and exported. With ``[hindsight]`` the
-actor first learns from what the simulator knows (``hindsight.py``), and policy gradients start from there.
+actor first learns from what the simulator knows (``hindsight.py``), or from the mean of several networks that do
+(``teachers.py``), and policy gradients start from there.
 
 BatchNorm sits before each non-linearity of the actor. The online actor normalises by its batch while it learns, and
 by its running statistics while it acts; the target actor is always in evaluation mode and *copies* the running
@@ -30,6 +31,7 @@ from reinet.agents.learn.config import DdpgSection, HindsightSection
 from reinet.agents.learn.hidden import SIZE
 from reinet.agents.learn.hindsight import prices
 from reinet.agents.learn.replay import Batch
+from reinet.agents.learn.teachers import Teachers
 from reinet.agents.model.mlp import Layer, Layers
 
 LAST_LAYER_INIT = 3e-3
@@ -124,6 +126,8 @@ class Ddpg:
             torch.manual_seed(seed)
             self.actor = Actor(state_size, config.hidden, config.batch_norm)
             self.critic = Critics(config.critics, state_size + (SIZE if config.privileged else 0), config.hidden)
+            teachers = self.hindsight.teachers
+            self.teachers = Teachers(teachers, state_size, config.hidden) if teachers else None
         self.actor_target = copy.deepcopy(self.actor).eval().requires_grad_(False)
         self.critic_target = copy.deepcopy(self.critic).eval().requires_grad_(False)
         self.actor_average = copy.deepcopy(self.actor_target)
@@ -132,6 +136,9 @@ class Ddpg:
         biases = [p for p in self.critic.parameters() if p.ndim == 1]
         groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": config.critic_l2}, {"params": biases}]
         self.critic_optimiser = torch.optim.Adam(groups, lr=config.critic_lr, fused=True)
+        self.teachers_optimiser = (
+            torch.optim.Adam(self.teachers.parameters(), lr=self.hindsight.lr, fused=True) if self.teachers else None
+        )
         self._prices = torch.from_numpy(prices(self.hindsight))
         self.updates = 0
         self.taught = False
@@ -144,8 +151,9 @@ class Ddpg:
         self.taught = iteration < self.hindsight.iterations
         self.judged = iterations > self.hindsight.iterations
         if self.taught:
-            for group in self.actor_optimiser.param_groups:
-                group["lr"] = self.hindsight.lr * (1.0 - 0.95 * iteration / self.hindsight.iterations)
+            for optimiser in filter(None, (self.actor_optimiser, self.teachers_optimiser)):
+                for group in optimiser.param_groups:
+                    group["lr"] = self.hindsight.lr * (1.0 - 0.95 * iteration / self.hindsight.iterations)
             return
         share = (iteration - self.hindsight.iterations) / max(iterations - self.hindsight.iterations, 1)
         factor = 1.0 - (1.0 - self.config.lr_end) * share
@@ -213,11 +221,14 @@ class Ddpg:
         unbounded = self.actor.before_tanh(states)
         proposed = torch.tanh(unbounded)
         actor_loss = self.config.saturation * unbounded.square().mean()
-        if self.taught or self.hindsight.weight:
-            over, dear = proposed - taught[:, :-1], taught[:, -1]
-            short = self.hindsight.quantile * torch.relu(-over[:, 0])
-            regret = (short + dear * (torch.relu(over) @ self._prices)).mean()
-            actor_loss = actor_loss + (1.0 if self.taught else self.hindsight.weight) * regret
+        losses: dict[str, Tensor] = {}
+        if self.taught and self.teachers is not None:
+            mean, losses["losses/teachers"] = self._update_teachers(self.teachers, states, taught)
+            actor_loss = actor_loss + (proposed - mean).square().mean()
+        elif self.taught or self.hindsight.weight:
+            actor_loss = (
+                actor_loss + (1.0 if self.taught else self.hindsight.weight) * self._regret(proposed, taught).mean()
+            )
         if not self.taught:
             values = self.critic.each[0](seen, proposed)
             scale = values.detach().abs().mean().clamp(min=1e-6) if self.hindsight.weight else 1.0
@@ -232,11 +243,29 @@ class Ddpg:
             # From the start on an average of all there were, so that the first weights do not linger.
             share = max(1.0 - self.config.averaging, self.config.actor_delay / self.updates)
             self._follow(self.actor_average, self.actor, min(share, 1.0))
-        return {
+        return losses | {
             "losses/actor": actor_loss.detach(),
             "losses/action_mean": proposed.detach().mean(),
             "losses/action_sd": proposed.detach().std(),
         }
+
+    def _regret(self, proposed: Tensor, taught: Tensor) -> Tensor:
+        """Returns the pinball losses (B, M) of actions (B, M) for what hindsight taught (B, K + 1)."""
+        short = self.hindsight.quantile * torch.relu(taught[:, :1] - proposed)
+        over = torch.stack([torch.relu(proposed - taught[:, k : k + 1]) for k in range(len(self._prices))])
+        regret: Tensor = short + taught[:, -1:] * torch.tensordot(self._prices, over, dims=1)
+        return regret
+
+    def _update_teachers(self, teachers: Teachers, states: Tensor, taught: Tensor) -> tuple[Tensor, Tensor]:
+        """Takes one gradient step of each teacher; returns what their mean was before (B, 1), and their mean loss."""
+        unbounded = teachers.before_tanh(states)
+        regret = self._regret(torch.tanh(unbounded), taught).mean(dim=0)
+        loss = (regret + self.config.saturation * unbounded.square().mean(dim=0)).sum()
+        assert self.teachers_optimiser is not None
+        self.teachers_optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.teachers_optimiser.step()
+        return torch.tanh(unbounded.detach().mean(dim=1, keepdim=True)), regret.detach().mean()
 
     @torch.no_grad()
     def _follow(self, target: nn.Module, online: nn.Module, rate: float) -> None:
@@ -244,19 +273,24 @@ class Ddpg:
         for copied, running in zip(target.buffers(), online.buffers(), strict=True):
             copied.copy_(running)
 
+    def _optimisers(self) -> dict[str, torch.optim.Optimizer]:
+        optimisers: dict[str, torch.optim.Optimizer] = {"actor": self.actor_optimiser, "critic": self.critic_optimiser}
+        return optimisers | ({"teachers": self.teachers_optimiser} if self.teachers_optimiser else {})
+
     def _parts(self) -> dict[str, nn.Module]:
-        return {
+        parts: dict[str, nn.Module] = {
             "actor": self.actor,
             "critic": self.critic,
             "actor_target": self.actor_target,
             "critic_target": self.critic_target,
             "actor_average": self.actor_average,
         }
+        return parts | ({"teachers": self.teachers} if self.teachers is not None else {})
 
     def state(self) -> dict[str, Tensor]:
         """Returns every tensor that the next update depends on, by name."""
         tensors = {f"{part}/{k}": v for part, module in self._parts().items() for k, v in module.state_dict().items()}
-        for name, optimiser in (("actor", self.actor_optimiser), ("critic", self.critic_optimiser)):
+        for name, optimiser in self._optimisers().items():
             for index, moments in optimiser.state_dict()["state"].items():
                 tensors |= {f"{name}_optimiser/{index}/{key}": value for key, value in moments.items()}
         return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
@@ -266,7 +300,7 @@ class Ddpg:
         for part, module in self._parts().items():
             prefix = f"{part}/"
             module.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
-        for name, optimiser in (("actor", self.actor_optimiser), ("critic", self.critic_optimiser)):
+        for name, optimiser in self._optimisers().items():
             moments: dict[int, dict[str, Tensor]] = {}
             for key, value in tensors.items():
                 if key.startswith(f"{name}_optimiser/"):

@@ -83,11 +83,12 @@ def test_another_seed_gives_another_model(tmp_path: Path) -> None:
     )
 
 
-def test_ctrl_c_leaves_a_checkpoint_that_resumes_exactly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hindsight", [{}, {"iterations": 4, "teachers": 2}])
+def test_ctrl_c_leaves_a_checkpoint_that_resumes_exactly(tmp_path: Path, hindsight: dict[str, int]) -> None:
     """The handler waits for the iteration at hand, so what is written is a whole state."""
     before = signal.getsignal(signal.SIGINT)  # Ray Tune leaves its own in a process that has used it
-    whole = run(tmp_path / "whole", 6)
-    settings = config()
+    whole = run(tmp_path / "whole", 6, hindsight=hindsight)
+    settings = config(hindsight=hindsight)
 
     def interrupt(step: Any) -> None:
         if step.iteration == 2:
@@ -230,7 +231,7 @@ def test_another_feature_set_is_trained_exported_evaluated_and_served(tmp_path: 
 def test_tensorboard_has_every_documented_scalar_and_no_other(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run(tmp_path, 3)
+    run(tmp_path, 3, hindsight={"iterations": 2, "teachers": 2})
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     page = (ROOT / "docs" / "scalars.md").read_text()

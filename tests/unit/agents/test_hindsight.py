@@ -13,6 +13,7 @@ from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.gatherer import Gatherer
 from reinet.agents.learn.hindsight import LEAST_DEAR, MOST_DEAR, dearness, prices, teach
 from reinet.agents.learn.replay import Batch
+from reinet.agents.learn.teachers import Teachers
 from reinet.agents.model.mlp import act
 from reinet.core import Normaliser, caps_from_actions
 from reinet.envs.sim import SimBatch
@@ -135,9 +136,11 @@ def least_of(states: np.ndarray) -> np.ndarray:
     return np.where(states[:, :1] > 0, 0.1, -0.6)
 
 
+@pytest.mark.parametrize("teachers", [0, 3])
 @pytest.mark.parametrize("quantile", [0.25, 0.85])
-def test_while_it_is_taught_the_actor_learns_the_quantile_of_what_was_right(quantile: float) -> None:
-    learner = Ddpg(DdpgSection(hidden=[32, 32]), SIZE, 1, HindsightSection(iterations=10, quantile=quantile, lr=1e-2))
+def test_while_it_is_taught_the_actor_learns_the_quantile_of_what_was_right(quantile: float, teachers: int) -> None:
+    section = HindsightSection(iterations=10, quantile=quantile, lr=1e-2, teachers=teachers)
+    learner = Ddpg(DdpgSection(hidden=[32, 32]), SIZE, 1, section)
     rng = np.random.default_rng(0)
     for iteration in range(10):
         learner.set_progress(iteration, 20)
@@ -177,8 +180,10 @@ def test_a_packet_too_many_costs_more_the_longer_it_would_wait() -> None:
     assert np.mean(actions[clear & outage]) == pytest.approx(0.4 * 0.8 / 2.2, abs=0.04)
 
 
-def test_where_a_packet_too_many_is_dearer_a_lower_quantile_is_learned() -> None:
-    learner = Ddpg(DdpgSection(hidden=[32, 32]), SIZE, 1, HindsightSection(iterations=10, quantile=0.8, lr=1e-2))
+@pytest.mark.parametrize("teachers", [0, 3])
+def test_where_a_packet_too_many_is_dearer_a_lower_quantile_is_learned(teachers: int) -> None:
+    section = HindsightSection(iterations=10, quantile=0.8, lr=1e-2, teachers=teachers)
+    learner = Ddpg(DdpgSection(hidden=[32, 32]), SIZE, 1, section)
     rng = np.random.default_rng(0)
 
     def dear(size: int = 256) -> Batch:
@@ -194,6 +199,67 @@ def test_where_a_packet_too_many_is_dearer_a_lower_quantile_is_learned() -> None
     suffices = drawn.taught[:, 0] < act(learner.actor.folded(), drawn.states)
     assert np.mean(suffices[drawn.states[:, 0] > 0]) == pytest.approx(0.5, abs=0.08)  # 0.8 / (0.8 + 4 x 0.2)
     assert np.mean(suffices[drawn.states[:, 0] < 0]) == pytest.approx(0.8, abs=0.08)
+
+
+def test_each_teacher_learns_as_if_it_were_alone() -> None:
+    """Its answers are those of plain layers with its weights, and what the others learn moves none of them."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        teachers = Teachers(3, SIZE, [8, 8])
+    states = torch.from_numpy(batch(np.random.default_rng(0)).states)
+    each = [
+        [
+            (w[i].detach().numpy().T, b[i, 0].detach().numpy())
+            for w, b in zip(teachers.weights, teachers.biases, strict=True)
+        ]
+        for i in range(3)
+    ]
+    alone = np.stack([act(layers, states.numpy()).reshape(-1) for layers in each], axis=1)
+    np.testing.assert_allclose(teachers(states).detach().numpy(), alone, atol=1e-6)
+    assert np.abs(alone[:, 0] - alone[:, 1]).mean() > 0.01, "they begin apart"
+    teachers(states)[:, 1].sum().backward()
+    for parameter in teachers.parameters():
+        assert parameter.grad is not None
+        assert not parameter.grad[[0, 2]].any()
+        assert parameter.grad[1].any()
+
+
+def test_with_teachers_the_actor_follows_their_mean_and_not_hindsight() -> None:
+    section = HindsightSection(iterations=10, teachers=2, lr=1e-2)
+    learner = Ddpg(DdpgSection(hidden=[16], batch_norm=False), SIZE, 1, section)
+    assert learner.teachers is not None
+    assert learner.teachers_optimiser is not None
+    learner.set_progress(0, 10)
+    with torch.no_grad():
+        for weight in learner.teachers.weights:
+            weight.zero_()
+        learner.teachers.biases[-1].copy_(torch.atanh(torch.tensor([[[0.2]], [[0.6]]])))
+    mean = float(np.tanh(np.arctanh([0.2, 0.6]).mean()))
+    for group in learner.teachers_optimiser.param_groups:
+        group["lr"] = 0.0
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        losses = learner.update(batch(rng))
+    np.testing.assert_allclose(act(learner.actor.folded(), batch(rng).states), mean, atol=0.02)
+    assert float(losses["losses/actor"]) < 0.01 < float(losses["losses/teachers"])
+
+
+def test_state_restores_teachers_too() -> None:
+    section = HindsightSection(iterations=10, teachers=2)
+    learner, twin = (Ddpg(DdpgSection(hidden=[8]), SIZE, seed, section) for seed in (1, 2))
+    rng = np.random.default_rng(0)
+    learner.set_progress(0, 10)
+    learner.update(batch(rng))
+    twin.set_progress(0, 10)
+    twin.load(learner.state())
+    drawn = batch(rng)
+    for either in (learner, twin):
+        for _ in range(3):
+            either.update(drawn)
+    ours, theirs = learner.state(), twin.state()
+    assert sum(name.startswith(("teachers/", "teachers_optimiser/")) for name in ours) == 4 + 3 * 4
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
 def test_waits_that_do_not_rise_are_refused() -> None:
