@@ -307,7 +307,7 @@ class HindsightSection(_Section):
     """For each allowed queueing delay that a packet too many waits, its price rises by so much of itself."""
     teachers: int = Field(default=0, ge=0, le=64)
     """So many networks follow hindsight side by side and the actor follows their mean, in which their errors cancel
-    (``teachers.py``); 0 = the actor follows hindsight itself."""
+    (``ddpg.Teachers``); 0 = the actor follows hindsight itself."""
     lr: float = Field(default=1e-3, gt=0, le=1)
     """The actor's learning rate meanwhile, and its teachers'; it falls to a twentieth."""
     weight: float = Field(default=0.0, ge=0, le=100)

@@ -10,7 +10,7 @@ Options, off by default: two critics of which the lower one is believed, noise o
 waits (TD3, Fujimoto et al. 2018); a critic that also sees what only the simulator knows (Pinto et al. 2018); falling
 learning rates; an average of the actor's weights, which is what is evaluated and exported. With ``[hindsight]`` the
 actor first learns from what the simulator knows (``hindsight.py``), or from the mean of several networks that do
-(``teachers.py``), and policy gradients start from there.
+(``Teachers``), and policy gradients start from there.
 
 BatchNorm sits before each non-linearity of the actor. The online actor normalises by its batch while it learns, and
 by its running statistics while it acts; the target actor is always in evaluation mode and *copies* the running
@@ -18,7 +18,7 @@ statistics, for an average of averages would lag twice.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -31,7 +31,6 @@ from reinet.agents.learn.config import DdpgSection, HindsightSection
 from reinet.agents.learn.hidden import SIZE
 from reinet.agents.learn.hindsight import prices
 from reinet.agents.learn.replay import Batch
-from reinet.agents.learn.teachers import Teachers
 from reinet.agents.model.mlp import Layer, Layers
 
 LAST_LAYER_INIT = 3e-3
@@ -76,6 +75,42 @@ class Actor(nn.Module):
             layers.append((weight.float().numpy().copy(), bias.float().numpy().copy()))
         layers.append((self.out.weight.numpy().copy(), self.out.bias.numpy().copy()))
         return layers
+
+
+class Teachers(nn.Module):
+    """M networks of one shape in one, which follow hindsight side by side: states (B, S) -> actions (B, M) in [-1, 1].
+
+    What hindsight says of one moment is noise around what anybody could know of it, and each network's answer keeps
+    some of that noise: which, its first weights decide. The mean of several has less (Hansen and Salamon 1990), but
+    costs as many times the work at every decision. So an actor of the usual size learns the mean in their place,
+    "model compression" (Bucila et al. 2006) or "distillation" (Hinton et al. 2015), and only the actor is exported.
+    """
+
+    def __init__(self, count: int, state_size: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        sizes = [state_size, *hidden, 1]
+        layers = [[nn.Linear(a, b) for a, b in pairwise(sizes)] for _ in range(count)]
+        self.weights = nn.ParameterList(
+            _stack(linear.weight.T for linear in layer) for layer in zip(*layers, strict=True)
+        )
+        self.biases = nn.ParameterList(
+            _stack(linear.bias[None] for linear in layer) for layer in zip(*layers, strict=True)
+        )
+
+    def before_tanh(self, states: Tensor) -> Tensor:
+        """Returns the last layer's outputs (B, M), without bounds."""
+        x = states.expand(len(self.weights[0]), *states.shape)
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = torch.relu(torch.baddbmm(bias, x, weight))
+        return torch.baddbmm(self.biases[-1], x, self.weights[-1]).squeeze(2).T
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Returns each teacher's action (B, M) in [-1, 1] for states (B, S)."""
+        return torch.tanh(self.before_tanh(states))
+
+
+def _stack(tensors: Iterable[Tensor]) -> nn.Parameter:
+    return nn.Parameter(torch.stack([tensor.detach() for tensor in tensors]))
 
 
 class Critic(nn.Module):

@@ -9,11 +9,10 @@ from pydantic import ValidationError
 
 from helpers.links import cellular, constant
 from reinet.agents.learn.config import DdpgSection, HindsightSection, TrainConfig
-from reinet.agents.learn.ddpg import Ddpg
+from reinet.agents.learn.ddpg import Ddpg, Teachers
 from reinet.agents.learn.gatherer import Gatherer
 from reinet.agents.learn.hindsight import LEAST_DEAR, MOST_DEAR, dearness, prices, teach
 from reinet.agents.learn.replay import Batch
-from reinet.agents.learn.teachers import Teachers
 from reinet.agents.model.mlp import act
 from reinet.core import Normaliser, caps_from_actions
 from reinet.envs.sim import SimBatch
