@@ -7,9 +7,9 @@
  * what the path can carry: as with an application that has nothing to send, such a rate may raise the estimate and is
  * never to lower it. Else BBR takes the cap for the path, and has to probe for the rest when the cap rises. The stack
  * marks packets that leave while the application is the limit, and BBR marks its own when it drains the queue to see
- * the minimum RTT; a cap that binds sets the same mark. It does not while BBR starts up, which ends when rates no
- * longer grow: marked ones say nothing of that, and BBR would send at nearly three times the rate once the cap has
- * gone. Records tell of the application alone, so what the cap has written is remembered.
+ * the minimum RTT; a cap that binds sets the same mark. While BBR starts up no cap acts: the start-up ends when rates
+ * no longer grow, so a cap would end it at the cap, and marked rates not at all. Records tell of the application alone,
+ * so what the cap has written is remembered.
  */
 #ifndef REINET_CAP_LIMITED_H
 #define REINET_CAP_LIMITED_H

@@ -28,10 +28,10 @@ class CappedWindow {
     if (cap_pkts_ == 0) reinet_withheld_forget(&withheld_);
     if (cap_pkts_ == 0 || w.cwnd_pkts <= cap_pkts_) return;
     if constexpr (requires { control.full_pipe(); }) {
-      if (control.full_pipe())
-        w.app_limited_until_pkts =
-            reinet_cap_limited_until(&limited_until_, static_cast<std::uint32_t>(w.app_limited_until_pkts),
-                                     static_cast<std::uint32_t>(ack.delivered_total_pkts), ack.in_flight_pkts);
+      if (!control.full_pipe()) return;
+      w.app_limited_until_pkts =
+          reinet_cap_limited_until(&limited_until_, static_cast<std::uint32_t>(w.app_limited_until_pkts),
+                                   static_cast<std::uint32_t>(ack.delivered_total_pkts), ack.in_flight_pkts);
     } else if constexpr (!ModelControl<Control>) {
       if (ack.state == SenderState::kRecovery) return;
       reinet_withheld_on_cap(&withheld_, w.cwnd_pkts, static_cast<std::uint32_t>(timeout_us));

@@ -59,13 +59,18 @@ static __u32 in_flight_pkts(const struct tcp_sock *tp) {
   return tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;
 }
 
+/* BBR's start-up ends when rates no longer grow, whatever it was that kept them down: under a cap it would end at the
+ * cap, and a flow of short answers, which never shows a higher rate, would stay there. So none acts until it is over.
+ */
+static bool bbr_starts_up(const struct tcp_sock *tp) {
+  const struct bbr *bbr = (const void *)tp->inet_conn.icsk_ca_priv;
+
+  return bpf_core_field_exists(bbr->full_bw_reached) && !BPF_CORE_READ_BITFIELD(bbr, full_bw_reached);
+}
+
 /* Linux lets the programs write this from 6.6 on; the object that is built for 6.10 and later does. */
 static void note_limited(struct tcp_sock *tp, struct reinet_slot *slot) {
 #if REINET_CONG_CONTROL_ARGUMENTS == 4
-  const struct bbr *bbr = (const void *)tp->inet_conn.icsk_ca_priv;
-
-  if (!bpf_core_field_exists(bbr->full_bw_reached) || !BPF_CORE_READ_BITFIELD(bbr, full_bw_reached))
-    return;
   tp->app_limited =
       reinet_cap_limited_until(&slot->cap_limited_until, tp->app_limited, tp->delivered, in_flight_pkts(tp));
 #endif
@@ -83,6 +88,8 @@ static void apply_cap(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index
   if (!cap_pkts)
     reinet_withheld_forget(&slot->withheld);
   if (!cap_pkts || tp->snd_cwnd <= cap_pkts || prr_owns_window(tp, algorithm) || asked_to_leave())
+    return;
+  if (algorithm == REINET_BBR && bbr_starts_up(tp))
     return;
   if (algorithm != REINET_BBR) {
     if (tp->snd_ssthresh < tp->snd_cwnd)

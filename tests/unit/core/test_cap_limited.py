@@ -58,11 +58,25 @@ def test_a_link_that_became_slow_under_a_cap_is_learned_in_the_first_round_trips
     assert np.median(late["pacing_rate_bytes_per_s"]) < 1.5 * BYTES_PER_S / 8
 
 
-def test_a_cap_in_bbrs_start_up_ends_it() -> None:
+def test_a_cap_acts_once_bbrs_start_up_is_over() -> None:
     records = capped_between(0.0, 6.0, 10)  # half of what the path holds
     held = records[(records["time_ns"] > 1e9) & (records["time_ns"] < 6e9)]
-    share = held["pacing_rate_bytes_per_s"] / BYTES_PER_S
-    assert np.median(share) < 1.5, "the start-up paces at nearly three times the rate"
+    pace = np.median(held["pacing_rate_bytes_per_s"]) / BYTES_PER_S
+    assert 0.9 < pace < 1.5, "a start-up that a cap ends stands at the cap; one that goes on paces at nearly three times"
+    assert np.median(held["delivery_rate_bytes_per_s"]) < 0.6 * BYTES_PER_S
+
+
+def test_short_answers_under_a_cap_do_not_hold_bbr_back_for_good() -> None:
+    link = LinkSpec(STEADY, cc="bbr", mrtt_ms=150.0, object_bytes=15_000, flow_bytes=300_000, pause_ms=100.0)
+    plain, capped = (SimBatch([link], record_log=True) for _ in range(2))
+    for batch, cap_pkts in ((plain, 0), (capped, 4)):
+        batch.reset()
+        while batch.stats["time_ns"][0] < 2e9:
+            batch.step_caps(np.array([cap_pkts], np.uint32))
+        while batch.stats["time_ns"][0] < 4e9:
+            batch.step_caps(np.zeros(1, np.uint32))
+    pace, paced = (b.stats["pacing_rate_bytes_per_s"][0] for b in (plain, capped))
+    assert paced > 0.9 * pace
 
 
 def test_records_tell_of_the_application_alone() -> None:
