@@ -62,7 +62,7 @@ def test_a_cap_acts_once_bbrs_start_up_is_over() -> None:
     records = capped_between(0.0, 6.0, 10)  # half of what the path holds
     held = records[(records["time_ns"] > 1e9) & (records["time_ns"] < 6e9)]
     pace = np.median(held["pacing_rate_bytes_per_s"]) / BYTES_PER_S
-    assert 0.9 < pace < 1.5, "a start-up that a cap ends stands at the cap; one that goes on paces at nearly three times"
+    assert 0.9 < pace < 1.5, "a start-up that a cap ends stands at the cap; one that goes on has nearly three"
     assert np.median(held["delivery_rate_bytes_per_s"]) < 0.6 * BYTES_PER_S
 
 
