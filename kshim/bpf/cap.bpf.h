@@ -68,9 +68,13 @@ static bool bbr_starts_up(const struct tcp_sock *tp) {
   return bpf_core_field_exists(bbr->full_bw_reached) && !BPF_CORE_READ_BITFIELD(bbr, full_bw_reached);
 }
 
-/* Linux lets the programs write this from 6.6 on; the object that is built for 6.10 and later does. */
+/* Linux lets the programs write this from 6.6 on; the object that is built for 6.10 and later does. Where the start-up
+ * cannot be told, nothing is marked: marked rates would never end it.
+ */
 static void note_limited(struct tcp_sock *tp, struct reinet_slot *slot) {
 #if REINET_CONG_CONTROL_ARGUMENTS == 4
+  if (!bpf_core_field_exists(((struct bbr *)0)->full_bw_reached))
+    return;
   tp->app_limited =
       reinet_cap_limited_until(&slot->cap_limited_until, tp->app_limited, tp->delivered, in_flight_pkts(tp));
 #endif

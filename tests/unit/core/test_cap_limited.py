@@ -68,7 +68,7 @@ def test_a_cap_acts_once_bbrs_start_up_is_over() -> None:
 
 def test_short_answers_under_a_cap_do_not_hold_bbr_back_for_good() -> None:
     link = LinkSpec(STEADY, cc="bbr", mrtt_ms=150.0, object_bytes=15_000, flow_bytes=300_000, pause_ms=100.0)
-    plain, capped = (SimBatch([link], record_log=True) for _ in range(2))
+    plain, capped = (SimBatch([link]) for _ in range(2))
     for batch, cap_pkts in ((plain, 0), (capped, 4)):
         batch.reset()
         while batch.stats["time_ns"][0] < 2e9:
