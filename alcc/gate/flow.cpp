@@ -35,7 +35,7 @@ void Flow::reset(std::uint64_t new_cookie) {
   lease_ = void_lease_ = 0;
   void_ = active_ = refused_ = bounded_ = false;
   splitting = 0;
-  credit_bytes_ = pending_bytes_ = admitted_bytes_ = written_base_ = looked_bytes_ = 0;
+  credit_bytes_ = pending_bytes_ = admitted_bytes_ = written_base_ = 0;
   missed_pkts_ = 0;
   ++openings;  // whoever still waits looks again, and finds another cookie
   futex_wake_all(openings);
@@ -291,11 +291,8 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   // The kernel tops a window up at each ACK, the gate at each look: in between half of what comes is missing from it on
   // average. So much more is let through, and the mean in flight is the cap. Where looks are further apart than round
   // trips, as on loopback, that would be more than the window itself, and nothing is.
-  const std::uint64_t delivered_bytes = view.delivered_bytes();
-  const std::uint64_t came_bytes = delivered_bytes - std::min(looked_bytes_, delivered_bytes);
   const bool follows = armed && view.info.tcpi_min_rtt >= kLeastPathRttUs;
-  missed_pkts_ = follows ? static_cast<std::uint32_t>(came_bytes / view.mss_bytes() / 2) : 0;
-  looked_bytes_ = delivered_bytes;
+  missed_pkts_ = follows ? static_cast<std::uint32_t>(measure_.came_bytes() / view.mss_bytes() / 2) : 0;
   const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
   credit_bytes_ = cap_pkts ? credit_under(cap_pkts, view) : 0;
   if (cap_pkts == 0 || credit_bytes_ > 0) open();

@@ -126,8 +126,7 @@ class Flow {
   bool refused_ = false;          // since the last look
   bool bounded_ = false;          // we set TCP_NOTSENT_LOWAT
   std::uint64_t credit_bytes_ = 0;
-  std::uint64_t looked_bytes_ = 0;  // delivered by the latest look
-  std::uint32_t missed_pkts_ = 0;   // what was missing of a full window on average, between the latest two
+  std::uint32_t missed_pkts_ = 0;  // what was missing of a full window on average, between the latest two looks
   std::uint64_t pending_bytes_ = 0;
   std::uint64_t admitted_bytes_ = 0, written_base_ = 0;
 };

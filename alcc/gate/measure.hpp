@@ -77,8 +77,7 @@ class Measure {
     // a cellular link, after a gap, most of it. Whoever looks for the highest rate of some rounds finds it there.
     const std::uint64_t round_bytes =
         std::min(delivered_bytes, std::max(sent_at_start_, delivered_bytes_) + a.mss_bytes - 1);
-    const std::uint64_t all_bytes =
-        std::max<std::uint64_t>(delivered_bytes - std::min(delivered_bytes_, delivered_bytes), 1);
+    const std::uint64_t all_bytes = std::max<std::uint64_t>(came_bytes(), 1);
     const std::uint64_t own_bytes = round_bytes - std::min(delivered_bytes_, round_bytes);
     const auto own = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(samples * own_bytes / all_bytes, 1, samples));
     a.delivered_bytes = round_bytes;
@@ -96,6 +95,10 @@ class Measure {
   }
 
   const VirtualCubic& window() const { return window_; }
+  // What was delivered between the latest two looks.
+  std::uint64_t came_bytes() const {
+    return newest_delivered_bytes_ - std::min(delivered_bytes_, newest_delivered_bytes_);
+  }
 
  private:
   bool ends_round(const reinet_period_config& rule, std::uint64_t now_ns, std::uint64_t delivered_bytes) const {
