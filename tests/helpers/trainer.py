@@ -95,11 +95,15 @@ class Service:
         return self._log.read_text()
 
     def close(self) -> None:
-        """Ends it and what it may have left: workers of a service that was killed."""
+        """Ends it and what it may have left, workers of a service that was killed; prints its log, and Ray's, which
+        pytest shows where a test failed."""
         from reinet.agents.service.running.runners import worker_pid
 
         if self._process is not None and self._process.poll() is None:
             self.end()
+        for log in (self._log, *sorted(self.folder.glob("ray/*.log")), *sorted(self.folder.glob("jobs/*/log.txt"))):
+            if log.is_file():
+                print(f"--- {log.name}", log.read_text(errors="replace")[-4000:], sep="\n")
         for folder in (self.folder / "jobs").glob("*"):
             if (pid := worker_pid(folder)) is not None:
                 with suppress(ProcessLookupError):

@@ -145,12 +145,12 @@ class RayRunner:
 
     def _start_head(self) -> Any:
         self._end_head()  # what is left of one that died: a worker without a head never ends
-        ports = _free_ports(2)
         place = _short_folder(self._folder)
         command = [
             str(Path(sys.executable).with_name("ray")), "start", "--head", "--node-ip-address=127.0.0.1", "--port=0",
             "--dashboard-host=127.0.0.1", f"--dashboard-port={self._port}", "--include-dashboard=true",
-            f"--ray-client-server-port={ports[0]}", f"--dashboard-agent-listen-port={ports[1]}",
+            # 0: a port that was free a moment ago may not be, and a head whose agent found its port taken takes no job.
+            f"--ray-client-server-port={_free_port()}", "--dashboard-agent-listen-port=0",
             f"--num-cpus={max(self._workers, 1) * self._at_once}", f"--temp-dir={place}",
             f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats",
         ]  # fmt: skip
@@ -175,10 +175,13 @@ class RayRunner:
         raise ServiceError(f"Ray started and does not answer at {self._address}; see {self._folder / 'start.log'}")
 
     def _end_head(self) -> None:
-        """Ends every process that carries this service's mark; no other Ray of the host is touched."""
+        """Ends every process that carries this service's mark, and their sessions, which began with it: Ray's agents write
+        their names over the mark. No other Ray of the host is touched."""
         wanted = f"{MARK}={self._folder}".encode()
         for _ in range(50):  # what they start meanwhile carries it too
-            found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _has(pid, wanted)]
+            pids = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid != os.getpid()]
+            sessions = {_session(pid) for pid in pids if _has(pid, wanted)} - {None, os.getsid(0)}
+            found = [pid for pid in pids if _session(pid) in sessions or _has(pid, wanted)]
             for pid in found:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -205,25 +208,26 @@ def _id(job: str, attempt: int) -> str:
 
 
 def _has(pid: int, mark: bytes) -> bool:
-    """Returns whether a process of ours, which is not this one, has the mark in its environment."""
-    if pid == os.getpid():
-        return False
+    """Returns whether a process of ours has the mark in its environment."""
     try:
         return mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
 
 
-def _free_ports(count: int) -> list[int]:
-    """Returns ports of loopback that nobody listens at now."""
-    held = [socket.socket() for _ in range(count)]
+def _session(pid: int) -> int | None:
+    """Returns the session that a process is in, None once it has ended."""
     try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in held]
-    finally:
-        for one in held:
-            one.close()
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def _free_port() -> int:
+    """Returns a port of loopback that nobody listens at now; Ray's server of clients takes no 0, and nobody needs it."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
 
 
 def _short_name(folder: Path) -> Path:
