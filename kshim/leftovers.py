@@ -141,7 +141,7 @@ def remove_leftovers(patience_s: float = PATIENCE_S) -> None:
         return
     for names in map(wrapper_names, suffixes):
         if not registered_congestion_controls() & set(names.values()):  # a living shim may have taken them since
-            _kshim.sweep(list(names.items()), _ids(left, "reinet_flows"))
+            _kshim.sweep(list(names.items()))
 
 
 def _still_there(use: Callable[[int], T], map_id: int) -> T | None:

@@ -30,15 +30,22 @@ int reinet_sweep(struct bpf_iter__tcp *ctx) {
   return 0;
 }
 
-/* Writes the network namespace (its inode) of every socket in a map like reinet_flows, whoever loaded it. */
-SEC("iter/bpf_sk_storage_map")
-int reinet_where(struct bpf_iter__bpf_sk_storage_map *ctx) {
-  struct sock *sk = ctx->sk;
+/* Writes the caller's network namespace (its inode) once for every socket of it in reinet_flows, which may be another
+ * shim's map. The kernel's iterator over the map itself would find them all at once, but some kernels refuse iterators
+ * over maps to everybody.
+ */
+SEC("iter/tcp")
+int reinet_where(struct bpf_iter__tcp *ctx) {
+  struct sock_common *skc = ctx->sk_common;
+  struct tcp_sock *tp;
   __u32 namespace_inode;
 
-  if (!sk)
+  if (!skc)
     return 0;
-  namespace_inode = sk->__sk_common.skc_net.net->ns.inum;
+  tp = bpf_skc_to_tcp_sock(skc);
+  if (!tp || !bpf_sk_storage_get(&reinet_flows, tp, 0, 0))
+    return 0;
+  namespace_inode = skc->skc_net.net->ns.inum;
   bpf_seq_write(ctx->meta->seq, &namespace_inode, sizeof(namespace_inode));
   return 0;
 }

@@ -9,9 +9,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -25,6 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Visit = std::function<void(const fs::path&)>;
+using Inodes = std::set<std::uint64_t>;  // of network namespaces, as /proc/PID/ns/net shows them
 
 bool over(Deadline until) { return std::chrono::steady_clock::now() >= until; }
 
@@ -48,7 +51,7 @@ std::uint64_t inode_of(int fd) {
   return fd >= 0 && !fstat(fd, &found) ? found.st_ino : 0;
 }
 
-// Each namespace once.
+// Each namespace once, those of a thread or a mount first.
 class Namespaces {
  public:
   explicit Namespaces(Inodes known) : known_(std::move(known)) {}
@@ -63,6 +66,9 @@ class Namespaces {
     const std::uint64_t inode = inode_of(fd);
     if (inode && known_.insert(inode).second) found_.push_back(std::move(owned));
   }
+
+  void add_inhabited(Deadline until);
+  void add_held(Deadline until);
 
   const std::vector<OwnedFd>& found() const { return found_; }
 
@@ -124,27 +130,34 @@ int open_behind(int process, const fs::path& descriptor) {
   return socket.fd < 0 ? -1 : ioctl(socket.fd, SIOCGSKNS);
 }
 
+void Namespaces::add_inhabited(Deadline until) {
+  for (const std::string& place : mounted()) add(fs::path(place));
+  each_process(until, [&](const fs::path& process) {
+    each_entry(process / "task", [&](const fs::path& thread) { add(thread / "ns" / "net"); });
+  });
+}
+
+void Namespaces::add_held(Deadline until) {
+  each_process(until, [&](const fs::path& process) {
+    const OwnedFd pidfd{static_cast<int>(syscall(SYS_pidfd_open, std::atoi(process.filename().c_str()), 0))};
+    each_entry(process / "fd", [&](const fs::path& descriptor) {
+      if (!over(until)) add(open_behind(pidfd.fd, descriptor));
+    });
+  });
+}
+
 }  // namespace
 
 void in_inhabited_namespaces(const std::function<void()>& work, Deadline until) {
   Namespaces namespaces(own());
-  for (const std::string& place : mounted()) namespaces.add(fs::path(place));
-  each_process(until, [&](const fs::path& process) {
-    each_entry(process / "task", [&](const fs::path& thread) { namespaces.add(thread / "ns" / "net"); });
-  });
+  namespaces.add_inhabited(until);
   run_in(namespaces.found(), work, until);
 }
 
-void in_held_namespaces(const Inodes& wanted, const std::function<void()>& work, Deadline until) {
+void in_reachable_namespaces(const std::function<void()>& work, Deadline until) {
   Namespaces namespaces(own());
-  each_process(until, [&](const fs::path& process) {
-    const OwnedFd pidfd{static_cast<int>(syscall(SYS_pidfd_open, std::atoi(process.filename().c_str()), 0))};
-    each_entry(process / "fd", [&](const fs::path& descriptor) {
-      if (over(until)) return;
-      OwnedFd behind{open_behind(pidfd.fd, descriptor)};
-      if (wanted.count(inode_of(behind.fd))) namespaces.add(std::exchange(behind.fd, -1));
-    });
-  });
+  namespaces.add_inhabited(until);
+  namespaces.add_held(until);
   run_in(namespaces.found(), work, until);
 }
 

@@ -3,13 +3,10 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <functional>
-#include <set>
 
 namespace reinet {
 
-using Inodes = std::set<std::uint64_t>;  // of network namespaces, as /proc/PID/ns/net shows them
 using Deadline = std::chrono::steady_clock::time_point;
 
 // Runs work in every network namespace but the caller's in which a thread lives or that is mounted (ip netns, container
@@ -17,8 +14,8 @@ using Deadline = std::chrono::steady_clock::time_point;
 // cannot be entered, or whose turn has not come at the deadline, are left out.
 void in_inhabited_namespaces(const std::function<void()>& work, Deadline until);
 
-// Runs work in those of the wanted ones that only descriptors of processes hold: of the namespace itself, or of a
-// socket that was made in it. Looks at every descriptor on the host.
-void in_held_namespaces(const Inodes& wanted, const std::function<void()>& work, Deadline until);
+// The same, and then in those that only descriptors of processes hold: of the namespace itself, or of a socket that was
+// made in it. Looks at every descriptor on the host.
+void in_reachable_namespaces(const std::function<void()>& work, Deadline until);
 
 }  // namespace reinet

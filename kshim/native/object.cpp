@@ -188,6 +188,8 @@ Object::Object(const Options& options) : options_(options) {
   bpf_map__set_max_entries(find("reinet_cgroups"), most_cgroups);
   bpf_map__set_max_entries(find("reinet_records"), options.records_bytes);
   if (options.events_bytes) bpf_map__set_max_entries(find("reinet_events"), options.events_bytes);
+  if (options.flows_map_fd >= 0)
+    checked(bpf_map__reuse_fd(find("reinet_flows"), options.flows_map_fd), "look into another shim's flows");
   if (const int error = bpf_object__load(object_.get())) fail(error, "load the BPF programs");
   for (const char* of_the_kernel : {"reinet_slots", "reinet_counters"})
     checked(bpf_map_freeze(map_fd(of_the_kernel)), std::string("freeze ") + of_the_kernel);
@@ -321,34 +323,30 @@ Descriptors Object::descriptors() const {
   return out;
 }
 
-void Object::sweep(const std::vector<OwnedFd>& flows_maps) {
+void Object::sweep() {
   const auto work = [this] { sweep_own_namespace(); };
   const Deadline until = std::chrono::steady_clock::now() + longest_sweep;
   work();
-  in_inhabited_namespaces(work, until);
-  Inodes left;
-  for (const auto& [inode, sockets] : where(flows_maps)) left.insert(inode);
-  if (!left.empty()) in_held_namespaces(left, work, until);
+  in_reachable_namespaces(work, until);
 }
 
 void Object::sweep_own_namespace() const {
   iterate(bpf_program__attach_iter(bpf_object__find_program_by_name(object_.get(), "reinet_sweep"), nullptr));
 }
 
-std::map<std::uint64_t, std::uint32_t> Object::where(const std::vector<OwnedFd>& flows_maps) const {
+std::map<std::uint64_t, std::uint32_t> Object::where() const {
+  const bpf_program* program = bpf_object__find_program_by_name(object_.get(), "reinet_where");
   std::map<std::uint64_t, std::uint32_t> sockets;
-  for (const OwnedFd& flows_map : flows_maps) {
-    bpf_iter_link_info map{};
-    map.map.map_fd = static_cast<std::uint32_t>(flows_map.fd);
-    LIBBPF_OPTS(bpf_iter_attach_opts, options, .link_info = &map, .link_info_len = sizeof(map));
-    const std::string found =
-        iterate(bpf_program__attach_iter(bpf_object__find_program_by_name(object_.get(), "reinet_where"), &options));
+  const auto count = [&] {
+    const std::string found = iterate(bpf_program__attach_iter(program, nullptr));
     for (std::size_t at = 0; at + sizeof(std::uint32_t) <= found.size(); at += sizeof(std::uint32_t)) {
       std::uint32_t inode = 0;
       std::memcpy(&inode, &found[at], sizeof(inode));
       sockets[inode]++;
     }
-  }
+  };
+  count();
+  in_reachable_namespaces(count, std::chrono::steady_clock::now() + longest_sweep);
   return sockets;
 }
 

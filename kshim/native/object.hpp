@@ -29,6 +29,7 @@ struct Options {
   std::uint32_t events_bytes = 0;   // ring buffer of recorded ACKs, 0 = record none
   reinet_period_config period = {REINET_MIN_PERIOD_NS, 1, 0};
   std::uint32_t default_target_us = 0;
+  int flows_map_fd = -1;  // another shim's reinet_flows in the place of an own one
 };
 
 class Object {
@@ -50,11 +51,10 @@ class Object {
   // its own at its next ACK and takes along what that has learned. Until then the wrapper stays on it, inert.
   void detach();
   // Switches the sockets that run a congestion control of one of the wrappers' names back to the plain one, whoever
-  // registered it, in every network namespace that can be entered. flows_maps: maps like reinet_flows; the namespaces
-  // of the sockets in them are looked for harder.
-  void sweep(const std::vector<OwnedFd>& flows_maps);
-  // Counts the sockets in maps like reinet_flows, by network namespace.
-  std::map<std::uint64_t, std::uint32_t> where(const std::vector<OwnedFd>& flows_maps) const;
+  // registered it, in every network namespace that can be entered, those that only a descriptor leads to among them.
+  void sweep();
+  // Counts the sockets in reinet_flows by network namespace, of which it reaches those that sweep reaches.
+  std::map<std::uint64_t, std::uint32_t> where() const;
   // Moves one period by one event, by the kernel's copy of the rule.
   void replay(reinet_replay& step) const;
 

@@ -166,33 +166,29 @@ class Flows {
 using Names = std::vector<std::pair<std::string, std::string>>;
 
 // Loaded for its iterators only.
-Object onlooker(const Names& wrappers) {
+Object onlooker(const Names& wrappers, int flows_map_fd = -1) {
   Options options;
   options.wrappers = wrappers;
   options.max_flows = 1;
   options.records_bytes = 4096;
+  options.flows_map_fd = flows_map_fd;
   return Object(options);
 }
 
+void sweep(const Names& wrappers) { onlooker(wrappers).sweep(); }
+
 // Of the maps that are still there.
-std::vector<reinet::OwnedFd> open_maps(const std::vector<std::uint32_t>& ids) {
-  std::vector<reinet::OwnedFd> maps;
-  for (const std::uint32_t id : ids) {
+std::map<std::uint64_t, std::uint32_t> where(const Names& wrappers, const std::vector<std::uint32_t>& flows_map_ids) {
+  std::map<std::uint64_t, std::uint32_t> sockets;
+  for (const std::uint32_t id : flows_map_ids) {
     try {
-      maps.emplace_back(reinet::open_map(id));
+      const reinet::OwnedFd flows_map{reinet::open_map(id)};
+      for (const auto& [inode, count] : onlooker(wrappers, flows_map.fd).where()) sockets[inode] += count;
     } catch (const Failure& failure) {
       if (failure.code().value() != ENOENT) throw;
     }
   }
-  return maps;
-}
-
-void sweep(const Names& wrappers, const std::vector<std::uint32_t>& flows_map_ids) {
-  onlooker(wrappers).sweep(open_maps(flows_map_ids));
-}
-
-std::map<std::uint64_t, std::uint32_t> where(const Names& wrappers, const std::vector<std::uint32_t>& flows_map_ids) {
-  return onlooker(wrappers).where(open_maps(flows_map_ids));
+  return sockets;
 }
 
 std::vector<std::tuple<std::string, std::uint32_t, std::string>> loaded(const std::string& prefix) {
@@ -274,7 +270,7 @@ NB_MODULE(_kshim, m) {
       .def("outstanding", &Flows::outstanding, nb::arg("slots"))
       .def("counters", &Flows::counters)
       .def("close", &Flows::close);
-  m.def("sweep", &sweep, nb::arg("wrappers"), nb::arg("flows_map_ids"));
+  m.def("sweep", &sweep, nb::arg("wrappers"));
   m.def("where", &where, nb::arg("wrappers"), nb::arg("flows_map_ids"));
   m.def("loaded", &loaded, nb::arg("prefix"));
   m.def("ask_to_leave", &reinet::ask_to_leave, nb::arg("control_map_id"));
