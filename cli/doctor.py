@@ -124,7 +124,7 @@ def _leftovers() -> Feature:
     left = leftovers()
     if not left:
         return Feature(True, "nothing of reinet is left on this host", "")
-    kept = "; ".join(map(str, holders(left))) or "sockets that are not connected any more"
+    kept = "; ".join(map(str, holders(left))) or "sockets closed with data unsent, or not connected any more"
     if on_their_way(left):
         return Feature(
             True,

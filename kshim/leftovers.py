@@ -42,7 +42,7 @@ class Holder(NamedTuple):
     """Its inode, as ``ls -l /proc/PID/ns/net`` shows it."""
     sockets: int
     pids: tuple[int, ...]
-    """The processes that live in it; without any, descriptors elsewhere or sockets closed with data unsent keep it."""
+    """The processes that live in it; without any, descriptors elsewhere keep it."""
 
     def __str__(self) -> str:
         where = f"processes {', '.join(map(str, self.pids))}" if self.pids else "no process lives in it"
@@ -81,7 +81,8 @@ def leftovers() -> list[Loaded]:
 
 
 def holders(left: list[Loaded]) -> list[Holder]:
-    """Returns where the sockets are that keep leftovers; sockets that were disconnected since are not found."""
+    """Returns where the sockets are that keep leftovers. Those that were disconnected since are not found, nor those closed
+    with data unsent in a namespace to which nothing else leads."""
     from reinet.kshim import _kshim  # not built everywhere
 
     maps = _ids(left, "reinet_flows")

@@ -426,12 +426,14 @@ def _shown(line: bytes) -> str:
 
 
 def write_atomically(path: Path, content: bytes, *, overwrite: bool = False) -> None:
-    """Writes a file whole or not at all; an existing one stays unless ``overwrite``. Raises TraceError."""
+    """Writes a file whole or not at all, and the folders above it where they are missing; an existing file stays unless
+    ``overwrite``. Raises TraceError."""
     try:
         if path.is_dir():
             raise TraceError(f"{path}: is a folder; name a file to write")
         if path.exists() and not overwrite:
             raise TraceError(f"{path}: exists already; name another file, or overwrite it with --force")
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
         try:
             with temporary.open("xb") as file:

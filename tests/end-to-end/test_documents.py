@@ -219,8 +219,6 @@ def folder(tmp_path: Path) -> Path:
     for entry in ROOT.iterdir():
         if entry.name not in (".git", "runs", "traces", ".venv"):
             (tmp_path / entry.name).symlink_to(entry)
-    (tmp_path / "traces").mkdir()
-    (tmp_path / "runs").mkdir()
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parent.parent)
     return tmp_path
 

@@ -314,5 +314,7 @@ def test_atomic_write(tmp_path: Path) -> None:
     write_atomically(path, b"two", overwrite=True)
     assert path.read_bytes() == b"two"
     with pytest.raises(TraceError, match="cannot write"):
-        write_atomically(tmp_path / "absent" / "f", b"")
+        write_atomically(path / "f", b"")  # below a file
     assert os.listdir(tmp_path) == ["f"]
+    write_atomically(tmp_path / "absent" / "too" / "f", b"three")
+    assert (tmp_path / "absent" / "too" / "f").read_bytes() == b"three"
