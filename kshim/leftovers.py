@@ -81,8 +81,8 @@ def leftovers() -> list[Loaded]:
 
 
 def holders(left: list[Loaded]) -> list[Holder]:
-    """Returns where the sockets are that keep leftovers. Those that were disconnected since are not found, nor those closed
-    with data unsent in a namespace to which nothing else leads."""
+    """Returns where the sockets are that keep leftovers. Those that were disconnected since are not found, nor those
+    closed with data unsent in a namespace to which nothing else leads."""
     from reinet.kshim import _kshim  # not built everywhere
 
     maps = _ids(left, "reinet_flows")

@@ -175,8 +175,8 @@ class RayRunner:
         raise ServiceError(f"Ray started and does not answer at {self._address}; see {self._folder / 'start.log'}")
 
     def _end_head(self) -> None:
-        """Ends every process that carries this service's mark, and their sessions, which began with it: Ray's agents write
-        their names over the mark. No other Ray of the host is touched."""
+        """Ends every process that carries this service's mark, and their sessions: Ray's agents write their names over
+        the mark. No other Ray of the host is touched."""
         wanted = f"{MARK}={self._folder}".encode()
         for _ in range(50):  # what they start meanwhile carries it too
             pids = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid != os.getpid()]
@@ -224,7 +224,7 @@ def _session(pid: int) -> int | None:
 
 
 def _free_port() -> int:
-    """Returns a port of loopback that nobody listens at now; Ray's server of clients takes no 0, and nobody needs it."""
+    """Returns a port of loopback that nobody listens at now, for Ray's server of clients: it takes no 0."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return int(held.getsockname()[1])
