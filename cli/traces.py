@@ -205,14 +205,9 @@ def split(
         sides = {"train": first, "validation": rest}
     rows: list[dict[str, Any]] = []
     for side, members in sides.items():
-        folder = out / side
-        try:
-            folder.mkdir(parents=True)
-        except OSError as error:
-            raise TraceError(f"{folder}: cannot make the folder ({error.strerror}); check its permissions") from error
         names = _distinct_names(members)
         for trace, name in zip(members, names, strict=True):
-            rows.append({"set": side, "path": str(trace.save(folder / name)), **_row(trace)})
+            rows.append({"set": side, "path": str(trace.save(out / side / name)), **_row(trace)})
         files = "".join(f"  {_toml_string(f'{side}/{name}')},\n" for name in names)
         write_atomically(out / f"{side}.toml", f'[set]\nname = "{side}"\nfiles = [\n{files}]\n'.encode())
     _report(json_destination, {"rows": rows}, rows, ["set", "path", "duration_s", "mean_mbps"])

@@ -49,10 +49,6 @@ def save(found: Sequence[Estimate], folder: Path, overwrite: bool = False) -> li
             "the flows show no link's capacity: no stretch is long enough in which one was busy; record longer flows, "
             "or flows with more to send"
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TraceError(f"{folder}: cannot make the folder ({error.strerror}); check its permissions") from None
     rows = []
     for one in found:
         path = one.trace.save(folder / f"{one.trace.name}.trace", overwrite=overwrite)

@@ -177,16 +177,22 @@ Object onlooker(const Names& wrappers, int flows_map_fd = -1) {
 
 void sweep(const Names& wrappers) { onlooker(wrappers).sweep(); }
 
-// Of the maps that are still there.
+// Opens a map; one that has gone meanwhile, with its last socket, has no descriptor.
+reinet::OwnedFd still_there(std::uint32_t map_id) {
+  try {
+    return reinet::OwnedFd{reinet::open_map(map_id)};
+  } catch (const Failure& failure) {
+    if (failure.code().value() != ENOENT) throw;
+    return reinet::OwnedFd{-1};
+  }
+}
+
 std::map<std::uint64_t, std::uint32_t> where(const Names& wrappers, const std::vector<std::uint32_t>& flows_map_ids) {
   std::map<std::uint64_t, std::uint32_t> sockets;
   for (const std::uint32_t id : flows_map_ids) {
-    try {
-      const reinet::OwnedFd flows_map{reinet::open_map(id)};
-      for (const auto& [inode, count] : onlooker(wrappers, flows_map.fd).where()) sockets[inode] += count;
-    } catch (const Failure& failure) {
-      if (failure.code().value() != ENOENT) throw;
-    }
+    const reinet::OwnedFd flows_map = still_there(id);
+    if (flows_map.fd < 0) continue;
+    for (const auto& [inode, count] : onlooker(wrappers, flows_map.fd).where()) sockets[inode] += count;
   }
   return sockets;
 }

@@ -149,8 +149,9 @@ class RayRunner:
         command = [
             str(Path(sys.executable).with_name("ray")), "start", "--head", "--node-ip-address=127.0.0.1", "--port=0",
             "--dashboard-host=127.0.0.1", f"--dashboard-port={self._port}", "--include-dashboard=true",
-            # 0: a port that was free a moment ago may not be, and a head whose agent found its port taken takes no job.
-            f"--ray-client-server-port={_free_port()}", "--dashboard-agent-listen-port=0",
+            f"--ray-client-server-port={_free_port()}",
+            # A port that was free a moment ago may not be, and a head whose agent found its port taken takes no job.
+            "--dashboard-agent-listen-port=0",
             f"--num-cpus={max(self._workers, 1) * self._at_once}", f"--temp-dir={place}",
             f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats",
         ]  # fmt: skip
