@@ -56,12 +56,13 @@ def measure(
     repeat: int = REPEAT,
     actuator: Actuator = "kernel",
     progress: Callable[[float], None] | None = None,
+    keep: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Returns a row for each cell, in order, from real sockets; ``progress`` is told the share that is done.
 
-    Times are curl's, so a fresh object's holds the handshake. Raises ConfigError for a congestion control that cannot
-    be capped in the kernel, or an agent that does not run in a process; LinkError or ShimError where the host lacks
-    something.
+    ``keep`` gets the rows so far after each cell: the matrix takes an hour, and who ends it early has those. Times are
+    curl's, so a fresh object's holds the handshake. Raises ConfigError for a congestion control that cannot be capped
+    in the kernel, or an agent that does not run in a process; LinkError or ShimError where the host lacks something.
     """
     if actuator == "app":
         agent.law_of_the_gate()
@@ -86,6 +87,8 @@ def measure(
                 if progress is not None:
                     progress((index + (number + 1) / repeat) / len(matrix))
             rows.append({**live_row(cell, pairs, reasons), "target": str(target), "actuator": actuator})
+            if keep is not None:
+                keep(rows)
     return rows
 
 

@@ -83,8 +83,9 @@ def harm(
         sudo reinet bench harm --link mahimahi --mrtt-ms 20,60 --rate-mbps 24 --check
 
     With --link mahimahi nginx and curl fetch, caps come from the daemon's own loop, and times are curl's, handshake
-    included; the whole matrix takes an hour. A server's flows over loopback must get no cap: they are counted. With
-    --actuator app nginx decides itself, under the gate of reinet run (docs/alcc.md):
+    included; the whole matrix takes an hour, and the file of --json has the rows so far after each cell. A server's
+    flows over loopback must get no cap: they are counted. With --actuator app nginx decides itself, under the gate of
+    reinet run (docs/alcc.md):
 
         sudo reinet bench harm --link mahimahi --actuator app --model checkpoints/small --cc cubic --mrtt-ms 20,60
     """
@@ -116,23 +117,14 @@ def harm(
         if actuator is Actuator.kernel:
             loopback = [live.loopback(agent, control, **asked) for control in controls]
         asked |= {"repeat": repeat or live.REPEAT, "actuator": actuator.value}
+        asked["keep"] = _keeper(json_destination, lambda rows: _report(agent.called, rows, loopback))
         rows = _shown(cells, lambda tell: live.measure(cells, agent, progress=tell, **asked))
-    groups = matrix.summary(rows)
-    failures = sum(not (row["ok"] and row["valid"]) for row in rows) + sum(row["capped"] > 0 for row in loopback)
-    write_json(
-        json_destination,
-        {
-            "model": agent.called,
-            "cells": len(rows),
-            "failures": failures,
-            "groups": groups,
-            "loopback": loopback,
-            "rows": rows,
-        },
-    )
+    report = _report(agent.called, rows, loopback)
+    failures = report["failures"]
+    write_json(json_destination, report)
     if json_destination != "-":
         worst = sorted((row for row in rows if not row["ok"]), key=lambda row: -(row["ratio_p50"] or 0.0))
-        print_table(groups, GROUP_COLUMNS)
+        print_table(report["groups"], GROUP_COLUMNS)
         if worst:
             print_table(worst[:WORST_SHOWN], ROW_COLUMNS, title="the worst")
         for row in loopback:
@@ -140,6 +132,29 @@ def harm(
         say(f"{failures} of {len(rows) + len(loopback)} above a limit or not valid")
     if check and failures:
         raise typer.Exit(1)
+
+
+def _report(model: str, rows: list[dict[str, Any]], loopback: list[dict[str, Any]]) -> dict[str, Any]:
+    from reinet.agents.evaluation.harm import summary
+
+    failures = sum(not (row["ok"] and row["valid"]) for row in rows) + sum(row["capped"] > 0 for row in loopback)
+    return {
+        "model": model,
+        "cells": len(rows),
+        "failures": failures,
+        "groups": summary(rows),
+        "loopback": loopback,
+        "rows": rows,
+    }
+
+
+def _keeper(
+    destination: str | None, report: Callable[[list[dict[str, Any]]], dict[str, Any]]
+) -> Callable[[list[dict[str, Any]]], None] | None:
+    """Returns what writes the report of the rows so far into a file; None where none was asked for."""
+    if destination in (None, "-"):
+        return None
+    return lambda rows: write_json(destination, report(rows))
 
 
 def _shown(

@@ -38,7 +38,10 @@ def test_a_cap_of_ten_packets_slows_real_fetches_down() -> None:
     matrix = [cell(10_000_000, None), cell(300_000, 100.0, "bbr")]
 
     def measure() -> list[dict[str, Any]]:
-        rows = harm_live.measure(matrix, make_agent("fixed:10", "mahimahi"), target=TARGET, repeat=1)
+        kept: list[int] = []
+        agent = make_agent("fixed:10", "mahimahi")
+        rows = harm_live.measure(matrix, agent, target=TARGET, repeat=1, keep=lambda sofar: kept.append(len(sofar)))
+        assert kept == [1, 2], "who ends the matrix early keeps the rows so far"
         assert [row["objects"] for row in rows] == [1, 5]
         assert all(row["capped_ms"] > 0 and row["link"] == "mahimahi" for row in rows)
         return rows
