@@ -72,6 +72,11 @@ def say(*parts: str | tuple[str, str]) -> None:
     console.print(line, soft_wrap=True)
 
 
+def without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a row in which NaN, which JSON does not have, is None: the figure is not known."""
+    return {key: None if value != value else value for key, value in row.items()}
+
+
 def write_json(destination: str | None, data: Mapping[str, Any]) -> None:
     """Writes ``data`` to a file or, for ``-``, to standard output; does nothing without a destination."""
     if destination is None:

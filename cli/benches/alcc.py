@@ -1,12 +1,13 @@
 """``reinet bench alcc``: what the gate of ``reinet run`` costs; over links, who sends through it."""
 
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from reinet.cli.output import JsonOption, print_table, say, write_json
+from reinet.cli.output import JsonOption, print_table, say, without_nan, write_json
 from reinet.core.errors import ConfigError
 
 UDP = ["law", "trace", "gate_throughput_mbps", "udp_throughput_mbps", "throughput_ratio", "spread",
@@ -24,10 +25,14 @@ TUNNEL = ["law", "beside", "plain_throughput_mbps", "gate_throughput_mbps", "gat
           "gate_jain", "plain_delay_mean_ms", "gate_delay_mean_ms", "delay_ratio", "gate_longest_stall_ms",
           "valid"]  # fmt: skip
 
+PLAIN = ["law", "flows", "pairs_valid", "quiet", "cpu_ratio_vs_plain", "cpu_ratio_low", "cpu_ratio_high", "own_ratio",
+         "throughput_ratio", "capped_rtt_mean_ms"]  # fmt: skip
+
 
 class Against(str, Enum):
     """What runs over emulated links, in the place of the measurements over loopback."""
 
+    plain = "plain"
     udp = "udp"
     kernel = "kernel"
     tunnel = "tunnel"
@@ -48,8 +53,9 @@ def bench_alcc(
     against: Annotated[
         Against | None,
         typer.Option(
-            help="Instead, over emulated links: --laws through the gate and over UDP; --agents through the gate, in "
-            "the kernel and plain; --agents inside a TCP tunnel and plain; the Java client with its window and plain.",
+            help="Instead, over emulated links: what --agents through the gate cost the machine, over plain; --laws "
+            "through the gate and over UDP; --agents through the gate, in the kernel and plain; --agents inside a TCP "
+            "tunnel and plain; the Java client with its window and plain.",
         ),
     ] = None,
     traces: Annotated[
@@ -59,9 +65,9 @@ def bench_alcc(
         "copa,verus,sprout"
     ),
     agents: Annotated[
-        str, typer.Option(metavar="A,B", help="With --against kernel or tunnel: fixed:N, rule[:G], small models.")
+        str, typer.Option(metavar="A,B", help="With --against plain, kernel, tunnel: fixed:N, rule[:G], small models.")
     ] = "rule",
-    repeat: Annotated[int, typer.Option(min=1, help="With --against: runs of each law, trace and way.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, help="With --against: runs of each law, trace and way; pairs.")] = 1,
     buffer_bytes: Annotated[
         int | None, typer.Option(metavar="B", help="With --against java: the links' buffer; 150 KB unless said.")
     ] = None,
@@ -73,14 +79,18 @@ def bench_alcc(
 
     With --against, as root, over Mahimahi links of 20 ms and 150 KB and the kernel's Cubic, runs are made in turn, and
     again where the host lagged. Ratios are of medians: gate over UDP, gate over kernel, gate over plain (tunnel), mdi
-    over plain (java). The spread is the largest of any way's own throughputs. kernel: reduction_share is the queueing
-    delay that the gate takes from plain, over what the kernel's cap takes. tunnel: openvpn over TCP at 40 Mbit/s, with
-    plain TCP and with UDP that goes on and off beside it; delays are the flow's round trips; --agents may name copa,
-    verus and sprout too. Examples:
+    over plain (java). The spread is the largest of any way's own throughputs. plain: cpu_ratio_vs_plain and own_ratio
+    as bench daemon has them, of 1 flow of 100 Mbit/s and of 100 of 1 Mbit/s over the target +30ms; own is the sending
+    process, and a 95 % interval needs six pairs. kernel: reduction_share is the queueing delay that the gate takes from
+    plain, over what the kernel's cap takes. tunnel: openvpn over TCP at 40 Mbit/s, with plain TCP and with UDP that
+    goes on and off beside it; delays are the flow's round trips; --agents may name copa, verus and sprout too.
+    Examples:
 
         reinet bench alcc
 
         reinet bench alcc --connections 500 --seconds 10 --law checkpoints/small --json -
+
+        sudo reinet bench alcc --against plain --agents rule,checkpoints/default --seconds 8 --repeat 10 --json -
 
         sudo reinet bench alcc --against udp --traces traces --seconds 30 --repeat 3
 
@@ -90,6 +100,9 @@ def bench_alcc(
 
         sudo reinet bench alcc --against java --traces traces --seconds 60 --repeat 3
     """
+    if against is Against.plain:
+        _against_plain(agents.split(","), traces, repeat, seconds, json_destination)
+        return
     if against is not None:
         runs, rows, columns = _over_links(
             against, traces or [], (laws if against is Against.udp else agents).split(","), buffer_bytes,
@@ -104,6 +117,22 @@ def bench_alcc(
 
     rows = measure(connections, seconds, law_of(law, Target.parse("+30ms")))
     print_table(rows, ["what", "connections", "plain", "gated"])
+    write_json(json_destination, {"rows": rows})
+
+
+def _against_plain(
+    names: list[str], traces: list[Path] | None, pairs: int, seconds: float, json_destination: str | None
+) -> None:
+    """Measures and shows what the gate costs the machine. Raises ConfigError."""
+    from reinet.cli.run import law_of
+    from reinet.daemon.benches.gate_cost import TARGET, measure_all
+
+    if traces:
+        raise ConfigError("--against plain has links of its own, of one rate: leave --traces out")
+    laws = [law_of(name, TARGET) for name in names]
+    rows = [without_nan(asdict(row)) for law in laws for row in measure_all(law, pairs, seconds, say)]
+    if json_destination != "-":
+        print_table(rows, PLAIN)
     write_json(json_destination, {"rows": rows})
 
 

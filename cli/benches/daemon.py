@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reinet.cli.output import JsonOption, print_table, say, write_json
+from reinet.cli.output import JsonOption, print_table, say, without_nan, write_json
 from reinet.core.errors import ConfigError, ReinetError
 
 COLUMNS = [
@@ -82,10 +82,7 @@ def _cost(pairs: int, seconds: float, model: str) -> dict[str, Any]:
     why, rows = "", []
     if pairs:
         try:
-            rows = [
-                {key: None if value != value else value for key, value in asdict(row).items()}  # NaN: too few pairs
-                for row in measure_all(pairs, seconds, model, say)
-            ]
+            rows = [without_nan(asdict(row)) for row in measure_all(pairs, seconds, model, say)]  # NaN: too few pairs
         except (ReinetError, OSError) as error:
             why = str(error)
             say(f"cpu_ratio_vs_plain was not measured: {why}")

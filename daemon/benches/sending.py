@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,14 @@ class Run:
         took_s = self.times_s[last] - self.times_s[first]
         return np.asarray((self.delivered_bytes[last] - self.delivered_bytes[first]) / took_s, np.float64)
 
+    def total_rate(self, from_s: float, to_s: float) -> float:
+        """Returns the bytes/s of all flows together, as ``rate``."""
+        return float(self.rate(from_s, to_s).sum())
+
+    def rtt_mean_ms(self, from_s: float, to_s: float) -> float:
+        """Returns the mean over flows and samples of a time."""
+        return float(self.rtts_ms[(self.times_s[:, 0] >= from_s) & (self.times_s[:, 0] <= to_s)].mean())
+
     def qdelay_p99_ms(self, from_s: float, to_s: float, mrtt_ms: float) -> float:
         """Returns the 99th percentile over flows and samples of a time."""
         inside = (self.times_s[:, 0] >= from_s) & (self.times_s[:, 0] <= to_s)
@@ -57,8 +66,12 @@ class Senders:
         mrtt_ms: float,
         buffer_bytes: int = BUFFER_BYTES,
         sample_s: float = SAMPLE_S,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts ``flows`` of ``rate_mbit`` each; what the kernel says of them is noted every ``sample_s``."""
+        """Starts ``flows`` of ``rate_mbit`` each; what the kernel says of them is noted every ``sample_s``.
+
+        ``variables`` are of the sending process' environment: what makes it run under the gate.
+        """
         mount = cgroup2_mount()
         if mount is None:
             raise DaemonError("no cgroup v2 hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup")
@@ -66,7 +79,7 @@ class Senders:
         self.cgroup = own_cgroup(mount)
         self._namespace = LinkNamespace(self.cgroup)
         try:
-            self._sender, self._shell = self._start(cc, rate_mbit, mrtt_ms, buffer_bytes, sample_s)
+            self._sender, self._shell = self._start(cc, rate_mbit, mrtt_ms, buffer_bytes, sample_s, variables or {})
         except BaseException:
             self._namespace.close()
             raise
@@ -97,14 +110,22 @@ class Senders:
         )
 
     def _start(
-        self, cc: str, rate_mbit: float, mrtt_ms: float, buffer_bytes: int, sample_s: float
+        self,
+        cc: str,
+        rate_mbit: float,
+        mrtt_ms: float,
+        buffer_bytes: int,
+        sample_s: float,
+        variables: Mapping[str, str],
     ) -> tuple[Child, Child]:
         plan = {
             "cgroup": str(self.cgroup), "cc": cc, "flows": self.flows, "rate_mbit": rate_mbit,
             "buffer_bytes": buffer_bytes, "sample_s": sample_s,
         }  # fmt: skip
         script = str(Path(__file__).with_name("senders.py"))
-        sender = self._namespace.spawn([sys.executable, "-IS", script, json.dumps(plan)], "senders", privileged=True)
+        command = ["env", *(f"{name}={value}" for name, value in variables.items())]
+        command += [sys.executable, "-IS", script, json.dumps(plan)]
+        sender = self._namespace.spawn(command, "senders", privileged=True)
         port = str(sender.wait_for("listening")["port"])
         receive = [f"{BIN}/reinet-receiver", port, str(self.flows)]
         # The bottlenecks are between both shells; the inner one asks at the gate for forwarding.

@@ -1,9 +1,10 @@
-"""A daemon under load: restarted while flows send, and beside a crowd of sockets; docs/operate.md has larger runs."""
+"""Under load: a daemon restarted, or beside a crowd of sockets; what the gate costs. The docs have larger runs."""
 
 import pytest
 
 from helpers.figures import figures_hold
-from reinet.daemon.benches import handover, load
+from reinet.alcc.launch import Law
+from reinet.daemon.benches import gate_cost, handover, load
 from reinet.daemon.benches.sending import BUFFER_BYTES, Senders
 from reinet.kshim.probe import wrappable
 
@@ -39,6 +40,14 @@ def test_every_flow_has_a_bottleneck_of_its_own_and_fills_its_queue():
     assert mbit.max() < 1.0  # the link counts headers too
     full_ms = 20.0 + BUFFER_BYTES * 8e-3
     assert run.rtts_ms.max(axis=0).min() > 0.8 * full_ms
+
+
+def test_the_gates_cost_is_of_flows_whose_queues_it_shortens():
+    cost = gate_cost.measure(Law("rule:1.5"), 3, 1.0, pairs=1, seconds=2.0)
+    assert (cost.pairs, cost.law, cost.flows) == (1, "rule:1.5", 3)
+    assert cost.capped_rtt_mean_ms < 0.6 * cost.plain_rtt_mean_ms
+    assert cost.throughput_ratio > 0.8
+    assert cost.own_plain_percent > 0
 
 
 def test_a_crowd_of_sockets_leaves_nothing_behind():

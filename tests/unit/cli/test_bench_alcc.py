@@ -13,6 +13,7 @@ from reinet.core.errors import ConfigError
         (["--against", "java"], "java needs links: give --traces"),
         (["--against", "udp"], "udp needs links: give --traces"),
         (["--against", "kernel"], "kernel needs links: give --traces"),
+        (["--against", "plain", "--traces", "x"], "leave --traces out"),
         (["--against", "tunnel", "--traces", "x"], "leave --traces out"),
         (["--against", "udp", "--traces", "x", "--laws", "copa,cubic"], "cubic do not run over UDP"),
     ],

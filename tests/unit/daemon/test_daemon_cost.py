@@ -1,11 +1,11 @@
-"""What ``reinet bench daemon`` makes of its pairs of runs."""
+"""What ``reinet bench daemon`` and ``reinet bench alcc --against plain`` make of their pairs of runs."""
 
 import math
 
 import numpy as np
 import pytest
 
-from reinet.daemon.benches.cost import busy, median_interval
+from reinet.daemon.benches.busy import Busy, Window, busy, median_interval, paired
 
 
 def test_the_interval_of_a_median_is_of_the_values_themselves() -> None:
@@ -27,3 +27,22 @@ def test_a_machine_is_busy_for_no_longer_than_its_processors_allow() -> None:
     after = busy()
     assert after.at_s > before.at_s
     assert after.machine_s >= before.machine_s - 0.05
+
+
+def window(machine_s: float, own_s: float) -> Window:
+    """Returns ten seconds in which so much was spent."""
+    return Busy(5.0, 7.0, 1.0), Busy(15.0, 7.0 + machine_s, 1.0 + own_s)
+
+
+def test_ratios_are_of_busy_time_per_byte_without_the_idle_machines_and_of_pairs_that_sent_the_same() -> None:
+    plain = [(window(5.0, 1.0), 100.0)] * 3
+    capped = [(window(6.0, 2.0), 100.0), (window(7.0, 3.0), 100.5), (window(90.0, 90.0), 80.0)]
+    told = paired(plain, capped, (0.1, 0.1))
+    assert (told["pairs"], told["pairs_valid"], told["quiet"]) == (3, 2, False)
+    assert told["cpu_ratio_vs_plain"] == pytest.approx(np.median([0.5 / 0.4, 0.6 / 0.4 / 1.005]))
+    assert told["own_ratio"] == pytest.approx(np.median([2.0, 3.0 / 1.005]))
+    assert (told["plain_percent"], told["capped_percent"]) == pytest.approx((40.0, 60.0))
+    assert math.isnan(told["cpu_ratio_low"])
+    nothing = paired(plain[:1], capped[2:], (0.01,))
+    assert nothing["quiet"]
+    assert math.isnan(nothing["cpu_ratio_vs_plain"])

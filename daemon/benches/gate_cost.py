@@ -1,0 +1,86 @@
+"""What the gate costs a machine that sends: busy time under it over busy time without, in turn.
+
+Each arm has flows of its own, through a bottleneck each and over Mahimahi's delay, from one process that was started
+with the preload or without. In the busy time are sender, receiver and path; the own CPU time is the sending process'.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from reinet.alcc.launch import Law, Settings
+from reinet.core.target import Target
+from reinet.daemon.benches.busy import (
+    CROWDS,
+    SAMPLE_S,
+    SETTLE_S,
+    Paired,
+    Window,
+    buffer_bytes,
+    busy,
+    idle_share,
+    paired,
+)
+from reinet.daemon.benches.sending import Run, Senders
+
+TARGET = Target.parse("+30ms")
+"""As the daemon's default is."""
+
+
+@dataclass(frozen=True)
+class GateCost(Paired):
+    """One law's figures over one crowd, the gate's over plain's; shares are percent of one core, medians over pairs."""
+
+    law: str
+    flows: int
+    rate_mbit: float
+    cc: str
+    seconds: float
+    """Each arm of a pair was measured for so long."""
+    plain_rtt_mean_ms: float
+    capped_rtt_mean_ms: float
+    """Smoothed round trips: without a gap between both the gate did not bind."""
+
+
+def measure(
+    law: Law, flows: int, rate_mbit: float, pairs: int, seconds: float, cc: str = "cubic", mrtt_ms: float = 20.0
+) -> GateCost:
+    """Returns what the gate costs such a crowd; needs root and Mahimahi. Raises LinkError and DaemonError."""
+    idle_before = idle_share(seconds)
+    arms: dict[bool, list[tuple[Window, Run]]] = {False: [], True: []}
+    for number in range(pairs):
+        for gated in (number % 2 == 0, number % 2 != 0):  # which arm comes first takes turns
+            variables = Settings(law=law, target=TARGET).variables() if gated else None
+            with Senders(cc, flows, rate_mbit, mrtt_ms, buffer_bytes(rate_mbit), SAMPLE_S, variables) as path:
+                path.wait(SETTLE_S)
+                before = busy((path.cgroup,))
+                path.wait(seconds)
+                window = before, busy((path.cgroup,))
+                arms[gated].append((window, path.end()))
+    plain, capped = ([(window, run.total_rate(*_span(window))) for window, run in arms[arm]] for arm in (False, True))
+    rtt_ms = {arm: float(np.median([run.rtt_mean_ms(*_span(window)) for window, run in arms[arm]])) for arm in arms}
+    return GateCost(
+        **paired(plain, capped, (idle_before, idle_share(seconds))),
+        law=law.name,
+        flows=flows,
+        rate_mbit=rate_mbit,
+        cc=cc,
+        seconds=seconds,
+        plain_rtt_mean_ms=rtt_ms[False],
+        capped_rtt_mean_ms=rtt_ms[True],
+    )
+
+
+def measure_all(law: Law, pairs: int, seconds: float, say: Callable[[str], None]) -> list[GateCost]:
+    """Returns the figures of every crowd."""
+    rows = []
+    for flows, rate_mbit in CROWDS:
+        say(f"{law.name}: {flows} flows of {rate_mbit:g} Mbit/s, {pairs} pairs")
+        rows.append(measure(law, flows, rate_mbit, pairs, seconds))
+    return rows
+
+
+def _span(window: Window) -> tuple[float, float]:
+    before, after = window
+    return before.at_s, after.at_s
