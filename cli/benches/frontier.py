@@ -23,6 +23,10 @@ def frontier(
     cc: Annotated[str, typer.Option(help="The flows' congestion control.")] = "cubic",
     mrtt_ms: Annotated[float, typer.Option(help="Fixed round trip of the path (DeepCC: 20).")] = 20.0,
     buffer_bytes: BufferOption = 150_000,
+    buffer_peak_ms: Annotated[
+        float | None,
+        typer.Option(min=1, help="In place of --buffer-bytes: so long at the trace's peak rate, of its best 100 ms."),
+    ] = None,
     target: Annotated[str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, +30ms or 2.5x.")] = "50ms",
     fixed: Annotated[bool, typer.Option(help="Compare with fixed caps too.")] = False,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the simulated links.")] = 2,
@@ -36,11 +40,14 @@ def frontier(
 
         reinet bench frontier --traces traces/validation
 
+        reinet bench frontier --traces traces/validation --mrtt-ms 60 --target 2.5x --buffer-peak-ms 60
+
         reinet bench frontier --traces one.trace --seconds 20 --agents rule:1.3,fixed:20 --json -
     """
     from reinet.agents.decide.names import make_agent, split_names
     from reinet.agents.evaluation.frontier import against_frontier
     from reinet.agents.evaluation.scenario import Scenario
+    from reinet.agents.evaluation.suites.links import peak_buffer_bytes
     from reinet.core.target import Target
     from reinet.envs.trace import load_traces
 
@@ -48,7 +55,7 @@ def frontier(
     scenarios = [
         Scenario.of(
             trace, "sim", seconds=min(seconds, trace.duration_ms / 1000), target_ms=target_ms, cc=cc, mrtt_ms=mrtt_ms,
-            buffer_bytes=buffer_bytes,
+            buffer_bytes=peak_buffer_bytes(trace, buffer_peak_ms) if buffer_peak_ms else buffer_bytes,
         )
         for trace in load_traces(traces)
     ]  # fmt: skip

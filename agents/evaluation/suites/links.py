@@ -1,8 +1,9 @@
 """Traces and paths of a scenario: what its words become for the simulator or for Mahimahi."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -141,16 +142,26 @@ def together_ms(path: LinkSpec) -> float:
 
 def _resolve(said: dict[str, Any], own: dict[str, Any], trace: Trace, mrtt_ms: float) -> None:
     """Puts numbers in the place of what hangs on the trace."""
-    for key, rate, over_ms in (
-        ("buffer_bdp", trace.mean_mbps, mrtt_ms),
-        ("buffer_peak_ms", peak_mbps(trace) if "buffer_peak_ms" in said else 0.0, 1.0),
-    ):
+    buffers: dict[str, Callable[[float], int]] = {
+        "buffer_bdp": lambda times: _held_bytes(trace.mean_mbps, times * mrtt_ms),
+        "buffer_peak_ms": partial(peak_buffer_bytes, trace),
+    }
+    for key, bytes_of in buffers.items():
         if key in said:
             if "buffer_bytes" in own:
                 raise ConfigError(f"{key}: buffer_bytes is given too; give one of them")
-            own["buffer_bytes"] = max(2 * OPPORTUNITY_BYTES, round(said.pop(key) * rate * 125 * over_ms))
+            own["buffer_bytes"] = bytes_of(said.pop(key))
     if "app_share" in said:
         said["app_mbps"] = said.pop("app_share") * trace.mean_mbps
+
+
+def peak_buffer_bytes(trace: Trace, ms: float) -> int:
+    """Returns the buffer that holds so long of a trace's peak rate."""
+    return _held_bytes(peak_mbps(trace), ms)
+
+
+def _held_bytes(rate_mbps: float, ms: float) -> int:
+    return max(2 * OPPORTUNITY_BYTES, round(rate_mbps * 125 * ms))
 
 
 def peak_mbps(trace: Trace) -> float:

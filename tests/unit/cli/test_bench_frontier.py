@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from reinet.agents.evaluation.suites.links import peak_buffer_bytes
 from reinet.cli.main import app
+from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
 
@@ -30,3 +32,20 @@ def test_the_rule_stands_on_its_own_frontier_and_the_last_row_is_the_mean(tmp_pa
     for key in ("frontier_mean", "frontier_p95", "throughput_ratio", "times_lower_mean"):
         assert own[2][key] == pytest.approx((own[0][key] + own[1][key]) / 2)
     assert own[0]["times_lower_mean"] > 1
+
+
+def test_a_buffer_in_time_follows_each_traces_peak_rate(tmp_path: Path) -> None:
+    """The fast one has what --buffer-bytes says, 60 KB; the slow one beside it has less."""
+    fast, slow = (Trace.constant(mbps, 10.0) for mbps in (24, 6))
+    fast.save(tmp_path / "fast.trace")
+    slow.save(tmp_path / "slow.trace")
+    fast_bytes = peak_buffer_bytes(fast, 20.0)
+    assert fast_bytes == pytest.approx(60_000, rel=0.01)
+    command = ["bench", "frontier", "--traces", str(tmp_path), "--seconds", "5", "--agents", "rule:2", "--json", "-"]
+    rows = {}
+    for name, options in {"ms": ["--buffer-peak-ms", "20"], "bytes": ["--buffer-bytes", str(fast_bytes)]}.items():
+        result = CliRunner().invoke(app, [*command, *options])
+        assert result.exit_code == 0, result.output
+        rows[name] = {row["trace"]: row for row in json.loads(result.stdout)["rows"]}
+    assert rows["ms"]["fast.trace"] == rows["bytes"]["fast.trace"]
+    assert rows["ms"]["slow.trace"]["qdelay_mean_ms"] < rows["bytes"]["slow.trace"]["qdelay_mean_ms"]
