@@ -2,6 +2,7 @@
 #include "alcc/gate/flow.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 
 #include "alcc/gate/futex.hpp"
@@ -36,6 +37,7 @@ void Flow::reset(std::uint64_t new_cookie) {
   void_ = active_ = refused_ = bounded_ = false;
   splitting = 0;
   credit_bytes_ = pending_bytes_ = admitted_bytes_ = written_base_ = 0;
+  came_mean_bytes_ = 0;
   missed_pkts_ = 0;
   ++openings;  // whoever still waits looks again, and finds another cookie
   futex_wake_all(openings);
@@ -289,10 +291,12 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
     take_record(record, view, fd, now_ns);
   ask_law(view, now_ns);
   // The kernel tops a window up at each ACK, the gate at each look: in between half of what comes is missing from it on
-  // average. So much more is let through, and the mean in flight is the cap. Where looks are further apart than round
-  // trips, as on loopback, that would be more than the window itself, and nothing is.
+  // average, over about a round trip: the latest alone is a burst on a cellular link, and what that let through would
+  // wait for the next one. So much more is let through, and the mean in flight is the cap. Where looks are further
+  // apart than round trips, as on loopback, that would be more than the window itself, and nothing is.
   const bool follows = armed && view.info.tcpi_min_rtt >= kLeastPathRttUs;
-  missed_pkts_ = follows ? static_cast<std::uint32_t>(measure_.came_bytes() / view.mss_bytes() / 2) : 0;
+  came_mean_bytes_ = follows ? came_mean_bytes_ + (measure_.came_bytes() - came_mean_bytes_) / kArmedTicksPerRtt : 0;
+  missed_pkts_ = static_cast<std::uint32_t>(std::lround(came_mean_bytes_ / view.mss_bytes() / 2));
   const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
   credit_bytes_ = cap_pkts ? credit_under(cap_pkts, view) : 0;
   if (cap_pkts == 0 || credit_bytes_ > 0) open();

@@ -126,7 +126,8 @@ class Flow {
   bool refused_ = false;          // since the last look
   bool bounded_ = false;          // we set TCP_NOTSENT_LOWAT
   std::uint64_t credit_bytes_ = 0;
-  std::uint32_t missed_pkts_ = 0;  // what was missing of a full window on average, between the latest two looks
+  double came_mean_bytes_ = 0;     // between two looks, over about a round trip
+  std::uint32_t missed_pkts_ = 0;  // what is missing of a full window on average, between two looks
   std::uint64_t pending_bytes_ = 0;
   std::uint64_t admitted_bytes_ = 0, written_base_ = 0;
 };
