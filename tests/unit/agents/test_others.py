@@ -8,6 +8,7 @@ import pytest
 
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
+from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.verdicts import Why
 from reinet.agents.evaluation.batch import figures
 from reinet.core import FLOW_STATS_DTYPE
@@ -213,13 +214,16 @@ def shipped() -> Policy:
 def test_beside_a_plain_flow_the_shipped_model_keeps_most_of_its_share(
     shipped: Policy, cc: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = LinkSpec(Trace.constant(24, 60), seed=5, flows=(FurtherFlow(cc=cc),))
-    agents = [make_agent("none"), shipped]
-    plain, capped = (figures(agent, [link], 60.0)[0].throughput_mbps for agent in agents)
+    """In the median of ten: beside a Cubic one draw lies anywhere between a half and four fifths."""
+    links = [LinkSpec(Trace.constant(24, 60), seed=seed, flows=(FurtherFlow(cc=cc),)) for seed in range(1, 11)]
+
+    def mbps(agent: Agent) -> Any:
+        return np.array([found.throughput_mbps for found in figures(agent, links, 60.0, threads=2)])
+
+    plain, capped = mbps(make_agent("none")), mbps(shipped)
     monkeypatch.setattr(Policy, "aims_at_target", False)
-    unyielding = figures(shipped, [link], 60.0)[0].throughput_mbps
-    assert unyielding < 0.45 * plain
-    assert capped > 0.6 * plain
+    assert np.median(mbps(shipped) / plain) < 0.45
+    assert np.median(capped / plain) > 0.6
 
 
 @pytest.mark.parametrize("mrtt_ms", [20, 60])
