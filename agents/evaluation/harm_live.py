@@ -37,7 +37,7 @@ MRTTS_MS = (20.0, 60.0, 150.0)
 RATES_MBPS = (24.0,)
 PAUSES_MS = (1000.0,)
 REPEAT = 3
-"""Pairs of a cell: the whole matrix takes an hour with three."""
+"""Pairs of a cell: each path of the matrix takes an hour with three."""
 MOST_OBJECTS = 21
 """The objects of one connection at most, for the same reason."""
 LOOPBACK_BYTES = 10_000_000
@@ -60,7 +60,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Returns a row for each cell, in order, from real sockets; ``progress`` is told the share that is done.
 
-    ``keep`` gets the rows so far after each cell: the matrix takes an hour, and who ends it early has those. Times are
+    ``keep`` gets the rows so far after each cell: a path takes an hour, and who ends it early has those. Times are
     curl's, so a fresh object's holds the handshake. Raises ConfigError for a congestion control that cannot be capped
     in the kernel, or an agent that does not run in a process; LinkError or ShimError where the host lacks something.
     """

@@ -83,9 +83,9 @@ def harm(
         sudo reinet bench harm --link mahimahi --mrtt-ms 20,60 --rate-mbps 24 --check
 
     With --link mahimahi nginx and curl fetch, caps come from the daemon's own loop, and times are curl's, handshake
-    included; the whole matrix takes an hour, and the file of --json has the rows so far after each cell. A server's
-    flows over loopback must get no cap: they are counted. With --actuator app nginx decides itself, under the gate of
-    reinet run (docs/alcc.md):
+    included; the whole matrix takes an hour a path, and the file of --json has the rows so far after each cell. A
+    server's flows over loopback must get no cap: they are counted. With --actuator app nginx decides itself, under the
+    gate of reinet run (docs/alcc.md):
 
         sudo reinet bench harm --link mahimahi --actuator app --model checkpoints/small --cc cubic --mrtt-ms 20,60
     """
