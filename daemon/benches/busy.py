@@ -7,7 +7,7 @@ some cgroups, which other work hardly touches; what an interrupt does on top of 
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from reinet.daemon.benches.sending import Senders
 
 CROWDS = ((1, 100.0), (100, 1.0))
 """Flows and Mbit/s of each, as design.md has them."""
@@ -40,7 +42,16 @@ class Busy(NamedTuple):
     """That of the processes whose cgroups were given."""
 
 
-Window = tuple[Busy, Busy]
+class Window(NamedTuple):
+    """The time between two moments."""
+
+    before: Busy
+    after: Busy
+
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """Returns when it began and ended, CLOCK_MONOTONIC."""
+        return self.before.at_s, self.after.at_s
 
 
 @dataclass(frozen=True)
@@ -69,9 +80,23 @@ class Paired:
     idle_percent: float
 
 
-def buffer_bytes(rate_mbit: float) -> int:
-    """Returns the bottleneck's buffer of a flow of such a rate."""
-    return round(min(rate_mbit * 125 * BUFFERED_MS, MOST_BUFFERED_BYTES))
+def crowd(cc: str, flows: int, rate_mbit: float, mrtt_ms: float, variables: Mapping[str, str] | None = None) -> Senders:
+    """Returns such a crowd, sending; ``variables`` are ``Senders``'."""
+    buffer_bytes = round(min(rate_mbit * 125 * BUFFERED_MS, MOST_BUFFERED_BYTES))
+    return Senders(cc, flows, rate_mbit, mrtt_ms, buffer_bytes, SAMPLE_S, variables)
+
+
+def arms_in_turn(pairs: int) -> Iterator[bool]:
+    """Yields whether a run is capped: both arms of each pair, of which either comes first in turn."""
+    for number in range(pairs):
+        yield from ((True, False) if number % 2 == 0 else (False, True))
+
+
+def window(path: Senders, seconds: float, groups: Sequence[Path]) -> Window:
+    """Returns what was spent in so long from now."""
+    before = busy(groups)
+    path.wait(seconds)
+    return Window(before, busy(groups))
 
 
 def paired(

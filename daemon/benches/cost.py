@@ -6,7 +6,7 @@ of what belongs to the measurement alone, daemon included, in two cgroups.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from reinet.core.errors import DaemonError
-from reinet.daemon.benches.busy import (
-    CROWDS,
-    SAMPLE_S,
-    SETTLE_S,
-    Paired,
-    Window,
-    buffer_bytes,
-    busy,
-    idle_share,
-    paired,
-)
+from reinet.daemon.benches.busy import CROWDS, SETTLE_S, Paired, Window, arms_in_turn, crowd, idle_share, paired, window
 from reinet.daemon.benches.sending import Senders
 from reinet.daemon.benches.served import PROCESSES, ServedDaemon
 from reinet.envs.mahimahi.namespace import own_cgroup
@@ -62,28 +52,25 @@ def measure(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         own = stack.enter_context(_own_cgroup())
-        path = stack.enter_context(Senders(cc, flows, rate_mbit, mrtt_ms, buffer_bytes(rate_mbit), SAMPLE_S))
+        path = stack.enter_context(crowd(cc, flows, rate_mbit, mrtt_ms))
         groups = (own, path.cgroup)
         path.wait(SETTLE_S)
-        for number in range(pairs):
-            for served in (number % 2 == 0, number % 2 != 0):  # which arm comes first takes turns
-                if not served:
-                    path.wait(SETTLE_S)
-                    arms[False].append(_window(path, seconds, groups))
-                    continue
-                with ServedDaemon(folder, path.cgroup, model) as daemon:
-                    path.wait(SETTLE_S)
-                    before = daemon.cpu_s()
-                    arms[True].append(_window(path, seconds, groups))
-                    after = daemon.cpu_s()
-                    spent_s.append({key: after[key] - before[key] for key in before})
-                    flows_capped.append(daemon.flows()[1])
+        for served in arms_in_turn(pairs):
+            if not served:
+                path.wait(SETTLE_S)
+                arms[False].append(window(path, seconds, groups))
+                continue
+            with ServedDaemon(folder, path.cgroup, model) as daemon:
+                path.wait(SETTLE_S)
+                before = daemon.cpu_s()
+                arms[True].append(window(path, seconds, groups))
+                after = daemon.cpu_s()
+                spent_s.append({key: after[key] - before[key] for key in before})
+                flows_capped.append(daemon.flows()[1])
         bpf_s, bpf_runs = _bpf(path, folder, seconds, model)
         run = path.end()
     processes = {key: 100 * float(np.median([one[key] for one in spent_s])) / seconds for key in PROCESSES}
-    plain, capped = (
-        [(window, run.total_rate(window[0].at_s, window[1].at_s)) for window in arms[arm]] for arm in (False, True)
-    )
+    plain, capped = ([(took, run.total_rate(*took.span_s)) for took in arms[arm]] for arm in (False, True))
     return Cost(
         **paired(plain, capped, (idle_before, idle_share(seconds))),
         flows=flows,
@@ -115,12 +102,6 @@ def _own_cgroup() -> Iterator[Path]:
         (mount / former.removeprefix("0::").lstrip("/") / "cgroup.procs").write_text("0")
         with suppress(OSError):
             own.rmdir()
-
-
-def _window(path: Senders, seconds: float, groups: Sequence[Path]) -> Window:
-    before = busy(groups)
-    path.wait(seconds)
-    return before, busy(groups)
 
 
 def _bpf(path: Senders, folder: Path, seconds: float, model: str) -> tuple[float, int]:

@@ -11,18 +11,8 @@ import numpy as np
 
 from reinet.alcc.launch import Law, Settings
 from reinet.core.target import Target
-from reinet.daemon.benches.busy import (
-    CROWDS,
-    SAMPLE_S,
-    SETTLE_S,
-    Paired,
-    Window,
-    buffer_bytes,
-    busy,
-    idle_share,
-    paired,
-)
-from reinet.daemon.benches.sending import Run, Senders
+from reinet.daemon.benches.busy import CROWDS, SETTLE_S, Paired, Window, arms_in_turn, crowd, idle_share, paired, window
+from reinet.daemon.benches.sending import Run
 
 TARGET = Target.parse("+30ms")
 """As the daemon's default is."""
@@ -49,17 +39,13 @@ def measure(
     """Returns what the gate costs such a crowd; needs root and Mahimahi. Raises LinkError and DaemonError."""
     idle_before = idle_share(seconds)
     arms: dict[bool, list[tuple[Window, Run]]] = {False: [], True: []}
-    for number in range(pairs):
-        for gated in (number % 2 == 0, number % 2 != 0):  # which arm comes first takes turns
-            variables = Settings(law=law, target=TARGET).variables() if gated else None
-            with Senders(cc, flows, rate_mbit, mrtt_ms, buffer_bytes(rate_mbit), SAMPLE_S, variables) as path:
-                path.wait(SETTLE_S)
-                before = busy((path.cgroup,))
-                path.wait(seconds)
-                window = before, busy((path.cgroup,))
-                arms[gated].append((window, path.end()))
-    plain, capped = ([(window, run.total_rate(*_span(window))) for window, run in arms[arm]] for arm in (False, True))
-    rtt_ms = {arm: float(np.median([run.rtt_mean_ms(*_span(window)) for window, run in arms[arm]])) for arm in arms}
+    for gated in arms_in_turn(pairs):
+        variables = Settings(law=law, target=TARGET).variables() if gated else None
+        with crowd(cc, flows, rate_mbit, mrtt_ms, variables) as path:
+            path.wait(SETTLE_S)
+            arms[gated].append((window(path, seconds, (path.cgroup,)), path.end()))
+    plain, capped = ([(took, run.total_rate(*took.span_s)) for took, run in arms[arm]] for arm in (False, True))
+    rtt_ms = {arm: float(np.median([run.rtt_mean_ms(*took.span_s) for took, run in arms[arm]])) for arm in arms}
     return GateCost(
         **paired(plain, capped, (idle_before, idle_share(seconds))),
         law=law.name,
@@ -79,8 +65,3 @@ def measure_all(law: Law, pairs: int, seconds: float, say: Callable[[str], None]
         say(f"{law.name}: {flows} flows of {rate_mbit:g} Mbit/s, {pairs} pairs")
         rows.append(measure(law, flows, rate_mbit, pairs, seconds))
     return rows
-
-
-def _span(window: Window) -> tuple[float, float]:
-    before, after = window
-    return before.at_s, after.at_s

@@ -47,12 +47,14 @@ class Run:
 
     def rtt_mean_ms(self, from_s: float, to_s: float) -> float:
         """Returns the mean over flows and samples of a time."""
-        return float(self.rtts_ms[(self.times_s[:, 0] >= from_s) & (self.times_s[:, 0] <= to_s)].mean())
+        return float(self._rtts_ms(from_s, to_s).mean())
 
     def qdelay_p99_ms(self, from_s: float, to_s: float, mrtt_ms: float) -> float:
         """Returns the 99th percentile over flows and samples of a time."""
-        inside = (self.times_s[:, 0] >= from_s) & (self.times_s[:, 0] <= to_s)
-        return float(np.percentile(self.rtts_ms[inside], 99)) - mrtt_ms
+        return float(np.percentile(self._rtts_ms(from_s, to_s), 99)) - mrtt_ms
+
+    def _rtts_ms(self, from_s: float, to_s: float) -> NDArray[np.float64]:
+        return self.rtts_ms[(self.times_s[:, 0] >= from_s) & (self.times_s[:, 0] <= to_s)]
 
 
 class Senders:

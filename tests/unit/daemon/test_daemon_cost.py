@@ -31,7 +31,7 @@ def test_a_machine_is_busy_for_no_longer_than_its_processors_allow() -> None:
 
 def window(machine_s: float, own_s: float) -> Window:
     """Returns ten seconds in which so much was spent."""
-    return Busy(5.0, 7.0, 1.0), Busy(15.0, 7.0 + machine_s, 1.0 + own_s)
+    return Window(Busy(5.0, 7.0, 1.0), Busy(15.0, 7.0 + machine_s, 1.0 + own_s))
 
 
 def test_ratios_are_of_busy_time_per_byte_without_the_idle_machines_and_of_pairs_that_sent_the_same() -> None:
