@@ -2,7 +2,6 @@
 #include "alcc/gate/flow.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <new>
 
 #include "alcc/gate/futex.hpp"
@@ -37,7 +36,7 @@ void Flow::reset(std::uint64_t new_cookie) {
   void_ = active_ = refused_ = bounded_ = false;
   splitting = 0;
   credit_bytes_ = pending_bytes_ = admitted_bytes_ = written_base_ = 0;
-  came_mean_bytes_ = 0;
+  came_mean_bytes_ = owed_bytes_ = 0;
   missed_pkts_ = 0;
   ++openings;  // whoever still waits looks again, and finds another cookie
   futex_wake_all(openings);
@@ -263,6 +262,26 @@ void Flow::look(std::uint64_t now_ns) {
   if (cap_pkts == 0 || !view.read(fd) || !view.may_send() || credit_under(cap_pkts, view) > 0) open();
 }
 
+// The kernel tops a window up at each ACK, the gate at each look: in between half of what comes is missing from it on
+// average, over about a round trip: the latest alone is a burst on a cellular link, and what that let through would
+// wait for the next one. So much more is let through, and the mean in flight is the cap: of a third of a packet a whole
+// one is out at every third look, as it can be taken back only when something comes. Where looks are further apart than
+// round trips, as on loopback, that would be more than the window itself, and nothing is.
+void Flow::top_up(const KernelView& view) {
+  if (!armed || view.info.tcpi_min_rtt < kLeastPathRttUs) {
+    came_mean_bytes_ = owed_bytes_ = 0;
+    missed_pkts_ = 0;
+    return;
+  }
+  came_mean_bytes_ += (measure_.came_bytes() - came_mean_bytes_) / kArmedTicksPerRtt;
+  owed_bytes_ += came_mean_bytes_ / 2;
+  if (measure_.came_bytes() > 0 || missed_pkts_ == 0)
+    missed_pkts_ = static_cast<std::uint32_t>(std::max(owed_bytes_ / view.mss_bytes(), 0.0));
+  // An outage takes nothing back, and what it owes is forgotten after a round trip's looks.
+  const double least_bytes = -static_cast<double>(kArmedTicksPerRtt) * view.mss_bytes();
+  owed_bytes_ = std::max(owed_bytes_ - static_cast<double>(missed_pkts_) * view.mss_bytes(), least_bytes);
+}
+
 std::uint64_t Flow::tick(std::uint64_t now_ns) {
   const int fd = live_fd();
   KernelView view;
@@ -290,13 +309,7 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   if (measure_.take(view, now_ns, rule, app_limited, cap_in_force_pkts(now_ns), record))
     take_record(record, view, fd, now_ns);
   ask_law(view, now_ns);
-  // The kernel tops a window up at each ACK, the gate at each look: in between half of what comes is missing from it on
-  // average, over about a round trip: the latest alone is a burst on a cellular link, and what that let through would
-  // wait for the next one. So much more is let through, and the mean in flight is the cap. Where looks are further
-  // apart than round trips, as on loopback, that would be more than the window itself, and nothing is.
-  const bool follows = armed && view.info.tcpi_min_rtt >= kLeastPathRttUs;
-  came_mean_bytes_ = follows ? came_mean_bytes_ + (measure_.came_bytes() - came_mean_bytes_) / kArmedTicksPerRtt : 0;
-  missed_pkts_ = static_cast<std::uint32_t>(std::lround(came_mean_bytes_ / view.mss_bytes() / 2));
+  top_up(view);
   const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
   credit_bytes_ = cap_pkts ? credit_under(cap_pkts, view) : 0;
   if (cap_pkts == 0 || credit_bytes_ > 0) open();

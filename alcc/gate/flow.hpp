@@ -109,6 +109,7 @@ class Flow {
   void leave_daemon();
   void take_record(reinet_flow_stats& record, const KernelView& view, int fd, std::uint64_t now_ns);
   bool was_bypassed(int fd, const KernelView& view) const;
+  void top_up(const KernelView& view);
   std::uint64_t credit_under(std::uint32_t cap_pkts, const KernelView& view) const;
   void bound_backlog(int fd, bool bounded);
   int live_fd();
@@ -127,7 +128,8 @@ class Flow {
   bool bounded_ = false;          // we set TCP_NOTSENT_LOWAT
   std::uint64_t credit_bytes_ = 0;
   double came_mean_bytes_ = 0;     // between two looks, over about a round trip
-  std::uint32_t missed_pkts_ = 0;  // what is missing of a full window on average, between two looks
+  double owed_bytes_ = 0;          // of half of that: negative while a whole packet is out
+  std::uint32_t missed_pkts_ = 0;  // beyond the cap, for what is missing of a full window on average
   std::uint64_t pending_bytes_ = 0;
   std::uint64_t admitted_bytes_ = 0, written_base_ = 0;
 };
