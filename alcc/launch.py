@@ -128,16 +128,15 @@ def check_command(name: str) -> Path:
         raise ConfigError(f"{name}: there is no such program; check the spelling and PATH")
     path = Path(found)
     for _ in range(_MOST_INTERPRETERS):
-        with path.open("rb") as file:
-            head = file.read(4096)
+        head = _read(path, 4096)
         if not head.startswith(b"#!"):
             break
         words = os.fsdecode(head[2:].split(b"\n", 1)[0]).split()
         _refuse_privileged(path, name)
         if not words:
             raise ConfigError(f"{path}: its first line names no interpreter")
-        if Path(words[0]).name == "env" and len(words) > 1:
-            words = [shutil.which(words[1]) or words[1]]
+        if Path(words[0]).name == "env" and (asked := _program_of_env(words[1:])):
+            words = [shutil.which(asked) or asked]
         path = Path(words[0])
         if not path.is_file():
             raise ConfigError(f"{name}: its interpreter {path} does not exist")
@@ -150,9 +149,35 @@ def check_command(name: str) -> Path:
 def why_not_preloaded(path: Path) -> str | None:
     """Returns why the loader would not preload into this program, or to no avail, with a cure; None = it would."""
     _refuse_privileged(path, str(path))
-    data = path.read_bytes()
+    data = _read(path)
     if not data.startswith(b"\x7fELF"):
         return "is neither a Linux program nor a script: give the program itself"
+    try:
+        return _why_elf_is_not_preloaded(data)
+    except (IndexError, struct.error):
+        return "breaks off: it is no whole Linux program; install it again"
+
+
+def _read(path: Path, most_bytes: int = -1) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(most_bytes)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}, so that nobody can say whether it can be preloaded") from None
+
+
+def _program_of_env(words: list[str]) -> str | None:
+    """Returns what ``env`` starts, past its options and the variables that it sets."""
+    waiting = iter(words)
+    for word in waiting:
+        if word in ("-u", "--unset", "-C", "--chdir"):
+            next(waiting, None)
+        elif not word.startswith("-") and "=" not in word:
+            return word
+    return None
+
+
+def _why_elf_is_not_preloaded(data: bytes) -> str | None:
     if data[4] != 2 or data[5] != 1:
         return "is no 64-bit little-endian program, and the preload is: run a build for this machine"
     (program_at,) = struct.unpack_from("<Q", data, 32)  # e_phoff

@@ -13,6 +13,7 @@ import select
 import socket as sockets
 import stat
 import struct
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +41,10 @@ RECORDS_PER_S = 20_000
 """Of one process: a hundred flows at the shortest period that models have. Python takes some 10 us for each."""
 RECORDS_AT_ONCE = 512
 MOST_BAD = 100
-"""A process whose records make no sense so often is not heard any more."""
+FORGIVEN_PER_S = 1.0
+"""A process with so many records that make no sense, beyond those forgiven, is not heard any more."""
+_NONE, _BAD = -1, -2
+"""In place of a slot: a record of a flow that ends or has no room here, and one that makes no sense."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred
 
@@ -53,14 +57,11 @@ class Listening(NamedTuple):
 
 
 def listen(path: Path) -> Listening:
-    """Listens for programs at a path, in place of a daemon that is gone; any user's may connect.
+    """Listens for programs at a path, in place of who listened before; any user's may connect.
 
-    The folder is made where it is missing. Raises DaemonError where that cannot be.
+    Who may be replaced is for the caller to know (``daemon.processes.claim``). Raises DaemonError where it cannot be.
     """
     with suppress(OSError):  # then bind says what is wrong
-        path.parent.mkdir(exist_ok=False)
-        path.parent.chmod(0o755)  # whatever the umask
-    with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise DaemonError(f"processes {path}: something else is there; move it away or name another path")
         path.unlink()
@@ -89,7 +90,7 @@ class _Process:
     rows: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # by its own slot, -1 = none
     allowed: float = RECORDS_AT_ONCE
     refilled_ns: int = 0
-    bad: int = 0
+    bad: float = 0.0
 
 
 class ProcessShim:
@@ -244,28 +245,34 @@ class ProcessShim:
         """Returns the records of a program that make sense, with slots of ours."""
         if process.link is None:
             return np.zeros(0, FLOW_STATS_DTYPE)
-        process.allowed += (now_ns - process.refilled_ns) * RECORDS_PER_S / 1e9
-        process.allowed, process.refilled_ns = min(process.allowed, RECORDS_AT_ONCE), now_ns
+        elapsed_s = (now_ns - process.refilled_ns) / 1e9
+        process.allowed = min(process.allowed + elapsed_s * RECORDS_PER_S, RECORDS_AT_ONCE)
+        process.bad = max(process.bad - elapsed_s * FORGIVEN_PER_S, 0.0)
+        process.refilled_ns = now_ns
         try:
             records = process.link.take(int(process.allowed)).view(FLOW_STATS_DTYPE)
         except ValueError:  # a ring out of its mind
             self._drop(process)
             return np.zeros(0, FLOW_STATS_DTYPE)
         process.allowed -= len(records)
-        good = checked(records, now_ns, len(process.rows))
-        for i in np.flatnonzero(good).tolist():
-            good[i] = self._place(process, records[i])
-        bad = len(records) - int(np.count_nonzero(good))
+        taken_ns = time.monotonic_ns()  # programs go on writing: what was taken is no younger than this
+        places = [
+            self._place(process, record) if makes_sense else _BAD
+            for record, makes_sense in zip(records, checked(records, taken_ns, len(process.rows)), strict=True)
+        ]
+        bad = places.count(_BAD)
         process.bad += bad
         self.refused += bad
         if process.bad > MOST_BAD:
             self._drop(process)
             return np.zeros(0, FLOW_STATS_DTYPE)
-        found: FlowStatsArray = records[good & ((records["flags"] & Flag.CLOSED) == 0)]
+        slots = np.array(places, np.int64)
+        found: FlowStatsArray = records[slots >= 0]
+        found["slot"] = slots[slots >= 0]
         return found
 
-    def _place(self, process: _Process, record: np.void) -> bool:
-        """Puts our slot into a record of a flow, a new one perhaps; returns whether the record counts."""
+    def _place(self, process: _Process, record: np.void) -> int:
+        """Returns our slot of a record's flow, a new one perhaps; _NONE where there is none to tell of, _BAD."""
         own, cookie, time_ns = int(record["slot"]), int(record["cookie"]), int(record["time_ns"])
         slot = int(process.rows[own])
         if slot >= 0 and int(self._cookies[slot]) != cookie:
@@ -274,20 +281,21 @@ class ProcessShim:
         if int(record["flags"]) & Flag.CLOSED:
             if slot >= 0:
                 self._end(slot)
-            return True
+            return _NONE
         if slot < 0:
-            if not self._free or cookie in self._slot_of:
-                return False
+            if cookie in self._slot_of:
+                return _BAD
+            if not self._free:  # the table's fault, not the program's
+                return _NONE
             slot = heapq.heappop(self._free)
             process.rows[own] = slot
             self._owners[slot], self._locals[slot] = process, own
             self._cookies[slot], self._seen_ns[slot] = cookie, 0
             self._slot_of[cookie] = slot
         if time_ns <= int(self._seen_ns[slot]):
-            return False
+            return _BAD
         self._seen_ns[slot] = time_ns
-        record["slot"] = slot
-        return True
+        return slot
 
     def _end(self, slot: int) -> None:
         """Forgets a flow; whoever follows it hears so with the next records."""

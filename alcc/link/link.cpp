@@ -46,11 +46,15 @@ bool Link::prepare() {
       out_of_the_way(static_cast<int>(syscall(SYS_memfd_create, "reinet-alcc", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   const int event = out_of_the_way(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   struct stat status;
-  if (fd < 0 || event < 0 || ftruncate(fd, sizeof(LinkMemory)) != 0 ||
-      syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 || fstat(fd, &status) != 0)
+  void* mapped = MAP_FAILED;
+  if (fd >= 0 && event >= 0 && ftruncate(fd, sizeof(LinkMemory)) == 0 &&
+      syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0 && fstat(fd, &status) == 0)
+    mapped = mmap(nullptr, sizeof(LinkMemory), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (mapped == MAP_FAILED) {  // it is tried again and again: what it took goes back to the program
+    for (const int taken : {fd, event})
+      if (taken >= 0) syscall(SYS_close, taken);
     return false;
-  void* mapped = mmap(nullptr, sizeof(LinkMemory), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (mapped == MAP_FAILED) return false;
+  }
   memory_fd_ = fd;
   event_fd_ = event;
   memory_inode_ = status.st_ino;

@@ -198,9 +198,11 @@ int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::ui
     int result = in_slices(
         end_ns, slice_ns, [&](const timespec& slice) { return wait(watched, &slice); },
         [&] { return any_opened(closed); });
-    if (result != kOpened) return result;
-    result = wait(asked, &none);
-    if (result != 0) return result;
+    const bool opened = result == kOpened;
+    if (opened) result = wait(asked, &none);
+    if (result < 0)
+      asked.give(read, write, except);  // as the kernel does: whoever was interrupted asks with them again
+    if (result != 0 || !opened) return result;
   }
 }
 

@@ -1,9 +1,11 @@
 """Single cases under the gate, each named on the command line; prints a JSON line with what was seen."""
 
 import array
+import ctypes
 import errno
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -61,11 +63,26 @@ def interrupted() -> Seen:
     sock.setblocking(True)
     signal.signal(signal.SIGALRM, lambda *_: None)
     signal.siginterrupt(signal.SIGALRM, True)
-    libc_write = __import__("ctypes").CDLL(None, use_errno=True).write
+    libc_write = ctypes.CDLL(None, use_errno=True).write
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     result = libc_write(sock.fileno(), BLOCK, len(BLOCK))
-    error = __import__("ctypes").get_errno()
+    error = ctypes.get_errno()
     return {"result": result, "errno": errno.errorcode.get(error, str(error))}
+
+
+def interrupted_select() -> Seen:
+    """A signal ends a select with EINTR and leaves the sets as they were, to be asked with again."""
+    sock, _peer = pair(4096)
+    fill(sock)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    libc = ctypes.CDLL(None, use_errno=True)
+    asked = bytearray(128)  # an fd_set
+    asked[sock.fileno() // 8] = 1 << sock.fileno() % 8
+    read, write = (ctypes.create_string_buffer(bytes(asked), 128) for _ in range(2))
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    result = libc.select(sock.fileno() + 1, read, write, None, None)
+    error = errno.errorcode.get(ctypes.get_errno())
+    return {"result": result, "errno": error, "read": read.raw == asked, "write": write.raw == asked}
 
 
 def restarted() -> Seen:
@@ -78,7 +95,7 @@ def restarted() -> Seen:
     signal.setitimer(signal.ITIMER_REAL, 0.1)
     reader = threading.Timer(0.5, lambda: drain(peer, sent + len(BLOCK)))
     reader.start()
-    libc_write = __import__("ctypes").CDLL(None, use_errno=True).write
+    libc_write = ctypes.CDLL(None, use_errno=True).write
     result = libc_write(sock.fileno(), BLOCK, len(BLOCK))
     return {"result": result}
 
@@ -201,10 +218,26 @@ def after_a_pause() -> Seen:
     return {"taken": sock.send(pattern(300_000))}
 
 
+def no_memory_for_the_daemon() -> Seen:
+    """Where no memory can be handed over, trying again and again takes no descriptor from the program."""
+    sock, peer = pair()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+
+    def send(seconds: float) -> int:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            sock.sendall(BLOCK)
+            drain(peer, len(BLOCK))
+            time.sleep(0.01)
+        return len(os.listdir("/proc/self/fd"))
+
+    return {"taken": -send(0.7) + send(1.6)}
+
+
 CASES: dict[str, Callable[[], Seen]] = {
     f.__name__: f
-    for f in (interrupted, restarted, timed, reset_while_waiting, shut_while_waiting, passed_on, past_the_library,
-              turns, closed_epoll, after_a_pause)
+    for f in (interrupted, interrupted_select, restarted, timed, reset_while_waiting, shut_while_waiting, passed_on,
+              past_the_library, turns, closed_epoll, after_a_pause, no_memory_for_the_daemon)
 }  # fmt: skip
 
 if __name__ == "__main__":

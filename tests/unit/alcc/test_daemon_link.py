@@ -225,6 +225,43 @@ def test_a_record_that_makes_no_sense_is_not_heard(shim: ProcessShim, tmp_path: 
     program.close()
 
 
+def test_what_is_written_while_others_are_read_is_no_record_of_the_future(shim: ProcessShim, tmp_path: Path) -> None:
+    program = Program(tmp_path / "socket")
+    _taken(shim)
+    begun_ns = time.monotonic_ns()
+    for _ in range(2 * MOST_BAD):
+        program.tell(record(5))
+        assert len(shim.take(begun_ns)) == 1
+    assert shim.refused == 0
+    program.close()
+
+
+def test_now_and_then_a_senseless_record_is_forgiven(shim: ProcessShim, tmp_path: Path) -> None:
+    program = Program(tmp_path / "socket")
+    _taken(shim)
+    now_ns = time.monotonic_ns()
+    for second in range(3 * MOST_BAD):
+        program.tell(np.concatenate([record(0), record(5)]))
+        assert len(shim.take(now_ns + second * 10**9)) == 1
+    program.close()
+
+
+def test_a_table_that_is_full_leaves_further_flows_uncapped_and_drops_nobody(tmp_path: Path) -> None:
+    shim = ProcessShim(listen(tmp_path / "socket"), PERIOD, most_flows=2)
+    program = Program(tmp_path / "socket")
+    _taken(shim)
+    for _ in range(2 * MOST_BAD):
+        program.tell(np.concatenate([record(5, 0), record(6, 1), record(7, 2)]))
+        assert shim.take(time.monotonic_ns())["cookie"].tolist() == [5, 6]
+    assert shim.refused == 0
+    program.tell(record(5, 0, flags=int(Flag.CLOSED)))
+    _taken(shim)
+    program.tell(record(7, 2))
+    assert _taken(shim)["cookie"].tolist() == [7], "a place that is given back goes to who waits"
+    program.close()
+    shim.close()
+
+
 def test_time_never_runs_backwards_in_a_flow(shim: ProcessShim, tmp_path: Path) -> None:
     program = Program(tmp_path / "socket")
     _taken(shim)

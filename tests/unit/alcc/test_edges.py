@@ -3,19 +3,23 @@
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from helpers.gated import CAP_PKTS, TIMEOUT_S, environment, seen_in, settings
 from helpers.gated.server import MSS_BYTES
+from reinet.alcc.launch import Law, Settings
+from reinet.core.target import Target
 
 GATED = settings()
 
 
 @pytest.mark.parametrize(
-    "case", ["interrupted", "restarted", "reset_while_waiting", "shut_while_waiting", "closed_epoll"]
+    "case",
+    ["interrupted", "interrupted_select", "restarted", "reset_while_waiting", "shut_while_waiting", "closed_epoll"],
 )
-def test_a_waiting_write_ends_as_the_kernels_does(case: str) -> None:
+def test_a_wait_ends_as_the_kernels_does(case: str) -> None:
     assert seen_in(case, GATED)[0] == seen_in(case, None)[0]
 
 
@@ -29,6 +33,11 @@ def test_a_descriptor_that_was_passed_on_is_the_same_flow() -> None:
     seen, _ = seen_in("passed_on", GATED)
     assert seen["held"] <= CAP_PKTS * MSS_BYTES
     assert seen["same"]
+
+
+def test_where_no_memory_can_be_handed_to_the_daemon_no_descriptor_is_lost(tmp_path: Path) -> None:
+    asked = Settings(Law("daemon", daemon=tmp_path / "socket"), Target.parse("+30ms"))
+    assert seen_in("no_memory_for_the_daemon", asked)[0] == {"taken": 0}
 
 
 def test_bytes_past_the_gate_lift_the_cap_and_are_told_of_once() -> None:

@@ -73,6 +73,25 @@ def test_scripts_are_judged_by_their_interpreters(tmp_path: Path) -> None:
         check_command("reinet-no-such-program")
 
 
+@pytest.mark.parametrize("first_line", ["env -S python3 -u", "env -i python3", "env -u HOME LANG=C python3"])
+def test_a_script_that_names_its_interpreter_to_env_with_options_is_judged_by_it(
+    tmp_path: Path, first_line: str
+) -> None:
+    script = tmp_path / "script"
+    script.write_text(f"#!/usr/bin/{first_line}\n")
+    script.chmod(0o755)
+    assert check_command(str(script)) == script
+
+
+@pytest.mark.parametrize("size", [4, 5, 46, 70])
+def test_a_program_that_breaks_off_is_refused(tmp_path: Path, size: int) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(Path(os.path.realpath(sys.executable)).read_bytes()[:size])
+    program.chmod(0o755)
+    with pytest.raises(ConfigError, match="breaks off"):
+        check_command(str(program))
+
+
 def test_usual_programs_are_not_refused() -> None:
     for name in ("sh", "python3", "curl", "nginx"):
         if path := shutil.which(name):
