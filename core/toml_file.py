@@ -44,7 +44,7 @@ def read(path: Path, cure: str) -> dict[str, Any]:
         document: dict[str, Any] = loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not TOML: byte {error.start} is not UTF-8; {cure}") from None
-    except TomlError as error:
+    except (ValueError, RecursionError) as error:  # TomlError, and numbers or nesting that Python itself refuses
         raise ConfigError(f"{path}: not TOML, or not valid TOML: {error}; {cure}") from None
     return document
 

@@ -39,7 +39,7 @@ def _ports(value: Any) -> Ports:
     first, dash, last = value.partition("-") if isinstance(value, str) else (value, "", value)
     try:
         ports = int(first), int(last if dash or not isinstance(value, str) else first)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{value!r} is no port and no range: write 443 or '8000-8099'") from None
     if isinstance(value, bool) or not 1 <= ports[0] <= ports[1] <= LAST_PORT:
         raise ValueError(f"{value!r} is no port and no range within 1 to {LAST_PORT}, the lower end first")

@@ -76,9 +76,10 @@ class Reloader:
         try:
             config = load_config(self._path)
             self._command(config, self._load(config, config.model, config.asked))
-        except (ReinetError, OSError) as error:
-            self.problem = f"the configuration was not reloaded, the old one stays in force: {error}"
-            log.error("not reloaded, the old configuration stays in force", error=str(error))
+        except Exception as error:  # whatever is wrong with a file that was changed, the daemon goes on
+            why = str(error) if isinstance(error, ReinetError | OSError) else repr(error)
+            self.problem = f"the configuration was not reloaded, the old one stays in force: {why}"
+            log.error("not reloaded, the old configuration stays in force", error=why)
             return False
         self.problem = ""
         fixed = [

@@ -30,7 +30,7 @@ from reinet.daemon.config import DaemonConfig
 from reinet.daemon.log_lines import LINES
 from reinet.daemon.notify import Watchdog, notify
 from reinet.daemon.processes import child
-from reinet.daemon.processes.claim import SocketClaim
+from reinet.daemon.processes.claim import PROGRAMS, SocketClaim
 from reinet.daemon.processes.decide import open_mapped_shim
 from reinet.daemon.processes.household import Household, Loader, with_folder
 from reinet.kshim.probe import features
@@ -125,6 +125,8 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
         claim = stack.enter_context(SocketClaim(config.socket))
         if claim.replaced:
             log.info("replaced the socket of a daemon that is gone", socket=str(config.socket))
+        if config.processes is not None:
+            stack.enter_context(SocketClaim(config.processes, PROGRAMS))
         household = Household(config, path, claim, agent_for, open_shim, load_kernel)
         stack.callback(household.close)
         household.start()
@@ -252,6 +254,8 @@ def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: 
                     log.info("took over flows that were open", flows=adopted)
         except (DaemonError, TimeoutError):  # hangs or has just died; the next look tells
             continue
+        except (ValueError, LookupError, TypeError) as error:  # what the decision process raised
+            log.error("the decision process answered with an error", error=repr(error))
 
 
 def _follow(household: Household, followed: cgroups.Cgroups, taken: cgroups.CgroupClaim) -> str:

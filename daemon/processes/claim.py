@@ -7,19 +7,36 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from reinet.core.errors import DaemonError
+
+
+class Purpose(NamedTuple):
+    """What listens at a path."""
+
+    called: str
+    key: str  # the configuration's, with which another path is set
+    kind: sockets.SocketKind
+    folder_mode: int
+
+
+CONTROL = Purpose("control socket", "socket", sockets.SOCK_STREAM, 0o700)
+PROGRAMS = Purpose("socket of programs", "processes", sockets.SOCK_SEQPACKET, 0o755)
 
 
 class SocketClaim:
     """The right to listen at a path, held until ``close``; raises DaemonError where it cannot be had.
 
-    The folder is made, with mode 0700, where it is missing. A lock beside the socket decides between two daemons that
-    start at once; it goes with its process, so a killed daemon's socket is stale and is replaced.
+    The folder is made where it is missing, for the owner alone but where any user's programs connect. A lock beside
+    the socket decides between two daemons that start at once; it goes with its process, so a killed daemon's socket is
+    stale and is replaced.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, purpose: Purpose = CONTROL) -> None:
         self.path = path
+        self._purpose = purpose
+        self._named = f"{purpose.called} {path}"
         self.replaced = False
         """True where the socket of a daemon that was killed was in the way."""
         self._lock_path = path.with_name(path.name + ".lock")
@@ -60,16 +77,16 @@ class SocketClaim:
             with suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
                 self._made_folder = True
+                folder.chmod(self._purpose.folder_mode)  # whatever the umask
             found = folder.stat()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # no path has a byte of 0
+            why = error.strerror if isinstance(error, OSError) else error
             raise DaemonError(
-                f"control socket {self.path}: {folder}: {error.strerror}; set `socket` to a path this user may write"
+                f"{self._named}: {folder}: {why}; set `{self._purpose.key}` to a path this user may write"
             ) from None
         others_may_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if found.st_uid not in (0, os.geteuid()) or (others_may_write and not found.st_mode & stat.S_ISVTX):
-            raise DaemonError(
-                f"control socket {self.path}: other users may replace files in {folder}; use a folder of your own"
-            )
+            raise DaemonError(f"{self._named}: other users may replace files in {folder}; use a folder of your own")
 
     def _take_lock(self) -> int:
         while True:
@@ -77,7 +94,7 @@ class SocketClaim:
                 fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             except OSError as error:
                 raise DaemonError(
-                    f"control socket {self.path}: {self._lock_path}: {error.strerror}; set `socket` to another path"
+                    f"{self._named}: {self._lock_path}: {error.strerror}; set `{self._purpose.key}` to another path"
                 ) from None
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -97,8 +114,8 @@ class SocketClaim:
             return
         if not stat.S_ISSOCK(found.st_mode):
             self._forget_lock()
-            raise DaemonError(f"control socket {self.path}: something else is there; move it away or set `socket`")
-        with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+            raise DaemonError(f"{self._named}: something else is there; move it away or set `{self._purpose.key}`")
+        with sockets.socket(sockets.AF_UNIX, self._purpose.kind) as probe:
             try:
                 probe.connect(str(self.path))
             except ConnectionRefusedError:
@@ -108,7 +125,7 @@ class SocketClaim:
             except OSError as error:
                 self._forget_lock()
                 raise DaemonError(
-                    f"control socket {self.path}: {error.strerror}; set `socket` to another path"
+                    f"{self._named}: {error.strerror}; set `{self._purpose.key}` to another path"
                 ) from None
         self._forget_lock()
         raise DaemonError(self._in_use())
@@ -120,9 +137,10 @@ class SocketClaim:
         self._lock_fd = -1
 
     def _in_use(self) -> str:
+        asks = f" (`reinet ctl health --socket {self.path}` asks it)" if self._purpose is CONTROL else ""
         return (
-            f"control socket {self.path}: another daemon is listening there; "
-            f"stop it, or set `socket` to another path (`reinet ctl health --socket {self.path}` asks it)"
+            f"{self._named}: another daemon is listening there; "
+            f"stop it, or set `{self._purpose.key}` to another path{asks}"
         )
 
 

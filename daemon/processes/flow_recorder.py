@@ -5,9 +5,9 @@ address, a port or a time of day, and a flow is called by a hash of its cookie t
 files of one flow are known as such where the key is, and nowhere else. Whether a flow is in the sample hangs on that
 hash alone.
 
-The loop is never held up and a full disk costs recordings, not caps: writing fails, is said once, and is tried again
-with the next flow. The folder's files together stay below ``most_bytes``; where room is needed the oldest closed one
-goes.
+The loop is never held up and a full disk costs recordings, not caps: all of them end, which is said once, and new ones
+are begun a minute later. The folder's files together stay below ``most_bytes``; where room is needed the oldest closed
+one goes.
 """
 
 import hashlib
@@ -34,6 +34,8 @@ SILENT_S = 60
 """A flow without a record for this long gives its place to another."""
 MOST_NAMES = 65_536
 """So many flows' names are kept in mind, as many as a daemon's flows by default; a name costs 3 us to find again."""
+RETRY_S = 60
+"""So long nothing is tried after a disk that failed, as with the curves; a try leaves no more than a file behind."""
 KEY_BYTES = 32
 FILES_PER_BOUND = 8
 """No flow takes more than an eighth of all bytes."""
@@ -83,7 +85,8 @@ class FlowRecorder:
         self._over: set[int] = set()  # flows whose recording ended before they did
         self._names: dict[int, str] = {}  # of flows in the sample; empty for others
         self._bytes = sum(self._closed.values())
-        self._failing = False
+        self._failed_ns: int | None = None
+        self._told_of_room = False
         self.left_out = 0
         """Records of the sample's flows that were not written: too many flows at once, or a disk that failed."""
 
@@ -93,17 +96,18 @@ class FlowRecorder:
             if not (name := self._sampled(cookie)):
                 continue
             own = records[records["cookie"] == cookie]
+            now_ns = int(own["time_ns"].max())
+            if self._failed_ns is not None and now_ns - self._failed_ns < RETRY_S * 10**9:
+                self.left_out += len(own)
+                continue
             try:
                 self._write(cookie, name, own)
-                if self._failing:
-                    self._failing = False
-                    log.info("flows are recorded again", folder=str(self._folder))
             except OSError as error:
                 self.left_out += len(own)
-                self._end(cookie)
-                if not self._failing:
-                    self._failing = True
+                self.close()
+                if self._failed_ns is None:
                     log.warning("flows are not recorded for now", folder=str(self._folder), error=str(error))
+                self._failed_ns = now_ns
 
     def close(self) -> None:
         """Ends every recording."""
@@ -144,24 +148,32 @@ class FlowRecorder:
             self._over.add(cookie)
             self._end(cookie)
             return
-        self._make_room(len(data))
+        if not self._make_room(len(data)):
+            self.left_out += len(live)
+            self._end(cookie)
+            return
         flow.file.write(data)
         self._bytes += len(data)
 
     def _begin(self, cookie: int, name: str, first_ns: int) -> _Flow | None:
-        """Returns a new file; None where too many flows are recorded."""
+        """Returns a new file; None where too many flows are recorded, or too much already."""
         if len(self._open) >= MOST_FLOWS:
             for other in [c for c, flow in self._open.items() if first_ns - flow.last_ns > SILENT_S * 10**9]:
                 self._end(other)
             if len(self._open) >= MOST_FLOWS:
                 return None
         start = header(name)
-        self._make_room(len(start) + RECORD_DTYPE.itemsize)
+        if not self._make_room(len(start) + RECORD_DTYPE.itemsize):
+            return None
         path = self._folder / f"{name}-{secrets.token_hex(4)}{SUFFIX}"
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
         self._open[cookie] = _Flow(file, path, first_ns, first_ns)
         file.write(start)
+        file.flush()  # so that a full disk shows here
         self._bytes += len(start)
+        if self._failed_ns is not None:
+            self._failed_ns = None
+            log.info("flows are recorded again", folder=str(self._folder))
         return self._open[cookie]
 
     def _end(self, cookie: int) -> None:
@@ -171,17 +183,25 @@ class FlowRecorder:
         with suppress(OSError):  # a full disk: what is lost is the tail
             flow.file.close()
         with suppress(OSError):
-            self._closed[flow.path] = flow.path.stat().st_size
+            if size := flow.path.stat().st_size:
+                self._closed[flow.path] = size
+            else:
+                flow.path.unlink()
         self._bytes = sum(self._closed.values()) + sum(other.file.tell() for other in self._open.values())
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, size: int) -> bool:
+        """Lets the oldest go; returns False where those that are written now take everything."""
         while self._bytes + size > self._most_bytes:
             if not self._closed:
-                raise OSError("daemon.record.most_mb leaves no room for the flows that are recorded now")
+                if not self._told_of_room:
+                    self._told_of_room = True
+                    log.warning("most_mb leaves no room for all flows of the sample", folder=str(self._folder))
+                return False
             oldest = next(iter(self._closed))
             self._bytes -= self._closed.pop(oldest)
             with suppress(OSError):
                 oldest.unlink()
+        return True
 
 
 def _recorded(folder: Path) -> list[tuple[Path, int]]:

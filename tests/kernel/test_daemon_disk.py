@@ -1,10 +1,14 @@
-"""Curves on a file system that is really full: it costs curves, and neither time nor the process."""
+"""Curves and recordings on a file system that is really full: it costs these, and neither time nor the process."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from helpers.places import ROOT
 
 pytestmark = pytest.mark.kernel
 
@@ -70,3 +74,40 @@ def test_a_disk_or_its_inodes_that_are_full_cost_curves_alone(tmp_path, limit, p
     assert found["told"] == ["event log stopped"]
     assert found["slowest_s"] < 1, "the loop waits for nobody's disk"
     assert found["again"], "it is tried again"
+
+
+FLOWS = """
+import subprocess, sys
+from pathlib import Path
+import numpy as np
+from unit.daemon.test_flow_recorder import KEY, records
+from reinet.daemon.processes.flow_recorder import FlowRecorder, RETRY_S
+
+folder = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", folder], check=True)
+recorder = FlowRecorder(folder, 1.0, 10**9, KEY)
+(folder / "hog").write_bytes(bytes(200_000))
+for at in range(0, 400 * 40, 40):  # 320 s, four flows
+    recorder.take(np.concatenate([records(cookie, at, 40) for cookie in range(1, 5)]))
+empty = sum(path.stat().st_size == 0 for path in folder.iterdir())
+files = len(list(folder.iterdir()))
+(folder / "hog").unlink()
+at += (RETRY_S + 1) * 50
+recorder.take(records(9, at, 3))
+recorder.close()
+print(empty, files, recorder.left_out, len(list(folder.iterdir())) - files + 1)
+"""
+
+
+def test_recordings_of_flows_on_a_full_disk_are_given_up_for_a_minute(tmp_path: Path) -> None:
+    command = ["unshare", "--mount", sys.executable, "-c", FLOWS, str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    *told, figures = done.stdout.splitlines()
+    empty, files, left_out, new = map(int, figures.split())
+    assert empty == 0
+    assert files <= 1 + 4 + 400 * 40 // 3000 + 1, "the first four, and one a minute at most"
+    assert left_out > 0
+    assert new == 1, "with room it is recorded again"
+    assert sum("not recorded for now" in line for line in told) <= 1 + sum("recorded again" in line for line in told)

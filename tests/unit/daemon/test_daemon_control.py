@@ -20,12 +20,13 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from reinet.agents.decide.loop import Snapshot, Status
 from reinet.agents.decide.sight.facts import Figures, ModelFacts, Story
 from reinet.agents.decide.swap import Canary
+from reinet.alcc.processes import listen
 from reinet.core.errors import DaemonError, ModelError
 from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.core.target import Target
 from reinet.daemon.client import ControlClient
 from reinet.daemon.control import MAX_CALLS, MAX_REQUEST_BYTES, ControlServer
-from reinet.daemon.processes.claim import SocketClaim, remove_stale_socket
+from reinet.daemon.processes.claim import PROGRAMS, SocketClaim, remove_stale_socket
 from reinet.daemon.standard_services import MOST_REFLECTIONS
 
 DEADLINE_S = 60.0
@@ -267,6 +268,29 @@ def test_a_live_daemon_keeps_its_socket(loop: FakeLoop, folder: Path) -> None:
         SocketClaim(folder / "control.sock")
     with ControlClient(folder / "control.sock") as client:
         assert client.health().ok
+
+
+def test_the_socket_of_programs_is_claimed_as_well(folder: Path) -> None:
+    path = folder / "programs" / "socket"
+    with SocketClaim(path, PROGRAMS), listen(path).socket:
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
+        with pytest.raises(DaemonError, match=r"another daemon is listening there; .* set `processes`"):
+            SocketClaim(path, PROGRAMS)
+    assert list(folder.iterdir()) == []
+    with listen(folder / "socket").socket as live:
+        with pytest.raises(DaemonError, match="another daemon is listening there"):
+            SocketClaim(folder / "socket", PROGRAMS)
+        live.close()
+        with SocketClaim(folder / "socket", PROGRAMS) as claim:
+            assert claim.replaced
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a\0b/socket", "x" * 300 + "/socket", "file/socket"])
+def test_a_path_that_cannot_be_is_refused_with_the_key_to_set(folder: Path, name: str) -> None:
+    (folder / "file").touch()
+    with pytest.raises(DaemonError, match="set `processes`"):
+        SocketClaim(folder / name, PROGRAMS)
 
 
 def test_a_foreign_listener_keeps_its_socket(folder: Path) -> None:

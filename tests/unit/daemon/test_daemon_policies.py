@@ -256,7 +256,11 @@ def test_another_model_in_the_file_is_swapped_in_step_by_step(serve: Serve) -> N
         ('model = "fixed:3"\n', "N is a whole number of packets"),
         (f'model = "fixed:10"\n{PORT}model = "checkpoints/none"\n', "agent 'checkpoints/none'"),
         ('model = "fixed:10"\nmode = "off"\n', "daemon.mode = 'off'"),
+        (f'model = "fixed:10"\nlease_ms = {"9" * 5000}\n', "not valid TOML"),
+        (f'model = "fixed:10"\nlog_dir = {"[" * 5000}\n', "not valid TOML"),
+        ('model = "fixed:10"\n[[policy]]\nname = "web"\nlocal_ports = [inf]\n', "inf is no port and no range"),
     ],
+    ids=["no value", "no agent", "no model", "no mode", "a long number", "deep nesting", "an infinite port"],
 )
 def test_a_bad_file_leaves_the_old_one_in_force_and_says_why(serve: Serve, text: str, why: str) -> None:
     served = serve(f'model = "fixed:10"\n{PORT}model = "fixed:20"\n')

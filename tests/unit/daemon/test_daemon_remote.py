@@ -159,7 +159,16 @@ def test_nonsense_ends_the_connection_and_nothing_else(frame: bytes, ends: tuple
 
 
 @pytest.mark.parametrize(
-    "array", [[0, "<u8", [1 << 40]], [0, "|O", [1]], [-8, "<u8", [1]], [0, "<u8", [-2]], [0, "<u8", [1]] * 2]
+    "array",
+    [
+        [0, "<u8", [1 << 40]],
+        [0, "|O", [1]],
+        [-8, "<u8", [1]],
+        [0, "<u8", [-2]],
+        [0, "<u8", [1]] * 2,
+        [0, "<u8", [1 << 70]],
+        [0, "f4,,", [1]],
+    ],
 )
 def test_an_array_that_claims_more_than_there_is_is_refused(
     array: list[object], ends: tuple[socket.socket, socket.socket]
