@@ -63,6 +63,11 @@ def main() -> None:
     except ReinetError as error:
         say(("error:", "bold red"), f" {error}")
         sys.exit(2 if isinstance(error, ConfigError | TraceError) else 1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        say(("error:", "bold red"), f" {error.filename}: {error.strerror}")
+        sys.exit(1)
     except KeyboardInterrupt:
         console.print("interrupted")
         sys.exit(130)

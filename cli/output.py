@@ -6,6 +6,7 @@ out. Colour is for our own words alone, which ``say`` takes as (text, style) pai
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from reinet.core.errors import ConfigError, ReinetError
 from reinet.core.visible import visible
 
 
@@ -57,9 +59,31 @@ def progress_in_seconds() -> rich.progress.Progress:
     )
 
 
+def _may_be_written(destination: str | None) -> str | None:
+    """Returns the destination; raises ConfigError, before hours of work, where no file can be written there."""
+    if destination in (None, "-"):
+        return destination
+    path = Path(destination)
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.is_dir():
+        why = "it is a folder"
+    elif not folder.is_dir():
+        why = f"{folder} is no folder"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        why = f"this user may not write {'it' if path.exists() else f'into {folder}'}"
+    else:
+        return destination
+    raise ConfigError(f"--json {destination}: {why}; name another file, or - for standard output")
+
+
 JsonOption = Annotated[
     str | None,
-    typer.Option("--json", metavar="FILE|-", help="Write machine-readable results to a file, or - for stdout."),
+    typer.Option(
+        "--json",
+        metavar="FILE|-",
+        callback=_may_be_written,
+        help="Write machine-readable results to a file, or - for stdout.",
+    ),
 ]
 
 
@@ -77,16 +101,32 @@ def without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: None if value != value else value for key, value in row.items()}
 
 
+def json_text(data: Mapping[str, Any]) -> str:
+    """Returns ``data`` as a file or standard output gets it."""
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
 def write_json(destination: str | None, data: Mapping[str, Any]) -> None:
-    """Writes ``data`` to a file or, for ``-``, to standard output; does nothing without a destination."""
+    """Writes ``data`` to a file or, for ``-``, to standard output; does nothing without a destination.
+
+    The file's folder is made where it is missing. Where the file cannot be written, standard output gets the data and
+    ReinetError is raised: they may be the result of hours.
+    """
     if destination is None:
         return
-    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
-    if destination == "-":
+    text = json_text(data)
+    failed = None
+    if destination != "-":
+        try:
+            Path(destination).parent.mkdir(parents=True, exist_ok=True)
+            Path(destination).write_text(text)
+        except OSError as error:
+            failed = error
+    if destination == "-" or failed is not None:
         sys.stdout.write(text)
         sys.stdout.flush()
-    else:
-        Path(destination).write_text(text)
+    if failed is not None:
+        raise ReinetError(f"--json {destination}: {failed.strerror}; the results are on standard output instead")
 
 
 def _shown(value: object) -> Text:

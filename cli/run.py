@@ -14,6 +14,7 @@ import typer
 
 from reinet.alcc.launch import Law, Settings, check_command, parse_ports
 from reinet.cli.output import JsonOption, say, write_json
+from reinet.core.errors import ReinetError
 from reinet.core.target import Form, Target
 
 DAEMON = Path("/run/reinet-processes/socket")
@@ -86,7 +87,12 @@ def run(
             f"delay {report['qdelay_mean_ms']:.1f} ms, of which a cap would have saved "
             f"{report['qdelay_saved_ms']:.1f} ms"
         )
-    write_json(json_destination, {**report, "law": settings.law.name, "target": str(settings.target), "status": status})
+    try:
+        write_json(
+            json_destination, {**report, "law": settings.law.name, "target": str(settings.target), "status": status}
+        )
+    except ReinetError as error:  # the exit status is the command's
+        say(str(error))
     raise typer.Exit(status)
 
 

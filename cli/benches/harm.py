@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedCo
 
 from reinet.cli.evaluate import Actuator, Link
 from reinet.cli.options import BufferOption, CcOption
-from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
+from reinet.cli.output import JsonOption, TextColumn, console, json_text, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -152,9 +153,14 @@ def _keeper(
     destination: str | None, report: Callable[[list[dict[str, Any]]], dict[str, Any]]
 ) -> Callable[[list[dict[str, Any]]], None] | None:
     """Returns what writes the report of the rows so far into a file; None where none was asked for."""
-    if destination in (None, "-"):
+    if destination is None or destination == "-":
         return None
-    return lambda rows: write_json(destination, report(rows))
+
+    def keep(rows: list[dict[str, Any]]) -> None:
+        with suppress(OSError):  # said at the end, with all of the rows
+            Path(destination).write_text(json_text(report(rows)))
+
+    return keep
 
 
 def _shown(

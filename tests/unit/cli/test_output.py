@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from helpers.places import ROOT
 from reinet.cli import ctl, doctor, main, output
+from reinet.core.errors import ConfigError, ReinetError
 from reinet.core.visible import visible
 from reinet.daemon.log_lines import LINES
 from reinet.daemon.serve import configure_logging
@@ -165,3 +166,37 @@ def test_other_characters_stay() -> None:
     for text in ("plain [x] :x:", "größer", "日本", "🙂", "a\\b"):
         assert visible(text) == text
     assert visible("a\nb", keep="\n") == "a\nb"
+
+
+@pytest.mark.parametrize(
+    ("destination", "why"), [("{}", "it is a folder"), ("{}/file/x.json", "file is no folder")], ids=["folder", "file"]
+)
+def test_a_place_where_no_results_can_be_written_is_refused_before_anything_runs(
+    tmp_path: Path, trace: Path, destination: str, why: str
+) -> None:
+    (tmp_path / "file").touch()
+    command = [
+        "evaluate",
+        "--link",
+        "sim",
+        "--agents",
+        "none",
+        "--traces",
+        trace,
+        "--json",
+        destination.format(tmp_path),
+    ]
+    result = CliRunner().invoke(main.app, [str(word) for word in command])
+    assert isinstance(result.exception, ConfigError)
+    assert why in str(result.exception)
+
+
+def test_results_go_into_a_folder_that_is_made_for_them(tmp_path: Path) -> None:
+    output.write_json(str(tmp_path / "deep" / "er" / "x.json"), {"a": 1})
+    assert (tmp_path / "deep" / "er" / "x.json").read_text() == output.json_text({"a": 1})
+
+
+def test_results_that_cannot_be_written_are_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ReinetError, match="No space left on device; the results are on standard output instead"):
+        output.write_json("/dev/full", {"a": 1})
+    assert capsys.readouterr().out == output.json_text({"a": 1})
