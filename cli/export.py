@@ -10,7 +10,9 @@ from reinet.cli.output import JsonOption, say, write_json
 
 def export(
     checkpoint: Annotated[Path, typer.Argument(help="Checkpoint folder, such as runs/NAME/best.")],
-    out: Annotated[Path | None, typer.Option(help="Model folder to write.  [default: CHECKPOINT's run/model]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Model folder to write (default: model, in CHECKPOINT's run).")
+    ] = None,
     json_out: JsonOption = None,
 ) -> None:
     """Export a checkpoint as a model folder: ONNX, weights, manifest and model card.
@@ -26,8 +28,9 @@ def export(
     )
 
     model = out or _run_of(checkpoint) / "model"
+    is_new = not model.exists()
     digest = write(checkpoint, model)
-    say(f"model {model}, manifest sha256 {digest}")
+    say(f"model {model}, manifest sha256 {digest}" + ("" if is_new else ", in place of what was there"))
     write_json(json_out, {"model": str(model), "manifest_sha256": digest})
 
 

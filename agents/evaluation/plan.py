@@ -1,6 +1,7 @@
 """Every combination of agent, scenario and repetition: refused as a whole before the first run, or run in turn."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from reinet.agents.decide.names import make_agent, split_names
 from reinet.agents.decide.protocol import Agent
@@ -14,7 +15,8 @@ from reinet.envs.trace import Trace
 class Plan:
     """Every combination of agent, scenario and repetition; iterating runs them one by one.
 
-    The agents are made, and everything that can be refused is refused, before the first run.
+    The agents are made, and everything that can be refused is refused, before the first run. Each repetition of a
+    simulated scenario has a seed of its own, the first one the scenario's: agents of a repetition share it.
     """
 
     def __init__(
@@ -22,8 +24,7 @@ class Plan:
     ) -> None:
         (link,) = {scenario.link for scenario in scenarios}
         self._agents = [make_agent(name, link=link) for name in split_names(agents)]
-        self._scenarios = scenarios
-        self._repeat = repeat
+        self._repetitions = [[_again(scenario, number) for number in range(repeat)] for scenario in scenarios]
         traces = [scenario.trace for scenario in scenarios]
         self._trained_on = {agent.name: shaped_by(agent, traces, allow_training_traces) for agent in self._agents}
         self.progress: Callable[[float], None] | None = None
@@ -42,11 +43,18 @@ class Plan:
 
     def _jobs(self) -> list[tuple[int, Scenario, Agent]]:
         return [
-            (repetition, scenario, agent)
-            for scenario in self._scenarios
-            for repetition in range(self._repeat)  # agents next to each other in time: the host's load drifts
+            (number, scenario, agent)
+            for repetitions in self._repetitions
+            for number, scenario in enumerate(repetitions)  # agents next to each other in time: the host's load drifts
             for agent in self._agents
         ]
+
+
+def _again(scenario: Scenario, number: int) -> Scenario:
+    """Returns a scenario's repetition of that number; a real host's noise has no seed."""
+    if scenario.link != "sim" or number == 0:
+        return scenario
+    return replace(scenario, path=replace(scenario.path, seed=scenario.path.seed + number))
 
 
 def shaped_by(agent: Agent, traces: Sequence[Trace], allow: bool) -> set[str]:

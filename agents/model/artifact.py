@@ -275,16 +275,41 @@ def _read(path: Path) -> bytes:
 def write_artifact(folder: Path, files: dict[str, bytes], manifest: Manifest) -> str:
     """Writes a model folder in one step, replacing an older *model* there; returns the manifest's sha256.
 
-    ``manifest.files`` is filled in here. Refuses to replace a folder that is not a model (ModelError).
+    ``manifest.files`` is filled in here. Refuses to replace what is not a model and nothing else (ModelError). Where
+    ``folder`` is a link, what it leads to is replaced.
     """
+    folder = folder.resolve()
     if set(files) != set(PINNED_FILES):
         raise ValueError(f"a model folder holds {PINNED_FILES}, not {sorted(files)}")
-    if folder.exists() and not (folder / MANIFEST_FILE).is_file() and any(folder.iterdir()):
-        raise ModelError(f"{folder}: exists and is not a model folder; choose another place or empty it")
+    _refuse_to_replace(folder)
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     manifest_bytes = manifest.model_copy(update={"files": digests}).to_bytes()
     write_folder(folder, {**files, MANIFEST_FILE: manifest_bytes})
     return hashlib.sha256(manifest_bytes).hexdigest()
+
+
+def _refuse_to_replace(folder: Path) -> None:
+    """Raises ModelError for anything but an older model, an empty folder or nothing at all."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: exists and is no folder; choose another place or move it away")
+    found = sorted(path.name for path in folder.iterdir())
+    if not found:
+        return
+    if MANIFEST_FILE not in found:
+        raise ModelError(f"{folder}: exists and is not a model folder; choose another place or empty it")
+    if others := [name for name in found if name not in (MANIFEST_FILE, *PINNED_FILES)]:
+        raise ModelError(
+            f"{folder}: holds {', '.join(others[:3])} beside what a model's folder holds, which would be lost; "
+            "choose another place or move that away"
+        )
+    try:
+        parse_manifest(_read(folder / MANIFEST_FILE), folder / MANIFEST_FILE)
+    except ModelError:
+        raise ModelError(
+            f"{folder}: its {MANIFEST_FILE} is no model's of this version; choose another place or move it away"
+        ) from None
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:

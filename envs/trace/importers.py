@@ -6,8 +6,7 @@ format         one line of it
 ``mahimahi``   a time in ms per opportunity; taken as it is
 ``phone-csv``  a phone logger's CSV with a header: ``Timestamp`` (2020.02.14_09.38.22 or ISO 8601), ``DL_bitrate`` in
                kbit/s, ``State`` (D while downloading), about one line a second
-``s-mbps``     seconds and Mbit/s, separated by white space or a comma
-``ms-kbps``    milliseconds and kbit/s, likewise
+``s-mbps``     seconds and Mbit/s, separated by white space or a comma; likewise ``s-kbps``, ``ms-mbps``, ``ms-kbps``
 =============  =====================================================================================================
 
 A rate holds from its line's time to the next line's; the last one for as long as lines usually are apart. Lines of the
@@ -41,14 +40,23 @@ from reinet.envs.trace.trace import (
     served_at_ms,
 )
 
-FORMATS = ("mahimahi", "phone-csv", "s-mbps", "ms-kbps")
+_SECONDS = {"s": ("seconds", 1.0), "ms": ("milliseconds", 1e-3)}
+_MBPS = {"mbps": ("Mbit/s", 1.0), "kbps": ("kbit/s", 1e-3)}
+PAIRS = tuple(f"{time}-{rate}" for time in _SECONDS for rate in _MBPS)
+FORMATS = ("mahimahi", "phone-csv", *PAIRS)
+
+MOST_STEP_S, LEAST_STEP_MS = 15.0, 20.0
+"""Loggers write every 15 s at least and every 20 ms at most: so far apart, a time's unit is plain."""
+MOST_TYPICAL_MBPS, LEAST_TYPICAL_KBPS = 500.0, 100.0
+"""Above and below, what looks like the usual unit of a rate (Mbit/s beside seconds, kbit/s beside milliseconds) may be
+the other one."""
 
 MAX_HOLD_S = 10.0
 """A phone logs once a second and skips two or three at times; after ten nothing is known of the link any more."""
 MAX_MBPS = 100_000.0
 """Beyond any radio link: a rate above it is in another unit."""
 
-_TIME_COLUMN, _STATE_COLUMN, _DOWNLOADING = "Timestamp", "State", "D"
+_TIME_COLUMN, _DOWNLOAD_COLUMN, _STATE_COLUMN, _DOWNLOADING = "Timestamp", "DL_bitrate", "State", "D"
 _MISSING = "-"
 _SEPARATOR = re.compile(r"[\s,]+")
 
@@ -71,20 +79,22 @@ class _Line:
     """The rate that the line tells; None = not measured."""
 
 
-def import_trace(path: str | Path, format: str | None = None, column: str = "DL_bitrate") -> Imported:
-    """Returns a recording as a trace; ``format`` is one of FORMATS, None to find out; ``column`` is a phone's rates.
-    Raises TraceError naming file, line, what is wrong and the cure.
+def import_trace(path: str | Path, format: str | None = None, column: str | None = None) -> Imported:
+    """Returns a recording as a trace; ``format`` is one of FORMATS, None to find out; ``column`` is a phone's rates,
+    None = those of its download. Raises TraceError naming file, line, what is wrong and the cure.
     """
     path = Path(path)
     if format is not None and format not in FORMATS:
         raise TraceError(f"import: unknown format {format!r}; choose one of {', '.join(FORMATS)}")
     text = _text(path)
     format = format or _detect(text, path)
+    if column is not None and format != "phone-csv":
+        raise TraceError(f"{path}: --column is for phone-csv, and this is {format}; leave it out")
     if format == "mahimahi":
         trace = Trace.load(path)
         return Imported(trace, format, trace.opportunities_ms.size, 0.0)
     if format == "phone-csv":
-        lines, longest_hold_s = _phone_lines(text, path, column), MAX_HOLD_S
+        lines, longest_hold_s = _phone_lines(text, path, column or _DOWNLOAD_COLUMN), MAX_HOLD_S
     else:
         lines, longest_hold_s = _pair_lines(text, path, format), math.inf
     trace, left_out_s = _resample(lines, longest_hold_s, path)
@@ -119,34 +129,33 @@ def _detect(text: str, path: Path) -> str:
         steps = np.diff([line.time_s for line in lines])
         rates = [line.mbps for line in lines if line.mbps]
         if steps.size and steps.max() > 0 and rates:
-            # Loggers write every 20 ms at most and every 15 s at least; rates lie between 1 kbit/s and 10 Gbit/s.
             step, rate = float(np.median(steps[steps > 0])), float(np.median(rates))
-            if step >= 20 and rate >= 1:
+            if step >= LEAST_STEP_MS and rate >= LEAST_TYPICAL_KBPS:
                 return "ms-kbps"
-            if step <= 15 and rate <= 10_000:
+            if step <= MOST_STEP_S and rate <= MOST_TYPICAL_MBPS:
                 return "s-mbps"
             raise TraceError(
                 f"{path}: two numbers per line, typically {step:g} apart with a rate of {rate:g}: the units are "
-                "not plain; say --format s-mbps or --format ms-kbps"
+                f"not plain; say --format {', '.join(PAIRS)}"
             )
-        raise TraceError(f"{path}: too few lines to tell the units from; say --format s-mbps or --format ms-kbps")
+        raise TraceError(f"{path}: too few lines to tell the units from; say --format {', '.join(PAIRS)}")
     raise TraceError(f"{path}:1: {_shown(first)} starts none of the formats known ({', '.join(FORMATS)}); see the help")
 
 
 def _pair_lines(text: str, path: Path, format: str, check_rate: bool = True) -> list[_Line]:
-    seconds_per_unit, mbps_per_unit = (1.0, 1.0) if format == "s-mbps" else (1e-3, 1e-3)
-    units = ("seconds", "Mbit/s") if format == "s-mbps" else ("milliseconds", "kbit/s")
+    time_unit, rate_unit = format.split("-")
+    (time_name, seconds_per_unit), (rate_name, mbps_per_unit) = _SECONDS[time_unit], _MBPS[rate_unit]
     lines: list[_Line] = []
     for number, content in enumerate(_split(text), 1):
         where = f"{path}:{number}:"
         fields = _fields(content)
         if len(fields) != 2:
             what = "empty line" if not content.strip() else f"{_shown(content)} has {len(fields)} values"
-            raise TraceError(f"{where} {what}; a line of {format} is a time in {units[0]} and a rate in {units[1]}")
+            raise TraceError(f"{where} {what}; a line of {format} is a time in {time_name} and a rate in {rate_name}")
         time = _number(fields[0])
         if time is None:
-            raise TraceError(f"{where} {_shown(fields[0])} is not a time in {units[0]}; correct or delete the line")
-        mbps = _rate(fields[1], mbps_per_unit, units[1], where, check_rate)
+            raise TraceError(f"{where} {_shown(fields[0])} is not a time in {time_name}; correct or delete the line")
+        mbps = _rate(fields[1], mbps_per_unit, rate_name, where, check_rate)
         _append(lines, _Line(number, time * seconds_per_unit, mbps), path)
     return lines
 

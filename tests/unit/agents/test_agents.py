@@ -258,7 +258,18 @@ def test_writing_replaces_a_model_but_nothing_else(tmp_path: Path, model: Path) 
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(ModelError, match="not a model folder"):
         write_model(tmp_path / "mine")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "model"]
+    (model / "NOTES.md").write_text("why this one")
+    with pytest.raises(ModelError, match=r"holds NOTES\.md beside what a model's folder holds, which would be lost"):
+        write_model(model)
+    (model / "NOTES.md").unlink()
+    (tmp_path / "mine" / "thesis.txt").rename(tmp_path / "mine" / MANIFEST_FILE)
+    with pytest.raises(ModelError, match="is no model's of this version"):
+        write_model(tmp_path / "mine")
+    assert (tmp_path / "mine" / MANIFEST_FILE).read_text() == "years of work"
+    (tmp_path / "current").symlink_to(model)
+    write_model(tmp_path / "current", name="newest")
+    assert load_artifact(model).manifest.name == "newest"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["current", "mine", "model"]
 
 
 def test_traces_that_shaped_a_model_are_found_by_content(model: Path) -> None:

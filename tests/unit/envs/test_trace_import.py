@@ -137,6 +137,12 @@ def test_refuses_with_file_line_and_what(tmp_path: Path, text: str | bytes, line
         ("0 1\n", None, "too few lines"),
         ("0 400000\n1 400000\n2 400000\n", None, "units are not plain"),
         ("0 0.1\n500 0.1\n1000 0.1\n", None, "units are not plain"),
+        (
+            "0 2500\n1 2510\n2 2500\n",
+            None,
+            "typically 1 apart with a rate of 2500: the units are not plain; say --format",
+        ),
+        ("0 20\n1000 21\n2000 20\n", None, "say --format s-mbps, s-kbps, ms-mbps, ms-kbps"),
         ("0 400000\n1 400000\n", "s-mbps", "check the unit"),
         ("0 0\n1 0\n", "s-mbps", "recording has no rate"),
         ("0 -\n1 -\n", "s-mbps", "no line has a measured rate"),
@@ -159,3 +165,15 @@ def test_any_text_is_converted_or_refused(tmp_path_factory: pytest.TempPathFacto
     except TraceError:
         return
     assert imported.trace.duration_ms > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "format_name"),
+    [("0 12\n1 12\n", "s-mbps"), ("0 12000\n1 12000\n", "s-kbps"), ("0 12\n1000 12\n", "ms-mbps"),
+     ("0 12000\n1000 12000\n", "ms-kbps")],
+)  # fmt: skip
+def test_a_time_and_a_rate_have_the_units_that_the_format_says(tmp_path: Path, text: str, format_name: str) -> None:
+    trace = import_trace(write(tmp_path, text), format_name).trace
+    assert trace.opportunities_ms.size == 2000, "12 Mbit/s for 2 s are 2000 packets of 1500 bytes"
+    with pytest.raises(TraceError, match="--column is for phone-csv, and this is " + format_name):
+        import_trace(write(tmp_path, text), format_name, column="x")
