@@ -22,7 +22,7 @@ def compare(
     traces: TracesOption,
     beside: Annotated[
         str | None,
-        typer.Option(help="Agents to show beside them, by commas.  [default: none,rule,clairvoyant:(target - mrtt)]"),
+        typer.Option(help="Agents to show beside them, by commas (default: none,rule,clairvoyant:(target - mrtt))."),
     ] = None,
     run: Annotated[
         list[str] | None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reinet.cli.options import BufferOption, CcOption, LinkOptions, MrttOption, TargetOption
+from reinet.cli.options import BufferOption, CcOption, LinkOptions, MrttOption, TargetOption, a_picture
 from reinet.cli.output import JsonOption, print_table, progress_in_seconds, say, write_json
 from reinet.core.errors import ConfigError
 
@@ -25,7 +25,7 @@ COLUMNS = [
 
 
 OF_LINKS = (
-    "cc", "target", "target_ms", "mrtt_ms", "buffer_bytes", "link_option", "seconds", "png", "actuator",
+    "cc", "target", "target_ms", "mrtt_ms", "buffer_bytes", "link_option", "seconds", "seed", "png", "actuator",
 )  # fmt: skip
 """Options of which a suite has its own."""
 
@@ -91,13 +91,19 @@ def evaluate(
     allow_training_traces: Annotated[
         bool, typer.Option(help="Evaluate a model even on traces it was trained on; such rows are labelled.")
     ] = False,
-    png: Annotated[Path | None, typer.Option(help="Save a picture of the first repetition of each trace here.")] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of jitter, losses and dice with --link sim; each repetition has the next one.")
+    ] = 0,
+    png: Annotated[
+        Path | None,
+        typer.Option(callback=a_picture, help="Save a picture of the first repetition of each trace here."),
+    ] = None,
     suite: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help="Run a suite instead: quick, reinet, deepcc or a TOML file.")
     ] = None,
     scenarios: Annotated[str | None, typer.Option(help="Only these scenarios of a suite, by commas.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="A suite's folder of runs and report [default: runs/suites/NAME].")
+        Path | None, typer.Option(help="A suite's folder of runs and report (default: runs/suites/NAME).")
     ] = None,
     against: Annotated[
         Path | None, typer.Option(metavar="REPORT", help="Say what changed since this report.json of a suite.")
@@ -152,6 +158,8 @@ def evaluate(
     _refuse(context, ("scenarios", "out", "against"), "it belongs to --suite")
     if agents is None or not traces:
         raise ConfigError("evaluate: --agents and --traces are needed, or a --suite")
+    if link is Link.mahimahi and _said(context, "seed"):
+        raise ConfigError("--seed: a real host's noise has none; add --link sim")
     from reinet.agents.evaluation.plan import Plan
     from reinet.agents.evaluation.scenario import link_options, scenarios_of
     from reinet.envs.trace import load_traces
@@ -168,6 +176,7 @@ def evaluate(
         actuator=actuator.value,
         mrtt_ms=mrtt_ms,
         buffer_bytes=buffer_bytes,
+        seed=seed,
     )
     plan = Plan(agents, compared, repeat, allow_training_traces)
     done = run_shown(plan, seconds)

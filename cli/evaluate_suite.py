@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
 from reinet.cli.output import TextColumn, console, print_table, say, write_json
+from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from reinet.agents.evaluation.suites.plan import SuitePlan
@@ -67,6 +68,8 @@ def evaluate_suite(request: Request) -> int:
     if made.generated:
         say("note: no --traces were given, so links are generated from presets, not recorded")
     folder = request.out or OUT / suite.name
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--out {folder}: is no folder; name another place for runs and report")
     store = Store(folder)
     with store.locked():
         outcome = _run_shown(made, store)
@@ -87,7 +90,9 @@ def evaluate_suite(request: Request) -> int:
     say(f"report: {folder / 'report.md'} ({found['runs']['valid']} of {found['runs']['planned']} runs)")
     for reason in found["runs"]["not_made_because"]:
         say(("not made: ", "bold"), reason)
-    return 1 if outcome.failed else 0
+    if not found["runs"]["valid"]:
+        say(("no run is valid", "bold"), f"; {folder / 'runs.jsonl'} says why")
+    return 1 if outcome.failed or not found["runs"]["valid"] else 0
 
 
 def _run_shown(plan: SuitePlan, store: Store) -> Outcome:

@@ -10,7 +10,7 @@ from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fide
 from reinet.cli.output import console, say
 from reinet.cli.service import flows, jobs, models, trainer
 from reinet.cli.sight import top
-from reinet.core.errors import ConfigError, ReinetError, TraceError
+from reinet.core.errors import ConfigError, ModelError, ReinetError, TraceError
 
 app = typer.Typer(
     name="reinet",
@@ -62,7 +62,7 @@ def main() -> None:
         app()
     except ReinetError as error:
         say(("error:", "bold red"), f" {error}")
-        sys.exit(2 if isinstance(error, ConfigError | TraceError) else 1)
+        sys.exit(2 if isinstance(error, ConfigError | ModelError | TraceError) else 1)
     except OSError as error:
         if error.filename is None:
             raise

@@ -1,9 +1,38 @@
 """Options that several commands take, each with its one help text; a command's default stands with the command."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from reinet.cli.output import say
+from reinet.core.errors import ConfigError
+from reinet.core.target import Target
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def a_picture(path: Path | None) -> Path | None:
+    """Returns the path; raises ConfigError, before hours of work, for one whose ending is of no picture."""
+    if path is not None and path.suffix.lower() not in PICTURES:
+        raise ConfigError(f"--png {path}: a picture's name ends in {', '.join(PICTURES)}")
+    return path
+
+
+def uncapped_paths(target: Target, mrtts_ms: Iterable[float]) -> list[float]:
+    """Returns, and says, on which paths the target is out of reach: flows are plain there, and so are their figures."""
+    from reinet.envs.link.spec import check_target  # here, for it imports numpy and --help needs none
+
+    found = []
+    for mrtt_ms in sorted(set(mrtts_ms)):
+        try:
+            check_target(target.resolve_ms(mrtt_ms), mrtt_ms)
+        except ConfigError as error:
+            say(f"note: over {mrtt_ms:g} ms every flow stays uncapped, so its figures are plain's: {error}")
+            found.append(mrtt_ms)
+    return found
+
 
 TracesOption = Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")]
 CcOption = Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")]

@@ -14,7 +14,7 @@ import typer
 
 from reinet.alcc.launch import Law, Settings, check_command, parse_ports
 from reinet.cli.output import JsonOption, say, write_json
-from reinet.core.errors import ReinetError
+from reinet.core.errors import ConfigError, ReinetError
 from reinet.core.target import Form, Target
 
 DAEMON = Path("/run/reinet-processes/socket")
@@ -106,7 +106,10 @@ def law_of(name: str, target: Target) -> Law:
 
     if name in law_names():
         return Law(name)
-    agent = make_agent(name, link="app")
+    try:
+        agent = make_agent(name, link="app")
+    except ConfigError as error:
+        raise ConfigError(f"{error}; beside these there are the laws {', '.join(law_names())} and daemon") from None
     trained_ms = agent.queueing_target_range_ms if target.is_relative else agent.target_range_ms
     if trained_ms and target.form is not Form.MULTIPLE and not trained_ms[0] <= target.amount <= trained_ms[1]:
         say(f"{name} was trained for targets from {trained_ms[0]:g} to {trained_ms[1]:g} ms, not for {target}")

@@ -109,20 +109,22 @@ def import_(
     source: Annotated[Path, typer.Argument(help="The recording.", show_default=False)],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Trace to write [default: its name with .trace]"),
+        typer.Option("--out", "-o", help="Trace to write (default: its name with .trace)"),
     ] = None,
     format_name: Annotated[
-        str | None, typer.Option("--format", help=f"{', '.join(FORMATS)} [default: found out from the file]")
+        str | None, typer.Option("--format", help=f"{', '.join(FORMATS)} (default: found out from the file)")
     ] = None,
-    column: Annotated[str, typer.Option(help="phone-csv: the column of rates in kbit/s.")] = "DL_bitrate",
+    column: Annotated[
+        str | None, typer.Option(help="phone-csv: the column of rates in kbit/s (default: DL_bitrate).")
+    ] = None,
     force: Force = False,
     json_destination: JsonOption = None,
 ) -> None:
     """Convert a recording of a link's rate into a trace.
 
-    Formats: mahimahi (taken as it is), phone-csv (a header with Timestamp, DL_bitrate in kbit/s, State), s-mbps
-    (seconds and Mbit/s), ms-kbps (milliseconds and kbit/s). A rate holds until the next line; what was not measured is
-    left out.
+    Formats: mahimahi (taken as it is), phone-csv (a header with Timestamp, DL_bitrate in kbit/s, State), and two
+    numbers a line, a time and a rate: s-mbps (seconds and Mbit/s), s-kbps, ms-mbps, ms-kbps. A rate holds until the
+    next line; what was not measured is left out.
     Examples:
 
         reinet traces import phone.csv --out phone.trace
@@ -152,7 +154,7 @@ def generate_(
     seed: Annotated[int, typer.Option(help="The same seed gives the same trace, anywhere.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Trace to write [default: named by preset, length, seed]"),
+        typer.Option("--out", "-o", help="Trace to write (default: named by preset, length, seed)"),
     ] = None,
     force: Force = False,
     json_destination: JsonOption = None,

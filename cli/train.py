@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def train(
     config: Annotated[Path, typer.Argument(help="TOML file, such as configs/default.toml.")],
     run_dir: Annotated[
-        Path | None, typer.Option(help="Where checkpoints and TensorBoard files go.  [default: runs/NAME]")
+        Path | None, typer.Option(help="Where checkpoints and TensorBoard files go (default: runs/NAME).")
     ] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Train this many, whatever the file says.")] = None,
     minutes: Annotated[

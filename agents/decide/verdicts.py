@@ -99,9 +99,10 @@ def text(verdict: Any, ceiling_pkts: int = MAX_CAP_PKTS) -> str:
     if code is Why.TOO_TIGHT:
         return target_too_tight(int(verdict["target_us"]), int(verdict["min_rtt_us"]))
     if code is Why.OUT_OF_RANGE:
+        cure = "the agent or raise the ceiling" if verdict["wanted_pkts"] > ceiling_pkts else "the agent"
         return (
             f"a cap of {verdict['wanted_pkts']} packets is outside [{MIN_CAP_PKTS}, {ceiling_pkts}]: flow stays "
-            "uncapped; check the agent or raise the ceiling"
+            f"uncapped; check {cure}"
         )
     if code is Why.SHADOW:
         return f"shadow: a cap of {verdict['allowed_pkts']} packets was decided and not applied"

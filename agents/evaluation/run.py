@@ -65,9 +65,10 @@ class Run:
             "target": str(s.target),
             "target_ms": s.target_ms,
             "mrtt_ms": path.mrtt_ms,
-            "buffer_bytes": path.buffer_bytes,
+            "buffer_bytes": None if path.queue == "infinite" else path.buffer_bytes,
             "link_options": dict(s.link_options),
             "seconds": s.seconds,
+            "seed": path.seed if s.link == "sim" else None,
             "trace_sha256": s.trace.sha256,
         }
 

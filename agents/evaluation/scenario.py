@@ -13,6 +13,17 @@ from reinet.envs.mahimahi.spec import EMULATED, require_emulated
 from reinet.envs.sim.options import require_simulated
 from reinet.envs.trace import Trace
 
+BELONGS_TO = {
+    "codel_target_ms": ("queue", "codel"),
+    "codel_interval_ms": ("queue", "codel"),
+    "pie_reference_ms": ("queue", "pie"),
+    "pie_burst_ms": ("queue", "pie"),
+    "fair_window_ms": ("scheduler", "proportional-fair"),
+    "wired_buffer_bytes": ("wired_mbps", None),
+    "pause_ms": ("object_bytes", None),
+}
+"""Options that do nothing without another one, of this value or, None, of any."""
+
 LinkKind = Literal["sim", "mahimahi"]
 Actuator = Literal["kernel", "app"]
 
@@ -59,6 +70,10 @@ class Scenario:
         for name, value in (("mrtt_ms", self.path.mrtt_ms), ("seconds", self.seconds)):
             if not 0 < value < 1e6:
                 raise ConfigError(f"{name} is {value}; it must be above 0 and finite")
+        if self.path.start_ms >= self.seconds * 1000:
+            raise ConfigError(
+                f"start_ms is {self.path.start_ms:g} and a run lasts {self.seconds:g} s: the flow would never start"
+            )
         if self.asked is None:
             _check_target_ms(self.target_ms)
         if self.actuator == "app" and self.link == "sim":
@@ -94,6 +109,9 @@ class Scenario:
                 hint = f"did you mean {near[0]!r}? " if near else ""
                 known = LINK_OPTIONS if link == "sim" else [key for key in EMULATED if key in LINK_OPTIONS]
                 raise ConfigError(f"link option {key}: unknown; {hint}There are {', '.join(known)}")
+            needed, value = BELONGS_TO.get(key, (key, None))
+            if needed not in options or value not in (None, options[needed]):
+                raise ConfigError(f"link option {key}: does nothing without {needed}{f'={value}' if value else ''}")
         asked = Target.parse(target) if isinstance(target, str) else target
         if target_ms is not None:
             if asked is not None:

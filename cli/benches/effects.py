@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from reinet.cli.options import a_picture
 from reinet.cli.output import JsonOption, print_table, say, write_json
 
 COLUMNS = [
@@ -27,7 +28,9 @@ def effects(
     run_dir: Annotated[Path, typer.Option(help="Where trainings go; complete ones are not made again.")] = Path(
         "runs/effects"
     ),
-    png: Annotated[Path | None, typer.Option(help="Save the ratios of all seeds as a picture.")] = None,
+    png: Annotated[
+        Path | None, typer.Option(callback=a_picture, help="Save the ratios of all seeds as a picture.")
+    ] = None,
     json_destination: JsonOption = None,
 ) -> None:
     """Train the same policy with and without an option and judge each over the same simulated links.

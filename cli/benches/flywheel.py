@@ -16,7 +16,7 @@ COLUMNS = [
 
 
 def flywheel(
-    config: Annotated[Path, typer.Argument(help="Training configuration; its [traces] are replaced.")] = Path(
+    config: Annotated[Path, typer.Argument(help="Training configuration; its traces are replaced.")] = Path(
         "configs/default.toml"
     ),
     model: Annotated[str, typer.Option(help="Who caps the recorded flows: a model folder or an agent's name.")] = (

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import BufferOption
+from reinet.cli.options import BufferOption, uncapped_paths
 from reinet.cli.output import JsonOption, print_table, write_json
 
 COLUMNS = [
@@ -60,7 +60,8 @@ def frontier(
         for trace in load_traces(traces)
     ]  # fmt: skip
     chosen = [make_agent(name) for name in split_names(agents)]
+    uncapped_ms = uncapped_paths(Target.parse(target), [mrtt_ms])
     rows = against_frontier(chosen, scenarios, fixed=fixed, threads=threads)
-    write_json(json_destination, {"rows": rows})
+    write_json(json_destination, {"rows": rows, "uncapped_mrtts_ms": uncapped_ms})
     if json_destination != "-":
         print_table(rows, COLUMNS if fixed else [column for column in COLUMNS if column != "frontier_fixed_mean"])

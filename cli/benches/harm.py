@@ -11,7 +11,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from reinet.cli.evaluate import Actuator, Link
-from reinet.cli.options import BufferOption, CcOption
+from reinet.cli.options import BufferOption, CcOption, uncapped_paths
 from reinet.cli.output import JsonOption, TextColumn, console, json_text, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
@@ -111,6 +111,7 @@ def harm(
     )
     asked: dict[str, Any] = {"target": Target.parse(target), "buffer_bytes": buffer_bytes}
     loopback: list[dict[str, Any]] = []
+    uncapped_ms = uncapped_paths(asked["target"], (cell.mrtt_ms for cell in cells))
     if link is Link.sim:
         asked |= {"repeat": repeat or matrix.REPEAT, "threads": threads}
         rows = _shown(cells, lambda tell: matrix.measure(cells, agent, progress=tell, **asked))
@@ -118,9 +119,9 @@ def harm(
         if actuator is Actuator.kernel:
             loopback = [live.loopback(agent, control, **asked) for control in controls]
         asked |= {"repeat": repeat or live.REPEAT, "actuator": actuator.value}
-        asked["keep"] = _keeper(json_destination, lambda rows: _report(agent.called, rows, loopback))
+        asked["keep"] = _keeper(json_destination, lambda rows: _report(agent.called, rows, loopback, uncapped_ms))
         rows = _shown(cells, lambda tell: live.measure(cells, agent, progress=tell, **asked))
-    report = _report(agent.called, rows, loopback)
+    report = _report(agent.called, rows, loopback, uncapped_ms)
     failures = report["failures"]
     write_json(json_destination, report)
     if json_destination != "-":
@@ -135,7 +136,9 @@ def harm(
         raise typer.Exit(1)
 
 
-def _report(model: str, rows: list[dict[str, Any]], loopback: list[dict[str, Any]]) -> dict[str, Any]:
+def _report(
+    model: str, rows: list[dict[str, Any]], loopback: list[dict[str, Any]], uncapped_ms: list[float]
+) -> dict[str, Any]:
     from reinet.agents.evaluation.harm import summary
 
     failures = sum(not (row["ok"] and row["valid"]) for row in rows) + sum(row["capped"] > 0 for row in loopback)
@@ -145,6 +148,7 @@ def _report(model: str, rows: list[dict[str, Any]], loopback: list[dict[str, Any
         "failures": failures,
         "groups": summary(rows),
         "loopback": loopback,
+        "uncapped_mrtts_ms": uncapped_ms,
         "rows": rows,
     }
 

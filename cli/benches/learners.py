@@ -16,7 +16,7 @@ CONFIGS = [Path(f"configs/{name}.toml") for name in ("default", "rllib-sac", "rl
 
 def learners(
     traces: Annotated[list[Path], typer.Option(help="What all are judged on: a trace, a folder or a set file.")],
-    config: Annotated[list[Path] | None, typer.Option(help="A training; may be repeated.  [default: three]")] = None,
+    config: Annotated[list[Path] | None, typer.Option(help="A training; may be repeated (default: three).")] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="Of each training, at most.")] = None,
     seconds: Annotated[float, typer.Option(min=5, help="Length of a run over each trace.")] = 60.0,
     run_dir: Annotated[Path, typer.Option(help="Where runs and models go.")] = Path("runs/learners"),

@@ -20,7 +20,7 @@ def from_flows(
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     json_destination: JsonOption = None,
 ) -> None:
-    """Estimate links' capacity from flows that daemons recorded ([daemon.record]); writes traces to learn from.
+    """Estimate links' capacity from flows that daemons recorded (`daemon.record`); writes traces to learn from.
 
     Where a link had a packet waiting all the time, what it delivered is its capacity: measured_share is the share of
     such time. Over pauses of up to a second the rate beside them is taken; least_mbps and most_mbps say what the mean

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
 from helpers.documents import (
     FENCED,
@@ -89,7 +90,18 @@ def _variants(words: list[str]) -> list[list[str]]:
     return [words]
 
 
-@pytest.mark.parametrize("names", [" ".join(names) for names, _ in commands()])
+EVERY_COMMAND = [" ".join(names) for names, _ in commands()]
+
+
+@pytest.mark.parametrize("names", EVERY_COMMAND)
+def test_a_help_text_is_shown_as_it_was_written(names: str) -> None:
+    """Typer has rich read help texts as markup, where what stands in square brackets may be a style, and vanishes."""
+    command = command_of(names.split())[0]
+    for text in [str(command.help), *(str(getattr(one, "help", "") or "") for one in command.params)]:
+        assert Text.from_markup(text).plain == text
+
+
+@pytest.mark.parametrize("names", EVERY_COMMAND)
 def test_examples_of_a_help_text_are_well_formed(names: str) -> None:
     command = command_of(names.split())[0]
     found = help_examples(str(command.help))

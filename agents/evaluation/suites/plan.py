@@ -22,6 +22,7 @@ from reinet.agents.evaluation.suites.provenance import emulator_sha256, versions
 from reinet.core.errors import ConfigError
 from reinet.envs.link.spec import check_choice
 from reinet.envs.trace import Trace
+from reinet.envs.trace.model import PRESETS
 
 BASELINE = "none"
 BLOCK = 5
@@ -129,9 +130,8 @@ def plan(
     made: dict[tuple[str, str], Agent] = {}
     trained: dict[str, set[str]] = {}
     seen: dict[str, Trace] = {}
-    for spec in suite.scenarios:
-        if (link is not None and spec.link != link) or (only and spec.name not in only):
-            continue
+    asked = [spec for spec in suite.scenarios if link in (None, spec.link) and (not only or spec.name in only)]
+    for spec in asked:
         names = tuple(agents) if agents is not None and spec.agents != (BASELINE,) else spec.agents
         found = links(spec, given)
         seen |= {one.trace.sha256: one.trace for one in found}
@@ -154,9 +154,11 @@ def plan(
                         own_flows=1 + len(path.path.flows) - (beside is not None), repetition=repetition,
                         trained_on=one.trace.sha256 in trained[agent.name],
                     ))  # fmt: skip
-    if not jobs:
+    if not asked:
         raise ConfigError(f"suite {suite.name}: none of the scenarios that were asked for runs on --link {link}")
-    presets = not given and any(not text.startswith("constant:") for spec in suite.scenarios for text in spec.traces)
+    if not jobs:
+        raise ConfigError(f"suite {suite.name}: its scenarios name no traces; give some in `traces`, or --traces")
+    presets = not given and any(text in PRESETS for spec in asked for text in spec.traces)
     return SuitePlan(suite, tuple(jobs), {agent.name: agent for agent in made.values()}, tuple(seen.values()), presets)
 
 

@@ -173,3 +173,39 @@ def test_mahimahi_takes_the_link_options_that_it_can_do() -> None:
         Scenario.of(TWELVE_MBPS, "mahimahi", link_options={"loss": 0.1})
     with pytest.raises(ConfigError, match="queue: there is no queue 'red'; There are infinite, droptail"):
         Scenario.of(TWELVE_MBPS, "mahimahi", link_options={"queue": "red"})
+
+
+def test_repetitions_have_seeds_of_their_own_and_agents_of_one_share_it() -> None:
+    lossy = Scenario.of(TWELVE_MBPS, "sim", seconds=5.0, link_options={"loss": 0.01}, seed=7)
+    rows = [row for _, row in Plan("none,fixed:4000", [lossy], repeat=3)]
+    assert [row["seed"] for row in rows] == [7, 7, 8, 8, 9, 9]
+    assert len({row["throughput_mbps"] for row in rows if row["agent"] == "none"}) == 3
+    again = [row for _, row in Plan("none", [lossy], repeat=3)]
+    assert again == [row for row in rows if row["agent"] == "none"]
+
+
+@pytest.mark.parametrize("option", ["codel_target_ms=5", "pie_burst_ms=5", "wired_buffer_bytes=4000", "pause_ms=10",
+                                    "fair_window_ms=5"])  # fmt: skip
+def test_an_option_that_would_do_nothing_is_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option.partition('=')[0]}: does nothing without"):
+        Scenario.of(TWELVE_MBPS, "sim", link_options=link_options([option]))
+    Scenario.of(TWELVE_MBPS, "sim", link_options={"queue": "codel", "codel_target_ms": 5})
+
+
+def test_an_infinite_queue_has_no_size() -> None:
+    assert figures("none", link_options={"queue": "infinite"}, seconds=1.0)["buffer_bytes"] is None
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--png", "run.xyz"], r"ends in \.png"),
+        (["--link-option", "start_ms=5000"], "the flow would never start"),
+        (["--link", "mahimahi", "--seed", "2"], "a real host's noise has none"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_first_run(tmp_path: Path, more: list[str], why: str) -> None:
+    trace = TWELVE_MBPS.save(tmp_path / "twelve.trace")
+    command = ["evaluate", "--agents", "none", "--link", "sim", "--seconds", "5", "--traces", str(trace), *more]
+    with pytest.raises(ConfigError, match=why):
+        raise CliRunner().invoke(app, command).exception or AssertionError

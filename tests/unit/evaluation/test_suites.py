@@ -1,6 +1,7 @@
 """Suites: what a file may say, which runs follow, the store that resumes, pairs, intervals, the report and a change."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -234,6 +235,24 @@ def test_given_traces_stand_in_for_generated_ones_and_constant_links_stay(tmp_pa
     assert [trace.name for trace in suite.traces] == ["constant-12mbps", "mine-driving"]
     assert not suite.generated
     assert {job.label for job in suite.jobs} == {"constant", "driving"}
+
+
+def test_recordings_that_a_suite_names_are_not_called_generated(tmp_path: Path) -> None:
+    recording = Trace.constant(12, 10).save(tmp_path / "mine.trace")
+    assert not planned(tmp_path, SMALL.replace("lte-walking", str(recording))).generated
+    assert not planned(tmp_path, only=["two"]).generated, "what is not planned does not count"
+    with pytest.raises(ConfigError, match="name no traces"):
+        planned(tmp_path, re.sub("traces = .*", "traces = []", SMALL))
+
+
+def test_a_suite_without_a_valid_run_fails(tmp_path: Path) -> None:
+    text = SMALL.replace("seconds = 2", "seconds = 0.02")  # nothing gets through in a round trip
+    command = ["evaluate", "--suite", suite_file(tmp_path, text), "--out", str(tmp_path / "store")]
+    result = CliRunner().invoke(app, [*command, "--scenarios", "one", "--agents", "none"])
+    assert result.exit_code == 1
+    assert "no run is valid" in result.stderr
+    result = CliRunner().invoke(app, [*command[:-1], suite_file(tmp_path)])
+    assert "is no folder" in str(result.exception)
 
 
 def test_what_hangs_on_the_trace_is_worked_out_from_it(tmp_path: Path) -> None:
