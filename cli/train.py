@@ -55,6 +55,10 @@ def train(
     from reinet.agents.learn.loop import Progress as Step
     from reinet.agents.learn.rllib.config import PeerConfig, load_config
 
+    if run_dir is not None and run_dir.exists() and not run_dir.is_dir():
+        raise ConfigError(
+            f"--run-dir {run_dir}: is no folder; name another place for checkpoints and TensorBoard files"
+        )
     settings = load_config(config)
     if iterations is not None:
         settings = settings.model_copy(update={"run": settings.run.model_copy(update={"iterations": iterations})})

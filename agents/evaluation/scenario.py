@@ -70,9 +70,11 @@ class Scenario:
         for name, value in (("mrtt_ms", self.path.mrtt_ms), ("seconds", self.seconds)):
             if not 0 < value < 1e6:
                 raise ConfigError(f"{name} is {value}; it must be above 0 and finite")
-        if self.path.start_ms >= self.seconds * 1000:
+        if self.seconds * 1000 <= self.path.start_ms + self.path.mrtt_ms:
+            over = f" over {self.path.trace.name}" if isinstance(self.path.trace, Trace) else ""
             raise ConfigError(
-                f"start_ms is {self.path.start_ms:g} and a run lasts {self.seconds:g} s: the flow would never start"
+                f"a run of {self.seconds:g} s{over} ends before anything comes back: the flow starts after "
+                f"{self.path.start_ms:g} ms on a path of {self.path.mrtt_ms:g} ms; run it longer"
             )
         if self.asked is None:
             _check_target_ms(self.target_ms)

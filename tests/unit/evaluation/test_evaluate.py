@@ -200,7 +200,7 @@ def test_an_infinite_queue_has_no_size() -> None:
     ("more", "why"),
     [
         (["--png", "run.xyz"], r"ends in \.png"),
-        (["--link-option", "start_ms=5000"], "the flow would never start"),
+        (["--link-option", "start_ms=5000"], "ends before anything comes back: the flow starts after 5000 ms"),
         (["--link", "mahimahi", "--seed", "2"], "a real host's noise has none"),
     ],
 )

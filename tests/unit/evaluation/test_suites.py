@@ -246,7 +246,9 @@ def test_recordings_that_a_suite_names_are_not_called_generated(tmp_path: Path) 
 
 
 def test_a_suite_without_a_valid_run_fails(tmp_path: Path) -> None:
-    text = SMALL.replace("seconds = 2", "seconds = 0.02")  # nothing gets through in a round trip
+    late = tmp_path / "late.trace"
+    late.write_text("5000\n")
+    text = SMALL.replace("lte-walking", str(late)).replace(', "constant:12"', "")
     command = ["evaluate", "--suite", suite_file(tmp_path, text), "--out", str(tmp_path / "store")]
     result = CliRunner().invoke(app, [*command, "--scenarios", "one", "--agents", "none"])
     assert result.exit_code == 1
