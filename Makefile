@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 # Two files at a time, in the order given: the long ones first.
-TWO := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+TWO := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 # What a change of asks for a new build: the build files and all native sources. Python files are used in place.
 NATIVE := pyproject.toml CMakeLists.txt docker/setup.sh docker/packages.sh \
@@ -20,7 +20,7 @@ demo: setup  ## train briefly, then compare plain and capped Cubic on real kerne
 
 test: setup lint  ## everything that continuous integration runs
 	$(TWO) tests/end-to-end tests/unit -m "not kernel and not mahimahi"
-	$(BIN)/python -m pytest -m "kernel or mahimahi"  # one after the other: links on a busy host say nothing
+	$(BIN)/python -m pytest -m "kernel or mahimahi" --durations 20  # one after the other: links on a busy host say nothing
 
 test-unit test-kernel test-end-to-end: test-%: setup  ## one folder of tests
 	$(BIN)/python -m pytest tests/$*
