@@ -91,9 +91,9 @@ def test_a_service_that_is_away_for_a_day_changes_nothing(
     until(lambda: daemon.follower.problem)
     pauses: list[float] = []
     threads = threading.active_count()
-    with monkeypatch.context() as patched:
-        patched.setattr(daemon.follower._stop, "wait", lambda seconds: pauses.append(seconds))
-        until(lambda: sum(pauses) > 86_400, 300)
+    monkeypatch.setattr(daemon.follower._stop, "wait", lambda seconds: pauses.append(seconds))
+    until(lambda: sum(pauses) > 86_400, 300)
+    monkeypatch.setattr(daemon.follower._stop, "wait", lambda _seconds: time.sleep(0.05))  # a pause of a minute is over
     assert daemon.models() == [FIRST]
     assert daemon.follower.last_known() == tmp_path / "models" / FIRST
     assert "no training service answers" in daemon.follower.problem
@@ -101,7 +101,6 @@ def test_a_service_that_is_away_for_a_day_changes_nothing(
     assert threading.active_count() < threads + 10, "nothing of some 1400 calls piles up"
     host.models.move(SECOND)
     host.up()
-    daemon.follower._stop.wait = lambda _seconds: time.sleep(0.05)  # type: ignore[method-assign, assignment]
     until(lambda: daemon.models() == [FIRST, SECOND], 90)
     daemon.follower.close()
 
