@@ -28,11 +28,14 @@ def is_pattern(name: Path) -> bool:
 
 
 def standing_for(names: Sequence[Path]) -> list[Path]:
-    """Returns the folders that names and patterns stand for now; a plain name stands for itself, there or not."""
+    """Returns the folders that names and patterns stand for now; a plain name stands for itself, there or not.
+
+    Each is there once, by its own name: links are followed, so that nobody meets himself under another one.
+    """
     found: dict[Path, None] = {}
     for name in names:
         paths = [Path(path) for path in sorted(glob(str(name)))] if is_pattern(name) else [name]
-        found.update(dict.fromkeys(path for path in paths if path.is_dir() or not is_pattern(name)))
+        found.update(dict.fromkeys(path.resolve() for path in paths if path.is_dir() or not is_pattern(name)))
     return list(found)
 
 

@@ -36,7 +36,7 @@ class LoopCollector(Collector):
         info = GaugeMetricFamily(PREFIX + "daemon_info", "the version and model at work; always 1", labels=list(labels))
         info.add_metric(list(labels.values()), 1)
         yield info
-        yield _gauge("healthy", "1 while ticks complete and the agent answers", status.ok)
+        yield _gauge("healthy", "1 while ticks complete, the agent answers and no problem is known", status.ok)
         yield _gauge("paused", "1 while no caps are written on a user's word", status.paused)
         yield _gauge("uptime_seconds", "since the loop's start", status.uptime_s)
         yield _counter("ticks", "completed ticks of the loop", figures.ticks)

@@ -13,6 +13,7 @@ from reinet.core.errors import ConfigError
 from reinet.core.target import Target
 
 Network = IPv4Network | IPv6Network
+MAPPED = IPv6Network("::ffff:0:0/96")
 Ports = tuple[int, int]
 """The first and the last port of a range."""
 
@@ -38,6 +39,8 @@ Share = Annotated[float, Field(ge=SHARE_LIMITS[0], le=SHARE_LIMITS[1])]
 def _ports(value: Any) -> Ports:
     first, dash, last = value.partition("-") if isinstance(value, str) else (value, "", value)
     try:
+        if isinstance(value, float):
+            raise TypeError("a part of a port")
         ports = int(first), int(last if dash or not isinstance(value, str) else first)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{value!r} is no port and no range: write 443 or '8000-8099'") from None
@@ -47,10 +50,16 @@ def _ports(value: Any) -> Ports:
 
 
 def _network(value: Any) -> Network:
+    cure = "write a prefix as 10.0.0.0/8 or 2001:db8::/32"
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no prefix; {cure}")
     try:
-        return ip_network(value)
+        network = ip_network(value)
     except ValueError as error:
-        raise ValueError(f"{error}; write a prefix as 10.0.0.0/8 or 2001:db8::/32") from None
+        raise ValueError(f"{error}; {cure}") from None
+    if network.version == 6 and network.subnet_of(MAPPED):  # a peer's mapped address is compared as IPv4's
+        return ip_network((int(network.network_address) & 0xFFFF_FFFF, network.prefixlen - MAPPED.prefixlen))
+    return network
 
 
 class PolicyConfig(BaseModel):
@@ -59,7 +68,7 @@ class PolicyConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = Field(min_length=1, max_length=64, description="what logs and `reinet ctl` call it")
-    cgroups: tuple[Path, ...] = Field(default=(), description="cgroup folders; sockets in them or below")
+    cgroups: tuple[Path, ...] = Field(default=(), description="cgroup folders or patterns; sockets in them or below")
     local_ports: tuple[Annotated[Any, BeforeValidator(_ports)], ...] = Field(
         default=(), description='ports of this host: 443, or "8000-8099"'
     )

@@ -34,18 +34,24 @@ class Reloader:
     """Keeps a loop as its file says; ``look`` and ``reload`` belong to one thread."""
 
     def __init__(
-        self, path: Path | None, config: DaemonConfig, loop: ControlLoop, load: LoadAgent, sockets: Dump
+        self,
+        path: Path | None,
+        config: DaemonConfig,
+        loop: ControlLoop,
+        load: LoadAgent,
+        sockets: Dump,
+        stamp: Stamp = None,
     ) -> None:
         """Takes over the loop of a configuration that was loaded from ``path``; None = from no file.
 
-        ``sockets`` is what a ``SocketPlacer`` asks.
+        ``stamp`` is the file's when it was loaded, None = as it is now. ``sockets`` is what a ``SocketPlacer`` asks.
         """
         self.problem = ""
         """Why the file, as it is now, is not in force; empty when it is."""
         self._path, self._config, self._loop, self._load = path, config, loop, load
         self._sockets = sockets
         self._placer: SocketPlacer | None = None
-        self._stamp = _stamp(path)
+        self._stamp = stamp or stamp_of(path)
 
     @property
     def config(self) -> DaemonConfig:
@@ -64,7 +70,7 @@ class Reloader:
 
     def look(self) -> None:
         """Reloads the file if it is another one than before."""
-        stamp = _stamp(self._path)
+        stamp = stamp_of(self._path)
         if stamp is not None and stamp != self._stamp:
             self.reload()
 
@@ -72,7 +78,7 @@ class Reloader:
         """Puts the file in force as it is now; returns False where the old one stays, and ``problem`` says why."""
         if self._path is None:
             return False
-        self._stamp = _stamp(self._path)
+        self._stamp = stamp_of(self._path)
         try:
             config = load_config(self._path)
             self._command(config, self._load(config, config.model, config.asked))
@@ -115,7 +121,8 @@ def take_model(config: DaemonConfig, loop: ControlLoop, folder: Path, sha256: st
     return loop.swap(agent, policy)
 
 
-def _stamp(path: Path | None) -> Stamp:
+def stamp_of(path: Path | None) -> Stamp:
+    """Returns what tells a file from an earlier one; None where it is not there."""
     with suppress(OSError):
         found = path.stat() if path else None
         return found and (found.st_mtime_ns, found.st_size, found.st_ino)

@@ -6,11 +6,12 @@ signal.
 """
 
 import os
+import resource
 import select
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
@@ -39,6 +40,7 @@ from reinet.kshim.shim import WRAPPED_CC
 WATCH_S = 0.2
 """Processes and cgroups are looked at so often, with a system call each; a process that dies has left caps behind that
 would live for half a second."""
+MOST_DESCRIPTORS = 65_536
 ASK_S = 1.0
 """The decision process is asked so often: for completed ticks, and whether its file changed: calls wake threads."""
 COUNTERS_S = 10.0
@@ -119,6 +121,7 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
     """
     with ExitStack() as stack:
         wake = _Wake(stack)
+        _allow_descriptors()
         check_host(config)
         followed = cgroups.Cgroups(config.cgroups)
         taken = stack.enter_context(cgroups.CgroupClaim(followed.here()))
@@ -146,8 +149,7 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
         notify("READY=1", f"STATUS=serving {household.called}, target {config.asked}")
         _watch(household, wake, followed, taken)
         notify("STOPPING=1")
-        counters = household.loop.counters()
-        status = household.stop()
+        status, counters = household.stop()
         log.info(
             "stopping",
             decisions=status.decisions,
@@ -157,6 +159,13 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
         )
     log.info("stopped")
     return status
+
+
+def _allow_descriptors() -> None:
+    """Raises the soft limit of open files: a cgroup takes two, and a host may have more than the usual 1024 allow."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def load_kernel(config: DaemonConfig, period: PeriodConfig) -> Loader:
@@ -223,7 +232,8 @@ class _Wake:
 def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: cgroups.CgroupClaim) -> None:
     """Looks after processes, cgroups and counters until woken; raises DaemonError where it has to give up."""
     known, refused, left_out, adopted = "", "", dict.fromkeys(LEFT_OUT, 0), 0
-    asked_s, counted_s = 0.0, time.monotonic()
+    attached = followed.here()
+    asked_s, counted_s, followed_s = 0.0, time.monotonic(), 0.0
     watchdog = Watchdog(lambda: household.loop.ticks())
     while not wake.wait(WATCH_S):
         if how := household.ended():
@@ -235,12 +245,14 @@ def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: 
             if wake.reload_wanted:
                 wake.reload_wanted = False
                 household.loop.reload()
+                asked_s = 0.0  # what came of it is looked at now
             if time.monotonic() - asked_s >= ASK_S:
                 asked_s = time.monotonic()
                 watchdog.feed()
-                household.loop.look()
-            if followed.changed():
-                refused = _follow(household, followed, taken)
+                household.look()
+            if followed.changed() or (refused and time.monotonic() - followed_s >= ASK_S):
+                followed_s = time.monotonic()
+                attached, refused = _follow(household, followed.here(), attached, taken)
             if (problem := followed.problem() or refused) != known:
                 household.loop.report(problem)
                 known = problem
@@ -258,15 +270,40 @@ def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: 
             log.error("the decision process answered with an error", error=repr(error))
 
 
-def _follow(household: Household, followed: cgroups.Cgroups, taken: cgroups.CgroupClaim) -> str:
-    """Attaches to the cgroups that are there now; returns why some of them stay alone, empty where none does."""
+def _follow(
+    household: Household, here: Sequence[Path], attached: Sequence[Path], taken: cgroups.CgroupClaim
+) -> tuple[list[Path], str]:
+    """Attaches to the cgroups that are there now, but for those that another daemon serves.
+
+    Returns which are attached, and why others stay alone, empty where none does.
+    """
+    mine, refused = _claimed(here, taken)
+    if refused and mine == list(attached):  # tried again, and nothing is new
+        return mine, refused
     try:
-        taken.take(followed.here())
-        household.follow(followed.here())
-    except (DaemonError, ShimError) as error:
-        return str(error)
-    log.info("cgroups followed", cgroups=[str(path) for path in followed.here()])
-    return ""
+        household.follow(mine)
+    except ShimError as error:
+        return list(attached), str(error)
+    log.info("cgroups followed", cgroups=[str(path) for path in mine])
+    return mine, refused
+
+
+def _claimed(here: Sequence[Path], taken: cgroups.CgroupClaim) -> tuple[list[Path], str]:
+    """Returns which of the cgroups could be claimed, and why the others could not."""
+    try:
+        taken.take(here)
+        return list(here), ""
+    except DaemonError:
+        mine: list[Path] = []
+        refusals = []
+        for path in here:
+            try:
+                taken.take([*mine, path])
+                mine.append(path)
+            except DaemonError as error:
+                refusals.append(str(error))
+        taken.take(mine)
+        return mine, "; ".join(refusals)
 
 
 def _log_left_out(counters: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

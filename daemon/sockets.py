@@ -20,6 +20,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from reinet.daemon.cgroups import standing_for
 from reinet.daemon.policies import PolicyConfig
 
 LOOK_INTERVAL_S = 0.1
@@ -181,7 +182,7 @@ class SocketPlacer:
         wanted = [cookies, *(self._wanted.pop() for _ in range(len(self._wanted)))]
         asked = np.unique(np.concatenate(wanted).astype(np.uint64))
         shown = self._sockets(set(asked.tolist()))
-        ids = [set().union(*(cgroup_ids(folder) for folder in policy.cgroups)) for policy in self._policies]
+        ids = [set().union(*map(cgroup_ids, standing_for(policy.cgroups))) for policy in self._policies]
         before, places_before = self._known
         still = np.isin(before, np.fromiter(shown, np.uint64, len(shown)))
         asked = np.setdiff1d(asked, before[still])

@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 _NEEDED = ("privileges", "native")
 _WRAPPER = re.compile(f"^reinet_({'|'.join(WRAPPED_CC)})")
+_CONTROL = "reinet_control"
 _BPF_FD = re.compile(r"^(prog|map)_id:\s*(\d+)$", re.MULTILINE)
 
 
@@ -74,10 +75,16 @@ def leftovers() -> list[Loaded]:
     """Returns what no process holds any more: sockets that outlived their shim still run it, without any cap.
 
     It goes by itself when they close; ``remove_leftovers`` does not wait for that. Empty where ``why_not_looked``.
+
+    A process of another pid namespace, or with more capabilities than this one, holds what it holds unseen. Its shim
+    lives where its wrapper is still registered, which goes with its process. While there is one, programs and maps that
+    nobody is seen to hold may be its own: of these only the control maps of other shims are left over for certain.
     """
     if why_not_looked():
         return []
-    return [item for item in loaded() if not item.pids]
+    left = [item for item in loaded() if not item.pids]
+    ended = [item for item in left if item.name != _CONTROL or not _is_registered(item.id)]
+    return ended if len(ended) == len(left) else [item for item in ended if item.name == _CONTROL]
 
 
 def holders(left: list[Loaded]) -> list[Holder]:
@@ -106,7 +113,7 @@ def on_their_way(left: list[Loaded]) -> bool:
     or somebody has asked them to since."""
     from reinet.kshim import _kshim  # not built everywhere
 
-    return all(_still_there(_kshim.is_leaving, control) is not False for control in _ids(left, "reinet_control"))
+    return all(_still_there(_kshim.is_leaving, control) is not False for control in _ids(left, _CONTROL))
 
 
 def ask_leftovers_to_leave() -> list[Loaded]:
@@ -118,7 +125,7 @@ def ask_leftovers_to_leave() -> list[Loaded]:
     from reinet.kshim import _kshim  # not built everywhere
 
     left = leftovers()
-    for control in _ids(left, "reinet_control"):
+    for control in _ids(left, _CONTROL):
         _still_there(_kshim.ask_to_leave, control)
     return left
 
@@ -133,7 +140,7 @@ def remove_leftovers(patience_s: float = PATIENCE_S) -> None:
     from reinet.kshim import _kshim  # not built everywhere
 
     left = leftovers()
-    asked = (_still_there(_kshim.ask_to_leave, control) for control in _ids(left, "reinet_control"))
+    asked = (_still_there(_kshim.ask_to_leave, control) for control in _ids(left, _CONTROL))
     suffixes = {_WRAPPER.sub("", wrapper) for wrapper in asked if wrapper is not None}
     end_s = time.monotonic() + patience_s
     while (still := leftovers()) and time.monotonic() < end_s:
@@ -151,6 +158,13 @@ def _still_there(use: Callable[[int], T], map_id: int) -> T | None:
         return use(map_id)
     except FileNotFoundError:
         return None
+
+
+def _is_registered(control_map_id: int) -> bool:
+    """Returns whether the shim that a control map belongs to lives, in whichever process."""
+    from reinet.kshim import _kshim  # not built everywhere
+
+    return _still_there(_kshim.wrapper_of, control_map_id) in registered_congestion_controls()
 
 
 def _ids(items: list[Loaded], name: str) -> list[int]:

@@ -195,6 +195,10 @@ class ControlLoop(Observed):
         """
         return self._ask(True, timeout_s)
 
+    def begin_paused(self) -> None:
+        """Has a loop that does not run yet begin with a pause: no cap is written before ``resume``."""
+        self._pause_wanted = True
+
     def resume(self, timeout_s: float = 2.0) -> None:
         """Ends a pause; each flow gets a cap with its next record. Raises TimeoutError if the loop hangs.
 

@@ -5,10 +5,13 @@ parent's code. The first thing it does is to give up what it does not need (``sa
 """
 
 import os
+import resource
 import select
 import signal
 import socket as sockets
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -39,8 +42,9 @@ class Child:
     ) -> None:
         """Forks; ``work`` runs in the child, with its end of the socket.
 
-        Of further sockets, ``theirs`` are closed here and ``ours`` in the child. An error of
-        reinet's that ``work`` raises is raised again by ``hear``; any other is logged by the child.
+        Of further sockets, ``theirs`` are closed here; the child has these and its end alone, and nothing else that was
+        open but the standard streams. ``ours`` are closed there as objects, too. An error of reinet's that ``work``
+        raises is raised again by ``hear``; any other is logged by the child.
         """
         self.name = name
         self.link, far = sockets.socketpair()
@@ -50,6 +54,7 @@ class Child:
         if not self.pid:
             for socket in (self.link, *ours):
                 socket.close()
+            _close_all_but(0, 1, 2, far.fileno(), *(socket.fileno() for socket in theirs))
             _be_child(parent, work, far)
         for socket in (far, *theirs):
             socket.close()
@@ -129,5 +134,21 @@ def _be_child(parent: int, work: Callable[[sockets.socket], None], link: sockets
         os._exit(status)
 
 
+def _close_all_but(*kept: int) -> None:
+    """Closes what was inherited: a loader's descriptors of BPF maps can be written through, by whoever has them."""
+    streams = set()
+    for stream in (sys.stdin, sys.stdout, sys.stderr):  # which may be others than 0, 1 and 2
+        with suppress(AttributeError, OSError, ValueError):
+            streams.add(stream.fileno())
+    last = -1
+    for fd in sorted(streams | set(kept)):
+        if fd > last + 1:  # of an empty range from 0 on, Python makes one of every number
+            os.closerange(last + 1, fd)
+        last = fd
+    os.closerange(last + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
 def _readable(fd: int, timeout_s: float) -> bool:
-    return bool(select.select([fd], [], [], timeout_s)[0])
+    waiting = select.poll()  # select() itself knows no number above 1023
+    waiting.register(fd, select.POLLIN)
+    return bool(waiting.poll(1000 * timeout_s))

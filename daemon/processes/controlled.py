@@ -68,5 +68,5 @@ class Supervised(Controlled, Protocol):
     def reload(self) -> None:
         """Takes the configuration's file up again."""
 
-    def look(self) -> None:
-        """Does so if it is another one than before."""
+    def look(self) -> bool:
+        """Does so if it is another one than before; returns whether it is in force as it is now."""

@@ -30,7 +30,7 @@ from reinet.daemon.policies import REGISTRY_PREFIX
 from reinet.daemon.processes import plain, sandbox
 from reinet.daemon.processes.controlled import Served, Supervised
 from reinet.daemon.processes.remote import Responder
-from reinet.daemon.reload import LoadAgent, Reloader, take_model
+from reinet.daemon.reload import LoadAgent, Reloader, Stamp, take_model
 from reinet.daemon.sockets import KernelSockets
 from reinet.kshim.mapped import DESCRIPTORS, LAYOUT, MappedShim
 from reinet.kshim.shim import FlowStatsArray, Shim
@@ -61,10 +61,13 @@ def decide(
     agent_for: LoadAgent,
     open_shim: OpenShim,
     named: str,
+    stamp: Stamp = None,
+    paused: bool = False,
 ) -> None:
     """Runs the loop until the loader says stop or is gone; the loader hears when it begins, and that it has ended.
 
-    ``config`` names a folder where its file may name the registry's model; ``named`` is what the file names.
+    ``config`` names a folder where its file may name the registry's model; ``named`` is what the file names. ``stamp``
+    is the file's when it was loaded. A loop whose predecessor was ``paused`` begins so.
     """
     kernel_sockets = KernelSockets()  # what it asks on cannot be opened any more once it is confined
     programs = listen(config.processes) if config.processes is not None else None
@@ -80,7 +83,9 @@ def decide(
         )  # fmt: skip
         kept = _Kept(config, loop, named)
         kept.load = kept.loading(agent_for)
-        reloader = kept.reloader = Reloader(path, config, loop, kept.load, kernel_sockets)
+        reloader = kept.reloader = Reloader(path, config, loop, kept.load, kernel_sockets, stamp)
+        if paused:
+            loop.begin_paused()
         reloader.start(agent)
         Responder(ends.supervisor, kept, Supervised)
         Responder(ends.callers, kept, Served)
@@ -152,11 +157,12 @@ class _Kept:
             self.reloader.reload()
         self.report(self._reported)
 
-    def look(self) -> None:
+    def look(self) -> bool:
         """Does so if it has changed."""
         with self._lock:
             self.reloader.look()
         self.report(self._reported)
+        return not self.reloader.problem
 
 
 def open_mapped_shim(config: DaemonConfig, period: PeriodConfig, link: sockets.socket) -> Shim:

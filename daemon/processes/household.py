@@ -23,7 +23,7 @@ import structlog
 from reinet.agents.decide.loop import Status
 from reinet.core.errors import DaemonError, ReinetError, ShimError
 from reinet.core.period import PeriodConfig
-from reinet.daemon.config import DaemonConfig
+from reinet.daemon.config import DaemonConfig, load_config
 from reinet.daemon.policies import REGISTRY_PREFIX
 from reinet.daemon.processes.child import MAX_WORD_BYTES, Child, ask
 from reinet.daemon.processes.claim import SocketClaim
@@ -33,7 +33,7 @@ from reinet.daemon.processes.decide import Sockets as DecideSockets
 from reinet.daemon.processes.front import LoopAfar, answer
 from reinet.daemon.processes.front import Sockets as FrontSockets
 from reinet.daemon.processes.sandbox import confine_answers
-from reinet.daemon.reload import LoadAgent
+from reinet.daemon.reload import CHANGEABLE, LoadAgent, stamp_of
 
 if TYPE_CHECKING:
     from reinet.kshim import _kshim
@@ -103,6 +103,8 @@ class Household:
         load: Callable[[DaemonConfig, PeriodConfig], Loader],
     ) -> None:
         self._config, self._path, self._claim = config, path, claim
+        self._stamp = stamp_of(path)
+        self._paused = False
         self._agent_for, self._open_shim, self._load = agent_for, open_shim, load
         self._loader: Loader | None = None
         self._period: PeriodConfig | None = None
@@ -152,6 +154,19 @@ class Household:
         self._loader.follow(cgroups)
         self._adoptions = ADOPTIONS if self._config.adopt else 0
 
+    def look(self) -> None:
+        """Has the file taken up if it has changed, and keeps in mind what is in force, for a process started anew.
+
+        Raises what a call does: DaemonError, TimeoutError.
+        """
+        stamp = stamp_of(self._path)
+        if self.loop.look() and self._path is not None and stamp != self._stamp:
+            with suppress(ReinetError):  # it changed again meanwhile; the next look tells
+                found = load_config(self._path)
+                self._config = self._config.model_copy(update={key: getattr(found, key) for key in CHANGEABLE})
+                self._stamp = stamp
+        self._paused = self.loop.status().paused
+
     def ended(self) -> str:
         """Returns which process has ended and how; empty while both run."""
         endings = [f"the {child.name} process {how}" for child in self._children if (how := child.end())]
@@ -179,9 +194,17 @@ class Household:
             raise DaemonError(f"{why}; and it cannot be started anew: {error}") from error
         return True
 
-    def stop(self) -> Status:
-        """Ends both processes in good order and returns what the loop did; raises DaemonError where it hung."""
-        status = self.loop.status()
+    def stop(self) -> tuple[Status, dict[str, int]]:
+        """Ends both processes in good order; returns what the loop did and what the kernel side counted.
+
+        Raises DaemonError where the loop hung, or was gone.
+        """
+        try:
+            counters, status = self.loop.counters(), self.loop.status()
+        except TimeoutError as error:
+            self.kill()
+            log.critical(f"the decision loop hangs; leaving without it: {error}; every cap is lifted")
+            raise DaemonError("the decision loop hung and was killed; every cap is lifted") from None
         decider, answerer = self._children
         decider.tell("stop")
         how = decider.end(JOIN_S)
@@ -190,7 +213,7 @@ class Household:
             raise DaemonError("the decision loop hung and was killed; every cap is lifted")
         answerer.tell("stop")
         answerer.end(JOIN_S)
-        return status
+        return status, counters
 
     def kill(self) -> None:
         """Ends both processes at once."""
@@ -214,7 +237,17 @@ class Household:
         ends = DecideSockets(to_supervisor, to_callers, records_out)
         decider = Child(
             "decision",
-            lambda link: decide(link, config, self._path, ends, self._agent_for, self._open_shim, self._config.model),
+            lambda link: decide(
+                link,
+                config,
+                self._path,
+                ends,
+                self._agent_for,
+                self._open_shim,
+                self._config.model,
+                self._stamp,
+                self._paused,
+            ),
             theirs=(to_supervisor, to_callers, records_out),
             ours=(supervisor, callers, records_in),
         )

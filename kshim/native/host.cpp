@@ -69,6 +69,11 @@ std::string ask_to_leave(std::uint32_t control_map_id) {
   Control control(control_map_id);
   control.first().leaving = 1;
   control.write();
+  return wrapper_of(control_map_id);
+}
+
+std::string wrapper_of(std::uint32_t control_map_id) {
+  Control control(control_map_id);
   const char* wrapper = control.first().wrapper;
   return std::string(wrapper, strnlen(wrapper, REINET_CC_NAME_BYTES));
 }

@@ -21,7 +21,9 @@ std::vector<Loaded> loaded(const std::string& prefix);
 // Tells the flows of the object that a control map belongs to, to go back to their own congestion control. Returns the
 // name of a wrapper of theirs.
 std::string ask_to_leave(std::uint32_t control_map_id);
-// Tells whether that was done, by whomever.
+// Returns that name alone.
+std::string wrapper_of(std::uint32_t control_map_id);
+// Tells whether the flows were told so, by whomever.
 bool is_leaving(std::uint32_t control_map_id);
 
 }  // namespace reinet

@@ -280,5 +280,6 @@ NB_MODULE(_kshim, m) {
   m.def("where", &where, nb::arg("wrappers"), nb::arg("flows_map_ids"));
   m.def("loaded", &loaded, nb::arg("prefix"));
   m.def("ask_to_leave", &reinet::ask_to_leave, nb::arg("control_map_id"));
+  m.def("wrapper_of", &reinet::wrapper_of, nb::arg("control_map_id"));
   m.def("is_leaving", &reinet::is_leaving, nb::arg("control_map_id"));
 }

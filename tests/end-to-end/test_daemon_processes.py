@@ -9,6 +9,7 @@ import pytest
 
 from helpers.daemons import DEADLINE_S, Daemon, has_capped, write_config
 from helpers.models import write_model
+from reinet.daemon.client import ControlClient
 
 
 def children_of(pid: int) -> list[int]:
@@ -28,6 +29,41 @@ def test_a_process_that_dies_is_started_anew_and_the_log_says_so(folder: Path, w
     (anew,) = [entry for entry in log if entry["event"] == "starting anew"]
     assert anew["why"] == f"the {['decision', 'answering'][which]} process was ended by SIGKILL"
     assert not daemon.socket.parent.exists()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_is_started_anew_goes_by_what_was_in_force_and_stays_paused(folder: Path, which: int) -> None:
+    daemon = Daemon(write_config(folder))
+    daemon.wait_for(has_capped)
+    write_config(folder, target="77ms", mode="shadow")
+    daemon.wait_for(lambda client: client.health().target == "77ms")
+    daemon.wait_for(lambda client: client.pause() is not None)
+    time.sleep(2.5)  # the loader looks each second
+    (folder / "daemon.toml").write_text("no configuration")  # what was in force last is kept, not this
+    daemon.wait_for(lambda client: "not reloaded" in client.health().problem)
+    before = children_of(daemon.process.pid)
+    os.kill(before[which], signal.SIGKILL)
+    daemon.wait_for(lambda client: not set(before) & set(children_of(daemon.process.pid)) and client.health())
+
+    def as_before(client: ControlClient) -> bool:
+        health = client.health()
+        return (health.state, health.target) == ("paused", "77ms") and "not reloaded" in health.problem
+
+    daemon.wait_for(as_before)
+    code, _, log = daemon.end(signal.SIGTERM)
+    assert code == 0
+    assert sum(entry["event"] == "starting anew" for entry in log) == 1
+
+
+def test_a_daemon_whose_decision_process_is_stopped_ends_all_the_same_and_says_why(folder: Path) -> None:
+    daemon = Daemon(write_config(folder))
+    daemon.wait_for(has_capped)
+    os.kill(children_of(daemon.process.pid)[0], signal.SIGSTOP)
+    daemon.process.send_signal(signal.SIGTERM)
+    _, said = daemon.process.communicate(timeout=DEADLINE_S)
+    assert daemon.process.returncode == 1
+    assert "Traceback" not in said
+    assert "the decision loop hung and was killed; every cap is lifted" in said
 
 
 def test_what_decides_and_what_answers_have_no_capability(folder: Path) -> None:

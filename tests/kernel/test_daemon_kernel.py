@@ -389,6 +389,10 @@ def test_a_decision_process_that_dies_lifts_the_caps_and_gets_them_back(folder: 
         assert settled(lambda: not Path(f"/proc/{deciding}").exists(), DEADLINE_S)
         assert settled(capped_anew, DEADLINE_S), (folder / "daemon.log").read_text()
         assert loaded_by(daemon.pid) == ids  # nothing was loaded twice
+        children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
+        anew, answering = sorted(map(int, children))
+        assert {name for _, name in names_of(anew)} == set(SHARED)  # and so does who is started anew
+        assert names_of(answering) == set()
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(DEADLINE_S) == 0
         link.check()

@@ -25,7 +25,7 @@ from helpers.places import HELPERS
 from reinet.core.records import Flag
 from reinet.kshim.kernel import KernelShim
 from reinet.kshim.leases import LeaseKeeper
-from reinet.kshim.leftovers import holders, leftovers, on_their_way, remove_leftovers
+from reinet.kshim.leftovers import ask_leftovers_to_leave, holders, leftovers, on_their_way, remove_leftovers
 from reinet.kshim.probe import registered_congestion_controls, wrappable
 
 pytestmark = pytest.mark.kernel
@@ -83,6 +83,20 @@ def test_close_gives_sending_flows_back_and_leaves_nothing(cgroup, transfer, cc,
     shim.close()  # again: nothing happens
     with pytest.raises(OSError, match="closed"):
         shim.poll(0)
+
+
+def test_a_shim_in_a_process_that_hides_what_it_holds_is_no_leftover(cgroup, transfer, cc, monkeypatch):
+    """As one of another pid namespace does, or one with more capabilities than who looks."""
+    with KernelShim([cgroup]) as shim:
+        held = held_by(os.getpid())
+        idle = transfer(cc=cc, cgroup=cgroup, seconds=0.1, idle=True, rate_mbit=RATE_MBIT)
+        idle.wait_idle()
+        with monkeypatch.context() as hidden:
+            hidden.setattr("reinet.kshim.leftovers._openers", dict)
+            assert not held & {(item.kind, item.id) for item in leftovers()}
+            assert not held & {(item.kind, item.id) for item in ask_leftovers_to_leave()}
+        end = idle.result()
+        assert (end["cc"], end["intact"]) == (shim.wrappers[cc], True)
 
 
 def test_an_idle_flow_keeps_the_inert_wrapper_until_its_next_ack(cgroup, transfer, cc):

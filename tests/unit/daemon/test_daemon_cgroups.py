@@ -8,7 +8,8 @@ import pytest
 
 from reinet.core.errors import ConfigError, DaemonError
 from reinet.daemon import cgroups
-from reinet.daemon.cgroups import CgroupClaim, Cgroups
+from reinet.daemon.cgroups import CgroupClaim, Cgroups, standing_for
+from reinet.daemon.serve import _claimed
 
 
 @pytest.fixture
@@ -78,3 +79,19 @@ def test_another_users_lock_counts_for_nothing(mount: Path) -> None:
         with CgroupClaim([mount / "a"]):
             pass
         other.kill()
+
+
+def test_a_cgroup_goes_by_its_own_name_however_it_is_called(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    names = [tmp_path / "real", tmp_path / "link", tmp_path / "real" / ".." / "real", tmp_path / "li*"]
+    assert standing_for(names) == [tmp_path / "real"]
+
+
+def test_a_cgroup_of_another_daemons_keeps_no_other_from_being_served(mount: Path) -> None:
+    with CgroupClaim([mount / "c"]), CgroupClaim([]) as second:
+        mine, refused = _claimed([mount / "a/b", mount / "c"], second)
+        assert mine == [mount / "a/b"]
+        assert "another daemon" in refused
+    with CgroupClaim([]) as second:
+        assert _claimed([mount / "a/b", mount / "c"], second) == ([mount / "a/b", mount / "c"], "")

@@ -249,6 +249,25 @@ def test_another_model_in_the_file_is_swapped_in_step_by_step(serve: Serve) -> N
     assert caps == [20, 20]
 
 
+def test_a_policys_cgroups_may_be_patterns_and_a_mapped_prefix_is_its_ipv4_one(tmp_path: Path) -> None:
+    for name in ("sub-1", "sub-2", "other"):
+        (tmp_path / name).mkdir()
+    inode = {path.name: path.stat().st_ino for path in tmp_path.iterdir()}
+    policies = [
+        PolicyConfig(name="pattern", cgroups=(tmp_path / "sub-*",)),
+        PolicyConfig(name="mapped", peers=("::ffff:10.0.0.0/104",)),
+    ]
+    sockets = [
+        Socket(1, 80, ip_address("192.0.2.1"), inode["sub-2"]),
+        Socket(2, 80, ip_address("10.1.2.3"), inode["other"]),
+        Socket(3, 80, ip_address("192.0.2.1"), inode["other"]),
+    ]
+    placer = SocketPlacer(policies, dump(sockets))
+    cookies = np.array([1, 2, 3], np.uint64)
+    placer.look(cookies)
+    assert placer.place(cookies).tolist() == [1, 2, 0]
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -259,8 +278,20 @@ def test_another_model_in_the_file_is_swapped_in_step_by_step(serve: Serve) -> N
         (f'model = "fixed:10"\nlease_ms = {"9" * 5000}\n', "not valid TOML"),
         (f'model = "fixed:10"\nlog_dir = {"[" * 5000}\n', "not valid TOML"),
         ('model = "fixed:10"\n[[policy]]\nname = "web"\nlocal_ports = [inf]\n', "inf is no port and no range"),
+        ('model = "fixed:10"\n[[policy]]\nname = "web"\nlocal_ports = [443.7]\n', "443.7 is no port and no range"),
+        ('model = "fixed:10"\n[[policy]]\nname = "web"\npeers = [5]\n', "5 is no prefix"),
     ],
-    ids=["no value", "no agent", "no model", "no mode", "a long number", "deep nesting", "an infinite port"],
+    ids=[
+        "no value",
+        "no agent",
+        "no model",
+        "no mode",
+        "a long number",
+        "deep nesting",
+        "an infinite port",
+        "a part of a port",
+        "a number for a prefix",
+    ],
 )
 def test_a_bad_file_leaves_the_old_one_in_force_and_says_why(serve: Serve, text: str, why: str) -> None:
     served = serve(f'model = "fixed:10"\n{PORT}model = "fixed:20"\n')
