@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core import _core
+from reinet.core.errors import ConfigError
 from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named, head_index
 from reinet.core.normaliser import Normaliser
 from reinet.core.records import FLOW_STATS_DTYPE, as_bytes
@@ -84,6 +85,21 @@ class Batch(NamedTuple):
     """(N,), False for a flow that has shown no queue of its own, which a cap could only harm: ``states/gate.hpp``."""
 
 
+def rows_of(rows: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
+    """Returns row numbers in order, each once, of numbers or a mask (N,); raises ConfigError for anything else.
+
+    A mask taken for numbers would stand for the rows 0 and 1.
+    """
+    found = np.atleast_1d(np.asarray(rows))
+    if found.dtype == np.bool_ and found.shape == (count,):
+        return np.flatnonzero(found)
+    if found.size == 0:
+        return np.zeros(0, np.int64)
+    if not np.issubdtype(found.dtype, np.integer) or found.min() < 0 or found.max() >= count:
+        raise ConfigError(f"rows: numbers from 0 to {count - 1} or a mask of {count} are needed, not {found!r:.100}")
+    return np.unique(found).astype(np.int64)
+
+
 class StateBank:
     """The states of up to ``capacity`` flows, one per row."""
 
@@ -115,8 +131,8 @@ class StateBank:
         self.core.set_normaliser(Normaliser.of(self.feature_set, normaliser).table)
 
     def reset(self, rows: npt.ArrayLike) -> None:
-        """Empties the histories of these rows, for new flows."""
-        self.core.reset(np.atleast_1d(np.asarray(rows, dtype=np.int32)))
+        """Empties the histories of these rows, their numbers or a mask (N,), for new flows. Raises ConfigError."""
+        self.core.reset(rows_of(rows, self.capacity).astype(np.int32))
 
     def show(self, row: int) -> tuple[npt.NDArray[np.float32], float]:
         """Returns a row's state (S,) as it is, and the hand rule's product."""

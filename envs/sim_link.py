@@ -148,7 +148,8 @@ class SimLinkEnv(gym.Env[State, Any]):
         self._periods += 1
         elapsed_s = int(self._batch.stats["time_ns"][0]) / 1e9 - self._start_ms / 1e3
         truncated = self._limits.reached(self._periods, elapsed_s)
-        terminated = bool(self._batch.stats["flags"][0] & Flag.CLOSED)
+        record = self._batch.stats[0]
+        terminated = bool(record["flags"] & Flag.CLOSED) and int(record["cookie"]) >> 32 == 0  # of the first flow
         return self._state(), float(self._batch.rewards[0]), terminated, truncated, self._info()
 
     def link_log(self) -> dict[str, Any]:

@@ -135,17 +135,19 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
         self._batch.step(values[:, 0])
         self._periods += 1
         self._rewards[:] = self._batch.rewards
-        if self._over.any():
-            rows = np.flatnonzero(self._over)
-            self._restart(rows)
-            self._rewards[rows] = 0.0
+        begun = np.flatnonzero(self._over)
+        if len(begun):
+            self._restart(begun)
+            self._rewards[begun] = 0.0
         info = self._noted()
         np.not_equal(self._batch.stats["flags"] & Flag.CLOSED, 0, out=self._terminated)
+        self._terminated &= self._batch.stats["cookie"] >> 32 == 0  # a further flow's end is not the episode's
         self._truncated[:] = False
         if self._limits.episode_periods is not None:
             np.greater_equal(self._periods, self._limits.episode_periods, out=self._truncated)
         if self._limits.episode_s is not None:
             self._truncated |= self._batch.stats["time_ns"] - self._start_ns >= round(self._limits.episode_s * 1e9)
+        self._terminated[begun] = self._truncated[begun] = False  # a reset ends nothing, however short the flow is
         np.logical_or(self._terminated, self._truncated, out=self._over)
         return (
             self._returned(self._batch.states),

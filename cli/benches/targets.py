@@ -34,7 +34,8 @@ def targets(
     delay_mean_ms is mean queueing delay + the path's fixed RTT. can_be_kept: some clairvoyant:MS, MS = 0 to 60, at its
     own cadence or the agent's, keeps the target at 98 % of plain utilisation; there ok means that the policy keeps it
     too. Elsewhere it means that delay_ratio, its delay over the least clairvoyant one at its own utilisation, is at
-    most 1.3. The last row of a target has the means over traces, and shares in place of yes and no. Examples:
+    most 1.3. Either judges delay alone: throughput_ratio stands beside it. The last row of a target has the means over
+    traces, and shares in place of yes and no. Examples:
 
         reinet bench targets --traces traces/validation
 

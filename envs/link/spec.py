@@ -270,8 +270,11 @@ class LinkSpec(FlowSpec):
 
 
 def times_of(trace: Trace | TraceMs) -> TraceMs:
-    """Returns the delivery opportunities of a trace, in ms, however it was given."""
-    return np.ascontiguousarray(trace.opportunities_ms if isinstance(trace, Trace) else trace, dtype=np.uint32)
+    """Returns the delivery opportunities of a trace, in ms, however it was given: nobody can write into them later."""
+    if isinstance(trace, Trace):
+        return np.ascontiguousarray(trace.opportunities_ms, dtype=np.uint32)
+    times_ms = np.ascontiguousarray(trace, dtype=np.uint32)
+    return times_ms.copy() if np.asarray(trace).flags.writeable and np.may_share_memory(times_ms, trace) else times_ms
 
 
 DEFAULT_TARGET_MS = LinkSpec.target_us / 1000

@@ -12,6 +12,7 @@ from reinet.core.normaliser import Normaliser
 from reinet.core.period import PeriodConfig
 from reinet.core.records import empty_stats
 from reinet.core.rewards import DEFAULT_REWARD, DELAY_WEIGHT, reward_index
+from reinet.core.state import rows_of
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import _sim
 from reinet.envs.sim.options import native_options
@@ -123,8 +124,11 @@ class SimBatch:
         self._core.set_normaliser(Normaliser.of(self.feature_set, normaliser).table)
 
     def reset(self, rows: npt.ArrayLike | None = None) -> None:
-        """Starts new flows in these rows (None = all) and runs each to its first record, without a cap."""
-        index = np.arange(len(self)) if rows is None else np.unique(np.asarray(rows))
+        """Starts new flows in these rows (None = all) and runs each to its first record, without a cap.
+
+        ``rows`` are their numbers, or a mask (N,). Raises ConfigError for anything else.
+        """
+        index = np.arange(len(self)) if rows is None else rows_of(rows, len(self))
         self._core.reset(index.astype(np.int32))
 
     def step(self, actions: npt.ArrayLike) -> None:

@@ -21,7 +21,11 @@ Curve = tuple[NDArray[np.int64], NDArray[np.float64]]
 OF_LINKS = ("min_rtt_ms",)
 """Curves of a flow that a simulated link has as well, once for all agents: the daemon's flows alone draw theirs."""
 MEANS = ("rtt_mean_us", "delivery_rate_bytes_per_s")
-"""Fields of which a point is the mean over its records; of the others it is the last one's."""
+"""Fields of which a point is the mean over its records' time; of the others it is the last one's.
+
+A record of some milliseconds often holds a burst: as much as a long one it must not count, or agents that decide often
+would seem to send more than the link carries.
+"""
 
 
 def interval_ms(seconds: float) -> int:
@@ -48,7 +52,7 @@ def curves_of(run: Run) -> dict[str, Curve]:
         values = records[field].astype(np.float64) * factor
         known = values > 0 if field == "cap_pkts" else np.ones(len(values), bool)
         if known.any():
-            points, means, last = _sums(place[known], values[known])
+            points, means, last = _sums(place[known], values[known], records["period_ns"][known].astype(np.float64))
             found[name] = (points + 1) * grid_ms, means if field in MEANS else last
     return found
 
@@ -79,11 +83,12 @@ def by_step(curves: Mapping[str, Curve]) -> Iterator[tuple[int, dict[str, float]
 
 
 def _sums(
-    place: NDArray[np.int64], values: NDArray[np.float64]
+    place: NDArray[np.int64], values: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Returns the places that have values, in order, with the mean and the last of each."""
+    """Returns the places that have values, in order, with the weighted mean and the last of each."""
     points, index = np.unique(place, return_inverse=True)
-    means = np.bincount(index, values) / np.bincount(index)
+    weights = np.maximum(weights, 1.0)  # a record without a length counts next to nothing
+    means = np.bincount(index, values * weights) / np.bincount(index, weights)
     last = np.empty(len(points))
     last[index] = values  # records are in order of time: the last one stays
     return points, means, last

@@ -11,6 +11,7 @@ from helpers.links import MIXED, TRACES
 from reinet.core import FLOW_STATS_DTYPE, ConfigError
 from reinet.envs.link.domain import LinkDomain
 from reinet.envs.registration import register_envs
+from reinet.envs.sim import SimBatch
 from reinet.envs.sim_link import SimLinkEnv
 from reinet.envs.sim_vector import SimLinkVectorEnv
 
@@ -147,3 +148,51 @@ def test_steps_that_make_no_sense_are_refused() -> None:
     env.reset(seed=0)
     with pytest.raises(ConfigError, match="2 finite numbers"):
         env.step([0.0, float("nan")])
+
+
+@pytest.mark.parametrize("limits", [{"link": {"flow_bytes": 8000}}, {"episode_s": 0.05}])
+def test_episodes_that_end_with_their_first_record_end_where_single_environments_do(limits: dict[str, Any]) -> None:
+    """The step that begins an episode ends none, or no transition would ever be seen."""
+    ended = {}
+    for mode in ("vector_entry_point", "sync"):
+        vector = gym.make_vec("reinet/SimLink-v0", num_envs=2, vectorization_mode=mode, **limits)
+        vector.reset(seed=1)
+        steps = [vector.step(np.zeros((2, 1), np.float32)) for _ in range(8)]
+        ended[mode] = [(terminated | truncated).tolist() for _, _, terminated, truncated, _ in steps]
+        vector.close()
+    assert ended["vector_entry_point"] == ended["sync"]
+    assert [True, True] in ended["sync"]
+
+
+def test_a_further_flows_end_is_not_the_episodes() -> None:
+    link = {"flows": [{"stepped": True, "cc": "reno", "flow_bytes": 200_000}]}
+    env = gym.make("reinet/SimLink-v0", episode_periods=None, link=link)
+    vector = gym.make_vec("reinet/SimLink-v0", num_envs=1, episode_periods=None, link=link)
+    env.reset(seed=1)
+    vector.reset(seed=1)
+    for _ in range(200):
+        assert not env.step(np.zeros(1, np.float32))[2]
+        assert not vector.step(np.zeros((1, 1), np.float32))[2].any()
+
+
+def test_rows_are_numbers_or_a_mask() -> None:
+    batch = SimBatch([{"trace": np.arange(1, 1001, dtype=np.uint32)}] * 4)
+    batch.reset()
+    for _ in range(50):
+        batch.step_caps(np.zeros(4))
+    before_ns = batch.stats["time_ns"].copy()
+    batch.reset(np.array([False, False, False, True]))
+    assert (batch.stats["time_ns"] != before_ns).tolist() == [False, False, False, True]
+    for wrong in ([0.7], [2**32], [-1], [True, False]):
+        with pytest.raises(ConfigError, match="numbers from 0 to 3 or a mask of 4"):
+            batch.reset(np.array(wrong))
+
+
+def test_a_trace_that_is_written_into_later_is_not_the_links() -> None:
+    times_ms = np.arange(1, 1001, dtype=np.uint32)
+    batch = SimBatch([{"trace": times_ms}])
+    batch.reset()
+    first_ns = int(batch.stats["time_ns"][0])
+    times_ms[:] = 0  # no trace at all
+    batch.reset()
+    assert batch.stats["time_ns"][0] == first_ns

@@ -389,7 +389,7 @@ def test_misuse_is_refused_and_harms_nothing() -> None:
         batch.step([0])
     with pytest.raises(ValueError, match="record_log"):
         batch.log(0)
-    with pytest.raises(IndexError):
+    with pytest.raises(ConfigError, match="numbers from 0 to 1 or a mask of 2"):
         batch.reset([2])
     with pytest.raises(IndexError):
         batch.set_link(2, {"trace": constant(1)})

@@ -21,6 +21,7 @@ from reinet.agents.evaluation.scenario import Scenario
 from reinet.core.curves import CURVES, PANELS, panels
 from reinet.core.errors import ConfigError
 from reinet.core.event_file import EventFile, scalar
+from reinet.core.records import Flag
 from reinet.envs.trace.model import generate
 
 SECONDS = 3.0
@@ -186,3 +187,14 @@ def test_who_stands_at_one_is_drawn_where_a_training_is() -> None:
 def test_a_run_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="run"):
         run_folders([text])
+
+
+@pytest.mark.parametrize("agent", ["none", "checkpoints/default"])
+def test_a_curve_of_rates_has_the_throughputs_mean_however_often_an_agent_decides(agent: str) -> None:
+    """Over a link whose bursts make short records with high rates."""
+    scenario = Scenario.of(generate("lte-driving", 20.0, 7), "sim", seconds=10.0)
+    done = run(make_agent(str(ROOT / agent) if "/" in agent else agent), scenario)
+    records = done.records[(done.records["flags"] & Flag.NO_SAMPLE) == 0]
+    truth_mbps = 8e3 * records["delivered_bytes"].sum() / records["period_ns"].sum()
+    _, rates_mbps = curves_of(done)["delivery_rate_mbps"]
+    assert np.mean(rates_mbps) == pytest.approx(truth_mbps, rel=0.06)
