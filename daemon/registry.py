@@ -170,7 +170,7 @@ class Follower:
 
     def last_known(self) -> Path | None:
         """Returns the model that the name pointed to when the service was last heard of; None = never."""
-        with suppress(OSError, ReinetError):
+        with suppress(OSError, ReinetError, ValueError):  # a damaged file is no text, or no name of a folder
             model = (self._folder / f"{self._name}.sha256").read_text().strip()
             load_artifact(self._folder / model, model)
             return self._folder / model
@@ -224,12 +224,17 @@ class Follower:
                 place = fetch(stub, pointer.model, self._folder)
                 self._swap(place, pointer.model)
                 self.model, self.problem = pointer.model, ""
-            except ReinetError as error:
+            except grpc.RpcError as error:
+                self.problem = str(service_error(self._address, error))[:500]
+            except (ReinetError, OSError) as error:
                 self.problem = str(error)[:500]
         elif pointer.model == self.model:
             self.problem = ""
         if pointer.model and pointer.model == self.model != self._remembered:
-            self._remember()
+            try:
+                self._remember()
+            except OSError as error:  # a full disk: what runs goes on, and the fleet's list says why a start may not
+                self.problem = str(error)[:500]
         report = pb.ReportRequest(daemon=self._daemon, name=self._name, model=self.model, version=self._version,
                                   problem=_one_line(self.problem), figures=dict(self._figures()))  # fmt: skip
         with suppress(grpc.RpcError):

@@ -23,6 +23,9 @@ from reinet.envs.sim.options import SIM_CONGESTION_CONTROLS
 from reinet.envs.trace.model import PRESETS, RANDOM
 
 Range = tuple[float, float]
+MOST_COUNT = 10_000_000
+"""No run has more iterations, generations or updates: at ten iterations a second it would take eleven days, and
+messages of the training service hold iterations in 32 bits."""
 
 
 def law_of(kind: type[Law], limits: Range) -> float | Law:
@@ -274,9 +277,9 @@ class DdpgSection(_Section):
     flow_noise: float = Field(default=0.0, ge=0, le=2)
     """The standard deviation of a second noise, drawn once for each flow. The paper has none; with one decision per
     round trip a single period's noise hardly moves a queue, and a lasting offset shows where another gain leads."""
-    cold_start_iterations: int = Field(default=4, ge=0)
+    cold_start_iterations: int = Field(default=4, ge=0, le=MOST_COUNT)
     """So many iterations walk the multiplier from x2 to x0.5 instead of asking the actor (the paper: 16 000 steps)."""
-    normaliser_iterations: int = Field(default=4, ge=0)
+    normaliser_iterations: int = Field(default=4, ge=0, le=MOST_COUNT)
     """So many iterations update the normaliser; then it is frozen, so that the replay keeps one meaning. The walk of
     the cold start has visited the whole range of delays by then. The paper's code never freezes it in training."""
 
@@ -284,7 +287,7 @@ class DdpgSection(_Section):
 class HindsightSection(_Section):
     """A supervised start: the actor first learns what hindsight would have done; see ``hindsight.py``."""
 
-    iterations: int = Field(default=0, ge=0)
+    iterations: int = Field(default=0, ge=0, le=MOST_COUNT)
     """So many iterations come first, in which the actor follows hindsight and the critic watches; 0 = none."""
     quantile: float = Field(default=0.85, gt=0, lt=1)
     """The share of moments in which the window is to suffice for all that the link will carry: more of it is throughput
@@ -334,7 +337,7 @@ class HindsightSection(_Section):
 class EvolutionSection(_Section):
     """A polish at the end, on what flows are judged by; see ``evolution.py``."""
 
-    generations: int = Field(default=0, ge=0)
+    generations: int = Field(default=0, ge=0, le=MOST_COUNT)
     """So many of the run's iterations, its last, are generations; 0 = none."""
     members: int = Field(default=16, ge=4, le=1024)
     """A generation has so many; 4 + 3 log(65) is CMA-ES's own choice for a layer of 64 units."""
@@ -352,9 +355,9 @@ class EvolutionSection(_Section):
 class RunSection(_Section):
     """How long a run lasts, and what it keeps."""
 
-    iterations: int = Field(default=300, ge=1)
+    iterations: int = Field(default=300, ge=1, le=MOST_COUNT)
     """A run gathers, then updates, this many times."""
-    updates: int = Field(default=128, ge=1)
+    updates: int = Field(default=128, ge=1, le=MOST_COUNT)
     """Each iteration takes so many gradient steps."""
     evaluate_every: int = Field(default=20, ge=1)
     """So many iterations lie between evaluations on the selection traces."""

@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch.utils.tensorboard import SummaryWriter
 
+from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.loop import Progress
 from reinet.agents.learn.train import train
@@ -121,7 +122,7 @@ def sweep(
         configured(config, point)
     run_dir = run_dir.absolute()
     _keep_plan(run_dir, {"config": config.model_dump(mode="json"), "points": points})
-    left = [number for number in range(len(points)) if not (folder_of(run_dir, number) / TRIAL_FILE).exists()]
+    left = [number for number in range(len(points)) if not _found(run_dir, number)]
     problems = _run(config, points, left, plan.at_once, run_dir, ray_address) if left else []
     rows = [_row(run_dir, number, point) for number, point in enumerate(points)]
     if problems and not any(row["state"] == "done" for row in rows):
@@ -186,16 +187,16 @@ def _run_trial(config: TrainConfig, point: Mapping[str, Any], number: int, run_d
     from ray import tune
 
     folder = folder_of(run_dir, number)
-    latest: dict[str, float] = {}
 
     def told(step: Progress) -> None:
         if "eval/score" in step.scalars:
-            latest.update(step.scalars)
             tune.report({"score": step.scalars["eval/score"], "iteration": step.iteration})
 
     result = train(configured(config, point), folder, progress=told)
-    evaluated = {key: value for key, value in latest.items() if key.startswith("eval/")}
-    found = {"score": latest.get("eval/score"), "best": str(result.best) if result.best else None,
+    # The figures are those of the checkpoint that the row names, which the last evaluation need not have been.
+    best = Checkpoint(result.best).state.best if result.best else None
+    evaluated = {f"eval/{key}": value for key, value in best.metrics.items()} if best else {}
+    found = {"score": best.score if best else None, "best": str(result.best) if result.best else None,
              "iterations": result.iterations, "wall_s": result.wall_s, "metrics": evaluated}  # fmt: skip
     with SummaryWriter(str(folder)) as writer:
         hparams = {key: value if isinstance(value, bool | int | float | str) else str(value)
@@ -206,12 +207,17 @@ def _run_trial(config: TrainConfig, point: Mapping[str, Any], number: int, run_d
     os.replace(staged, folder / TRIAL_FILE)
 
 
-def _row(run_dir: Path, number: int, point: Mapping[str, Any]) -> dict[str, Any]:
-    folder = folder_of(run_dir, number)
+def _found(run_dir: Path, number: int) -> dict[str, Any]:
+    """Returns what came of a trial; nothing where its file is not there or is damaged, so that it is made again."""
     try:
-        found = json.loads((folder / TRIAL_FILE).read_text())
-    except OSError:
-        found = {}
+        found = json.loads((folder_of(run_dir, number) / TRIAL_FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _row(run_dir: Path, number: int, point: Mapping[str, Any]) -> dict[str, Any]:
+    folder, found = folder_of(run_dir, number), _found(run_dir, number)
     return {
         "trial": number,
         **point,

@@ -32,10 +32,10 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Returns what a file of ours says, None where there is none."""
+    """Returns what a file of ours says, None where there is none, or one that a power cut or a disk has damaged."""
     try:
         found = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # of which JSON's and UTF-8's errors are
         return None
     return found if isinstance(found, dict) else None
 

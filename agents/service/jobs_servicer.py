@@ -37,6 +37,8 @@ MOST_UPLOADS = 4
 MOST_WAITING = 64
 """So many wait: each holds what the service takes unasked (``server.LOOKAHEAD_BYTES``)."""
 MOST_WATCHERS = 1000
+MOST_SHOWN = 2**32 - 1
+"""A message holds no higher iteration; a job that was accepted before these were bounded is shown with this one."""
 STALL_S = 30.0
 """An upload that is silent for so long gives its place to another."""
 
@@ -209,9 +211,9 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
             created_s=job.created_s,
             ended_s=job.ended_s,
             progress=pb.Progress(
-                iteration=done.iteration,
-                iterations=done.iterations or job.config["run"]["iterations"],
-                env_steps=done.env_steps,
+                iteration=_shown(done.iteration),
+                iterations=_shown(done.iterations or job.config["run"]["iterations"]),
+                env_steps=_shown(done.env_steps, 2**64 - 1),
                 env_steps_per_s=done.env_steps_per_s,
                 wall_s=done.wall_s,
                 left_s=0.0 if job.state == "done" else done.left_s if job.state == "running" else -1.0,
@@ -221,6 +223,11 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
             problem=job.problem,
             attempt=job.attempt,
         )
+
+
+def _shown(count: int, most: int = MOST_SHOWN) -> int:
+    """Returns a count that a message can hold: one job's file is not to take the list from everybody."""
+    return min(max(count, 0), most)
 
 
 async def without_stalls(requests: AsyncIterator[Any], stall_s: float = STALL_S) -> AsyncIterator[Any]:

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 from reinet.agents.service import gate, text
@@ -31,6 +32,8 @@ class ModelsServicer(trainer_pb2_grpc.ModelsServicer, Guarded):
         self._folder, self._registry, self._fleet, self._gate = folder, registry, fleet, config
         self.callers = callers
         self._measuring = asyncio.Lock()
+        self._asked: list[str] = []
+        """What is to be promoted, as long as the gate measures or another promotion is waited for."""
         self._moved = asyncio.Event()
         self._followers = 0
 
@@ -57,6 +60,17 @@ class ModelsServicer(trainer_pb2_grpc.ModelsServicer, Guarded):
         """Measures, then points the name to the model."""
         name, why = check_pointer(request.name), text.note("why", request.why)
         model = self._registry.find(request.model)
+        self._asked.append(model.sha256)
+        try:
+            async with aclosing(self._measured(request, model, name, why, caller)) as replies:
+                async for reply in replies:
+                    yield reply
+        finally:
+            self._asked.remove(model.sha256)
+
+    async def _measured(
+        self, request: pb.PromoteRequest, model: Model, name: str, why: str, caller: Caller
+    ) -> AsyncGenerator[pb.PromoteReply, None]:
         if self._measuring.locked():
             yield pb.PromoteReply(told="another promotion is being measured; this one waits")
         async with self._measuring:
@@ -95,8 +109,8 @@ class ModelsServicer(trainer_pb2_grpc.ModelsServicer, Guarded):
     @guarded
     async def Gc(self, request: pb.GcRequest, caller: Caller) -> pb.GcReply:  # noqa: N802
         """Removes what nothing points to."""
-        running = [daemon.model for daemon in self._fleet.all()]
-        removed, freed = self._registry.gc(max(request.older_than_s, 0.0), request.dry_run, running)
+        in_use = [*(daemon.model for daemon in self._fleet.all()), *self._asked]
+        removed, freed = self._registry.gc(max(request.older_than_s, 0.0), request.dry_run, in_use)
         return pb.GcReply(removed=removed, freed_bytes=freed)
 
     @guarded

@@ -170,6 +170,9 @@ class Registry:
 
     def _point(self, kind: str, name: str, sha256: str, who: str, why: str, forced: bool, gate: str) -> Promotion:
         with self._database.change() as run:
+            # The gate measured for minutes meanwhile: a name must never point to what was removed.
+            if self._database.row("SELECT 1 FROM models WHERE sha256 = ?", sha256) is None:
+                raise ServiceError(f"there is no model {sha256[:12]} any more; see `reinet models list`")
             before = self.pointer(name).model
             number = run(
                 "INSERT INTO promotions (kind, name, model, before, who, when_s, why, forced, gate) "

@@ -82,7 +82,7 @@ def serve(config: TrainerConfig, runner: Runner | None = None) -> None:
 def make_runner(config: TrainerConfig) -> Runner:
     """Returns what runs jobs."""
     if config.runner == "process":
-        return ProcessRunner()
+        return ProcessRunner(config.folder)
     from reinet.agents.service.running.ray_runner import RayRunner  # Ray takes a second to import
 
     return RayRunner(config.folder, config.ray_address, config.ray_port, config.jobs, config.workers)

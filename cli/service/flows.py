@@ -1,13 +1,17 @@
 """``reinet traces from-flows`` and ``reinet traces upload``: from a daemon's recordings to a service's traces."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress
 
 from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
 from reinet.cli.service.reach import AddressOption, CaOption, CertOption, KeyOption, client, reach
+from reinet.core.errors import TraceError
+
+if TYPE_CHECKING:
+    from reinet.envs.trace.estimate import Estimate
 
 COLUMNS = ["trace", "duration_s", "mean_mbps", "least_mbps", "most_mbps", "measured_share", "resolution_ms"]
 
@@ -31,14 +35,31 @@ def from_flows(
         reinet traces from-flows week14.flow --out estimated --least-measured 0.8 --force
     """
     from reinet.envs.trace.estimated_set import estimated, save
+    from reinet.envs.trace.flow_records import flow_files
 
-    found, left_out = estimated(flows, least_seconds, least_measured)
+    found: list[Estimate] = []
+    damaged: list[str] = []
+    left_out, files = 0, flow_files(flows)
+    for file in files:
+        try:
+            sure, uncertain = estimated([file], least_seconds, least_measured)
+        except TraceError as error:
+            if len(files) == 1:
+                raise
+            damaged.append(str(error))
+            say(f"left out: {error}")
+            continue
+        found += sure
+        left_out += uncertain
+    if len(damaged) == len(files):
+        raise TraceError(f"none of {len(files)} files is a recorded flow; the first one: {damaged[0]}")
     rows = save(found, out, overwrite=force)
     seconds = sum(one.trace.duration_ms for one in found) / 1000
-    write_json(json_destination, {"rows": rows, "left_out": left_out, "seconds": seconds})
+    write_json(json_destination, {"rows": rows, "left_out": left_out, "damaged": damaged, "seconds": seconds})
     if json_destination != "-":
         print_table(rows, COLUMNS)
-        say(f"{len(rows)} traces, {seconds:.0f} s, are in {out}; {left_out} were too uncertain")
+        broken = f", {len(damaged)} files were no recorded flows" if damaged else ""
+        say(f"{len(rows)} traces, {seconds:.0f} s, are in {out}; {left_out} were too uncertain{broken}")
 
 
 def upload(

@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pydantic import TypeAdapter, ValidationError
+
 from reinet.agents.service import files
 
 MODEL_FOLDER = "model"
@@ -46,8 +48,11 @@ class Progress:
 
     @classmethod
     def read(cls, folder: Path) -> "Progress":
-        """Returns what a job's folder says; nothing done where it says nothing."""
-        return cls(**(files.read_json(folder / cls.FILE) or {}))
+        """Returns what a job's folder says; nothing done where it says nothing, or nothing that makes sense."""
+        try:
+            return _PROGRESS.validate_python(files.read_json(folder / cls.FILE) or {})
+        except ValidationError:
+            return cls()
 
     def write(self, folder: Path) -> None:
         """Writes it into a job's folder."""
@@ -65,13 +70,19 @@ class Result:
 
     @classmethod
     def read(cls, folder: Path) -> "Result | None":
-        """Returns a job's result, None while there is none."""
-        found = files.read_json(folder / Order.RESULT)
-        return cls(**found) if found is not None else None
+        """Returns a job's result, None while there is none that makes sense: the worker then comes to it again."""
+        try:
+            return _RESULT.validate_python(files.read_json(folder / Order.RESULT))
+        except ValidationError:
+            return None
 
     def write(self, folder: Path) -> None:
         """Writes it into a job's folder."""
         files.write_json(folder / Order.RESULT, asdict(self))
+
+
+_PROGRESS, _RESULT = TypeAdapter(Progress), TypeAdapter(Result)
+"""What checks the files: one job's is not to fail a list of all."""
 
 
 def log_since(folder: Path, offset: int, most_bytes: int) -> tuple[str, int]:

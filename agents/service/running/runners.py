@@ -17,6 +17,8 @@ State = Literal["running", "gone", "failed", "killed"]
 
 END_GRACE_S = 15.0
 """A worker that is told to end has so long for its iteration and its checkpoint."""
+NAPS_S = 0.1
+"""Who ends a service by hand does not notice so long."""
 
 
 class Runner(Protocol):
@@ -69,16 +71,15 @@ def worker_command(folder: Path) -> list[str]:
 class ProcessRunner:
     """Workers are children, each in a session of its own, so that they outlive a service that is killed."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._places = folder / "jobs"
         self._started: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
-        self._folders: dict[str, Path] = {}
 
     def prepare(self) -> None:
         """Does nothing: a child waits for nobody."""
 
     def start(self, job: str, attempt: int, folder: Path) -> None:
         """Starts a worker."""
-        self._folders[job] = folder
         if (job, attempt) in self._started:
             return
         self._started[job, attempt] = subprocess.Popen(
@@ -106,10 +107,15 @@ class ProcessRunner:
             process.wait()
 
     def close(self) -> None:
-        """Ends all workers, gently first."""
-        for folder in self._folders.values():
+        """Ends all workers, gently first, also those of an earlier service that was killed."""
+        places = list(self._places.glob("*"))
+        for folder in places:
             self._signal(folder, signal.SIGTERM)
         end_s = time.monotonic() + END_GRACE_S
+        while time.monotonic() < end_s and any(map(at_work, places)):
+            time.sleep(NAPS_S)
+        for folder in places:
+            self._signal(folder, signal.SIGKILL)
         for process in self._started.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(end_s - time.monotonic(), 0.0))

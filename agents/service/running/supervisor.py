@@ -37,6 +37,8 @@ class Supervisor:
         self._jobs, self._registry, self._runner, self._at_once = jobs, registry, runner, at_once
         self._quota_of = quota_of
         self._stopping_since_s: dict[str, float] = {}
+        self._seen: dict[str, tuple[int, float, float]] = {}
+        """The attempt that is at work, when it was first seen to be, and how long its job had trained before."""
         self._problem = ""
 
     def prepare(self) -> None:
@@ -71,7 +73,7 @@ class Supervisor:
             self._start(job)
             return True
         working = at_work(folder)
-        self._note_time(job)
+        self._note_time(job, working)
         if not working:
             if (result := Result.read(folder)) is not None:
                 self._settle(job, result)
@@ -122,10 +124,11 @@ class Supervisor:
 
     def _end(self, job: Job, state: str, problem: str, **values: str) -> None:
         folder = self._jobs.place(job.id)
-        wall_s = Progress.read(folder).wall_s
+        wall_s = max(Progress.read(folder).wall_s, job.wall_s)
         self._jobs.move(job.id, (job.state,), state, problem=problem, ended_s=time.time(), wall_s=wall_s, **values)
         (folder / STOP_FILE).unlink(missing_ok=True)
         self._stopping_since_s.pop(job.id, None)
+        self._seen.pop(job.id, None)
         log.info("job ended", job=job.id, state=state, problem=problem)
 
     def _press(self, job: Job) -> None:
@@ -136,9 +139,17 @@ class Supervisor:
         if time.monotonic() - since_s > STOP_GRACE_S:
             self._runner.kill(job.id, job.attempt, folder)
 
-    def _note_time(self, job: Job) -> None:
-        """Writes down how long a job has trained, and stops it where that is more than its owner's quota."""
-        wall_s = Progress.read(self._jobs.place(job.id)).wall_s
+    def _note_time(self, job: Job, working: bool) -> None:
+        """Writes down how long a job has trained, and stops it where that is more than its owner's quota.
+
+        An iteration that never ends writes no progress, so the time that an attempt is at work counts as well.
+        """
+        wall_s, now_s = Progress.read(self._jobs.place(job.id)).wall_s, time.monotonic()
+        if working:
+            seen = self._seen.get(job.id)
+            if seen is None or seen[0] != job.attempt:
+                seen = self._seen[job.id] = (job.attempt, now_s, max(wall_s, job.wall_s))
+            wall_s = max(wall_s, seen[2] + now_s - seen[1])
         if wall_s > job.wall_s + WALL_STEP_S:
             self._jobs.set(job.id, wall_s=wall_s)
             if job.state == "running" and (over := self._jobs.over_time(job.owner, self._quota_of(job.owner))):

@@ -8,9 +8,11 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+import structlog.testing
 
 from helpers.trainer import Service
 from reinet.daemon.config import DaemonConfig
+from reinet.daemon.processes import flow_sender
 from reinet.daemon.processes.flow_sender import QUIET_S, FlowSender
 from reinet.daemon.registry import Address
 from reinet.envs.trace.estimated_set import estimated
@@ -104,6 +106,39 @@ def test_the_service_takes_recordings_alone_and_the_oldest_make_room(service: Se
     sender.round(0.0, 20)
     assert "are taken" in sender.problem
     assert not list((service.folder / "staged").iterdir())
+
+
+def test_a_recording_that_is_refused_is_left_out_and_the_others_go(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = sender_of(service, tmp_path / "own", "host-5")
+    place = service.folder / "flows" / "local" / "host-5"
+    damaged = tmp_path / "own" / "a.flow"
+    damaged.write_bytes(b"x" * 100)
+    (tmp_path / "own" / "no name.flow").write_bytes(recording(tmp_path / "own", "z").read_bytes())
+    (tmp_path / "own" / "c.flow").mkdir()  # what cannot be read
+    with structlog.testing.capture_logs() as lines:
+        sender.round(0.0, 20)
+        assert "no recorded flow" in sender.problem
+        assert [path.name for path in place.iterdir()] == ["z.flow"]
+        tried: list[str] = []
+        monkeypatch.setattr(flow_sender, "_parts", lambda *given: tried.append(given[1]) or iter(()))
+        sender.round(0.0, 20)
+    assert tried == []
+    assert [(line["event"], line["count"]) for line in lines] == [("recorded flows are refused and left out", 3)]
+    monkeypatch.undo()
+    recording(tmp_path / "own", "a")
+    (tmp_path / "own" / "c.flow").rmdir()
+    sender.round(0.0, 20)
+    assert (place / "a.flow").exists(), "it is another one now"
+    monkeypatch.setattr(flow_sender, "AGAIN_S", 0.0)
+    (tmp_path / "own" / "b!.flow").write_bytes(b"x")
+    real = flow_sender._parts
+    monkeypatch.setattr(flow_sender, "_parts", lambda *given: tried.append(given[1]) or real(*given))
+    for _ in range(2):
+        sender.round(0.0, 20)
+    assert tried == ["b!", "b!"], "what was refused is tried again after a while"
+    assert not sender.problem, "and said once"
 
 
 @pytest.mark.parametrize("called", ["../x", "a/b", "..", "x\n"])

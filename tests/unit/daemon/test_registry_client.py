@@ -17,6 +17,16 @@ from reinet.daemon.registry import Address, Follower, fetch
 from reinet.proto import trainer_pb2_grpc
 
 
+class Aborted(grpc.RpcError):
+    """A call that ended in its middle."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.ABORTED
+
+    def details(self) -> str:
+        return "went away"
+
+
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
     made = Host(tmp_path / "s")
@@ -147,6 +157,40 @@ def test_a_model_that_the_swap_refuses_is_reported_and_tried_again(host: Host, d
     assert host.models.reports[-1].model == FIRST
     daemon.refuse = ""
     until(lambda: daemon.models() == [FIRST, SECOND])
+
+
+@pytest.mark.parametrize("trouble", [OSError(28, "No space left on device"), Aborted()], ids=["a disk", "a fetch"])
+def test_a_model_that_cannot_be_fetched_is_reported_and_tried_again(
+    host: Host, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    until(lambda: host.models.reports and daemon.models() == [FIRST])
+
+    def fails(*_arguments: object) -> Path:
+        raise trouble
+
+    with monkeypatch.context() as patched:
+        patched.setattr(registry, "fetch", fails)
+        host.models.move(SECOND)
+        until(lambda: host.models.reports[-1].problem)
+        report = host.models.reports[-1]
+        assert report.model == FIRST
+        assert "No space left" in report.problem or "went away (ABORTED)" in report.problem
+    until(lambda: daemon.models() == [FIRST, SECOND])
+    until(lambda: host.models.reports[-1].model == SECOND and not host.models.reports[-1].problem)
+
+
+def test_a_name_that_cannot_be_written_down_is_reported(host: Host, daemon: Daemon, tmp_path: Path) -> None:
+    until(lambda: host.models.reports and daemon.models() == [FIRST])
+    (tmp_path / "models" / ".production.sha256").mkdir()
+    host.models.move(SECOND)
+    until(lambda: host.models.reports[-1].model == SECOND and "Is a directory" in host.models.reports[-1].problem)
+
+
+@pytest.mark.parametrize("data", [b"", bytes(64), b"\xff\xfe", b"0" * 5000, b"..\n"], ids=repr)
+def test_a_damaged_note_of_what_was_known_is_none(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "production.sha256").write_bytes(data)
+    follower = Follower(Address("unix:x"), "production", "host-1", tmp_path, lambda _folder, _sha256: None)
+    assert follower.last_known() is None
 
 
 @pytest.mark.parametrize(

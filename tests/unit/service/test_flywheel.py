@@ -1,15 +1,18 @@
 """Capacity estimated from flows: right where the link was busy, silent where it was not, against known links."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from helpers.trainer import TINY
 from reinet.agents.decide.names import make_agent
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.service.flywheel import MRTTS_MS, measure, rate_error, recorded
+from reinet.cli.main import app
 from reinet.core.errors import TraceError
 from reinet.core.records import Flag
 from reinet.envs.trace import Trace, load_traces
@@ -152,6 +155,26 @@ def test_recorded_flows_become_a_folder_that_a_training_takes(tmp_path: Path) ->
         save(found, tmp_path / "out")
     with pytest.raises(TraceError, match="show no link's capacity"):
         save([], tmp_path / "none")
+
+
+def test_a_damaged_recording_is_named_and_left_out(tmp_path: Path) -> None:
+    flows, out, told = tmp_path / "flows", tmp_path / "out", tmp_path / "told.json"
+    flows.mkdir()
+    (flows / "a.flow").write_bytes(b"x" * 100)
+    (flows / "b.flow").write_bytes(b"")
+    command = ["traces", "from-flows", str(flows), "--out", str(out), "--json", str(told)]
+    failed = CliRunner().invoke(app, command)
+    assert isinstance(failed.exception, TraceError)
+    assert "none of 2 files is a recorded flow" in str(failed.exception)
+    assert not out.exists()
+    (flows / "c.flow").write_bytes(header("ab12") + flow(6).tobytes())
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    found = json.loads(told.read_text())
+    assert [row["path"] for row in found["rows"]] == ["flow-c.trace"]
+    assert [text.partition(":")[0] for text in found["damaged"]] == [str(flows / "a.flow"), str(flows / "b.flow")]
+    alone = CliRunner().invoke(app, [*command[:2], str(flows / "a.flow"), *command[3:]])
+    assert isinstance(alone.exception, TraceError)
 
 
 def test_the_benchmark_compares_policies_of_either_kind_of_trace(tmp_path: Path) -> None:

@@ -117,6 +117,15 @@ def test_gc_keeps_what_a_name_pointed_to_and_what_a_daemon_runs(registry: Regist
     assert [model.sha256 for model in registry.all()] == models[:2]
 
 
+def test_a_model_that_was_removed_meanwhile_cannot_be_pointed_to(registry: Registry, models: list[str]) -> None:
+    promote(registry, models[0])
+    registry.gc(0.0, False, [])
+    with pytest.raises(ServiceError, match="there is no model"):
+        promote(registry, models[1])
+    assert registry.pointer("production").model == models[0]
+    assert len(registry.history()) == 1
+
+
 def test_what_no_row_tells_of_is_cleared_away(registry: Registry, models: list[str]) -> None:
     (registry.place("0" * 64)).mkdir()
     registry.clear()

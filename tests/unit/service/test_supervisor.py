@@ -2,7 +2,9 @@
 
 import errno
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from reinet.agents.service.database import Database
 from reinet.agents.service.identity import ALL_ROLES, Caller
 from reinet.agents.service.jobs import Given, Job, Jobs
 from reinet.agents.service.registry import Registry
+from reinet.agents.service.running import supervisor
 from reinet.agents.service.running.progress import STOP_FILE, Order, Progress, Result
 from reinet.agents.service.running.runners import State
 from reinet.agents.service.running.supervisor import Supervisor
@@ -290,6 +293,34 @@ def test_a_job_that_trains_beyond_its_owners_quota_is_stopped_and_says_why(shop:
         shop.submit("it-began-long-ago-and-ended-today")
     shop.jobs.set(job, ended_s=1.0)
     assert shop.submit("a-week-later")
+
+
+def test_a_job_whose_iteration_never_ends_is_stopped_once_its_owners_hours_are_over(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, quota_s = 1000.0, 3600 * ME.quota.job_hours
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now_s, time=time.time))
+    monkeypatch.setattr(supervisor, "at_work", lambda _folder: True)
+    job = shop.submit()
+    shop.step()
+    Progress(iteration=1, wall_s=10.0).write(shop.jobs.place(job))
+    shop.step()
+    now_s += quota_s / 2
+    shop.step()
+    assert shop.job(job).wall_s == pytest.approx(quota_s / 2 + 10)
+    shop.open()  # a service that was killed goes on from what it wrote down
+    shop.step()
+    assert shop.job(job).state == "running"
+    now_s += quota_s / 2
+    shop.step()
+    shop.step()
+    assert shop.job(job).state == "stopping"
+    monkeypatch.setattr(supervisor, "at_work", lambda _folder: False)
+    shop.runner.ends[job] = "killed"
+    shop.step()
+    assert shop.job(job).state == "stopped"
+    with pytest.raises(ServiceError, match="are the quota"):
+        shop.jobs.resume(ME, shop.job(job))
 
 
 def test_a_runner_that_is_not_ready_is_said_and_nothing_else(tmp_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""What a sweep says of its trials: the figures of the checkpoint that a row names, and of damaged files nothing."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from helpers.trainer import TINY
+from reinet.agents.learn import sweep as sweeps
+from reinet.agents.learn.checkpoint import Checkpoint
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.loop import Progress, Result
+from reinet.agents.learn.sweep import TRIAL_FILE, SweepConfig, folder_of, sweep
+from reinet.agents.learn.train import train
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The scores that Tune was told; trials run here, without it, and each ends with an evaluation that is worse."""
+    scores: list[float] = []
+
+    def worse_at_the_end(*arguments: Any, progress: Any) -> Result:
+        result = train(*arguments, progress=progress)
+        progress(Progress(result.iterations, result.iterations, 0, 0.0, {"eval/score": -99.0, "eval/utilization": 0.0}))
+        return result
+
+    def here(config: TrainConfig, points: Any, left: list[int], _at_once: int, run_dir: Path, _ray: Any) -> list[str]:
+        for number in left:
+            sweeps._run_trial(config, points[number], number, run_dir)
+        return []
+
+    tune = SimpleNamespace(report=lambda row: scores.append(row["score"]))
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(tune=tune))
+    monkeypatch.setattr(sweeps, "train", worse_at_the_end)
+    monkeypatch.setattr(sweeps, "_run", here)
+    return scores
+
+
+def test_a_row_tells_of_its_best_checkpoint_and_a_damaged_one_is_made_again(tmp_path: Path, told: list[float]) -> None:
+    config, plan = TrainConfig.model_validate(TINY), SweepConfig(grid={"seed": [1]})
+    (row,) = sweep(config, plan, tmp_path)
+    best = Checkpoint(Path(row["best"])).state.best
+    assert best is not None
+    assert told[-1] == -99.0
+    assert row["score"] == best.score > -99
+    path = folder_of(tmp_path, 0) / TRIAL_FILE
+    kept = json.loads(path.read_text())
+    assert kept["metrics"] == {f"eval/{name}": value for name, value in best.metrics.items()}
+    for damaged in (b"", bytes(50), b"\xff\xfe", b"[1]"):
+        path.write_bytes(damaged)
+        (again,) = sweep(config, plan, tmp_path)
+        assert (again["state"], again["score"]) == ("done", row["score"])
+        assert json.loads(path.read_text())["metrics"] == kept["metrics"]

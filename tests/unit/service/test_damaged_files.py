@@ -1,0 +1,80 @@
+"""A job's file that a power cut left damaged, or that says what no message holds: all jobs are still listed."""
+
+import asyncio
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers.trainer import TINY
+from reinet.agents.learn.config import MOST_COUNT, TrainConfig
+from reinet.agents.service import files
+from reinet.agents.service.blobs import Blobs
+from reinet.agents.service.config import Quota, TrainerConfig
+from reinet.agents.service.database import Database
+from reinet.agents.service.fleet import Flows
+from reinet.agents.service.identity import ALL_ROLES, Caller, Callers
+from reinet.agents.service.jobs import Given, Jobs
+from reinet.agents.service.jobs_servicer import MOST_SHOWN, JobsServicer
+from reinet.agents.service.running.progress import Order, Progress, Result
+from reinet.core.errors import ConfigError
+from reinet.proto import trainer_pb2 as pb
+
+DAMAGED = [b"", bytes(200), b'{"iteration": 1', b"\xff\xfe", b"[1]", b'{"iteration": "many"}', b'{"ok": 7}']
+ME = Caller("me", ALL_ROLES, Quota())
+
+
+def listed(folder: Path, database: Database, jobs: Jobs) -> list[pb.Job]:
+    callers = Callers(TrainerConfig())
+    servicer = JobsServicer(jobs, Blobs(folder, database), Flows(folder), callers)
+    return list(asyncio.run(inspect.unwrap(JobsServicer.List)(servicer, pb.ListRequest(), ME)).jobs)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return Database(tmp_path)
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, database: Database) -> Jobs:
+    return Jobs(tmp_path, database, Blobs(tmp_path, database), 0, 2, "1")
+
+
+@pytest.mark.parametrize("data", DAMAGED, ids=repr)
+def test_a_damaged_file_of_a_job_is_none(tmp_path: Path, database: Database, jobs: Jobs, data: bytes) -> None:
+    job = jobs.submit(ME, Given("r", json.dumps(TINY))).id
+    folder = jobs.prepare(jobs.get(job))
+    (folder / Progress.FILE).write_bytes(data)
+    (folder / Order.RESULT).write_bytes(data)
+    assert Progress.read(folder) == Progress()
+    assert Result.read(folder) is None
+    (found,) = listed(tmp_path, database, jobs)
+    assert (found.job, found.progress.iteration) == (job, 0)
+
+
+def test_what_a_later_release_writes_besides_is_left_out(tmp_path: Path) -> None:
+    files.write_json(tmp_path / Progress.FILE, {"iteration": 3, "mood": "good"})
+    assert Progress.read(tmp_path).iteration == 3
+
+
+@pytest.mark.parametrize("key", ["run.iterations", "run.updates", "evolution.generations", "hindsight.iterations",
+                                 "ddpg.cold_start_iterations", "ddpg.normaliser_iterations"])  # fmt: skip
+def test_a_job_without_end_is_refused(jobs: Jobs, key: str) -> None:
+    section, name = key.split(".")
+    TrainConfig.model_validate({section: {name: MOST_COUNT}})
+    with pytest.raises(ConfigError, match=name):
+        jobs.submit(ME, Given("r", json.dumps({section: {name: 5_000_000_000}})))
+
+
+def test_a_job_that_was_accepted_before_there_was_a_bound_is_listed_with_the_others(
+    tmp_path: Path, database: Database, jobs: Jobs
+) -> None:
+    first, second = (jobs.submit(ME, Given(request, json.dumps(TINY))) for request in ("a", "b"))
+    config = {**first.config, "run": {**first.config["run"], "iterations": 5_000_000_000}}
+    jobs.set(first.id, config=json.dumps(config))
+    jobs.place(second.id).mkdir()
+    Progress(iteration=-1, env_steps=2**70).write(jobs.place(second.id))
+    found = {job.job: job.progress for job in listed(tmp_path, database, jobs)}
+    assert found[first.id].iterations == MOST_SHOWN
+    assert (found[second.id].iteration, found[second.id].env_steps) == (0, 2**64 - 1)

@@ -1,0 +1,62 @@
+"""What is removed while the gate measures: never what is to be promoted."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.places import ROOT
+from helpers.trainer import put_model
+from reinet.agents.service import gate
+from reinet.agents.service.config import Gate, Quota, TrainerConfig
+from reinet.agents.service.database import Database
+from reinet.agents.service.fleet import Fleet
+from reinet.agents.service.identity import ALL_ROLES, Caller, Callers
+from reinet.agents.service.models_servicer import ModelsServicer
+from reinet.agents.service.registry import Registry
+from reinet.core.errors import ServiceError
+from reinet.proto import trainer_pb2 as pb
+
+ME = Caller("me", ALL_ROLES, Quota())
+
+
+def test_a_model_is_kept_while_it_is_measured_and_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_model(tmp_path, ROOT / "checkpoints" / "default", "production")
+    model = put_model(tmp_path, ROOT / "checkpoints" / "small", "other")
+    database = Database(tmp_path)
+    with database.change() as run:  # nothing points to it, or did
+        run("DELETE FROM pointers WHERE name = 'other'")
+        run("DELETE FROM promotions WHERE name = 'other'")
+    registry = Registry(tmp_path, database)
+    servicer = ModelsServicer(tmp_path, registry, Fleet(database), Gate(), Callers(TrainerConfig()))
+    removed: list[list[str]] = []
+    ok = False
+
+    async def gc() -> None:
+        reply = await inspect.unwrap(ModelsServicer.Gc)(servicer, pb.GcRequest(), ME)
+        removed.append(list(reply.removed))
+
+    async def ask(*_arguments: Any) -> AsyncIterator[gate.Verdict]:
+        await gc()
+        yield gate.Verdict(ok, "measured")
+
+    async def promote() -> None:
+        request = pb.PromoteRequest(model=model, name="production")
+        async for _ in inspect.unwrap(ModelsServicer.Promote)(servicer, request, ME):
+            pass
+
+    monkeypatch.setattr(gate, "ask", ask)
+    with pytest.raises(ServiceError, match="is not promoted"):
+        asyncio.run(promote())
+    ok = True
+    asyncio.run(promote())
+    assert removed == [[], []]
+    assert registry.pointer("production").model == model
+    with database.change() as run:
+        run("DELETE FROM pointers WHERE model = ?", (model,))
+        run("DELETE FROM promotions WHERE model = ?", (model,))
+    asyncio.run(gc())
+    assert removed[-1] == [model], "it is kept no longer than it is measured"

@@ -1,0 +1,44 @@
+"""Workers that are processes: a service that ends leaves none at work, whoever started it."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from reinet.agents.service.running import runners
+from reinet.agents.service.running.progress import LOCK_FILE
+from reinet.agents.service.running.runners import ProcessRunner, at_work
+
+WORKER = """
+import fcntl, os, signal, sys, time
+lock = open(sys.argv[1], "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+if sys.argv[2] == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+lock.write(str(os.getpid()))
+lock.flush()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("kind", ["obedient", "deaf"])
+def test_a_service_that_ends_ends_the_workers_of_one_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(runners, "END_GRACE_S", 1.0 if kind == "deaf" else 30.0)
+    place = tmp_path / "jobs" / "abc"
+    place.mkdir(parents=True)
+    command = [sys.executable, "-c", WORKER, str(place / LOCK_FILE), kind]
+    with subprocess.Popen(command, start_new_session=True) as worker:
+        try:
+            end_s = time.monotonic() + 30
+            while not (place / LOCK_FILE).is_file() or not (place / LOCK_FILE).read_text():
+                assert time.monotonic() < end_s
+                time.sleep(0.01)
+            ProcessRunner(tmp_path).close()
+            assert worker.wait(5) != 0
+            assert not at_work(place)
+        finally:
+            worker.kill()
