@@ -5,11 +5,9 @@ parent's code. The first thing it does is to give up what it does not need (``sa
 """
 
 import os
-import resource
 import select
 import signal
 import socket as sockets
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -42,9 +40,8 @@ class Child:
     ) -> None:
         """Forks; ``work`` runs in the child, with its end of the socket.
 
-        Of further sockets, ``theirs`` are closed here; the child has these and its end alone, and nothing else that was
-        open but the standard streams. ``ours`` are closed there as objects, too. An error of reinet's that ``work``
-        raises is raised again by ``hear``; any other is logged by the child.
+        Of further sockets, ``theirs`` are closed here and ``ours`` in the child, and so is whatever the parent holds of
+        BPF. An error of reinet's that ``work`` raises is raised again by ``hear``; any other is logged by the child.
         """
         self.name = name
         self.link, far = sockets.socketpair()
@@ -54,7 +51,6 @@ class Child:
         if not self.pid:
             for socket in (self.link, *ours):
                 socket.close()
-            _close_all_but(0, 1, 2, far.fileno(), *(socket.fileno() for socket in theirs))
             _be_child(parent, work, far)
         for socket in (far, *theirs):
             socket.close()
@@ -123,6 +119,7 @@ def _be_child(parent: int, work: Callable[[sockets.socket], None], link: sockets
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         sandbox.end_with(parent)
+        _close_loaded()
         work(link)
         status = 0
     except errors.ReinetError as error:
@@ -134,18 +131,15 @@ def _be_child(parent: int, work: Callable[[sockets.socket], None], link: sockets
         os._exit(status)
 
 
-def _close_all_but(*kept: int) -> None:
-    """Closes what was inherited: a loader's descriptors of BPF maps can be written through, by whoever has them."""
-    streams = set()
-    for stream in (sys.stdin, sys.stdout, sys.stderr):  # which may be others than 0, 1 and 2
-        with suppress(AttributeError, OSError, ValueError):
-            streams.add(stream.fileno())
-    last = -1
-    for fd in sorted(streams | set(kept)):
-        if fd > last + 1:  # of an empty range from 0 on, Python makes one of every number
-            os.closerange(last + 1, fd)
-        last = fd
-    os.closerange(last + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+def _close_loaded() -> None:
+    """Closes what a loader holds of BPF: maps can be written through their descriptors, by whoever has them.
+
+    A process that is started anew inherits them all. Other descriptors stay, which libraries that were forked use.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the listing's own is gone
+            if os.readlink(f"/proc/self/fd/{name}").startswith(("anon_inode:bpf", "anon_inode:btf")):
+                os.close(int(name))
 
 
 def _readable(fd: int, timeout_s: float) -> bool:
