@@ -53,6 +53,8 @@ class Batch {
         std::size_t threads);
 
   std::size_t size() const { return rows_.size(); }
+  // Returns whether this is a forked child, without the threads that the batch needs.
+  bool lost_threads() const { return workers_.lost(); }
 
   // Gives a row another link, from its next reset on; traces has one for all flows, or in a cell one for each. Throws
   // std::invalid_argument.

@@ -18,6 +18,8 @@ from reinet.envs.sim import _sim
 from reinet.envs.sim.options import native_options
 
 MOST_THREADS = 1024
+MOST_HORIZON_MS = 2**40
+"""As far as a path may start: nobody looks further ahead."""
 
 
 class SimBatch:
@@ -139,16 +141,20 @@ class SimBatch:
         self._core.step(np.ascontiguousarray(actions, dtype=np.float32))
 
     def step_caps(self, caps_pkts: npt.ArrayLike) -> None:
-        """Applies caps in packets, shape (N,), 0 = none, as they are, and runs each link to its next record."""
-        self._core.step_caps(np.ascontiguousarray(caps_pkts, dtype=np.uint32))
+        """Applies caps in packets, shape (N,), 0 = none, as they are, and runs each link to its next record.
+
+        Raises ConfigError for what are no whole packets.
+        """
+        self._core.step_caps(_whole("caps_pkts", caps_pkts, np.uint32))
 
     def clairvoyant_caps(self, horizon_ms: int | npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
         """Returns caps (N,): each trace's opportunities in the next min RTT + ``horizon_ms``, plus one packet.
 
-        The horizon is one for all links, or one for each (N,).
+        The horizon is one for all links, or one for each (N,). Raises ConfigError for what are no whole milliseconds.
         """
         caps_pkts = np.empty(len(self), np.uint32)
-        self._core.clairvoyant_caps(np.ascontiguousarray(np.broadcast_to(horizon_ms, len(self)), np.uint64), caps_pkts)
+        horizons_ms = np.broadcast_to(_whole("horizon_ms", horizon_ms, np.uint64, MOST_HORIZON_MS), len(self))
+        self._core.clairvoyant_caps(np.ascontiguousarray(horizons_ms), caps_pkts)
         return caps_pkts
 
     def hidden_pkts(self, horizons_ms: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -157,10 +163,11 @@ class SimBatch:
         The first opportunities are those of which the sender cannot have heard yet, those of the time that an ACK needs
         to come back; the others are those in each of the times from now on.
 
-        No agent may see it; a critic, which is gone when the actor is deployed, may learn from it.
+        No agent may see it; a critic, which is gone when the actor is deployed, may learn from it. Raises ConfigError
+        for what are no whole milliseconds.
         """
         values = np.empty((len(self), 2 + len(horizons_ms)), np.float32)
-        self._core.hidden(np.asarray(horizons_ms, np.uint64), values)
+        self._core.hidden(_whole("horizons_ms", horizons_ms, np.uint64, MOST_HORIZON_MS), values)
         return values
 
     def packets(self, row: int) -> dict[str, int]:
@@ -188,3 +195,17 @@ class SimBatch:
         as in Mahimahi's log. Opportunities are those of the first flow's trace.
         """
         return self._core.log(row)
+
+
+def _whole(
+    key: str, given: npt.ArrayLike, dtype: type[np.unsignedinteger[Any]], most: int | None = None
+) -> npt.NDArray[Any]:
+    """Returns whole numbers from 0 on in C's order; a cast would make 4294967295 of -1, and 0 of 0.9."""
+    values = np.asarray(given)
+    highest = int(np.iinfo(dtype).max) if most is None else most
+    if values.size and values.dtype != np.uint32:
+        if values.dtype.kind not in "iu":
+            raise ConfigError(f"{key}: {values.dtype} are no whole numbers; give integers from 0 to {highest}")
+        if values.min() < 0 or values.max() > highest:
+            raise ConfigError(f"{key}: {values.min()} to {values.max()} reach outside 0 to {highest}")
+    return np.ascontiguousarray(values, dtype)

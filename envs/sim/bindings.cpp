@@ -5,7 +5,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,7 +29,8 @@ nb::object array_of(const std::vector<T>& values) {
   return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(copy->data(), {copy->size()}, owner));
 }
 
-// A batch that holds on to the arrays it writes into, which are Python's.
+// A batch that holds on to the arrays it writes into, which are Python's. One call at a time: reset() and the steps let
+// other Python threads run.
 class SimBatch {
  public:
   SimBatch(std::size_t rows, std::uint64_t min_period_ns, bool packet_timed, std::size_t set, int head, int reward,
@@ -54,6 +57,7 @@ class SimBatch {
   SimBatch& operator=(const SimBatch&) = delete;
 
   void set_link(std::size_t row, const LinkOptions& link, const std::vector<Vector<const std::uint32_t>>& traces_ms) {
+    const Turn turn(*this);
     std::vector<SharedTrace> traces;
     for (const auto& trace_ms : traces_ms)
       traces.push_back({{trace_ms.data(), trace_ms.shape(0)}, std::make_shared<Vector<const std::uint32_t>>(trace_ms)});
@@ -61,36 +65,43 @@ class SimBatch {
   }
 
   void set_normaliser(const Matrix<const double>& table) {
+    const Turn turn(*this);
     batch_.set_normaliser(table_from(batch_.view().set, table));
   }
 
   void reset(const Vector<const std::int32_t>& rows) {
+    const Turn turn(*this);
     batch_.start(span_of(rows));  // lets go of traces, which are Python's
     nb::gil_scoped_release release;
     batch_.run(span_of(rows));
   }
 
   void step(const Vector<const float>& actions) {
+    const Turn turn(*this);
     nb::gil_scoped_release release;
     batch_.step(span_of(actions));
   }
 
   void step_caps(const Vector<const std::uint32_t>& caps_pkts) {
+    const Turn turn(*this);
     nb::gil_scoped_release release;
     batch_.step_caps(span_of(caps_pkts));
   }
 
   void clairvoyant_caps(const Vector<const std::uint64_t>& horizons_ms, const Vector<std::uint32_t>& caps_pkts) const {
+    const Turn turn(*this);
     batch_.clairvoyant_caps(span_of(horizons_ms), span_of(caps_pkts));
   }
 
   void hidden(const Vector<const std::uint64_t>& horizons_ms, const Matrix<float>& values) const {
+    const Turn turn(*this);
     require(values.shape(0) == batch_.size() && values.shape(1) == horizons_ms.shape(0) + 2,
             "a row of queue and horizons is needed for each link");
     batch_.hidden(span_of(horizons_ms), values.data());
   }
 
   nb::dict packets(std::size_t row) const {
+    const Turn turn(*this);
     const PacketCounts counts = batch_.packets(row);
     nb::dict d;
     d["sent_pkts"] = counts.sent;
@@ -103,6 +114,7 @@ class SimBatch {
 
   // Of the flow's objects: when each was written and when it had arrived, in us of trace time.
   nb::tuple objects(std::size_t row, std::uint32_t flow) const {
+    const Turn turn(*this);
     std::vector<std::uint64_t> written_us, received_us;
     for (const ObjectTimes& object : batch_.objects(row, flow)) {
       written_us.push_back(object.written_us);
@@ -111,9 +123,13 @@ class SimBatch {
     return nb::make_tuple(array_of(written_us), array_of(received_us));
   }
 
-  std::size_t memory_bytes(std::size_t row) const { return batch_.memory_bytes(row); }
+  std::size_t memory_bytes(std::size_t row) const {
+    const Turn turn(*this);
+    return batch_.memory_bytes(row);
+  }
 
   nb::dict log(std::size_t row) const {
+    const Turn turn(*this);
     const RowLog log = batch_.log(row);
     nb::dict d;
     d["arrival_ms"] = array_of(log.link.arrival_ms);
@@ -133,6 +149,27 @@ class SimBatch {
   }
 
  private:
+  // A call's use of the batch. Throws std::runtime_error while another call goes on, and in a child without threads.
+  class Turn {
+   public:
+    explicit Turn(const SimBatch& batch) : in_use_(batch.in_use_) {
+      if (batch.batch_.lost_threads())
+        throw std::runtime_error(
+            "SimBatch: this process was forked from the one that made the batch, and the batch's threads are not here; "
+            "make a batch in the child, or one with threads=1 before the fork");
+      if (in_use_.exchange(true, std::memory_order_acquire))
+        throw std::runtime_error(
+            "SimBatch: another thread uses this batch, or did when this process was forked from its; "
+            "give each thread and process a batch of its own, or guard this one with a lock");
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn() { in_use_.store(false, std::memory_order_release); }
+
+   private:
+    std::atomic<bool>& in_use_;
+  };
+
   static View view_of(const FeatureSet& set, int head, int reward, double delay_weight,
                       const Matrix<const double>& table) {
     return {set, state_config(set, table_from(set, table), static_cast<RewardKind>(reward), delay_weight),
@@ -144,6 +181,7 @@ class SimBatch {
   Matrix<std::uint8_t> stats_;
   Vector<float> rule_pkts_;
   Vector<std::uint8_t> decided_, may_cap_;
+  mutable std::atomic<bool> in_use_ = false;
   Batch batch_;
 };
 

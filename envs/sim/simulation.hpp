@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -139,7 +140,8 @@ class PathSimulation final : public Simulation {
       const std::uint64_t until_ms = (now_us_ + f.min_rtt_us()) / kUsPerMs + horizon_ms;
       const Schedule& trace = bottleneck_.schedule(flow);
       const std::uint64_t coming = trace.count_until(until_ms) - trace.count_until(now_ms());
-      return static_cast<std::uint32_t>(coming * kOpportunityBytes / f.wire_bytes()) + 1;
+      constexpr std::uint64_t kMostPkts = std::numeric_limits<std::uint32_t>::max() - 1;
+      return static_cast<std::uint32_t>(std::min(coming * kOpportunityBytes / f.wire_bytes(), kMostPkts) + 1);
     });
   }
 

@@ -2,31 +2,57 @@
 #ifndef REINET_WORKERS_HPP
 #define REINET_WORKERS_HPP
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace reinet {
+
+// Counts the forks that led to this process since it was first asked: threads do not come along into a child.
+inline std::uint32_t forks() {
+  static std::atomic<std::uint32_t> count = 0;
+  [[maybe_unused]] static const int unused = pthread_atfork(nullptr, nullptr, [] { ++count; });
+  return count.load(std::memory_order_relaxed);
+}
 
 // Threads that share out the rows of a batch, the caller being one of them. Rows are independent of each other, so it
 // does not matter which thread takes which; but each begins with rows of its own, the same every time, because its core
 // still has them in its cache, and helps others when it is through.
 class Workers {
  public:
+  // Throws std::runtime_error where the host has not so many threads.
   explicit Workers(std::size_t threads) : shares_(threads) {
-    for (std::size_t i = 1; i < threads; ++i) threads_.emplace_back([this, i] { work(i); });
+    try {
+      for (std::size_t i = 1; i < threads; ++i) threads_.emplace_back([this, i] { work(i); });
+    } catch (const std::system_error& error) {
+      end();
+      throw std::runtime_error("threads: no more than " + std::to_string(threads_.size() + 1) + " of " +
+                               std::to_string(threads) + " could be started (" + error.code().message() +
+                               "); ask for fewer, or raise the host's limits");
+    }
   }
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
   ~Workers() {
-    stop_ = true;
-    begin_round();
-    for (std::thread& thread : threads_) thread.join();
+    if (lost())
+      new std::vector(std::move(threads_));  // never deleted: what does not exist can be neither joined nor detached
+    else
+      end();
   }
+
+  // Returns whether this is a child of the process that started the threads: they are not here, and for_each() would
+  // wait for them for ever.
+  bool lost() const { return !threads_.empty() && forks_ != forks(); }
 
   // Calls use(row) once for each row below count, and returns when all are done. use must not throw.
   template <class Use>
@@ -62,6 +88,12 @@ class Workers {
     std::size_t end = 0;
   };
 
+  void end() {
+    stop_ = true;
+    begin_round();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
   void begin_round() {
     ++round_;
     round_.notify_all();
@@ -89,6 +121,7 @@ class Workers {
   std::function<void(std::size_t)> task_;
   std::atomic<std::uint32_t> round_ = 0, busy_ = 0;
   std::atomic<bool> stop_ = false;
+  std::uint32_t forks_ = forks();  // when the threads were started
   std::vector<std::thread> threads_;
 };
 

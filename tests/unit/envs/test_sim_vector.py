@@ -179,7 +179,7 @@ def test_rows_are_numbers_or_a_mask() -> None:
     batch = SimBatch([{"trace": np.arange(1, 1001, dtype=np.uint32)}] * 4)
     batch.reset()
     for _ in range(50):
-        batch.step_caps(np.zeros(4))
+        batch.step_caps(np.zeros(4, np.uint32))
     before_ns = batch.stats["time_ns"].copy()
     batch.reset(np.array([False, False, False, True]))
     assert (batch.stats["time_ns"] != before_ns).tolist() == [False, False, False, True]
