@@ -34,7 +34,7 @@ class CappedWindow {
                                    static_cast<std::uint32_t>(ack.delivered_total_pkts), ack.in_flight_pkts);
     } else if constexpr (!ModelControl<Control>) {
       if (ack.state == SenderState::kRecovery) return;
-      reinet_withheld_on_cap(&withheld_, w.cwnd_pkts, static_cast<std::uint32_t>(timeout_us));
+      reinet_withheld_on_cap(&withheld_, w.cwnd_pkts, static_cast<std::uint32_t>(std::min<Us>(timeout_us, ~0U)));
       w.ssthresh_pkts = std::max(w.ssthresh_pkts, w.cwnd_pkts);
       reinet_fallen_on_cap(&fallen_, w.cwnd_pkts, ack.next);
     }

@@ -46,6 +46,12 @@ class RttEstimator {
   std::uint32_t min_us() const { return min_us_; }
   Us timeout_us() const { return timeout_us_; }
 
+  // A record's sample is a signed 32-bit number: an RTT of more than 36 minutes, as after an outage, counts as that.
+  static constexpr Us kLongestUs = (Us{1} << 31) - 1;
+  static std::uint32_t sample_us(Us sent_us, Us now_us) {
+    return static_cast<std::uint32_t>(std::min(now_us - sent_us, kLongestUs));
+  }
+
   static constexpr double kMinVariationUs = 200'000;  // Linux's TCP_RTO_MIN
 
  private:

@@ -16,6 +16,7 @@
 
 #include "core/cc/congestion_control.hpp"
 #include "core/cc/random.hpp"
+#include "core/cc/rtt.hpp"
 #include "core/period.h"
 #include "core/wire.hpp"
 #include "envs/sim/options.hpp"
@@ -175,7 +176,7 @@ class Flow {
     if (phase_ == Phase::kConnecting) {
       phase_ = Phase::kEstablished;
       connect_us_ = kNever;
-      sender_.start(now_us, static_cast<std::uint32_t>(now_us - ack.echo_us), onto_path());
+      sender_.start(now_us, RttEstimator::sample_us(ack.echo_us, now_us), onto_path());
       return false;
     }
     bool due = false;

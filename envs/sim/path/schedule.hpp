@@ -32,6 +32,7 @@ class Schedule {
     }
   }
   void skip_until(std::uint64_t now_ms) {
+    if (now_ms > next_ms() + kFarMs) return seek_after(now_ms);  // one by one it would take hours after years
     while (next_ms() <= now_ms) advance();
   }
 
@@ -49,6 +50,8 @@ class Schedule {
   }
 
  private:
+  static constexpr std::uint64_t kFarMs = 10'000;  // nearer, steps take no longer than a search
+
   std::uint64_t loop_ms() const { return ms_.back(); }
 
   std::span<const std::uint32_t> ms_;

@@ -177,7 +177,7 @@ class Sender {
     Us sent_us = d.sacked_sent_us != kNever ? d.sacked_sent_us : d.acked_sent_us;
     if (sent_us == kNever && d.una_advanced()) sent_us = ack.echo_us;
     if (sent_us == kNever) return -1;
-    const auto rtt_us = static_cast<std::uint32_t>(now_us - sent_us);
+    const std::uint32_t rtt_us = RttEstimator::sample_us(sent_us, now_us);
     rtt_.add(rtt_us, board_.una(), board_.next());
     timer_.on_sample();
     return static_cast<std::int32_t>(rtt_us);
