@@ -7,7 +7,7 @@ import numpy as np
 
 from reinet.core.errors import ConfigError
 from reinet.envs.link.laws import Law, LogUniform, Uniform, check_law, drawn, happens, limits
-from reinet.envs.link.spec import FurtherFlow, LinkSpec
+from reinet.envs.link.spec import LATEST_MS, FurtherFlow, LinkSpec
 from reinet.envs.trace import Trace
 
 _CROSS_START_MS, _CROSS_MS = Uniform(0.0, 8000.0), LogUniform(1000.0, 10_000.0)
@@ -59,6 +59,11 @@ class Conditions:
         for name, least in (("cross_ms", 1.0), ("short_bytes", 1.0)):
             if not limits(getattr(self, name))[0] >= least:
                 raise ConfigError(f"{name}: {limits(getattr(self, name))} reaches below {least:g}")
+        latest_ms = limits(self.cross_start_ms)[1] + limits(self.cross_ms)[1]
+        if not latest_ms <= LATEST_MS:
+            raise ConfigError(
+                f"cross_start_ms, cross_ms: cross traffic may end at {latest_ms:g} ms; {LATEST_MS:g} is the latest"
+            )
 
     def meet(self, link: LinkSpec, rng: np.random.Generator) -> LinkSpec:
         """Returns the path as a flow finds it, and the flow as it is then."""

@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reinet.core import ConfigError
+from reinet.core import ConfigError, TraceError
 from reinet.core.state import LEAST_TARGET_PER_RTT
 from reinet.envs.link.conditions import Conditions
 from reinet.envs.link.laws import Law, LogUniform, Range, Uniform, check_law, drawn, limits, value_at
@@ -103,13 +103,14 @@ class LinkDomain:
             raise ConfigError(f"seeds: {self.seeds} is outside 1 to 2^63")
         if self.queueing_target_ms is not None and self.target_ms is not None:
             raise ConfigError("queueing_target_ms: give it or target_ms, not both")
+        laws = self._laws()
+        check_law("mrtt_ms", laws["mrtt_ms"])
         if self.queueing_target_ms is None and isinstance(self.target_ms, int | float | str):
-            longest_ms = limits(self._laws()["mrtt_ms"])[1]
+            longest_ms = limits(laws["mrtt_ms"])[1]
             check_target(target_on(self.target_ms, longest_ms), longest_ms)
-        for key, law in self._laws().items():
+        for key, law in laws.items():
             check_law(key, law)
-        for _ in self.corners():  # raises what no link can do
-            pass
+        self._check_draws()
 
     def draw(self, rng: np.random.Generator) -> LinkSpec:
         """Returns one path; takes from ``rng`` only what is not fixed, and the path's seed."""
@@ -129,6 +130,46 @@ class LinkDomain:
             link = self._link(self._traces()[0], 0, values, cc, queue, 0)
             yield link
             yield from self.conditions.extremes(link)
+
+    def _check_draws(self) -> None:
+        """Raises ConfigError for what some draw would be refused for: a draw in the midst of a run is too late."""
+        for key in ("cc", "queue"):
+            if not _choices(getattr(self, key)):
+                raise ConfigError(f"{key}: at least one is needed")
+        size = self._laws()["buffer_bytes"]
+        if isinstance(size, Law) and size.low < 1:
+            raise ConfigError(f"buffer_bytes: {limits(size)} begins at 0, which means no limit; begin with a packet")
+        for trace in self._traces():
+            try:
+                trace.check_scale(limits(self.conditions.rate_scale)[1])
+            except TraceError as error:
+                raise ConfigError(f"rate_scale: {error}") from error
+        for link in chain(self.corners(), self._opposed_ends()):
+            if self.reference_share:
+                try:
+                    as_reference(link)
+                except ConfigError as error:
+                    raise ConfigError(
+                        f"reference_share: on a reference path, whose mrtt_ms is {LinkSpec.mrtt_ms:g}: {error}"
+                    ) from error
+
+    def _opposed_ends(self) -> Iterator[LinkSpec]:
+        """Yields paths at one range's upper end and all others' lower ones.
+
+        A limit of ``LinkSpec`` that hangs on another field (``forward_ms`` on ``mrtt_ms``, ``stop_ms`` on ``start_ms``,
+        a buffer on ``mss_bytes``) is passed there if any draw passes it. Raises ConfigError.
+        """
+        laws = self._laws()
+        for upper in (key for key, law in laws.items() if isinstance(law, Law)):
+            values = {key: value_at(law, float(key == upper)) for key, law in laws.items()}
+            try:
+                yield self._link(self._traces()[0], 0, values, _choices(self.cc)[0], _choices(self.queue)[0], 0)
+            except ConfigError as error:
+                highest = limits(laws[upper])[1]
+                raise ConfigError(
+                    f"{upper}: a draw near {highest:g}, with the other ranges near their lower ends, is no path "
+                    f"({error}); narrow {upper} or the range that it hangs on"
+                ) from error
 
     def _drawn_trace(self, rng: np.random.Generator) -> Trace:
         traces, shares = self._traces(), self._weight_shares
@@ -151,9 +192,11 @@ class LinkDomain:
         laws: dict[str, float | Law] = {}
         for key in _OWN:
             name = "queueing_target_ms" if key == "target_ms" and self.queueing_target_ms is not None else key
-            value = DEFAULT_TARGET_MS if getattr(self, name) is None else getattr(self, name)
-            if isinstance(value, str):
+            value = getattr(self, name)
+            if name == "target_ms" and isinstance(value, str):
                 continue  # it hangs on the drawn base RTT
+            if name == "target_ms" and value is None:
+                value = DEFAULT_TARGET_MS
             law = Uniform if key in _MAY_BE_ZERO else LogUniform
             laws[name] = law(*value) if isinstance(value, tuple) else value
         return laws | {key: value for key, value in self.link.items() if isinstance(value, Law)}

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
@@ -45,6 +46,8 @@ def limits(value: float | Law) -> tuple[float, float]:
 def check_law(key: str, value: float | Law) -> None:
     """Raises ConfigError for limits in the wrong order, below 0 or, by logarithm, at 0; ``key`` names them."""
     low, high = limits(value)
+    if not (isinstance(low, Real) and isinstance(high, Real)):
+        raise ConfigError(f"{key}: {value!r} is no number; give one, or a pair (low, high) as a range")
     least = math.ulp(0.0) if isinstance(value, LogUniform) else 0.0
     if not least <= low <= high < math.inf:
         raise ConfigError(f"{key}: {(low, high)} is no range of positive numbers, the lower one first")

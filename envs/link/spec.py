@@ -19,6 +19,7 @@ from reinet.core.records import HEADER_BYTES
 from reinet.core.state import LEAST_TARGET_PER_RTT
 from reinet.core.target import Target
 from reinet.envs.trace import Trace
+from reinet.envs.trace.trace import MAX_MS
 
 TraceMs = npt.NDArray[np.uint32]
 _Spec = TypeVar("_Spec", bound="FlowSpec")
@@ -30,6 +31,12 @@ QUEUES = ("infinite", "droptail", "drophead", "codel", "pie")
 """The queues that mm-link has."""
 SCHEDULERS = ("fifo", "proportional-fair")
 MOST_FLOWS = 65_535
+LATEST_MS = 1e12
+"""Nothing of a flow is planned for later, some 30 years from the start: microseconds stay exact in doubles."""
+LEAST_MBPS, MOST_MBPS = 1e-9, 100_000.0
+"""A slower rate is none, and the simulator would not live to see a packet through."""
+MOST_SEGMENTS = 2**32 - 2
+"""The simulator's sequence numbers count segments in 32 bits; the largest number stands for a flow without an end."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,16 +73,16 @@ class FlowSpec:
         if not isinstance(self.cc, str):
             raise ConfigError(f"cc: {self.cc!r} is no name of a congestion control")
         self._check_ranges(
-            ("start_ms", 0.0, 1e12),
-            ("flow_bytes", 0, 2**42),  # sequence numbers count segments in 32 bits
-            ("app_mbps", 0.0, 100_000.0),
+            ("start_ms", 0.0, LATEST_MS),
+            ("flow_bytes", 0, 2**42),  # as full packets some 3 billion: see MOST_SEGMENTS
+            ("app_mbps", 0.0 if self.app_mbps == 0 else LEAST_MBPS, MOST_MBPS),
             ("object_bytes", 0, 2**32),  # the largest have 49 million segments of the least size
-            ("pause_ms", 0.0, 1e12),
+            ("pause_ms", 0.0, LATEST_MS),
         )
         if self.object_bytes and self.app_mbps:
             raise ConfigError("object_bytes, app_mbps: an application writes objects at once or at a rate, not both")
         if self.stop_ms is not None:
-            self._check_ranges(("stop_ms", 0.0, 1e12))
+            self._check_ranges(("stop_ms", 0.0, LATEST_MS))
             if not self.start_ms < self.stop_ms:
                 raise ConfigError(f"stop_ms: {self.stop_ms} is not after start_ms, {self.start_ms}")
         if self.target_us is not None:
@@ -229,8 +236,8 @@ class LinkSpec(FlowSpec):
         if len(self.flows) >= MOST_FLOWS:
             raise ConfigError(f"flows: {len(self.flows)} and the first are more than {MOST_FLOWS}")
         self._check_wired()
-        for _ in self.all_flows():  # raises what is wrong with one
-            pass
+        for flow in self.all_flows():  # raises what is wrong with one
+            self._check_segments(flow)
 
     @property
     def is_cell(self) -> bool:
@@ -253,19 +260,32 @@ class LinkSpec(FlowSpec):
                 trace=self.trace if flow.trace is None else flow.trace,
             )
 
+    def _check_segments(self, flow: FlowSpec) -> None:
+        whole_bytes, object_bytes = int(flow.flow_bytes), int(flow.object_bytes)
+        segments = -(-whole_bytes // self.mss_bytes)
+        if object_bytes:
+            segments = -(-whole_bytes // object_bytes) * -(-object_bytes // self.mss_bytes)
+        if segments > MOST_SEGMENTS:
+            objects = f", in objects of {object_bytes}," if object_bytes else ""
+            raise ConfigError(
+                f"flow_bytes: {whole_bytes} bytes{objects} are {segments} segments of mss_bytes = {self.mss_bytes}; "
+                f"{MOST_SEGMENTS} are the most: give fewer bytes or larger segments"
+            )
+
     def _check_wired(self) -> None:
         if not self.wired_mbps:
             return
         try:
             times_ms, rates = zip(*self.wired_mbps, strict=True)
             rising = all(a < b for a, b in pairwise(times_ms))
-            sound = times_ms[0] == 0 and rising and all(0 <= r < 1e6 for r in rates) and rates[-1] > 0
+            possible = all(r == 0 or LEAST_MBPS <= r < 1e6 for r in rates) and rates[-1] > 0
+            sound = times_ms[0] == 0 and rising and times_ms[-1] <= LATEST_MS and possible
         except (TypeError, ValueError):  # no pairs, or not of numbers
             sound = False
         if not sound:
             raise ConfigError(
-                "wired_mbps: (ms, Mbit/s) pairs are needed, the first at 0 ms, times rising, rates not below 0 and the "
-                f"last above it, not {self.wired_mbps}"
+                f"wired_mbps: (ms, Mbit/s) pairs are needed, the first at 0 ms, times rising up to {LATEST_MS:g} ms, "
+                f"rates 0 or from {LEAST_MBPS:g} to a million and the last not 0, not {self.wired_mbps}"
             )
 
 
@@ -330,3 +350,5 @@ def _check_trace(key: str, trace: object) -> None:
         raise ConfigError(
             f"{key}: an array of unsigned whole milliseconds is needed, such as Trace.opportunities_ms, or a Trace"
         )
+    if values.itemsize > 4 and values.size and values.max() > MAX_MS:  # a cast would make 5 of 2^32 + 5
+        raise ConfigError(f"{key}: {values.max()} ms is beyond {MAX_MS}, some 49 days; cut the trace")

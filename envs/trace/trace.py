@@ -138,17 +138,18 @@ class Trace:
         return Trace(times_ms.astype(np.uint32), name)
 
     def scaled(self, factor: float) -> Trace:
-        """Returns the same link at ``factor`` times its rate: gaps and loop stay where they are. Another content.
-
-        Raises TraceError for a factor that is not above 0 or makes more opportunities than a file may have.
-        """
+        """Returns the same link at ``factor`` times its rate: gaps and loop stay where they are. Another content."""
+        self.check_scale(factor)
         size = self.opportunities_ms.size
-        if not 0 < factor * size <= most_opportunities(self.duration_ms):
-            raise TraceError(f"trace {self.name}: cannot be scaled by {factor}; give a factor above 0, not as large")
         count = max(1, round(factor * size))
         # Opportunity k of the new trace comes when the old one has had k / factor of them; the last stays the last.
         nth = -(-np.arange(1, count + 1, dtype=np.int64) * size // count) - 1
         return Trace(self.opportunities_ms[nth], f"{self.name} x {factor:.3g}")
+
+    def check_scale(self, factor: float) -> None:
+        """Raises TraceError where ``scaled`` does: not above 0, or more opportunities than a file may have."""
+        if not 0 < factor * self.opportunities_ms.size <= most_opportunities(self.duration_ms):
+            raise TraceError(f"trace {self.name}: cannot be scaled by {factor}; give a factor above 0, not as large")
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Writes the canonical text, whole or not at all, and returns the path.

@@ -157,11 +157,79 @@ def test_corners_are_the_ends_of_all_ranges_with_every_choice() -> None:
         ({"link": {"pkts_per_ack": Uniform(1.0, 3.0)}}, "pkts_per_ack: 1.0 is outside"),
         ({"link": {"pkts_per_ack": Uniform(3.0, 2.0)}}, "pkts_per_ack"),
         ({"link": {"mrtt_ms": Uniform(3.0, 5.0)}}, "mrtt_ms is the domain's own"),
+        ({"cc": ()}, "cc: at least one is needed"),
+        ({"queue": []}, "queue: at least one is needed"),
+        ({"mrtt_ms": "20"}, "mrtt_ms: '20' is no number"),
+        ({"mrtt_ms": None}, "mrtt_ms: None is no number"),
+        ({"mrtt_ms": [4.0, 80.0]}, "mrtt_ms: .* is no number; give one, or a pair"),
+        ({"loss": ("0", "1")}, "loss: .* is no number"),
     ],
 )
 def test_a_domain_that_makes_no_sense_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LinkDomain(TRACES[0], **fields)
+
+
+# Ends of ranges that no corner has together: each of these was refused in the midst of a run.
+OPPOSED: list[tuple[dict[str, Any], str]] = [
+    ({"mrtt_ms": (4.0, 80.0), "link": {"forward_ms": Uniform(0.0, 70.0)}}, "forward_ms: a draw near 70, .* 0.0 to 4.0"),
+    (
+        {"link": {"start_ms": Uniform(0.0, 500.0), "stop_ms": Uniform(400.0, 900.0)}},
+        "start_ms: .* is not after start_ms",
+    ),
+    (
+        {"buffer_bytes": (300.0, 9000.0), "link": {"mss_bytes": Uniform(88, 1448)}},
+        "mss_bytes: a draw near 1448, .*buffer",
+    ),
+    (
+        {"link": {"wired_buffer_bytes": LogUniform(300.0, 9000.0), "mss_bytes": Uniform(88, 1448)}},
+        "mss_bytes: .*wired_buffer_bytes: 300 is outside",
+    ),
+    (
+        {"link": {"flow_bytes": Uniform(1e6, 4e12), "mss_bytes": Uniform(88, 1448)}},
+        "flow_bytes: a draw near 4e.12, .* segments of mss_bytes = 88",
+    ),
+    (
+        {"mrtt_ms": 60.0, "link": {"forward_ms": 25.0}, "target_ms": 90.0, "reference_share": 0.5},
+        "reference_share: on a reference path, whose mrtt_ms is 20: forward_ms: 25.0 is outside",
+    ),
+    ({"buffer_bytes": Uniform(0.0, 9000.0), "link": {"buffer_pkts": 10}}, "buffer_bytes: .* begins at 0"),
+    ({"conditions": Conditions(rate_scale=LogUniform(0.5, 1e5))}, "rate_scale: .* cannot be scaled by 100000"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), OPPOSED)
+def test_what_some_draw_would_be_refused_for_is_refused_as_the_domain_is_made(
+    fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LinkDomain(TRACES[0], **fields)
+
+
+@given(
+    mrtt=st.tuples(st.floats(0.5, 50), st.floats(1.0, 4.0)),
+    forward=st.none() | st.tuples(st.floats(0, 50), st.floats(0, 50)),
+    start=st.none() | st.tuples(st.floats(0, 500), st.floats(0, 500)),
+    stop=st.none() | st.tuples(st.floats(0, 900), st.floats(0, 900)),
+    mss=st.tuples(st.integers(88, 1448), st.integers(88, 1448)),
+    buffer=st.tuples(st.floats(100, 3000), st.floats(1, 100)),
+    even=st.booleans(),
+    reference_share=st.none() | st.just(0.5),
+    seed=st.integers(0, 99),
+)
+def test_a_domain_that_can_be_made_can_be_drawn_from(
+    mrtt: Any, forward: Any, start: Any, stop: Any, mss: Any, buffer: Any, even: bool, reference_share: Any, seed: int
+) -> None:
+    pairs = {"forward_ms": forward, "start_ms": start, "stop_ms": stop, "mss_bytes": mss}
+    link = {key: Uniform(*sorted(pair)) for key, pair in pairs.items() if pair is not None}
+    try:
+        domain = LinkDomain(
+            TRACES[0], mrtt_ms=(mrtt[0], mrtt[0] * mrtt[1]), buffer_bytes=(buffer[0], buffer[0] * buffer[1]), link=link,
+            even_mrtt=even, reference_share=reference_share,
+        )  # fmt: skip
+    except ConfigError:
+        return
+    draws(domain, seed, 20)
 
 
 # --- what a share of the flows meets, that the rest of a domain does not notice; and weights of traces ---
@@ -277,6 +345,7 @@ def test_the_simulator_runs_all_conditions_together() -> None:
         ({"app_rate": Uniform(0.5, 1.0)}, "app_rate: .* stay below 1"),
         ({"cross_ms": Uniform(0.0, 10.0)}, "cross_ms: .* reaches below 1"),
         ({"short_bytes": 0.0}, "short_bytes: .* reaches below 1"),
+        ({"cross_start_ms": Uniform(0.0, 1e13)}, "cross_start_ms, cross_ms: cross traffic may end at 1e.13 ms"),
     ],
 )
 def test_conditions_that_make_no_sense_are_refused(fields: dict[str, Any], message: str) -> None:

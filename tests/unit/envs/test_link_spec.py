@@ -49,8 +49,8 @@ OF_A_FLOW: dict[str, st.SearchStrategy[Any]] = {
     "stop_ms": st.none() | st.floats(2e6, 1e9),
     "mrtt_ms": st.floats(10.0, 10_000.0),
     "forward_ms": st.none() | st.floats(0.0, 10.0),
-    "flow_bytes": st.integers(0, 2**42),
-    "app_mbps": st.floats(0.0, 1e5),
+    "flow_bytes": st.integers(0, 2**38),
+    "app_mbps": st.just(0.0) | st.floats(1e-9, 1e5),
     "object_bytes": st.integers(0, 2**32),
     "pause_ms": st.floats(0.0, 1e6),
     "target_us": st.integers(0, 2**32 - 1),
@@ -87,8 +87,10 @@ def assert_the_same(native: Any, said: Mapping[str, Any]) -> None:
 
 
 def at_once(fields_of_it: dict[str, Any]) -> dict[str, Any]:
-    """Objects are written at once: with them there is no rate."""
-    return fields_of_it | ({"app_mbps": 0.0} if fields_of_it["object_bytes"] else {})
+    """Objects are written at once: with them there is no rate. Each has a segment, however small it is."""
+    if not fields_of_it["object_bytes"]:
+        return fields_of_it
+    return fields_of_it | {"app_mbps": 0.0, "flow_bytes": fields_of_it["flow_bytes"] % 2**31}
 
 
 @given(
@@ -155,6 +157,16 @@ def test_milliseconds_become_microseconds_as_python_rounds(mrtt_us: int, share: 
         ({"forward_ms": 21.0}, "forward_ms: 21.0 is outside 0.0 to 20.0"),
         ({"object_bytes": 9000, "app_mbps": 1.0}, "object_bytes, app_mbps: an application writes objects at once or"),
         ({"trace": [1.5]}, "trace: an array"),
+        ({"trace": np.array([1, 2**32 + 5], np.uint64)}, "trace: 4294967301 ms is beyond 4294967295"),
+        (
+            {"flow_bytes": 2**42, "mss_bytes": 88},
+            "flow_bytes: .* are 49977801263 segments of mss_bytes = 88; 4294967294",
+        ),
+        ({"flow_bytes": 2**33, "object_bytes": 1}, "flow_bytes: .* in objects of 1, are 8589934592 segments"),
+        ({"flows": [{"flow_bytes": 2**40}], "mss_bytes": 100}, "flow_bytes: .* segments of mss_bytes = 100"),
+        ({"app_mbps": 1e-300}, "app_mbps: 1e-300 is outside 1e-09 to 100000.0"),
+        ({"wired_mbps": [(0.0, 1e-300)]}, "wired_mbps: .* rates 0 or from 1e-09"),
+        ({"wired_mbps": [(0.0, 1.0), (1e13, 2.0)]}, "wired_mbps: .* times rising up to 1e.12 ms"),
         ({"decision_ms": -1.0}, "decision_ms: -1.0 is outside 0.0 to 1000.0"),
         ({"uplink": "up"}, "uplink: an array"),
         ({"flows": [{"mrtt_ms": 5.0, "forward_ms": 6.0}]}, "forward_ms: 6.0 is outside 0.0 to 5.0"),
