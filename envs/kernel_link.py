@@ -36,6 +36,7 @@ from reinet.envs.spaces import (
     info_from,
     observation_space,
     refuse_options,
+    refuse_render_mode,
     with_feature_tables,
 )
 from reinet.envs.trace import Trace
@@ -98,7 +99,9 @@ class KernelLinkEnv(gym.Env[State, Any]):
         random_start: bool = False,
         reward: str = DEFAULT_REWARD,
         delay_weight: float = DELAY_WEIGHT,
+        render_mode: str | None = None,
     ) -> None:
+        refuse_render_mode("KernelLink", render_mode)
         rtt_ms = default_target_ms(mrtt_ms) if target_ms is None else target_on(target_ms, mrtt_ms)
         check_target(rtt_ms, mrtt_ms)
         self._limits = EpisodeLimits(episode_periods, episode_s)

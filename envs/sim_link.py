@@ -18,6 +18,7 @@ from reinet.envs.spaces import (
     info_from,
     observation_space,
     refuse_options,
+    refuse_render_mode,
     with_feature_tables,
 )
 from reinet.envs.trace import Trace
@@ -91,6 +92,8 @@ class SimLinkEnv(gym.Env[State, Any]):
             keep what the link logs, for ``link_log``.
         reward, delay_weight
             see above; the weight is for ``regret``.
+        render_mode
+            None, as nothing is drawn.
 
     Version 0: first version.
     """
@@ -115,7 +118,9 @@ class SimLinkEnv(gym.Env[State, Any]):
         record_log: bool = False,
         reward: str = DEFAULT_REWARD,
         delay_weight: float = DELAY_WEIGHT,
+        render_mode: str | None = None,
     ) -> None:
+        refuse_render_mode("SimLink", render_mode)
         self._limits = EpisodeLimits(episode_periods, episode_s)
         link = dict(link or {})
         self._domain = LinkDomain(

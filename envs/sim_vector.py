@@ -22,7 +22,7 @@ from reinet.core import (
 from reinet.envs.link.domain import LinkDomain
 from reinet.envs.sim import SimBatch
 from reinet.envs.sim.options import require_simulated
-from reinet.envs.spaces import EpisodeLimits, action_space, observation_space, refuse_options
+from reinet.envs.spaces import EpisodeLimits, action_space, observation_space, refuse_options, refuse_render_mode
 
 States = npt.NDArray[np.float32]
 Info = dict[str, Any]
@@ -47,7 +47,7 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
             number of links.
         domain
             what is drawn at every reset; None = DeepCC's path. Further keyword arguments are ``LinkDomain``'s fields.
-        head, feature_set, normaliser, period, episode_periods, episode_s, reward, delay_weight
+        head, feature_set, normaliser, period, episode_periods, episode_s, reward, delay_weight, render_mode
             as in ``SimLinkEnv``.
         threads
             that share the links.
@@ -71,8 +71,10 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
         copy: bool = True,
         reward: str = DEFAULT_REWARD,
         delay_weight: float = DELAY_WEIGHT,
+        render_mode: str | None = None,
         **fields: Any,
     ) -> None:
+        refuse_render_mode("SimLink", render_mode)
         if num_envs < 1:
             raise ConfigError(f"num_envs: {num_envs} is not above 0")
         if domain is not None and fields:
@@ -129,10 +131,10 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
 
         Returns states (num_envs, S), then rewards, terminated and truncated (num_envs,), and info.
         """
-        values = np.asarray(actions, np.float32).reshape(self.num_envs, -1)
-        if values.shape[1] != 1 or not np.isfinite(values).all():
+        values = np.asarray(actions, np.float32)
+        if values.size != self.num_envs or not np.isfinite(values).all():
             raise ConfigError(f"actions: {self.num_envs} finite numbers in [-1, 1] are needed, one for each link")
-        self._batch.step(values[:, 0])
+        self._batch.step(values.reshape(-1))
         self._periods += 1
         self._rewards[:] = self._batch.rewards
         begun = np.flatnonzero(self._over)

@@ -13,6 +13,9 @@ from gymnasium.spaces import Box, Space
 from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, ConfigError, Flag
 from reinet.core.features import FEATURE_SETS, FeatureSet, feature_set_named
 
+MOST_EPISODE_S = 1e9
+"""Thirty years, after which a path plans nothing (``LATEST_MS``): longer ones do not fit the records' clock."""
+
 
 def observation_space(feature_set: str = DEFAULT_FEATURE_SET) -> Space[Any]:
     """Returns the space of states: float32 (S,), newest observation first, within the feature set's bounds."""
@@ -81,6 +84,12 @@ def refuse_options(name: str, options: Mapping[str, Any] | None) -> None:
         raise ConfigError(f"options: {name} knows none, {', '.join(options)} among them")
 
 
+def refuse_render_mode(name: str, render_mode: str | None) -> None:
+    """Raises ConfigError for any render mode but None, which Gymnasium hands to every environment: nothing is drawn."""
+    if render_mode is not None:
+        raise ConfigError(f"render_mode: {name} draws nothing, so it has no {render_mode!r}; leave it None")
+
+
 @dataclass(frozen=True)
 class EpisodeLimits:
     """When an episode is truncated, None = never. Raises ConfigError for a limit that no episode could have."""
@@ -92,6 +101,8 @@ class EpisodeLimits:
         for name, limit in (("episode_periods", self.episode_periods), ("episode_s", self.episode_s)):
             if limit is not None and not limit > 0:
                 raise ConfigError(f"{name}: {limit} is not above 0; give None for no limit")
+        if self.episode_s is not None and self.episode_s > MOST_EPISODE_S:
+            raise ConfigError(f"episode_s: {self.episode_s} is above {MOST_EPISODE_S:g}; give None for no limit")
 
     def reached(self, periods: int, elapsed_s: float) -> bool:
         """Returns whether an episode of so many periods and seconds is over."""

@@ -22,3 +22,9 @@ from reinet.envs.trace import Trace
 def test_arguments_are_checked_before_anything_starts(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         KernelLinkEnv(Trace.constant(12, 1), **wrong)  # type: ignore[arg-type]
+
+
+def test_gymnasium_may_hand_on_that_nothing_is_to_be_drawn() -> None:
+    assert KernelLinkEnv(render_mode=None).render_mode is None
+    with pytest.raises(ConfigError, match="render_mode: KernelLink draws nothing"):
+        KernelLinkEnv(render_mode="human")

@@ -84,6 +84,14 @@ def test_an_outage_is_reported_and_decides_nothing() -> None:
     assert np.allclose(np.diff([t for t in silent_ms if t < 6000]), 250.0)
 
 
+@pytest.mark.parametrize("vector", [False, True])
+def test_gymnasium_may_hand_on_that_nothing_is_to_be_drawn(vector: bool) -> None:
+    if vector:
+        assert gym.make_vec("reinet/SimLink-v0", num_envs=2, render_mode=None).render_mode is None
+    else:
+        assert gym.make("reinet/SimLink-v0", render_mode=None).render_mode is None
+
+
 def test_truncates_after_periods_and_after_seconds() -> None:
     env = SimLinkEnv(constant(), episode_periods=7)
     env.reset(seed=0)
@@ -115,6 +123,10 @@ def test_refuses_what_makes_no_sense(tmp_path: Path) -> None:
         SimLinkEnv(constant(), cc="vegaz")
     with pytest.raises(ConfigError, match=r"head: .*cwnd, bdp"):
         SimLinkEnv(constant(), head="rate")
+    with pytest.raises(ConfigError, match="render_mode: SimLink draws nothing"):
+        SimLinkEnv(constant(), render_mode="rgb_array")
+    with pytest.raises(ConfigError, match="episode_s: inf"):
+        SimLinkEnv(constant(), episode_s=float("inf"))
     with pytest.raises(ConfigError, match="deepcc-5x20"):
         SimLinkEnv(constant(), feature_set="none")
     with pytest.raises(ConfigError, match="episode_s"):

@@ -81,7 +81,7 @@ def test_a_finite_flow_terminates() -> None:
 
 
 def test_gymnasium_makes_it() -> None:
-    env = gym.make_vec("reinet/SimLink-v0", num_envs=4, traces=TRACES, threads=2)
+    env = gym.make_vec("reinet/SimLink-v0", num_envs=4, traces=TRACES, threads=2, render_mode=None)
     assert isinstance(env.unwrapped, SimLinkVectorEnv)
     states, info = env.reset(seed=0)
     assert env.observation_space.contains(states)
@@ -133,6 +133,8 @@ def test_the_default_target_follows_a_path_that_is_too_long_for_it() -> None:
         ({"num_envs": 0}, "num_envs"),
         ({"threads": 0}, "threads"),
         ({"episode_periods": 0}, "episode_periods"),
+        ({"episode_s": float("inf")}, "episode_s: inf is above 1e.09; give None"),
+        ({"render_mode": "human"}, "render_mode: SimLink draws nothing, so it has no 'human'; leave it None"),
         ({"domain": MIXED, "mrtt_ms": 4.0}, "not both"),
     ],
 )
@@ -146,8 +148,9 @@ def test_steps_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match="3 are given for 2"):
         env.reset(seed=[1, 2, 3])
     env.reset(seed=0)
-    with pytest.raises(ConfigError, match="2 finite numbers"):
-        env.step([0.0, float("nan")])
+    for actions in ([0.0, float("nan")], [0.0] * 3, [[0.0] * 3] * 2):
+        with pytest.raises(ConfigError, match="2 finite numbers"):
+            env.step(actions)
 
 
 @pytest.mark.parametrize("limits", [{"link": {"flow_bytes": 8000}}, {"episode_s": 0.05}])
