@@ -38,7 +38,10 @@ MEANING = (
 def page(report: Report, pictures: Sequence[tuple[str, str]] = (), against: Mapping[str, Any] | None = None) -> str:
     """Returns the page; ``pictures`` are (scenario, file name), ``against`` what ``compare`` found."""
     suite, runs = report["suite"], report["runs"]
-    lines = [f"# {suite['title']}", "", suite["about"], "", "Made by:", "", "```sh", report["command"], "```", ""]
+    lines = [f"# {suite['title']}", "", suite["about"], ""]
+    if report["replaced"]:
+        lines += [f"**What follows is not the suite as it is described.** {' '.join(report['replaced'])}", ""]
+    lines += ["Made by:", "", "```sh", report["command"], "```", ""]
     lines += [f"{runs['valid']} of {runs['planned']} runs are valid and in the tables." + _left_out(runs)]
     if report["generated_traces"]:
         lines += ["", "**No traces were given: links are generated from presets** (docs/traces.md), not recorded."]

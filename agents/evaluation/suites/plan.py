@@ -6,7 +6,7 @@ stored before is never mixed with it. Runs of one link, repetition and seed diff
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,8 @@ class SuitePlan:
     traces: tuple[Trace, ...]
     generated: bool
     """Whether traces were generated from presets, because none were given."""
+    replaced: tuple[str, ...] = ()
+    """What the suite's file says of agents and traces and was not run, each as a sentence."""
 
     @property
     def batches(self) -> list[list[Job]]:
@@ -159,7 +161,21 @@ def plan(
     if not jobs:
         raise ConfigError(f"suite {suite.name}: its scenarios name no traces; give some in `traces`, or --traces")
     presets = not given and any(text in PRESETS for spec in asked for text in spec.traces)
-    return SuitePlan(suite, tuple(jobs), {agent.name: agent for agent in made.values()}, tuple(seen.values()), presets)
+    return SuitePlan(
+        suite, tuple(jobs), {agent.name: agent for agent in made.values()}, tuple(seen.values()), presets,
+        tuple(_replaced(asked, given, agents)),
+    )  # fmt: skip
+
+
+def _replaced(asked: Sequence[ScenarioSpec], given: Sequence[Trace], agents: Sequence[str] | None) -> Iterator[str]:
+    """Yields a sentence for each of agents and traces where others than the file's were run."""
+    own = dict.fromkeys(name for spec in asked if spec.agents != (BASELINE,) for name in spec.agents)
+    if agents is not None and own and list(own) != list(agents):
+        yield f"The agents {', '.join(agents)} were run in place of {', '.join(own)}."
+    presets = dict.fromkeys(text for spec in asked for text in spec.traces if text in PRESETS)
+    if given and presets:
+        names = ", ".join(trace.name for trace in given)
+        yield f"The traces {names} were run in place of those generated from {', '.join(presets)}."
 
 
 def _combinations(

@@ -127,6 +127,7 @@ def build(plan: SuitePlan, store: Store, command: str, failed: Mapping[str, str]
         "made_by": versions(),
         "intervals": OVER,
         "generated_traces": plan.generated,
+        "replaced": list(plan.replaced),
         "traces": [
             {"name": trace.name, "sha256": trace.sha256, "mean_mbps": round(trace.mean_mbps, 3)}
             for trace in plan.traces

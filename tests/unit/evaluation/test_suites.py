@@ -237,6 +237,21 @@ def test_given_traces_stand_in_for_generated_ones_and_constant_links_stay(tmp_pa
     assert {job.label for job in suite.jobs} == {"constant", "driving"}
 
 
+def test_a_page_says_what_was_run_in_place_of_what_the_suite_tells_of(tmp_path: Path) -> None:
+    """Its own words of agents and links stand at the head of every report."""
+    store = Store(tmp_path / "store")
+    said = "**What follows is not the suite as it is described.**"
+    own = planned(tmp_path, agents=["none", "fixed:20", "rule"])
+    assert own.replaced == ()
+    assert said not in markdown.page(report.build(own, store, ""))
+    given = planned(tmp_path, agents=["none", "fixed:9"], given=[Trace.constant(3.0, 5.0, "mine")])
+    page = markdown.page(report.build(given, store, ""))
+    assert (
+        f"{said} The agents none, fixed:9 were run in place of none, fixed:20, rule. "
+        "The traces mine were run in place of those generated from lte-walking."
+    ) in page
+
+
 def test_recordings_that_a_suite_names_are_not_called_generated(tmp_path: Path) -> None:
     recording = Trace.constant(12, 10).save(tmp_path / "mine.trace")
     assert not planned(tmp_path, SMALL.replace("lte-walking", str(recording))).generated
