@@ -12,7 +12,7 @@ from reinet.cli.output import JsonOption, print_table, write_json
 
 COLUMNS = [
     "agent", "target_ms", "trace", "can_be_kept", "ok", "delay_mean_ms", "delay_ratio", "qdelay_p95_ms",
-    "throughput_ratio",
+    "throughput_ratio", "throughput_kept",
 ]  # fmt: skip
 
 
@@ -34,8 +34,9 @@ def targets(
     delay_mean_ms is mean queueing delay + the path's fixed RTT. can_be_kept: some clairvoyant:MS, MS = 0 to 60, at its
     own cadence or the agent's, keeps the target at 98 % of plain utilisation; there ok means that the policy keeps it
     too. Elsewhere it means that delay_ratio, its delay over the least clairvoyant one at its own utilisation, is at
-    most 1.3. Either judges delay alone: throughput_ratio stands beside it. The last row of a target has the means over
-    traces, and shares in place of yes and no. Examples:
+    most 1.3. Either judges delay alone: throughput_kept says beside it whether throughput_ratio, its utilisation over
+    plain, is at least 98 % too. The last row of a target has the means over traces, and shares in place of yes and no.
+    Examples:
 
         reinet bench targets --traces traces/validation
 

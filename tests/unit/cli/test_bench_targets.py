@@ -42,6 +42,14 @@ def test_who_keeps_a_target_that_can_be_kept_is_ok_and_who_does_not_is_not(tmp_p
     assert (rows[1]["ok"], rows[5]["ok"]) == (1, 0)
 
 
+def test_who_is_ok_without_filling_the_link_is_told_so(tmp_path: Path) -> None:
+    """Delay alone decides what is ok: a cap of half of the path has hardly any, and half of the throughput."""
+    _steady(12.0).save(tmp_path / "steady.trace")
+    few, means, plenty, _ = _rows(tmp_path, "--agents", "fixed:12,fixed:25", "--target", "60")
+    assert (few["ok"], few["throughput_kept"], means["throughput_kept"]) == (True, False, 0)
+    assert (plenty["ok"], plenty["throughput_kept"]) == (True, True)
+
+
 def test_where_no_clairvoyant_cap_keeps_a_target_least_delay_counts(tmp_path: Path) -> None:
     _steady(0.4).save(tmp_path / "slow.trace")  # a packet takes 30 ms to serve, and four are the least that a cap lets
     rows = _rows(tmp_path, "--agents", "fixed:4,fixed:40", "--target", "50")
