@@ -36,7 +36,8 @@ class SimLinkEnv(gym.Env[State, Any]):
     Step
         from one FlowStats record to the next: a period ends with the first ACK of a packet sent after it began, and
         is at least 10 ms long, so a step is about one RTT. While no ACK comes, every 250 ms a record without an RTT
-        sample is returned: ``info["no_sample"]`` is True, the observation unchanged, the reward ``deepcc`` 0.
+        sample is returned: ``info["no_sample"]`` is True, the observation unchanged, the reward ``deepcc`` 0, and the
+        next action is ignored: such a record asks for no decision, and the cap stays.
 
     Observation
         Box, float32, shape (S,): the latest observations of the feature set, newest first.

@@ -50,6 +50,7 @@ void Batch::step(std::span<const float> actions) {
   require(actions.size() == rows_.size(), "one action per link is needed");
   require_started();
   workers_.for_each(rows_.size(), [&](std::size_t i) {
+    if (!outputs_.decided[i]) return run(i);
     reinet_flow_stats latest;
     std::memcpy(&latest, outputs_.stats + i * sizeof(latest), sizeof(latest));
     const std::uint32_t cap_pkts =

@@ -70,7 +70,8 @@ class Batch {
   void run(std::span<const std::int32_t> rows);
 
   // These run every row to its next record, under the caps that the head makes of actions, none where the gate is
-  // closed, or under caps as they are given (0 = none).
+  // closed, or under caps as they are given (0 = none). A record without a sample asks for no decision: no action
+  // changes the cap then, but who gives caps says for each record what holds.
   void step(std::span<const float> actions);
   void step_caps(std::span<const std::uint32_t> caps_pkts);
 

@@ -136,7 +136,7 @@ class SimBatch:
     def step(self, actions: npt.ArrayLike) -> None:
         """Applies actions in [-1, 1], shape (N,), through the head, and runs each link to its next record.
 
-        An action means no cap where ``may_cap`` is False.
+        An action means no cap where ``may_cap`` is False, and is ignored where ``decided`` is: the cap stays.
         """
         self._core.step(np.ascontiguousarray(actions, dtype=np.float32))
 

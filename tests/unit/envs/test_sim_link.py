@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from reinet.core import FLOW_STATS_DTYPE, ConfigError, Normaliser, TraceError
+from reinet.core import FLOW_STATS_DTYPE, ConfigError, Normaliser, TraceError, caps_from_actions
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.registration import register_envs
+from reinet.envs.sim import SimBatch
 from reinet.envs.sim_link import SimLinkEnv
 from reinet.envs.trace import Trace
 
@@ -82,6 +84,25 @@ def test_an_outage_is_reported_and_decides_nothing() -> None:
     assert len(silent_ms) >= 10
     assert 3200 < silent_ms[0] < 3400
     assert np.allclose(np.diff([t for t in silent_ms if t < 6000]), 250.0)
+
+
+def test_an_action_after_a_silence_is_ignored_and_the_cap_stays_as_the_decider_holds_it() -> None:
+    env = SimLinkEnv(outage(), head="bdp", episode_periods=None)
+    env.reset(seed=0)
+    held = SimBatch([LinkSpec(outage(), seed=int(np.random.default_rng(0).integers(2**32)))], head="bdp")
+    held.reset()
+    cap_pkts, silences = 0, set()
+    for action in np.random.default_rng(2).uniform(-1, 1, 400):
+        if held.decided[0]:
+            cap_pkts = int(caps_from_actions("bdp", [action], held.stats["cwnd_pkts"], held.rule_pkts)[0])
+            cap_pkts *= int(held.may_cap[0])
+        else:
+            silences.add(cap_pkts)
+        held.step_caps([cap_pkts])
+        *_, info = env.step([action])
+        for name in FLOW_STATS_DTYPE.names or ():
+            assert info[name] == held.stats[name][0], name
+    assert len(silences - {0}) >= 1
 
 
 @pytest.mark.parametrize("vector", [False, True])
