@@ -198,7 +198,7 @@ class LinkDomain:
             if name == "target_ms" and value is None:
                 value = DEFAULT_TARGET_MS
             law = Uniform if key in _MAY_BE_ZERO else LogUniform
-            laws[name] = law(*value) if isinstance(value, tuple) else value
+            laws[name] = law(*value) if isinstance(value, tuple) and len(value) == 2 else value
         return laws | {key: value for key, value in self.link.items() if isinstance(value, Law)}
 
     def _link(

@@ -210,7 +210,7 @@ class LinkSpec(FlowSpec):
         if self.uplink is not None:
             _check_trace("uplink", self.uplink)
         self._check_ranges(("mss_bytes", 88, 1448))  # TCP's least segment; an opportunity carries one full packet
-        packet_bytes = self.mss_bytes + HEADER_BYTES  # with less room nothing ever gets through
+        packet_bytes = int(self.mss_bytes) + HEADER_BYTES  # with less room nothing ever gets through
         self._check_ranges(
             ("buffer_bytes", 0 if self.buffer_bytes == 0 else packet_bytes, LARGEST_BUFFER_BYTES),
             ("buffer_pkts", 0, 2**31),
@@ -261,25 +261,26 @@ class LinkSpec(FlowSpec):
             )
 
     def _check_segments(self, flow: FlowSpec) -> None:
-        whole_bytes, object_bytes = int(flow.flow_bytes), int(flow.object_bytes)
-        segments = -(-whole_bytes // self.mss_bytes)
+        whole_bytes, object_bytes, mss_bytes = int(flow.flow_bytes), int(flow.object_bytes), int(self.mss_bytes)
+        segments = -(-whole_bytes // mss_bytes)
         if object_bytes:
-            segments = -(-whole_bytes // object_bytes) * -(-object_bytes // self.mss_bytes)
+            segments = -(-whole_bytes // object_bytes) * -(-object_bytes // mss_bytes)
         if segments > MOST_SEGMENTS:
             objects = f", in objects of {object_bytes}," if object_bytes else ""
             raise ConfigError(
-                f"flow_bytes: {whole_bytes} bytes{objects} are {segments} segments of mss_bytes = {self.mss_bytes}; "
+                f"flow_bytes: {whole_bytes} bytes{objects} are {segments} segments of mss_bytes = {mss_bytes}; "
                 f"{MOST_SEGMENTS} are the most: give fewer bytes or larger segments"
             )
 
     def _check_wired(self) -> None:
-        if not self.wired_mbps:
+        if isinstance(self.wired_mbps, Sequence) and not self.wired_mbps:
             return
         try:
             times_ms, rates = zip(*self.wired_mbps, strict=True)
             rising = all(a < b for a, b in pairwise(times_ms))
             possible = all(r == 0 or LEAST_MBPS <= r < 1e6 for r in rates) and rates[-1] > 0
             sound = times_ms[0] == 0 and rising and times_ms[-1] <= LATEST_MS and possible
+            sound = sound and isinstance(self.wired_mbps, Sequence)  # an array does not cross the border
         except (TypeError, ValueError):  # no pairs, or not of numbers
             sound = False
         if not sound:

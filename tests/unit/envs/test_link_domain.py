@@ -162,6 +162,7 @@ def test_corners_are_the_ends_of_all_ranges_with_every_choice() -> None:
         ({"mrtt_ms": "20"}, "mrtt_ms: '20' is no number"),
         ({"mrtt_ms": None}, "mrtt_ms: None is no number"),
         ({"mrtt_ms": [4.0, 80.0]}, "mrtt_ms: .* is no number; give one, or a pair"),
+        ({"mrtt_ms": (4.0, 20.0, 80.0)}, "mrtt_ms: .* is no number; give one, or a pair"),
         ({"loss": ("0", "1")}, "loss: .* is no number"),
     ],
 )

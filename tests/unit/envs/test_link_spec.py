@@ -165,6 +165,7 @@ def test_milliseconds_become_microseconds_as_python_rounds(mrtt_us: int, share: 
         ({"flow_bytes": 2**33, "object_bytes": 1}, "flow_bytes: .* in objects of 1, are 8589934592 segments"),
         ({"flows": [{"flow_bytes": 2**40}], "mss_bytes": 100}, "flow_bytes: .* segments of mss_bytes = 100"),
         ({"app_mbps": 1e-300}, "app_mbps: 1e-300 is outside 1e-09 to 100000.0"),
+        ({"wired_mbps": np.array([[0.0, 5.0], [9.0, 6.0]])}, "wired_mbps: .* pairs are needed"),
         ({"wired_mbps": [(0.0, 1e-300)]}, "wired_mbps: .* rates 0 or from 1e-09"),
         ({"wired_mbps": [(0.0, 1.0), (1e13, 2.0)]}, "wired_mbps: .* times rising up to 1e.12 ms"),
         ({"decision_ms": -1.0}, "decision_ms: -1.0 is outside 0.0 to 1000.0"),
@@ -179,6 +180,14 @@ def test_milliseconds_become_microseconds_as_python_rounds(mrtt_us: int, share: 
 def test_what_no_link_can_do_is_refused(fields_of_it: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LinkSpec.from_mapping({"trace": TRACE, **fields_of_it})
+
+
+def test_numpys_whole_numbers_are_taken_as_pythons_are() -> None:
+    narrow = {"mss_bytes": np.uint8(88), "flow_bytes": np.int32(10**6), "buffer_bytes": np.int64(9000)}
+    batch = SimBatch([LinkSpec(TRACE, **narrow), LinkSpec(TRACE, mss_bytes=88, flow_bytes=10**6, buffer_bytes=9000)])
+    batch.reset()
+    assert batch.stats["mss_bytes"].tolist() == [88, 88]
+    assert np.array_equal(batch.states[0], batch.states[1])
 
 
 def test_a_path_needs_a_trace() -> None:
