@@ -286,7 +286,7 @@ class LinkSpec(FlowSpec):
         if not sound:
             raise ConfigError(
                 f"wired_mbps: (ms, Mbit/s) pairs are needed, the first at 0 ms, times rising up to {LATEST_MS:g} ms, "
-                f"rates 0 or from {LEAST_MBPS:g} to a million and the last not 0, not {self.wired_mbps}"
+                f"rates 0 or from {LEAST_MBPS:g} to a million, not below 0 and the last above it, not {self.wired_mbps}"
             )
 
 
