@@ -28,6 +28,7 @@ class SimBatch:
     A record ends a period or reports a silence (flag NO_SAMPLE). Results do not depend on what else is in the batch,
     nor on the number of threads that share its rows.
     The properties are views of arrays that the next ``step`` or ``reset`` overwrites: copy what is to be kept.
+    One thread uses a batch at a time, and with ``threads`` no forked child of its process does: RuntimeError.
 
     With several stepped flows on a link, its row tells of one after the other, as their records come: ``cookie`` in
     its stats is row + 1 + 2^32 x the flow's number (0 = the first), state and reward are that flow's, and the next
