@@ -44,10 +44,13 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
   ~Workers() {
-    if (lost())
-      new std::vector(std::move(threads_));  // never deleted: what does not exist can be neither joined nor detached
-    else
+    if (!lost()) {
       end();
+      return;
+    }
+    // What does not exist can be neither joined nor detached: it is kept for good.
+    static auto& kept = *new std::vector<std::vector<std::thread>>;
+    kept.push_back(std::move(threads_));
   }
 
   // Returns whether this is a child of the process that started the threads: they are not here, and for_each() would

@@ -1,6 +1,7 @@
 """Who may use a batch, and what it takes: one thread at a time, no child without its threads, whole numbers."""
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -100,6 +101,7 @@ def test_a_batch_without_threads_goes_on_in_a_forked_child_and_a_child_may_have_
     assert in_a_child(own, threads=2).returncode == 0
 
 
+@pytest.mark.skipif("san.so" in os.environ.get("LD_PRELOAD", ""), reason="sanitizers need all of the address space")
 def test_threads_that_the_host_does_not_have_are_refused() -> None:
     code = (
         "import resource\nimport numpy as np\nfrom reinet.envs.sim import SimBatch\n"
