@@ -53,6 +53,9 @@ def health(socket: SocketOption = None, json_destination: JsonOption = None) -> 
             "records": found.records,
             "flows": found.flows,
             "uptime_s": found.uptime_s,
+            "swaps": [
+                {"policy": swap.policy, "under_way": swap.under_way, "latest": swap.latest} for swap in found.swaps
+            ],
         },
     )
     if json_destination is None:
@@ -60,6 +63,11 @@ def health(socket: SocketOption = None, json_destination: JsonOption = None) -> 
             f"{'ok' if found.ok else 'NOT OK'}, {found.state}, {found.model}, target {found.target}\n"
             f"{found.flows} flows, {found.decisions} decisions from {found.records} records in {found.uptime_s:.0f} s",
         )
+        for swap in found.swaps:
+            if swap.under_way:
+                console.print(f"swap under way, policy {swap.policy}: {swap.under_way}")
+            if swap.latest:
+                console.print(f"latest swap, policy {swap.policy}: {swap.latest}")
         if found.problem:
             console.print(found.problem)
     if not found.ok:
@@ -76,8 +84,8 @@ def swap(
     """Put another model in the place of the one that decides, in steps, while flows go on.
 
     It is shown recorded states, then a tenth of the flows for 20 s, then all; where it fails, or its flows fare worse,
-    the old one comes back. It stays until the daemon ends or its file names another; model_sha256 holds for it too.
-    Example:
+    the old one comes back; health shows how far it is. It stays until the daemon ends or its file names another;
+    model_sha256 holds for it too. Example:
 
         sudo reinet ctl swap checkpoints/per-rtt
     """

@@ -1,10 +1,11 @@
 """What the control service answers: the loop's plain data as the messages of ``control.proto``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reinet.agents.decide.course import CourseStatus
 from reinet.agents.decide.loop import Snapshot
 from reinet.agents.decide.sight.facts import ModelFacts, Story
 from reinet.core.errors import ConfigError
@@ -49,6 +50,15 @@ def flows_reply(seen: Snapshot, most: int, order: str) -> control_pb2.FlowsReply
             )
         )
     return reply
+
+
+def swaps_reply(courses: Iterable[CourseStatus]) -> list[control_pb2.PolicySwap]:
+    """Returns the swaps of those policies that had one."""
+    return [
+        control_pb2.PolicySwap(policy=course.name, under_way=course.swap, latest=course.latest_swap)
+        for course in courses
+        if course.swap or course.latest_swap
+    ]
 
 
 def why_reply(story: Story) -> control_pb2.WhyReply:

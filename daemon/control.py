@@ -16,7 +16,7 @@ import grpc
 
 from reinet.agents.decide.swap import Canary
 from reinet.core.errors import ConfigError, DaemonError, ModelError
-from reinet.daemon.answers import flows_reply, model_reply, why_reply
+from reinet.daemon.answers import flows_reply, model_reply, swaps_reply, why_reply
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Controlled
 from reinet.daemon.standard_services import add_standard_services
@@ -36,6 +36,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     """Answers the calls of ``control.proto``."""
 
     def __init__(self, loop: Controlled, model: str, swap: SwapModel | None) -> None:
+        """Takes what decided at the start: the answer until the loop says what does."""
         self._loop = loop
         self._model = model
         self._swap = swap
@@ -46,13 +47,14 @@ class ControlService(control_pb2_grpc.ControlServicer):
         return control_pb2.HealthReply(
             ok=status.ok,
             state=status.state,
-            model=self._model,
+            model=status.model or self._model,
             decisions=status.decisions,
             records=status.records,
             uptime_s=status.uptime_s,
             flows=status.flows,
             problem=status.problem,
             target=status.target,
+            swaps=swaps_reply(status.courses),
         )
 
     def Flows(self, request: control_pb2.FlowsRequest, context: grpc.ServicerContext) -> control_pb2.FlowsReply:  # noqa: N802

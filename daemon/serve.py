@@ -146,8 +146,9 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
             log_dir=household.log_folder,
             metrics=config.metrics,
         )
-        notify("READY=1", f"STATUS=serving {household.called}, target {config.asked}")
-        _watch(household, wake, followed, taken)
+        told = _status_line(household.called, str(config.asked))
+        notify("READY=1", told)
+        _watch(household, wake, followed, taken, told)
         notify("STOPPING=1")
         status, counters = household.stop()
         log.info(
@@ -229,8 +230,11 @@ class _Wake:
         return bool(select.select([self._read_fd], [], [], timeout_s)[0]) and b"!" in os.read(self._read_fd, 4096)
 
 
-def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: cgroups.CgroupClaim) -> None:
-    """Looks after processes, cgroups and counters until woken; raises DaemonError where it has to give up."""
+def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: cgroups.CgroupClaim, told: str) -> None:
+    """Looks after processes, cgroups and counters until woken; raises DaemonError where it has to give up.
+
+    ``told`` is what the service manager was told of what decides.
+    """
     known, refused, left_out, adopted = "", "", dict.fromkeys(LEFT_OUT, 0), 0
     attached = followed.here()
     asked_s, counted_s, followed_s = 0.0, time.monotonic(), 0.0
@@ -250,6 +254,7 @@ def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: 
                 asked_s = time.monotonic()
                 watchdog.feed()
                 household.look()
+                told = _tell(household, told)
             if followed.changed() or (refused and time.monotonic() - followed_s >= ASK_S):
                 followed_s = time.monotonic()
                 attached, refused = _follow(household, followed.here(), attached, taken)
@@ -268,6 +273,20 @@ def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: 
             continue
         except (ValueError, LookupError, TypeError) as error:  # what the decision process raised
             log.error("the decision process answered with an error", error=repr(error))
+
+
+def _tell(household: Household, told: str) -> str:
+    """Tells the service manager what decides now, where that is not what it was ``told``; returns what it knows."""
+    if (status := household.status) is None:
+        return told
+    line = _status_line(status.model or household.called, status.target, status.state)
+    if line != told:
+        notify(line)
+    return line
+
+
+def _status_line(model: str, target: str, state: str = "enforcing") -> str:
+    return f"STATUS=serving {model}, target {target}" + (f", {state}" if state != "enforcing" else "")
 
 
 def _follow(

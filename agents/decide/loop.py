@@ -100,6 +100,11 @@ class Status:
         states = dict.fromkeys(course.state for course in self.courses)
         return "paused" if self.paused else ", ".join(states) or "enforcing"
 
+    @property
+    def model(self) -> str:
+        """Returns what decides for most flows of the first policy; empty where that is not known."""
+        return self.courses[0].model if self.courses else ""
+
 
 class ControlLoop(Observed):
     """Owns the shim, the flows' states and their leases. ``tick`` and ``run`` belong to one thread, the rest to any."""

@@ -117,6 +117,8 @@ class Household:
         """What decides: folder and schema of the model."""
         self.log_folder: str | None = None
         """Where the curves go."""
+        self.status: Status | None = None
+        """How the loop was at the latest look."""
         self.loop: Supervised
 
     def start(self) -> None:
@@ -165,7 +167,8 @@ class Household:
                 found = load_config(self._path)
                 self._config = self._config.model_copy(update={key: getattr(found, key) for key in CHANGEABLE})
                 self._stamp = stamp
-        self._paused = self.loop.status().paused
+        self.status = self.loop.status()
+        self._paused = self.status.paused
 
     def ended(self) -> str:
         """Returns which process has ended and how; empty while both run."""

@@ -8,13 +8,17 @@ import os
 import signal
 import socket as sockets
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from helpers.daemons import DEADLINE_S, Daemon, agent_of, has_capped, write_config
+from helpers.loops import started
 from helpers.models import FEATURES, write_model
+from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.cli import ctl
 from reinet.core import schema_hash
 from reinet.core.errors import ConfigError, DaemonError, ModelError, ShimError
@@ -22,7 +26,7 @@ from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.daemon import serve as daemon_serve
 from reinet.daemon.client import ControlClient
 from reinet.daemon.config import DaemonConfig
-from reinet.daemon.processes.household import MOST_RESTARTS
+from reinet.daemon.processes.household import MOST_RESTARTS, Household
 from reinet.kshim.probe import Feature
 
 
@@ -208,6 +212,45 @@ def test_the_service_manager_hears_of_start_ticks_and_end(folder: Path, monkeypa
         assert silent
         daemon.end(signal.SIGTERM)
         assert manager.recv(1000) == b"STOPPING=1"
+
+
+def test_the_service_manager_is_told_what_decides_now(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM) as manager:
+        manager.bind(str(folder / "notify"))
+        manager.settimeout(DEADLINE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+        daemon = Daemon(write_config(folder))
+
+        def told() -> str:
+            while (said := manager.recv(1000)) == b"WATCHDOG=1":
+                pass
+            return said.decode()
+
+        assert told() == "READY=1\nSTATUS=serving rule:1.5, target +30ms"
+        daemon.wait_for(lambda client: client.set_target(0, "77ms"))
+        assert told() == "STATUS=serving rule:1.5, target 77ms"
+        daemon.wait_for(lambda client: client.pause() is not None)
+        assert told() == "STATUS=serving rule:1.5, target 77ms, paused"
+        assert daemon.end(signal.SIGTERM)[0] == 0
+
+
+def test_the_service_manager_is_told_of_a_model_that_was_swapped_in(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, loop = started(Rule(1.5))
+    loop.swap(FixedCap(20), share=1.0)
+    loop.tick()
+    household = cast(Household, SimpleNamespace(status=loop.status(), called="rule:1.5"))
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM) as manager:
+        manager.bind(str(folder / "notify"))
+        manager.settimeout(DEADLINE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+        line = "STATUS=serving fixed:20, target 50ms"
+        assert daemon_serve._tell(household, "") == manager.recv(1000).decode() == line
+        assert daemon_serve._tell(household, line) == line
+        manager.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nothing is said twice
+            manager.recv(1000)
 
 
 def test_metrics_are_served_where_the_configuration_says(folder: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from helpers.loops import HEALTHY, started
-from reinet.agents.decide.baselines import Rule
+from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.cli.main import app
 from reinet.cli.serving import control_client
@@ -74,7 +74,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     with tempfile.TemporaryDirectory(prefix="reinet-test-") as folder:
         made = Served(Path(folder) / "control.sock", request.param())
         with SocketClaim(made.socket) as claim:
-            server = ControlServer(claim, made.loop, "rule")
+            server = ControlServer(claim, made.loop, "what decided at the start")
             yield made
             server.close()
 
@@ -157,6 +157,29 @@ def test_the_model(served: Served) -> None:
         None,
     ) * 2
     assert "rule:1.5" in served.run("ctl", "model").output
+
+
+def test_health_and_top_name_the_model_in_force_and_the_swap_under_way(served: Served) -> None:
+    found = served.json("ctl", "health")
+    assert (found["model"], found["swaps"]) == ("rule:1.5", [])
+    served.loop.swap(FixedCap(20))
+    served.feed(8)
+    found = served.json("ctl", "health")
+    assert found["model"] == "rule:1.5"  # a tenth of the flows is the new model's
+    assert found["swaps"] == [{"policy": "default", "under_way": "share: fixed:20", "latest": ""}]
+    served.loop.swap(FixedCap(20), share=1.0)
+    served.feed(8)
+    assert served.json("ctl", "health")["model"] == served.json("top")["model"] == "fixed:20"
+    said = served.run("ctl", "health").output.splitlines()
+    assert "fixed:20, target 50ms" in said[0]
+    assert said[2] == "swap under way, policy default: watch: fixed:20"
+    served.loop.roll_back()
+    served.feed(8)
+    found = served.json("ctl", "health")
+    (swap,) = found["swaps"]
+    assert (found["model"], swap["under_way"]) == ("rule:1.5", "")
+    assert swap["latest"] == "rolled back from fixed:20 to rule:1.5: as it was told to"
+    assert swap["latest"] in served.run("ctl", "health").output
 
 
 def test_targets_are_shown_set_and_taken_back(served: Served) -> None:
