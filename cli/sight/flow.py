@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -169,7 +170,7 @@ def watch(
 
     rows: list[dict[str, Any]] = []
     latest_ns, missed = 0, ""
-    with control_client(socket) as client:
+    with control_client(socket) as client, suppress(KeyboardInterrupt):  # which ends it as its time does
         story = client.why(flow)  # whose error says that there is no such flow
         end_s = time.monotonic() + seconds  # to connect, which takes long on a busy host, is not to watch
         if json_destination is None:

@@ -5,7 +5,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -62,7 +62,8 @@ def top(
         elif once or not out.is_terminal:
             out.print(_table(_look(client, most or PIPE_FLOWS, sort), None))
         else:
-            _live(client, out, most, sort, interval_s)
+            with suppress(KeyboardInterrupt):
+                _live(client, out, most, sort, interval_s)
 
 
 def _look(client: "ControlClient", most: int, sort: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -151,6 +152,34 @@ def test_watch_ends_when_its_time_is_over_which_begins_when_the_daemon_answers(
     assert len(shown) == 2
 
 
+@pytest.mark.parametrize("calls_before", [1, 3])
+def test_what_was_watched_until_ctrl_c_is_written_and_that_is_no_failure(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls_before: int
+) -> None:
+    @contextmanager
+    def interrupted(socket: Path | None) -> Iterator[ControlClient]:
+        with control_client(socket) as client:
+            why, calls = client.why, []
+
+            def ask(cookie: int) -> Any:
+                calls.append(cookie)
+                if len(calls) > calls_before:
+                    raise KeyboardInterrupt
+                served.feed(8, cwnd_pkts=len(calls))
+                return why(cookie)
+
+            monkeypatch.setattr(client, "why", ask)
+            yield client
+
+    monkeypatch.setattr(flow, "control_client", interrupted)
+    watching = ("ctl", "watch", "8", "--interval-s", "0.05")
+    rows = served.json(*watching)["rows"]
+    assert [row["cwnd_pkts"] for row in rows][-calls_before:] == list(range(1, calls_before + 1))
+    assert served.run(*watching, "--json", str(tmp_path / "rows.json")).exit_code == 0
+    assert len(json.loads((tmp_path / "rows.json").read_text())["rows"]) > calls_before
+    assert served.run(*watching).exit_code == 0
+
+
 def test_the_model(served: Served) -> None:
     found = served.json("ctl", "model")
     assert (found["name"], found["identity"], found["seed"], found["target_range_ms"]) == ("rule:1.5",) * 2 + (
@@ -201,13 +230,14 @@ def test_top_into_a_pipe_prints_once_and_sorted(served: Served) -> None:
     served.feed(8, cwnd_pkts=99)
     lines = served.run("top", "--sort", "cwnd").stdout.splitlines()
     rows = [line for line in lines if " 1234 " in line or " 8 " in line]
-    assert lines[0].startswith("enforcing, 2 flows, rule, target 50ms")
+    assert lines[0].startswith("enforcing, 2 flows, rule:1.5, target 50ms")
     assert [" 8 " in row for row in rows] == [True, False]
     assert [row["cookie"] for row in served.json("top", "--most", "1", "--sort", "cwnd")["rows"]] == [8]
     assert served.run("top", "--sort", "name").exit_code == 2
 
 
-def test_top_on_a_terminal_is_live_obeys_keys_and_puts_the_terminal_back(served: Served) -> None:
+@pytest.mark.parametrize("ends", ["q", "Ctrl-C"])
+def test_top_on_a_terminal_is_live_obeys_keys_and_puts_the_terminal_back(served: Served, ends: str) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", "from reinet.cli.main import main; main()", "top", "--interval-s", "0.2"]
     process = subprocess.Popen(
@@ -230,7 +260,10 @@ def test_top_on_a_terminal_is_live_obeys_keys_and_puts_the_terminal_back(served:
         until(b"sorted by rate")
         os.write(ours, b"u")
         until(b"sorted by queueing")
-        os.write(ours, b"q")
+        if ends == "q":
+            os.write(ours, b"q")
+        else:
+            process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE_S) == 0
         until(b"\x1b[?1049l")  # the screen as it was
     finally:
