@@ -24,6 +24,7 @@ from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.loop import Progress
 from reinet.agents.learn.train import train
 from reinet.agents.learn.workers import bundles, join_ray
+from reinet.agents.model import durable
 from reinet.core import toml_file
 from reinet.core.errors import ConfigError, ReinetError
 
@@ -34,6 +35,8 @@ RETRIES = 2
 PLAN_FILE = "sweep.json"
 TRIAL_FILE = "trial.json"
 TUNE_FOLDER = "tune"
+READABLE = 0o644
+"""The mode of both files: as checkpoints, whoever may enter the folder may read them."""
 Value = bool | int | float | str | list[Any]
 
 
@@ -202,9 +205,7 @@ def _run_trial(config: TrainConfig, point: Mapping[str, Any], number: int, run_d
         hparams = {key: value if isinstance(value, bool | int | float | str) else str(value)
                    for key, value in point.items()}  # fmt: skip
         writer.add_hparams(hparams, evaluated, run_name=".")
-    staged = folder / f".{TRIAL_FILE}"
-    staged.write_text(json.dumps(found))
-    os.replace(staged, folder / TRIAL_FILE)
+    durable.write(folder / TRIAL_FILE, json.dumps(found).encode(), READABLE)
 
 
 def _found(run_dir: Path, number: int) -> dict[str, Any]:
@@ -232,12 +233,12 @@ def _row(run_dir: Path, number: int, point: Mapping[str, Any]) -> dict[str, Any]
 
 def _keep_plan(run_dir: Path, plan: Mapping[str, Any]) -> None:
     """Writes down what the sweep is; raises ConfigError where the folder holds another one."""
-    path, text = run_dir / PLAN_FILE, json.dumps(plan, sort_keys=True)
+    path, data = run_dir / PLAN_FILE, json.dumps(plan, sort_keys=True).encode()
     if path.exists():
-        if path.read_text() != text:
+        if path.read_bytes() != data:
             raise ConfigError(
                 f"{run_dir}: holds another sweep; choose another --run-dir, or the files that it began with"
             )
         return
     run_dir.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    durable.write(path, data, READABLE)

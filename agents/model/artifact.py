@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from reinet.agents.model import durable
 from reinet.agents.model.period import PeriodTable
 from reinet.core import MOST_CALM_RTTS, Normaliser
 from reinet.core.errors import ModelError
@@ -313,16 +314,23 @@ def _refuse_to_replace(folder: Path) -> None:
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes a folder of files beside its place and moves it there, replacing an older one."""
+    """Writes a folder of files beside its place and moves it there, replacing an older one; it is on the disk then.
+
+    A power cut leaves one or the other, whole: a name never reaches the disk before what it names. Raises OSError.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(prefix=".staged-", dir=folder.parent))
+    made = staged / "made"
     try:
-        staged.chmod(0o755)
+        made.mkdir()
+        made.chmod(0o755)
         for name, data in files.items():
-            (staged / name).write_bytes(data)
+            durable.put(made / name, data)
+        durable.sync_folder(made)
         if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(staged, folder)
+            os.rename(folder, staged / "replaced")  # to remove it first would leave none for as long as that takes
+        os.rename(made, folder)
+        durable.sync_folder(folder.parent)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 

@@ -17,7 +17,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from reinet.agents.service import files, text
+from reinet.agents.model import durable
+from reinet.agents.service import text
 from reinet.agents.service.config import Quota
 from reinet.agents.service.database import Database
 from reinet.agents.service.identity import Caller
@@ -91,7 +92,7 @@ class Blobs:
             if staged is not None:
                 place.parent.mkdir(mode=0o700, exist_ok=True)
                 os.replace(staged, place)
-                files.sync_folder(place.parent)
+                durable.sync_folder(place.parent)
 
     async def receive(
         self,

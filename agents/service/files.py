@@ -1,34 +1,19 @@
-"""Files that are whole or not there: written beside their place, brought to the disk, then moved into it."""
+"""The service's files, each whole or not there (``agents/model/durable.py``): JSON, folders, and what was left."""
 
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-
-def write(path: Path, data: bytes) -> None:
-    """Writes a file in one step; it is on the disk when this returns."""
-    fd, staged = tempfile.mkstemp(prefix=".staged-", dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(staged, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(staged)
-        raise
-    sync_folder(path.parent)
+from reinet.agents.model import durable
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Writes JSON in one step."""
-    write(path, json.dumps(data, allow_nan=False).encode() + b"\n")
+    durable.write(path, json.dumps(data, allow_nan=False).encode() + b"\n")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -48,20 +33,11 @@ def write_folder(folder: Path, files: Mapping[str, bytes], staging: Path) -> Non
     try:
         staged.chmod(0o755)
         for name, data in files.items():
-            write(staged / name, data)
+            durable.write(staged / name, data)
         os.rename(staged, folder)
-        sync_folder(folder.parent)
+        durable.sync_folder(folder.parent)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Brings a folder's list of names to the disk."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def clear_staged(folder: Path) -> None:

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from reinet.agents.service import files, text
+from reinet.agents.model import durable
+from reinet.agents.service import text
 from reinet.agents.service.blobs import staged_bytes
 from reinet.agents.service.database import Database
 from reinet.agents.service.identity import Caller
@@ -136,4 +137,4 @@ class Flows:
                 room += oldest.stat().st_size
                 oldest.unlink()
             os.replace(staged, place)
-            files.sync_folder(place.parent)
+            durable.sync_folder(place.parent)

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from reinet.agents.model import durable
 from reinet.agents.service import files
 from reinet.agents.service.running.progress import (
     LOCK_FILE,
@@ -157,7 +158,7 @@ def _log_into(path: Path) -> None:
         if size > MOST_LOG_BYTES:
             file.seek(size - MOST_LOG_BYTES // 2)
             kept = file.read()
-            files.write(path, kept)
+            durable.write(path, kept)
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     os.dup2(fd, 1)
     os.dup2(fd, 2)

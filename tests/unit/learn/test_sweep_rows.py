@@ -1,6 +1,8 @@
 """What a sweep says of its trials: the figures of the checkpoint that a row names, and of damaged files nothing."""
 
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +15,9 @@ from reinet.agents.learn import sweep as sweeps
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.loop import Progress, Result
-from reinet.agents.learn.sweep import TRIAL_FILE, SweepConfig, folder_of, sweep
+from reinet.agents.learn.sweep import PLAN_FILE, TRIAL_FILE, SweepConfig, folder_of, sweep
 from reinet.agents.learn.train import train
+from reinet.core.errors import ConfigError
 
 
 @pytest.fixture
@@ -54,3 +57,21 @@ def test_a_row_tells_of_its_best_checkpoint_and_a_damaged_one_is_made_again(tmp_
         (again,) = sweep(config, plan, tmp_path)
         assert (again["state"], again["score"]) == ("done", row["score"])
         assert json.loads(path.read_text())["metrics"] == kept["metrics"]
+
+
+def test_a_plan_is_whole_or_not_there(tmp_path: Path, told: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of one would be taken for another sweep's from then on."""
+    config, plan = TrainConfig.model_validate(TINY), SweepConfig(grid={"seed": [1]})
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            sweep(config, plan, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert sweep(config, plan, tmp_path)[0]["state"] == "done"
+    assert [path.name for path in tmp_path.glob("*.json")] == [PLAN_FILE]
+    with pytest.raises(ConfigError, match="holds another sweep"):
+        sweep(config, SweepConfig(grid={"seed": [2]}), tmp_path)
