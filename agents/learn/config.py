@@ -4,16 +4,18 @@ An unknown key or a wrong value is a ConfigError that names the file, the key an
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from reinet.agents.decide.protocol import View
+from reinet.agents.model.artifact import MAX_PARAMETERS
 from reinet.agents.model.period import PeriodTable
 from reinet.core import MOST_CALM_RTTS, toml_file
 from reinet.core.errors import ConfigError
-from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named
+from reinet.core.features import DEFAULT_FEATURE_SET, FEATURE_SETS, feature_set_named
 from reinet.core.normaliser import Normaliser
 from reinet.core.rewards import DELAY_WEIGHT
 from reinet.envs.link.conditions import Conditions
@@ -228,7 +230,7 @@ class RewardSection(_Section):
 class DdpgSection(_Section):
     """The algorithm; symbols as in the paper."""
 
-    hidden: list[int] = Field(default_factory=lambda: [128, 128], min_length=1, max_length=4)
+    hidden: list[Annotated[int, Field(ge=1)]] = Field(default_factory=lambda: [128, 128], min_length=1, max_length=4)
     """The paper's 1000-1000 take hours on two cores and give nothing measurable on these links."""
     batch_norm: bool = True
     """BatchNorm stands before the non-linearity of each hidden layer of the actor, as in the paper."""
@@ -403,6 +405,16 @@ class TrainConfig(_Section):
     hindsight: HindsightSection = HindsightSection()
     evolution: EvolutionSection = EvolutionSection()
     run: RunSection = RunSection()
+
+    @model_validator(mode="after")
+    def _can_be_exported(self) -> "TrainConfig":
+        sizes = [FEATURE_SETS[self.feature_set].state_size, *self.ddpg.hidden, 1]
+        parameters = sum((before + 1) * after for before, after in pairwise(sizes))
+        if parameters > MAX_PARAMETERS:
+            raise ValueError(
+                f"ddpg.hidden = {self.ddpg.hidden} makes {parameters} parameters; an actor has at most {MAX_PARAMETERS}"
+            )
+        return self
 
     def view(self, normaliser: Normaliser) -> View:
         """Returns how agents see flows in this training, with these statistics."""

@@ -54,6 +54,8 @@ def test_deepcc_is_the_papers() -> None:
         ("[ddpg]\ngamma = 1.0", r"ddpg\.gamma: Input should be less than 1"),
         ("[ddpg]\ngamma = nan", r"ddpg\.gamma"),
         ("[ddpg]\nhidden = []", r"ddpg\.hidden"),
+        ("[ddpg]\nhidden = [64, 0]", r"ddpg\.hidden\.1: Input should be greater than or equal to 1"),
+        ("[ddpg]\nhidden = [2000, 1950]", r"ddpg\.hidden = \[2000, 1950\] makes 4105901 parameters; .* 4000000"),
         ("[links]\nmrtt_ms = [80, 4]", r"links.*mrtt_ms = \[80.0, 4.0\] is not a range"),
         ("[links]\nmrtt_ms = [4, 5000]", r"above 1000 ms"),
         ("head = 'rate'", r"head: Input should be 'cwnd', 'bdp' or 'wide'"),
