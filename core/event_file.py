@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
@@ -57,6 +57,10 @@ class EventFile:
     def add(self, values: Sequence[Any], step: int, wall_s: float) -> None:
         """Writes values (``Summary.Value``) of one step; raises OSError."""
         self._append(Event(wall_time=wall_s, step=step, summary=Summary(value=values)))
+
+    def begin_again(self, step: int, wall_s: float) -> None:
+        """Has TensorBoard forget what earlier files of the folder say of this step and later ones; raises OSError."""
+        self._append(Event(wall_time=wall_s, step=step, session_log=SessionLog(status=SessionLog.START)))
 
     def flush(self) -> None:
         """Hands what was written to the operating system."""

@@ -5,8 +5,11 @@
 without the replay: enough to export.
 """
 
+import fcntl
 import hashlib
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,11 +24,12 @@ from reinet.agents.evaluation.frontier import Baseline
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.rllib.config import PeerConfig
 from reinet.agents.model.artifact import TraceUse, write_folder
-from reinet.core.errors import ModelError
+from reinet.core.errors import ConfigError, ModelError
 
 STATE_FILE = "state.json"
 LEARNER_FILE = "learner.safetensors"
 REPLAY_FILE = "replay.safetensors"
+LOCK_FILE = "lock"
 
 
 class Best(BaseModel):
@@ -120,6 +124,47 @@ def place(run_dir: Path, iteration: int) -> Path:
 def checkpoints(run_dir: Path) -> list[Path]:
     """Returns the folders of all checkpoints of a run, oldest first."""
     return sorted((run_dir / "checkpoints").glob("iteration-*"))
+
+
+def newest_whole(run_dir: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
+    """Returns a run's newest checkpoint that is whole, None where there is none at all, and what is wrong with each
+    newer one. Raises ModelError where all are damaged."""
+    damaged: dict[Path, str] = {}
+    for folder in reversed(checkpoints(run_dir)):
+        try:
+            return Checkpoint(folder), damaged
+        except ModelError as error:
+            damaged[folder] = str(error)
+    if damaged:
+        raise ModelError(
+            f"{next(iter(damaged.values()))}; no older one of the run is whole: move {run_dir / 'checkpoints'} away "
+            "and it begins anew"
+        )
+    return None, {}
+
+
+def set_aside(folder: Path) -> Path:
+    """Gives a damaged checkpoint a name that no run goes on from, in the place of an earlier one; returns it."""
+    aside = folder.with_name(f"damaged-{folder.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    return folder.rename(aside)
+
+
+@contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Makes the run folder and keeps a second training out of it; the lock goes with the process, however that ends.
+
+    Raises ConfigError where a training is at work there.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / LOCK_FILE).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{run_dir}: another training is at work in this folder; wait for its end, or choose another --run-dir"
+            ) from None
+        yield
 
 
 def prune(run_dir: Path, keep: int) -> None:

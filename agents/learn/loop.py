@@ -1,5 +1,6 @@
 """The loop that every training run goes through, whoever learns: iterations, their scalars, checkpoints."""
 
+import errno
 import signal
 import threading
 import time
@@ -10,10 +11,14 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from torch.utils.tensorboard import SummaryWriter
 
 from reinet.agents.learn.checkpoint import Best
 from reinet.agents.learn.config import RunSection
+from reinet.core.errors import ReinetError
+from reinet.core.event_file import EventFile, scalar
+
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
+"""What a disk says that takes no more; ``os.strerror`` has the words."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +80,14 @@ def learn(
     """Iterates until ``section.iterations`` are done, ``minutes`` have passed or Ctrl-C; returns what it left behind.
 
     Scalars go to the folder's event files. Those that an interrupted sitting wrote after its last checkpoint are
-    purged, because their iterations are done again.
+    purged, because their iterations are done again. Raises ReinetError where the disk takes no more.
     """
     deadline_s = np.inf if minutes is None else time.monotonic() + 60 * minutes
-    purge_step = run.iteration + 1 if run.iteration else None
-    with SummaryWriter(str(run_dir), purge_step=purge_step) as writer, ctrl_c() as stopped:
+    with _written(run_dir), _event_file(run_dir, run.iteration) as events, ctrl_c() as stopped:
         while run.iteration < section.iterations and not stopped.is_set() and time.monotonic() < deadline_s:
             scalars = run.iterate()
-            for tag, value in scalars.items():
-                writer.add_scalar(tag, value, run.iteration)
+            events.add([scalar(tag, value) for tag, value in scalars.items()], run.iteration, time.time())
+            events.flush()
             if run.iteration % section.checkpoint_every == 0:
                 run.save()
             if progress:
@@ -99,6 +103,30 @@ def learn(
         wall_s=run.wall_s(),
         interrupted=stopped.is_set(),
     )
+
+
+def _event_file(run_dir: Path, iteration: int) -> EventFile:
+    """Returns the event file of a sitting that begins after so many iterations."""
+    wall_s = time.time()
+    events = EventFile(run_dir, wall_s, f"{iteration:08d}")  # sittings within one second stay apart, in their order
+    if iteration:
+        events.begin_again(iteration + 1, wall_s)
+    return events
+
+
+@contextmanager
+def _written(run_dir: Path) -> Iterator[None]:
+    """Raises ReinetError in place of what a disk says that takes no more."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        raise ReinetError(
+            f"{error.filename or run_dir}: cannot be written ({error.strerror}); what was learned since the newest "
+            f"checkpoint below {run_dir} is lost, and no checkpoint is damaged: make room, then go on from there with "
+            "the same command"
+        ) from None
 
 
 @contextmanager

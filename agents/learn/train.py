@@ -11,6 +11,7 @@ Synchronous: an iteration's flows depend on weights, seed and number of the iter
 for bit, whether or not it was interrupted. Scalars are defined in ``docs/scalars.md``.
 """
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ from reinet.agents.learn.workers import RayGatherers
 from reinet.agents.model.mlp import hidden_units
 from reinet.core import FEATURE_SETS, Normaliser
 from reinet.core.errors import ConfigError
+from reinet.core.visible import visible
 
 SCORE_FLOOR = 0.965
 """A checkpoint that keeps less of plain throughput than this on the mean of the links counts as worse for it: delay can
@@ -51,7 +53,8 @@ EVALUATED = (
 EVOLUTION_STATES = 4096
 """So many states of the replay tell how much each unit varies."""
 _MAY_CHANGE = {"iterations", "keep"}
-"""These keys of [run] may differ when a run is resumed: they change nothing that was computed before."""
+"""These keys of [run] may differ when a run is resumed: they change nothing that was computed before. Iterations may
+not once there was evolution, which ends a run: what was learned after it would be neither run's."""
 
 
 def train(
@@ -64,13 +67,15 @@ def train(
 ) -> Result:
     """Trains until ``config.run.iterations`` are done, ``minutes`` have passed or Ctrl-C; returns what it left behind.
 
-    It leaves a checkpoint, and goes on from the run folder's newest one unless ``resume`` is False, which demands an
-    empty folder. Raises ConfigError when the folder holds another configuration's run.
+    It leaves a checkpoint, and goes on from the run folder's newest one that is whole unless ``resume`` is False, which
+    demands an empty folder. Raises ConfigError when the folder holds another configuration's run, or another training
+    is at work in it.
     """
-    previous = _previous(config, run_dir, resume)
     torch.set_num_threads(1)  # batches are small, and results must not depend on the machine's number of cores
-    with RayGatherers(config, training_traces(config), ray_address) as gatherers:
-        return learn(Run(config, run_dir, gatherers, previous), config.run, run_dir, minutes, progress)
+    with checkpoint.locked(run_dir):
+        previous = _previous(config, run_dir, resume)
+        with RayGatherers(config, training_traces(config), ray_address) as gatherers:
+            return learn(Run(config, run_dir, gatherers, previous), config.run, run_dir, minutes, progress)
 
 
 class Run:
@@ -277,14 +282,14 @@ def judged(points: Sequence[Point], baselines: Sequence[Baseline]) -> dict[str, 
 
 
 def _previous(config: TrainConfig, run_dir: Path, resume: bool) -> Checkpoint | None:
-    found = checkpoint.checkpoints(run_dir)
-    if not found:
-        return None
-    if not resume:
+    """Returns what a run goes on from, None where it begins; says on standard error which checkpoints are damaged."""
+    if not resume and checkpoint.checkpoints(run_dir):
         raise ConfigError(f"{run_dir}: holds a run already; choose another --run-dir, or go on without --fresh")
-    previous = Checkpoint(found[-1])
+    previous, damaged = checkpoint.newest_whole(run_dir)
+    if previous is None:
+        return None
     if previous.replay is None:
-        raise ConfigError(f"{found[-1]}: has no replay, so it cannot be resumed; remove it")
+        raise ConfigError(f"{previous.folder}: has no replay, so it cannot be resumed; remove it")
     ours, theirs = _flat(config.model_dump()), _flat(previous.state.config.model_dump())
     for key, value in ours.items():
         if value != theirs.get(key) and key.removeprefix("run.") not in _MAY_CHANGE:
@@ -297,6 +302,16 @@ def _previous(config: TrainConfig, run_dir: Path, resume: bool) -> Checkpoint | 
             f"{run_dir}: its run began with other recordings than the configuration finds now; choose another "
             "--run-dir, or put the files back"
         )
+    iterations = previous.state.config.run.iterations
+    if previous.state.evolved and config.run.iterations != iterations:
+        raise ConfigError(
+            f"{run_dir}: its evolution, the last of its {iterations} iterations, has begun, so it cannot have "
+            f"{config.run.iterations}; choose another --run-dir, or run.iterations = {iterations}"
+        )
+    for folder, problem in damaged.items():
+        aside = checkpoint.set_aside(folder)
+        told = f"{problem}; it lies in {aside} now, and the run goes on from {previous.folder}"
+        print(visible(told), file=sys.stderr, flush=True)
     return previous
 
 

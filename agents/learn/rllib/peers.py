@@ -43,8 +43,19 @@ def train_peer(
 
     Raises ConfigError where the folder holds a run, or RLlib knows no such setting; ReinetError without RLlib.
     """
-    if checkpoint.checkpoints(run_dir) or (run_dir / "best").exists():
-        raise ConfigError(f"{run_dir}: holds a run, and RLlib's are not resumed; choose another --run-dir")
+    with checkpoint.locked(run_dir):
+        if checkpoint.checkpoints(run_dir) or (run_dir / "best").exists():
+            raise ConfigError(f"{run_dir}: holds a run, and RLlib's are not resumed; choose another --run-dir")
+        return _train_peer(config, run_dir, minutes, progress, ray_address)
+
+
+def _train_peer(
+    config: PeerConfig,
+    run_dir: Path,
+    minutes: float | None,
+    progress: Callable[[Progress], None] | None,
+    ray_address: str | None,
+) -> Result:
     ray, owns_ray = _ray(config, ray_address)
     try:
         algorithm = algorithm_config(config).build_algo()

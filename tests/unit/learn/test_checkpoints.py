@@ -1,0 +1,182 @@
+"""A run's folder: it goes on from what is whole, belongs to one training at a time, and outlives a full disk."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.trainer import TINY
+from reinet.agents.learn import checkpoint
+from reinet.agents.learn.checkpoint import Checkpoint, checkpoints
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.loop import Result
+from reinet.agents.learn.train import train
+from reinet.agents.model import artifact, durable
+from reinet.core.errors import ConfigError, ModelError, ReinetError
+
+COMMAND = "from reinet.cli.main import main; main()"
+
+
+def run(folder: Path, iterations: int, **changes: Any) -> Result:
+    return train(
+        TrainConfig.model_validate({**TINY, "run": {**TINY["run"], "iterations": iterations}, **changes}), folder
+    )
+
+
+def damage(folder: Path) -> None:
+    path = folder / checkpoint.LEARNER_FILE
+    path.write_bytes(bytes(path.stat().st_size))  # what a power cut may leave of a file that was not synchronised
+
+
+# --- going on ---
+
+
+def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = run(tmp_path / "whole", 7)
+    run(tmp_path / "cut", 5)
+    assert [folder.name[-1] for folder in checkpoints(tmp_path / "cut")] == ["2", "4", "5"]
+    for folder in checkpoints(tmp_path / "cut")[1:]:
+        damage(folder)
+    again = run(tmp_path / "cut", 5)  # whose last iteration writes none of its own, where one is there
+    told = capsys.readouterr().err
+    assert "iteration-000005/learner.safetensors: damaged" in told
+    assert "goes on from" in told
+    assert "iteration-000002" in told
+    assert Checkpoint(again.checkpoint).state.iteration == 5
+    assert sorted(path.name for path in (tmp_path / "cut" / "checkpoints").glob("damaged-*")) == [
+        "damaged-iteration-000004", "damaged-iteration-000005",
+    ]  # fmt: skip
+    ours, theirs = (Checkpoint(run(tmp_path / name, 7).checkpoint).learner for name in ("cut", "whole"))
+    assert whole.iterations == 7
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_where_no_checkpoint_is_whole_the_run_says_what_to_do(tmp_path: Path) -> None:
+    run(tmp_path, 4)
+    for folder in checkpoints(tmp_path):
+        damage(folder)
+    with pytest.raises(ModelError, match=r"iteration-000004/.*damaged.*move .*/checkpoints away and it begins anew"):
+        run(tmp_path, 6)
+    assert len(checkpoints(tmp_path)) == 2, "what may still be mended is left where it is"
+
+
+def test_a_run_that_has_begun_its_evolution_cannot_become_longer(tmp_path: Path) -> None:
+    evolution = {"generations": 2, "members": 4, "links": 1, "seconds": 2}
+    run(tmp_path, 4, evolution=evolution)
+    with pytest.raises(ConfigError, match=r"its evolution, the last of its 4 iterations, has begun.*iterations = 4"):
+        run(tmp_path, 8, evolution=evolution)
+    assert run(tmp_path, 4, evolution=evolution).iterations == 4
+    run(tmp_path / "before", 2)
+    assert run(tmp_path / "before", 4).iterations == 4, "without it a run may"
+
+
+def test_a_second_training_in_the_same_folder_is_refused_and_a_later_one_is_not(tmp_path: Path) -> None:
+    refused = []
+
+    def second(_step: Any) -> None:
+        with pytest.raises(ConfigError, match=rf"{tmp_path}: another training is at work.*another --run-dir") as caught:
+            run(tmp_path, 6)
+        refused.append(caught.value)
+
+    config = TrainConfig.model_validate({**TINY, "run": {**TINY["run"], "iterations": 2}})
+    assert train(config, tmp_path, progress=second).iterations == 2
+    assert len(refused) == 2
+    assert run(tmp_path, 3).iterations == 3
+
+
+# --- what is on the disk ---
+
+
+def test_what_a_name_stands_for_is_on_the_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    sync, rename = os.fsync, os.rename
+
+    def synced(fd: int) -> None:
+        done.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        sync(fd)
+
+    def renamed(source: Path, target: Path) -> None:
+        done.append(f"{source.name} -> {target.name}")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    folder = tmp_path / "model"
+    artifact.write_folder(folder, {"a": b"1", "b": b"2"})
+    assert done == ["a", "b", "made", "made -> model", tmp_path.name]
+    done.clear()
+    artifact.write_folder(folder, {"a": b"3"})
+    assert done == ["a", "made", "model -> replaced", "made -> model", tmp_path.name]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("a", b"3")]
+    assert folder.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_file_that_cannot_be_written_leaves_the_older_one_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan.json"
+    durable.write(path, b"old", 0o644)
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        durable.write(path, b"new", 0o644)
+    assert caught.value.filename == str(path)
+    assert path.read_bytes() == b"old"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_ends_a_training_with_what_to_do_and_damages_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(tmp_path / "whole", 6)
+    run(tmp_path / "cut", 2)
+    real, calls = os.fsync, 0
+
+    def full(fd: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ReinetError, match=r"cannot be written \(No space left on device\).*make room, then go on"):
+        run(tmp_path / "cut", 6)
+    monkeypatch.setattr(os, "fsync", real)
+    assert not list((tmp_path / "cut").rglob(".staged-*"))
+    for folder in checkpoints(tmp_path / "cut"):
+        assert Checkpoint(folder).replay is not None
+    ours, theirs = (Checkpoint(at).learner for at in (run(tmp_path / "cut", 6).checkpoint, whole.checkpoint))
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+@pytest.mark.parametrize("most_bytes", [100, 20_000])  # the event file's end, a checkpoint's
+def test_the_command_shows_no_traceback_where_a_file_may_not_grow(tmp_path: Path, most_bytes: int) -> None:
+    config = tmp_path / "tiny.toml"
+    config.write_text(
+        "[traces]\ntrain_count = 3\nselect_count = 1\nseconds = 10\n[rollout]\nworkers = 0\nlinks = 3\nperiods = 40\n"
+        "[ddpg]\nhidden = [64]\nbatch = 32\nreplay = 1000\ncold_start_iterations = 1\nnormaliser_iterations = 1\n"
+        "[run]\niterations = 4\nupdates = 2\nevaluate_every = 4\nevaluate_s = 5\ncheckpoint_every = 2\n"
+    )
+    command = [sys.executable, "-c", COMMAND, "train", str(config), "--run-dir", str(tmp_path / "run")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes)),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "cannot be written (File too large)" in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+    assert checkpoints(tmp_path / "run") == []
