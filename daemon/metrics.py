@@ -16,6 +16,8 @@ from reinet.agents.decide.sight.facts import CAPPED_KIND, KINDS, Distribution
 from reinet.daemon.processes.controlled import Controlled
 
 PREFIX = "reinet_"
+MOST_SLOTS = "slots_used"
+"""What the kernel side keeps among its counts though it is none: it grows to the most and stays there."""
 
 
 class LoopCollector(Collector):
@@ -70,8 +72,14 @@ class LoopCollector(Collector):
             PREFIX + "shim_events", "what the kernel side counts, see kshim/slot.h", labels=["event"]
         )
         for event, count in figures.shim.items():
-            shim.add_metric([event], count)
+            if event != MOST_SLOTS:
+                shim.add_metric([event], count)
         yield shim
+        yield _gauge(
+            "flow_slots_used_most",
+            "places of the kernel side's table that flows had at the same time, the most since it was loaded",
+            figures.shim.get(MOST_SLOTS, 0),
+        )
         for name, (meaning, read) in self._more.items():
             yield _counter(name, meaning, read())
 

@@ -37,7 +37,7 @@ MONITORING = ROOT / "docs" / "monitoring"
 def made_loop() -> ControlLoop:
     """A loop with a capped flow and one whose target is out of reach."""
     shim, made = started(Rule(1.5), 7)
-    shim.counters = lambda: {"records_lost": 3, "flows_without_slot": 0}  # type: ignore[attr-defined]
+    shim.counters = lambda: {"records_lost": 3, "flows_without_slot": 0, "slots_used": 12}  # type: ignore[attr-defined]
     for _ in range(5):
         shim.advance_ms(250)
         made.tick()
@@ -76,6 +76,8 @@ def test_the_numbers_are_the_loops() -> None:
     assert seen["reinet_caps_in_force", ""] == seen["reinet_flows", "capped"] == 1
     assert seen["reinet_flows", "too_tight"] == seen["reinet_verdicts_total", "too_tight"] == 1
     assert seen["reinet_shim_events_total", "records_lost"] == 3
+    assert seen["reinet_flow_slots_used_most", ""] == 12
+    assert ("reinet_shim_events_total", "slots_used") not in seen  # it is no count, whose rate would say something
     assert seen["reinet_policy_stood_down", "default"] == seen["reinet_policy_quarantined", "default"] == 0
     assert seen["reinet_log_lines_dropped_total", ""] == 5
     assert seen["reinet_flow_rtt_seconds_count", ""] == 2
@@ -119,7 +121,7 @@ def test_alerts_and_dashboard_are_what_their_readers_expect() -> None:
 
 @pytest.fixture
 def served() -> Iterator[MetricsServer]:
-    server = MetricsServer(Endpoint.parse("127.0.0.1:0"), LoopCollector(made_loop()))
+    server = MetricsServer(Endpoint("127.0.0.1"), LoopCollector(made_loop()))
     yield server
     server.close()
 
