@@ -9,7 +9,7 @@ UNIX = "unix:"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A loopback address with a port, or a Unix socket's path."""
+    """A loopback address with a port, 0 = any that is free, or a Unix socket's path."""
 
     host: str = ""
     port: int = 0
@@ -34,8 +34,8 @@ class Endpoint:
             raise ValueError(f"{text!r}: write 127.0.0.1:9469, [::1]:9469 or unix:/run/reinet/metrics.sock") from None
         if not address.is_loopback:
             raise ValueError(f"{text!r} is not a loopback address: put a proxy in front for other hosts")
-        if not 0 <= number <= 65535:
-            raise ValueError(f"{text!r}: a port lies in 1 to 65535")
+        if not 1 <= number <= 65535:  # 0 is any that is free, which nobody who asks could know
+            raise ValueError(f"{text!r}: a port lies in 1 to 65535; choose one that is free, as 9469")
         return cls(str(address), number)
 
     def __str__(self) -> str:

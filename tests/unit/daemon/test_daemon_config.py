@@ -103,6 +103,7 @@ def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatc
         (NEEDED + 'metrics = "0.0.0.0:9469"\n', r"daemon\.metrics: '0\.0\.0\.0:9469' is not a loopback address"),
         (NEEDED + 'metrics = "9469"\n', r"daemon\.metrics: '9469': write 127\.0\.0\.1:9469"),
         (NEEDED + 'metrics = "127.0.0.1:99999"\n', r"a port lies in 1 to 65535"),
+        (NEEDED + 'metrics = "127.0.0.1:0"\n', r"daemon\.metrics: '127\.0\.0\.1:0': a port lies in 1 .*choose one"),
         (NEEDED + 'metrics = "unix:run"\n', r"a Unix socket's path begins with /"),
         (NEEDED + "lease_ms = 1\ntick_ms = 0\n", r"(?s)lease_ms = 1.*tick_ms = 0"),
         ("[daemon\n", r"not valid TOML.*line 1"),
