@@ -7,9 +7,12 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from reinet.agents.model.artifact import MANIFEST_FILE, PINNED_FILES, load_artifact
 from reinet.agents.service import files, text
@@ -23,6 +26,8 @@ LEAST_DIGITS = 6
 MOST_CACHED = 4
 """So many models are in memory: a fleet that follows a name fetches one and the same, within seconds."""
 MODEL_FILES = (MANIFEST_FILE, *PINNED_FILES)
+
+log = structlog.get_logger("reinet.trainer")
 
 
 @dataclass(frozen=True)
@@ -206,15 +211,22 @@ class Registry:
             for model in gone:
                 with self._database.change() as run:
                     run("DELETE FROM models WHERE sha256 = ?", (model.sha256,))
-                shutil.rmtree(self.place(model.sha256), ignore_errors=True)
+                # Killed while it removes, the service clears away the rest of it at its next start.
+                with suppress(FileNotFoundError):
+                    self.place(model.sha256).rename(self._staging / f".staged-{model.sha256}")
+                shutil.rmtree(self._staging / f".staged-{model.sha256}", ignore_errors=True)
         return [model.sha256 for model in gone], sum(model.size_bytes for model in gone)
 
-    def clear(self) -> None:
-        """Removes folders that no row tells of: what a service that was killed left behind."""
+    def tell_of_unknown(self) -> None:
+        """Logs which folders no row tells of, and leaves them: where the database was lost, or an older one was put
+        back, they are the only models there are. A job whose model was taken in but for its row takes it up again."""
         known = {model.sha256 for model in self.all()}
-        for folder in self._folder.iterdir():
-            if folder.name not in known:
-                shutil.rmtree(folder, ignore_errors=True)
+        if unknown := sorted(folder.name for folder in self._folder.iterdir() if folder.name not in known):
+            log.warning(
+                "folders of models that the database does not know are left as they are; put the database back that "
+                "knows them, or remove them by hand",
+                database=str(self._database.path), folder=str(self._folder), count=len(unknown), first=unknown[0],
+            )  # fmt: skip
 
     def content(self, sha256: str) -> dict[str, bytes]:
         """Returns a model's files, the manifest first, each checked against what names it; raises ModelError."""

@@ -97,7 +97,7 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     jobs = Jobs(config.folder, database, blobs, config.min_free_mb * 1_000_000, config.workers, code_version())
     registry = Registry(config.folder, database)
     files.clear_staged(config.folder / "staged")
-    registry.clear()
+    registry.tell_of_unknown()
     callers = Callers(config)
     server = grpc.aio.server(
         maximum_concurrent_rpcs=MOST_CALLS,

@@ -2,12 +2,15 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from helpers.places import ROOT
 from reinet.agents.model.artifact import load_artifact
+from reinet.agents.service import files
+from reinet.agents.service import registry as registry_module
 from reinet.agents.service.config import Gate
 from reinet.agents.service.database import Database
 from reinet.agents.service.gate import judged
@@ -126,11 +129,40 @@ def test_a_model_that_was_removed_meanwhile_cannot_be_pointed_to(registry: Regis
     assert len(registry.history()) == 1
 
 
-def test_what_no_row_tells_of_is_cleared_away(registry: Registry, models: list[str]) -> None:
-    (registry.place("0" * 64)).mkdir()
-    registry.clear()
-    assert not registry.place("0" * 64).exists()
-    assert registry.place(models[0]).is_dir()
+def test_a_lost_database_takes_no_model_along(
+    registry: Registry, models: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, Any]] = []
+    warn = SimpleNamespace(warning=lambda event, **fields: told.append({"event": event, **fields}))
+    monkeypatch.setattr(registry_module, "log", warn)
+    registry.tell_of_unknown()
+    assert told == []
+    for path in tmp_path.glob("trainer.sqlite*"):
+        path.unlink()
+    anew = Registry(tmp_path, Database(tmp_path))
+    anew.tell_of_unknown()
+    anew.add_of_job(job(9), SHIPPED[0], models[0])  # from then on the database is not empty
+    anew.tell_of_unknown()
+    assert [line["count"] for line in told] == [3, 2]
+    assert "left as they are; put the database back" in told[0]["event"]
+    assert all(anew.place(model).is_dir() for model in models)
+    assert [model.sha256 for model in anew.all()] == [models[0]]
+
+
+def test_what_gc_was_killed_over_is_cleared_away(
+    registry: Registry, models: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            registry.gc(0.0, False, models[1:])
+    assert not registry.place(models[0]).exists()
+    files.clear_staged(tmp_path / "staged")
+    assert list((tmp_path / "staged").iterdir()) == []
+    assert registry.gc(0.0, False, models[1:]) == ([], 0)
 
 
 def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_a_service_killed_at_any_moment_of_taking_a_model_in_has_it_once(
             except KeyboardInterrupt:
                 digests.add(moment)
         shop.open()
-        shop.registry.clear()
+        shop.registry.tell_of_unknown()
         shop.step()
         assert shop.job(job).state == "done"
         assert [model.sha256 for model in shop.registry.all()] == [digest]
