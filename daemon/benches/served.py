@@ -1,6 +1,7 @@
 """``reinet serve`` as a process of its own, beside what it is measured by."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,9 @@ DAEMON_NICENESS = 3
 """The weight of a process is halved by it, as CPUWeight=50 of the daemon's unit does."""
 PROCESSES = ("loader", "decision", "answering")
 """In the order in which they are started."""
+SERVE = "from reinet.cli.main import main; main()"
+TIED = "import signal; from reinet.daemon.processes.sandbox import end_with; end_with({parent}, signal.SIGTERM); "
+"""Before anything else: a daemon whose measurement is killed, however that may be, ends in order."""
 START_S = 60.0
 """The slowest start of a daemon on a host that is busy otherwise."""
 
@@ -44,7 +48,7 @@ class ServedDaemon:
         config, self._log, self._socket = folder / "daemon.toml", folder / "log", folder / "control.sock"
         values = {"model": model, "cgroups": [str(cgroup)], "socket": str(self._socket)}
         config.write_text("[daemon]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
-        command = [sys.executable, "-c", "from reinet.cli.main import main; main()", "serve", str(config)]
+        command = [sys.executable, "-c", TIED.format(parent=os.getpid()) + SERVE, "serve", str(config)]
         with self._log.open("w") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
         weigh(self._process.pid, DAEMON_NICENESS)

@@ -122,9 +122,9 @@ class _Filter:
             raise DaemonError(f"seccomp: {what}: {os.strerror(-result)}; the kernel needs CONFIG_SECCOMP_FILTER")
 
 
-def end_with(parent: int) -> None:
-    """Has this process killed when its parent ends, however that does; ends it now where the parent is gone."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """Has this process get a signal when its parent ends, however that does; ends it now where the parent is gone."""
+    _prctl(_PR_SET_PDEATHSIG, by)
     if os.getppid() != parent:
         os._exit(1)
 

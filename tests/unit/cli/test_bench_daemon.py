@@ -2,6 +2,11 @@
 
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +16,42 @@ from typer.testing import CliRunner
 from reinet.cli.main import app
 from reinet.daemon.benches.cost import Cost
 from reinet.daemon.benches.loop import RING_RECORDS, PacedShim
+
+DEADLINE_S = 60.0
+"""Only a test that fails takes so long."""
+
+
+MEASUREMENT = """
+import sys, time
+from pathlib import Path
+from reinet.daemon.benches import served
+
+served.SERVE = '''
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("in order", file=sys.stderr), sys.exit()))
+print('"serving"', file=sys.stderr, flush=True)
+time.sleep(600)
+'''
+daemon = served.ServedDaemon(Path(sys.argv[1]), Path("/unused"), "rule")
+print(daemon._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_measurement_that_is_killed_leaves_no_daemon(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MEASUREMENT, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as measurement:
+        try:
+            assert measurement.stdout is not None
+            daemon = int(measurement.stdout.readline())
+        finally:
+            measurement.kill()
+    end_s = time.monotonic() + DEADLINE_S
+    while "in order" not in (tmp_path / "log").read_text():
+        if time.monotonic() > end_s:
+            os.kill(daemon, signal.SIGKILL)
+            pytest.fail("the daemon goes on")
+        time.sleep(0.05)
 
 
 def test_every_number_of_flows_has_its_row_and_the_largest_stands_at_the_top(tmp_path: Path) -> None:
