@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -79,7 +79,8 @@ def _explain(fault: dict[str, Any], model: type[BaseModel], table: str | None) -
     if fault["type"] == "extra_forbidden":
         return _unknown(keys, list(_section(model, keys).model_fields), table)
     if fault["type"] == "missing":
-        return f"{where} is missing: {_section(model, keys).model_fields[keys[-1]].description}"
+        field = _section(model, keys).model_fields.get(keys[-1])
+        return f"{where} is missing: {(field and field.description) or 'write it down'}"
     message = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "value_error":
         return f"{where}: {message}"
@@ -97,10 +98,9 @@ def _unknown(keys: list[str], known: list[str], table: str | None) -> str:
 
 
 def _section(model: type[BaseModel], keys: list[str]) -> type[BaseModel]:
-    """Returns the model of the section that the last key stands in."""
+    """Returns the model of the section that the last key stands in, which may be one of a list."""
     for key in keys[:-1]:
-        inner = model.model_fields[key].annotation if key in model.model_fields else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            break
-        model = inner
+        kind = model.model_fields[key].annotation if key in model.model_fields else None
+        inner = [one for one in (kind, *get_args(kind)) if isinstance(one, type) and issubclass(one, BaseModel)]
+        model = inner[0] if inner else model
     return model

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import grpc
 from google.protobuf.message import Message
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from reinet.agents.service.blobs import CHUNK_BYTES
 from reinet.agents.service.config import default_socket
@@ -66,19 +67,20 @@ class Client:
         (files, folders, set files) go along. ``told`` hears of bytes on their way. Sent again after a break, nothing
         is doubled.
         """
-        content = toml_file.read(config, "give a training configuration") if isinstance(config, Path) else dict(config)
-        section = dict(content.get("traces", {}))
-        entries = [entry if isinstance(entry, dict) else {"path": entry} for entry in section.pop("sets", [])]
-        entries += [{"path": str(path)} for path in traces]
-        forbidden = [{"path": path, "role": "forbid"} for path in section.pop("forbid", [])]
-        if entries and "presets" not in section and traces and not content.get("traces", {}).get("sets"):
+        hint, source = "give a training configuration", str(config) if isinstance(config, Path) else "configuration"
+        content = toml_file.read(config, hint) if isinstance(config, Path) else dict(config)
+        read = toml_file.check(content, source, _Read, hint).traces
+        entries = [*read.sets, *(_Set(path=str(path)) for path in traces)]
+        forbidden = [_Set(path=path, role="forbid") for path in read.forbid]
+        section = {key: value for key, value in content.get("traces", {}).items() if key not in ("sets", "forbid")}
+        if traces and "presets" not in section and not read.sets:
             section["presets"] = []  # who sends recordings wants them learned from, and no generated ones beside
+        content["traces"] = section
+        config_json = _as_json(content, source)
         sets, found = _sets([*entries, *forbidden], licence)
         self._upload(found, told)
-        if section:
-            content["traces"] = section
         request = pb.SubmitRequest(
-            request_id=secrets.token_hex(16), config_json=json.dumps(content), traces=sets, note=note, parent=parent
+            request_id=secrets.token_hex(16), config_json=config_json, traces=sets, note=note, parent=parent
         )
         return _job(self._patiently("Submit", request).job)
 
@@ -102,15 +104,18 @@ class Client:
 
         It goes on over a restart of the service.
         """
-        last_s = time.monotonic()
+        broken_s: float | None = None
         while True:
             try:
                 for reply in self._jobs.Watch(pb.WatchRequest(job=job, log=log)):
-                    last_s = time.monotonic()
+                    broken_s = None
                     yield _job(reply.job), reply.log
                 return
             except grpc.RpcError as error:
-                if error.code() != grpc.StatusCode.UNAVAILABLE or time.monotonic() - last_s > RETRY_S:
+                # From the break on: a job that has nothing to say for minutes is watched no less.
+                now_s = time.monotonic()
+                broken_s = now_s if broken_s is None else broken_s
+                if error.code() != grpc.StatusCode.UNAVAILABLE or now_s - broken_s > RETRY_S:
                     raise service_error(self._address, error) from None
                 time.sleep(0.5)
 
@@ -200,6 +205,8 @@ class Client:
             try:
                 return getattr(self._jobs, name)(request, timeout=TIMEOUT_S)
             except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.INVALID_ARGUMENT:  # a ConfigError of the service
+                    raise ConfigError(error.details() or "the configuration is refused") from None
                 if error.code() != grpc.StatusCode.UNAVAILABLE or attempt == 3:
                     raise service_error(self._address, error) from None
                 time.sleep(attempt)
@@ -229,25 +236,62 @@ def _parts(trace: Trace) -> Iterator[pb.UploadRequest]:
         yield pb.UploadRequest(chunk=data[start : start + CHUNK_BYTES])
 
 
-def _sets(entries: Sequence[Mapping[str, Any]], licence: str) -> tuple[list[pb.TraceSet], dict[str, Trace]]:
+class _Set(BaseModel):
+    """A set of traces as a configuration names it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str = Field(min_length=1, description="a trace file, a folder of them or a set file")
+    weight: float = 1.0
+    role: str | None = None
+
+
+class _Traces(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    sets: list[_Set] = []
+    forbid: list[str] = []
+
+    @field_validator("sets", mode="before")
+    @classmethod
+    def _a_path_alone(cls, sets: Any) -> Any:
+        if not isinstance(sets, list):
+            return sets
+        return [{"path": entry} if isinstance(entry, str) else entry for entry in sets]
+
+
+class _Read(BaseModel):
+    """What is read here of a configuration; all else is checked by the service, which may be of a later release."""
+
+    model_config = ConfigDict(frozen=True)
+
+    traces: _Traces = _Traces()
+
+
+def _as_json(content: Data, source: str) -> str:
+    try:
+        return json.dumps(content)
+    except (TypeError, ValueError, RecursionError) as error:  # TOML has dates and times
+        raise ConfigError(f"{source}: holds what no training configuration does ({error}); take it out") from None
+
+
+def _sets(entries: Sequence[_Set], licence: str) -> tuple[list[pb.TraceSet], dict[str, Trace]]:
     """Returns what the configuration's sets are called on the service, and their traces by content."""
     sets: list[pb.TraceSet] = []
     found: dict[str, Trace] = {}
     for entry in entries:
-        path = Path(os.path.expandvars(str(entry.get("path", ""))))
-        if unknown := sorted(set(entry) - {"path", "weight", "role"}):
-            raise ConfigError(f"traces.sets: {path} has unknown key {unknown[0]!r}; path, weight and role are known")
+        path = Path(os.path.expandvars(entry.path))
         traces = [Trace.load(file) for file in trace_files([path])]
         is_set = path.suffix.lower() == SET_SUFFIX and not path.is_dir()
         name = set_name(path) if is_set else path.absolute().name if path.is_dir() else path.absolute().parent.name
-        role = entry.get("role") or (name if is_set and name in ("train", "validation", "test") else "")
+        role = entry.role or (name if is_set and name in ("train", "validation", "test") else "")
         files: dict[str, str] = {}
         for trace in traces:
             files[_unlike(_as_name(trace.name), files)] = trace.sha256
             found[trace.sha256] = trace
         sets.append(pb.TraceSet(
             name=_unlike(_as_name(name), [one.name for one in sets]), role=role, licence=licence,
-            weight=float(entry.get("weight", 1.0)),
+            weight=entry.weight,
             files=[pb.TraceFile(name=file, sha256=sha256) for file, sha256 in files.items()],
         ))  # fmt: skip
     return sets, found

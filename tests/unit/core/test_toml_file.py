@@ -22,6 +22,8 @@ class Whole(BaseModel):
     model_config = ConfigDict(extra="forbid")
     seed: int = 0
     part: Section = Section(name="x")
+    more: list[Section] = []
+    other: Section | None = None
 
 
 def refusal(folder: Path, text: str, model: type[BaseModel] = Whole, table: str | None = None) -> str:
@@ -41,7 +43,17 @@ def test_every_fault_is_told(tmp_path: Path) -> None:
     assert said[2:] == [
         "part.name is missing: what it is called",
         "unknown key 'siz' in [part]; nearest is 'size' (known: size, pair, name)",
-        "unknown key 'sead'; nearest is 'seed' (known: seed, part)",
+        "unknown key 'sead'; nearest is 'seed' (known: seed, part, more, other)",
+    ]
+
+
+def test_a_fault_in_a_list_of_sections_is_told_as_one_in_a_section(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "[[more]]\nname = 'a'\n[[more]]\nsiz = 1\n[other]\nsiz = 2").splitlines()
+    assert said == [
+        "more.1.name is missing: what it is called",
+        "unknown key 'siz' in [more.1]; nearest is 'size' (known: size, pair, name)",
+        "other.name is missing: what it is called",
+        "unknown key 'siz' in [other]; nearest is 'size' (known: size, pair, name)",
     ]
 
 

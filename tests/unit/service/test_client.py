@@ -1,0 +1,128 @@
+"""The service's client by itself: what it reads of a configuration, and how long it waits for a service."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from reinet.agents.service import client as client_module
+from reinet.agents.service.client import RETRY_S, Client
+from reinet.cli.main import main
+from reinet.core.errors import ConfigError, ServiceError
+from reinet.proto import trainer_pb2 as pb
+
+
+class Failed(grpc.RpcError):
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        self.code, self.details = lambda: code, lambda: details
+
+
+AWAY = Failed(grpc.StatusCode.UNAVAILABLE, "away")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The client's time, which passes where it sleeps."""
+
+    def sleep(seconds: float) -> None:
+        now.now_s += seconds
+
+    now = SimpleNamespace(now_s=0.0, monotonic=lambda: now.now_s, sleep=sleep)
+    monkeypatch.setattr(client_module, "time", now)
+    return now
+
+
+def test_a_watch_outlives_a_restart_however_long_the_job_was_quiet(clock: SimpleNamespace) -> None:
+    calls = 0
+
+    def watch(_request: Any) -> Iterator[pb.WatchReply]:
+        nonlocal calls
+        calls += 1
+        if calls in (1, 5):
+            yield pb.WatchReply(job=pb.Job(state="running", progress=pb.Progress(iteration=calls)))
+            clock.now_s += 10 * RETRY_S
+        if calls == 8:
+            yield pb.WatchReply(job=pb.Job(state="done"))
+            return
+        raise AWAY
+
+    with Client("unix:/nowhere") as client:
+        client._jobs = SimpleNamespace(Watch=watch)
+        assert [job["state"] for job, _ in client.watch("latest")] == ["running", "running", "done"]
+
+
+def test_a_watch_gives_a_service_up_that_stays_away(clock: SimpleNamespace) -> None:
+    def watch(_request: Any) -> Iterator[pb.WatchReply]:
+        if clock.now_s == 0:
+            yield pb.WatchReply(job=pb.Job(state="running"))
+            clock.now_s = 1000.0
+        raise AWAY
+
+    with Client("unix:/nowhere") as client:
+        client._jobs = SimpleNamespace(Watch=watch)
+        with pytest.raises(ServiceError, match="no training service answers"):
+            list(client.watch("latest"))
+    assert RETRY_S < clock.now_s - 1000 < RETRY_S + 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("traces = 3", "traces: Input should be a valid dictionary"),
+        ("[traces]\nforbid = 5", "traces.forbid: Input should be a valid list, not 5"),
+        ("[traces]\nforbid = [5]", "traces.forbid.0: Input should be a valid string, not 5"),
+        ("[traces]\nsets = 'a'", "traces.sets: Input should be a valid list, not 'a'"),
+        ("[traces]\nsets = [3]", "traces.sets.0: Input should be a valid dictionary"),
+        ("[traces]\nsets = [{weight = 2}]", "traces.sets.0.path is missing: a trace file"),
+        ("[traces]\nsets = [{path = 'a', weight = 'heavy'}]", "traces.sets.0.weight: Input should be a valid number"),
+        ("[traces]\nsets = [{path = 'a', role = 5}]", "traces.sets.0.role: Input should be a valid string, not 5"),
+        ("[traces]\nsets = [{path = 'a', wait = 5}]", "unknown key 'wait' in [traces.sets.0]; nearest is 'weight'"),
+        ("name = 1979-05-27", "holds what no training configuration does"),
+    ],
+)
+def test_a_configuration_of_wrong_types_is_refused_as_a_training_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    monkeypatch.setattr(sys, "argv", ["reinet", "jobs", "--trainer", "unix:/nowhere", "submit", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith(f"error: {path}: ")
+    assert message in said
+
+
+def test_what_the_service_refuses_of_a_configuration_is_an_error_of_the_configuration_too() -> None:
+    def submit(_request: Any, timeout: float) -> None:
+        raise Failed(grpc.StatusCode.INVALID_ARGUMENT, "the configuration is refused: seed")
+
+    with Client("unix:/nowhere") as client:
+        client._jobs = SimpleNamespace(Submit=submit)
+        with pytest.raises(ConfigError, match="is refused: seed"):
+            client.submit({"seed": "x"})
+
+
+def test_of_traces_that_go_along_no_path_stays_in_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "one.trace").write_text("1\n20000\n")
+    sent: list[pb.SubmitRequest] = []
+
+    def submit(request: pb.SubmitRequest, timeout: float) -> pb.SubmitReply:
+        sent.append(request)
+        return pb.SubmitReply()
+
+    with Client("unix:/nowhere") as client:
+        client._jobs = SimpleNamespace(Submit=submit, Missing=lambda _request, timeout: pb.MissingReply())
+        client.submit({"traces": {"sets": [str(tmp_path / "one.trace")], "forbid": [str(tmp_path)]}})
+        client.submit({"seed": 2}, [tmp_path])
+    assert [json.loads(request.config_json) for request in sent] == [
+        {"traces": {}},
+        {"seed": 2, "traces": {"presets": []}},
+    ]
+    assert [[one.role for one in request.traces] for request in sent] == [["", "forbid"], [""]]
