@@ -20,7 +20,7 @@ import numpy as np
 
 from reinet.agents.service import files
 from reinet.agents.service.config import Gate
-from reinet.core.errors import ReinetError, ServiceError
+from reinet.core.errors import ReinetError
 
 LEAST_DELAY_MS = 0.1
 """Queueing delays below count as this: a ratio of two that are nothing says nothing."""
@@ -120,8 +120,9 @@ def main(request: Path, verdict: Path) -> int:
 
 
 async def ask(gate: Gate, folder: Path, candidate: Path, present: Path | None) -> AsyncIterator[str | Verdict]:
-    """Runs the gate in a process; yields what is being measured, and the verdict last. Raises ServiceError.
+    """Runs the gate in a process; yields what is being measured, and the verdict last.
 
+    A gate that comes to no end, or to no figures, lets nothing through: that is a verdict too, which may be overruled.
     The process ends with whoever waits for it.
     """
     place = folder / "gate"
@@ -146,10 +147,11 @@ async def ask(gate: Gate, folder: Path, candidate: Path, present: Path | None) -
         code = await process.wait()
         if code != 0 or (found := files.read_json(verdict)) is None:
             last = (await stderr).decode("utf-8", "replace").strip().rpartition("\n")[2]
-            raise ServiceError(f"the gate could not measure: {last[-500:] or f'it ended with {code}'}")
-        yield Verdict(**found)
+            yield Verdict(False, f"the gate could not measure: {last[-500:] or f'it ended with {code}'}")
+        else:
+            yield Verdict(**found)
     except asyncio.TimeoutError:
-        raise ServiceError(f"the gate took more than {gate.minutes:g} minutes; see [trainer.gate]") from None
+        yield Verdict(False, f"the gate took more than {gate.minutes:g} minutes; see [trainer.gate]")
     finally:
         with suppress(ProcessLookupError):
             process.kill()

@@ -1,7 +1,9 @@
-"""What is removed while the gate measures: never what is to be promoted."""
+"""Promotions: nothing that is to be promoted is removed meanwhile, and whatever the gate finds can be overruled."""
 
 import asyncio
 import inspect
+import re
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -60,3 +62,33 @@ def test_a_model_is_kept_while_it_is_measured_and_no_longer(tmp_path: Path, monk
         run("DELETE FROM promotions WHERE model = ?", (model,))
     asyncio.run(gc())
     assert removed[-1] == [model], "it is kept no longer than it is measured"
+
+
+@pytest.mark.parametrize(
+    ("program", "minutes", "words"),
+    [
+        (sys.executable, 1e-4, "the gate took more than 0.0001 minutes; see [trainer.gate]"),
+        ("/bin/false", 1.0, "the gate could not measure: it ended with 1"),
+    ],
+)
+def test_a_gate_that_comes_to_no_end_or_no_figures_refuses_and_can_be_overruled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, minutes: float, words: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", program)
+    put_model(tmp_path, ROOT / "checkpoints" / "default", "production")
+    model = put_model(tmp_path, ROOT / "checkpoints" / "small", "other")
+    database = Database(tmp_path)
+    registry = Registry(tmp_path, database)
+    servicer = ModelsServicer(tmp_path, registry, Fleet(database), Gate(minutes=minutes), Callers(TrainerConfig()))
+
+    async def promote(force: bool) -> pb.Promotion:
+        request = pb.PromoteRequest(model=model, name="production", force=force)
+        return [reply async for reply in inspect.unwrap(ModelsServicer.Promote)(servicer, request, ME)][-1].promotion
+
+    with pytest.raises(ServiceError, match=rf"is not promoted to production: {re.escape(words)}"):
+        asyncio.run(promote(force=False))
+    assert registry.pointer("production").model != model
+    done = asyncio.run(promote(force=True))
+    assert (done.forced, done.gate) == (True, words)
+    assert registry.pointer("production").model == model
+    assert list((tmp_path / "gate").iterdir()) == []
