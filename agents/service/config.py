@@ -10,6 +10,7 @@ from reinet.core import toml_file
 from reinet.daemon.config import MAX_SOCKET_PATH_BYTES
 
 Role = Literal["submit", "promote", "read"]
+MOST_PORT = 65535
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 
 
@@ -87,7 +88,7 @@ class TrainerConfig(_Section):
         pattern=r"^https?://[^\s/]+$",
         description="job port of a cluster; absent = an own head",
     )
-    ray_port: int = Field(default=8265, ge=1024, le=65535, description="job port of that head, on loopback")
+    ray_port: int = Field(default=8265, ge=1024, le=MOST_PORT, description="job port of that head, on loopback")
     # Trainings on one machine only slow each other down.
     jobs: int = Field(default=1, ge=1, le=64, description="jobs that run at once")
     # A job that asks Ray for more than there is would wait for ever.
@@ -98,6 +99,14 @@ class TrainerConfig(_Section):
         description="rollout.workers of a job, at most",
     )
     min_free_mb: int = Field(default=1000, ge=0, description="nothing is accepted while less of the disk is free")
+
+    @field_validator("listen", "ray_address")
+    @classmethod
+    def _has_a_port(cls, value: str | None) -> str | None:
+        port = "" if value is None else value.rpartition(":")[2]
+        if port.isdecimal() and not 1 <= int(port) <= MOST_PORT:
+            raise ValueError(f"{value}: a port lies in 1 to {MOST_PORT}")
+        return value
 
     @field_validator("folder")
     @classmethod

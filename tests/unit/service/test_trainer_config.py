@@ -1,0 +1,44 @@
+"""The service's configuration: what it refuses, and how it says so."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.places import ROOT
+from reinet.agents.service.config import load_config
+from reinet.core.errors import ConfigError
+
+TLS = 'tls = { ca = "ca.pem", cert = "cert.pem", key = "key.pem" }\n'
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "trainer.toml"
+    path.write_text(f"[trainer]\n{text}")
+    return path
+
+
+@pytest.mark.parametrize("port", [1, 7443, 65535])
+def test_a_port_is_taken(tmp_path: Path, port: int) -> None:
+    assert load_config(written(tmp_path, f'listen = "[::1]:{port}"\n{TLS}')).listen == f"[::1]:{port}"
+    address = f"http://head:{port}"
+    assert load_config(written(tmp_path, f'ray_address = "{address}"')).ray_address == address
+
+
+def test_an_address_of_a_cluster_needs_no_port_and_the_example_is_valid(tmp_path: Path) -> None:
+    for address in ("https://head", "http://[::1]"):
+        assert load_config(written(tmp_path, f'ray_address = "{address}"')).ray_address == address
+    assert load_config(ROOT / "configs" / "trainer.toml").listen is None
+
+
+@pytest.mark.parametrize("key", ["listen", "ray_address"])
+@pytest.mark.parametrize("port", ["0", "65536", "99999"])
+def test_what_is_no_port_is_refused_with_the_key(tmp_path: Path, key: str, port: str) -> None:
+    address = f"{'http://' if key == 'ray_address' else ''}127.0.0.1:{port}"
+    with pytest.raises(ConfigError, match=rf"trainer\.{key}: {address}: a port lies in 1 to 65535"):
+        load_config(written(tmp_path, f'{key} = "{address}"\n{TLS if key == "listen" else ""}'))
+
+
+def test_what_an_identity_lacks_is_named(tmp_path: Path) -> None:
+    text = f'listen = "127.0.0.1:7443"\n{TLS}[[trainer.identities]]\nroles = ["read"]\n'
+    with pytest.raises(ConfigError, match=r"trainer\.identities\.0\.name is missing: the common name"):
+        load_config(written(tmp_path, text))
