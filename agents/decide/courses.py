@@ -72,11 +72,10 @@ class Courses:
 
     def set_target(self, target: Target) -> None:
         """Sets the target of the first course, until the configuration is read again."""
-        first = self.all[0]
-        order = replace(first.order, target=target)
 
         def amend() -> Rows:
-            first.amend(order, self._clock_ns())
+            first = self.all[0]  # as it is by then: what was asked for before may have changed it
+            first.amend(replace(first.order, target=target), self._clock_ns())
             return _NO_ROWS
 
         self._requests.append(amend)

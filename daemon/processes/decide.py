@@ -63,11 +63,13 @@ def decide(
     named: str,
     stamp: Stamp = None,
     paused: bool = False,
+    target: str = "",
 ) -> None:
     """Runs the loop until the loader says stop or is gone; the loader hears when it begins, and that it has ended.
 
     ``config`` names a folder where its file may name the registry's model; ``named`` is what the file names. ``stamp``
-    is the file's when it was loaded. A loop whose predecessor was ``paused`` begins so.
+    is the file's when it was loaded. A loop whose predecessor was ``paused`` begins so, and goes on with the ``target``
+    that somebody had set for all flows, empty where that is the configuration's.
     """
     kernel_sockets = KernelSockets()  # what it asks on cannot be opened any more once it is confined
     programs = listen(config.processes) if config.processes is not None else None
@@ -87,6 +89,8 @@ def decide(
         if paused:
             loop.begin_paused()
         reloader.start(agent)
+        if target:
+            loop.set_target(0, target)
         Responder(ends.supervisor, kept, Supervised)
         Responder(ends.callers, kept, Served)
         stop = threading.Event()

@@ -105,6 +105,7 @@ class Household:
         self._config, self._path, self._claim = config, path, claim
         self._stamp = stamp_of(path)
         self._paused = False
+        self._target = ""  # what somebody set for all flows; empty = the configuration's
         self._agent_for, self._open_shim, self._load = agent_for, open_shim, load
         self._loader: Loader | None = None
         self._period: PeriodConfig | None = None
@@ -162,13 +163,18 @@ class Household:
         Raises what a call does: DaemonError, TimeoutError.
         """
         stamp = stamp_of(self._path)
-        if self.loop.look() and self._path is not None and stamp != self._stamp:
+        is_taken_up = self.loop.look() and stamp != self._stamp
+        if is_taken_up and self._path is not None:
             with suppress(ReinetError):  # it changed again meanwhile; the next look tells
                 found = load_config(self._path)
                 self._config = self._config.model_copy(update={key: getattr(found, key) for key in CHANGEABLE})
                 self._stamp = stamp
-        self.status = self.loop.status()
-        self._paused = self.status.paused
+        status = self.loop.status()
+        if not status.courses:  # a loop that never answered knows nothing of a pause
+            return
+        self.status, self._paused = status, status.paused
+        # What the loop says may still be the target before; the file's holds from now on.
+        self._target = "" if is_taken_up or status.target == str(self._config.asked) else status.target
 
     def ended(self) -> str:
         """Returns which process has ended and how; empty while both run."""
@@ -195,6 +201,9 @@ class Household:
             self.start()
         except ReinetError as error:
             raise DaemonError(f"{why}; and it cannot be started anew: {error}") from error
+        if self.status is not None and self.status.model != self.called:
+            # Swapped in or rolled back to. It may be what ended the process, so the configuration's decides again.
+            log.warning("the model before went with its process", model=self.status.model, decides=self.called)
         return True
 
     def stop(self) -> tuple[Status, dict[str, int]]:
@@ -250,6 +259,7 @@ class Household:
                 self._config.model,
                 self._stamp,
                 self._paused,
+                self._target,
             ),
             theirs=(to_supervisor, to_callers, records_out),
             ours=(supervisor, callers, records_in),

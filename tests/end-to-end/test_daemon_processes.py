@@ -2,14 +2,27 @@
 
 import os
 import signal
+import socket as sockets
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from helpers.daemons import DEADLINE_S, Daemon, has_capped, write_config
+from helpers.loops import started
 from helpers.models import write_model
+from reinet.agents.decide.baselines import FixedCap, Rule
+from reinet.daemon import serve
 from reinet.daemon.client import ControlClient
+from reinet.daemon.config import DaemonConfig
+from reinet.daemon.processes.claim import SocketClaim
+from reinet.daemon.processes.controlled import Supervised
+from reinet.daemon.processes.front import LoopAfar
+from reinet.daemon.processes.household import Household
+from reinet.daemon.serve import agent_for
 
 
 def children_of(pid: int) -> list[int]:
@@ -53,6 +66,61 @@ def test_what_is_started_anew_goes_by_what_was_in_force_and_stays_paused(folder:
     code, _, log = daemon.end(signal.SIGTERM)
     assert code == 0
     assert sum(entry["event"] == "starting anew" for entry in log) == 1
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_target_that_was_set_outlives_a_process_and_not_another_file(folder: Path, which: int) -> None:
+    daemon = Daemon(write_config(folder, target="55ms"))
+    daemon.wait_for(has_capped)
+    daemon.wait_for(lambda client: client.set_target(0, "66ms"))
+    time.sleep(2.5)  # the loader looks each second
+    before = children_of(daemon.process.pid)
+    os.kill(before[which], signal.SIGKILL)
+    daemon.wait_for(lambda client: not set(before) & set(children_of(daemon.process.pid)) and has_capped(client))
+    daemon.wait_for(lambda client: client.health().target == "66ms")
+    write_config(folder, target="44ms")
+    daemon.wait_for(lambda client: client.health().target == "44ms")
+    assert daemon.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_model_that_goes_with_its_process_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, loop = started(Rule(1.5))
+    config = DaemonConfig(model="rule", cgroups=(Path("/unused"),))
+    with SocketClaim(folder / "control.sock") as claim:
+        household = Household(config, None, claim, agent_for, serve.open_shim, serve.load_kernel)
+        household.called = "rule:1.5"
+        household.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=loop.status))
+        monkeypatch.setattr(household, "start", lambda: None)  # what the file names decides again
+        household.look()
+        with capture_logs() as before:
+            assert household.restart("died", lambda _seconds: False)
+        loop.swap(FixedCap(20), share=1.0)
+        loop.tick()
+        household.look()
+        with capture_logs() as after:
+            assert household.restart("died", lambda _seconds: False)
+    told = "the model before went with its process"
+    assert told not in [entry["event"] for entry in before]
+    (entry,) = [entry for entry in after if entry["event"] == told]
+    assert (entry["model"], entry["decides"]) == ("fixed:20", "rule:1.5")
+
+
+def test_a_loop_that_never_answered_does_not_end_a_pause(folder: Path) -> None:
+    config = DaemonConfig(model="rule", cgroups=(Path("/unused"),))
+    with SocketClaim(folder / "control.sock") as claim:
+        household = Household(config, None, claim, agent_for, serve.open_shim, serve.load_kernel)
+    _, loop = started(Rule(1.5))
+    loop.begin_paused()
+    loop.tick()
+    household.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=loop.status))
+    household.look()
+    assert household._paused
+    ours, theirs = sockets.socketpair()
+    theirs.close()  # the process that was started anew dies before it has said anything
+    afar = LoopAfar(ours, Supervised)
+    household.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=afar.status))
+    household.look()
+    assert household._paused
 
 
 def test_a_daemon_whose_decision_process_is_stopped_ends_all_the_same_and_says_why(folder: Path) -> None:

@@ -12,7 +12,7 @@ from helpers.population import GOOD_PKTS, WORSE_PKTS, Population
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.evidence import CAPPED, PLAIN, Evidence, Ratio, interval_factor
 from reinet.agents.decide.loop import ControlLoop
-from reinet.agents.decide.modes import Mode, lots
+from reinet.agents.decide.modes import Mode, Order, lots
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.agents.decide.swap import SHARE_NS, WATCH_NS
 from reinet.agents.decide.verdicts import HELD_OUT, NO_DECISION, NO_QUEUE, text
@@ -307,6 +307,17 @@ def test_a_swap_can_be_taken_back_by_hand() -> None:
     run(pop, loop, 1.0)
     assert set(pop.caps_pkts[pop.capped()].tolist()) == {50}
     assert loop.status().courses[0].latest_swap == "rolled back from fixed:60 to fixed:50: as it was told to"
+
+
+def test_a_target_that_is_set_while_the_file_is_taken_up_takes_nothing_of_it_back() -> None:
+    pop = population(flows=5)
+    loop = loop_of(pop, FixedCap(50), Mode.ENFORCE)
+    loop.tick()
+    loop.command([Order(FixedCap(50), Target.parse("10x"), Mode.SHADOW)])
+    loop.set_target(0, "9x")  # before the loop's thread has come to the other
+    loop.tick()
+    course = loop.status().courses[0]
+    assert (course.mode, course.target) == ("shadow", "9x")
 
 
 def test_every_verdict_has_its_words() -> None:
