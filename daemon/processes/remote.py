@@ -21,7 +21,8 @@ ANSWER_S = 3.0
 MAX_WORKING = 4
 """So many calls of one caller are worked on at once; one that waits for a loop that hangs leaves room for others."""
 MAX_WAITING = 64
-"""So many calls of one caller are open at once; more are refused."""
+"""So many calls of one caller are open at once; more are refused. One that nobody waits for any more is open until it
+is answered."""
 
 
 def methods_of(protocol: type) -> dict[str, Any]:
@@ -67,7 +68,7 @@ class Remote:
         with self._lock:
             if self._gone:
                 raise errors.DaemonError(f"the decision process is gone ({self._gone}); it is being started anew")
-            if len(self._waiting) >= MAX_WAITING:
+            if len(self._waiting) >= MAX_WAITING:  # or a stopped process's socket would fill, and sending hang for good
                 raise TimeoutError("too many calls wait for the decision process")
             self._calls += 1
             number = self._calls
@@ -83,9 +84,6 @@ class Remote:
             if answer.done():  # the object itself raised it
                 raise
             raise TimeoutError(f"the decision process did not answer within {ANSWER_S:g} s") from None
-        finally:
-            with self._lock:
-                self._waiting.pop(number, None)
 
     def _caller(self, name: str) -> Callable[..., Any]:
         return lambda *args, **kwargs: self.call(name, *args, **kwargs)
@@ -97,7 +95,7 @@ class Remote:
                 number, error, result = plain.receive(self._socket, self._known, self._most_bytes)
                 with self._lock:
                     answer = self._waiting.pop(number, None)
-                if answer is None:  # too late
+                if answer is None:  # nobody asked
                     continue
                 if error is None:
                     answer.set_result(result)

@@ -4,6 +4,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -136,6 +137,38 @@ def test_a_call_that_hangs_hangs_alone(afar: Any, target: Target, monkeypatch: p
             afar.slow()
     assert afar.add(1, 1) == 2
     target.go.set()
+
+
+def test_calls_of_a_process_that_is_stopped_are_refused_before_its_socket_is_full(
+    target: Target, ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = ends
+    here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)
+    caller: Any = remote.Remote(here, Calls)
+    unanswered: list[str] = []
+
+    def ask() -> None:
+        for _ in range(1000):
+            try:
+                caller.add(1)
+            except TimeoutError as error:
+                unanswered.append(str(error))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remote, "ANSWER_S", 0.001)
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(30)
+        assert not asking.is_alive()  # who would send for good obeys no signal
+    assert unanswered[-1] == "too many calls wait for the decision process"
+    remote.Responder(there, target, Calls)  # it goes on
+    for _ in range(600):
+        with suppress(TimeoutError):
+            assert caller.add(1, 1) == 2
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("no call is answered any more")
 
 
 @pytest.mark.parametrize(
