@@ -7,8 +7,9 @@ decision loop's time.
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, NoReturn
 from urllib.parse import quote
 
@@ -59,34 +60,28 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     def Flows(self, request: control_pb2.FlowsRequest, context: grpc.ServicerContext) -> control_pb2.FlowsReply:  # noqa: N802
         """Returns live flows with their latest records, all or so many, in the order that is asked for."""
-        try:
+        with _told(context):
             return flows_reply(self._loop.snapshot(), request.most, request.order)
-        except ConfigError as error:
-            _abort(context, str(error), grpc.StatusCode.INVALID_ARGUMENT)
 
     def Why(self, request: control_pb2.WhyRequest, context: grpc.ServicerContext) -> control_pb2.WhyReply:  # noqa: N802
         """Returns one flow's story."""
-        story = self._loop.why(request.cookie)
-        if story is None:
-            _abort(
-                context, f"no flow {request.cookie} is open; `reinet ctl flows` lists them", grpc.StatusCode.NOT_FOUND
-            )
-        return why_reply(story)
+        with _told(context):
+            story = self._loop.why(request.cookie)
+            if story is None:
+                raise LookupError(f"no flow {request.cookie} is open; `reinet ctl flows` lists them")
+            return why_reply(story)
 
     def Model(self, request: control_pb2.ModelRequest, context: grpc.ServicerContext) -> control_pb2.ModelReply:  # noqa: N802
         """Says who decides."""
-        return model_reply(self._loop.model())
+        with _told(context):
+            return model_reply(self._loop.model())
 
     def SetTarget(  # noqa: N802
         self, request: control_pb2.SetTargetRequest, context: grpc.ServicerContext
     ) -> control_pb2.SetTargetReply:
         """Sets a target and says which is in force now."""
-        try:
+        with _told(context):
             return control_pb2.SetTargetReply(target=self._loop.set_target(request.cookie, request.target))
-        except (ConfigError, ValueError) as error:
-            _abort(context, str(error), grpc.StatusCode.INVALID_ARGUMENT)
-        except LookupError as error:
-            _abort(context, str(error.args[0]), grpc.StatusCode.NOT_FOUND)
 
     def Swap(self, request: control_pb2.SwapRequest, context: grpc.ServicerContext) -> control_pb2.SwapReply:  # noqa: N802
         """Puts another model in, and says how it answered to recorded states."""
@@ -97,23 +92,37 @@ class ControlService(control_pb2_grpc.ControlServicer):
         except (ModelError, ConfigError) as error:
             _abort(context, str(error), grpc.StatusCode.FAILED_PRECONDITION)
         except (TimeoutError, DaemonError) as error:
-            _abort(context, f"{error}; `reinet ctl model` and the log say what came of it")
+            _abort(context, f"{error}; `reinet ctl health` and the log say what came of it")
         return control_pb2.SwapReply(states=found.states, refused=found.refused, us_per_state=found.us_per_state)
 
     def Pause(self, request: control_pb2.PauseRequest, context: grpc.ServicerContext) -> control_pb2.PauseReply:  # noqa: N802
         """Lifts every cap and writes none until Resume; the reply says how many were lifted."""
-        try:
+        with _told(context, "; its caps lapse by themselves, and it pauses as soon as it goes on"):
             return control_pb2.PauseReply(released=self._loop.pause())
-        except TimeoutError as error:
-            _abort(context, f"{error}; its caps lapse by themselves, and it pauses as soon as it goes on")
 
     def Resume(self, request: control_pb2.ResumeRequest, context: grpc.ServicerContext) -> control_pb2.ResumeReply:  # noqa: N802
         """Ends a pause; the reply is empty."""
-        try:
+        with _told(context, "; it resumes as soon as it goes on"):
             self._loop.resume()
             return control_pb2.ResumeReply()
-        except TimeoutError as error:
-            _abort(context, f"{error}; it resumes as soon as it goes on")
+
+
+@contextmanager
+def _told(context: grpc.ServicerContext, hangs: str = "") -> Iterator[None]:
+    """Tells the caller what the loop raises; ``hangs`` is what comes of the call where it does not answer in time.
+
+    An error that nobody takes would be written to standard error by gRPC itself, which waits for whoever reads that.
+    """
+    try:
+        yield
+    except (ConfigError, ValueError) as error:
+        _abort(context, str(error), grpc.StatusCode.INVALID_ARGUMENT)
+    except LookupError as error:
+        _abort(context, str(error.args[0]), grpc.StatusCode.NOT_FOUND)
+    except TimeoutError as error:
+        _abort(context, f"{error}{hangs}")
+    except DaemonError as error:  # it is being started anew
+        _abort(context, str(error))
 
 
 def _abort(

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from reinet.agents.decide.course import CourseStatus
 from reinet.agents.decide.sight.facts import CAPPED_KIND, KINDS, Distribution
+from reinet.core.errors import DaemonError
 from reinet.daemon.processes.controlled import Controlled
 
 PREFIX = "reinet_"
@@ -32,13 +33,17 @@ class LoopCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yields every metric."""
-        status, figures, model = self._loop.status(), self._loop.figures(), self._loop.model()
+        """Yields every metric; of a loop that does not answer that it is not well, and nothing that is not known."""
+        status = self._loop.status()
+        yield _gauge("healthy", "1 while ticks complete, the agent answers and no problem is known", status.ok)
+        try:
+            figures, model = self._loop.figures(), self._loop.model()
+        except (TimeoutError, DaemonError):  # a counter of 0 would be taken for a new start
+            return
         labels = {"version": version("reinet"), "model": model.identity}
         info = GaugeMetricFamily(PREFIX + "daemon_info", "the version and model at work; always 1", labels=list(labels))
         info.add_metric(list(labels.values()), 1)
         yield info
-        yield _gauge("healthy", "1 while ticks complete, the agent answers and no problem is known", status.ok)
         yield _gauge("paused", "1 while no caps are written on a user's word", status.paused)
         yield _gauge("uptime_seconds", "since the loop's start", status.uptime_s)
         yield _counter("ticks", "completed ticks of the loop", figures.ticks)

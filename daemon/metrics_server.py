@@ -25,7 +25,7 @@ from reinet.daemon.processes.claim import SocketClaim
 MOST_REQUESTS = 4
 """A Prometheus asks once at a time; a second one and a person with curl fit too."""
 REQUEST_S = 3.0
-"""All of a request takes milliseconds; one that drips is cut off."""
+"""To be read takes a request milliseconds, and so does its answer once it is there; what drips is cut off."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -33,12 +33,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     server_version = "reinet"
     sys_version = ""
-    timeout = REQUEST_S  # of each read; the timer below bounds all of them
+    timeout = REQUEST_S  # of each read; the timer below bounds all of them, and all of the answer's writes
 
     def setup(self) -> None:
-        self._end = threading.Timer(REQUEST_S, self._cut)
-        self._end.daemon = True
-        self._end.start()
+        self._begin_limit()
         super().setup()
 
     def finish(self) -> None:
@@ -52,7 +50,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404, "ask for /metrics")
             return
         encoder, content_type = choose_encoder(self.headers.get("Accept", ""))
+        self._end.cancel()  # a loop that does not answer takes its own time, which is bounded too
         body = encoder(cast(_Server, self.server).registry)
+        self._begin_limit()
         self.send_response(200)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
@@ -64,6 +64,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing: a caller must not fill the log."""
+
+    def _begin_limit(self) -> None:
+        self._end = threading.Timer(REQUEST_S, self._cut)
+        self._end.daemon = True
+        self._end.start()
 
     def _cut(self) -> None:
         with suppress(OSError):

@@ -154,11 +154,16 @@ def test_what_decides_and_what_answers_have_no_capability(folder: Path) -> None:
 
 
 def test_a_decision_process_that_is_stopped_does_not_stop_the_answers(folder: Path) -> None:
-    daemon = Daemon(write_config(folder))
+    daemon = Daemon(write_config(folder, metrics=f"unix:{folder / 'metrics.sock'}"))
     daemon.wait_for(has_capped)
     deciding, _ = children_of(daemon.process.pid)
     os.kill(deciding, signal.SIGSTOP)
     daemon.wait_for(lambda client: "did not answer" in client.health().problem)
+    with sockets.socket(sockets.AF_UNIX) as raw:
+        raw.connect(str(folder / "metrics.sock"))
+        raw.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        with raw.makefile() as reply:
+            assert "\nreinet_healthy 0.0\n" in reply.read()
     os.kill(deciding, signal.SIGCONT)
     daemon.wait_for(lambda client: client.health().ok)
     assert daemon.end(signal.SIGTERM)[0] == 0

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -214,6 +215,29 @@ def test_a_hanging_loop_is_told_apart(loop: FakeLoop, folder: Path) -> None:
             client.resume()
 
 
+@pytest.mark.parametrize("raised", [TimeoutError("did not answer"), DaemonError("is being started anew")])
+def test_whatever_does_not_answer_every_caller_hears_it_plainly_and_standard_error_nothing(
+    loop: FakeLoop, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], raised: Exception
+) -> None:
+    def fail(*_: object) -> Any:
+        raise raised
+
+    for name in ("snapshot", "why", "model", "set_target", "pause", "resume"):
+        monkeypatch.setattr(loop, name, fail)
+    with ControlClient(folder / "control.sock") as client:
+        for call in (
+            client.flows,
+            lambda: client.why(1),
+            client.model,
+            lambda: client.set_target(0, "50ms"),
+            client.pause,
+            client.resume,
+        ):
+            with pytest.raises(DaemonError, match=f"daemon at {folder / 'control.sock'}: {raised}"):
+                call()
+    assert capfd.readouterr().err == ""
+
+
 def test_many_flows_fit_a_reply(loop: FakeLoop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reinet.daemon.client.TIMEOUT_S", DEADLINE_S)
     loop.flows = 100_000  # more than gRPC's usual 4 MB
@@ -367,7 +391,7 @@ def test_another_model_is_put_in_or_the_caller_hears_why_not(folder: Path) -> No
         assert (reply.states, reply.refused, reply.us_per_state) == (100, 3, 1.5)
         with pytest.raises(DaemonError, match="none: no such model"):
             client.swap("none", "")
-        with pytest.raises(DaemonError, match="within 3 s; `reinet ctl model` and the log say"):
+        with pytest.raises(DaemonError, match="within 3 s; `reinet ctl health` and the log say"):
             client.swap("slow", "")
     assert asked == [("rule", "video"), ("none", ""), ("slow", "")]
 

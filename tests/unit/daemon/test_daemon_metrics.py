@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -84,6 +85,20 @@ def test_the_numbers_are_the_loops() -> None:
     assert seen["reinet_flow_rtt_seconds_sum", ""] == pytest.approx(0.110)
     assert (seen["reinet_flow_rtt_seconds_bucket", "0.05"], seen["reinet_flow_rtt_seconds_bucket", "+Inf"]) == (1, 2)
     assert {kind for name, kind in seen if name == "reinet_flows"} == set(KINDS.values())
+
+
+@pytest.mark.parametrize("raised", [TimeoutError("did not answer"), DaemonError("is being started anew")])
+def test_of_a_loop_that_does_not_answer_prometheus_hears_that_it_is_not_well(
+    monkeypatch: pytest.MonkeyPatch, raised: Exception
+) -> None:
+    def fail() -> Any:
+        raise raised
+
+    made = made_loop()
+    made.report("the decision process did not answer")
+    for name in ("figures", "model"):
+        monkeypatch.setattr(made, name, fail)
+    assert scraped(exposition(made)) == {("reinet_healthy", ""): 0}
 
 
 def test_no_metric_names_a_flow_and_their_number_is_bounded() -> None:
