@@ -173,15 +173,26 @@ class DaemonConfig(BaseModel):
     @field_validator("metrics")
     @classmethod
     def _metrics_stay_on_the_host(cls, value: str | None) -> str | None:
-        return None if value is None else str(Endpoint.parse(value))
+        if value is None:
+            return None
+        where = Endpoint.parse(value)
+        if where.path is not None:
+            _fitting(where.path)
+        return str(where)
 
-    @field_validator("socket")
+    @field_validator("socket", "processes")
     @classmethod
-    def _socket_fits(cls, value: Path) -> Path:
-        absolute = value.absolute()
-        if (length := len(os.fsencode(absolute))) > MAX_SOCKET_PATH_BYTES:
-            raise ValueError(f"a Unix socket's path has at most {MAX_SOCKET_PATH_BYTES} bytes, this one {length}")
-        return absolute
+    def _socket_fits(cls, value: Path | None) -> Path | None:
+        return None if value is None else _fitting(value)
+
+    @model_validator(mode="after")
+    def _each_socket_has_its_own_path(self) -> "DaemonConfig":
+        metrics = None if self.metrics is None else Endpoint.parse(self.metrics).path
+        taken: dict[Path, str] = {}
+        for key, path in (("socket", self.socket), ("processes", self.processes), ("metrics", metrics)):
+            if path is not None and (other := taken.setdefault(path, key)) != key:
+                raise ValueError(f"{other} and {key} are both {path}; give each a path of its own")
+        return self
 
     @model_validator(mode="after")
     def _one_target(self) -> "DaemonConfig":
@@ -215,6 +226,14 @@ class DaemonConfig(BaseModel):
     def asked(self) -> Target:
         """Returns the target of every flow, by whichever of its two keys it was given."""
         return self.target if self.target_ms is None else Target(Form.ABSOLUTE, self.target_ms)
+
+
+def _fitting(path: Path) -> Path:
+    """Returns a Unix socket's path, made absolute; raises ValueError for one that is too long."""
+    absolute = path.absolute()
+    if (length := len(os.fsencode(absolute))) > MAX_SOCKET_PATH_BYTES:
+        raise ValueError(f"a Unix socket's path has at most {MAX_SOCKET_PATH_BYTES} bytes, this one {length}")
+    return absolute
 
 
 _CURE = "configs/daemon.toml is a commented example"
