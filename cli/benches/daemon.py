@@ -64,7 +64,8 @@ def daemon(
     if min(counts) < 1:
         raise ConfigError(f"--flows {flows!r}: there is at least 1 flow")
     agent = make_agent(model, "kernel")
-    rows = [asdict(measure(agent, count, rtt_ms, seconds)) for count in counts]
+    # NaN: of flows that have no record within the time
+    rows = [without_nan(asdict(measure(agent, count, rtt_ms, seconds))) for count in counts]
     largest = max(rows, key=lambda row: int(row["flows"]))
     cost = _cost(pairs, pair_seconds, cpu_model or "checkpoints/default")
     told = {**largest, "model": agent.called, "rtt_ms": rtt_ms, "rows": rows, **cost}

@@ -108,6 +108,14 @@ def test_what_too_few_pairs_cannot_say_is_null(tmp_path: Path, monkeypatch: pyte
     assert told["cpu_ratio_vs_plain"] is None
 
 
+def test_a_latency_that_nothing_was_measured_of_is_none_and_no_failure() -> None:
+    words = ["--model", "rule", "--flows", "1", "--rtt-ms", "1000", "--seconds", "0.1", "--pairs", "0", "--json", "-"]
+    result = CliRunner().invoke(app, ["bench", "daemon", *words])
+    assert result.exit_code == 0, result.exception
+    told = json.loads(result.stdout)
+    assert (told["records"], told["decision_latency_us_p50"], told["decision_latency_us_p99"]) == (0, None, None)
+
+
 @pytest.mark.parametrize("flows", ["", "1,x", "0"])
 def test_a_number_of_flows_that_is_none_is_refused(flows: str) -> None:
     result = CliRunner().invoke(app, ["bench", "daemon", "--flows", flows])
