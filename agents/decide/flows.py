@@ -65,12 +65,12 @@ class FlowTable:
         if not is_closed.any():
             return records, records[:0]
         closed = records[is_closed]
-        self.own_targets.forget(closed["cookie"])
         rows = closed["slot"].astype(np.intp)
         own = rows < len(self.stats)
         own[own] = self.stats["cookie"][rows[own]] == closed["cookie"][own]
         freed = rows[own]
         with self.lock:
+            self.own_targets.forget(closed["cookie"])
             self.stats["cookie"][freed] = 0
             self.caps_pkts[freed] = 0
             self.verdicts[freed] = 0
@@ -96,6 +96,7 @@ class FlowTable:
             return records, rows, rows[:0]
         fresh = np.unique(rows[new])
         with self.lock:
+            self.own_targets.forget(self.stats["cookie"][fresh])  # of flows whose CLOSED record was lost
             self.caps_pkts[fresh] = 0
             self.verdicts[fresh] = 0
             self.verdicts["code"][fresh] = code

@@ -16,7 +16,10 @@ _NONE: Mapping[int, Target] = MappingProxyType({})
 
 
 class OwnTargets:
-    """Resolves the target of each record. Any thread may set; what one batch sees is of one moment."""
+    """Resolves the target of each record; what one batch sees is of one moment.
+
+    Any thread may set: who sets or forgets holds the table's lock.
+    """
 
     def __init__(self) -> None:
         self._own = _NONE  # replaced as a whole, never changed in place: its readers hold no lock

@@ -97,6 +97,22 @@ def test_a_flow_whose_minimum_rtt_is_unknown_stays_uncapped_and_has_no_relative_
     assert shim.cap_pkts(7) == 10
 
 
+def test_a_flows_own_target_goes_with_it_also_where_nothing_told_its_end() -> None:
+    shim = FakeShim()
+    loop = make_loop(shim, "+30ms")
+    shim.open_flow(7)
+    shim.feed(7, **HEALTHY)
+    loop.tick()
+    loop.set_target(7, "25ms")
+    shim.close_flow(7)
+    shim.poll(0)  # the CLOSED record is lost
+    shim.open_flow(8)
+    shim.feed(8, **HEALTHY)
+    loop.tick()
+    assert loop.snapshot().stats["cookie"].tolist() == [8]
+    assert not loop._flows.own_targets.any()  # while any flow has one, each record goes through the interpreter
+
+
 def test_a_relative_target_that_a_long_path_cannot_keep_says_which_would_do() -> None:
     shim = FakeShim()
     loop = make_loop(shim, "+30ms")
