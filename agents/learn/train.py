@@ -308,6 +308,12 @@ def _previous(config: TrainConfig, run_dir: Path, resume: bool) -> Checkpoint | 
             f"{run_dir}: its evolution, the last of its {iterations} iterations, has begun, so it cannot have "
             f"{config.run.iterations}; choose another --run-dir, or run.iterations = {iterations}"
         )
+    done, generations = previous.state.iteration, config.evolution.generations
+    if generations and not previous.state.evolved and done > config.run.iterations - generations:
+        raise ConfigError(
+            f"{run_dir}: {done} iterations of its run are done, and of {config.run.iterations} the last {generations} "
+            f"are evolution; choose another --run-dir, or run.iterations = {done + generations} or more"
+        )
     for folder, problem in damaged.items():
         aside = checkpoint.set_aside(folder)
         told = f"{problem}; it lies in {aside} now, and the run goes on from {previous.folder}"

@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -74,8 +75,20 @@ def test_a_run_that_has_begun_its_evolution_cannot_become_longer(tmp_path: Path)
     with pytest.raises(ConfigError, match=r"its evolution, the last of its 4 iterations, has begun.*iterations = 4"):
         run(tmp_path, 8, evolution=evolution)
     assert run(tmp_path, 4, evolution=evolution).iterations == 4
-    run(tmp_path / "before", 2)
-    assert run(tmp_path / "before", 4).iterations == 4, "without it a run may"
+
+
+def test_before_its_evolution_a_run_may_have_other_iterations_that_leave_room_for_it(tmp_path: Path) -> None:
+    evolution = {"generations": 2, "members": 4, "links": 1, "seconds": 2}
+    config = TrainConfig.model_validate({**TINY, "evolution": evolution})
+
+    def interrupt(step: Any) -> None:
+        if step.iteration == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert train(config, tmp_path, progress=interrupt).iterations == 3
+    with pytest.raises(ConfigError, match=r"3 iterations .* of 4 the last 2 are evolution.*iterations = 5 or more"):
+        run(tmp_path, 4, evolution=evolution)
+    assert run(tmp_path, 5, evolution=evolution).iterations == 5
 
 
 def test_a_second_training_in_the_same_folder_is_refused_and_a_later_one_is_not(tmp_path: Path) -> None:
