@@ -20,7 +20,9 @@ from typing import Any, NamedTuple, TextIO, cast
 import structlog
 from structlog.typing import EventDict
 
+from reinet.agents.decide.courses import require_period
 from reinet.agents.decide.loop import Status
+from reinet.agents.decide.modes import Order
 from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent
 from reinet.core.errors import DaemonError, ShimError
 from reinet.core.period import PeriodConfig
@@ -30,6 +32,7 @@ from reinet.daemon import cgroups
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.log_lines import LINES
 from reinet.daemon.notify import Watchdog, notify
+from reinet.daemon.policies import orders
 from reinet.daemon.processes import child
 from reinet.daemon.processes.claim import PROGRAMS, SocketClaim
 from reinet.daemon.processes.decide import open_mapped_shim
@@ -59,15 +62,18 @@ class Checked(NamedTuple):
 
 
 def check(config: DaemonConfig) -> Checked:
-    """Looks at host, cgroups and model, touches nothing, and returns what would decide.
+    """Looks at host, cgroups and models, the policies' too, touches nothing, and returns what would decide.
 
-    The model is looked at in a confined process. Raises ShimError, ConfigError, ModelError or DaemonError with cure.
+    Models are looked at in a confined process. Raises ShimError, ConfigError, ModelError or DaemonError with cure.
     """
     check_host(config)
     config = with_folder(config)
 
     def look() -> tuple[str, str]:
         agent = agent_for(config, config.model, config.asked)
+        default = Order(agent, config.asked, config.mode, config.hold_out_share)
+        for order in orders(default, config.policies, lambda *asked: agent_for(config, *asked), config.model)[1:]:
+            require_period(order.agent, agent.view.period)
         digest = agent.identity.removeprefix(MODEL_IDENTITY)
         return agent.called, digest if digest != agent.identity else ""
 

@@ -19,6 +19,7 @@ from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.recent import RecentRecords
 from reinet.agents.decide.swap import SHARE, Canary, canary
 from reinet.core.errors import ConfigError, ModelError
+from reinet.core.period import PeriodConfig
 from reinet.core.state import Guard, Reflex
 from reinet.core.target import Target
 from reinet.kshim.shim import FlowStatsArray
@@ -181,12 +182,7 @@ class Courses:
 
     def _try(self, agent: Agent, course: Course) -> Canary:
         """Shows an agent what was recorded of a course's flows; raises ModelError for one that must not take over."""
-        mine = course.agent.view.period
-        if agent.manifest is not None and agent.view.period != mine:
-            raise ModelError(
-                f"{agent.name}: refused, it decides by periods of its own ({agent.view.period}), flows are measured "
-                f"by others ({mine}): restart the daemon with it"
-            )
+        require_period(agent, course.agent.view.period)
         agent.ceiling_pkts = self._ceiling_pkts
         with self._flows.lock:
             recorded = self._recorded(course)
@@ -212,6 +208,15 @@ class Courses:
 
     def _made(self, order: Order) -> Course:
         return Course(order, len(self._flows), self._make_guard, self._lease_ns, self._log)
+
+
+def require_period(agent: Agent, measured: PeriodConfig) -> None:
+    """Raises ModelError for a learned agent that decides by other periods than flows are measured by."""
+    if agent.manifest is not None and agent.view.period != measured:
+        raise ModelError(
+            f"{agent.name}: refused, it decides by periods of its own ({agent.view.period}), flows are measured "
+            f"by others ({measured}): restart the daemon with it"
+        )
 
 
 _NO_ROWS: Rows = np.zeros(0, np.intp)

@@ -26,6 +26,7 @@ from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.daemon import serve as daemon_serve
 from reinet.daemon.client import ControlClient
 from reinet.daemon.config import DaemonConfig
+from reinet.daemon.policies import PolicyConfig
 from reinet.daemon.processes.household import MOST_RESTARTS, Household
 from reinet.kshim.probe import Feature
 
@@ -389,3 +390,24 @@ def test_signal_handlers_are_put_back(monkeypatch: pytest.MonkeyPatch, folder: P
         daemon_serve.serve(DaemonConfig(model="rule", cgroups=(folder / "absent",), socket=folder / "c"))
     assert [signal.getsignal(number) for number in daemon_serve.STOP_SIGNALS] == before
     assert len(os.listdir("/proc/self/fd")) <= open_files
+
+
+@pytest.mark.parametrize(("policy_model", "why"), [
+    ("/none/such", "/none/such"),
+    ("other", "refused, it decides by periods of its own"),
+])  # fmt: skip
+def test_a_check_looks_at_the_policies_models_too(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, policy_model: str, why: str
+) -> None:
+    monkeypatch.setattr(daemon_serve, "features", dict)
+    monkeypatch.setattr("reinet.daemon.cgroups.check", lambda names: None)
+    model = write_model(folder)
+    (folder / "other").mkdir()
+    other = write_model(folder / "other")
+    manifest = json.loads((other / "manifest.json").read_text())
+    (other / "manifest.json").write_text(json.dumps(manifest | {"period": {"min_ms": 5, "packet_timed": False}}))
+    named = str(other) if policy_model == "other" else policy_model
+    config = DaemonConfig(model=str(model), cgroups=(folder,), policies=(PolicyConfig(name="web", model=str(model)),))
+    assert daemon_serve.check(config).model
+    with pytest.raises((ModelError, ConfigError), match=why):
+        daemon_serve.check(config.model_copy(update={"policies": (PolicyConfig(name="web", model=named),)}))
