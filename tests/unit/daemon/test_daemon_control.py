@@ -225,14 +225,8 @@ def test_whatever_does_not_answer_every_caller_hears_it_plainly_and_standard_err
     for name in ("snapshot", "why", "model", "set_target", "pause", "resume"):
         monkeypatch.setattr(loop, name, fail)
     with ControlClient(folder / "control.sock") as client:
-        for call in (
-            client.flows,
-            lambda: client.why(1),
-            client.model,
-            lambda: client.set_target(0, "50ms"),
-            client.pause,
-            client.resume,
-        ):
+        asking = (lambda: client.why(1), lambda: client.set_target(0, "50ms"))
+        for call in (client.flows, client.model, client.pause, client.resume, *asking):
             with pytest.raises(DaemonError, match=f"daemon at {folder / 'control.sock'}: {raised}"):
                 call()
     assert capfd.readouterr().err == ""
