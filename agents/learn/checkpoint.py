@@ -93,8 +93,10 @@ class Checkpoint:
             ) from None
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ModelError(f"{folder / STATE_FILE}: {where}: {first['msg']}; it is of another version") from None
+            where = ".".join(str(part) for part in first["loc"]) or "document"
+            raise ModelError(
+                f"{folder / STATE_FILE}: {where}: {first['msg']}; it is damaged, or of another version"
+            ) from None
         for name, data in content.items():
             if hashlib.sha256(data).hexdigest() != self.state.files[name]:
                 raise ModelError(f"{folder / name}: damaged (sha256 differs from {STATE_FILE}); use another checkpoint")

@@ -30,8 +30,8 @@ def run(folder: Path, iterations: int, **changes: Any) -> Result:
     )
 
 
-def damage(folder: Path) -> None:
-    path = folder / checkpoint.LEARNER_FILE
+def damage(folder: Path, name: str = checkpoint.LEARNER_FILE) -> None:
+    path = folder / name
     path.write_bytes(bytes(path.stat().st_size))  # what a power cut may leave of a file that was not synchronised
 
 
@@ -44,10 +44,11 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole_and_says_so(
     whole = run(tmp_path / "whole", 7)
     run(tmp_path / "cut", 5)
     assert [folder.name[-1] for folder in checkpoints(tmp_path / "cut")] == ["2", "4", "5"]
-    for folder in checkpoints(tmp_path / "cut")[1:]:
-        damage(folder)
+    for folder, name in zip(checkpoints(tmp_path / "cut")[1:], ("state.json", "learner.safetensors"), strict=True):
+        damage(folder, name)
     again = run(tmp_path / "cut", 5)  # whose last iteration writes none of its own, where one is there
     told = capsys.readouterr().err
+    assert "iteration-000004/state.json: document: Invalid JSON" in told
     assert "iteration-000005/learner.safetensors: damaged" in told
     assert "goes on from" in told
     assert "iteration-000002" in told
