@@ -82,17 +82,18 @@ def answer(
         plain.receive(link)
     except plain.BrokenError:  # the loader is gone: the socket stays for whoever comes next, as after any kill -9
         return
-    unfollow()
+    # The loader waits two seconds: what belongs to this host first, then those who may wait for a service far away.
     server.close()
     if metrics is not None:
         metrics.close()
     if keeper.is_alive():
         ends.records.shutdown(sockets.SHUT_RD)
         keeper.join(CLOSE_S)
-    if stop_sending is not None:
-        stop_sending()
     if sink is not None:
         sink.close()
+    unfollow()
+    if stop_sending is not None:
+        stop_sending()
 
 
 def _collector(loop: Controlled, sink: EventLog | None, recorder: FlowRecorder | None) -> LoopCollector:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 from reinet.agents.decide.loop import Snapshot
 from reinet.core.errors import ConfigError, DaemonError
 from reinet.core.records import FLOW_STATS_DTYPE
-from reinet.daemon.processes import plain, remote
+from reinet.daemon.config import DaemonConfig, RecordConfig, RegistryConfig
+from reinet.daemon.processes import front, plain, remote, sandbox
+from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Controlled
 from reinet.daemon.processes.front import LoopAfar
 
@@ -220,3 +223,29 @@ def test_a_loop_that_is_gone_is_not_well_and_says_so(ends: tuple[socket.socket, 
     status = loop.status()
     assert not status.ok
     assert "the decision process is gone" in status.problem
+
+
+def test_at_the_end_nothing_of_the_host_waits_for_a_service(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    def ends_as(name: str) -> Any:
+        return lambda *_: ended.append(name)
+
+    monkeypatch.setattr(sandbox, "confine_answers", lambda: None)
+    monkeypatch.setattr("reinet.daemon.followed.follow", lambda *_: ends_as("registry"))
+    monkeypatch.setattr("reinet.daemon.processes.flow_sender.sending", lambda *_: ends_as("service"))
+    monkeypatch.setattr(front.EventLog, "close", ends_as("curves"))
+    monkeypatch.setattr(front.FlowRecorder, "close", ends_as("recordings"))
+    monkeypatch.setattr(front.MetricsServer, "close", ends_as("metrics"))
+    where = RegistryConfig(address=f"unix:{folder}/nobody")
+    record = RecordConfig(folder=folder / "flows", send=True)
+    config = DaemonConfig(model="rule", cgroups=(folder,), log_dir=folder / "log", record=record, registry=where,
+                          metrics=f"unix:{folder}/metrics.sock")  # fmt: skip
+    loader, link = socket.socketpair()
+    loop_in, loop_out = socket.socketpair()
+    records_in, records_out = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with loader, link, loop_in, loop_out, records_in, records_out, SocketClaim(folder / "control.sock") as claim:
+        plain.send(loader, "stop")
+        front.answer(link, config, claim, "rule", "", front.Sockets(loop_in, records_in))
+        loop_in.shutdown(socket.SHUT_RDWR)
+    assert ended == ["metrics", "recordings", "curves", "registry", "service"]
