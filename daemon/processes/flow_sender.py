@@ -131,7 +131,10 @@ class FlowSender:
         before: dict[str, int] = {}
         with suppress(OSError, ValueError, TypeError):
             before = dict(json.loads((self._folder / SENT_FILE).read_bytes()))
-        states = {path: path.stat() for path in self._folder.glob(f"*{SUFFIX}")}
+        states = {}
+        for path in self._folder.glob(f"*{SUFFIX}"):
+            with suppress(FileNotFoundError):  # it made room for another
+                states[path] = path.stat()
         sent = {path.name: before[path.name] for path in states if path.name in before}
         names, now_s = {path.name for path in states}, time.monotonic()
         self._refused = {name: one for name, one in self._refused.items() if name in names}

@@ -66,6 +66,15 @@ def test_what_is_over_goes_once_and_what_grew_goes_again(service: Service, tmp_p
     assert [path.name for path in place.iterdir()] == ["b.flow"]
 
 
+def test_a_recording_that_made_room_meanwhile_keeps_no_other_from_going(service: Service, tmp_path: Path) -> None:
+    sender = sender_of(service, tmp_path / "own", "host-6")
+    recording(tmp_path / "own", "k")
+    (tmp_path / "own" / "gone.flow").symlink_to(tmp_path / "nowhere")  # listed, and not there when it is looked at
+    sender.round(QUIET_S, 20)
+    assert not sender.problem
+    assert (service.folder / "flows" / "local" / "host-6" / "k.flow").exists()
+
+
 def test_a_service_that_is_away_costs_nothing_but_the_try(service: Service, tmp_path: Path) -> None:
     sender = sender_of(service, tmp_path / "own", "host-2")
     kept = recording(tmp_path / "own", "c")
