@@ -84,8 +84,8 @@ def swap(
     """Put another model in the place of the one that decides, in steps, while flows go on.
 
     It is shown recorded states, then a tenth of the flows for 20 s, then all; where it fails, or its flows fare worse,
-    the old one comes back; health shows how far it is. It stays until the daemon ends or its file names another;
-    model_sha256 holds for it too. Example:
+    the old one comes back; health shows how far it is. It stays until the daemon or its decision process ends, or its
+    file names another; model_sha256 holds for it too. Example:
 
         sudo reinet ctl swap checkpoints/per-rtt
     """

@@ -162,19 +162,18 @@ class Household:
 
         Raises what a call does: DaemonError, TimeoutError.
         """
-        stamp = stamp_of(self._path)
-        is_taken_up = self.loop.look() and stamp != self._stamp
-        if is_taken_up and self._path is not None:
+        stamp, taken_up = stamp_of(self._path), False
+        if self.loop.look() and self._path is not None and stamp not in (None, self._stamp):
             with suppress(ReinetError):  # it changed again meanwhile; the next look tells
                 found = load_config(self._path)
                 self._config = self._config.model_copy(update={key: getattr(found, key) for key in CHANGEABLE})
-                self._stamp = stamp
+                self._stamp, taken_up = stamp, True
         status = self.loop.status()
         if not status.courses:  # a loop that never answered knows nothing of a pause
             return
         self.status, self._paused = status, status.paused
         # What the loop says may still be the target before; the file's holds from now on.
-        self._target = "" if is_taken_up or status.target == str(self._config.asked) else status.target
+        self._target = "" if taken_up or status.target == str(self._config.asked) else status.target
 
     def ended(self) -> str:
         """Returns which process has ended and how; empty while both run."""

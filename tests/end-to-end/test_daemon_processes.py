@@ -17,7 +17,7 @@ from helpers.models import write_model
 from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.daemon import serve
 from reinet.daemon.client import ControlClient
-from reinet.daemon.config import DaemonConfig
+from reinet.daemon.config import DaemonConfig, load_config
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Supervised
 from reinet.daemon.processes.front import LoopAfar
@@ -81,6 +81,23 @@ def test_a_target_that_was_set_outlives_a_process_and_not_another_file(folder: P
     write_config(folder, target="44ms")
     daemon.wait_for(lambda client: client.health().target == "44ms")
     assert daemon.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_target_that_was_set_outlives_a_process_without_its_file_too(folder: Path) -> None:
+    path = write_config(folder)
+    config = load_config(path)
+    _, loop = started(Rule(1.5), target=str(config.asked))
+    with SocketClaim(folder / "control.sock") as claim:
+        household = Household(config, path, claim, agent_for, serve.open_shim, serve.load_kernel)
+    household.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=loop.status))
+    household.look()
+    assert not household._target
+    loop.set_target(0, "66ms")
+    loop.tick()
+    path.unlink()
+    for _ in range(2):
+        household.look()
+        assert household._target == "66ms"
 
 
 def test_a_model_that_goes_with_its_process_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
