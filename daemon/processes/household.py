@@ -223,7 +223,9 @@ class Household:
             log.critical(f"the decision loop hangs; leaving without it after {JOIN_S:g} s, every cap is lifted")
             raise DaemonError("the decision loop hung and was killed; every cap is lifted")
         answerer.tell("stop")
-        answerer.end(JOIN_S)
+        if not answerer.end(JOIN_S):
+            log.warning("the answering process was killed at the end: the last of curves and recordings may be lost",
+                        waited_s=JOIN_S)  # fmt: skip
         return status, counters
 
     def kill(self) -> None:
