@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.output import JsonOption, console, print_table, write_json
+from reinet.cli.output import JsonOption, console, print_table, say, write_json
 from reinet.cli.serving import SocketOption, control_client, needs_serve_extra
 from reinet.cli.sight import flow as one_flow
 from reinet.core.errors import ShimError
@@ -65,9 +65,9 @@ def health(socket: SocketOption = None, json_destination: JsonOption = None) -> 
         )
         for swap in found.swaps:
             if swap.under_way:
-                console.print(f"swap under way, policy {swap.policy}: {swap.under_way}")
+                say(f"swap under way, policy {swap.policy}: {swap.under_way}")
             if swap.latest:
-                console.print(f"latest swap, policy {swap.policy}: {swap.latest}")
+                say(f"latest swap, policy {swap.policy}: {swap.latest}")
         if found.problem:
             console.print(found.problem)
     if not found.ok:

@@ -90,13 +90,14 @@ def test_what_a_daemon_says(monkeypatch: pytest.MonkeyPatch) -> None:
     flow |= {"target_us": 1, "delivery_rate_bytes_per_s": 1, "process": 1}
     health = {"ok": True, "state": NAME, "model": NAME, "target": NAME, "problem": f"root:x:0 {NAME}"}
     health |= dict.fromkeys(("flows", "decisions", "records", "uptime_s"), 1)
+    health["swaps"] = [SimpleNamespace(policy=NAME, under_way=NAME, latest=NAME)]
     client = SimpleNamespace(
         flows=lambda: SimpleNamespace(flows=[SimpleNamespace(**flow)]), health=lambda: SimpleNamespace(**health)
     )
     monkeypatch.setattr(ctl, "control_client", lambda _path: nullcontext(client))
     assert SHOWN in said("ctl", "flows")
     shown = said("ctl", "health")
-    assert shown.count(SHOWN) == 4
+    assert shown.count(SHOWN) == 8
     assert "root:x:0" in shown
 
 
