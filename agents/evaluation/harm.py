@@ -206,6 +206,7 @@ def row_of(cell: Cell, link: str, pairs: Sequence[tuple[Fetched, Fetched]]) -> d
         "capped_p95_ms": _quantile(capped_ms, 0.95),
         "ratio_p50": ratios["ratio_p50"],
         "ratio_p95": ratios["ratio_p95"],
+        "ratio_mean": float(capped_ms.mean() / plain_ms.mean()) if plain_ms.size else None,
         "plain_builds_queue": builds_queue,
         "plain_qdelay_p95_ms": qdelay_p95_ms,
         "queue_threshold_ms": queue_threshold_ms(cell.mrtt_ms),

@@ -25,7 +25,8 @@ DRAWN = generate("lte-walking", 20.0, 1)
 NAMES = {"cc", "mrtt_ms", "rate_mbps", "bytes", "fresh", "plain_ms", "capped_ms", "ratio_p50", "ratio_p95"}
 """What measurements rely on."""
 BESIDE = {
-    "trace", "link", "pause_ms", "plain_p95_ms", "capped_p95_ms", "plain_builds_queue", "plain_qdelay_p95_ms",
+    "trace", "link", "pause_ms", "plain_p95_ms", "capped_p95_ms", "ratio_mean", "plain_builds_queue",
+    "plain_qdelay_p95_ms",
     "queue_threshold_ms", "limit_p50", "limit_p95", "runs", "objects", "valid", "ok", "target", "trained_on",
 }  # fmt: skip
 OF_REQUESTS = {"plain_p99_ms", "capped_p99_ms", "ratio_p99", "limit_p99"}
@@ -93,6 +94,7 @@ def test_a_ratio_is_of_quantiles_not_a_quantile_of_ratios() -> None:
     assert (row["plain_ms"], row["capped_ms"]) == (150.0, 101.0)
     assert row["ratio_p50"] == pytest.approx(101 / 150)
     assert row["ratio_p95"] == pytest.approx(101.9 / 195)
+    assert row["ratio_mean"] == pytest.approx(202 / 300)
 
 
 @pytest.mark.parametrize(
