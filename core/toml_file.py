@@ -72,6 +72,16 @@ def _outside(key: str, table: str, model: type[BaseModel]) -> str:
     return f"unknown key {key!r} outside [{table}]: {known}{hint}"
 
 
+def paths_as_tables(entries: Any) -> Any:
+    """Returns a list in which paths stand beside tables with a table for each: a path alone is one with defaults.
+
+    What is no list is returned as it is, for whoever checks the tables to refuse.
+    """
+    if not isinstance(entries, list):
+        return entries
+    return [{"path": entry} if isinstance(entry, str) else entry for entry in entries]
+
+
 def _explain(fault: dict[str, Any], model: type[BaseModel], table: str | None) -> str:
     """Returns a fault as a sentence: an unknown key and its neighbours, a missing one, or a value and what is wrong."""
     keys = [str(part) for part in fault["loc"]]

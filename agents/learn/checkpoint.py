@@ -5,11 +5,9 @@
 without the replay: enough to export.
 """
 
-import fcntl
 import hashlib
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,13 +21,13 @@ from torch import Tensor
 from reinet.agents.evaluation.frontier import Baseline
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.rllib.config import PeerConfig
+from reinet.agents.model import folder_lock
 from reinet.agents.model.artifact import TraceUse, write_folder
-from reinet.core.errors import ConfigError, ModelError
+from reinet.core.errors import ModelError
 
 STATE_FILE = "state.json"
 LEARNER_FILE = "learner.safetensors"
 REPLAY_FILE = "replay.safetensors"
-LOCK_FILE = "lock"
 
 
 class Best(BaseModel):
@@ -152,21 +150,14 @@ def set_aside(folder: Path) -> Path:
     return folder.rename(aside)
 
 
-@contextmanager
-def locked(run_dir: Path) -> Iterator[None]:
+def locked(run_dir: Path) -> AbstractContextManager[None]:
     """Makes the run folder and keeps a second training out of it; the lock goes with the process, however that ends.
 
     Raises ConfigError where a training is at work there.
     """
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with (run_dir / LOCK_FILE).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"{run_dir}: another training is at work in this folder; wait for its end, or choose another --run-dir"
-            ) from None
-        yield
+    return folder_lock.locked(
+        run_dir, "another training is at work in this folder; wait for its end, or choose another --run-dir"
+    )
 
 
 def prune(run_dir: Path, keep: int) -> None:

@@ -91,12 +91,7 @@ class TraceSection(_Section):
     seed: int = Field(default=1, ge=0, lt=2**31)
     """Training traces have the seeds seed, seed + 1, ...; those for selection follow after a gap."""
 
-    @field_validator("sets", mode="before")
-    @classmethod
-    def _a_path_alone(cls, sets: Any) -> Any:
-        if not isinstance(sets, list):
-            return sets
-        return [{"path": entry} if isinstance(entry, str) else entry for entry in sets]
+    _a_path_alone = field_validator("sets", mode="before")(toml_file.paths_as_tables)
 
     @model_validator(mode="after")
     def _has_a_source(self) -> "TraceSection":

@@ -252,12 +252,7 @@ class _Traces(BaseModel):
     sets: list[_Set] = []
     forbid: list[str] = []
 
-    @field_validator("sets", mode="before")
-    @classmethod
-    def _a_path_alone(cls, sets: Any) -> Any:
-        if not isinstance(sets, list):
-            return sets
-        return [{"path": entry} if isinstance(entry, str) else entry for entry in sets]
+    _a_path_alone = field_validator("sets", mode="before")(toml_file.paths_as_tables)
 
 
 class _Read(BaseModel):

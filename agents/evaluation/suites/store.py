@@ -1,18 +1,17 @@
 """The store of a suite: a folder whose file of runs only grows, a JSON object a line, so that a killed run resumes."""
 
-import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from reinet.agents.model import folder_lock
 from reinet.core.errors import ConfigError
 
 RUNS_FILE = "runs.jsonl"
-LOCK_FILE = "lock"
 
 
 @dataclass(frozen=True)
@@ -70,18 +69,11 @@ class Store:
         for run in runs:
             self._found.setdefault(run.key, []).append(run)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Keeps a second process from the same store. Raises ConfigError where one is there."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / LOCK_FILE).open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"{self.folder}: another process is running a suite into it; wait for it, or name another --out"
-                ) from None
-            yield
+        return folder_lock.locked(
+            self.folder, "another process is running a suite into it; wait for it, or name another --out"
+        )
 
     def _read(self) -> None:
         content = self._path.read_bytes()
