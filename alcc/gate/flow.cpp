@@ -36,8 +36,7 @@ void Flow::reset(std::uint64_t new_cookie) {
   void_ = active_ = refused_ = bounded_ = false;
   splitting = 0;
   credit_bytes_ = pending_bytes_ = admitted_bytes_ = written_base_ = 0;
-  came_mean_bytes_ = owed_bytes_ = 0;
-  missed_pkts_ = 0;
+  missing_ = Missing{};
   ++openings;  // whoever still waits looks again, and finds another cookie
   futex_wake_all(openings);
 }
@@ -127,11 +126,13 @@ void Flow::leave_daemon() {
   slot_ = Link::kNoSlot;
 }
 
-std::uint64_t Flow::credit_under(std::uint32_t cap_pkts, const KernelView& view) const {
+std::uint64_t Flow::credit_under(std::uint32_t cap_pkts, const KernelView& view, std::uint64_t now_ns) {
   const std::uint64_t mss = view.mss_bytes();
   const std::uint64_t used_pkts = view.in_flight_pkts() + view.waiting_pkts() + (pending_bytes_ + mss - 1) / mss;
-  const std::uint64_t most_pkts = cap_pkts + std::min(missed_pkts_, cap_pkts / 4);
-  return used_pkts >= most_pkts ? 0 : (most_pkts - used_pkts) * mss;
+  const std::uint64_t most_pkts = cap_pkts + std::min(missing_.pkts(), cap_pkts / 4);
+  const std::uint64_t room_bytes = used_pkts >= most_pkts ? 0 : (most_pkts - used_pkts) * mss;
+  missing_.look(now_ns, room_bytes);
+  return room_bytes;
 }
 
 Room Flow::room(int fd, std::uint64_t want, std::uint64_t now_ns) {
@@ -149,7 +150,7 @@ Room Flow::room(int fd, std::uint64_t want, std::uint64_t now_ns) {
     cap_pkts = cap_in_force_pkts(now_ns);
     if (cap_pkts == 0) return uncapped;
   }
-  credit_bytes_ = credit_under(cap_pkts, view);
+  credit_bytes_ = credit_under(cap_pkts, view, now_ns);
   if (credit_bytes_ >= want) return {want};
   return {credit_bytes_ - credit_bytes_ % view.mss_bytes()};
 }
@@ -157,6 +158,7 @@ Room Flow::room(int fd, std::uint64_t want, std::uint64_t now_ns) {
 void Flow::begin_send(std::uint64_t bytes, std::uint64_t now_ns) {
   pending_bytes_ += bytes;
   credit_bytes_ -= std::min(credit_bytes_, bytes);
+  missing_.send(bytes);
   if (stage_ != Stage::running || exempt_) return;
   if (!active_) {
     active_ = true;
@@ -259,27 +261,7 @@ void Flow::look(std::uint64_t now_ns) {
   const int fd = live_fd();
   if (!armed || fd < 0) return;
   const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
-  if (cap_pkts == 0 || !view.read(fd) || !view.may_send() || credit_under(cap_pkts, view) > 0) open();
-}
-
-// The kernel tops a window up at each ACK, the gate at each look: in between half of what comes is missing from it on
-// average, over about a round trip: the latest alone is a burst on a cellular link, and what that let through would
-// wait for the next one. So much more is let through, and the mean in flight is the cap: of a third of a packet a whole
-// one is out at every third look, as it can be taken back only when something comes. Where looks are further apart than
-// round trips, as on loopback, that would be more than the window itself, and nothing is.
-void Flow::top_up(const KernelView& view) {
-  if (!armed || view.info.tcpi_min_rtt < kLeastPathRttUs) {
-    came_mean_bytes_ = owed_bytes_ = 0;
-    missed_pkts_ = 0;
-    return;
-  }
-  came_mean_bytes_ += (measure_.came_bytes() - came_mean_bytes_) / kArmedTicksPerRtt;
-  owed_bytes_ += came_mean_bytes_ / 2;
-  if (measure_.came_bytes() > 0 || missed_pkts_ == 0)
-    missed_pkts_ = static_cast<std::uint32_t>(std::max(owed_bytes_ / view.mss_bytes(), 0.0));
-  // An outage takes nothing back, and what it owes is forgotten after a round trip's looks.
-  const double least_bytes = -static_cast<double>(kArmedTicksPerRtt) * view.mss_bytes();
-  owed_bytes_ = std::max(owed_bytes_ - static_cast<double>(missed_pkts_) * view.mss_bytes(), least_bytes);
+  if (cap_pkts == 0 || !view.read(fd) || !view.may_send() || credit_under(cap_pkts, view, now_ns) > 0) open();
 }
 
 std::uint64_t Flow::tick(std::uint64_t now_ns) {
@@ -299,8 +281,9 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
     active_ = false;
     return 0;
   }
+  const bool wanted = armed || refused_;
   const bool app_limited =
-      !armed && !refused_ && view.info.tcpi_notsent_bytes == 0 && view.in_flight_pkts() < view.info.tcpi_snd_cwnd;
+      !wanted && view.info.tcpi_notsent_bytes == 0 && view.in_flight_pkts() < view.info.tcpi_snd_cwnd;
   refused_ = armed;  // who is woken now has had no time to write at the next look
   const bool afar = process().settings.law == Settings::Law::daemon;
   if (afar) process().link.look(process().settings.daemon, now_ns);
@@ -309,16 +292,19 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   if (measure_.take(view, now_ns, rule, app_limited, cap_in_force_pkts(now_ns), record))
     take_record(record, view, fd, now_ns);
   ask_law(view, now_ns);
-  top_up(view);
   const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
-  credit_bytes_ = cap_pkts ? credit_under(cap_pkts, view) : 0;
+  // Where looks are further apart than round trips, as on loopback, more than the window itself would be missing.
+  if (!cap_pkts || !wanted || view.info.tcpi_min_rtt < kLeastPathRttUs) missing_ = Missing{};
+  if (cap_pkts) credit_under(cap_pkts, view, now_ns);
+  missing_.make_up(now_ns, view.info.tcpi_rtt, view.mss_bytes(), measure_.came_bytes() > 0);
+  credit_bytes_ = cap_pkts ? credit_under(cap_pkts, view, now_ns) : 0;
   if (cap_pkts == 0 || credit_bytes_ > 0) open();
   active_ = view.outstanding() || armed || pending_bytes_ > 0;
   process().link.set_busy(slot_, active_);
   if (!active_) return 0;
   // A peer that has stopped reading, or an outage: nothing is missed by looking seldom.
   const bool silent = view.info.tcpi_last_ack_recv > kSilentMs;
-  const std::uint64_t part_ns = view.info.tcpi_rtt * 1000ULL / (armed ? kArmedTicksPerRtt : kTicksPerRtt);
+  const std::uint64_t part_ns = view.info.tcpi_rtt * 1000ULL / kTicksPerRtt;
   // Periods that a timer ends are no longer than asked for.
   const std::uint64_t most_ns =
       rule.packet_timed ? kMostTickNs : std::clamp(rule.min_period_ns, kLeastTickNs, kMostTickNs);

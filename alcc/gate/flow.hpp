@@ -24,6 +24,7 @@
 
 #include "alcc/gate/kernel_view.hpp"
 #include "alcc/gate/measure.hpp"
+#include "alcc/gate/missing.hpp"
 #include "alcc/laws/law.hpp"
 #include "alcc/link/link.hpp"
 
@@ -36,10 +37,7 @@ constexpr std::uint64_t kLeaseNs = 500'000'000;    // as kshim/leases.py
 constexpr std::uint64_t kLeastTickNs = 1'000'000;  // a millisecond is 4 packets at 50 Mbit/s
 constexpr std::uint64_t kMostTickNs = 10'000'000;
 constexpr std::uint32_t kSilentMs = 100;  // without an ACK, looks are kMostTickNs apart
-// The kernel tops a window up at each ACK, the gate at each look. While somebody waits at it, what goes unnoticed
-// between two looks is throughput: looks srtt / 8 apart cost a cap of 25 packets 7 % of it at 12 Mbit/s and 20 ms
-// (measured).
-constexpr std::uint32_t kTicksPerRtt = 8, kArmedTicksPerRtt = 24;
+constexpr std::uint32_t kTicksPerRtt = 8;
 // What may wait unsent in the kernel while no cap binds: when one comes, the kernel sends that much beyond it. The
 // kernel wakes a writer when half of it is left, which is 5 ms at 100 Mbit/s.
 constexpr int kBacklogBytes = 128 * 1024;
@@ -109,8 +107,7 @@ class Flow {
   void leave_daemon();
   void take_record(reinet_flow_stats& record, const KernelView& view, int fd, std::uint64_t now_ns);
   bool was_bypassed(int fd, const KernelView& view) const;
-  void top_up(const KernelView& view);
-  std::uint64_t credit_under(std::uint32_t cap_pkts, const KernelView& view) const;
+  std::uint64_t credit_under(std::uint32_t cap_pkts, const KernelView& view, std::uint64_t now_ns);
   void bound_backlog(int fd, bool bounded);
   int live_fd();
 
@@ -127,9 +124,7 @@ class Flow {
   bool refused_ = false;          // since the last look
   bool bounded_ = false;          // we set TCP_NOTSENT_LOWAT
   std::uint64_t credit_bytes_ = 0;
-  double came_mean_bytes_ = 0;     // between two looks, over about a round trip
-  double owed_bytes_ = 0;          // of half of that: negative while a whole packet is out
-  std::uint32_t missed_pkts_ = 0;  // beyond the cap, for what is missing of a full window on average
+  Missing missing_;
   std::uint64_t pending_bytes_ = 0;
   std::uint64_t admitted_bytes_ = 0, written_base_ = 0;
 };

@@ -75,18 +75,18 @@ def test_the_gate_keeps_up_with_the_kernels_cap_on_a_cellular_link() -> None:
 def test_a_cap_that_always_binds_has_the_throughput_of_the_kernels() -> None:
     """Throughput is the mean in flight over the round trip, so it shows what the gate misses between two looks.
 
-    Over 12 Mbit/s and 20 ms, where the path holds 20 packets, a cap of 12 has 0.984 to 0.997 of the throughput that the
-    kernel's has (ten runs each way, 8 s; beside a busy process 1.02 to 1.04), and without what the gate lets through
-    for it 0.952 to 0.960 (eight runs).
+    Over 12 Mbit/s and 20 ms, where the path holds 20 packets, a cap of 12 has 0.99 to 1.02 of the throughput that the
+    kernel's has (fourteen runs each way, 8 s), and without what the gate lets through for it 0.952 to 0.960.
     """
 
     def measured() -> list[Run]:
-        return _runs(Trace.constant(12, 10), [("fixed:12", "app"), ("fixed:12", "kernel")], 8.0)
+        return _runs(Trace.constant(12, 10), 3 * [("fixed:12", "app"), ("fixed:12", "kernel")], 5.0)
 
     def check(runs: list[Run]) -> None:
-        app, kernel = (_after(2.0, r) for r in runs)
-        assert app.throughput_mbps > 0.975 * kernel.throughput_mbps
-        assert app.delay_mean_ms < 1.1 * kernel.delay_mean_ms
+        after = [_after(1.0, r) for r in runs]
+        pairs = list(zip(after[::2], after[1::2], strict=True))
+        assert np.median([app.throughput_mbps / kernel.throughput_mbps for app, kernel in pairs]) > 0.975
+        assert np.median([app.delay_mean_ms / kernel.delay_mean_ms for app, kernel in pairs]) < 1.1
 
     figures_hold(measured, check, _invalid)
 
