@@ -11,11 +11,18 @@ namespace reinet::alcc {
 // refused writes a while after that. So much more is let through, and the mean in flight is the cap.
 class Missing {
  public:
+  // Somebody was refused, so the window is full. What an application that has nothing to send leaves of a window is not
+  // missing.
+  void begin(std::uint64_t now_ns) {
+    if (start_ns_ == 0) start_ns_ = known_ns_ = now_ns;
+  }
+  void end() { *this = Missing{}; }
+
   // So many bytes may be handed over by now. Between two looks they came evenly.
   void look(std::uint64_t now_ns, std::uint64_t room_bytes) {
+    if (start_ns_ == 0) return;
     const auto bytes = static_cast<double>(room_bytes);
-    if (known_ns_ != 0) area_ += (known_bytes_ + bytes) / 2 * static_cast<double>(now_ns - known_ns_);
-    if (start_ns_ == 0) start_ns_ = now_ns;
+    area_ += (known_bytes_ + bytes) / 2 * static_cast<double>(now_ns - known_ns_);
     known_ns_ = now_ns;
     known_bytes_ = bytes;
   }

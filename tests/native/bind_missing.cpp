@@ -13,6 +13,8 @@ void bind_missing(nb::module_& m) {
   using alcc::Missing;
   nb::class_<Missing>(m, "Missing")
       .def(nb::init<>())
+      .def("begin", &Missing::begin, "now_ns"_a)
+      .def("end", &Missing::end)
       .def("look", &Missing::look, "now_ns"_a, "room_bytes"_a)
       .def("send", &Missing::send, "bytes"_a)
       .def("make_up", &Missing::make_up, "now_ns"_a, "srtt_us"_a, "mss_bytes"_a, "heard"_a)

@@ -17,6 +17,7 @@ class Gated:
     def __init__(self, cap_pkts: int, look_ms: float, writes_after_ms: float, makes_up: bool = True) -> None:
         self.cap_pkts, self.look_ms, self.writes_after_ms, self.makes_up = cap_pkts, look_ms, writes_after_ms, makes_up
         self.missing = Missing()
+        self.missing.begin(int(1e6))
         self.in_flight: deque[float] = deque()  # when each is acknowledged, in ms
         self.sent_ms = 0.0  # when the link is through with the newest
         self.delivers = True
@@ -81,3 +82,19 @@ def test_an_outage_lets_nothing_more_through_and_owes_nothing_for_long() -> None
     gated.in_flight.clear()
     gated.delivers = True
     assert abs(gated.run(200) - 20) < 1
+
+
+def test_nothing_is_missing_of_a_window_that_nobody_wants() -> None:
+    """An application that writes seldom leaves most of its window empty, and gets no more than the cap for it."""
+    missing = Missing()
+    missing.look(1_000_000, 20 * MSS_BYTES)
+    missing.look(900_000_000, 20 * MSS_BYTES)
+    missing.begin(901_000_000)  # now it writes all it can, and is refused
+    missing.look(904_000_000, 0)
+    missing.make_up(904_000_000, int(RTT_MS * 1000), MSS_BYTES, heard=True)
+    assert missing.pkts == 0
+    missing.look(906_000_000, 20 * MSS_BYTES)  # what came since then is missing
+    missing.make_up(906_000_000, int(RTT_MS * 1000), MSS_BYTES, heard=True)
+    assert missing.pkts > 0
+    missing.end()
+    assert missing.pkts == 0
