@@ -5,6 +5,8 @@ from typing import Any
 from numpy import float32, float64, int32, uint8, uint32, uint64
 from numpy.typing import NDArray
 
+from reinet.core.errors import ConfigError
+
 CONGESTION_CONTROLS: tuple[str, ...]
 QUEUES: tuple[str, ...]
 SCHEDULERS: tuple[str, ...]
@@ -19,6 +21,9 @@ class LinkOptions:
 
     NAMES: tuple[str, ...]
     flows: list[FlowOptions]
+
+class StalledError(ConfigError):
+    """A link whose stepped flows have no record any more, see ``batch.hpp``."""
 
 class SimBatch:
     def __init__(

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace reinet {
@@ -44,6 +46,7 @@ void Batch::start(std::span<const std::int32_t> rows) {
 
 void Batch::run(std::span<const std::int32_t> rows) {
   workers_.for_each(rows.size(), [&](std::size_t i) { run(static_cast<std::size_t>(rows[i])); });
+  refuse_stalled();
 }
 
 void Batch::step(std::span<const float> actions) {
@@ -57,12 +60,14 @@ void Batch::step(std::span<const float> actions) {
         cap_from_action(view_.head, actions[i], latest.cwnd_pkts, outputs_.rule_pkts[i], kMaxCapPkts);
     run_capped(i, outputs_.may_cap[i] ? cap_pkts : 0);
   });
+  refuse_stalled();
 }
 
 void Batch::step_caps(std::span<const std::uint32_t> caps_pkts) {
   require(caps_pkts.size() == rows_.size(), "one cap per link is needed");
   require_started();
   workers_.for_each(rows_.size(), [&](std::size_t i) { run_capped(i, caps_pkts[i]); });
+  refuse_stalled();
 }
 
 void Batch::clairvoyant_caps(std::span<const std::uint64_t> horizons_ms, std::span<std::uint32_t> caps_pkts) const {
@@ -122,7 +127,12 @@ void Batch::run_capped(std::size_t row, std::uint32_t cap_pkts) {
 void Batch::run(std::size_t row) {
   Row& r = rows_[row];
   reinet_flow_stats record{};
-  r.flow = r.simulation->run_to_record(record);
+  const std::optional<std::uint32_t> flow = r.simulation->run_to_record(record);
+  if (!flow) {
+    any_stalled_ = r.stalled = true;
+    return;
+  }
+  r.flow = *flow;
   record.cookie = row + 1 + (static_cast<std::uint64_t>(r.flow) << 32);
   record.slot = static_cast<std::uint32_t>(row);
   std::memcpy(outputs_.stats + row * sizeof(record), &record, sizeof(record));
@@ -133,6 +143,25 @@ void Batch::run(std::size_t row) {
   outputs_.rewards[row] = update.reward;
   outputs_.rule_pkts[row] = update.rule_pkts;
   outputs_.may_cap[row] = update.may_cap;
+}
+
+// Ends the simulations that gave up.
+void Batch::refuse_stalled() {
+  if (!any_stalled_.exchange(false)) return;
+  std::string first;
+  for (std::size_t row = 0; row < rows_.size(); ++row) {
+    Row& r = rows_[row];
+    if (!r.stalled) continue;
+    if (first.empty())
+      first = "link " + std::to_string(row) + ": its stepped flows have had no record for an hour or more, up to " +
+              std::to_string(r.simulation->now_ms()) +
+              " ms of trace time: nothing of theirs gets through, while others may; look at its loss, wired_mbps, "
+              "trace, start_ms and flows, and reset it";
+    r.stalled = false;
+    r.simulation.reset();
+    --started_;
+  }
+  throw Stalled(first);
 }
 
 // Of the flow's own trace in a cell, else of the link that all flows share.

@@ -4,10 +4,12 @@
 #ifndef REINET_BATCH_HPP
 #define REINET_BATCH_HPP
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
 #include "core/states/heads.hpp"
@@ -47,6 +49,11 @@ struct RowLog {
   std::uint64_t start_ms, end_ms;
 };
 
+// A link whose stepped flows have no record any more: what was wrong, where, and how to mend it.
+struct Stalled : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 class Batch {
  public:
   Batch(std::size_t rows, const reinet_period_config& period, View view, bool record_log, const BatchOutputs& outputs,
@@ -65,7 +72,8 @@ class Batch {
   }
   const View& view() const { return view_; }
 
-  // Starts new flows in these rows; run() then takes each to its first record.
+  // Starts new flows in these rows; run() then takes each to its first record. It, and what steps, throws Stalled where
+  // one has none; the others have theirs, and that one needs a new start.
   void start(std::span<const std::int32_t> rows);
   void run(std::span<const std::int32_t> rows);
 
@@ -95,6 +103,7 @@ class Batch {
     std::unique_ptr<FlowStates> states;  // of the flows
     std::uint32_t flow = 0;              // the one that the latest record is about
     std::uint64_t start_ms = 0;
+    bool stalled = false;             // no record came
     std::vector<SharedTrace> traces;  // of the running simulation
     // Used from the next reset on.
     LinkOptions next_link;
@@ -104,6 +113,7 @@ class Batch {
   void start(Row& r);
   void run_capped(std::size_t row, std::uint32_t cap_pkts);
   void run(std::size_t row);
+  void refuse_stalled();
   Offer offer_of(const Row& r) const;
   void require_started() const;
   const Row& at(std::size_t row) const;
@@ -113,6 +123,7 @@ class Batch {
   bool record_log_;
   std::vector<Row> rows_;
   std::size_t started_ = 0;  // rows that have a simulation
+  std::atomic<bool> any_stalled_ = false;
   BatchOutputs outputs_;
   Workers workers_;
 };

@@ -37,6 +37,10 @@ class SimBatch:
     ``reward`` is one of ``reinet.core.REWARDS``, with ``delay_weight`` for ``regret``; the formulas are in
     ``core/states/reward.hpp``. What the link offered is counted from the flow's trace: with several flows in one queue
     that is all of the link's capacity.
+
+    Where a link's stepped flows have no record for an hour of trace time and for 20 million ACKs and timers, ``reset``
+    and the steps raise ConfigError, which names the row: nothing of theirs gets through, while others go on. The other
+    rows have their records, and that one needs another reset.
     """
 
     def __init__(

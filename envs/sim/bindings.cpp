@@ -196,6 +196,7 @@ NB_MODULE(_sim, m) {
   std::vector<std::string> queues;
   for (const auto& queue : kQueues) queues.emplace_back(queue.first);
   m.attr("QUEUES") = nb::tuple(nb::cast(queues));
+  nb::exception<Stalled>(m, "StalledError", nb::module_::import_("reinet.core.errors").attr("ConfigError"));
   m.attr("SCHEDULERS") = nb::tuple(nb::cast(std::vector<std::string>(kSchedulers.begin(), kSchedulers.end())));
 
   // OPTION(type, name) of the list in options.hpp: an attribute, and its name among NAMES.
