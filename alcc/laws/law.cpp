@@ -46,7 +46,7 @@ std::uint32_t Law::decide_learned(const reinet_flow_stats& s, const Settings& se
   const std::uint32_t wanted_pkts =
       learned_cap_pkts(model.head, model.network.act(state.data()), s, update.rule_pkts, model.calm_rtts, kMaxCapPkts);
   if (wanted_pkts == kInvalidCapPkts) return 0;
-  cap_pkts_ = bound_step_pkts(s, wanted_pkts);
+  cap_pkts_ = bound_step_pkts(s, wanted_pkts, kMaxCapPkts);
   if (cap_pkts_ != 0) cap_pkts_ = std::max(cap_pkts_, std::min(others_.least_pkts(), kMaxCapPkts));
   return cap_pkts_;
 }

@@ -80,13 +80,14 @@ inline Refusal refusal_of(const reinet_flow_stats& s, std::uint32_t cap_pkts, st
   return Refusal::none;
 }
 
-// Returns the cap, no further from what is in force than kMostRise and kMostFall let it; 0 stays 0.
-inline std::uint32_t bound_step_pkts(const reinet_flow_stats& s, std::uint32_t cap_pkts) {
+// Returns the cap, no further from what is in force than kMostRise and kMostFall let it, and never above the ceiling; 0
+// stays 0.
+inline std::uint32_t bound_step_pkts(const reinet_flow_stats& s, std::uint32_t cap_pkts, std::uint32_t ceiling_pkts) {
   if (cap_pkts == 0) return 0;
   const double in_force_pkts = s.cap_pkts ? s.cap_pkts : s.cwnd_pkts;
   const double low_pkts = std::max<double>(std::ceil(in_force_pkts / kMostFall), kMinCapPkts);
   const double high_pkts = std::max<double>({in_force_pkts, 1.0 * s.cwnd_pkts, 1.0 * kMinCapPkts}) * kMostRise;
-  return static_cast<std::uint32_t>(std::clamp<double>(cap_pkts, low_pkts, high_pkts));
+  return std::min(static_cast<std::uint32_t>(std::clamp<double>(cap_pkts, low_pkts, high_pkts)), ceiling_pkts);
 }
 
 // What the guard knows of one flow.
@@ -98,7 +99,7 @@ class Guard {
     bool capped = cap_pkts != 0;
     Refusal why = refusal_of(s, cap_pkts, rules.ceiling_pkts);
     if (why != Refusal::none) cap_pkts = 0;
-    if (rules.bounds_steps) cap_pkts = bound_step_pkts(s, cap_pkts);
+    if (rules.bounds_steps) cap_pkts = bound_step_pkts(s, cap_pkts, rules.ceiling_pkts);
     if (rules.aims_at_target && others_.update(s)) {
       if (cap_pkts != 0) why = Refusal::others_queue;
       cap_pkts = 0;
@@ -107,7 +108,7 @@ class Guard {
     if (cap_pkts != 0) cap_pkts = std::max(cap_pkts, std::min(others_.least_pkts(), rules.ceiling_pkts));
     const std::uint32_t held_pkts = rules.looks ? look_.hold_pkts(s, why == Refusal::too_tight, capped) : 0;
     if (held_pkts != 0) {  // a flow that is looked at gets less, and no reason
-      cap_pkts = std::min(held_pkts, cap_pkts ? cap_pkts : kMaxCapPkts);
+      cap_pkts = std::min(held_pkts, cap_pkts ? cap_pkts : rules.ceiling_pkts);
       why = Refusal::none;
     }
     if (why == Refusal::none && cap_pkts == 0)

@@ -121,6 +121,19 @@ def test_a_cap_stays_near_the_one_in_force(in_force_pkts: int, cwnd_pkts: int, w
     assert shim.cap_pkts(7) == cap_pkts
 
 
+@pytest.mark.parametrize("in_force_pkts", [0, 640])
+def test_a_cap_that_may_not_fall_so_far_stays_below_the_ceiling_all_the_same(in_force_pkts: int) -> None:
+    """A sixteenth of what is in force is twice the ceiling."""
+    shim = FakeShim()
+    loop = ControlLoop(
+        shim, FixedCap(10), Target.parse("50ms"), ceiling_pkts=20, clock_ns=lambda: shim.now_ns, bounds_steps=True
+    )
+    shim.open_flow(7)
+    shim.feed(7, **HEALTHY | {"cap_pkts": in_force_pkts, "cwnd_pkts": 640})
+    loop.tick()
+    assert shim.cap_pkts(7) == 20
+
+
 def test_a_bounded_cap_gets_where_the_agent_wants_it_within_a_few_decisions() -> None:
     shim = FakeShim()
     loop = ControlLoop(shim, FixedCap(4), Target.parse("50ms"), clock_ns=lambda: shim.now_ns, bounds_steps=True)

@@ -37,8 +37,8 @@ def records(count: int = 1, **fields: Any) -> Any:
 class One:
     """A guard and one flow."""
 
-    def __init__(self) -> None:
-        self.guard = Guard()
+    def __init__(self, guard: Guard | None = None) -> None:
+        self.guard = guard or Guard()
 
     def at(self, time_s: float, wanted_pkts: int = WANTED_PKTS, **fields: Any) -> int:
         """Returns the cap after a record at that time; an uncapped flow has its reason."""
@@ -88,6 +88,12 @@ def test_a_flow_within_reach_looks_each_time_and_is_never_held_above_its_own_cap
         flow.busy(start_s + LOOK_EVERY_S, start_s + 0.3, min_rtt_us=30_000)
     small.busy(LOOK_S, min_rtt_us=30_000)
     assert small.at(LOOK_S, wanted_pkts=5, min_rtt_us=30_000) == 5
+
+
+def test_a_flow_that_is_looked_at_is_held_below_the_ceiling_as_any_other() -> None:
+    flow = One(Guard(ceiling_pkts=10))
+    assert set(flow.busy(LOOK_S, wanted_pkts=10)) == {0}
+    assert flow.at(LOOK_S, wanted_pkts=10) == 10
 
 
 def test_a_flow_whose_queue_drained_by_itself_since_the_last_time_is_not_looked_at() -> None:
