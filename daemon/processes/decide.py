@@ -30,6 +30,7 @@ from reinet.daemon.policies import REGISTRY_PREFIX
 from reinet.daemon.processes import plain, sandbox
 from reinet.daemon.processes.controlled import Served, Supervised
 from reinet.daemon.processes.remote import Responder
+from reinet.daemon.processes.shared_flag import SharedFlag
 from reinet.daemon.reload import LoadAgent, Reloader, Stamp, take_model
 from reinet.daemon.sockets import KernelSockets
 from reinet.kshim.mapped import DESCRIPTORS, LAYOUT, MappedShim
@@ -61,15 +62,15 @@ def decide(
     agent_for: LoadAgent,
     open_shim: OpenShim,
     named: str,
+    pause: SharedFlag,
     stamp: Stamp = None,
-    paused: bool = False,
     target: str = "",
 ) -> None:
     """Runs the loop until the loader says stop or is gone; the loader hears when it begins, and that it has ended.
 
     ``config`` names a folder where its file may name the registry's model; ``named`` is what the file names. ``stamp``
-    is the file's when it was loaded. A loop whose predecessor was ``paused`` begins so, and goes on with the ``target``
-    that somebody had set for all flows, empty where that is the configuration's.
+    is the file's when it was loaded. A loop begins paused where ``pause`` says so, which its predecessor has set, and
+    goes on with the ``target`` that somebody had set for all flows, empty where that is the configuration's.
     """
     kernel_sockets = KernelSockets()  # what it asks on cannot be opened any more once it is confined
     programs = listen(config.processes) if config.processes is not None else None
@@ -83,10 +84,10 @@ def decide(
             mode=config.mode, plain_share=config.hold_out_share, bounds_steps=True,
             gather_ms=config.gather_ms,
         )  # fmt: skip
-        kept = _Kept(config, loop, named)
+        kept = _Kept(config, loop, named, pause)
         kept.load = kept.loading(agent_for)
         reloader = kept.reloader = Reloader(path, config, loop, kept.load, kernel_sockets, stamp)
-        if paused:
+        if pause:
             loop.begin_paused()
         reloader.start(agent)
         if target:
@@ -105,16 +106,28 @@ class _Kept:
     reloader: Reloader
     load: LoadAgent
 
-    def __init__(self, config: DaemonConfig, loop: ControlLoop, named: str) -> None:
+    def __init__(self, config: DaemonConfig, loop: ControlLoop, named: str, pause: SharedFlag) -> None:
         """Takes a configuration that names a folder, and what its file names in that place."""
-        self._config, self._loop = config, loop
-        self._lock = threading.Lock()
+        self._config, self._loop, self._pause = config, loop, pause
+        self._lock, self._pausing = threading.Lock(), threading.Lock()
         self._reported = ""
         self._folder = config.model
         self._named = named
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
+
+    def pause(self) -> int:
+        """Lifts every cap; the loader knows of it before the caller does, whatever becomes of this process then."""
+        with self._pausing:
+            self._pause.set(True)
+            return self._loop.pause()
+
+    def resume(self) -> None:
+        """Ends a pause, and the loader knows of that too."""
+        with self._pausing:
+            self._pause.set(False)
+            self._loop.resume()
 
     def loading(self, agent_for: LoadAgent) -> LoadAgent:
         """Returns what loads agents, and knows which folder the registry's name stands for by now.

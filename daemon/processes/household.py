@@ -33,6 +33,7 @@ from reinet.daemon.processes.decide import Sockets as DecideSockets
 from reinet.daemon.processes.front import LoopAfar, answer
 from reinet.daemon.processes.front import Sockets as FrontSockets
 from reinet.daemon.processes.sandbox import confine_answers
+from reinet.daemon.processes.shared_flag import SharedFlag
 from reinet.daemon.reload import CHANGEABLE, LoadAgent, stamp_of
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Household:
     ) -> None:
         self._config, self._path, self._claim = config, path, claim
         self._stamp = stamp_of(path)
-        self._paused = False
+        self._pause = SharedFlag()  # whether somebody asked for one; the decision process writes it
         self._target = ""  # what somebody set for all flows; empty = the configuration's
         self._agent_for, self._open_shim, self._load = agent_for, open_shim, load
         self._loader: Loader | None = None
@@ -169,9 +170,9 @@ class Household:
                 self._config = self._config.model_copy(update={key: getattr(found, key) for key in CHANGEABLE})
                 self._stamp, taken_up = stamp, True
         status = self.loop.status()
-        if not status.courses:  # a loop that never answered knows nothing of a pause
+        if not status.courses:  # a loop that never answered knows nothing of a target
             return
-        self.status, self._paused = status, status.paused
+        self.status = status
         # What the loop says may still be the target before; the file's holds from now on.
         self._target = "" if taken_up or status.target == str(self._config.asked) else status.target
 
@@ -258,8 +259,8 @@ class Household:
                 self._agent_for,
                 self._open_shim,
                 self._config.model,
+                self._pause,
                 self._stamp,
-                self._paused,
                 self._target,
             ),
             theirs=(to_supervisor, to_callers, records_out),

@@ -4,6 +4,7 @@ import os
 import signal
 import socket as sockets
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -69,6 +70,28 @@ def test_what_is_started_anew_goes_by_what_was_in_force_and_stays_paused(folder:
 
 
 @pytest.mark.parametrize("which", [0, 1])
+def test_a_pause_and_its_end_hold_from_when_they_are_answered_whichever_process_is_killed(
+    folder: Path, which: int
+) -> None:
+    daemon = Daemon(write_config(folder))
+    daemon.wait_for(has_capped)
+
+    def killed_after(call: Callable[[ControlClient], object], state: str) -> None:
+        before = children_of(daemon.process.pid)
+        with ControlClient(daemon.socket) as client:
+            call(client)
+            os.kill(before[which], signal.SIGKILL)
+        daemon.wait_for(lambda client: not set(before) & set(children_of(daemon.process.pid)) and client.health().ok)
+        with ControlClient(daemon.socket) as client:
+            assert client.health().state == state
+
+    killed_after(lambda client: client.pause(), "paused")
+    killed_after(lambda client: client.resume(), "enforcing")
+    daemon.wait_for(has_capped)
+    assert daemon.end(signal.SIGTERM)[0] == 0
+
+
+@pytest.mark.parametrize("which", [0, 1])
 def test_a_target_that_was_set_outlives_a_process_and_not_another_file(folder: Path, which: int) -> None:
     daemon = Daemon(write_config(folder, target="55ms"))
     daemon.wait_for(has_capped)
@@ -122,22 +145,22 @@ def test_a_model_that_goes_with_its_process_is_told(folder: Path, monkeypatch: p
     assert (entry["model"], entry["decides"]) == ("fixed:20", "rule:1.5")
 
 
-def test_a_loop_that_never_answered_does_not_end_a_pause(folder: Path) -> None:
+def test_a_loop_that_never_answered_takes_no_target_back(folder: Path) -> None:
     config = DaemonConfig(model="rule", cgroups=(Path("/unused"),))
     with SocketClaim(folder / "control.sock") as claim:
         household = Household(config, None, claim, agent_for, serve.open_shim, serve.load_kernel)
     _, loop = started(Rule(1.5))
-    loop.begin_paused()
+    loop.set_target(0, "66ms")
     loop.tick()
     household.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=loop.status))
     household.look()
-    assert household._paused
+    assert household._target == "66ms"
     ours, theirs = sockets.socketpair()
     theirs.close()  # the process that was started anew dies before it has said anything
     afar = LoopAfar(ours, Supervised)
     household.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=afar.status))
     household.look()
-    assert household._paused
+    assert household._target == "66ms"
 
 
 def test_a_daemon_whose_decision_process_is_stopped_ends_all_the_same_and_says_why(folder: Path) -> None:

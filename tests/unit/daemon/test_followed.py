@@ -22,6 +22,7 @@ from reinet.daemon.config import DaemonConfig, RegistryConfig
 from reinet.daemon.followed import follow, hold_out_figures, resolved
 from reinet.daemon.policies import PolicyConfig
 from reinet.daemon.processes.decide import _Kept
+from reinet.daemon.processes.shared_flag import SharedFlag
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_the_file_read_again_finds_the_folder_that_its_name_stands_for(tmp_path:
         asked.append((config.model, model))
         return FixedCap(30)
 
-    kept = _Kept(own.model_copy(update={"model": "/models/a"}), started(FixedCap(30))[1], own.model)
+    kept = _Kept(own.model_copy(update={"model": "/models/a"}), started(FixedCap(30))[1], own.model, SharedFlag())
     load = kept.loading(agent_for)
     load(own, own.model, own.asked)
     load(own, "rule", own.asked)  # a policy's
