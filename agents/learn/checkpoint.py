@@ -7,7 +7,8 @@ without the replay: enough to export.
 
 import hashlib
 import shutil
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -150,14 +151,26 @@ def set_aside(folder: Path) -> Path:
     return folder.rename(aside)
 
 
-def locked(run_dir: Path) -> AbstractContextManager[None]:
+@contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
     """Makes the run folder and keeps a second training out of it; the lock goes with the process, however that ends.
 
-    Raises ConfigError where a training is at work there.
+    What a killed training left there half-written is cleared. Raises ConfigError where a training is at work there.
     """
-    return folder_lock.locked(
+    with folder_lock.locked(
         run_dir, "another training is at work in this folder; wait for its end, or choose another --run-dir"
-    )
+    ):
+        _clear_staged(run_dir)
+        yield
+
+
+def _clear_staged(run_dir: Path) -> None:
+    """Removes what ``write_folder`` left; a best that was being replaced, and lay nowhere else then, is put back."""
+    for staged in (*run_dir.glob(".staged-*"), *(run_dir / "checkpoints").glob(".staged-*")):
+        replaced, best = staged / "replaced", run_dir / "best"
+        if staged.parent == run_dir and (replaced / STATE_FILE).exists() and not best.exists():
+            replaced.rename(best)
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def prune(run_dir: Path, keep: int) -> None:

@@ -54,7 +54,8 @@ EVOLUTION_STATES = 4096
 """So many states of the replay tell how much each unit varies."""
 _MAY_CHANGE = {"iterations", "keep"}
 """These keys of [run] may differ when a run is resumed: they change nothing that was computed before. Iterations may
-not once there was evolution, which ends a run: what was learned after it would be neither run's."""
+not once there was evolution, which ends a run: what was learned after it would be neither run's. Nor may policy
+gradients be added to a run of hindsight alone, whose critic has learned nothing (``Ddpg.judged``)."""
 
 
 def train(
@@ -313,6 +314,12 @@ def _previous(config: TrainConfig, run_dir: Path, resume: bool) -> Checkpoint | 
         raise ConfigError(
             f"{run_dir}: {done} iterations of its run are done, and of {config.run.iterations} the last {generations} "
             f"are evolution; choose another --run-dir, or run.iterations = {done + generations} or more"
+        )
+    taught = config.hindsight.iterations
+    if taught and iterations - generations <= taught < config.run.iterations - generations:
+        raise ConfigError(
+            f"{run_dir}: its run was hindsight alone, {taught} iterations in which no critic learned, so policy "
+            f"gradients cannot follow; choose another --run-dir, or run.iterations = {taught + generations} or less"
         )
     for folder, problem in damaged.items():
         aside = checkpoint.set_aside(folder)

@@ -279,7 +279,7 @@ def write_artifact(folder: Path, files: dict[str, bytes], manifest: Manifest) ->
     ``manifest.files`` is filled in here. Refuses to replace what is not a model and nothing else (ModelError). Where
     ``folder`` is a link, what it leads to is replaced.
     """
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))
     if set(files) != set(PINNED_FILES):
         raise ValueError(f"a model folder holds {PINNED_FILES}, not {sorted(files)}")
     _refuse_to_replace(folder)
@@ -291,6 +291,8 @@ def write_artifact(folder: Path, files: dict[str, bytes], manifest: Manifest) ->
 
 def _refuse_to_replace(folder: Path) -> None:
     """Raises ModelError for anything but an older model, an empty folder or nothing at all."""
+    if folder.is_symlink():  # though its links were followed
+        raise ModelError(f"{folder}: is a link that leads to itself; choose another place or remove it")
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -313,19 +315,23 @@ def _refuse_to_replace(folder: Path) -> None:
         ) from None
 
 
-def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes a folder of files beside its place and moves it there, replacing an older one; it is on the disk then.
+def write_folder(
+    folder: Path, files: Mapping[str, bytes], staging: Path | None = None, mode: int | None = None
+) -> None:
+    """Writes a folder of files and moves it to its place, replacing an older one; it is on the disk then.
 
-    A power cut leaves one or the other, whole: a name never reaches the disk before what it names. Raises OSError.
+    It is made in ``staging``, a folder of the same file system, by default the one that it is to lie in. The files have
+    ``mode``, by default what the umask leaves. A power cut leaves the older folder or the new one, whole: a name never
+    reaches the disk before what it names. Raises OSError.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    staged = Path(tempfile.mkdtemp(prefix=".staged-", dir=folder.parent))
+    staged = Path(tempfile.mkdtemp(prefix=".staged-", dir=staging or folder.parent))
     made = staged / "made"
     try:
         made.mkdir()
         made.chmod(0o755)
         for name, data in files.items():
-            durable.put(made / name, data)
+            durable.put(made / name, data, mode)
         durable.sync_folder(made)
         if folder.exists():
             os.rename(folder, staged / "replaced")  # to remove it first would leave none for as long as that takes

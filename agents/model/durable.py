@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def put(path: Path, data: bytes) -> None:
-    """Writes a file in its place, which nobody reads yet; its content is on the disk when this returns."""
+def put(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Writes a file in its place, which nobody reads yet; its content is on the disk when this returns.
+
+    Without a ``mode`` the umask decides who may read it.
+    """
     with _named(path), path.open("wb") as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         _to_disk(file, data)
 
 

@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from reinet.core import toml_file
 from reinet.daemon.config import MAX_SOCKET_PATH_BYTES
+from reinet.daemon.endpoint import MOST_PORT, is_port
 
 Role = Literal["submit", "promote", "read"]
-MOST_PORT = 65535
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 
 
@@ -104,7 +104,7 @@ class TrainerConfig(_Section):
     @classmethod
     def _has_a_port(cls, value: str | None) -> str | None:
         port = "" if value is None else value.rpartition(":")[2]
-        if port.isdecimal() and not 1 <= int(port) <= MOST_PORT:
+        if port.isdecimal() and not is_port(int(port)):
             raise ValueError(f"{value}: a port lies in 1 to {MOST_PORT}")
         return value
 

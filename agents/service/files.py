@@ -1,9 +1,7 @@
-"""The service's files, each whole or not there (``agents/model/durable.py``): JSON, folders, and what was left."""
+"""The service's files, each whole or not there (``agents/model/durable.py``): JSON, and what was left."""
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,21 +21,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError, ValueError):  # of which JSON's and UTF-8's errors are
         return None
     return found if isinstance(found, dict) else None
-
-
-def write_folder(folder: Path, files: Mapping[str, bytes], staging: Path) -> None:
-    """Writes a folder of files in one step. One that is there is left: its name says its content, and it is whole."""
-    if folder.is_dir():
-        return
-    staged = Path(tempfile.mkdtemp(prefix=".staged-", dir=staging))
-    try:
-        staged.chmod(0o755)
-        for name, data in files.items():
-            durable.write(staged / name, data)
-        os.rename(staged, folder)
-        durable.sync_folder(folder.parent)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
 
 
 def clear_staged(folder: Path) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import structlog
 
-from reinet.agents.model.artifact import MANIFEST_FILE, PINNED_FILES, load_artifact
-from reinet.agents.service import files, text
+from reinet.agents.model.artifact import MANIFEST_FILE, PINNED_FILES, load_artifact, write_folder
+from reinet.agents.service import text
 from reinet.agents.service.database import Database, Row
 from reinet.agents.service.jobs import LATEST, Job
 from reinet.core.errors import ServiceError
@@ -95,7 +95,7 @@ class Registry:
         if not self.place(sha256).is_dir():
             load_artifact(folder, sha256)
             content = {name: (folder / name).read_bytes() for name in MODEL_FILES}
-            files.write_folder(self.place(sha256), content, self._staging)
+            write_folder(self.place(sha256), content, self._staging, mode=0o600)
         artifact = load_artifact(self.place(sha256), sha256)
         manifest = artifact.manifest
         licences = {sha: one["licence"] for one in job.sets for _, sha in one["files"]}

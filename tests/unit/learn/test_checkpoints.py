@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from helpers.trainer import TINY
 from reinet.agents.learn import checkpoint
@@ -19,6 +20,7 @@ from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.loop import Result
 from reinet.agents.learn.train import train
 from reinet.agents.model import artifact, durable
+from reinet.cli.main import app
 from reinet.core.errors import ConfigError, ModelError, ReinetError
 
 COMMAND = "from reinet.cli.main import main; main()"
@@ -92,6 +94,30 @@ def test_before_its_evolution_a_run_may_have_other_iterations_that_leave_room_fo
     assert run(tmp_path, 5, evolution=evolution).iterations == 5
 
 
+def test_a_run_of_hindsight_alone_gets_no_policy_gradients_whose_critic_has_learned_nothing(tmp_path: Path) -> None:
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    run(alone, 3, hindsight={"iterations": 4})
+    with pytest.raises(ConfigError, match=r"hindsight alone, 4 iterations.*another --run-dir.*iterations = 4 or less"):
+        run(alone, 6, hindsight={"iterations": 4})
+    assert run(alone, 4, hindsight={"iterations": 4}).iterations == 4
+    run(both, 5, hindsight={"iterations": 4})
+    assert run(both, 6, hindsight={"iterations": 4}).iterations == 6
+
+
+def test_evolution_after_hindsight_alone_changes_nothing_about_that(tmp_path: Path) -> None:
+    changes = {"hindsight": {"iterations": 3}, "evolution": {"generations": 1, "members": 4, "links": 1, "seconds": 2}}
+    config = TrainConfig.model_validate({**TINY, "run": {**TINY["run"], "iterations": 4}, **changes})
+
+    def interrupt(step: Any) -> None:
+        if step.iteration == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert train(config, tmp_path, progress=interrupt).iterations == 2
+    with pytest.raises(ConfigError, match=r"hindsight alone, 3 iterations.*iterations = 4 or less"):
+        run(tmp_path, 5, **changes)
+    assert run(tmp_path, 4, **changes).iterations == 4
+
+
 def test_a_second_training_in_the_same_folder_is_refused_and_a_later_one_is_not(tmp_path: Path) -> None:
     refused = []
 
@@ -107,6 +133,30 @@ def test_a_second_training_in_the_same_folder_is_refused_and_a_later_one_is_not(
 
 
 # --- what is on the disk ---
+
+
+def test_what_a_killed_training_left_half_written_is_cleared_by_the_next_and_by_no_other(tmp_path: Path) -> None:
+    run(tmp_path, 3)
+    left = [tmp_path / ".staged-best", tmp_path / "checkpoints" / ".staged-one"]
+    for folder in left:
+        (folder / "made").mkdir(parents=True)
+        (folder / "made" / "learner.safetensors").write_bytes(b"half")
+    with checkpoint.folder_lock.locked(tmp_path, "at work"), pytest.raises(ConfigError, match="at work"):
+        run(tmp_path, 4)
+    assert all(folder.is_dir() for folder in left), "they may be those of the training at work"
+    run(tmp_path, 4)
+    assert not list(tmp_path.rglob(".staged-*"))
+
+
+def test_a_best_that_was_being_replaced_when_the_training_was_killed_is_put_back(tmp_path: Path) -> None:
+    best = run(tmp_path, 3).best
+    assert best is not None
+    staged = tmp_path / ".staged-best"
+    staged.mkdir()
+    best.rename(staged / "replaced")
+    run(tmp_path, 3)
+    assert Checkpoint(best).state.iteration == 3
+    assert not staged.exists()
 
 
 def test_what_a_name_stands_for_is_on_the_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +182,34 @@ def test_what_a_name_stands_for_is_on_the_disk_before_the_name(tmp_path: Path, m
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("a", b"3")]
     assert folder.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(None, 0o640), (0o600, 0o600)])
+def test_a_folders_files_have_the_mode_asked_for_or_the_umasks(tmp_path: Path, mode: int | None, expected: int) -> None:
+    folder, staging = tmp_path / "models" / "one", tmp_path / "staged"
+    staging.mkdir()
+    before = os.umask(0o027)
+    try:
+        artifact.write_folder(folder, {"a": b"1"}, staging, mode)
+    finally:
+        os.umask(before)
+    assert (folder / "a").stat().st_mode & 0o777 == expected
+    assert list(staging.iterdir()) == []
+
+
+def test_a_link_that_leads_to_itself_is_neither_a_checkpoint_nor_a_place_for_a_model(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    exported = CliRunner().invoke(app, ["export", str(tmp_path / "loop")])
+    assert isinstance(exported.exception, ConfigError | ModelError), exported.exception
+    with pytest.raises(ModelError, match="is a link that leads to itself"):
+        artifact._refuse_to_replace(tmp_path / "loop")
+
+
+def test_a_folder_that_cannot_be_written_leaves_nothing_where_it_was_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        artifact.write_folder(tmp_path / "models" / "one", {"a/b": b"1"}, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["models"]
+    assert list((tmp_path / "models").iterdir()) == []
 
 
 def test_a_file_that_cannot_be_written_leaves_the_older_one_and_is_named(

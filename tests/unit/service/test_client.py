@@ -13,7 +13,7 @@ import pytest
 from reinet.agents.service import client as client_module
 from reinet.agents.service.client import RETRY_S, Client
 from reinet.cli.main import main
-from reinet.core.errors import ConfigError, ServiceError
+from reinet.core.errors import ConfigError, ServiceError, TraceError
 from reinet.proto import trainer_pb2 as pb
 
 
@@ -97,6 +97,14 @@ def test_a_configuration_of_wrong_types_is_refused_as_a_training_refuses_it(
     said = " ".join(capsys.readouterr().err.split())
     assert said.startswith(f"error: {path}: ")
     assert message in said
+
+
+@pytest.mark.parametrize("text", ['sets = ["a\\u0000b"]', 'sets = [{path = "a\\u0000b"}]', 'forbid = ["a\\u0000b"]'])
+def test_a_path_with_a_nul_is_refused_before_anything_is_sent(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(f"[traces]\n{text}")
+    with Client("unix:/nowhere") as client, pytest.raises(TraceError, match="a NUL is in no file's name"):
+        client.submit(path)
 
 
 def test_what_the_service_refuses_of_a_configuration_is_an_error_of_the_configuration_too() -> None:
