@@ -5,6 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 UNIX = "unix:"
+MOST_PORT = 65535
+
+
+def is_port(number: int) -> bool:
+    """Returns whether clients can be told this port: 0 is any that is free, which nobody who asks could know."""
+    return 1 <= number <= MOST_PORT
 
 
 @dataclass(frozen=True)
@@ -34,8 +40,8 @@ class Endpoint:
             raise ValueError(f"{text!r}: write 127.0.0.1:9469, [::1]:9469 or unix:/run/reinet/metrics.sock") from None
         if not address.is_loopback:
             raise ValueError(f"{text!r} is not a loopback address: put a proxy in front for other hosts")
-        if not 1 <= number <= 65535:  # 0 is any that is free, which nobody who asks could know
-            raise ValueError(f"{text!r}: a port lies in 1 to 65535; choose one that is free, as 9469")
+        if not is_port(number):
+            raise ValueError(f"{text!r}: a port lies in 1 to {MOST_PORT}; choose one that is free, as 9469")
         return cls(str(address), number)
 
     def __str__(self) -> str:

@@ -1,7 +1,6 @@
 """A daemon beside thousands of sockets that stay and thousands a second that come and go: what it loses."""
 
 import json
-import os
 import sys
 import tempfile
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from reinet.core.errors import DaemonError
 from reinet.daemon.benches.served import ServedDaemon, weigh
+from reinet.envs.mahimahi.namespace import own_cgroup
 from reinet.envs.mahimahi.process import Child
 from reinet.kshim.leftovers import leftovers
 from reinet.kshim.probe import cgroup2_mount
@@ -51,9 +51,9 @@ def measure(held_sockets: int, per_s: int, seconds: float, model: str = "rule") 
     mount = cgroup2_mount()
     if mount is None:
         raise DaemonError("no cgroup v2 hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup")
-    cgroup = mount / f"reinet-load-{os.getpid()}"
-    cgroup.mkdir()
     before = {(item.kind, item.id) for item in leftovers()}
+    cgroup = own_cgroup(mount)
+    cgroup.mkdir()
     try:
         with tempfile.TemporaryDirectory() as folder, ServedDaemon(Path(folder), cgroup, model) as daemon:
             start = daemon.resident_mb()

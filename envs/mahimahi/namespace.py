@@ -155,7 +155,8 @@ class LinkNamespace:
 def own_cgroup(mount: Path) -> Path:
     """Returns a cgroup of this process that no other uses; the owner's pid is in the name.
 
-    Removes empty ones of owners that are gone: a link's supervisor does so itself, unless it was killed too.
+    Removes empty ones of owners that are gone: a link's supervisor does so itself, unless it was killed too, and a
+    benchmark that was killed leaves its own.
     """
     for stale in mount.glob(f"{_CGROUP_PREFIX}*-*"):
         owner = stale.name[len(_CGROUP_PREFIX) :].partition("-")[0]

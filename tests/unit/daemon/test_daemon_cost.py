@@ -1,11 +1,16 @@
-"""What ``reinet bench daemon`` and ``reinet bench alcc --against plain`` make of their pairs of runs."""
+"""What the daemon's benchmarks make of their pairs of runs, and what one leaves that is killed."""
 
 import math
+import os
+import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from reinet.daemon.benches import load
 from reinet.daemon.benches.busy import Busy, Window, busy, median_interval, paired
+from reinet.envs.mahimahi.namespace import own_cgroup
 
 
 def test_the_interval_of_a_median_is_of_the_values_themselves() -> None:
@@ -46,3 +51,20 @@ def test_ratios_are_of_busy_time_per_byte_without_the_idle_machines_and_of_pairs
     nothing = paired(plain[:1], capped[2:], (0.01,))
     assert nothing["quiet"]
     assert math.isnan(nothing["cpu_ratio_vs_plain"])
+
+
+def test_the_cgroup_of_a_benchmark_that_was_killed_is_removed_by_whoever_makes_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "cgroup2_mount", lambda: tmp_path)
+    monkeypatch.setattr(load, "leftovers", list)
+    monkeypatch.setattr(load, "ServedDaemon", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    if not (pid := os.fork()):
+        try:
+            load.measure(held_sockets=2, per_s=1, seconds=1.0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    own_cgroup(tmp_path)
+    assert not list(tmp_path.iterdir())
