@@ -21,6 +21,9 @@ from reinet.core.errors import ConfigError
 
 app = typer.Typer(help="Measure speed, and what caps cost short transfers.", no_args_is_help=True)
 
+MOST_LINKS = 100_000
+"""Each link takes memory (bytes_per_link); a number typed with a digit too many is not to fill the host's."""
+
 COLUMNS = [
     "links",
     "threads",
@@ -54,7 +57,7 @@ app.command("targets")(targets)
 
 @app.command("sim")
 def sim(
-    links: Annotated[int, typer.Option(min=1, help="Independent links, one flow each.")] = 256,
+    links: Annotated[int, typer.Option(min=1, max=MOST_LINKS, help="Independent links, one flow each.")] = 256,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the links.")] = 1,
     seconds: Annotated[float, typer.Option(min=0.1, help="Time for each of the measurements.")] = 5.0,
     cc: Annotated[str, typer.Option(help="The flows' congestion control.")] = "cubic",

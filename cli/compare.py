@@ -10,7 +10,7 @@ import typer
 
 from reinet.cli.evaluate import COLUMNS
 from reinet.cli.options import BufferOption, CcOption, LinkOptions, MrttOption, TargetOption, TracesOption
-from reinet.cli.output import JsonOption, print_table, progress_in_seconds, say, write_json
+from reinet.cli.output import JsonOption, check_folder, print_table, progress_in_seconds, say, write_json
 from reinet.core.errors import ConfigError
 
 
@@ -62,6 +62,7 @@ def compare(
     from reinet.agents.evaluation.scenario import link_options, scenarios_of
     from reinet.envs.trace import load_traces
 
+    check_folder("--out", out)
     options = link_options(link_option or [])
     trainings = run_folders(run or [])
     scenarios = scenarios_of(

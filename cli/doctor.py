@@ -81,12 +81,15 @@ def _helpers() -> Feature:
 
 def prerequisites() -> dict[str, Feature]:
     """Returns everything that some part of reinet needs, by name."""
-    serving, training = "the daemon", "training"
+    serving, answering, training = "the daemon", "the daemon and the training service", "training"
     found = {
         "system": _system(),
         "python": _python(),
         "onnxruntime": _package("onnxruntime", serving, "serve"),
         "grpcio": _package("grpcio", serving, "serve"),
+        "grpcio-health-checking": _package("grpcio-health-checking", answering, "serve"),
+        "grpcio-reflection": _package("grpcio-reflection", answering, "serve"),
+        "prometheus-client": _package("prometheus-client", "the daemon's metrics", "serve"),
         "tensorboard": _package("tensorboard", "TensorBoard logs", "serve"),
         "torch": _package("torch", training, "train"),
         "ray": _package("ray", training, "train"),

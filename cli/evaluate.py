@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reinet.cli.options import BufferOption, CcOption, LinkOptions, MrttOption, TargetOption, a_picture
+from reinet.cli.options import MOST_REPEAT, BufferOption, CcOption, LinkOptions, MrttOption, TargetOption, a_picture
 from reinet.cli.output import JsonOption, print_table, progress_in_seconds, say, write_json
 from reinet.core.errors import ConfigError
 
@@ -87,7 +87,7 @@ def evaluate(
     buffer_bytes: BufferOption = 150_000,
     link_option: LinkOptions = None,
     seconds: Annotated[float, typer.Option(help="Length of each run.")] = 60.0,
-    repeat: Annotated[int, typer.Option(min=1, help="Runs of every combination.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, max=MOST_REPEAT, help="Runs of every combination.")] = 1,
     allow_training_traces: Annotated[
         bool, typer.Option(help="Evaluate a model even on traces it was trained on; such rows are labelled.")
     ] = False,

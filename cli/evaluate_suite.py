@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
-from reinet.cli.output import TextColumn, console, print_table, say, write_json
-from reinet.core.errors import ConfigError
+from reinet.cli.output import TextColumn, check_folder, console, print_table, say, write_json
 
 if TYPE_CHECKING:
     from reinet.agents.evaluation.suites.plan import SuitePlan
@@ -68,8 +67,7 @@ def evaluate_suite(request: Request) -> int:
     if made.generated:
         say("note: no --traces were given, so links are generated from presets, not recorded")
     folder = request.out or OUT / suite.name
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--out {folder}: is no folder; name another place for runs and report")
+    check_folder("--out", folder)
     store = Store(folder)
     with store.locked():
         outcome = _run_shown(made, store)

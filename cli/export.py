@@ -1,5 +1,6 @@
 """``reinet export``: make a deployable model of a checkpoint."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -36,5 +37,5 @@ def export(
 
 def _run_of(checkpoint: Path) -> Path:
     """Returns runs/NAME for runs/NAME/best and for runs/NAME/checkpoints/iteration-000120."""
-    parent = checkpoint.resolve().parent
+    parent = Path(os.path.realpath(checkpoint)).parent  # unlike resolve(), also of a loop of links, refused later
     return parent.parent if parent.name == "checkpoints" else parent

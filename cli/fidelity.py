@@ -6,12 +6,18 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from reinet.cli.options import CcOption, TracesOption
-from reinet.cli.output import JsonOption, TextColumn, console, print_table, write_json
+from reinet.cli.options import MOST_REPEAT, CcOption, TracesOption
+from reinet.cli.output import JsonOption, TextColumn, check_writable, console, print_table, write_json
 from reinet.core.errors import ConfigError
 
 PEER_COLUMNS = ["cc", "trace", "utilization", "utilization_theirs", "qdelay_mean_ms", "qdelay_mean_ms_theirs", "agrees"]
 COLUMNS = ["trace", "cc", "buffer_bytes", "cap_pkts", "metric", "sim", "kernel", "ratio", "agrees"]
+
+
+def _a_page(path: Path | None) -> Path | None:
+    if path is not None:
+        check_writable("--markdown", str(path))
+    return path
 
 
 def fidelity(
@@ -21,7 +27,9 @@ def fidelity(
     caps: Annotated[str, typer.Option(help="Fixed caps in packets, by commas; none = no cap.")] = "none,20,40",
     mrtt_ms: Annotated[float, typer.Option(help="The path's fixed round trip.")] = 20.0,
     seconds: Annotated[float, typer.Option(min=5, help="Length of each run.")] = 60.0,
-    repeat: Annotated[int, typer.Option(min=1, help="Kernel runs of every combination; their median counts.")] = 3,
+    repeat: Annotated[
+        int, typer.Option(min=1, max=MOST_REPEAT, help="Kernel runs of every combination; their median counts.")
+    ] = 3,
     parallel: Annotated[
         int, typer.Option(min=1, help="Kernel runs side by side; a run in which the host lagged is made again.")
     ] = 1,
@@ -46,7 +54,9 @@ def fidelity(
             "their own implementations. Of the options, --traces, --markdown and --json count.",
         ),
     ] = False,
-    markdown: Annotated[Path | None, typer.Option(help="Write the table as a page, such as docs/fidelity.md.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(callback=_a_page, help="Write the table as a page, such as docs/fidelity.md.")
+    ] = None,
     json_destination: JsonOption = None,
 ) -> None:
     """Compare the simulator with Mahimahi and the real kernel: same traces, congestion controls, buffers and caps.
@@ -89,7 +99,7 @@ def fidelity(
         command = f"reinet fidelity {given} --cc {cc} --buffers {buffers} --caps {caps}"
         command += f" --seconds {seconds:g} --repeat {repeat}"
         command += f" --kernel {kernel}" if kernel != "host" else ""
-        markdown.write_text(engine.markdown(done, command, missing=len(combinations) - len(done)))
+        _write_page(markdown, engine.markdown(done, command, missing=len(combinations) - len(done)))
     if json_destination != "-":
         print_table(rows, COLUMNS)
     agreeing = sum(all(row["agrees"] in (True, None) for row in one) for one in done)
@@ -105,10 +115,15 @@ def _compare_peers(traces: list[Path], markdown: Path | None, json_destination: 
     write_json(json_destination, {"rows": rows})
     if markdown is not None:
         given = " ".join(f"--traces {path}" for path in traces)
-        markdown.write_text(engine.markdown(rows, f"reinet fidelity --peers {given}", reference))
+        _write_page(markdown, engine.markdown(rows, f"reinet fidelity --peers {given}", reference))
     if json_destination != "-":
         print_table(rows, PEER_COLUMNS)
     console.print(f"{sum(row['agrees'] for row in rows)} of {len(rows)} cells agree.")
+
+
+def _write_page(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 def _measure(comparison: Any) -> None:

@@ -6,17 +6,21 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.output import say
+from reinet.cli.output import check_writable, say
 from reinet.core.errors import ConfigError
 from reinet.core.target import Target
 
 PICTURES = (".png", ".svg", ".pdf")
+MOST_REPEAT = 1000
+"""As in a suite's file: more repetitions tell nothing more of a mean, and each is planned before the first one runs."""
 
 
 def a_picture(path: Path | None) -> Path | None:
-    """Returns the path; raises ConfigError, before hours of work, for one whose ending is of no picture."""
-    if path is not None and path.suffix.lower() not in PICTURES:
-        raise ConfigError(f"--png {path}: a picture's name ends in {', '.join(PICTURES)}")
+    """Returns the path; raises ConfigError, before hours of work, for one where no picture can be written."""
+    if path is not None:
+        if path.suffix.lower() not in PICTURES:
+            raise ConfigError(f"--png {path}: a picture's name ends in {', '.join(PICTURES)}")
+        check_writable("--png", str(path))
     return path
 
 

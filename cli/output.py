@@ -42,9 +42,11 @@ class TextColumn(rich.progress.TextColumn):
 
 
 console = PlainConsole(
-    stderr=True, markup=False, emoji=False, highlight=False, width=None if sys.stderr.isatty() else 160
-)
-"""People read standard error; standard output is kept for ``--json -``. Into a file, lines may be longer."""
+    stderr=True, markup=False, emoji=False, highlight=False,
+    width=None if sys.stderr is not None and sys.stderr.isatty() else 160,
+)  # fmt: skip
+"""People read standard error; standard output is kept for ``--json -``. Into a file, lines may be longer. Whoever
+starts a command may have closed either: Python has None in its place then."""
 
 
 def progress_in_seconds() -> rich.progress.Progress:
@@ -60,20 +62,37 @@ def progress_in_seconds() -> rich.progress.Progress:
 
 
 def _may_be_written(destination: str | None) -> str | None:
-    """Returns the destination; raises ConfigError, before hours of work, where no file can be written there."""
-    if destination in (None, "-"):
-        return destination
+    """Returns where ``--json`` goes; raises ConfigError, before hours of work, where no file can be written there."""
+    if destination is not None and destination != "-":
+        check_writable("--json", destination, ", or - for standard output")
+    return destination
+
+
+def check_writable(option: str, destination: str, or_else: str = "") -> None:
+    """Raises ConfigError naming the option where no file can be written; ``or_else`` is what else can be given."""
     path = Path(destination)
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
     if path.is_dir():
         why = "it is a folder"
-    elif not folder.is_dir():
-        why = f"{folder} is no folder"
-    elif not os.access(path if path.exists() else folder, os.W_OK):
-        why = f"this user may not write {'it' if path.exists() else f'into {folder}'}"
+    elif path.exists():
+        why = "" if os.access(path, os.W_OK) else "this user may not write it"
     else:
-        return destination
-    raise ConfigError(f"--json {destination}: {why}; name another file, or - for standard output")
+        why = _why_none_into(path.absolute().parent)
+    if why:
+        raise ConfigError(f"{option} {destination}: {why}; name another file{or_else}")
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Raises ConfigError naming the option where no file can be written into a folder, which need not be there yet."""
+    if why := _why_none_into(folder.absolute()):
+        raise ConfigError(f"{option} {folder}: {why}; name another folder")
+
+
+def _why_none_into(folder: Path) -> str:
+    """Returns why no file can be written into a folder, or the one that it would be made in; empty where one can."""
+    there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if not there.is_dir():
+        return f"{there} is no folder"
+    return "" if os.access(there, os.W_OK) else f"this user may not write into {there}"
 
 
 JsonOption = Annotated[
@@ -106,6 +125,19 @@ def json_text(data: Mapping[str, Any]) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
+def put_out(text: str) -> None:
+    """Writes to standard output; raises ReinetError where it is closed or full."""
+    if sys.stdout is None:
+        raise ReinetError("standard output is closed, and results were to go there; leave it open, or name a file")
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads has enough: the command ends without a word
+        raise
+    except OSError as error:
+        raise ReinetError(f"standard output: {error.strerror}; send it to another place") from None
+
+
 def write_json(destination: str | None, data: Mapping[str, Any]) -> None:
     """Writes ``data`` to a file or, for ``-``, to standard output; does nothing without a destination.
 
@@ -123,8 +155,7 @@ def write_json(destination: str | None, data: Mapping[str, Any]) -> None:
         except OSError as error:
             failed = error
     if destination == "-" or failed is not None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        put_out(text)
     if failed is not None:
         raise ReinetError(f"--json {destination}: {failed.strerror}; the results are on standard output instead")
 

@@ -22,11 +22,13 @@ import numpy as np
 from reinet.agents.decide.baselines import FixedCap, NoCap
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
+from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
 from reinet.core.errors import ConfigError, LinkError
 from reinet.core.target import MOST_MS
 from reinet.envs.link.metrics import Metrics, syn_ack_ms
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.uml import run_flow
+from reinet.envs.sim.options import require_simulated
 from reinet.envs.trace import Trace
 
 Figures = dict[str, float | None]
@@ -129,6 +131,14 @@ class Comparison:
     """The User-Mode Linux to compare with; None = the host's kernel."""
 
     def __post_init__(self) -> None:
+        if not 0 < self.mrtt_ms <= MOST_MS:
+            raise ConfigError(f"mrtt_ms is {self.mrtt_ms:g}; it must be above 0 and at most {MOST_MS:g}")
+        for combination in self.combinations:
+            require_simulated(combination.path(self.mrtt_ms))  # hours of kernel runs would have nothing beside them
+            if combination.cap_pkts and not MIN_CAP_PKTS <= combination.cap_pkts <= MAX_CAP_PKTS:
+                raise ConfigError(
+                    f"caps: {combination.cap_pkts} is outside {MIN_CAP_PKTS} to {MAX_CAP_PKTS} packets; none is no cap"
+                )
         if self.uml is not None and any(combination.cap_pkts for combination in self.combinations):
             raise ConfigError("caps need the kernel shim, which a User-Mode Linux does not have; give --caps none")
 

@@ -44,7 +44,7 @@ def link_options(texts: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"link option {key}: is given twice")
         try:
             options[key] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter where it is nested a thousand deep
             options[key] = value
     return options
 
@@ -69,7 +69,7 @@ class Scenario:
     def __post_init__(self) -> None:
         for name, value in (("mrtt_ms", self.path.mrtt_ms), ("seconds", self.seconds)):
             if not 0 < value < 1e6:
-                raise ConfigError(f"{name} is {value}; it must be above 0 and finite")
+                raise ConfigError(f"{name} is {value:g}; it must be above 0 and below 1e6")
         if self.seconds * 1000 <= self.path.start_ms + self.path.mrtt_ms:
             over = f" over {self.path.trace.name}" if isinstance(self.path.trace, Trace) else ""
             raise ConfigError(
@@ -143,7 +143,10 @@ class Scenario:
 
 def scenarios_of(traces: Sequence[Trace], ccs: Sequence[str], link: LinkKind, **said: Any) -> list[Scenario]:
     """Returns ``Scenario.of`` for every trace under every congestion control. Raises ConfigError."""
-    return [Scenario.of(trace, link, cc=cc.strip(), **said) for trace in traces for cc in ccs]
+    names = [cc.strip() for cc in ccs]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"cc: {twice[0]} is there twice; give every congestion control once")
+    return [Scenario.of(trace, link, cc=name, **said) for trace in traces for name in names]
 
 
 def _check_target_ms(target_ms: float) -> None:

@@ -25,7 +25,9 @@ def frontier(
     buffer_bytes: BufferOption = 150_000,
     buffer_peak_ms: Annotated[
         float | None,
-        typer.Option(min=1, help="In place of --buffer-bytes: so long at the trace's peak rate, of its best 100 ms."),
+        typer.Option(
+            min=1, max=10_000, help="In place of --buffer-bytes: so long at the trace's peak rate, of its best 100 ms."
+        ),
     ] = None,
     target: Annotated[str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, +30ms or 2.5x.")] = "50ms",
     fixed: Annotated[bool, typer.Option(help="Compare with fixed caps too.")] = False,

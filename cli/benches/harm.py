@@ -11,7 +11,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from reinet.cli.evaluate import Actuator, Link
-from reinet.cli.options import BufferOption, CcOption, uncapped_paths
+from reinet.cli.options import MOST_REPEAT, BufferOption, CcOption, uncapped_paths
 from reinet.cli.output import JsonOption, TextColumn, console, json_text, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
@@ -64,7 +64,9 @@ def harm(
     buffer_bytes: BufferOption = 150_000,
     repeat: Annotated[
         int | None,
-        typer.Option(min=1, help="Pairs of runs a cell (sim: 20, on recordings thrice as many; mahimahi: 3)."),
+        typer.Option(
+            min=1, max=MOST_REPEAT, help="Pairs of runs a cell (sim: 20, on recordings thrice as many; mahimahi: 3)."
+        ),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the simulated links.")] = 2,
     check: Annotated[bool, typer.Option(help="Exit 1 when a cell is above its limit or not valid.")] = False,

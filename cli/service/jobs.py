@@ -1,6 +1,5 @@
 """``reinet jobs``: training jobs of a service, submitted, watched, stopped."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress
 
-from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
+from reinet.cli.output import JsonOption, TextColumn, console, print_table, put_out, say, write_json
 from reinet.cli.service.reach import ago, client, reach, span
 from reinet.core.errors import ServiceError
 
@@ -91,8 +90,7 @@ def logs(
     """Print the end of a job's log. Example: reinet jobs logs 0123456789ab --follow."""
     with client() as trainer:
         for _, lines in trainer.watch(job, log=True):
-            sys.stdout.write(lines)
-            sys.stdout.flush()
+            put_out(lines)
             if not follow:
                 return
 

@@ -269,10 +269,12 @@ def load_traces(paths: Iterable[str | Path]) -> list[Trace]:
 
 def trace_files(paths: Iterable[str | Path]) -> list[Path]:
     """Returns the files that ``load_traces`` would load; raises TraceError when there is none."""
-    found: dict[Path, Path] = {}
+    found: dict[str, Path] = {}
     for path in paths:
+        if "\0" in str(path):
+            raise TraceError(f"{path}: a NUL is in no file's name; write the path without it")
         for file in _trace_files(Path(path)):
-            found.setdefault(file.resolve(), file)
+            found.setdefault(os.path.realpath(file), file)  # of a loop of links too, which cannot be read then
     if not found:
         raise TraceError("no trace was given: name a trace file, a folder of traces or a set file (.toml)")
     return list(found.values())

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from reinet.agents.evaluation.suites.report import FORMAT, Report
 from reinet.agents.evaluation.suites.statistics import LEVEL, change
 from reinet.core.errors import ConfigError
@@ -12,6 +14,41 @@ from reinet.core.errors import ConfigError
 CHANGING = ("throughput_mbps", "qdelay_mean_ms", "qdelay_p95_ms", "jain", "share")
 """What is compared of each cell."""
 NAME_KEYS = ("scenario", "agent", "cc", "point", "flows", "beside", "role")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Row(_Part):
+    trace_sha256: str
+    seed: int
+    start_offset_ms: float
+    throughput_mbps: float | None = None
+    qdelay_mean_ms: float | None = None
+    qdelay_p95_ms: float | None = None
+    jain: float | None = None
+    share: float | None = None
+
+
+class _Hashed(_Part):
+    sha256: str
+
+
+class _Agent(_Part):
+    name: str
+    identity: str
+
+
+class _Read(_Part):
+    """What a comparison reads of a report; the rest may be of another version."""
+
+    suite: _Hashed
+    made_by: dict[str, Any]
+    agents: list[_Agent]
+    traces: list[_Hashed]
+    rows: list[_Row]
+
 
 _Runs = dict[tuple[str, ...], dict[str, float]]
 
@@ -22,12 +59,18 @@ def read(path: Path) -> Report:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; name the report.json of an earlier run") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON ({error}); name the report.json of an earlier run") from None
-    if not isinstance(found, dict) or not isinstance(found.get("rows"), list) or "made_by" not in found:
+    if not isinstance(found, dict) or "made_by" not in found:
         raise ConfigError(f"{path}: not the report of a suite; name the report.json of an earlier run")
     if found.get("format") != FORMAT:
         raise ConfigError(f"{path}: a report of format {found.get('format')}, not {FORMAT}; make it anew")
+    try:
+        _Read.model_validate(found)
+    except ValidationError as error:  # before hours of runs, not when they are compared
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"]))
+        raise ConfigError(f"{path}: {where}: {fault['msg']}; name the report.json of an earlier run") from None
     return found
 
 

@@ -1,6 +1,7 @@
 """What a suite's file says: a title, and scenarios of agents, congestion controls, traces, a path and what is swept."""
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ CURE = "name a suite (quick, reinet, deepcc) or a suite's TOML file; docs/evalua
 DERIVED = ("target", "target_ms", "buffer_bdp", "buffer_peak_ms", "app_share", "look_phase_s")
 """What a path may say beside the fields of ``LinkSpec``: each is worked out from the trace, the fixed delay or the
 flows' look for their minimum RTT."""
+NUMBERS = ("target_ms", "mrtt_ms", "buffer_bdp", "buffer_peak_ms", "app_share")
+"""Those that are above 0, from which others are worked out before the link checks them."""
 PATH_KEYS = (*DERIVED, "mrtt_ms", "buffer_bytes", *LINK_OPTIONS)
 
 MOST_SEEDS = 1000
@@ -80,6 +83,12 @@ class ScenarioSpec(_Strict):
             raise ValueError(f"{', '.join(both)} stands in path and in sweep; give it once")
         if empty := [key for key, values in self.sweep.items() if not values]:
             raise ValueError(f"sweep.{empty[0]} has no values")
+        for key, value in (*self.path.items(), *((key, one) for key, values in self.sweep.items() for one in values)):
+            _check(key, value)
+        lists = {key: getattr(self, key) for key in ("agents", "cc", "plain", "flows", "beside")}
+        for key, values in (lists | {f"sweep.{key}": values for key, values in self.sweep.items()}).items():
+            if twice := [value for value in values if values.count(value) > 1]:  # its runs would be counted twice
+                raise ValueError(f"{key}: {twice[0]!r} is there twice; give it once")
         if self.link == "mahimahi" and (self.flows != (1,) or self.beside):
             raise ValueError("flows and beside need link = 'sim': a Mahimahi link here carries one flow")
         if "flows" in self.path and (self.flows != (1,) or self.beside):
@@ -87,6 +96,23 @@ class ScenarioSpec(_Strict):
         if not (self.agents and self.cc) and not self.plain:
             raise ValueError("nothing runs: give agents and cc, or plain")
         return self
+
+
+def _check(key: str, value: Any) -> None:
+    """Raises ValueError for a value of a path that nothing can be worked out from; ``LinkSpec`` checks the others."""
+    if key == "target" and not isinstance(value, str):
+        raise ValueError(f"target = {value!r} is no text; write it as '50ms', '+30ms' or '2.5x'")
+    if key in NUMBERS and not (_is_number(value) and value > 0):
+        raise ValueError(f"{key} = {value!r} is no number above 0")
+    if key == "flows" and not (
+        isinstance(value, list)
+        and all(isinstance(flow, dict) and _is_number(flow.get("start_ms", 0)) for flow in value)
+    ):
+        raise ValueError("path.flows is a list of tables, one a flow, with numbers as start_ms")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class _File(_Strict):

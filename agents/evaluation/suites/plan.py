@@ -160,19 +160,20 @@ def plan(
         raise ConfigError(f"suite {suite.name}: none of the scenarios that were asked for runs on --link {link}")
     if not jobs:
         raise ConfigError(f"suite {suite.name}: its scenarios name no traces; give some in `traces`, or --traces")
-    presets = not given and any(text in PRESETS for spec in asked for text in spec.traces)
+    presets = list(dict.fromkeys(text for spec in asked for text in spec.traces if text in PRESETS))
     return SuitePlan(
-        suite, tuple(jobs), {agent.name: agent for agent in made.values()}, tuple(seen.values()), presets,
-        tuple(_replaced(asked, given, agents)),
+        suite, tuple(jobs), {agent.name: agent for agent in made.values()}, tuple(seen.values()),
+        generated=bool(presets) and not given, replaced=tuple(_replaced(asked, presets, given, agents)),
     )  # fmt: skip
 
 
-def _replaced(asked: Sequence[ScenarioSpec], given: Sequence[Trace], agents: Sequence[str] | None) -> Iterator[str]:
+def _replaced(
+    asked: Sequence[ScenarioSpec], presets: Sequence[str], given: Sequence[Trace], agents: Sequence[str] | None
+) -> Iterator[str]:
     """Yields a sentence for each of agents and traces where others than the file's were run."""
     own = dict.fromkeys(name for spec in asked if spec.agents != (BASELINE,) for name in spec.agents)
     if agents is not None and own and list(own) != list(agents):
         yield f"The agents {', '.join(agents)} were run in place of {', '.join(own)}."
-    presets = dict.fromkeys(text for spec in asked for text in spec.traces if text in PRESETS)
     if given and presets:
         names = ", ".join(trace.name for trace in given)
         yield f"The traces {names} were run in place of those generated from {', '.join(presets)}."

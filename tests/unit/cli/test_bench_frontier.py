@@ -49,3 +49,18 @@ def test_a_buffer_in_time_follows_each_traces_peak_rate(tmp_path: Path) -> None:
         rows[name] = {row["trace"]: row for row in json.loads(result.stdout)["rows"]}
     assert rows["ms"]["fast.trace"] == rows["bytes"]["fast.trace"]
     assert rows["ms"]["slow.trace"]["qdelay_mean_ms"] < rows["bytes"]["slow.trace"]["qdelay_mean_ms"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["frontier", "--buffer-peak-ms", "inf"],
+        ["harm", "--repeat", "99999999999"],
+        ["sim", "--links", "99999999999"],
+    ],
+)
+def test_a_number_that_would_fill_the_memory_is_refused(tmp_path: Path, command: list[str]) -> None:
+    traces = ["--traces", str(Trace.constant(12, 10).save(tmp_path / "12.trace"))] if command[0] != "sim" else []
+    result = CliRunner().invoke(app, ["bench", *command, *traces])
+    assert result.exit_code == 2
+    assert command[1] in result.stderr

@@ -1,10 +1,13 @@
 """Nothing from outside is interpreted on its way to the terminal: no markup, no emoji, no control sequence."""
 
 import io
+import json
 import re
 import shutil
+import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,6 +86,17 @@ def test_what_doctor_found(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = said("doctor")
     assert f"root:x:0 {SHOWN}" in shown
     assert f"chown {SHOWN}" in shown
+
+
+def test_doctor_says_how_to_get_what_the_daemon_and_the_service_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "version", version)
+    found = doctor.prerequisites()
+    for name in ("grpcio", "grpcio-health-checking", "grpcio-reflection", "prometheus-client"):
+        assert not found[name].ok
+        assert found[name].cure == "pip install 'reinet[serve]'"
 
 
 def test_what_a_daemon_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +209,26 @@ def test_a_place_where_no_results_can_be_written_is_refused_before_anything_runs
 def test_results_go_into_a_folder_that_is_made_for_them(tmp_path: Path) -> None:
     output.write_json(str(tmp_path / "deep" / "er" / "x.json"), {"a": 1})
     assert (tmp_path / "deep" / "er" / "x.json").read_text() == output.json_text({"a": 1})
+
+
+def test_a_standard_output_that_takes_no_results_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(ReinetError, match="standard output: No space left on device"):
+            output.write_json("-", {"a": 1})
+        with suppress(OSError):
+            full.close()
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(ReinetError, match="standard output is closed"):
+        output.write_json("-", {"a": 1})
+
+
+def test_who_closed_standard_error_gets_the_results_all_the_same() -> None:
+    code = "from reinet.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "traces", "list", "--json", "-"]
+    done = subprocess.run(["sh", "-c", 'exec "$0" "$@" 2>&-', *command], capture_output=True, timeout=60)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["rows"]
 
 
 def test_results_that_cannot_be_written_are_not_lost(capsys: pytest.CaptureFixture[str]) -> None:

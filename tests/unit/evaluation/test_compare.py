@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
+from typer.testing import CliRunner
 
 from helpers.places import ROOT
 from reinet.agents.decide.names import make_agent
@@ -18,10 +19,12 @@ from reinet.agents.evaluation.compare.page import LINK_RUN, Content, agent_label
 from reinet.agents.evaluation.compare.series import curves_of, curves_of_link, interval_ms
 from reinet.agents.evaluation.run import Run, run, simulate
 from reinet.agents.evaluation.scenario import Scenario
+from reinet.cli.main import app
 from reinet.core.curves import CURVES, PANELS, panels
 from reinet.core.errors import ConfigError
 from reinet.core.event_file import EventFile, scalar
 from reinet.core.records import Flag
+from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
 SECONDS = 3.0
@@ -198,3 +201,12 @@ def test_a_curve_of_rates_has_the_throughputs_mean_however_often_an_agent_decide
     truth_mbps = 8e3 * records["delivered_bytes"].sum() / records["period_ns"].sum()
     _, rates_mbps = curves_of(done)["delivery_rate_mbps"]
     assert np.mean(rates_mbps) == pytest.approx(truth_mbps, rel=0.06)
+
+
+@pytest.mark.parametrize("out", ["12.trace", "12.trace/deeper", "loop"])
+def test_a_place_where_no_page_can_be_written_is_refused_before_anything_runs(tmp_path: Path, out: str) -> None:
+    trace = Trace.constant(12, 10).save(tmp_path / "12.trace")
+    (tmp_path / "loop").symlink_to("loop")
+    command = ["compare", "none", "--traces", str(trace), "--out", str(tmp_path / out)]
+    with pytest.raises(ConfigError, match=f"--out .*/{out}: .* is no folder; name another"):
+        raise CliRunner().invoke(app, command).exception or AssertionError

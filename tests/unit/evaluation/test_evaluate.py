@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 from helpers.places import ROOT
 from reinet.agents.evaluation.plan import Plan
 from reinet.agents.evaluation.scenario import Scenario, link_options
+from reinet.agents.evaluation.suites.definition import MOST_SEEDS
 from reinet.cli.main import app
+from reinet.cli.options import MOST_REPEAT
 from reinet.core.errors import ConfigError
 from reinet.envs.trace import Trace
 
@@ -147,6 +149,7 @@ def test_every_link_option_changes_the_run() -> None:
         (["qeue=codel"], "qeue: unknown; did you mean 'queue'"),
         (["cc=reno"], "cc: it is said beside"),
         (["queue=codl"], "did you mean 'codel'"),
+        (["loss=" + "[" * 5000], r"loss: '\[+' is not a number"),
         (["loss=much"], "loss: 'much' is not a number"),
         (["loss=2"], "loss: 2 is outside"),
         (["jitter_us=1.5"], "jitter_us: 1.5 is not a whole number"),
@@ -200,12 +203,26 @@ def test_an_infinite_queue_has_no_size() -> None:
     ("more", "why"),
     [
         (["--png", "run.xyz"], r"ends in \.png"),
+        (["--png", "{}/twelve.trace/run.png"], r"--png .*/run\.png: .*/twelve\.trace is no folder"),
+        (["--cc", "cubic, reno,cubic"], "cc: cubic is there twice"),
+        (["--seconds", "1e9"], r"seconds is 1e\+09; it must be above 0 and below 1e6"),
         (["--link-option", "start_ms=5000"], "ends before anything comes back: the flow starts after 5000 ms"),
         (["--link", "mahimahi", "--seed", "2"], "a real host's noise has none"),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_first_run(tmp_path: Path, more: list[str], why: str) -> None:
     trace = TWELVE_MBPS.save(tmp_path / "twelve.trace")
-    command = ["evaluate", "--agents", "none", "--link", "sim", "--seconds", "5", "--traces", str(trace), *more]
+    command = ["evaluate", "--agents", "none", "--link", "sim", "--seconds", "5", "--traces", str(trace)]
+    command += [word.format(tmp_path) for word in more]
     with pytest.raises(ConfigError, match=why):
         raise CliRunner().invoke(app, command).exception or AssertionError
+
+
+def test_more_repetitions_than_a_suites_file_may_have_are_refused(tmp_path: Path) -> None:
+    assert MOST_REPEAT == MOST_SEEDS
+    trace = TWELVE_MBPS.save(tmp_path / "twelve.trace")
+    command = ["evaluate", "--agents", "none", "--link", "sim", "--traces", str(trace), "--repeat", "1001"]
+    for more in (["--seconds", "1"], ["--suite", "quick"]):
+        result = CliRunner().invoke(app, [*command, *more])
+        assert result.exit_code == 2
+        assert "--repeat" in result.stderr

@@ -125,3 +125,29 @@ def test_a_report_runs_nothing(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "1 of 1 combinations agree; 1 not measured." in done.output
     assert "**1 of 1 combinations agree**; 1 not measured." in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--cc", "zzz"], "the simulator has no congestion control 'zzz'"),
+        (["--buffers", "-5"], "buffer_bytes: -5 is outside"),
+        (["--caps", "-3"], "caps: -3 is outside 4 to 40000 packets"),
+        (["--mrtt-ms", "nan"], "mrtt_ms is nan; it must be above 0"),
+        (["--markdown", "{}"], "--markdown .*: it is a folder"),
+        (["--markdown", "{}/12.trace/page.md"], r"--markdown .*: .*/12\.trace is no folder"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_hours_of_runs(tmp_path: Path, more: list[str], why: str) -> None:
+    trace = COMBINATION.trace.save(tmp_path / "12.trace")
+    command = ["fidelity", "--report", "--results", str(tmp_path / "results.jsonl"), "--traces", str(trace)]
+    with pytest.raises(ConfigError, match=why):
+        raise CliRunner().invoke(app, [*command, *(word.format(tmp_path) for word in more)]).exception or AssertionError
+
+
+def test_a_page_may_lie_in_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+    trace, page = COMBINATION.trace.save(tmp_path / "12.trace"), tmp_path / "deep" / "er" / "page.md"
+    command = ["fidelity", "--report", "--results", str(tmp_path / "results.jsonl"), "--traces", str(trace)]
+    done = CliRunner().invoke(app, [*command, "--markdown", str(page)])
+    assert done.exit_code == 0, done.output
+    assert "9 not measured" in page.read_text()

@@ -91,6 +91,33 @@ def test_a_suite_that_cannot_be_run_is_refused_with_its_place(tmp_path: Path) ->
         load("quik")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("path = {buffer_peak_ms = inf}", "buffer_peak_ms = inf is no number above 0"),
+        ("path = {buffer_bdp = nan}", "buffer_bdp = nan is no number above 0"),
+        ("path = {buffer_bdp = -1}", "buffer_bdp = -1 is no number above 0"),
+        ("path = {buffer_bdp = 'x'}", "buffer_bdp = 'x' is no number above 0"),
+        ("path = {app_share = 'x'}", "app_share = 'x' is no number above 0"),
+        ("path = {target_ms = true}", "target_ms = True is no number above 0"),
+        ("path = {target = 5}", "target = 5 is no text"),
+        ("path = {mrtt_ms = [1]}", r"mrtt_ms = \[1\] is no number above 0"),
+        ("sweep = {mrtt_ms = [20, 'x']}", "mrtt_ms = 'x' is no number above 0"),
+        ("path = {flows = 3}", "path.flows is a list of tables"),
+        ("path = {flows = [{start_ms = 'x'}]}", "path.flows is a list of tables"),
+        ("sweep = {mrtt_ms = [20, 20]}", "sweep.mrtt_ms: 20 is there twice"),
+        ("agents = ['none', 'none']", "agents: 'none' is there twice"),
+        ("plain = ['bbr', 'cubic', 'bbr']", "plain: 'bbr' is there twice"),
+    ],
+)
+def test_a_value_that_nothing_can_be_worked_out_from_is_refused_with_its_place(
+    tmp_path: Path, change: str, message: str
+) -> None:
+    text = f'title = "x"\n[[scenario]]\nname = "a"\n{change}\n'
+    with pytest.raises(ConfigError, match=f"scenario a: .*{message}"):
+        load(suite_file(tmp_path, text))
+
+
 def test_every_agent_meets_the_same_links_seeds_and_starts(tmp_path: Path) -> None:
     suite = planned(tmp_path)
     first = [job for job in suite.jobs if job.cell.scenario == "one"]
@@ -316,6 +343,28 @@ def test_a_report_against_itself_is_the_same_and_a_worse_agent_is_more_than_nois
     assert not few  # two pairs tell nothing
     page = markdown.page(before, against=found)
     assert "changed by more than noise" in page
+
+
+def test_what_is_no_report_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    suite, store = made(tmp_path)
+    whole = report.build(suite, store, "reinet")
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(whole))
+    assert against.read(path) == json.loads(path.read_text())
+    (row, *_) = whole["rows"]
+    for change, why in (
+        ({"made_by": 3}, "made_by: Input should be a valid dictionary"),
+        ({"suite": {}}, "suite.sha256: Field required"),
+        ({"rows": [3]}, "rows.0: Input should be a valid dictionary or instance of _Row"),
+        ({"rows": [{**row, "qdelay_mean_ms": "x"}]}, "rows.0.qdelay_mean_ms: Input should be a valid number"),
+        ({"agents": [{"name": "none"}]}, "agents.0.identity: Field required"),
+    ):
+        path.write_text(json.dumps({**whole, **change}))
+        with pytest.raises(ConfigError, match=f"report.json: {why}; name the report.json of an earlier run"):
+            against.read(path)
+    path.write_text("[" * 5000)
+    with pytest.raises(ConfigError, match="not JSON"):
+        against.read(path)
 
 
 def line(agent: str, cc: str, p95_ms: float, share: float, **more: Any) -> dict[str, Any]:
