@@ -46,6 +46,10 @@ def run(
     always: Annotated[
         bool, typer.Option("--always", help="Cap where no queue was seen, too (tests, loopback).")
     ] = False,
+    no_io_uring: Annotated[
+        bool,
+        typer.Option("--no-io-uring", help="Refuse the program an io_uring, so that Node.js and uvloop are gated."),
+    ] = False,
     json_destination: JsonOption = None,
 ) -> None:
     """Run a program whose TCP connections stay below a cap, without privileges and without a daemon.
@@ -73,6 +77,7 @@ def run(
         ports=parse_ports(policy),
         shadow=shadow,
         always=always,
+        no_io_uring=no_io_uring,
     )
     program = check_command(command[0])
     if not shadow and json_destination is None:

@@ -35,8 +35,9 @@ void Flow::reset(std::uint64_t new_cookie) {
   lease_ = void_lease_ = 0;
   void_ = active_ = refused_ = bounded_ = false;
   splitting = 0;
+  refusals_ = 0;
   credit_bytes_ = pending_bytes_ = admitted_bytes_ = written_base_ = 0;
-  missing_ = Missing{};
+  missing_.end();
   ++openings;  // whoever still waits looks again, and finds another cookie
   futex_wake_all(openings);
 }
@@ -174,9 +175,15 @@ void Flow::end_send(std::uint64_t bytes, std::uint64_t taken_bytes) {
 }
 
 bool Flow::arm() {
+  const std::uint64_t now = now_ns();
   refused_ = true;
   active_ = true;
-  if (!queued) process().pacer.push(this, now_ns() + kLeastTickNs);
+  missing_.begin(now);
+  if (process().has_io_uring && registrations.empty() && ++refusals_ > kMostRefusals) {
+    exempt("an io_uring tells when it may be written, unseen (reinet run --no-io-uring keeps it from the program)");
+    return false;
+  }
+  if (!queued) process().pacer.push(this, now + kLeastTickNs);
   if (!queued) return false;
   if (!armed) process().report.closings++;
   armed = true;
@@ -189,9 +196,16 @@ bool Flow::arm() {
   return true;
 }
 
+bool Flow::arm_if_full(int fd, std::uint64_t now_ns) {
+  if (armed) return true;
+  if (stage_ != Stage::running || cookie_of(fd) != cookie) return false;
+  return room(fd, kSliceBytes, now_ns).bytes == 0 && arm();
+}
+
 void Flow::open() {
   if (!armed) return;
   armed = false;
+  refusals_ = 0;
   process().report.openings++;
   for (Registration& r : registrations) {
     if (!(r.wanted & kWritable)) continue;
@@ -294,17 +308,22 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   ask_law(view, now_ns);
   const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
   // Where looks are further apart than round trips, as on loopback, more than the window itself would be missing.
-  if (!cap_pkts || !wanted || view.info.tcpi_min_rtt < kLeastPathRttUs) missing_ = Missing{};
+  if (!cap_pkts || !wanted || view.info.tcpi_min_rtt < kLeastPathRttUs) missing_.end();
   if (cap_pkts) credit_under(cap_pkts, view, now_ns);
   missing_.make_up(now_ns, view.info.tcpi_rtt, view.mss_bytes(), measure_.came_bytes() > 0);
   credit_bytes_ = cap_pkts ? credit_under(cap_pkts, view, now_ns) : 0;
   if (cap_pkts == 0 || credit_bytes_ > 0) open();
   active_ = view.outstanding() || armed || pending_bytes_ > 0;
   process().link.set_busy(slot_, active_);
-  if (!active_) return 0;
+  if (!active_) {
+    missing_.end();
+    return 0;
+  }
   // A peer that has stopped reading, or an outage: nothing is missed by looking seldom.
   const bool silent = view.info.tcpi_last_ack_recv > kSilentMs;
-  const std::uint64_t part_ns = view.info.tcpi_rtt * 1000ULL / kTicksPerRtt;
+  const bool published = process().settings.law == Settings::Law::published;
+  const std::uint64_t part_ns =
+      view.info.tcpi_rtt * 1000ULL / (published && armed ? kTicksPerRttOfPublished : kTicksPerRtt);
   // Periods that a timer ends are no longer than asked for.
   const std::uint64_t most_ns =
       rule.packet_timed ? kMostTickNs : std::clamp(rule.min_period_ns, kLeastTickNs, kMostTickNs);

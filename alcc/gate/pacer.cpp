@@ -26,8 +26,8 @@ void Pacer::push(Flow* flow, std::uint64_t due_ns) {
   bool first;
   {
     const std::lock_guard guard(lock_);
-    if (!started_) start();
-    if (!started_) return;  // no thread, no gate: process().settings says so by now
+    if (!started_ && !paused_) start();
+    if (!started_ && !paused_) return;  // no thread, no gate: process().settings says so by now
     first = due_.empty() || due_ns < due_.top().ns;
     due_.push({due_ns, flow});
     flow->queued = true;
@@ -36,8 +36,31 @@ void Pacer::push(Flow* flow, std::uint64_t due_ns) {
   if (first) changed_.notify_one();
 }
 
+void Pacer::pause() {
+  pausing_.lock();
+  {
+    const std::lock_guard guard(lock_);
+    paused_ = true;
+    if (!started_) return;
+    started_ = false;
+  }
+  changed_.notify_one();
+  pthread_join(thread_, nullptr);
+}
+
+void Pacer::resume() {
+  {
+    const std::lock_guard guard(lock_);
+    paused_ = false;
+    if (!due_.empty()) start();
+  }
+  pausing_.unlock();
+}
+
 void Pacer::renew() {
   new (&changed_) std::condition_variable;
+  new (&pausing_) std::mutex;
+  paused_ = false;
   due_ = {};
   flows_ = 0;
   started_ = false;
@@ -50,11 +73,12 @@ void Pacer::start() {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, kStackBytes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_t thread;
-  const int failed =
-      pthread_create(&thread, &attributes, [](void* pacer) -> void* { static_cast<Pacer*>(pacer)->run(); }, this);
-  if (!failed) pthread_setname_np(thread, "reinet-alcc");
+  const auto run = [](void* pacer) -> void* {
+    static_cast<Pacer*>(pacer)->run();
+    return nullptr;
+  };
+  const int failed = pthread_create(&thread_, &attributes, run, this);
+  if (!failed) pthread_setname_np(thread_, "reinet-alcc");
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   started_ = !failed;
@@ -64,7 +88,7 @@ void Pacer::start() {
 void Pacer::run() {
   inside_gate = true;
   std::unique_lock guard(lock_);
-  while (true) {
+  while (!paused_) {
     if (due_.empty()) {
       changed_.wait(guard);
       continue;

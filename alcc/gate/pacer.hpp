@@ -5,6 +5,8 @@
 #ifndef REINET_ALCC_PACER_HPP
 #define REINET_ALCC_PACER_HPP
 
+#include <pthread.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -22,6 +24,9 @@ class Pacer {
   void push(Flow* flow, std::uint64_t due_ns);
   // The least time between two looks at a flow at which all of them together stay within the thread's share of a core.
   std::uint64_t fair_ns() const { return flows_.load(std::memory_order_relaxed) * kLookShareNs; }
+  // Between these two there is no thread, and gates stay as they are; the caller is not inside the gate.
+  void pause();
+  void resume();
   void lock_all() { lock_.lock(); }
   void unlock_all() { lock_.unlock(); }
   // In a forked child, whose lock is free again: no thread, nothing due.
@@ -35,7 +40,7 @@ class Pacer {
   };
 
   void start();
-  [[noreturn]] void run();
+  void run();
 
   // A look costs some 4 us on the machine of docs/alcc.md, a tenth of this.
   static constexpr std::uint64_t kLookShareNs = 40'000;
@@ -44,7 +49,9 @@ class Pacer {
   std::mutex lock_;
   std::condition_variable changed_;
   std::priority_queue<Due> due_;
-  bool started_ = false;
+  bool started_ = false, paused_ = false;
+  pthread_t thread_{};
+  std::mutex pausing_;  // held between pause() and resume()
 };
 
 }  // namespace reinet::alcc

@@ -26,7 +26,8 @@ struct Process {
   Settings settings;
   bool asked = false;  // somebody wants this process gated or watched
   std::atomic<bool> given_up{false};
-  pid_t pid = 0;  // a vfork()ed child shares our memory and must not change what it says
+  std::atomic<bool> has_io_uring{false};  // by what may be seen, alcc/preload/io_uring.cpp
+  pid_t pid = 0;                          // a vfork()ed child shares our memory and must not change what it says
   std::mutex forking;
   Table table;
   Pacer pacer;

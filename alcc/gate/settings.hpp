@@ -9,6 +9,7 @@
 //   ports    80,443                            only connections with one of these at either end; all without the key
 //   shadow   1                                 decide, count and gate nothing
 //   always   1                                 cap before a queue was seen too: for tests and measurements
+//   no_io_uring 1                               the C library's syscall() makes none
 //   report   PATH                              a line of JSON is appended when the process ends
 //   records  PATH                              FlowStats records, as they come, are appended
 #ifndef REINET_ALCC_SETTINGS_HPP
@@ -51,6 +52,7 @@ struct Settings {
   std::vector<std::uint16_t> ports;
   bool shadow = false;
   bool always = false;
+  bool no_io_uring = false;
   std::string daemon, report, records;
 
   // Whether caps of this process may bind.
@@ -149,6 +151,8 @@ inline std::optional<Settings> parse_settings(std::string_view text) {
       settings.shadow = value == "1";
     else if (key == "always")
       settings.always = value == "1";
+    else if (key == "no_io_uring")
+      settings.no_io_uring = value == "1";
     else if (key == "daemon")
       settings.daemon = value;
     else if (key == "report")

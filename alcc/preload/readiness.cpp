@@ -6,7 +6,8 @@
 //   which
 //                  also makes a new edge, so that epoll_wait is left alone (alcc/gate/flow.cpp)
 //   poll, select   the wait is cut into slices of the flow's tick, in which closed sockets are only looked at for
-//                  reading; what opened is then asked of the kernel again
+//                  reading; what opened is then asked of the kernel again. A full window closes the gate here, before
+//                  anybody was refused: some programs (stunnel) sleep when what was writable takes nothing
 //
 // A registration with EPOLLONESHOT or EPOLLEXCLUSIVE cannot be changed without being felt: its flow runs uncapped.
 #include <poll.h>
@@ -66,10 +67,13 @@ int gated_epoll_ctl(Flow& flow, int epfd, int operation, int fd, const epoll_eve
   return result;
 }
 
-// The gate of a descriptor if it is closed.
+// The gate of a descriptor if it is closed, also where nobody was refused yet: what is writable takes a byte at least.
 Flow* closed_gate(int fd) {
   Flow* flow = process().table.known_flow(fd);
-  return flow && flow->armed.load(std::memory_order_relaxed) ? flow : nullptr;
+  if (!flow || process().pid != getpid()) return nullptr;
+  if (flow->armed.load(std::memory_order_relaxed)) return flow;
+  const std::lock_guard guard(flow->lock);
+  return flow->arm_if_full(fd, now_ns()) ? flow : nullptr;
 }
 
 // Looks for itself, which is sooner than the pacer's word and another slice.

@@ -134,6 +134,9 @@ REINET_HOOK int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
     const ssize_t bytes = gated_message(fd, &messages[sent].msg_hdr, flags);
     if (bytes < 0) return sent ? static_cast<int>(sent) : -1;
     messages[sent].msg_len = static_cast<unsigned>(bytes);
+    // As in the kernel: what follows a message that was cut short would stand in the place of its rest.
+    const msghdr& message = messages[sent].msg_hdr;
+    if (messages[sent].msg_len < bytes_of(message.msg_iov, message.msg_iovlen)) return static_cast<int>(sent) + 1;
   }
   return static_cast<int>(sent);
 }

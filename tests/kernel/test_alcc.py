@@ -11,7 +11,7 @@ import pytest
 
 from helpers.figures import figures_hold
 from helpers.flows import Transfer, running_loader
-from helpers.gated import reports, settings
+from helpers.gated import reports, seen_in, settings
 from helpers.gated.program import Program, record
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.run import Run, run
@@ -207,3 +207,10 @@ def test_the_kernels_records_wake_a_loop_that_hears_programs_too(
         assert program.caps[3]["lease"] & 0xFFFFF == 9
         program.close()
         joined.close()
+
+
+@pytest.mark.kernel
+def test_a_program_may_change_its_user_with_rights_that_one_thread_alone_has() -> None:
+    """The C library has all threads change theirs, and ends a process (proftpd's sessions) where one may not."""
+    assert seen_in("another_user", settings()) == seen_in("another_user", None)
+    assert seen_in("another_user", None)[0] == {"user": 0, "all_read": True}

@@ -20,6 +20,10 @@ from server import BLOCK, MSS_BYTES, held_bytes, pattern  # beside this file
 
 Seen = dict[str, Any]
 
+SYS_IO_URING_SETUP = 425
+PR_SET_KEEPCAPS, CAP_SETUID, LINUX_CAPABILITY_VERSION_3, NOBODY = 8, 7, 0x20080522, 65534
+IO_URING_PARAMS_BYTES = 120
+
 
 def pair(receive_buffer_bytes: int = 0) -> tuple[socket.socket, socket.socket]:
     """Return a sender and its peer."""
@@ -172,6 +176,96 @@ def past_the_library() -> Seen:
     return {"same": got == b"a" + data + data}
 
 
+def ring() -> Seen:
+    """A program asks for an io_uring as libuv does, by the C library's syscall(); says how that ended."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = libc.syscall(SYS_IO_URING_SETUP, 8, ctypes.create_string_buffer(IO_URING_PARAMS_BYTES))
+    return {"result": "made" if result >= 0 else errno.errorcode.get(ctypes.get_errno())}
+
+
+def asking() -> Seen:
+    """A program tries to write again and again, without waiting, to a peer that reads nothing."""
+    sock, peer = pair(4096)
+    fill(sock)
+    taken = refusals = 0
+    while not taken and refusals < 5000:
+        try:
+            taken += sock.send(bytes(MSS_BYTES))
+        except BlockingIOError:
+            refusals += 1
+    peer.close()
+    return {"taken": taken, "refusals": refusals}
+
+
+def asking_beside_a_ring() -> Seen:
+    """The same in a program that made an io_uring."""
+    ring()
+    return asking()
+
+
+def another_user() -> Seen:
+    """As proftpd does: one thread alone keeps what lets it become root again, after the gate's thread began."""
+    sock, peer = pair(4096)
+    before = fill(sock)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    asked = (ctypes.c_uint32 * 6)(*2 * (1 << CAP_SETUID,), 0, 0, 0, 0)  # effective and permitted
+    if libc.capset((ctypes.c_uint32 * 2)(LINUX_CAPABILITY_VERSION_3, 0), asked) != 0:
+        return {"failed": errno.errorcode.get(ctypes.get_errno())}
+    os.setresuid(0, 0, 0)
+    drain(peer, before)
+    sock.setblocking(True)
+    size = 100_000
+    reader = threading.Thread(target=drain, args=(peer, size))
+    reader.start()
+    sock.sendall(bytes(size))
+    reader.join(10)
+    return {"user": os.getuid(), "all_read": not reader.is_alive()}
+
+
+def messages_of_which_one_is_cut() -> Seen:
+    """A timeout cuts the first of two messages short: the second must not follow, or the stream has a gap."""
+
+    class Message(ctypes.Structure):  # struct mmsghdr
+        _fields_ = [(name, ctypes.c_size_t) for name in
+                    ("name", "name_size", "buffers", "count", "control", "control_size", "flags", "sent")]  # fmt: skip
+
+    sock, peer = pair(4096)
+    before = fill(sock)
+    sock.setblocking(True)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 300_000))
+    texts = [letter * 3_000_000 for letter in (b"1", b"2")]
+    buffers = [(ctypes.c_size_t * 2)(ctypes.cast(text, ctypes.c_void_p).value or 0, len(text)) for text in texts]
+    messages = (Message * 2)(*(Message(buffers=ctypes.addressof(buffer), count=1) for buffer in buffers))
+    reader = threading.Timer(0.1, drain, (peer, before + MSS_BYTES * 20))  # some of the first is taken
+    late = threading.Timer(0.45, drain, (peer, sum(map(len, texts))))  # and later there is room again
+    for timer in (reader, late):
+        timer.daemon = True  # what is left to read keeps nobody
+        timer.start()
+    taken = ctypes.CDLL(None).sendmmsg(sock.fileno(), messages, 2, 0)
+    cut = 0 < messages[0].sent < len(texts[0])
+    return {"taken": taken, "cut": cut, "second": messages[1].sent}
+
+
+def writable() -> Seen:
+    """Sends by segments, each after poll or select called the socket writable; counts what was refused."""
+    refused = 0
+    for way in (select.poll, None):
+        sock, _peer = pair(4096)
+        sock.setblocking(False)
+        sock.send(b"x")  # what nobody has written to is not known yet
+        poller = way() if way else None
+        if poller:
+            poller.register(sock, select.POLLOUT)
+        while bool(poller.poll(300)) if poller else bool(select.select([], [sock], [], 0.3)[1]):
+            try:
+                sock.send(BLOCK[:MSS_BYTES])
+            except BlockingIOError:
+                refused += 1
+    return {"refused": refused}
+
+
 def turns() -> Seen:
     """Two threads write long messages into one waiting socket: none is torn apart."""
     sock, peer = pair()
@@ -237,7 +331,8 @@ def no_memory_for_the_daemon() -> Seen:
 CASES: dict[str, Callable[[], Seen]] = {
     f.__name__: f
     for f in (interrupted, interrupted_select, restarted, timed, reset_while_waiting, shut_while_waiting, passed_on,
-              past_the_library, turns, closed_epoll, after_a_pause, no_memory_for_the_daemon)
+              past_the_library, ring, another_user, asking, asking_beside_a_ring, messages_of_which_one_is_cut,
+              writable, turns, closed_epoll, after_a_pause, no_memory_for_the_daemon)
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -23,6 +23,36 @@ def test_a_wait_ends_as_the_kernels_does(case: str) -> None:
     assert seen_in(case, GATED)[0] == seen_in(case, None)[0]
 
 
+def test_what_poll_and_select_call_writable_takes_bytes() -> None:
+    """Stunnel sleeps for a second where it does not."""
+    assert seen_in("writable", GATED)[0] == {"refused": 0}
+
+
+def test_a_message_that_was_cut_short_is_the_last_of_its_call() -> None:
+    seen, plain = (seen_in("messages_of_which_one_is_cut", asked)[0] for asked in (GATED, None))
+    assert seen == plain == {"taken": 1, "cut": True, "second": 0}
+
+
+def test_an_io_uring_is_refused_where_that_was_asked_for_and_nowhere_else() -> None:
+    """Node.js and uvloop do without one then, and their sockets are seen in epoll."""
+    seen, words = seen_in("ring", settings(no_io_uring=True))
+    assert seen == {"result": "ENOSYS"}
+    assert words.count("io_uring is refused") == 1
+    assert seen_in("ring", GATED) == seen_in("ring", None)
+
+
+def test_who_is_refused_without_end_beside_an_io_uring_is_let_go_and_told_of() -> None:
+    """Its sockets are in epoll unseen: a closed gate looks writable to it, and it would never sleep."""
+    if seen_in("ring", None)[0] != {"result": "made"}:
+        pytest.skip("this host makes no io_uring: sysctl kernel.io_uring_disabled=0 allows it")
+    seen, words = seen_in("asking_beside_a_ring", GATED)
+    assert seen["taken"] > 0
+    assert "--no-io-uring" in words
+    seen, words = seen_in("asking", GATED)
+    assert seen["taken"] == 0, "without one it may ask as often as it likes"
+    assert not words
+
+
 def test_a_send_timeout_ends_a_waiting_write() -> None:
     seen, plain = seen_in("timed", GATED)[0], seen_in("timed", None)[0]
     assert seen["result"] == plain["result"] == "EAGAIN"

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The calls that change a process's user. The kernel changes a thread's; the C library has all threads do it, and ends
+// the process where one of them may not. The pacer's may not where the program has kept capabilities for its own thread
+// alone (proftpd). So it ends before such a call, and begins again after it with what its maker may then.
+#include <grp.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "alcc/gate/process.hpp"
+#include "alcc/preload/real.hpp"
+
+using reinet::alcc::Inside;
+using reinet::alcc::process;
+
+namespace {
+
+REINET_REAL(setuid);
+REINET_REAL(setgid);
+REINET_REAL(seteuid);
+REINET_REAL(setegid);
+REINET_REAL(setreuid);
+REINET_REAL(setregid);
+REINET_REAL(setresuid);
+REINET_REAL(setresgid);
+REINET_REAL(setgroups);
+REINET_REAL(initgroups);
+
+template <class Function, class... Arguments>
+int alone(Function real, Arguments... arguments) {
+  const Inside inside;
+  if (!inside || process().pid != getpid()) return real(arguments...);
+  process().pacer.pause();
+  const int result = real(arguments...);
+  const int error = errno;
+  process().pacer.resume();
+  errno = error;
+  return result;
+}
+
+}  // namespace
+
+REINET_HOOK int setuid(uid_t user) noexcept { return alone(real_setuid.get(), user); }
+REINET_HOOK int setgid(gid_t group) noexcept { return alone(real_setgid.get(), group); }
+REINET_HOOK int seteuid(uid_t user) noexcept { return alone(real_seteuid.get(), user); }
+REINET_HOOK int setegid(gid_t group) noexcept { return alone(real_setegid.get(), group); }
+REINET_HOOK int setreuid(uid_t real, uid_t effective) noexcept { return alone(real_setreuid.get(), real, effective); }
+REINET_HOOK int setregid(gid_t real, gid_t effective) noexcept { return alone(real_setregid.get(), real, effective); }
+REINET_HOOK int setresuid(uid_t real, uid_t effective, uid_t saved) noexcept {
+  return alone(real_setresuid.get(), real, effective, saved);
+}
+REINET_HOOK int setresgid(gid_t real, gid_t effective, gid_t saved) noexcept {
+  return alone(real_setresgid.get(), real, effective, saved);
+}
+REINET_HOOK int setgroups(size_t count, const gid_t* groups) noexcept {
+  return alone(real_setgroups.get(), count, groups);
+}
+REINET_HOOK int initgroups(const char* user, gid_t group) { return alone(real_initgroups.get(), user, group); }
