@@ -5,7 +5,7 @@ divides a policy's queueing delay by the best setting's at the same utilisation,
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -121,30 +121,44 @@ def ratio(policy: Point, knob: Sequence[Point]) -> Ratio:
 
 
 def against_frontier(
-    agents: Sequence[Agent], scenarios: Sequence[Scenario], fixed: bool = False, threads: int = 1
+    agents: Sequence[Agent], scenarios: Sequence[Scenario], fixed: bool = False, threads: int = 1, runs: int = 1
 ) -> list[dict[str, object]]:
     """Returns a row for each agent and simulated scenario, and after an agent's one of their means.
 
-    With ``fixed`` agents stand against swept fixed caps too. What agents of one cadence stand against is swept once.
+    A scenario is run with so many seeds from its own on, by all that stand against each other, and its row has the
+    medians. With ``fixed`` agents stand against swept fixed caps too. What agents of one cadence stand against is swept
+    once.
     """
-    rules: dict[PeriodConfig, list[Baseline]] = {}
-    caps: dict[PeriodConfig, list[list[Point]]] = {}
+    paths = [[replace(s.path, seed=s.path.seed + run) for run in range(runs)] for s in scenarios]
+    rules: dict[PeriodConfig, list[list[Baseline]]] = {}
+    caps: dict[PeriodConfig, list[list[list[Point]]]] = {}
     rows: list[dict[str, object]] = []
     for agent in agents:
         period = agent.view.period
         if period not in rules:
-            rules[period] = [baselines([s.path], s.seconds, period, threads)[0] for s in scenarios]
-            caps[period] = [
-                sweep([s.path], s.seconds, (period,), "fixed", threads)[0] if fixed else [] for s in scenarios
+            rules[period] = [
+                baselines(own, s.seconds, period, threads) for own, s in zip(paths, scenarios, strict=True)
             ]
-        own = [
-            _against(Point.of(figures(agent, [scenario.path], scenario.seconds)[0]), baseline, settings)
-            for scenario, baseline, settings in zip(scenarios, rules[period], caps[period], strict=True)
-        ]
+            caps[period] = [
+                sweep(own, s.seconds, (period,), "fixed", threads) if fixed else [[] for _ in own]
+                for own, s in zip(paths, scenarios, strict=True)
+            ]
+        own = []
+        for scenario, links, found, settings in zip(scenarios, paths, rules[period], caps[period], strict=True):
+            reached = [Point.of(metrics) for metrics in figures(agent, links, scenario.seconds)]
+            own.append(_middle([_against(*each) for each in zip(reached, found, settings, strict=True)]))
         means = {key: float(np.mean([row[key] for row in own])) for key in own[0]}
         names = [*(scenario.trace.name for scenario in scenarios), "mean"]
         rows += [{"agent": agent.name, "trace": name, **row} for name, row in zip(names, [*own, means], strict=True)]
     return rows
+
+
+def _middle(runs: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Returns the medians of several runs, and how far the ratios to the frontier lie apart."""
+    row = {key: float(np.median([run[key] for run in runs])) for key in runs[0]}
+    for key in ("frontier_mean", "frontier_p95") if len(runs) > 1 else ():
+        row |= {f"{key}_low": min(run[key] for run in runs), f"{key}_high": max(run[key] for run in runs)}
+    return row
 
 
 def _against(point: Point, baseline: Baseline, caps: Sequence[Point]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import BufferOption, uncapped_paths
+from reinet.cli.options import MOST_REPEAT, BufferOption, uncapped_paths
 from reinet.cli.output import JsonOption, print_table, write_json
 
 COLUMNS = [
@@ -31,6 +31,12 @@ def frontier(
     ] = None,
     target: Annotated[str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, +30ms or 2.5x.")] = "50ms",
     fixed: Annotated[bool, typer.Option(help="Compare with fixed caps too.")] = False,
+    repeat: Annotated[
+        int,
+        typer.Option(
+            min=1, max=MOST_REPEAT, help="Runs of each trace, with seeds of their own; a trace's row has their medians."
+        ),
+    ] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the simulated links.")] = 2,
     json_destination: JsonOption = None,
 ) -> None:
@@ -38,7 +44,8 @@ def frontier(
 
     frontier_mean, frontier_p95: below 1 no setting of the rule's gain (1.0 to 2.5, at its own cadence or the agent's)
     reaches as little mean or 95th percentile of queueing delay at the agent's utilisation. throughput_ratio and
-    times_lower_* are to plain congestion control. The last row of an agent has the means over traces. Examples:
+    times_lower_* are to plain congestion control. The last row of an agent has the means over traces. On long paths one
+    run of a trace is a draw: --repeat tells how far several lie apart. Examples:
 
         reinet bench frontier --traces traces/validation
 
@@ -63,7 +70,7 @@ def frontier(
     ]  # fmt: skip
     chosen = [make_agent(name) for name in split_names(agents)]
     uncapped_ms = uncapped_paths(Target.parse(target), [mrtt_ms])
-    rows = against_frontier(chosen, scenarios, fixed=fixed, threads=threads)
+    rows = against_frontier(chosen, scenarios, fixed=fixed, threads=threads, runs=repeat)
     write_json(json_destination, {"rows": rows, "uncapped_mrtts_ms": uncapped_ms})
     if json_destination != "-":
         print_table(rows, COLUMNS if fixed else [column for column in COLUMNS if column != "frontier_fixed_mean"])

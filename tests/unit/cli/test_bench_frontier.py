@@ -34,6 +34,20 @@ def test_the_rule_stands_on_its_own_frontier_and_the_last_row_is_the_mean(tmp_pa
     assert own[0]["times_lower_mean"] > 1
 
 
+def test_repeated_runs_have_seeds_of_their_own_and_their_medians_count(tmp_path: Path) -> None:
+    generate("lte-driving", 12.0, 3).save(tmp_path / "one.trace")
+    command = ["bench", "frontier", "--traces", str(tmp_path), "--mrtt-ms", "40", "--agents", "fixed:30", "--json", "-"]
+    rows = {}
+    for runs in (1, 3):
+        result = CliRunner().invoke(app, [*command, "--repeat", str(runs)])
+        assert result.exit_code == 0, result.output
+        rows[runs] = json.loads(result.stdout)["rows"][0]
+    low, middle, high = (rows[3][f"frontier_mean{which}"] for which in ("_low", "", "_high"))
+    assert low < middle < high, "three seeds are three runs"
+    assert low <= rows[1]["frontier_mean"] <= high, "the first of them is the one that is run alone"
+    assert "frontier_mean_low" not in rows[1]
+
+
 def test_a_buffer_in_time_follows_each_traces_peak_rate(tmp_path: Path) -> None:
     """The fast one has what --buffer-bytes says, 60 KB; the slow one beside it has less."""
     fast, slow = (Trace.constant(mbps, 10.0) for mbps in (24, 6))
