@@ -22,7 +22,7 @@ from torch import Tensor
 from reinet.agents.evaluation.frontier import Baseline
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.rllib.config import PeerConfig
-from reinet.agents.model import folder_lock
+from reinet.agents.model import durable, folder_lock
 from reinet.agents.model.artifact import TraceUse, write_folder
 from reinet.core.errors import ModelError
 
@@ -166,11 +166,12 @@ def locked(run_dir: Path) -> Iterator[None]:
 
 def _clear_staged(run_dir: Path) -> None:
     """Removes what ``write_folder`` left; a best that was being replaced, and lay nowhere else then, is put back."""
-    for staged in (*run_dir.glob(".staged-*"), *(run_dir / "checkpoints").glob(".staged-*")):
-        replaced, best = staged / "replaced", run_dir / "best"
-        if staged.parent == run_dir and (replaced / STATE_FILE).exists() and not best.exists():
+    best = run_dir / "best"
+    for replaced in run_dir.glob(".staged-*/replaced"):
+        if (replaced / STATE_FILE).exists() and not best.exists():
             replaced.rename(best)
-        shutil.rmtree(staged, ignore_errors=True)
+    for folder in (run_dir, run_dir / "checkpoints"):
+        durable.clear_staged(folder)
 
 
 def prune(run_dir: Path, keep: int) -> None:

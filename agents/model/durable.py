@@ -4,6 +4,7 @@ What cannot be written is an OSError that names the file: a full disk by itself 
 """
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -59,3 +60,12 @@ def _named(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def clear_staged(folder: Path) -> None:
+    """Removes what a killed writer of files or folders (``artifact.write_folder``) left half-made in a folder."""
+    for left in folder.glob(".staged-*"):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)

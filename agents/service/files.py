@@ -1,7 +1,6 @@
-"""The service's files, each whole or not there (``agents/model/durable.py``): JSON, and what was left."""
+"""The service's files, each whole or not there (``agents/model/durable.py``): JSON."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,3 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError, ValueError):  # of which JSON's and UTF-8's errors are
         return None
     return found if isinstance(found, dict) else None
-
-
-def clear_staged(folder: Path) -> None:
-    """Removes what a killed writer left half-made in a folder."""
-    for left in folder.glob(".staged-*"):
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)

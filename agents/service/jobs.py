@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reinet.agents.model import durable
 from reinet.agents.service import files, text
 from reinet.agents.service.blobs import Blobs
 from reinet.agents.service.config import Quota
@@ -236,7 +237,7 @@ class Jobs:
         """Returns the job's folder with all that its worker needs; doing it again changes nothing."""
         folder = self.place(job.id)
         (folder / "traces").mkdir(parents=True, exist_ok=True, mode=0o700)
-        files.clear_staged(folder)
+        durable.clear_staged(folder)
         (folder / Order.RESULT).unlink(missing_ok=True)  # that of an attempt before it was resumed
         for one in job.sets:
             (folder / "traces" / one["name"]).mkdir(exist_ok=True, mode=0o700)

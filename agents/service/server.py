@@ -20,7 +20,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from reinet.agents.service import files
+from reinet.agents.model import durable
 from reinet.agents.service.blobs import CHUNK_BYTES, Blobs
 from reinet.agents.service.config import TrainerConfig
 from reinet.agents.service.database import Database
@@ -96,7 +96,7 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     blobs = Blobs(config.folder, database)
     jobs = Jobs(config.folder, database, blobs, config.min_free_mb * 1_000_000, config.workers, code_version())
     registry = Registry(config.folder, database)
-    files.clear_staged(config.folder / "staged")
+    durable.clear_staged(config.folder / "staged")
     registry.tell_of_unknown()
     callers = Callers(config)
     server = grpc.aio.server(

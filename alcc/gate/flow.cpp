@@ -198,7 +198,9 @@ bool Flow::arm() {
 
 bool Flow::arm_if_full(int fd, std::uint64_t now_ns) {
   if (armed) return true;
-  if (stage_ != Stage::running || cookie_of(fd) != cookie) return false;
+  // Most who ask have no cap: they are not to pay for a system call.
+  const bool may_bind = cap_in_force_pkts(now_ns) != 0 || process().settings.law == Settings::Law::published;
+  if (stage_ != Stage::running || !may_bind || cookie_of(fd) != cookie) return false;
   return room(fd, kSliceBytes, now_ns).bytes == 0 && arm();
 }
 

@@ -43,7 +43,7 @@ def main(folder: Path) -> int:
     _log_into(folder / LOG_FILE)
     os.chdir(folder)  # the paths of traces are relative, see jobs.py
     print(f"{time.strftime('%F %T')} process {os.getpid()} begins", flush=True)
-    files.clear_staged(folder)  # the run folder is the training's own (agents/learn/checkpoint.py)
+    durable.clear_staged(folder)  # the run folder is the training's own (agents/learn/checkpoint.py)
     try:
         result = _train(folder)
     except ConfigError as error:  # it would be the same the next time

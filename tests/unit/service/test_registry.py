@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from helpers.places import ROOT
+from reinet.agents.model import durable
 from reinet.agents.model.artifact import load_artifact
-from reinet.agents.service import files
 from reinet.agents.service import registry as registry_module
 from reinet.agents.service.config import Gate
 from reinet.agents.service.database import Database
@@ -160,7 +160,7 @@ def test_what_gc_was_killed_over_is_cleared_away(
         with pytest.raises(KeyboardInterrupt):
             registry.gc(0.0, False, models[1:])
     assert not registry.place(models[0]).exists()
-    files.clear_staged(tmp_path / "staged")
+    durable.clear_staged(tmp_path / "staged")
     assert list((tmp_path / "staged").iterdir()) == []
     assert registry.gc(0.0, False, models[1:]) == ([], 0)
 
