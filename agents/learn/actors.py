@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
-from reinet.agents.model.mlp import Layers, act
+from reinet.agents.model.mlp import Folded, act
 from reinet.core import calm_caps, caps_from_actions
 
 WALK = np.log2(np.linspace(2.0, 0.5, 16)).astype(np.float32)
@@ -18,13 +18,13 @@ docs/deviations.md)."""
 class FoldedActor(Agent):
     """The actor as it stands, without noise: what is exported, before it is."""
 
-    def __init__(self, layers: Layers, head: str, view: View, calm_rtts: float = 0.0) -> None:
+    def __init__(self, actor: Folded, head: str, view: View, calm_rtts: float = 0.0) -> None:
         super().__init__("actor", view)
-        self._layers, self._head, self._calm_rtts = layers, head, calm_rtts
+        self._actor, self._head, self._calm_rtts = actor, head, calm_rtts
 
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns the caps that the network's actions stand for."""
-        caps_pkts = caps_from_actions(self._head, act(self._layers, states), stats["cwnd_pkts"], rule_pkts)
+        caps_pkts = caps_from_actions(self._head, act(self._actor, states), stats["cwnd_pkts"], rule_pkts)
         return calm_caps(caps_pkts, stats, self._calm_rtts)
 
 
@@ -53,14 +53,14 @@ class Explorer(Agent):
 class NoisyActor(Explorer):
     """A folded actor with ``noise`` (periods, flows) on its actions."""
 
-    def __init__(self, layers: Layers, noise: FloatArray, head: str, view: View, calm_rtts: float = 0.0) -> None:
+    def __init__(self, actor: Folded, noise: FloatArray, head: str, view: View, calm_rtts: float = 0.0) -> None:
         periods, flows = noise.shape
         super().__init__(head, view, periods, flows, calm_rtts)
-        self._layers, self._noise = layers, noise
+        self._actor, self._noise = actor, noise
 
     def act(self, states: FloatArray) -> FloatArray:
         """Returns the network's actions plus the period's noise (flows,), within [-1, 1]."""
-        return np.asarray(np.clip(act(self._layers, states) + self._noise[self.period], -1.0, 1.0), np.float32)
+        return np.asarray(np.clip(act(self._actor, states) + self._noise[self.period], -1.0, 1.0), np.float32)
 
 
 class Walker(Explorer):

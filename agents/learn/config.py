@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from reinet.agents.decide.protocol import View
 from reinet.agents.model.artifact import MAX_PARAMETERS
+from reinet.agents.model.gru import multiplications
 from reinet.agents.model.period import PeriodTable
 from reinet.core import MOST_CALM_RTTS, toml_file
 from reinet.core.errors import ConfigError
@@ -227,6 +228,9 @@ class DdpgSection(_Section):
 
     hidden: list[Annotated[int, Field(ge=1)]] = Field(default_factory=lambda: [128, 128], min_length=1, max_length=4)
     """The paper's 1000-1000 take hours on two cores and give nothing measurable on these links."""
+    gru: int = Field(default=0, ge=0, le=256)
+    """So many units of a GRU (Cho et al. 2014) read the history record by record, oldest first, and stand before the
+    actor's layers beside the newest record; 0 = the layers read the whole history at once, as in the paper."""
     batch_norm: bool = True
     """BatchNorm stands before the non-linearity of each hidden layer of the actor, as in the paper."""
     actor_lr: float = Field(default=1e-4, gt=0, le=1)
@@ -349,6 +353,19 @@ class EvolutionSection(_Section):
     """The deviation of the first members' outputs before the tanh."""
 
 
+class CurriculumSection(_Section):
+    """Links where the policy stands worst beside the hand rule (Genet, Xia et al. 2022), sought anew each time."""
+
+    share: float = Field(default=0.0, ge=0, le=1)
+    """The share of an iteration's flows on such links; 0 = every link is taken as it is drawn. A cold start seeks none,
+    for no policy acts in it."""
+    candidates: int = Field(default=4, ge=2, le=64)
+    """For each such flow so many links are drawn and tried, and the worst ones of all are kept."""
+    seconds: float = Field(default=5.0, ge=2, le=600)
+    """For so long the policy and the rule are tried on each; what a link costs is what evolution calls it
+    (``evolution.trade``)."""
+
+
 class RunSection(_Section):
     """How long a run lasts, and what it keeps."""
 
@@ -399,12 +416,24 @@ class TrainConfig(_Section):
     ddpg: DdpgSection = DdpgSection()
     hindsight: HindsightSection = HindsightSection()
     evolution: EvolutionSection = EvolutionSection()
+    curriculum: CurriculumSection = CurriculumSection()
     run: RunSection = RunSection()
 
     @model_validator(mode="after")
+    def _gru_has_a_history(self) -> "TrainConfig":
+        if self.ddpg.gru and FEATURE_SETS[self.feature_set].history == 1:
+            raise ValueError(f"ddpg.gru reads a history, and {self.feature_set} has one record; try timescales-24x20")
+        if self.ddpg.gru and self.hindsight.teachers:
+            raise ValueError("hindsight.teachers have no GRU, so an actor with ddpg.gru would learn no more than they")
+        return self
+
+    @model_validator(mode="after")
     def _can_be_exported(self) -> "TrainConfig":
-        sizes = [FEATURE_SETS[self.feature_set].state_size, *self.ddpg.hidden, 1]
+        features, units = FEATURE_SETS[self.feature_set], self.ddpg.gru
+        frame = len(features.features)
+        sizes = [frame + units if units else features.state_size, *self.ddpg.hidden, 1]
         parameters = sum((before + 1) * after for before, after in pairwise(sizes))
+        parameters += multiplications(features.history, frame, units)
         if parameters > MAX_PARAMETERS:
             raise ValueError(
                 f"ddpg.hidden = {self.ddpg.hidden} makes {parameters} parameters; an actor has at most {MAX_PARAMETERS}"

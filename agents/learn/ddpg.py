@@ -31,18 +31,26 @@ from reinet.agents.learn.config import DdpgSection, HindsightSection
 from reinet.agents.learn.hidden import SIZE
 from reinet.agents.learn.hindsight import prices
 from reinet.agents.learn.replay import Batch
-from reinet.agents.model.mlp import Layer, Layers
+from reinet.agents.model.gru import Gru
+from reinet.agents.model.mlp import Folded, Layer
 
 LAST_LAYER_INIT = 3e-3
 """The bound of the last layers' initial weights (Lillicrap et al.): actions start near 0, values near 0."""
 
 
 class Actor(nn.Module):
-    """mu(s): states (B, S) -> actions (B, 1) in [-1, 1]."""
+    """mu(s): states (B, S) -> actions (B, 1) in [-1, 1]; S = history x F, the newest record first.
 
-    def __init__(self, state_size: int, hidden: Sequence[int], batch_norm: bool) -> None:
+    With ``gru`` units its layers see the newest record and what a GRU made of all of them (``model/gru.py``).
+    """
+
+    def __init__(
+        self, state_size: int, hidden: Sequence[int], batch_norm: bool, gru: int = 0, history: int = 1
+    ) -> None:
         super().__init__()
-        sizes = [state_size, *hidden]
+        self._frame = state_size // history
+        self.gru = nn.GRU(self._frame, gru, batch_first=True) if gru else None
+        sizes = [self._frame + gru if gru else state_size, *hidden]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.norms = nn.ModuleList(nn.BatchNorm1d(size) if batch_norm else nn.Identity() for size in hidden)
         self.out = nn.Linear(sizes[-1], 1)
@@ -52,6 +60,10 @@ class Actor(nn.Module):
     def before_tanh(self, states: Tensor) -> Tensor:
         """Returns the last layer's output (B, 1), without bounds."""
         x = states
+        if self.gru is not None:
+            frames = states.view(len(states), -1, self._frame)
+            _, memory = self.gru(frames.flip(1))
+            x = torch.cat([frames[:, 0], memory[0]], dim=1)
         for linear, norm in zip(self.hidden, self.norms, strict=True):
             x = torch.relu(norm(linear(x)))
         output: Tensor = self.out(x)
@@ -62,8 +74,8 @@ class Actor(nn.Module):
         return torch.tanh(self.before_tanh(states))
 
     @torch.no_grad()
-    def folded(self) -> list[Layer]:
-        """Returns the same function in evaluation mode as plain layers: ReLU between them, tanh after the last."""
+    def folded(self) -> Folded:
+        """Returns the same function in evaluation mode."""
         layers: list[Layer] = []
         for linear, norm in zip(self.hidden, self.norms, strict=True):
             weight, bias = linear.get_parameter("weight").double(), linear.get_parameter("bias").double()
@@ -74,7 +86,10 @@ class Actor(nn.Module):
                 bias = (bias - mean.double()) * scale + norm.bias.double()
             layers.append((weight.float().numpy().copy(), bias.float().numpy().copy()))
         layers.append((self.out.weight.numpy().copy(), self.out.bias.numpy().copy()))
-        return layers
+        if self.gru is None:
+            return Folded(layers)
+        names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        return Folded(layers, Gru(*(self.gru.get_parameter(name).numpy().copy() for name in names)))
 
 
 class Teachers(nn.Module):
@@ -153,13 +168,18 @@ class Ddpg:
     """Networks, their targets and optimisers."""
 
     def __init__(
-        self, config: DdpgSection, state_size: int, seed: int, hindsight: HindsightSection | None = None
+        self,
+        config: DdpgSection,
+        state_size: int,
+        seed: int,
+        hindsight: HindsightSection | None = None,
+        history: int = 1,
     ) -> None:
         self.config = config
         self.hindsight = hindsight or HindsightSection()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.actor = Actor(state_size, config.hidden, config.batch_norm)
+            self.actor = Actor(state_size, config.hidden, config.batch_norm, config.gru, history)
             self.critic = Critics(config.critics, state_size + (SIZE if config.privileged else 0), config.hidden)
             teachers = self.hindsight.teachers
             self.teachers = Teachers(teachers, state_size, config.hidden) if teachers else None
@@ -204,9 +224,9 @@ class Ddpg:
         return self.actor_average if self.config.averaging else self.actor
 
     @torch.no_grad()
-    def set_last_layer(self, layers: Layers) -> None:
-        """Gives the actor, and the average that is exported, the last of these layers."""
-        weight, bias = (torch.from_numpy(values) for values in layers[-1])
+    def set_last_layer(self, other: Folded) -> None:
+        """Gives the actor, and the average that is exported, the last layer of another."""
+        weight, bias = (torch.from_numpy(values) for values in other.layers[-1])
         for actor in (self.actor, self.actor_average):
             actor.out.weight.copy_(weight)
             actor.out.bias.copy_(bias)

@@ -12,6 +12,7 @@ does to the action, not to the weight: a weight's deviation is the inverse of it
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import cma
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.learn.config import EvolutionSection
-from reinet.agents.model.mlp import Layers, hidden_units
+from reinet.agents.model.mlp import Folded, hidden_units
 from reinet.core import calm_caps, caps_from_actions
 from reinet.envs.link.metrics import Metrics
 
@@ -27,31 +28,32 @@ Members = NDArray[np.float64]
 """(P, H + 1): each row the last layer's weights and, at its end, its bias."""
 
 
-def last_layer(layers: Layers) -> NDArray[np.float64]:
+def last_layer(actor: Folded) -> NDArray[np.float64]:
     """Returns the last layer as a member (H + 1,)."""
-    weight, bias = layers[-1]
+    weight, bias = actor.layers[-1]
     return np.append(weight[0], bias).astype(np.float64)
 
 
-def with_last_layer(layers: Layers, member: NDArray[np.float64]) -> Layers:
-    """Returns the layers with another last one."""
-    return [*layers[:-1], (member[None, :-1].astype(np.float32), member[-1:].astype(np.float32))]
+def with_last_layer(actor: Folded, member: NDArray[np.float64]) -> Folded:
+    """Returns the actor with another last layer."""
+    last = (member[None, :-1].astype(np.float32), member[-1:].astype(np.float32))
+    return replace(actor, layers=[*actor.layers[:-1], last])
 
 
 class Generation(Agent):
     """The members of a generation side by side: rows come as one block of flows for each."""
 
     def __init__(
-        self, layers: Layers, members: Members, flows: int, head: str, view: View, calm_rtts: float = 0.0
+        self, actor: Folded, members: Members, flows: int, head: str, view: View, calm_rtts: float = 0.0
     ) -> None:
         super().__init__("generation", view)
-        self._layers, self._head, self._calm_rtts = layers, head, calm_rtts
+        self._actor, self._head, self._calm_rtts = actor, head, calm_rtts
         self._weights = np.repeat(members[:, :-1].astype(np.float32), flows, axis=0)
         self._biases = np.repeat(members[:, -1].astype(np.float32), flows)
 
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns the caps of each row's member."""
-        outputs = np.einsum("nh,nh->n", hidden_units(self._layers, states), self._weights) + self._biases
+        outputs = np.einsum("nh,nh->n", hidden_units(self._actor, states), self._weights) + self._biases
         caps_pkts = caps_from_actions(self._head, np.tanh(outputs), stats["cwnd_pkts"], rule_pkts)
         return calm_caps(caps_pkts, stats, self._calm_rtts)
 

@@ -16,6 +16,7 @@ from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.links import generated_selection_traces, generated_training_traces
 from reinet.agents.learn.rllib.config import TABLE, PeerConfig
+from reinet.agents.model import gru
 from reinet.agents.model.artifact import (
     CARD_FILE,
     INPUT_NAME,
@@ -29,7 +30,7 @@ from reinet.agents.model.artifact import (
     finite_metrics,
     write_artifact,
 )
-from reinet.agents.model.mlp import Layers
+from reinet.agents.model.mlp import Folded
 from reinet.core import FEATURE_SETS, schema_hash
 from reinet.envs.link.domain import target_above
 from reinet.envs.trace import Trace
@@ -44,14 +45,17 @@ def export(folder: Path, out: Path) -> str:
     checkpoint = Checkpoint(folder)
     state = checkpoint.state
     config = state.config
-    learner = Ddpg(config.ddpg, FEATURE_SETS[config.feature_set].state_size, config.seed)
+    features = FEATURE_SETS[config.feature_set]
+    learner = Ddpg(config.ddpg, features.state_size, config.seed, history=features.history)
     learner.load(checkpoint.learner)
-    layers = learner.best_actor().folded()
+    actor = learner.best_actor().folded()
     weights = {
         f"{i}.{kind}": array
-        for i, layer in enumerate(layers)
+        for i, layer in enumerate(actor.layers)
         for kind, array in zip(("weight", "bias"), layer, strict=True)
     }
+    if actor.gru is not None:
+        weights |= {f"gru.{name}": array for name, array in vars(actor.gru).items()}
     metrics = state.best.metrics if state.best and state.best.iteration == state.iteration else {}
     manifest = Manifest(
         format=1,
@@ -82,29 +86,35 @@ def export(folder: Path, out: Path) -> str:
         files={},
     )
     files = {
-        ONNX_FILE: onnx_bytes(layers),
+        ONNX_FILE: onnx_bytes(actor, features.history),
         WEIGHTS_FILE: safetensors.numpy.save(weights),
         CARD_FILE: model_card(manifest).encode(),
     }
     return write_artifact(out, files, manifest)
 
 
-def onnx_bytes(layers: Layers) -> bytes:
-    """Returns the folded actor as a graph of Gemm, Relu and Tanh: states (batch, S) -> actions (batch, 1).
+def onnx_bytes(actor: Folded, history: int = 1) -> bytes:
+    """Returns the folded actor as a graph of Gemm, Relu and Tanh, behind a GRU's nodes where it has one: states
+    (batch, S) -> actions (batch, 1).
 
     Built node by node: a plain MLP needs no tracing, and the tracing exporter's graph depends on torch's version.
     """
-    nodes, tensors, x = [], [], INPUT_NAME
-    for index, (weight, bias) in enumerate(layers):
+    nodes, tensors, x, size = [], [], INPUT_NAME, actor.layers[0][0].shape[1]
+    if actor.gru is not None:
+        frame = actor.gru.records.shape[1]
+        nodes, x, size = gru.nodes(INPUT_NAME, actor.gru.units), gru.SEEN, history * frame
+        own = actor.gru.tensors() | gru.constants(history, frame)
+        tensors = [numpy_helper.from_array(values, name) for name, values in own.items()]
+    for index, (weight, bias) in enumerate(actor.layers):
         tensors += [numpy_helper.from_array(weight, f"weight{index}"), numpy_helper.from_array(bias, f"bias{index}")]
         nodes.append(helper.make_node("Gemm", [x, f"weight{index}", f"bias{index}"], [f"sum{index}"], transB=1))
-        last = index == len(layers) - 1
+        last = index == len(actor.layers) - 1
         x = OUTPUT_NAME if last else f"hidden{index}"
         nodes.append(helper.make_node("Tanh" if last else "Relu", [f"sum{index}"], [x]))
     graph = helper.make_graph(
         nodes,
         "actor",
-        [helper.make_tensor_value_info(INPUT_NAME, TensorProto.FLOAT, ["batch", layers[0][0].shape[1]])],
+        [helper.make_tensor_value_info(INPUT_NAME, TensorProto.FLOAT, ["batch", size])],
         [helper.make_tensor_value_info(OUTPUT_NAME, TensorProto.FLOAT, ["batch", 1])],
         tensors,
     )
@@ -165,9 +175,11 @@ def model_card(manifest: Manifest) -> str:
     unmet = [words for key, words in CONDITIONS.items() if np.max(links[key]) == 0]
     mrtt_ms = "{:g}-{:g} ms".format(*links["mrtt_ms"])
     buffers = "{:g}-{:g} KB".format(*(size / 1000 for size in links["buffer_bytes"]))
-    shape = " - ".join(
-        str(n) for n in (FEATURE_SETS[schema.feature_set].state_size, *training.config["ddpg"]["hidden"], 1)
-    )
+    ddpg = training.config["ddpg"]
+    sizes = (FEATURE_SETS[schema.feature_set].state_size, *ddpg["hidden"], 1)
+    shape = " - ".join(str(size) for size in sizes)
+    if units := ddpg.get("gru", 0):
+        shape = f"{shape} (behind a GRU of {units})"
     figures = "\n".join(f"| {name} | {value:.4g} |" for name, value in manifest.metrics.items()) or "| none | |"
     return f"""# {manifest.name}
 

@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.baselines import NoCap
+from reinet.agents.decide.baselines import NoCap, Rule
 from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.protocol import Agent, FloatArray, View
 from reinet.agents.evaluation.batch import figures
 from reinet.agents.evaluation.frontier import Baseline, baselines
-from reinet.agents.learn.actors import WALK, Explorer, NoisyActor, Walker
+from reinet.agents.learn.actors import WALK, Explorer, FoldedActor, NoisyActor, Walker
 from reinet.agents.learn.config import DdpgSection, TrainConfig
 from reinet.agents.learn.evolution import Generation, Members, cost
 from reinet.agents.learn.hidden import SIZE, hidden_of
 from reinet.agents.learn.hindsight import teach
 from reinet.agents.learn.links import domain_of
 from reinet.agents.learn.replay import Fragment
-from reinet.agents.model.mlp import Layers
+from reinet.agents.model.mlp import Folded
 from reinet.core import FEATURE_SETS, Normaliser, PeriodConfig, delay_ratios
 from reinet.envs.link.metrics import Metrics
 from reinet.envs.link.spec import LinkSpec
@@ -55,12 +55,11 @@ class Gatherer:
         features = FEATURE_SETS[config.feature_set]
         self._history, self._frame = features.history, len(features.features)
 
-    def gather(self, layers: Layers | None, normaliser: Normaliser, iteration: int) -> Experience:
+    def gather(self, actor: Folded | None, normaliser: Normaliser, iteration: int) -> Experience:
         """Returns one iteration's flows under a folded actor with noise, or without one under the cold start's walk."""
         config = self._config
         rng = np.random.Generator(np.random.PCG64([config.seed, iteration, self._worker]))
-        domain = domain_of(config.links, self._traces)
-        links = [domain.draw(rng) for _ in range(config.rollout.links)]
+        links, behind_rule = self._links(actor, normaliser, rng)
         view = config.view(normaliser)
         sim = _batch(links, view, reward=config.reward.kind, delay_weight=config.reward.delay_weight)
         count, periods = len(links), config.rollout.periods
@@ -71,8 +70,8 @@ class Gatherer:
         phases = rng.integers(len(WALK), size=count)
         agent: Explorer = (
             Walker(phases, periods, config.head, view, config.calm_rtts)
-            if layers is None
-            else NoisyActor(layers, noise.astype(np.float32), config.head, view, config.calm_rtts)
+            if actor is None
+            else NoisyActor(actor, noise.astype(np.float32), config.head, view, config.calm_rtts)
         )
         # No guard: links are drawn with targets that can be kept and the heads keep caps within their limits; and where
         # the guard put its own cap in place of an action's, the replay would say that the action had done it.
@@ -116,8 +115,36 @@ class Gatherer:
             ],
             normaliser=observed,
             records=(periods + 1) * count,
-            summary=_summary(stats[1:][decided[1:]], np.diff(total, axis=0)),
+            summary=_summary(stats[1:][decided[1:]], np.diff(total, axis=0)) | behind_rule,
         )
+
+    def _links(
+        self, actor: Folded | None, normaliser: Normaliser, rng: np.random.Generator
+    ) -> tuple[list[LinkSpec], dict[str, float]]:
+        """Returns an iteration's links, with a curriculum those last that it sought, and what it says of these."""
+        config, section = self._config, self._config.curriculum
+        domain = domain_of(config.links, self._traces)
+        count = config.rollout.links
+        if not section.share or actor is None:
+            return [domain.draw(rng) for _ in range(count)], {}
+        sought = max(round(section.share * count), 1)
+        links = [domain.draw(rng) for _ in range(count - sought)]
+        tried = [domain.draw(rng) for _ in range(section.candidates * sought)]
+        behind = self.behind_rule(actor, normaliser, tried)
+        worst = np.argsort(-behind, kind="stable")[:sought]
+        told = {
+            "curriculum/behind_rule": float(behind[worst].mean()),
+            "curriculum/behind_rule_all": float(behind.mean()),
+        }
+        return [*links, *(tried[row] for row in worst)], told
+
+    def behind_rule(self, actor: Folded, normaliser: Normaliser, links: Sequence[LinkSpec]) -> NDArray[np.float64]:
+        """Returns what an actor costs more than the hand rule on each link (L,): below 0 it is ahead (``cost``)."""
+        config, seconds = self._config, self._config.curriculum.seconds
+        policy = FoldedActor(actor, config.head, config.view(normaliser), config.calm_rtts)
+        plain, rule, own = (figures(agent, links, seconds) for agent in (NoCap(), Rule(), policy))
+        trade = config.evolution.trade
+        return np.array([cost(a, c, trade) - cost(b, c, trade) for a, b, c in zip(own, rule, plain, strict=True)])
 
     def _fragment(
         self,
@@ -145,7 +172,7 @@ class Gatherer:
         """Returns the figures of one flow per link, without noise, behind the guard."""
         return figures(agent, links, self._config.run.evaluate_s)
 
-    def costs(self, layers: Layers, members: Members, normaliser: Normaliser, iteration: int) -> NDArray[np.float64]:
+    def costs(self, actor: Folded, members: Members, normaliser: Normaliser, iteration: int) -> NDArray[np.float64]:
         """Returns what each member costs on each of this iteration's links (P, L), in place of the last layer."""
         config = self._config
         rng = np.random.Generator(np.random.PCG64([config.seed, iteration, self._worker]))
@@ -153,7 +180,7 @@ class Gatherer:
         links = [domain.draw(rng) for _ in range(config.evolution.links)]
         seconds, count = config.evolution.seconds, len(links)
         plain = figures(NoCap(), links, seconds)
-        generation = Generation(layers, members, count, config.head, config.view(normaliser), config.calm_rtts)
+        generation = Generation(actor, members, count, config.head, config.view(normaliser), config.calm_rtts)
         ran = figures(generation, links * len(members), seconds)
         values = [cost(metrics, plain[row % count], config.evolution.trade) for row, metrics in enumerate(ran)]
         return np.array(values).reshape(len(members), count)

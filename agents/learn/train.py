@@ -94,7 +94,7 @@ class Run:
         self._gatherers = gatherers
         self._links = selection_links(config)
         self._recordings = recordings(config.traces).uses
-        self.ddpg = Ddpg(config.ddpg, features.state_size, config.seed, config.hindsight)
+        self.ddpg = Ddpg(config.ddpg, features.state_size, config.seed, config.hindsight, features.history)
         hidden_size = SIZE if config.ddpg.privileged else 0
         taught_size = config.hindsight.taught_size
         self.replay = Replay(config.ddpg.replay, features.history, len(features.features), hidden_size, taught_size)
@@ -127,10 +127,10 @@ class Run:
     def _gather_and_learn(self, calibrating: bool) -> dict[str, float]:
         config, started_s = self._config, time.monotonic()
         walking = self.iteration < config.ddpg.normaliser_iterations + config.ddpg.cold_start_iterations
-        layers = None if walking else self.ddpg.actor.folded()
+        actor = None if walking else self.ddpg.actor.folded()
         self.ddpg.set_progress(self.iteration, config.run.iterations - config.evolution.generations)
         normaliser = Normaliser.reference(config.feature_set) if calibrating else self.normaliser
-        gathered = self._gatherers.gather(layers, normaliser, self.iteration)
+        gathered = self._gatherers.gather(actor, normaliser, self.iteration)
         scalars = {tag: float(np.mean([e.summary[tag] for e in gathered])) for tag in gathered[0].summary}
         self.env_steps += sum(experience.records for experience in gathered)
         gathered_s = time.monotonic()
@@ -153,13 +153,13 @@ class Run:
     def _evolve(self) -> dict[str, float]:
         """Runs one generation; from then on its mean is the actor that is evaluated and exported."""
         started_s = time.monotonic()
-        layers = self.ddpg.best_actor().folded()
+        actor = self.ddpg.best_actor().folded()
         if self._evolution is None:
-            self._evolution = self._evolution_from(last_layer(layers))
+            self._evolution = self._evolution_from(last_layer(actor))
         members = self._evolution.members()
-        costs = self._gatherers.costs(layers, members, self.normaliser, self.iteration).mean(axis=1)
+        costs = self._gatherers.costs(actor, members, self.normaliser, self.iteration).mean(axis=1)
         self._evolution.tell(costs[:-1])
-        self.ddpg.set_last_layer(with_last_layer(layers, self._evolution.mean()))
+        self.ddpg.set_last_layer(with_last_layer(actor, self._evolution.mean()))
         return {
             "evolution/cost_of_mean": float(costs[-1]),
             "evolution/cost_of_best": float(costs[:-1].min()),

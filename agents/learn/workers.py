@@ -12,7 +12,7 @@ from reinet.agents.evaluation.frontier import Baseline
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.evolution import Members
 from reinet.agents.learn.gatherer import Experience, Gatherer
-from reinet.agents.model.mlp import Layers
+from reinet.agents.model.mlp import Folded
 from reinet.core import Normaliser, PeriodConfig
 from reinet.core.errors import ReinetError
 from reinet.envs.link.metrics import Metrics
@@ -108,12 +108,12 @@ class RayGatherers:
         actor = ray.remote(num_cpus=1, max_restarts=RESTARTS, max_task_retries=RESTARTS)(GathererActor)
         self._actors = [actor.remote(self._config, worker) for worker in range(workers)]
 
-    def gather(self, layers: Layers | None, normaliser: Normaliser, iteration: int) -> list[Experience]:
+    def gather(self, actor: Folded | None, normaliser: Normaliser, iteration: int) -> list[Experience]:
         """Returns every worker's experience of this iteration."""
         if self._local is not None:
-            return [self._local.gather(layers, normaliser, iteration)]
-        sent_layers, sent_normaliser = self._ray.put(layers), self._ray.put(normaliser)
-        return self._everywhere("gather", sent_layers, sent_normaliser, iteration)
+            return [self._local.gather(actor, normaliser, iteration)]
+        sent_actor, sent_normaliser = self._ray.put(actor), self._ray.put(normaliser)
+        return self._everywhere("gather", sent_actor, sent_normaliser, iteration)
 
     def evaluate(self, agent: Agent, links: Sequence[LinkSpec]) -> list[Metrics]:
         """Returns the figures of one flow per link, the links shared out among the workers."""
@@ -122,11 +122,11 @@ class RayGatherers:
         futures = [a.call.remote("evaluate", (), agent, p) for a, p in self._shares(links)]
         return [metrics for part in self._ray.get(futures) for metrics in part]
 
-    def costs(self, layers: Layers, members: Members, normaliser: Normaliser, iteration: int) -> NDArray[np.float64]:
+    def costs(self, actor: Folded, members: Members, normaliser: Normaliser, iteration: int) -> NDArray[np.float64]:
         """Returns what each member costs on each of this iteration's links (P, L), those of all workers."""
         if self._local is not None:
-            return self._local.costs(layers, members, normaliser, iteration)
-        return np.concatenate(self._everywhere("costs", layers, members, normaliser, iteration), axis=1)
+            return self._local.costs(actor, members, normaliser, iteration)
+        return np.concatenate(self._everywhere("costs", actor, members, normaliser, iteration), axis=1)
 
     def baselines(self, links: Sequence[LinkSpec], period: PeriodConfig) -> list[Baseline]:
         """Returns what policies of this cadence are judged by on each link, the links shared out among the workers."""

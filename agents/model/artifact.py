@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from reinet.agents.model import durable
+from reinet.agents.model import durable, gru
 from reinet.agents.model.period import PeriodTable
 from reinet.core import MOST_CALM_RTTS, Normaliser
 from reinet.core.errors import ModelError
@@ -32,7 +32,8 @@ PINNED_FILES = (ONNX_FILE, WEIGHTS_FILE, CARD_FILE)
 MAX_FILE_BYTES = 32 * 1024 * 1024
 """The paper's network, 100-1000-1000-1 in float32, is 4.4 MB; nothing here needs more than a few times that."""
 ALLOWED_OPS = frozenset({"Gemm", "Relu", "Tanh"})
-"""A folded actor consists of these alone. A short list refuses custom operators, control flow and functions alike."""
+"""A folded actor consists of these alone, behind a GRU's own nodes where it has one (``gru.nodes``). A short list
+refuses custom operators, control flow and functions alike."""
 MAX_NODES = 64
 """The paper's actor has 6: three layers, each with its non-linearity."""
 MAX_PARAMETERS = 4_000_000
@@ -142,8 +143,8 @@ def load_artifact(folder: Path | str, manifest_sha256: str | None = None) -> Art
                 f"{folder / name}: sha256 is {actual} but {MANIFEST_FILE} says {manifest.files[name]}; "
                 "the file changed after export: export the model again"
             )
-    state_size = FEATURE_SETS[manifest.schema_.feature_set].state_size
-    check_onnx(content[ONNX_FILE], state_size, folder / ONNX_FILE)
+    features = FEATURE_SETS[manifest.schema_.feature_set]
+    check_onnx(content[ONNX_FILE], features.state_size, folder / ONNX_FILE, features.history)
     return Artifact(folder, manifest, digest, normaliser, content[ONNX_FILE])
 
 
@@ -185,8 +186,10 @@ def _check_schema(manifest: Manifest, path: Path) -> Normaliser:
         raise ModelError(f"{path}: {error}") from None
 
 
-def check_onnx(data: bytes, state_size: int, path: Path) -> None:
-    """Raises ModelError for anything but a plain MLP, float32 (batch, state_size) -> (batch, 1)."""
+def check_onnx(data: bytes, state_size: int, path: Path, history: int = 1) -> None:
+    """Raises ModelError for anything but a plain MLP, float32 (batch, state_size) -> (batch, 1), with or without a GRU
+    before it that reads the state's ``history`` records.
+    """
     import onnx  # here, for its import takes a while and only loading a model needs it
 
     try:
@@ -198,8 +201,6 @@ def check_onnx(data: bytes, state_size: int, path: Path) -> None:
         raise ModelError(f"{path}: uses the operator set {foreign[0]!r}; only ONNX's own operators are loaded")
     if model.functions:
         raise ModelError(f"{path}: defines functions of its own; only plain graphs are loaded")
-    if unknown := sorted({node.op_type for node in model.graph.node} - ALLOWED_OPS):
-        raise ModelError(f"{path}: uses operator {unknown[0]}; an actor needs only {', '.join(sorted(ALLOWED_OPS))}")
     if model.graph.sparse_initializer:
         raise ModelError(f"{path}: has sparse tensors; only dense ones are loaded")
     for tensor in model.graph.initializer:
@@ -207,19 +208,26 @@ def check_onnx(data: bytes, state_size: int, path: Path) -> None:
             raise ModelError(
                 f"{path}: tensor {tensor.name!r} lies outside the file; only self-contained ones are loaded"
             )
-    _check_cost(model.graph, path)
+    try:
+        units = gru.units_of(model.graph, INPUT_NAME, history, state_size // history)
+    except ValueError as error:
+        raise ModelError(f"{path}: {error}; export the model again") from None
+    rest = model.graph.node[gru.NODES :] if units else model.graph.node
+    if unknown := sorted({node.op_type for node in rest} - ALLOWED_OPS):
+        raise ModelError(f"{path}: uses operator {unknown[0]}; an actor needs only {', '.join(sorted(ALLOWED_OPS))}")
+    _check_cost(model.graph, gru.multiplications(history, state_size // history, units), path)
     _check_port(model.graph.input, INPUT_NAME, state_size, path)
     _check_port(model.graph.output, OUTPUT_NAME, 1, path)
 
 
-def _check_cost(graph: Any, path: Path) -> None:
-    """Raises ModelError where one state costs more than a few million multiplications.
+def _check_cost(graph: Any, more: int, path: Path) -> None:
+    """Raises ModelError where one state costs more than a few million multiplications, a GRU's ``more`` among them.
 
     A layer multiplies by weights of its own: by anything computed, its cost would grow with the square of the batch.
     """
     if len(graph.node) > MAX_NODES:
         raise ModelError(f"{path}: has {len(graph.node)} nodes; an actor has at most {MAX_NODES}")
-    parameters = sum(math.prod(tensor.dims) for tensor in graph.initializer)
+    parameters = sum(math.prod(tensor.dims) for tensor in graph.initializer) + more
     if parameters > MAX_PARAMETERS or any(size < 0 for tensor in graph.initializer for size in tensor.dims):
         raise ModelError(f"{path}: has {parameters} parameters; an actor has at most {MAX_PARAMETERS}")
     own = {tensor.name for tensor in graph.initializer}

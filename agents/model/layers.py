@@ -11,7 +11,7 @@ from reinet.core.errors import ModelError
 
 
 def layers_of(artifact: Artifact) -> list[Layer]:
-    """Returns the network as ``mlp.act`` takes it: what its graph says, not its other files.
+    """Returns the network's layers as ``mlp.Folded`` has them: what its graph says, not its other files.
 
     Raises ModelError for a graph that is no plain chain of layers with ReLU between them and tanh at the end.
     """
@@ -19,6 +19,11 @@ def layers_of(artifact: Artifact) -> list[Layer]:
     from onnx import numpy_helper
 
     graph = onnx.load_model_from_string(artifact.onnx_bytes).graph
+    if any(node.op_type == "GRU" for node in graph.node):
+        raise ModelError(
+            f"{artifact.folder}: its network has a GRU, which runs in onnxruntime alone: the daemon decides by it, a "
+            "process of others cannot; train a model without ddpg.gru"
+        )
     tensors = {tensor.name: np.asarray(numpy_helper.to_array(tensor)) for tensor in graph.initializer}
     layers: list[Layer] = []
     x = INPUT_NAME

@@ -182,12 +182,20 @@ struct ScaleFreeSet {
   PeakRate peaks_;
 };
 
+// ---- timescales-24x20: the same 24 with a history, for networks that look for more in it than the windows say
+
+struct TimescaleHistorySet : TimescaleSet {
+  static constexpr const char* kName = "timescales-24x20";
+  static constexpr std::size_t kHistory = 20;
+};
+
 // ---- the table
 
 template <class... Sets>
 struct FeatureSetList {};
 // A model names its set; the first is what is used where none is named.
-using FeatureSets = FeatureSetList<DeepCcSet, ScaleFreeSet, TimescaleSet, DeepCcLatestSet, DeepCcUnfilteredSet>;
+using FeatureSets =
+    FeatureSetList<DeepCcSet, ScaleFreeSet, TimescaleSet, DeepCcLatestSet, DeepCcUnfilteredSet, TimescaleHistorySet>;
 
 }  // namespace reinet
 

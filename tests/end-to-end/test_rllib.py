@@ -24,7 +24,7 @@ from reinet.agents.learn.rllib.config import PeerConfig
 from reinet.agents.learn.rllib.environments import SIM_LINK
 from reinet.agents.learn.train import train
 from reinet.agents.learn.workers import start_ray
-from reinet.agents.model.mlp import act
+from reinet.agents.model.mlp import Folded, act
 from reinet.cli import main
 from reinet.core import FEATURE_SETS
 
@@ -77,7 +77,7 @@ def test_rllibs_own_algorithms_train_from_a_file_and_their_policies_become_model
     def compare(config: PeerConfig, trained: Any) -> list[Any]:
         layers = policy_of(config, trained)
         theirs = own_actions(trained, states)
-        ours = act(layers, states)
+        ours = act(Folded(layers), states)
         np.testing.assert_allclose(ours, np.tanh(theirs), atol=1e-5)
         compared.append(layers)
         return layers

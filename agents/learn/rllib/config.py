@@ -41,6 +41,8 @@ class PeerConfig(TrainConfig):
             "evolution.generations": self.evolution.generations > 0,
             "ddpg.batch_norm": self.ddpg.batch_norm,
             "calm_rtts": self.calm_rtts > 0,
+            "ddpg.gru": self.ddpg.gru > 0,
+            "curriculum.share": self.curriculum.share > 0,
         }
         for key, given in without_effect.items():
             if given:

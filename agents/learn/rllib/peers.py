@@ -28,6 +28,7 @@ from reinet.agents.learn.rllib.environments import SIM_LINK, register_with_rllib
 from reinet.agents.learn.rllib.policy import layers_of, put_into
 from reinet.agents.learn.train import judged
 from reinet.agents.learn.workers import RayGatherers, join_ray
+from reinet.agents.model.mlp import Folded
 from reinet.core import FEATURE_SETS, Normaliser
 from reinet.core.errors import ConfigError, ReinetError
 
@@ -175,7 +176,8 @@ class _PeerRun:
 
     def _evaluate(self) -> dict[str, float]:
         """Runs flows without noise on the selection links; returns scalars. The best policy goes to ``best/``."""
-        actor = FoldedActor(policy_of(self._config, self._algorithm), self._config.head, self._view)
+        policy = Folded(policy_of(self._config, self._algorithm))
+        actor = FoldedActor(policy, self._config.head, self._view)
         points = [Point.of(metrics) for metrics in self._judges.evaluate(actor, self._links)]
         metrics = judged(points, self._baselines)
         self._judged_iteration = self.iteration

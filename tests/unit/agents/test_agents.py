@@ -33,7 +33,7 @@ from reinet.agents.model.artifact import (
     used_traces,
     write_artifact,
 )
-from reinet.agents.model.mlp import Layer, act
+from reinet.agents.model.mlp import Folded, Layer, act
 from reinet.agents.model.period import PeriodTable
 from reinet.core import (
     DEFAULT_FEATURE_SET,
@@ -82,7 +82,7 @@ def manifest(**changes: Any) -> Manifest:
 def write_model(folder: Path, onnx_data: bytes | None = None, **changes: Any) -> Path:
     made = layers()
     files = {
-        ONNX_FILE: onnx_bytes(made) if onnx_data is None else onnx_data,
+        ONNX_FILE: onnx_bytes(Folded(made)) if onnx_data is None else onnx_data,
         WEIGHTS_FILE: safetensors.numpy.save({"0.weight": made[0][0]}),
         CARD_FILE: b"# test\n",
     }
@@ -116,7 +116,7 @@ def test_policy_gives_the_caps_of_the_network(model: Path) -> None:
     policy = Policy.load(model)
     states = np.random.default_rng(1).normal(size=(7, STATE_SIZE)).astype(np.float32)
     stats, rule = records(7), np.linspace(0, 60, 7, dtype=np.float32)
-    actions = act(layers(), states)
+    actions = act(Folded(layers()), states)
     np.testing.assert_allclose(policy.actions(states), actions, atol=1e-5)
     np.testing.assert_array_equal(
         policy.decide(stats, states, rule), caps_from_actions("bdp", actions, stats["cwnd_pkts"], rule)
@@ -147,7 +147,7 @@ def test_a_calm_model_follows_its_network_and_one_whose_manifest_does_not_say_so
 
 
 def test_a_network_without_a_finite_answer_leaves_the_flow_uncapped(tmp_path: Path) -> None:
-    policy = Policy.load(write_model(tmp_path / "nan", onnx_bytes(layers(bias=float("nan")))))
+    policy = Policy.load(write_model(tmp_path / "nan", onnx_bytes(Folded(layers(bias=float("nan"))))))
     stats = records(2)
     caps = policy.decide(stats, np.zeros((2, STATE_SIZE), np.float32), np.full(2, 30, np.float32))
     assert caps.tolist() == [INVALID_CAP_PKTS] * 2
@@ -226,7 +226,7 @@ def _graph(nodes: list[Any], width: int = STATE_SIZE, out: str = "actions", **mo
 
 
 def _external() -> bytes:
-    model = onnx.load_model_from_string(onnx_bytes(layers()))
+    model = onnx.load_model_from_string(onnx_bytes(Folded(layers())))
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL

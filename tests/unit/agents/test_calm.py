@@ -6,6 +6,7 @@ import pytest
 from reinet.agents.decide.protocol import Agent, View
 from reinet.agents.learn.actors import FoldedActor, NoisyActor, Walker
 from reinet.agents.learn.evolution import Generation, last_layer
+from reinet.agents.model.mlp import Folded
 from reinet.core import FLOW_STATS_DTYPE, MIN_CAP_PKTS, calm_caps
 
 
@@ -73,20 +74,18 @@ def test_a_path_whose_minimum_is_unknown_gets_what_is_wanted() -> None:
 @pytest.mark.parametrize("kind", ["actor", "noisy", "walker", "generation"])
 def test_training_is_as_calm_as_what_it_trains(kind: str) -> None:
     """Each of the agents that gather, evaluate or evolve."""
-    layers = [
-        (np.zeros((4, 100), np.float32), np.ones(4, np.float32)),
-        (np.ones((1, 4), np.float32), np.zeros(1, np.float32)),
-    ]
+    first = (np.zeros((4, 100), np.float32), np.ones(4, np.float32))
+    actor = Folded([first, (np.ones((1, 4), np.float32), np.zeros(1, np.float32))])
     view, stats = View(), records(3, 400, 20.0)
 
     def made(calm_rtts: float) -> Agent:
         if kind == "actor":
-            return FoldedActor(layers, "bdp", view, calm_rtts)
+            return FoldedActor(actor, "bdp", view, calm_rtts)
         if kind == "noisy":
-            return NoisyActor(layers, np.zeros((1, 3), np.float32), "bdp", view, calm_rtts)
+            return NoisyActor(actor, np.zeros((1, 3), np.float32), "bdp", view, calm_rtts)
         if kind == "walker":
             return Walker(np.arange(3), 1, "bdp", view, calm_rtts)
-        return Generation(layers, last_layer(layers)[None], 3, "bdp", view, calm_rtts)
+        return Generation(actor, last_layer(actor)[None], 3, "bdp", view, calm_rtts)
 
     shown = (stats, np.zeros((3, 100), np.float32), np.full(3, 20, np.float32))
     wanted = made(0.0).decide(*shown)

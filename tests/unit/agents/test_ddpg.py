@@ -159,7 +159,7 @@ def test_a_privileged_critic_sees_what_the_actor_does_not() -> None:
             if not privileged:
                 drawn = dataclasses.replace(drawn, hidden=drawn.hidden[:, :0], next_hidden=drawn.next_hidden[:, :0])
             losses[privileged] = float(learner.update(drawn)["losses/critic"])
-        assert learner.actor.folded()[0][0].shape[1] == SIZE
+        assert learner.actor.folded().layers[0][0].shape[1] == SIZE
     assert losses[True] < 0.2 < 0.6 < losses[False]
 
 

@@ -16,7 +16,7 @@ from reinet.agents.decide.verdicts import NO_QUEUE
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.actors import WALK, FoldedActor, NoisyActor, Walker
-from reinet.agents.model.mlp import Layer, act
+from reinet.agents.model.mlp import Folded, act
 from reinet.core import FLOW_STATS_DTYPE, Flag, caps_from_actions
 from reinet.core.state import Guard
 from reinet.core.target import Target
@@ -192,10 +192,10 @@ def test_a_closed_flow_is_not_held_at_the_floor_to_look_for_its_path() -> None:
 # --- the agents of training ---
 
 
-def layers() -> list[Layer]:
+def folded() -> Folded:
     rng = np.random.default_rng(0)
     sizes = [(8, 100), (1, 8)]
-    return [(rng.normal(0, 0.3, size).astype(np.float32), np.zeros(size[0], np.float32)) for size in sizes]
+    return Folded([(rng.normal(0, 0.3, size).astype(np.float32), np.zeros(size[0], np.float32)) for size in sizes])
 
 
 def test_a_folded_actor_is_an_agent_and_noise_moves_its_actions() -> None:
@@ -203,11 +203,11 @@ def test_a_folded_actor_is_an_agent_and_noise_moves_its_actions() -> None:
     stats, _, rule_pkts = three()
     stats["cwnd_pkts"] = 100
     states = np.random.default_rng(1).normal(size=(3, 100)).astype(np.float32)
-    actions = act(layers(), states)
-    plain = FoldedActor(layers(), "cwnd", view).decide(stats, states, rule_pkts)
+    actions = act(folded(), states)
+    plain = FoldedActor(folded(), "cwnd", view).decide(stats, states, rule_pkts)
     np.testing.assert_array_equal(plain, caps_from_actions("cwnd", actions, stats["cwnd_pkts"], rule_pkts))
     noise = np.array([[0, 0, 0], [0.1, -0.1, 5]], np.float32)
-    noisy = NoisyActor(layers(), noise, "cwnd", view)
+    noisy = NoisyActor(folded(), noise, "cwnd", view)
     np.testing.assert_array_equal(noisy.decide(stats, states, rule_pkts), plain)
     noisy.period = 1
     noisy.decide(stats, states, rule_pkts)

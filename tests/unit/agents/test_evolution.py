@@ -8,33 +8,33 @@ import pytest
 from reinet.agents.decide.protocol import View
 from reinet.agents.learn.config import EvolutionSection
 from reinet.agents.learn.evolution import Evolution, Generation, cost, last_layer, with_last_layer
-from reinet.agents.model.mlp import Layers, act
+from reinet.agents.model.mlp import Folded, act
 from reinet.core import FLOW_STATS_DTYPE, caps_from_actions
 from reinet.envs.link.metrics import Metrics
 
 SIZE, UNITS = 5, 7
 
 
-def layers(seed: int = 0) -> Layers:
+def actor(seed: int = 0) -> Folded:
     rng = np.random.default_rng(seed)
     shapes = [(UNITS, SIZE), (1, UNITS)]
-    return [
-        (rng.normal(size=shape).astype(np.float32), rng.normal(size=shape[0]).astype(np.float32)) for shape in shapes
-    ]
+    return Folded(
+        [(rng.normal(size=shape).astype(np.float32), rng.normal(size=shape[0]).astype(np.float32)) for shape in shapes]
+    )
 
 
 def test_a_member_is_the_last_layer_and_nothing_else() -> None:
-    ours = layers()
+    ours = actor()
     member = last_layer(ours)
     assert member.shape == (UNITS + 1,)
     other = with_last_layer(ours, 2 * member)
-    np.testing.assert_array_equal(other[0][0], ours[0][0])
-    np.testing.assert_array_equal(other[1][0], 2 * ours[1][0])
-    np.testing.assert_array_equal(other[1][1], 2 * ours[1][1])
+    np.testing.assert_array_equal(other.layers[0][0], ours.layers[0][0])
+    np.testing.assert_array_equal(other.layers[1][0], 2 * ours.layers[1][0])
+    np.testing.assert_array_equal(other.layers[1][1], 2 * ours.layers[1][1])
 
 
 def test_members_side_by_side_decide_as_each_does_alone() -> None:
-    ours, rng, flows = layers(), np.random.default_rng(1), 4
+    ours, rng, flows = actor(), np.random.default_rng(1), 4
     members = np.stack([last_layer(ours) * factor for factor in (0.3, 0.0, -0.5)])
     states = rng.normal(size=(3 * flows, SIZE)).astype(np.float32)
     stats = np.zeros(3 * flows, FLOW_STATS_DTYPE)
@@ -68,7 +68,7 @@ def lowered(evolution: Evolution, best: np.ndarray, generations: int) -> None:
 
 
 def test_it_finds_what_costs_least_and_goes_on_bit_for_bit_when_told_again() -> None:
-    start = last_layer(layers())
+    start = last_layer(actor())
     units = np.random.default_rng(2).normal(size=(200, UNITS)).astype(np.float32)
     best = start + 0.2
     section = EvolutionSection(generations=60, members=12)
@@ -88,5 +88,5 @@ def test_it_finds_what_costs_least_and_goes_on_bit_for_bit_when_told_again() -> 
 def test_a_unit_that_is_always_the_same_makes_no_step_endless() -> None:
     units = np.ones((50, UNITS), np.float32)
     units[:, 0] = np.random.default_rng(2).normal(size=50)
-    evolution = Evolution(EvolutionSection(generations=1), 3, last_layer(layers()), units)
+    evolution = Evolution(EvolutionSection(generations=1), 3, last_layer(actor()), units)
     assert np.isfinite(evolution.members()).all()

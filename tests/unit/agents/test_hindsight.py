@@ -13,7 +13,7 @@ from reinet.agents.learn.ddpg import Ddpg, Teachers
 from reinet.agents.learn.gatherer import Gatherer
 from reinet.agents.learn.hindsight import LEAST_DEAR, MOST_DEAR, dearness, prices, teach
 from reinet.agents.learn.replay import Batch
-from reinet.agents.model.mlp import act
+from reinet.agents.model.mlp import Folded, act
 from reinet.core import Normaliser, caps_from_actions
 from reinet.envs.sim import SimBatch
 from reinet.envs.trace import Trace
@@ -213,7 +213,7 @@ def test_each_teacher_learns_as_if_it_were_alone() -> None:
         ]
         for i in range(3)
     ]
-    alone = np.stack([act(layers, states.numpy()).reshape(-1) for layers in each], axis=1)
+    alone = np.stack([act(Folded(layers), states.numpy()).reshape(-1) for layers in each], axis=1)
     np.testing.assert_allclose(teachers(states).detach().numpy(), alone, atol=1e-6)
     assert np.abs(alone[:, 0] - alone[:, 1]).mean() > 0.01, "they begin apart"
     teachers(states)[:, 1].sum().backward()

@@ -19,7 +19,7 @@ from reinet.agents.learn.learners import train_any
 from reinet.agents.learn.rllib.config import PeerConfig, load_config
 from reinet.agents.learn.rllib.environments import SimLinks, make_sim_link
 from reinet.agents.learn.rllib.policy import layers_of, put_into
-from reinet.agents.model.mlp import act
+from reinet.agents.model.mlp import Folded, act
 from reinet.cli import main
 from reinet.core import FEATURE_SETS, Normaliser
 from reinet.core.errors import ConfigError
@@ -109,7 +109,7 @@ def test_a_policy_of_rllibs_is_kept_and_exported_as_a_model(algorithm: str, pref
     hidden = np.maximum(states @ arrays[f"{prefix}net.mlp.0.weight"].T + arrays[f"{prefix}net.mlp.0.bias"], 0)
     hidden = np.maximum(hidden @ arrays[f"{prefix}net.mlp.2.weight"].T + arrays[f"{prefix}net.mlp.2.bias"], 0)
     mean = hidden @ arrays["pi.net.mlp.0.weight"][0] + arrays["pi.net.mlp.0.bias"][0]
-    np.testing.assert_allclose(act(layers, states), np.tanh(mean), atol=1e-5)
+    np.testing.assert_allclose(act(Folded(layers), states), np.tanh(mean), atol=1e-5)
 
     config = PeerConfig.model_validate({**PEER, "rllib": {"algorithm": algorithm}})
     learner = Ddpg(config.ddpg, STATES, config.seed)
