@@ -7,6 +7,7 @@ import numpy as np
 
 from reinet.agents.decide.decider import Decider, Mask
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.core.errors import LinkError
 from reinet.core.state import Guard
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.link.spec import LinkSpec
@@ -29,6 +30,17 @@ def figures_of(runs: Sequence[dict[str, Any]], links: Sequence[LinkSpec], second
         compute(LinkLog.of_flow(log), link.mrtt_ms, _end_ns(link, seconds) / 1e6)
         for log, link in zip(runs, links, strict=True)
     ]
+
+
+def figures_if_any(agent: Agent, links: Sequence[LinkSpec], seconds: float) -> list[Metrics | None]:
+    """Returns the same, None for a flow of which nothing left its link: an outage may last for all of a short run."""
+    found: list[Metrics | None] = []
+    for run, link in zip(logs(agent, links, seconds), links, strict=True):
+        try:
+            found += figures_of([run], [link], seconds)
+        except LinkError:
+            found.append(None)
+    return found
 
 
 def logs(

@@ -58,8 +58,13 @@ class Generation(Agent):
         return calm_caps(caps_pkts, stats, self._calm_rtts)
 
 
-def cost(figures: Metrics, plain: Metrics, trade: float) -> float:
-    """Returns what a member's flow costs, beside plain congestion control on the same link."""
+def cost(figures: Metrics | None, plain: Metrics | None, trade: float) -> float:
+    """Returns what a member's flow costs, beside plain congestion control on the same link.
+
+    It is 0 where of either nothing left the link (None): whatever a member does, an outage does to all of them.
+    """
+    if figures is None or plain is None:
+        return 0.0
     delay = math.log(figures.qdelay_mean_ms + 1.0) + math.log(figures.qdelay_p95_ms + 1.0)
     kept = max(figures.throughput_mbps, 1e-3) / max(plain.throughput_mbps, 1e-3)
     return delay / 2 - trade * min(math.log(kept), 0.0)

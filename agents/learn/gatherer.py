@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from reinet.agents.decide.baselines import NoCap, Rule
 from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.protocol import Agent, FloatArray, View
-from reinet.agents.evaluation.batch import figures
+from reinet.agents.evaluation.batch import figures, figures_if_any
 from reinet.agents.evaluation.frontier import Baseline, baselines
 from reinet.agents.learn.actors import WALK, Explorer, FoldedActor, NoisyActor, Walker
 from reinet.agents.learn.config import DdpgSection, TrainConfig
@@ -132,19 +132,24 @@ class Gatherer:
         tried = [domain.draw(rng) for _ in range(section.candidates * sought)]
         behind = self.behind_rule(actor, normaliser, tried)
         worst = np.argsort(-behind, kind="stable")[:sought]
-        told = {
-            "curriculum/behind_rule": float(behind[worst].mean()),
-            "curriculum/behind_rule_all": float(behind.mean()),
-        }
-        return [*links, *(tried[row] for row in worst)], told
+        told = {"curriculum/behind_rule": behind[worst], "curriculum/behind_rule_all": behind}
+        return [*links, *(tried[row] for row in worst)], {tag: _mean(values) for tag, values in told.items()}
 
     def behind_rule(self, actor: Folded, normaliser: Normaliser, links: Sequence[LinkSpec]) -> NDArray[np.float64]:
-        """Returns what an actor costs more than the hand rule on each link (L,): below 0 it is ahead (``cost``)."""
+        """Returns what an actor costs more than the hand rule on each link (L,): below 0 it is ahead (``cost``).
+
+        Where nothing left the link in so short a time it is minus infinity.
+        """
         config, seconds = self._config, self._config.curriculum.seconds
         policy = FoldedActor(actor, config.head, config.view(normaliser), config.calm_rtts)
-        plain, rule, own = (figures(agent, links, seconds) for agent in (NoCap(), Rule(), policy))
+        plain, rule, own = (figures_if_any(agent, links, seconds) for agent in (NoCap(), Rule(), policy))
         trade = config.evolution.trade
-        return np.array([cost(a, c, trade) - cost(b, c, trade) for a, b, c in zip(own, rule, plain, strict=True)])
+        return np.array(
+            [
+                cost(a, c, trade) - cost(b, c, trade) if a and b and c else -math.inf
+                for a, b, c in zip(own, rule, plain, strict=True)
+            ]
+        )
 
     def _fragment(
         self,
@@ -179,15 +184,20 @@ class Gatherer:
         domain = domain_of(config.links, self._traces)
         links = [domain.draw(rng) for _ in range(config.evolution.links)]
         seconds, count = config.evolution.seconds, len(links)
-        plain = figures(NoCap(), links, seconds)
+        plain = figures_if_any(NoCap(), links, seconds)
         generation = Generation(actor, members, count, config.head, config.view(normaliser), config.calm_rtts)
-        ran = figures(generation, links * len(members), seconds)
+        ran = figures_if_any(generation, links * len(members), seconds)
         values = [cost(metrics, plain[row % count], config.evolution.trade) for row, metrics in enumerate(ran)]
         return np.array(values).reshape(len(members), count)
 
     def baselines(self, links: Sequence[LinkSpec], period: PeriodConfig) -> list[Baseline]:
         """Returns what policies of this cadence are judged by on each link."""
         return baselines(links, self._config.run.evaluate_s, period)
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else 0.0
 
 
 def _stretches(decided: NDArray[np.bool_], may_cap: NDArray[np.bool_]) -> Iterator[NDArray[np.intp]]:

@@ -83,12 +83,19 @@ def test_another_seed_gives_another_model(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("hindsight", [{}, {"iterations": 4, "teachers": 2}])
-def test_ctrl_c_leaves_a_checkpoint_that_resumes_exactly(tmp_path: Path, hindsight: dict[str, int]) -> None:
+CURRICULUM = {"share": 0.5, "candidates": 2, "seconds": 2.0}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"hindsight": {"iterations": 4, "teachers": 2}}, {"ddpg": {"gru": 4}, "curriculum": CURRICULUM}],
+    ids=["paper", "teachers", "gru-curriculum"],
+)
+def test_ctrl_c_leaves_a_checkpoint_that_resumes_exactly(tmp_path: Path, options: dict[str, Any]) -> None:
     """The handler waits for the iteration at hand, so what is written is a whole state."""
     before = signal.getsignal(signal.SIGINT)  # Ray Tune leaves its own in a process that has used it
-    whole = run(tmp_path / "whole", 6, hindsight=hindsight)
-    settings = config(hindsight=hindsight)
+    whole = run(tmp_path / "whole", 6, **options)
+    settings = config(**options)
 
     def interrupt(step: Any) -> None:
         if step.iteration == 2:
@@ -195,9 +202,9 @@ def test_the_exported_model_is_the_trained_network(tmp_path: Path) -> None:
     assert policy.view.normaliser == Normaliser.from_dict(Checkpoint(result.best).state.normaliser)
 
 
-def test_another_feature_set_is_trained_exported_evaluated_and_served(tmp_path: Path) -> None:
-    name = "scalefree-5x20"
-    result = run(tmp_path / "run", 4, feature_set=name, head="bdp", reward={"kind": "regret"})
+@pytest.mark.parametrize(("name", "gru"), [("scalefree-5x20", 0), ("timescales-24x20", 4)])
+def test_another_feature_set_is_trained_exported_evaluated_and_served(tmp_path: Path, name: str, gru: int) -> None:
+    result = run(tmp_path / "run", 4, feature_set=name, head="bdp", reward={"kind": "regret"}, ddpg={"gru": gru})
     assert result.best is not None
     assert Checkpoint(result.best).state.normaliser == {}
     export(result.best, tmp_path / "model")
@@ -223,6 +230,7 @@ def test_another_feature_set_is_trained_exported_evaluated_and_served(tmp_path: 
     stats = np.zeros(1, FLOW_STATS_DTYPE)
     for field, value in record.items():
         stats[field] = value
+    stats["time_ns"] = shim.now_ns
     batch = StateBank(1, name).update([0], stats)
     assert batch.rule_pkts[0] == pytest.approx(20)
     assert shim.cap_pkts(7) == policy.decide(stats, batch.states, batch.rule_pkts)[0] > 0
@@ -231,14 +239,16 @@ def test_another_feature_set_is_trained_exported_evaluated_and_served(tmp_path: 
 def test_tensorboard_has_every_documented_scalar_and_no_other(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run(tmp_path, 3, hindsight={"iterations": 2, "teachers": 2})
+    run(tmp_path, 3, hindsight={"iterations": 2, "teachers": 2}, curriculum=CURRICULUM)
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     page = (ROOT / "docs" / "scalars.md").read_text()
     documented = {word for word in page.replace("`", " ").replace(",", " ").split() if word.count("/") == 1}
     tags = set(events.Tags()["scalars"])
     assert tags == {
-        tag for tag in documented if tag.split("/")[0] in ("charts", "losses", "eval") and not tag.endswith("/")
+        tag
+        for tag in documented
+        if tag.split("/")[0] in ("charts", "losses", "curriculum", "eval") and not tag.endswith("/")
     }
 
 

@@ -39,8 +39,8 @@ def actor(bias: float = 0.0) -> bytes:
     return found
 
 
-def write_model(folder: Path, actions_bias: float = 0.0, **schema: str) -> Path:
-    """A model below a folder, whose action is always tanh(actions_bias), head bdp."""
+def write_model(folder: Path, actions_bias: float = 0.0, onnx_data: bytes | None = None, **schema: str) -> Path:
+    """A model below a folder, head bdp, whose action is always tanh(actions_bias) or what a graph of yours says."""
     manifest = Manifest.model_validate(
         {
             "format": 1,
@@ -56,6 +56,6 @@ def write_model(folder: Path, actions_bias: float = 0.0, **schema: str) -> Path:
             "files": dict.fromkeys(PINNED_FILES, ""),
         }
     )
-    content = dict.fromkeys(PINNED_FILES, b"") | {"policy.onnx": actor(actions_bias)}
+    content = dict.fromkeys(PINNED_FILES, b"") | {"policy.onnx": onnx_data or actor(actions_bias)}
     write_artifact(folder / "model", content, manifest)
     return folder / "model"

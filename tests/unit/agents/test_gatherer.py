@@ -1,10 +1,20 @@
-"""Experience: returns over several steps, noise that lasts, and fragments that end where the gate closes."""
+"""Experience: returns over several steps, noise that lasts, fragments that end where the gate closes, and links that a
+curriculum seeks."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from reinet.agents.learn.config import DdpgSection
-from reinet.agents.learn.gatherer import _stretches, correlate, returns
+from helpers.trainer import TINY
+from reinet.agents.learn.config import DdpgSection, TrainConfig
+from reinet.agents.learn.ddpg import Ddpg
+from reinet.agents.learn.evolution import last_layer
+from reinet.agents.learn.gatherer import Gatherer, _stretches, correlate, returns
+from reinet.agents.learn.links import training_traces
+from reinet.core import FEATURE_SETS, Normaliser
+from reinet.envs.link.spec import LinkSpec
+from reinet.envs.trace import Trace
 
 TIMES_NS = np.cumsum([0, 5, 5, 7, 40, 5, 300, 5, 5]).astype(np.uint64) * np.uint64(1_000_000) + np.uint64(10**12)
 REWARDS = np.random.default_rng(0).normal(size=len(TIMES_NS) - 1)
@@ -52,3 +62,77 @@ def test_stretches_end_where_the_gate_closes_and_leave_silences_out() -> None:
     assert list(_stretches(decided, np.zeros(13, bool))) == []
     assert [len(rows) for rows in _stretches(decided, np.ones(13, bool))] == [11]
     assert list(_stretches(np.zeros(13, bool), may_cap)) == []
+
+
+# --- a curriculum ---
+
+
+CONFIG = {**TINY, "feature_set": "scalefree-5x20"}
+TRACES = training_traces(TrainConfig.model_validate(CONFIG))
+
+
+def gatherer(**curriculum: float) -> Gatherer:
+    return Gatherer(TrainConfig.model_validate({**CONFIG, "curriculum": curriculum}), TRACES, 0)
+
+
+def seeds(links: Sequence[LinkSpec]) -> list[int]:
+    return [link.seed for link in links]  # one of two billion each
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+ACTOR = Ddpg(DdpgSection(hidden=[8]), FEATURE_SETS["scalefree-5x20"].state_size, seed=1).actor.eval().folded()
+NONE = Normaliser("scalefree-5x20")
+
+
+def test_without_a_curriculum_or_an_actor_links_are_taken_as_they_are_drawn() -> None:
+    plain, _ = gatherer()._links(ACTOR, NONE, rng())
+    assert len(plain) == TINY["rollout"]["links"]
+    walking, told = gatherer(share=1.0, seconds=2.0)._links(None, NONE, rng())
+    assert (seeds(walking), told) == (seeds(plain), {})
+
+
+def test_a_curriculum_keeps_the_links_where_the_policy_stands_worst_beside_the_rule() -> None:
+    """Those before them are the first that are drawn: a curriculum moves no other link."""
+    plain, _ = gatherer()._links(ACTOR, NONE, rng())
+    ours = gatherer(share=0.4, candidates=8, seconds=2.0)
+    links, told = ours._links(ACTOR, NONE, rng())
+    assert seeds(links)[:2] == seeds(plain)[:2]
+    drawn = rng()
+    tried = [gatherer()._links(ACTOR, NONE, drawn)[0] for _ in range(4)]
+    tried_links = [link for some in tried for link in some][2:10]
+    behind = ours.behind_rule(ACTOR, NONE, tried_links)
+    assert seeds(links)[2:] == [tried_links[int(np.argmax(behind))].seed]
+    assert np.isfinite(behind).all()
+    assert told == {"curriculum/behind_rule": behind.max(), "curriculum/behind_rule_all": behind.mean()}
+    assert behind.max() > behind.mean()
+
+
+def test_a_small_share_still_seeks_one_link_and_the_same_one_each_time() -> None:
+    ours = gatherer(share=0.01, candidates=4, seconds=2.0)
+    (first, told), again = (ours._links(ACTOR, NONE, rng()) for _ in range(2))
+    assert (seeds(again[0]), again[1]) == (seeds(first), told)
+    assert len(first) == TINY["rollout"]["links"]
+    experience = ours.gather(ACTOR, NONE, 3)
+    assert {"curriculum/behind_rule", "curriculum/behind_rule_all"} <= experience.summary.keys()
+
+
+def test_a_link_that_carries_nothing_is_neither_kept_nor_an_error() -> None:
+    """Nor does it stop evolution: it costs every member the same."""
+    outage = Trace(np.array([*range(1, 20), *range(9_000, 9_500)], np.uint32), "outage", None)
+    sections = {
+        "curriculum": {"share": 1.0, "candidates": 2, "seconds": 2.0},
+        "evolution": {"links": 4, "seconds": 2.0},
+    }
+    config = TrainConfig.model_validate({**CONFIG, **sections})
+    alive = training_traces(config)[0]
+    links = [LinkSpec(trace=trace, start_offset_ms=100, target_us=50_000) for trace in (outage, alive)]
+    behind = Gatherer(config, [alive], 0).behind_rule(ACTOR, NONE, links)
+    assert behind[0] == -np.inf
+    assert np.isfinite(behind[1])
+    stuck = Gatherer(config, [outage], 0)
+    assert len(stuck.gather(ACTOR, NONE, 1).summary) > 0
+    members = np.stack([last_layer(ACTOR)] * 2)
+    assert (stuck.costs(ACTOR, members, NONE, 1) == 0).any()

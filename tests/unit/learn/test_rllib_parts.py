@@ -61,7 +61,12 @@ def test_a_table_rllib_makes_a_training_of_rllibs_and_the_rest_means_what_it_mea
 
 @pytest.mark.parametrize(
     ("section", "keys"),
-    [("hindsight", {"iterations": 1}), ("evolution", {"generations": 1}), ("ddpg", {"batch_norm": True})],
+    [
+        ("hindsight", {"iterations": 1}),
+        ("evolution", {"generations": 1}),
+        ("ddpg", {"batch_norm": True}),
+        ("curriculum", {"share": 0.5}),
+    ],
 )
 def test_what_only_reinets_learner_does_is_refused_beside_rllib(section: str, keys: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=rf"{section}\.{next(iter(keys))} is of reinet's own learner"):
