@@ -13,9 +13,10 @@ import typer
 from reinet.cli.output import JsonOption, say, write_json
 from reinet.core.errors import DaemonError, LinkError
 from reinet.daemon.processes.sandbox import library
+from reinet.envs.mahimahi.namespace import stale_cgroups
 from reinet.envs.mahimahi.process import helper_folder
 from reinet.kshim.leftovers import holders, leftovers, on_their_way, why_not_looked
-from reinet.kshim.probe import Feature, features
+from reinet.kshim.probe import Feature, cgroup2_mount, features
 
 RUN_ON = {("debian", "12")}
 """Systems on which the whole set-up has been run."""
@@ -110,6 +111,7 @@ def prerequisites() -> dict[str, Feature]:
         "harm.ip": _program("ip", "reinet bench harm --link mahimahi", cure=BENCH_PACKAGES),
     }
     found["leftovers"] = _leftovers()
+    found["leftovers.cgroups"] = _cgroups()
     return found
 
 
@@ -136,6 +138,15 @@ def _leftovers() -> Feature:
         )
     return Feature(False, f"left by a run that has ended, inert: {'; '.join(map(str, left))}; held by {kept}",
                    "reinet ctl detach")  # fmt: skip
+
+
+def _cgroups() -> Feature:
+    mount = cgroup2_mount()
+    left = stale_cgroups(mount) if mount else []
+    if not left:
+        return Feature(True, "no cgroup is left of a run that was killed", "")
+    paths = " ".join(map(str, left))
+    return Feature(True, f"empty cgroups of runs that were killed: {paths} (rmdir them, or the next run does)", "")
 
 
 def doctor(json_destination: JsonOption = None) -> None:

@@ -176,10 +176,11 @@ def model_card(manifest: Manifest) -> str:
     mrtt_ms = "{:g}-{:g} ms".format(*links["mrtt_ms"])
     buffers = "{:g}-{:g} KB".format(*(size / 1000 for size in links["buffer_bytes"]))
     ddpg = training.config["ddpg"]
-    sizes = (FEATURE_SETS[schema.feature_set].state_size, *ddpg["hidden"], 1)
-    shape = " - ".join(str(size) for size in sizes)
-    if units := ddpg.get("gru", 0):
-        shape = f"{shape} (behind a GRU of {units})"
+    features, units = FEATURE_SETS[schema.feature_set], ddpg.get("gru", 0)
+    seen = len(features.features) + units if units else features.state_size
+    shape = " - ".join(str(size) for size in (seen, *ddpg["hidden"], 1))
+    if units:
+        shape = f"{shape} (behind a GRU of {units} over {features.history} records)"
     figures = "\n".join(f"| {name} | {value:.4g} |" for name, value in manifest.metrics.items()) or "| none | |"
     return f"""# {manifest.name}
 

@@ -37,7 +37,9 @@ def effects(
 
     configs/effects/deepcc.toml has the parts of DeepCC: cadence, state, filter kernel, history, Clean-Slate;
     configs/effects/learner.toml the learner's options, configs/effects/hindsight.toml hindsight's numbers,
-    configs/effects/prices.toml how dear it makes a packet too many, configs/effects/cadence.toml how often to decide.
+    configs/effects/prices.toml how dear it makes a packet too many, configs/effects/cadence.toml how often to decide,
+    configs/effects/teachers.toml how many teachers, configs/effects/memory.toml a history, a GRU and a curriculum,
+    configs/effects/targets.toml how much less delay a lower target brings.
     A file of your own is as good. frontier_mean and frontier_p95: delay over that of the hand rule's setting of equal
     utilisation, median and range over the seeds; decisions_per_s: how often a flow asked. Half a minute and more for
     each training on an idle core. Examples:

@@ -152,15 +152,25 @@ class LinkNamespace:
         self.close()
 
 
+def stale_cgroups(mount: Path) -> list[Path]:
+    """Returns the empty cgroups of owners that are gone: those of runs that were killed."""
+    stale = []
+    for path in sorted(mount.glob(f"{_CGROUP_PREFIX}*-*")):
+        owner = path.name[len(_CGROUP_PREFIX) :].partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            with contextlib.suppress(OSError):  # gone meanwhile
+                if "populated 0" in (path / "cgroup.events").read_text():
+                    stale.append(path)
+    return stale
+
+
 def own_cgroup(mount: Path) -> Path:
     """Returns a cgroup of this process that no other uses; the owner's pid is in the name.
 
     Removes empty ones of owners that are gone: a link's supervisor does so itself, unless it was killed too, and a
     benchmark that was killed leaves its own.
     """
-    for stale in mount.glob(f"{_CGROUP_PREFIX}*-*"):
-        owner = stale.name[len(_CGROUP_PREFIX) :].partition("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
-            with contextlib.suppress(OSError):  # in use after all, or gone meanwhile
-                stale.rmdir()
+    for stale in stale_cgroups(mount):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            stale.rmdir()
     return mount / f"{_CGROUP_PREFIX}{os.getpid()}-{next(_numbers)}"

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from helpers.places import ROOT
+from reinet.cli.doctor import prerequisites
 from reinet.core.errors import LinkError
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import LinkRun, MahimahiLink
@@ -282,6 +283,9 @@ def test_a_cgroup_whose_owner_and_supervisor_were_killed_is_removed_by_the_next(
     try:
         stale.mkdir()
         own.mkdir()
+        told = prerequisites()["leftovers.cgroups"].why
+        assert str(stale) in told
+        assert str(own) not in told
         own_cgroup(mount)
         assert not stale.exists()
         assert own.exists()

@@ -1,4 +1,4 @@
-"""What the tests of agents share."""
+"""What unit tests of several folders share."""
 
 from collections.abc import Iterator
 
