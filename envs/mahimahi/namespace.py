@@ -158,9 +158,9 @@ def stale_cgroups(mount: Path) -> list[Path]:
     for path in sorted(mount.glob(f"{_CGROUP_PREFIX}*-*")):
         owner = path.name[len(_CGROUP_PREFIX) :].partition("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
-            with contextlib.suppress(OSError):  # gone meanwhile
-                if "populated 0" in (path / "cgroup.events").read_text():
-                    stale.append(path)
+            events = path / "cgroup.events"
+            if not events.exists() or "populated 1" not in events.read_text():
+                stale.append(path)
     return stale
 
 
