@@ -159,8 +159,9 @@ def stale_cgroups(mount: Path) -> list[Path]:
         owner = path.name[len(_CGROUP_PREFIX) :].partition("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
             events = path / "cgroup.events"
-            if not events.exists() or "populated 1" not in events.read_text():
-                stale.append(path)
+            with contextlib.suppress(OSError):  # gone meanwhile
+                if not events.exists() or "populated 1" not in events.read_text():
+                    stale.append(path)
     return stale
 
 
