@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from reinet.agents.decide.protocol import View
 from reinet.agents.model.artifact import MAX_PARAMETERS
-from reinet.agents.model.gru import multiplications
+from reinet.agents.model.gru import counted, seen_size
 from reinet.agents.model.period import PeriodTable
 from reinet.core import MOST_CALM_RTTS, toml_file
 from reinet.core.errors import ConfigError
@@ -430,10 +430,9 @@ class TrainConfig(_Section):
     @model_validator(mode="after")
     def _can_be_exported(self) -> "TrainConfig":
         features, units = FEATURE_SETS[self.feature_set], self.ddpg.gru
-        frame = len(features.features)
-        sizes = [frame + units if units else features.state_size, *self.ddpg.hidden, 1]
-        parameters = sum((before + 1) * after for before, after in pairwise(sizes))
-        parameters += multiplications(features.history, frame, units)
+        shape = (features.history, len(features.features), units)
+        sizes = [seen_size(*shape), *self.ddpg.hidden, 1]
+        parameters = counted(*shape) + sum((before + 1) * after for before, after in pairwise(sizes))
         if parameters > MAX_PARAMETERS:
             raise ValueError(
                 f"ddpg.hidden = {self.ddpg.hidden} makes {parameters} parameters; an actor has at most {MAX_PARAMETERS}"

@@ -31,7 +31,7 @@ from reinet.agents.learn.config import DdpgSection, HindsightSection
 from reinet.agents.learn.hidden import SIZE
 from reinet.agents.learn.hindsight import prices
 from reinet.agents.learn.replay import Batch
-from reinet.agents.model.gru import Gru
+from reinet.agents.model.gru import Gru, seen_size
 from reinet.agents.model.mlp import Folded, Layer
 
 LAST_LAYER_INIT = 3e-3
@@ -50,7 +50,7 @@ class Actor(nn.Module):
         super().__init__()
         self._frame = state_size // history
         self.gru = nn.GRU(self._frame, gru, batch_first=True) if gru else None
-        sizes = [self._frame + gru if gru else state_size, *hidden]
+        sizes = [seen_size(history, self._frame, gru), *hidden]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.norms = nn.ModuleList(nn.BatchNorm1d(size) if batch_norm else nn.Identity() for size in hidden)
         self.out = nn.Linear(sizes[-1], 1)

@@ -177,7 +177,7 @@ def model_card(manifest: Manifest) -> str:
     buffers = "{:g}-{:g} KB".format(*(size / 1000 for size in links["buffer_bytes"]))
     ddpg = training.config["ddpg"]
     features, units = FEATURE_SETS[schema.feature_set], ddpg.get("gru", 0)
-    seen = len(features.features) + units if units else features.state_size
+    seen = gru.seen_size(features.history, len(features.features), units)
     shape = " - ".join(str(size) for size in (seen, *ddpg["hidden"], 1))
     if units:
         shape = f"{shape} (behind a GRU of {units} over {features.history} records)"

@@ -10,7 +10,7 @@ With s the logistic function, memory h (0 before the oldest record) and a record
     n = tanh(Wn x + bn + r (Un h + cn))    h' = (1 - z) n + z h
 """
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,18 @@ def multiplications(history: int, frame: int, units: int) -> int:
     return history * 3 * units * (frame + units)
 
 
+def seen_size(history: int, frame: int, units: int) -> int:
+    """Returns how many numbers the layers are given: without units, all of the state."""
+    return frame + units if units else history * frame
+
+
+def counted(history: int, frame: int, units: int) -> int:
+    """Returns how many parameters it counts as where they are limited: those that its graph has, and what it costs."""
+    own = sum(math.prod(shape) for shape in shapes(frame, units).values())
+    cut = sum(len(value) for value in constants(history, frame).values())
+    return own + cut + multiplications(history, frame, units) if units else 0
+
+
 def shapes(frame: int, units: int) -> dict[str, tuple[int, ...]]:
     """Returns what shape the graph's weights have (``Gru.tensors``)."""
     return {
@@ -123,15 +135,16 @@ def units_of(graph: Any, states: str, history: int, frame: int) -> int:
 
     if not any(node.op_type == "GRU" for node in graph.node):
         return 0
-    tensors: Mapping[str, Any] = {tensor.name: tensor for tensor in graph.initializer}
-    units = tensors["gru_memory"].dims[-1] if "gru_memory" in tensors and tensors["gru_memory"].dims else 0
-    same = units > 0 and list(graph.node[:NODES]) == nodes(states, units)
-    sized = same and all(
-        name in tensors and tuple(tensors[name].dims) == shape for name, shape in shapes(frame, units).items()
-    )
-    if not sized or not all(
-        name in tensors and np.array_equal(numpy_helper.to_array(tensors[name]), value)
-        for name, value in constants(history, frame).items()
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    sizes = {name: tuple(tensor.dims) for name, tensor in tensors.items()}
+    units = int((sizes.get("gru_memory") or (0,))[-1])
+    if (
+        list(graph.node[:NODES]) != nodes(states, units)
+        or any(sizes.get(name) != shape for name, shape in shapes(frame, units).items())
+        or any(
+            name not in tensors or not np.array_equal(numpy_helper.to_array(tensors[name]), value)
+            for name, value in constants(history, frame).items()
+        )
     ):
         raise ValueError(f"its GRU does not read {history} records of {frame} numbers as `reinet export` writes it")
-    return int(units)
+    return units

@@ -155,6 +155,14 @@ def test_a_second_gru_and_its_operators_elsewhere_are_refused() -> None:
             check_onnx(model.SerializeToString(), SIZE, Path("policy.onnx"), HISTORY)
 
 
+def test_a_configuration_counts_what_the_graph_holds() -> None:
+    """Else a network that may be trained could not be loaded."""
+    held = sum(int(np.prod(tensor.dims)) for tensor in graph().graph.initializer)
+    layers = (FRAME + UNITS + 1) * 16 + 17
+    assert gru.counted(HISTORY, FRAME, UNITS) == held - layers + gru.multiplications(HISTORY, FRAME, UNITS)
+    assert gru.counted(HISTORY, FRAME, 0) == 0
+
+
 def test_a_gru_costs_its_weights_once_for_each_record() -> None:
     units = 300
     assert 3 * units * (FRAME + units) < MAX_PARAMETERS < gru.multiplications(HISTORY, FRAME, units)

@@ -65,12 +65,13 @@ def test_a_table_rllib_makes_a_training_of_rllibs_and_the_rest_means_what_it_mea
         ("hindsight", {"iterations": 1}),
         ("evolution", {"generations": 1}),
         ("ddpg", {"batch_norm": True}),
+        ("ddpg", {"gru": 4}),
         ("curriculum", {"share": 0.5}),
     ],
 )
 def test_what_only_reinets_learner_does_is_refused_beside_rllib(section: str, keys: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=rf"{section}\.{next(iter(keys))} is of reinet's own learner"):
-        PeerConfig.model_validate({**PEER, section: {**PEER.get(section, {}), **keys}})
+        PeerConfig.model_validate({**PEER, "feature_set": "scalefree-5x20", section: {**PEER.get(section, {}), **keys}})
     with pytest.raises(ValueError, match="calm_rtts is of"):
         PeerConfig.model_validate({**PEER, "calm_rtts": 1.0})
 
