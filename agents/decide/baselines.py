@@ -1,10 +1,12 @@
 """The agents that are not learned: no cap, a fixed cap, the hand rule, the clairvoyant cap and a random walk."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, Future, StatsArray, View
 from reinet.alcc.launch import Law
-from reinet.core import RULE_GAIN, round_caps
+from reinet.core import MIN_CAP_PKTS, RULE_GAIN, round_caps
 from reinet.core.errors import ConfigError
 
 
@@ -63,14 +65,16 @@ class Rule(Agent):
 class Clairvoyant(Agent):
     """``clairvoyant:MS``: opportunities in the next min RTT + MS of the trace, plus one packet; simulator only.
 
-    A yardstick, not a bound: it knows the link's future but neither the queue nor the window's own dynamics.
+    A yardstick, not a bound: it knows the link's future but neither the queue nor the window's own dynamics. Like every
+    cap it leaves ``MIN_CAP_PKTS``: a lower one would be refused, and the flow uncapped just when the link is slow.
     """
 
     needs_future = True
 
-    def __init__(self, horizon_ms: int, view: View | None = None) -> None:
+    def __init__(self, horizon_ms: int | Sequence[int], view: View | None = None) -> None:
         super().__init__(f"clairvoyant:{horizon_ms}", view)
-        self.horizon_ms = horizon_ms
+        self._horizon_ms = np.array(horizon_ms, np.uint64)
+        """One for all links, or one for each (N,)."""
         self._future: Future | None = None
 
     def bind(self, future: Future) -> None:
@@ -81,10 +85,10 @@ class Clairvoyant(Agent):
         """Returns one cap per link of the bound simulation, in its order."""
         if self._future is None:
             raise ConfigError(f"agent {self.name} sees a link's future, which only the simulator knows: use --link sim")
-        caps = np.asarray(self._future(self.horizon_ms), np.uint32)
+        caps = np.asarray(self._future(self._horizon_ms), np.uint32)
         if len(caps) != len(stats):
             raise ValueError(f"agent {self.name} is bound to {len(caps)} links but was asked about {len(stats)}")
-        return caps
+        return np.maximum(caps, MIN_CAP_PKTS)
 
 
 class RandomCap(Agent):

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from reinet.agents.decide.baselines import Clairvoyant, NoCap
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
+from reinet.agents.decide.protocol import Agent, View
 from reinet.agents.evaluation.batch import figures
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import PeriodConfig
@@ -66,17 +66,8 @@ def within_targets(
     return rows
 
 
-class _Clairvoyants(Clairvoyant):
-    """Clairvoyant caps with a horizon of its own for each of CLAIRVOYANT_MS's rows."""
-
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
-        """Returns one cap for each horizon, on the same link."""
-        assert self._future is not None
-        return np.asarray(self._future(np.array(CLAIRVOYANT_MS, np.uint64)), np.uint32)
-
-
 def _knob(scenario: Scenario, period: PeriodConfig, threads: int) -> list[Metrics]:
-    agent = _Clairvoyants(0, View(period=period))
+    agent = Clairvoyant(CLAIRVOYANT_MS, View(period=period))
     return _runs(agent, [scenario] * len(CLAIRVOYANT_MS), threads)
 
 

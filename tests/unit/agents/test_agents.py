@@ -39,6 +39,7 @@ from reinet.core import (
     DEFAULT_FEATURE_SET,
     FEATURE_SETS,
     FLOW_STATS_DTYPE,
+    MIN_CAP_PKTS,
     Normaliser,
     PeriodConfig,
     calm_caps,
@@ -333,6 +334,14 @@ def test_the_clairvoyant_needs_the_simulator() -> None:
         make_agent("clairvoyant:10", link="mahimahi")
     with pytest.raises(ConfigError, match="use --link sim"):
         Clairvoyant(10).decide(records(1), np.zeros((1, STATE_SIZE), np.float32), np.zeros(1, np.float32))
+
+
+def test_the_clairvoyant_keeps_the_least_cap() -> None:
+    """One packet in the next round trip: a cap of two would be refused, and the flow uncapped where its link stalls."""
+    agent = Clairvoyant([0, 10])
+    agent.bind(lambda horizons_ms: np.array([2, 17], np.uint32))
+    caps = agent.decide(records(2), np.zeros((2, STATE_SIZE), np.float32), np.zeros(2, np.float32))
+    assert caps.tolist() == [MIN_CAP_PKTS, 17]
 
 
 def test_split_names() -> None:
