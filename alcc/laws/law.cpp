@@ -17,10 +17,12 @@ std::uint32_t resolve_target_us(const Settings& settings, std::uint32_t min_rtt_
   return TargetLine{settings.target_min_rtts, 1.0 * settings.target_extra_us}.resolve_us(min_rtt_us);
 }
 
-std::uint32_t Law::decide(const reinet_flow_stats& s, const Settings& settings) {
-  if (settings.law == Settings::Law::policy) return decide_learned(s, settings);
+std::uint32_t Law::decide(const reinet_flow_stats& record, const Settings& settings) {
+  if (settings.law == Settings::Law::policy) return decide_learned(record, settings);
   if (settings.law == Settings::Law::published) return cap_pkts_;
-  const bool may_cap = gate_.update(s) || settings.always;
+  reinet_flow_stats s = record;
+  if (has_sample(s)) s.min_rtt_us = path_.update(record);
+  const bool may_cap = (gate_.update(s) && !path_.opens(s)) || settings.always;
   if (!has_sample(s)) return cap_pkts_;
   static const Normaliser normaliser(typical_table(DeepCcSet::kInputs));
   features_.update(s, normaliser);

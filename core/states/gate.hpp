@@ -12,6 +12,8 @@
 //   closes   when the flow sends again after it was idle: it is a young flow once more.
 //   never    opens below 1 ms of minimum RTT: loopback and neighbours in a data centre, where scheduling delays of the
 //            hosts look like queues.
+//
+// And it is shut while a flow is asked whether its path has become longer (PathRtt).
 #ifndef REINET_GATE_HPP
 #define REINET_GATE_HPP
 
@@ -19,6 +21,7 @@
 #include <cstdint>
 
 #include "core/flow_stats.h"
+#include "core/states/delay_ratio.hpp"
 #include "core/states/feature.hpp"
 
 namespace reinet {
@@ -32,6 +35,154 @@ constexpr std::uint64_t kYoungNs = 1'000'000'000;  // docs/no-harm.md has what h
 // Returns by how much the RTT of a round must exceed the minimum for a queue to be standing: HYSTART_DELAY_THRESH of
 // net/ipv4/tcp_cubic.c, an eighth of the minimum RTT within 4 to 16 ms.
 inline std::uint32_t standing_queue_us(std::uint32_t min_rtt_us) { return std::clamp(min_rtt_us / 8, 4000U, 16000U); }
+
+// What a flow's minimum RTT is by now.
+//
+// The kernel's is the least of five minutes. When the path becomes longer meanwhile, by a handover or another route, a
+// flow seems to have a queue that its caps do not shorten. Each takes a part of the rate, and the next one is measured
+// by that rate: caps run down, and nothing ends it (docs/no-harm.md has by how much).
+//
+// A longer path and a queue look alike until the window changes: then either the rate follows it or the RTT. So a
+// capped flow is asked whose RTT was for a while steadily above its minimum, and which gets less than it did: it is
+// uncapped until it has kAskTimes as much in flight. Where at least half of that comes back as rate, the RTT from
+// before is the path's, until a shorter one is seen. Over a link whose rate varies the RTT does, too, and nobody asks;
+// nothing of the figures of docs/training.md rests on this.
+//
+//     steadily above the minimum, and less than before       more in flight brought more
+//     capped ------------------------------------> asked ------------------------------> path known, capped
+//       ^                                            |  |                                     or, where that leaves the
+//       +--------------------------------------------+  +------------------------------>      target no room, uncapped
+//             it brought nothing, or the link changed                                         for a while
+class PathRtt {
+ public:
+  // Takes a record with an RTT sample; returns the least RTT of the path as it is now.
+  std::uint32_t update(const reinet_flow_stats& s) {
+    remember(s);
+    if (s.time_ns >= (is_too_long(s) ? next_ns_ : forget_ns_)) longer_us_ = 0;
+    const std::uint32_t path_us = std::max(s.min_rtt_us, longer_us_);
+    if (s.flags & (REINET_FLAG_APP_LIMITED | REINET_FLAG_RESTARTED)) {
+      standing_ = {};
+      asked_ns_ = 0;
+    } else if (asked_ns_ != 0) {
+      ask(s);
+    } else if (s.cap_pkts == 0 || s.rtt_least_us <= kNearPath * path_us) {
+      standing_ = {};
+    } else {
+      standing_.add(s);
+      if (seems_starved() && s.time_ns >= next_ns_) begin(s);
+    }
+    return std::max(s.min_rtt_us, longer_us_);
+  }
+
+  // Returns whether the flow is to have no cap: it is asked, or its target cannot be kept on the path as it is now.
+  bool opens(const reinet_flow_stats& s) const { return asked_ns_ != 0 || is_too_long(s); }
+
+ private:
+  static constexpr double kNearPath = 1.1;
+  // By then the rate of a flow that its caps hold back has fallen.
+  static constexpr double kStandingNs = 1e9;
+  static constexpr double kStandingRounds = 16;
+  static constexpr double kLessThanBest = 0.9;
+  // The mean RTT over the least one. Up to 1.2 nothing that recordings show of a policy moves but in the third digit
+  // (docs/training.md); at 1.3 a longer path is noticed on more of them, and some under BBR are taken for one.
+  static constexpr double kSteady = 1.2;
+  static constexpr double kWindowNs = 0.5e9;
+  static constexpr std::uint64_t kBestNs = 10'000'000'000;  // the best rate is of the latest one or two such times
+  static constexpr double kAskTimes = 1.3;
+  static constexpr double kComesBack = 1 + (kAskTimes - 1) / 2;
+  static constexpr double kLowerThanBefore = 0.95;  // an RTT below so much of the least before: the link has changed
+  static constexpr std::uint64_t kMostAskNs = 10'000'000'000;  // Reno's window grows by a packet a round trip
+  // One sample is no path, and a look lasts two round trips.
+  static constexpr double kPartRounds = 0.5;
+  // A queue of the flow's own that stands on a path which is shorter again hides that; where nobody looks for the true
+  // minimum, as in alcc/, the flow is asked anew after so long. That takes a second or two in which it gets less.
+  static constexpr std::uint64_t kForgetNs = 60'000'000'000;
+  // Where the path leaves the target no room the flow is uncapped for seconds: one answer may be a link's that changed.
+  static constexpr int kFarAsks = 3;
+  static constexpr std::uint64_t kLeastRestNs = 5'000'000'000, kMostRestNs = 40'000'000'000;
+
+  // Records in a row.
+  struct Stretch {
+    double took_ns = 0, bytes = 0, rounds = 0, inflight_ns = 0, rtt_ns_us = 0;
+    std::uint32_t least_us = ~0U;
+    void add(const reinet_flow_stats& s) {
+      const auto period_ns = std::max(static_cast<double>(s.period_ns), 1.0);
+      took_ns += period_ns;
+      bytes += static_cast<double>(s.delivered_bytes);
+      rounds += period_ns / (1000.0 * std::max(s.srtt_us, 1U));
+      inflight_ns += period_ns * s.inflight_pkts;
+      rtt_ns_us += period_ns * s.rtt_mean_us;
+      least_us = std::min(least_us, s.rtt_least_us);
+    }
+    double rate() const { return bytes / took_ns; }
+    double inflight_pkts() const { return inflight_ns / took_ns; }
+    double rtt_us() const { return rtt_ns_us / took_ns; }
+    bool is_steady() const { return rtt_us() <= kSteady * least_us; }
+  };
+
+  bool is_too_long(const reinet_flow_stats& s) const { return kLeastTargetPerRtt * longer_us_ > s.target_us; }
+
+  void remember(const reinet_flow_stats& s) {
+    part_.add(s);
+    if (part_.rounds >= kPartRounds) {  // shorter again, as a look shows it (min_rtt_look.hpp)
+      longer_us_ = std::min(longer_us_, static_cast<std::uint32_t>(part_.rtt_us()));
+      part_ = {};
+    }
+    window_.add(s);
+    if (window_.took_ns < kWindowNs || window_.rounds < 2) return;
+    latest_ = window_;
+    window_ = {};
+    if (const std::uint64_t turn = s.time_ns / kBestNs; turn != turn_) {
+      turn_ = turn;
+      best_before_ = best_rate_;
+      best_rate_ = 0;
+    }
+    best_rate_ = std::max(best_rate_, latest_.rate());
+  }
+
+  bool seems_starved() const {
+    return standing_.took_ns >= kStandingNs && standing_.rounds >= kStandingRounds && latest_.took_ns > 0 &&
+           latest_.is_steady() && latest_.rate() < kLessThanBest * std::max(best_rate_, best_before_);
+  }
+
+  void begin(const reinet_flow_stats& s) {
+    asked_ns_ = s.time_ns;
+    grown_ns_ = 0;
+    before_ = latest_;
+    after_ = {};
+  }
+
+  // What was sent with more in flight comes back a round trip later.
+  void ask(const reinet_flow_stats& s) {
+    if (grown_ns_ == 0 && s.inflight_pkts >= kAskTimes * before_.inflight_pkts()) grown_ns_ = s.time_ns;
+    if (grown_ns_ != 0 && s.time_ns > grown_ns_ + 1000ULL * before_.least_us) after_.add(s);
+    const bool changed = s.rtt_least_us < kLowerThanBefore * before_.least_us;
+    if (!changed && after_.rounds < 1 && s.time_ns < asked_ns_ + kMostAskNs) return;
+    const bool starved = !changed && after_.rounds >= 1 && after_.rate() >= kComesBack * before_.rate();
+    const bool far = kLeastTargetPerRtt * before_.least_us > s.target_us;
+    if (!starved) {
+      far_asks_ = 0;
+      rest(s, false);
+    } else if (!far || ++far_asks_ >= kFarAsks) {  // the next time at once: it is still far_asks_
+      longer_us_ = before_.least_us;
+      forget_ns_ = s.time_ns + kForgetNs;
+      rest(s, !far);
+    }
+    asked_ns_ = 0;
+    standing_ = {};
+  }
+
+  void rest(const reinet_flow_stats& s, bool least) {
+    rest_ns_ = least ? kLeastRestNs : std::clamp(2 * rest_ns_, kLeastRestNs, kMostRestNs);
+    next_ns_ = s.time_ns + rest_ns_;
+  }
+
+  Stretch part_, window_, latest_, standing_, before_, after_;
+  double best_rate_ = 0, best_before_ = 0;
+  std::uint64_t turn_ = 0, asked_ns_ = 0, grown_ns_ = 0, next_ns_ = 0, rest_ns_ = 0, forget_ns_ = 0;
+  int far_asks_ = 0;             // in a row that said so
+  std::uint32_t longer_us_ = 0;  // the path's least RTT where that is above the kernel's, 0 = it is not
+};
 
 class Gate {
  public:

@@ -61,10 +61,12 @@ class FlowStatesOf final : public FlowStates {
  public:
   explicit FlowStatesOf(std::size_t flows) : flows_(flows) {}
 
-  Update update(std::size_t flow, const reinet_flow_stats& s, const StateConfig& config, const Offer& offer,
+  Update update(std::size_t flow, const reinet_flow_stats& record, const StateConfig& config, const Offer& offer,
                 float* state) override {
     Flow& f = flows_[flow];
-    const bool decided = has_sample(s);
+    const bool decided = has_sample(record);
+    reinet_flow_stats s = record;
+    if (decided) s.min_rtt_us = f.path.update(record);
     const double reward = f.reward.take(s, config.reward, offer);
     if (decided) {
       const auto observation = f.features.update(s, config.normaliser);
@@ -72,7 +74,7 @@ class FlowStatesOf final : public FlowStates {
       for (std::size_t i = 0; i < observation.size(); ++i) f.history[i] = static_cast<float>(observation[i]);
     }
     std::copy(f.history.begin(), f.history.end(), state);
-    return {decided, static_cast<float>(reward), f.features.rule_pkts, f.gate.update(s)};
+    return {decided, static_cast<float>(reward), f.features.rule_pkts, f.gate.update(s) && !f.path.opens(s)};
   }
 
   float show(std::size_t flow, float* state) const override {
@@ -93,6 +95,7 @@ class FlowStatesOf final : public FlowStates {
     std::array<float, Set::kHistory * Set::kFeatures.size()> history{};
     Set features;
     Reward reward;
+    PathRtt path;
     Gate gate;
   };
   std::vector<Flow> flows_;

@@ -33,6 +33,7 @@ SCHEDULERS = ("fifo", "proportional-fair")
 MOST_FLOWS = 65_535
 LATEST_MS = 1e12
 """Nothing of a flow is planned for later, some 30 years from the start: microseconds stay exact in doubles."""
+LONGEST_DETOUR_MS = 10_000.0
 LEAST_MBPS, MOST_MBPS = 1e-9, 100_000.0
 """A slower rate is none, and the simulator would not live to see a packet through."""
 MOST_SEGMENTS = 2**32 - 2
@@ -164,6 +165,9 @@ class LinkSpec(FlowSpec):
     """How many packets an ACK acknowledges on average; a kernel whose receiver is woken late has 2.4 or so."""
     forward_jitter_us: int = 0
     """Data packets come to the queue up to so much later; none overtakes another."""
+    detour_ms: Sequence[tuple[float, float]] = ()
+    """How much longer the way to the queue is from then on, as (ms after the start, ms) pairs with rising times: a
+    handover, another route. ``mrtt_ms`` stays what it was, as for a sender that has measured it before."""
     decision_ms: float = 0.0
     """How long deciding takes: a cap that answers a record is in force from the first ACK so much later. 0 = from the
     next ACK, as for an agent that needs no time."""
@@ -235,7 +239,7 @@ class LinkSpec(FlowSpec):
             raise ConfigError(f"flows: a list of FurtherFlow or mappings with its keys is needed, not {self.flows!r}")
         if len(self.flows) >= MOST_FLOWS:
             raise ConfigError(f"flows: {len(self.flows)} and the first are more than {MOST_FLOWS}")
-        self._check_wired()
+        self._check_steps()
         for flow in self.all_flows():  # raises what is wrong with one
             self._check_segments(flow)
 
@@ -272,22 +276,36 @@ class LinkSpec(FlowSpec):
                 f"{MOST_SEGMENTS} are the most: give fewer bytes or larger segments"
             )
 
-    def _check_wired(self) -> None:
-        if isinstance(self.wired_mbps, Sequence) and not self.wired_mbps:
-            return
-        try:
-            times_ms, rates = zip(*self.wired_mbps, strict=True)
-            rising = all(a < b for a, b in pairwise(times_ms))
-            possible = all(r == 0 or LEAST_MBPS <= r < 1e6 for r in rates) and rates[-1] > 0
-            sound = times_ms[0] == 0 and rising and times_ms[-1] <= LATEST_MS and possible
-            sound = sound and isinstance(self.wired_mbps, Sequence)  # an array does not cross the border
-        except (TypeError, ValueError):  # no pairs, or not of numbers
-            sound = False
-        if not sound:
+    def _check_steps(self) -> None:
+        wired = _times_and_values(self.wired_mbps)
+        if wired is None or (wired[0] and not _is_wired(*wired)):
             raise ConfigError(
                 f"wired_mbps: (ms, Mbit/s) pairs are needed, the first at 0 ms, times rising up to {LATEST_MS:g} ms, "
                 f"rates 0 or from {LEAST_MBPS:g} to a million, not below 0 and the last above it, not {self.wired_mbps}"
             )
+        detour = _times_and_values(self.detour_ms)
+        if detour is None or not all(0 <= longer_ms <= LONGEST_DETOUR_MS for longer_ms in detour[1]):
+            raise ConfigError(
+                f"detour_ms: (ms, ms) pairs are needed, times rising from 0 up to {LATEST_MS:g} ms, "
+                f"detours from 0 to {LONGEST_DETOUR_MS:g} ms, not {self.detour_ms}"
+            )
+
+
+def _times_and_values(steps: object) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Returns the times and values of pairs, None for what are no pairs of numbers with rising times."""
+    if not isinstance(steps, Sequence):  # an array does not cross the border
+        return None
+    try:
+        times_ms, values = zip(*steps, strict=True) if steps else ((), ())
+        rising = all(a < b for a, b in pairwise(times_ms))
+        sound = rising and all(0 <= t <= LATEST_MS for t in times_ms) and all(v >= 0 for v in values)
+    except (TypeError, ValueError):
+        return None
+    return (times_ms, values) if sound else None
+
+
+def _is_wired(times_ms: tuple[float, ...], rates: tuple[float, ...]) -> bool:
+    return times_ms[0] == 0 and all(r == 0 or LEAST_MBPS <= r < 1e6 for r in rates) and rates[-1] > 0
 
 
 def times_of(trace: Trace | TraceMs) -> TraceMs:

@@ -112,7 +112,8 @@ class Flow {
   Us min_rtt_us() const { return std::min<Us>(sender_.min_rtt_us(), base_rtt_us_ + 10 * kUsPerMs); }
   std::size_t heap_bytes() const {
     return to_link_.heap_bytes() + to_sender_.heap_bytes() + receiver_.heap_bytes() + sender_.heap_bytes() +
-           decided_.capacity() * sizeof(Decided) + objects_.capacity() * sizeof(ObjectTimes);
+           decided_.capacity() * sizeof(Decided) + detours_.capacity() * sizeof(Detour) +
+           objects_.capacity() * sizeof(ObjectTimes);
   }
 
  private:
@@ -142,8 +143,15 @@ class Flow {
     Us leaves_us = sent_us;
     if (wired_ && (leaves_us = wired_->carry(sent_us, packet_wire_bytes)) == kNever) return kNever;
     if (loss_ > 0.0 && losses_.uniform() < loss_) return kNever;
+    if (!detours_.empty()) leaves_us += detour_us(sent_us);
     if (forward_jitter_us_) leaves_us += jitter_.below(forward_jitter_us_);
     return last_on_path_us_ = std::max(leaves_us, last_on_path_us_);  // none overtakes another
+  }
+
+  // Returns how much longer the way is by now.
+  Us detour_us(Us now_us) {
+    while (detour_ < detours_.size() && detours_[detour_].from_us <= now_us) ++detour_;
+    return detour_ == 0 ? 0 : detours_[detour_ - 1].longer_us;
   }
 
   // An ACK takes the uplink's next opportunity, which comes every millisecond, and shares it with others: the uplink's
@@ -240,12 +248,15 @@ class Flow {
         losses_(~seed_of_flow(link, number)),
         cap_pkts_(own.cap_pkts),
         wired_(wired),
-        plain_(!wired && link.loss == 0.0 && link.forward_jitter_us == 0),
+        plain_(!wired && link.loss == 0.0 && link.forward_jitter_us == 0 && link.detour_ms.empty()),
         sender_us_(start_us(link) + us_from_ms(own.start_ms)),
         sender_(mss_bytes_, Application(writes_of(own), mss_bytes_), own.target_us, seed_of_flow(link, number)),
         receiver_(link.pkts_per_ack, kUsPerMs + return_us(own), Control::kAckedSingly),
         to_link_(forward_us(own), link.late_us),
-        to_sender_(return_us(own), link.late_us) {}
+        to_sender_(return_us(own), link.late_us) {
+    for (const auto& [from_ms, longer_ms] : link.detour_ms)
+      detours_.push_back({start_us(link) + us_from_ms(from_ms), us_from_ms(longer_ms)});
+  }
 
   static std::uint32_t mss_bytes_of(const LinkOptions& link) {
     constexpr std::uint32_t kMostWireBytes = std::min(Control::kMostIpBytes, kMostIpBytes) + kTunHeaderBytes;
@@ -259,6 +270,10 @@ class Flow {
   static constexpr std::uint32_t kMostIpBytes = 65'535;  // of IPv4
   static constexpr Us kConnectUs = 1'000'000;            // RFC 6298's first timeout
   static constexpr std::uint32_t kMostDoublings = 6;     // up to a minute
+
+  struct Detour {
+    Us from_us, longer_us;
+  };
 
   struct Decided {
     Us from_us;
@@ -285,6 +300,8 @@ class Flow {
   std::uint32_t syn_acks_sent_ = 0, syn_acks_delivered_ = 0;
   reinet_period_config period_config_;
   reinet_period period_{};
+  std::vector<Detour> detours_;  // in the order of their times,
+  std::size_t detour_ = 0;       // of which so many have begun
   SplitMix64 jitter_;
   SplitMix64 losses_;
   std::uint32_t cap_pkts_;        // in force when it was last asked for

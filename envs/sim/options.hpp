@@ -20,7 +20,7 @@
 
 namespace reinet {
 
-using Rates = std::vector<std::pair<double, double>>;  // ms after the start, Mbit/s from then on
+using Steps = std::vector<std::pair<double, double>>;  // ms after the start, what holds from then on
 
 // OPTION(type, name) for each: of a flow,
 #define REINET_FLOW_OPTIONS(OPTION)         \
@@ -55,7 +55,8 @@ using Rates = std::vector<std::pair<double, double>>;  // ms after the start, Mb
   OPTION(double, pkts_per_ack)              \
   OPTION(double, decision_ms)               \
   OPTION(double, loss)                      \
-  OPTION(Rates, wired_mbps)                 \
+  OPTION(Steps, detour_ms)                  \
+  OPTION(Steps, wired_mbps)                 \
   OPTION(std::uint32_t, wired_buffer_bytes) \
   OPTION(std::string, scheduler)            \
   OPTION(double, fair_window_ms)

@@ -26,6 +26,9 @@ from reinet.core.errors import ModelError
 from reinet.core.period import PeriodConfig
 from reinet.core.state import Guard
 from reinet.core.target import Target
+from reinet.envs.link.spec import LinkSpec
+from reinet.envs.sim import SimBatch
+from reinet.envs.trace import Trace
 
 
 def _records(seed: int, count: int = 400) -> StatsArray:
@@ -86,6 +89,24 @@ def test_the_same_caps_as_in_the_daemon(law: str, target: str, seed: int) -> Non
     np.testing.assert_array_equal(caps_pkts, _in_daemon(make_agent(law), records, Guard(looks=False)))
     if law != "none" and target == "+30ms" and records["min_rtt_us"][10] > 1000:
         assert 0 < np.count_nonzero(caps_pkts) < len(records), "both answers were to be seen"
+
+
+@pytest.mark.parametrize("law", ["rule:1.5", "rule:1.2"])
+def test_on_a_path_that_became_longer_too(law: str) -> None:
+    """The records of a flow of the simulator's whose path is 20 ms longer from the fifth second on."""
+    link = LinkSpec(Trace.constant(24.0, 20.0), detour_ms=[(5000.0, 20.0)])
+    agent = make_agent(law)
+    sim, decider = SimBatch([link], agent.view.period), Decider(agent, 1, Guard(looks=False))
+    sim.reset()
+    records, caps_pkts = [], []
+    while sim.stats["time_ns"][0] < 20 * 10**9:
+        records.append(sim.stats.copy())
+        sim.step_caps(decider.decide(sim.stats, sim.states, sim.rule_pkts, sim.decided, sim.may_cap))
+        caps_pkts.append(int(decider.caps_pkts[0]))
+    _, in_process = _in_process(Settings(law=Law(law), target=Target.parse("50ms")), np.concatenate(records))
+    np.testing.assert_array_equal(in_process, caps_pkts)
+    late = in_process[len(in_process) * 3 // 4 :]
+    assert np.median(late) > 0.9 * float(law.partition(":")[2]) * 24e6 / 8 * 0.042 / 1448
 
 
 MODELS = ("small", "default")

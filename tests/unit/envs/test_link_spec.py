@@ -71,6 +71,7 @@ OF_A_LINK: dict[str, st.SearchStrategy[Any]] = {
     "jitter_us": st.integers(0, 1_000_000),
     "forward_jitter_us": st.integers(0, 1_000_000),
     "pkts_per_ack": st.floats(2.0, 64.0),
+    "detour_ms": st.just(()) | st.floats(0.1, 1e4).map(lambda ms: ((3.5, 20.0), (12.5, ms))),
     "decision_ms": st.floats(0.0, 1000.0),
     "loss": st.floats(0.0, 0.999),
     "wired_mbps": st.just(()) | st.floats(0.1, 1e5).map(lambda mbps: ((0.0, 5.0), (12.5, mbps))),
@@ -83,7 +84,7 @@ OF_A_LINK: dict[str, st.SearchStrategy[Any]] = {
 def assert_the_same(native: Any, said: Mapping[str, Any]) -> None:
     for name in native.NAMES:
         value = getattr(native, name)
-        assert (tuple(value) if name == "wired_mbps" else value) == said[name], name
+        assert (tuple(value) if name in ("wired_mbps", "detour_ms") else value) == said[name], name
 
 
 def at_once(fields_of_it: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +202,8 @@ ELSE: dict[str, Any] = {
     "app_mbps": 1.0, "object_bytes": 9000, "pause_ms": 9.0,
     "target_us": 60_000, "trace": OTHER, "uplink": OTHER, "buffer_bytes": 9000, "start_offset_ms": 7,
     "seed": 3, "mss_bytes": 1000, "late_us": 0, "jitter_us": 0, "pkts_per_ack": 2.5, "forward_jitter_us": 9,
-    "decision_ms": 2.0, "loss": 0.1, "queue": "pie", "buffer_pkts": 9, "codel_target_ms": 9, "codel_interval_ms": 9,
+    "detour_ms": [(5, 6.0)], "decision_ms": 2.0, "loss": 0.1,
+    "queue": "pie", "buffer_pkts": 9, "codel_target_ms": 9, "codel_interval_ms": 9,
     "pie_reference_ms": 9, "pie_burst_ms": 9, "wired_mbps": [(0, 6.0)], "wired_buffer_bytes": 9000, "flows": [{}],
     "scheduler": "proportional-fair", "fair_window_ms": 9.0,
 }  # fmt: skip
