@@ -10,6 +10,7 @@ from pathlib import Path
 
 import typer
 
+from reinet.agents.service.running.ray_left import ray_processes_left
 from reinet.cli.output import JsonOption, say, write_json
 from reinet.core.errors import DaemonError, LinkError
 from reinet.daemon.processes.sandbox import library
@@ -30,7 +31,10 @@ BENCH_PACKAGES = "run docker/packages.sh --bench as root or with sudo"
 
 
 def _system() -> Feature:
-    release = platform.freedesktop_os_release()
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        release = {}
     name = f"{release.get('NAME', 'unknown')} {release.get('VERSION_ID', '')}".strip()
     key = (release.get("ID", ""), release.get("VERSION_ID", ""))
     if key in RUN_ON:
@@ -112,6 +116,7 @@ def prerequisites() -> dict[str, Feature]:
     }
     found["leftovers"] = _leftovers()
     found["leftovers.cgroups"] = _cgroups()
+    found["leftovers.ray"] = _ray()
     return found
 
 
@@ -147,6 +152,14 @@ def _cgroups() -> Feature:
         return Feature(True, "no cgroup is left of a run that was killed", "")
     paths = " ".join(map(str, left))
     return Feature(True, f"empty cgroups of runs that were killed: {paths} (rmdir them, or the next run does)", "")
+
+
+def _ray() -> Feature:
+    left = ray_processes_left()
+    if not left:
+        return Feature(True, "no process is left of a Ray whose training was killed", "")
+    named = ", ".join(f"{process.pid} {process.name}" for process in left)
+    return Feature(True, f"left of a Ray whose program was killed: {named} (kill them, or they end within two minutes)")
 
 
 def doctor(json_destination: JsonOption = None) -> None:

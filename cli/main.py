@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fidelity, run, send, serve, traces, train
-from reinet.cli.output import console, say
+from reinet.cli.output import console, flush_output, say
 from reinet.cli.service import flows, jobs, models, trainer
 from reinet.cli.sight import top
 from reinet.core.errors import ConfigError, ModelError, ReinetError, TraceError
@@ -57,12 +57,17 @@ app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
-    """Runs the command; exits 0 (ok), 1 (failed) or 2 (wrong usage or input)."""
+    """Runs the command; exits 0 (ok), 1 (failed) or 2 (wrong usage or input), 130 where Ctrl-C ended it."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            flush_output()  # what did not fit may be in no pipe or file yet, whatever the command thinks
     except ReinetError as error:
         say(("error:", "bold red"), f" {error}")
         sys.exit(2 if isinstance(error, ConfigError | ModelError | TraceError) else 1)
+    except BrokenPipeError:  # who reads has enough
+        sys.exit(1)
     except OSError as error:
         if error.filename is None:
             raise

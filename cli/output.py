@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -136,6 +137,24 @@ def put_out(text: str) -> None:
         raise
     except OSError as error:
         raise ReinetError(f"standard output: {error.strerror}; send it to another place") from None
+
+
+def flush_output() -> None:
+    """Has standard output take what was written to it; raises as ``put_out``, and nothing is left to write then.
+
+    What is left would be tried again by the interpreter at its end, which then shows a traceback of its own.
+    """
+    if sys.stdout is None:
+        return
+    try:
+        put_out("")
+    except (ReinetError, BrokenPipeError):
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+            sys.stdout.flush()
+        raise
 
 
 def write_json(destination: str | None, data: Mapping[str, Any]) -> None:

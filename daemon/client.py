@@ -103,6 +103,12 @@ class ControlClient:
         try:
             reply = getattr(self._stub, name)(request, timeout=TIMEOUT_S)
         except grpc.RpcError as error:
-            raise DaemonError(f"daemon at {self._path}: {error.details()}") from None
+            why = error.details()
+            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                why = (
+                    f"no answer within {TIMEOUT_S:g} s, so its answering process stands still or has no CPU; caps are "
+                    "another one's and need no answer. If this lasts, restart the daemon"
+                )
+            raise DaemonError(f"daemon at {self._path}: {why}") from None
         assert isinstance(reply, kind)
         return reply

@@ -80,7 +80,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         self, request: control_pb2.SetTargetRequest, context: grpc.ServicerContext
     ) -> control_pb2.SetTargetReply:
         """Sets a target and says which is in force now."""
-        with _told(context):
+        with _told(context, "; it goes by that target as soon as it goes on"):
             return control_pb2.SetTargetReply(target=self._loop.set_target(request.cookie, request.target))
 
     def Swap(self, request: control_pb2.SwapRequest, context: grpc.ServicerContext) -> control_pb2.SwapReply:  # noqa: N802

@@ -128,6 +128,8 @@ class EventLog:
                 if self._clock_s() >= next_flush_s:
                     for flow in self._flows.values():
                         flow.file.flush()
+                    if self._has_layout and not self.folder.exists():
+                        self._begin_again()
                     next_flush_s = self._clock_s() + FLUSH_INTERVAL_S
                     self._recovered()
             except Exception as error:  # curves are never worth a cap: whatever happens here stays here
@@ -182,6 +184,13 @@ class EventLog:
         flow.file = self._new_file(self.folder / f"flow-{cookie}", wall_s, suffix)
         self._flows[cookie] = flow
         return flow
+
+    def _begin_again(self) -> None:
+        """Goes on in a folder of the same name where somebody removed it: what is written there is lost."""
+        self._shelf.make_folder()
+        self._has_layout = False
+        for cookie, flow in list(self._flows.items()):
+            self._open_again(cookie, flow, self._wall_s())
 
     def _new_file(self, folder: Path, wall_s: float, suffix: str) -> EventFile:
         path = EventFile.path(folder, wall_s, suffix)

@@ -26,15 +26,21 @@ class EventShelf:
     def __init__(self, folder: Path, name: str, max_bytes: int, max_files: int) -> None:
         """Makes the folder ``name`` in ``folder``, for this daemon; raises OSError where it cannot."""
         self.own = folder / name
-        self.own.mkdir(parents=True, exist_ok=True)
-        self._lock_fd = os.open(self.own, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(self._lock_fd, fcntl.LOCK_SH)
+        self._lock_fd = -1
+        self.make_folder()
         self._max_bytes, self._max_files = max_bytes, max_files
         self._open_bytes: dict[Path, int] = {}
         self._closed_bytes: OrderedDict[Path, int] = OrderedDict(_files_of_others(folder, self.own))
         self._bytes = sum(self._closed_bytes.values())
         self.removed_files = 0
         """How many files went to make room."""
+
+    def make_folder(self) -> None:
+        """Makes this daemon's folder where it is not there, and locks it; raises OSError where it cannot."""
+        self.own.mkdir(parents=True, exist_ok=True)
+        self.close()
+        self._lock_fd = os.open(self.own, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._lock_fd, fcntl.LOCK_SH)
 
     @property
     def held_bytes(self) -> int:

@@ -15,10 +15,9 @@ from reinet.agents.decide.course import CourseStatus
 from reinet.agents.decide.sight.facts import CAPPED_KIND, KINDS, Distribution
 from reinet.core.errors import DaemonError
 from reinet.daemon.processes.controlled import Controlled
+from reinet.kshim.shim import MOSTS
 
 PREFIX = "reinet_"
-MOST_SLOTS = "slots_used"
-"""What the kernel side keeps among its counts though it is none: it grows to the most and stays there."""
 
 
 class LoopCollector(Collector):
@@ -77,14 +76,12 @@ class LoopCollector(Collector):
             PREFIX + "shim_events", "what the kernel side counts, see kshim/slot.h", labels=["event"]
         )
         for event, count in figures.shim.items():
-            if event != MOST_SLOTS:
+            if event not in MOSTS:
                 shim.add_metric([event], count)
         yield shim
-        yield _gauge(
-            "flow_slots_used_most",
-            "places of the kernel side's table that flows had at the same time, the most since it was loaded",
-            figures.shim.get(MOST_SLOTS, 0),
-        )
+        for most in MOSTS:
+            meaning = "what of this the kernel side had at the same time, the most since it was loaded"
+            yield _gauge(f"flow_{most}_most", meaning, figures.shim.get(most, 0))
         for name, (meaning, read) in self._more.items():
             yield _counter(name, meaning, read())
 

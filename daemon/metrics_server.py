@@ -8,6 +8,7 @@ change nothing.
 import os
 import socket as sockets
 import threading
+import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -24,6 +25,9 @@ from reinet.daemon.processes.claim import SocketClaim
 
 MOST_REQUESTS = 4
 """A Prometheus asks once at a time; a second one and a person with curl fit too."""
+MOST_WAITING = 64
+"""So many connections wait for their turn, which comes in milliseconds where callers ask and read."""
+REST_S = 0.1
 REQUEST_S = 3.0
 """To be read takes a request milliseconds, and so does its answer once it is there; what drips is cut off."""
 
@@ -76,22 +80,36 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingMixIn, TCPServer):
-    """A server of few threads; a connection beyond them is closed unheard."""
+    """A server of few threads; a connection beyond them waits for one, and is closed unheard where none gets free."""
 
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = True
-    request_queue_size = MOST_REQUESTS
+    request_queue_size = MOST_WAITING
 
     def __init__(self, registry: CollectorRegistry, family: int, address: Any) -> None:
         self.registry = registry
         self.address_family = family
-        self._free = threading.BoundedSemaphore(MOST_REQUESTS)
+        self._free = threading.Semaphore(MOST_REQUESTS)
+        self._closing = False
         handler: Any = _Handler
         super().__init__(address, cast(type[StreamRequestHandler], handler))
 
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError:  # no descriptor is free, so the connection stays where it is, and would be asked for at once
+            time.sleep(REST_S)
+            raise
+
+    def shutdown(self) -> None:
+        """Ends the loop that accepts, also where that waits for a thread."""
+        self._closing = True
+        self._free.release()
+        super().shutdown()
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
+        if not self._free.acquire(timeout=REQUEST_S) or self._closing:
             self.shutdown_request(request)
             return
         try:

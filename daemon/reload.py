@@ -4,14 +4,15 @@ What the loop can change while flows go on is put in force: model, target, mode 
 and are named. A file that makes no sense changes nothing: the old one stays in force, and ``problem`` says why.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
-from reinet.agents.decide.loop import ControlLoop
-from reinet.agents.decide.modes import Order
+from reinet.agents.decide.loop import ControlLoop, Snapshot
+from reinet.agents.decide.modes import Order, Placer
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.swap import Canary
@@ -30,6 +31,16 @@ LoadAgent = Callable[[DaemonConfig, str, Target], Agent]
 Stamp = tuple[int, int, int] | None
 
 
+class Commanded(Protocol):
+    """What is told of policies: a loop, or whoever keeps one."""
+
+    def snapshot(self) -> Snapshot:
+        """Returns the flows that are open."""
+
+    def command(self, orders: Sequence[Order], placer: Placer | None = None) -> None:
+        """Puts policies in the place of all, as ``ControlLoop.command`` does."""
+
+
 class Reloader:
     """Keeps a loop as its file says; ``look`` and ``reload`` belong to one thread."""
 
@@ -37,21 +48,27 @@ class Reloader:
         self,
         path: Path | None,
         config: DaemonConfig,
-        loop: ControlLoop,
+        loop: Commanded,
         load: LoadAgent,
         sockets: Dump,
         stamp: Stamp = None,
+        waits: bool = False,
     ) -> None:
         """Takes over the loop of a configuration that was loaded from ``path``; None = from no file.
 
         ``stamp`` is the file's when it was loaded, None = as it is now. ``sockets`` is what a ``SocketPlacer`` asks.
+        With ``waits`` a file that changed is left until two looks in a row have found it the same: half a file that
+        somebody is writing may make sense too, and say ``enforce`` where the whole one says ``shadow``.
         """
         self.problem = ""
         """Why the file, as it is now, is not in force; empty when it is."""
         self._path, self._config, self._loop, self._load = path, config, loop, load
         self._sockets = sockets
         self._placer: SocketPlacer | None = None
-        self._stamp = stamp or stamp_of(path)
+        self.stamp = stamp or stamp_of(path)
+        """That of the file that was read last."""
+        self._waits = waits
+        self._seen: Stamp = None  # that of a file that was not there at the look before
 
     @property
     def config(self) -> DaemonConfig:
@@ -71,14 +88,15 @@ class Reloader:
     def look(self) -> None:
         """Reloads the file if it is another one than before."""
         stamp = stamp_of(self._path)
-        if stamp is not None and stamp != self._stamp:
+        before, self._seen = self._seen, stamp
+        if stamp is not None and stamp != self.stamp and (stamp == before or not self._waits):
             self.reload()
 
     def reload(self) -> bool:
         """Puts the file in force as it is now; returns False where the old one stays, and ``problem`` says why."""
         if self._path is None:
             return False
-        self._stamp = stamp_of(self._path)
+        self.stamp = stamp_of(self._path)
         try:
             config = load_config(self._path)
             self._command(config, self._load(config, config.model, config.asked))

@@ -10,6 +10,7 @@ EVENT_SIZE: int
 EVENT_ACK: int
 EVENT_RESTART: int
 COUNTERS: dict[str, str]
+COUNTER_KINDS: dict[str, str]
 
 class Options:
     wrappers: list[tuple[str, str]]

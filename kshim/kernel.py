@@ -29,6 +29,14 @@ RECORDS_BYTES = 1 << 20
 EVENTS_BYTES = 16 << 20
 """The ring buffer of recorded ACKs holds 160 000 of them: some ten seconds at 200 Mbit/s."""
 
+_CURES = {
+    errno.EMFILE: "have more open files allowed (ulimit -n 1024, or LimitNOFILE= in its unit)",
+    errno.ENOMEM: "set `max_flows` or `records_mb` lower, or have more memory allowed (MemoryMax= in its unit)",
+    errno.EPERM: "run it as root; where root is refused, a container's seccomp profile or the kernel's lockdown is why "
+    "(docker/compose.yml has what it asks for)",
+}
+"""What mends the commonest reasons why the kernel takes no program; ``reinet doctor`` has found none of these."""
+
 _SUFFIXES = ["", *(str(number) for number in range(1, 100))]
 """Chosen flows run ``reinet_cubic`` and the like; those of a second shim on the host ``reinet_cubic1`` and so on."""
 
@@ -202,5 +210,6 @@ def _load(options: "_kshim.Options") -> "tuple[dict[str, str], _kshim.Loader]":
             return names, _kshim.Loader(options)
         except OSError as error:
             if error.errno != errno.EEXIST:
-                raise ShimError(f"the kernel shim cannot be loaded: {error}") from error
+                cure = f"; {_CURES[error.errno]}" if error.errno in _CURES else ""
+                raise ShimError(f"the kernel shim cannot be loaded{cure}: {error}") from error
     raise ShimError("every name of a wrapper is taken, up to reinet_cubic99: stop some of the other shims")

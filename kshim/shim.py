@@ -14,6 +14,9 @@ FlowStatsArray = npt.NDArray[np.void]
 WRAPPED_CC = ("cubic", "reno", "bbr")
 """The shim measures and caps flows of these, where the kernel has them; any other runs unobserved."""
 
+MOSTS = ("slots_used",)
+"""Of a shim's counters those that are no counts: each is the most that there was at the same time, and stays there."""
+
 NO_CAP_PKTS = 0
 """The cap that caps nothing."""
 

@@ -97,6 +97,7 @@ class FlowTable:
         fresh = np.unique(rows[new])
         with self.lock:
             self.own_targets.forget(self.stats["cookie"][fresh])  # of flows whose CLOSED record was lost
+            self.own_targets.meet(cookies[new])
             self.caps_pkts[fresh] = 0
             self.verdicts[fresh] = 0
             self.verdicts["code"][fresh] = code

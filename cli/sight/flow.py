@@ -11,6 +11,7 @@ import typer
 from reinet.cli.output import JsonOption, console, print_table, say, write_json
 from reinet.cli.serving import SocketOption, control_client
 from reinet.core.records import Flag
+from reinet.core.target import Target
 
 if TYPE_CHECKING:
     from reinet.proto import control_pb2
@@ -248,6 +249,8 @@ def target(
     """Show or set what flows are asked for, until the daemon ends. Example: sudo reinet ctl target +20ms --flow 7."""
     if value == TAKE_BACK and not flow:
         raise typer.BadParameter(f"{TAKE_BACK} is for one flow: name it with --flow, or give a target")
+    if value not in (None, TAKE_BACK):
+        Target.parse(value)  # what is none is no daemon's fault
     with control_client(socket) as client:
         if value is not None:
             in_force = client.set_target(flow or 0, "" if value == TAKE_BACK else value)

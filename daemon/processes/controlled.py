@@ -68,5 +68,8 @@ class Supervised(Controlled, Protocol):
     def reload(self) -> None:
         """Takes the configuration's file up again."""
 
-    def look(self) -> bool:
-        """Does so if it is another one than before; returns whether it is in force as it is now."""
+    def look(self) -> tuple[int, int, int] | None:
+        """Does so if it is another one than before; returns the stamp of the one in force (``stamp_of``).
+
+        None where the latest is not in force, or is being read.
+        """

@@ -7,7 +7,7 @@ crashes or hangs, caps lapse.
 
 import socket as sockets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.loop import ControlLoop
+from reinet.agents.decide.loop import ControlLoop, Snapshot
+from reinet.agents.decide.modes import Order, Placer
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.swap import Canary
 from reinet.alcc.joined import with_programs
@@ -28,9 +29,9 @@ from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.policies import REGISTRY_PREFIX
 from reinet.daemon.processes import plain, sandbox
+from reinet.daemon.processes.asked import Asked
 from reinet.daemon.processes.controlled import Served, Supervised
 from reinet.daemon.processes.remote import Responder
-from reinet.daemon.processes.shared_flag import SharedFlag
 from reinet.daemon.reload import LoadAgent, Reloader, Stamp, take_model
 from reinet.daemon.sockets import KernelSockets
 from reinet.kshim.mapped import DESCRIPTORS, LAYOUT, MappedShim
@@ -62,15 +63,13 @@ def decide(
     agent_for: LoadAgent,
     open_shim: OpenShim,
     named: str,
-    pause: SharedFlag,
+    asked: Asked,
     stamp: Stamp = None,
-    target: str = "",
 ) -> None:
     """Runs the loop until the loader says stop or is gone; the loader hears when it begins, and that it has ended.
 
     ``config`` names a folder where its file may name the registry's model; ``named`` is what the file names. ``stamp``
-    is the file's when it was loaded. A loop begins paused where ``pause`` says so, which its predecessor has set, and
-    goes on with the ``target`` that somebody had set for all flows, empty where that is the configuration's.
+    is the file's when it was loaded. It begins with the pause and the targets that were ``asked`` of the former one.
     """
     kernel_sockets = KernelSockets()  # what it asks on cannot be opened any more once it is confined
     programs = listen(config.processes) if config.processes is not None else None
@@ -84,14 +83,10 @@ def decide(
             mode=config.mode, plain_share=config.hold_out_share, bounds_steps=True,
             gather_ms=config.gather_ms,
         )  # fmt: skip
-        kept = _Kept(config, loop, named, pause)
+        kept = _Kept(config, loop, named, asked)
         kept.load = kept.loading(agent_for)
-        reloader = kept.reloader = Reloader(path, config, loop, kept.load, kernel_sockets, stamp)
-        if pause:
-            loop.begin_paused()
-        reloader.start(agent)
-        if target:
-            loop.set_target(0, target)
+        kept.reloader = Reloader(path, config, kept, kept.load, kernel_sockets, stamp, waits=True)
+        kept.begin(agent)
         Responder(ends.supervisor, kept, Supervised)
         Responder(ends.callers, kept, Served)
         stop = threading.Event()
@@ -106,10 +101,11 @@ class _Kept:
     reloader: Reloader
     load: LoadAgent
 
-    def __init__(self, config: DaemonConfig, loop: ControlLoop, named: str, pause: SharedFlag) -> None:
+    def __init__(self, config: DaemonConfig, loop: ControlLoop, named: str, asked: Asked) -> None:
         """Takes a configuration that names a folder, and what its file names in that place."""
-        self._config, self._loop, self._pause = config, loop, pause
-        self._lock, self._pausing = threading.Lock(), threading.Lock()
+        self._config, self._loop, self._asked = config, loop, asked
+        self._lock, self._pausing, self._setting = threading.Lock(), threading.Lock(), threading.Lock()
+        self._begun = self._reload_wanted = False
         self._reported = ""
         self._folder = config.model
         self._named = named
@@ -117,17 +113,44 @@ class _Kept:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
 
+    def begin(self, agent: Agent) -> None:
+        """Puts the configuration's policies in force, and what was asked of the loop before this one."""
+        if self._asked.pause:
+            self._loop.begin_paused()
+        self.reloader.start(agent)
+        self._loop.go_on_with(*self._asked.targets())
+        self._begun = True
+
     def pause(self) -> int:
         """Lifts every cap; the loader knows of it before the caller does, whatever becomes of this process then."""
         with self._pausing:
-            self._pause.set(True)
+            self._asked.pause.set(True)
             return self._loop.pause()
 
     def resume(self) -> None:
         """Ends a pause, and the loader knows of that too."""
         with self._pausing:
-            self._pause.set(False)
+            self._asked.pause.set(False)
             self._loop.resume()
+
+    def set_target(self, cookie: int, target: str) -> str:
+        """Sets a target, and the loader knows of that too."""
+        with self._setting:
+            in_force = self._loop.set_target(cookie, target)
+            common, _ = self._asked.targets()
+            self._asked.keep_targets(common if cookie else in_force, self._loop.own_targets())
+            return in_force
+
+    def command(self, orders: Sequence[Order], placer: Placer | None = None) -> None:
+        """Puts policies in force; one whose file was read again has the target that this file says."""
+        with self._setting:
+            self._loop.command(orders, placer)
+            if self._begun:
+                self._asked.keep_targets("", self._loop.own_targets())
+
+    def snapshot(self) -> Snapshot:
+        """Returns the loop's flows."""
+        return self._loop.snapshot()
 
     def loading(self, agent_for: LoadAgent) -> LoadAgent:
         """Returns what loads agents, and knows which folder the registry's name stands for by now.
@@ -169,17 +192,24 @@ class _Kept:
         self._loop.report(problem or self.reloader.problem)
 
     def reload(self) -> None:
-        """Takes the file up again."""
-        with self._lock:
-            self.reloader.reload()
-        self.report(self._reported)
+        """Takes the file up again, at the next look where this one has to wait."""
+        self._reload_wanted = True
+        self.look()
 
-    def look(self) -> bool:
-        """Does so if it has changed."""
-        with self._lock:
-            self.reloader.look()
+    def look(self) -> Stamp:
+        """Does so if it has changed; never waits for an earlier look, whose disk may hang, or a swap."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self._reload_wanted:
+                self._reload_wanted = False
+                self.reloader.reload()
+            else:
+                self.reloader.look()
+        finally:
+            self._lock.release()
         self.report(self._reported)
-        return not self.reloader.problem
+        return None if self.reloader.problem else self.reloader.stamp
 
 
 def open_mapped_shim(config: DaemonConfig, period: PeriodConfig, link: sockets.socket) -> Shim:

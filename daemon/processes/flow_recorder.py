@@ -165,6 +165,7 @@ class FlowRecorder:
         start = header(name)
         if not self._make_room(len(start) + RECORD_DTYPE.itemsize):
             return None
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # whoever makes room on a disk may remove it whole
         path = self._folder / f"{name}-{secrets.token_hex(4)}{SUFFIX}"
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
         self._open[cookie] = _Flow(file, path, first_ns, first_ns)

@@ -25,6 +25,7 @@ from reinet.core.errors import DaemonError, ReinetError, ShimError
 from reinet.core.period import PeriodConfig
 from reinet.daemon.config import DaemonConfig, load_config
 from reinet.daemon.policies import REGISTRY_PREFIX
+from reinet.daemon.processes.asked import Asked
 from reinet.daemon.processes.child import MAX_WORD_BYTES, Child, ask
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Supervised
@@ -33,7 +34,6 @@ from reinet.daemon.processes.decide import Sockets as DecideSockets
 from reinet.daemon.processes.front import LoopAfar, answer
 from reinet.daemon.processes.front import Sockets as FrontSockets
 from reinet.daemon.processes.sandbox import confine_answers
-from reinet.daemon.processes.shared_flag import SharedFlag
 from reinet.daemon.reload import CHANGEABLE, LoadAgent, stamp_of
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ class Household:
     ) -> None:
         self._config, self._path, self._claim = config, path, claim
         self._stamp = stamp_of(path)
-        self._pause = SharedFlag()  # whether somebody asked for one; the decision process writes it
-        self._target = ""  # what somebody set for all flows; empty = the configuration's
+        self._asked = Asked()
         self._agent_for, self._open_shim, self._load = agent_for, open_shim, load
         self._loader: Loader | None = None
         self._period: PeriodConfig | None = None
@@ -163,18 +162,15 @@ class Household:
 
         Raises what a call does: DaemonError, TimeoutError.
         """
-        stamp, taken_up = stamp_of(self._path), False
-        if self.loop.look() and self._path is not None and stamp not in (None, self._stamp):
+        stamp = self.loop.look()  # this process asks nothing of the file's disk, which may hang, while it is the same
+        if self._path is not None and stamp not in (None, self._stamp):
             with suppress(ReinetError):  # it changed again meanwhile; the next look tells
                 found = load_config(self._path)
                 self._config = self._config.model_copy(update={key: getattr(found, key) for key in CHANGEABLE})
-                self._stamp, taken_up = stamp, True
+                self._stamp = stamp
         status = self.loop.status()
-        if not status.courses:  # a loop that never answered knows nothing of a target
-            return
-        self.status = status
-        # What the loop says may still be the target before; the file's holds from now on.
-        self._target = "" if taken_up or status.target == str(self._config.asked) else status.target
+        if status.courses:  # a loop that never answered says nothing
+            self.status = status
 
     def ended(self) -> str:
         """Returns which process has ended and how; empty while both run."""
@@ -259,9 +255,8 @@ class Household:
                 self._agent_for,
                 self._open_shim,
                 self._config.model,
-                self._pause,
+                self._asked,
                 self._stamp,
-                self._target,
             ),
             theirs=(to_supervisor, to_callers, records_out),
             ours=(supervisor, callers, records_in),

@@ -137,7 +137,7 @@ class Flows {
   // By name, in the order of slot.h.
   std::vector<std::tuple<std::string, std::uint64_t>> counters() const {
     const reinet_counters& now = open().counters();
-#define READ_COUNTER(name, meaning) {#name, __atomic_load_n(&now.name, __ATOMIC_RELAXED)},
+#define READ_COUNTER(kind, name, meaning) {#name, __atomic_load_n(&now.name, __ATOMIC_RELAXED)},
     return {REINET_COUNTERS(READ_COUNTER)};
 #undef READ_COUNTER
   }
@@ -220,11 +220,14 @@ NB_MODULE(_kshim, m) {
   m.attr("EVENT_SIZE") = sizeof(reinet_event);
   m.attr("EVENT_ACK") = static_cast<int>(REINET_EVENT_ACK);
   m.attr("EVENT_RESTART") = static_cast<int>(REINET_EVENT_RESTART);
-#define COUNTER_MEANING(name, meaning) meanings[#name] = meaning;
-  nb::dict meanings;
+#define COUNTER_MEANING(kind, name, meaning) \
+  meanings[#name] = meaning;                 \
+  kinds[#name] = #kind;
+  nb::dict meanings, kinds;
   REINET_COUNTERS(COUNTER_MEANING)
 #undef COUNTER_MEANING
   m.attr("COUNTERS") = meanings;
+  m.attr("COUNTER_KINDS") = kinds;
 
   nb::class_<Options>(m, "Options")
       .def(nb::init<>())

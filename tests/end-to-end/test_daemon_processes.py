@@ -18,7 +18,7 @@ from helpers.models import write_model
 from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.daemon import serve
 from reinet.daemon.client import ControlClient
-from reinet.daemon.config import DaemonConfig, load_config
+from reinet.daemon.config import DaemonConfig
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Supervised
 from reinet.daemon.processes.front import LoopAfar
@@ -106,21 +106,21 @@ def test_a_target_that_was_set_outlives_a_process_and_not_another_file(folder: P
     assert daemon.end(signal.SIGTERM)[0] == 0
 
 
-def test_a_target_that_was_set_outlives_a_process_without_its_file_too(folder: Path) -> None:
-    path = write_config(folder)
-    config = load_config(path)
-    _, loop = started(Rule(1.5), target=str(config.asked))
-    with SocketClaim(folder / "control.sock") as claim:
-        household = Household(config, path, claim, agent_for, serve.open_shim, serve.load_kernel)
-    household.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=loop.status))
-    household.look()
-    assert not household._target
-    loop.set_target(0, "66ms")
-    loop.tick()
-    path.unlink()
-    for _ in range(2):
-        household.look()
-        assert household._target == "66ms"
+@pytest.mark.parametrize("which", [0, 1])
+def test_targets_hold_from_when_they_are_answered_whichever_process_is_killed(folder: Path, which: int) -> None:
+    daemon = Daemon(write_config(folder, target="55ms"))
+    daemon.wait_for(has_capped)
+    before = children_of(daemon.process.pid)
+    with ControlClient(daemon.socket) as client:
+        assert client.set_target(7, "+21ms") == "+21ms"
+        assert client.set_target(0, "66ms") == "66ms"
+        os.kill(before[which], signal.SIGKILL)
+    daemon.wait_for(lambda client: not set(before) & set(children_of(daemon.process.pid)) and has_capped(client))
+    with ControlClient(daemon.socket) as client:
+        assert (client.health().target, client.why(7).target) == ("66ms", "+21ms")
+    write_config(folder, target="44ms")
+    daemon.wait_for(lambda client: client.health().target == "44ms")
+    assert daemon.end(signal.SIGTERM)[0] == 0
 
 
 def test_a_model_that_goes_with_its_process_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,22 +145,21 @@ def test_a_model_that_goes_with_its_process_is_told(folder: Path, monkeypatch: p
     assert (entry["model"], entry["decides"]) == ("fixed:20", "rule:1.5")
 
 
-def test_a_loop_that_never_answered_takes_no_target_back(folder: Path) -> None:
+def test_a_loop_that_never_answered_takes_nothing_back(folder: Path) -> None:
     config = DaemonConfig(model="rule", cgroups=(Path("/unused"),))
     with SocketClaim(folder / "control.sock") as claim:
         household = Household(config, None, claim, agent_for, serve.open_shim, serve.load_kernel)
     _, loop = started(Rule(1.5))
-    loop.set_target(0, "66ms")
-    loop.tick()
     household.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=loop.status))
     household.look()
-    assert household._target == "66ms"
+    known = household.status
+    assert known is not None
     ours, theirs = sockets.socketpair()
     theirs.close()  # the process that was started anew dies before it has said anything
     afar = LoopAfar(ours, Supervised)
     household.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=afar.status))
     household.look()
-    assert household._target == "66ms"
+    assert household.status is known
 
 
 def test_a_daemon_whose_decision_process_is_stopped_ends_all_the_same_and_says_why(folder: Path) -> None:
@@ -229,3 +228,14 @@ def test_a_killed_loader_takes_both_along(folder: Path) -> None:
     while any(Path(f"/proc/{pid}").exists() for pid in left):
         assert time.monotonic() < end_s
         time.sleep(0.05)
+
+
+def test_a_configuration_whose_disk_hangs_costs_nothing(folder: Path) -> None:
+    path = write_config(folder)
+    daemon = Daemon(path)
+    daemon.wait_for(has_capped)
+    path.unlink()
+    os.mkfifo(path)  # to open it hangs until somebody writes
+    time.sleep(8)  # more looks than there are threads to answer the loader
+    daemon.wait_for(lambda client: client.health().ok)
+    assert daemon.end(signal.SIGTERM)[0] == 0

@@ -2,7 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,8 @@ from reinet.agents.learn.loop import Result
 from reinet.agents.learn.train import judged, train
 from reinet.agents.learn.workers import RAY_STARTS, start_ray
 from reinet.agents.model.mlp import act
+from reinet.agents.service.running.ray_left import ray_processes_left
+from reinet.cli import doctor
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Normaliser, StateBank, schema_hash
 from reinet.core.errors import ConfigError, ModelError, ReinetError
 from reinet.core.target import Target
@@ -322,3 +328,31 @@ def test_training_off_the_main_thread_leaves_signals_alone(tmp_path: Path) -> No
     thread.join(60)
     assert results[0].iterations == 1
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_a_killed_training_leaves_of_ray_is_listed() -> None:
+    code = """
+import ray, time
+from reinet.agents.learn.workers import start_ray
+start_ray(ray, 1)
+print("started", flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "started\n"
+        finally:
+            program.kill()
+    end_s = time.monotonic() + 60
+    left: dict[int, str] = {}
+    try:
+        while not any("Agent" in name for name in left.values()):
+            assert time.monotonic() < end_s
+            time.sleep(0.2)
+            left = {found.pid: found.name for found in ray_processes_left() if found.program == program.pid}
+        assert str(next(iter(left))) in doctor.prerequisites()["leftovers.ray"].why
+    finally:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

@@ -40,6 +40,18 @@ def test_sockets_outside_the_cgroup_are_left_alone(cgroup, transfer, cc):
         assert shim.counters()["flows_chosen"] == 0
 
 
+def test_a_socket_is_of_the_cgroup_it_was_opened_in_whereto_its_process_moves(cgroup, transfer):
+    with KernelShim([cgroup]) as shim:
+        flow = transfer(cgroup=cgroup, seconds=0.6, own_network=False)
+        (cgroup.parent / "cgroup.procs").write_text(str(flow.process.pid))
+        assert has(until_closed(shim, flow.cookie), Flag.CLOSED).sum() == 1
+        assert flow.result()["cc"] == shim.wrappers["cubic"]
+        other = transfer(seconds=0.3, own_network=False)
+        (cgroup / "cgroup.procs").write_text(str(other.process.pid))
+        assert other.result()["cc"] == "cubic"
+        assert shim.counters()["flows_chosen"] == 1
+
+
 def test_what_is_not_wrapped_is_left_alone(cgroup, transfer, monkeypatch):
     monkeypatch.setitem(probe._KFUNCS, "reno", ("reno_of_another_kernel", "tcp_reno"))
     with KernelShim([cgroup]) as shim:

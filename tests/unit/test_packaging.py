@@ -1,8 +1,10 @@
 """What the daemon is installed with: units, images, the compose file; what no engine here can run is read."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,14 @@ def test_the_service_may_write_wherever_the_example_lets_it_write() -> None:
     wanted = re.findall(r"(?:/var/lib|/var/log|/run)/[\w-]+", (ROOT / "configs" / "daemon.toml").read_text())
     assert {"/var/lib/reinet", "/var/log/reinet", "/run/reinet"} <= set(wanted)
     assert set(wanted) <= writable
+
+
+def test_the_unit_keeps_numpy_from_a_thread_for_each_core() -> None:
+    unit = (UNITS / "reinet.service").read_text()
+    (environment,) = re.findall(r"^Environment=(.*)$", unit, re.MULTILINE)
+    count = "import os, numpy; print(len(os.listdir('/proc/self/task')))"
+    env = {**os.environ, **dict([environment.split("=")])}
+    assert subprocess.run([sys.executable, "-c", count], env=env, capture_output=True, timeout=60).stdout == b"1\n"
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=[path.name for path in DOCKERFILES])

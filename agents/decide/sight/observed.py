@@ -1,6 +1,6 @@
 """What a decision loop tells of itself and takes from whoever looks at it: a part of ``ControlLoop``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -85,6 +85,18 @@ class Observed:
                 raise LookupError(f"no flow {cookie} is open; `reinet ctl flows` lists them")
             flows.own_targets.set(cookie, wanted)
             return str(wanted or self._courses.all[max(int(flows.places[row]), 0)].order.target)
+
+    def own_targets(self) -> dict[int, str]:
+        """Returns the targets that were set for single flows, by cookie."""
+        with self._flows.lock:
+            return {cookie: str(target) for cookie, target in self._flows.own_targets.all().items()}
+
+    def go_on_with(self, target: str, own: Mapping[int, str]) -> None:
+        """Has a loop that does not run yet go by what was set in one before it; an empty target is the policy's own."""
+        if target:
+            self._courses.set_target(Target.parse(target))
+        with self._flows.lock:
+            self._flows.own_targets.expect({cookie: Target.parse(text) for cookie, text in own.items()})
 
     def model(self) -> ModelFacts:
         """Returns who decides for most flows of the first policy."""

@@ -23,6 +23,7 @@ class OwnTargets:
 
     def __init__(self) -> None:
         self._own = _NONE  # replaced as a whole, never changed in place: its readers hold no lock
+        self._expected: dict[int, Target] = {}  # of flows that a loop before this one knew
 
     def of(self, cookie: int) -> Target | None:
         """Returns a flow's own target, None where it has none."""
@@ -36,6 +37,20 @@ class OwnTargets:
                 raise ValueError(f"{MOST_OWN} flows have targets of their own already: take some back first")
             own[cookie] = target
         self._own = MappingProxyType(own)
+
+    def expect(self, targets: Mapping[int, Target]) -> None:
+        """Sets the targets of flows that have given no record yet, for when they do: ``meet``."""
+        self._expected.update(targets)
+
+    def meet(self, cookies: Iterable[int]) -> None:
+        """Has those of the flows that are new here and were expected go by their targets from now on."""
+        if self._expected:
+            for cookie in {int(cookie) for cookie in cookies} & self._expected.keys():
+                self._own = MappingProxyType({**self._own, cookie: self._expected.pop(cookie)})
+
+    def all(self) -> dict[int, Target]:
+        """Returns the targets that were set, by cookie: those of expected flows too, as far as there may be so many."""
+        return dict([*self._expected.items(), *self._own.items()][-MOST_OWN:])
 
     def any(self) -> bool:
         """Returns whether any flow has one."""

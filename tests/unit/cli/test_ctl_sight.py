@@ -25,7 +25,7 @@ from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArra
 from reinet.cli.main import app
 from reinet.cli.serving import control_client
 from reinet.cli.sight import flow
-from reinet.core.errors import DaemonError
+from reinet.core.errors import ConfigError, DaemonError
 from reinet.daemon.client import ControlClient
 from reinet.daemon.control import ControlServer
 from reinet.daemon.processes.claim import SocketClaim
@@ -222,7 +222,7 @@ def test_targets_are_shown_set_and_taken_back(served: Served) -> None:
     assert "every flow without a target of its own: +40ms" in served.run("ctl", "target").output
     assert served.run("ctl", "target", "default").exit_code == 2
     wrong = served.run("ctl", "target", "fast")
-    assert isinstance(wrong.exception, DaemonError)
+    assert isinstance(wrong.exception, ConfigError), "who asks is wrong, not the daemon, so that it exits 2"
     assert "write 50ms" in str(wrong.exception)
 
 

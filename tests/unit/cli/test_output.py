@@ -99,6 +99,14 @@ def test_doctor_says_how_to_get_what_the_daemon_and_the_service_import(monkeypat
         assert found[name].cure == "pip install 'reinet[serve]'"
 
 
+def test_doctor_goes_on_where_a_system_does_not_say_which_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def release() -> dict[str, str]:
+        raise OSError("Unable to find /etc/os-release")
+
+    monkeypatch.setattr("platform.freedesktop_os_release", release)
+    assert doctor.prerequisites()["system"].why == "unknown: set-up does not know it"
+
+
 def test_what_a_daemon_says(monkeypatch: pytest.MonkeyPatch) -> None:
     flow: dict[str, Any] = dict.fromkeys(ctl.FLOW_COLUMNS, 1) | {"reason": NAME, "rtt_mean_us": 1, "min_rtt_us": 1}
     flow |= {"target_us": 1, "delivery_rate_bytes_per_s": 1, "process": 1}

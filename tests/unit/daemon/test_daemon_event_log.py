@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,19 @@ def wait_until(condition: Callable[[], object]) -> None:
             return
         never.wait(0.01)
     pytest.fail("timed out")
+
+
+def test_a_folder_that_was_removed_is_made_anew_with_its_page_and_its_flows_go_on(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, LARGE)
+    log.offer(records((7, 1000)), caps(33))
+    wait_until(lambda: list(log.folder.glob("flow-7/*")) and log._has_layout)
+    shutil.rmtree(log.folder)
+    wait_until(lambda: list(log.folder.glob("*layout")) and list(log.folder.glob("flow-7/*")))
+    log.offer(records((7, 2000)), caps(34))
+    log.close()
+    curve = read(log, 7).Scalars("flow/cap_pkts")
+    assert [(point.step, point.value) for point in curve] == [(1000, 34)]
+    assert log.failure is None
 
 
 def test_curves_of_two_flows(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """What Prometheus reads: the numbers, who may ask, and that alerts and dashboard name only metrics that exist."""
 
+import errno
 import json
 import os
 import re
 import socket as sockets
+import socketserver
 import stat
 import tempfile
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -194,6 +197,44 @@ def test_callers_that_say_nothing_or_drip_are_few_and_cut_off(
     until(lambda: "reinet_healthy 1" in ask(served.port))
     for raw in (*holders, *others):
         raw.close()
+
+
+def test_fifty_callers_at_once_are_all_answered(served: MetricsServer) -> None:
+    callers = [connected(served.port) for _ in range(50)]
+    for caller in callers:
+        caller.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+    for caller in callers:
+        with caller, caller.makefile("rb") as reply:
+            assert b"reinet_healthy 1" in reply.read()
+
+
+def test_one_that_waits_for_its_turn_does_not_hold_the_end_up() -> None:
+    server = MetricsServer(Endpoint("127.0.0.1"), LoopCollector(made_loop()))
+    callers = [connected(server.port) for _ in range(MOST_REQUESTS + 1)]
+    until(lambda: server._server._free._value == 0)
+    time.sleep(0.3)  # it waits for one of these by now
+    start_s = time.monotonic()
+    server.close()
+    assert time.monotonic() - start_s < 1.5, "the loader waits two seconds for the end of everything"
+    for caller in callers:
+        caller.close()
+
+
+def test_a_daemon_without_a_descriptor_left_rests_between_two_looks(
+    served: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def accept(_self: object) -> Any:
+        asked.append(time.monotonic())
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socketserver.TCPServer, "get_request", accept)
+        with connected(served.port):
+            time.sleep(1)
+    assert 2 <= len(asked) < 20
+    assert "reinet_healthy 1" in ask(served.port)
 
 
 def test_a_unix_socket_is_its_owners_and_groups_and_goes_with_the_server() -> None:

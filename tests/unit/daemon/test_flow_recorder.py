@@ -1,5 +1,6 @@
 """Flows that a daemon records: a sample, bounded, and nothing in it that names anybody."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -141,3 +142,16 @@ def test_a_key_that_is_too_short_or_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds 6 bytes, 32 are the least"):
         site_key(tmp_path / "key")
     assert site_key(None) != site_key(None)
+
+
+def test_a_folder_that_was_removed_is_made_anew_with_the_next_flow(tmp_path: Path) -> None:
+    folder = tmp_path / "flows"
+    recorder = FlowRecorder(folder, 1.0, 10**6, KEY)
+    recorder.take(records(5, 0, 1))
+    shutil.rmtree(folder)
+    recorder.take(records(6, 1, 3))
+    recorder.close()
+    (path,) = flow_files([folder])
+    assert len(FlowRecording.load(path).records) == 3
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert recorder.left_out == 0

@@ -11,6 +11,7 @@ from reinet.envs.sim import _driven
 from reinet.kshim.fake import COUNTERS
 from reinet.kshim.leases import LONGEST_LEASE_MS
 from reinet.kshim.mapped import EVENT_DTYPE
+from reinet.kshim.shim import MOSTS
 
 MS = 1_000_000
 NOW_NS = 5_000 * MS
@@ -32,6 +33,8 @@ def test_what_python_says_of_the_layout_is_slot_h_s():
     assert (_kshim.EVENT_ACK, _kshim.EVENT_RESTART) == (0, 1)
     assert _kshim.LONGEST_LEASE_NS == LONGEST_LEASE_MS * MS
     assert tuple(_kshim.COUNTERS) == COUNTERS
+    assert tuple(name for name, kind in _kshim.COUNTER_KINDS.items() if kind == "MOST") == MOSTS
+    assert set(_kshim.COUNTER_KINDS.values()) == {"COUNT", "MOST"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,61 @@
+"""How the program begins and ends: neither Ctrl-C nor a standard output that takes nothing shows a traceback."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = """
+import os, signal, sys
+from importlib.metadata import entry_points
+interrupted = sys.argv.pop(1)
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == interrupted:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+(found,) = [point for point in entry_points(group="console_scripts") if point.name == "reinet"]
+sys.argv[0] = "reinet"
+found.load()()
+"""
+"""What pip makes of the entry point; SIGINT comes when a module of this name is imported."""
+
+
+def run(*arguments: str, stdout: object = subprocess.PIPE, interrupted: str = "") -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", RUN, interrupted, *arguments]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.parametrize("module", ["reinet.cli.main", "typer", "rich.console", "numpy", "reinet.daemon.serve"])
+def test_ctrl_c_while_it_imports_ends_it_without_a_traceback(module: str) -> None:
+    done = run("serve", "/none", interrupted=module)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode in (-signal.SIGINT, 130)
+
+
+def test_who_starts_it_with_the_signal_ignored_has_it_ignored() -> None:
+    code = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{RUN}"
+    command = [sys.executable, "-c", code, "typer", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["ctl", "--help"], ["traces", "list", "--json", "-"]])
+def test_a_standard_output_that_is_full_is_named(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = run(*arguments, stdout=full)
+    assert done.stderr.strip() == "error: standard output: No space left on device; send it to another place"
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["traces", "list", "--json", "-"]])
+def test_a_pipe_that_nobody_reads_ends_it_without_a_word(arguments: list[str]) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = run(*arguments, stdout=writes)
+    os.close(writes)
+    assert (done.stderr, done.returncode) == ("", 1)

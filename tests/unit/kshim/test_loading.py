@@ -1,0 +1,35 @@
+"""What is said where the kernel takes no BPF programs though everything that can be looked at is there."""
+
+import errno
+import os
+
+import pytest
+
+from reinet.core.errors import ShimError
+from reinet.kshim import kernel
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [
+        (errno.EMFILE, "have more open files allowed (ulimit -n 1024, or LimitNOFILE= in its unit)"),
+        (errno.ENOMEM, "set `max_flows` or `records_mb` lower"),
+        (errno.EPERM, "run it as root"),
+        (errno.EINVAL, ""),
+    ],
+)
+def test_a_kernel_that_takes_no_programs_is_told_with_the_cure(
+    number: int, cure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _kshim = pytest.importorskip("reinet.kshim._kshim")
+
+    def loader(_options: object) -> None:
+        raise OSError(number, f"load the BPF programs: {os.strerror(number)}")
+
+    monkeypatch.setattr(_kshim, "Loader", loader)
+    monkeypatch.setattr(kernel, "wrapper_names", lambda suffix: {"cubic": f"reinet_cubic{suffix}"})
+    monkeypatch.setattr(kernel, "registered_congestion_controls", set)
+    with pytest.raises(ShimError) as raised:
+        kernel._load(_kshim.Options())
+    assert str(raised.value).startswith(f"the kernel shim cannot be loaded{'; ' if cure else ''}{cure}")
+    assert os.strerror(number) in str(raised.value)
