@@ -176,6 +176,21 @@ def past_the_library() -> Seen:
     return {"same": got == b"a" + data + data}
 
 
+def little_past_the_library() -> Seen:
+    """Stdio writes a little into a socket, as git's upload-pack does, and then the gate is what holds the rest."""
+    sock, peer = pair(4096)
+    sock.sendall(b"a")
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fdopen.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(libc.fdopen(os.dup(sock.fileno()), b"w"))
+    libc.fwrite(BLOCK, 1, 2000, stream)
+    libc.fflush(stream)
+    got = drain(peer, 2001)
+    time.sleep(0.2)
+    fill(sock)
+    return {"same": got == b"a" + BLOCK[:2000], "held": held_bytes(sock)}
+
+
 def ring() -> Seen:
     """A program asks for an io_uring as libuv does, by the C library's syscall(); says how that ended."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -331,8 +346,8 @@ def no_memory_for_the_daemon() -> Seen:
 CASES: dict[str, Callable[[], Seen]] = {
     f.__name__: f
     for f in (interrupted, interrupted_select, restarted, timed, reset_while_waiting, shut_while_waiting, passed_on,
-              past_the_library, ring, another_user, asking, asking_beside_a_ring, messages_of_which_one_is_cut,
-              writable, turns, closed_epoll, after_a_pause, no_memory_for_the_daemon)
+              past_the_library, little_past_the_library, ring, another_user, asking, asking_beside_a_ring,
+              messages_of_which_one_is_cut, writable, turns, closed_epoll, after_a_pause, no_memory_for_the_daemon)
 }  # fmt: skip
 
 if __name__ == "__main__":

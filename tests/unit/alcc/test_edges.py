@@ -76,6 +76,14 @@ def test_bytes_past_the_gate_lift_the_cap_and_are_told_of_once() -> None:
     assert words.count("did not pass here") == 1
 
 
+def test_a_little_past_the_gate_is_counted_and_lifts_no_cap() -> None:
+    """Git's upload-pack tells its refs by stdio before it sends."""
+    seen, words = seen_in("little_past_the_library", GATED)
+    assert seen["same"]
+    assert seen["held"] <= CAP_PKTS * MSS_BYTES
+    assert not words
+
+
 def test_messages_of_two_threads_are_not_torn() -> None:
     seen, _ = seen_in("turns", GATED)
     assert seen == {"bytes": 1_200_000, "torn": 0}
