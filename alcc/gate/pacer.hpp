@@ -27,6 +27,8 @@ class Pacer {
   // Between these two there is no thread, and gates stay as they are; the caller is not inside the gate.
   void pause();
   void resume();
+  // Makes the thread now, and it stays through pause(): soon none can be made any more.
+  void keep();
   void lock_all() { lock_.lock(); }
   void unlock_all() { lock_.unlock(); }
   // In a forked child, whose lock is free again: no thread, nothing due.
@@ -50,7 +52,9 @@ class Pacer {
   std::condition_variable changed_;
   std::priority_queue<Due> due_;
   bool started_ = false, paused_ = false;
+  bool kept_ = false;
   pthread_t thread_{};
+  std::atomic<pid_t> thread_id_{0};
   std::mutex pausing_;  // held between pause() and resume()
 };
 
