@@ -100,6 +100,13 @@ inline bool is_tcp(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_TCP;
 }
 
+// Tells whether it is a connection over several paths (MPTCP), each with a window of its own.
+inline bool is_multipath(int fd) {
+  int protocol = 0;
+  socklen_t size = sizeof protocol;
+  return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_MPTCP;
+}
+
 // Returns the ports of both ends, 0 where unknown.
 struct Ports {
   std::uint16_t local = 0, peer = 0;
