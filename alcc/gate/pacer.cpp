@@ -45,11 +45,11 @@ void Pacer::keep() {
   kept_ = started_;
 }
 
-void Pacer::pause() {
+void Pacer::pause(bool for_good) {
   pausing_.lock();
   {
     const std::lock_guard guard(lock_);
-    if (kept_) return;
+    if (kept_ && !for_good) return;
     paused_ = true;
     if (!started_) return;
     started_ = false;
@@ -65,7 +65,7 @@ void Pacer::resume() {
   {
     const std::lock_guard guard(lock_);
     paused_ = false;
-    if (!due_.empty()) start();
+    if (!started_ && !due_.empty()) start();
   }
   pausing_.unlock();
   if (!process().wanted()) process().open_all();  // nobody would do it later

@@ -17,8 +17,8 @@ namespace reinet::alcc {
 
 namespace {
 
-std::size_t locked_chunks = 0;  // by the thread that forks
-bool locked = false;
+std::size_t locked_chunks = 0;                                        // by the thread that forks
+[[gnu::tls_model("initial-exec")]] thread_local bool locked = false;  // this thread has them
 
 void before_fork() {
   Process& p = process();
@@ -104,7 +104,7 @@ void Process::give_up(const char* why) {
 void Process::leave(const char* why) {
   const Inside inside;
   if (!inside || !is_here()) return;
-  pacer.pause();
+  pacer.pause(true);
   end();
   give_up(why);
   open_all();
@@ -121,7 +121,7 @@ void Process::open_all() {
 bool Process::is_here() const { return (!alive || *alive) && pid == getpid(); }
 
 void Process::begin_fork() {
-  pacer.pause();
+  pacer.pause(true);
   before_fork();
 }
 

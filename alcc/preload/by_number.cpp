@@ -40,7 +40,10 @@ bool is_refused() {
 
 // Where the stack is another, the child does not come back here.
 bool forks(long number, const long* a) {
-  return number == SYS_fork || (number == SYS_clone && !(a[0] & CLONE_VM) && a[1] == 0);
+#ifdef SYS_fork
+  if (number == SYS_fork) return true;
+#endif
+  return number == SYS_clone && !(a[0] & CLONE_VM) && a[1] == 0;
 }
 
 }  // namespace

@@ -207,6 +207,16 @@ void no_more_processes() {
   std::printf("held %ld\n", fill(pair(kSmallBufferBytes).sender));
 }
 
+// The same before a change of user, with a connection that was sent into.
+void no_more_processes_of_another_user() {
+  forbid_processes();
+  const Pair p = pair(kSmallBufferBytes);
+  fill(p.sender);
+  become_nobody();
+  read_for(p.peer, 50);
+  std::printf("held %ld\n", fill(p.sender));
+}
+
 // The gate's thread cannot begin again after the change of user, and a gate is closed.
 void no_thread_after_all() {
   const rlimit few{2, 2};
@@ -327,6 +337,7 @@ const std::map<std::string, void (*)()> kCases{
     {"number_used_again", number_used_again},
     {"zero_copies", zero_copies},
     {"no_more_processes", no_more_processes},
+    {"no_more_processes_of_another_user", no_more_processes_of_another_user},
     {"no_thread_after_all", no_thread_after_all},
     {"sandbox", sandbox},
     {"nobody_listens", nobody_listens},

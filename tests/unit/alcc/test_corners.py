@@ -90,10 +90,11 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which it 
 
 
 @needs_root
-def test_a_process_that_forbids_itself_processes_is_gated(program: Path) -> None:
-    status, lines, words = _seen(program, "no_more_processes", settings())
+@pytest.mark.parametrize("case", ["no_more_processes", "no_more_processes_of_another_user"])
+def test_a_process_that_forbids_itself_processes_is_gated(program: Path, case: str) -> None:
+    status, lines, words = _seen(program, case, settings())
     assert (status, words) == (0, "")
-    assert _held_bytes(lines) < MOST_HELD_BYTES < _held_bytes(_seen(program, "no_more_processes", None)[1])
+    assert _held_bytes(lines) < MOST_HELD_BYTES < _held_bytes(_seen(program, case, None)[1])
 
 
 @needs_root
