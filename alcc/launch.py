@@ -81,7 +81,8 @@ class Settings:
         """Returns what of it is the gate's: the preload and what that reads."""
         library = str(find_preload())
         before = os.environ.get("LD_PRELOAD", "")
-        variables = {"LD_PRELOAD": f"{library}:{before}" if before else library, ENVIRONMENT: self.text()}
+        # The last one: sanitizers refuse to run unless they are the first.
+        variables = {"LD_PRELOAD": f"{before}:{library}" if before else library, ENVIRONMENT: self.text()}
         return variables | ({MODEL_ENVIRONMENT: self.law.model} if self.law.model else {})
 
 

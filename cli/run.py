@@ -125,18 +125,20 @@ def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple
     """Runs the command to its end; returns its exit status and what its processes reported, added up."""
     with tempfile.TemporaryDirectory(prefix="reinet-run-") as folder:
         report = Path(folder) / "report"
-        os.chmod(folder, 0o777)
+        report.touch()
+        for path in (Path(folder), report):  # servers' processes change their user
+            path.chmod(0o777 if path.is_dir() else 0o666)
         told = Settings(**{**settings.__dict__, "report": report})
         with subprocess.Popen(command, executable=program, env=told.environment()) as process, _forwarded(process):
             status = process.wait()
-        lines = report.read_text().splitlines() if report.exists() else []
+        lines = report.read_text().splitlines()
     return (status if status >= 0 else 128 - status), added_up([json.loads(line) for line in lines])
 
 
 @contextlib.contextmanager
 def _forwarded(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Hands signals that ask us to end to the command, whose end is ours."""
-    signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    """Hands signals that ask us to end, or servers for something else, to the command, whose end is ours."""
+    signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.signal(number, lambda got, _: process.send_signal(got)) for number in signals}
     try:
         yield

@@ -45,9 +45,8 @@ status=0
 # allocator may lock up for good.
 leave_out="--deselect tests/end-to-end/test_wheel.py --deselect tests/end-to-end/test_train.py::test_ray_workers_are_repeatable_and_resume_exactly"
 # Python's own allocator would hide what lies in its pools. Shadow memory has its place, which a randomised address
-# space may take. Programs under the gate (alcc/) inherit all this. There the gate's library comes before the sanitizers',
-# as it comes before whatever else is preloaded: only the address sanitizer's own check minds. Those programs fork and go
-# on with a thread, which the thread sanitizer would not have; and at a fork the gate holds every flow's lock, 64 and
+# space may take. Programs under the gate (alcc/) inherit all this, with the gate's library behind it. Those programs fork
+# and go on with a thread, which the thread sanitizer would not have; and at a fork the gate holds every flow's lock, 64 and
 # more, which is beyond what that sanitizer's detector of deadlocks can count.
 env LD_PRELOAD="$preload" PYTHONMALLOC=malloc \
   ASAN_OPTIONS="log_path=$reports:abort_on_error=1:detect_stack_use_after_return=1:verify_asan_link_order=0" \

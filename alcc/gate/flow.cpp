@@ -36,7 +36,7 @@ void Flow::reset(std::uint64_t new_cookie) {
   void_ = active_ = refused_ = bounded_ = false;
   splitting = 0;
   refusals_ = 0;
-  credit_bytes_ = pending_bytes_ = admitted_bytes_ = written_base_ = 0;
+  credit_bytes_ = pending_bytes_ = admitted_bytes_ = written_base_ = bypassing_bytes_ = 0;
   missing_.end();
   ++openings;  // whoever still waits looks again, and finds another cookie
   futex_wake_all(openings);
@@ -219,9 +219,13 @@ void Flow::open() {
 }
 
 // Bytes in the kernel that nobody handed over here: io_uring, kTLS, another process, stdio.
-bool Flow::was_bypassed(int fd, const KernelView& view) const {
+bool Flow::is_bypassed(int fd, const KernelView& view) {
   const std::uint64_t written = written_bytes(fd, view);  // after TCP_INFO: rather too low than too high
-  return written != kUnlimited && written > written_base_ + admitted_bytes_ + pending_bytes_ && view.may_send();
+  const std::uint64_t known = written_base_ + admitted_bytes_ + pending_bytes_;
+  if (written == kUnlimited || written <= known || !view.may_send()) return false;
+  written_base_ += written - known;
+  bypassing_bytes_ += written - known;
+  return bypassing_bytes_ > kMostBypassingBytes || is_encrypted_in_kernel(fd);
 }
 
 int Flow::live_fd() {
@@ -292,7 +296,7 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
     active_ = false;
     return 0;
   }
-  if (was_bypassed(fd, view)) {
+  if (is_bypassed(fd, view)) {
     exempt("bytes reached it that did not pass here: io_uring, kTLS, stdio or another process");
     active_ = false;
     return 0;

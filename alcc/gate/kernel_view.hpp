@@ -85,12 +85,26 @@ inline bool is_capped_in_kernel(int fd) {
   return std::string_view(name, strnlen(name, sizeof name)).starts_with("reinet");
 }
 
+// Tells whether the kernel makes TLS records of what is written (kTLS): they are cut where writes are.
+inline bool is_encrypted_in_kernel(int fd) {
+  char name[16] = "";
+  socklen_t size = sizeof name;
+  return getsockopt(fd, IPPROTO_TCP, TCP_ULP, name, &size) == 0 && std::string_view(name, strnlen(name, size)) == "tls";
+}
+
 inline bool is_tcp(int fd) {
   int type = 0, protocol = 0;
   socklen_t size = sizeof type;
   if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) return false;
   size = sizeof protocol;
   return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_TCP;
+}
+
+// Tells whether it is a connection over several paths (MPTCP), each with a window of its own.
+inline bool is_multipath(int fd) {
+  int protocol = 0;
+  socklen_t size = sizeof protocol;
+  return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_MPTCP;
 }
 
 // Returns the ports of both ends, 0 where unknown.

@@ -3,6 +3,8 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <new>
@@ -15,6 +17,7 @@ namespace reinet::alcc {
 namespace {
 
 constexpr std::size_t kStackBytes = 256 * 1024;
+constexpr int kMostTries = 1000;
 
 std::chrono::steady_clock::time_point at(std::uint64_t ns) {
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns));
@@ -36,25 +39,36 @@ void Pacer::push(Flow* flow, std::uint64_t due_ns) {
   if (first) changed_.notify_one();
 }
 
-void Pacer::pause() {
+void Pacer::keep() {
+  const std::lock_guard guard(lock_);
+  if (!started_ && !paused_) start();
+  kept_ = started_;
+}
+
+void Pacer::pause(bool for_good) {
   pausing_.lock();
   {
     const std::lock_guard guard(lock_);
+    if (kept_ && !for_good) return;
     paused_ = true;
     if (!started_) return;
     started_ = false;
   }
   changed_.notify_one();
   pthread_join(thread_, nullptr);
+  // The C library is content when the thread's stack is free; to the kernel it is one for some microseconds more.
+  for (int tries = 0; tries < kMostTries && syscall(SYS_tgkill, getpid(), thread_id_.load(), 0) == 0; ++tries)
+    usleep(50);
 }
 
 void Pacer::resume() {
   {
     const std::lock_guard guard(lock_);
     paused_ = false;
-    if (!due_.empty()) start();
+    if (!started_ && !due_.empty()) start();
   }
   pausing_.unlock();
+  if (!process().wanted()) process().open_all();  // nobody would do it later
 }
 
 void Pacer::renew() {
@@ -63,7 +77,7 @@ void Pacer::renew() {
   paused_ = false;
   due_ = {};
   flows_ = 0;
-  started_ = false;
+  started_ = kept_ = false;
 }
 
 void Pacer::start() {
@@ -87,6 +101,7 @@ void Pacer::start() {
 
 void Pacer::run() {
   inside_gate = true;
+  thread_id_ = static_cast<pid_t>(syscall(SYS_gettid));
   std::unique_lock guard(lock_);
   while (!paused_) {
     if (due_.empty()) {

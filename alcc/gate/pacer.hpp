@@ -25,8 +25,10 @@ class Pacer {
   // The least time between two looks at a flow at which all of them together stay within the thread's share of a core.
   std::uint64_t fair_ns() const { return flows_.load(std::memory_order_relaxed) * kLookShareNs; }
   // Between these two there is no thread, and gates stay as they are; the caller is not inside the gate.
-  void pause();
+  void pause(bool for_good = false);
   void resume();
+  // Makes the thread now, and it stays through a pause that is not for good: soon none can be made any more.
+  void keep();
   void lock_all() { lock_.lock(); }
   void unlock_all() { lock_.unlock(); }
   // In a forked child, whose lock is free again: no thread, nothing due.
@@ -50,7 +52,9 @@ class Pacer {
   std::condition_variable changed_;
   std::priority_queue<Due> due_;
   bool started_ = false, paused_ = false;
+  bool kept_ = false;
   pthread_t thread_{};
+  std::atomic<pid_t> thread_id_{0};
   std::mutex pausing_;  // held between pause() and resume()
 };
 

@@ -102,7 +102,7 @@ class Passage {
 
   Answer admit(std::uint64_t& bytes) {
     std::unique_lock guard(flow_->lock);
-    if (!is_same_socket()) return Answer::pass;
+    if (!is_same_socket()) return is_another_socket() ? stop(EBADF) : Answer::pass;
     const std::uint64_t left = length_ - sent_;
     const std::uint64_t now = now_ns();
     const Room room = flow_->room(fd_, left, now);
@@ -127,6 +127,8 @@ class Passage {
     process().table.forget(fd_, flow_);
     return false;
   }
+  // It was closed while the call waited: these bytes are not for what has its number now.
+  bool is_another_socket() const { return cookie_of(fd_) != cookie_; }
 
   // One call after the other, where calls are cut into pieces.
   Answer take_turn(std::unique_lock<std::mutex>& guard) {
@@ -148,9 +150,8 @@ class Passage {
       const std::uint64_t ns = deadline_ns_ - now;
       left = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
     }
-    const long result = futex_wait(flow_->openings, seen, deadline_ns_ == kUnlimited ? nullptr : &left);
+    const long result = futex_wait_or_cancel(flow_->openings, seen, deadline_ns_ == kUnlimited ? nullptr : &left);
     if (result != 0 && errno == EINTR) return stop(EINTR);
-    pthread_testcancel();
     return Answer::again;
   }
 
@@ -183,10 +184,21 @@ ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send) {
   const int error = errno;
   Flow* flow = p.table.flow(fd);
   errno = error;  // a call that succeeds leaves it alone
-  if (!flow || p.pid != getpid()) return send(0, length, false);
-  Passage passage(flow, fd, length, dont_wait);
-  return passage.run(send);
+  if (!flow || !p.is_here()) return send(0, length, false);
+  int cancelled;  // PTHREAD_CANCEL_ASYNCHRONOUS must not strike while locks are held
+  pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &cancelled);
+  ssize_t result;
+  {
+    Passage passage(flow, fd, length, dont_wait);
+    result = passage.run(send);
+  }
+  if (cancelled != PTHREAD_CANCEL_DEFERRED) pthread_setcanceltype(cancelled, nullptr);
+  return result;
 }
+
+// The flags of a call's pieces after its first: bytes were sent, so no SIGPIPE, and whoever asked to be told when the
+// kernel needs his memory no more (MSG_ZEROCOPY) counts calls, so that only the first may tell.
+inline int flags_of(int flags, bool is_later) { return is_later ? (flags & ~MSG_ZEROCOPY) | MSG_NOSIGNAL : flags; }
 
 }  // namespace reinet::alcc
 

@@ -2,9 +2,12 @@
 #include "alcc/gate/process.hpp"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <new>
+#include <utility>
 
 #include "alcc/gate/say.hpp"
 
@@ -14,11 +17,14 @@ namespace reinet::alcc {
 
 namespace {
 
-std::size_t locked_chunks = 0;  // by the thread that forks
+std::size_t locked_chunks = 0;                                        // by the thread that forks
+[[gnu::tls_model("initial-exec")]] thread_local bool locked = false;  // this thread has them
 
 void before_fork() {
   Process& p = process();
+  if (!p.is_here()) return;
   p.forking.lock();
+  locked = true;
   locked_chunks = p.table.chunks();
   // Nothing stays withheld: the child has no pacer, and shares epolls with its parent.
   p.table.each_flow(locked_chunks, [](Flow& flow) {
@@ -32,6 +38,8 @@ void before_fork() {
 // On both sides the thread that forked is the one that took the locks.
 void give_locks_back() {
   Process& p = process();
+  if (!locked) return;
+  locked = false;
   p.table.unlock_all();
   p.pacer.unlock_all();
   p.table.each_flow(locked_chunks, [](Flow& flow) { flow.lock.unlock(); });
@@ -40,17 +48,30 @@ void give_locks_back() {
 
 void after_fork_in_child() {
   Process& p = process();
+  if (!locked) return;
   p.pid = getpid();
+  if (p.alive) *p.alive = true;
   give_locks_back();
   p.pacer.renew();
   p.report.clear();
+  p.ended = p.left;
+  p.given_up = p.left;  // what was no more possible in the parent may be here
   p.link.renew();
   p.table.each_flow(p.table.chunks(), [](Flow& flow) { flow.after_fork(); });
 }
 
+std::atomic<bool>* make_alive() {
+  void* page = mmap(nullptr, sizeof(std::atomic<bool>), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return nullptr;
+  madvise(page, sizeof(std::atomic<bool>), MADV_WIPEONFORK);
+  return new (page) std::atomic<bool>(true);
+}
+
 Process* make() {
+  remember_standard_error();
   auto* p = new Process;
   p->pid = getpid();
+  p->alive = make_alive();
   const char* text = std::getenv(kEnvironment);
   if (!text) return p;
   const auto settings = parse_settings(text);
@@ -80,18 +101,51 @@ void Process::give_up(const char* why) {
   say("%s: nothing of process %d is gated", why, static_cast<int>(getpid()));
 }
 
+void Process::leave(const char* why) {
+  const Inside inside;
+  if (!inside || !is_here()) return;
+  pacer.pause(true);
+  end();
+  give_up(why);
+  open_all();
+  left = true;
+}
+
+void Process::open_all() {
+  table.each_flow(table.chunks(), [](Flow& flow) {
+    const std::lock_guard guard(flow.lock);
+    if (flow.cookie) flow.open();
+  });
+}
+
+bool Process::is_here() const { return (!alive || *alive) && pid == getpid(); }
+
+void Process::begin_fork() {
+  pacer.pause(true);
+  before_fork();
+}
+
+void Process::end_fork(bool in_child) {
+  if (in_child) {
+    after_fork_in_child();
+    return;
+  }
+  give_locks_back();
+  pacer.resume();
+}
+
+void Process::end() {
+  if (!asked || !is_here() || ended.exchange(true)) return;
+  const bool before = std::exchange(inside_gate, true);
+  report.write(settings.report.c_str());
+  inside_gate = before;
+}
+
 namespace {
 
 [[gnu::constructor]] void begin() { process(); }
 
-[[gnu::destructor]] void end() {
-  Process& p = process();
-  if (p.asked && p.pid == getpid()) {
-    inside_gate = true;
-    p.report.write(p.settings.report.c_str());
-    inside_gate = false;
-  }
-}
+[[gnu::destructor]] void end() { process().end(); }
 
 }  // namespace
 

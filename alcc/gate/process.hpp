@@ -26,19 +26,34 @@ struct Process {
   Settings settings;
   bool asked = false;  // somebody wants this process gated or watched
   std::atomic<bool> given_up{false};
-  std::atomic<bool> has_io_uring{false};  // by what may be seen, alcc/preload/io_uring.cpp
-  pid_t pid = 0;                          // a vfork()ed child shares our memory and must not change what it says
+  bool left = false;                      // see leave()
+  std::atomic<bool> has_io_uring{false};  // by what may be seen, alcc/preload/by_number.cpp
+  pid_t pid = 0;
   std::mutex forking;
   Table table;
   Pacer pacer;
   Report report;
+  std::atomic<bool> ended{false};  // the report is written
   Link link;
+  std::atomic<bool>* alive = nullptr;  // in memory that every new process gets empty
 
   bool wanted() const { return asked && !given_up.load(std::memory_order_relaxed); }
   // From now on this process is gated or watched so.
   void ask(const Settings& what);
   // Opens all gates for good and says why.
   void give_up(const char* why);
+  // The same, in time before a call after which nothing of the gate may run in this process; the report is written.
+  void leave(const char* why);
+  // Wakes and tells all that wait at a gate; the caller is inside the gate, with no lock.
+  void open_all();
+  // Whether this process is the one that the rest is about. A vfork()ed child shares our memory and must not change
+  // what it says; one that clone() made past fork() has a copy with other threads' locks in it.
+  bool is_here() const;
+  // What fork() has done around it, around a call of the kernel that does the same.
+  void begin_fork();
+  void end_fork(bool in_child);
+  // Writes the report, once.
+  void end();
 };
 
 Process& process();

@@ -18,11 +18,12 @@ namespace reinet::alcc {
 namespace {
 
 constexpr std::size_t kRecordsPerWrite = 64;
+constexpr int kMostTries = 100;  // a millisecond apart: nobody holds the lock for longer than a write takes
 
 void append(const char* path, const void* data, std::size_t size) {
   const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
   if (fd < 0) return;
-  [[maybe_unused]] const long written = syscall(SYS_write, fd, data, size);
+  write_or_drop(fd, data, size);
   syscall(SYS_close, fd);
 }
 
@@ -65,10 +66,16 @@ void Report::clear() {
   records_ = decided_ = capped_ = 0;
   delivered_bytes_ = delay_byte_us_ = saved_byte_us_ = 0;
   unwritten_.clear();
+  exemptions_.clear();
 }
 
 void Report::write(const char* path) {
-  const std::lock_guard guard(lock_);
+  std::unique_lock guard(lock_, std::try_to_lock);
+  for (int tries = 0; !guard; ++tries) {  // without end where a handler that interrupted the owner ends the process
+    if (tries == kMostTries) return;
+    usleep(1000);
+    guard.try_lock();
+  }
   flush();
   if (!*path) return;
   char line[1024];

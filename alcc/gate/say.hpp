@@ -2,8 +2,13 @@
 #ifndef REINET_ALCC_SAY_HPP
 #define REINET_ALCC_SAY_HPP
 
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstdarg>
@@ -18,9 +23,44 @@ inline bool is_internet_socket(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && (domain == AF_INET || domain == AF_INET6);
 }
 
+// Which file standard error was when the program began.
+inline struct stat standard_error{};
+inline void remember_standard_error() {
+  if (fstat(STDERR_FILENO, &standard_error) != 0) standard_error = {};
+}
+
+// Whether what has the number of standard error now is meant to be read: what the program began with, a terminal or
+// null device, or a log. A program that closed it may have a file of data or a client there.
+inline bool is_for_words() {
+  struct stat now{};
+  if (is_internet_socket(STDERR_FILENO) || fstat(STDERR_FILENO, &now) != 0) return false;
+  if (now.st_dev == standard_error.st_dev && now.st_ino == standard_error.st_ino) return true;
+  return S_ISCHR(now.st_mode) || (S_ISREG(now.st_mode) && (fcntl(STDERR_FILENO, F_GETFL) & O_APPEND));
+}
+
+// Writes past our own hooks; what the kernel would end the program for (nobody reads the pipe, the file may not grow)
+// is dropped.
+inline void write_or_drop(int fd, const void* data, std::size_t size) {
+  sigset_t fatal, before, pending;
+  sigemptyset(&fatal);
+  sigaddset(&fatal, SIGPIPE);
+  sigaddset(&fatal, SIGXFSZ);
+  pthread_sigmask(SIG_BLOCK, &fatal, &before);
+  sigpending(&pending);
+  [[maybe_unused]] const long written = syscall(SYS_write, fd, data, size);
+  constexpr timespec kNone{};
+  for (const int number : {SIGPIPE, SIGXFSZ}) {
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, number);
+    if (!sigismember(&pending, number)) sigtimedwait(&one, nullptr, &kNone);
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 // Says a line on standard error, in one write and past our own hooks; never to a client.
 [[gnu::format(printf, 1, 2)]] inline void say(const char* format, ...) {
-  if (is_internet_socket(STDERR_FILENO)) return;
+  if (!is_for_words()) return;
   char line[512] = "reinet: ";
   va_list arguments;
   va_start(arguments, format);
@@ -28,7 +68,7 @@ inline bool is_internet_socket(int fd) {
   va_end(arguments);
   if (size > static_cast<int>(sizeof line) - 2) size = sizeof line - 2;
   line[size++] = '\n';
-  [[maybe_unused]] const long said = syscall(SYS_write, STDERR_FILENO, line, size);
+  write_or_drop(STDERR_FILENO, line, static_cast<std::size_t>(size));
 }
 
 }  // namespace reinet::alcc

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "alcc/gate/process.hpp"
+
 namespace reinet::alcc {
 
 void Table::store(int fd, std::uintptr_t value) {
@@ -48,6 +50,7 @@ Flow* Table::flow(int fd) {
   const std::uintptr_t slot = load(fd);
   if (slot != kUnknown) return (slot & kTag) == kFlow ? reinterpret_cast<Flow*>(slot) : nullptr;
   if (!is_tcp(fd)) {
+    if (is_multipath(fd)) process().report.exempted("it may use several paths (MPTCP)");
     if (fcntl(fd, F_GETFD) >= 0) store(fd, kForeign);
     return nullptr;
   }

@@ -33,14 +33,14 @@ REINET_EXPORT int reinet_alcc_connect(int fd, const sockaddr* address, socklen_t
 }
 
 REINET_EXPORT int reinet_alcc_close(int fd) {
-  if (const Inside inside; inside && process().pid == getpid()) process().table.close(fd);
+  if (const Inside inside; inside && process().is_here()) process().table.close(fd);
   return close(fd);
 }
 
 REINET_EXPORT ssize_t reinet_alcc_send(int fd, const void* data, size_t size, int flags) {
   if (flags & MSG_OOB) return send(fd, data, size, flags);
   return through_gate(fd, size, flags & MSG_DONTWAIT, [=](std::size_t offset, std::size_t bytes, bool later) {
-    return send(fd, static_cast<const char*>(data) + offset, bytes, flags | (later ? MSG_NOSIGNAL : 0));
+    return send(fd, static_cast<const char*>(data) + offset, bytes, flags_of(flags, later));
   });
 }
 

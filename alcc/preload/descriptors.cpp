@@ -34,7 +34,7 @@ constinit reinet::alcc::Real<void (*)(int)> real_closefrom{"closefrom"};
 template <class Do>
 void in_table(Do&& what) {
   const Inside inside;
-  if (!inside || process().pid != getpid()) return;
+  if (!inside || !process().is_here()) return;
   const int error = errno;
   what(process().table);
   errno = error;

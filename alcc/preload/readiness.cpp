@@ -70,7 +70,7 @@ int gated_epoll_ctl(Flow& flow, int epfd, int operation, int fd, const epoll_eve
 // The gate of a descriptor if it is closed, also where nobody was refused yet: what is writable takes a byte at least.
 Flow* closed_gate(int fd) {
   Flow* flow = process().table.known_flow(fd);
-  if (!flow || process().pid != getpid()) return nullptr;
+  if (!flow || !process().is_here()) return nullptr;
   if (flow->armed.load(std::memory_order_relaxed)) return flow;
   const std::lock_guard guard(flow->lock);
   return flow->arm_if_full(fd, now_ns()) ? flow : nullptr;
@@ -223,7 +223,7 @@ REINET_HOOK int epoll_ctl(int epfd, int operation, int fd, epoll_event* event) n
   const int error = errno;
   Flow* flow = process().table.flow(fd);
   errno = error;
-  if (!flow || process().pid != getpid()) return real_epoll_ctl.get()(epfd, operation, fd, event);
+  if (!flow || !process().is_here()) return real_epoll_ctl.get()(epfd, operation, fd, event);
   return gated_epoll_ctl(*flow, epfd, operation, fd, event ? *event : epoll_event{});
 }
 

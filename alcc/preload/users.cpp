@@ -2,8 +2,10 @@
 //
 // The calls that change a process's user. The kernel changes a thread's; the C library has all threads do it, and ends
 // the process where one of them may not. The pacer's may not where the program has kept capabilities for its own thread
-// alone (proftpd). So it ends before such a call, and begins again after it with what its maker may then.
+// alone (proftpd). So it ends before such a call, and begins again after it with what its maker may then. Some
+// namespaces are entered by processes of one thread only: who is refused tries again without the pacer's.
 #include <grp.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -26,17 +28,25 @@ REINET_REAL(setresuid);
 REINET_REAL(setresgid);
 REINET_REAL(setgroups);
 REINET_REAL(initgroups);
+REINET_REAL(unshare);
+REINET_REAL(setns);
 
 template <class Function, class... Arguments>
 int alone(Function real, Arguments... arguments) {
   const Inside inside;
-  if (!inside || process().pid != getpid()) return real(arguments...);
+  if (!inside || !process().is_here()) return real(arguments...);
   process().pacer.pause();
   const int result = real(arguments...);
   const int error = errno;
   process().pacer.resume();
   errno = error;
   return result;
+}
+
+template <class Function, class... Arguments>
+int alone_if_refused(Function real, Arguments... arguments) {
+  const int result = real(arguments...);
+  return result != 0 && errno == EINVAL ? alone(real, arguments...) : result;
 }
 
 }  // namespace
@@ -57,3 +67,5 @@ REINET_HOOK int setgroups(size_t count, const gid_t* groups) noexcept {
   return alone(real_setgroups.get(), count, groups);
 }
 REINET_HOOK int initgroups(const char* user, gid_t group) { return alone(real_initgroups.get(), user, group); }
+REINET_HOOK int unshare(int flags) noexcept { return alone_if_refused(real_unshare.get(), flags); }
+REINET_HOOK int setns(int fd, int kind) noexcept { return alone_if_refused(real_setns.get(), fd, kind); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The calls that bring bytes into a socket.
+#include <alloca.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/sendfile.h>
@@ -31,7 +32,8 @@ REINET_REAL(splice);
 // The part of an array of buffers that starts at a byte and has so many.
 class Part {
  public:
-  Part(const iovec* buffers, std::size_t count, std::size_t offset, std::size_t bytes) {
+  // parts has room for count: on the stack, where the longest array's would not fit into a small thread's.
+  Part(iovec* parts, const iovec* buffers, std::size_t count, std::size_t offset, std::size_t bytes) : parts_(parts) {
     for (std::size_t i = 0; i < count && bytes > 0; ++i) {
       const std::size_t skipped = std::min(offset, buffers[i].iov_len);
       offset -= skipped;
@@ -45,7 +47,7 @@ class Part {
   std::size_t count() const { return count_; }
 
  private:
-  iovec parts_[IOV_MAX];
+  iovec* parts_;
   std::size_t count_ = 0;
 };
 
@@ -64,19 +66,24 @@ ssize_t gated_message(int fd, const msghdr* message, int flags) {
   const std::size_t length = bytes_of(message->msg_iov, message->msg_iovlen);
   return through_gate(fd, length, flags & MSG_DONTWAIT, [=](std::size_t offset, std::size_t bytes, bool later) {
     if (bytes == length) return real_sendmsg.get()(fd, message, flags);
-    Part part(message->msg_iov, message->msg_iovlen, offset, bytes);
+    auto* parts = static_cast<iovec*>(alloca(message->msg_iovlen * sizeof(iovec)));
+    Part part(parts, message->msg_iov, message->msg_iovlen, offset, bytes);
     msghdr piece = *message;
     piece.msg_iov = part.data();
     piece.msg_iovlen = part.count();
     if (later) piece.msg_control = nullptr, piece.msg_controllen = 0;
-    return real_sendmsg.get()(fd, &piece, flags | (later ? MSG_NOSIGNAL : 0));
+    return real_sendmsg.get()(fd, &piece, reinet::alcc::flags_of(flags, later));
   });
 }
 
 template <class Function, class Offset>
 ssize_t gated_file(Function real, int to, int from, Offset* offset, std::size_t count) {
-  return through_gate(to, count, false,
-                      [=](std::size_t, std::size_t bytes, bool) { return real(to, from, offset, bytes); });
+  int cancelled;  // sendfile is no cancellation point, and nothing may be unwound through it
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled);
+  const ssize_t sent = through_gate(
+      to, count, false, [=](std::size_t, std::size_t bytes, bool) { return real(to, from, offset, bytes); });
+  pthread_setcancelstate(cancelled, nullptr);
+  return sent;
 }
 
 }  // namespace
@@ -97,7 +104,8 @@ REINET_HOOK ssize_t writev(int fd, const iovec* buffers, int count) {
   const std::size_t length = bytes_of(buffers, buffer_count);
   return through_gate(fd, length, false, [=](std::size_t offset, std::size_t bytes, bool later) {
     if (bytes == length) return real_writev.get()(fd, buffers, count);
-    Part part(buffers, buffer_count, offset, bytes);
+    auto* parts = static_cast<iovec*>(alloca(buffer_count * sizeof(iovec)));
+    Part part(parts, buffers, buffer_count, offset, bytes);
     if (!later) return real_writev.get()(fd, part.data(), static_cast<int>(part.count()));
     msghdr piece{};
     piece.msg_iov = part.data();
@@ -109,7 +117,7 @@ REINET_HOOK ssize_t writev(int fd, const iovec* buffers, int count) {
 REINET_HOOK ssize_t send(int fd, const void* data, size_t size, int flags) {
   if (flags & MSG_OOB) return real_send.get()(fd, data, size, flags);
   return through_gate(fd, size, flags & MSG_DONTWAIT, [=](std::size_t offset, std::size_t bytes, bool later) {
-    return real_send.get()(fd, static_cast<const char*>(data) + offset, bytes, flags | (later ? MSG_NOSIGNAL : 0));
+    return real_send.get()(fd, static_cast<const char*>(data) + offset, bytes, reinet::alcc::flags_of(flags, later));
   });
 }
 
@@ -119,7 +127,7 @@ REINET_HOOK ssize_t sendto(int fd, const void* data, size_t size, int flags, con
   if (flags & MSG_OOB) return real_sendto.get()(fd, data, size, flags, to, to_size);
   return through_gate(fd, size, flags & MSG_DONTWAIT, [=](std::size_t offset, std::size_t bytes, bool later) {
     const char* from = static_cast<const char*>(data) + offset;
-    return real_sendto.get()(fd, from, bytes, flags | (later ? MSG_NOSIGNAL : 0), to, to_size);
+    return real_sendto.get()(fd, from, bytes, reinet::alcc::flags_of(flags, later), to, to_size);
   });
 }
 

@@ -23,6 +23,7 @@ Seen = dict[str, Any]
 SYS_IO_URING_SETUP = 425
 PR_SET_KEEPCAPS, CAP_SETUID, LINUX_CAPABILITY_VERSION_3, NOBODY = 8, 7, 0x20080522, 65534
 IO_URING_PARAMS_BYTES = 120
+IPPROTO_MPTCP = 262
 
 
 def pair(receive_buffer_bytes: int = 0) -> tuple[socket.socket, socket.socket]:
@@ -174,6 +175,34 @@ def past_the_library() -> Seen:
     sock.sendall(data)
     got += drain(peer, len(data))
     return {"same": got == b"a" + data + data}
+
+
+def little_past_the_library() -> Seen:
+    """Stdio writes a little into a socket, as git's upload-pack does, and then the gate is what holds the rest."""
+    sock, peer = pair(4096)
+    sock.sendall(b"a")
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fdopen.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(libc.fdopen(os.dup(sock.fileno()), b"w"))
+    libc.fwrite(BLOCK, 1, 2000, stream)
+    libc.fflush(stream)
+    got = drain(peer, 2001)
+    time.sleep(0.2)
+    fill(sock)
+    return {"same": got == b"a" + BLOCK[:2000], "held": held_bytes(sock)}
+
+
+def several_paths() -> Seen:
+    """An MPTCP socket has no gate."""
+    try:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
+    except OSError as error:
+        return {"failed": errno.errorcode.get(error.errno or 0)}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sock.connect(listener.getsockname())
+        peer = listener.accept()[0]
+    sock.sendall(b"hello")
+    return {"got": drain(peer, 5).decode()}
 
 
 def ring() -> Seen:
@@ -331,8 +360,9 @@ def no_memory_for_the_daemon() -> Seen:
 CASES: dict[str, Callable[[], Seen]] = {
     f.__name__: f
     for f in (interrupted, interrupted_select, restarted, timed, reset_while_waiting, shut_while_waiting, passed_on,
-              past_the_library, ring, another_user, asking, asking_beside_a_ring, messages_of_which_one_is_cut,
-              writable, turns, closed_epoll, after_a_pause, no_memory_for_the_daemon)
+              past_the_library, little_past_the_library, several_paths, ring, another_user, asking,
+              asking_beside_a_ring, messages_of_which_one_is_cut, writable, turns, closed_epoll, after_a_pause,
+              no_memory_for_the_daemon)
 }  # fmt: skip
 
 if __name__ == "__main__":

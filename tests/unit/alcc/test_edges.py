@@ -76,6 +76,21 @@ def test_bytes_past_the_gate_lift_the_cap_and_are_told_of_once() -> None:
     assert words.count("did not pass here") == 1
 
 
+def test_a_little_past_the_gate_is_counted_and_lifts_no_cap() -> None:
+    """Git's upload-pack tells its refs by stdio before it sends."""
+    seen, words = seen_in("little_past_the_library", GATED)
+    assert seen["same"]
+    assert seen["held"] <= CAP_PKTS * MSS_BYTES
+    assert not words
+
+
+def test_a_connection_over_several_paths_is_let_alone_and_that_is_said() -> None:
+    plain, words = seen_in("several_paths", None)[0], seen_in("several_paths", GATED)[1]
+    if plain != {"got": "hello"}:
+        pytest.skip("this kernel has no MPTCP: sysctl net.mptcp.enabled=1 allows it")
+    assert words.count("MPTCP") == 1
+
+
 def test_messages_of_two_threads_are_not_torn() -> None:
     seen, _ = seen_in("turns", GATED)
     assert seen == {"bytes": 1_200_000, "torn": 0}

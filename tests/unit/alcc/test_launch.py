@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from helpers.gated import settings
 from helpers.places import ROOT
-from reinet.alcc.launch import check_command, parse_ports, why_not_preloaded
+from reinet.alcc.launch import check_command, find_preload, parse_ports, why_not_preloaded
 from reinet.cli.run import law_of
 from reinet.core.errors import ConfigError
 from reinet.core.target import Target
@@ -113,6 +114,13 @@ def test_ports_and_laws_are_checked() -> None:
     for law in ("random", "roccet", "fixed:1", "no-such-folder"):
         with pytest.raises(ConfigError):
             law_of(law, TARGET)
+
+
+def test_the_gate_comes_after_what_is_preloaded_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address sanitizer ends a program where it is not the first."""
+    monkeypatch.setenv("LD_PRELOAD", "libasan.so.8")
+    names = settings().variables()["LD_PRELOAD"].split(":")
+    assert names == ["libasan.so.8", str(find_preload())]
 
 
 def _run(*arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -1,10 +1,13 @@
 """What ``reinet run`` and ``reinet bench alcc`` report."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from helpers.gated import FOLDER
@@ -37,6 +40,39 @@ def test_shadow_mode_measures_and_gates_nothing(tmp_path: Path) -> None:
     assert report["flows"] == 1
     assert report["bytes"] > 0
     assert report["closings"] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_that_servers_know_reach_the_command(number: signal.Signals, tmp_path: Path) -> None:
+    """Nginx ends in order at SIGQUIT, and reads its log anew at SIGUSR1."""
+    script = (
+        "import signal, sys; signal.signal(int(sys.argv[1]), lambda *_: sys.exit(7)); print(flush=True); signal.pause()"
+    )
+    command = [
+        str(REINET),
+        "run",
+        "--json",
+        str(tmp_path / "json"),
+        "--",
+        sys.executable,
+        "-c",
+        script,
+        str(int(number)),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(60) == 7
+    assert json.loads((tmp_path / "json").read_text())["status"] == 7
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which it gives up")
+def test_processes_of_another_user_report_after_one_of_this_user() -> None:
+    script = "import os\nfor user in (0, 65534):\n  if os.fork() == 0: os.setuid(user); raise SystemExit\n  os.wait()"
+    command = [str(REINET), "run", "--json", "-", "--", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(done.stdout)["processes"] == 3
 
 
 def test_the_bench_says_what_the_gate_costs() -> None:

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// System calls that a program makes by their number, through the C library's syscall().
+//
+//   io_uring_setup   An io_uring brings bytes into sockets and puts them into epoll past the C library. Bytes are found
+//                    out by counting (Flow::is_bypassed). libuv's (Node.js, uvloop) does the other: a closed gate then
+//                    looks writable, and the program tries again without end, which the flow finds out where it knows
+//                    of a ring (Flow::arm). Who asked for it has rings refused as many containers refuse them, and
+//                    libuv does without. Rings of programs with a system call of their own, as liburing's, are not
+//                    seen.
+//   clone, fork      Without memory in common it is fork(), whose handlers it does not call (vsftpd's sessions).
+//   seccomp          As prctl's (alcc/preload/limits.cpp).
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+
+#include "alcc/gate/process.hpp"
+#include "alcc/gate/say.hpp"
+#include "alcc/preload/real.hpp"
+
+using reinet::alcc::Inside;
+using reinet::alcc::process;
+
+namespace {
+
+REINET_REAL(syscall);
+
+bool is_refused() {
+  static std::atomic<bool> said{false};
+  const reinet::alcc::Process& p = process();
+  if (!p.wanted() || !p.settings.no_io_uring) return false;
+  if (!said.exchange(true)) reinet::alcc::say("io_uring is refused, as was asked for");
+  return true;
+}
+
+// Where the stack is another, the child does not come back here.
+bool forks(long number, const long* a) {
+#ifdef SYS_fork
+  if (number == SYS_fork) return true;
+#endif
+  return number == SYS_clone && !(a[0] & CLONE_VM) && a[1] == 0;
+}
+
+}  // namespace
+
+REINET_HOOK long syscall(long number, ...) noexcept {
+  long a[6];
+  va_list arguments;
+  va_start(arguments, number);
+  for (long& argument : a) argument = va_arg(arguments, long);
+  va_end(arguments);
+  if (number == SYS_io_uring_setup && is_refused()) {
+    errno = ENOSYS;
+    return -1;
+  }
+  if (number == SYS_seccomp && a[0] <= SECCOMP_SET_MODE_FILTER && (a[0] == SECCOMP_SET_MODE_STRICT || a[2]))
+    process().leave("it forbids itself system calls (seccomp)");
+  const auto call = [&] { return real_syscall.get()(number, a[0], a[1], a[2], a[3], a[4], a[5]); };
+  if (forks(number, a)) {
+    const Inside inside;
+    if (!inside || !process().is_here()) return call();
+    process().begin_fork();
+    const long result = call();
+    const int error = errno;
+    process().end_fork(result == 0);
+    errno = error;
+    return result;
+  }
+  const long result = call();
+  if (number == SYS_io_uring_setup && result >= 0) process().has_io_uring = true;
+  return result;
+}

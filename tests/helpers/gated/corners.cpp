@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Single cases that Python cannot make, each named on the command line: threads that are cancelled or have little
+// stack, descriptors that change hands under a waiting write, processes that forbid themselves something or are made
+// past fork(). Prints what was seen; what is printed must not depend on the gate, but for lines that begin with "held".
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/errqueue.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr int kMssBytes = 536, kSmallBufferBytes = 4096, kNobody = 65534;
+constexpr std::size_t kMegabyte = 1 << 20;
+std::vector<char> block(kMegabyte, 'a');
+
+struct Pair {
+  int sender, peer;
+};
+Pair pair(int receive_buffer_bytes = 0) {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  setsockopt(listener, IPPROTO_TCP, TCP_MAXSEG, &kMssBytes, sizeof kMssBytes);
+  bind(listener, reinterpret_cast<sockaddr*>(&address), size);
+  listen(listener, 8);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  Pair made{};
+  made.peer = socket(AF_INET, SOCK_STREAM, 0);
+  if (receive_buffer_bytes)
+    setsockopt(made.peer, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof receive_buffer_bytes);
+  connect(made.peer, reinterpret_cast<sockaddr*>(&address), size);
+  made.sender = accept(listener, nullptr, nullptr);
+  close(listener);
+  return made;
+}
+
+// Writes without waiting until nothing goes any more for a while; returns the bytes.
+long fill(int fd) {
+  fcntl(fd, F_SETFL, O_NONBLOCK);
+  long sent = 0;
+  for (int quiet = 0; quiet < 30; ++quiet) {
+    const ssize_t taken = write(fd, block.data(), 65536);
+    if (taken > 0) sent += taken, quiet = 0;
+    usleep(10'000);
+  }
+  fcntl(fd, F_SETFL, 0);
+  return sent;
+}
+
+long read_for(int fd, int rounds) {
+  static char into[65536];
+  long got = 0;
+  for (int i = 0; i < rounds; ++i) {
+    ssize_t n;
+    while ((n = recv(fd, into, sizeof into, MSG_DONTWAIT)) > 0) got += n;
+    usleep(10'000);
+  }
+  return got;
+}
+
+pthread_t started(std::function<void()> work, std::size_t stack_bytes = 0) {
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  if (stack_bytes) pthread_attr_setstacksize(&attributes, stack_bytes);
+  pthread_t thread;
+  const auto run = [](void* what) -> void* {
+    (*static_cast<std::function<void()>*>(what))();
+    return nullptr;
+  };
+  const int failed = pthread_create(&thread, &attributes, run, new std::function<void()>(std::move(work)));
+  if (failed) std::exit(3);
+  return thread;
+}
+
+void say_cancelled(pthread_t thread) {
+  usleep(200'000);
+  pthread_cancel(thread);
+  timespec end;
+  clock_gettime(CLOCK_REALTIME, &end);
+  end.tv_sec += 5;
+  void* result = nullptr;
+  const int late = pthread_timedjoin_np(thread, &result, &end);
+  std::printf("cancelled %d late %d\n", result == PTHREAD_CANCELED, late != 0);
+}
+
+// A thread that waits in a write is cancelled, and the connection serves others after it.
+void cancelled_write() {
+  const Pair p = pair(kSmallBufferBytes);
+  fill(p.sender);
+  say_cancelled(started([=] { (void)!write(p.sender, block.data(), 100'000); }));
+  started([=] { read_for(p.peer, 1000); });
+  usleep(100'000);
+  std::printf("wrote %zd\n", write(p.sender, block.data(), 50'000));
+}
+
+void cancelled_poll() {
+  say_cancelled(started([] {
+    pollfd nothing{-1, 0, 0};
+    poll(&nothing, 1, -1);
+  }));
+}
+
+// Sendfile is no cancellation point: the thread ends at the next one.
+void cancelled_sendfile() {
+  const Pair p = pair(kSmallBufferBytes);
+  fill(p.sender);
+  FILE* file = std::tmpfile();
+  std::fwrite(block.data(), 1, 100'000, file);
+  std::fflush(file);
+  started([=] { usleep(600'000), read_for(p.peer, 1000); });
+  off_t at = 0;
+  say_cancelled(started([=]() mutable {
+    const ssize_t sent = sendfile(p.sender, fileno(file), &at, 100'000);
+    std::printf("sent %zd\n", sent);
+    pthread_testcancel();
+  }));
+}
+
+void little_stack() {
+  const Pair p = pair();
+  started([=] { read_for(p.peer, 1000); });
+  long sent = 0;
+  const pthread_t thread = started(
+      [&] {
+        const iovec parts[] = {{block.data(), 700}, {block.data(), 1}, {block.data(), 800'000}};
+        sent = writev(p.sender, parts, 3);
+      },
+      static_cast<std::size_t>(sysconf(_SC_THREAD_STACK_MIN)) + 4096);
+  pthread_join(thread, nullptr);
+  std::printf("sent %ld\n", sent);
+}
+
+// A descriptor becomes another connection while a write to the first one waits: nothing of it reaches the second.
+void number_used_again() {
+  const Pair first = pair(kSmallBufferBytes), second = pair();
+  fill(first.sender);
+  started([=] { (void)!write(first.sender, block.data(), 100'000); });
+  usleep(200'000);
+  dup2(second.sender, first.sender);
+  usleep(200'000);
+  std::printf("another's bytes %ld\n", read_for(second.peer, 20));
+}
+
+// Who sends with MSG_ZEROCOPY learns by the number of the call when its buffer is free again.
+void zero_copies() {
+  const Pair p = pair();
+  const int on = 1;
+  setsockopt(p.sender, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on);
+  started([=] { read_for(p.peer, 1000); });
+  for (int i = 0; i < 2; ++i) std::printf("sent %zd\n", send(p.sender, block.data(), kMegabyte, MSG_ZEROCOPY));
+  usleep(300'000);
+  unsigned told = 0;
+  while (true) {
+    char control[256];
+    msghdr message{};
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    if (recvmsg(p.sender, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) break;
+    sock_extended_err error;
+    std::memcpy(&error, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof error);
+    told += error.ee_data - error.ee_info + 1;
+  }
+  std::printf("told %u\n", told);
+}
+
+void forbid_processes() {
+  const rlimit none{0, 0};
+  setrlimit(RLIMIT_NPROC, &none);
+}
+void become_nobody() {
+  if (setresuid(kNobody, kNobody, kNobody) != 0) std::exit(3);
+}
+
+// As vsftpd's sessions do.
+void no_more_processes() {
+  become_nobody();
+  forbid_processes();
+  std::printf("held %ld\n", fill(pair(kSmallBufferBytes).sender));
+}
+
+// The same before a change of user, with a connection that was sent into.
+void no_more_processes_of_another_user() {
+  forbid_processes();
+  const Pair p = pair(kSmallBufferBytes);
+  fill(p.sender);
+  become_nobody();
+  read_for(p.peer, 50);
+  std::printf("held %ld\n", fill(p.sender));
+}
+
+// The gate's thread cannot begin again after the change of user, and a gate is closed.
+void no_thread_after_all() {
+  const rlimit few{2, 2};
+  setrlimit(RLIMIT_NPROC, &few);
+  for (int i = 0; i < 3; ++i)  // of that user's, so that the limit is reached
+    if (fork() == 0) {
+      become_nobody();
+      for (int second = 0; second < 5; ++second) sleep(1);
+      _exit(0);
+    }
+  const Pair p = pair(kSmallBufferBytes);
+  const int waiter = epoll_create1(0);
+  epoll_event event{EPOLLOUT, {}};
+  epoll_ctl(waiter, EPOLL_CTL_ADD, p.sender, &event);
+  fill(p.sender);
+  become_nobody();
+  read_for(p.peer, 50);
+  std::printf("writable %d\n", epoll_wait(waiter, &event, 1, 2000));
+}
+
+// A filter ends the process for calls that only the gate makes.
+void sandbox() {
+  const Pair p = pair();
+  (void)!write(p.sender, block.data(), 1);
+  std::vector<sock_filter> filter{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0)};
+  for (const unsigned number : {SYS_getsockopt, SYS_ioctl, SYS_clone3, SYS_openat}) {
+    filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1));
+    filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
+  }
+  filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  std::printf("set %d\n", prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+  std::printf("wrote %zd\n", write(p.sender, block.data(), 1000));
+}
+
+// An epoll registration that cannot be changed without being felt: the gate says that it lets the connection alone.
+void told_once() {
+  const Pair p = pair();
+  (void)!write(p.sender, block.data(), 1);
+  epoll_event event{EPOLLOUT | EPOLLONESHOT, {}};
+  std::printf("added %d\n", epoll_ctl(epoll_create1(0), EPOLL_CTL_ADD, p.sender, &event));
+}
+
+// Nobody reads standard error: what the gate says is lost, not the process.
+void nobody_listens() {
+  int ends[2];
+  if (pipe(ends) != 0 || dup2(ends[1], STDERR_FILENO) < 0) std::exit(3);
+  close(ends[0]);
+  execl("/proc/self/exe", "corners", "told_once", nullptr);
+}
+
+// The same where standard error is a log, and no file may grow: sshd's before a login.
+void full_log() {
+  const rlimit none{0, 0};
+  setrlimit(RLIMIT_FSIZE, &none);
+  dup2(fileno(std::tmpfile()), STDERR_FILENO);
+  fcntl(STDERR_FILENO, F_SETFL, O_APPEND);
+  told_once();
+}
+
+// Standard error was closed, and a file of data has its number.
+void data_as_standard_error() {
+  const int file = fileno(std::tmpfile());
+  dup2(file, STDERR_FILENO);
+  told_once();
+  struct stat status{};
+  fstat(file, &status);
+  std::printf("bytes %ld\n", static_cast<long>(status.st_size));
+}
+
+void namespace_of_users() {
+  const Pair p = pair();
+  (void)!write(p.sender, block.data(), 1);
+  std::printf("entered %d\n", unshare(CLONE_NEWUSER));
+}
+
+// As vsftpd makes its sessions, in a container whose first process it is: parent and child are both number 1.
+void made_past_fork() {
+  if (unshare(CLONE_NEWPID) != 0) std::exit(3);
+  const auto session = [] {
+    const Pair p = pair(kSmallBufferBytes);
+    fill(p.sender);
+    started([=] { read_for(p.peer, 1000); });
+    if (syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, nullptr, nullptr, nullptr, nullptr) == 0) {
+      alarm(10);
+      std::printf("number %d wrote %zd\n", getpid(), write(p.sender, block.data(), 50'000));
+      const Pair own = pair(kSmallBufferBytes);
+      std::printf("held %ld\n", fill(own.sender));
+      if (fork() == 0) std::_Exit(0);
+      std::printf("forked %d\n", wait(nullptr) > 0);
+      std::exit(0);
+    }
+    int status = 0;
+    wait(&status);
+    std::printf("status %x\n", static_cast<unsigned>(status));
+    std::exit(0);
+  };
+  if (fork() == 0) session();
+  wait(nullptr);
+}
+
+// A child that ends as servers' children do.
+void ends_at_once() {
+  const Pair p = pair();
+  if (fork() == 0) {
+    (void)!write(p.sender, block.data(), 1000);
+    _exit(0);
+  }
+  wait(nullptr);
+}
+
+const std::map<std::string, void (*)()> kCases{
+    {"cancelled_write", cancelled_write},
+    {"cancelled_poll", cancelled_poll},
+    {"cancelled_sendfile", cancelled_sendfile},
+    {"little_stack", little_stack},
+    {"number_used_again", number_used_again},
+    {"zero_copies", zero_copies},
+    {"no_more_processes", no_more_processes},
+    {"no_more_processes_of_another_user", no_more_processes_of_another_user},
+    {"no_thread_after_all", no_thread_after_all},
+    {"sandbox", sandbox},
+    {"nobody_listens", nobody_listens},
+    {"told_once", told_once},
+    {"full_log", full_log},
+    {"data_as_standard_error", data_as_standard_error},
+    {"namespace_of_users", namespace_of_users},
+    {"made_past_fork", made_past_fork},
+    {"ends_at_once", ends_at_once},
+};
+
+}  // namespace
+
+int main(int count, char** words) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  const auto found = count == 2 ? kCases.find(words[1]) : kCases.end();
+  if (found == kCases.end()) return 2;
+  found->second();
+  std::fflush(stdout);
+  std::exit(0);
+}

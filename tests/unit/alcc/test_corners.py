@@ -1,0 +1,116 @@
+"""Threads that end, descriptors and processes that change: under the gate a program sees what it sees without it."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from helpers.gated import CAP_PKTS, FOLDER, TIMEOUT_S, environment, reports, settings
+from helpers.gated.server import MSS_BYTES
+from reinet.alcc.launch import Settings
+
+MOST_HELD_BYTES = 3 * CAP_PKTS * MSS_BYTES
+"""What the cap and the peer's small buffer hold together; without a gate it is 80 KB and more."""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``corners.cpp``, built."""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    built = tmp_path_factory.mktemp("corners") / "corners"
+    command = [compiler, "-std=c++20", "-O1", "-pthread", str(FOLDER / "corners.cpp"), "-o", str(built)]
+    subprocess.run(command, check=True)
+    return built
+
+
+def _seen(program: Path, case: str, asked: Settings | None) -> tuple[int, list[str], str]:
+    """Return the exit status, what was printed, and what was said on standard error."""
+    done = subprocess.run(
+        [str(program), case], env=environment(asked), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+def _held_bytes(lines: list[str]) -> int:
+    (held,) = (int(line.split()[1]) for line in lines if line.startswith("held"))
+    return held
+
+
+@pytest.mark.parametrize("case", ["cancelled_write", "cancelled_poll", "cancelled_sendfile"])
+def test_a_thread_is_cancelled_where_it_waits(program: Path, case: str) -> None:
+    seen = _seen(program, case, settings())
+    assert seen == _seen(program, case, None)
+    assert "cancelled 1 late 0" in seen[1]
+
+
+def test_a_thread_with_little_stack_sends_several_buffers(program: Path) -> None:
+    assert _seen(program, "little_stack", settings()) == (0, ["sent 800701"], "")
+
+
+def test_a_waiting_writes_bytes_never_reach_what_took_its_descriptors_number(program: Path) -> None:
+    assert _seen(program, "number_used_again", settings()) == (0, ["another's bytes 0"], "")
+
+
+def test_a_zero_copy_send_that_is_cut_tells_once_that_its_buffer_is_free(program: Path) -> None:
+    seen = _seen(program, "zero_copies", settings())
+    assert seen == _seen(program, "zero_copies", None)
+    assert seen[1][-1] == "told 2"
+
+
+def test_a_process_that_sandboxes_itself_is_let_alone_and_that_is_said(program: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    status, lines, words = _seen(program, "sandbox", settings(report=report))
+    assert (status, lines) == _seen(program, "sandbox", None)[:2] == (0, ["set 0", "wrote 1000"])
+    assert words.count("seccomp") == 1
+    assert reports(report)["bytes"] == 1, "what was sent before is reported"
+
+
+@pytest.mark.parametrize("case", ["nobody_listens", "full_log", "data_as_standard_error"])
+def test_what_the_gate_has_to_say_neither_ends_a_program_nor_goes_into_its_data(program: Path, case: str) -> None:
+    assert "EPOLLONESHOT" in _seen(program, "told_once", settings())[2]
+    assert _seen(program, case, settings()) == _seen(program, case, None)
+
+
+def test_a_process_enters_a_namespace_that_is_for_one_thread_only(program: Path) -> None:
+    assert _seen(program, "namespace_of_users", settings()) == _seen(program, "namespace_of_users", None)
+
+
+def test_a_child_that_ends_without_destructors_reports(program: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    assert _seen(program, "ends_at_once", settings(report=report))[0] == 0
+    total = reports(report)
+    assert (total["processes"], total["bytes"]) == (2, 1000)
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which it gives up")
+
+
+@needs_root
+@pytest.mark.parametrize("case", ["no_more_processes", "no_more_processes_of_another_user"])
+def test_a_process_that_forbids_itself_processes_is_gated(program: Path, case: str) -> None:
+    status, lines, words = _seen(program, case, settings())
+    assert (status, words) == (0, "")
+    assert _held_bytes(lines) < MOST_HELD_BYTES < _held_bytes(_seen(program, case, None)[1])
+
+
+@needs_root
+def test_where_the_gates_thread_cannot_begin_again_closed_gates_open(program: Path) -> None:
+    status, lines, words = _seen(program, "no_thread_after_all", settings())
+    assert (status, lines) == (0, ["writable 1"])
+    assert "no thread can be made" in words
+
+
+@needs_root
+def test_a_process_made_past_fork_is_gated_also_where_it_has_its_parents_number(program: Path) -> None:
+    status, lines, _ = _seen(program, "made_past_fork", settings())
+    plain = _seen(program, "made_past_fork", None)
+    assert [status, *(line for line in lines if not line.startswith("held"))] == [
+        plain[0],
+        *(line for line in plain[1] if not line.startswith("held")),
+    ]
+    assert "number 1 wrote 50000" in lines
+    assert _held_bytes(lines) < MOST_HELD_BYTES < _held_bytes(plain[1])
