@@ -125,7 +125,7 @@ def _detect(text: str, path: Path) -> str:
     if len(fields) == 1 and fields[0].isdigit():
         return "mahimahi"
     if len(fields) == 2 and _number(fields[0]) is not None:
-        lines = _pair_lines(text, path, "s-mbps", check_rate=False)
+        lines = _pair_lines(text, path, "s-mbps", is_known=False)
         steps = np.diff([line.time_s for line in lines])
         rates = [line.mbps for line in lines if line.mbps]
         if steps.size and steps.max() > 0 and rates:
@@ -142,7 +142,8 @@ def _detect(text: str, path: Path) -> str:
     raise TraceError(f"{path}:1: {_shown(first)} starts none of the formats known ({', '.join(FORMATS)}); see the help")
 
 
-def _pair_lines(text: str, path: Path, format: str, check_rate: bool = True) -> list[_Line]:
+def _pair_lines(text: str, path: Path, format: str, is_known: bool = True) -> list[_Line]:
+    """Returns the lines of pairs; where it is not known yet that their units are these, any of all units passes."""
     time_unit, rate_unit = format.split("-")
     (time_name, seconds_per_unit), (rate_name, mbps_per_unit) = _SECONDS[time_unit], _MBPS[rate_unit]
     lines: list[_Line] = []
@@ -155,8 +156,8 @@ def _pair_lines(text: str, path: Path, format: str, check_rate: bool = True) -> 
         time = _number(fields[0])
         if time is None:
             raise TraceError(f"{where} {_shown(fields[0])} is not a time in {time_name}; correct or delete the line")
-        mbps = _rate(fields[1], mbps_per_unit, rate_name, where, check_rate)
-        _append(lines, _Line(number, time * seconds_per_unit, mbps), path)
+        mbps = _rate(fields[1], mbps_per_unit, rate_name, where, is_known)
+        _append(lines, _Line(number, time * seconds_per_unit, mbps), path, MAX_MS / 1000 if is_known else MAX_MS)
     return lines
 
 
@@ -220,13 +221,13 @@ def _rate(text: str, mbps_per_unit: float, unit: str, where: str, check: bool = 
     return value * mbps_per_unit
 
 
-def _append(lines: list[_Line], line: _Line, path: Path) -> None:
+def _append(lines: list[_Line], line: _Line, path: Path, longest_s: float = MAX_MS / 1000) -> None:
     if lines and line.time_s < lines[-1].time_s:
         raise TraceError(
             f"{path}:{line.number}: time goes back by {lines[-1].time_s - line.time_s:g} s; "
             "times must not decrease: sort the lines, or import the parts of the recording one by one"
         )
-    if lines and line.time_s - lines[0].time_s > MAX_MS / 1000:
+    if lines and line.time_s - lines[0].time_s > longest_s:
         raise TraceError(
             f"{path}:{line.number}: {line.time_s - lines[0].time_s:g} s after the first line is more than a trace can "
             f"hold ({MAX_MS / 1000:.0f} s, 49.7 days); check the unit (--format)"

@@ -45,6 +45,14 @@ def test_milliseconds_and_kbps(tmp_path: Path) -> None:
     assert mbps_per_second(imported.trace.opportunities_ms)[:3] == pytest.approx([0.6, 0.6, 0.6])
 
 
+def test_hours_in_milliseconds_are_told_from_seconds(tmp_path: Path) -> None:
+    """Two hours are 7.2 million ms, more than a trace may have seconds."""
+    imported = import_trace(write(tmp_path, "".join(f"{k * 1000} 1200\n" for k in range(7200))))
+    assert imported.format == "ms-kbps"
+    assert imported.trace.duration_ms == 7_200_000
+    assert imported.trace.mean_mbps == pytest.approx(1.2)
+
+
 def test_the_remainder_is_carried(tmp_path: Path) -> None:
     # A third of a packet in each second: one packet every three seconds, not none in each.
     imported = import_trace(write(tmp_path, "".join(f"{k} 0.004\n" for k in range(30))))
