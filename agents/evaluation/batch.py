@@ -1,14 +1,16 @@
 """Many simulated links at once under one agent: the figures of each, without records or pictures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reinet.agents.decide.decider import Decider, Mask
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.verdicts import Verdicts, Why, refused, text
 from reinet.core.errors import LinkError
-from reinet.core.state import Guard
+from reinet.core.state import VERDICT_DTYPE, Guard
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import SimBatch
@@ -32,6 +34,11 @@ def figures_of(runs: Sequence[dict[str, Any]], links: Sequence[LinkSpec], second
     ]
 
 
+def refused_share(run: Mapping[str, Any]) -> float:
+    """Returns the share of its decisions in which the guard refused a link's flow a cap, from what ``logs`` gave."""
+    return float(run["refused"] / max(run["decisions"], 1))
+
+
 def figures_if_any(agent: Agent, links: Sequence[LinkSpec], seconds: float) -> list[Metrics | None]:
     """Returns the same, None for a flow of which nothing left its link: an outage may last for all of a short run."""
     found: list[Metrics | None] = []
@@ -46,8 +53,8 @@ def figures_if_any(agent: Agent, links: Sequence[LinkSpec], seconds: float) -> l
 def logs(
     agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: int = 1, progress: Progress | None = None
 ) -> list[dict[str, Any]]:
-    """Returns what each link logged in ``seconds`` or a little more, as ``SimBatch.log`` gives it, and as "decisions"
-    how often the agent was asked about a flow of it.
+    """Returns what each link logged in ``seconds`` or a little more, as ``SimBatch.log`` gives it, as "decisions" how
+    often the agent was asked about a flow of it, and as "refused" how often the guard refused its first flow a cap.
 
     Every stepped flow of a link is decided for by ``agent`` behind gate and guard, each by its own records.
     """
@@ -56,7 +63,7 @@ def logs(
         list(links), view.period, view.feature_set, normaliser=view.normaliser, record_log=True, threads=threads
     )
     agent.bind(sim.clairvoyant_caps)
-    decider = _FlowDecider(agent, links)
+    decider = FlowDecider(agent, links)
     end_ns = np.array([_end_ns(link, seconds) for link in links])
     sim.reset()
     decisions = np.zeros(len(links), np.int64)
@@ -68,17 +75,30 @@ def logs(
         if progress is not None and steps % STEPS_BETWEEN_WORDS == 0:
             left_ns = np.maximum(end_ns - sim.stats["time_ns"].astype(np.int64), 0)
             progress(1 - float(left_ns.max()) / (seconds * 1e9))
-    return [sim.log(row) | {"decisions": int(decisions[row])} for row in range(len(links))]
+    return [
+        sim.log(row) | {"decisions": int(decisions[row]), "refused": int(decider.refused[row])}
+        for row in range(len(links))
+    ]
 
 
 def _end_ns(link: LinkSpec, seconds: float) -> int:
     return round((link.start_offset_ms / 1e3 + seconds) * 1e9)
 
 
-class _FlowDecider:
-    """A decider for links whose rows tell of several flows in turn: each flow keeps the cap that it got itself."""
+class FlowDecider:
+    """A decider for links whose rows tell of several flows in turn: each flow keeps the cap that it got itself.
+
+    Of each link's first flow it remembers what the guard refused: such a flow runs uncapped, and its figures alone do
+    not tell.
+    """
 
     def __init__(self, agent: Agent, links: Sequence[LinkSpec]) -> None:
+        self.asked = np.zeros(len(links), np.int64)
+        """(rows,), the decisions about each first flow."""
+        self.refused = np.zeros(len(links), np.int64)
+        """(rows,), those of them in which the guard refused a cap."""
+        self._latest: Verdicts = np.zeros(len(links), VERDICT_DTYPE)
+        self._refusal: Verdicts = np.zeros(len(links), VERDICT_DTYPE)
         self._flows = max(1 + len(link.flows) for link in links)
         self._rows = np.arange(len(links))
         self._caps_pkts = np.zeros((len(links), self._flows), np.uint32)
@@ -94,4 +114,28 @@ class _FlowDecider:
             own["slot"] = self._rows * self._flows + flow  # by which the guard knows flows; a simulation's is the row
             decision = self._decider.ask(own, states, rule_pkts, may_cap, decided)
             self._caps_pkts[self._rows[decided], flow[decided]] = decision.caps_pkts
+            first = flow[decided] == 0
+            self._note(self._rows[decided][first], decision.verdicts[first])
         return np.ascontiguousarray(self._caps_pkts[self._rows, flow])
+
+    def refusals(self) -> list[str | None]:
+        """Returns (rows,), as text, why a first flow was refused caps, at any time; None where it was not.
+
+        A closed gate is the usual state of young flows, and counts only where it was the last word.
+        """
+        told: list[str | None] = []
+        for latest, refusal, count, asked in zip(self._latest, self._refusal, self.refused, self.asked, strict=True):
+            if count:
+                told.append(f"{text(refusal)} ({100 * count / asked:.3g} % of its decisions)")
+            else:
+                told.append(text(latest) if latest["code"] == Why.NO_QUEUE else None)
+        return told
+
+    def _note(self, rows: NDArray[np.intp], verdicts: Verdicts) -> None:
+        codes = verdicts["code"]
+        is_refused = (refused(codes) & (codes != Why.NO_QUEUE)) | (codes == Why.OTHERS_QUEUE)
+        is_refused &= verdicts["wanted_pkts"] != 0  # who asked for no cap was refused none
+        self.asked[rows] += 1
+        self._latest[rows] = verdicts
+        self.refused[rows[is_refused]] += 1
+        self._refusal[rows[is_refused]] = verdicts[is_refused]

@@ -57,9 +57,15 @@ def _again(scenario: Scenario, number: int) -> Scenario:
     return replace(scenario, path=replace(scenario.path, seed=scenario.path.seed + number))
 
 
+def trained_on(agents: Sequence[Agent], traces: Sequence[Trace], allow: bool) -> dict[str, list[str]]:
+    """Returns by agent the names of the traces that shaped it; raises ConfigError as ``shaped_by`` does."""
+    found = {agent.name: shaped_by(agent, traces, allow) for agent in agents}
+    return {name: [trace.name for trace in traces if trace.sha256 in seen] for name, seen in found.items() if seen}
+
+
 def shaped_by(agent: Agent, traces: Sequence[Trace], allow: bool) -> set[str]:
     """Returns the hashes of the traces that shaped a model; raises ConfigError for any, unless that was allowed."""
-    found = used_traces(agent.trace_uses, {trace.name: trace.sha256 for trace in traces})
+    found = used_traces(agent.trace_uses, [(trace.name, trace.sha256) for trace in traces])
     if found and not allow:
         name, use = found[0]
         raise ConfigError(
