@@ -233,6 +233,16 @@ def test_repetitions_have_seeds_of_their_own_and_agents_of_one_share_it() -> Non
     assert again == [row for row in rows if row["agent"] == "none"]
 
 
+def test_an_agent_that_throws_dice_throws_others_in_each_repetition() -> None:
+    """Else their spread would be that of the link's noise alone, and a link without any would show none."""
+    still = Scenario.of(TWELVE_MBPS, "sim", seconds=6.0, link_options={"jitter_us": 0})
+    caps = [tuple(done.caps_pkts) for done, _ in Plan("random", [still], repeat=3)]
+    assert len(set(caps)) == 3
+    assert [tuple(done.caps_pkts) for done, _ in Plan("random", [still], repeat=3)] == caps
+    plain = [row["qdelay_mean_ms"] for _, row in Plan("none", [still], repeat=2)]
+    assert plain[0] == plain[1]
+
+
 @pytest.mark.parametrize("option", ["codel_target_ms=5", "pie_burst_ms=5", "wired_buffer_bytes=4000", "pause_ms=10",
                                     "fair_window_ms=5"])  # fmt: skip
 def test_an_option_that_would_do_nothing_is_refused(option: str) -> None:
