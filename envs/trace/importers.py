@@ -47,9 +47,9 @@ FORMATS = ("mahimahi", "phone-csv", *PAIRS)
 
 MOST_STEP_S, LEAST_STEP_MS = 15.0, 20.0
 """Loggers write every 15 s at least and every 20 ms at most: so far apart, a time's unit is plain."""
-MOST_TYPICAL_MBPS, LEAST_TYPICAL_KBPS = 500.0, 100.0
+MOST_TYPICAL_MBPS, LEAST_TYPICAL_KBPS = 100.0, 100.0
 """Above and below, what looks like the usual unit of a rate (Mbit/s beside seconds, kbit/s beside milliseconds) may be
-the other one."""
+the other one: 300 are a 5G link's Mbit/s or a 3G link's kbit/s."""
 
 MAX_HOLD_S = 10.0
 """A phone logs once a second and skips two or three at times; after ten nothing is known of the link any more."""
@@ -130,7 +130,7 @@ def _detect(text: str, path: Path) -> str:
         rates = [line.mbps for line in lines if line.mbps]
         if steps.size and steps.max() > 0 and rates:
             step, rate = float(np.median(steps[steps > 0])), float(np.median(rates))
-            if step >= LEAST_STEP_MS and rate >= LEAST_TYPICAL_KBPS:
+            if LEAST_STEP_MS <= step <= MOST_STEP_S * 1000 and rate >= LEAST_TYPICAL_KBPS:
                 return "ms-kbps"
             if step <= MOST_STEP_S and rate <= MOST_TYPICAL_MBPS:
                 return "s-mbps"

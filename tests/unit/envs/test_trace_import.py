@@ -150,6 +150,8 @@ def test_refuses_with_file_line_and_what(tmp_path: Path, text: str | bytes, line
             None,
             "typically 1 apart with a rate of 2500: the units are not plain; say --format",
         ),
+        ("0 300\n1 400\n2 350\n", None, "units are not plain"),  # 5G in Mbit/s, or 3G in kbit/s
+        ("0 1200\n1000000 1200\n2000000 1200\n", None, "units are not plain"),  # a second in microseconds
         ("0 20\n1000 21\n2000 20\n", None, "say --format s-mbps, s-kbps, ms-mbps, ms-kbps"),
         ("0 400000\n1 400000\n", "s-mbps", "check the unit"),
         ("0 0\n1 0\n", "s-mbps", "recording has no rate"),
