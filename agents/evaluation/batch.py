@@ -1,6 +1,6 @@
 """Many simulated links at once under one agent: the figures of each, without records or pictures."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,6 @@ def figures_of(runs: Sequence[dict[str, Any]], links: Sequence[LinkSpec], second
     ]
 
 
-def refused_share(run: Mapping[str, Any]) -> float:
-    """Returns the share of its decisions in which the guard refused a link's flow a cap, from what ``logs`` gave."""
-    return float(run["refused"] / max(run["decisions"], 1))
-
-
 def figures_if_any(agent: Agent, links: Sequence[LinkSpec], seconds: float) -> list[Metrics | None]:
     """Returns the same, None for a flow of which nothing left its link: an outage may last for all of a short run."""
     found: list[Metrics | None] = []
@@ -54,7 +49,8 @@ def logs(
     agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: int = 1, progress: Progress | None = None
 ) -> list[dict[str, Any]]:
     """Returns what each link logged in ``seconds`` or a little more, as ``SimBatch.log`` gives it, as "decisions" how
-    often the agent was asked about a flow of it, and as "refused" how often the guard refused its first flow a cap.
+    often the agent was asked about a flow of it, and as "refused_share" in what share of those about its first flow the
+    guard refused a cap.
 
     Every stepped flow of a link is decided for by ``agent`` behind gate and guard, each by its own records.
     """
@@ -76,7 +72,7 @@ def logs(
             left_ns = np.maximum(end_ns - sim.stats["time_ns"].astype(np.int64), 0)
             progress(1 - float(left_ns.max()) / (seconds * 1e9))
     return [
-        sim.log(row) | {"decisions": int(decisions[row]), "refused": int(decider.refused[row])}
+        sim.log(row) | {"decisions": int(decisions[row]), "refused_share": float(decider.refused_share[row])}
         for row in range(len(links))
     ]
 
@@ -93,10 +89,8 @@ class FlowDecider:
     """
 
     def __init__(self, agent: Agent, links: Sequence[LinkSpec]) -> None:
-        self.asked = np.zeros(len(links), np.int64)
-        """(rows,), the decisions about each first flow."""
-        self.refused = np.zeros(len(links), np.int64)
-        """(rows,), those of them in which the guard refused a cap."""
+        self._asked = np.zeros(len(links), np.int64)
+        self._refused = np.zeros(len(links), np.int64)
         self._latest: Verdicts = np.zeros(len(links), VERDICT_DTYPE)
         self._refusal: Verdicts = np.zeros(len(links), VERDICT_DTYPE)
         self._flows = max(1 + len(link.flows) for link in links)
@@ -118,15 +112,20 @@ class FlowDecider:
             self._note(self._rows[decided][first], decision.verdicts[first])
         return np.ascontiguousarray(self._caps_pkts[self._rows, flow])
 
+    @property
+    def refused_share(self) -> NDArray[np.float64]:
+        """Returns (rows,), the share of the decisions about each first flow in which the guard refused a cap."""
+        return self._refused / np.maximum(self._asked, 1)
+
     def refusals(self) -> list[str | None]:
         """Returns (rows,), as text, why a first flow was refused caps, at any time; None where it was not.
 
         A closed gate is the usual state of young flows, and counts only where it was the last word.
         """
         told: list[str | None] = []
-        for latest, refusal, count, asked in zip(self._latest, self._refusal, self.refused, self.asked, strict=True):
-            if count:
-                told.append(f"{text(refusal)} ({100 * count / asked:.3g} % of its decisions)")
+        for latest, refusal, share in zip(self._latest, self._refusal, self.refused_share, strict=True):
+            if share:
+                told.append(f"{text(refusal)} ({100 * share:.3g} % of its decisions)")
             else:
                 told.append(text(latest) if latest["code"] == Why.NO_QUEUE else None)
         return told
@@ -135,7 +134,7 @@ class FlowDecider:
         codes = verdicts["code"]
         is_refused = (refused(codes) & (codes != Why.NO_QUEUE)) | (codes == Why.OTHERS_QUEUE)
         is_refused &= verdicts["wanted_pkts"] != 0  # who asked for no cap was refused none
-        self.asked[rows] += 1
+        self._asked[rows] += 1
         self._latest[rows] = verdicts
-        self.refused[rows[is_refused]] += 1
+        self._refused[rows[is_refused]] += 1
         self._refusal[rows[is_refused]] = verdicts[is_refused]

@@ -11,7 +11,7 @@ import numpy as np
 
 from reinet.agents.decide.baselines import NoCap
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
-from reinet.agents.evaluation.batch import figures, figures_of, logs, refused_share
+from reinet.agents.evaluation.batch import figures, figures_of, logs
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import Normaliser, PeriodConfig, round_caps
 from reinet.envs.link.metrics import Metrics, frontier_ratio
@@ -148,7 +148,7 @@ def against_frontier(
             done = logs(agent, links, scenario.seconds)
             reached = [Point.of(metrics) for metrics in figures_of(done, links, scenario.seconds)]
             stands = [_against(*each) for each in zip(reached, found, settings, strict=True)]
-            refused = [{"refused_share": refused_share(run)} for run in done]
+            refused = [{"refused_share": run["refused_share"]} for run in done]
             own.append(_middle([a | b for a, b in zip(stands, refused, strict=True)]))
         means = {key: float(np.mean([row[key] for row in own])) for key in own[0]}
         names = [*(scenario.trace.name for scenario in scenarios), "mean"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from reinet.agents.decide.baselines import Clairvoyant, NoCap
 from reinet.agents.decide.protocol import Agent, View
-from reinet.agents.evaluation.batch import figures, figures_of, logs, refused_share
+from reinet.agents.evaluation.batch import figures, figures_of, logs
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import PeriodConfig
 from reinet.core.target import MOST_MS
@@ -91,7 +91,9 @@ def _told_runs(agent: Agent, scenarios: Sequence[Scenario], threads: int) -> lis
     """Returns the same, each with the share of decisions in which the guard refused a cap."""
     links, seconds = [scenario.path for scenario in scenarios], scenarios[0].seconds
     done = logs(agent, links, seconds, threads)
-    return list(zip(figures_of(done, links, seconds), map(refused_share, done), strict=True))
+    return [
+        (metrics, run["refused_share"]) for metrics, run in zip(figures_of(done, links, seconds), done, strict=True)
+    ]
 
 
 def _row(run: Metrics, plain: Metrics, knob: Sequence[Metrics], target_ms: float) -> dict[str, float | bool]:
