@@ -12,7 +12,7 @@ from reinet.agents.evaluation.batch import FlowDecider
 from reinet.agents.evaluation.gated import GatedRun, drive_gated
 from reinet.agents.evaluation.live import LiveLink, LiveRun, drive
 from reinet.agents.evaluation.scenario import Scenario
-from reinet.core import FLOW_STATS_DTYPE
+from reinet.core import FLOW_STATS_DTYPE, Flag
 from reinet.core.errors import ConfigError
 from reinet.envs.capped_link import CappedLink
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
@@ -61,7 +61,7 @@ class Run:
             "invalid_reason": self.invalid_reason,
             "uncapped_reason": self.uncapped_reason,
             "capacity_mbps": m.capacity_mbps,
-            "decisions": int(np.count_nonzero(self.caps_pkts)),
+            "decisions": int(np.count_nonzero(self.caps_pkts[(self.records["flags"] & int(Flag.NO_SAMPLE)) == 0])),
             "target": str(s.target),
             "target_ms": s.target_ms,
             "mrtt_ms": path.mrtt_ms,

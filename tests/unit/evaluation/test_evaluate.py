@@ -19,8 +19,10 @@ from reinet.agents.evaluation.scenario import Scenario, link_options
 from reinet.agents.evaluation.suites.definition import MOST_SEEDS
 from reinet.cli.main import app
 from reinet.cli.options import MOST_REPEAT
+from reinet.core import Flag
 from reinet.core.errors import ConfigError
 from reinet.envs.trace import Trace
+from reinet.envs.trace.model import generate
 
 MODEL = ROOT / "checkpoints" / "default"
 KEYS = {
@@ -231,6 +233,13 @@ def test_repetitions_have_seeds_of_their_own_and_agents_of_one_share_it() -> Non
     assert len({row["throughput_mbps"] for row in rows if row["agent"] == "none"}) == 3
     again = [row for _, row in Plan("none", [lossy], repeat=3)]
     assert again == [row for row in rows if row["agent"] == "none"]
+
+
+def test_a_cap_that_stays_through_a_silence_was_decided_once() -> None:
+    done = run(FixedCap(20), Scenario.of(generate("evdo-driving", 40.0, 2), "sim", seconds=40.0))
+    silent = (done.records["flags"] & int(Flag.NO_SAMPLE)) != 0
+    assert done.caps_pkts[silent].any()
+    assert done.row()["decisions"] == np.count_nonzero(done.caps_pkts[~silent])
 
 
 def test_an_agent_that_throws_dice_throws_others_in_each_repetition() -> None:
