@@ -175,5 +175,7 @@ def _against(point: Point, baseline: Baseline, caps: Sequence[Point]) -> dict[st
         "qdelay_p95_ms": point.qdelay_p95_ms,
         "times_lower_mean": plain.qdelay_mean_ms / point.qdelay_mean_ms,
         "times_lower_p95": plain.qdelay_p95_ms / point.qdelay_p95_ms,
+        # Its delay is divided by the least that the rule has, which it would be ahead of with any starved flow.
+        "below_rule": float(point.utilization < min(setting.utilization for setting in baseline.rule)),
     }
     return row | {"frontier_fixed_mean": ratio(point, caps).mean} if caps else row

@@ -83,6 +83,18 @@ def test_a_model_is_judged_on_its_training_traces_only_where_that_is_allowed(tmp
     assert json.loads(result.stdout)["trained_on"] == {str(model): ["renamed.trace"]}
 
 
+def test_who_starves_its_flow_below_every_setting_is_told_of(tmp_path: Path) -> None:
+    """Of 200 packets that the path holds four have a fiftieth, and no setting of the rule has so few."""
+    Trace.constant(24, 10).save(tmp_path / "steady.trace")
+    asked = ["bench", "frontier", "--traces", str(tmp_path), "--seconds", "8", "--agents", "fixed:4,rule:1.2"]
+    result = CliRunner().invoke(app, [*asked, "--mrtt-ms", "100", "--target", "2.5x", "--json", "-"])
+    assert result.exit_code == 0, result.output
+    starved, _, sound, _ = json.loads(result.stdout)["rows"]
+    assert (starved["below_rule"], sound["below_rule"]) == (1, 0)
+    assert "fixed:4 on steady.trace: less utilisation than every setting" in " ".join(result.stderr.split())
+    assert "rule:1.2 on" not in result.stderr
+
+
 def test_a_flow_that_was_refused_its_caps_is_told_of(tmp_path: Path) -> None:
     """Over 20 ms a flow measures more than 20 ms, so that a target of 22 is refused: its figures are plain's."""
     Trace.constant(12, 10).save(tmp_path / "steady.trace")
