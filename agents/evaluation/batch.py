@@ -59,13 +59,13 @@ def logs(
         list(links), view.period, view.feature_set, normaliser=view.normaliser, record_log=True, threads=threads
     )
     agent.bind(sim.clairvoyant_caps)
-    decider = FlowDecider(agent, links)
     end_ns = np.array([_end_ns(link, seconds) for link in links])
+    decider = FlowDecider(agent, links, end_ns)
     sim.reset()
     decisions = np.zeros(len(links), np.int64)
     steps = 0
     while np.any(sim.stats["time_ns"] < end_ns):
-        decisions += sim.decided
+        decisions += sim.decided & (sim.stats["time_ns"] < end_ns)
         sim.step_caps(decider.decide(sim.stats, sim.states, sim.rule_pkts, sim.decided, sim.may_cap))
         steps += 1
         if progress is not None and steps % STEPS_BETWEEN_WORDS == 0:
@@ -84,11 +84,12 @@ def _end_ns(link: LinkSpec, seconds: float) -> int:
 class FlowDecider:
     """A decider for links whose rows tell of several flows in turn: each flow keeps the cap that it got itself.
 
-    Of each link's first flow it remembers what the guard refused: such a flow runs uncapped, and its figures alone do
-    not tell.
+    Of each link's first flow it remembers what the guard refused up to ``end_ns`` (rows,), for a row that is through
+    waits for the others: such a flow runs uncapped, and its figures alone do not tell.
     """
 
-    def __init__(self, agent: Agent, links: Sequence[LinkSpec]) -> None:
+    def __init__(self, agent: Agent, links: Sequence[LinkSpec], end_ns: NDArray[Any]) -> None:
+        self._end_ns = end_ns
         self._asked = np.zeros(len(links), np.int64)
         self._refused = np.zeros(len(links), np.int64)
         self._latest: Verdicts = np.zeros(len(links), VERDICT_DTYPE)
@@ -108,7 +109,7 @@ class FlowDecider:
             own["slot"] = self._rows * self._flows + flow  # by which the guard knows flows; a simulation's is the row
             decision = self._decider.ask(own, states, rule_pkts, may_cap, decided)
             self._caps_pkts[self._rows[decided], flow[decided]] = decision.caps_pkts
-            first = flow[decided] == 0
+            first = (flow[decided] == 0) & (stats["time_ns"] < self._end_ns)[decided]
             self._note(self._rows[decided][first], decision.verdicts[first])
         return np.ascontiguousarray(self._caps_pkts[self._rows, flow])
 

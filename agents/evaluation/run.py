@@ -99,9 +99,9 @@ def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[fl
     paths = [scenario.path for scenario in scenarios]
     batch = SimBatch(paths, view.period, view.feature_set, normaliser=view.normaliser, record_log=True)
     agent.bind(batch.clairvoyant_caps)
-    decider = FlowDecider(agent, paths)
     start_ms = np.array([path.start_offset_ms for path in paths], np.float64)
     end_ms = start_ms + [scenario.seconds * 1000 for scenario in scenarios]
+    decider = FlowDecider(agent, paths, end_ms * NS_PER_MS)
     steps: list[tuple[StatsArray, NDArray[np.uint32]]] = []
     batch.reset()
     while np.any(batch.stats["time_ns"] < end_ms * NS_PER_MS):
