@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from reinet.agents.decide.baselines import RandomCap
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.evaluation.compare.learning import Curves
@@ -32,8 +31,8 @@ class Comparison:
 
     def run(self, agent: Agent, progress: Callable[[float], None] | None = None) -> list[dict[str, object]]:
         """Runs one of the agents over all links; returns the rows, as ``reinet evaluate`` has them."""
-        # Random caps are drawn for all links of a batch at once: alone each has those that reinet evaluate gives it.
-        together = [[one] for one in self._scenarios] if isinstance(agent, RandomCap) else [self._scenarios]
+        # What draws for all links of a batch at once gives each, alone, the caps that reinet evaluate gives it.
+        together = [[one] for one in self._scenarios] if agent.draws else [self._scenarios]
         done = [run for scenarios in together for run in simulate(agent, scenarios, progress)]
         self._runs += done
         return [
