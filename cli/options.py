@@ -1,8 +1,8 @@
 """Options that several commands take, each with its one help text; a command's default stands with the command."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -38,6 +38,15 @@ def uncapped_paths(target: Target, mrtts_ms: Iterable[float]) -> list[float]:
     return found
 
 
+def note_refusals(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Says whose flows ran uncapped for a while because the guard refused their caps: their figures do not tell."""
+    for row in rows:
+        if row["trace"] != "mean" and row["refused_share"]:
+            target = f" under {row['target_ms']:g} ms" if "target_ms" in row else ""
+            share = 100 * row["refused_share"]
+            say(f"note: {row['agent']} on {row['trace']}{target}: caps refused in {share:.3g} % of the decisions")
+
+
 TracesOption = Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")]
 CcOption = Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")]
 TargetOption = Annotated[
@@ -46,6 +55,9 @@ TargetOption = Annotated[
 ]
 MrttOption = Annotated[float, typer.Option(help="The path's fixed round trip (DeepCC: 20).")]
 BufferOption = Annotated[int, typer.Option(help="Buffer of the bottleneck (DeepCC: 150 KB).")]
+AllowTrainingTraces = Annotated[
+    bool, typer.Option(help="Judge a model even on traces it was trained on; the JSON names them (trained_on).")
+]
 LinkOptions = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY=VALUE", help="More of the link, such as queue=codel or loss=0.01; may be repeated."),

@@ -43,6 +43,18 @@ def empty_stats(count: int) -> npt.NDArray[np.void]:
     return np.zeros(count, FLOW_STATS_DTYPE)
 
 
+def told_once(records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """Returns one flow's records, in order, without those of a silence whose period the next record tells of again.
+
+    Such a record does not end its period (``core/period.h``): what is summed or counted over records would hold its
+    bytes and samples once more for every 250 ms of the silence.
+    """
+    starts_ns = records["time_ns"] - records["period_ns"]
+    goes_on = np.append(starts_ns[1:] < records["time_ns"][:-1], False)
+    once: npt.NDArray[np.void] = records[~goes_on[: len(records)]]
+    return once
+
+
 def as_bytes(records: npt.NDArray[np.void], dtype: np.dtype[np.void] | None = None) -> npt.NDArray[np.uint8]:
     """Returns records as rows of bytes, as they enter the C++ core; raises TypeError for another dtype."""
     given = records.dtype

@@ -94,6 +94,8 @@ class Clairvoyant(Agent):
 class RandomCap(Agent):
     """``random``: 2^a x cwnd with a uniform in [-1, 1], drawn anew for every period; the same sequence per seed."""
 
+    draws = True
+
     def __init__(self, seed: int = 0, view: View | None = None) -> None:
         super().__init__("random", view)
         self._seed = seed

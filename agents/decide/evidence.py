@@ -162,8 +162,9 @@ class Evidence:
         samples[(records["flags"] & _NO_SAMPLE) != 0] = 0
         moving = (records["flags"] & _APP_RESTARTED) == 0  # that period holds the idle time before it
         rtts = np.stack([samples * records["rtt_mean_us"], samples], axis=1)
-        np.add.at(self._sums, rows, np.hstack([rtts, moving[:, None] * self._new(records, rows)]))
-        delivered = records["delivered_bytes"] > 0
+        new = self._new(records, rows)
+        np.add.at(self._sums, rows, np.hstack([rtts, moving[:, None] * new]))
+        delivered = new[:, 0] > 0  # of its own: a silence's record tells of bytes from before the silence
         self._delivered_ns[rows[delivered]] = records["time_ns"][delivered].astype(np.int64)
 
     def _new(self, records: StatsArray, rows: Rows) -> NDArray[np.float64]:

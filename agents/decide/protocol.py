@@ -66,6 +66,8 @@ class Agent(ABC):
     """False for the agent that leaves every flow to its congestion control, also where caps cannot be had."""
     aims_at_target = False
     """True for one that wants RTTs below the target, so that RTTs above it say that a cap does not help."""
+    draws = False
+    """True for one that throws dice, so that what a link gets hangs on how many it is asked about at once."""
     needs_future = False
     """True where ``bind`` must be called before ``decide``: such an agent decides in a simulator alone."""
     trace_uses: Sequence[TraceUse] = ()

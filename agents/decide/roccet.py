@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
-from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS, round_caps
+from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS, Flag, round_caps
 
 ALPHA = 0.2
 THRESHOLD = 1.0
@@ -61,7 +61,17 @@ class Roccet(Agent):
         self._flows = np.zeros(0, _FLOW_DTYPE)
 
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
-        """Returns the window of each flow (N,), 0 until LAUNCH ends."""
+        """Returns the window of each flow (N,), 0 until LAUNCH ends, and for a record without an RTT sample.
+
+        Such a record is shown only where others beside it ask for a decision, and the next one tells of the same bytes
+        and samples again: taken in, it would count them twice, and a flow's window would hang on who is beside it.
+        """
+        heard = (stats["flags"] & int(Flag.NO_SAMPLE)) == 0
+        caps_pkts = np.zeros(len(stats), np.uint32)
+        caps_pkts[heard] = self._windows_pkts(stats[heard])
+        return caps_pkts
+
+    def _windows_pkts(self, stats: StatsArray) -> CapArray:
         slots = stats["slot"].astype(np.intp)
         if (missing := int(slots.max(initial=-1)) + 1 - self._flows.size) > 0:
             self._flows = np.concatenate([self._flows, np.zeros(missing, _FLOW_DTYPE)])

@@ -4,11 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reinet.agents.decide.decider import Decider, Mask
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.verdicts import Verdicts, Why, refused, text
 from reinet.core.errors import LinkError
-from reinet.core.state import Guard
+from reinet.core.state import VERDICT_DTYPE, Guard
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import SimBatch
@@ -46,8 +48,9 @@ def figures_if_any(agent: Agent, links: Sequence[LinkSpec], seconds: float) -> l
 def logs(
     agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: int = 1, progress: Progress | None = None
 ) -> list[dict[str, Any]]:
-    """Returns what each link logged in ``seconds`` or a little more, as ``SimBatch.log`` gives it, and as "decisions"
-    how often the agent was asked about a flow of it.
+    """Returns what each link logged in ``seconds`` or a little more, as ``SimBatch.log`` gives it, as "decisions" how
+    often the agent was asked about a flow of it, and as "refused_share" in what share of those about its first flow the
+    guard refused a cap.
 
     Every stepped flow of a link is decided for by ``agent`` behind gate and guard, each by its own records.
     """
@@ -56,29 +59,41 @@ def logs(
         list(links), view.period, view.feature_set, normaliser=view.normaliser, record_log=True, threads=threads
     )
     agent.bind(sim.clairvoyant_caps)
-    decider = _FlowDecider(agent, links)
     end_ns = np.array([_end_ns(link, seconds) for link in links])
+    decider = FlowDecider(agent, links, end_ns)
     sim.reset()
     decisions = np.zeros(len(links), np.int64)
     steps = 0
     while np.any(sim.stats["time_ns"] < end_ns):
-        decisions += sim.decided
+        decisions += sim.decided & (sim.stats["time_ns"] < end_ns)
         sim.step_caps(decider.decide(sim.stats, sim.states, sim.rule_pkts, sim.decided, sim.may_cap))
         steps += 1
         if progress is not None and steps % STEPS_BETWEEN_WORDS == 0:
             left_ns = np.maximum(end_ns - sim.stats["time_ns"].astype(np.int64), 0)
             progress(1 - float(left_ns.max()) / (seconds * 1e9))
-    return [sim.log(row) | {"decisions": int(decisions[row])} for row in range(len(links))]
+    return [
+        sim.log(row) | {"decisions": int(decisions[row]), "refused_share": float(decider.refused_share[row])}
+        for row in range(len(links))
+    ]
 
 
 def _end_ns(link: LinkSpec, seconds: float) -> int:
     return round((link.start_offset_ms / 1e3 + seconds) * 1e9)
 
 
-class _FlowDecider:
-    """A decider for links whose rows tell of several flows in turn: each flow keeps the cap that it got itself."""
+class FlowDecider:
+    """A decider for links whose rows tell of several flows in turn: each flow keeps the cap that it got itself.
 
-    def __init__(self, agent: Agent, links: Sequence[LinkSpec]) -> None:
+    Of each link's first flow it remembers what the guard refused up to ``end_ns`` (rows,), for a row that is through
+    waits for the others: such a flow runs uncapped, and its figures alone do not tell.
+    """
+
+    def __init__(self, agent: Agent, links: Sequence[LinkSpec], end_ns: NDArray[Any]) -> None:
+        self._end_ns = end_ns
+        self._asked = np.zeros(len(links), np.int64)
+        self._refused = np.zeros(len(links), np.int64)
+        self._latest: Verdicts = np.zeros(len(links), VERDICT_DTYPE)
+        self._refusal: Verdicts = np.zeros(len(links), VERDICT_DTYPE)
         self._flows = max(1 + len(link.flows) for link in links)
         self._rows = np.arange(len(links))
         self._caps_pkts = np.zeros((len(links), self._flows), np.uint32)
@@ -94,4 +109,33 @@ class _FlowDecider:
             own["slot"] = self._rows * self._flows + flow  # by which the guard knows flows; a simulation's is the row
             decision = self._decider.ask(own, states, rule_pkts, may_cap, decided)
             self._caps_pkts[self._rows[decided], flow[decided]] = decision.caps_pkts
+            first = (flow[decided] == 0) & (stats["time_ns"] < self._end_ns)[decided]
+            self._note(self._rows[decided][first], decision.verdicts[first])
         return np.ascontiguousarray(self._caps_pkts[self._rows, flow])
+
+    @property
+    def refused_share(self) -> NDArray[np.float64]:
+        """Returns (rows,), the share of the decisions about each first flow in which the guard refused a cap."""
+        return self._refused / np.maximum(self._asked, 1)
+
+    def refusals(self) -> list[str | None]:
+        """Returns (rows,), as text, why a first flow was refused caps, at any time; None where it was not.
+
+        A closed gate is the usual state of young flows, and counts only where it was the last word.
+        """
+        told: list[str | None] = []
+        for latest, refusal, share in zip(self._latest, self._refusal, self.refused_share, strict=True):
+            if share:
+                told.append(f"{text(refusal)} ({100 * share:.3g} % of its decisions)")
+            else:
+                told.append(text(latest) if latest["code"] == Why.NO_QUEUE else None)
+        return told
+
+    def _note(self, rows: NDArray[np.intp], verdicts: Verdicts) -> None:
+        codes = verdicts["code"]
+        is_refused = (refused(codes) & (codes != Why.NO_QUEUE)) | (codes == Why.OTHERS_QUEUE)
+        is_refused &= verdicts["wanted_pkts"] != 0  # who asked for no cap was refused none
+        self._asked[rows] += 1
+        self._latest[rows] = verdicts
+        self._refused[rows[is_refused]] += 1
+        self._refusal[rows[is_refused]] = verdicts[is_refused]

@@ -24,6 +24,7 @@ from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
 from reinet.core.errors import ConfigError, LinkError
+from reinet.core.records import told_once
 from reinet.core.target import MOST_MS
 from reinet.envs.link.metrics import Metrics, syn_ack_ms
 from reinet.envs.link.spec import LinkSpec
@@ -267,7 +268,7 @@ def sim_figures(combination: Combination, seconds: float, mrtt_ms: float, begin_
 
 def figures_of(done: Run) -> Figures:
     """Returns what is compared of a run."""
-    records = done.records
+    records = told_once(done.records)
     period_s = records["period_ns"] / 1e9
     if not period_s.sum() > 0:
         return _figures(done.metrics, None, None)

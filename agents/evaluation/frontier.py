@@ -11,7 +11,7 @@ import numpy as np
 
 from reinet.agents.decide.baselines import NoCap
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
-from reinet.agents.evaluation.batch import figures
+from reinet.agents.evaluation.batch import figures, figures_of, logs
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import Normaliser, PeriodConfig, round_caps
 from reinet.envs.link.metrics import Metrics, frontier_ratio
@@ -145,8 +145,11 @@ def against_frontier(
             ]
         own = []
         for scenario, links, found, settings in zip(scenarios, paths, rules[period], caps[period], strict=True):
-            reached = [Point.of(metrics) for metrics in figures(agent, links, scenario.seconds)]
-            own.append(_middle([_against(*each) for each in zip(reached, found, settings, strict=True)]))
+            done = logs(agent, links, scenario.seconds)
+            reached = [Point.of(metrics) for metrics in figures_of(done, links, scenario.seconds)]
+            stands = [_against(*each) for each in zip(reached, found, settings, strict=True)]
+            refused = [{"refused_share": run["refused_share"]} for run in done]
+            own.append(_middle([a | b for a, b in zip(stands, refused, strict=True)]))
         means = {key: float(np.mean([row[key] for row in own])) for key in own[0]}
         names = [*(scenario.trace.name for scenario in scenarios), "mean"]
         rows += [{"agent": agent.name, "trace": name, **row} for name, row in zip(names, [*own, means], strict=True)]
@@ -172,5 +175,7 @@ def _against(point: Point, baseline: Baseline, caps: Sequence[Point]) -> dict[st
         "qdelay_p95_ms": point.qdelay_p95_ms,
         "times_lower_mean": plain.qdelay_mean_ms / point.qdelay_mean_ms,
         "times_lower_p95": plain.qdelay_p95_ms / point.qdelay_p95_ms,
+        # Its delay is divided by the least that the rule has, which it would be ahead of with any starved flow.
+        "below_rule": float(point.utilization < min(setting.utilization for setting in baseline.rule)),
     }
     return row | {"frontier_fixed_mean": ratio(point, caps).mean} if caps else row

@@ -168,9 +168,8 @@ def measure(
     pairs: dict[int, list[tuple[Fetched, Fetched]]] = defaultdict(list)
     for (index, _), before, after in zip(jobs, plain, capped, strict=True):
         pairs[index].append((before, after))
-    trained_on = {
-        use.sha256 for _, use in used_traces(agent.trace_uses, {c.trace.name: c.trace.sha256 for c in matrix})
-    }
+    given = {(cell.trace.name, cell.trace.sha256) for cell in matrix}
+    trained_on = {use.sha256 for _, use in used_traces(agent.trace_uses, given)}
     return [
         {**row_of(cell, "sim", pairs[index]), "target": str(target), "trained_on": cell.trace.sha256 in trained_on}
         for index, cell in enumerate(matrix)

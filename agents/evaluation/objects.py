@@ -75,7 +75,6 @@ def fetch(
             for row in free:
                 results[present[row]] = _fetched(batch, int(row), links[present[row]], keep_delays)
             through += free.size
-            decider.forget(batch.stats["slot"][free].astype(np.intp), batch.stats["cookie"][free])
             decider.clear(free)
             fresh = free[: len(links) - waiting]
             present[free] = -1
@@ -88,7 +87,9 @@ def fetch(
                 progress(through)
         if through == len(links):
             return [result for result in results if result is not None]
-        batch.step_caps(decider.decide(batch.stats, batch.states, batch.rule_pkts, batch.decided, batch.may_cap))
+        stats = batch.stats.copy()
+        stats["cookie"] = present + 1  # a row's next connection is another flow to whoever remembers flows
+        batch.step_caps(decider.decide(stats, batch.states, batch.rule_pkts, batch.decided, batch.may_cap))
 
 
 def _until_ns(link: LinkSpec) -> int:

@@ -16,14 +16,19 @@ class Plan:
     """Every combination of agent, scenario and repetition; iterating runs them one by one.
 
     The agents are made, and everything that can be refused is refused, before the first run. Each repetition of a
-    simulated scenario has a seed of its own, the first one the scenario's: agents of a repetition share it.
+    simulated scenario has a seed of its own, the first one the scenario's: agents of a repetition share it. An agent
+    that throws dice has it too, on a real link as well: its repetitions are no copies of the first.
     """
 
     def __init__(
         self, agents: str, scenarios: Sequence[Scenario], repeat: int = 1, allow_training_traces: bool = False
     ) -> None:
         (link,) = {scenario.link for scenario in scenarios}
-        self._agents = [make_agent(name, link=link) for name in split_names(agents)]
+        self._agents = [make_agent(name, link, scenarios[0].path.seed) for name in split_names(agents)]
+        self._again = [[agent] for agent in self._agents]  # (agents, repetitions)
+        for own, name in zip(self._again, split_names(agents), strict=True):
+            dices = own[0].manifest is None  # a model has none, and is not loaded once more
+            own += [make_agent(name, link, scenarios[0].path.seed + n) if dices else own[0] for n in range(1, repeat)]
         self._repetitions = [[_again(scenario, number) for number in range(repeat)] for scenario in scenarios]
         traces = [scenario.trace for scenario in scenarios]
         self._trained_on = {agent.name: shaped_by(agent, traces, allow_training_traces) for agent in self._agents}
@@ -43,10 +48,10 @@ class Plan:
 
     def _jobs(self) -> list[tuple[int, Scenario, Agent]]:
         return [
-            (number, scenario, agent)
+            (number, scenario, own[number])
             for repetitions in self._repetitions
             for number, scenario in enumerate(repetitions)  # agents next to each other in time: the host's load drifts
-            for agent in self._agents
+            for own in self._again
         ]
 
 
@@ -57,9 +62,15 @@ def _again(scenario: Scenario, number: int) -> Scenario:
     return replace(scenario, path=replace(scenario.path, seed=scenario.path.seed + number))
 
 
+def trained_on(agents: Sequence[Agent], traces: Sequence[Trace], allow: bool) -> dict[str, list[str]]:
+    """Returns by agent the names of the traces that shaped it; raises ConfigError as ``shaped_by`` does."""
+    found = {agent.name: shaped_by(agent, traces, allow) for agent in agents}
+    return {name: [trace.name for trace in traces if trace.sha256 in seen] for name, seen in found.items() if seen}
+
+
 def shaped_by(agent: Agent, traces: Sequence[Trace], allow: bool) -> set[str]:
     """Returns the hashes of the traces that shaped a model; raises ConfigError for any, unless that was allowed."""
-    found = used_traces(agent.trace_uses, {trace.name: trace.sha256 for trace in traces})
+    found = used_traces(agent.trace_uses, [(trace.name, trace.sha256) for trace in traces])
     if found and not allow:
         name, use = found[0]
         raise ConfigError(

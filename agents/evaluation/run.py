@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.protocol import Agent, StatsArray
+from reinet.agents.evaluation.batch import FlowDecider
 from reinet.agents.evaluation.gated import GatedRun, drive_gated
 from reinet.agents.evaluation.live import LiveLink, LiveRun, drive
 from reinet.agents.evaluation.scenario import Scenario
-from reinet.core import FLOW_STATS_DTYPE
+from reinet.core import FLOW_STATS_DTYPE, Flag
 from reinet.core.errors import ConfigError
-from reinet.core.state import Guard
 from reinet.envs.capped_link import CappedLink
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.sim import SimBatch
@@ -33,13 +32,14 @@ class Run:
     metrics: Metrics
     log: LinkLog
     records: StatsArray
-    """FLOW_STATS_DTYPE: what the agent saw, one record a period; time_ns counts from the link's start."""
+    """FLOW_STATS_DTYPE: what the agent saw of the first flow, one record a period; time_ns counts from its link's
+    start."""
     caps_pkts: NDArray[np.uint32]
     """The cap set after each record, 0 = none."""
     invalid_reason: str | None
     """Why the run must not be believed (the host lagged, the flow stalled, the agent failed), None = valid."""
     uncapped_reason: str | None
-    """Why the guard refused a cap, None = it never did after the first RTT sample."""
+    """Why the guard refused caps; None = it never did after the first RTT sample, on a real link: not at the end."""
     sender_cpu_us: int | None = None
     """The CPU time of the sender's process on a real link, None = it was simulated."""
 
@@ -61,7 +61,7 @@ class Run:
             "invalid_reason": self.invalid_reason,
             "uncapped_reason": self.uncapped_reason,
             "capacity_mbps": m.capacity_mbps,
-            "decisions": int(np.count_nonzero(self.caps_pkts)),
+            "decisions": int(np.count_nonzero(self.caps_pkts[(self.records["flags"] & int(Flag.NO_SAMPLE)) == 0])),
             "target": str(s.target),
             "target_ms": s.target_ms,
             "mrtt_ms": path.mrtt_ms,
@@ -99,9 +99,9 @@ def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[fl
     paths = [scenario.path for scenario in scenarios]
     batch = SimBatch(paths, view.period, view.feature_set, normaliser=view.normaliser, record_log=True)
     agent.bind(batch.clairvoyant_caps)
-    decider = Decider(agent, len(paths), Guard())
     start_ms = np.array([path.start_offset_ms for path in paths], np.float64)
     end_ms = start_ms + [scenario.seconds * 1000 for scenario in scenarios]
+    decider = FlowDecider(agent, paths, end_ms * NS_PER_MS)
     steps: list[tuple[StatsArray, NDArray[np.uint32]]] = []
     batch.reset()
     while np.any(batch.stats["time_ns"] < end_ms * NS_PER_MS):
@@ -116,6 +116,7 @@ def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[fl
     for row, scenario in enumerate(scenarios):
         link_log = LinkLog.of_flow(batch.log(row))
         inside = records[:, row]["time_ns"] < end_ms[row] * NS_PER_MS  # a row that is through waits for the others
+        inside &= records[:, row]["cookie"] >> np.uint64(32) == 0
         runs.append(
             Run(
                 agent=agent.name,

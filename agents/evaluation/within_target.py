@@ -12,9 +12,10 @@ import numpy as np
 
 from reinet.agents.decide.baselines import Clairvoyant, NoCap
 from reinet.agents.decide.protocol import Agent, View
-from reinet.agents.evaluation.batch import figures
+from reinet.agents.evaluation.batch import figures, figures_of, logs
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import PeriodConfig
+from reinet.core.target import MOST_MS
 from reinet.envs.link.metrics import Metrics, frontier_ratio
 
 TARGETS_MS = (25.0, 30.0, 40.0, 50.0, 60.0, 80.0, 100.0)
@@ -38,7 +39,8 @@ def within_targets(
     ``can_be_kept`` says whether some clairvoyant cap keeps the target at 98 % of plain utilisation, ``delay_ratio`` is
     the policy's delay over the least clairvoyant one at its utilisation, and ``ok`` whether the policy keeps the target
     or, where that cannot be, is within 1.3 of that: of delay alone. ``throughput_kept`` says whether it has 98 % of
-    plain utilisation itself. In the row of the means ``can_be_kept``, ``ok`` and ``throughput_kept`` are shares.
+    plain utilisation itself; ``refused_share`` is the share of decisions in which the guard refused a cap, so that the
+    flow ran uncapped. In the row of the means ``can_be_kept``, ``ok`` and ``throughput_kept`` are shares.
     """
     plain = [_runs(NoCap(), [scenario], threads)[0] for scenario in scenarios]
     at_cadence: dict[PeriodConfig, list[list[Metrics]]] = {}
@@ -51,10 +53,10 @@ def within_targets(
         both = dict.fromkeys((PeriodConfig(), agent.view.period))
         knobs = [[run for period in both for run in at_cadence[period][i]] for i in range(len(scenarios))]
         # All targets of a trace at once: a batch of seven flows takes hardly longer than one.
-        runs = [_runs(agent, [_asking(scenario, ms) for ms in targets_ms], threads) for scenario in scenarios]
+        runs = [_told_runs(agent, [_asking(scenario, ms) for ms in targets_ms], threads) for scenario in scenarios]
         for index, target_ms in enumerate(targets_ms):
             own = [
-                _row(of_targets[index], plain_run, knob, target_ms)
+                _row(of_targets[index][0], plain_run, knob, target_ms) | {"refused_share": of_targets[index][1]}
                 for of_targets, plain_run, knob in zip(runs, plain, knobs, strict=True)
             ]
             means = {key: float(np.mean([row[key] for row in own])) for key in own[0]}
@@ -67,8 +69,13 @@ def within_targets(
 
 
 def _knob(scenario: Scenario, period: PeriodConfig, threads: int) -> list[Metrics]:
+    """Returns what the clairvoyant caps reach: the same for every target.
+
+    They aim at none, so the guard is told of one that no path is too long for. Under a low one it would refuse every
+    cap of a flow that has not seen its path's minimum RTT yet, and the yardstick would be plain congestion control.
+    """
     agent = Clairvoyant(CLAIRVOYANT_MS, View(period=period))
-    return _runs(agent, [scenario] * len(CLAIRVOYANT_MS), threads)
+    return _runs(agent, [_asking(scenario, MOST_MS)] * len(CLAIRVOYANT_MS), threads)
 
 
 def _asking(scenario: Scenario, target_ms: float) -> Scenario:
@@ -78,6 +85,15 @@ def _asking(scenario: Scenario, target_ms: float) -> Scenario:
 def _runs(agent: Agent, scenarios: Sequence[Scenario], threads: int) -> list[Metrics]:
     """Returns the figures of scenarios of one length."""
     return figures(agent, [scenario.path for scenario in scenarios], scenarios[0].seconds, threads)
+
+
+def _told_runs(agent: Agent, scenarios: Sequence[Scenario], threads: int) -> list[tuple[Metrics, float]]:
+    """Returns the same, each with the share of decisions in which the guard refused a cap."""
+    links, seconds = [scenario.path for scenario in scenarios], scenarios[0].seconds
+    done = logs(agent, links, seconds, threads)
+    return [
+        (metrics, run["refused_share"]) for metrics, run in zip(figures_of(done, links, seconds), done, strict=True)
+    ]
 
 
 def _row(run: Metrics, plain: Metrics, knob: Sequence[Metrics], target_ms: float) -> dict[str, float | bool]:

@@ -19,9 +19,12 @@ from reinet.agents.evaluation.frontier import Baseline, Point, baselines, ratio
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export
+from reinet.agents.learn.recordings import recordings
 from reinet.agents.learn.sweep import configured
 from reinet.agents.learn.train import train
+from reinet.agents.model.artifact import used_traces
 from reinet.core import PeriodConfig, toml_file
+from reinet.core.errors import ConfigError
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
 
@@ -113,6 +116,11 @@ def measure(
 
     Trainings lie in ``folder`` by name and seed; those that are complete are not made again.
     """
+    for variant in plan.variant:  # before the first training, which takes minutes
+        uses = recordings(plan.config(variant, base, seeds[0], iterations).traces).uses
+        if found := used_traces(uses, [(trace.name, trace.sha256) for trace in traces]):
+            name, use = found[0]
+            raise ConfigError(f"traces: {name} has the content of {use.name}, which variant {variant.name} learns from")
     links = {path.name: [path.over(trace, seconds) for trace in traces] for path in plan.path}
     known: dict[tuple[str, PeriodConfig], list[Baseline]] = {}
     for variant in plan.variant:

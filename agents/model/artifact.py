@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -349,10 +349,13 @@ def write_folder(
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def used_traces(shaped_by: Sequence[TraceUse], sha256s: dict[str, str]) -> list[tuple[str, TraceUse]]:
-    """Returns which of the given traces (name -> sha256) shaped a model, as (name, use) pairs: none can judge it."""
+def used_traces(shaped_by: Sequence[TraceUse], given: Iterable[tuple[str, str]]) -> list[tuple[str, TraceUse]]:
+    """Returns which of the given traces (name, sha256) shaped a model, as (name, use) pairs: none can judge it.
+
+    Traces of different folders may bear the same name; each of them is looked at.
+    """
     uses = {use.sha256: use for use in shaped_by}
-    return [(name, uses[sha256]) for name, sha256 in sha256s.items() if sha256 in uses]
+    return [(name, uses[sha256]) for name, sha256 in given if sha256 in uses]
 
 
 def finite_metrics(metrics: dict[str, float]) -> dict[str, float]:

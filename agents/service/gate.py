@@ -53,6 +53,8 @@ def judged(rows: list[dict[str, Any]], candidate: str, present: str, gate: Gate)
     pairs = [(sides[0][key], sides[1][key]) for key in sides[0].keys() & sides[1].keys()]
     if not pairs:
         return Verdict(False, "the suite has no runs that both models share; see [trainer.gate]")
+    if lost := len(sides[1].keys() - sides[0].keys()):  # of its ratios these would have been the worst
+        return Verdict(False, f"in {lost} of {len(sides[1])} runs nothing came through under it, where it did before")
     throughput = np.exp(np.mean([np.log(a["throughput_mbps"] / b["throughput_mbps"]) for a, b in pairs]))
     delays = [[max(side["qdelay_mean_ms"], LEAST_DELAY_MS) for side in pair] for pair in pairs]
     delay = np.exp(np.mean([np.log(a / b) for a, b in delays]))

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import MOST_REPEAT, BufferOption, uncapped_paths
-from reinet.cli.output import JsonOption, print_table, write_json
+from reinet.cli.options import MOST_REPEAT, AllowTrainingTraces, BufferOption, note_refusals, uncapped_paths
+from reinet.cli.output import JsonOption, print_table, say, write_json
 
 COLUMNS = [
     "agent", "trace", "frontier_mean", "frontier_p95", "frontier_fixed_mean", "throughput_ratio", "qdelay_mean_ms",
@@ -38,14 +38,17 @@ def frontier(
         ),
     ] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the simulated links.")] = 2,
+    allow_training_traces: AllowTrainingTraces = False,
     json_destination: JsonOption = None,
 ) -> None:
     """Frontier ratios in the simulator: queueing delay over the best setting's of the hand rule, at equal utilisation.
 
     frontier_mean, frontier_p95: below 1 no setting of the rule's gain (1.0 to 2.5, at its own cadence or the agent's)
     reaches as little mean or 95th percentile of queueing delay at the agent's utilisation. throughput_ratio and
-    times_lower_* are to plain congestion control. The last row of an agent has the means over traces. On long paths one
-    run of a trace is a draw: --repeat tells how far several lie apart. Examples:
+    times_lower_* are to plain congestion control. refused_share is the share of decisions in which the guard refused a
+    cap, so that the flow ran uncapped; below_rule is 1 where the agent's utilisation is below that of every setting of
+    the rule, so that the ratio ranks nothing: where there are such, a note says so. The last row of an agent has the
+    means over traces. On long paths one run of a trace is a draw: --repeat tells how far several lie apart. Examples:
 
         reinet bench frontier --traces traces/validation
 
@@ -55,6 +58,7 @@ def frontier(
     """
     from reinet.agents.decide.names import make_agent, split_names
     from reinet.agents.evaluation.frontier import against_frontier
+    from reinet.agents.evaluation.plan import trained_on
     from reinet.agents.evaluation.scenario import Scenario
     from reinet.agents.evaluation.suites.links import peak_buffer_bytes
     from reinet.core.target import Target
@@ -69,8 +73,13 @@ def frontier(
         for trace in load_traces(traces)
     ]  # fmt: skip
     chosen = [make_agent(name) for name in split_names(agents)]
+    seen = trained_on(chosen, [scenario.trace for scenario in scenarios], allow_training_traces)
     uncapped_ms = uncapped_paths(Target.parse(target), [mrtt_ms])
     rows = against_frontier(chosen, scenarios, fixed=fixed, threads=threads, runs=repeat)
-    write_json(json_destination, {"rows": rows, "uncapped_mrtts_ms": uncapped_ms})
+    write_json(json_destination, {"rows": rows, "uncapped_mrtts_ms": uncapped_ms, "trained_on": seen})
+    note_refusals(rows)
+    for row in rows:
+        if row["trace"] != "mean" and row["below_rule"]:
+            say(f"note: {row['agent']} on {row['trace']}: less utilisation than every setting of the rule, so no rank")
     if json_destination != "-":
         print_table(rows, COLUMNS if fixed else [column for column in COLUMNS if column != "frontier_fixed_mean"])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import BufferOption
+from reinet.cli.options import AllowTrainingTraces, BufferOption, note_refusals
 from reinet.cli.output import JsonOption, print_table, write_json
 
 COLUMNS = [
@@ -27,6 +27,7 @@ def targets(
     mrtt_ms: Annotated[float, typer.Option(help="Fixed round trip of the path (DeepCC: 20).")] = 20.0,
     buffer_bytes: BufferOption = 150_000,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the simulated links.")] = 2,
+    allow_training_traces: AllowTrainingTraces = False,
     json_destination: JsonOption = None,
 ) -> None:
     """One policy, several targets, in the simulator: does who asks for less delay get less?
@@ -35,14 +36,16 @@ def targets(
     own cadence or the agent's, keeps the target at 98 % of plain utilisation; there ok means that the policy keeps it
     too. Elsewhere it means that delay_ratio, its delay over the least clairvoyant one at its own utilisation, is at
     most 1.3. Either judges delay alone: throughput_kept says beside it whether throughput_ratio, its utilisation over
-    plain, is at least 98 % too. The last row of a target has the means over traces, and shares in place of yes and no.
-    Examples:
+    plain, is at least 98 % too. refused_share is the share of decisions in which the guard refused a cap, so that the
+    flow ran uncapped: where there are such, a note says so. The last row of a target has the means over traces, and
+    shares in place of yes and no. Examples:
 
         reinet bench targets --traces traces/validation
 
         reinet bench targets --traces one.trace --seconds 20 --target 30,50,100 --agents rule --json -
     """
     from reinet.agents.decide.names import make_agent, split_names
+    from reinet.agents.evaluation.plan import trained_on
     from reinet.agents.evaluation.scenario import Scenario
     from reinet.agents.evaluation.within_target import within_targets
     from reinet.core.target import Target
@@ -56,7 +59,10 @@ def targets(
         )
         for trace in load_traces(traces)
     ]  # fmt: skip
-    rows = within_targets([make_agent(name) for name in split_names(agents)], scenarios, targets_ms, threads)
-    write_json(json_destination, {"rows": rows})
+    chosen = [make_agent(name) for name in split_names(agents)]
+    seen = trained_on(chosen, [scenario.trace for scenario in scenarios], allow_training_traces)
+    rows = within_targets(chosen, scenarios, targets_ms, threads)
+    write_json(json_destination, {"rows": rows, "trained_on": seen})
+    note_refusals(rows)
     if json_destination != "-":
         print_table(rows, COLUMNS)

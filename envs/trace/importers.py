@@ -47,9 +47,9 @@ FORMATS = ("mahimahi", "phone-csv", *PAIRS)
 
 MOST_STEP_S, LEAST_STEP_MS = 15.0, 20.0
 """Loggers write every 15 s at least and every 20 ms at most: so far apart, a time's unit is plain."""
-MOST_TYPICAL_MBPS, LEAST_TYPICAL_KBPS = 500.0, 100.0
+MOST_TYPICAL_MBPS, LEAST_TYPICAL_KBPS = 100.0, 100.0
 """Above and below, what looks like the usual unit of a rate (Mbit/s beside seconds, kbit/s beside milliseconds) may be
-the other one."""
+the other one: 300 are a 5G link's Mbit/s or a 3G link's kbit/s."""
 
 MAX_HOLD_S = 10.0
 """A phone logs once a second and skips two or three at times; after ten nothing is known of the link any more."""
@@ -125,12 +125,12 @@ def _detect(text: str, path: Path) -> str:
     if len(fields) == 1 and fields[0].isdigit():
         return "mahimahi"
     if len(fields) == 2 and _number(fields[0]) is not None:
-        lines = _pair_lines(text, path, "s-mbps", check_rate=False)
+        lines = _pair_lines(text, path, "s-mbps", is_known=False)
         steps = np.diff([line.time_s for line in lines])
         rates = [line.mbps for line in lines if line.mbps]
         if steps.size and steps.max() > 0 and rates:
             step, rate = float(np.median(steps[steps > 0])), float(np.median(rates))
-            if step >= LEAST_STEP_MS and rate >= LEAST_TYPICAL_KBPS:
+            if LEAST_STEP_MS <= step <= MOST_STEP_S * 1000 and rate >= LEAST_TYPICAL_KBPS:
                 return "ms-kbps"
             if step <= MOST_STEP_S and rate <= MOST_TYPICAL_MBPS:
                 return "s-mbps"
@@ -142,7 +142,8 @@ def _detect(text: str, path: Path) -> str:
     raise TraceError(f"{path}:1: {_shown(first)} starts none of the formats known ({', '.join(FORMATS)}); see the help")
 
 
-def _pair_lines(text: str, path: Path, format: str, check_rate: bool = True) -> list[_Line]:
+def _pair_lines(text: str, path: Path, format: str, is_known: bool = True) -> list[_Line]:
+    """Returns the lines of pairs; where it is not known yet that their units are these, any of all units passes."""
     time_unit, rate_unit = format.split("-")
     (time_name, seconds_per_unit), (rate_name, mbps_per_unit) = _SECONDS[time_unit], _MBPS[rate_unit]
     lines: list[_Line] = []
@@ -155,8 +156,8 @@ def _pair_lines(text: str, path: Path, format: str, check_rate: bool = True) -> 
         time = _number(fields[0])
         if time is None:
             raise TraceError(f"{where} {_shown(fields[0])} is not a time in {time_name}; correct or delete the line")
-        mbps = _rate(fields[1], mbps_per_unit, rate_name, where, check_rate)
-        _append(lines, _Line(number, time * seconds_per_unit, mbps), path)
+        mbps = _rate(fields[1], mbps_per_unit, rate_name, where, is_known)
+        _append(lines, _Line(number, time * seconds_per_unit, mbps), path, MAX_MS / 1000 if is_known else MAX_MS)
     return lines
 
 
@@ -220,13 +221,13 @@ def _rate(text: str, mbps_per_unit: float, unit: str, where: str, check: bool = 
     return value * mbps_per_unit
 
 
-def _append(lines: list[_Line], line: _Line, path: Path) -> None:
+def _append(lines: list[_Line], line: _Line, path: Path, longest_s: float = MAX_MS / 1000) -> None:
     if lines and line.time_s < lines[-1].time_s:
         raise TraceError(
             f"{path}:{line.number}: time goes back by {lines[-1].time_s - line.time_s:g} s; "
             "times must not decrease: sort the lines, or import the parts of the recording one by one"
         )
-    if lines and line.time_s - lines[0].time_s > MAX_MS / 1000:
+    if lines and line.time_s - lines[0].time_s > longest_s:
         raise TraceError(
             f"{path}:{line.number}: {line.time_s - lines[0].time_s:g} s after the first line is more than a trace can "
             f"hold ({MAX_MS / 1000:.0f} s, 49.7 days); check the unit (--format)"

@@ -31,7 +31,9 @@ class Comparison:
 
     def run(self, agent: Agent, progress: Callable[[float], None] | None = None) -> list[dict[str, object]]:
         """Runs one of the agents over all links; returns the rows, as ``reinet evaluate`` has them."""
-        done = simulate(agent, self._scenarios, progress)
+        # What draws for all links of a batch at once gives each, alone, the caps that reinet evaluate gives it.
+        together = [[one] for one in self._scenarios] if agent.draws else [self._scenarios]
+        done = [run for scenarios in together for run in simulate(agent, scenarios, progress)]
         self._runs += done
         return [
             {

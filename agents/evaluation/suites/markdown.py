@@ -28,6 +28,9 @@ COLUMNS: tuple[tuple[str, str, int], ...] = (
 STALLS_BESIDE_OTHERS = ("longest_stall_ms",)
 """Of a lone flow the trace's own gaps decide it."""
 
+LEAST_REFUSED = 0.005
+"""Of the decisions: refusals below that move no figure of a line by more than its digits."""
+
 MEANING = (
     "*Delay* is queueing delay at the bottleneck, per packet. *Kept* and *left* are ratios to plain congestion control "
     "on the same link, seed and start, formed for each pair of runs and then averaged. *Harm* is the share of its "
@@ -50,7 +53,8 @@ def page(report: Report, pictures: Sequence[tuple[str, str]] = (), against: Mapp
         cells = [cell for cell in report["cells"] if cell["scenario"] == spec["name"] and cell["role"] == "run"]
         if cells:
             lines += ["", f"## {spec['name']}", "", *_about(spec, cells), "", *table(cells)]
-            lines += [line for said in better.sentences(report["better_in_both"], spec["name"]) for line in ("", said)]
+            said = [*better.sentences(report["better_in_both"], spec["name"]), *_refusals(cells)]
+            lines += [line for one in said for line in ("", one)]
         lines += [
             line for scenario, file in pictures if scenario == spec["name"] for line in ("", f"![{file}]({file})")
         ]
@@ -79,6 +83,20 @@ def _about(spec: Row, cells: Sequence[Row]) -> list[str]:
     runs = f"{most} runs" if least == most else f"{least} to {most} runs"
     where = "simulated" if spec["link"] == "sim" else "real kernel sockets over Mahimahi"
     return [spec["about"], "", f"{where}, {spec['seconds']:g} s, {runs} a line" + (f"; {path}." if path else ".")]
+
+
+def _refusals(cells: Sequence[Row]) -> list[str]:
+    """Returns a sentence where flows of a line ran uncapped for some of their time: its figures do not tell."""
+    told = []
+    for cell in cells:
+        share = cell["numbers"].get("refused_share", {"mean": 0.0})["mean"]
+        if share >= LEAST_REFUSED:
+            place = {**cell["point"], **{key: cell[key] for key in ("flows", "beside") if cell[key] not in (1, None)}}
+            at = f" ({', '.join(f'{key} {_plain(value)}' for key, value in place.items())})" if place else ""
+            told.append(f"{cell['agent']} over {cell['cc']}{at} {100 * share:.1f} %")
+    if not told:
+        return []
+    return [f"The guard refused caps, and flows ran uncapped, in so many of the decisions: {', '.join(told)}."]
 
 
 def table(cells: Sequence[Row]) -> list[str]:

@@ -274,8 +274,8 @@ def test_writing_replaces_a_model_but_nothing_else(tmp_path: Path, model: Path) 
 
 
 def test_traces_that_shaped_a_model_are_found_by_content(model: Path) -> None:
-    found = used_traces(Policy.load(model).trace_uses, {"renamed": SHA, "other": "cd" * 32})
-    assert [(name, use.name) for name, use in found] == [("renamed", "t")]
+    found = used_traces(Policy.load(model).trace_uses, [("one", SHA), ("other", "cd" * 32), ("one", "ef" * 32)])
+    assert [(name, use.name) for name, use in found] == [("one", "t")]  # another of the same name hides none
 
 
 # --- names ---

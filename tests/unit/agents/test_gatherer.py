@@ -10,9 +10,9 @@ from helpers.trainer import TINY
 from reinet.agents.learn.config import DdpgSection, TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.evolution import last_layer
-from reinet.agents.learn.gatherer import Gatherer, _stretches, correlate, returns
+from reinet.agents.learn.gatherer import Gatherer, _stretches, _summary, correlate, returns
 from reinet.agents.learn.links import training_traces
-from reinet.core import FEATURE_SETS, Normaliser
+from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Normaliser
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
 
@@ -52,6 +52,12 @@ def test_correlated_noise_keeps_its_spread() -> None:
     assert noise[:20].std() == pytest.approx(0.3, rel=0.1)  # from the first decision on
     for apart in (1, 3):
         assert np.mean(noise[apart:] * noise[:-apart]) / 0.09 == pytest.approx(0.8**apart, abs=0.05)
+
+
+def test_the_reward_from_one_decision_to_the_next_holds_that_of_the_silences_between() -> None:
+    """Eight records, of which four had an RTT sample: a mean over all of them would be half of what decisions earn."""
+    told = _summary(np.zeros(4, FLOW_STATS_DTYPE), np.ones((4, 2)))
+    assert told["charts/reward_per_period"] == 2.0
 
 
 def test_stretches_end_where_the_gate_closes_and_leave_silences_out() -> None:

@@ -372,3 +372,23 @@ def test_a_silence_counts_once(at_once: bool) -> None:
                 take(silent, part)
             take(flows, ends)
     assert evidence.compare().throughput.ratio == pytest.approx(1.0, abs=1e-9)
+
+
+def test_a_silence_delivers_nothing() -> None:
+    """What a flow got before its last silence is told again in every record of it, and is no later for that."""
+    evidence = Evidence(FLOWS)
+    flows = np.arange(FLOWS)
+    groups = np.where(flows % 2 == 0, PLAIN, CAPPED).astype(np.int8)
+    total_bytes = 100_000 + 1000 * (flows // 2)
+
+    def take(rows: NDArray[np.int64], records: StatsArray) -> None:
+        evidence.take(records, rows, groups[rows], np.ones(len(rows), np.bool_))
+
+    for second in range(1, 7):
+        take(flows, records_of(flows, second * _SECOND_NS, _SECOND_NS, total_bytes))
+    for quarter in range(1, 20):
+        rows = flows if quarter == 1 else flows[groups == CAPPED]
+        after_ns = quarter * _SECOND_NS // 4
+        take(rows, records_of(rows, 6 * _SECOND_NS + after_ns, after_ns, total_bytes[rows] // 5, int(Flag.NO_SAMPLE)))
+    evidence.close(flows, flows.astype(np.uint64) + 1)
+    assert evidence.compare().completion.ratio == pytest.approx(1.0, abs=1e-9)

@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from helpers.places import ROOT
+from reinet.agents.decide.policy import Policy
 from reinet.agents.evaluation.suites.links import peak_buffer_bytes
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.links import training_traces
 from reinet.cli.main import app
+from reinet.core.errors import ConfigError
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
@@ -63,6 +68,43 @@ def test_a_buffer_in_time_follows_each_traces_peak_rate(tmp_path: Path) -> None:
         rows[name] = {row["trace"]: row for row in json.loads(result.stdout)["rows"]}
     assert rows["ms"]["fast.trace"] == rows["bytes"]["fast.trace"]
     assert rows["ms"]["slow.trace"]["qdelay_mean_ms"] < rows["bytes"]["slow.trace"]["qdelay_mean_ms"]
+
+
+@pytest.mark.parametrize("command", ["frontier", "targets"])
+def test_a_model_is_judged_on_its_training_traces_only_where_that_is_allowed(tmp_path: Path, command: str) -> None:
+    model = ROOT / "checkpoints" / "default"
+    config = TrainConfig.model_validate(Policy.load(model).manifest.training.config)
+    training_traces(config)[0].save(tmp_path / "renamed.trace")
+    asked = ["bench", command, "--traces", str(tmp_path), "--seconds", "3", "--agents", str(model), "--json", "-"]
+    with pytest.raises(ConfigError, match="the model was trained on"):
+        raise CliRunner().invoke(app, asked).exception or AssertionError
+    result = CliRunner().invoke(app, [*asked, "--allow-training-traces"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["trained_on"] == {str(model): ["renamed.trace"]}
+
+
+def test_who_starves_its_flow_below_every_setting_is_told_of(tmp_path: Path) -> None:
+    """Of 200 packets that the path holds four have a fiftieth, and no setting of the rule has so few."""
+    Trace.constant(24, 10).save(tmp_path / "steady.trace")
+    asked = ["bench", "frontier", "--traces", str(tmp_path), "--seconds", "8", "--agents", "fixed:4,rule:1.2"]
+    result = CliRunner().invoke(app, [*asked, "--mrtt-ms", "100", "--target", "2.5x", "--json", "-"])
+    assert result.exit_code == 0, result.output
+    starved, _, sound, _ = json.loads(result.stdout)["rows"]
+    assert (starved["below_rule"], sound["below_rule"]) == (1, 0)
+    assert "fixed:4 on steady.trace: less utilisation than every setting" in " ".join(result.stderr.split())
+    assert "rule:1.2 on" not in result.stderr
+
+
+def test_a_flow_that_was_refused_its_caps_is_told_of(tmp_path: Path) -> None:
+    """Over 20 ms a flow measures more than 20 ms, so that a target of 22 is refused: its figures are plain's."""
+    Trace.constant(12, 10).save(tmp_path / "steady.trace")
+    command = ["bench", "frontier", "--traces", str(tmp_path), "--seconds", "8", "--agents", "fixed:25", "--json", "-"]
+    for target, refused in (("22ms", True), ("50ms", False)):
+        result = CliRunner().invoke(app, [*command, "--target", target])
+        assert result.exit_code == 0, result.output
+        row = json.loads(result.stdout)["rows"][0]
+        assert (row["refused_share"] > 0.9, row["throughput_ratio"] == 1.0) == (refused, refused)
+        assert ("steady.trace: caps refused in" in result.stderr) is refused
 
 
 @pytest.mark.parametrize(

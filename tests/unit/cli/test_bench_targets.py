@@ -72,6 +72,18 @@ def test_an_agent_that_decides_more_often_meets_the_clairvoyant_cap_at_its_caden
     assert ratios[0] < ratios[1]
 
 
+def test_the_clairvoyant_cap_does_not_hang_on_the_targets_beside() -> None:
+    """22 ms are below 1.1 x what a flow over this path of 20 ms measures: told of them the guard refuses every cap."""
+    path = [Scenario.of(generate("lte-driving", 12.0, 3), "sim", seconds=12.0, target_ms=22.0)]
+    low, _, beside, _ = within_targets([FixedCap(25)], path, [22.0, 60.0])
+    (alone, _) = within_targets([FixedCap(25)], path, [60.0])
+    assert beside == alone
+    assert low["refused_share"] > 0.9
+    assert beside["refused_share"] == 0
+    own = [Scenario.of(path[0].trace, "sim", seconds=12.0, target_ms=60.0)]
+    assert within_targets([FixedCap(25)], own, [60.0])[0] == alone
+
+
 def test_a_wrong_target_is_named(tmp_path: Path) -> None:
     _steady(12.0).save(tmp_path / "steady.trace")
     result = CliRunner().invoke(app, ["bench", "targets", "--traces", str(tmp_path), "--target", "50,fast"])

@@ -45,6 +45,14 @@ def test_milliseconds_and_kbps(tmp_path: Path) -> None:
     assert mbps_per_second(imported.trace.opportunities_ms)[:3] == pytest.approx([0.6, 0.6, 0.6])
 
 
+def test_hours_in_milliseconds_are_told_from_seconds(tmp_path: Path) -> None:
+    """Two hours are 7.2 million ms, more than a trace may have seconds."""
+    imported = import_trace(write(tmp_path, "".join(f"{k * 1000} 1200\n" for k in range(7200))))
+    assert imported.format == "ms-kbps"
+    assert imported.trace.duration_ms == 7_200_000
+    assert imported.trace.mean_mbps == pytest.approx(1.2)
+
+
 def test_the_remainder_is_carried(tmp_path: Path) -> None:
     # A third of a packet in each second: one packet every three seconds, not none in each.
     imported = import_trace(write(tmp_path, "".join(f"{k} 0.004\n" for k in range(30))))
@@ -142,6 +150,8 @@ def test_refuses_with_file_line_and_what(tmp_path: Path, text: str | bytes, line
             None,
             "typically 1 apart with a rate of 2500: the units are not plain; say --format",
         ),
+        ("0 300\n1 400\n2 350\n", None, "units are not plain"),  # 5G in Mbit/s, or 3G in kbit/s
+        ("0 1200\n1000000 1200\n2000000 1200\n", None, "units are not plain"),  # a second in microseconds
         ("0 20\n1000 21\n2000 20\n", None, "say --format s-mbps, s-kbps, ms-mbps, ms-kbps"),
         ("0 400000\n1 400000\n", "s-mbps", "check the unit"),
         ("0 0\n1 0\n", "s-mbps", "recording has no rate"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from reinet.agents.decide.baselines import NoCap
+from reinet.agents.decide.baselines import NoCap, Rule
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.evaluation.batch import figures, logs
 from reinet.agents.evaluation.objects import UNWATCHED
@@ -41,6 +41,15 @@ def test_every_flow_of_a_link_keeps_the_cap_that_it_got_itself() -> None:
 def test_a_plain_flow_goes_its_way_whether_it_is_watched_or_not() -> None:
     links = [LinkSpec(generate("lte-driving", 10, 5), cc=cc, seed=3) for cc in ("cubic", "bbr", "copa")]
     assert figures(NoCap(), links, 5.0) == figures(NoCap(View(period=UNWATCHED)), links, 5.0)
+
+
+def test_decisions_are_those_of_the_run_and_not_of_the_wait_for_others() -> None:
+    """A row goes on until the slowest one is through: with long records it is far ahead in time by then."""
+    links = [LinkSpec(generate(preset, 20.0, 5)) for preset in ("evdo-driving", "lte-stationary")]
+    beside = [run["decisions"] for run in logs(Rule(), links, 8.0)]
+    alone = [logs(Rule(), [link], 8.0)[0]["decisions"] for link in links]
+    assert beside == alone
+    assert beside[0] < beside[1]
 
 
 def test_own_flows_and_the_one_beside_them_are_told_apart() -> None:

@@ -17,6 +17,7 @@ from reinet.agents.evaluation.compare.learning import estimate, learning_curves,
 from reinet.agents.evaluation.compare.models import Comparison
 from reinet.agents.evaluation.compare.page import LINK_RUN, Content, agent_labels, write_page
 from reinet.agents.evaluation.compare.series import curves_of, curves_of_link, interval_ms
+from reinet.agents.evaluation.plan import Plan
 from reinet.agents.evaluation.run import Run, run, simulate
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.cli.main import app
@@ -210,3 +211,10 @@ def test_a_place_where_no_page_can_be_written_is_refused_before_anything_runs(tm
     command = ["compare", "none", "--traces", str(trace), "--out", str(tmp_path / out)]
     with pytest.raises(ConfigError, match=f"--out .*/{out}: .* is no folder; name another"):
         raise CliRunner().invoke(app, command).exception or AssertionError
+
+
+def test_rows_are_those_of_an_evaluation_also_where_caps_are_drawn() -> None:
+    links = scenarios("evdo-driving", "lte-driving", seconds=6.0)
+    for name in ("random", "roccet"):
+        comparison = Comparison([name], [], links)
+        assert comparison.run(comparison.agents[0]) == [row for _, row in Plan(name, links)]

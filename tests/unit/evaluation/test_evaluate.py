@@ -1,19 +1,28 @@
 """``reinet evaluate`` in the simulator: rows, refusals, labels, the picture; plain and capped flows."""
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from helpers.places import ROOT
+from reinet.agents.decide.baselines import FixedCap
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.roccet import Roccet
+from reinet.agents.evaluation.batch import figures as figures_of_paths
 from reinet.agents.evaluation.plan import Plan
+from reinet.agents.evaluation.run import run
 from reinet.agents.evaluation.scenario import Scenario, link_options
 from reinet.agents.evaluation.suites.definition import MOST_SEEDS
 from reinet.cli.main import app
 from reinet.cli.options import MOST_REPEAT
+from reinet.core import Flag
 from reinet.core.errors import ConfigError
 from reinet.envs.trace import Trace
+from reinet.envs.trace.model import generate
 
 MODEL = ROOT / "checkpoints" / "default"
 KEYS = {
@@ -92,6 +101,45 @@ def test_a_model_is_not_judged_on_its_training_traces(tmp_path: Path) -> None:
     ((_, row),) = Plan(str(MODEL), [scenario], allow_training_traces=True)
     assert row["trained_on"] is True
     assert figures(str(MODEL))["trained_on"] is False
+
+
+def test_a_training_trace_does_not_hide_behind_another_of_the_same_name() -> None:
+    from reinet.agents.decide.policy import Policy
+    from reinet.agents.learn.config import TrainConfig
+    from reinet.agents.learn.links import training_traces
+
+    seen = training_traces(TrainConfig.model_validate(Policy.load(MODEL).manifest.training.config))[0]
+    same_name = Trace(TWELVE_MBPS.opportunities_ms, seen.name)
+    with pytest.raises(ConfigError, match="the model was trained on"):
+        Plan(str(MODEL), [Scenario.of(trace, "sim", seconds=5.0) for trace in (seen, same_name)])
+
+
+class _TooLow(Agent):
+    """It wants three packets up to some time, which the guard refuses, then twenty."""
+
+    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+        return np.where(stats["time_ns"] < 5_000_000_000, 3, 20).astype(np.uint32)
+
+
+def test_a_cap_that_was_refused_at_any_time_is_told_of() -> None:
+    """At the end the flow is capped; its figures are those of a flow that was not, for half of its time."""
+    done = run(_TooLow("too-low"), Scenario.of(TWELVE_MBPS, "sim", seconds=10.0))
+    assert done.caps_pkts[-1] == 20
+    assert "a cap of 3 packets is outside" in str(done.uncapped_reason)
+    share = re.search(r"\(([\d.]+) % of its decisions\)", str(done.uncapped_reason))
+    assert share
+    assert 5 < float(share[1]) < 50
+    assert run(FixedCap(20), Scenario.of(TWELVE_MBPS, "sim", seconds=10.0)).uncapped_reason is None
+
+
+def test_each_of_several_stepped_flows_has_a_cap_and_a_guard_of_its_own() -> None:
+    """Their records come in turn in one row; ROCCET, which remembers flows, would take each for a new one."""
+    options = {"flows": [{"stepped": True, "start_ms": 500}]}
+    scenario = Scenario.of(TWELVE_MBPS, "sim", seconds=10.0, link_options=options, buffer_bytes=600_000)
+    done = run(Roccet(), scenario)
+    assert done.metrics == figures_of_paths(Roccet(), [scenario.path], 10.0)[0]
+    assert done.caps_pkts.any()
+    assert set((done.records["cookie"] >> np.uint64(32)).tolist()) == {0}
 
 
 @pytest.mark.parametrize(
@@ -185,6 +233,23 @@ def test_repetitions_have_seeds_of_their_own_and_agents_of_one_share_it() -> Non
     assert len({row["throughput_mbps"] for row in rows if row["agent"] == "none"}) == 3
     again = [row for _, row in Plan("none", [lossy], repeat=3)]
     assert again == [row for row in rows if row["agent"] == "none"]
+
+
+def test_a_cap_that_stays_through_a_silence_was_decided_once() -> None:
+    done = run(FixedCap(20), Scenario.of(generate("evdo-driving", 40.0, 2), "sim", seconds=40.0))
+    silent = (done.records["flags"] & int(Flag.NO_SAMPLE)) != 0
+    assert done.caps_pkts[silent].any()
+    assert done.row()["decisions"] == np.count_nonzero(done.caps_pkts[~silent])
+
+
+def test_an_agent_that_throws_dice_throws_others_in_each_repetition() -> None:
+    """Else their spread would be that of the link's noise alone, and a link without any would show none."""
+    still = Scenario.of(TWELVE_MBPS, "sim", seconds=6.0, link_options={"jitter_us": 0})
+    caps = [tuple(done.caps_pkts) for done, _ in Plan("random", [still], repeat=3)]
+    assert len(set(caps)) == 3
+    assert [tuple(done.caps_pkts) for done, _ in Plan("random", [still], repeat=3)] == caps
+    plain = [row["qdelay_mean_ms"] for _, row in Plan("none", [still], repeat=2)]
+    assert plain[0] == plain[1]
 
 
 @pytest.mark.parametrize("option", ["codel_target_ms=5", "pie_burst_ms=5", "wired_buffer_bytes=4000", "pause_ms=10",

@@ -1,10 +1,13 @@
 """``reinet fidelity``: what counts as agreement, going on after an interruption, what fails, the page."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from reinet.agents.decide.baselines import NoCap
 from reinet.agents.evaluation.fidelity import (
     MAX_ATTEMPTS,
     TOLERANCES,
@@ -13,9 +16,12 @@ from reinet.agents.evaluation.fidelity import (
     KernelResult,
     Results,
     agrees,
+    figures_of,
     markdown,
     sim_figures,
 )
+from reinet.agents.evaluation.run import run
+from reinet.agents.evaluation.scenario import Scenario
 from reinet.cli.main import app
 from reinet.core.errors import ConfigError, LinkError
 from reinet.envs.mahimahi.spec import LinkSpec
@@ -54,6 +60,19 @@ def test_it_goes_on_where_it_stopped_and_compares_by_the_median(tmp_path: Path) 
     assert throughput["kernel_max"] == pytest.approx(5 * throughput["kernel_min"])
     assert all(row["agrees"] is not False for row in rows)
     assert "**1 of 1 combinations agree**." in markdown([rows], "reinet fidelity")
+
+
+def test_what_a_silence_tells_again_counts_once() -> None:
+    """Its records repeat what their period has so far: sums over all records would hold it two and three times."""
+    done = run(NoCap(), Scenario(COMBINATION.path(20.0), "sim", 2.0))
+    records = np.zeros(4, done.records.dtype)
+    records["time_ns"] = np.array([100, 400, 650, 700]) * 1_000_000
+    records["period_ns"] = np.array([100, 300, 550, 600]) * 1_000_000
+    records["retrans_bytes"], records["mss_bytes"] = np.array([1, 2, 2, 3]) * 1448, 1448
+    records["cwnd_pkts"], records["flags"] = [10, 90, 90, 20], [0, 8, 8, 0]
+    found = figures_of(replace(done, records=records))
+    assert found["retrans_pkts"] == 4
+    assert found["cwnd_mean_pkts"] == pytest.approx((10 * 100 + 20 * 600) / 700)
 
 
 def test_a_damaged_results_file_is_named_with_its_line(tmp_path: Path) -> None:

@@ -54,6 +54,16 @@ def test_an_agent_that_sets_no_cap_changes_nothing() -> None:
         assert row["plain_ms"] == row["capped_ms"] > 0
 
 
+def test_a_rows_next_connection_is_another_flow_to_an_agent_that_remembers_flows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    links = cell(3_000_000, trace=DRAWN).links(2, 50_000, 300_000)
+    beside = objects.fetch(links, make_agent("roccet"))
+    monkeypatch.setattr(objects, "ROWS", 1)
+    one_by_one = objects.fetch(links, make_agent("roccet"))
+    assert [one.took_ms.tolist() for one in beside] == [one.took_ms.tolist() for one in one_by_one]
+
+
 def test_a_cap_below_what_the_path_holds_is_harm() -> None:
     """40 packets fill 24 Mbit/s and 20 ms; of ten, a transfer takes four times as long.
 

@@ -6,9 +6,10 @@ import pytest
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.roccet import BETA, Roccet
 from reinet.agents.evaluation.batch import figures
-from reinet.core import FLOW_STATS_DTYPE
+from reinet.core import FLOW_STATS_DTYPE, Flag
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
+from reinet.envs.trace.model import generate
 
 NO_STATES, NO_RULE = np.zeros((1, 1), np.float32), np.zeros(1, np.float32)
 
@@ -53,6 +54,20 @@ def test_an_rtt_that_jumps_is_jitter_and_a_new_flow_begins_anew() -> None:
     before = told(agent, 395, 60.0)
     assert told(agent, 400, 60.0, cookie=2) == 0
     assert before > 0
+
+
+def test_a_silence_is_not_heard_and_what_runs_beside_changes_nothing() -> None:
+    """A flow alone is not shown the records of its silences; beside others it is, and they repeat what was told."""
+    quiet, loud = Roccet(), Roccet()
+    for step in range(200):
+        caps = [told(agent, 10 * step, 60.0) for agent in (quiet, loud)]
+        silence = np.zeros(1, FLOW_STATS_DTYPE)
+        silence["cookie"], silence["time_ns"], silence["flags"] = 1, (10 * step + 5) * 1e6, int(Flag.NO_SAMPLE)
+        silence["rtt_samples"], silence["mss_bytes"], silence["delivered_bytes"] = 9, 1448, 1_000_000
+        assert loud.decide(silence, NO_STATES, NO_RULE).tolist() == [0]
+        assert caps[0] == caps[1]
+    links = [LinkSpec(generate(preset, 40.0, 4)) for preset in ("evdo-driving", "lte-driving")]
+    assert figures(Roccet(), links, 40.0) == [figures(Roccet(), [link], 40.0)[0] for link in links]
 
 
 def test_it_lowers_the_delay_of_cubic_in_a_deep_buffer() -> None:

@@ -419,3 +419,20 @@ def test_a_suite_takes_only_options_that_it_does_not_say_itself(tmp_path: Path) 
     for words in (["--suite", "quick", "--seconds", "3"], ["--out", "x"], ["--agents", "none"]):
         result = CliRunner().invoke(app, ["evaluate", *words])
         assert isinstance(result.exception, ConfigError), words
+
+
+def test_a_report_says_where_flows_ran_uncapped(tmp_path: Path) -> None:
+    """22 ms cannot be kept over 20 ms and two clocks: what looks like a cap's figures there are plain's."""
+    text = SMALL.split("[[scenario]]")
+    swept = (
+        text[1]
+        .replace("repeat = 2", "repeat = 1\nsweep = { target_ms = [22, 50] }")
+        .replace("seconds = 2", "seconds = 5")
+    )
+    suite, store = planned(tmp_path, "[[scenario]]".join([text[0], swept])), Store(tmp_path / "store")
+    runner.make(suite, store)
+    page = markdown.page(report.build(suite, store, "here"))
+    (said,) = re.findall("The guard refused caps.*", page)
+    assert "fixed:20 over cubic (target_ms 22) " in said
+    assert "target_ms 50" not in said
+    assert "none" not in said

@@ -9,7 +9,7 @@ import pytest
 
 from reinet.agents.evaluation.ways import actuators, java, native, tunnel
 from reinet.agents.evaluation.ways.comparison import ATTEMPTS, RATIOS, Ways
-from reinet.core import FLOW_STATS_DTYPE
+from reinet.core import FLOW_STATS_DTYPE, Flag
 from reinet.envs.link.metrics import Metrics
 from reinet.envs.trace import Trace
 
@@ -119,6 +119,17 @@ def test_a_stall_is_the_longest_time_without_a_delivery() -> None:
     assert tunnel.longest_stall_ms(records, 75_000_000, 1_000_000_000) == 800.0
     assert tunnel.longest_stall_ms(records[:0], 0, 1_000_000_000) == 1000.0
     assert tunnel.longest_stall_ms(records, 75_000_000, 1_900_000_000) == 1000.0, "to the end"
+
+
+def test_a_silence_is_a_stall_and_its_samples_count_once() -> None:
+    """Its records tell of the period before it, bytes and samples, once more every 250 ms."""
+    records = np.zeros(5, FLOW_STATS_DTYPE)
+    records["time_ns"] = np.array([100, 400, 650, 900, 1000]) * 1_000_000
+    records["period_ns"] = np.array([50, 300, 550, 800, 900]) * 1_000_000
+    records["delivered_bytes"], records["flags"] = [9, 3, 3, 3, 4], [0, *[int(Flag.NO_SAMPLE)] * 3, 0]
+    records["rtt_mean_us"], records["rtt_samples"] = [20_000, 100_000, 100_000, 100_000, 100_000], [2, 1, 1, 1, 2]
+    assert tunnel.longest_stall_ms(records, 75_000_000, 1_000_000_001) == 900.0
+    assert tunnel.round_trips_ms(records)[0] == pytest.approx(60.0)
 
 
 def test_round_trips_count_as_often_as_they_had_samples() -> None:

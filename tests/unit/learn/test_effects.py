@@ -92,3 +92,14 @@ def test_a_plan_without_sense_is_refused(tmp_path: Path, names: list[str], besid
     file.write_text('about = "x"\n' + rows + (f'beside = "{beside}"\n' if beside else ""))
     with pytest.raises(ConfigError, match=match):
         Plan.load(file)
+
+
+def test_who_judges_is_not_learned_from(tmp_path: Path) -> None:
+    recordings = [Trace.constant(mbps, 10) for mbps in (6, 12)]
+    for number, trace in enumerate(recordings):
+        trace.save(tmp_path / "own" / f"{number}.trace")
+    section = BASE.traces.model_dump() | {"presets": [], "sets": [{"path": str(tmp_path / "own")}]}
+    own = TrainConfig.model_validate(BASE.model_dump() | {"traces": section})
+    with pytest.raises(ConfigError, match=r"renamed has the content of own/1\.trace, which variant .* learns from"):
+        next(measure(own, PLANS["deepcc"], [Trace(recordings[1].opportunities_ms, "renamed")], 5.0, tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own"]

@@ -208,5 +208,10 @@ def test_the_gate_lets_through_what_is_no_worse(throughput: float, delay: float,
 def test_the_gate_compares_pairs_alone_and_refuses_where_there_are_none() -> None:
     assert not judged([row("new", 1.0, 1.0, 1), row("old", 1.0, 1.0, 2)], "new", "old", Gate()).ok
     assert not judged([], "new", "old", Gate()).ok
+    # A run in which nothing comes through has no figures, and no row: what is left would look as good as ever.
+    starved = judged([row("new", 1.0, 1.0, 1), row("old", 1.0, 1.0, 1), row("old", 1.0, 1.0, 2)], "new", "old", Gate())
+    assert not starved.ok
+    assert "in 1 of 2 runs nothing came through" in starved.words
+    assert judged([row("old", 1.0, 1.0, 1), row("new", 1.0, 1.0, 1), row("new", 1.0, 1.0, 2)], "new", "old", Gate()).ok
     idle = judged([row("new", 1.0, 0.0), row("old", 1.0, 0.0)], "new", "old", Gate())
     assert idle.ok, "two models without any queue are alike"
