@@ -65,11 +65,11 @@ class PathRtt {
       asked_ns_ = 0;
     } else if (asked_ns_ != 0) {
       ask(s);
-    } else if (s.cap_pkts == 0 || s.rtt_least_us <= kNearPath * path_us) {
+    } else if (s.cap_pkts == 0 || s.inflight_pkts < kBinds * s.cap_pkts || s.rtt_least_us <= kNearPath * path_us) {
       standing_ = {};
     } else {
       standing_.add(s);
-      if (seems_starved() && s.time_ns >= next_ns_) begin(s);
+      if (seems_starved(s) && s.time_ns >= next_ns_) begin(s);
     }
     return std::max(s.min_rtt_us, longer_us_);
   }
@@ -79,19 +79,24 @@ class PathRtt {
 
  private:
   static constexpr double kNearPath = 1.1;
+  static constexpr double kBinds = 0.5;  // a cap above what is in flight holds nobody back
   // By then the rate of a flow that its caps hold back has fallen.
   static constexpr double kStandingNs = 1e9;
   static constexpr double kStandingRounds = 16;
-  static constexpr double kLessThanBest = 0.9;
+  static constexpr double kLessThanBest = 0.8;
   // The mean RTT over the least one. Up to 1.2 nothing that recordings show of a policy moves but in the third digit
   // (docs/training.md); at 1.3 a longer path is noticed on more of them, and some under BBR are taken for one.
   static constexpr double kSteady = 1.2;
+  // Who is taken for one beyond the target is uncapped for seconds.
+  static constexpr double kSteadyFar = 1.1;
+  // Above so many times the minimum the RTT says how long an outage was.
+  static constexpr double kOutageTimes = 4;
   static constexpr double kWindowNs = 0.5e9;
   static constexpr std::uint64_t kBestNs = 10'000'000'000;  // the best rate is of the latest one or two such times
   static constexpr double kAskTimes = 1.3;
   static constexpr double kComesBack = 1 + (kAskTimes - 1) / 2;
   static constexpr double kLowerThanBefore = 0.95;  // an RTT below so much of the least before: the link has changed
-  static constexpr std::uint64_t kMostAskNs = 10'000'000'000;  // Reno's window grows by a packet a round trip
+  static constexpr std::uint64_t kMostAskNs = 3'000'000'000;  // Reno's window grows by a packet a round trip
   // One sample is no path, and a look lasts two round trips.
   static constexpr double kPartRounds = 0.5;
   // A queue of the flow's own that stands on a path which is shorter again hides that; where nobody looks for the true
@@ -117,9 +122,13 @@ class PathRtt {
     double rate() const { return bytes / took_ns; }
     double inflight_pkts() const { return inflight_ns / took_ns; }
     double rtt_us() const { return rtt_ns_us / took_ns; }
-    bool is_steady() const { return rtt_us() <= kSteady * least_us; }
+    bool is_steady(double times) const { return rtt_us() <= times * least_us; }
   };
 
+  // Returns whether a path of the least RTT seen would leave the target no room.
+  static bool is_far(const Stretch& seen, const reinet_flow_stats& s) {
+    return kLeastTargetPerRtt * seen.least_us > s.target_us;
+  }
   bool is_too_long(const reinet_flow_stats& s) const { return kLeastTargetPerRtt * longer_us_ > s.target_us; }
 
   void remember(const reinet_flow_stats& s) {
@@ -140,9 +149,11 @@ class PathRtt {
     best_rate_ = std::max(best_rate_, latest_.rate());
   }
 
-  bool seems_starved() const {
+  bool seems_starved(const reinet_flow_stats& s) const {
     return standing_.took_ns >= kStandingNs && standing_.rounds >= kStandingRounds && latest_.took_ns > 0 &&
-           latest_.is_steady() && latest_.rate() < kLessThanBest * std::max(best_rate_, best_before_);
+           latest_.least_us <= kOutageTimes * s.min_rtt_us &&
+           latest_.is_steady(is_far(latest_, s) ? kSteadyFar : kSteady) &&
+           latest_.rate() < kLessThanBest * std::max(best_rate_, best_before_);
   }
 
   void begin(const reinet_flow_stats& s) {
@@ -159,7 +170,7 @@ class PathRtt {
     const bool changed = s.rtt_least_us < kLowerThanBefore * before_.least_us;
     if (!changed && after_.rounds < 1 && s.time_ns < asked_ns_ + kMostAskNs) return;
     const bool starved = !changed && after_.rounds >= 1 && after_.rate() >= kComesBack * before_.rate();
-    const bool far = kLeastTargetPerRtt * before_.least_us > s.target_us;
+    const bool far = is_far(before_, s);
     if (!starved) {
       far_asks_ = 0;
       rest(s, false);

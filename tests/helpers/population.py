@@ -55,7 +55,8 @@ class Population:
         records["min_rtt_us"] = np.minimum(self._min_rtt_us, rtt_us)
         records["delivery_rate_bytes_per_s"] = rate_bytes_per_s
         records["delivered_bytes"] = rate_bytes_per_s * PERIOD_MS / 1e3
-        records["cwnd_pkts"] = records["inflight_pkts"] = 100
+        records["cwnd_pkts"] = 100
+        records["inflight_pkts"] = 40  # a cap is the name of an effect here; none is to seem to hold a flow back
         records["cap_pkts"] = caps
         self._left_bytes -= records["delivered_bytes"]
         return np.concatenate([closed, records])
