@@ -45,8 +45,8 @@ inline std::uint32_t standing_queue_us(std::uint32_t min_rtt_us) { return std::c
 // A longer path and a queue look alike until the window changes: then either the rate follows it or the RTT. So a
 // capped flow is asked whose RTT was for a while steadily above its minimum, and which gets less than it did: it is
 // uncapped until it has kAskTimes as much in flight. Where at least half of that comes back as rate, the RTT from
-// before is the path's, until a shorter one is seen. Over a link whose rate varies the RTT does, too, and nobody asks;
-// nothing of the figures of docs/training.md rests on this.
+// before is the path's, until a shorter one is seen. Over a link whose rate varies the RTT does, too, and hardly
+// anybody is asked.
 //
 //     steadily above the minimum, and less than before       more in flight brought more
 //     capped ------------------------------------> asked ------------------------------> path known, capped
