@@ -39,8 +39,7 @@ class Law {
   std::uint32_t decide_learned(const reinet_flow_stats& s, const Settings& settings);
   std::uint32_t wanted_pkts(const Settings& settings) const;
 
-  PathRtt path_;
-  Gate gate_;
+  PathGate gate_;
   OthersQueue others_;  // of a learned policy alone: it aims at the target
   DeepCcSet features_;
   std::shared_ptr<FlowStates> states_;  // of a learned policy; a unique one would want its type known here

@@ -220,6 +220,20 @@ class Gate {
   bool open_ = false;
 };
 
+// Whether a flow may be capped, by the gate and by its path as it is now.
+class PathGate {
+ public:
+  // Takes a flow's record, and writes the path's minimum RTT into it; returns whether the flow may be capped.
+  bool update(reinet_flow_stats& s) {
+    if (has_sample(s)) s.min_rtt_us = path_.update(s);
+    return gate_.update(s) && !path_.opens(s);
+  }
+
+ private:
+  PathRtt path_;
+  Gate gate_;
+};
+
 }  // namespace reinet
 
 #endif

@@ -66,7 +66,7 @@ class FlowStatesOf final : public FlowStates {
     Flow& f = flows_[flow];
     const bool decided = has_sample(record);
     reinet_flow_stats s = record;
-    if (decided) s.min_rtt_us = f.path.update(record);
+    const bool may_cap = f.gate.update(s);
     const double reward = f.reward.take(s, config.reward, offer);
     if (decided) {
       const auto observation = f.features.update(s, config.normaliser);
@@ -74,7 +74,7 @@ class FlowStatesOf final : public FlowStates {
       for (std::size_t i = 0; i < observation.size(); ++i) f.history[i] = static_cast<float>(observation[i]);
     }
     std::copy(f.history.begin(), f.history.end(), state);
-    return {decided, static_cast<float>(reward), f.features.rule_pkts, f.gate.update(s) && !f.path.opens(s)};
+    return {decided, static_cast<float>(reward), f.features.rule_pkts, may_cap};
   }
 
   float show(std::size_t flow, float* state) const override {
@@ -95,8 +95,7 @@ class FlowStatesOf final : public FlowStates {
     std::array<float, Set::kHistory * Set::kFeatures.size()> history{};
     Set features;
     Reward reward;
-    PathRtt path;
-    Gate gate;
+    PathGate gate;
   };
   std::vector<Flow> flows_;
 };

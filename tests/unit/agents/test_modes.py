@@ -344,16 +344,22 @@ def records_of(
     return made
 
 
-@pytest.mark.parametrize("at_once", [False, True], ids=["tick by tick", "in one batch"])
-def test_a_silence_counts_once(at_once: bool) -> None:
-    """Its records tell of a period that goes on, and the one that ends the period tells of all of it again."""
+def halves() -> tuple[Evidence, NDArray[np.int64], NDArray[np.int8], NDArray[np.int64], Callable[..., None]]:
+    """Evidence on flows of which every other one is capped, what each delivers, and who takes rows' records into it."""
     evidence = Evidence(FLOWS)
     flows = np.arange(FLOWS)
     groups = np.where(flows % 2 == 0, PLAIN, CAPPED).astype(np.int8)
-    total_bytes = 100_000 + 1000 * (flows // 2)
 
     def take(rows: NDArray[np.int64], records: StatsArray) -> None:
         evidence.take(records, rows, groups[rows], np.ones(len(rows), np.bool_))
+
+    return evidence, flows, groups, 100_000 + 1000 * (flows // 2), take
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["tick by tick", "in one batch"])
+def test_a_silence_counts_once(at_once: bool) -> None:
+    """Its records tell of a period that goes on, and the one that ends the period tells of all of it again."""
+    evidence, flows, groups, total_bytes, take = halves()
 
     take(flows, records_of(flows, _SECOND_NS, _SECOND_NS, total_bytes))
     silent = flows[groups == CAPPED]
@@ -376,13 +382,7 @@ def test_a_silence_counts_once(at_once: bool) -> None:
 
 def test_a_silence_delivers_nothing() -> None:
     """What a flow got before its last silence is told again in every record of it, and is no later for that."""
-    evidence = Evidence(FLOWS)
-    flows = np.arange(FLOWS)
-    groups = np.where(flows % 2 == 0, PLAIN, CAPPED).astype(np.int8)
-    total_bytes = 100_000 + 1000 * (flows // 2)
-
-    def take(rows: NDArray[np.int64], records: StatsArray) -> None:
-        evidence.take(records, rows, groups[rows], np.ones(len(rows), np.bool_))
+    evidence, flows, groups, total_bytes, take = halves()
 
     for second in range(1, 7):
         take(flows, records_of(flows, second * _SECOND_NS, _SECOND_NS, total_bytes))
