@@ -60,5 +60,8 @@ AllowTrainingTraces = Annotated[
 ]
 LinkOptions = Annotated[
     list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="More of the link, such as queue=codel or loss=0.01; may be repeated."),
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="More of the link, such as queue=codel, loss=0.01 or uplink=FILE; may be repeated.",
+    ),
 ]

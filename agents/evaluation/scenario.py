@@ -29,8 +29,8 @@ Actuator = Literal["kernel", "app"]
 
 SAID_BESIDE = ("trace", "cc", "target_us", "mrtt_ms", "buffer_bytes", "start_offset_ms", "seed")
 """Fields of ``LinkSpec`` that ``Scenario.of`` takes as arguments of their own."""
-LINK_OPTIONS = tuple(f.name for f in fields(LinkSpec) if f.name not in (*SAID_BESIDE, "uplink"))
-"""The others, by which an option of a link is named. An uplink is a trace, which no option can say."""
+LINK_OPTIONS = tuple(f.name for f in fields(LinkSpec) if f.name not in SAID_BESIDE)
+"""The others, by which an option of a link is named."""
 
 
 def link_options(texts: Sequence[str]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Scenario:
         ``target`` is an RTT to stay below or its text, ``target_ms`` an absolute one. A relative one is resolved from
         the path's ``mrtt_ms``; on a real link the control loop resolves it anew for each record, as the daemon does,
         from the minimum RTT that the flow itself measured, which is up to 2 ms more. ``link_options`` are further
-        fields, as a user named them. Raises ConfigError.
+        fields, as a user named them, an uplink by its file. Raises ConfigError.
         """
         options = dict(link_options or {})
         for key in options:
@@ -114,6 +114,7 @@ class Scenario:
             needed, value = BELONGS_TO.get(key, (key, None))
             if needed not in options or value not in (None, options[needed]):
                 raise ConfigError(f"link option {key}: does nothing without {needed}{f'={value}' if value else ''}")
+        read = options | ({"uplink": _uplink(options["uplink"])} if "uplink" in options else {})
         asked = Target.parse(target) if isinstance(target, str) else target
         if target_ms is not None:
             if asked is not None:
@@ -122,7 +123,7 @@ class Scenario:
             asked = Target(Form.ABSOLUTE, target_ms)
         if asked is not None:
             path["target_us"] = round(asked.resolve_ms(path.get("mrtt_ms", LinkSpec.mrtt_ms)) * 1000)
-        return cls(LinkSpec(trace, **path, **options), link, seconds, options, actuator, asked)
+        return cls(LinkSpec(trace, **path, **read), link, seconds, options, actuator, asked)
 
     @property
     def trace(self) -> Trace:
@@ -147,6 +148,12 @@ def scenarios_of(traces: Sequence[Trace], ccs: Sequence[str], link: LinkKind, **
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"cc: {twice[0]} is there twice; give every congestion control once")
     return [Scenario.of(trace, link, cc=name, **said) for trace in traces for name in names]
+
+
+def _uplink(file: object) -> Trace:
+    if not isinstance(file, str):
+        raise ConfigError(f"link option uplink: give the file of a trace of the ACKs' direction, not {file!r}")
+    return Trace.load(file)
 
 
 def _check_target_ms(target_ms: float) -> None:

@@ -369,5 +369,7 @@ def _check_trace(key: str, trace: object) -> None:
         raise ConfigError(
             f"{key}: an array of unsigned whole milliseconds is needed, such as Trace.opportunities_ms, or a Trace"
         )
-    if values.itemsize > 4 and values.size and values.max() > MAX_MS:  # a cast would make 5 of 2^32 + 5
+    if values.size == 0:
+        raise ConfigError(f"{key}: holds no opportunity; give the times of at least one")
+    if values.itemsize > 4 and values.max() > MAX_MS:  # a cast would make 5 of 2^32 + 5
         raise ConfigError(f"{key}: {values.max()} ms is beyond {MAX_MS}, some 49 days; cut the trace")

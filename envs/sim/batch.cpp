@@ -15,6 +15,11 @@ void require(bool ok, const char* what) {
   if (!ok) throw std::invalid_argument(what);
 }
 
+void require_trace(TraceMs ms) {
+  require(!ms.empty() && ms.back() > 0, "a trace's last value must be above 0");
+  require(std::is_sorted(ms.begin(), ms.end()), "a trace's values must not fall");
+}
+
 }  // namespace
 
 Batch::Batch(std::size_t rows, const reinet_period_config& period, View view, bool record_log,
@@ -26,15 +31,13 @@ Batch::Batch(std::size_t rows, const reinet_period_config& period, View view, bo
       outputs_(outputs),
       workers_(threads) {}
 
-void Batch::set_link(std::size_t row, const LinkOptions& link, std::vector<SharedTrace> traces) {
+void Batch::set_link(std::size_t row, const LinkOptions& link, PathTraces traces) {
   require(!link.flows.empty() && link.flows.size() <= kMaxFlows, "a path has 1 to 65535 flows");
   require(link.flows[0].stepped, "the first flow is stepped");
   const std::size_t channels = is_cell(link) ? link.flows.size() : 1;
-  require(traces.size() == channels, "one trace per channel is needed");
-  for (const SharedTrace& trace : traces) {
-    require(!trace.ms.empty() && trace.ms.back() > 0, "a trace's last value must be above 0");
-    require(std::is_sorted(trace.ms.begin(), trace.ms.end()), "a trace's values must not fall");
-  }
+  require(traces.links.size() == channels, "one trace per channel is needed");
+  for (const SharedTrace& trace : traces.links) require_trace(trace.ms);
+  if (!traces.uplink.ms.empty()) require_trace(traces.uplink.ms);
   Row& r = rows_.at(row);
   r.next_link = link;
   r.next_traces = std::move(traces);
@@ -98,7 +101,7 @@ RowLog Batch::log(std::size_t row) const {
   const Row& r = at(row);
   require(record_log_, "this batch keeps no log: make it with record_log=True");
   RowLog log{*r.log, {}, r.start_ms, r.simulation->now_ms()};
-  Schedule schedule(r.traces[0].ms);
+  Schedule schedule(r.traces.links[0].ms);
   for (schedule.seek_after(log.start_ms); schedule.next_ms() <= log.end_ms; schedule.advance())
     log.opportunity_ms.push_back(static_cast<double>(schedule.next_ms()));
   return log;
@@ -110,9 +113,9 @@ void Batch::start(Row& r) {
   r.traces = r.next_traces;
   const LinkOptions& link = r.next_link;
   std::vector<TraceMs> traces_ms;
-  for (const SharedTrace& trace : r.traces) traces_ms.push_back(trace.ms);
+  for (const SharedTrace& trace : r.traces.links) traces_ms.push_back(trace.ms);
   if (record_log_) r.log = std::make_unique<LinkLog>();
-  r.simulation = make_simulation(link, traces_ms, period_, r.log.get());
+  r.simulation = make_simulation(link, traces_ms, r.traces.uplink.ms, period_, r.log.get());
   r.states = view_.set.make(view_.config.reward.kind, link.flows.size());
   r.flow = 0;
   r.start_ms = link.start_offset_ms;
@@ -166,7 +169,8 @@ void Batch::refuse_stalled() {
 
 // Of the flow's own trace in a cell, else of the link that all flows share.
 Offer Batch::offer_of(const Row& r) const {
-  const std::span<const std::uint32_t> trace_ms = r.traces[r.traces.size() == 1 ? 0 : r.flow].ms;
+  const std::vector<SharedTrace>& links = r.traces.links;
+  const TraceMs trace_ms = links[links.size() == 1 ? 0 : r.flow].ms;
   return {static_cast<double>(r.simulation->opportunities_seen(r.flow)) * kOpportunityBytes,
           regret_unit_bytes(trace_ms.size(), trace_ms.back())};
 }

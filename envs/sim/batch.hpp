@@ -25,6 +25,12 @@ struct SharedTrace {
   std::shared_ptr<const void> owner;
 };
 
+// The traces of a path: the link's, or in a cell one for each flow, and that of the ACKs' direction, if any.
+struct PathTraces {
+  std::vector<SharedTrace> links;
+  SharedTrace uplink;
+};
+
 // What a batch's flows are seen with, and what their actions mean.
 struct View {
   const FeatureSet& set;
@@ -63,9 +69,8 @@ class Batch {
   // Returns whether this is a forked child, without the threads that the batch needs.
   bool lost_threads() const { return workers_.lost(); }
 
-  // Gives a row another link, from its next reset on; traces has one for all flows, or in a cell one for each. Throws
-  // std::invalid_argument.
-  void set_link(std::size_t row, const LinkOptions& link, std::vector<SharedTrace> traces);
+  // Gives a row another link, from its next reset on. Throws std::invalid_argument.
+  void set_link(std::size_t row, const LinkOptions& link, PathTraces traces);
   void set_normaliser(const NormaliserTable& table) {
     const RewardConfig& reward = view_.config.reward;
     view_.config = state_config(view_.set, table, reward.kind, reward.delay_weight);
@@ -103,11 +108,11 @@ class Batch {
     std::unique_ptr<FlowStates> states;  // of the flows
     std::uint32_t flow = 0;              // the one that the latest record is about
     std::uint64_t start_ms = 0;
-    bool stalled = false;             // no record came
-    std::vector<SharedTrace> traces;  // of the running simulation
+    bool stalled = false;  // no record came
+    PathTraces traces;     // of the running simulation
     // Used from the next reset on.
     LinkOptions next_link;
-    std::vector<SharedTrace> next_traces;
+    PathTraces next_traces;
   };
 
   void start(Row& r);

@@ -29,6 +29,10 @@ nb::object array_of(const std::vector<T>& values) {
   return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(copy->data(), {copy->size()}, owner));
 }
 
+SharedTrace shared(const Vector<const std::uint32_t>& trace_ms) {
+  return {{trace_ms.data(), trace_ms.shape(0)}, std::make_shared<Vector<const std::uint32_t>>(trace_ms)};
+}
+
 // A batch that holds on to the arrays it writes into, which are Python's. One call at a time: reset() and the steps let
 // other Python threads run.
 class SimBatch {
@@ -56,11 +60,11 @@ class SimBatch {
   SimBatch(const SimBatch&) = delete;
   SimBatch& operator=(const SimBatch&) = delete;
 
-  void set_link(std::size_t row, const LinkOptions& link, const std::vector<Vector<const std::uint32_t>>& traces_ms) {
+  void set_link(std::size_t row, const LinkOptions& link, const std::vector<Vector<const std::uint32_t>>& traces_ms,
+                const Vector<const std::uint32_t>& uplink_ms) {
     const Turn turn(*this);
-    std::vector<SharedTrace> traces;
-    for (const auto& trace_ms : traces_ms)
-      traces.push_back({{trace_ms.data(), trace_ms.shape(0)}, std::make_shared<Vector<const std::uint32_t>>(trace_ms)});
+    PathTraces traces{{}, shared(uplink_ms)};
+    for (const auto& trace_ms : traces_ms) traces.links.push_back(shared(trace_ms));
     batch_.set_link(row, link, std::move(traces));
   }
 

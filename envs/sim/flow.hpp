@@ -4,7 +4,7 @@
 //
 //   sender --(wired link, if any; forward delay, losses)--> to_link | bottleneck
 //     ^                                                              |
-//     +--(next ms of the uplink, return delay, late hosts)-- receiver <+
+//     +--(uplink, return delay, late hosts)------- receiver <--------+
 #ifndef REINET_FLOW_HPP
 #define REINET_FLOW_HPP
 
@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "core/cc/congestion_control.hpp"
@@ -22,6 +23,7 @@
 #include "envs/sim/options.hpp"
 #include "envs/sim/path/delay_line.hpp"
 #include "envs/sim/path/packet.hpp"
+#include "envs/sim/path/uplink.hpp"
 #include "envs/sim/path/wired.hpp"
 #include "envs/sim/tcp/application.hpp"
 #include "envs/sim/tcp/receiver.hpp"
@@ -34,12 +36,23 @@ struct ObjectTimes {
   Us written_us, received_us;
 };
 
+// What all flows of a path go through beside the bottleneck, on the heap, for the flows point to it; nullptr = the path
+// has no such link.
+struct SharedLinks {
+  std::unique_ptr<WiredLink> wired;
+  std::unique_ptr<Uplink> uplink;
+
+  std::size_t memory_bytes() const {
+    return (wired ? sizeof(WiredLink) + wired->heap_bytes() : 0) + (uplink ? sizeof(Uplink) : 0);
+  }
+};
+
 template <class Control>
 class Flow {
  public:
-  // Makes the path's flow of that number; wired is shared with the path's other flows, nullptr = no such link.
-  Flow(const LinkOptions& link, std::uint16_t number, const reinet_period_config& period, WiredLink* wired)
-      : Flow(link, link.flows[number], number, period, wired) {}
+  // Makes the path's flow of that number, which shares these with the path's other flows.
+  Flow(const LinkOptions& link, std::uint16_t number, const reinet_period_config& period, const SharedLinks& shared)
+      : Flow(link, link.flows[number], number, period, shared) {}
 
   // Returns when on_event() is due: an ACK, a timer, the flow's start or end.
   Us next_us() const {
@@ -154,8 +167,8 @@ class Flow {
     return detour_ == 0 ? 0 : detours_[detour_ - 1].longer_us;
   }
 
-  // An ACK takes the uplink's next opportunity, which comes every millisecond, and shares it with others: the uplink's
-  // process, woken by the ACK, sleeps for a millisecond. An ACK never overtakes another.
+  // An ACK takes the uplink's next opportunity. Without a trace there is one every millisecond, which it shares with
+  // others: the uplink's process, woken by the ACK, sleeps for a millisecond. An ACK never overtakes another.
   // joins: as one with the ACK before it if that was sent at this very time.
   void acknowledge(Ack ack, Us now_us, bool joins) {
     if (joins && acked_at_us_ == now_us && to_sender_.size() > 0) {
@@ -163,9 +176,13 @@ class Flow {
       return;
     }
     acked_at_us_ = now_us;
-    const Us leaves_us = now_us + kUsPerMs + late_us_ + jitter_.below(jitter_us_);
-    last_ack_us_ = ack.arrives_us = std::max(leaves_us, last_ack_us_);
+    const Us leaves_us = uplink_ ? carry_up(ack, now_us) : now_us + kUsPerMs + late_us_;
+    last_ack_us_ = ack.arrives_us = std::max(leaves_us + jitter_.below(jitter_us_), last_ack_us_);
     to_sender_.push(ack);
+  }
+
+  [[gnu::noinline]] Us carry_up(const Ack& ack, Us now_us) {
+    return uplink_->carry(now_us, kHeaderBytes + (ack.sack_begin != ack.sack_end ? kSackBytes : 0));
   }
 
   // After an idle time above a quarter of its smoothed RTT the flow has no queue of its own: as in kshim/slot.h, what
@@ -230,7 +247,7 @@ class Flow {
   }
 
   Flow(const LinkOptions& link, const FlowOptions& own, std::uint16_t number, const reinet_period_config& period,
-       WiredLink* wired)
+       const SharedLinks& shared)
       : stop_us_(own.stop_ms ? start_us(link) + us_from_ms(*own.stop_ms) : kNever),
         base_rtt_us_(forward_us(own) + return_us(own)),
         way_back_us_(return_us(own)),
@@ -247,8 +264,9 @@ class Flow {
         jitter_(seed_of_flow(link, number)),
         losses_(~seed_of_flow(link, number)),
         cap_pkts_(own.cap_pkts),
-        wired_(wired),
-        plain_(!wired && link.loss == 0.0 && link.forward_jitter_us == 0 && link.detour_ms.empty()),
+        wired_(shared.wired.get()),
+        uplink_(shared.uplink.get()),
+        plain_(!shared.wired && link.loss == 0.0 && link.forward_jitter_us == 0 && link.detour_ms.empty()),
         sender_us_(start_us(link) + us_from_ms(own.start_ms)),
         sender_(mss_bytes_, Application(writes_of(own), mss_bytes_), own.target_us, seed_of_flow(link, number)),
         receiver_(link.pkts_per_ack, kUsPerMs + return_us(own), Control::kAckedSingly),
@@ -307,6 +325,7 @@ class Flow {
   std::uint32_t cap_pkts_;        // in force when it was last asked for
   std::vector<Decided> decided_;  // not yet in force, hardly ever more than one
   WiredLink* wired_;
+  Uplink* uplink_;
   bool plain_;  // the way to the bottleneck is a fixed delay
   Us connect_us_ = kNever;
   Us sender_us_;  // the next event of the sender's side that is no ACK; packets that arrive do not change it

@@ -46,6 +46,10 @@ Link link_of(const LinkOptions& link, std::size_t flow, TraceMs trace_ms, LinkLo
   return Link(trace_ms, queue_of(link, flow), start_us(link), is_cell(link) ? 0 : link.late_us, log);
 }
 
+std::unique_ptr<Uplink> uplink_of(const LinkOptions& link, TraceMs trace_ms) {
+  return trace_ms.empty() ? nullptr : std::make_unique<Uplink>(trace_ms, start_us(link), link.late_us);
+}
+
 std::unique_ptr<WiredLink> wired_of(const LinkOptions& link) {
   if (link.wired_mbps.empty()) return nullptr;
   std::vector<RateStep> steps;
@@ -54,22 +58,22 @@ std::unique_ptr<WiredLink> wired_of(const LinkOptions& link) {
 }
 
 template <class Flows, class Bottleneck>
-std::unique_ptr<Simulation> simulation_of(const LinkOptions& link, std::unique_ptr<WiredLink> wired, Flows flows,
+std::unique_ptr<Simulation> simulation_of(const LinkOptions& link, SharedLinks shared, Flows flows,
                                           Bottleneck bottleneck) {
-  return std::make_unique<PathSimulation<Flows, Bottleneck>>(start_us(link), std::move(wired), std::move(flows),
+  return std::make_unique<PathSimulation<Flows, Bottleneck>>(start_us(link), std::move(shared), std::move(flows),
                                                              std::move(bottleneck));
 }
 
 }  // namespace
 
 std::unique_ptr<Simulation> make_simulation(const LinkOptions& link, std::span<const TraceMs> traces_ms,
-                                            const reinet_period_config& period, LinkLog* log) {
-  auto wired = wired_of(link);
+                                            TraceMs uplink_ms, const reinet_period_config& period, LinkLog* log) {
+  SharedLinks shared{wired_of(link), uplink_of(link, uplink_ms)};
   if (link.flows.size() == 1 && !is_cell(link)) {
     std::unique_ptr<Simulation> simulation;
     with_control(link.flows[0].cc, [&]<class Control>() {
-      Alone<Flow<Control>> flow{Flow<Control>(link, 0, period, wired.get())};
-      simulation = simulation_of(link, std::move(wired), std::move(flow), link_of(link, 0, traces_ms[0], log));
+      Alone<Flow<Control>> flow{Flow<Control>(link, 0, period, shared)};
+      simulation = simulation_of(link, std::move(shared), std::move(flow), link_of(link, 0, traces_ms[0], log));
     });
     return simulation;
   }
@@ -78,13 +82,13 @@ std::unique_ptr<Simulation> make_simulation(const LinkOptions& link, std::span<c
   flows.reserve(link.flows.size());
   for (std::size_t i = 0; i < link.flows.size(); ++i) {
     with_control(link.flows[i].cc, [&]<class Control>() {
-      flows.emplace_back(std::in_place_type<Flow<Control>>, link, static_cast<std::uint16_t>(i), period, wired.get());
+      flows.emplace_back(std::in_place_type<Flow<Control>>, link, static_cast<std::uint16_t>(i), period, shared);
     });
     if (is_cell(link)) users.push_back(link_of(link, i, traces_ms[i], log));
   }
   if (!is_cell(link))
-    return simulation_of(link, std::move(wired), std::move(flows), link_of(link, 0, traces_ms[0], log));
-  return simulation_of(link, std::move(wired), std::move(flows),
+    return simulation_of(link, std::move(shared), std::move(flows), link_of(link, 0, traces_ms[0], log));
+  return simulation_of(link, std::move(shared), std::move(flows),
                        Cell(std::move(users), link.fair_window_ms, start_us(link)));
 }
 

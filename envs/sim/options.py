@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from reinet.core.errors import ConfigError
-from reinet.envs.link.spec import LinkSpec, TraceMs, check_choice
+import numpy as np
+
+from reinet.envs.link.spec import LinkSpec, TraceMs, check_choice, times_of
 from reinet.envs.sim import _sim
 
 SIM_CONGESTION_CONTROLS: tuple[str, ...] = _sim.CONGESTION_CONTROLS
@@ -12,22 +13,25 @@ SIM_CONGESTION_CONTROLS: tuple[str, ...] = _sim.CONGESTION_CONTROLS
 
 def require_simulated(link: LinkSpec) -> LinkSpec:
     """Returns the same path; raises ConfigError where the simulator cannot do it, naming the field."""
-    if link.uplink is not None:
-        raise ConfigError(
-            "uplink: the simulator has no such thing, only Mahimahi (--link mahimahi) has; its ACKs meet no congestion"
-        )
     for flow in link.all_flows():
         check_choice("cc", "the simulator has no congestion control", flow.cc, SIM_CONGESTION_CONTROLS)
     return link
 
 
-def native_options(link: LinkSpec) -> tuple[_sim.LinkOptions, list[TraceMs]]:
-    """Returns what the core needs: the path's options, and its trace, or in a cell each flow's. Raises ConfigError."""
+NO_TRACE: TraceMs = np.empty(0, np.uint32)
+
+
+def native_options(link: LinkSpec) -> tuple[_sim.LinkOptions, list[TraceMs], TraceMs]:
+    """Returns what the core needs: the path's options, its trace, or in a cell each flow's, and the uplink's, if any.
+
+    Raises ConfigError.
+    """
     require_simulated(link)
     flows = list(link.all_flows())
     options = _filled(_sim.LinkOptions(), link)
+    uplink_ms = NO_TRACE if link.uplink is None else times_of(link.uplink)
     options.flows = [_filled(_sim.FlowOptions(), flow) for flow in flows]
-    return options, [flow.trace_ms for flow in (flows if link.is_cell else flows[:1])]
+    return options, [flow.trace_ms for flow in (flows if link.is_cell else flows[:1])], uplink_ms
 
 
 def _filled(options: Any, spec: object) -> Any:

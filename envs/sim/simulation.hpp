@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Flows through one bottleneck, event by event: the same path as mm-delay around mm-link with an uncongested uplink.
+// Flows through one bottleneck, event by event: the same path as mm-delay around mm-link.
 #ifndef REINET_SIM_HPP
 #define REINET_SIM_HPP
 
@@ -89,9 +89,9 @@ template <class Flows, class Bottleneck>
 class PathSimulation final : public Simulation {
  public:
   // Flows are numbered as they stand here, and at least one is stepped and never stops.
-  PathSimulation(Us start_us, std::unique_ptr<WiredLink> wired, Flows flows, Bottleneck bottleneck)
+  PathSimulation(Us start_us, SharedLinks shared, Flows flows, Bottleneck bottleneck)
       : now_us_(start_us),
-        wired_(std::move(wired)),
+        shared_(std::move(shared)),
         flows_(std::move(flows)),
         bottleneck_(std::move(bottleneck)),
         arrivals_(flows_.size()),
@@ -178,7 +178,7 @@ class PathSimulation final : public Simulation {
   std::size_t memory_bytes() const override {
     std::size_t bytes = sizeof(*this) + bottleneck_.heap_bytes() + arrivals_.heap_bytes() + events_.heap_bytes();
     if constexpr (!kAlone<Flows>) bytes += flows_.capacity() * sizeof(typename Flows::value_type);
-    if (wired_) bytes += sizeof(WiredLink) + wired_->heap_bytes();
+    bytes += shared_.memory_bytes();
     for (const auto& flow : flows_) bytes += with_flow(flow, [](const auto& f) { return f.heap_bytes(); });
     return bytes;
   }
@@ -207,7 +207,7 @@ class PathSimulation final : public Simulation {
   }
 
   Us now_us_;
-  std::unique_ptr<WiredLink> wired_;  // on the heap: the flows point to it
+  SharedLinks shared_;
   using Next = std::conditional_t<kAlone<Flows>, OnlyFlow, Earliest>;
   Flows flows_;
   Bottleneck bottleneck_;

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from reinet.agents.evaluation.suites.definition import MOST_SEEDS
 from reinet.cli.main import app
 from reinet.cli.options import MOST_REPEAT
 from reinet.core import Flag
-from reinet.core.errors import ConfigError
+from reinet.core.errors import ConfigError, TraceError
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
@@ -172,6 +173,20 @@ def test_link_options_reach_the_simulated_link(tmp_path: Path) -> None:
     assert 1 < row["throughput_mbps"] < 5  # this flow's, not both flows'
 
 
+@pytest.mark.parametrize("link", ["sim", "mahimahi"])
+def test_an_uplink_is_said_by_its_file(tmp_path: Path, link: Literal["sim", "mahimahi"]) -> None:
+    up = Trace.constant(0.2, 5.0).save(tmp_path / "up.trace")
+    scenario = Scenario.of(TWELVE_MBPS, link, seconds=5.0, link_options=link_options([f"uplink={up}"]))
+    assert isinstance(scenario.path.uplink, Trace)
+    assert np.array_equal(scenario.path.uplink.opportunities_ms, Trace.load(up).opportunities_ms)
+    with pytest.raises(TraceError, match=r"no-such\.trace"):
+        Scenario.of(TWELVE_MBPS, link, link_options={"uplink": "no-such.trace"})
+    if link == "sim":
+        row = run(FixedCap(4000), scenario).row()
+        assert row["link_options"] == {"uplink": str(up)}
+        assert row["throughput_mbps"] < 0.8 * figures("none", seconds=5.0)["throughput_mbps"]
+
+
 def test_every_link_option_changes_the_run() -> None:
     plain = figures("none", seconds=3.0)
     for options in (
@@ -206,6 +221,7 @@ def test_every_link_option_changes_the_run() -> None:
         (["forward_ms=half"], "forward_ms: 'half' is not a number"),
         (["wired_mbps=6"], "wired_mbps: "),
         (["wired_mbps=[[0]]"], "wired_mbps: "),
+        (["uplink=5"], "uplink: give the file of a trace of the ACKs' direction, not 5"),
         (["flows=1"], "flows: "),
         (["flows=[1]"], "flows: "),
         (['flows=[{"cap_pkts": "x"}]'], "cap_pkts: 'x' is not a whole number"),
