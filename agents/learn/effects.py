@@ -126,7 +126,7 @@ def measure(
     for variant in plan.variant:
         for seed in seeds:
             run_dir = folder / f"{variant.name}-seed{seed}"
-            result = train(plan.config(variant, base, seed, iterations), run_dir)
+            result = train(plan.config(variant, base, seed, iterations), run_dir).undisturbed()
             export(result.checkpoint, run_dir / "model")
             agent = make_agent(str(run_dir / "model"))
             for path, paths in links.items():

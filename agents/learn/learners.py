@@ -50,7 +50,7 @@ def side_by_side(
     """
     for config in configs:
         run_dir = folder / config.name
-        result = train_any(config, run_dir, minutes=minutes)
+        result = train_any(config, run_dir, minutes=minutes).undisturbed()
         export(result.best or result.checkpoint, run_dir / "model")
         *_, mean = against_frontier([make_agent(str(run_dir / "model"))], scenarios, threads=threads)
         yield {
