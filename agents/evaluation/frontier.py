@@ -127,8 +127,9 @@ def against_frontier(
 
     A scenario is run with so many seeds from its own on, by all that stand against each other, and its row has the
     medians. With ``fixed`` agents stand against swept fixed caps too. What agents of one cadence stand against is swept
-    once.
+    once. Raises ConfigError for a scenario in which no data comes through.
     """
+    scenarios = [scenario.require_data() for scenario in scenarios]
     paths = [[replace(s.path, seed=s.path.seed + run) for run in range(runs)] for s in scenarios]
     rules: dict[PeriodConfig, list[list[Baseline]]] = {}
     caps: dict[PeriodConfig, list[list[list[Point]]]] = {}

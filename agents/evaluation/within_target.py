@@ -40,8 +40,10 @@ def within_targets(
     the policy's delay over the least clairvoyant one at its utilisation, and ``ok`` whether the policy keeps the target
     or, where that cannot be, is within 1.3 of that: of delay alone. ``throughput_kept`` says whether it has 98 % of
     plain utilisation itself; ``refused_share`` is the share of decisions in which the guard refused a cap, so that the
-    flow ran uncapped. In the row of the means ``can_be_kept``, ``ok`` and ``throughput_kept`` are shares.
+    flow ran uncapped. In the row of the means ``can_be_kept``, ``ok`` and ``throughput_kept`` are shares. Raises
+    ConfigError for a scenario in which no data comes through.
     """
+    scenarios = [scenario.require_data() for scenario in scenarios]
     plain = [_runs(NoCap(), [scenario], threads)[0] for scenario in scenarios]
     at_cadence: dict[PeriodConfig, list[list[Metrics]]] = {}
     rows: list[dict[str, object]] = []

@@ -45,11 +45,11 @@ class PathTable(_Strict):
     target: str = "50ms"
 
     def over(self, trace: Trace, seconds: float) -> LinkSpec:
-        """Returns the path over a trace; raises ConfigError."""
+        """Returns the path over a trace; raises ConfigError, also where that lets no data through in time."""
         own = Scenario.of(
             trace, "sim", seconds=seconds, target=self.target, mrtt_ms=self.mrtt_ms, buffer_bytes=self.buffer_bytes
         )
-        return own.path
+        return own.require_data().path
 
 
 class Variant(_Strict):

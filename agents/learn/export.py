@@ -12,9 +12,10 @@ import safetensors.numpy
 from onnx import TensorProto, helper, numpy_helper
 
 from reinet.agents.learn.checkpoint import Checkpoint
-from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.config import TraceSection, TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.links import generated_selection_traces, generated_training_traces
+from reinet.agents.learn.recordings import recordings
 from reinet.agents.learn.rllib.config import TABLE, PeerConfig
 from reinet.agents.model import gru
 from reinet.agents.model.artifact import (
@@ -76,9 +77,7 @@ def export(folder: Path, out: Path) -> str:
             env_steps=state.env_steps,
             updates=state.updates,
             config=config.model_dump(mode="json"),
-            traces=_uses(generated_training_traces(config.traces), "train")
-            + _uses(generated_selection_traces(config.traces), "select")
-            + state.recordings,
+            traces=generated_uses(config.traces) + state.recordings,
         ),
         versions={"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in ("reinet", "torch", "ray", "numpy", "onnx")},
@@ -121,6 +120,16 @@ def onnx_bytes(actor: Folded, history: int = 1) -> bytes:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString())
+
+
+def generated_uses(section: TraceSection) -> list[TraceUse]:
+    """Returns what a model learned from and was selected by, of the generated traces."""
+    return _uses(generated_training_traces(section), "train") + _uses(generated_selection_traces(section), "select")
+
+
+def uses(section: TraceSection) -> list[TraceUse]:
+    """Returns all that a training's model will have learned from or been selected by. Raises ConfigError."""
+    return generated_uses(section) + recordings(section).uses
 
 
 def _uses(traces: Sequence[Trace], role: Literal["train", "select"]) -> list[TraceUse]:

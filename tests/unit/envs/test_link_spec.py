@@ -19,7 +19,7 @@ from reinet.envs.sim._driven import delays_us
 from reinet.envs.sim._driven import opportunities_until as counted_natively
 from reinet.envs.sim.options import native_options, require_simulated
 from reinet.envs.trace import Trace
-from reinet.envs.trace.counting import opportunities_between, opportunities_until
+from reinet.envs.trace.counting import next_opportunity_ms, opportunities_between, opportunities_until
 
 TRACE = Trace.constant(12.0, 2.0)
 OTHER = Trace.constant(5.0, 3.0)
@@ -298,6 +298,7 @@ def test_opportunities_are_counted_as_the_loops_have_them(
     assert opportunities_between(loop, start_ms, end_ms) == sum(start_ms <= t < end_ms for t in every)
     closed = opportunities_until(loop, [start_ms, end_ms], closed=True)
     assert closed.tolist() == [sum(t <= moment for t in every) for moment in (start_ms, end_ms)]
+    assert next_opportunity_ms(loop, start_ms) == min(t for t in [*every, every[-1] + times_ms[0]] if t >= start_ms)
 
 
 @given(times_ms=loops, until_ms=st.integers(0, 1000))
