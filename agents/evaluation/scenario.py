@@ -14,7 +14,7 @@ from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.spec import EMULATED, downlink_ms, require_emulated
 from reinet.envs.sim.options import require_simulated
 from reinet.envs.trace import Trace
-from reinet.envs.trace.counting import next_opportunity_ms
+from reinet.envs.trace.counting import data_leaves_ms
 
 BELONGS_TO = {
     "codel_target_ms": ("queue", "codel"),
@@ -136,9 +136,7 @@ class Scenario:
         is_sim = self.link == "sim"
         times_ms = path.trace_ms.astype(np.int64) if is_sim else downlink_ms(path)
         start_ms = float(path.start_offset_ms) if is_sim else 0.0
-        # The answer to the SYN goes over the link first, and its answer goes round the path.
-        connected_ms = next_opportunity_ms(times_ms, start_ms + path.start_ms) + path.mrtt_ms
-        least_s = (next_opportunity_ms(times_ms, connected_ms) - start_ms) / 1000
+        least_s = (data_leaves_ms(times_ms, start_ms + path.start_ms, path.mrtt_ms) - start_ms) / 1000
         if self.seconds <= least_s:
             raise ConfigError(
                 f"a run of {self.seconds:g} s over {self.trace.name} ends before the trace lets any data through, "
