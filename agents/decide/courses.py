@@ -43,7 +43,8 @@ class Courses:
     ) -> None:
         self._flows, self._make_guard, self._ceiling_pkts = flows, make_guard, ceiling_pkts
         self._lease_ns, self._clock_ns, self._log = lease_ns, clock_ns, log
-        self._measured = first.agent.view.period  # whoever takes over from whom later: nobody loads the shim anew
+        self.measured = first.agent.view.period
+        """The period of models that may decide: whoever takes over from whom, nobody loads the shim anew."""
         self.all = [self._made(first)]
         """In the order of their places; replaced as a whole, under the flows' lock."""
         self._placer: Placer | None = None
@@ -183,7 +184,7 @@ class Courses:
 
     def _try(self, agent: Agent, course: Course) -> Canary:
         """Shows an agent what was recorded of a course's flows; raises ModelError for one that must not take over."""
-        require_period(agent, self._measured)
+        require_period(agent, self.measured)
         agent.ceiling_pkts = self._ceiling_pkts
         with self._flows.lock:
             recorded = self._recorded(course)
