@@ -87,7 +87,7 @@ def export(folder: Path, out: Path) -> str:
     files = {
         ONNX_FILE: onnx_bytes(actor, features.history),
         WEIGHTS_FILE: safetensors.numpy.save(weights),
-        CARD_FILE: model_card(manifest).encode(),
+        CARD_FILE: model_card(manifest, state.iteration).encode(),
     }
     return write_artifact(out, files, manifest)
 
@@ -147,15 +147,13 @@ CONDITIONS = {
 """What a share of the flows may meet, by the key of [links] that says so."""
 
 
-def learned_by(config: TrainConfig) -> str:
-    """Returns the methods that make a training's weights, in their order."""
+def learned_by(config: TrainConfig, done: int) -> str:
+    """Returns the methods that have made a training's weights after so many iterations, in their order."""
     if isinstance(config, PeerConfig):
         return f"RLlib's {config.rllib.algorithm} (at most {config.run.iterations} iterations)"
-    steps = {
-        "hindsight": config.hindsight.iterations,
-        "DDPG": config.run.iterations - config.hindsight.iterations - config.evolution.generations,
-        "evolution": config.evolution.generations,
-    }
+    gathering = min(done, config.run.iterations - config.evolution.generations)
+    taught = min(gathering, config.hindsight.iterations)
+    steps = {"hindsight": taught, "DDPG": gathering - taught, "evolution": done - gathering}
     return ", then ".join(f"{name} ({count} iterations)" for name, count in steps.items() if count > 0)
 
 
@@ -175,10 +173,10 @@ def _sources(training: Training) -> str:
     return f"{generated} and {count} recordings" if generated else f"{count} recordings only"
 
 
-def model_card(manifest: Manifest) -> str:
-    """Returns what a person should know before using the model, as Markdown."""
+def model_card(manifest: Manifest, done: int) -> str:
+    """Returns what a person should know before using a model of so many iterations, as Markdown."""
     training, schema = manifest.training, manifest.schema_
-    method = learned_by(_config_of(training))
+    method = learned_by(_config_of(training), done)
     links = training.config["links"]
     met = [words for key, words in CONDITIONS.items() if np.max(links[key]) > 0]
     unmet = [words for key, words in CONDITIONS.items() if np.max(links[key]) == 0]

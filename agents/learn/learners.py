@@ -63,7 +63,7 @@ def side_by_side(
         *_, mean = against_frontier([make_agent(str(run_dir / "model"))], scenarios, threads=threads)
         yield {
             "name": config.name,
-            "learner": learned_by(config),
+            "learner": learned_by(config, result.iterations),
             "seed": config.seed,
             "minutes": result.wall_s / 60,
             "iterations": result.iterations,

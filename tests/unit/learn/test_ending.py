@@ -17,6 +17,7 @@ from reinet.agents.learn import loop
 from reinet.agents.learn.checkpoint import Checkpoint, checkpoints
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.effects import Plan, Variant, measure
+from reinet.agents.learn.export import export, learned_by
 from reinet.agents.learn.learners import side_by_side
 from reinet.agents.learn.train import Run, train
 from reinet.agents.service import flywheel
@@ -116,3 +117,18 @@ def test_ctrl_c_ends_what_trains_on_the_way_and_half_a_training_is_never_judged(
         benchmark(tmp_path)
     assert list(tmp_path.rglob("iteration-000001")), "it is there to go on from"
     assert not list(tmp_path.rglob("model")), "and no model was made of it"
+
+
+def test_a_models_card_says_what_has_made_it_and_not_what_was_planned(tmp_path: Path) -> None:
+    changes = {"hindsight": {"iterations": 3}, "evolution": {"generations": 1, "members": 4, "links": 1, "seconds": 2}}
+    config = TrainConfig.model_validate({**TINY, **changes})
+    told = ["hindsight (2 iterations)", "hindsight (3 iterations), then DDPG (1 iterations)",
+            "hindsight (3 iterations), then DDPG (2 iterations), then evolution (1 iterations)"]  # fmt: skip
+    assert [learned_by(config, done) for done in (2, 4, 6)] == told
+
+    def end(step: Any) -> None:
+        if step.iteration == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    export(train(config, tmp_path / "run", progress=end).checkpoint, tmp_path / "model")
+    assert f"Method: {told[0]}; " in (tmp_path / "model" / "README.md").read_text()
