@@ -81,6 +81,12 @@ def compare(
     else:
         others = split_names(beside)
     comparison = Comparison(models, others, scenarios, allow_training_traces)
+    learning = {name: learning_curves(folders) for name, folders in trainings.items()}
+    for name, curves in learning.items():
+        if not curves:
+            raise ConfigError(
+                f"run {name}: no evaluation in {trainings[name][0]}; a run evaluates every few iterations"
+            )
     rows: list[dict[str, object]] = []
     with progress_in_seconds() as progress:
         links = f"{len(scenarios)} link{'s' if len(scenarios) > 1 else ''}"
@@ -93,16 +99,10 @@ def compare(
             progress.update(task, description=f"{agent.name} on {links}")
             rows += comparison.run(agent, partial(show, place * seconds))
             progress.update(task, completed=round((place + 1) * seconds))
-    learning = {name: learning_curves(folders) for name, folders in trainings.items()}
-    for name, curves in learning.items():
-        if not curves:
-            raise ConfigError(
-                f"run {name}: no evaluation in {trainings[name][0]}; a run evaluates every few iterations"
-            )
-    write_page(comparison.content(learning), out)
     write_json(json_destination, {"rows": rows})
     if json_destination != "-":
         print_table(rows, COLUMNS)
+    write_page(comparison.content(learning), out)
     for row in rows:
         if row["uncapped_reason"]:
             say(f"{row['agent']} on {row['trace']}: {row['uncapped_reason']}")

@@ -88,7 +88,7 @@ def _train(minutes: float, run_dir: Path) -> Path:
             progress.update(task, completed=now.wall_s, note=note)
 
         config = TrainConfig.load(CONFIG).model_copy(update={"name": NAME})
-        result = train(config, run_dir / "train", minutes=minutes, progress=show)
+        result = train(config, run_dir / "train", minutes=minutes, progress=show).undisturbed()
         progress.update(task, completed=60 * minutes)
     model = run_dir / "model"
     export(result.best or result.checkpoint, model)

@@ -1,5 +1,6 @@
 """The ``reinet`` command: mounts one thin file per subcommand and turns the project's errors into exit codes."""
 
+import errno
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -11,6 +12,9 @@ from reinet.cli.output import console, flush_output, say
 from reinet.cli.service import flows, jobs, models, trainer
 from reinet.cli.sight import top
 from reinet.core.errors import ConfigError, ModelError, ReinetError, TraceError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a disk says that takes no more."""
 
 app = typer.Typer(
     name="reinet",
@@ -69,9 +73,12 @@ def main() -> None:
     except BrokenPipeError:  # who reads has enough
         sys.exit(1)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is not None:
+            say(("error:", "bold red"), f" {error.filename}: {error.strerror}")
+        elif error.errno in FULL:  # to write to a file that is open names none
+            say(("error:", "bold red"), f" {error.strerror}: a file could not be written; make room, or name another")
+        else:
             raise
-        say(("error:", "bold red"), f" {error.filename}: {error.strerror}")
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("interrupted")

@@ -39,12 +39,19 @@ def uncapped_paths(target: Target, mrtts_ms: Iterable[float]) -> list[float]:
 
 
 def note_refusals(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Says whose flows ran uncapped for a while because the guard refused their caps: their figures do not tell."""
+    """Says whose flows ran uncapped, because the guard refused their caps for a while or none acted at all: their
+    figures do not tell."""
     for row in rows:
-        if row["trace"] != "mean" and row["refused_share"]:
-            target = f" under {row['target_ms']:g} ms" if "target_ms" in row else ""
-            share = 100 * row["refused_share"]
-            say(f"note: {row['agent']} on {row['trace']}{target}: caps refused in {share:.3g} % of the decisions")
+        if row["trace"] == "mean" or row["agent"] == "none":
+            continue
+        who = f"{row['agent']} on {row['trace']}" + (f" under {row['target_ms']:g} ms" if "target_ms" in row else "")
+        if row["refused_share"]:
+            say(f"note: {who}: caps refused in {100 * row['refused_share']:.3g} % of the decisions")
+        elif not row["capped_share"]:
+            say(
+                f"note: {who}: no cap acted, so its figures are plain's: none does in a flow's first second, nor "
+                "before it has shown a queue of its own"
+            )
 
 
 TracesOption = Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")]

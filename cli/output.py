@@ -15,7 +15,9 @@ from typing import Annotated, Any
 
 import rich.progress
 import typer
+from rich.cells import cell_len
 from rich.console import Console
+from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -187,12 +189,47 @@ def _shown(value: object) -> Text:
     return Text("" if value is None else visible(value))
 
 
+LEAST_TEXT = 12
+"""A column of text is no narrower: what is left of a path or a sentence would be a tower of letters."""
+_BETWEEN, _LEFT = 3, 1
+"""A column's border and padding, and the border before the first one."""
+
+
+def table_within(
+    room: int,
+    headings: Mapping[str, bool],
+    rows: Sequence[Sequence[Text]],
+    title: str | None = None,
+    cut: str | None = None,
+) -> tuple[Table, int]:
+    """Returns a table and its width, ``room`` where that can be: text goes on in a further line, then headings do, and
+    no number is ever cut. ``headings`` says of each column whether it stands to the right, as numbers do, which never
+    give way; of the column ``cut`` what does not fit is left out.
+    """
+    heads = [cell_len(heading) for heading in headings]
+    widest = [max([1, *(cells[at].cell_len for cells in rows)]) for at in range(len(heads))]
+    texts = [at for at, is_right in enumerate(headings.values()) if not is_right]
+    least = [min(width, LEAST_TEXT) if at in texts else width for at, width in enumerate(widest)]
+    widths = [max(pair) for pair in zip(heads, widest, strict=True)]
+    room -= _LEFT + _BETWEEN * len(widths)
+    for giving in (texts, range(len(widths))):
+        while sum(widths) > room and (can := [at for at in giving if widths[at] > least[at]]):
+            widths[max(can, key=widths.__getitem__)] -= 1
+    table = Table(title=None if title is None else Text(title), title_justify="left")
+    for (heading, is_right), width in zip(headings.items(), widths, strict=True):
+        table.add_column(
+            Text(heading, overflow="fold"), justify="right" if is_right else "left", width=width,
+            no_wrap=heading == cut, overflow="ellipsis" if heading == cut else "fold",
+        )  # fmt: skip
+    for cells in rows:
+        table.add_row(*cells)
+    return table, sum(widths) + _LEFT + _BETWEEN * len(widths)
+
+
 def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], title: str | None = None) -> None:
     """Prints the named columns of some rows; the headings are the keys of the JSON output."""
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        numeric = any(isinstance(row.get(column), int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(_shown(row.get(column)) for column in columns))
-    console.print(table)
+    headings = {column: any(isinstance(row.get(column), int | float) for row in rows) for column in columns}
+    cells = [[_shown(row.get(column)) for column in columns] for row in rows]
+    table, width = table_within(console.width, headings, cells, title)
+    # What is wider than the terminal goes on in its next line, whole: rich would make it fit at any price.
+    console.print(Segments(console.render(table, console.options.update_width(width))), crop=False)

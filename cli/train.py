@@ -31,7 +31,7 @@ def train(
     ] = None,
     json_out: JsonOption = None,
 ) -> None:
-    """Train a policy; goes on from the run folder's newest checkpoint. Ctrl-C leaves one to resume from.
+    """Train a policy; goes on from the run folder's newest checkpoint. Ctrl-C and SIGTERM leave one to resume from.
 
     Examples:
 

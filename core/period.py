@@ -26,3 +26,8 @@ class PeriodConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.min_period_ns <= _LONGEST_PERIOD_NS:
             raise ConfigError(f"min_period_ns: {self.min_period_ns} is outside 0 to {_LONGEST_PERIOD_NS} (a minute)")
+
+    def __str__(self) -> str:
+        """Returns it in words, for messages."""
+        ms = f"{self.min_period_ns / 1e6:g} ms"
+        return f"each round trip, {ms} at least" if self.packet_timed else f"every {ms}"

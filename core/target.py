@@ -14,6 +14,7 @@ MOST_MS = 10_000.0
 """Nobody waits longer for a round trip on purpose; a larger number was meant in microseconds."""
 MOST_MIN_RTTS = 100.0
 """A larger multiple is ten seconds on a path of 100 ms: no target at all."""
+_LIMIT_MS = f"milliseconds are above 0 and at most {MOST_MS:g}"
 UNKNOWN_RTT_US = 0xFFFF_FFFF
 """The kernel's ``tcp_min_rtt()`` before the first sample; a record that nobody filled has 0."""
 
@@ -47,13 +48,16 @@ class Target:
                     f"leaves no room for a queue) to {MOST_MIN_RTTS:g}x"
                 )
         elif not 0.0 < self.amount <= MOST_MS:
-            raise ConfigError(f"target {self}: milliseconds are above 0 and at most {MOST_MS:g}")
+            raise ConfigError(f"target {self}: {_LIMIT_MS}")
 
     @classmethod
     def parse(cls, text: str | float) -> "Target":
         """Returns the target that a text names; a bare number means milliseconds. Raises ConfigError."""
         if isinstance(text, int | float) and not isinstance(text, bool):
-            return cls(Form.ABSOLUTE, float(text))
+            try:
+                return cls(Form.ABSOLUTE, float(text))
+            except OverflowError:
+                raise ConfigError(f"target: a number of {len(str(text))} digits; {_LIMIT_MS}") from None
         found = _TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
         if found is None or (found["plus"] and found["unit"] == "x"):
             raise ConfigError(

@@ -3,9 +3,9 @@
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from reinet.core.errors import ConfigError
 
@@ -17,6 +17,16 @@ except ModuleNotFoundError:  # Python 3.10
 MAX_FILE_BYTES = 1 << 20
 """A configuration is a screenful; what is larger is another file given by mistake."""
 
+
+def _named(value: Any) -> Any:
+    """Returns a path as it was given; raises ValueError for a text that names none: "" would be the present folder."""
+    if isinstance(value, str) and (not value or "\0" in value):
+        raise ValueError(f"{value!r} names no file or folder; write its path, or leave the key out")
+    return value
+
+
+NamedPath = Annotated[Path, BeforeValidator(_named)]
+"""A path in a configuration."""
 Model = TypeVar("Model", bound=BaseModel)
 TomlError = tomllib.TOMLDecodeError
 loads = tomllib.loads

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS, toml_file
 from reinet.core.errors import ConfigError
 from reinet.core.target import MOST_MS, Form, Target
+from reinet.core.toml_file import NamedPath
 from reinet.daemon.endpoint import Endpoint
 from reinet.daemon.policies import PLAIN_SHARE, REGISTRY_PREFIX, AnyTarget, Mode, PolicyConfig, Share, distinct
 from reinet.kshim.gathering import GATHER_MS
@@ -32,10 +33,12 @@ class RegistryConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     address: str = Field(min_length=1, description="unix:PATH or HOST:PORT of the service")
-    ca: Path | None = Field(default=None, description="certificate of who signed the service's (PEM), for HOST:PORT")
-    cert: Path | None = Field(default=None, description="this daemon's certificate (PEM)")
-    key: Path | None = Field(default=None, description="its key (PEM)")
-    folder: Path = Field(default=Path("/var/lib/reinet/models"), description="where fetched models lie")
+    ca: NamedPath | None = Field(
+        default=None, description="certificate of who signed the service's (PEM), for HOST:PORT"
+    )
+    cert: NamedPath | None = Field(default=None, description="this daemon's certificate (PEM)")
+    key: NamedPath | None = Field(default=None, description="its key (PEM)")
+    folder: NamedPath = Field(default=Path("/var/lib/reinet/models"), description="where fetched models lie")
     called: str = Field(
         default_factory=gethostname, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="this daemon's name"
     )
@@ -46,14 +49,14 @@ class RecordConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    folder: Path = Field(description="where recorded flows lie")
+    folder: NamedPath = Field(description="where recorded flows lie")
     # A tenth of a busy server's flows fills most_mb within the hour, and links repeat among flows.
     share: float = Field(default=0.1, gt=0, le=1, description="share of the flows that is recorded")
     # An hour of six flows at 5 ms a record; a training draws from a few dozen minutes of each kind of link.
     most_mb: int = Field(
         default=256, ge=1, le=1_000_000, description="recorded flows of all starts take at most so much"
     )
-    key_file: Path | None = Field(
+    key_file: NamedPath | None = Field(
         default=None, description="file with the site's secret, by which flows are named; absent = a new one each start"
     )
     send: bool = Field(default=False, description="send them to the service of [daemon.registry]; its role is submit")
@@ -74,7 +77,7 @@ class DaemonConfig(BaseModel):
         pattern="^[0-9a-f]{64}$",
         description="sha256 of the model's manifest.json, which names those of its files; absent = any is served",
     )
-    cgroups: tuple[Path, ...] = Field(
+    cgroups: tuple[NamedPath, ...] = Field(
         min_length=1, description="cgroup v2 folders; only TCP sockets of processes in them are capped; must exist"
     )
     # A restart or an upgrade must not leave long flows alone until they end.
@@ -125,18 +128,18 @@ class DaemonConfig(BaseModel):
     min_period_ms: int | None = Field(
         default=None, ge=1, le=500, description="shortest period between decisions for a flow; absent = the model's"
     )
-    socket: Path = Field(default_factory=default_socket, description="control socket; only its owner may connect")
+    socket: NamedPath = Field(default_factory=default_socket, description="control socket; only its owner may connect")
     # Off: any user of the host may ask a loopback port, and not every host has a Prometheus.
     metrics: str | None = Field(
         default=None,
         description="where Prometheus asks: 127.0.0.1:9469 or unix:/run/reinet/metrics.sock; absent = nowhere",
     )
     # Absent: any user's programs may connect there, and not every host has some under the gate.
-    processes: Path | None = Field(
+    processes: NamedPath | None = Field(
         default=None, description="socket of programs under `reinet run --law daemon`; absent = there are none"
     )
     registry: RegistryConfig | None = Field(default=None, description="the service of model = registry:NAME")
-    log_dir: Path | None = Field(default=None, description="folder for TensorBoard event files; absent = none")
+    log_dir: NamedPath | None = Field(default=None, description="folder for TensorBoard event files; absent = none")
     # Four curves at 10 points/s take about 1 kB/s and flow: three days of one flow, or half an hour of 150.
     log_max_mb: int = Field(
         default=256,

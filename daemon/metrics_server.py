@@ -53,7 +53,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404, "ask for /metrics")
             return
-        encoder, content_type = choose_encoder(self.headers.get("Accept", ""))
+        try:
+            encoder, content_type = choose_encoder(self.headers.get("Accept", ""))
+        except (TypeError, ValueError):  # a version that is no number
+            encoder, content_type = choose_encoder("")
         self._end.cancel()  # a loop that does not answer takes its own time, which is bounded too
         body = encoder(cast(_Server, self.server).registry)
         self._begin_limit()

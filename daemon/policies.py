@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
@@ -11,6 +10,7 @@ from reinet.agents.decide.modes import PLAIN_SHARE, Mode, Order
 from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import ConfigError
 from reinet.core.target import Target
+from reinet.core.toml_file import NamedPath
 
 Network = IPv4Network | IPv6Network
 MAPPED = IPv6Network("::ffff:0:0/96")
@@ -68,7 +68,9 @@ class PolicyConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = Field(min_length=1, max_length=64, description="what logs and `reinet ctl` call it")
-    cgroups: tuple[Path, ...] = Field(default=(), description="cgroup folders or patterns; sockets in them or below")
+    cgroups: tuple[NamedPath, ...] = Field(
+        default=(), description="cgroup folders or patterns; sockets in them or below"
+    )
     local_ports: tuple[Annotated[Any, BeforeValidator(_ports)], ...] = Field(
         default=(), description='ports of this host: 443, or "8000-8099"'
     )

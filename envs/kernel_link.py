@@ -122,6 +122,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
         self._bank = StateBank(1, feature_set, normaliser, reward, delay_weight)
         self._adds_up = reward != "deepcc"
         self._session: KernelSession | None = None
+        self._flows = False
         self._periods = 0
         self._reward = 0.0
 
@@ -138,6 +139,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
             self._session = KernelSession(self._spec, period=self._period)
         try:
             self._session.start(self._spec)
+            self._flows = True
             self._bank.reset([0])
             self._opportunities_ms = downlink_ms(self._spec)
             self._periods = 0
@@ -153,35 +155,41 @@ class KernelLinkEnv(gym.Env[State, Any]):
 
         Raises LinkError when link or flow have died.
         """
-        if self._session is None:
-            raise LinkError("no flow is running: call reset() first")
+        session = self._flowing()
         chosen = action_of(action)
         try:
             self._reward = 0.0
-            while self._session.waiting():
-                self._take(self._session)
+            while session.waiting():
+                self._take(session)
             cap_pkts = caps_from_actions(self._head, [chosen], self._record["cwnd_pkts"], [self._rule_pkts])
-            self._session.set_cap(self._record, int(cap_pkts[0]) if self._may_cap else 0)
-            self._take(self._session)
+            session.set_cap(self._record, int(cap_pkts[0]) if self._may_cap else 0)
+            self._take(session)
         except BaseException:
             self.close()
             raise
         self._periods += 1
-        elapsed_s = (int(self._record["time_ns"][0]) - self._session.started_ns) / 1e9
+        elapsed_s = (int(self._record["time_ns"][0]) - session.started_ns) / 1e9
         truncated = self._limits.reached(self._periods, elapsed_s)
         return self._state, self._reward, False, truncated, self._info()
 
     def finish(self) -> KernelRun:
         """Ends the flow; returns its records, figures and validity. ``reset`` begins the next one."""
-        if self._session is None:
-            raise LinkError("no flow is running: call reset() first")
-        return self._session.stop()
+        session = self._flowing()
+        self._flows = False
+        return session.stop()
 
     def close(self) -> None:
         """Ends flow and link and unloads the shim."""
+        self._flows = False
         session, self._session = self._session, None
         if session is not None:
             session.close()
+
+    def _flowing(self) -> KernelSession:
+        """Returns the session of the flow; raises LinkError without one: its records would never come."""
+        if self._session is None or not self._flows:
+            raise LinkError("no flow is running: call reset() first")
+        return self._session
 
     def _take(self, session: KernelSession) -> None:
         self._record = session.next_record()

@@ -22,7 +22,14 @@ from reinet.core import (
 from reinet.envs.link.domain import LinkDomain
 from reinet.envs.sim import SimBatch
 from reinet.envs.sim.options import require_simulated
-from reinet.envs.spaces import EpisodeLimits, action_space, observation_space, refuse_options, refuse_render_mode
+from reinet.envs.spaces import (
+    EpisodeLimits,
+    action_space,
+    numbers_in,
+    observation_space,
+    refuse_options,
+    refuse_render_mode,
+)
 
 States = npt.NDArray[np.float32]
 Info = dict[str, Any]
@@ -131,10 +138,10 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
 
         Returns states (num_envs, S), then rewards, terminated and truncated (num_envs,), and info.
         """
-        values = np.asarray(actions, np.float32)
-        if values.size != self.num_envs or not np.isfinite(values).all():
+        values = numbers_in(actions)
+        if values is None or values.size != self.num_envs:
             raise ConfigError(f"actions: {self.num_envs} finite numbers in [-1, 1] are needed, one for each link")
-        self._batch.step(values.reshape(-1))
+        self._batch.step(values)
         self._periods += 1
         self._rewards[:] = self._batch.rewards
         begun = np.flatnonzero(self._over)

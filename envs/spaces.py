@@ -72,10 +72,23 @@ def info_from(stats: np.void, rule_pkts: float, may_cap: bool) -> dict[str, Any]
 
 def action_of(action: npt.ArrayLike) -> float:
     """Returns the number in an action of shape (1,), or a plain one; raises ConfigError if it is none or not finite."""
-    values = np.asarray(action, dtype=np.float32).ravel()
-    if values.shape != (1,) or not np.isfinite(values[0]):
+    values = numbers_in(action)
+    if values is None or values.shape != (1,):
         raise ConfigError(f"action: one finite number in [-1, 1] is needed, not {action!r}")
     return float(values[0])
+
+
+def numbers_in(action: npt.ArrayLike) -> npt.NDArray[np.float32] | None:
+    """Returns the numbers in an action, flat; None where something in it is none, is complex or is not finite."""
+    try:
+        given = np.asarray(action)
+        if np.iscomplexobj(given):
+            return None
+        with np.errstate(over="ignore"):
+            values = given.astype(np.float32).ravel()
+    except (TypeError, ValueError):
+        return None
+    return values if np.isfinite(values).all() else None
 
 
 def refuse_options(name: str, options: Mapping[str, Any] | None) -> None:

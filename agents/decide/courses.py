@@ -43,6 +43,8 @@ class Courses:
     ) -> None:
         self._flows, self._make_guard, self._ceiling_pkts = flows, make_guard, ceiling_pkts
         self._lease_ns, self._clock_ns, self._log = lease_ns, clock_ns, log
+        self.measured = first.agent.view.period
+        """The period of models that may decide: whoever takes over from whom, nobody loads the shim anew."""
         self.all = [self._made(first)]
         """In the order of their places; replaced as a whole, under the flows' lock."""
         self._placer: Placer | None = None
@@ -182,7 +184,7 @@ class Courses:
 
     def _try(self, agent: Agent, course: Course) -> Canary:
         """Shows an agent what was recorded of a course's flows; raises ModelError for one that must not take over."""
-        require_period(agent, course.agent.view.period)
+        require_period(agent, self.measured)
         agent.ceiling_pkts = self._ceiling_pkts
         with self._flows.lock:
             recorded = self._recorded(course)
@@ -214,8 +216,8 @@ def require_period(agent: Agent, measured: PeriodConfig) -> None:
     """Raises ModelError for a learned agent that decides by other periods than flows are measured by."""
     if agent.manifest is not None and agent.view.period != measured:
         raise ModelError(
-            f"{agent.name}: refused, it decides by periods of its own ({agent.view.period}), flows are measured "
-            f"by others ({measured}): restart the daemon with it"
+            f"{agent.name}: refused, it decides by periods of its own ({agent.view.period}), flows are measured by "
+            f"others ({measured}): restart the daemon with it"
         )
 
 

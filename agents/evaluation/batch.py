@@ -49,8 +49,8 @@ def logs(
     agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: int = 1, progress: Progress | None = None
 ) -> list[dict[str, Any]]:
     """Returns what each link logged in ``seconds`` or a little more, as ``SimBatch.log`` gives it, as "decisions" how
-    often the agent was asked about a flow of it, and as "refused_share" in what share of those about its first flow the
-    guard refused a cap.
+    often the agent was asked about a flow of it, and as "refused_share" and "capped_share" in what share of those about
+    its first flow the guard refused a cap, and there was one.
 
     Every stepped flow of a link is decided for by ``agent`` behind gate and guard, each by its own records.
     """
@@ -71,8 +71,9 @@ def logs(
         if progress is not None and steps % STEPS_BETWEEN_WORDS == 0:
             left_ns = np.maximum(end_ns - sim.stats["time_ns"].astype(np.int64), 0)
             progress(1 - float(left_ns.max()) / (seconds * 1e9))
+    shares = {"refused_share": decider.refused_share, "capped_share": decider.capped_share}
     return [
-        sim.log(row) | {"decisions": int(decisions[row]), "refused_share": float(decider.refused_share[row])}
+        sim.log(row) | {"decisions": int(decisions[row])} | {key: float(share[row]) for key, share in shares.items()}
         for row in range(len(links))
     ]
 
@@ -92,6 +93,7 @@ class FlowDecider:
         self._end_ns = end_ns
         self._asked = np.zeros(len(links), np.int64)
         self._refused = np.zeros(len(links), np.int64)
+        self._capped = np.zeros(len(links), np.int64)
         self._latest: Verdicts = np.zeros(len(links), VERDICT_DTYPE)
         self._refusal: Verdicts = np.zeros(len(links), VERDICT_DTYPE)
         self._flows = max(1 + len(link.flows) for link in links)
@@ -110,13 +112,18 @@ class FlowDecider:
             decision = self._decider.ask(own, states, rule_pkts, may_cap, decided)
             self._caps_pkts[self._rows[decided], flow[decided]] = decision.caps_pkts
             first = (flow[decided] == 0) & (stats["time_ns"] < self._end_ns)[decided]
-            self._note(self._rows[decided][first], decision.verdicts[first])
+            self._note(self._rows[decided][first], decision.verdicts[first], decision.caps_pkts[first] > 0)
         return np.ascontiguousarray(self._caps_pkts[self._rows, flow])
 
     @property
     def refused_share(self) -> NDArray[np.float64]:
         """Returns (rows,), the share of the decisions about each first flow in which the guard refused a cap."""
         return self._refused / np.maximum(self._asked, 1)
+
+    @property
+    def capped_share(self) -> NDArray[np.float64]:
+        """Returns (rows,), the share of those decisions of which a cap came."""
+        return self._capped / np.maximum(self._asked, 1)
 
     def refusals(self) -> list[str | None]:
         """Returns (rows,), as text, why a first flow was refused caps, at any time; None where it was not.
@@ -131,11 +138,12 @@ class FlowDecider:
                 told.append(text(latest) if latest["code"] == Why.NO_QUEUE else None)
         return told
 
-    def _note(self, rows: NDArray[np.intp], verdicts: Verdicts) -> None:
+    def _note(self, rows: NDArray[np.intp], verdicts: Verdicts, capped: Mask) -> None:
         codes = verdicts["code"]
         is_refused = (refused(codes) & (codes != Why.NO_QUEUE)) | (codes == Why.OTHERS_QUEUE)
         is_refused &= verdicts["wanted_pkts"] != 0  # who asked for no cap was refused none
         self._asked[rows] += 1
+        self._capped[rows] += capped
         self._latest[rows] = verdicts
         self._refused[rows[is_refused]] += 1
         self._refusal[rows[is_refused]] = verdicts[is_refused]

@@ -127,8 +127,9 @@ def against_frontier(
 
     A scenario is run with so many seeds from its own on, by all that stand against each other, and its row has the
     medians. With ``fixed`` agents stand against swept fixed caps too. What agents of one cadence stand against is swept
-    once.
+    once. Raises ConfigError for a scenario in which no data comes through.
     """
+    scenarios = [scenario.require_data() for scenario in scenarios]
     paths = [[replace(s.path, seed=s.path.seed + run) for run in range(runs)] for s in scenarios]
     rules: dict[PeriodConfig, list[list[Baseline]]] = {}
     caps: dict[PeriodConfig, list[list[list[Point]]]] = {}
@@ -148,8 +149,8 @@ def against_frontier(
             done = logs(agent, links, scenario.seconds)
             reached = [Point.of(metrics) for metrics in figures_of(done, links, scenario.seconds)]
             stands = [_against(*each) for each in zip(reached, found, settings, strict=True)]
-            refused = [{"refused_share": run["refused_share"]} for run in done]
-            own.append(_middle([a | b for a, b in zip(stands, refused, strict=True)]))
+            shares = [{key: run[key] for key in ("refused_share", "capped_share")} for run in done]
+            own.append(_middle([a | b for a, b in zip(stands, shares, strict=True)]))
         means = {key: float(np.mean([row[key] for row in own])) for key in own[0]}
         names = [*(scenario.trace.name for scenario in scenarios), "mean"]
         rows += [{"agent": agent.name, "trace": name, **row} for name, row in zip(names, [*own, means], strict=True)]

@@ -23,7 +23,7 @@ class Plan:
     def __init__(
         self, agents: str, scenarios: Sequence[Scenario], repeat: int = 1, allow_training_traces: bool = False
     ) -> None:
-        (link,) = {scenario.link for scenario in scenarios}
+        (link,) = {scenario.require_data().link for scenario in scenarios}
         self._agents = [make_agent(name, link, scenarios[0].path.seed) for name in split_names(agents)]
         self._again = [[agent] for agent in self._agents]  # (agents, repetitions)
         for own, name in zip(self._again, split_names(agents), strict=True):

@@ -6,12 +6,15 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, Literal
 
+import numpy as np
+
 from reinet.core.errors import ConfigError
 from reinet.core.target import MOST_MS, Form, Target
 from reinet.envs.link.spec import LinkSpec
-from reinet.envs.mahimahi.spec import EMULATED, require_emulated
+from reinet.envs.mahimahi.spec import EMULATED, downlink_ms, require_emulated
 from reinet.envs.sim.options import require_simulated
 from reinet.envs.trace import Trace
+from reinet.envs.trace.counting import data_leaves_ms
 
 BELONGS_TO = {
     "codel_target_ms": ("queue", "codel"),
@@ -124,6 +127,23 @@ class Scenario:
         if asked is not None:
             path["target_us"] = round(asked.resolve_ms(path.get("mrtt_ms", LinkSpec.mrtt_ms)) * 1000)
         return cls(LinkSpec(trace, **path, **read), link, seconds, options, actuator, asked)
+
+    def require_data(self) -> "Scenario":
+        """Returns this; raises ConfigError where the trace lets none of the flow's data through within the run.
+
+        A suite writes such a run down as invalid and goes on; a comparison that meets it midway has lost the others.
+        """
+        path = self.path
+        is_sim = self.link == "sim"
+        times_ms = path.trace_ms.astype(np.int64) if is_sim else downlink_ms(path)
+        start_ms = float(path.start_offset_ms) if is_sim else 0.0
+        least_s = (data_leaves_ms(times_ms, start_ms + path.start_ms, path.mrtt_ms) - start_ms) / 1000
+        if self.seconds <= least_s:
+            raise ConfigError(
+                f"a run of {self.seconds:g} s over {self.trace.name} ends before the trace lets any data through, "
+                f"which takes {least_s:g} s; run it longer, or leave this trace out"
+            )
+        return self
 
     @property
     def trace(self) -> Trace:

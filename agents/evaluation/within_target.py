@@ -40,8 +40,10 @@ def within_targets(
     the policy's delay over the least clairvoyant one at its utilisation, and ``ok`` whether the policy keeps the target
     or, where that cannot be, is within 1.3 of that: of delay alone. ``throughput_kept`` says whether it has 98 % of
     plain utilisation itself; ``refused_share`` is the share of decisions in which the guard refused a cap, so that the
-    flow ran uncapped. In the row of the means ``can_be_kept``, ``ok`` and ``throughput_kept`` are shares.
+    flow ran uncapped, ``capped_share`` that of decisions of which a cap came. In the row of the means ``can_be_kept``,
+    ``ok`` and ``throughput_kept`` are shares. Raises ConfigError for a scenario in which no data comes through.
     """
+    scenarios = [scenario.require_data() for scenario in scenarios]
     plain = [_runs(NoCap(), [scenario], threads)[0] for scenario in scenarios]
     at_cadence: dict[PeriodConfig, list[list[Metrics]]] = {}
     rows: list[dict[str, object]] = []
@@ -56,7 +58,7 @@ def within_targets(
         runs = [_told_runs(agent, [_asking(scenario, ms) for ms in targets_ms], threads) for scenario in scenarios]
         for index, target_ms in enumerate(targets_ms):
             own = [
-                _row(of_targets[index][0], plain_run, knob, target_ms) | {"refused_share": of_targets[index][1]}
+                _row(of_targets[index][0], plain_run, knob, target_ms) | of_targets[index][1]
                 for of_targets, plain_run, knob in zip(runs, plain, knobs, strict=True)
             ]
             means = {key: float(np.mean([row[key] for row in own])) for key in own[0]}
@@ -87,12 +89,13 @@ def _runs(agent: Agent, scenarios: Sequence[Scenario], threads: int) -> list[Met
     return figures(agent, [scenario.path for scenario in scenarios], scenarios[0].seconds, threads)
 
 
-def _told_runs(agent: Agent, scenarios: Sequence[Scenario], threads: int) -> list[tuple[Metrics, float]]:
-    """Returns the same, each with the share of decisions in which the guard refused a cap."""
+def _told_runs(agent: Agent, scenarios: Sequence[Scenario], threads: int) -> list[tuple[Metrics, dict[str, float]]]:
+    """Returns the same, each with the shares of decisions in which the guard refused a cap, and of which one came."""
     links, seconds = [scenario.path for scenario in scenarios], scenarios[0].seconds
     done = logs(agent, links, seconds, threads)
     return [
-        (metrics, run["refused_share"]) for metrics, run in zip(figures_of(done, links, seconds), done, strict=True)
+        (metrics, {key: run[key] for key in ("refused_share", "capped_share")})
+        for metrics, run in zip(figures_of(done, links, seconds), done, strict=True)
     ]
 
 

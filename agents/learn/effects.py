@@ -45,11 +45,11 @@ class PathTable(_Strict):
     target: str = "50ms"
 
     def over(self, trace: Trace, seconds: float) -> LinkSpec:
-        """Returns the path over a trace; raises ConfigError."""
+        """Returns the path over a trace; raises ConfigError, also where that lets no data through in time."""
         own = Scenario.of(
             trace, "sim", seconds=seconds, target=self.target, mrtt_ms=self.mrtt_ms, buffer_bytes=self.buffer_bytes
         )
-        return own.path
+        return own.require_data().path
 
 
 class Variant(_Strict):
@@ -126,7 +126,7 @@ def measure(
     for variant in plan.variant:
         for seed in seeds:
             run_dir = folder / f"{variant.name}-seed{seed}"
-            result = train(plan.config(variant, base, seed, iterations), run_dir)
+            result = train(plan.config(variant, base, seed, iterations), run_dir).undisturbed()
             export(result.checkpoint, run_dir / "model")
             agent = make_agent(str(run_dir / "model"))
             for path, paths in links.items():

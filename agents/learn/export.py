@@ -12,9 +12,10 @@ import safetensors.numpy
 from onnx import TensorProto, helper, numpy_helper
 
 from reinet.agents.learn.checkpoint import Checkpoint
-from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.config import TraceSection, TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.links import generated_selection_traces, generated_training_traces
+from reinet.agents.learn.recordings import recordings
 from reinet.agents.learn.rllib.config import TABLE, PeerConfig
 from reinet.agents.model import gru
 from reinet.agents.model.artifact import (
@@ -76,9 +77,7 @@ def export(folder: Path, out: Path) -> str:
             env_steps=state.env_steps,
             updates=state.updates,
             config=config.model_dump(mode="json"),
-            traces=_uses(generated_training_traces(config.traces), "train")
-            + _uses(generated_selection_traces(config.traces), "select")
-            + state.recordings,
+            traces=generated_uses(config.traces) + state.recordings,
         ),
         versions={"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in ("reinet", "torch", "ray", "numpy", "onnx")},
@@ -88,7 +87,7 @@ def export(folder: Path, out: Path) -> str:
     files = {
         ONNX_FILE: onnx_bytes(actor, features.history),
         WEIGHTS_FILE: safetensors.numpy.save(weights),
-        CARD_FILE: model_card(manifest).encode(),
+        CARD_FILE: model_card(manifest, state.iteration).encode(),
     }
     return write_artifact(out, files, manifest)
 
@@ -123,6 +122,16 @@ def onnx_bytes(actor: Folded, history: int = 1) -> bytes:
     return bytes(model.SerializeToString())
 
 
+def generated_uses(section: TraceSection) -> list[TraceUse]:
+    """Returns what a model learned from and was selected by, of the generated traces."""
+    return _uses(generated_training_traces(section), "train") + _uses(generated_selection_traces(section), "select")
+
+
+def uses(section: TraceSection) -> list[TraceUse]:
+    """Returns all that a training's model will have learned from or been selected by. Raises ConfigError."""
+    return generated_uses(section) + recordings(section).uses
+
+
 def _uses(traces: Sequence[Trace], role: Literal["train", "select"]) -> list[TraceUse]:
     return [TraceUse(name=trace.name, sha256=trace.sha256, role=role) for trace in traces]
 
@@ -138,15 +147,13 @@ CONDITIONS = {
 """What a share of the flows may meet, by the key of [links] that says so."""
 
 
-def learned_by(config: TrainConfig) -> str:
-    """Returns the methods that make a training's weights, in their order."""
+def learned_by(config: TrainConfig, done: int) -> str:
+    """Returns the methods that have made a training's weights after so many iterations, in their order."""
     if isinstance(config, PeerConfig):
         return f"RLlib's {config.rllib.algorithm} (at most {config.run.iterations} iterations)"
-    steps = {
-        "hindsight": config.hindsight.iterations,
-        "DDPG": config.run.iterations - config.hindsight.iterations - config.evolution.generations,
-        "evolution": config.evolution.generations,
-    }
+    gathering = min(done, config.run.iterations - config.evolution.generations)
+    taught = min(gathering, config.hindsight.iterations)
+    steps = {"hindsight": taught, "DDPG": gathering - taught, "evolution": done - gathering}
     return ", then ".join(f"{name} ({count} iterations)" for name, count in steps.items() if count > 0)
 
 
@@ -166,10 +173,10 @@ def _sources(training: Training) -> str:
     return f"{generated} and {count} recordings" if generated else f"{count} recordings only"
 
 
-def model_card(manifest: Manifest) -> str:
-    """Returns what a person should know before using the model, as Markdown."""
+def model_card(manifest: Manifest, done: int) -> str:
+    """Returns what a person should know before using a model of so many iterations, as Markdown."""
     training, schema = manifest.training, manifest.schema_
-    method = learned_by(_config_of(training))
+    method = learned_by(_config_of(training), done)
     links = training.config["links"]
     met = [words for key, words in CONDITIONS.items() if np.max(links[key]) > 0]
     unmet = [words for key, words in CONDITIONS.items() if np.max(links[key]) == 0]

@@ -8,10 +8,12 @@ from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.frontier import against_frontier
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
-from reinet.agents.learn.export import export, learned_by
+from reinet.agents.learn.export import export, learned_by, uses
 from reinet.agents.learn.loop import Progress, Result
 from reinet.agents.learn.rllib.config import PeerConfig
 from reinet.agents.learn.train import train
+from reinet.agents.model.artifact import used_traces
+from reinet.core.errors import ConfigError
 
 JUDGED = (
     "frontier_mean", "frontier_p95", "throughput_ratio", "qdelay_mean_ms", "qdelay_p95_ms", "times_lower_mean",
@@ -46,16 +48,22 @@ def side_by_side(
     """Yields a row for each configuration as it is trained, for ``minutes`` at most, and judged.
 
     The best checkpoint is judged, the newest where none was evaluated. Runs and models lie in ``folder`` by name.
-    Raises ConfigError where an RLlib run lies there already.
+    Raises ConfigError before the first training for a trace that a configuration learns from or selects by, or that
+    lets no data through; and where an RLlib run lies there already.
     """
+    judges = [(scenario.require_data().trace.name, scenario.trace.sha256) for scenario in scenarios]
+    for config in configs:
+        if found := used_traces(uses(config.traces), judges):
+            name, use = found[0]
+            raise ConfigError(f"traces: {name} has the content of {use.name}, which {config.name} learns or selects by")
     for config in configs:
         run_dir = folder / config.name
-        result = train_any(config, run_dir, minutes=minutes)
+        result = train_any(config, run_dir, minutes=minutes).undisturbed()
         export(result.best or result.checkpoint, run_dir / "model")
         *_, mean = against_frontier([make_agent(str(run_dir / "model"))], scenarios, threads=threads)
         yield {
             "name": config.name,
-            "learner": learned_by(config),
+            "learner": learned_by(config, result.iterations),
             "seed": config.seed,
             "minutes": result.wall_s / 60,
             "iterations": result.iterations,

@@ -13,6 +13,7 @@ from reinet.envs.link.domain import LinkDomain, WeightedTrace, as_reference
 from reinet.envs.link.laws import LogUniform, Uniform
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
+from reinet.envs.trace.counting import data_leaves_ms
 from reinet.envs.trace.model import generate
 
 SEEDS = 2**31
@@ -105,5 +106,19 @@ def selection_links(config: TrainConfig) -> list[LinkSpec]:
     for trace in selection_traces(config):
         domain = replace(domain_of(ranges, [trace]), conditions=Conditions())
         path = replace(domain.draw(rng), start_offset_ms=0)
-        links += [as_reference(path), ranges.conditions().meet(path, rng)]
+        both = [as_reference(path), ranges.conditions().meet(path, rng)]
+        for link in both:
+            _refuse_silent(trace, link, config.run.evaluate_s)
+        links += both
     return links
+
+
+def _refuse_silent(trace: Trace, link: LinkSpec, seconds: float) -> None:
+    """Raises ConfigError for a recording on which an evaluation would end before it saw anything."""
+    least_s = data_leaves_ms(link.trace_ms.astype(np.int64), 0.0, link.mrtt_ms) / 1000
+    if seconds <= least_s:
+        raise ConfigError(
+            f"traces: {trace.path or trace.name} lets no data through in its first {least_s:g} s, and evaluations take "
+            f"{seconds:g} s: it cannot choose among checkpoints; give it the role train, cut its beginning off, or "
+            "raise run.evaluate_s"
+        )

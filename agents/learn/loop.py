@@ -19,6 +19,9 @@ from reinet.core.event_file import EventFile, scalar
 
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 """What a disk says that takes no more; ``os.strerror`` has the words."""
+LAST_S = 20.0
+"""So long the iteration at hand may take after SIGTERM, seconds as a rule: who says that kills after 30 s at the
+earliest, but for Docker, which waits 10."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,15 @@ class Result:
     updates: int
     wall_s: float
     interrupted: bool
+
+    def undisturbed(self) -> "Result":
+        """Returns this; raises KeyboardInterrupt where the run was told to end, for whoever goes on with what it made.
+
+        A policy that was cut short would be taken for what its configuration makes.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self
 
 
 class Learning(Protocol):
@@ -77,13 +89,13 @@ def learn(
     minutes: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:
-    """Iterates until ``section.iterations`` are done, ``minutes`` have passed or Ctrl-C; returns what it left behind.
+    """Iterates until all is done, ``minutes`` have passed or it is told to end; returns what it left behind.
 
     Scalars go to the folder's event files. Those that an interrupted sitting wrote after its last checkpoint are
     purged, because their iterations are done again. Raises ReinetError where the disk takes no more.
     """
     deadline_s = np.inf if minutes is None else time.monotonic() + 60 * minutes
-    with _written(run_dir), _event_file(run_dir, run.iteration) as events, ctrl_c() as stopped:
+    with _written(run_dir), _event_file(run_dir, run.iteration) as events, told_to_end() as stopped:
         while run.iteration < section.iterations and not stopped.is_set() and time.monotonic() < deadline_s:
             scalars = run.iterate()
             events.add([scalar(tag, value) for tag, value in scalars.items()], run.iteration, time.time())
@@ -130,20 +142,32 @@ def _written(run_dir: Path) -> Iterator[None]:
 
 
 @contextmanager
-def ctrl_c() -> Iterator[threading.Event]:
-    """Yields an event that the first Ctrl-C sets, to end the run after the iteration; a second one ends it at once."""
+def told_to_end() -> Iterator[threading.Event]:
+    """Yields an event that Ctrl-C and SIGTERM set, to end the run after the iteration; a second Ctrl-C ends it at once.
+
+    SIGTERM is how batch systems, containers and service managers end a program. Ray, which is up by now, has a handler
+    of its own that would leave at once, without a checkpoint. Who ends a whole service tells Ray's processes as well:
+    the iteration has nobody left to gather for it then, so it has ``LAST_S`` and no more.
+    """
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped  # signals are the main thread's
         return
+    interrupts = 0
 
     def handle(signum: int, frame: object) -> None:
-        if stopped.is_set():
+        nonlocal interrupts
+        interrupts += signum == signal.SIGINT
+        if interrupts > 1 or signum == signal.SIGALRM:
             raise KeyboardInterrupt
         stopped.set()
+        if signum == signal.SIGTERM and not signal.getitimer(signal.ITIMER_REAL)[0]:  # it may be said again
+            signal.setitimer(signal.ITIMER_REAL, LAST_S)
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     try:
         yield stopped
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)

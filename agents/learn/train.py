@@ -66,7 +66,7 @@ def train(
     progress: Callable[[Progress], None] | None = None,
     ray_address: str | None = None,
 ) -> Result:
-    """Trains until ``config.run.iterations`` are done, ``minutes`` have passed or Ctrl-C; returns what it left behind.
+    """Trains until ``config.run.iterations`` are done, ``minutes`` have passed or it is told to end (``told_to_end``).
 
     It leaves a checkpoint, and goes on from the run folder's newest one that is whole unless ``resume`` is False, which
     demands an empty folder. Raises ConfigError when the folder holds another configuration's run, or another training

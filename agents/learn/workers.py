@@ -120,7 +120,7 @@ class RayGatherers:
         if self._local is not None:
             return self._local.evaluate(agent, links)
         futures = [a.call.remote("evaluate", (), agent, p) for a, p in self._shares(links)]
-        return [metrics for part in self._ray.get(futures) for metrics in part]
+        return [metrics for part in self._get(futures) for metrics in part]
 
     def costs(self, actor: Folded, members: Members, normaliser: Normaliser, iteration: int) -> NDArray[np.float64]:
         """Returns what each member costs on each of this iteration's links (P, L), those of all workers."""
@@ -133,10 +133,19 @@ class RayGatherers:
         if self._local is not None:
             return self._local.baselines(links, period)
         futures = [a.call.remote("baselines", (), p, period) for a, p in self._shares(links)]
-        return [baseline for part in self._ray.get(futures) for baseline in part]
+        return [baseline for part in self._get(futures) for baseline in part]
 
     def _everywhere(self, name: str, *arguments: object) -> list[Any]:
-        return list(self._ray.get([actor.call.remote(name, self._shared, *arguments) for actor in self._actors]))
+        return self._get([actor.call.remote(name, self._shared, *arguments) for actor in self._actors])
+
+    def _get(self, futures: Sequence[Any]) -> list[Any]:
+        """Returns what the workers return, and raises what one raises: Ray's own error has a traceback as its text."""
+        try:
+            return list(self._ray.get(list(futures)))
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, ReinetError):
+                raise error.cause from None
+            raise
 
     def _shares(self, links: Sequence[LinkSpec]) -> list[tuple[Any, Sequence[LinkSpec]]]:
         share = -(-len(links) // len(self._actors))

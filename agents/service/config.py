@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from reinet.core import toml_file
+from reinet.core.toml_file import NamedPath
 from reinet.daemon.config import MAX_SOCKET_PATH_BYTES
 from reinet.daemon.endpoint import MOST_PORT, is_port
 
@@ -50,9 +51,9 @@ class Identity(_Section):
 class Tls(_Section):
     """The files of mutual TLS; clients show certificates that ``ca`` signed."""
 
-    ca: Path = Field(description="certificate of who signs clients' certificates (PEM)")
-    cert: Path = Field(description="the service's certificate (PEM)")
-    key: Path = Field(description="its key (PEM)")
+    ca: NamedPath = Field(description="certificate of who signs clients' certificates (PEM)")
+    cert: NamedPath = Field(description="the service's certificate (PEM)")
+    key: NamedPath = Field(description="its key (PEM)")
 
 
 class Gate(_Section):
@@ -61,7 +62,7 @@ class Gate(_Section):
     suite: str = Field(default="quick", description="suite of `reinet evaluate --suite`: a name or a TOML file")
     # Three minutes of the quick suite on two cores are most of them other tables than these.
     scenarios: tuple[str, ...] = Field(default=("cellular",), description="scenarios of it; none = all")
-    traces: tuple[Path, ...] = Field(default=(), description="hold-out traces; none = what the suite generates")
+    traces: tuple[NamedPath, ...] = Field(default=(), description="hold-out traces; none = what the suite generates")
     repeat: int | None = Field(default=None, ge=1, le=1000, description="repetitions; absent = the suite's")
     # A mean over the suite's pairs moves by some 1 % from draw to draw: a bound at 1 would refuse equals.
     least_throughput: float = Field(default=0.98, gt=0, description="throughput next to the present model's, at least")
@@ -72,8 +73,8 @@ class Gate(_Section):
 class TrainerConfig(_Section):
     """The ``[trainer]`` table. Relative paths start at the folder in which the service is started."""
 
-    folder: Path = Field(default=Path("runs/trainer"), description="where jobs, models, traces and state lie")
-    socket: Path = Field(default_factory=default_socket, description="Unix socket; only its owner may connect")
+    folder: NamedPath = Field(default=Path("runs/trainer"), description="where jobs, models, traces and state lie")
+    socket: NamedPath = Field(default_factory=default_socket, description="Unix socket; only its owner may connect")
     listen: str | None = Field(
         default=None, pattern=r"^[^\s/]+:[0-9]{1,5}$", description="HOST:PORT for clients elsewhere; needs tls"
     )

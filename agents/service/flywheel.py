@@ -171,7 +171,7 @@ def _trained(config: TrainConfig, folder: Path, side: Path, seed: int) -> Path:
         {**config.model_dump(), "name": name, "seed": seed, "traces": section, "rollout": rollout.model_dump(),
          "run": run.model_dump()}
     )  # fmt: skip
-    result = train(own, folder / "runs" / name)
+    result = train(own, folder / "runs" / name).undisturbed()
     if result.best is None:
         raise ConfigError("[run] evaluate_every: no evaluation came about, so there is no best checkpoint")
     model = folder / "models" / name

@@ -37,12 +37,15 @@ def cpu(
     from reinet.agents.decide.names import make_agent, split_names
     from reinet.agents.evaluation.cost import measure
     from reinet.agents.evaluation.scenario import Scenario
-    from reinet.core.errors import LinkError
+    from reinet.core.errors import ConfigError, LinkError
     from reinet.envs.trace import load_traces
     from reinet.envs.trace.model import generate
     from reinet.kshim.probe import why_not_capped
 
-    trace = load_traces(traces)[0] if traces else generate("lte-driving", 120.0, 1)
+    given = load_traces(traces) if traces else [generate("lte-driving", 120.0, 1)]
+    if len(given) > 1:
+        raise ConfigError(f"--traces: {len(given)} traces are given, and one is measured over; name that one")
+    (trace,) = given
     chosen = [make_agent(name, link="mahimahi") for name in split_names(agents)]
     rows = []
     for control in (name.strip() for name in cc.split(",")):

@@ -46,9 +46,10 @@ def frontier(
     frontier_mean, frontier_p95: below 1 no setting of the rule's gain (1.0 to 2.5, at its own cadence or the agent's)
     reaches as little mean or 95th percentile of queueing delay at the agent's utilisation. throughput_ratio and
     times_lower_* are to plain congestion control. refused_share is the share of decisions in which the guard refused a
-    cap, so that the flow ran uncapped; below_rule is 1 where the agent's utilisation is below that of every setting of
-    the rule, so that the ratio ranks nothing: where there are such, a note says so. The last row of an agent has the
-    means over traces. On long paths one run of a trace is a draw: --repeat tells how far several lie apart. Examples:
+    cap, so that the flow ran uncapped, capped_share that of decisions of which a cap came; below_rule is 1 where the
+    agent's utilisation is below that of every setting of the rule, so that the ratio ranks nothing: where there are
+    such, a note says so. The last row of an agent has the means over traces. On long paths one run of a trace is a
+    draw: --repeat tells how far several lie apart. Examples:
 
         reinet bench frontier --traces traces/validation
 

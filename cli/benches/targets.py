@@ -37,8 +37,8 @@ def targets(
     too. Elsewhere it means that delay_ratio, its delay over the least clairvoyant one at its own utilisation, is at
     most 1.3. Either judges delay alone: throughput_kept says beside it whether throughput_ratio, its utilisation over
     plain, is at least 98 % too. refused_share is the share of decisions in which the guard refused a cap, so that the
-    flow ran uncapped: where there are such, a note says so. The last row of a target has the means over traces, and
-    shares in place of yes and no. Examples:
+    flow ran uncapped, capped_share that of decisions of which a cap came: where it did not, a note says so. The last
+    row of a target has the means over traces, and shares in place of yes and no. Examples:
 
         reinet bench targets --traces traces/validation
 

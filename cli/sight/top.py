@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from reinet.cli.output import JsonOption, PlainConsole, write_json
+from reinet.cli.output import JsonOption, PlainConsole, table_within, write_json
 from reinet.cli.serving import SocketOption, control_client
 from reinet.cli.sight.flow import row_of
 from reinet.core.visible import visible
@@ -26,6 +25,7 @@ COLUMNS = {
     "cookie": "{}", "cap_pkts": "{}", "cwnd_pkts": "{}", "rtt_mean_ms": "{:.1f}", "queueing_ms": "{:.1f}",
     "target_ms": "{:.1f}", "delivery_rate_mbps": "{:.2f}", "age_s": "{:.1f}", "reason": "{}",
 }  # fmt: skip
+REASON = "reason"
 KEYS = {"c": "cap", "w": "cwnd", "r": "rtt", "u": "queueing", "d": "rate", "a": "age"}
 """A key sorts by an order of the daemon's; q and Ctrl-C end."""
 END_KEY = "q"
@@ -60,7 +60,7 @@ def top(
         if json_destination is not None:
             write_json(json_destination, _look(client, most, sort))
         elif once or not out.is_terminal:
-            out.print(_table(_look(client, most or PIPE_FLOWS, sort), None))
+            out.print(_table(_look(client, most or PIPE_FLOWS, sort), None, out.width))
         else:
             with suppress(KeyboardInterrupt):
                 _live(client, out, most, sort, interval_s)
@@ -83,15 +83,13 @@ def _look(client: "ControlClient", most: int, sort: str) -> dict[str, Any]:
     }
 
 
-def _table(seen: Mapping[str, Any], decisions_per_s: float | None) -> Group:
+def _table(seen: Mapping[str, Any], decisions_per_s: float | None, width: int) -> Group:
     rate = "" if decisions_per_s is None else f", {decisions_per_s:.0f} decisions/s"
     state = f"{'' if seen['ok'] else 'NOT OK '}{seen['state']}"
     head = f"{state}, {seen['flows']} flows{rate}, {seen['model']}, target {seen['target']}"
-    table = Table(title=Text(f"sorted by {seen['sorted_by']}"), title_justify="left", expand=False)
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "reason" else "right", no_wrap=True)
-    for row in seen["rows"]:
-        table.add_row(*(Text(visible(form.format(row[column]))) for column, form in COLUMNS.items()))
+    rows = [[Text(visible(form.format(row[column]))) for column, form in COLUMNS.items()] for row in seen["rows"]]
+    headings = {column: column != REASON for column in COLUMNS}
+    table, _ = table_within(width, headings, rows, f"sorted by {seen['sorted_by']}", REASON)  # a flow has one line
     problem = [Text(visible(seen["problem"]), style="bold red")] if seen["problem"] else []
     return Group(Text(visible(head), style="bold"), *problem, table)
 
@@ -105,7 +103,7 @@ def _live(client: "ControlClient", out: PlainConsole, most: int, sort: str, inte
             uptime_s, decisions = seen["uptime_s"], seen["decisions"]
             per_s = (decisions - before[1]) / (uptime_s - before[0]) if before and uptime_s > before[0] else None
             before = uptime_s, decisions
-            live.update(_table(seen, per_s), refresh=True)
+            live.update(_table(seen, per_s, out.width), refresh=True)
             key = key_within(interval_s)
             if key == END_KEY:
                 return

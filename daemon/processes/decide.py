@@ -9,13 +9,14 @@ import socket as sockets
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reinet.agents.decide.courses import require_period
 from reinet.agents.decide.loop import ControlLoop, Snapshot
 from reinet.agents.decide.modes import Order, Placer
 from reinet.agents.decide.protocol import Agent
@@ -65,24 +66,29 @@ def decide(
     named: str,
     asked: Asked,
     stamp: Stamp = None,
+    measured: PeriodConfig | None = None,
 ) -> None:
     """Runs the loop until the loader says stop or is gone; the loader hears when it begins, and that it has ended.
 
     ``config`` names a folder where its file may name the registry's model; ``named`` is what the file names. ``stamp``
-    is the file's when it was loaded. It begins with the pause and the targets that were ``asked`` of the former one.
+    is the file's when it was loaded. It begins with the pause and the targets that were ``asked`` of the former one,
+    and models must decide by the period that flows were ``measured`` by then; None = the first one says, by its model.
     """
     kernel_sockets = KernelSockets()  # what it asks on cannot be opened any more once it is confined
     programs = listen(config.processes) if config.processes is not None else None
     sandbox.confine_decisions()
     agent = agent_for(config, config.model, config.asked)
     sink = RecordSender(ends.records) if config.log_dir is not None or config.record is not None else None
-    period = _period(config, agent)
+    measured = measured or agent.view.period
+    require_period(agent, measured)
+    period = _period(config, measured)
     with closing(with_programs(open_shim(config, period, link), programs, period)) as shim:
         loop = ControlLoop(
             shim, agent, config.asked, config.lease_ms, config.ceiling_pkts, sink,
             mode=config.mode, plain_share=config.hold_out_share, bounds_steps=True,
             gather_ms=config.gather_ms,
         )  # fmt: skip
+        loop.measured_by(measured)
         kept = _Kept(config, loop, named, asked)
         kept.load = kept.loading(agent_for)
         kept.reloader = Reloader(path, config, kept, kept.load, kernel_sockets, stamp, waits=True)
@@ -91,7 +97,7 @@ def decide(
         Responder(ends.callers, kept, Served)
         stop = threading.Event()
         threading.Thread(target=_wait_for_stop, args=(link, stop), name="stop", daemon=True).start()
-        plain.send(link, {"ready": agent.called})
+        plain.send(link, {"ready": agent.called, "measured": asdict(measured)})
         loop.run(stop, config.tick_ms)
 
 
@@ -251,10 +257,10 @@ def received_records(socket: sockets.socket) -> FlowStatsArray | None:
     return np.frombuffer(data[: len(data) // FLOW_STATS_DTYPE.itemsize * FLOW_STATS_DTYPE.itemsize], FLOW_STATS_DTYPE)
 
 
-def _period(config: DaemonConfig, agent: Agent) -> PeriodConfig:
+def _period(config: DaemonConfig, measured: PeriodConfig) -> PeriodConfig:
     if config.min_period_ms is None:
-        return agent.view.period
-    return replace(agent.view.period, min_period_ns=config.min_period_ms * 1_000_000)
+        return measured
+    return replace(measured, min_period_ns=config.min_period_ms * 1_000_000)
 
 
 def _descriptors(fds: list[int], layout: dict[str, int]) -> "_kshim.Descriptors":

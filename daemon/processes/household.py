@@ -109,6 +109,7 @@ class Household:
         self._agent_for, self._open_shim, self._load = agent_for, open_shim, load
         self._loader: Loader | None = None
         self._period: PeriodConfig | None = None
+        self._measured: PeriodConfig | None = None  # the period of its models; ``min_period_ms`` makes another of it
         self._attached = False
         self._adoptions = ADOPTIONS if config.adopt else 0
         self._adopted_s = -ADOPT_EVERY_S
@@ -257,6 +258,7 @@ class Household:
                 self._config.model,
                 self._asked,
                 self._stamp,
+                self._measured,
             ),
             theirs=(to_supervisor, to_callers, records_out),
             ours=(supervisor, callers, records_in),
@@ -289,6 +291,7 @@ class Household:
     def _bring_up(self, decider: Child) -> str:
         while "ready" not in (word := decider.hear()):
             self._hand_over(decider, word["load"])
+        self._measured = PeriodConfig(**word["measured"])
         return str(word["ready"])
 
     def _hand_over(self, decider: Child, asked: dict[str, int]) -> None:

@@ -22,6 +22,23 @@ def opportunities_until(
     return np.asarray(loops * len(times_ms) + inside, np.int64)
 
 
+def next_opportunity_ms(times_ms: npt.NDArray[np.integer], from_ms: float) -> float:
+    """Returns when a looping trace has its first opportunity at ``from_ms`` or after it, in ms from its first start."""
+    loop_ms = float(times_ms[-1])
+    loops, within_ms = divmod(from_ms, loop_ms)
+    if within_ms == 0 and loops:
+        return from_ms  # a loop's end is its last opportunity
+    return loops * loop_ms + float(times_ms[np.searchsorted(times_ms, within_ms)])
+
+
+def data_leaves_ms(times_ms: npt.NDArray[np.integer], begin_ms: float, mrtt_ms: float) -> float:
+    """Returns before when no data of a flow leaves a looping trace's link, where the flow begins at ``begin_ms``.
+
+    The answer to the SYN goes over the link first, and what that brings about once round the path.
+    """
+    return next_opportunity_ms(times_ms, next_opportunity_ms(times_ms, begin_ms) + mrtt_ms)
+
+
 def opportunities_between(times_ms: npt.NDArray[np.integer], start_ms: float, end_ms: float) -> int:
     """Returns how many opportunities of a looping trace lie in [start, end); before time 0 there is none."""
     first, last = opportunities_until(times_ms, [max(start_ms, 0.0), max(end_ms, 0.0)], closed=False)

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from helpers.daemons import DEADLINE_S, Daemon, has_capped, write_config
 from helpers.loops import started
 from helpers.models import write_model
+from helpers.places import ROOT
 from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.daemon import serve
 from reinet.daemon.client import ControlClient
@@ -29,6 +30,10 @@ from reinet.daemon.serve import agent_for
 def children_of(pid: int) -> list[int]:
     """The decision process and the one that answers, in this order."""
     return sorted(int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+def under_way(client: ControlClient) -> str:
+    return "".join(swap.under_way for swap in client.health().swaps)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -67,6 +72,26 @@ def test_what_is_started_anew_goes_by_what_was_in_force_and_stays_paused(folder:
     code, _, log = daemon.end(signal.SIGTERM)
     assert code == 0
     assert sum(entry["event"] == "starting anew" for entry in log) == 1
+
+
+def test_what_is_started_anew_measures_by_the_period_that_is_loaded(folder: Path) -> None:
+    """The file named the hand rule by then, which tells of another one, and the daemon ended, amid an incident."""
+    daemon = Daemon(write_config(folder, ROOT / "checkpoints" / "default"), "period")
+    daemon.wait_for(lambda client: client.health().decisions)
+    write_config(folder, "rule")
+    daemon.wait_for(lambda client: "rule:1.5" in under_way(client))
+    time.sleep(2.5)  # the loader looks each second
+    before = children_of(daemon.process.pid)
+    os.kill(before[0], signal.SIGKILL)
+    daemon.wait_for(lambda client: not set(before) & set(children_of(daemon.process.pid)) and has_capped(client))
+    daemon.wait_for(lambda client: client.health().model == "rule:1.5")
+    write_config(folder, ROOT / "checkpoints" / "per-rtt")
+    daemon.wait_for(lambda client: "flows are measured by others (every 5 ms)" in client.health().problem)
+    write_config(folder, ROOT / "checkpoints" / "default")
+    daemon.wait_for(lambda client: client.health().ok and "checkpoints/default" in under_way(client))
+    code, out, _ = daemon.end(signal.SIGTERM)
+    assert code == 0
+    assert [line for line in out.splitlines() if line.startswith("measured")] == ["measured every 5 ms"] * 2
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -23,7 +23,7 @@ from reinet.agents.decide.policy import Policy
 from reinet.agents.evaluation.frontier import Point
 from reinet.agents.evaluation.run import run as evaluate
 from reinet.agents.evaluation.scenario import Scenario
-from reinet.agents.learn import checkpoint
+from reinet.agents.learn import checkpoint, links
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export
@@ -36,7 +36,7 @@ from reinet.agents.model.mlp import act
 from reinet.agents.service.running.ray_left import ray_processes_left
 from reinet.cli import doctor
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Normaliser, StateBank, schema_hash
-from reinet.core.errors import ConfigError, ModelError, ReinetError
+from reinet.core.errors import ConfigError, LinkError, ModelError, ReinetError
 from reinet.core.target import Target
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
@@ -127,6 +127,14 @@ def test_ray_workers_are_repeatable_and_resume_exactly(tmp_path: Path, monkeypat
         ray.shutdown()
     assert_same(whole.checkpoint, parts.checkpoint)
     assert whole.env_steps == 4 * 2 * 3 * 41
+
+
+def test_what_a_worker_refuses_is_said_as_it_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "data_leaves_ms", lambda *_: 0.0)  # which is refused before Ray starts, as a rule
+    late = Trace(np.arange(40_000, 60_000, 5, dtype=np.uint32), "late").save(tmp_path / "late.trace")
+    traces = {**config().traces.model_dump(), "sets": [{"path": str(late), "role": "validation"}]}
+    with pytest.raises(LinkError, match=r"^link log: nothing left the link|^link log: the interval is empty"):
+        run(tmp_path / "run", 4, rollout={"workers": 1}, traces=traces)
 
 
 class FailingRay:

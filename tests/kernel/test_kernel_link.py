@@ -192,6 +192,18 @@ def test_a_flow_that_dies_is_an_error_not_a_wait(nothing_left: None) -> None:
             drain(session)
 
 
+def test_without_a_flow_a_step_is_refused_and_waits_for_no_record(nothing_left: None) -> None:
+    env = KernelLinkEnv(STEADY.trace)
+    for leave in (KernelLinkEnv.finish, KernelLinkEnv.close):
+        env.reset()
+        env.step(0.0)
+        leave(env)
+        for call in (lambda: env.step(0.0), env.finish):
+            with pytest.raises(LinkError, match=r"no flow is running: call reset\(\) first"):
+                call()
+    env.close()
+
+
 def test_the_environment_passes_the_checker(nothing_left: None) -> None:
     env = gym.make("reinet/KernelLink-v0", trace=STEADY.trace, disable_env_checker=True)
     assert env.spec is not None

@@ -9,6 +9,7 @@ from reinet.agents.decide.flows import FlowTable
 from reinet.agents.decide.sight.facts import Figures, ModelFacts, Story, facts_of
 from reinet.agents.decide.sight.memory import Sight
 from reinet.agents.decide.verdicts import text
+from reinet.core.period import PeriodConfig
 from reinet.core.target import Target
 from reinet.kshim.leases import LeaseKeeper
 
@@ -66,6 +67,10 @@ class Observed:
             action=None if outputs is None else float(outputs[0]),
             wanted_pkts=int(verdict["wanted_pkts"]) if decided else None,
         )
+
+    def measured_by(self, period: PeriodConfig) -> None:
+        """Says, before the first tick, which period models must decide by: none need be at work that tells of it."""
+        self._courses.measured = period
 
     def set_target(self, cookie: int, target: str) -> str:
         """Sets a flow's own target, an empty one takes it back; for cookie 0 that of the first policy.

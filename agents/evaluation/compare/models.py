@@ -25,7 +25,7 @@ class Comparison:
         made = [make_agent(name) for name in (*models, *others)]
         self.agents: list[Agent] = list({agent.name: agent for agent in made}.values())
         self._scenarios = scenarios
-        traces = [scenario.trace for scenario in scenarios]
+        traces = [scenario.require_data().trace for scenario in scenarios]
         self._trained_on = {agent.name: shaped_by(agent, traces, allow_training_traces) for agent in self.agents}
         self._runs: list[Run] = []
 

@@ -40,7 +40,7 @@ def train_peer(
     progress: Callable[[Progress], None] | None = None,
     ray_address: str | None = None,
 ) -> Result:
-    """Trains until ``config.run.iterations`` are done, ``minutes`` have passed or Ctrl-C; returns what it left behind.
+    """Trains until ``config.run.iterations`` are done, ``minutes`` have passed or it is told to end (``told_to_end``).
 
     Raises ConfigError where the folder holds a run, or RLlib knows no such setting; ReinetError without RLlib.
     """

@@ -1,5 +1,6 @@
 """Links of training: every key of [links] is drawn as it says, defaults as ever; flows that end are experience."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from reinet.agents.learn.config import LinkSection, TrainConfig
 from reinet.agents.learn.gatherer import Gatherer
 from reinet.agents.learn.links import domain_of, selection_links
 from reinet.core import Flag, Normaliser
+from reinet.core.errors import ConfigError
 from reinet.envs.link.conditions import Conditions
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import SimBatch
@@ -106,3 +108,19 @@ def test_a_closed_flow_is_decided_for_no_more() -> None:
         closed.append(bool(batch.stats["flags"][0] & Flag.CLOSED))
         assert not (closed[-1] and batch.decided[0])
     assert closed[-1]
+
+
+@pytest.mark.parametrize(("role", "refused"), [("validation", True), ("train", False)])
+def test_a_recording_that_begins_with_a_long_outage_cannot_select_and_may_be_learned_from(
+    tmp_path: Path, role: str, refused: bool
+) -> None:
+    """An evaluation begins where the recording does, and ended a training that had gone well so far."""
+    late = Trace(np.arange(40_000, 60_000, 5, dtype=np.uint32), "tunnel").save(tmp_path / "tunnel.trace")
+    settings = config()
+    own = {**settings.traces.model_dump(), "sets": [{"path": str(late), "role": role}]}
+    asked = TrainConfig.model_validate({**settings.model_dump(), "traces": own})
+    if not refused:
+        assert len(selection_links(asked)) == len(selection_links(settings))
+        return
+    with pytest.raises(ConfigError, match=r"tunnel\.trace lets no data through in its first 40\.\d+ s, .* take 30 s"):
+        selection_links(asked)

@@ -1,13 +1,13 @@
 """``reinet demo``: what it trains."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from helpers.places import ROOT
 from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.loop import Result
 from reinet.cli import demo
 
 
@@ -16,9 +16,9 @@ def test_it_trains_the_default_configuration_under_a_name_of_its_own(
 ) -> None:
     told: list[Any] = []
 
-    def train(*arguments: Any, minutes: float, **_: Any) -> SimpleNamespace:
+    def train(*arguments: Any, minutes: float, **_: Any) -> Result:
         told.extend([*arguments, minutes])
-        return SimpleNamespace(best=None, checkpoint=tmp_path / "checkpoint")
+        return Result(tmp_path, tmp_path / "checkpoint", None, 1, 1, 1, 1.0, interrupted=False)
 
     monkeypatch.setattr("reinet.agents.learn.train.train", train)
     monkeypatch.setattr("reinet.agents.learn.export.export", lambda *arguments: told.append(arguments))

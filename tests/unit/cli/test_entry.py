@@ -1,12 +1,16 @@
 """How the program begins and ends: neither Ctrl-C nor a standard output that takes nothing shows a traceback."""
 
+import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from reinet.envs.trace import Trace
 
 RUN = """
 import os, signal, sys
@@ -59,3 +63,19 @@ def test_a_pipe_that_nobody_reads_ends_it_without_a_word(arguments: list[str]) -
     done = run(*arguments, stdout=writes)
     os.close(writes)
     assert (done.stderr, done.returncode) == ("", 1)
+
+
+@pytest.mark.parametrize("written", ["--png", "--out"])
+def test_a_disk_that_is_full_shows_no_traceback_and_loses_no_rows(tmp_path: Path, written: str) -> None:
+    """A picture's and a page's files are open when the disk says so, and it names no file then."""
+    trace = str(Trace.constant(12, 5).save(tmp_path / "twelve.trace"))
+    of_links = ["--traces", trace, "--seconds", "3", "--json", "-", written, str(tmp_path / "written.png")]
+    told = ["evaluate", "--agents", "none", "--link", "sim"] if written == "--png" else ["compare", "rule"]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, "", *told, *of_links], capture_output=True, text=True, timeout=120, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+    )  # fmt: skip
+    assert "error: File too large: a file could not be written; make room, or name another" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["rows"]

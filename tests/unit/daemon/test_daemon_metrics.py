@@ -168,6 +168,12 @@ def test_prometheus_asks_over_loopback(served: MetricsServer) -> None:
         ask(served.port, "/etc/passwd")
 
 
+def test_who_accepts_what_is_no_version_gets_the_usual_text(served: MetricsServer) -> None:
+    with connected(served.port) as raw:
+        raw.sendall(b"GET /metrics HTTP/1.1\r\nAccept: text/plain;version=a.b.c\r\n\r\n")
+        assert raw.recv(65536).startswith(b"HTTP/1.0 200")
+
+
 @pytest.mark.parametrize("request_", [b"POST /metrics HTTP/1.0\r\n\r\n", b"\xff" * 4096, b"GET /" + b"x" * 70_000])
 def test_what_is_no_scrape_is_turned_away(served: MetricsServer, request_: bytes) -> None:
     with connected(served.port) as raw, suppress(OSError):

@@ -328,6 +328,25 @@ def test_what_was_swapped_in_meanwhile_stays_when_the_file_names_the_same_model_
     assert served.shim.target_us(7) == 70_000
 
 
+def test_what_flows_are_measured_by_stays_whoever_decides_meanwhile(serve: Serve) -> None:
+    """The hand rule goes with any period, so it said nothing of the one that a model meets after it."""
+    default, per_rtt = (ROOT / "checkpoints" / name for name in ("default", "per-rtt"))
+    served = serve(f'model = "{default}"\n{PORT}model = "rule"\n')
+    served.caps()
+    served.loop.swap(make_agent("rule:1.2"), share=1.0)
+    served.caps()
+    for policy in ("", "tls"):
+        with pytest.raises(
+            ModelError, match=r"of its own \(each round trip, 10 ms at least\), .* others \(every 5 ms\)"
+        ):
+            served.loop.swap(make_agent(str(per_rtt), "kernel"), policy)
+        assert served.loop.swap(make_agent(str(default), "kernel"), policy).refused == 0
+    served.caps()
+    served.write(f'model = "{default}"\n{PORT}')
+    served.reloader.look()
+    assert served.reloader.problem == ""
+
+
 def test_a_models_folder_is_taken_by_its_digest_and_only_with_the_daemons_period(serve: Serve) -> None:
     folder = ROOT / "checkpoints" / "per-rtt"
     digest = Policy.load(folder).identity.removeprefix("sha256:")

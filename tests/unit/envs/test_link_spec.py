@@ -19,7 +19,7 @@ from reinet.envs.sim._driven import delays_us
 from reinet.envs.sim._driven import opportunities_until as counted_natively
 from reinet.envs.sim.options import native_options, require_simulated
 from reinet.envs.trace import Trace
-from reinet.envs.trace.counting import opportunities_between, opportunities_until
+from reinet.envs.trace.counting import next_opportunity_ms, opportunities_between, opportunities_until
 
 TRACE = Trace.constant(12.0, 2.0)
 OTHER = Trace.constant(5.0, 3.0)
@@ -103,6 +103,7 @@ def test_every_field_reaches_the_native_side_as_it_was_said(link: dict[str, Any]
     assert set(link) == names(LinkSpec) - {"trace", "uplink", "flows"}
     assert set(flow) == names(FurtherFlow) - {"trace"}
     options, traces, uplink_ms = native_options(LinkSpec(TRACE, **link, flows=[flow]))
+    assert uplink_ms.size == 0
     assert_the_same(options, link)
     assert_the_same(options.flows[0], {**link, "cap_pkts": 0, "stepped": True})
     assert_the_same(options.flows[1], flow)
@@ -294,6 +295,7 @@ def test_opportunities_are_counted_as_the_loops_have_them(
     assert opportunities_between(loop, start_ms, end_ms) == sum(start_ms <= t < end_ms for t in every)
     closed = opportunities_until(loop, [start_ms, end_ms], closed=True)
     assert closed.tolist() == [sum(t <= moment for t in every) for moment in (start_ms, end_ms)]
+    assert next_opportunity_ms(loop, start_ms) == min(t for t in [*every, every[-1] + times_ms[0]] if t >= start_ms)
 
 
 @given(times_ms=loops, until_ms=st.integers(0, 1000))

@@ -157,3 +157,14 @@ def test_refuses_what_makes_no_sense(tmp_path: Path) -> None:
     (tmp_path / "empty.down").write_text("")
     with pytest.raises(TraceError):
         SimLinkEnv(tmp_path / "empty.down")
+
+
+@pytest.mark.parametrize("action", ["a", ["a"], [1j], [[0.0], [0.0, 1.0]], {}, None, [1e300], [0.0, 0.0], []])
+def test_what_is_no_action_is_refused_as_such_without_a_warning(action: Any) -> None:
+    """An imaginary part was dropped, and text showed NumPy's own error."""
+    env = SimLinkEnv(Trace.constant(12, 2))
+    env.reset(seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ConfigError, match="action: one finite number"):
+            env.step(action)

@@ -148,7 +148,8 @@ def test_steps_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match="3 are given for 2"):
         env.reset(seed=[1, 2, 3])
     env.reset(seed=0)
-    for actions in ([0.0, float("nan")], [0.0] * 3, [[0.0] * 3] * 2):
+    nonsense: list[Any] = ["ab", [0.0, "a"], [0j, 1j], [[0.0], [0.0, 0.0]], None, [1e300, 0.0]]
+    for actions in ([0.0, float("nan")], [0.0] * 3, [[0.0] * 3] * 2, *nonsense):
         with pytest.raises(ConfigError, match="2 finite numbers"):
             env.step(actions)
 

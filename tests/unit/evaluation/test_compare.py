@@ -204,6 +204,18 @@ def test_a_curve_of_rates_has_the_throughputs_mean_however_often_an_agent_decide
     assert np.mean(rates_mbps) == pytest.approx(truth_mbps, rel=0.06)
 
 
+def test_a_training_without_an_evaluation_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = str(Trace.constant(12, 5).save(tmp_path / "twelve.trace"))
+    EventFile(tmp_path, 0.0, "none").close()
+    monkeypatch.setattr(Comparison, "run", lambda *_: pytest.fail("a link was run"))
+    of_run = ["--run", f"rule={tmp_path}", "--out", str(tmp_path / "page")]
+    result = CliRunner().invoke(app, ["compare", "rule", "--traces", trace, *of_run])
+    assert isinstance(result.exception, ConfigError), result.exception
+    assert "run rule: no evaluation in" in str(result.exception)
+
+
 @pytest.mark.parametrize("out", ["12.trace", "12.trace/deeper", "loop"])
 def test_a_place_where_no_page_can_be_written_is_refused_before_anything_runs(tmp_path: Path, out: str) -> None:
     trace = Trace.constant(12, 10).save(tmp_path / "12.trace")

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers.places import ROOT
-from reinet.agents.decide.baselines import FixedCap
+from reinet.agents.decide.baselines import FixedCap, NoCap
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.agents.decide.roccet import Roccet
 from reinet.agents.evaluation.batch import figures as figures_of_paths
@@ -21,7 +21,7 @@ from reinet.agents.evaluation.suites.definition import MOST_SEEDS
 from reinet.cli.main import app
 from reinet.cli.options import MOST_REPEAT
 from reinet.core import Flag
-from reinet.core.errors import ConfigError, TraceError
+from reinet.core.errors import ConfigError, LinkError, TraceError
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
@@ -157,6 +157,27 @@ def test_each_of_several_stepped_flows_has_a_cap_and_a_guard_of_its_own() -> Non
 def test_impossible_scenarios_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Scenario.of(TWELVE_MBPS, **change)  # type: ignore[arg-type]
+
+
+def test_a_trace_that_lets_nothing_through_in_time_is_refused_by_name_before_the_first_run(tmp_path: Path) -> None:
+    """It was found midway, when the runs before it were done and lost."""
+    late = Trace(np.array([300] * 50, np.uint32), "late.trace")
+    paths = [str(trace.save(tmp_path / trace.name)) for trace in (TWELVE_MBPS, late)]
+    of_traces = ["--traces", paths[0], "--traces", paths[1]]
+    for command in (
+        ["evaluate", "--agents", "none", "--link", "sim", "--seconds", "0.5"],
+        ["bench", "frontier", "--agents", "none", "--seconds", "1"],
+        ["bench", "targets", "--agents", "rule", "--seconds", "1"],
+    ):
+        result = CliRunner().invoke(app, [*command, *of_traces])
+        assert isinstance(result.exception, ConfigError), result.exception
+        assert re.search(
+            r"over late\.trace ends before the trace .* takes 0\.6 s; .* leave this trace out", str(result.exception)
+        )
+    # The answer to the SYN leaves at 300 ms, data at 600.
+    assert run(NoCap(), Scenario.of(late, "sim", seconds=0.7)).metrics.packets > 0
+    with pytest.raises(LinkError, match="nothing left the link"):
+        run(NoCap(), Scenario.of(late, "sim", seconds=0.6))
 
 
 def test_link_options_reach_the_simulated_link(tmp_path: Path) -> None:

@@ -42,3 +42,11 @@ def test_what_an_identity_lacks_is_named(tmp_path: Path) -> None:
     text = f'listen = "127.0.0.1:7443"\n{TLS}[[trainer.identities]]\nroles = ["read"]\n'
     with pytest.raises(ConfigError, match=r"trainer\.identities\.0\.name is missing: the common name"):
         load_config(written(tmp_path, text))
+
+
+@pytest.mark.parametrize("key", ["folder", "socket"])
+def test_an_empty_path_is_refused_which_would_be_the_present_folder(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "trainer.toml"
+    path.write_text(f'[trainer]\n{key} = ""\n')
+    with pytest.raises(ConfigError, match=rf"trainer\.{key}: '' names no file or folder"):
+        load_config(path)

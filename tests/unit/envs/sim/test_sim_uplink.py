@@ -96,5 +96,5 @@ def test_an_uplink_that_makes_rtts_vary_is_no_queue_of_the_flows_own() -> None:
 
 @pytest.mark.parametrize("uplink", [[], [0], [5, 4]])
 def test_an_uplink_is_a_trace(uplink: list[int]) -> None:
-    with pytest.raises((ConfigError, ValueError), match="trace's|uplink: holds no opportunity"):
+    with pytest.raises((ConfigError, ValueError), match=r"trace's|uplink: holds no opportunity"):
         SimBatch([LinkSpec(constant(12.0), uplink=np.array(uplink, np.uint32))])

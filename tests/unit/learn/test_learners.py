@@ -1,0 +1,39 @@
+"""``reinet bench learners``: what it refuses before the first training."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.trainer import TINY
+from reinet.agents.evaluation.scenario import Scenario
+from reinet.agents.learn import learners
+from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.learners import side_by_side
+from reinet.core.errors import ConfigError
+from reinet.envs.trace import Trace, generate
+
+OWN = generate("lte-walking", 10.0, 77)
+SHOWN = TrainConfig.model_validate(TINY).traces
+
+
+@pytest.mark.parametrize(
+    ("trace", "message"),
+    [
+        (OWN, "judge.trace has the content of .*/own.trace, which second learns or selects by"),
+        (generate(SHOWN.presets[0], 10.0, SHOWN.seed), "judge.trace has the content of lte-driving.*, which first"),
+        (Trace.constant(0.01, 10), r"over judge.trace ends before the trace lets any data through"),
+    ],
+)
+def test_nobody_is_judged_on_what_it_learned_from_or_where_nothing_comes_through(
+    trace: Trace, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = OWN.save(tmp_path / "own.trace")
+    judge = Trace.load(trace.save(tmp_path / "judge.trace"))
+    first = TrainConfig.model_validate({**TINY, "name": "first"})
+    second = TrainConfig.model_validate(
+        {**TINY, "name": "second", "traces": {**TINY["traces"], "sets": [{"path": str(own), "role": "train"}]}}
+    )
+    monkeypatch.setattr(learners, "train", lambda *_: pytest.fail("a training began"))
+    scenario = Scenario.of(judge, "sim", seconds=1.0)
+    with pytest.raises(ConfigError, match=message):
+        list(side_by_side([first, second], [scenario], None, tmp_path / "out"))
