@@ -47,8 +47,8 @@ def test_beside_a_plain_flow_the_model_lets_go_of_the_kernels_window():
     cgroup = own_cgroup(mount)
     agent = FirstAlone(make_agent("checkpoints/default"))
 
-    def beside() -> tuple[LinkRun, set[int], set[int]]:
-        said: set[int] = set()
+    def beside() -> tuple[LinkRun, list[int], set[int]]:
+        said: list[int] = []
         caps_after: set[int] = set()
         with (
             MahimahiLink(LINK, cgroup=cgroup, flows=2) as link,
@@ -61,16 +61,23 @@ def test_beside_a_plain_flow_the_model_lets_go_of_the_kernels_window():
                 loop.tick(20)
                 seen = loop.snapshot()
                 own = seen.stats["cookie"] == agent.cookie
-                said |= set(seen.verdicts["code"][own].tolist())
+                said += seen.verdicts["code"][own].tolist()
                 if Why.OTHERS_QUEUE in said:
                     until_s = min(until_s, time.monotonic() + FREE_S)
                     caps_after |= set(seen.caps_pkts[own].tolist())
             loop.release()
             return link.stop(), said, caps_after
 
-    def check(found: tuple[LinkRun, set[int], set[int]]) -> None:
+    def check(found: tuple[LinkRun, list[int], set[int]]) -> None:
         _, said, caps_after = found
-        assert {0, Why.OTHERS_QUEUE} <= said, "it was capped, and then let go"
+        assert {0, Why.OTHERS_QUEUE} <= set(said), "it was capped, and then let go"
         assert caps_after == {0}
 
-    figures_hold(beside, check, lambda found: found[0].invalid_reason)
+    def says_nothing(found: tuple[LinkRun, list[int], set[int]]) -> str | None:
+        """The other rule for a delay that no cap shortens, that of a path which became longer (core/states/gate.hpp),
+        may lift the cap first, in a third of the runs: the flow then has more than this rule acts for."""
+        run, said, _ = found
+        asked = Why.NO_QUEUE in said[said.index(0) :] if 0 in said else False
+        return run.invalid_reason or ("it was asked for its path" if asked and Why.OTHERS_QUEUE not in said else None)
+
+    figures_hold(beside, check, says_nothing)
