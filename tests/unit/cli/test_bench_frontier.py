@@ -123,11 +123,12 @@ def test_a_number_that_would_fill_the_memory_is_refused(tmp_path: Path, command:
     assert command[1] in result.stderr
 
 
-def test_a_trace_on_which_no_cap_acted_is_named_whose_ratios_are_plains(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bench", [["frontier"], ["targets", "--target", "50ms"]])
+def test_a_trace_on_which_no_cap_acted_is_named_whose_ratios_are_plains(tmp_path: Path, bench: list[str]) -> None:
     """No cap acts in a flow's first second: over a shorter trace every policy stood at a ratio of 1."""
     paths = [Trace.constant(6, seconds).save(tmp_path / f"{seconds}.trace") for seconds in (0.9, 8)]
     traces = [word for path in paths for word in ("--traces", str(path))]
-    result = CliRunner().invoke(app, ["bench", "frontier", *traces, "--agents", "rule,none", "--json", "-"])
+    result = CliRunner().invoke(app, ["bench", *bench, *traces, "--agents", "rule,none", "--json", "-"])
     assert result.exit_code == 0, result.output
     short, long, *_ = json.loads(result.stdout)["rows"]
     assert (short["throughput_ratio"], short["capped_share"], short["refused_share"]) == (1, 0, 0)

@@ -1,7 +1,6 @@
 """``reinet bench targets``: which targets can be kept, and who keeps them."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -90,19 +89,3 @@ def test_a_wrong_target_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["bench", "targets", "--traces", str(tmp_path), "--target", "50,fast"])
     assert result.exit_code != 0
     assert "'fast'" in str(result.exception)
-
-
-def test_a_trace_on_which_no_cap_acted_is_named_whose_ratios_are_plains(tmp_path: Path) -> None:
-    """No cap acts in a flow's first second: over a shorter trace every policy stood at a ratio of 1."""
-    paths = [Trace.constant(6, seconds).save(tmp_path / f"{seconds}.trace") for seconds in (0.9, 8)]
-    traces = [word for path in paths for word in ("--traces", str(path))]
-    result = CliRunner().invoke(
-        app, ["bench", "targets", *traces, "--agents", "rule,none", "--json", "-", "--target", "50ms"]
-    )
-    assert result.exit_code == 0, result.output
-    short, long, *_ = json.loads(result.stdout)["rows"]
-    assert (short["throughput_ratio"], short["capped_share"], short["refused_share"]) == (1, 0, 0)
-    assert long["capped_share"] > 0.5
-    notes = [line for line in result.stderr.splitlines() if line.startswith("note:")]
-    assert len(notes) == 1
-    assert re.match(r"note: rule:1\.5 on 0\.9\.trace.*: no cap acted, so its figures are plain's", notes[0])
