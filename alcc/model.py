@@ -10,8 +10,9 @@ from reinet.core.errors import ModelError
 from reinet.core.features import HEADS, FeatureSet
 from reinet.core.normaliser import Normaliser
 from reinet.core.period import PeriodConfig
+from reinet.core.state import room_beyond_us
 
-MAGIC = b"REINETM2"
+MAGIC = b"REINETM3"
 MOST_CHARACTERS = 120 * 1024
 """Linux takes 128 KiB as one variable of an environment. ``checkpoints/small`` needs 20 KB, ``default`` 31 KB, the
 paper's network 6 MB."""
@@ -27,15 +28,17 @@ def text_of(
     normaliser: Normaliser,
     layers: Layers,
     calm_rtts: float,
+    room_beyond_ms: float | None,
     name: str,
 ) -> str:
     """Returns the model as ``alcc/laws/model.hpp`` reads it; raises ModelError for one that is too large."""
     parts = [
         MAGIC,
         struct.pack(
-            "<7IQd",
+            "<7IQdd",
             feature_set.number, feature_set.version, feature_set.history, HEADS.index(head), period.packet_timed,
             len(normaliser.table), len(layers), period.min_period_ns, calm_rtts,
+            room_beyond_us(room_beyond_ms),
         ),
         normaliser.table.astype("<f8").tobytes(),
     ]  # fmt: skip

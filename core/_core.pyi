@@ -88,7 +88,13 @@ def learned_caps(
 
 class StateBank:
     def __init__(
-        self, capacity: int, feature_set: int, table: NDArray[float64], reward: int, delay_weight: float
+        self,
+        capacity: int,
+        feature_set: int,
+        table: NDArray[float64],
+        reward: int,
+        delay_weight: float,
+        room_beyond_us: float,
     ) -> None: ...
     @property
     def capacity(self) -> int: ...

@@ -296,10 +296,10 @@ void bind_bank(nb::module_& m) {
   nb::class_<StateBank>(m, "StateBank")
       .def("__init__",
            [](StateBank* self, std::size_t capacity, std::size_t set, const Matrix<const double>& table, int reward,
-              double delay_weight) {
+              double delay_weight, double room_beyond_us) {
              const FeatureSet& chosen = feature_set_at(set);
-             new (self)
-                 StateBank(capacity, chosen, table_from(chosen, table), static_cast<RewardKind>(reward), delay_weight);
+             new (self) StateBank(capacity, chosen, table_from(chosen, table), static_cast<RewardKind>(reward),
+                                  delay_weight, room_beyond_us);
            })
       .def_prop_ro("capacity", &StateBank::capacity)
       .def_prop_ro("needs_offers", &StateBank::needs_offers)

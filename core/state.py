@@ -1,5 +1,6 @@
 """States, rewards and caps for many flows at once; the arithmetic is in ``states/``."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -67,6 +68,12 @@ Rest = _core.Rest
 INVALID_CAP_PKTS: int = _core.INVALID_CAP_PKTS
 """An agent returns this for a flow for which it computed no number at all (NaN or infinity)."""
 
+
+def room_beyond_us(room_beyond_ms: float | None) -> float:
+    """Returns the length of path that ``states/state.hpp`` has it in; None stands for no path at all."""
+    return math.inf if room_beyond_ms is None else room_beyond_ms * 1e3
+
+
 _NO_OFFERS = np.empty((0, 2), np.float64)
 
 
@@ -101,7 +108,11 @@ def rows_of(rows: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
 
 
 class StateBank:
-    """The states of up to ``capacity`` flows, one per row."""
+    """The states of up to ``capacity`` flows, one per row.
+
+    Features see a target that leaves as much room for queueing as a path's minimum RTT is longer than
+    ``room_beyond_ms`` (None = on no path); gate and reward see it as it is.
+    """
 
     def __init__(
         self,
@@ -110,11 +121,12 @@ class StateBank:
         normaliser: Normaliser | None = None,
         reward: str = DEFAULT_REWARD,
         delay_weight: float = DELAY_WEIGHT,
+        room_beyond_ms: float | None = None,
     ) -> None:
         self.feature_set = feature_set_named(feature_set)
         self.core = _core.StateBank(
             capacity, self.feature_set.number, Normaliser.of(self.feature_set, normaliser).table,
-            reward_index(reward, delay_weight), delay_weight,
+            reward_index(reward, delay_weight), delay_weight, room_beyond_us(room_beyond_ms),
         )  # fmt: skip
 
     @property

@@ -30,7 +30,7 @@ class Policy(Agent):
 
     def __init__(self, artifact: Artifact) -> None:
         manifest = artifact.manifest
-        view = View(manifest.schema_.feature_set, artifact.normaliser, manifest.period.rule())
+        view = View(manifest.schema_.feature_set, artifact.normaliser, manifest.period.rule(), manifest.room_beyond_ms)
         super().__init__(str(artifact.folder), view)
         self.artifact = artifact
         self.trace_uses = manifest.training.traces
@@ -95,7 +95,7 @@ class Policy(Agent):
         schema, view = self.manifest.schema_, self.view
         text = text_of(
             FEATURE_SETS[schema.feature_set], schema.head, view.period, view.normaliser, layers_of(self.artifact),
-            self.manifest.calm_rtts, self.name,
+            self.manifest.calm_rtts, view.room_beyond_ms, self.name,
         )  # fmt: skip
         return Law(self.name, text)
 

@@ -41,10 +41,12 @@ class View:
     """The statistics that its states are normalised with."""
     period: PeriodConfig = field(default_factory=PeriodConfig)
     """It says when the agent's records are due."""
+    room_beyond_ms: float | None = None
+    """Its states tell of as much room for queueing as a path's minimum RTT is longer than this."""
 
     def bank(self, flows: int) -> StateBank:
         """Returns an empty bank of the states that this view shows, for so many flows."""
-        return StateBank(flows, self.feature_set, self.normaliser)
+        return StateBank(flows, self.feature_set, self.normaliser, room_beyond_ms=self.room_beyond_ms)
 
 
 class Network(NamedTuple):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.decider import Decider, Mask
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.decide.verdicts import Verdicts, Why, refused, text
 from reinet.core.errors import LinkError
 from reinet.core.state import VERDICT_DTYPE, Guard
@@ -19,6 +19,19 @@ Progress = Callable[[float], None]
 """It is told the share of the simulated time that has passed."""
 STEPS_BETWEEN_WORDS = 256
 """A step takes some 0.2 ms, so a progress bar moves twenty times a second."""
+
+
+def batch_seen(view: View, links: Sequence[LinkSpec], **options: Any) -> SimBatch:
+    """Returns simulated links whose records and states are those of an agent's view, with other ``options`` of
+    ``SimBatch``."""
+    return SimBatch(
+        list(links),
+        view.period,
+        view.feature_set,
+        normaliser=view.normaliser,
+        room_beyond_ms=view.room_beyond_ms,
+        **options,
+    )
 
 
 def figures(agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: int = 1) -> list[Metrics]:
@@ -54,10 +67,7 @@ def logs(
 
     Every stepped flow of a link is decided for by ``agent`` behind gate and guard, each by its own records.
     """
-    view = agent.view
-    sim = SimBatch(
-        list(links), view.period, view.feature_set, normaliser=view.normaliser, record_log=True, threads=threads
-    )
+    sim = batch_seen(agent.view, links, record_log=True, threads=threads)
     agent.bind(sim.clairvoyant_caps)
     end_ns = np.array([_end_ns(link, seconds) for link in links])
     decider = FlowDecider(agent, links, end_ns)

@@ -5,13 +5,14 @@ the handshake nor the request's way is in it: a cap cannot change them, and they
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.protocol import Agent
+from reinet.agents.evaluation.batch import batch_seen
 from reinet.core import PeriodConfig
 from reinet.core.records import Flag
 from reinet.core.state import Guard
@@ -53,11 +54,8 @@ def fetch(
     Each link has ``flow_bytes``, an end. What a connection does depends neither on the others nor on ``threads``.
     """
     rows = min(ROWS, len(links))
-    view = agent.view
-    period = view.period if agent.sets_caps else UNWATCHED
-    batch = SimBatch(
-        links[:rows], period, view.feature_set, normaliser=view.normaliser, record_log=keep_delays, threads=threads
-    )
+    view = agent.view if agent.sets_caps else replace(agent.view, period=UNWATCHED)
+    batch = batch_seen(view, links[:rows], record_log=keep_delays, threads=threads)
     agent.bind(batch.clairvoyant_caps)
     decider = Decider(agent, rows, Guard())
     results: list[Fetched | None] = [None] * len(links)

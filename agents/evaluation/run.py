@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent, StatsArray
-from reinet.agents.evaluation.batch import FlowDecider
+from reinet.agents.evaluation.batch import FlowDecider, batch_seen
 from reinet.agents.evaluation.gated import GatedRun, drive_gated
 from reinet.agents.evaluation.live import LiveLink, LiveRun, drive
 from reinet.agents.evaluation.scenario import Scenario
@@ -16,7 +16,6 @@ from reinet.core import FLOW_STATS_DTYPE, Flag
 from reinet.core.errors import ConfigError
 from reinet.envs.capped_link import CappedLink
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
-from reinet.envs.sim import SimBatch
 from reinet.kshim.probe import why_not_capped
 
 NS_PER_MS = 1_000_000
@@ -95,9 +94,8 @@ def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[fl
 
     A link's run depends on its own caps alone, not on the others beside it. Raises what the agent raises.
     """
-    view = agent.view
     paths = [scenario.path for scenario in scenarios]
-    batch = SimBatch(paths, view.period, view.feature_set, normaliser=view.normaliser, record_log=True)
+    batch = batch_seen(agent.view, paths, record_log=True)
     agent.bind(batch.clairvoyant_caps)
     start_ms = np.array([path.start_offset_ms for path in paths], np.float64)
     end_ms = start_ms + [scenario.seconds * 1000 for scenario in scenarios]

@@ -405,9 +405,10 @@ class TrainConfig(_Section):
     """With bdp action 0 is the hand rule with its usual gain, so that a network is sane before it has learned; cwnd is
     the paper's head."""
     calm_rtts: float = Field(default=0.0, ge=0, le=MOST_CALM_RTTS)
-    """Caps go 1 - 1 / e of the way to what the network wants in so many minimum RTTs; 0 = at once. With several
-    decisions in a round trip each low one costs more than the high one after it mends, and the more so the longer the
-    path (``core/states/calm.hpp``)."""
+    """Caps go 1 - 1 / e of the way to what the network wants in so many minimum RTTs; 0 = at once. A low cap costs
+    more than the high one after it mends, and the more so the longer the path (``core/states/calm.hpp``)."""
+    room_beyond_ms: float | None = Field(default=None, gt=0)
+    """The trained network is told of as much room as a path is longer than this; None = of what the target leaves."""
     period: PeriodTable = PeriodTable()
     traces: TraceSection = TraceSection()
     links: LinkSection = LinkSection()
@@ -441,7 +442,7 @@ class TrainConfig(_Section):
 
     def view(self, normaliser: Normaliser) -> View:
         """Returns how agents see flows in this training, with these statistics."""
-        return View(self.feature_set, normaliser, self.period.rule())
+        return View(self.feature_set, normaliser, self.period.rule(), self.room_beyond_ms)
 
     @classmethod
     def load(cls, path: Path | str) -> "TrainConfig":

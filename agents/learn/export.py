@@ -66,6 +66,7 @@ def export(folder: Path, out: Path) -> str:
         ),
         period=config.period,
         calm_rtts=config.calm_rtts,
+        room_beyond_ms=config.room_beyond_ms,
         normaliser=state.normaliser,
         target_range_ms=(
             target_above(config.links.mrtt_ms[0], config.links.queueing_target_ms[0]),

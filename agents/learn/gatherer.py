@@ -6,7 +6,7 @@ checkpoint, whatever ran in between.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.baselines import NoCap, Rule
 from reinet.agents.decide.decider import Decider
-from reinet.agents.decide.protocol import Agent, FloatArray, View
-from reinet.agents.evaluation.batch import figures, figures_if_any
+from reinet.agents.decide.protocol import Agent, FloatArray
+from reinet.agents.evaluation.batch import batch_seen, figures, figures_if_any
 from reinet.agents.evaluation.frontier import Baseline, baselines
 from reinet.agents.learn.actors import WALK, Explorer, FoldedActor, NoisyActor, Walker
 from reinet.agents.learn.config import DdpgSection, TrainConfig
@@ -28,7 +28,6 @@ from reinet.agents.model.mlp import Folded
 from reinet.core import FEATURE_SETS, Normaliser, PeriodConfig, delay_ratios
 from reinet.envs.link.metrics import Metrics
 from reinet.envs.link.spec import LinkSpec
-from reinet.envs.sim import SimBatch
 from reinet.envs.trace import Trace
 
 
@@ -60,8 +59,10 @@ class Gatherer:
         config = self._config
         rng = np.random.Generator(np.random.PCG64([config.seed, iteration, self._worker]))
         links, behind_rule = self._links(actor, normaliser, rng)
-        view = config.view(normaliser)
-        sim = _batch(links, view, reward=config.reward.kind, delay_weight=config.reward.delay_weight)
+        view = replace(
+            config.view(normaliser), room_beyond_ms=None
+        )  # learned from targets as they are: docs/training.md
+        sim = batch_seen(view, links, reward=config.reward.kind, delay_weight=config.reward.delay_weight)
         count, periods = len(links), config.rollout.periods
         noise = rng.normal(0.0, config.ddpg.noise, (periods, count))
         if config.ddpg.noise_ms:
@@ -232,10 +233,6 @@ def returns(
         sums[: count - step] += np.exp(age[: count - step] - age[step:count]) * rewards[step:]
     discounts = np.exp(age[:count] - age[np.arange(count) + steps])
     return sums.astype(np.float32), discounts.astype(np.float32), steps
-
-
-def _batch(links: Sequence[LinkSpec], view: View, **options: Any) -> SimBatch:
-    return SimBatch(list(links), view.period, view.feature_set, normaliser=view.normaliser, **options)
 
 
 def _summary(stats: NDArray[Any], rewards: NDArray[np.float64]) -> dict[str, float]:

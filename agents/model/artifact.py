@@ -83,6 +83,9 @@ class Manifest(_Strict):
     """It says when a record was due in training; a model is served with the rule it was trained with."""
     calm_rtts: float = Field(default=0.0, ge=0, le=MOST_CALM_RTTS)
     """Caps go 1 - 1 / e of the way to what the network wants in so many minimum RTTs, as in training; 0 = at once."""
+    room_beyond_ms: float | None = Field(default=None, gt=0)
+    """The network is told of as much room for queueing as a path's minimum RTT is longer than this; None = of what the
+    target leaves, on every path."""
     normaliser: dict[str, Any]
     target_range_ms: tuple[float, float]
     congestion_controls: list[str] = Field(min_length=1)
@@ -103,9 +106,9 @@ class Manifest(_Strict):
     def to_bytes(self) -> bytes:
         """Returns JSON: keys in a fixed order, one value a line, a newline at the end.
 
-        A model without calm has no such key: daemons from before it refuse keys that they do not know.
+        A model without them has no such key: daemons from before it refuse keys that they do not know.
         """
-        unsaid = set() if self.calm_rtts else {"calm_rtts"}
+        unsaid = {key for key in ("calm_rtts", "room_beyond_ms") if not getattr(self, key)}
         return (json.dumps(self.model_dump(by_alias=True, exclude=unsaid), indent=1, sort_keys=True) + "\n").encode()
 
 

@@ -82,19 +82,20 @@ reinet_period_config period_of(const Model& model) { return model.period; }
 std::shared_ptr<const Model> parse_model(std::string_view text) {
   const std::string content = base64(text);
   Bytes bytes(content);
-  if (bytes.next<std::uint64_t>() != 0x324D54454E494552) return nullptr;  // "REINETM2"
+  if (bytes.next<std::uint64_t>() != 0x334D54454E494552) return nullptr;  // "REINETM3"
   const auto number = bytes.next<std::uint32_t>(), version = bytes.next<std::uint32_t>();
   const auto history = bytes.next<std::uint32_t>(), head = bytes.next<std::uint32_t>();
   const auto packet_timed = bytes.next<std::uint32_t>(), rows = bytes.next<std::uint32_t>();
   const auto layers = bytes.next<std::uint32_t>();
   const auto min_period_ns = bytes.next<std::uint64_t>();
-  const auto calm_rtts = bytes.next<double>();
+  const auto calm_rtts = bytes.next<double>(), room_beyond_us = bytes.next<double>();
   if (bytes.failed() || number >= kFeatureSets.size() || head >= kHeadNames.size() || packet_timed > 1) return nullptr;
   const FeatureSet& set = kFeatureSets[number];
   if (static_cast<std::uint32_t>(set.version) != version || set.history != history || set.inputs.size() != rows)
     return nullptr;
   if (min_period_ns == 0 || min_period_ns > REINET_NS_PER_S || set.state_size() > kMostUnits) return nullptr;
   if (!(calm_rtts >= 0.0 && calm_rtts <= kMostCalmRtts)) return nullptr;
+  if (!(room_beyond_us >= 0.0)) return nullptr;
   NormaliserTable table(rows);
   for (InputStatistics& row : table) row = bytes.next<InputStatistics>();
   std::vector<Network::Layer> network;
@@ -109,7 +110,7 @@ std::shared_ptr<const Model> parse_model(std::string_view text) {
   }
   if (!bytes.ended() || network.empty() || inputs != 1) return nullptr;
   return std::make_shared<const Model>(Model{&set,
-                                             state_config(set, table, RewardKind::deepcc, 0.0),
+                                             state_config(set, table, RewardKind::deepcc, 0.0, room_beyond_us),
                                              static_cast<Head>(head),
                                              {min_period_ns, packet_timed, 0},
                                              calm_rtts,

@@ -4,10 +4,10 @@
 // variables do, through exec, chroot and whoever closes descriptors. The launcher has checked the model's folder
 // against its digests; here only what would not fit is refused. Base64 of, in little-endian:
 //
-//   8 bytes   "REINETM2"
+//   8 bytes   "REINETM3"
 //   u32       number, version and history of the feature set, head, packet_timed, rows of the normaliser, layers
 //   u64       shortest period in ns
-//   f64       calm in minimum RTTs
+//   f64       calm in minimum RTTs; from which path on features see more room than the target leaves, in us
 //   f64 x 4   for each row of the normaliser: count, mean, m2, minimum
 //   layers    u32 inputs, u32 outputs, f32 inputs x outputs weights, f32 outputs biases
 #ifndef REINET_ALCC_MODEL_HPP

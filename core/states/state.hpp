@@ -31,7 +31,15 @@ namespace reinet {
 struct StateConfig {
   Normaliser normaliser;  // of the feature set's inputs
   RewardConfig reward;
+  double room_beyond_us;  // features see as much room as a path is longer than this; infinite = the room as it is
 };
+
+// Returns the target that features see. On a long path a tight target makes a network give throughput away and win no
+// delay for it (docs/training.md), so it is told of a later one; gate, guard and reward have the target as it is.
+inline std::uint32_t told_target_us(const reinet_flow_stats& s, double room_beyond_us) {
+  const double told_us = s.min_rtt_us + (s.min_rtt_us - room_beyond_us);
+  return static_cast<std::uint32_t>(std::clamp<double>(told_us, s.target_us, ~0U));
+}
 
 // What a record made of its flow.
 struct Update {
@@ -69,6 +77,7 @@ class FlowStatesOf final : public FlowStates {
     const bool may_cap = f.gate.update(s);
     const double reward = f.reward.take(s, config.reward, offer);
     if (decided) {
+      s.target_us = told_target_us(s, config.room_beyond_us);
       const auto observation = f.features.update(s, config.normaliser);
       std::copy_backward(f.history.begin(), f.history.end() - observation.size(), f.history.end());
       for (std::size_t i = 0; i < observation.size(); ++i) f.history[i] = static_cast<float>(observation[i]);
@@ -149,10 +158,11 @@ inline const FeatureSet& feature_set_at(std::size_t number) {
 
 // The paper's reward uses the statistics that its features use; beside features without them, the typical ones.
 inline StateConfig state_config(const FeatureSet& set, const NormaliserTable& table, RewardKind reward,
-                                double delay_weight) {
+                                double delay_weight, double room_beyond_us) {
   const bool has_its_inputs = set.inputs.data() == DeepCcSet::kInputs.data();
   return {Normaliser(table),
-          {reward, delay_weight, Normaliser(has_its_inputs ? table : typical_table(DeepCcSet::kInputs))}};
+          {reward, delay_weight, Normaliser(has_its_inputs ? table : typical_table(DeepCcSet::kInputs))},
+          room_beyond_us};
 }
 
 }  // namespace reinet

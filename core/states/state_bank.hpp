@@ -27,8 +27,10 @@ class StateBank {
   };
 
   StateBank(std::size_t capacity, const FeatureSet& set, const NormaliserTable& table, RewardKind reward,
-            double delay_weight)
-      : set_(set), config_(state_config(set, table, reward, delay_weight)), flows_(set.make(reward, capacity)) {}
+            double delay_weight, double room_beyond_us)
+      : set_(set),
+        config_(state_config(set, table, reward, delay_weight, room_beyond_us)),
+        flows_(set.make(reward, capacity)) {}
 
   const FeatureSet& feature_set() const { return set_; }
   bool needs_offers() const { return config_.reward.kind != RewardKind::deepcc; }
@@ -39,7 +41,7 @@ class StateBank {
     flows_->grow(capacity);
   }
   void set_normaliser(const NormaliserTable& table) {
-    config_ = state_config(set_, table, config_.reward.kind, config_.reward.delay_weight);
+    config_ = state_config(set_, table, config_.reward.kind, config_.reward.delay_weight, config_.room_beyond_us);
   }
 
   // Throws std::out_of_range for a bad row, before anything changes.

@@ -35,6 +35,7 @@ class SimBatch:
         head: int,
         reward: int,
         delay_weight: float,
+        room_beyond_us: float,
         table: NDArray[float64],
         record_log: bool,
         states: NDArray[float32],

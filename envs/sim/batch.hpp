@@ -73,7 +73,7 @@ class Batch {
   void set_link(std::size_t row, const LinkOptions& link, PathTraces traces);
   void set_normaliser(const NormaliserTable& table) {
     const RewardConfig& reward = view_.config.reward;
-    view_.config = state_config(view_.set, table, reward.kind, reward.delay_weight);
+    view_.config = state_config(view_.set, table, reward.kind, reward.delay_weight, view_.config.room_beyond_us);
   }
   const View& view() const { return view_; }
 

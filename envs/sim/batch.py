@@ -12,7 +12,7 @@ from reinet.core.normaliser import Normaliser
 from reinet.core.period import PeriodConfig
 from reinet.core.records import empty_stats
 from reinet.core.rewards import DEFAULT_REWARD, DELAY_WEIGHT, reward_index
-from reinet.core.state import rows_of
+from reinet.core.state import room_beyond_us, rows_of
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import _sim
 from reinet.envs.sim.options import native_options
@@ -54,6 +54,7 @@ class SimBatch:
         threads: int = 1,
         reward: str = DEFAULT_REWARD,
         delay_weight: float = DELAY_WEIGHT,
+        room_beyond_ms: float | None = None,
     ) -> None:
         if not 1 <= threads <= MOST_THREADS:
             raise ConfigError(f"threads: {threads} is outside 1 to {MOST_THREADS}")
@@ -75,6 +76,7 @@ class SimBatch:
             head=head_index(head),
             reward=reward_index(reward, delay_weight),
             delay_weight=delay_weight,
+            room_beyond_us=room_beyond_us(room_beyond_ms),
             table=Normaliser.of(self.feature_set, normaliser).table,
             record_log=record_log,
             states=self._states,

@@ -38,9 +38,9 @@ SharedTrace shared(const Vector<const std::uint32_t>& trace_ms) {
 class SimBatch {
  public:
   SimBatch(std::size_t rows, std::uint64_t min_period_ns, bool packet_timed, std::size_t set, int head, int reward,
-           double delay_weight, const Matrix<const double>& table, bool record_log, Matrix<float> states,
-           Vector<float> rewards, Matrix<std::uint8_t> stats, Vector<float> rule_pkts, Vector<std::uint8_t> decided,
-           Vector<std::uint8_t> may_cap, std::size_t threads)
+           double delay_weight, double room_beyond_us, const Matrix<const double>& table, bool record_log,
+           Matrix<float> states, Vector<float> rewards, Matrix<std::uint8_t> stats, Vector<float> rule_pkts,
+           Vector<std::uint8_t> decided, Vector<std::uint8_t> may_cap, std::size_t threads)
       : states_(std::move(states)),
         rewards_(std::move(rewards)),
         stats_(std::move(stats)),
@@ -48,7 +48,7 @@ class SimBatch {
         decided_(std::move(decided)),
         may_cap_(std::move(may_cap)),
         batch_(rows, {min_period_ns, packet_timed ? 1U : 0U, 0},
-               view_of(feature_set_at(set), head, reward, delay_weight, table), record_log,
+               view_of(feature_set_at(set), head, reward, delay_weight, room_beyond_us, table), record_log,
                {states_.data(), rewards_.data(), stats_.data(), rule_pkts_.data(), decided_.data(), may_cap_.data()},
                threads) {
     require_rows_of<reinet_flow_stats>(stats_);
@@ -174,9 +174,10 @@ class SimBatch {
     std::atomic<bool>& in_use_;
   };
 
-  static View view_of(const FeatureSet& set, int head, int reward, double delay_weight,
+  static View view_of(const FeatureSet& set, int head, int reward, double delay_weight, double room_beyond_us,
                       const Matrix<const double>& table) {
-    return {set, state_config(set, table_from(set, table), static_cast<RewardKind>(reward), delay_weight),
+    return {set,
+            state_config(set, table_from(set, table), static_cast<RewardKind>(reward), delay_weight, room_beyond_us),
             static_cast<Head>(head)};
   }
 
@@ -217,12 +218,12 @@ NB_MODULE(_sim, m) {
   link.def(nb::init<>()).def_rw("flows", &LinkOptions::flows).attr("NAMES") = nb::tuple(nb::cast(link_names));
 
   nb::class_<SimBatch>(m, "SimBatch")
-      .def(nb::init<std::size_t, std::uint64_t, bool, std::size_t, int, int, double, const Matrix<const double>&, bool,
-                    Matrix<float>, Vector<float>, Matrix<std::uint8_t>, Vector<float>, Vector<std::uint8_t>,
-                    Vector<std::uint8_t>, std::size_t>(),
+      .def(nb::init<std::size_t, std::uint64_t, bool, std::size_t, int, int, double, double,
+                    const Matrix<const double>&, bool, Matrix<float>, Vector<float>, Matrix<std::uint8_t>,
+                    Vector<float>, Vector<std::uint8_t>, Vector<std::uint8_t>, std::size_t>(),
            "rows"_a, "min_period_ns"_a, "packet_timed"_a, "feature_set"_a, "head"_a, "reward"_a, "delay_weight"_a,
-           "table"_a, "record_log"_a, "states"_a, "rewards"_a, "stats"_a, "rule_pkts"_a, "decided"_a, "may_cap"_a,
-           "threads"_a)
+           "room_beyond_us"_a, "table"_a, "record_log"_a, "states"_a, "rewards"_a, "stats"_a, "rule_pkts"_a,
+           "decided"_a, "may_cap"_a, "threads"_a)
       .def("set_link", &SimBatch::set_link)
       .def("set_normaliser", &SimBatch::set_normaliser)
       .def("reset", &SimBatch::reset)

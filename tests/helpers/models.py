@@ -1,6 +1,7 @@
 """Small models: networks of a few nodes, and folders that hold one."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, PINNED_FILES, Manifest, write_artifact
+from reinet.agents.model.artifact import INPUT_NAME, MANIFEST_FILE, OUTPUT_NAME, PINNED_FILES, Manifest, write_artifact
 from reinet.core import FEATURE_SETS, Normaliser, schema_hash
 
 FEATURES = "deepcc-5x20"
@@ -37,6 +38,13 @@ def actor(bias: float = 0.0) -> bytes:
     )
     onnx.checker.check_model(found)
     return found
+
+
+def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes what a model folder's manifest says, for better or worse."""
+    data = json.loads((folder / MANIFEST_FILE).read_text())
+    change(data)
+    (folder / MANIFEST_FILE).write_text(json.dumps(data))
 
 
 def write_model(folder: Path, actions_bias: float = 0.0, onnx_data: bytes | None = None, **schema: str) -> Path:

@@ -41,12 +41,13 @@ class PeerConfig(TrainConfig):
             "evolution.generations": self.evolution.generations > 0,
             "ddpg.batch_norm": self.ddpg.batch_norm,
             "calm_rtts": self.calm_rtts > 0,
+            "room_beyond_ms": self.room_beyond_ms is not None,
             "ddpg.gru": self.ddpg.gru > 0,
             "curriculum.share": self.curriculum.share > 0,
         }
         for key, given in without_effect.items():
             if given:
-                raise ValueError(f"{key} is of reinet's own learner; with [{TABLE}] it has to be 0, or false")
+                raise ValueError(f"{key} is of reinet's own learner; with [{TABLE}] it has to be 0, false or left out")
         return self
 
 

@@ -1,6 +1,5 @@
 """The agents that serve: baselines, names, the guard, and what a model folder must be to be loaded."""
 
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import pytest
 import safetensors.numpy
 from onnx import TensorProto, helper
 
+from helpers.models import edit_manifest
 from helpers.places import ROOT
 from reinet.agents.decide.baselines import Clairvoyant, FixedCap, NoCap, RandomCap, Rule
 from reinet.agents.decide.names import NAMES, make_agent, split_names
@@ -102,12 +102,6 @@ def records(count: int, **fields: Any) -> Any:
     for name, value in {**values, **fields}.items():
         stats[name] = value
     return stats
-
-
-def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    data = json.loads((folder / MANIFEST_FILE).read_text())
-    change(data)
-    (folder / MANIFEST_FILE).write_text(json.dumps(data))
 
 
 # --- policy ---

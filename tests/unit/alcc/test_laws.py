@@ -167,10 +167,12 @@ def test_a_model_that_is_not_whole_is_refused(monkeypatch: pytest.MonkeyPatch) -
     for broken in (b"", whole[:-1], whole[: len(whole) // 2], whole + b"\0", b"X" + whole[1:], whole[:8] + b"\xff" * 32,
                    whole[:-4] + np.float32(np.nan).tobytes()):  # fmt: skip
         assert not accepted(broken)
-    for place in range(8, 8 + 7 * 4 + 8 + 8 + 8):  # of the head only the period and the calm may be others
-        assert not accepted(whole[:place] + b"\xfe" + whole[place + 1 :]) or 36 <= place < 52, place
+    for place in range(8, 8 + 7 * 4 + 8 + 8 + 8 + 8):  # of the head only period, calm and room may be others
+        assert not accepted(whole[:place] + b"\xfe" + whole[place + 1 :]) or 36 <= place < 60, place
     for calm_rtts in (-0.1, 10.1, np.inf, np.nan):
         assert not accepted(whole[:44] + np.float64(calm_rtts).tobytes() + whole[52:]), calm_rtts
+    for room_beyond_us in (-1.0, np.nan):
+        assert not accepted(whole[:52] + np.float64(room_beyond_us).tobytes() + whole[60:]), room_beyond_us
     assert act(b"no base64!", None, ctypes.c_size_t(0), None) == -1
     monkeypatch.delenv(MODEL_ENVIRONMENT, raising=False)
     replay = ctypes.CDLL(str(find_preload())).reinet_alcc_replay
@@ -218,7 +220,7 @@ def test_a_network_that_is_too_large_is_refused() -> None:
     layers = [(np.zeros((1000, 24), np.float32), np.zeros(1000, np.float32)), (np.zeros((1, 1000), np.float32),) * 2]
     name = "timescales-24x1"
     with pytest.raises(ModelError, match="too large"):
-        text_of(FEATURE_SETS[name], "wide", PeriodConfig(), Normaliser(name), layers, 0.0, "a model")
+        text_of(FEATURE_SETS[name], "wide", PeriodConfig(), Normaliser(name), layers, 0.0, None, "a model")
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:

@@ -72,8 +72,9 @@ def test_a_table_rllib_makes_a_training_of_rllibs_and_the_rest_means_what_it_mea
 def test_what_only_reinets_learner_does_is_refused_beside_rllib(section: str, keys: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=rf"{section}\.{next(iter(keys))} is of reinet's own learner"):
         PeerConfig.model_validate({**PEER, "feature_set": "scalefree-5x20", section: {**PEER.get(section, {}), **keys}})
-    with pytest.raises(ValueError, match="calm_rtts is of"):
-        PeerConfig.model_validate({**PEER, "calm_rtts": 1.0})
+    for key in ("calm_rtts", "room_beyond_ms"):
+        with pytest.raises(ValueError, match=f"{key} is of"):
+            PeerConfig.model_validate({**PEER, key: 1.0})
 
 
 def test_a_sweep_of_rllibs_trainings_is_refused(tmp_path: Path) -> None:
