@@ -30,6 +30,7 @@ typedef int reinet_s32;
   X(u64, lost_bytes)                /* marked lost in this period */                                          \
   X(u64, retrans_bytes)             /* retransmitted in this period */                                        \
   X(u64, pacing_rate_bytes_per_s)   /* sk_pacing_rate; all ones = unlimited */                                \
+  X(u64, ack_wait_us)               /* mean wait of the period's ACKs on their way back, 0 = none known */    \
   X(u32, rtt_mean_us)               /* mean of the period's valid RTT samples, 0 when there is none */        \
   X(u32, rtt_samples)               /* their number */                                                        \
   X(u32, rtt_last_us)               /* the latest of them, 0 when there is none */                            \
@@ -46,20 +47,21 @@ typedef int reinet_s32;
   X(u32, slot)                      /* index of the flow in the shim's cap table */
 
 /* What one ACK shows of a connection: its counters as the ACK is processed; cwnd_pkts after the cap. */
-#define REINET_ACK_FIELDS(X)                                                                        \
-  X(u64, time_ns)              /* when the ACK was processed */                                     \
-  X(u64, newest_acked_sent_ns) /* send time of the most recently sent packet acknowledged so far */ \
-  X(u64, delivered_bytes)      /* lifetime count, cumulatively and selectively acknowledged */      \
-  X(u64, lost_bytes)           /* lifetime count */                                                 \
-  X(u64, retrans_bytes)        /* lifetime count */                                                 \
-  X(u64, pacing_rate_bytes_per_s)                                                                   \
-  X(s32, rtt_us) /* this ACK's RTT sample, negative = none (Karn's rule) */                         \
-  X(u32, srtt_us)                                                                                   \
-  X(u32, min_rtt_us)                                                                                \
-  X(u32, cwnd_pkts)                                                                                 \
-  X(u32, ssthresh_pkts)                                                                             \
-  X(u32, inflight_pkts)                                                                             \
-  X(u32, mss_bytes)                                                                                 \
+#define REINET_ACK_FIELDS(X)                                                                         \
+  X(u64, time_ns)              /* when the ACK was processed */                                      \
+  X(u64, newest_acked_sent_ns) /* send time of the most recently sent packet acknowledged so far */  \
+  X(u64, delivered_bytes)      /* lifetime count, cumulatively and selectively acknowledged */       \
+  X(u64, lost_bytes)           /* lifetime count */                                                  \
+  X(u64, retrans_bytes)        /* lifetime count */                                                  \
+  X(u64, pacing_rate_bytes_per_s)                                                                    \
+  X(u64, peer_ms) /* the peer's clock as it sent the ACK: its timestamp (RFC 7323), 0 = none came */ \
+  X(s32, rtt_us)  /* this ACK's RTT sample, negative = none (Karn's rule) */                         \
+  X(u32, srtt_us)                                                                                    \
+  X(u32, min_rtt_us)                                                                                 \
+  X(u32, cwnd_pkts)                                                                                  \
+  X(u32, ssthresh_pkts)                                                                              \
+  X(u32, inflight_pkts)                                                                              \
+  X(u32, mss_bytes)                                                                                  \
   X(u32, flags) /* APP_LIMITED, IN_RECOVERY and SLOW_START as they stand at this ACK */
 
 #define REINET_DECLARE_FIELD(type, name) reinet_##type name;

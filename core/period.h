@@ -17,6 +17,8 @@
 #define REINET_MIN_PERIOD_NS 10000000ULL /* 10 ms: below it a period holds too few samples for a mean */
 #define REINET_SILENCE_NS 250000000ULL   /* 250 ms: cellular outages last seconds, ordinary gaps tens of ms */
 #define REINET_NS_PER_S 1000000000ULL
+#define REINET_WAY_BACK_NS 30000000000ULL /* 30 s: in twice that, clocks that drift by 50 ppm part by 3 ms */
+#define REINET_TICKS_NS REINET_NS_PER_S   /* 1 s: after that, ticks of 1 ms are told from others */
 #define REINET_IDLE_PARTS 4 /* an idle time above a quarter of the smoothed RTT is a pause of the application's */
 
 struct reinet_period_config {
@@ -24,6 +26,55 @@ struct reinet_period_config {
   reinet_u32 packet_timed; /* 1 = rounds, 0 = fixed period */
   reinet_u32 unused;
 };
+
+/* How long ACKs wait on their way back: by how much an ACK's way is longer, by the sender's clock and by the timestamp
+ * that the peer put on it (RFC 7323), than the shortest of the last 30 to 60 s, for what the clocks differ by is not
+ * known. The kernel's tcp_lp.c has the same for the way there. A queue of ACKs that stands for longer is not seen.
+ */
+struct reinet_way_back {
+  reinet_u64 first_ns;            /* when the flow's first ACK with a timestamp came, 0 = none yet */
+  reinet_u64 peer_ticks;          /* of the peer's clock since then */
+  reinet_u64 window_ns;           /* when the window that least_us is of began */
+  reinet_u64 wait_sum_us;         /* of this period's ACKs */
+  reinet_u32 acks;                /* their number */
+  reinet_u32 peer_ms;             /* the latest timestamp */
+  reinet_u32 least_us, before_us; /* the shortest way in the window and in the one before, next to the first ACK's */
+};
+
+/* Ways are numbers modulo 2^32, as timestamps are. */
+static inline reinet_u32 reinet_shorter_us(reinet_u32 a_us, reinet_u32 b_us) {
+  return (reinet_s32)(a_us - b_us) < 0 ? a_us : b_us;
+}
+
+static inline void reinet_way_back_take(struct reinet_way_back* w, reinet_u64 now_ns, reinet_u32 peer_ms) {
+  reinet_u64 gone_ns;
+  reinet_u32 way_us;
+  if (!w->first_ns) {
+    w->first_ns = w->window_ns = now_ns;
+    w->peer_ms = peer_ms;
+  }
+  if ((reinet_s32)(peer_ms - w->peer_ms) < 0) return; /* another ACK overtook it */
+  w->peer_ticks += peer_ms - w->peer_ms;
+  w->peer_ms = peer_ms;
+  way_us = (reinet_u32)((now_ns - w->first_ns) / 1000ULL - 1000ULL * w->peer_ticks);
+  gone_ns = now_ns - w->window_ns;
+  if (gone_ns >= REINET_WAY_BACK_NS) {
+    w->before_us = gone_ns < 2 * REINET_WAY_BACK_NS ? w->least_us : way_us;
+    w->least_us = way_us;
+    w->window_ns = now_ns;
+  }
+  w->least_us = reinet_shorter_us(way_us, w->least_us);
+  w->wait_sum_us += way_us - reinet_shorter_us(w->least_us, w->before_us);
+  w->acks++;
+}
+
+/* The mean wait of the period's ACKs; 0 where none is known, as of a peer whose clock does not tick in milliseconds, as
+ * those of Linux and most others do. While a queue of ACKs grows the peer seems slow, by up to half. */
+static inline reinet_u64 reinet_way_back_wait_us(const struct reinet_way_back* w, reinet_u64 now_ns) {
+  reinet_u64 took_ns = now_ns - w->first_ns, ticks_ns = w->peer_ticks * 1000000ULL;
+  if (!w->acks || took_ns < REINET_TICKS_NS || ticks_ns < took_ns / 2 || ticks_ns / 11 > took_ns / 10) return 0;
+  return w->wait_sum_us / w->acks;
+}
 
 struct reinet_period {
   reinet_u64 start_ns;                                   /* 0 = no ACK seen yet */
@@ -35,6 +86,7 @@ struct reinet_period {
   reinet_u32 rtt_last_us;
   reinet_u32 app_limited; /* seen at any ACK of the period */
   reinet_u32 restarted;   /* after an idle time, in this period */
+  struct reinet_way_back way_back;
   struct reinet_ack last; /* the latest ACK, for records that no ACK triggers */
 };
 
@@ -49,6 +101,8 @@ static inline void reinet_period_begin(struct reinet_period* p, const struct rei
   p->rtt_last_us = 0;
   p->app_limited = 0;
   p->restarted = 0;
+  p->way_back.wait_sum_us = 0;
+  p->way_back.acks = 0;
 }
 
 /* Counters never run backwards in a record, even where SACK reneging makes the kernel's do so. */
@@ -66,6 +120,7 @@ static inline void reinet_period_fill(const struct reinet_period* p, const struc
   /* 2^64 / 10^9 = 18 GB in one period: no overflow at any real rate */
   out->delivery_rate_bytes_per_s = period_ns ? out->delivered_bytes * REINET_NS_PER_S / period_ns : 0;
   out->pacing_rate_bytes_per_s = a->pacing_rate_bytes_per_s;
+  out->ack_wait_us = reinet_way_back_wait_us(&p->way_back, a->time_ns);
   out->rtt_samples = p->rtt_samples;
   out->rtt_mean_us = p->rtt_samples ? (reinet_u32)(p->rtt_sum_us / p->rtt_samples) : 0;
   out->rtt_last_us = p->rtt_last_us;
@@ -93,6 +148,7 @@ static inline int reinet_period_on_last(struct reinet_period* p, const struct re
     p->rtt_sum_us += rtt_us;
     p->rtt_samples++;
   }
+  if (a->peer_ms) reinet_way_back_take(&p->way_back, a->time_ns, (reinet_u32)a->peer_ms);
   if (a->flags & REINET_FLAG_APP_LIMITED) p->app_limited = 1;
   if (reinet_growth(a->time_ns, p->start_ns) < config->min_period_ns || a->time_ns == p->start_ns) return 0;
   if (config->packet_timed && a->newest_acked_sent_ns < p->start_ns) return 0;

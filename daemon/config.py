@@ -111,13 +111,13 @@ class DaemonConfig(BaseModel):
         default=GATHER_MS, ge=0, le=20, description="longest wait from one tick to the next for more records; 0 = none"
     )
     ceiling_pkts: int = Field(default=MAX_CAP_PKTS, ge=MIN_CAP_PKTS, le=MAX_CAP_PKTS, description="no cap above this")
-    # A flow takes 260 bytes of kernel memory: 192 of its slot, 64 of its cap, 4 in the list of free slots; 65 536 take
-    # 16 MiB, from the start. More than a busy proxy's 10 000 connections, so that a burst of short ones finds room too.
+    # A flow takes 324 bytes of kernel memory: 256 of its slot, 64 of its cap, 4 in the list of free slots; 65 536 take
+    # 20 MiB, from the start. More than a busy proxy's 10 000 connections, so that a burst of short ones finds room too.
     max_flows: int = Field(
         default=65_536, ge=1, le=1_048_576, description="room for so many flows at once; further ones stay uncapped"
     )
-    # A record takes 128 bytes, so 8 MiB hold 65 536: one of every flow, or all that 10 000 flows with an RTT of 20 ms
-    # give in 130 ms, two ticks.
+    # A record takes 136 bytes, so 8 MiB hold 61 680: one of nearly every flow, or all that 10 000 flows with an RTT of
+    # 20 ms give in 120 ms, two ticks.
     records_mb: int = Field(
         default=8,
         ge=1,

@@ -24,6 +24,20 @@ inline bool has_sample(const reinet_flow_stats& s) {
   return !(s.flags & (REINET_FLAG_NO_SAMPLE | REINET_FLAG_CLOSED)) && s.rtt_samples > 0;
 }
 
+// Waits below it are the clocks' own: they tick in milliseconds, and part by 3 ms in the minute that a wait is told by.
+constexpr std::uint64_t kLeastAckWaitUs = 4000;
+
+// Returns the record as seen from a path that is longer by what ACKs wait on their way back. That wait is no queue of
+// the flow's own and no cap shortens it: for the rate that the link has, as many packets more are to be in flight.
+inline reinet_flow_stats without_ack_wait(const reinet_flow_stats& record) {
+  reinet_flow_stats s = record;
+  if (!has_sample(s) || s.ack_wait_us < kLeastAckWaitUs || s.rtt_mean_us <= s.min_rtt_us) return s;
+  const auto wait_us = static_cast<std::uint32_t>(std::min<std::uint64_t>(s.ack_wait_us, s.rtt_mean_us - s.min_rtt_us));
+  s.min_rtt_us += wait_us;
+  if (s.target_us != 0) s.target_us += std::min(wait_us, ~s.target_us);
+  return s;
+}
+
 // Returns the hand rule's product, a rate's packets in the minimum RTT; 0 where the packet size is not known.
 inline float rule_product_pkts(double rate_bytes_per_s, const reinet_flow_stats& s) {
   return s.mss_bytes ? static_cast<float>(rate_bytes_per_s * s.min_rtt_us * 1e-6 / s.mss_bytes) : 0.0F;

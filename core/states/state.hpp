@@ -73,7 +73,7 @@ class FlowStatesOf final : public FlowStates {
                 float* state) override {
     Flow& f = flows_[flow];
     const bool decided = has_sample(record);
-    reinet_flow_stats s = record;
+    reinet_flow_stats s = without_ack_wait(record);
     const bool may_cap = f.gate.update(s);
     const double reward = f.reward.take(s, config.reward, offer);
     if (decided) {

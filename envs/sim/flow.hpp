@@ -97,7 +97,7 @@ class Flow {
   // The bottleneck has carried a packet. Once closed, nobody listens to the ACKs any more.
   void on_packet(const Packet& p, Us now_us) {
     if (p.seq == kSynAck) {
-      if (syn_acks_delivered_++ == 0) acknowledge({0, 0, 0, p.sent_us, 0}, now_us, false);
+      if (syn_acks_delivered_++ == 0) acknowledge({0, 0, 0, p.sent_us, 0, 0}, now_us, false);
     } else {
       receiver_.on_packet(p, now_us, [&](const Ack& ack, bool joins) { acknowledge(ack, now_us, joins); });
       if (sender_.application().has_objects()) [[unlikely]]
@@ -130,6 +130,8 @@ class Flow {
   }
 
  private:
+  static constexpr std::uint64_t kPeerClockMs = 1;  // 0 is no timestamp
+
   enum class Phase : std::uint8_t { kWaiting, kConnecting, kEstablished, kClosed };
 
   auto onto_path() {
@@ -175,7 +177,7 @@ class Flow {
       to_sender_.back().join(ack);
       return;
     }
-    acked_at_us_ = now_us;
+    acked_at_us_ = ack.sent_us = now_us;
     const Us leaves_us = uplink_ ? carry_up(ack, now_us) : now_us + kUsPerMs + late_us_;
     last_ack_us_ = ack.arrives_us = std::max(leaves_us + jitter_.below(jitter_us_), last_ack_us_);
     to_sender_.push(ack);
@@ -207,6 +209,7 @@ class Flow {
     bool due = false;
     const auto observe = [&](const auto& write) {
       write(period_.last);
+      period_.last.peer_ms = kPeerClockMs + ack.sent_us / kUsPerMs;
       due = reinet_period_on_last(&period_, &period_config_, &record);
     };
     sender_.on_ack(ack, now_us, cap_pkts, observe, onto_path());

@@ -78,6 +78,10 @@ struct minmax {
   struct minmax_sample s[3];
 };
 
+struct tcp_options_received {
+  __u32 rcv_tsval; /* the peer's latest timestamp, 0 = none came */
+};
+
 struct tcp_sock {
   struct inet_connection_sock inet_conn;
   __u64 tcp_mstamp;      /* us, CLOCK_MONOTONIC: now, as the stack last looked */
@@ -89,6 +93,7 @@ struct tcp_sock {
   __u32 mss_cache;
   __u32 srtt_us; /* 8 times the smoothed RTT */
   struct minmax rtt_min;
+  struct tcp_options_received rx_opt;
   __u32 lsndtime; /* jiffies: when data was last sent */
   __u32 snd_cwnd;
   __u32 snd_cwnd_clamp;

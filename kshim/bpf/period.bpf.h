@@ -26,6 +26,7 @@ static void read_ack(const struct tcp_sock *tp, __s32 rtt_us, struct reinet_ack 
   ack->lost_bytes = (__u64)tp->lost * tp->mss_cache;
   ack->retrans_bytes = tp->bytes_retrans;
   ack->pacing_rate_bytes_per_s = tp->inet_conn.icsk_inet.sk.sk_pacing_rate;
+  ack->peer_ms = tp->rx_opt.rcv_tsval;
   ack->rtt_us = rtt_us;
   ack->srtt_us = tp->srtt_us >> 3;
   ack->min_rtt_us = tp->rtt_min.s[0].v;

@@ -116,6 +116,29 @@ def test_bbr_does_not_learn_the_cap(from_s: float, nothing_left: None) -> None:
         figures_hold(capped, check, lambda done: done.link.invalid_reason)
 
 
+@pytest.mark.parametrize("every_ms", [50, None], ids=["an opportunity each 50 ms", "no uplink of its own"])
+def test_records_tell_how_long_acks_wait(every_ms: int | None, nothing_left: None) -> None:
+    """By the timestamps of the kernel's own receiver; the link's log says what packets wait."""
+
+    def capped() -> KernelRun:
+        return run(session, 6, lambda record: CAP_PKTS)
+
+    def check(done: KernelRun) -> None:
+        s = done.records[(done.records["rtt_samples"] > 0) & (done.records["flags"] & Flag.IN_RECOVERY == 0)]
+        s = s[s["time_ns"] > s["time_ns"][0] + 2 * 10**9]
+        wait_ms = s["ack_wait_us"] / 1000
+        queued_ms = s["rtt_mean_us"] / 1000 - wait_ms - 20  # the kernel's least RTT has a wait in it, each round trip
+        if every_ms is None:
+            assert np.median(wait_ms) < 3
+        else:
+            assert 10 < np.median(wait_ms) < 40
+            assert np.median(queued_ms) == pytest.approx(done.link.metrics.qdelay_mean_ms, abs=6)
+
+    uplink = None if every_ms is None else np.array([every_ms], np.uint32)
+    with closing(KernelSession(LinkSpec(Trace.constant(12, 1), uplink=uplink))) as session:
+        figures_hold(capped, check, lambda done: done.link.invalid_reason)
+
+
 def drain(session: KernelSession) -> NoReturn:
     while True:
         session.next_record()

@@ -20,6 +20,7 @@ struct Ack {
   std::uint32_t next_seq;              // all below it has arrived
   std::uint32_t sack_begin, sack_end;  // beyond that: arrived since the ACK before
   Us echo_us;                          // timestamp of the segment that opened the range being acknowledged (RFC 7323)
+  Us sent_us;                          // the timestamp of its own
   Us arrives_us;                       // where it goes next: the delay, then the sender
 
   // Makes this and an ACK in order sent after it one.
@@ -110,7 +111,7 @@ class Receiver {
   }
 
   Ack ack() {
-    const Ack ack{next_seq(), sack_begin_, sack_end_, echo_us_, 0};
+    const Ack ack{next_seq(), sack_begin_, sack_end_, echo_us_, 0, 0};
     sack_begin_ = sack_end_ = 0;
     last_ack_seq_ = next_seq();
     timer_us_ = kNever;
