@@ -18,6 +18,7 @@ MOST = {
     "rtt_last_us": 120_000_000,
     "rtt_least_us": 120_000_000,
     "srtt_us": 120_000_000,
+    "ack_wait_us": 120_000_000,
     "rtt_samples": 1 << 27,
     "cwnd_pkts": 1 << 24,
     "inflight_pkts": 1 << 24,

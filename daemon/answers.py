@@ -115,6 +115,7 @@ def _record(record: np.void, now_ns: int) -> control_pb2.Record:
         lost_bytes=int(record["lost_bytes"]),
         flags=int(record["flags"]),
         time_ns=int(record["time_ns"]),
+        ack_wait_us=int(record["ack_wait_us"]),
     )
 
 

@@ -21,8 +21,8 @@ SHOWN_OBSERVATIONS = 6
 """So many of a state's history fit a line; --json has all."""
 NO_NUMBER = 0xFFFF_FFFF
 """The agent's answer where it computed no number."""
-RECORD_COLUMNS = ["age_s", "rtt_mean_ms", "queueing_ms", "target_ms", "delivery_rate_mbps", "cwnd_pkts",
-                  "inflight_pkts", "cap_pkts", "lost_bytes", "flags"]  # fmt: skip
+RECORD_COLUMNS = ["age_s", "rtt_mean_ms", "queueing_ms", "ack_wait_ms", "target_ms", "delivery_rate_mbps",
+                  "cwnd_pkts", "inflight_pkts", "cap_pkts", "lost_bytes", "flags"]  # fmt: skip
 TAKE_BACK = "default"
 
 
@@ -67,6 +67,7 @@ def _record_row(record: "control_pb2.Record") -> dict[str, Any]:
         "rtt_samples": record.rtt_samples,
         "min_rtt_ms": record.min_rtt_us / 1e3,
         "queueing_ms": max(record.rtt_mean_us - record.min_rtt_us, 0) / 1e3 if known else None,
+        "ack_wait_ms": record.ack_wait_us / 1e3,
         "target_ms": record.target_us / 1e3,
         "delivery_rate_mbps": record.delivery_rate_bytes_per_s * 8e-6,
         "cwnd_pkts": record.cwnd_pkts,

@@ -98,6 +98,13 @@ def test_why_as_json_takes_a_cookie_in_hex(served: Served) -> None:
     assert [len(row["values"]) for row in found["state"]] == [20] * len(found["state"])
 
 
+def test_why_tells_what_acks_waited_and_that_the_cap_is_higher_for_it(served: Served) -> None:
+    served.feed(0x4D2, ack_wait_us=12_000)
+    found = served.json("ctl", "why", "0x4d2")
+    assert [row["ack_wait_ms"] for row in found["records"]][-2:] == [0, 12]
+    assert found["cap_pkts"] == 48, "30 over 20 ms are 48 over 32"
+
+
 @pytest.mark.parametrize("served", [Broken], indirect=True)
 def test_an_output_that_is_no_number_shows_as_such(served: Served) -> None:
     found = served.json("ctl", "why", "8")
