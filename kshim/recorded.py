@@ -18,7 +18,8 @@ COLUMNS = (
     "delivered_bytes", "rtt_samples", "rtt_mean_us", "rtt_least_us", "min_rtt_us", "inflight_pkts", "cwnd_pkts",
     "cap_pkts", "mss_bytes", "flags",
 )  # fmt: skip
-"""Fields of FlowStats (``core/flow_stats.h``) that are kept as they are, 32 bits each."""
+"""Fields of FlowStats (``core/flow_stats.h``), 32 bits each; ``rtt_least_us`` is kept without what ACKs waited on their way
+back, for above the minimum RTT it tells of a queue of packets."""
 RECORD_DTYPE = np.dtype([("time_us", "<u8"), ("period_us", "<u4"), *((name, "<u4") for name in COLUMNS)])
 """``time_us`` is the period's end, counted from that of the flow's first record, ``period_us`` its length."""
 RecordArray = NDArray[np.void]
@@ -38,4 +39,6 @@ def kept(stats: NDArray[np.void], first_ns: int) -> RecordArray:
     found["period_us"] = np.minimum(stats["period_ns"] // np.uint64(1000), _MOST_U32)
     for name in COLUMNS:
         found[name] = np.minimum(stats[name], _MOST_U32)
+    queue_us = stats["rtt_least_us"].astype(np.float64) - stats["min_rtt_us"]
+    found["rtt_least_us"] -= np.clip(queue_us, 0, stats["ack_wait_us"]).astype(np.uint32)
     return found

@@ -11,7 +11,7 @@ from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.daemon.processes import flow_recorder
 from reinet.daemon.processes.flow_recorder import FlowRecorder, site_key
 from reinet.envs.trace.flow_records import FlowRecording, flow_files
-from reinet.kshim.recorded import RECORD_DTYPE
+from reinet.kshim.recorded import RECORD_DTYPE, kept
 from reinet.kshim.shim import FlowStatsArray
 
 KEY = bytes(range(32))
@@ -44,6 +44,13 @@ def test_what_was_recorded_is_what_the_loop_saw_without_cookie_and_clock(tmp_pat
     data = b"".join(path.read_bytes() + path.name.encode() for path in flow_files([tmp_path]))
     for secret in (cookie.to_bytes(8, "little"), cookie.to_bytes(8, "big"), str(cookie).encode(), b"%x" % cookie):
         assert secret not in data
+
+
+def test_what_acks_waited_is_no_queue_that_a_links_rate_shows_in() -> None:
+    made = records(5, 0, 5, rtt_least_us=60_000, min_rtt_us=20_000)
+    made["ack_wait_us"] = [0, 30_000, 50_000, 2**64 - 1, 30_000]
+    made["rtt_least_us"][4] = 0  # a silence
+    assert kept(made, 10**15)["rtt_least_us"].tolist() == [60_000, 30_000, 20_000, 20_000, 0]
 
 
 def test_a_flow_has_one_name_with_a_key_and_another_with_another(tmp_path: Path) -> None:
