@@ -18,8 +18,8 @@ COLUMNS = (
     "delivered_bytes", "rtt_samples", "rtt_mean_us", "rtt_least_us", "min_rtt_us", "inflight_pkts", "cwnd_pkts",
     "cap_pkts", "mss_bytes", "flags",
 )  # fmt: skip
-"""Fields of FlowStats (``core/flow_stats.h``), 32 bits each; ``rtt_least_us`` is kept without what ACKs waited on their way
-back, for above the minimum RTT it tells of a queue of packets."""
+"""Fields of FlowStats (``core/flow_stats.h``), 32 bits each; ``rtt_least_us`` without what ACKs waited on their way
+back, so that above the minimum RTT it tells of a queue of packets."""
 RECORD_DTYPE = np.dtype([("time_us", "<u8"), ("period_us", "<u4"), *((name, "<u4") for name in COLUMNS)])
 """``time_us`` is the period's end, counted from that of the flow's first record, ``period_us`` its length."""
 RecordArray = NDArray[np.void]
