@@ -59,9 +59,8 @@ class Gatherer:
         config = self._config
         rng = np.random.Generator(np.random.PCG64([config.seed, iteration, self._worker]))
         links, behind_rule = self._links(actor, normaliser, rng)
-        view = replace(
-            config.view(normaliser), room_beyond_ms=None
-        )  # learned from targets as they are: docs/training.md
+        # Targets as they are: what is learned from a network that is told of others is in docs/training.md.
+        view = replace(config.view(normaliser), room_beyond_ms=None)
         sim = batch_seen(view, links, reward=config.reward.kind, delay_weight=config.reward.delay_weight)
         count, periods = len(links), config.rollout.periods
         noise = rng.normal(0.0, config.ddpg.noise, (periods, count))

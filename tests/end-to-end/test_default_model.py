@@ -20,7 +20,9 @@ MODEL = ROOT / "checkpoints" / "default"
 def test_it_was_made_by_the_default_configuration() -> None:
     manifest = Policy.load(MODEL).manifest
     config = TrainConfig.load(ROOT / "configs" / "default.toml")
-    assert TrainConfig.model_validate(manifest.training.config) == config
+    trained = TrainConfig.model_validate(manifest.training.config)
+    # The manifest got this after the training, which does not read it: see checkpoints/README.md.
+    assert trained.model_copy(update={"room_beyond_ms": manifest.room_beyond_ms}) == config
     learned = [use.sha256 for use in manifest.training.traces if use.role == "train"]
     assert learned == [trace.sha256 for trace in training_traces(config)]
 

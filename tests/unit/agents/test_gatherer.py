@@ -142,3 +142,20 @@ def test_a_link_that_carries_nothing_is_neither_kept_nor_an_error() -> None:
     assert len(stuck.gather(ACTOR, NONE, 1).summary) > 0
     members = np.stack([last_layer(ACTOR)] * 2)
     assert (stuck.costs(ACTOR, members, NONE, 1) == 0).any()
+
+
+# --- targets as they are ---
+
+
+def test_nothing_is_learned_from_more_room_than_targets_leave() -> None:
+    """What is judged sees it: there the network is told what it will be told when it serves."""
+    links = {"mrtt_ms": [100, 200], "queueing_target_ms": [10, 20]}
+    told, asked = (
+        TrainConfig.model_validate({**CONFIG, "links": links, "room_beyond_ms": beyond}) for beyond in (20, None)
+    )
+    own, other = (Gatherer(config, TRACES, 0).gather(ACTOR, NONE, 1) for config in (told, asked))
+    assert own.fragments
+    for one, two in zip(own.fragments, other.fragments, strict=True):
+        np.testing.assert_array_equal(one.frames, two.frames)
+        np.testing.assert_array_equal(one.rewards, two.rewards)
+    assert (told.view(NONE).room_beyond_ms, asked.view(NONE).room_beyond_ms) == (20, None)
