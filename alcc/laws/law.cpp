@@ -21,7 +21,7 @@ std::uint32_t Law::decide(const reinet_flow_stats& record, const Settings& setti
   if (settings.law == Settings::Law::policy) return decide_learned(record, settings);
   if (settings.law == Settings::Law::published) return cap_pkts_;
   reinet_flow_stats s = record;
-  const bool may_cap = gate_.update(s) || settings.always;
+  const bool may_cap = gate_.update(s, true) || settings.always;
   if (!has_sample(s)) return cap_pkts_;
   static const Normaliser normaliser(typical_table(DeepCcSet::kInputs));
   features_.update(s, normaliser);

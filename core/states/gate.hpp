@@ -23,6 +23,7 @@
 #include "core/flow_stats.h"
 #include "core/states/delay_ratio.hpp"
 #include "core/states/feature.hpp"
+#include "core/states/min_rtt_look.hpp"
 
 namespace reinet {
 
@@ -48,6 +49,10 @@ inline std::uint32_t standing_queue_us(std::uint32_t min_rtt_us) { return std::c
 // before is the path's, until a shorter one is seen. Over a link whose rate varies the RTT does, too, and hardly
 // anybody is asked.
 //
+// A flow that shares a queue with another capped one gets less as well when that one begins, and more when it alone is
+// uncapped. Asked, each would take the queue of all for the path. So where there are others, a flow is asked only when
+// the RTT stood above its minimum through one of the times at which all look for the path's (min_rtt_look.hpp).
+//
 //     steadily above the minimum, and less than before       more in flight brought more
 //     capped ------------------------------------> asked ------------------------------> path known, capped
 //       ^                                            |  |                                     or, where that leaves the
@@ -55,21 +60,23 @@ inline std::uint32_t standing_queue_us(std::uint32_t min_rtt_us) { return std::c
 //             it brought nothing, or the link changed                                         for a while
 class PathRtt {
  public:
-  // Takes a record with an RTT sample; returns the least RTT of the path as it is now.
-  std::uint32_t update(const reinet_flow_stats& s) {
+  // Takes a record with an RTT sample, and whether the flow is the only one; returns the least RTT of the path as it is
+  // now.
+  std::uint32_t update(const reinet_flow_stats& s, bool alone) {
     remember(s);
     if (s.time_ns >= (is_too_long(s) ? next_ns_ : forget_ns_)) longer_us_ = 0;
     const std::uint32_t path_us = std::max(s.min_rtt_us, longer_us_);
+    if (stands_ns_ == 0 || s.rtt_least_us <= kNearPath * path_us) stands_ns_ = s.time_ns;
     if (s.flags & (REINET_FLAG_APP_LIMITED | REINET_FLAG_RESTARTED)) {
       standing_ = {};
       asked_ns_ = 0;
     } else if (asked_ns_ != 0) {
       ask(s);
-    } else if (s.cap_pkts == 0 || s.inflight_pkts < kBinds * s.cap_pkts || s.rtt_least_us <= kNearPath * path_us) {
+    } else if (s.cap_pkts == 0 || flew_pkts(s) < kBinds * s.cap_pkts || s.rtt_least_us <= kNearPath * path_us) {
       standing_ = {};
     } else {
       standing_.add(s);
-      if (seems_starved(s) && s.time_ns >= next_ns_) begin(s);
+      if (seems_starved(s) && s.time_ns >= next_ns_ && (alone || was_looked_at(s))) begin(s);
     }
     return std::max(s.min_rtt_us, longer_us_);
   }
@@ -79,6 +86,8 @@ class PathRtt {
 
  private:
   static constexpr double kNearPath = 1.1;
+  // Two to drain, two to look, and one in which what was seen comes back.
+  static constexpr std::uint64_t kLookRounds = 5;
   static constexpr double kBinds = 0.5;  // a cap above what is in flight holds nobody back
   // By then the rate of a flow that its caps hold back has fallen.
   static constexpr double kStandingNs = 1e9;
@@ -92,7 +101,7 @@ class PathRtt {
   // Above so many times the minimum the RTT says how long an outage was.
   static constexpr double kOutageTimes = 4;
   static constexpr double kWindowNs = 0.5e9;
-  static constexpr std::uint64_t kBestNs = 10'000'000'000;  // the best rate is of the latest one or two such times
+  static constexpr std::uint64_t kBestNs = 2 * kLookEveryNs;  // the best rate is of the latest one or two such times
   static constexpr double kAskTimes = 1.3;
   static constexpr double kComesBack = 1 + (kAskTimes - 1) / 2;
   static constexpr double kLowerThanBefore = 0.95;  // an RTT below so much of the least before: the link has changed
@@ -125,6 +134,11 @@ class PathRtt {
     bool is_steady(double times) const { return rtt_us() <= times * least_us; }
   };
 
+  // Returns how many packets were in flight in the period: of few, sent together, none are at its last ACK.
+  static double flew_pkts(const reinet_flow_stats& s) {
+    return std::max(1.0 * s.inflight_pkts, static_cast<double>(s.delivered_bytes) / std::max(s.mss_bytes, 1U));
+  }
+
   // Returns whether a path of the least RTT seen would leave the target no room.
   static bool is_far(const Stretch& seen, const reinet_flow_stats& s) {
     return kLeastTargetPerRtt * seen.least_us > s.target_us;
@@ -154,6 +168,13 @@ class PathRtt {
            latest_.least_us <= kOutageTimes * s.min_rtt_us &&
            latest_.is_steady(is_far(latest_, s) ? kSteadyFar : kSteady) &&
            latest_.rate() < kLessThanBest * std::max(best_rate_, best_before_);
+  }
+
+  // Returns whether those with whom the flow may share a queue have looked for the path's minimum RTT, and it saw none.
+  bool was_looked_at(const reinet_flow_stats& s) const {
+    const std::uint64_t settled_ns = kLookRounds * 1000 * s.srtt_us;
+    constexpr std::uint64_t every_ns = kLookEveryNs;
+    return s.time_ns >= settled_ns && (s.time_ns - settled_ns) / every_ns >= stands_ns_ / every_ns + 2;
   }
 
   void begin(const reinet_flow_stats& s) {
@@ -191,6 +212,7 @@ class PathRtt {
   Stretch part_, window_, latest_, standing_, before_, after_;
   double best_rate_ = 0, best_before_ = 0;
   std::uint64_t turn_ = 0, asked_ns_ = 0, grown_ns_ = 0, next_ns_ = 0, rest_ns_ = 0, forget_ns_ = 0;
+  std::uint64_t stands_ns_ = 0;  // since when no RTT near the path's was seen, 0 = there was no record yet
   int far_asks_ = 0;             // in a row that said so
   std::uint32_t longer_us_ = 0;  // the path's least RTT where that is above the kernel's, 0 = it is not
 };
@@ -223,9 +245,10 @@ class Gate {
 // Whether a flow may be capped, by the gate and by its path as it is now.
 class PathGate {
  public:
-  // Takes a flow's record, and writes the path's minimum RTT into it; returns whether the flow may be capped.
-  bool update(reinet_flow_stats& s) {
-    if (has_sample(s)) s.min_rtt_us = path_.update(s);
+  // Takes a flow's record, and writes the path's minimum RTT into it; returns whether the flow may be capped. alone:
+  // no other flow of those that are capped here has sent lately.
+  bool update(reinet_flow_stats& s, bool alone) {
+    if (has_sample(s)) s.min_rtt_us = path_.update(s, alone);
     return gate_.update(s) && !path_.opens(s);
   }
 

@@ -74,7 +74,7 @@ class FlowStatesOf final : public FlowStates {
     Flow& f = flows_[flow];
     const bool decided = has_sample(record);
     reinet_flow_stats s = without_ack_wait(record);
-    const bool may_cap = f.gate.update(s);
+    const bool may_cap = f.gate.update(s, is_alone(flow, s.time_ns));
     const double reward = f.reward.take(s, config.reward, offer);
     if (decided) {
       s.target_us = told_target_us(s, config.room_beyond_us);
@@ -90,7 +90,11 @@ class FlowStatesOf final : public FlowStates {
     std::copy(flows_[flow].history.begin(), flows_[flow].history.end(), state);
     return flows_[flow].features.rule_pkts;
   }
-  void reset(std::size_t flow) override { flows_[flow] = Flow{}; }
+  void reset(std::size_t flow) override {
+    flows_[flow] = Flow{};
+    for (Sign* sign : {&latest_, &other_})
+      if (sign->flow == flow) sign->time_ns = 0;
+  }
   void grow(std::size_t flows) override { flows_.resize(flows); }
   std::size_t size() const override { return flows_.size(); }
   std::size_t memory_bytes() const override {
@@ -106,7 +110,25 @@ class FlowStatesOf final : public FlowStates {
     Reward reward;
     PathGate gate;
   };
+
+  // So long after its last record a flow is no longer there for others.
+  static constexpr std::uint64_t kGoneNs = 5'000'000'000;
+
+  struct Sign {
+    std::size_t flow;
+    std::uint64_t time_ns;  // 0 = there was none
+  };
+
+  // Takes that a flow has a record; returns whether all others are silent.
+  bool is_alone(std::size_t flow, std::uint64_t time_ns) {
+    if (latest_.flow != flow) other_ = latest_;
+    latest_ = {flow, time_ns};
+    const auto [earlier_ns, later_ns] = std::minmax(other_.time_ns, time_ns);
+    return other_.time_ns == 0 || later_ns - earlier_ns > kGoneNs;
+  }
+
   std::vector<Flow> flows_;
+  Sign latest_{}, other_{};  // of life: the latest one, and the latest of any other flow
 };
 
 // A feature set as a row of the table.

@@ -69,6 +69,50 @@ def test_a_flow_that_gets_less_at_a_steady_rtt_is_uncapped_and_asked() -> None:
     assert asked_after == 10, "its RTT stood above the minimum before, so that the lower rate is known is enough"
 
 
+def test_beside_another_capped_flow_it_is_asked_after_a_time_at_which_all_look_alone() -> None:
+    """The queue stood from 1000 s on, so all from 1010 to 1020 s; by then flows that share a queue have drained it."""
+    s = np.concatenate([open_and_capped(), starving(400)])
+    s["time_ns"] = 10**12 + np.cumsum(s["period_ns"])
+    bank = StateBank(3)
+    seen = []
+    for i in range(len(s)):
+        other = s[i : i + 1].copy()
+        other["cookie"] = other["slot"] = 1
+        bank.update([1], other)
+        seen.append(bool(bank.update([0], s[i : i + 1]).may_cap[0]))
+    asked_at_ms = (s["time_ns"][seen.index(False, 60)] - 10**12) / 1e6
+    assert 20_000 + 5 * AFTER_US / 1000 <= asked_at_ms < 20_500
+    bank.reset([0, 1])  # another life: nobody of the one before is there
+    assert [bool(bank.update([0], s[i : i + 1]).may_cap[0]) for i in range(100)] == may_cap(s[:100])
+
+
+def test_one_that_fell_silent_is_no_company() -> None:
+    s = np.concatenate([open_and_capped(), starving(200)])
+    s["time_ns"] = 10**12 + np.cumsum(s["period_ns"])
+    bank = StateBank(2)
+    seen = []
+    for i in range(len(s)):
+        if i < 70:
+            bank.update([1], s[i : i + 1])
+        seen.append(bool(bank.update([0], s[i : i + 1]).may_cap[0]))
+    asked_at_ms = (s["time_ns"][seen.index(False, 60)] - 10**12) / 1e6
+    assert 70 * PERIOD_MS + 5000 < asked_at_ms < 70 * PERIOD_MS + 6500
+
+
+@pytest.mark.parametrize(("flows", "mrtt_ms", "most_ms"), [(2, 10.0, 16.0), (2, 20.0, 26.0), (4, 10.0, 21.0)])
+def test_capped_flows_do_not_take_the_queue_they_share_for_a_longer_path(
+    flows: int, mrtt_ms: float, most_ms: float
+) -> None:
+    """When each was asked as if it were alone two flows over 10 ms had 12 to 26 ms of queue, four 30 to 39."""
+    agent = make_agent(str(ROOT / "checkpoints/default"))
+    links = [
+        LinkSpec(constant(24.0), mrtt_ms=mrtt_ms, seed=seed, flows=[{"stepped": True}] * (flows - 1))
+        for seed in range(6)
+    ]
+    for log in logs(agent, links, 20.0):
+        assert log["departure_delay_ms"].mean() < most_ms
+
+
 @pytest.mark.parametrize(
     "what", ["the rate it had", "a queue that drains", "its application", "no cap", "another RTT each time"]
 )
