@@ -66,7 +66,7 @@ class PathRtt {
     remember(s);
     if (s.time_ns >= (is_too_long(s) ? next_ns_ : forget_ns_)) longer_us_ = 0;
     const std::uint32_t path_us = std::max(s.min_rtt_us, longer_us_);
-    if (stands_ns_ == 0 || s.rtt_least_us <= kNearPath * path_us) stands_ns_ = s.time_ns;
+    if (stands_ns_ == 0 || s.rtt_least_us <= kNearPath * path_us || drained(s)) stands_ns_ = s.time_ns;
     if (s.flags & (REINET_FLAG_APP_LIMITED | REINET_FLAG_RESTARTED)) {
       standing_ = {};
       asked_ns_ = 0;
@@ -170,6 +170,11 @@ class PathRtt {
            latest_.rate() < kLessThanBest * std::max(best_rate_, best_before_);
   }
 
+  // Returns whether the RTT is far below what it just was: a queue, if not all of it, has gone.
+  bool drained(const reinet_flow_stats& s) const {
+    return latest_.took_ns > 0 && kSteady * s.rtt_least_us < latest_.rtt_us();
+  }
+
   // Returns whether those with whom the flow may share a queue have looked for the path's minimum RTT, and it saw none.
   bool was_looked_at(const reinet_flow_stats& s) const {
     const std::uint64_t settled_ns = kLookRounds * 1000 * s.srtt_us;
@@ -212,8 +217,9 @@ class PathRtt {
   Stretch part_, window_, latest_, standing_, before_, after_;
   double best_rate_ = 0, best_before_ = 0;
   std::uint64_t turn_ = 0, asked_ns_ = 0, grown_ns_ = 0, next_ns_ = 0, rest_ns_ = 0, forget_ns_ = 0;
-  std::uint64_t stands_ns_ = 0;  // since when no RTT near the path's was seen, 0 = there was no record yet
-  int far_asks_ = 0;             // in a row that said so
+  std::uint64_t stands_ns_ =
+      0;              // since when no RTT near the path's or far below the others was seen, 0 = there was no record yet
+  int far_asks_ = 0;  // in a row that said so
   std::uint32_t longer_us_ = 0;  // the path's least RTT where that is above the kernel's, 0 = it is not
 };
 

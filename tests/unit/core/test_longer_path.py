@@ -113,6 +113,15 @@ def test_capped_flows_do_not_take_the_queue_they_share_for_a_longer_path(
         assert log["departure_delay_ms"].mean() < most_ms
 
 
+def test_nor_do_those_that_begin_one_after_another() -> None:
+    """The least RTTs that they know differ, and no look of theirs shows one as short as the first flow's."""
+    agent = make_agent(str(ROOT / "checkpoints/default"))
+    further = [{"stepped": True, "start_ms": 10_000.0 * number} for number in (1, 2, 3)]
+    links = [LinkSpec(constant(24.0), mrtt_ms=10.0, seed=seed, flows=further) for seed in range(6)]
+    for log in logs(agent, links, 50.0):
+        assert log["departure_delay_ms"][log["departure_ms"] > 38_000].mean() < 25, "39 where some take it for longer"
+
+
 @pytest.mark.parametrize(
     "what", ["the rate it had", "a queue that drains", "its application", "no cap", "another RTT each time"]
 )
