@@ -51,7 +51,7 @@ inline std::uint32_t standing_queue_us(std::uint32_t min_rtt_us) { return std::c
 //
 // A flow that shares a queue with another capped one gets less as well when that one begins, and more when it alone is
 // uncapped. Asked, each would take the queue of all for the path. So where there are others, a flow is asked only when
-// the RTT stood above its minimum through one of the times at which all look for the path's (min_rtt_look.hpp).
+// its RTT stood through all of the time between two of the instants at which all look for the path's (min_rtt_look.hpp).
 //
 //     steadily above the minimum, and less than before       more in flight brought more
 //     capped ------------------------------------> asked ------------------------------> path known, capped
@@ -217,9 +217,8 @@ class PathRtt {
   Stretch part_, window_, latest_, standing_, before_, after_;
   double best_rate_ = 0, best_before_ = 0;
   std::uint64_t turn_ = 0, asked_ns_ = 0, grown_ns_ = 0, next_ns_ = 0, rest_ns_ = 0, forget_ns_ = 0;
-  std::uint64_t stands_ns_ =
-      0;              // since when no RTT near the path's or far below the others was seen, 0 = there was no record yet
-  int far_asks_ = 0;  // in a row that said so
+  std::uint64_t stands_ns_ = 0;  // since when no RTT was near the path's or far below the last ones, 0 = no record yet
+  int far_asks_ = 0;             // in a row that said so
   std::uint32_t longer_us_ = 0;  // the path's least RTT where that is above the kernel's, 0 = it is not
 };
 
