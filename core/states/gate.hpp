@@ -51,7 +51,7 @@ inline std::uint32_t standing_queue_us(std::uint32_t min_rtt_us) { return std::c
 //
 // A flow that shares a queue with another capped one gets less as well when that one begins, and more when it alone is
 // uncapped. Asked, each would take the queue of all for the path. So where there are others, a flow is asked only when
-// its RTT stood through all of the time between two of the instants at which all look for the path's (min_rtt_look.hpp).
+// its RTT stood through all of the time between two instants at which all look for the path's (min_rtt_look.hpp).
 //
 //     steadily above the minimum, and less than before       more in flight brought more
 //     capped ------------------------------------> asked ------------------------------> path known, capped
