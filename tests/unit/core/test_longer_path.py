@@ -10,11 +10,10 @@ from helpers.links import constant
 from helpers.places import ROOT
 from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.names import make_agent
-from reinet.agents.evaluation.batch import logs
+from reinet.agents.evaluation.batch import batch_seen, logs
 from reinet.core import FLOW_STATS_DTYPE, Flag, StateBank
 from reinet.core.state import Guard
 from reinet.envs.link.spec import LinkSpec
-from reinet.envs.sim import SimBatch
 from reinet.envs.trace import generate
 
 Stats = npt.NDArray[np.void]
@@ -47,10 +46,16 @@ def starving(count: int = 40) -> Stats:
     return records([9.7] * count, [AFTER_US] * count, [30] * count, 30)
 
 
-def may_cap(*parts: Stats) -> list[bool]:
-    """Whether the flow may be capped after each record of parts that follow one another."""
+def in_time(*parts: Stats) -> Stats:
+    """Parts that follow one another."""
     s = np.concatenate(parts)
     s["time_ns"] = 10**12 + np.cumsum(s["period_ns"])
+    return s
+
+
+def may_cap(*parts: Stats) -> list[bool]:
+    """Whether the flow may be capped after each record of parts that follow one another."""
+    s = in_time(*parts)
     bank = StateBank(1)
     return [bool(bank.update([0], s[i : i + 1]).may_cap[0]) for i in range(len(s))]
 
@@ -69,34 +74,32 @@ def test_a_flow_that_gets_less_at_a_steady_rtt_is_uncapped_and_asked() -> None:
     assert asked_after == 10, "its RTT stood above the minimum before, so that the lower rate is known is enough"
 
 
-def test_beside_another_capped_flow_it_is_asked_after_a_time_at_which_all_look_alone() -> None:
-    """The queue stood from 1000 s on, so all from 1010 to 1020 s; by then flows that share a queue have drained it."""
-    s = np.concatenate([open_and_capped(), starving(400)])
-    s["time_ns"] = 10**12 + np.cumsum(s["period_ns"])
-    bank = StateBank(3)
+def beside(bank: StateBank, company: int) -> list[bool]:
+    """Whether a flow that starves after three seconds may be capped, beside another one that has so many records."""
+    s = in_time(open_and_capped(), starving(400))
     seen = []
     for i in range(len(s)):
-        other = s[i : i + 1].copy()
-        other["cookie"] = other["slot"] = 1
-        bank.update([1], other)
+        if i < company:
+            bank.update([1], s[i : i + 1])
         seen.append(bool(bank.update([0], s[i : i + 1]).may_cap[0]))
-    asked_at_ms = (s["time_ns"][seen.index(False, 60)] - 10**12) / 1e6
-    assert 20_000 + 5 * AFTER_US / 1000 <= asked_at_ms < 20_500
+    return seen
+
+
+def asked_at_ms(seen: list[bool]) -> float:
+    """Counted from the time before the first record."""
+    return PERIOD_MS * (seen.index(False, 60) + 1)
+
+
+def test_beside_another_capped_flow_it_is_asked_after_a_time_at_which_all_look_alone() -> None:
+    """The queue stood from 1000 s on, so all from 1010 to 1020 s; by then flows that share a queue have drained it."""
+    bank = StateBank(3)
+    assert 20_000 + 5 * AFTER_US / 1000 <= asked_at_ms(beside(bank, 460)) < 20_500
     bank.reset([0, 1])  # another life: nobody of the one before is there
-    assert [bool(bank.update([0], s[i : i + 1]).may_cap[0]) for i in range(100)] == may_cap(s[:100])
+    assert beside(bank, 0) == may_cap(open_and_capped(), starving(400))
 
 
 def test_one_that_fell_silent_is_no_company() -> None:
-    s = np.concatenate([open_and_capped(), starving(200)])
-    s["time_ns"] = 10**12 + np.cumsum(s["period_ns"])
-    bank = StateBank(2)
-    seen = []
-    for i in range(len(s)):
-        if i < 70:
-            bank.update([1], s[i : i + 1])
-        seen.append(bool(bank.update([0], s[i : i + 1]).may_cap[0]))
-    asked_at_ms = (s["time_ns"][seen.index(False, 60)] - 10**12) / 1e6
-    assert 70 * PERIOD_MS + 5000 < asked_at_ms < 70 * PERIOD_MS + 6500
+    assert 70 * PERIOD_MS + 5000 < asked_at_ms(beside(StateBank(2), 70)) < 70 * PERIOD_MS + 6500
 
 
 @pytest.mark.parametrize(("flows", "mrtt_ms", "most_ms"), [(2, 10.0, 16.0), (2, 20.0, 26.0), (4, 10.0, 21.0)])
@@ -147,8 +150,7 @@ def test_where_more_in_flight_brings_more_the_path_is_known_and_the_cap_comes_ba
 
 
 def test_the_rtt_from_before_is_then_the_paths_in_states_and_in_the_rules_product() -> None:
-    s = np.concatenate([open_and_capped(), starving(28), asked(), open_and_capped(20)])
-    s["time_ns"] = 10**12 + np.cumsum(s["period_ns"])
+    s = in_time(open_and_capped(), starving(28), asked(), open_and_capped(20))
     bank = StateBank(1)
     rules = [float(bank.update([0], s[i : i + 1]).rule_pkts[0]) for i in range(len(s))]
     of_a_rtt = 1448 / (24e6 / 8)  # the rule's product: the largest rate of ten records x the RTT
@@ -224,9 +226,8 @@ def test_a_path_that_becomes_shorter_again_is_seen_so() -> None:
 def test_a_lone_flow_over_a_cellular_link_is_hardly_ever_asked() -> None:
     """Ten minutes of generated links: the share of records without a cap, beside the first second of each."""
     agent = make_agent(str(ROOT / "checkpoints/default"))
-    view = agent.view
     links = [LinkSpec(generate(kind, 60.0, seed)) for kind in ("lte-driving", "lte-walking") for seed in range(5)]
-    sim = SimBatch(links, view.period, view.feature_set, normaliser=view.normaliser)
+    sim = batch_seen(agent.view, links)
     decider = Decider(agent, len(links), Guard())
     sim.reset()
     free = records_seen = 0
