@@ -143,6 +143,12 @@ def test_others_are_not_asked(what: str) -> None:
     assert all(may_cap(open_and_capped(), s)[60:])
 
 
+def test_a_cap_of_four_packets_binds_although_none_is_in_flight_at_the_last_ack_of_four() -> None:
+    s = starving()
+    s["cap_pkts"], s["inflight_pkts"], s["delivered_bytes"] = 4, 0, 4 * 1448
+    assert not all(may_cap(open_and_capped(), s)[60:])
+
+
 def test_where_more_in_flight_brings_more_the_path_is_known_and_the_cap_comes_back() -> None:
     seen = may_cap(open_and_capped(), starving(28), asked(), open_and_capped(20))
     assert seen[88] is False
