@@ -151,8 +151,8 @@ void bind_guard(nb::module_& m) {
   m.attr("HOLD_PER_PATH") = kHoldPerPath;
   m.attr("INVALID_CAP_PKTS") = kInvalidCapPkts;
   nb::class_<GuardBank>(m, "GuardBank")
-      .def("__init__", [](GuardBank* self, std::uint32_t ceiling_pkts, bool bounds_steps,
-                          bool looks) { new (self) GuardBank({ceiling_pkts, bounds_steps, looks, false}); })
+      .def("__init__", [](GuardBank* self, std::uint32_t ceiling_pkts,
+                          bool bounds_steps) { new (self) GuardBank({ceiling_pkts, bounds_steps, true, false}); })
       .def("forget",
            [](GuardBank& self, const Vector<const std::int64_t>& slots, const Vector<const std::uint64_t>& cookies) {
              require(slots.shape(0) == cookies.shape(0), "slots and cookies differ in length");

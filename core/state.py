@@ -266,13 +266,12 @@ class Guard:
     in a queue of others. A flow is named by cookie and slot; a slot has one at a time.
     """
 
-    def __init__(self, ceiling_pkts: int = MAX_CAP_PKTS, bounds_steps: bool = False, looks: bool = True) -> None:
+    def __init__(self, ceiling_pkts: int = MAX_CAP_PKTS, bounds_steps: bool = False) -> None:
         """Makes a guard; ``bounds_steps`` keeps each cap near the one in force, as the daemon wants it.
 
-        Evaluations do without: there a fixed or a random cap is to be what it says. Without ``looks`` it is the guard
-        of a process that caps its own flows, whose looks nobody would share.
+        Evaluations do without: there a fixed or a random cap is to be what it says.
         """
-        self.core = _core.GuardBank(ceiling_pkts, bounds_steps, looks)
+        self.core = _core.GuardBank(ceiling_pkts, bounds_steps)
 
     def forget(self, slots: npt.NDArray[np.intp], cookies: npt.NDArray[np.uint64]) -> None:
         """Drops what is known of flows that ended."""

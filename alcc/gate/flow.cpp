@@ -257,7 +257,7 @@ std::uint32_t Flow::decide(reinet_flow_stats& record) {
   const Settings& settings = process().settings;
   record.target_us = resolve_target_us(settings, record.min_rtt_us);
   if (has_sample(record)) void_ = false;
-  return law_.decide(record, settings);
+  return law_.decide(record, process().company->is_alone(cookie, record), settings);
 }
 
 // Hands the record over; returns the cap that is in force until the answer comes.

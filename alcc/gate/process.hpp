@@ -15,6 +15,7 @@
 #include "alcc/gate/settings.hpp"
 #include "alcc/gate/table.hpp"
 #include "alcc/link/link.hpp"
+#include "core/states/gate.hpp"
 
 namespace reinet::alcc {
 
@@ -36,6 +37,7 @@ struct Process {
   std::atomic<bool> ended{false};  // the report is written
   Link link;
   std::atomic<bool>* alive = nullptr;  // in memory that every new process gets empty
+  Company* company = nullptr;          // in memory that all processes made by fork() share
 
   bool wanted() const { return asked && !given_up.load(std::memory_order_relaxed); }
   // From now on this process is gated or watched so.

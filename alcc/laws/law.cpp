@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "alcc/laws/model.hpp"
 #include "core/states/calm.hpp"
-#include "core/states/guard.hpp"
 #include "core/states/heads.hpp"
 #include "core/states/state.hpp"
 #include "core/states/target.hpp"
@@ -17,15 +17,48 @@ std::uint32_t resolve_target_us(const Settings& settings, std::uint32_t min_rtt_
   return TargetLine{settings.target_min_rtts, 1.0 * settings.target_extra_us}.resolve_us(min_rtt_us);
 }
 
-std::uint32_t Law::decide(const reinet_flow_stats& record, const Settings& settings) {
-  if (settings.law == Settings::Law::policy) return decide_learned(record, settings);
+namespace {
+
+// Of a law whose features need no model's statistics.
+const StateConfig& plain_config() {
+  static const StateConfig config = state_config(kFeatureSetOf<DeepCcSet>, typical_table(DeepCcSet::kInputs),
+                                                 RewardKind::deepcc, 0.0, std::numeric_limits<double>::infinity());
+  return config;
+}
+
+std::uint32_t wanted_pkts(const reinet_flow_stats& s, float rule_pkts, const float* state, const Settings& settings) {
+  switch (settings.law) {
+    case Settings::Law::none:
+      return 0;
+    case Settings::Law::fixed:
+      return settings.fixed_pkts;
+    case Settings::Law::rule:
+      return rule_pkts > 0.0F ? round_cap_pkts(settings.gain * static_cast<double>(rule_pkts), kMaxCapPkts) : 0;
+    case Settings::Law::policy:
+      return learned_cap_pkts(settings.model->head, settings.model->network.act(state), s, rule_pkts,
+                              settings.model->calm_rtts, kMaxCapPkts);
+    case Settings::Law::published:  // look
+    case Settings::Law::daemon:     // decides elsewhere
+      break;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::uint32_t Law::decide(const reinet_flow_stats& s, bool alone, const Settings& settings) {
   if (settings.law == Settings::Law::published) return cap_pkts_;
-  reinet_flow_stats s = record;
-  const bool may_cap = gate_.update(s, true) || settings.always;
-  if (!has_sample(s)) return cap_pkts_;
-  static const Normaliser normaliser(typical_table(DeepCcSet::kInputs));
-  features_.update(s, normaliser);
-  cap_pkts_ = may_cap && may_be_capped(s) ? wanted_pkts(settings) : 0;
+  const bool learned = settings.law == Settings::Law::policy;
+  if (!states_) states_ = (learned ? *settings.model->set : kFeatureSetOf<DeepCcSet>).make(RewardKind::deepcc, 1);
+  std::array<float, kMostUnits> state;
+  const StateConfig& config = learned ? settings.model->config : plain_config();
+  const Update update = states_->update(0, s, alone, config, Offer{}, state.data());
+  if (!update.decided) return cap_pkts_;
+  const bool may_cap = update.may_cap || settings.always;
+  const std::uint32_t wanted = may_cap ? wanted_pkts(s, update.rule_pkts, state.data(), settings) : 0;
+  const GuardRules rules{
+      .bounds_steps = learned, .looks = !settings.always, .aims_at_target = learned && !settings.always};
+  cap_pkts_ = guard_.judge(s, wanted, may_cap, rules).allowed_pkts;
   return cap_pkts_;
 }
 
@@ -33,40 +66,6 @@ void Law::look(const KernelView& view, std::uint64_t now_ns, const Settings& set
   if (settings.law != Settings::Law::published) return;
   if (!published_) published_ = std::make_unique<PublishedLaw>(settings.published, seed);
   cap_pkts_ = published_->look(view, now_ns);
-}
-
-std::uint32_t Law::decide_learned(const reinet_flow_stats& s, const Settings& settings) {
-  const Model& model = *settings.model;
-  if (!states_) states_ = model.set->make(RewardKind::deepcc, 1);
-  std::array<float, kMostUnits> state;
-  const Update update = states_->update(0, s, model.config, Offer{}, state.data());
-  if (!update.decided) return cap_pkts_;
-  cap_pkts_ = 0;
-  const bool yields = others_.update(s);
-  if (!((update.may_cap && !yields) || settings.always) || !may_be_capped(s)) return 0;
-  const std::uint32_t wanted_pkts =
-      learned_cap_pkts(model.head, model.network.act(state.data()), s, update.rule_pkts, model.calm_rtts, kMaxCapPkts);
-  if (wanted_pkts == kInvalidCapPkts) return 0;
-  cap_pkts_ = bound_step_pkts(s, wanted_pkts, kMaxCapPkts);
-  if (cap_pkts_ != 0) cap_pkts_ = std::max(cap_pkts_, std::min(others_.least_pkts(), kMaxCapPkts));
-  return cap_pkts_;
-}
-
-std::uint32_t Law::wanted_pkts(const Settings& settings) const {
-  switch (settings.law) {
-    case Settings::Law::none:
-      return 0;
-    case Settings::Law::fixed:
-      return settings.fixed_pkts;
-    case Settings::Law::rule:
-      if (!(features_.rule_pkts > 0.0F)) return 0;
-      return round_cap_pkts(settings.gain * static_cast<double>(features_.rule_pkts), kMaxCapPkts);
-    case Settings::Law::policy:     // decide_learned
-    case Settings::Law::published:  // look
-    case Settings::Law::daemon:     // decides elsewhere
-      break;
-  }
-  return 0;
 }
 
 }  // namespace reinet::alcc

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The deciders that run in the process: a fixed cap, the hand rule and a small learned policy, behind the gate of no
-// harm and the checks of core/states/guard.hpp (no cap before an RTT is known, none for a target out of reach; a
-// learned cap moves no further in one step than there). States, the rule's product, heads and the gate are the landed
-// headers; a test compares the decisions with those of agents/decide/.
+// harm and the guard of core/states/guard.hpp, looks for the path's minimum RTT and the queue of others among it.
+// States, the rule's product, heads and guard are the landed headers; a test compares the decisions with those of
+// agents/decide/.
 #ifndef REINET_ALCC_LAW_HPP
 #define REINET_ALCC_LAW_HPP
 
@@ -13,9 +13,7 @@
 #include "alcc/gate/settings.hpp"
 #include "alcc/laws/published.hpp"
 #include "core/flow_stats.h"
-#include "core/states/feature_sets.hpp"
-#include "core/states/gate.hpp"
-#include "core/states/others.hpp"
+#include "core/states/guard.hpp"
 
 namespace reinet {
 class FlowStates;
@@ -28,21 +26,16 @@ std::uint32_t resolve_target_us(const Settings& settings, std::uint32_t min_rtt_
 
 class Law {
  public:
-  // Takes a record whose target is set; returns the cap in packets from now on, 0 = none.
-  std::uint32_t decide(const reinet_flow_stats& record, const Settings& settings);
+  // Takes a record whose target is set; returns the cap in packets from now on, 0 = none. alone: by Company.
+  std::uint32_t decide(const reinet_flow_stats& s, bool alone, const Settings& settings);
   std::uint32_t cap_pkts() const { return cap_pkts_; }
   // A published law decides at each look and knows neither target nor gate: it is a congestion control of its own.
   void look(const KernelView& view, std::uint64_t now_ns, const Settings& settings, std::uint64_t seed);
   std::uint64_t due_ns() const { return published_ ? published_->due_ns() : kNever; }
 
  private:
-  std::uint32_t decide_learned(const reinet_flow_stats& s, const Settings& settings);
-  std::uint32_t wanted_pkts(const Settings& settings) const;
-
-  PathGate gate_;
-  OthersQueue others_;  // of a learned policy alone: it aims at the target
-  DeepCcSet features_;
-  std::shared_ptr<FlowStates> states_;  // of a learned policy; a unique one would want its type known here
+  std::shared_ptr<FlowStates> states_;  // a unique one would want its type known here
+  Guard guard_;
   std::unique_ptr<PublishedLaw> published_;
   std::uint32_t cap_pkts_ = 0;
 };

@@ -18,6 +18,7 @@
 #define REINET_GATE_HPP
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 #include "core/flow_stats.h"
@@ -108,8 +109,8 @@ class PathRtt {
   static constexpr std::uint64_t kMostAskNs = 3'000'000'000;  // Reno's window grows by a packet a round trip
   // One sample is no path, and a look lasts two round trips.
   static constexpr double kPartRounds = 0.5;
-  // A queue of the flow's own that stands on a path which is shorter again hides that; where nobody looks for the true
-  // minimum, as in alcc/, the flow is asked anew after so long. That takes a second or two in which it gets less.
+  // A queue of the flow's own that stands on a path which is shorter again hides that from whoever is not looked at:
+  // the flow is asked anew after so long. That takes a second or two in which it gets less.
   static constexpr std::uint64_t kForgetNs = 60'000'000'000;
   // Where the path leaves the target no room the flow is uncapped for seconds: one answer may be a link's that changed.
   static constexpr int kFarAsks = 3;
@@ -247,11 +248,53 @@ class Gate {
   bool open_ = false;
 };
 
+// Which flow is the only one of those that are capped here: others may share its queue.
+//
+// It is the latest signs of life, of one flow and of any other. Processes of one server share theirs, so what they
+// write at the same time must be whole words; which of them counts then does not matter, the next record of either
+// mends it.
+class Company {
+ public:
+  // Takes a record of a flow, by a number of its own; returns whether all others are silent.
+  bool is_alone(std::uint64_t flow, const reinet_flow_stats& s) {
+    if (s.min_rtt_us < kLeastPathRttUs) return true;  // it is never capped, and shares no queue of those that are
+    if (load(latest_.flow) != flow) {
+      store(other_.flow, load(latest_.flow));
+      store(other_.time_ns, load(latest_.time_ns));
+      store(latest_.flow, flow);
+    }
+    store(latest_.time_ns, s.time_ns);
+    const std::uint64_t other_ns = load(other_.time_ns);
+    const auto [earlier_ns, later_ns] = std::minmax<std::uint64_t>(other_ns, s.time_ns);
+    return other_ns == 0 || later_ns - earlier_ns > kGoneNs;
+  }
+
+  // The number is another flow's from now on.
+  void forget(std::uint64_t flow) {
+    for (Sign* sign : {&latest_, &other_})
+      if (load(sign->flow) == flow) store(sign->time_ns, 0);
+  }
+
+ private:
+  // So long after its last record a flow is no longer there for others.
+  static constexpr std::uint64_t kGoneNs = 5'000'000'000;
+
+  using Word = std::atomic<std::uint64_t>;
+  static_assert(Word::is_always_lock_free, "a lock would be of one process");
+  static std::uint64_t load(const Word& word) { return word.load(std::memory_order_relaxed); }
+  static void store(Word& word, std::uint64_t value) { word.store(value, std::memory_order_relaxed); }
+
+  struct Sign {
+    Word flow{}, time_ns{};  // 0 = there was none
+  };
+  Sign latest_, other_;
+};
+
 // Whether a flow may be capped, by the gate and by its path as it is now.
 class PathGate {
  public:
-  // Takes a flow's record, and writes the path's minimum RTT into it; returns whether the flow may be capped. alone:
-  // no other flow of those that are capped here has sent lately.
+  // Takes a flow's record, and writes the path's minimum RTT into it; returns whether the flow may be capped. alone: by
+  // Company.
   bool update(reinet_flow_stats& s, bool alone) {
     if (has_sample(s)) s.min_rtt_us = path_.update(s, alone);
     return gate_.update(s) && !path_.opens(s);

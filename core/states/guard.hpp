@@ -62,7 +62,7 @@ struct Verdict {
 struct GuardRules {
   std::uint32_t ceiling_pkts = kMaxCapPkts;
   bool bounds_steps = false;    // each cap stays near the one in force; evaluations do without: a cap is what it says
-  bool looks = true;            // for true minimum RTTs
+  bool looks = true;            // for true minimum RTTs; not where a cap is to be what it says from the first packet on
   bool aims_at_target = false;  // flows that wait in a queue of others are left alone
 };
 

@@ -53,9 +53,9 @@ struct Update {
 class FlowStates {
  public:
   virtual ~FlowStates() = default;
-  // Takes a flow's record and writes the flow's state.
-  virtual Update update(std::size_t flow, const reinet_flow_stats& s, const StateConfig& config, const Offer& offer,
-                        float* state) = 0;
+  // Takes a flow's record and writes the flow's state. alone: no other flow that is capped here has sent lately.
+  virtual Update update(std::size_t flow, const reinet_flow_stats& s, bool alone, const StateConfig& config,
+                        const Offer& offer, float* state) = 0;
   // Writes the state as it is; returns the hand rule's product.
   virtual float show(std::size_t flow, float* state) const = 0;
   virtual void reset(std::size_t flow) = 0;
@@ -69,12 +69,12 @@ class FlowStatesOf final : public FlowStates {
  public:
   explicit FlowStatesOf(std::size_t flows) : flows_(flows) {}
 
-  Update update(std::size_t flow, const reinet_flow_stats& record, const StateConfig& config, const Offer& offer,
-                float* state) override {
+  Update update(std::size_t flow, const reinet_flow_stats& record, bool alone, const StateConfig& config,
+                const Offer& offer, float* state) override {
     Flow& f = flows_[flow];
     const bool decided = has_sample(record);
     reinet_flow_stats s = without_ack_wait(record);
-    const bool may_cap = f.gate.update(s, is_alone(flow, s.time_ns));
+    const bool may_cap = f.gate.update(s, alone);
     const double reward = f.reward.take(s, config.reward, offer);
     if (decided) {
       s.target_us = told_target_us(s, config.room_beyond_us);
@@ -90,11 +90,7 @@ class FlowStatesOf final : public FlowStates {
     std::copy(flows_[flow].history.begin(), flows_[flow].history.end(), state);
     return flows_[flow].features.rule_pkts;
   }
-  void reset(std::size_t flow) override {
-    flows_[flow] = Flow{};
-    for (Sign* sign : {&latest_, &other_})
-      if (sign->flow == flow) sign->time_ns = 0;
-  }
+  void reset(std::size_t flow) override { flows_[flow] = Flow{}; }
   void grow(std::size_t flows) override { flows_.resize(flows); }
   std::size_t size() const override { return flows_.size(); }
   std::size_t memory_bytes() const override {
@@ -111,24 +107,7 @@ class FlowStatesOf final : public FlowStates {
     PathGate gate;
   };
 
-  // So long after its last record a flow is no longer there for others.
-  static constexpr std::uint64_t kGoneNs = 5'000'000'000;
-
-  struct Sign {
-    std::size_t flow;
-    std::uint64_t time_ns;  // 0 = there was none
-  };
-
-  // Takes that a flow has a record; returns whether all others are silent.
-  bool is_alone(std::size_t flow, std::uint64_t time_ns) {
-    if (latest_.flow != flow) other_ = latest_;
-    latest_ = {flow, time_ns};
-    const auto [earlier_ns, later_ns] = std::minmax(other_.time_ns, time_ns);
-    return other_.time_ns == 0 || later_ns - earlier_ns > kGoneNs;
-  }
-
   std::vector<Flow> flows_;
-  Sign latest_{}, other_{};  // of life: the latest one, and the latest of any other flow
 };
 
 // A feature set as a row of the table.
@@ -166,10 +145,13 @@ std::unique_ptr<FlowStates> make_flow_states(RewardKind reward, std::size_t flow
   return nullptr;
 }
 
+template <class Set>
+constexpr FeatureSet kFeatureSetOf{Set::kName,  Set::kVersion, Set::kHistory, Set::kFeatures,        Set::kInputs,
+                                   Set::kTerms, Set::kRule,    &observe<Set>, &make_flow_states<Set>};
+
 template <class... Sets>
 constexpr std::array<FeatureSet, sizeof...(Sets)> table_of(FeatureSetList<Sets...>) {
-  return {FeatureSet{Sets::kName, Sets::kVersion, Sets::kHistory, Sets::kFeatures, Sets::kInputs, Sets::kTerms,
-                     Sets::kRule, &observe<Sets>, &make_flow_states<Sets>}...};
+  return {kFeatureSetOf<Sets>...};
 }
 constexpr auto kFeatureSets = table_of(FeatureSets{});
 

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/states/gate.hpp"
 #include "core/states/state.hpp"
 
 namespace reinet {
@@ -47,14 +48,17 @@ class StateBank {
   // Throws std::out_of_range for a bad row, before anything changes.
   void reset(std::span<const std::int32_t> rows) {
     check(rows);
-    for (const std::int32_t row : rows) flows_->reset(static_cast<std::size_t>(row));
+    for (const std::int32_t row : rows) reset(static_cast<std::size_t>(row));
   }
 
   // Takes a record of the flow in a row that there is.
   Update update(std::size_t row, const reinet_flow_stats& record, float* state) {
-    return flows_->update(row, record, config_, Offer{}, state);
+    return update(row, record, Offer{}, state);
   }
-  void reset(std::size_t row) { flows_->reset(row); }
+  void reset(std::size_t row) {
+    flows_->reset(row);
+    company_.forget(row);
+  }
   // Writes the state as it is; returns the hand rule's product.
   float show(std::size_t row, float* state) const { return flows_->show(row, state); }
 
@@ -66,16 +70,19 @@ class StateBank {
       reinet_flow_stats record;
       std::memcpy(&record, stats + i * sizeof(record), sizeof(record));
       const Offer offer = offers.empty() ? Offer{} : offers[i];
-      const Update update =
-          flows_->update(static_cast<std::size_t>(rows[i]), record, config_, offer, out.states + i * set_.state_size());
-      out.decided[i] = update.decided;
-      out.rewards[i] = update.reward;
-      out.rule_pkts[i] = update.rule_pkts;
-      out.may_cap[i] = update.may_cap;
+      const Update made = update(static_cast<std::size_t>(rows[i]), record, offer, out.states + i * set_.state_size());
+      out.decided[i] = made.decided;
+      out.rewards[i] = made.reward;
+      out.rule_pkts[i] = made.rule_pkts;
+      out.may_cap[i] = made.may_cap;
     }
   }
 
  private:
+  Update update(std::size_t row, const reinet_flow_stats& record, const Offer& offer, float* state) {
+    return flows_->update(row, record, company_.is_alone(row, record), config_, offer, state);
+  }
+
   void check(std::span<const std::int32_t> rows) const {
     for (const std::int32_t row : rows) {
       if (row < 0 || static_cast<std::size_t>(row) >= flows_->size())
@@ -87,6 +94,7 @@ class StateBank {
   const FeatureSet& set_;
   StateConfig config_;
   std::unique_ptr<FlowStates> flows_;
+  Company company_;
 };
 
 }  // namespace reinet

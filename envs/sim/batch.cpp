@@ -117,6 +117,7 @@ void Batch::start(Row& r) {
   if (record_log_) r.log = std::make_unique<LinkLog>();
   r.simulation = make_simulation(link, traces_ms, r.traces.uplink.ms, period_, r.log.get());
   r.states = view_.set.make(view_.config.reward.kind, link.flows.size());
+  r.company = std::make_unique<Company>();
   r.flow = 0;
   r.start_ms = link.start_offset_ms;
   ++started_;
@@ -140,8 +141,8 @@ void Batch::run(std::size_t row) {
   record.slot = static_cast<std::uint32_t>(row);
   std::memcpy(outputs_.stats + row * sizeof(record), &record, sizeof(record));
   const Offer offer = view_.config.reward.kind != RewardKind::deepcc ? offer_of(r) : Offer{};
-  const Update update =
-      r.states->update(r.flow, record, view_.config, offer, outputs_.states + row * view_.set.state_size());
+  const Update update = r.states->update(r.flow, record, r.company->is_alone(r.flow, record), view_.config, offer,
+                                         outputs_.states + row * view_.set.state_size());
   outputs_.decided[row] = update.decided;
   outputs_.rewards[row] = update.reward;
   outputs_.rule_pkts[row] = update.rule_pkts;

@@ -86,7 +86,7 @@ def test_the_same_caps_as_in_the_daemon(law: str, target: str, seed: int) -> Non
     targets_us, caps_pkts = _in_process(Settings(law=Law(law), target=Target.parse(target)), records)
     records["target_us"] = Target.parse(target).resolve_us(records["min_rtt_us"])
     np.testing.assert_array_equal(targets_us, records["target_us"])
-    np.testing.assert_array_equal(caps_pkts, _in_daemon(make_agent(law), records, Guard(looks=False)))
+    np.testing.assert_array_equal(caps_pkts, _in_daemon(make_agent(law), records, Guard()))
     if law != "none" and target == "+30ms" and records["min_rtt_us"][10] > 1000:
         assert 0 < np.count_nonzero(caps_pkts) < len(records), "both answers were to be seen"
 
@@ -96,7 +96,7 @@ def test_on_a_path_that_became_longer_too(law: str) -> None:
     """The records of a flow of the simulator's whose path is 20 ms longer from the fifth second on."""
     link = LinkSpec(Trace.constant(24.0, 20.0), detour_ms=[(5000.0, 20.0)])
     agent = make_agent(law)
-    sim, decider = SimBatch([link], agent.view.period), Decider(agent, 1, Guard(looks=False))
+    sim, decider = SimBatch([link], agent.view.period), Decider(agent, 1, Guard())
     sim.reset()
     records, caps_pkts = [], []
     while sim.stats["time_ns"][0] < 20 * 10**9:
@@ -148,7 +148,7 @@ def test_a_model_in_the_process_decides_as_in_the_daemon(
     monkeypatch.setenv(MODEL_ENVIRONMENT, policy.law_of_the_gate().model)
     targets_us, caps_pkts = _in_process(Settings(policy.law_of_the_gate(), Target.parse(target)), records)
     records["target_us"] = targets_us
-    expected = np.array(_in_daemon(policy, records, Guard(bounds_steps=True, looks=False)))
+    expected = np.array(_in_daemon(policy, records, Guard(bounds_steps=True)))
     np.testing.assert_array_equal(caps_pkts == 0, expected == 0)
     assert np.abs(caps_pkts.astype(np.int64) - expected).max() <= 1
     assert np.mean(caps_pkts == expected) > 0.99
