@@ -45,6 +45,8 @@ FORGIVEN_PER_S = 1.0
 """A process with so many records that make no sense, beyond those forgiven, is not heard any more."""
 _NONE, _BAD = -1, -2
 """In place of a slot: a record of a flow that ends or has no room here, and one that makes no sense."""
+_SPREAD = 0x9E3779B97F4A7C15
+"""What one user's programs say concerns no other's flows: times the user's number it keeps their peers apart."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred
 
@@ -269,6 +271,7 @@ class ProcessShim:
         slots = np.array(places, np.int64)
         found: FlowStatsArray = records[slots >= 0]
         found["slot"] = slots[slots >= 0]
+        found["peer"] ^= np.uint64((process.uid + 1) * _SPREAD % 2**64)
         return found
 
     def _place(self, process: _Process, record: np.void) -> int:

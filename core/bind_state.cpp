@@ -4,10 +4,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "core/bindings.hpp"
+#include "core/peers/peer.h"
+#include "core/peers/peers.hpp"
 #include "core/period.h"
 #include "core/states/calm.hpp"
 #include "core/states/flow_memory.hpp"
@@ -150,6 +154,20 @@ void bind_guard(nb::module_& m) {
   m.attr("LOOK_LONGEST_ROUND_NS") = kLongestRoundNs;
   m.attr("HOLD_PER_PATH") = kHoldPerPath;
   m.attr("INVALID_CAP_PKTS") = kInvalidCapPkts;
+  m.def("peer_of", [](const nb::bytes& address) {
+    require(address.size() == 4 || address.size() == 16, "an address has 4 or 16 bytes");
+    std::array<std::uint32_t, 4> words{};
+    std::memcpy(words.data(), address.data(), address.size());
+    return address.size() == 4 ? reinet_peer_of_v4(words[0]) : reinet_peer_of_v6(words.data());
+  });
+  nb::class_<Peers>(m, "Peers").def(nb::init<>()).def("meet", [](Peers& self, const Matrix<std::uint8_t>& stats) {
+    require_rows_of<reinet_flow_stats>(stats);
+    for (std::size_t i = 0; i < stats.shape(0); ++i) {
+      auto record = record_at<reinet_flow_stats>(stats, i);
+      self.meet(record);
+      put_record(stats, i, record);
+    }
+  });
   nb::class_<GuardBank>(m, "GuardBank")
       .def("__init__", [](GuardBank* self, std::uint32_t ceiling_pkts,
                           bool bounds_steps) { new (self) GuardBank({ceiling_pkts, bounds_steps, true, false}); })
@@ -206,10 +224,12 @@ void bind_reflex(nb::module_& m) {
           },
           nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
       .def("set_target", [](Reflex& self, double min_rtts, double extra_us) { self.set_target({min_rtts, extra_us}); })
-      .def("begin",
-           [](Reflex& self, const Vector<const std::uint64_t>& owners) {
-             self.begin({owners.data(), owners.data() + owners.shape(0)});
-           })
+      .def(
+          "begin",
+          [](Reflex& self, const Vector<const std::uint64_t>& owners, Peers& peers) {
+            self.begin({owners.data(), owners.data() + owners.shape(0)}, peers);
+          },
+          nb::keep_alive<1, 3>())
       .def("answer",
            [](Reflex& self, const Matrix<std::uint8_t>& stats, std::uint64_t now_ns,
               const Matrix<std::uint8_t>& verdicts, const Vector<std::uint8_t>& answers) {

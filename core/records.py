@@ -36,6 +36,7 @@ class Flag(IntFlag):
     NO_SAMPLE = _core.FLAG_NO_SAMPLE
     CLOSED = _core.FLAG_CLOSED
     RESTARTED = _core.FLAG_RESTARTED
+    COMPANY = _core.FLAG_COMPANY
 
 
 def empty_stats(count: int) -> npt.NDArray[np.void]:

@@ -1,5 +1,6 @@
 """States, rewards and caps for many flows at once; the arithmetic is in ``states/``."""
 
+import ipaddress
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -259,6 +260,30 @@ def actions_from_caps(
     return actions
 
 
+def peer_of(address: str) -> int:
+    """Returns what records call a peer of this IP address: ``peers/peer.h``. Raises ValueError for what is none."""
+    return _core.peer_of(ipaddress.ip_address(address).packed)
+
+
+class Peers:
+    """What flows of a host know together, those to the same peer above all: ``peers/peers.hpp``.
+
+    A flow is named by cookie and slot, its peer by ``peer``, 0 = unknown.
+    """
+
+    def __init__(self) -> None:
+        """Makes one that knows of no flow."""
+        self.core = _core.Peers()
+
+    def meet(self, records: npt.NDArray[np.void]) -> None:
+        """Takes N records, FLOW_STATS_DTYPE (N,), in their order, and writes into them what others know.
+
+        That is ``peer_delivered_bytes``, the flag COMPANY, and in ``min_rtt_us`` the minimum RTT of another flow that
+        waits in the same queue. Nobody else may have seen the records before.
+        """
+        self.core.meet(as_bytes(records, FLOW_STATS_DTYPE))
+
+
 class Guard:
     """The last check before a cap reaches a socket, for many flows: ``states/guard.hpp``.
 
@@ -399,9 +424,9 @@ class Reflex:
         """Asks for RTTs below so many minimum RTTs and so much more: ``Target.line``."""
         self.core.set_target(min_rtts, extra_us)
 
-    def begin(self, owners: npt.NDArray[np.uint64]) -> None:
-        """Says whose the slots are by now (rows,), by their cookies, 0 = nobody's."""
-        self.core.begin(np.ascontiguousarray(owners))
+    def begin(self, owners: npt.NDArray[np.uint64], peers: Peers) -> None:
+        """Says whose the slots are by now (rows,), by their cookies, 0 = nobody's; ``peers`` are the loop's own."""
+        self.core.begin(np.ascontiguousarray(owners), peers.core)
 
     def answer(self, records: npt.NDArray[np.void], now_ns: int) -> Answered:
         """Answers N records, FLOW_STATS_DTYPE (N,), and writes their targets into them; stores no caps."""

@@ -20,7 +20,7 @@ from reinet.agents.decide.recent import RecentRecords
 from reinet.agents.decide.swap import SHARE, Canary, canary
 from reinet.core.errors import ConfigError, ModelError
 from reinet.core.period import PeriodConfig
-from reinet.core.state import Guard, Reflex
+from reinet.core.state import Guard, Peers, Reflex
 from reinet.core.target import Target
 from reinet.kshim.shim import FlowStatsArray
 
@@ -47,6 +47,8 @@ class Courses:
         """The period of models that may decide: whoever takes over from whom, nobody loads the shim anew."""
         self.all = [self._made(first)]
         """In the order of their places; replaced as a whole, under the flows' lock."""
+        self.peers = Peers()
+        """What flows know together, whichever policies they are under."""
         self._placer: Placer | None = None
         self._recent = RecentRecords()
         self._requests: deque[Callable[[], Rows]] = deque()
@@ -121,8 +123,15 @@ class Courses:
             return None
         return self.all[0].reflex()
 
-    def split(self, live: FlowStatsArray, rows: Rows) -> Iterator[tuple[Course | None, FlowStatsArray, Rows]]:
-        """Gives each course the records of its flows; None stands for flows whose policy is not known yet."""
+    def split(
+        self, live: FlowStatsArray, rows: Rows, answered: bool
+    ) -> Iterator[tuple[Course | None, FlowStatsArray, Rows]]:
+        """Gives each course the records of its flows; None stands for flows whose policy is not known yet.
+
+        What flows know together is written into the records, unless a reflex has ``answered`` them, and so done that.
+        """
+        if not answered:
+            self.peers.meet(live)
         with self._flows.lock:
             self._recent.add(live)
         if self._placer is None:

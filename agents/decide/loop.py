@@ -289,7 +289,7 @@ class ControlLoop(Observed):
         decides_itself = self._answering is None or self._pause_wanted or self._paused
         reflex = None if decides_itself else self._courses.reflex()
         if reflex is not None and reflex is not self._reflex:
-            reflex.begin(self._flows.stats["cookie"])
+            reflex.begin(self._flows.stats["cookie"], self._courses.peers)
         self._reflex = reflex
         return reflex
 
@@ -308,7 +308,7 @@ class ControlLoop(Observed):
         if fresh.size:
             self._courses.reset(fresh, answered is not None)
         now_ns = self._clock_ns()
-        for course, records, own in self._courses.split(live, rows):
+        for course, records, own in self._courses.split(live, rows, answered is not None):
             if course is not None:
                 self._serve(course, records, own, now_ns, answered)
                 continue

@@ -82,10 +82,11 @@ bool Flow::begin(int fd, std::uint64_t now_ns) {
   if (!view.may_send()) return false;
   stage_ = Stage::running;
   const Settings& settings = process().settings;
-  const Ports ports = ports_of(fd);
+  const Ends ends = ends_of(fd);
+  peer_ = ends.peer;
   const auto named = [&](std::uint16_t port) { return std::ranges::count(settings.ports, port) > 0; };
   process().report.flows++;
-  if (!settings.ports.empty() && !named(ports.local) && !named(ports.peer)) {
+  if (!settings.ports.empty() && !named(ends.local_port) && !named(ends.peer_port)) {
     exempt("its ports are not among those of --policy");
     return false;
   }
@@ -246,6 +247,7 @@ void Flow::take_record(reinet_flow_stats& record, const KernelView& view, int fd
   Process& p = process();
   record.cookie = cookie;
   record.slot = 0;
+  record.peer = peer_;
   record.cap_pkts = cap_in_force_pkts(now_ns);
   const std::uint32_t cap_pkts = p.settings.law == Settings::Law::daemon ? ask_daemon(record) : decide(record);
   p.report.take(record, cap_pkts, view.in_flight_pkts() + view.waiting_pkts());
@@ -255,9 +257,10 @@ void Flow::take_record(reinet_flow_stats& record, const KernelView& view, int fd
 
 std::uint32_t Flow::decide(reinet_flow_stats& record) {
   const Settings& settings = process().settings;
+  process().peers->meet(neighbour_, record);
   record.target_us = resolve_target_us(settings, record.min_rtt_us);
   if (has_sample(record)) void_ = false;
-  return law_.decide(record, process().company->is_alone(cookie, record), settings);
+  return law_.decide(record, settings);
 }
 
 // Hands the record over; returns the cap that is in force until the answer comes.

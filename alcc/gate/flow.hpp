@@ -27,6 +27,7 @@
 #include "alcc/gate/missing.hpp"
 #include "alcc/laws/law.hpp"
 #include "alcc/link/link.hpp"
+#include "core/peers/peers.hpp"
 
 namespace reinet::alcc {
 
@@ -125,6 +126,8 @@ class Flow {
   Stage stage_ = Stage::fresh;
   const char* exempt_ = nullptr;
   Measure measure_;
+  std::uint64_t peer_ = 0;
+  Neighbour neighbour_;
   Law law_;
   std::uint64_t lease_ = 0;
   bool void_ = false;             // after a pause, until a new decision

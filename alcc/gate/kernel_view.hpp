@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "core/flow_stats.h"
+#include "core/peers/peer.h"
 
 namespace reinet::alcc {
 
@@ -107,23 +108,29 @@ inline bool is_multipath(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_MPTCP;
 }
 
-// Returns the ports of both ends, 0 where unknown.
-struct Ports {
-  std::uint16_t local = 0, peer = 0;
+// Returns the ports of both ends and the peer's name (core/peers/peer.h), 0 where unknown.
+struct Ends {
+  std::uint16_t local_port = 0, peer_port = 0;
+  std::uint64_t peer = 0;
 };
-inline Ports ports_of(int fd) {
+inline Ends ends_of(int fd) {
   const auto port = [](const sockaddr_storage& a) -> std::uint16_t {
     if (a.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(a).sin_port);
     if (a.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(a).sin6_port);
     return 0;
   };
-  Ports ports;
+  Ends ends;
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0) ports.local = port(address);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0) ends.local_port = port(address);
   size = sizeof address;
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0) ports.peer = port(address);
-  return ports;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return ends;
+  ends.peer_port = port(address);
+  if (address.ss_family == AF_INET)
+    ends.peer = reinet_peer_of_v4(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr);
+  if (address.ss_family == AF_INET6)
+    ends.peer = reinet_peer_of_v6(reinterpret_cast<const sockaddr_in6&>(address).sin6_addr.s6_addr32);
+  return ends;
 }
 
 }  // namespace reinet::alcc

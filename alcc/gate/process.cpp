@@ -67,10 +67,9 @@ std::atomic<bool>* make_alive() {
   return new (page) std::atomic<bool>(true);
 }
 
-// A server's processes share queues, as where each connection has a process of its own.
-Company* make_company() {
-  void* page = mmap(nullptr, sizeof(Company), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return page == MAP_FAILED ? new Company : new (page) Company;
+SharedPeers* make_peers() {
+  void* pages = mmap(nullptr, sizeof(SharedPeers), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return pages == MAP_FAILED ? new SharedPeers : new (pages) SharedPeers;
 }
 
 Process* make() {
@@ -78,7 +77,7 @@ Process* make() {
   auto* p = new Process;
   p->pid = getpid();
   p->alive = make_alive();
-  p->company = make_company();
+  p->peers = make_peers();
   const char* text = std::getenv(kEnvironment);
   if (!text) return p;
   const auto settings = parse_settings(text);

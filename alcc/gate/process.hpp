@@ -13,9 +13,9 @@
 #include "alcc/gate/pacer.hpp"
 #include "alcc/gate/report.hpp"
 #include "alcc/gate/settings.hpp"
+#include "alcc/gate/shared_peers.hpp"
 #include "alcc/gate/table.hpp"
 #include "alcc/link/link.hpp"
-#include "core/states/gate.hpp"
 
 namespace reinet::alcc {
 
@@ -37,7 +37,7 @@ struct Process {
   std::atomic<bool> ended{false};  // the report is written
   Link link;
   std::atomic<bool>* alive = nullptr;  // in memory that every new process gets empty
-  Company* company = nullptr;          // in memory that all processes made by fork() share
+  SharedPeers* peers = nullptr;        // in memory that all processes made by fork() share
 
   bool wanted() const { return asked && !given_up.load(std::memory_order_relaxed); }
   // From now on this process is gated or watched so.

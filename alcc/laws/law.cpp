@@ -46,13 +46,13 @@ std::uint32_t wanted_pkts(const reinet_flow_stats& s, float rule_pkts, const flo
 
 }  // namespace
 
-std::uint32_t Law::decide(const reinet_flow_stats& s, bool alone, const Settings& settings) {
+std::uint32_t Law::decide(const reinet_flow_stats& s, const Settings& settings) {
   if (settings.law == Settings::Law::published) return cap_pkts_;
   const bool learned = settings.law == Settings::Law::policy;
   if (!states_) states_ = (learned ? *settings.model->set : kFeatureSetOf<DeepCcSet>).make(RewardKind::deepcc, 1);
   std::array<float, kMostUnits> state;
   const StateConfig& config = learned ? settings.model->config : plain_config();
-  const Update update = states_->update(0, s, alone, config, Offer{}, state.data());
+  const Update update = states_->update(0, s, config, Offer{}, state.data());
   if (!update.decided) return cap_pkts_;
   const bool may_cap = update.may_cap || settings.always;
   const std::uint32_t wanted = may_cap ? wanted_pkts(s, update.rule_pkts, state.data(), settings) : 0;

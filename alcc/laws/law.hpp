@@ -26,8 +26,8 @@ std::uint32_t resolve_target_us(const Settings& settings, std::uint32_t min_rtt_
 
 class Law {
  public:
-  // Takes a record whose target is set; returns the cap in packets from now on, 0 = none. alone: by Company.
-  std::uint32_t decide(const reinet_flow_stats& s, bool alone, const Settings& settings);
+  // Takes a record whose target is set; returns the cap in packets from now on, 0 = none.
+  std::uint32_t decide(const reinet_flow_stats& s, const Settings& settings);
   std::uint32_t cap_pkts() const { return cap_pkts_; }
   // A published law decides at each look and knows neither target nor gate: it is a congestion control of its own.
   void look(const KernelView& view, std::uint64_t now_ns, const Settings& settings, std::uint64_t seed);

@@ -20,7 +20,7 @@ REINET_HOOK int reinet_alcc_replay(const char* text, const reinet_flow_stats* re
   for (std::size_t i = 0; i < count; ++i) {
     reinet_flow_stats record = records[i];
     record.target_us = targets_us[i] = reinet::alcc::resolve_target_us(*settings, record.min_rtt_us);
-    caps_pkts[i] = law.decide(record, true, *settings);
+    caps_pkts[i] = law.decide(record, *settings);
   }
   return 0;
 }

@@ -38,6 +38,16 @@ inline reinet_flow_stats without_ack_wait(const reinet_flow_stats& record) {
   return s;
 }
 
+// Returns the record of a flow beside others to the same peer as if all of them took their turns evenly
+// (core/peers/peers.hpp).
+inline reinet_flow_stats by_share(const reinet_flow_stats& record) {
+  reinet_flow_stats s = record;
+  if (!(s.flags & REINET_FLAG_COMPANY) || s.share_bytes == 0 || s.period_ns == 0) return s;
+  s.delivered_bytes = s.share_bytes;
+  s.delivery_rate_bytes_per_s = s.share_bytes * 1'000'000'000 / s.period_ns;
+  return s;
+}
+
 // Returns the hand rule's product, a rate's packets in the minimum RTT; 0 where the packet size is not known.
 inline float rule_product_pkts(double rate_bytes_per_s, const reinet_flow_stats& s) {
   return s.mss_bytes ? static_cast<float>(rate_bytes_per_s * s.min_rtt_us * 1e-6 / s.mss_bytes) : 0.0F;

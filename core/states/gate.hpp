@@ -18,7 +18,6 @@
 #define REINET_GATE_HPP
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 
 #include "core/flow_stats.h"
@@ -61,9 +60,8 @@ inline std::uint32_t standing_queue_us(std::uint32_t min_rtt_us) { return std::c
 //             it brought nothing, or the link changed                                         for a while
 class PathRtt {
  public:
-  // Takes a record with an RTT sample, and whether the flow is the only one; returns the least RTT of the path as it is
-  // now.
-  std::uint32_t update(const reinet_flow_stats& s, bool alone) {
+  // Takes a record with an RTT sample; returns the least RTT of the path as it is now.
+  std::uint32_t update(const reinet_flow_stats& s) {
     remember(s);
     if (s.time_ns >= (is_too_long(s) ? next_ns_ : forget_ns_)) longer_us_ = 0;
     const std::uint32_t path_us = std::max(s.min_rtt_us, longer_us_);
@@ -77,6 +75,7 @@ class PathRtt {
       standing_ = {};
     } else {
       standing_.add(s);
+      const bool alone = !(s.flags & REINET_FLAG_COMPANY);
       if (seems_starved(s) && s.time_ns >= next_ns_ && (alone || was_looked_at(s))) begin(s);
     }
     return std::max(s.min_rtt_us, longer_us_);
@@ -248,55 +247,12 @@ class Gate {
   bool open_ = false;
 };
 
-// Which flow is the only one of those that are capped here: others may share its queue.
-//
-// It is the latest signs of life, of one flow and of any other. Processes of one server share theirs, so what they
-// write at the same time must be whole words; which of them counts then does not matter, the next record of either
-// mends it.
-class Company {
- public:
-  // Takes a record of a flow, by a number of its own; returns whether all others are silent.
-  bool is_alone(std::uint64_t flow, const reinet_flow_stats& s) {
-    if (s.min_rtt_us < kLeastPathRttUs) return true;  // it is never capped, and shares no queue of those that are
-    if (load(latest_.flow) != flow) {
-      store(other_.flow, load(latest_.flow));
-      store(other_.time_ns, load(latest_.time_ns));
-      store(latest_.flow, flow);
-    }
-    store(latest_.time_ns, s.time_ns);
-    const std::uint64_t other_ns = load(other_.time_ns);
-    const auto [earlier_ns, later_ns] = std::minmax<std::uint64_t>(other_ns, s.time_ns);
-    return other_ns == 0 || later_ns - earlier_ns > kGoneNs;
-  }
-
-  // The number is another flow's from now on.
-  void forget(std::uint64_t flow) {
-    for (Sign* sign : {&latest_, &other_})
-      if (load(sign->flow) == flow) store(sign->time_ns, 0);
-  }
-
- private:
-  // So long after its last record a flow is no longer there for others.
-  static constexpr std::uint64_t kGoneNs = 5'000'000'000;
-
-  using Word = std::atomic<std::uint64_t>;
-  static_assert(Word::is_always_lock_free, "a lock would be of one process");
-  static std::uint64_t load(const Word& word) { return word.load(std::memory_order_relaxed); }
-  static void store(Word& word, std::uint64_t value) { word.store(value, std::memory_order_relaxed); }
-
-  struct Sign {
-    Word flow{}, time_ns{};  // 0 = there was none
-  };
-  Sign latest_, other_;
-};
-
 // Whether a flow may be capped, by the gate and by its path as it is now.
 class PathGate {
  public:
-  // Takes a flow's record, and writes the path's minimum RTT into it; returns whether the flow may be capped. alone: by
-  // Company.
-  bool update(reinet_flow_stats& s, bool alone) {
-    if (has_sample(s)) s.min_rtt_us = path_.update(s, alone);
+  // Takes a flow's record, and writes the path's minimum RTT into it; returns whether the flow may be capped.
+  bool update(reinet_flow_stats& s) {
+    if (has_sample(s)) s.min_rtt_us = path_.update(s);
     return gate_.update(s) && !path_.opens(s);
   }
 

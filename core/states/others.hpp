@@ -111,7 +111,7 @@ class OthersQueue {
     double took_ns = 0, bytes = 0;
     void add(const reinet_flow_stats& s) {
       took_ns += static_cast<double>(s.period_ns);
-      bytes += static_cast<double>(s.delivered_bytes);
+      bytes += static_cast<double>(std::max(s.peer_delivered_bytes, s.delivered_bytes));
     }
     double rate() const { return bytes / took_ns; }
   };

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/flow_stats.h"
+#include "core/peers/peers.hpp"
 #include "core/states/calm.hpp"
 #include "core/states/guard.hpp"
 #include "core/states/network.hpp"
@@ -73,10 +74,11 @@ class Reflex {
   std::uint64_t lease_ns() const { return rules_.lease_ns; }
   std::size_t state_size() const { return bank_.feature_set().state_size(); }
 
-  // Takes a record of a flow that goes on, and writes the flow's target into it.
+  // Takes a record of a flow that goes on, and writes into it what flows know together, and the flow's target.
   Answer answer(reinet_flow_stats& s, std::uint64_t now_ns, Verdict& verdict) {
     const std::lock_guard lock(lock_);
     own(s.slot, s.cookie);
+    if (peers_) peers_->meet(s);
     s.target_us = target_.resolve_us(s.min_rtt_us);
     std::array<float, kMostUnits> state;
     const Update update = bank_.update(s.slot, s, state.data());
@@ -89,9 +91,11 @@ class Reflex {
     return update.may_cap ? Answer::decided : Answer::closed;
   }
 
-  // Says whose the slots are: what the loop did meanwhile is not known here.
-  void begin(std::vector<std::uint64_t> owners) {
+  // Says whose the slots are, which the loop may have changed meanwhile, and what flows know together: it is the loop's
+  // own as well.
+  void begin(std::vector<std::uint64_t> owners, Peers& peers) {
     const std::lock_guard lock(lock_);
+    peers_ = &peers;
     owners_ = std::move(owners);
   }
 
@@ -117,6 +121,7 @@ class Reflex {
   Network network_;
   ReflexRules rules_;
   TargetLine target_;
+  Peers* peers_ = nullptr;
   std::vector<std::uint64_t> owners_;  // by slot; 0 = nobody
   std::mutex lock_;
 };

@@ -53,9 +53,9 @@ struct Update {
 class FlowStates {
  public:
   virtual ~FlowStates() = default;
-  // Takes a flow's record and writes the flow's state. alone: no other flow that is capped here has sent lately.
-  virtual Update update(std::size_t flow, const reinet_flow_stats& s, bool alone, const StateConfig& config,
-                        const Offer& offer, float* state) = 0;
+  // Takes a flow's record and writes the flow's state.
+  virtual Update update(std::size_t flow, const reinet_flow_stats& s, const StateConfig& config, const Offer& offer,
+                        float* state) = 0;
   // Writes the state as it is; returns the hand rule's product.
   virtual float show(std::size_t flow, float* state) const = 0;
   virtual void reset(std::size_t flow) = 0;
@@ -69,14 +69,15 @@ class FlowStatesOf final : public FlowStates {
  public:
   explicit FlowStatesOf(std::size_t flows) : flows_(flows) {}
 
-  Update update(std::size_t flow, const reinet_flow_stats& record, bool alone, const StateConfig& config,
-                const Offer& offer, float* state) override {
+  Update update(std::size_t flow, const reinet_flow_stats& record, const StateConfig& config, const Offer& offer,
+                float* state) override {
     Flow& f = flows_[flow];
     const bool decided = has_sample(record);
     reinet_flow_stats s = without_ack_wait(record);
-    const bool may_cap = f.gate.update(s, alone);
+    const bool may_cap = f.gate.update(s);
     const double reward = f.reward.take(s, config.reward, offer);
     if (decided) {
+      s = by_share(s);
       s.target_us = told_target_us(s, config.room_beyond_us);
       const auto observation = f.features.update(s, config.normaliser);
       std::copy_backward(f.history.begin(), f.history.end() - observation.size(), f.history.end());

@@ -11,7 +11,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "core/states/gate.hpp"
 #include "core/states/state.hpp"
 
 namespace reinet {
@@ -48,17 +47,14 @@ class StateBank {
   // Throws std::out_of_range for a bad row, before anything changes.
   void reset(std::span<const std::int32_t> rows) {
     check(rows);
-    for (const std::int32_t row : rows) reset(static_cast<std::size_t>(row));
+    for (const std::int32_t row : rows) flows_->reset(static_cast<std::size_t>(row));
   }
 
   // Takes a record of the flow in a row that there is.
   Update update(std::size_t row, const reinet_flow_stats& record, float* state) {
-    return update(row, record, Offer{}, state);
+    return flows_->update(row, record, config_, Offer{}, state);
   }
-  void reset(std::size_t row) {
-    flows_->reset(row);
-    company_.forget(row);
-  }
+  void reset(std::size_t row) { flows_->reset(row); }
   // Writes the state as it is; returns the hand rule's product.
   float show(std::size_t row, float* state) const { return flows_->show(row, state); }
 
@@ -70,19 +66,16 @@ class StateBank {
       reinet_flow_stats record;
       std::memcpy(&record, stats + i * sizeof(record), sizeof(record));
       const Offer offer = offers.empty() ? Offer{} : offers[i];
-      const Update made = update(static_cast<std::size_t>(rows[i]), record, offer, out.states + i * set_.state_size());
-      out.decided[i] = made.decided;
-      out.rewards[i] = made.reward;
-      out.rule_pkts[i] = made.rule_pkts;
-      out.may_cap[i] = made.may_cap;
+      const Update update =
+          flows_->update(static_cast<std::size_t>(rows[i]), record, config_, offer, out.states + i * set_.state_size());
+      out.decided[i] = update.decided;
+      out.rewards[i] = update.reward;
+      out.rule_pkts[i] = update.rule_pkts;
+      out.may_cap[i] = update.may_cap;
     }
   }
 
  private:
-  Update update(std::size_t row, const reinet_flow_stats& record, const Offer& offer, float* state) {
-    return flows_->update(row, record, company_.is_alone(row, record), config_, offer, state);
-  }
-
   void check(std::span<const std::int32_t> rows) const {
     for (const std::int32_t row : rows) {
       if (row < 0 || static_cast<std::size_t>(row) >= flows_->size())
@@ -94,7 +87,6 @@ class StateBank {
   const FeatureSet& set_;
   StateConfig config_;
   std::unique_ptr<FlowStates> flows_;
-  Company company_;
 };
 
 }  // namespace reinet

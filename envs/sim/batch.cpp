@@ -117,7 +117,9 @@ void Batch::start(Row& r) {
   if (record_log_) r.log = std::make_unique<LinkLog>();
   r.simulation = make_simulation(link, traces_ms, r.traces.uplink.ms, period_, r.log.get());
   r.states = view_.set.make(view_.config.reward.kind, link.flows.size());
-  r.company = std::make_unique<Company>();
+  r.company = {};
+  r.groups.assign(is_cell(link) ? link.flows.size() : 1, PeerGroup());
+  r.neighbours.assign(link.flows.size(), {});
   r.flow = 0;
   r.start_ms = link.start_offset_ms;
   ++started_;
@@ -139,10 +141,13 @@ void Batch::run(std::size_t row) {
   r.flow = *flow;
   record.cookie = row + 1 + (static_cast<std::uint64_t>(r.flow) << 32);
   record.slot = static_cast<std::uint32_t>(row);
+  const std::size_t queue = r.groups.size() == 1 ? 0 : r.flow;  // flows of one queue go to one client
+  record.peer = queue + 1;
+  meet(r.company, r.groups[queue], record.cookie, r.neighbours[r.flow], record);
   std::memcpy(outputs_.stats + row * sizeof(record), &record, sizeof(record));
   const Offer offer = view_.config.reward.kind != RewardKind::deepcc ? offer_of(r) : Offer{};
-  const Update update = r.states->update(r.flow, record, r.company->is_alone(r.flow, record), view_.config, offer,
-                                         outputs_.states + row * view_.set.state_size());
+  const Update update =
+      r.states->update(r.flow, record, view_.config, offer, outputs_.states + row * view_.set.state_size());
   outputs_.decided[row] = update.decided;
   outputs_.rewards[row] = update.reward;
   outputs_.rule_pkts[row] = update.rule_pkts;

@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "core/states/gate.hpp"
+#include "core/peers/peers.hpp"
 #include "core/states/heads.hpp"
 #include "core/states/state.hpp"
 #include "envs/sim/make_simulation.hpp"
@@ -107,8 +107,10 @@ class Batch {
     std::unique_ptr<Simulation> simulation;
     std::unique_ptr<LinkLog> log;
     std::unique_ptr<FlowStates> states;  // of the flows
-    std::unique_ptr<Company> company;    // they are for each other
-    std::uint32_t flow = 0;              // the one that the latest record is about
+    Company company;
+    std::vector<PeerGroup> groups;      // by queue
+    std::vector<Neighbour> neighbours;  // by flow
+    std::uint32_t flow = 0;             // the one that the latest record is about
     std::uint64_t start_ms = 0;
     bool stalled = false;  // no record came
     PathTraces traces;     // of the running simulation

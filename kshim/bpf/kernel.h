@@ -9,6 +9,8 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 
+#define AF_INET 2
+#define AF_INET6 10
 #define SOL_TCP 6
 #define TCP_CONGESTION 13
 #define NSEC_PER_USEC 1000ULL
@@ -46,8 +48,16 @@ typedef struct {
   struct net *net;
 } possible_net_t;
 
+struct in6_addr {
+  union {
+    __u32 u6_addr32[4];
+  } in6_u;
+};
+
 struct sock_common {
+  __u32 skc_daddr;
   unsigned short skc_family;
+  struct in6_addr skc_v6_daddr; /* where the kernel knows IPv6 */
   volatile unsigned char skc_state;
   possible_net_t skc_net;
 };

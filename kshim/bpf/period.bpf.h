@@ -5,6 +5,7 @@
 #ifndef REINET_PERIOD_BPF_H
 #define REINET_PERIOD_BPF_H
 
+#include "core/peers/peer.h"
 #include "kshim/bpf/cap.bpf.h"
 
 /* One copy of the rule in this object, for live flows and for replay. */
@@ -37,6 +38,18 @@ static void read_ack(const struct tcp_sock *tp, __s32 rtt_us, struct reinet_ack 
   ack->flags = flags_of(tp);
 }
 
+static __u64 peer_of(const struct tcp_sock *tp) {
+  const struct sock_common *skc = &tp->inet_conn.icsk_inet.sk.__sk_common;
+
+  if (skc->skc_family == AF_INET6 && bpf_core_field_exists(skc->skc_v6_daddr)) {
+    const __u32 *from = skc->skc_v6_daddr.in6_u.u6_addr32;
+    const __u32 words[4] = {from[0], from[1], from[2], from[3]};
+
+    return reinet_peer_of_v6(words);
+  }
+  return skc->skc_family == AF_INET ? reinet_peer_of_v4(skc->skc_daddr) : 0;
+}
+
 static void take_ack(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index, __s32 rtt_us,
                      enum reinet_algorithm algorithm) {
   struct reinet_period_config config = {period_config.min_period_ns, period_config.packet_timed, 0};
@@ -59,6 +72,7 @@ static void take_ack(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index,
     WRITE_ONCE(slot->void_lease, READ_ONCE(cap->lease));
   record.cookie = slot->cookie;
   record.slot = index;
+  record.peer = peer_of(tp);
   lease_of_owner(slot, cap, &record.target_us);
   record.cap_pkts = cap_in_force_pkts(slot, cap);
   send_record(&record);

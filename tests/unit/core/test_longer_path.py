@@ -12,7 +12,7 @@ from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.batch import batch_seen, logs
 from reinet.core import FLOW_STATS_DTYPE, Flag, StateBank
-from reinet.core.state import Guard
+from reinet.core.state import Guard, Peers
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import generate
 
@@ -74,13 +74,18 @@ def test_a_flow_that_gets_less_at_a_steady_rtt_is_uncapped_and_asked() -> None:
     assert asked_after == 10, "its RTT stood above the minimum before, so that the lower rate is known is enough"
 
 
-def beside(bank: StateBank, company: int) -> list[bool]:
+def beside(company: int, min_rtt_us: int = BEFORE_US) -> list[bool]:
     """Whether a flow that starves after three seconds may be capped, beside another one that has so many records."""
+    bank, peers = StateBank(1), Peers()
     s = in_time(open_and_capped(), starving(400))
+    s["cookie"] = 1
+    other = s.copy()
+    other["cookie"], other["slot"], other["min_rtt_us"] = 2, 1, min_rtt_us
     seen = []
     for i in range(len(s)):
         if i < company:
-            bank.update([1], s[i : i + 1])
+            peers.meet(other[i : i + 1])
+        peers.meet(s[i : i + 1])
         seen.append(bool(bank.update([0], s[i : i + 1]).may_cap[0]))
     return seen
 
@@ -92,14 +97,17 @@ def asked_at_ms(seen: list[bool]) -> float:
 
 def test_beside_another_capped_flow_it_is_asked_after_a_time_at_which_all_look_alone() -> None:
     """The queue stood from 1000 s on, so all from 1010 to 1020 s; by then flows that share a queue have drained it."""
-    bank = StateBank(3)
-    assert 20_000 + 5 * AFTER_US / 1000 <= asked_at_ms(beside(bank, 460)) < 20_500
-    bank.reset([0, 1])  # another life: nobody of the one before is there
-    assert beside(bank, 0) == may_cap(open_and_capped(), starving(400))
+    assert 20_000 + 5 * AFTER_US / 1000 <= asked_at_ms(beside(460)) < 20_500
+    assert beside(0) == may_cap(open_and_capped(), starving(400))
+
+
+def test_a_connection_to_a_neighbour_is_no_company() -> None:
+    """A server's flows to its own backends are never capped and share no client's queue."""
+    assert beside(460, min_rtt_us=300) == beside(0)
 
 
 def test_one_that_fell_silent_is_no_company() -> None:
-    assert 70 * PERIOD_MS + 5000 < asked_at_ms(beside(StateBank(2), 70)) < 70 * PERIOD_MS + 6500
+    assert 70 * PERIOD_MS + 5000 < asked_at_ms(beside(70)) < 70 * PERIOD_MS + 6500
 
 
 @pytest.mark.parametrize(("flows", "mrtt_ms", "most_ms"), [(2, 10.0, 16.0), (2, 20.0, 26.0), (4, 10.0, 21.0)])

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * How a record names the peer of its flow, in plain C: the BPF programs and the gate of alcc/ include it. Of IPv6 it is
+ * the network of 64 bits: the connections of one client may have several addresses of it, and share its access link.
+ */
+#ifndef REINET_PEER_H
+#define REINET_PEER_H
+
+#include "core/flow_stats.h"
+
+/* Returns the name of 4 bytes of IPv4, as they are in memory; never 0. */
+static inline reinet_u64 reinet_peer_of_v4(reinet_u32 address) { return 1ULL << 32 | address; }
+
+/* Returns the name of 16 bytes of IPv6, given as four words in memory; never 0. An IPv4 address in IPv6's clothes is
+ * that of IPv4.
+ */
+static inline reinet_u64 reinet_peer_of_v6(const reinet_u32 words[4]) {
+  const unsigned char* mark = (const unsigned char*)&words[2]; /* ::ffff:0:0/96 */
+  const int is_v4 = !words[0] && !words[1] && !mark[0] && !mark[1] && mark[2] == 0xFF && mark[3] == 0xFF;
+
+  return is_v4 ? reinet_peer_of_v4(words[3]) : (1ULL << 63 | (reinet_u64)words[0] << 32 | words[1]);
+}
+
+#endif

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What flows know together. A server has several connections to one client at once, and they share the queue of its
+// access link: then what one of them sees alone is misleading.
+//
+//   the path      A flow that began behind the others' queue takes that for the path: its target seems out of reach,
+//   its
+//                 gate sees no queue, and uncapped it keeps the others from ever draining it. Another flow to the same
+//                 peer may know better. It lends its minimum RTT to those whose RTT is the same as its own for
+//                 kAgreeRounds round trips: in one queue all wait equally long, on two paths behind one address
+//                 they do not. Nor for longer than kLentNs: within that time flows look for their path together
+//                 (core/states/min_rtt_look.hpp), and a true minimum has become their own.
+//   the rate      Flows of one queue take turns: what one of them gets in 20 ms goes up and down where the link's rate
+//   does
+//                 not, and by its peaks a policy takes it for one that varies. The sum is the link's; of that each sees
+//                 its share of the last second (by_share of core/states/feature.hpp). And a flow gets less when another
+//                 one begins; the sum does not, unless the link fell or somebody else takes the rest
+//                 (core/states/others.hpp).
+//   company       Whether any other flow that may be capped here has sent lately, to whichever peer: the server's own
+//                 uplink is shared by all (PathRtt of core/states/gate.hpp).
+//
+// All of it is written into the record, before anybody else sees it.
+#ifndef REINET_PEERS_HPP
+#define REINET_PEERS_HPP
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/flow_stats.h"
+#include "core/states/delay_ratio.hpp"
+#include "core/states/gate.hpp"
+#include "core/states/target.hpp"
+
+namespace reinet {
+
+// Whether there are other flows: the latest signs of life, of one flow and of any other.
+class Company {
+ public:
+  // Takes a record of a flow, by a number of its own; returns whether another one has sent lately.
+  bool has(std::uint64_t flow, std::uint64_t time_ns) {
+    if (latest_.flow != flow) other_ = latest_;
+    latest_ = {flow, time_ns};
+    const auto [earlier_ns, later_ns] = std::minmax(other_.time_ns, time_ns);
+    return other_.time_ns != 0 && later_ns - earlier_ns <= kGoneNs;
+  }
+
+ private:
+  // So long after its last record a flow is no longer there for others.
+  static constexpr std::uint64_t kGoneNs = 5'000'000'000;
+
+  struct Sign {
+    std::uint64_t flow = 0, time_ns = 0;  // 0 = there was none
+  };
+  Sign latest_, other_;
+};
+
+// What is remembered of a flow for what it shares with others.
+struct Neighbour {
+  std::uint64_t group = ~0ULL;                      // where it was at its latest record
+  std::uint64_t began_ns = 0;                       // when that record's period began
+  std::uint64_t began_bytes = 0, ended_bytes = 0;   // what the group had delivered by then, and by its end
+  std::uint64_t counted_bytes = 0;                  // what the flow had, in that period
+  double latest_bytes = 0, latest_group_bytes = 0;  // delivered in about the last kShareNs
+  double rounds = 0, apart = 0;  // for how many round trips it was compared, and how far the two RTTs are apart
+  std::uint32_t lent_us = 0;     // the minimum RTT of another flow
+  std::uint64_t until_ns = 0;    // it is given back
+  std::uint64_t rests_ns = 0;    // none is lent again before
+};
+
+// The flows to one peer.
+class PeerGroup {
+ public:
+  explicit PeerGroup(std::uint64_t number = 0) : number_(number) {}
+
+  // Takes a flow's record and writes into it what the group knows.
+  void see(std::uint64_t flow, Neighbour& own, reinet_flow_stats& s) {
+    count(own, s);
+    s.share_bytes = share_bytes(own, s);
+    if (own.lent_us != 0 && s.time_ns < own.until_ns) s.min_rtt_us = std::min(s.min_rtt_us, own.lent_us);
+    if (!has_sample(s)) return;
+    if (flow == lender_ || s.time_ns >= heard_ns_ + kFreshNs || s.min_rtt_us <= least_us_) {
+      lender_ = flow;
+      heard_ns_ = s.time_ns;
+      least_us_ = s.min_rtt_us;
+      rtt_us_ = s.rtt_mean_us;
+      own.rounds = 0;
+    } else if (s.min_rtt_us > kLongerThan * least_us_ && s.time_ns >= own.rests_ns && agrees(own, s)) {
+      own.lent_us = s.min_rtt_us = least_us_;
+      own.until_ns = s.time_ns + kLentNs;
+      own.rests_ns = own.until_ns + kRestNs;
+      own.rounds = 0;
+    }
+  }
+
+ private:
+  // Minimum RTTs nearer to each other are one path's.
+  static constexpr double kLongerThan = 1.2;
+  // Simulated flows of one queue are 0.02 to 0.05 apart: their records end at different instants.
+  static constexpr double kApart = 0.1;
+  // Longer than flows take turns, shorter than a link's rate stays what it is.
+  static constexpr double kShareNs = 1e9;
+  static constexpr double kAgreeRounds = 16;
+  static constexpr double kMeanRounds = 8;
+  // Whose latest record is older lends nothing, and whoever comes next takes its place.
+  static constexpr std::uint64_t kFreshNs = 1'000'000'000;
+  static constexpr std::uint64_t kLentNs = 2 * kLookEveryNs;
+  // What was lent and never became the flow's own was another path's.
+  static constexpr std::uint64_t kRestNs = 60'000'000'000;
+
+  // Adds what the flow has delivered, and writes what all have in the time of its record. A silence is told of again by
+  // the record after it (core/period.h), so that both begin at the same time: it counts once.
+  void count(Neighbour& own, reinet_flow_stats& s) {
+    const std::uint64_t began_ns = s.time_ns - s.period_ns;
+    if (own.group != number_)
+      own = {.group = number_, .began_bytes = delivered_bytes_, .ended_bytes = delivered_bytes_};
+    const bool again = began_ns == own.began_ns;
+    if (!again) own.began_bytes = own.ended_bytes;
+    delivered_bytes_ += s.delivered_bytes - (again ? std::min(own.counted_bytes, s.delivered_bytes) : 0);
+    s.peer_delivered_bytes = delivered_bytes_ - own.began_bytes;
+    own.began_ns = began_ns;
+    own.counted_bytes = s.delivered_bytes;
+    own.ended_bytes = delivered_bytes_;
+  }
+
+  // Returns the flow's share, as it was lately, of what the group has delivered.
+  static std::uint64_t share_bytes(Neighbour& own, const reinet_flow_stats& s) {
+    if (!(s.flags & REINET_FLAG_COMPANY)) {
+      own.latest_bytes = own.latest_group_bytes = 0;
+      return s.delivered_bytes;
+    }
+    const double stays = std::exp(-static_cast<double>(s.period_ns) / kShareNs);
+    own.latest_bytes = stays * own.latest_bytes + static_cast<double>(s.delivered_bytes);
+    own.latest_group_bytes = stays * own.latest_group_bytes + static_cast<double>(s.peer_delivered_bytes);
+    const double share = own.latest_group_bytes > 0 ? own.latest_bytes / own.latest_group_bytes : 0;
+    return static_cast<std::uint64_t>(std::llround(share * static_cast<double>(s.peer_delivered_bytes)));
+  }
+
+  // Returns whether the flow has been waiting as long as the one that knows of a shorter path.
+  bool agrees(Neighbour& own, const reinet_flow_stats& s) const {
+    const double passed_rounds = std::max<double>(s.period_ns, 1.0) / (1000.0 * std::max(s.srtt_us, 1U));
+    if (own.rounds == 0) own.apart = 0;
+    own.rounds += passed_rounds;
+    const double share = std::min(passed_rounds / std::min(own.rounds, kMeanRounds), 1.0);
+    own.apart += share * (std::abs(std::log(1.0 * s.rtt_mean_us / rtt_us_)) - own.apart);
+    return own.rounds >= kAgreeRounds && own.apart <= kApart;
+  }
+
+  std::uint64_t number_;  // among those of its place
+  std::uint64_t delivered_bytes_ = 0;
+  std::uint64_t lender_ = 0, heard_ns_ = 0;  // the flow that knows of the shortest path, its latest record
+  std::uint32_t least_us_ = 0, rtt_us_ = 1;  // what it knows, and how long it waits itself
+};
+
+// Takes a record before anybody else does. flow: a number of its own, not 0.
+inline void meet(Company& company, PeerGroup& group, std::uint64_t flow, Neighbour& own, reinet_flow_stats& s) {
+  s.flags &= ~static_cast<std::uint32_t>(REINET_FLAG_COMPANY);
+  s.peer_delivered_bytes = s.share_bytes = s.delivered_bytes;
+  // On shorter paths nobody is capped; the flows of a server to its own backends are no company for its clients'.
+  if (!rtt_known(s.min_rtt_us) || s.min_rtt_us < kLeastPathRttUs) return;
+  if (company.has(flow, s.time_ns)) s.flags |= REINET_FLAG_COMPANY;
+  if (s.peer != 0) group.see(flow, own, s);
+}
+
+// The groups of a host, in memory of a fixed size: where two peers have the same place the later one has it.
+class PeerTable {
+ public:
+  void meet(Neighbour& own, reinet_flow_stats& s) {
+    Place& place = places_[s.peer * kGoldenRatio >> (64 - kPlacesLog2)];
+    if (s.peer != 0 && place.peer != s.peer) place = {s.peer, PeerGroup(++groups_)};
+    reinet::meet(company_, place.group, s.cookie, own, s);
+  }
+
+ private:
+  static constexpr unsigned kPlacesLog2 = 10;
+  static constexpr std::uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;  // spreads neighbours (Fibonacci hashing)
+  struct Place {
+    std::uint64_t peer = 0;
+    PeerGroup group;
+  };
+  std::uint64_t groups_ = 0;  // made so far
+  Company company_;
+  std::array<Place, std::size_t{1} << kPlacesLog2> places_;
+};
+
+// The same for flows named by slot and cookie.
+class Peers {
+ public:
+  void meet(reinet_flow_stats& s) {
+    if (s.slot >= by_slot_.size()) by_slot_.resize(s.slot + std::size_t{1});
+    Named& flow = by_slot_[s.slot];
+    if (flow.cookie != s.cookie) flow = {s.cookie, {}};
+    table_.meet(flow.own, s);
+  }
+
+ private:
+  struct Named {
+    std::uint64_t cookie = 0;
+    Neighbour own;
+  };
+  PeerTable table_;
+  std::vector<Named> by_slot_;
+};
+
+}  // namespace reinet
+
+#endif

@@ -1,0 +1,146 @@
+"""What flows to the same peer know together: by hand, then in the simulator."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from helpers.links import constant
+from helpers.places import ROOT
+from reinet.agents.decide.names import make_agent
+from reinet.agents.evaluation.batch import logs
+from reinet.core import FLOW_STATS_DTYPE, Flag
+from reinet.core.state import Peers, StateBank, peer_of
+from reinet.envs.link.spec import LinkSpec
+from reinet.envs.sim import SimBatch
+
+Stats = npt.NDArray[np.void]
+PERIOD_MS = 20
+CLIENT, OTHER_CLIENT = peer_of("198.51.100.7"), peer_of("2001:db8::7")
+
+
+def record(
+    number: int, time_ms: int, min_rtt_ms: float, rtt_ms: float, kbytes: float = 15, peer: int = CLIENT
+) -> Stats:
+    """One record of a flow; its slot and cookie are by its number."""
+    s = np.zeros(1, FLOW_STATS_DTYPE)
+    s["cookie"], s["slot"], s["peer"] = number + 10, number, peer
+    s["time_ns"], s["period_ns"] = 10**12 + time_ms * 10**6, PERIOD_MS * 10**6
+    s["min_rtt_us"] = min_rtt_ms * 1000
+    s["rtt_mean_us"] = s["rtt_least_us"] = s["rtt_last_us"] = s["srtt_us"] = rtt_ms * 1000
+    s["rtt_samples"], s["mss_bytes"], s["delivered_bytes"] = 5, 1448, kbytes * 1000
+    return s
+
+
+def lent_ms(seconds: float, own_rtt_ms: float = 60, peer: int = CLIENT, sees: float = 0) -> list[float]:
+    """The minimum RTTs (ms) in the records of a flow that has seen 58 ms at least, and, after ``sees`` s if they are
+    given, 21 ms, beside one that knows of a path of 20 ms and waits for 60 ms."""
+    peers = Peers()
+    found = []
+    for time_ms in range(PERIOD_MS, round(seconds * 1000), PERIOD_MS):
+        peers.meet(record(0, time_ms, 20, 60))
+        own_ms = 21 if sees and time_ms > sees * 1000 else 58
+        other = record(1, time_ms, own_ms, own_rtt_ms, peer=peer)
+        peers.meet(other)
+        found.append(int(other["min_rtt_us"][0]) / 1000)
+    return found
+
+
+def test_a_flow_in_the_same_queue_knows_the_path_from_the_one_that_has_seen_it() -> None:
+    found = lent_ms(3)
+    first = found.index(20)
+    assert 16 * 60 <= (first + 1) * PERIOD_MS < 16 * 60 + 100, "after sixteen round trips"
+    assert set(found[:first]) == {58}
+    assert set(found[first:]) == {20}
+
+
+@pytest.mark.parametrize("rtt_ms", [45, 75, 120])
+def test_one_that_waits_for_another_time_is_on_another_path(rtt_ms: float) -> None:
+    """As behind an address that many share."""
+    assert set(lent_ms(10, rtt_ms)) == {58}
+
+
+def test_nor_does_it_know_of_other_peers() -> None:
+    assert set(lent_ms(10, peer=OTHER_CLIENT)) == {58}
+    assert set(lent_ms(10, peer=0)) == {58}
+
+
+def test_what_is_lent_is_given_back_after_the_next_looks() -> None:
+    found = lent_ms(120)
+    first = found.index(20)
+    back = found.index(58, first)
+    assert (back - first) * PERIOD_MS == 20_000
+    again = found.index(20, back)
+    assert 60_000 <= (again - back) * PERIOD_MS < 62_000
+
+
+def test_a_flow_that_has_seen_its_path_keeps_what_it_has_seen() -> None:
+    assert lent_ms(30, sees=15)[-1] == 21
+
+
+def test_the_sum_of_a_peers_flows_and_the_share_of_it() -> None:
+    """The two take turns, 20 ms each: each sees half of what both get, and its own rate as steady as the link's."""
+    peers, bank = Peers(), StateBank(2)
+    seen = []
+    for turn in range(200):
+        for number in (0, 1):
+            s = record(number, (turn + 1) * PERIOD_MS, 20, 40, kbytes=60 if turn % 2 == number else 0)
+            peers.meet(s)
+            bank.update([number], s)
+            seen.append(s)
+    late = np.concatenate(seen[-100:])
+    own = late[late["slot"] == 1]
+    assert set(own["delivered_bytes"].tolist()) == {0, 60_000}
+    assert set(own["peer_delivered_bytes"].tolist()) == {60_000}
+    np.testing.assert_allclose(own["share_bytes"], 30_000, rtol=0.05)
+    assert (late["flags"] & Flag.COMPANY).all()
+
+
+def test_a_flow_alone_has_all_of_it() -> None:
+    peers = Peers()
+    s = record(0, 20, 20, 40)
+    s["flags"] = Flag.COMPANY  # whoever made the record is not to say so
+    peers.meet(s)
+    assert s["peer_delivered_bytes"][0] == s["share_bytes"][0] == s["delivered_bytes"][0]
+    assert s["flags"][0] == 0
+
+
+def test_two_peers_of_one_place_do_not_mix() -> None:
+    """The table has 1024 places: among so many peers some have the same."""
+    peers = Peers()
+    for turn in range(3):
+        for number in range(3000):
+            s = record(number, (turn + 1) * PERIOD_MS, 20, 40, peer=number + 1)
+            peers.meet(s)
+            assert s["peer_delivered_bytes"][0] == s["delivered_bytes"][0]
+
+
+def test_names_of_peers() -> None:
+    assert peer_of("198.51.100.7") == peer_of("::ffff:198.51.100.7") != peer_of("198.51.100.8")
+    assert peer_of("2001:db8::7") == peer_of("2001:db8::8:7") != peer_of("2001:db8:0:1::7")
+    assert peer_of("0.0.0.0") != 0 != peer_of("::")
+
+
+@pytest.mark.parametrize("agent", ["checkpoints/default", "rule"])
+@pytest.mark.parametrize(("flows", "gap_ms"), [(2, 500.0), (3, 1500.0), (4, 0.0), (6, 1500.0)])
+def test_flows_that_begin_soon_after_one_another_have_a_short_queue(agent: str, flows: int, gap_ms: float) -> None:
+    """The buffer holds 50 ms and plain flows keep 44 of them. Of those that begin behind a full queue none knew its
+    path, and the others, who did, gave way: 43 ms for a minute and longer."""
+    further = [{"stepped": True, "start_ms": gap_ms * (number + 1)} for number in range(flows - 1)]
+    links = [LinkSpec(constant(24.0), seed=seed, flows=further) for seed in range(3)]
+    made = make_agent(str(ROOT / agent) if "/" in agent else agent)
+    for log in logs(made, links, 30.0):
+        late = (log["departure_ms"] > 15_000) & (log["departure_ms"] < 30_000)
+        assert log["departure_delay_ms"][late].mean() < 26
+        assert np.count_nonzero(late) > 0.97 * 15 * 2000
+
+
+def test_paths_of_two_lengths_through_one_queue_are_told_apart() -> None:
+    link = LinkSpec(constant(24.0), mrtt_ms=20.0, flows=[{"stepped": True, "start_ms": 2000.0, "mrtt_ms": 60.0}])
+    sim = SimBatch([link])
+    sim.reset()
+    least_ms = []
+    while sim.stats["time_ns"][0] < 15 * 10**9:
+        if sim.stats["cookie"][0] >> np.uint64(32):
+            least_ms.append(int(sim.stats["min_rtt_us"][0]) / 1000)
+        sim.step_caps([0])
+    assert min(least_ms) > 60
