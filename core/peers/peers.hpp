@@ -15,7 +15,7 @@
 //                 not, and by its peaks a policy takes it for one that varies. The sum is the link's; of that each sees
 //                 its share of the last second (by_share of core/states/feature.hpp). And a flow gets less when another
 //                 one begins; the sum does not, unless the link fell or somebody else takes the rest
-//                 (core/states/others.hpp).
+//                 (core/states/others.hpp). The sum is of the capped ones alone.
 //   company       Whether any other flow that may be capped here has sent lately, to whichever peer: the server's own
 //                 uplink is shared by all (PathRtt of core/states/gate.hpp).
 //
@@ -112,23 +112,25 @@ class PeerGroup {
   static constexpr std::uint64_t kRestNs = 60'000'000'000;
 
   // Adds what the flow has delivered, and writes what all have in the time of its record. A silence is told of again by
-  // the record after it (core/period.h), so that both begin at the same time: it counts once.
+  // the record after it (core/period.h), so that both begin at the same time: it counts once. A
+  // flow that is not capped is somebody else to those that are: it takes what they leave.
   void count(Neighbour& own, reinet_flow_stats& s) {
     const std::uint64_t began_ns = s.time_ns - s.period_ns;
     if (own.group != number_)
       own = {.group = number_, .began_bytes = delivered_bytes_, .ended_bytes = delivered_bytes_};
     const bool again = began_ns == own.began_ns;
     if (!again) own.began_bytes = own.ended_bytes;
-    delivered_bytes_ += s.delivered_bytes - (again ? std::min(own.counted_bytes, s.delivered_bytes) : 0);
-    s.peer_delivered_bytes = delivered_bytes_ - own.began_bytes;
+    const std::uint64_t counts_bytes = s.cap_pkts != 0 ? s.delivered_bytes : 0;
+    delivered_bytes_ += counts_bytes - (again ? std::min(own.counted_bytes, counts_bytes) : 0);
+    if (s.cap_pkts != 0) s.peer_delivered_bytes = delivered_bytes_ - own.began_bytes;
     own.began_ns = began_ns;
-    own.counted_bytes = s.delivered_bytes;
+    own.counted_bytes = counts_bytes;
     own.ended_bytes = delivered_bytes_;
   }
 
   // Returns the flow's share, as it was lately, of what the group has delivered.
   static std::uint64_t share_bytes(Neighbour& own, const reinet_flow_stats& s) {
-    if (!(s.flags & REINET_FLAG_COMPANY)) {
+    if (!(s.flags & REINET_FLAG_COMPANY) || s.cap_pkts == 0) {
       own.latest_bytes = own.latest_group_bytes = 0;
       return s.delivered_bytes;
     }

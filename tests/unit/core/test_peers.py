@@ -27,7 +27,7 @@ def record(
     s["time_ns"], s["period_ns"] = 10**12 + time_ms * 10**6, PERIOD_MS * 10**6
     s["min_rtt_us"] = min_rtt_ms * 1000
     s["rtt_mean_us"] = s["rtt_least_us"] = s["rtt_last_us"] = s["srtt_us"] = rtt_ms * 1000
-    s["rtt_samples"], s["mss_bytes"], s["delivered_bytes"] = 5, 1448, kbytes * 1000
+    s["rtt_samples"], s["mss_bytes"], s["delivered_bytes"], s["cap_pkts"] = 5, 1448, kbytes * 1000, 40
     return s
 
 
@@ -93,6 +93,37 @@ def test_the_sum_of_a_peers_flows_and_the_share_of_it() -> None:
     assert set(own["peer_delivered_bytes"].tolist()) == {60_000}
     np.testing.assert_allclose(own["share_bytes"], 30_000, rtol=0.05)
     assert (late["flags"] & Flag.COMPANY).all()
+
+
+def test_one_that_is_not_capped_is_no_part_of_the_sum() -> None:
+    """As a hold-out's, which takes what the capped ones leave: to them it is somebody else's (others.hpp)."""
+    peers = Peers()
+    for turn in range(100):
+        plain, capped = (record(number, (turn + 1) * PERIOD_MS, 20, 40, kbytes=60) for number in (0, 1))
+        plain["cap_pkts"] = 0
+        for s in (plain, capped):
+            peers.meet(s)
+            assert s["peer_delivered_bytes"][0] == s["share_bytes"][0] == s["delivered_bytes"][0]
+            assert (s["flags"][0] & Flag.COMPANY != 0) == (turn > 0 or s is capped)
+
+
+def test_a_silence_is_counted_once() -> None:
+    """Its record tells of the period so far, the one after it of the whole (core/period.h)."""
+    peers = Peers()
+    peers.meet(record(0, 100, 20, 40))
+    peers.meet(record(1, 110, 20, 40))
+    silence = record(1, 360, 20, 40, kbytes=5)
+    silence["period_ns"], silence["flags"] = 250 * 10**6, Flag.NO_SAMPLE
+    peers.meet(silence)
+    whole = record(1, 400, 20, 40, kbytes=20)
+    whole["period_ns"] = 290 * 10**6
+    peers.meet(whole)
+    other = record(0, 410, 20, 40, kbytes=15)
+    other["period_ns"] = 310 * 10**6
+    peers.meet(other)
+    assert silence["peer_delivered_bytes"][0] == 5_000
+    assert whole["peer_delivered_bytes"][0] == 20_000
+    assert other["peer_delivered_bytes"][0] == 15_000 + 15_000 + 20_000
 
 
 def test_a_flow_alone_has_all_of_it() -> None:
