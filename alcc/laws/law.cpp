@@ -19,10 +19,11 @@ std::uint32_t resolve_target_us(const Settings& settings, std::uint32_t min_rtt_
 
 namespace {
 
-// Of a law whose features need no model's statistics.
+// Of a law whose features need no model's statistics. It never ends: the gate's thread goes on while the program exits.
 const StateConfig& plain_config() {
-  static const StateConfig config = state_config(kFeatureSetOf<DeepCcSet>, typical_table(DeepCcSet::kInputs),
-                                                 RewardKind::deepcc, 0.0, std::numeric_limits<double>::infinity());
+  static const StateConfig& config =
+      *new StateConfig(state_config(kFeatureSetOf<DeepCcSet>, typical_table(DeepCcSet::kInputs), RewardKind::deepcc,
+                                    0.0, std::numeric_limits<double>::infinity()));
   return config;
 }
 

@@ -124,9 +124,10 @@ class RateBelief {
     return steps;
   }
 
-  // The counts of one tick after so many, and of all ticks up to it, for every bin that the rate may start in.
+  // The counts of one tick after so many, and of all ticks up to it, for every bin that the rate may start in. They
+  // never end: the thread of alcc/ goes on while its program exits.
   static const Forecasts& forecasts() {
-    static const Forecasts made = [] {
+    static const Forecasts& made = *new Forecasts([] {
       Counts tick(kTickPkts + 1);  // the last: what is left of the probability, for the lowest bin loses some
       for (std::uint32_t count = 0; count < kTickPkts; ++count)
         for (std::size_t bin = 0; bin < kBins; ++bin) tick[count][bin] = poisson(bin, count);
@@ -139,7 +140,7 @@ class RateBelief {
       }
       f.far = so_far;
       return f;
-    }();
+    }());
     return made;
   }
 
