@@ -155,13 +155,14 @@ def test_names_of_peers() -> None:
 @pytest.mark.parametrize(("flows", "gap_ms"), [(2, 500.0), (3, 1500.0), (4, 0.0), (6, 1500.0)])
 def test_flows_that_begin_soon_after_one_another_have_a_short_queue(agent: str, flows: int, gap_ms: float) -> None:
     """The buffer holds 50 ms and plain flows keep 44 of them. Of those that begin behind a full queue none knew its
-    path, and the others, who did, gave way: 43 ms for a minute and longer."""
+    path, and the others, who did, gave way: 43 ms for a minute and longer. With the path but not the rate in common the
+    model kept 25 ms of four and 26 of six."""
     further = [{"stepped": True, "start_ms": gap_ms * (number + 1)} for number in range(flows - 1)]
     links = [LinkSpec(constant(24.0), seed=seed, flows=further) for seed in range(3)]
     made = make_agent(str(ROOT / agent) if "/" in agent else agent)
     for log in logs(made, links, 30.0):
         late = (log["departure_ms"] > 15_000) & (log["departure_ms"] < 30_000)
-        assert log["departure_delay_ms"][late].mean() < 26
+        assert log["departure_delay_ms"][late].mean() < 23
         assert np.count_nonzero(late) > 0.97 * 15 * 2000
 
 
