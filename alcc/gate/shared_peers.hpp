@@ -26,7 +26,7 @@ class SharedPeers {
   }
 
  private:
-  static constexpr int kTries = 100;  // a record takes some 50 ns in here
+  static constexpr int kTries = 100;  // a record takes some 25 ns in here
   // Whoever has been in here for so long has ended, or was stopped; what it left half written is soon written again.
   static constexpr std::uint64_t kDeadNs = 1'000'000'000;
 

@@ -3,21 +3,19 @@
 // What flows know together. A server has several connections to one client at once, and they share the queue of its
 // access link: then what one of them sees alone is misleading.
 //
-//   the path      A flow that began behind the others' queue takes that for the path: its target seems out of reach,
-//   its
-//                 gate sees no queue, and uncapped it keeps the others from ever draining it. Another flow to the same
-//                 peer may know better. It lends its minimum RTT to those whose RTT is the same as its own for
-//                 kAgreeRounds round trips: in one queue all wait equally long, on two paths behind one address
-//                 they do not. Nor for longer than kLentNs: within that time flows look for their path together
-//                 (core/states/min_rtt_look.hpp), and a true minimum has become their own.
-//   the rate      Flows of one queue take turns: what one of them gets in 20 ms goes up and down where the link's rate
-//   does
-//                 not, and by its peaks a policy takes it for one that varies. The sum is the link's; of that each sees
-//                 its share of the last second (by_share of core/states/feature.hpp). And a flow gets less when another
-//                 one begins; the sum does not, unless the link fell or somebody else takes the rest
-//                 (core/states/others.hpp). The sum is of the capped ones alone.
-//   company       Whether any other flow that may be capped here has sent lately, to whichever peer: the server's own
-//                 uplink is shared by all (PathRtt of core/states/gate.hpp).
+//   the path   A flow that began behind the others' queue takes that for the path: its target seems out of reach,
+//              its gate sees no queue, and uncapped it keeps the others from ever draining it. Another flow to the
+//              same peer may know better. It lends its minimum RTT to those whose RTT is the same as its own for
+//              kAgreeRounds round trips: in one queue all wait equally long, on two paths behind one address they
+//              do not. Nor for longer than kLentNs: within that time flows look for their path together
+//              (core/states/min_rtt_look.hpp), and a true minimum has become their own.
+//   the rate   Flows of one queue take turns: what one of them gets in 20 ms goes up and down where the link's rate
+//              does not, and by its peaks a policy takes it for one that varies. The sum is the link's; of that
+//              each sees its share of the last second (by_share of core/states/feature.hpp). And a flow gets less
+//              when another one begins; the sum does not, unless the link fell or somebody else takes the rest
+//              (core/states/others.hpp). The sum is of the capped ones alone.
+//   company    Whether any other flow that may be capped here has sent lately, to whichever peer: the server's own
+//              uplink is shared by all (PathRtt of core/states/gate.hpp).
 //
 // All of it is written into the record, before anybody else sees it.
 #ifndef REINET_PEERS_HPP
@@ -99,7 +97,8 @@ class PeerGroup {
  private:
   // Minimum RTTs nearer to each other are one path's.
   static constexpr double kLongerThan = 1.2;
-  // Simulated flows of one queue are 0.02 to 0.05 apart: their records end at different instants.
+  // The mean of |log| of the ratio of two RTTs. Simulated flows of one queue are 0.01 to 0.04 apart over steady links,
+  // for their records end at different instants, and 0.10 to 0.14 over links whose rate jumps, which lend late.
   static constexpr double kApart = 0.1;
   // Longer than flows take turns, shorter than a link's rate stays what it is.
   static constexpr double kShareNs = 1e9;
@@ -112,8 +111,8 @@ class PeerGroup {
   static constexpr std::uint64_t kRestNs = 60'000'000'000;
 
   // Adds what the flow has delivered, and writes what all have in the time of its record. A silence is told of again by
-  // the record after it (core/period.h), so that both begin at the same time: it counts once. A
-  // flow that is not capped is somebody else to those that are: it takes what they leave.
+  // the record after it (core/period.h), so that both begin at the same time: it counts once. A flow that is not capped
+  // is somebody else to those that are: it takes what they leave.
   void count(Neighbour& own, reinet_flow_stats& s) {
     const std::uint64_t began_ns = s.time_ns - s.period_ns;
     if (own.group != number_)
