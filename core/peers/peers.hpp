@@ -26,10 +26,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "core/flow_stats.h"
-#include "core/states/delay_ratio.hpp"
+#include "core/states/feature.hpp"
 #include "core/states/gate.hpp"
 #include "core/states/target.hpp"
 
@@ -142,7 +141,7 @@ class PeerGroup {
 
   // Returns whether the flow has been waiting as long as the one that knows of a shorter path.
   bool agrees(Neighbour& own, const reinet_flow_stats& s) const {
-    const double passed_rounds = std::max<double>(s.period_ns, 1.0) / (1000.0 * std::max(s.srtt_us, 1U));
+    const double passed_rounds = rounds_of(s);
     if (own.rounds == 0) own.apart = 0;
     own.rounds += passed_rounds;
     const double share = std::min(passed_rounds / std::min(own.rounds, kMeanRounds), 1.0);
@@ -190,20 +189,11 @@ class PeerTable {
 // The same for flows named by slot and cookie.
 class Peers {
  public:
-  void meet(reinet_flow_stats& s) {
-    if (s.slot >= by_slot_.size()) by_slot_.resize(s.slot + std::size_t{1});
-    Named& flow = by_slot_[s.slot];
-    if (flow.cookie != s.cookie) flow = {s.cookie, {}};
-    table_.meet(flow.own, s);
-  }
+  void meet(reinet_flow_stats& s) { table_.meet(by_slot_.of(s), s); }
 
  private:
-  struct Named {
-    std::uint64_t cookie = 0;
-    Neighbour own;
-  };
   PeerTable table_;
-  std::vector<Named> by_slot_;
+  BySlot<Neighbour> by_slot_;
 };
 
 }  // namespace reinet

@@ -24,6 +24,33 @@ inline bool has_sample(const reinet_flow_stats& s) {
   return !(s.flags & (REINET_FLAG_NO_SAMPLE | REINET_FLAG_CLOSED)) && s.rtt_samples > 0;
 }
 
+// Returns for how many round trips the record's period lasted.
+inline double rounds_of(const reinet_flow_stats& s) {
+  return std::max(static_cast<double>(s.period_ns), 1.0) / (1000.0 * std::max(s.srtt_us, 1U));
+}
+
+// What is known of flows by slot; a slot whose flow is another one begins anew.
+template <class Known>
+class BySlot {
+ public:
+  Known& of(const reinet_flow_stats& s) {
+    if (s.slot >= flows_.size()) flows_.resize(s.slot + std::size_t{1});
+    Named& flow = flows_[s.slot];
+    if (flow.cookie != s.cookie) flow = {s.cookie, {}};
+    return flow.known;
+  }
+  void forget(std::size_t slot, std::uint64_t cookie) {
+    if (slot < flows_.size() && flows_[slot].cookie == cookie) flows_[slot] = {};
+  }
+
+ private:
+  struct Named {
+    std::uint64_t cookie = 0;
+    Known known;
+  };
+  std::vector<Named> flows_;
+};
+
 // Waits below it are the clocks' own: they tick in milliseconds, and part by 3 ms in the minute that a wait is told by.
 constexpr std::uint64_t kLeastAckWaitUs = 4000;
 

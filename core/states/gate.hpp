@@ -123,7 +123,7 @@ class PathRtt {
       const auto period_ns = std::max(static_cast<double>(s.period_ns), 1.0);
       took_ns += period_ns;
       bytes += static_cast<double>(s.delivered_bytes);
-      rounds += period_ns / (1000.0 * std::max(s.srtt_us, 1U));
+      rounds += rounds_of(s);
       inflight_ns += period_ns * s.inflight_pkts;
       rtt_ns_us += period_ns * s.rtt_mean_us;
       least_us = std::min(least_us, s.rtt_least_us);

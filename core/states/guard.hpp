@@ -14,10 +14,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "core/flow_stats.h"
 #include "core/states/delay_ratio.hpp"
+#include "core/states/feature.hpp"
 #include "core/states/heads.hpp"
 #include "core/states/min_rtt_look.hpp"
 #include "core/states/others.hpp"
@@ -121,33 +121,24 @@ class Guard {
   MinRttLook look_;
 };
 
-// The guards of flows by slot; a slot whose flow is another one begins anew.
+// The guards of flows by slot.
 class GuardBank {
  public:
   explicit GuardBank(const GuardRules& rules) : rules_(rules) {}
 
   Verdict judge(const reinet_flow_stats& s, std::uint32_t wanted_pkts, bool may_cap, bool aims_at_target) {
-    if (s.slot >= by_slot_.size()) by_slot_.resize(s.slot + std::size_t{1});
-    Named& flow = by_slot_[s.slot];
-    if (flow.cookie != s.cookie) flow = {s.cookie, {}};
     GuardRules rules = rules_;
     rules.aims_at_target = aims_at_target;
-    return flow.guard.judge(s, wanted_pkts, may_cap, rules);
+    return by_slot_.of(s).judge(s, wanted_pkts, may_cap, rules);
   }
 
-  void forget(std::size_t slot, std::uint64_t cookie) {
-    if (slot < by_slot_.size() && by_slot_[slot].cookie == cookie) by_slot_[slot] = {};
-  }
+  void forget(std::size_t slot, std::uint64_t cookie) { by_slot_.forget(slot, cookie); }
 
   const GuardRules& rules() const { return rules_; }
 
  private:
-  struct Named {
-    std::uint64_t cookie = 0;
-    Guard guard;
-  };
   GuardRules rules_;
-  std::vector<Named> by_slot_;
+  BySlot<Guard> by_slot_;
 };
 
 }  // namespace reinet

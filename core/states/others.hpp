@@ -38,6 +38,7 @@
 #include <cstdint>
 
 #include "core/flow_stats.h"
+#include "core/states/feature.hpp"
 
 namespace reinet {
 
@@ -88,7 +89,7 @@ class OthersQueue {
       peak_rate_ = std::max(peak_rate_, window_.rate());
       window_ = {};
     }
-    const double passed_rounds = std::max<double>(s.period_ns, 1.0) / (1000.0 * std::max(s.srtt_us, 1U));
+    const double passed_rounds = rounds_of(s);
     if (!waits(s)) {
       begin_stretch();
       if (s.time_ns < until_ns_ && s.cap_pkts == 0) see_uncapped(s, passed_rounds);
