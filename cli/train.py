@@ -54,6 +54,7 @@ def train(
     from reinet.agents.learn.links import domain_of, selection_links, training_traces
     from reinet.agents.learn.loop import Progress as Step
     from reinet.agents.learn.rllib.config import PeerConfig, load_config
+    from reinet.agents.learn.sweep import configured
 
     if run_dir is not None and run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(
@@ -61,7 +62,7 @@ def train(
         )
     settings = load_config(config)
     if iterations is not None:
-        settings = settings.model_copy(update={"run": settings.run.model_copy(update={"iterations": iterations})})
+        settings = configured(settings, {"run.iterations": iterations}, "--iterations")
     # Whatever of this cannot be is refused now, in a second, and not by a worker once Ray is up.
     learn, select = training_traces(settings), selection_links(settings)
     domain_of(settings.links, learn)

@@ -21,6 +21,8 @@ COST_STATES = 256
 MAX_COST_MS = 100.0
 """A fifth of a lease. The paper's network, the largest in use, took 10 to 18 ms on a core that others used too."""
 COST_TRIES = 5
+REFERENCE_QUEUEING_MS = 30.0
+"""What DeepCC's target leaves for queueing, 50 ms on a path of 20: a training may have had no other."""
 
 
 class Policy(Agent):
@@ -129,8 +131,11 @@ class Policy(Agent):
 def _queueing_target_range_ms(manifest: Manifest) -> tuple[float, float] | None:
     """Returns the range of targets above the minimum RTT that the training drew from, None where nothing says so."""
     links = manifest.training.config.get("links")  # as the version that trained it wrote it down
-    limits = links.get("queueing_target_ms") if isinstance(links, Mapping) else None
-    match limits:
+    if not isinstance(links, Mapping):
+        return None
+    if links.get("reference_share") == 1:
+        return REFERENCE_QUEUEING_MS, REFERENCE_QUEUEING_MS
+    match links.get("queueing_target_ms"):
         case [int() | float() as low_ms, int() | float() as high_ms]:
             return float(low_ms), float(high_ms)
     return None

@@ -124,7 +124,8 @@ def place(run_dir: Path, iteration: int) -> Path:
 
 def checkpoints(run_dir: Path) -> list[Path]:
     """Returns the folders of all checkpoints of a run, oldest first."""
-    return sorted((run_dir / "checkpoints").glob("iteration-*"))
+    found = (run_dir / "checkpoints").glob("iteration-*")
+    return sorted(found, key=lambda folder: (len(folder.name), folder.name))  # a seventh digit comes after six
 
 
 def newest_whole(run_dir: Path) -> tuple[Checkpoint | None, dict[Path, str]]:

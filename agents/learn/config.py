@@ -4,7 +4,6 @@ An unknown key or a wrong value is a ConfigError that names the file, the key an
 """
 
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from reinet.agents.decide.protocol import View
 from reinet.agents.model.artifact import MAX_PARAMETERS
-from reinet.agents.model.gru import counted, seen_size
+from reinet.agents.model.gru import parameters_of
 from reinet.agents.model.period import PeriodTable
 from reinet.core import MOST_CALM_RTTS, toml_file
 from reinet.core.errors import ConfigError
@@ -20,7 +19,7 @@ from reinet.core.features import DEFAULT_FEATURE_SET, FEATURE_SETS, feature_set_
 from reinet.core.normaliser import Normaliser
 from reinet.core.rewards import DELAY_WEIGHT
 from reinet.envs.link.conditions import Conditions
-from reinet.envs.link.laws import Law, LogUniform, Uniform
+from reinet.envs.link.laws import LogUniform, Uniform, law_of
 from reinet.envs.link.spec import check_choice
 from reinet.envs.sim.options import SIM_CONGESTION_CONTROLS
 from reinet.envs.trace.model import PRESETS, RANDOM
@@ -29,12 +28,6 @@ Range = tuple[float, float]
 MOST_COUNT = 10_000_000
 """No run has more iterations, generations or updates: at ten iterations a second it would take eleven days, and
 messages of the training service hold iterations in 32 bits."""
-
-
-def law_of(kind: type[Law], limits: Range) -> float | Law:
-    """Returns how to draw from a range: a number where its ends are equal, for which nothing is drawn."""
-    low, high = limits
-    return low if low == high else kind(low, high)
 
 
 def _as_value_error(check: Callable[..., Any], *arguments: Any) -> None:
@@ -174,15 +167,15 @@ class LinkSection(_Section):
     def conditions(self) -> Conditions:
         """Returns what flows meet beside their path."""
         return Conditions(
-            rate_scale=law_of(LogUniform, self.rate_scale),
+            rate_scale=law_of(LogUniform, *self.rate_scale),
             codel_share=self.codel_share,
             cross_share=self.cross_share,
-            cross_start_ms=law_of(Uniform, self.cross_start_ms),
-            cross_ms=law_of(LogUniform, self.cross_ms),
+            cross_start_ms=law_of(Uniform, *self.cross_start_ms),
+            cross_ms=law_of(LogUniform, *self.cross_ms),
             app_limited_share=self.app_limited_share,
-            app_rate=law_of(LogUniform, self.app_rate),
+            app_rate=law_of(LogUniform, *self.app_rate),
             short_share=self.short_share,
-            short_bytes=law_of(LogUniform, self.short_bytes),
+            short_bytes=law_of(LogUniform, *self.short_bytes),
         )
 
     @model_validator(mode="after")
@@ -239,7 +232,7 @@ class DdpgSection(_Section):
     """Adam's step for the critic; the default is the paper's."""
     critic_l2: float = Field(default=1e-2, ge=0, le=1)
     """The decay of the critic's weights, not of its biases; the default is the paper's."""
-    gamma: float = Field(default=0.995, ge=0, lt=1)
+    gamma: float = Field(default=0.995, gt=0, lt=1)
     """The discount per period; the default is the paper's."""
     horizon_ms: float | None = Field(default=None, gt=0, le=60_000)
     """What lies so far ahead counts 1 / e; it takes the place of ``gamma``. A discount per decision weighs a slow path,
@@ -421,22 +414,26 @@ class TrainConfig(_Section):
     run: RunSection = RunSection()
 
     @model_validator(mode="after")
-    def _gru_has_a_history(self) -> "TrainConfig":
-        if self.ddpg.gru and FEATURE_SETS[self.feature_set].history == 1:
-            raise ValueError(f"ddpg.gru reads a history, and {self.feature_set} has one record; try timescales-24x20")
-        if self.ddpg.gru and self.hindsight.teachers:
+    def _can_learn(self) -> "TrainConfig":
+        """Refuses what would fail an hour after the start, or teach nothing without a word."""
+        ddpg, features, generations = self.ddpg, FEATURE_SETS[self.feature_set], self.evolution.generations
+        if ddpg.gru and features.history == 1:
+            raise ValueError(f"ddpg.gru reads a history, and {features.name} has one record; try timescales-24x20")
+        if ddpg.gru and self.hindsight.teachers:
             raise ValueError("hindsight.teachers have no GRU, so an actor with ddpg.gru would learn no more than they")
-        return self
-
-    @model_validator(mode="after")
-    def _can_be_exported(self) -> "TrainConfig":
-        features, units = FEATURE_SETS[self.feature_set], self.ddpg.gru
-        shape = (features.history, len(features.features), units)
-        sizes = [seen_size(*shape), *self.ddpg.hidden, 1]
-        parameters = counted(*shape) + sum((before + 1) * after for before, after in pairwise(sizes))
+        if features.inputs and not ddpg.normaliser_iterations:
+            raise ValueError(f"ddpg.normaliser_iterations = 0 gives {features.name} no statistics, so it shows only 0")
+        if generations and generations + ddpg.normaliser_iterations >= self.run.iterations:
+            raise ValueError(
+                f"evolution.generations = {generations} and ddpg.normaliser_iterations = {ddpg.normaliser_iterations} "
+                f"leave none of run.iterations = {self.run.iterations} to learn in before; give more iterations"
+            )
+        if (frames := features.history + self.rollout.periods) > ddpg.replay:
+            raise ValueError(f"ddpg.replay = {ddpg.replay} has no room for the {frames} frames of rollout.periods")
+        parameters = parameters_of(features.history, len(features.features), ddpg.gru, ddpg.hidden)
         if parameters > MAX_PARAMETERS:
             raise ValueError(
-                f"ddpg.hidden = {self.ddpg.hidden} makes {parameters} parameters; an actor has at most {MAX_PARAMETERS}"
+                f"ddpg.hidden = {ddpg.hidden} makes {parameters} parameters; an actor has at most {MAX_PARAMETERS}"
             )
         return self
 

@@ -265,7 +265,7 @@ class Ddpg:
         critic_loss.backward()  # type: ignore[no-untyped-call]
         self.critic_optimiser.step()
         return {
-            "losses/critic": critic_loss.detach(),
+            "losses/critic": critic_loss.detach() / len(values),
             "losses/q_mean": values[0].detach().mean(),
             "losses/q_target_sd": targets.std(),
         }

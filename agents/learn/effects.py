@@ -18,8 +18,7 @@ from reinet.agents.evaluation.batch import figures_of, logs
 from reinet.agents.evaluation.frontier import Baseline, Point, baselines, ratio
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
-from reinet.agents.learn.export import export
-from reinet.agents.learn.recordings import recordings
+from reinet.agents.learn.export import export, uses
 from reinet.agents.learn.sweep import configured
 from reinet.agents.learn.train import train
 from reinet.agents.model.artifact import used_traces
@@ -90,15 +89,20 @@ class Plan(_Strict):
     def config(self, variant: Variant, base: TrainConfig, seed: int, iterations: int | None = None) -> TrainConfig:
         """Returns a variant's training, cut to ``iterations`` if they are given; raises ConfigError."""
         config = configured(base, self.common | variant.keys | {"seed": seed}, f"variant {variant.name}")
-        run, hindsight = config.run, config.hindsight
+        run, hindsight, evolution = config.run, config.hindsight, config.evolution
         if iterations is not None:
             run = run.model_copy(update={"iterations": min(run.iterations, iterations)})
             hindsight = hindsight.model_copy(update={"iterations": min(hindsight.iterations, iterations)})
+            gathering = iterations - config.ddpg.normaliser_iterations  # of which half stay for evolution, at most
+            generations = min(evolution.generations, max(gathering, 0) // 2)
+            evolution = evolution.model_copy(update={"generations": generations})
         # The last checkpoint is judged, here, over other links: what chooses among checkpoints is another question.
         run = run.model_copy(update={"evaluate_every": run.iterations, "evaluate_s": 5.0})
         traces = config.traces.model_copy(update={"select_count": 1})
-        changes = {"name": variant.name, "run": run, "hindsight": hindsight, "traces": traces}
-        return TrainConfig.model_validate(config.model_copy(update=changes).model_dump())
+        changes = {"name": variant.name, "run": run, "traces": traces, "hindsight": hindsight, "evolution": evolution}
+        return toml_file.check(
+            config.model_copy(update=changes).model_dump(), f"variant {variant.name}", TrainConfig, CURE
+        )
 
 
 def measure(
@@ -117,8 +121,8 @@ def measure(
     Trainings lie in ``folder`` by name and seed; those that are complete are not made again.
     """
     for variant in plan.variant:  # before the first training, which takes minutes
-        uses = recordings(plan.config(variant, base, seeds[0], iterations).traces).uses
-        if found := used_traces(uses, [(trace.name, trace.sha256) for trace in traces]):
+        learned_from = uses(plan.config(variant, base, seeds[0], iterations).traces)
+        if found := used_traces(learned_from, [(trace.name, trace.sha256) for trace in traces]):
             name, use = found[0]
             raise ConfigError(f"traces: {name} has the content of {use.name}, which variant {variant.name} learns from")
     links = {path.name: [path.over(trace, seconds) for trace in traces] for path in plan.path}

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TraceSection, TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
-from reinet.agents.learn.links import generated_selection_traces, generated_training_traces
+from reinet.agents.learn.links import generated_selection_traces, generated_training_traces, ranges_of
 from reinet.agents.learn.recordings import recordings
 from reinet.agents.learn.rllib.config import TABLE, PeerConfig
 from reinet.agents.model import gru
@@ -33,7 +33,7 @@ from reinet.agents.model.artifact import (
 )
 from reinet.agents.model.mlp import Folded
 from reinet.core import FEATURE_SETS, schema_hash
-from reinet.envs.link.domain import target_above
+from reinet.core.errors import ModelError
 from reinet.envs.trace import Trace
 
 OPSET = 17
@@ -57,6 +57,8 @@ def export(folder: Path, out: Path) -> str:
     }
     if actor.gru is not None:
         weights |= {f"gru.{name}": array for name, array in vars(actor.gru).items()}
+    if lost := [name for name, array in weights.items() if not np.isfinite(array).all()]:
+        raise ModelError(f"{folder}: {lost[0]} is not finite: its training diverged; export an earlier checkpoint")
     metrics = state.best.metrics if state.best and state.best.iteration == state.iteration else {}
     manifest = Manifest(
         format=1,
@@ -68,10 +70,7 @@ def export(folder: Path, out: Path) -> str:
         calm_rtts=config.calm_rtts,
         room_beyond_ms=config.room_beyond_ms,
         normaliser=state.normaliser,
-        target_range_ms=(
-            target_above(config.links.mrtt_ms[0], config.links.queueing_target_ms[0]),
-            target_above(config.links.mrtt_ms[1], config.links.queueing_target_ms[1]),
-        ),
+        target_range_ms=ranges_of(config.links).target_ms,
         congestion_controls=list(dict.fromkeys(config.links.congestion_controls)),
         training=Training(
             seed=config.seed,
@@ -177,12 +176,13 @@ def _sources(training: Training) -> str:
 def model_card(manifest: Manifest, done: int) -> str:
     """Returns what a person should know before using a model of so many iterations, as Markdown."""
     training, schema = manifest.training, manifest.schema_
-    method = learned_by(_config_of(training), done)
+    config = _config_of(training)
+    method, ranges = learned_by(config, done), ranges_of(config.links)
     links = training.config["links"]
     met = [words for key, words in CONDITIONS.items() if np.max(links[key]) > 0]
     unmet = [words for key, words in CONDITIONS.items() if np.max(links[key]) == 0]
-    mrtt_ms = "{:g}-{:g} ms".format(*links["mrtt_ms"])
-    buffers = "{:g}-{:g} KB".format(*(size / 1000 for size in links["buffer_bytes"]))
+    mrtt_ms = "{:g}-{:g} ms".format(*ranges.mrtt_ms)
+    buffers = "{:g}-{:g} KB".format(*(size / 1000 for size in ranges.buffer_bytes))
     ddpg = training.config["ddpg"]
     features, units = FEATURE_SETS[schema.feature_set], ddpg.get("gru", 0)
     seen = gru.seen_size(features.history, len(features.features), units)

@@ -1,16 +1,16 @@
 """Training's links: traces to learn from, others to select by, and the paths that are drawn around them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from reinet.agents.learn.config import LinkSection, TraceSection, TrainConfig, law_of
+from reinet.agents.learn.config import LinkSection, TraceSection, TrainConfig
 from reinet.agents.learn.recordings import Recordings, recordings
 from reinet.core.errors import ConfigError
 from reinet.envs.link.conditions import Conditions
-from reinet.envs.link.domain import LinkDomain, WeightedTrace, as_reference
-from reinet.envs.link.laws import LogUniform, Uniform
+from reinet.envs.link.domain import LinkDomain, WeightedTrace, as_reference, target_above
+from reinet.envs.link.laws import LogUniform, Uniform, law_of
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
 from reinet.envs.trace.counting import data_leaves_ms
@@ -26,7 +26,7 @@ _SELECT_SEED_GAP = 1_000_000
 def training_traces(config: TrainConfig) -> list[Trace]:
     """Returns the traces to learn from, weighted where there are recordings. Raises ConfigError."""
     section, own = config.traces, _recordings(config)
-    generated = _allowed(generated_training_traces(section), own)
+    generated = _allowed(generated_training_traces(section), own, own.select)
     if not section.sets:
         return generated
     weight = section.presets_weight / max(len(generated), 1)
@@ -36,7 +36,7 @@ def training_traces(config: TrainConfig) -> list[Trace]:
 def selection_traces(config: TrainConfig) -> list[Trace]:
     """Returns the traces that choose among checkpoints; none of them is a training trace. Raises ConfigError."""
     own = _recordings(config)
-    return [*_allowed(generated_selection_traces(config.traces), own), *own.select]
+    return [*_allowed(generated_selection_traces(config.traces), own, own.learn), *own.select]
 
 
 def generated_training_traces(section: TraceSection) -> list[Trace]:
@@ -62,11 +62,18 @@ def _recordings(config: TrainConfig) -> Recordings:
     return found
 
 
-def _allowed(generated: list[Trace], own: Recordings) -> list[Trace]:
-    """Returns the generated traces; raises ConfigError for one that may not be used, which seeds may bring about."""
-    if own.forbidden:
-        for trace in generated:
-            own.refuse_forbidden(trace)
+def _allowed(generated: list[Trace], own: Recordings, apart: Sequence[Trace]) -> list[Trace]:
+    """Returns the generated traces; raises ConfigError for one that may not be used, which seeds may bring about, or
+    that is for another role a recording, which is a file of ``reinet traces generate`` then.
+    """
+    others = {trace.sha256: trace for trace in apart}
+    for trace in generated if own.forbidden or others else ():
+        own.refuse_forbidden(trace)
+        if other := others.get(trace.sha256):
+            raise ConfigError(
+                f"traces.sets: {other.path} has the content of the generated trace {trace.name}, which has another "
+                "role; take it out, or change traces.seed"
+            )
     return generated
 
 
@@ -84,18 +91,44 @@ def domain_of(section: LinkSection, traces: Sequence[Trace]) -> LinkDomain:
         even_mrtt=True,
         buffer_bytes=LogUniform(*section.buffer_bytes),
         queueing_target_ms=LogUniform(*section.queueing_target_ms),
-        loss=law_of(Uniform, section.loss),
+        loss=law_of(Uniform, *section.loss),
         jitter_us=LogUniform(*section.jitter_us),
         cc=section.congestion_controls,
-        link={"pkts_per_ack": LogUniform(*section.pkts_per_ack), "decision_ms": law_of(Uniform, section.decision_ms)},
+        link={"pkts_per_ack": LogUniform(*section.pkts_per_ack), "decision_ms": law_of(Uniform, *section.decision_ms)},
         reference_share=section.reference_share,
         seeds=SEEDS,
         conditions=section.conditions(),
     )
 
 
+@dataclass(frozen=True)
+class Ranges:
+    """Least and most of what a training's flows meet, those on DeepCC's path among them."""
+
+    mrtt_ms: tuple[float, float]
+    buffer_bytes: tuple[float, float]
+    target_ms: tuple[float, float]
+
+
+def ranges_of(section: LinkSection) -> Ranges:
+    """Returns what the section's flows are drawn from, as a model's card and manifest say it."""
+    mrtts_ms: list[float] = []
+    buffers: list[float] = []
+    targets_ms: list[float] = []
+    if section.reference_share < 1:
+        mrtts_ms += section.mrtt_ms
+        buffers += section.buffer_bytes
+        targets_ms += map(target_above, section.mrtt_ms, section.queueing_target_ms)
+    if section.reference_share > 0:
+        mrtts_ms.append(LinkSpec.mrtt_ms)
+        buffers.append(LinkSpec.buffer_bytes)
+        targets_ms.append(LinkSpec.target_us / 1000)
+    return Ranges(*((min(met), max(met)) for met in (mrtts_ms, buffers, targets_ms)))
+
+
 def selection_links(config: TrainConfig) -> list[LinkSpec]:
-    """Returns two links for each selection trace, from its start: DeepCC's, and one drawn from training's ranges.
+    """Returns two links for each selection trace, from its start: DeepCC's, and one drawn from training's ranges, which
+    is left out where training takes none from there.
 
     Neither is short or limited by its application: nothing would be left there to compare. Only the second meets the
     other conditions. Raises ConfigError.
@@ -106,10 +139,12 @@ def selection_links(config: TrainConfig) -> list[LinkSpec]:
     for trace in selection_traces(config):
         domain = replace(domain_of(ranges, [trace]), conditions=Conditions())
         path = replace(domain.draw(rng), start_offset_ms=0)
-        both = [as_reference(path), ranges.conditions().meet(path, rng)]
-        for link in both:
+        own = [as_reference(path)]
+        if config.links.reference_share < 1:
+            own.append(ranges.conditions().meet(path, rng))
+        for link in own:
             _refuse_silent(trace, link, config.run.evaluate_s)
-        links += both
+        links += own
     return links
 
 

@@ -121,8 +121,7 @@ def _event_file(run_dir: Path, iteration: int) -> EventFile:
     """Returns the event file of a sitting that begins after so many iterations."""
     wall_s = time.time()
     events = EventFile(run_dir, wall_s, f"{iteration:08d}")  # sittings within one second stay apart, in their order
-    if iteration:
-        events.begin_again(iteration + 1, wall_s)
+    events.begin_again(iteration + 1, wall_s)  # also a run that was killed before it left a checkpoint
     return events
 
 

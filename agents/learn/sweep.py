@@ -100,7 +100,9 @@ class SweepConfig(BaseModel):
 
 
 def configured(config: TrainConfig, point: Mapping[str, Any], source: str = "sweep") -> TrainConfig:
-    """Returns the configuration with these keys changed; raises ConfigError naming ``source`` and what is wrong."""
+    """Returns the configuration, of its own kind, with these keys changed; raises ConfigError naming ``source`` and
+    what is wrong.
+    """
     data = copy.deepcopy(config.model_dump(mode="json"))
     for key, value in point.items():
         *sections, last = key.split(".")
@@ -110,7 +112,7 @@ def configured(config: TrainConfig, point: Mapping[str, Any], source: str = "swe
         if not isinstance(table, dict) or last not in table or key == "name":
             raise ConfigError(f"{source}: a configuration has no key {key!r} to vary; write section.key, as ddpg.noise")
         table[last] = value
-    return toml_file.check(data, f"{source} {dict(point)}", TrainConfig, "see agents/learn/config.py for its bounds")
+    return toml_file.check(data, f"{source} {dict(point)}", type(config), "see agents/learn/config.py for its bounds")
 
 
 def sweep(

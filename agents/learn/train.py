@@ -11,6 +11,7 @@ Synchronous: an iteration's flows depend on weights, seed and number of the iter
 for bit, whether or not it was interrupted. Scalars are defined in ``docs/scalars.md``.
 """
 
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ from reinet.agents.learn.replay import Replay
 from reinet.agents.learn.workers import RayGatherers
 from reinet.agents.model.mlp import hidden_units
 from reinet.core import FEATURE_SETS, Normaliser
-from reinet.core.errors import ConfigError
+from reinet.core.errors import ConfigError, ReinetError
 from reinet.core.visible import visible
 
 SCORE_FLOOR = 0.965
@@ -184,7 +185,14 @@ class Run:
             for tag, loss in self.ddpg.update(batch, noise).items():
                 sums.setdefault(tag, []).append(loss)
         self.updates += self._config.run.updates
-        return {tag: float(torch.stack(losses).mean()) for tag, losses in sums.items()}
+        scalars = {tag: float(torch.stack(losses).mean()) for tag, losses in sums.items()}
+        if lost := [tag for tag, value in scalars.items() if not math.isfinite(value)]:
+            raise ReinetError(
+                f"{lost[0]} is {scalars[lost[0]]} in iteration {self.iteration + 1}: the training diverged, and "
+                f"nothing of this iteration is kept; the newest checkpoint below {self._run_dir} is from before. "
+                "Train with a lower ddpg.critic_lr or ddpg.actor_lr, in another folder"
+            )
+        return scalars
 
     def _evaluate(self) -> dict[str, float]:
         """Runs flows without noise on the selection links; returns scalars. The best networks go to ``best/``."""

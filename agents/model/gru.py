@@ -11,7 +11,9 @@ With s the logistic function, memory h (0 before the oldest record) and a record
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -80,11 +82,17 @@ def seen_size(history: int, frame: int, units: int) -> int:
     return frame + units if units else history * frame
 
 
-def counted(history: int, frame: int, units: int) -> int:
-    """Returns how many parameters it counts as where they are limited: those that its graph has, and what it costs."""
+def parameters_of(history: int, frame: int, units: int, hidden: Sequence[int]) -> int:
+    """Returns how many parameters an actor counts as where they are limited: those of its layers, and of a GRU those
+    that its graph has and what it costs.
+    """
+    sizes = [seen_size(history, frame, units), *hidden, 1]
+    layers = sum((before + 1) * after for before, after in pairwise(sizes))
+    if not units:
+        return layers
     own = sum(math.prod(shape) for shape in shapes(frame, units).values())
     cut = sum(len(value) for value in constants(history, frame).values())
-    return own + cut + multiplications(history, frame, units) if units else 0
+    return layers + own + cut + multiplications(history, frame, units)
 
 
 def shapes(frame: int, units: int) -> dict[str, tuple[int, ...]]:

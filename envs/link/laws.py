@@ -38,6 +38,11 @@ Range = float | tuple[float, float] | Law
 """A number, or a range to draw from. A pair of limits is drawn by the option's own law, as ``LinkDomain`` says."""
 
 
+def law_of(kind: type[Law], low: float, high: float) -> float | Law:
+    """Returns how to draw from a range: a number where its ends are equal, for which nothing is drawn."""
+    return low if low == high else kind(low, high)
+
+
 def limits(value: float | Law) -> tuple[float, float]:
     """Returns the least and the largest number; both are the same where it is fixed."""
     return (value.low, value.high) if isinstance(value, Law) else (value, value)

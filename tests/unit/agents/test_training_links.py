@@ -8,7 +8,16 @@ import pytest
 
 from reinet.agents.learn.config import LinkSection, TrainConfig
 from reinet.agents.learn.gatherer import Gatherer
-from reinet.agents.learn.links import domain_of, selection_links
+from reinet.agents.learn.links import (
+    Ranges,
+    domain_of,
+    generated_selection_traces,
+    generated_training_traces,
+    ranges_of,
+    selection_links,
+    selection_traces,
+    training_traces,
+)  # fmt: skip
 from reinet.core import Flag, Normaliser
 from reinet.core.errors import ConfigError
 from reinet.envs.link.conditions import Conditions
@@ -73,6 +82,36 @@ def test_a_model_is_selected_on_flows_that_go_on() -> None:
     assert all(link.flows for link in links[1::2])
     assert not any(link.flows for link in links[::2])  # DeepCC's own
     assert {(link.mrtt_ms, link.buffer_bytes, link.queue) for link in links[::2]} == {(20.0, 150_000, "droptail")}
+
+
+def test_a_training_on_the_reference_path_alone_is_selected_and_described_there() -> None:
+    alone = config(reference_share=1.0, mrtt_ms=[4, 8])
+    links = selection_links(alone)
+    assert len(links) == alone.traces.select_count
+    assert {(link.mrtt_ms, link.buffer_bytes, link.target_us) for link in links} == {(20.0, 150_000, 50_000)}
+    assert ranges_of(alone.links) == Ranges((20.0, 20.0), (150_000, 150_000), (50.0, 50.0))
+
+
+def test_the_reference_path_counts_in_what_a_training_met() -> None:
+    far = {"mrtt_ms": [100, 200], "buffer_bytes": [300_000, 400_000], "queueing_target_ms": [30, 80]}
+    assert ranges_of(config(**far).links) == Ranges((20.0, 200.0), (150_000, 400_000), (50.0, 280.0))
+    assert ranges_of(config(reference_share=0.0, **far).links) == Ranges(
+        (100.0, 200.0), (300_000, 400_000), (130.0, 280.0)
+    )
+
+
+@pytest.mark.parametrize("of", ["train", "validation"])
+def test_a_recording_that_is_a_generated_trace_of_the_other_role_is_refused(tmp_path: Path, of: str) -> None:
+    mine = config()
+    generated = {"train": generated_selection_traces, "validation": generated_training_traces}[of](mine.traces)[0]
+    generated.save(tmp_path / "a.trace")
+    section = mine.traces.model_dump() | {"sets": [{"path": str(tmp_path), "role": of}]}
+    own = TrainConfig.model_validate(mine.model_dump() | {"traces": section})
+    find = {"train": selection_traces, "validation": training_traces}[of]
+    with pytest.raises(
+        ConfigError, match=r"a\.trace has the content of the generated trace .*, which has another role"
+    ):
+        find(own)
 
 
 def test_a_flow_that_ends_leaves_what_it_did() -> None:

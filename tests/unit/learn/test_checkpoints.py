@@ -17,6 +17,8 @@ from helpers.trainer import TINY
 from reinet.agents.learn import checkpoint
 from reinet.agents.learn.checkpoint import Checkpoint, checkpoints
 from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.ddpg import Ddpg
+from reinet.agents.learn.export import export
 from reinet.agents.learn.loop import Result
 from reinet.agents.learn.train import train
 from reinet.agents.model import artifact, durable
@@ -61,6 +63,36 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole_and_says_so(
     ours, theirs = (Checkpoint(run(tmp_path / name, 7).checkpoint).learner for name in ("cut", "whole"))
     assert whole.iterations == 7
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_a_training_that_diverges_ends_with_its_name_and_keeps_what_was_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = run(tmp_path, 4).checkpoint
+    update = Ddpg.update
+
+    def diverged(self: Ddpg, *given: Any) -> dict[str, torch.Tensor]:
+        return update(self, *given) | {"losses/critic": torch.tensor(float("nan"))}
+
+    monkeypatch.setattr(Ddpg, "update", diverged)
+    with pytest.raises(ReinetError, match=r"losses/critic is nan in iteration 5: the training diverged"):
+        run(tmp_path, 6)
+    assert checkpoints(tmp_path)[-1] == before
+
+
+def test_a_network_that_is_no_numbers_is_not_exported(tmp_path: Path) -> None:
+    state = Checkpoint(run(tmp_path / "run", 2).checkpoint)
+    broken = {name: tensor * torch.nan for name, tensor in state.learner.items()}
+    checkpoint.save(tmp_path / "broken", state.state, broken, None)
+    with pytest.raises(ModelError, match=r"0\.weight is not finite: its training diverged"):
+        export(tmp_path / "broken", tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_checkpoints_stand_by_their_number(tmp_path: Path) -> None:
+    for iteration in (999_980, 1_000_000, 20):
+        checkpoint.place(tmp_path, iteration).mkdir(parents=True)
+    assert [int(folder.name.partition("-")[2]) for folder in checkpoints(tmp_path)] == [20, 999_980, 1_000_000]
 
 
 def test_where_no_checkpoint_is_whole_the_run_says_what_to_do(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.effects import Plan, Variant, measure, over_seeds
 from reinet.core.errors import ConfigError
 from reinet.envs.trace import Trace
+from reinet.envs.trace.model import generate
 
 BASE = TrainConfig.load(ROOT / "configs" / "default.toml")
 PLANS = {path.stem: Plan.load(path) for path in sorted((ROOT / "configs" / "effects").glob("*.toml"))}
@@ -75,6 +76,28 @@ def test_a_variant_is_trained_once_and_judged(tmp_path: Path) -> None:
     save_effects([row, again], tmp_path / "pictures" / "effects.png")
     assert (tmp_path / "pictures" / "effects.png").stat().st_size > 5_000
     assert median["frontier_mean_range"] == f"{row['frontier_mean']:.2f} to {again['frontier_mean']:.2f}"
+
+
+def test_a_training_cut_short_still_learns_before_its_evolution() -> None:
+    plan = PLANS["learner"]
+    (variant,) = (one for one in plan.variant if one.name == "evolution")
+    cut, whole = (plan.config(variant, BASE, 1, iterations) for iterations in (10, None))
+    assert (cut.run.iterations, cut.evolution.generations) == (10, 5)
+    assert (whole.run.iterations, whole.evolution.generations) == (80, 40)
+
+
+def test_a_generated_trace_that_is_learned_from_judges_nobody(tmp_path: Path) -> None:
+    preset, seconds, seed = BASE.traces.presets[0], BASE.traces.seconds, BASE.traces.seed
+    with pytest.raises(ConfigError, match=r"renamed has the content of .*, which variant .* learns from"):
+        next(
+            measure(
+                BASE,
+                PLANS["deepcc"],
+                [Trace(generate(preset, seconds, seed).opportunities_ms, "renamed")],
+                5.0,
+                tmp_path,
+            )
+        )
 
 
 def test_a_wrong_key_is_named_before_anything_is_trained() -> None:

@@ -158,9 +158,9 @@ def test_a_second_gru_and_its_operators_elsewhere_are_refused() -> None:
 def test_a_configuration_counts_what_the_graph_holds() -> None:
     """Else a network that may be trained could not be loaded."""
     held = sum(int(np.prod(tensor.dims)) for tensor in graph().graph.initializer)
-    layers = (FRAME + UNITS + 1) * 16 + 17
-    assert gru.counted(HISTORY, FRAME, UNITS) == held - layers + gru.multiplications(HISTORY, FRAME, UNITS)
-    assert gru.counted(HISTORY, FRAME, 0) == 0
+    counted = gru.parameters_of(HISTORY, FRAME, UNITS, [16])
+    assert counted == held + gru.multiplications(HISTORY, FRAME, UNITS)
+    assert gru.parameters_of(HISTORY, FRAME, 0, [16]) == (HISTORY * FRAME + 1) * 16 + 17
 
 
 def test_a_gru_costs_its_weights_once_for_each_record() -> None:
