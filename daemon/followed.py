@@ -19,6 +19,9 @@ from reinet.proto import trainer_pb2 as pb
 WAIT_S = 30.0
 """A daemon that starts with its host waits so long for a service that starts too."""
 ASK_S = 2.0
+FETCH_S = 20.0
+"""At a start a model is waited for no longer: the loader waits for a minute, within which it hears of another one, or,
+after ``WAIT_S``, why there is none."""
 
 log = structlog.get_logger("reinet.serve")
 
@@ -26,8 +29,8 @@ log = structlog.get_logger("reinet.serve")
 def resolved(config: DaemonConfig, wait_s: float = WAIT_S) -> DaemonConfig:
     """Returns the configuration with a folder in place of a registry's name; one without such a name as it is.
 
-    The folder is that of what the name points to now, or, where no service answers, pointed to when it last did. Raises
-    DaemonError where neither is known.
+    The folder is that of what the name points to now, or, where that cannot be had (no service answers, or the disk is
+    full), pointed to when it last could. Raises DaemonError where neither is known.
     """
     follower = follower_of(config, lambda _folder, _sha256: None)
     if follower is None:
@@ -36,9 +39,10 @@ def resolved(config: DaemonConfig, wait_s: float = WAIT_S) -> DaemonConfig:
     while True:
         try:
             return config.model_copy(update={"model": str(_present(config))})
-        except ReinetError as error:
+        except (ReinetError, OSError) as error:
             if (known := follower.last_known()) is not None:
-                log.warning("the registry does not answer; serving what it said last", model=str(known), why=str(error))
+                log.warning("what the registry's name points to cannot be had; serving what it pointed to last",
+                            model=str(known), why=str(error))  # fmt: skip
                 return config.model_copy(update={"model": str(known)})
             if time.monotonic() > end_s:
                 raise DaemonError(f"daemon.model = {config.model}: {error}") from None
@@ -46,7 +50,7 @@ def resolved(config: DaemonConfig, wait_s: float = WAIT_S) -> DaemonConfig:
 
 
 def _present(config: DaemonConfig) -> Path:
-    """Returns the folder of what the name points to, fetched and checked; raises ServiceError or ModelError."""
+    """Returns the folder of what the name points to, fetched and checked; raises a ReinetError or OSError."""
     assert config.registry is not None
     name, address = config.model.removeprefix(REGISTRY_PREFIX), address_of(config)
     channel = address.channel()
@@ -55,7 +59,7 @@ def _present(config: DaemonConfig) -> Path:
         pointer = stub.Resolve(pb.ResolveRequest(name=name), timeout=ASK_S)
         if not pointer.model:
             raise DaemonError(f"the name {name!r} points to no model yet; reinet models promote MODEL --to {name}")
-        return fetch(stub, pointer.model, config.registry.folder)
+        return fetch(stub, pointer.model, config.registry.folder, FETCH_S)
     except grpc.RpcError as error:
         raise service_error(address, error) from None
     finally:

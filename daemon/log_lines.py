@@ -15,10 +15,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TextIO
 
+from reinet.daemon.processes.shared_count import SharedCount
+
 QUEUED_LINES = 4096
 """At some 300 bytes a line that is a megabyte, and more than the loop logs in an hour."""
 DRAIN_S = 1.0
 """At the end of the process so much time is given to a reader that reads."""
+PLACES = {"decision": 1, "answering": 2}
+"""Where processes that run at the same time count what they lose; the one that forks them does at 0."""
+_ELSEWHERE = len(PLACES) + 1
+"""Where any other does: such are short, and one runs at a time."""
 
 
 class LogLines:
@@ -31,13 +37,19 @@ class LogLines:
         self._writer_pid = 0
         self._dropped = 0
         self._told = 0
+        self._all_dropped = SharedCount(_ELSEWHERE + 1)
+        self._place = 0
         atexit.register(self.drain)
         os.register_at_fork(after_in_child=self._begin_anew)
 
     @property
     def dropped(self) -> int:
-        """Returns how many lines were lost because nobody read the earlier ones."""
-        return self._dropped
+        """Returns how many lines were lost because nobody read the earlier ones, by this process and all its kin."""
+        return self._all_dropped.total
+
+    def called(self, name: str) -> None:
+        """Has a process that was forked count in its own place, where the one of that name before it did."""
+        self._place = PLACES.get(name, _ELSEWHERE)
 
     def write(self, text: str) -> None:
         """Takes a piece of text, usually a line with its end."""
@@ -48,6 +60,7 @@ class LogLines:
         except queue.Full:
             with self._lock:
                 self._dropped += 1
+                self._all_dropped.add(self._place)
 
     def flush(self) -> None:
         """Does nothing: what waits for a flush would wait for the reader."""
@@ -63,6 +76,7 @@ class LogLines:
         self._queue = queue.Queue(self._queue.maxsize)
         self._lock = threading.Lock()
         self._writer_pid = self._dropped = self._told = 0
+        self._place = _ELSEWHERE
 
     def _start(self) -> None:
         """Starts the writer."""

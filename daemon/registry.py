@@ -92,10 +92,11 @@ def service_error(address: Address, error: grpc.RpcError) -> ServiceError:
     return ServiceError(f"training service at {address.target}: {details[:500]} ({code.name})")
 
 
-def fetch(stub: Any, model: str, folder: Path) -> Path:
+def fetch(stub: Any, model: str, folder: Path, within_s: float | None = None) -> Path:
     """Returns the folder of a model, fetched into ``folder`` under its sha256 and checked, or there already.
 
-    Raises ModelError for what is not the model, and grpc.RpcError.
+    ``within_s`` is how long that may take, None = ``FETCH_S``. Raises ModelError for what is not the model,
+    grpc.RpcError, and OSError where it cannot be written.
     """
     if not re.fullmatch(r"[0-9a-f]{64}", model):
         raise ModelError(f"{model[:64]!r} is no sha256 of a model; the service is of another kind or version")
@@ -103,7 +104,8 @@ def fetch(stub: Any, model: str, folder: Path) -> Path:
     with suppress(ModelError):
         load_artifact(place, model)
         return place
-    write_folder(incoming, _received(stub.Fetch(pb.ModelRequest(model=model), timeout=FETCH_S)))
+    chunks = stub.Fetch(pb.ModelRequest(model=model), timeout=FETCH_S if within_s is None else within_s)
+    write_folder(incoming, _received(chunks))
     try:
         load_artifact(incoming, model)
         shutil.rmtree(place, ignore_errors=True)

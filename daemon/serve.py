@@ -265,7 +265,7 @@ def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: 
                 followed_s = time.monotonic()
                 attached, refused = _follow(household, followed.here(), attached, taken)
             if (problem := followed.problem() or refused) != known:
-                household.loop.report(problem)
+                household.report(problem)
                 known = problem
                 if problem:
                     log.error("cgroups lost", problem=problem)

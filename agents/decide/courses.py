@@ -52,6 +52,17 @@ class Courses:
         self._placer: Placer | None = None
         self._recent = RecentRecords()
         self._requests: deque[Callable[[], Rows]] = deque()
+        self._gone_decisions = self._gone_stale = 0  # of courses that were dropped: a count never falls
+
+    @property
+    def decisions(self) -> int:
+        """Returns how many decisions were made, also by policies that are gone."""
+        return self._gone_decisions + sum(course.decisions for course in self.all)
+
+    @property
+    def stale(self) -> int:
+        """Returns how many records were too old to decide on, also of policies that are gone."""
+        return self._gone_stale + sum(course.stale for course in self.all)
 
     def swap(self, agent: Agent, policy: str, share: float) -> Canary:
         """Does what ``ControlLoop.swap`` says."""
@@ -185,7 +196,10 @@ class Courses:
         for course in courses:
             course.reset(rows[moved], cookies[moved])
         in_shadow = np.array([course.order.mode is Mode.SHADOW for course in courses], np.bool_)
+        gone = [course for course in before if course not in courses]
         with self._flows.lock:
+            self._gone_decisions += sum(course.decisions for course in gone)
+            self._gone_stale += sum(course.stale for course in gone)
             self.all, self._placer = courses, placer
             self._flows.places[rows] = places
         self._log.info("policies", policies=[course.order.name for course in courses], flows_moved=int(moved.sum()))

@@ -276,11 +276,11 @@ class ControlLoop(Observed):
                 paused=self._paused,
                 problem=problem,
                 target=str(self._courses.all[0].order.target),
-                decisions=sum(course.decisions for course in self._courses.all),
+                decisions=self._courses.decisions,
                 records=self._records,
                 flows=self._flows.count(),
                 uptime_s=(now_ns - self._started_ns) / 1e9,
-                stale=sum(course.stale for course in self._courses.all),
+                stale=self._courses.stale,
                 courses=tuple(course.status() for course in self._courses.all),
             )
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from reinet.agents.model import durable
-from reinet.agents.service import text
+from reinet.agents.service import files, text
 from reinet.agents.service.config import Quota
 from reinet.agents.service.database import Database
 from reinet.agents.service.identity import Caller
@@ -38,10 +38,10 @@ CHECK_S = 600.0
 class Blobs:
     """The store of traces."""
 
-    def __init__(self, folder: Path, database: Database) -> None:
+    def __init__(self, folder: Path, database: Database, min_free_bytes: int = 0) -> None:
         self._folder = folder / "blobs"
         self._staging = folder / "staged"
-        self._database = database
+        self._database, self._min_free_bytes = database, min_free_bytes
         self._parser = ThreadPoolExecutor(1, thread_name_prefix="parser")
         self._large = asyncio.Semaphore(1)  # one at a time: each takes up to some 600 MB
         for made in (self._folder, self._staging):
@@ -62,12 +62,13 @@ class Blobs:
         return int(row["n"])
 
     def check(self, caller: Caller, sha256: str, size_bytes: int) -> None:
-        """Raises ServiceError where the caller may not bring a trace of this size."""
+        """Raises ServiceError where the caller may not bring a trace of this size, or the disk has no room for any."""
         text.sha256("trace", sha256)
         quota = caller.quota
         if not 0 < size_bytes <= quota.trace_mb * 1_000_000:
             raise ServiceError(f"trace {sha256[:12]}: {size_bytes} bytes; 1 to {quota.trace_mb} MB are taken")
         self._check_room(caller.name, quota, size_bytes)
+        files.check_free(self._folder, self._min_free_bytes, "trace")
 
     def _check_room(self, owner: str, quota: Quota, size_bytes: int) -> None:
         stored = self.stored_bytes(owner)

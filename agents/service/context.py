@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 
+from reinet.agents.service.files import NoRoomError
 from reinet.agents.service.identity import NEEDS, Caller, Callers
 from reinet.core.errors import ConfigError, ReinetError
 from reinet.core.visible import visible
@@ -72,4 +73,6 @@ async def _refuse(context: Any, error: Exception) -> None:
         log.error("a call failed", problem=str(error))
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the service cannot store this: {error.strerror}")
     code = grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, ConfigError) else grpc.StatusCode.FAILED_PRECONDITION
+    if isinstance(error, NoRoomError):  # by this a sender of many knows that no other would fare better
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED
     await context.abort(code, visible(str(error), keep="\n")[:MOST_MESSAGE])

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reinet.agents.model import durable
-from reinet.agents.service import text
+from reinet.agents.service import files, text
 from reinet.agents.service.blobs import staged_bytes
 from reinet.agents.service.database import Database
 from reinet.agents.service.identity import Caller
 from reinet.core.errors import ServiceError, TraceError
+from reinet.daemon.processes.flow_recorder import BLOCK_BYTES, MOST_FILES, on_disk_bytes
 from reinet.envs.trace.flow_records import FlowRecording
 from reinet.envs.trace.trace import MAX_FILE_BYTES
 from reinet.kshim.recorded import SUFFIX
@@ -99,10 +100,13 @@ class Fleet:
 
 
 class Flows:
-    """What daemons recorded and sent: ``flows/OWNER/DAEMON/FLOW.flow``, of each owner the newest so many bytes."""
+    """What daemons recorded and sent: ``flows/OWNER/DAEMON/FLOW.flow``, of each owner the newest.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._staging = folder / "flows", folder / "staged"
+    They take so many bytes of the disk at most, and are as many as a daemon keeps of its own at most.
+    """
+
+    def __init__(self, folder: Path, min_free_bytes: int = 0) -> None:
+        self._folder, self._staging, self._min_free_bytes = folder / "flows", folder / "staged", min_free_bytes
         self._changing = threading.Lock()
         for made in (self._folder, self._staging):
             made.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -114,7 +118,8 @@ class Flows:
         text.name("daemon", daemon)
         text.name("flow", flow)
         text.sha256("flow", sha256)
-        most_bytes = caller.quota.flows_mb * 1_000_000
+        files.check_free(self._folder, self._min_free_bytes, "recorded flow")
+        most_bytes = caller.quota.flows_mb * 1_000_000 // BLOCK_BYTES * BLOCK_BYTES
         if not 0 < size_bytes <= min(MAX_FILE_BYTES, most_bytes):
             raise ServiceError(f"flow {flow}: {size_bytes} bytes; up to {min(MAX_FILE_BYTES, most_bytes)} are taken")
         async with staged_bytes(self._staging, f"flow {flow}", sha256, size_bytes, chunks) as staged:
@@ -129,12 +134,15 @@ class Flows:
         place = owner / daemon / f"{flow}{SUFFIX}"
         with self._changing:
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            kept = sorted((path.stat().st_mtime_ns, path) for path in owner.rglob(f"*{SUFFIX}") if path != place)
-            room = most_bytes - staged.stat().st_size - sum(path.stat().st_size for _, path in kept)
-            for _, oldest in kept:
-                if room >= 0:
+            others = ((path.stat(), path) for path in owner.rglob(f"*{SUFFIX}") if path != place)
+            kept = sorted((state.st_mtime_ns, path, on_disk_bytes(state.st_size)) for state, path in others)
+            room_bytes = most_bytes - on_disk_bytes(staged.stat().st_size) - sum(taken for *_, taken in kept)
+            room_files = MOST_FILES - 1 - len(kept)
+            for _, oldest, taken_bytes in kept:
+                if room_bytes >= 0 and room_files >= 0:
                     break
-                room += oldest.stat().st_size
+                room_bytes += taken_bytes
+                room_files += 1
                 oldest.unlink()
             os.replace(staged, place)
             durable.sync_folder(place.parent)

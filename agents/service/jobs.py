@@ -11,7 +11,6 @@ TensorBoard's files), ``progress.json``, ``log.txt``, ``model/`` and ``result.js
 import json
 import os
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -213,8 +212,7 @@ class Jobs:
             raise ServiceError(f"{caller.name} has {quota.waiting_jobs} jobs that have not ended; wait, or stop one")
         if problem := self.over_time(caller.name, quota):
             raise ServiceError(problem)
-        if shutil.disk_usage(self.folder).free < self._min_free_bytes:
-            raise ServiceError(f"less than {self._min_free_bytes // 10**6} MB of the disk are free; no job is accepted")
+        files.check_free(self.folder, self._min_free_bytes, "job")
 
     def over_time(self, owner: str, quota: Quota) -> str:
         """Returns what is to be said where an identity's jobs have trained for longer than its quota; else nothing.

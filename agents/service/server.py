@@ -93,8 +93,10 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopped.set)
-    blobs = Blobs(config.folder, database)
-    jobs = Jobs(config.folder, database, blobs, config.min_free_mb * 1_000_000, config.workers, code_version())
+    min_free_bytes = config.min_free_mb * 1_000_000
+    blobs = Blobs(config.folder, database, min_free_bytes)
+    flows = Flows(config.folder, min_free_bytes)
+    jobs = Jobs(config.folder, database, blobs, min_free_bytes, config.workers, code_version())
     registry = Registry(config.folder, database)
     durable.clear_staged(config.folder / "staged")
     registry.tell_of_unknown()
@@ -112,7 +114,7 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
         ],
     )
     add: Any = trainer_pb2_grpc  # generated code carries no types
-    add.add_JobsServicer_to_server(JobsServicer(jobs, blobs, Flows(config.folder), callers), server)
+    add.add_JobsServicer_to_server(JobsServicer(jobs, blobs, flows, callers), server)
     fleet = Fleet(database)
     add.add_ModelsServicer_to_server(ModelsServicer(config.folder, registry, fleet, config.gate, callers), server)
     status = health_aio.HealthServicer()

@@ -19,7 +19,9 @@ COLUMNS = ["trace", "duration_s", "mean_mbps", "least_mbps", "most_mbps", "measu
 def from_flows(
     flows: Annotated[list[Path], typer.Argument(help="Recorded flows (.flow), or folders of them.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the traces, their set file and figures.")],
-    least_seconds: Annotated[float, typer.Option(min=1, help="Shorter stretches are left out.")] = 5.0,
+    least_seconds: Annotated[
+        float, typer.Option(min=1, help="Shorter stretches are left out; no flow under 5 s is recorded.")
+    ] = 5.0,
     least_measured: Annotated[float, typer.Option(min=0, max=1, help="So are those of which less was busy.")] = 0.5,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     json_destination: JsonOption = None,

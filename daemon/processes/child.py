@@ -51,6 +51,7 @@ class Child:
         if not self.pid:
             for socket in (self.link, *ours):
                 socket.close()
+            LINES.called(name)
             _be_child(parent, work, far)
         for socket in (far, *theirs):
             socket.close()

@@ -184,13 +184,17 @@ class _Kept:
             return self._loop.swap(self.load(config, model, config.asked), policy)
 
     def take_model(self, folder: str, sha256: str) -> None:
-        """Swaps the registry's model of this sha256 in."""
+        """Swaps the registry's model of this sha256 in; does nothing where it is the one that was swapped in last.
+
+        A caller whom the answer came too late for asks again, and what became of the swap is not to begin anew.
+        """
         registry = self._config.registry
         if registry is None or Path(folder) != registry.folder / sha256:
             raise ModelError(f"{folder!r:.200} is no folder of the registry's models")
         with self._lock:
-            take_model(self._config, self._loop, Path(folder), sha256)
-            self._folder = folder
+            if Path(folder) != Path(self._folder):
+                take_model(self._config, self._loop, Path(folder), sha256)
+                self._folder = folder
 
     def report(self, problem: str) -> None:
         """Puts a problem into ``status``, or else what is wrong with the file."""

@@ -6,24 +6,26 @@ files of one flow are known as such where the key is, and nowhere else. Whether 
 hash alone.
 
 The loop is never held up and a full disk costs recordings, not caps: all of them end, which is said once, and new ones
-are begun a minute later. The folder's files together stay below ``most_bytes``; where room is needed the oldest closed
-one goes.
+are begun a minute later. The folder's files together stay below ``most_bytes`` of the disk and are ``MOST_FILES`` at
+most; where room is needed the oldest closed one goes. A flow too short to learn a link from leaves no file.
 """
 
 import hashlib
 import hmac
 import os
 import secrets
+from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import structlog
 
 from reinet.core.errors import ConfigError
 from reinet.core.records import Flag
-from reinet.kshim.recorded import RECORD_DTYPE, SUFFIX, header, kept
+from reinet.kshim.recorded import SUFFIX, header, kept
 from reinet.kshim.shim import FlowStatsArray
 
 MOST_FLOWS = 64
@@ -36,6 +38,13 @@ MOST_NAMES = 65_536
 """So many flows' names are kept in mind, as many as a daemon's flows by default; a name costs 3 us to find again."""
 RETRY_S = 60
 """So long nothing is tried after a disk that failed, as with the curves; a try leaves no more than a file behind."""
+MOST_FILES = 4096
+"""So many files are kept: at the default ``most_mb`` each then has 62 kB on average, six seconds at 5 ms a record. More
+would be shorter ones, of little use, and slow to list for whoever sends them or takes up the folder at a start."""
+BLOCK_BYTES = 4096
+"""A file takes whole blocks of its file system, which are of this size on ext4 and XFS as they are made."""
+LEAST_S = 5.0
+"""A flow of less is not kept: ``reinet traces from-flows`` and training leave it out (``envs/trace/estimate.py``)."""
 KEY_BYTES = 32
 FILES_PER_BOUND = 8
 """No flow takes more than an eighth of all bytes."""
@@ -66,8 +75,17 @@ def site_key(path: Path | None) -> bytes:
 class _Flow:
     file: BinaryIO
     path: Path
+    began_ns: int
+    """When its first record's period began."""
     first_ns: int
     last_ns: int
+    taken_bytes: int
+    """What is counted for it of the folder's bound."""
+
+
+def on_disk_bytes(size_bytes: int) -> int:
+    """Returns what a file of so many bytes takes of a disk."""
+    return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
 class FlowRecorder:
@@ -80,7 +98,7 @@ class FlowRecorder:
             raise PermissionError(13, "no permission to write", str(folder))
         self._folder, self._share, self._key = folder, share, key
         self._most_bytes = most_bytes
-        self._closed: dict[Path, int] = dict(_recorded(folder))
+        self._closed = OrderedDict(_recorded(folder))  # of many an OrderedDict finds the oldest one at once
         self._open: dict[int, _Flow] = {}
         self._over: set[int] = set()  # flows whose recording ended before they did
         self._names: dict[int, str] = {}  # of flows in the sample; empty for others
@@ -89,6 +107,7 @@ class FlowRecorder:
         self._told_of_room = False
         self.left_out = 0
         """Records of the sample's flows that were not written: too many flows at once, or a disk that failed."""
+        self._make_room(0)  # an earlier start may have been allowed more
 
     def take(self, records: FlowStatsArray) -> None:
         """Takes N records, of several of a flow the oldest first; never raises for what a disk does."""
@@ -130,7 +149,7 @@ class FlowRecorder:
         closed = bool((records["flags"] & Flag.CLOSED).any())
         live = records[(records["flags"] & Flag.CLOSED) == 0]
         if len(live) and cookie not in self._over:
-            flow = self._open.get(cookie) or self._begin(cookie, name, int(live["time_ns"][0]))
+            flow = self._open.get(cookie) or self._begin(cookie, name, live[0])
             if flow is None:
                 self.left_out += len(live)
             else:
@@ -141,37 +160,39 @@ class FlowRecorder:
 
     def _append(self, cookie: int, flow: _Flow, live: FlowStatsArray) -> None:
         data = kept(live, flow.first_ns).tobytes()
-        size = flow.file.tell() + len(data)
+        taken_bytes = on_disk_bytes(flow.file.tell() + len(data))
         flow.last_ns = int(live["time_ns"][-1])
         too_long = flow.last_ns - flow.first_ns > MOST_FLOW_S * 10**9
-        if too_long or size > self._most_bytes // FILES_PER_BOUND:
+        if too_long or taken_bytes > self._most_bytes // FILES_PER_BOUND:
             self._over.add(cookie)
             self._end(cookie)
             return
-        if not self._make_room(len(data)):
+        if not self._make_room(taken_bytes - flow.taken_bytes):
             self.left_out += len(live)
             self._end(cookie)
             return
         flow.file.write(data)
-        self._bytes += len(data)
+        self._bytes += taken_bytes - flow.taken_bytes
+        flow.taken_bytes = taken_bytes
 
-    def _begin(self, cookie: int, name: str, first_ns: int) -> _Flow | None:
-        """Returns a new file; None where too many flows are recorded, or too much already."""
+    def _begin(self, cookie: int, name: str, first: np.void) -> _Flow | None:
+        """Returns a new file for a flow with its first record; None where too many flows are recorded, or too much."""
+        first_ns = int(first["time_ns"])
         if len(self._open) >= MOST_FLOWS:
             for other in [c for c, flow in self._open.items() if first_ns - flow.last_ns > SILENT_S * 10**9]:
                 self._end(other)
             if len(self._open) >= MOST_FLOWS:
                 return None
-        start = header(name)
-        if not self._make_room(len(start) + RECORD_DTYPE.itemsize):
+        if not self._make_room(BLOCK_BYTES, files=1):
             return None
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # whoever makes room on a disk may remove it whole
         path = self._folder / f"{name}-{secrets.token_hex(4)}{SUFFIX}"
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
-        self._open[cookie] = _Flow(file, path, first_ns, first_ns)
-        file.write(start)
+        began_ns = first_ns - int(first["period_ns"])
+        self._open[cookie] = _Flow(file, path, began_ns, first_ns, first_ns, BLOCK_BYTES)
+        self._bytes += BLOCK_BYTES
+        file.write(header(name))
         file.flush()  # so that a full disk shows here
-        self._bytes += len(start)
         if self._failed_ns is not None:
             self._failed_ns = None
             log.info("flows are recorded again", folder=str(self._folder))
@@ -181,35 +202,37 @@ class FlowRecorder:
         flow = self._open.pop(cookie, None)
         if flow is None:
             return
+        self._bytes -= flow.taken_bytes
         with suppress(OSError):  # a full disk: what is lost is the tail
             flow.file.close()
         with suppress(OSError):
-            if size := flow.path.stat().st_size:
-                self._closed[flow.path] = size
+            taken_bytes = on_disk_bytes(flow.path.stat().st_size)
+            if taken_bytes and flow.last_ns - flow.began_ns >= LEAST_S * 10**9:
+                self._closed[flow.path] = taken_bytes
+                self._bytes += taken_bytes
             else:
                 flow.path.unlink()
-        self._bytes = sum(self._closed.values()) + sum(other.file.tell() for other in self._open.values())
 
-    def _make_room(self, size: int) -> bool:
+    def _make_room(self, size_bytes: int, files: int = 0) -> bool:
         """Lets the oldest go; returns False where those that are written now take everything."""
-        while self._bytes + size > self._most_bytes:
+        while self._bytes + size_bytes > self._most_bytes or len(self._closed) + len(self._open) + files > MOST_FILES:
             if not self._closed:
                 if not self._told_of_room:
                     self._told_of_room = True
                     log.warning("most_mb leaves no room for all flows of the sample", folder=str(self._folder))
                 return False
-            oldest = next(iter(self._closed))
-            self._bytes -= self._closed.pop(oldest)
+            oldest, taken_bytes = self._closed.popitem(last=False)
+            self._bytes -= taken_bytes
             with suppress(OSError):
                 oldest.unlink()
         return True
 
 
 def _recorded(folder: Path) -> list[tuple[Path, int]]:
-    """Returns what earlier starts left, oldest first; follows no link."""
+    """Returns what earlier starts left and what each takes of the disk, oldest first; follows no link."""
     found = []
     for entry in os.scandir(folder):
         if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
             state = entry.stat(follow_symlinks=False)
-            found.append((state.st_mtime, Path(entry.path), state.st_size))
-    return [(path, size) for _, path, size in sorted(found)]
+            found.append((state.st_mtime, Path(entry.path), on_disk_bytes(state.st_size)))
+    return [(path, taken_bytes) for _, path, taken_bytes in sorted(found)]

@@ -26,7 +26,7 @@ from reinet.core.period import PeriodConfig
 from reinet.daemon.config import DaemonConfig, load_config
 from reinet.daemon.policies import REGISTRY_PREFIX
 from reinet.daemon.processes.asked import Asked
-from reinet.daemon.processes.child import MAX_WORD_BYTES, Child, ask
+from reinet.daemon.processes.child import GOING_S, Child, ask
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Supervised
 from reinet.daemon.processes.decide import OpenShim, decide, hand_over
@@ -50,6 +50,10 @@ ADOPT_EVERY_S = 1.0
 far apart, stays alone."""
 JOIN_S = 2.0
 """It is longer than any tick of a loop that is well."""
+MAX_ANSWER_BYTES = 4 * 2**20
+"""A status takes a kilobyte for each policy, of which there are as many as an operator writes; thousands have room."""
+MOST_PROBLEM_CHARS = 4000
+"""What is reported is cut after so many: a character takes 12 bytes at most on the way, and a call has 64 KiB."""
 
 log = structlog.get_logger("reinet.serve")
 
@@ -114,6 +118,7 @@ class Household:
         self._adoptions = ADOPTIONS if config.adopt else 0
         self._adopted_s = -ADOPT_EVERY_S
         self._children: list[Child] = []
+        self._afar: LoopAfar | None = None  # what ``loop`` is
         self._deaths_s: list[float] = []
         self.called = ""
         """What decides: folder and schema of the model."""
@@ -174,9 +179,21 @@ class Household:
             self.status = status
 
     def ended(self) -> str:
-        """Returns which process has ended and how; empty while both run."""
+        """Returns which process has ended and how; empty while both run.
+
+        A decision process that lives and cannot be called any more counts as one that has ended: nothing else mends it.
+        """
         endings = [f"the {child.name} process {how}" for child in self._children if (how := child.end())]
+        if not endings and self._children and self._afar is not None and (why := self._afar.gone):
+            decider = self._children[0]
+            how = decider.end(GOING_S) or f"lives, and its link is broken: {why}"
+            endings = [f"the {decider.name} process {how}"]
         return "; ".join(endings)
+
+    def report(self, problem: str) -> None:
+        """Puts a problem into ``status``, a long one in part; empty takes it back. Raises what a call does."""
+        cut = len(problem) > MOST_PROBLEM_CHARS
+        self.loop.report(problem[:MOST_PROBLEM_CHARS] + " ..." if cut else problem)
 
     def restart(self, why: str, pause: Callable[[float], bool]) -> bool:
         """Ends every lease and starts both processes anew; ``pause`` waits and returns True where that was cut short.
@@ -282,7 +299,8 @@ class Household:
         self.log_folder = answerer.hear()["ready"]
         # From here on there is a second thread, which listens for answers; children are forked before it is, or anew
         # from a process in which it waits in a system call and holds no lock.
-        self.loop = cast(Supervised, LoopAfar(supervisor, Supervised, MAX_WORD_BYTES))
+        self._afar = LoopAfar(supervisor, Supervised, MAX_ANSWER_BYTES)
+        self.loop = cast(Supervised, self._afar)
         if self._loader is not None and not self._attached:
             self._loader.attach()
             self._attached = True

@@ -62,6 +62,11 @@ class Remote:
                 setattr(self, name, self._caller(name))
         threading.Thread(target=self._listen, name="answers", daemon=True).start()
 
+    @property
+    def gone(self) -> str:
+        """Returns why no call will be answered any more; empty while calls may be."""
+        return self._gone
+
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Calls a method by its name."""
         answer: Future[Any] = Future()

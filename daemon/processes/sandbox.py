@@ -31,13 +31,13 @@ DECIDING = (
     "getcwd",
     # itself
     "getpid", "gettid", "getppid", "getuid", "geteuid", "getgid", "getegid", "getrandom", "getrusage", "sysinfo",
-    "uname", "prlimit64", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall",
-    "exit", "exit_group",
+    "uname", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall", "exit", "exit_group",
 )  # fmt: skip
 """All that deciding takes; nothing starts a program, opens a socket, writes a file or reaches another process."""
 
 NEVER = (
     "bpf", "perf_event_open", "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "pidfd_send_signal",
+    "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo",
     "kcmp", "execve", "execveat", "fork", "vfork", "unshare", "setns", "mount", "umount2", "move_mount", "fsopen",
     "fsmount", "open_tree", "mount_setattr", "pivot_root", "chroot", "keyctl", "add_key", "request_key",
     "io_uring_setup", "io_uring_enter", "io_uring_register", "userfaultfd", "init_module", "finit_module",
@@ -139,6 +139,7 @@ def confine_decisions() -> None:
     made.rule(_ALLOW, ["clone"], _Compare(0, _MASKED, _CLONE_THREAD, _CLONE_THREAD))
     made.rule(_MISSING, ["clone3"])  # whose arguments no filter can see; the C library then uses clone
     made.rule(_ALLOW, ["kill", "tgkill"], _Compare(0, _EQUAL, os.getpid(), 0))  # abort() of a library
+    made.rule(_ALLOW, ["prlimit64"], _Compare(0, _EQUAL, 0, 0))  # its own limits, by getrlimit()
     made.load()
 
 
@@ -150,6 +151,7 @@ def confine_answers() -> None:
     made.rule(_REFUSE, ["clone"], _Compare(0, _MASKED, _CLONE_THREAD, 0))
     made.rule(_MISSING, ["clone3"])
     made.rule(_REFUSE, ["kill", "tgkill"], _Compare(0, _NOT_EQUAL, os.getpid(), 0))
+    made.rule(_REFUSE, ["prlimit64"], _Compare(0, _NOT_EQUAL, 0, 0))
     made.load()
 
 

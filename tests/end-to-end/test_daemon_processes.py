@@ -94,6 +94,26 @@ def test_what_is_started_anew_measures_by_the_period_that_is_loaded(folder: Path
     assert [line for line in out.splitlines() if line.startswith("measured")] == ["measured every 5 ms"] * 2
 
 
+def test_hundreds_of_policies_are_looked_after_as_one_is(folder: Path) -> None:
+    policies = "".join(f'[[policy]]\nname = "{number:064}"\nlocal_ports = [{number + 1}]\n' for number in range(200))
+
+    def write(target: str) -> Path:
+        path = write_config(folder, target=target)
+        path.write_text(path.read_text() + policies)
+        return path
+
+    daemon = Daemon(write("55ms"))
+    daemon.wait_for(has_capped)
+    before = children_of(daemon.process.pid)
+    time.sleep(2.5)  # the loader looks each second
+    write("66ms")  # which is taken up at the loader's word
+    daemon.wait_for(lambda client: client.health().target == "66ms")
+    assert children_of(daemon.process.pid) == before
+    code, _, log = daemon.end(signal.SIGTERM)
+    assert code == 0
+    assert "starting anew" not in [entry["event"] for entry in log]
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_pause_and_its_end_hold_from_when_they_are_answered_whichever_process_is_killed(
     folder: Path, which: int

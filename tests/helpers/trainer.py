@@ -40,13 +40,15 @@ serve(load_config(Path(sys.argv[1])), Idle())
 class Service:
     """A service below a folder; ``kill`` is kill -9, ``start`` again goes on."""
 
-    def __init__(self, folder: Path, runner: str = "process", more: str = "", idle: bool = False) -> None:
+    def __init__(
+        self, folder: Path, runner: str = "process", more: str = "", idle: bool = False, min_free_mb: int = 0
+    ) -> None:
         self.folder = folder / "state"
         self.socket = folder / "s"
         self._config = folder / "trainer.toml"
         self._config.write_text(
             f'[trainer]\nfolder = "{self.folder}"\nsocket = "{self.socket}"\nrunner = "{runner}"\n'
-            f"min_free_mb = 0\n{more}"
+            f"min_free_mb = {min_free_mb}\n{more}"
         )
         self._log = folder / "service.log"
         self._idle = idle

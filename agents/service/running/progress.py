@@ -14,6 +14,8 @@ LOG_FILE = "log.txt"
 LOCK_FILE = "lock"
 STOP_FILE = "stop"
 """While it is there the worker ends after its iteration, and none begins."""
+DISK_FULL = 74
+"""The exit status of a worker whose disk takes no more (sysexits' IOERR)."""
 MOST_LOG_BYTES = 4 * 1024 * 1024
 """A log of more is cut to its end at the next start."""
 

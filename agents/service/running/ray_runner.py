@@ -22,6 +22,7 @@ from typing import Any
 
 import structlog
 
+from reinet.agents.service.running.progress import DISK_FULL
 from reinet.agents.service.running.runners import END_GRACE_S, State, at_work, worker_command
 from reinet.core.errors import ServiceError
 
@@ -86,6 +87,8 @@ class RayRunner:
         if known.status.value != "FAILED":
             return "gone"
         code = known.driver_exit_code  # None = what runs the worker for Ray died, and with it the worker
+        if code == DISK_FULL:
+            return "full"
         return "failed" if code is not None and 0 < code < SHELLS_SIGNAL else "killed"
 
     def kill(self, job: str, attempt: int, folder: Path) -> None:

@@ -10,10 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol
 
-from reinet.agents.service.running.progress import LOCK_FILE
+from reinet.agents.service.running.progress import DISK_FULL, LOCK_FILE
 
-State = Literal["running", "gone", "failed", "killed"]
-"""gone: nobody knows how it ended; failed: by itself, with an error; killed: by a signal."""
+State = Literal["running", "gone", "failed", "full", "killed"]
+"""gone: nobody knows how it ended; failed: by itself, with an error; full: by itself, as its disk takes no more;
+killed: by a signal."""
 
 END_GRACE_S = 15.0
 """A worker that is told to end has so long for its iteration and its checkpoint."""
@@ -96,6 +97,8 @@ class ProcessRunner:
         code = process.poll()
         if code is None:
             return "running"
+        if code == DISK_FULL:
+            return "full"
         return "gone" if code == 0 else "killed" if code < 0 else "failed"
 
     def kill(self, job: str, attempt: int, folder: Path) -> None:

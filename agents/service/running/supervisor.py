@@ -11,7 +11,7 @@ from reinet.agents.service.config import Quota
 from reinet.agents.service.jobs import Job, Jobs
 from reinet.agents.service.registry import Registry
 from reinet.agents.service.running.progress import RUN_FOLDER, STOP_FILE, Progress, Result, log_since
-from reinet.agents.service.running.runners import Runner, at_work
+from reinet.agents.service.running.runners import Runner, State, at_work
 from reinet.core.errors import ReinetError, ServiceError
 from reinet.core.visible import visible
 
@@ -19,9 +19,11 @@ STOP_GRACE_S = 120.0
 """A job that is to stop has so long for its iteration; the configurations here take up to ten seconds for one."""
 MOST_FAILURES = 60
 """A job that does not come further is given up at so many points:"""
-POINTS = {"failed": 20, "killed": 1, "gone": 0, "running": 0}
-"""an error repeats itself, so three are enough; whoever kills (out of memory, an operator) may have a reason that
-passes; and that the service itself was away is not the job's fault."""
+POINTS: dict[State, int] = {"failed": 20, "full": 1, "killed": 1, "gone": 0, "running": 0}
+"""an error repeats itself, so three are enough; a disk gets room again, and whoever kills (out of memory, an operator)
+may have a reason that passes; and that the service itself was away is not the job's fault."""
+FULL_PAUSE_S = 60.0
+"""A job whose disk took no more waits so long: whoever makes room has an hour before it is given up."""
 WALL_STEP_S = 5.0
 """The table learns so often how long a job has trained."""
 
@@ -39,6 +41,7 @@ class Supervisor:
         self._stopping_since_s: dict[str, float] = {}
         self._seen: dict[str, tuple[int, float, float]] = {}
         """The attempt that is at work, when it was first seen to be, and how long its job had trained before."""
+        self._paused_until_s: dict[str, float] = {}
         self._problem = ""
 
     def prepare(self) -> None:
@@ -70,8 +73,9 @@ class Supervisor:
         if job.state == "waiting":
             if running >= self._at_once:
                 return False
-            self._start(job)
-            return True
+            if time.monotonic() < self._paused_until_s.get(job.id, 0.0):
+                return True
+            return self._start(job)
         working = at_work(folder)
         self._note_time(job, working)
         if not working:
@@ -81,32 +85,38 @@ class Supervisor:
             if (state := self._runner.state(job.id, job.attempt)) != "running":
                 if job.state == "stopping":
                     self._end(job, "stopped", job.problem)
-                else:
-                    self._again(job, POINTS[state])
-                return False
+                    return False
+                return self._again(job, state)
         if job.state == "stopping":
             self._press(job)
         return True
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: Job) -> bool:
+        """Returns whether the job runs now; one that was told to stop since it was looked up does not."""
         folder = self._jobs.prepare(job)
         (folder / STOP_FILE).unlink(missing_ok=True)
         iteration = Progress.read(folder).iteration
         # First the table: a service that is killed between the two finds a job that runs and nobody at work.
-        self._jobs.move(job.id, ("waiting",), "running", attempt=job.attempt + 1, iteration=iteration)
+        if not self._jobs.move(job.id, ("waiting",), "running", attempt=job.attempt + 1, iteration=iteration):
+            return False
         self._runner.start(job.id, job.attempt + 1, folder)
         log.info("job started", job=job.id, attempt=job.attempt + 1, iteration=iteration)
+        return True
 
-    def _again(self, job: Job, points: int) -> None:
+    def _again(self, job: Job, state: State) -> bool:
+        """Returns whether the job keeps its place: a disk is as full for those behind it, which would go first then."""
         folder = self._jobs.place(job.id)
         further = Progress.read(folder).iteration > job.iteration
-        failures = points + (0 if further else job.failures)
+        failures = POINTS[state] + (0 if further else job.failures)
         if failures >= MOST_FAILURES:
             tail = visible(log_since(folder, 0, 2000)[0], keep="\n")[-1000:]
             self._end(job, "failed", f"it failed {failures // POINTS['failed']} times; the log ends with:\n{tail}")
-            return
+            return False
         self._jobs.move(job.id, ("running",), "waiting", failures=failures)
-        log.warning("job ended without a result, it goes on", job=job.id, attempt=job.attempt)
+        if state == "full":
+            self._paused_until_s[job.id] = time.monotonic() + FULL_PAUSE_S
+        log.warning("job ended without a result, it goes on", job=job.id, attempt=job.attempt, end=state)
+        return state == "full"
 
     def _settle(self, job: Job, result: Result) -> None:
         if result.ok:
@@ -129,6 +139,7 @@ class Supervisor:
         (folder / STOP_FILE).unlink(missing_ok=True)
         self._stopping_since_s.pop(job.id, None)
         self._seen.pop(job.id, None)
+        self._paused_until_s.pop(job.id, None)
         log.info("job ended", job=job.id, state=state, problem=problem)
 
     def _press(self, job: Job) -> None:

@@ -10,11 +10,13 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from reinet.agents.model import durable
 from reinet.agents.service import files
 from reinet.agents.service.running.progress import (
+    DISK_FULL,
     LOCK_FILE,
     LOG_FILE,
     MODEL_FOLDER,
@@ -36,7 +38,19 @@ BUSY = 75
 
 
 def main(folder: Path) -> int:
-    """Does the job; returns 0 where it came to a result or was stopped."""
+    """Does the job; returns 0 where it came to a result or was stopped, DISK_FULL where the disk takes no more."""
+    try:
+        return _work(folder)
+    except (ReinetError, OSError) as error:
+        unwritable = _is_unwritable(error)
+        if not unwritable and isinstance(error, OSError):
+            raise
+        with suppress(OSError):  # the log may lie on that disk
+            print(f"failed: {error}", flush=True)
+        return DISK_FULL if unwritable else 1
+
+
+def _work(folder: Path) -> int:
     lock = _lock(folder)
     if lock is None:
         return BUSY
@@ -48,9 +62,6 @@ def main(folder: Path) -> int:
         result = _train(folder)
     except ConfigError as error:  # it would be the same the next time
         result = Result(ok=False, problem=str(error))
-    except ReinetError as error:
-        print(f"failed: {error}", flush=True)
-        return 1
     if result is None:
         print("stopped; it can go on from its newest checkpoint", flush=True)
         return 0
@@ -79,6 +90,15 @@ def _train(folder: Path) -> Result | None:
     sha256 = export(done.best, folder / MODEL_FOLDER)
     told.last()
     return Result(ok=True, manifest_sha256=sha256, wall_s=done.wall_s)
+
+
+def _is_unwritable(error: BaseException | None) -> bool:
+    """Returns whether an error is what a disk says that takes no more, or was raised in its place."""
+    from reinet.agents.learn.loop import UNWRITABLE
+
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error is not None and error.errno in UNWRITABLE
 
 
 class _Told:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from reinet.daemon.log_lines import LogLines
+from reinet.daemon.log_lines import LINES, PLACES, LogLines
 from reinet.daemon.notify import Watchdog, notify
+from reinet.daemon.processes import child
 
 DEADLINE_S = 60.0
 """Only a test that fails takes so long."""
@@ -116,6 +117,36 @@ def test_a_child_that_was_forked_writes_its_own_lines_and_none_of_its_parents() 
     )
     shown = done.stderr.splitlines()
     assert (shown.count("parent"), shown.count("child"), len(shown)) == (1000, 1, 1001), done.stderr[:300]
+
+
+def test_lines_that_any_process_lost_are_counted_in_all_and_for_good() -> None:
+    out = Stuck()
+    lines = LogLines(lambda: out, most_lines=3)
+
+    def lose_seven() -> None:
+        lines.write("0\n")
+        assert out.entered.wait(DEADLINE_S)
+        for _ in range(3 + 7):
+            lines.write("line\n")
+
+    for number, name in enumerate(("decision", "answering", "decision", "checking")):
+        if not (pid := os.fork()):
+            lines.called(name)
+            lose_seven()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        assert lines.dropped == 7 * (number + 1)
+    lose_seven()
+    assert lines.dropped == 7 * 5
+    out.go_on.set()
+    lines.drain(DEADLINE_S)
+    told = [json.loads(line)["lines"] for line in out.getvalue().splitlines() if line.startswith("{")]
+    assert told == [7], "each process tells of its own"
+
+
+def test_each_process_of_the_daemon_counts_in_a_place_of_its_own() -> None:
+    places = [child.ask(name, lambda: LINES._place) for name in (*PLACES, "checking")]
+    assert len({LINES._place, *places}) == 4
 
 
 @pytest.fixture

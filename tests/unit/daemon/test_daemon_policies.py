@@ -317,6 +317,28 @@ def test_keys_that_need_a_restart_are_named(serve: Serve) -> None:
     assert [entry["keys"] for entry in seen if "keys" in entry] == [["lease_ms"]]
 
 
+def test_what_policies_that_are_gone_did_stays_counted(serve: Serve) -> None:
+    served = serve(f'model = "fixed:10"\n{PORT}model = "fixed:20"\n')
+    served.caps()
+    for one in served.sockets:
+        served.shim.feed(one.cookie, **HEALTHY)
+    served.shim.advance_ms(600)  # more than a lease
+    served.loop.tick()
+    before = served.loop.status()
+    assert (before.decisions, before.stale) == (6, 2)
+    served.write('model = "fixed:10"\n')
+    served.reloader.look()
+    served.loop.tick()
+    assert len(served.loop.status().courses) == 1
+    assert (served.loop.status().decisions, served.loop.status().stale) == (6, 2)
+    served.write(f'model = "fixed:10"\n{PORT}model = "fixed:20"\n')
+    served.reloader.look()
+    served.caps()
+    after = served.loop.status()
+    assert after.decisions == 6 + sum(course.decisions for course in served.loop._courses.all[1:]) + 3
+    assert after.stale == 2
+
+
 def test_what_was_swapped_in_meanwhile_stays_when_the_file_names_the_same_model_again(serve: Serve) -> None:
     served = serve('model = "fixed:10"\n')
     served.caps()

@@ -1,6 +1,8 @@
 """Calls between processes: plain data goes through unchanged, and nothing else goes through at all."""
 
 import json
+import os
+import signal
 import socket
 import struct
 import threading
@@ -9,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pytest
@@ -20,9 +23,12 @@ from reinet.core.errors import ConfigError, DaemonError
 from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.daemon.config import DaemonConfig, RecordConfig, RegistryConfig
 from reinet.daemon.processes import front, plain, remote, sandbox
+from reinet.daemon.processes.child import Child
 from reinet.daemon.processes.claim import SocketClaim
-from reinet.daemon.processes.controlled import Controlled
+from reinet.daemon.processes.controlled import Controlled, Supervised
 from reinet.daemon.processes.front import LoopAfar
+from reinet.daemon.processes.household import MAX_ANSWER_BYTES, Household
+from reinet.daemon.serve import agent_for, load_kernel, open_shim
 
 
 @dataclass(frozen=True)
@@ -223,6 +229,79 @@ def test_a_loop_that_is_gone_is_not_well_and_says_so(ends: tuple[socket.socket, 
     status = loop.status()
     assert not status.ok
     assert "the decision process is gone" in status.problem
+
+
+def household_of(loop: LoopAfar, *children: Child) -> Household:
+    config, claim = DaemonConfig(model="rule", cgroups=(Path("/unused"),)), cast(SocketClaim, SimpleNamespace())
+    made = Household(config, None, claim, agent_for, open_shim, load_kernel)
+    made._children, made._afar, made.loop = list(children), loop, cast(Supervised, loop)
+    return made
+
+
+def goes_on(link: socket.socket) -> None:
+    plain.receive(link)
+
+
+def takes_its_time_to_end(link: socket.socket) -> None:
+    link.recv(1)
+    time.sleep(0.3)
+
+
+@pytest.mark.parametrize(
+    ("work", "how"),
+    [
+        (goes_on, "lives, and its link is broken: a message of 4294967295 bytes is longer than 4194304"),
+        (takes_its_time_to_end, "ended with status 0"),
+    ],
+)
+def test_a_link_that_breaks_while_its_process_lives_counts_as_the_end_of_that_process(
+    work: Any, how: str, ends: tuple[socket.socket, socket.socket]
+) -> None:
+    here, there = ends
+    process = Child("decision", work)
+    try:
+        loop = LoopAfar(here, Supervised, MAX_ANSWER_BYTES)
+        household = household_of(loop, process)
+        assert household.ended() == ""
+        process.link.sendall(b"!" if work is takes_its_time_to_end else b"")
+        there.sendall(struct.pack("<II", 0xFFFFFFFF, 0))
+        while not loop.gone:
+            time.sleep(0.01)
+        assert household.ended() == f"the decision process {how}"
+    finally:
+        process.kill()
+
+
+def test_a_decision_process_that_was_killed_is_told_by_how_it_ended(ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    process = Child("decision", goes_on)
+    try:
+        loop = LoopAfar(here, Supervised)
+        household = household_of(loop, process)
+        os.kill(process.pid, signal.SIGKILL)
+        there.shutdown(socket.SHUT_RDWR)
+        while not (how := household.ended()):
+            time.sleep(0.01)
+        assert how == "the decision process was ended by SIGKILL"
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("character", ["x", "ß", "\U0001f512"])
+def test_a_problem_of_any_length_is_told_and_breaks_no_link(
+    character: str, ends: tuple[socket.socket, socket.socket]
+) -> None:
+    here, there = ends
+    told: list[str] = []
+    remote.Responder(there, SimpleNamespace(report=told.append, ticks=lambda: 5), Supervised)
+    loop: Any = LoopAfar(here, Supervised)
+    household = household_of(loop)
+    for problem in ("cgroup lost", character * 100_000):
+        household.report(problem)
+    assert told[0] == "cgroup lost"
+    assert told[1].startswith(character * 1000)
+    assert told[1].endswith(" ...")
+    assert loop.ticks() == 5
 
 
 def test_at_the_end_nothing_of_the_host_waits_for_a_service(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

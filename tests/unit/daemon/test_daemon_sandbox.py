@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import resource
 import select
 import signal
 import socket
@@ -19,6 +20,10 @@ from reinet.daemon.processes import child, sandbox
 
 NO_CAPABILITY = "0" * 16
 SYS_BPF = {"x86_64": 321, "aarch64": 280}
+SYS_TKILL = {"x86_64": 200, "aarch64": 130}
+SYS_RT_SIGQUEUEINFO = {"x86_64": 129, "aarch64": 138}
+SYS_RT_TGSIGQUEUEINFO = {"x86_64": 297, "aarch64": 240}
+SI_QUEUE = -1
 BPF_MAP_CREATE = 0
 
 
@@ -52,6 +57,15 @@ def bpf() -> None:
     libc(ctypes.CDLL(None, use_errno=True).syscall(number, BPF_MAP_CREATE, attribute, ctypes.sizeof(attribute)))
 
 
+def system_call(numbers: dict[str, int], *arguments: object) -> None:
+    libc(ctypes.CDLL(None, use_errno=True).syscall(numbers[os.uname().machine], *arguments))
+
+
+def queued() -> ctypes.Array[ctypes.c_int32]:
+    """What a signal that is none says of itself, as a caller of the same user may write it."""
+    return (ctypes.c_int32 * 32)(0, 0, SI_QUEUE)
+
+
 def write_to(path: str) -> None:
     with open(path, "a", encoding="utf-8"):
         pass
@@ -64,6 +78,10 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "execve": lambda: os.execv("/bin/true", ["true"]),
     "fork": os.fork,
     "kill": lambda: os.kill(os.getppid(), 0),
+    "tkill": lambda: system_call(SYS_TKILL, os.getppid(), 0),
+    "rt_sigqueueinfo": lambda: system_call(SYS_RT_SIGQUEUEINFO, os.getppid(), 0, queued()),
+    "rt_tgsigqueueinfo": lambda: system_call(SYS_RT_TGSIGQUEUEINFO, os.getppid(), os.getppid(), 0, queued()),
+    "prlimit": lambda: resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE),
     "unshare": lambda: libc(ctypes.CDLL(None, use_errno=True).unshare(0x40000000)),
 }
 
@@ -95,6 +113,29 @@ def test_a_confined_process_has_nothing_and_regains_nothing(confine: Callable[[]
     assert {found[name] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {NO_CAPABILITY}
     assert (found["NoNewPrivs"], found["Seccomp"], found["threads"]) == ("1", "2", [1])
     assert {name: found[name] for name in ATTEMPTS} == dict.fromkeys(ATTEMPTS, "EPERM")
+
+
+def test_what_is_refused_of_others_works_unconfined() -> None:
+    def inside(link: socket.socket) -> None:
+        names = ("kill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "prlimit")
+        child.plain.send(link, [refused(ATTEMPTS[name]) for name in names])
+
+    process = child.Child("unconfined", inside)
+    try:
+        assert process.hear() == [""] * 5
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("confine", [sandbox.confine_decisions, sandbox.confine_answers])
+def test_a_confined_process_signals_itself_and_knows_its_limits(confine: Callable[[], None]) -> None:
+    own: dict[str, Callable[[], object]] = {
+        "own kill": lambda: os.kill(os.getpid(), 0),
+        "own thread": lambda: signal.pthread_kill(threading.get_ident(), 0),
+        "own limits": lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
+    }
+    found = attempts(confine, own)
+    assert {name: found[name] for name in own} == dict.fromkeys(own, "")
 
 
 def test_deciding_neither_writes_files_nor_opens_sockets_and_answering_does(tmp_path: Path) -> None:

@@ -9,19 +9,26 @@ import pytest
 from reinet.core.errors import ConfigError, TraceError
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.daemon.processes import flow_recorder
-from reinet.daemon.processes.flow_recorder import FlowRecorder, site_key
+from reinet.daemon.processes.flow_recorder import BLOCK_BYTES, LEAST_S, FlowRecorder, on_disk_bytes, site_key
+from reinet.envs.trace import estimate
 from reinet.envs.trace.flow_records import FlowRecording, flow_files
-from reinet.kshim.recorded import RECORD_DTYPE, kept
+from reinet.kshim.recorded import kept
 from reinet.kshim.shim import FlowStatsArray
 
 KEY = bytes(range(32))
-ONE_FLOW_BYTES = 60 + 10 * RECORD_DTYPE.itemsize
+PERIOD_NS = 20_000_000
+
+
+@pytest.fixture(autouse=True)
+def however_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps flows of a few records, which are all that most of these tests need."""
+    monkeypatch.setattr(flow_recorder, "LEAST_S", 0.0)
 
 
 def records(cookie: int, first: int, count: int, **fields: int) -> FlowStatsArray:
     made = np.zeros(count, FLOW_STATS_DTYPE)
-    made["cookie"], made["period_ns"], made["mss_bytes"] = cookie, 20_000_000, 1448
-    made["time_ns"] = 10**15 + 20_000_000 * np.arange(first, first + count)
+    made["cookie"], made["period_ns"], made["mss_bytes"] = cookie, PERIOD_NS, 1448
+    made["time_ns"] = 10**15 + PERIOD_NS * np.arange(first, first + count)
     made["delivered_bytes"] = 1448 * np.arange(first, first + count)
     for name, value in fields.items():
         made[name] = value
@@ -75,7 +82,7 @@ def test_a_share_of_the_flows_is_recorded_the_same_ones_each_time(tmp_path: Path
 
 
 def test_the_folder_stays_below_its_bound_and_the_oldest_recordings_make_room(tmp_path: Path) -> None:
-    bound = 8 * ONE_FLOW_BYTES
+    bound = 8 * BLOCK_BYTES + 100
     (tmp_path / "not-ours.txt").write_text("x" * 10_000)
     flow_recorder.FlowRecorder(tmp_path, 1.0, bound, KEY).close()
     for start in range(2):
@@ -84,19 +91,62 @@ def test_the_folder_stays_below_its_bound_and_the_oldest_recordings_make_room(tm
             recorder.take(records(100 * start + cookie, 0, 5))
             recorder.take(records(100 * start + cookie, 5, 1, flags=int(Flag.CLOSED)))
         recorder.close()
-        sizes = [path.stat().st_size for path in flow_files([tmp_path])]
-        assert bound / 2 < sum(sizes) <= bound
+        taken = [on_disk_bytes(path.stat().st_size) for path in flow_files([tmp_path])]
+        assert taken == [BLOCK_BYTES] * 8, "a file takes whole blocks"
     assert (tmp_path / "not-ours.txt").exists()
     assert not recorder.left_out
 
 
+def test_the_folder_has_no_more_files_than_may_be_and_the_newest_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = FlowRecorder(tmp_path, 1.0, 10**9, KEY)
+    for cookie in range(20):
+        recorder.take(np.concatenate([records(cookie, 0, 1), records(cookie, 1, 1, flags=int(Flag.CLOSED))]))
+    earlier = flow_files([tmp_path])
+    assert len(earlier) == 20
+    monkeypatch.setattr(flow_recorder, "MOST_FILES", 5)
+    recorder = FlowRecorder(tmp_path, 1.0, 10**9, KEY)
+    assert len(flow_files([tmp_path])) == 5, "also of what an earlier start left"
+    for cookie in range(100, 110):
+        recorder.take(records(cookie, 0, 2))
+        if cookie < 108:  # the last two go on
+            recorder.take(records(cookie, 2, 1, flags=int(Flag.CLOSED)))
+        assert len(flow_files([tmp_path])) == 5
+    recorder.close()
+    found = flow_files([tmp_path])
+    assert len(found) == 5
+    assert not set(found) & set(earlier)
+    assert not recorder.left_out
+
+
+def test_a_flow_too_short_to_learn_a_link_from_leaves_no_file_and_takes_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow_recorder, "LEAST_S", LEAST_S)
+    assert LEAST_S == estimate.LEAST_S
+    recorder = FlowRecorder(tmp_path, 1.0, 8 * BLOCK_BYTES, KEY)
+    enough = int(LEAST_S * 10**9) // PERIOD_NS
+    spread = records(1, 0, enough)[:: enough - 1]  # its first and its last record
+    recorder.take(spread)
+    recorder.take(records(1, enough, 1, flags=int(Flag.CLOSED)))
+    kept_one = flow_files([tmp_path])
+    for cookie in range(2, 102):
+        recorder.take(records(cookie, 0, enough - 1)[:: enough - 2])
+        recorder.take(records(cookie, enough, 1, flags=int(Flag.CLOSED)))
+    recorder.take(records(200, 0, 2))
+    recorder.close()
+    assert list(tmp_path.iterdir()) == kept_one
+    assert recorder.left_out == 0, "they were written, and are of no use"
+
+
 def test_a_long_flow_ends_in_its_file_and_not_in_the_next_one(tmp_path: Path) -> None:
-    recorder = FlowRecorder(tmp_path, 1.0, 8 * ONE_FLOW_BYTES, KEY)
+    recorder = FlowRecorder(tmp_path, 1.0, 8 * BLOCK_BYTES, KEY)
     for first in range(0, 100, 5):
         recorder.take(records(5, first, 5))
     recorder.close()
     (path,) = flow_files([tmp_path])
-    assert path.stat().st_size <= ONE_FLOW_BYTES
+    assert path.stat().st_size <= BLOCK_BYTES
 
 
 def test_flows_beyond_the_most_at_a_time_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,10 +163,10 @@ def test_flows_beyond_the_most_at_a_time_are_counted(tmp_path: Path, monkeypatch
 def test_a_disk_that_fails_costs_recordings_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_minute = flow_recorder.RETRY_S * 50  # records
     recorder = FlowRecorder(tmp_path, 1.0, 10**6, KEY)
-    monkeypatch.setattr(flow_recorder, "SUFFIX", "/no-such-folder")
-    recorder.take(records(1, 0, 2))
+    with monkeypatch.context() as failing:
+        failing.setattr(flow_recorder, "SUFFIX", "/no-such-folder")
+        recorder.take(records(1, 0, 2))
     assert recorder.left_out == 2
-    monkeypatch.undo()
     recorder.take(records(1, 2, 2))
     assert recorder.left_out == 4, "nothing is tried for a minute"
     recorder.take(records(1, 2 + a_minute, 2))

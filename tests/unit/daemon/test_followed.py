@@ -1,15 +1,20 @@
 """``model = "registry:NAME"``: where a daemon's first model comes from, and what becomes of the later ones."""
 
+import errno
 import math
+import shutil
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from helpers.daemons import agent_of
 from helpers.loops import started
-from helpers.registry import FIRST, SECOND, Host, hurry, until
+from helpers.registry import FIRST, FOLDERS, SECOND, Host, hurry, until
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.course import CourseStatus
 from reinet.agents.decide.evidence import Comparison, Ratio
@@ -18,9 +23,12 @@ from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import ConfigError, DaemonError, ModelError
 from reinet.core.target import Target
+from reinet.daemon import followed, registry
 from reinet.daemon.config import DaemonConfig, RegistryConfig
 from reinet.daemon.followed import follow, hold_out_figures, resolved
 from reinet.daemon.policies import PolicyConfig
+from reinet.daemon.processes import child
+from reinet.daemon.processes.asked import Asked
 from reinet.daemon.processes.decide import _Kept
 from reinet.daemon.processes.shared_flag import SharedFlag
 
@@ -81,6 +89,57 @@ def test_without_a_service_it_starts_with_what_it_last_heard_of(host: Host, tmp_
     assert Path(resolved(settings, wait_s=0.0).model).name == SECOND
 
 
+def knows_the_second_and_is_to_fetch_the_first(host: Host, folder: Path) -> DaemonConfig:
+    settings = config(host, folder)
+    host.models.move(SECOND)
+    end = follow(settings, "", lambda _folder, _sha256: None)
+    until(lambda: (folder / "models" / "production.sha256").exists())
+    end()
+    host.models.move(FIRST)
+    shutil.rmtree(folder / "models" / FIRST, ignore_errors=True)
+    return settings
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_disk_that_takes_no_model_leaves_the_last_one_and_the_reason_is_told(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(number, "that disk")
+
+    settings = knows_the_second_and_is_to_fetch_the_first(host, tmp_path)
+    monkeypatch.setattr(registry, "write_folder", fails)
+    with capture_logs() as logged:
+        assert Path(resolved(settings, wait_s=0.0).model).name == SECOND
+    (entry,) = logged
+    assert "that disk" in entry["why"]
+    assert "answer" not in entry["event"]
+    shutil.rmtree(tmp_path / "models" / SECOND)
+    with pytest.raises(DaemonError, match="that disk"):
+        resolved(settings, wait_s=0.0)
+
+
+def test_a_service_that_stalls_in_the_middle_of_a_model_leaves_the_last_one_in_time(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stalls(name: str, data: bytes) -> tuple[str, bytes]:
+        go_on.wait(60)
+        return name, data
+
+    go_on = threading.Event()
+    settings = knows_the_second_and_is_to_fetch_the_first(host, tmp_path)
+    host.models.spoil = stalls
+    monkeypatch.setattr(registry, "FETCH_S", 60.0)
+    assert followed.WAIT_S + followed.ASK_S + followed.FETCH_S < child.STARTING_S - 5, "or the loader hears no reason"
+    monkeypatch.setattr(followed, "FETCH_S", 0.5)
+    begun_s = time.monotonic()
+    try:
+        assert Path(resolved(settings, wait_s=0.0).model).name == SECOND
+    finally:
+        go_on.set()
+    assert time.monotonic() - begun_s < 30
+
+
 def test_without_a_service_and_without_a_past_it_does_not_start(host: Host, tmp_path: Path) -> None:
     host.down()
     with pytest.raises(DaemonError, match="no training service answers"):
@@ -137,6 +196,29 @@ def test_the_file_read_again_finds_the_folder_that_its_name_stands_for(tmp_path:
     assert asked == [("/models/a", "/models/a"), ("/models/a", "rule"), ("/models/b", "/models/b")]
     with pytest.raises(ConfigError, match="is followed from the start on"):
         load(own.model_copy(update={"model": "registry:canary"}), "registry:canary", own.asked)
+
+
+def test_a_swap_whose_answer_came_too_late_does_not_begin_anew(tmp_path: Path) -> None:
+    where = RegistryConfig(address="unix:/x", folder=tmp_path)
+    own = DaemonConfig(model=str(tmp_path / FIRST), cgroups=(tmp_path,), registry=where)
+    for sha256 in (FIRST, SECOND):
+        shutil.copytree(FOLDERS[sha256], tmp_path / sha256)
+    _, loop = started(Policy.load(tmp_path / FIRST))
+    kept = _Kept(own, loop, "registry:production", Asked())
+
+    def ends(sha256: str) -> list[str]:
+        with capture_logs() as logged:
+            kept.take_model(str(tmp_path / sha256), sha256)
+            loop.tick()
+        return [entry["event"] for entry in logged if entry["event"].startswith("swap")]
+
+    assert ends(SECOND) == ["swap begins"]
+    assert ends(SECOND) == [], "it is asked for at each sign of life, until the answer comes in time"
+    loop.roll_back()
+    loop.tick()
+    assert ends(SECOND) == [], "it went again, with a reason"
+    assert ends(FIRST) == ["swap begins"]
+    assert ends(SECOND) == ["swap ends", "swap begins"], "what was promoted again comes again"
 
 
 def test_only_the_default_follows_a_name() -> None:

@@ -1,6 +1,7 @@
 """Many clients at once: quotas hold, memory is bounded, and nobody who reads waits for one who writes."""
 
 import asyncio
+import hashlib
 import inspect
 import json
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from helpers.trainer import TINY
-from reinet.agents.service import jobs_servicer
+from reinet.agents.service import fleet, jobs_servicer
 from reinet.agents.service.blobs import CHUNK_BYTES, Blobs
 from reinet.agents.service.config import Quota, TrainerConfig
 from reinet.agents.service.database import Database
@@ -22,7 +23,9 @@ from reinet.agents.service.jobs import Given, Jobs
 from reinet.agents.service.jobs_servicer import MOST_UPLOADS, MOST_WAITING, JobsServicer
 from reinet.agents.service.running.progress import Progress
 from reinet.core.errors import ServiceError
+from reinet.daemon.processes.flow_recorder import BLOCK_BYTES
 from reinet.envs.trace import Trace
+from reinet.kshim.recorded import header
 from reinet.proto import trainer_pb2 as pb
 
 TRACES = [Trace.constant(mbps, 70) for mbps in (11, 12, 13)]
@@ -54,6 +57,32 @@ def test_of_uploads_at_once_only_what_the_quota_has_room_for_stays(tmp_path: Pat
     assert stored == blobs.stored_bytes("alice") <= 1_000_000
     assert not list(tmp_path.glob("staged/*"))
     database.close()
+
+
+def test_an_owners_recordings_are_so_many_at_most_and_each_takes_whole_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows = Flows(tmp_path)
+
+    def kept_of(caller: Caller, count: int) -> list[str]:
+        async def data(name: str) -> AsyncIterator[bytes]:
+            yield header(name)
+
+        async def send() -> None:
+            for name in names:
+                digest, size = hashlib.sha256(header(name)).hexdigest(), len(header(name))
+                await flows.receive(caller, f"host-{name[-1]}", name, digest, size, data(name))
+
+        names = [f"f{number:03d}" for number in range(count)]
+        asyncio.run(send())
+        return sorted(path.stem for path in (tmp_path / "flows" / caller.name).rglob("*.flow"))
+
+    megabyte = Quota(flows_mb=1)
+    most = 1_000_000 // BLOCK_BYTES
+    assert kept_of(Caller("alice", ALL_ROLES, megabyte), most + 9) == [f"f{n:03d}" for n in range(9, most + 9)]
+    monkeypatch.setattr(fleet, "MOST_FILES", 20)
+    assert kept_of(Caller("bob", ALL_ROLES, megabyte), 30) == [f"f{n:03d}" for n in range(10, 30)]
+    assert len(list((tmp_path / "flows" / "alice").rglob("*.flow"))) == most, "another's are left alone"
 
 
 def test_who_reads_waits_for_no_change_and_sees_it_when_it_holds(tmp_path: Path) -> None:

@@ -69,7 +69,8 @@ def test_a_service_that_ends_ends_its_jobs_on_a_cluster_also_those_of_one_that_w
 
 @pytest.mark.parametrize(
     ("status", "code", "state"),
-    [("SUCCEEDED", 0, "gone"), ("STOPPED", None, "gone"), ("FAILED", 1, "failed"), ("FAILED", -9, "killed"),
+    [("SUCCEEDED", 0, "gone"), ("STOPPED", None, "gone"), ("FAILED", 1, "failed"), ("FAILED", 74, "full"),
+     ("FAILED", -9, "killed"),
      ("FAILED", 137, "killed"), ("FAILED", None, "killed"), ("PENDING", None, "running")],
 )  # fmt: skip
 def test_a_worker_that_was_killed_is_no_worker_that_failed(

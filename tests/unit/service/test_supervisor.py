@@ -145,6 +145,69 @@ def test_a_job_that_waits_is_stopped_at_once(shop: Shop) -> None:
     assert shop.job(job).state == "stopped"
 
 
+def test_a_job_that_is_stopped_while_it_is_made_ready_is_not_started(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, behind = shop.submit("a"), shop.submit("b")
+    prepare = Jobs.prepare
+
+    def stopped_meanwhile(jobs: Jobs, which: Job) -> Path:
+        if which.id == job:
+            jobs.stop(jobs.get(job))
+        return prepare(jobs, which)
+
+    monkeypatch.setattr(Jobs, "prepare", stopped_meanwhile)
+    shop.step()
+    assert shop.runner.started == [(behind, 1)], "it takes no place either"
+    shop.runner.ends[job] = "gone"
+    shop.step()
+    assert (shop.job(job).state, shop.job(job).attempt) == ("stopped", 0)
+
+
+def test_a_job_whose_disk_is_full_waits_a_minute_for_each_of_many_tries_and_keeps_its_place(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now_s, time=time.time))
+    job, behind = shop.submit("a"), shop.submit("b")
+    shop.runner.ends[job] = "full"
+    for minute in range(30):
+        for _ in range(5):
+            shop.step()
+        assert [attempt for _, attempt in shop.runner.started] == list(range(1, minute + 2))
+        assert (shop.job(job).state, shop.job(behind).state) == ("waiting", "waiting")
+        now_s += supervisor.FULL_PAUSE_S
+    del shop.runner.ends[job]  # there is room
+    shop.step()
+    assert shop.job(job).state == "running"
+    shop.finish(job)
+    shop.step()
+    shop.step()
+    assert (shop.job(job).state, shop.job(behind).state) == ("done", "running")
+
+
+def test_a_disk_that_stays_full_for_an_hour_is_no_longer_waited_for(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now_s, time=time.time))
+    job = shop.submit()
+    shop.runner.ends[job] = "full"
+    for _ in range(200):
+        shop.step()
+        now_s += supervisor.FULL_PAUSE_S / 2
+    assert (shop.job(job).state, shop.job(job).attempt) == ("failed", supervisor.MOST_FAILURES)
+    shop.jobs.resume(ME, shop.job(job))
+    shop.step()
+    shop.step()
+    assert shop.job(job).state == "waiting"
+    shop.jobs.stop(shop.job(job))
+    shop.step()
+    shop.jobs.resume(ME, shop.job(job))
+    shop.step()
+    assert shop.job(job).state == "running", "who resumes it waits for no pause"
+
+
 def test_a_worker_that_fails_three_times_in_the_same_place_is_given_up(shop: Shop) -> None:
     job = shop.submit()
     shop.runner.ends[job] = "failed"
