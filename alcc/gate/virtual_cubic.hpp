@@ -33,7 +33,9 @@ class VirtualCubic {
     ack.srtt_us = i.tcpi_rtt;
     ack.min_rtt_us = i.tcpi_min_rtt;
     ack.window_limited = window_limited;
-    cap_.on_ack(ack.una);
+    ack.state = state_;
+    cap_.set(cap_pkts);
+    cap_.on_ack(window_, control_, ack);
     control_.on_sample(window_, ack);
     const SenderState state = i.tcpi_ca_state == 4               ? SenderState::kLoss  // TCP_CA_Loss
                               : i.tcpi_ca_state >= kRecoveryFrom ? SenderState::kRecovery
@@ -47,8 +49,7 @@ class VirtualCubic {
     state_ = state;
     if (state == SenderState::kRecovery) return;
     control_.on_delivered(window_, ack);
-    cap_.set(cap_pkts);
-    cap_.apply(window_, control_, ack, i.tcpi_rto);
+    cap_.apply(window_, control_, ack, i.tcpi_rto, window_limited);
   }
 
   std::uint32_t cwnd_pkts() const { return window_.cwnd_pkts; }

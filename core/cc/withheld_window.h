@@ -7,7 +7,8 @@
  * congestion control's own, the one from before the cap, halved for each timeout within the idle time as Linux halves
  * its window. The capped window that the kernel has kept is not that: from it each transfer over a connection that is
  * kept alive would begin slowly where a plain one does not. Nor are the timeouts under the cap, for they shrink with
- * the queue; those count that the flow had when the cap took the window.
+ * the queue; those count that the flow had when the cap took the window. Where the host keeps idle flows' windows
+ * (net.ipv4.tcp_slow_start_after_idle = 0), the window counts as not having been idle, and all of it comes back.
  */
 #ifndef REINET_WITHHELD_WINDOW_H
 #define REINET_WITHHELD_WINDOW_H

@@ -40,8 +40,13 @@ struct ns_common {
   unsigned int inum; /* the inode that /proc/PID/ns/net shows */
 };
 
+struct netns_ipv4 {
+  __u8 sysctl_tcp_slow_start_after_idle;
+};
+
 struct net {
   struct ns_common ns;
+  struct netns_ipv4 ipv4;
 };
 
 typedef struct {
@@ -112,9 +117,10 @@ struct tcp_sock {
   __u32 sacked_out;
   __u32 lost_out;
   __u32 retrans_out;
-  __u32 lost;        /* packets, lifetime */
-  __u32 delivered;   /* packets, lifetime */
-  __u32 app_limited; /* what is delivered until then is, 0 = nothing */
+  __u32 lost;               /* packets, lifetime */
+  __u32 delivered;          /* packets, lifetime */
+  __u32 app_limited;        /* what is delivered until then is, 0 = nothing */
+  __u8 is_cwnd_limited : 1; /* the window kept something from being sent in this round */
 };
 
 /* BBR's own memory, in icsk_ca_priv. */

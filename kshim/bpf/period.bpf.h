@@ -78,11 +78,21 @@ static void take_ack(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index,
   send_record(&record);
 }
 
+/* Whether idle flows of this network namespace begin anew: net.ipv4.tcp_slow_start_after_idle, which servers often
+ * switch off; then an idle time leaves the window as it is.
+ */
+static bool idle_flows_begin_anew(const struct tcp_sock *tp) {
+  const struct net *net = tp->inet_conn.icsk_inet.sk.__sk_common.skc_net.net;
+
+  return !bpf_core_field_exists(net->ipv4.sysctl_tcp_slow_start_after_idle) ||
+         net->ipv4.sysctl_tcp_slow_start_after_idle;
+}
+
 /* The kernel says that data flows again just after it has halved the capped window for the idle time, and before it
  * notes that something was sent.
  */
 static void give_back(struct tcp_sock *tp, struct reinet_slot *slot) {
-  __u32 idle = (__u32)bpf_jiffies64() - tp->lsndtime;
+  __u32 idle = idle_flows_begin_anew(tp) ? (__u32)bpf_jiffies64() - tp->lsndtime : 0;
   __u32 cwnd_pkts = reinet_withheld_given_back_pkts(&slot->withheld, tp->snd_cwnd, idle);
 
   tp->snd_cwnd = cwnd_pkts < tp->snd_cwnd_clamp ? cwnd_pkts : tp->snd_cwnd_clamp;

@@ -37,7 +37,7 @@ static __always_inline void on_pkts_acked(struct sock *sk, const struct ack_samp
   }
   if (algorithm != REINET_BBR)
     reinet_fallen_on_ack(&slot->fallen, tp->snd_una);
-  apply_cap(tp, slot, index, algorithm);
+  apply_cap(tp, slot, index, algorithm, false);
   take_ack(tp, slot, index, sample->rtt_us, algorithm);
 }
 
@@ -47,7 +47,7 @@ static __always_inline void on_window_set(struct sock *sk, enum reinet_algorithm
 
   slot = slot_of(sk, &index);
   if (slot)
-    apply_cap((struct tcp_sock *)sk, slot, index, algorithm);
+    apply_cap((struct tcp_sock *)sk, slot, index, algorithm, true);
 }
 
 /* The ssthresh that a loss leads to: what the algorithm makes of the window that the loss is to blame on; no window is

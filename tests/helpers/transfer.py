@@ -9,6 +9,7 @@ Prints a JSON line when connected (cookie, cc) and one at the end: intact, cc, a
 - ``until_told``: the end of standard input also ends the sending.
 - ``rate_mbit``: make loopback a bottleneck with a droptail queue of 150 KB, which asks for a network namespace of its
   own (``unshare -n``).
+- ``keeps_windows``: idle flows of the own network namespace do not begin anew (tcp_slow_start_after_idle).
 - ``leave_network``: go back to the parent's network namespace, so that only sockets hold the own one.
 """
 
@@ -115,6 +116,9 @@ def main() -> None:
     }
     if "rate_mbit" in plan:
         make_bottleneck(plan["rate_mbit"])
+    if plan.get("keeps_windows"):
+        with open("/proc/sys/net/ipv4/tcp_slow_start_after_idle", "w", encoding="ascii") as sysctl:
+            sysctl.write("0")
     sender, receiver = connect(plan["cc"], plan["passive"], plan.get("cgroup"))
     sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8))[0]

@@ -238,16 +238,20 @@ def test_the_first_window_after_a_pause_is_the_congestion_controls_own(cgroup, t
 
 
 @undisturbed
-@pytest.mark.parametrize("loss_based", ["cubic", "reno"])
-def test_after_a_pause_the_window_that_the_cap_withheld_is_given_back(cgroup, transfer, loss_based):
+@pytest.mark.parametrize(("loss_based", "pause_s"), [("cubic", 0.15), ("reno", 0.15), ("cubic", 0.8)])
+def test_after_a_pause_the_window_that_the_cap_withheld_is_given_back(cgroup, transfer, loss_based, pause_s):
     """What is sent each time fits into the queue, so that no loss makes the window another one. It may go out at once,
-    so a period must end, and a cap come, within its ACKs."""
+    so a period must end, and a cap come, within its ACKs. A pause of several timeouts halves no window where the host's
+    tcp_slow_start_after_idle is off."""
     often = PeriodConfig(min_period_ns=2_000_000, packet_timed=False)
     with KernelShim([cgroup], period=often, target_us=50_000) as shim:
         keeper = LeaseKeeper(shim)
-        transfer(cc=loss_based, cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60, burst=(60_000, 0.15))
-        plain = read_for(shim, 1.5)
-        capped = read_for(shim, 3.0, capped_loop(keeper, CAP_PKTS))
+        keeps = pause_s > 0.2  # the least timeout
+        transfer(
+            cc=loss_based, cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60, burst=(60_000, pause_s), keeps_windows=keeps
+        )
+        plain = read_for(shim, 10 * pause_s)
+        capped = read_for(shim, 10 * pause_s + 1.5, capped_loop(keeper, CAP_PKTS))
     own_pkts = np.median(plain["cwnd_pkts"][has(plain, Flag.RESTARTED)])
     assert own_pkts > 3 * CAP_PKTS
     capped = capped[np.flatnonzero(capped["cap_pkts"])[0] :]  # from the first answer on

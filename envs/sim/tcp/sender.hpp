@@ -57,9 +57,10 @@ class Sender {
       application_.on_acknowledged(board_.una(), now_us);
     }
     if (board_.una() > probe_seq_) probing_ = false;
-    cap_.on_ack(board_.una());
-    observe([&](reinet_ack& a) { write_snapshot(a, now_us, rtt_us); });
     AckEvent event = totals(now_us);
+    cap_.set(cap_pkts);
+    cap_.on_ack(window_, control_, event);
+    observe([&](reinet_ack& a) { write_snapshot(a, now_us, rtt_us); });
     event.rtt_us = rtt_us;
     event.acked_pkts = d.acked_pkts;
     event.delivered_pkts = d.pkts;
@@ -85,8 +86,7 @@ class Sender {
     } else if (d.una_advanced()) {
       control_.on_delivered(window_, event);
     }
-    cap_.set(cap_pkts);
-    cap_.apply(window_, control_, event, rtt_.timeout_us());
+    cap_.apply(window_, control_, event, rtt_.timeout_us(), usage_.full());
     transmit(now_us, send, d.una_advanced());
   }
 
@@ -121,7 +121,7 @@ class Sender {
     } else {
       if constexpr (Clocked<Control>) {
         if (control_.timer_us() <= now_us) control_.on_timer(window_, now_us, board_.in_flight_pkts());
-        cap_.apply(window_, control_, totals(now_us), rtt_.timeout_us());
+        cap_.apply(window_, control_, totals(now_us), rtt_.timeout_us(), usage_.full());
       }
       transmit(now_us, send);  // also when it was the pacer's time
     }
@@ -269,7 +269,7 @@ class Sender {
     forward_rto_ = may_undo_ = false;
     heard_us_ = now_us;
     control_.on_timeout(window_, now_us, board_.in_flight_pkts());
-    cap_.apply(window_, control_, totals(now_us), rtt_.timeout_us());
+    cap_.apply(window_, control_, totals(now_us), rtt_.timeout_us(), usage_.full());
     transmit(now_us, send);
   }
 
