@@ -49,7 +49,7 @@ class VirtualCubic {
     state_ = state;
     if (state == SenderState::kRecovery) return;
     control_.on_delivered(window_, ack);
-    cap_.apply(window_, control_, ack, i.tcpi_rto, window_limited);
+    cap_.apply(window_, control_, ack, i.tcpi_rto);
   }
 
   std::uint32_t cwnd_pkts() const { return window_.cwnd_pkts; }

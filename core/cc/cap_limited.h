@@ -7,11 +7,9 @@
  * what the path can carry: as with an application that has nothing to send, such a rate may raise the estimate and is
  * never to lower it. Else BBR takes the cap for the path, and has to probe for the rest when the cap rises. The stack
  * marks packets that leave while the application is the limit, and BBR marks its own when it drains the queue to see
- * the minimum RTT; a cap that binds sets the same mark, and only one that binds: where the application leaves the
- * window unused, the stack's mark would be the cap's by number, and the record would take the application's rate for
- * the link's. While BBR starts up no cap acts: the start-up ends when rates no longer grow, so a cap would end it at
- * the cap, and marked rates not at all. Records tell of the application alone, so what the cap has written is
- * remembered.
+ * the minimum RTT; a cap that binds sets the same mark. While BBR starts up no cap acts: the start-up ends when rates
+ * no longer grow, so a cap would end it at the cap, and marked rates not at all. Records tell of the application alone,
+ * so what the cap has written is remembered.
  */
 #ifndef REINET_CAP_LIMITED_H
 #define REINET_CAP_LIMITED_H

@@ -29,18 +29,16 @@ class CappedWindow {
   }
 
   // After the control has set the window for an ACK; timeout_us: of retransmission. Where the window follows ssthresh,
-  // that remembers what the cap takes away, and PRR's is left alone; a model of the path is not to learn the cap, where
-  // that was the limit: window_full says so of the window of the last transmission.
+  // that remembers what the cap takes away, and PRR's is left alone; a model of the path is not to learn the cap.
   template <CongestionControl Control>
-  void apply(Window& w, const Control& control, const AckEvent& ack, Us timeout_us, bool window_full) {
+  void apply(Window& w, const Control& control, const AckEvent& ack, Us timeout_us) {
     if (cap_pkts_ == 0) reinet_withheld_forget(&withheld_);
     if (cap_pkts_ == 0 || w.cwnd_pkts <= cap_pkts_) return;
     if constexpr (requires { control.full_pipe(); }) {
       if (!control.full_pipe()) return;
-      if (window_full)
-        w.app_limited_until_pkts =
-            reinet_cap_limited_until(&limited_until_, static_cast<std::uint32_t>(w.app_limited_until_pkts),
-                                     static_cast<std::uint32_t>(ack.delivered_total_pkts), ack.in_flight_pkts);
+      w.app_limited_until_pkts =
+          reinet_cap_limited_until(&limited_until_, static_cast<std::uint32_t>(w.app_limited_until_pkts),
+                                   static_cast<std::uint32_t>(ack.delivered_total_pkts), ack.in_flight_pkts);
     } else if constexpr (!ModelControl<Control>) {
       if (ack.state == SenderState::kRecovery) return;
       reinet_withheld_on_cap(&withheld_, w.cwnd_pkts, static_cast<std::uint32_t>(std::min<Us>(timeout_us, ~0U)));

@@ -73,7 +73,7 @@ static bool bbr_starts_up(const struct tcp_sock *tp) {
  */
 static void note_limited(struct tcp_sock *tp, struct reinet_slot *slot) {
 #if REINET_CONG_CONTROL_ARGUMENTS == 4
-  if (!bpf_core_field_exists(((struct bbr *)0)->full_bw_reached) || !BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited))
+  if (!bpf_core_field_exists(((struct bbr *)0)->full_bw_reached))
     return;
   tp->app_limited =
       reinet_cap_limited_until(&slot->cap_limited_until, tp->app_limited, tp->delivered, in_flight_pkts(tp));

@@ -117,10 +117,9 @@ struct tcp_sock {
   __u32 sacked_out;
   __u32 lost_out;
   __u32 retrans_out;
-  __u32 lost;               /* packets, lifetime */
-  __u32 delivered;          /* packets, lifetime */
-  __u32 app_limited;        /* what is delivered until then is, 0 = nothing */
-  __u8 is_cwnd_limited : 1; /* the window kept something from being sent in this round */
+  __u32 lost;        /* packets, lifetime */
+  __u32 delivered;   /* packets, lifetime */
+  __u32 app_limited; /* what is delivered until then is, 0 = nothing */
 };
 
 /* BBR's own memory, in icsk_ca_priv. */

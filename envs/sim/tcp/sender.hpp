@@ -86,7 +86,7 @@ class Sender {
     } else if (d.una_advanced()) {
       control_.on_delivered(window_, event);
     }
-    cap_.apply(window_, control_, event, rtt_.timeout_us(), usage_.full());
+    cap_.apply(window_, control_, event, rtt_.timeout_us());
     transmit(now_us, send, d.una_advanced());
   }
 
@@ -121,7 +121,7 @@ class Sender {
     } else {
       if constexpr (Clocked<Control>) {
         if (control_.timer_us() <= now_us) control_.on_timer(window_, now_us, board_.in_flight_pkts());
-        cap_.apply(window_, control_, totals(now_us), rtt_.timeout_us(), usage_.full());
+        cap_.apply(window_, control_, totals(now_us), rtt_.timeout_us());
       }
       transmit(now_us, send);  // also when it was the pacer's time
     }
@@ -269,7 +269,7 @@ class Sender {
     forward_rto_ = may_undo_ = false;
     heard_us_ = now_us;
     control_.on_timeout(window_, now_us, board_.in_flight_pkts());
-    cap_.apply(window_, control_, totals(now_us), rtt_.timeout_us(), usage_.full());
+    cap_.apply(window_, control_, totals(now_us), rtt_.timeout_us());
     transmit(now_us, send);
   }
 

@@ -40,8 +40,6 @@ class WindowUsage {
     full_us_ = now_us;
   }
 
-  // Whether it kept something from being sent in this round.
-  bool full() const { return limited_; }
   // In slow start, half of it in use is enough.
   bool limited(const Window& w) const { return limited_ || (w.slow_start() && w.cwnd_pkts < 2 * max_out_pkts_); }
 

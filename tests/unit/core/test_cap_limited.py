@@ -66,15 +66,6 @@ def test_a_cap_acts_once_bbrs_start_up_is_over() -> None:
     assert np.median(held["delivery_rate_bytes_per_s"]) < 0.6 * BYTES_PER_S
 
 
-def test_a_cap_above_what_the_application_sends_takes_nothing_for_its_own() -> None:
-    """The cap is below BBR's window and above what is in flight: the application is the limit, and records say so."""
-    records = capped_between(2.0, 8.0, 15, app_mbps=MBPS / 4)
-    slow = records[(records["time_ns"] > 3e9) & (records["cap_pkts"] > 0)]
-    assert len(slow) > 50
-    assert slow["inflight_pkts"].max() < 15
-    assert np.mean((slow["flags"] & Flag.APP_LIMITED) != 0) > 0.9
-
-
 def test_short_answers_under_a_cap_do_not_hold_bbr_back_for_good() -> None:
     link = LinkSpec(STEADY, cc="bbr", mrtt_ms=150.0, object_bytes=15_000, flow_bytes=300_000, pause_ms=100.0)
     plain, capped = (SimBatch([link]) for _ in range(2))
