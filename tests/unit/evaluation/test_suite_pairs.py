@@ -1,4 +1,4 @@
-"""What a suite's report compares, a flow alone and beside another over one stretch of the trace."""
+"""What a suite's report compares, a flow alone and beside another over one stretch of the trace, and how sure it is."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 from reinet.agents.evaluation.suites import report, runner
 from reinet.agents.evaluation.suites.definition import load
 from reinet.agents.evaluation.suites.plan import SuitePlan, plan
+from reinet.agents.evaluation.suites.statistics import estimate
 from reinet.agents.evaluation.suites.store import Store
 from reinet.envs.trace import Trace
 
@@ -53,3 +54,15 @@ def test_flows_that_all_start_at_once_have_one_run_alone(tmp_path: Path) -> None
     alone = [job for job in planned(tmp_path, 0.0).jobs if job.cell.role == "solo"]
     assert [job.cell.flows for job in alone] == [1, 2]
     assert len({job.key for job in alone}) == 1
+
+
+def test_an_interval_holds_the_scatter_of_traces_and_runs_once() -> None:
+    """Traces that do not differ leave that of the runs: each draw of a trace has a draw of its runs of its own."""
+    runs = np.random.Generator(np.random.PCG64(1)).normal(size=60)
+    runs = (runs - runs.mean()) / runs.std()
+    found = estimate({f"trace {number}": list(runs) for number in range(3)})
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    width = 2 * 1.96 / np.sqrt(3 * 60)  # runs drawn once for a trace that is drawn twice: sqrt(5 / 3) times that
+    assert found.high - found.low == pytest.approx(width, rel=0.1)
