@@ -212,9 +212,10 @@ class Sender {
   }
 
   void detect_losses(Us now_us) {
-    // No reordering is ever seen here: wait only while fewer than three segments beyond the hole have arrived.
+    // No reordering is ever seen here: wait only while fewer than three segments beyond the hole have arrived, as long
+    // as tcp_rack_reo_wnd without D-SACKs; what bounds that after some, the smoothed RTT, is never less.
     const bool certain = Control::kAckedSingly || state_ != State::kOpen || board_.sacked_pkts() >= kDuplicateThreshold;
-    const Us reordering_us = certain ? 0 : std::min(rtt_.min_us() / 4, rtt_.srtt_us() / 8);
+    const Us reordering_us = certain ? 0 : rtt_.min_us() / 4;
     reorder_us_ = board_.detect_losses(now_us, reordering_us, note_lost());
   }
 

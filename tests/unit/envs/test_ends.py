@@ -124,6 +124,30 @@ def test_a_duplicate_is_acknowledged_at_once_and_so_is_what_follows() -> None:
     assert told(receiver.packet(21 * MS, 16, 20 * MS)) == [(17, 0, 0)]
 
 
+def resent(sender: DrivenSender, until_us: int) -> tuple[int, int]:
+    """When a segment is first sent once more after now, and which."""
+    seen = {seq for _, seq in sender.take_sent()}
+    sender.advance(until_us)
+    return next((at_us, seq) for at_us, seq in sender.take_sent() if seq in seen)
+
+
+def test_a_segment_that_may_be_late_is_waited_for_as_the_kernel_does() -> None:
+    """A round trip, a quarter of the least one for reordering, and TCP_TIMEOUT_MIN_US of the timer."""
+    sender = DrivenSender(100 * MS, RTT_US)
+    sender.ack(100 * MS + RTT_US, 0, 100 * MS, 1, 2)
+    assert resent(sender, 140 * MS) == (100 * MS + RTT_US + RTT_US // 4 + 2 * MS, 0)
+
+
+def test_one_timer_waits_for_the_last_segment_that_may_be_late() -> None:
+    """10 was sent at 120 ms, 12 at 121; of neither was heard when 13 has arrived."""
+    sender = DrivenSender(100 * MS, RTT_US)
+    sender.ack(120 * MS, 1, 100 * MS)
+    sender.ack(121 * MS, 2, 100 * MS)
+    sender.ack(141 * MS, 10, 101 * MS)
+    sender.ack(142 * MS, 10, 101 * MS, 13, 14)
+    assert resent(sender, 170 * MS) == (121 * MS + 21 * MS + RTT_US // 4 + 2 * MS, 10)
+
+
 class Silence:
     """A sender whose window and ssthresh an earlier loss has brought to 6 and 5, and whose flight then times out.
 
