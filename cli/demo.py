@@ -63,7 +63,8 @@ def demo(
     else:
         console.print("Real kernel sockets through Mahimahi, in namespaces of their own.")
     scenario = Scenario.of(trace, "sim" if missing else "mahimahi", seconds=seconds)
-    done = run_shown(Plan(f"none,{model}", [scenario]), seconds)
+    done: list[tuple[Run, dict[str, object]]] = []
+    run_shown(Plan(f"none,{model}", [scenario]), seconds, lambda run, row: done.append((run, row)))
     console.rule("3 of 3: what it did")
     rows = [row for _, row in done]
     write_json(json_destination, {"rows": rows})

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reinet.cli.options import MOST_REPEAT, BufferOption, CcOption, LinkOptions, MrttOption, TargetOption, a_picture
-from reinet.cli.output import JsonOption, print_table, progress_in_seconds, say, write_json
-from reinet.core.errors import ConfigError
+from reinet.cli.options import (
+    MOST_REPEAT,
+    BufferOption,
+    CcOption,
+    LinkOptions,
+    MrttOption,
+    TargetOption,
+    a_picture,
+    refuse_said,
+    was_said,
+)
+from reinet.cli.output import JsonOption, keep_json, print_table, progress_in_seconds, say, write_json
+from reinet.core.errors import ConfigError, ReinetError
 
 if TYPE_CHECKING:
     from reinet.agents.evaluation.plan import Plan
@@ -44,27 +55,16 @@ class Link(str, Enum):
     mahimahi = "mahimahi"
 
 
-def run_shown(plan: Plan, seconds: float) -> list[tuple[Run, dict[str, object]]]:
-    """Runs a plan whose runs last ``seconds`` each, behind a progress bar; returns the runs and their rows."""
-    done: list[tuple[Run, dict[str, object]]] = []
+def run_shown(plan: Plan, seconds: float, take: Callable[[Run, dict[str, object]], None]) -> None:
+    """Runs a plan whose runs last ``seconds`` each, behind a progress bar; ``take`` gets each run and its row."""
     with progress_in_seconds() as progress:
         task = progress.add_task(f"{len(plan)} transfers", total=round(len(plan) * seconds))
-        plan.progress = lambda now_s: progress.update(task, completed=round(len(done) * seconds + now_s))
+        through = 0
+        plan.progress = lambda now_s: progress.update(task, completed=round(through * seconds + now_s))
         for run, row in plan:
-            done.append((run, row))
-            progress.update(task, completed=round(len(done) * seconds))
-    return done
-
-
-def _said(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
-    for name in names:
-        if _said(context, name):
-            raise ConfigError(f"--{name.replace('_', '-')}: {why}")
+            through += 1
+            progress.update(task, completed=round(through * seconds))
+            take(run, row)
 
 
 def evaluate(
@@ -124,7 +124,8 @@ def evaluate(
 
     A target of +30ms or 2.5x is resolved from --mrtt-ms, on --link mahimahi from the minimum RTT that the flow itself
     measures; rows have it as text (target) and as resolved from --mrtt-ms (target_ms).
-    Link options are the fields of a path (docs/simulator.md); --link mahimahi has those of the queue.
+    Link options are the fields of a path (docs/simulator.md); --link mahimahi has those of the queue. The file of
+    --json has the rows so far after each run.
 
     A suite (docs/evaluation.md) is many comparisons and one report; what is killed goes on where it was:
 
@@ -137,8 +138,8 @@ def evaluate(
     if suite is not None:
         from reinet.cli.evaluate_suite import Request, evaluate_suite
 
-        _refuse(context, OF_LINKS, f"--suite {suite} says that itself, in its scenarios")
-        said_link, said_repeat = _said(context, "link"), _said(context, "repeat")
+        refuse_said(context, OF_LINKS, f"--suite {suite} says that itself, in its scenarios")
+        said_link, said_repeat = was_said(context, "link"), was_said(context, "repeat")
         raise typer.Exit(
             evaluate_suite(
                 Request(
@@ -155,10 +156,10 @@ def evaluate(
                 )
             )
         )
-    _refuse(context, ("scenarios", "out", "against"), "it belongs to --suite")
+    refuse_said(context, ("scenarios", "out", "against"), "it belongs to --suite")
     if agents is None or not traces:
         raise ConfigError("evaluate: --agents and --traces are needed, or a --suite")
-    if link is Link.mahimahi and _said(context, "seed"):
+    if link is Link.mahimahi and was_said(context, "seed"):
         raise ConfigError("--seed: a real host's noise has none; add --link sim")
     from reinet.agents.evaluation.plan import Plan
     from reinet.agents.evaluation.scenario import link_options, scenarios_of
@@ -179,8 +180,33 @@ def evaluate(
         seed=seed,
     )
     plan = Plan(agents, compared, repeat, allow_training_traces)
-    done = run_shown(plan, seconds)
-    rows = [row for _, row in done]
+    rows: list[dict[str, object]] = []
+    pictured: dict[Scenario, list[Run]] = {}
+
+    def take(run: Run, row: dict[str, object]) -> None:
+        rows.append(row)
+        keep_json(json_destination, {"rows": rows})
+        if png is not None and row["repetition"] == 0:  # of other runs nothing stays but the row: each has its log
+            pictured.setdefault(run.scenario, []).append(run)
+
+    try:
+        run_shown(plan, seconds, take)
+    except ReinetError as error:
+        is_kept = rows and json_destination not in (None, "-")
+        where = f"; the rows before it are in {json_destination}" if is_kept else ""
+        raise type(error)(f"run {len(rows) + 1} of {len(plan)}, {plan.name_of(len(rows))}: {error}{where}") from error
+    finally:  # whatever ends the command, what was measured is told
+        if rows:
+            _tell(rows, json_destination)
+    if png is not None:
+        from reinet.agents.evaluation.picture import save_comparison
+
+        for path, runs in zip(_pictures(png, list(pictured)), pictured.values(), strict=True):
+            save_comparison(runs, path)
+            say(f"picture: {path}")
+
+
+def _tell(rows: list[dict[str, object]], json_destination: str | None) -> None:
     write_json(json_destination, {"rows": rows})
     if json_destination != "-":
         print_table(rows, COLUMNS)
@@ -188,15 +214,15 @@ def evaluate(
         for key in ("invalid_reason", "uncapped_reason"):
             if row[key]:
                 say(f"{row['agent']} on {row['trace']}: {row[key]}")
-    if png is not None:
-        from reinet.agents.evaluation.picture import save_comparison
 
-        pictures: dict[Scenario, list[Run]] = {}
-        for run, row in done:
-            if row["repetition"] == 0:
-                pictures.setdefault(run.scenario, []).append(run)
-        for scenario, runs in pictures.items():
-            suffix = f"-{scenario.trace.name}-{scenario.path.cc}" if len(pictures) > 1 else ""
-            path = png.with_name(f"{png.stem}{suffix}{png.suffix}")
-            save_comparison(runs, path)
-            say(f"picture: {path}")
+
+def _pictures(png: Path, scenarios: Sequence[Scenario]) -> list[Path]:
+    """Returns a file for each scenario, no two the same: traces of one name are told apart by number."""
+    if len(scenarios) == 1:
+        return [png]
+    found: list[Path] = []
+    for scenario in scenarios:
+        name = f"{png.stem}-{scenario.trace.name}-{scenario.path.cc}"
+        paths = (png.with_name(f"{name}{again}{png.suffix}") for again in chain([""], (f"-{n}" for n in count(2))))
+        found.append(next(path for path in paths if path not in found))
+    return found

@@ -68,8 +68,7 @@ def evaluate_suite(request: Request) -> int:
         say("note: no --traces were given, so links are generated from presets, not recorded")
     folder = request.out or OUT / suite.name
     check_folder("--out", folder)
-    store = Store(folder)
-    with store.locked():
+    with Store.locked(folder) as store:
         outcome = _run_shown(made, store)
         found = report.build(made, store, _command(), outcome.failed)
         found["against"] = against.compare(earlier, found) if earlier is not None else None

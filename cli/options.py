@@ -54,6 +54,19 @@ def note_refusals(rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
+def was_said(context: typer.Context, name: str) -> bool:
+    """Returns whether an option was given, and does not have its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse_said(context: typer.Context, names: Sequence[str], why: str) -> None:
+    """Raises ConfigError for options that were given and would do nothing."""
+    for name in names:
+        if was_said(context, name):
+            raise ConfigError(f"--{name.replace('_', '-')}: {why}")
+
+
 TracesOption = Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")]
 CcOption = Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")]
 TargetOption = Annotated[

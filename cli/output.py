@@ -181,6 +181,14 @@ def write_json(destination: str | None, data: Mapping[str, Any]) -> None:
         raise ReinetError(f"--json {destination}: {failed.strerror}; the results are on standard output instead")
 
 
+def keep_json(destination: str | None, data: Mapping[str, Any]) -> None:
+    """Writes what there is so far into the file of ``--json``, if there is one; ``write_json`` has the last word."""
+    if destination is not None and destination != "-":
+        with suppress(OSError):  # said at the end, with all of the data
+            Path(destination).parent.mkdir(parents=True, exist_ok=True)
+            Path(destination).write_text(json_text(data))
+
+
 def _shown(value: object) -> Text:
     if isinstance(value, bool):
         return Text("yes" if value else "no")

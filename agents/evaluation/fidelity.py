@@ -22,6 +22,7 @@ import numpy as np
 from reinet.agents.decide.baselines import FixedCap, NoCap
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
+from reinet.agents.evaluation.suites.real import end_with_parent
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
 from reinet.core.errors import ConfigError, LinkError
 from reinet.core.records import told_once
@@ -154,7 +155,7 @@ class Comparison:
         total = len(todo)
         done = 0
         failures: dict[str, int] = {}
-        with ProcessPoolExecutor(self.parallel, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(self.parallel, get_context("spawn"), end_with_parent) as pool:
             waiting = list(todo)
             running: dict[Future[tuple[KernelResult, str | None]], Combination] = {}
             while waiting or running:

@@ -39,6 +39,11 @@ class Plan:
         """Returns how many runs there are."""
         return len(self._jobs())
 
+    def name_of(self, number: int) -> str:
+        """Returns what tells the run of that number from others, for an error."""
+        _, scenario, agent = self._jobs()[number]
+        return f"{agent.name} over {scenario.path.cc} on {scenario.trace.name}"
+
     def __iter__(self) -> Iterator[tuple[Run, dict[str, object]]]:
         """Runs each in turn; yields the run and its row."""
         for repetition, scenario, agent in self._jobs():

@@ -87,8 +87,7 @@ def measure(request: dict[str, Any]) -> Verdict:
         only=gate.scenarios,
     )
     names = {agent.identity.removeprefix("sha256:"): agent.name for agent in made.agents.values()}
-    store = Store(Path(request["store"]))
-    with store.locked():
+    with Store.locked(Path(request["store"])) as store:
         outcome = make(made, store, os.cpu_count() or 1, lambda _s, what: print(_short(what, names), flush=True))
         found = report.build(made, store, "gate", outcome.failed)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from reinet.cli.options import refuse_said
 from reinet.cli.output import JsonOption, print_table, say, without_nan, write_json
 from reinet.core.errors import ConfigError
 
@@ -29,6 +30,10 @@ PLAIN = ["law", "flows", "pairs_valid", "quiet", "cpu_ratio_vs_plain", "cpu_rati
          "throughput_ratio", "capped_rtt_mean_ms"]  # fmt: skip
 
 
+OVER_LINKS = ("traces", "laws", "agents", "repeat", "buffer_bytes")
+"""Options of --against alone."""
+
+
 class Against(str, Enum):
     """What runs over emulated links, in the place of the measurements over loopback."""
 
@@ -40,6 +45,7 @@ class Against(str, Enum):
 
 
 def bench_alcc(
+    context: typer.Context,
     connections: Annotated[
         int, typer.Option(min=1, help="Of the crowd whose gates are closed; ten times as many are idle.")
     ] = 1000,
@@ -111,6 +117,7 @@ def bench_alcc(
         print_table(rows, columns)
         write_json(json_destination, {"rows": runs, "compared": rows})
         return
+    refuse_said(context, OVER_LINKS, "over loopback it does nothing; it belongs to --against")
     from reinet.alcc.bench import measure
     from reinet.cli.run import law_of
     from reinet.core.target import Target

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -12,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedCo
 
 from reinet.cli.evaluate import Actuator, Link
 from reinet.cli.options import MOST_REPEAT, BufferOption, CcOption, uncapped_paths
-from reinet.cli.output import JsonOption, TextColumn, console, json_text, print_table, say, write_json
+from reinet.cli.output import JsonOption, TextColumn, console, keep_json, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def harm(
         if actuator is Actuator.kernel:
             loopback = [live.loopback(agent, control, **asked) for control in controls]
         asked |= {"repeat": repeat or live.REPEAT, "actuator": actuator.value}
-        asked["keep"] = _keeper(json_destination, lambda rows: _report(agent.called, rows, loopback, uncapped_ms))
+        asked["keep"] = lambda rows: keep_json(json_destination, _report(agent.called, rows, loopback, uncapped_ms))
         rows = _shown(cells, lambda tell: live.measure(cells, agent, progress=tell, **asked))
     report = _report(agent.called, rows, loopback, uncapped_ms)
     failures = report["failures"]
@@ -153,20 +152,6 @@ def _report(
         "uncapped_mrtts_ms": uncapped_ms,
         "rows": rows,
     }
-
-
-def _keeper(
-    destination: str | None, report: Callable[[list[dict[str, Any]]], dict[str, Any]]
-) -> Callable[[list[dict[str, Any]]], None] | None:
-    """Returns what writes the report of the rows so far into a file; None where none was asked for."""
-    if destination is None or destination == "-":
-        return None
-
-    def keep(rows: list[dict[str, Any]]) -> None:
-        with suppress(OSError):  # said at the end, with all of the rows
-            Path(destination).write_text(json_text(report(rows)))
-
-    return keep
 
 
 def _shown(

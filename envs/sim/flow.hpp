@@ -97,7 +97,7 @@ class Flow {
   // The bottleneck has carried a packet. Once closed, nobody listens to the ACKs any more.
   void on_packet(const Packet& p, Us now_us) {
     if (p.seq == kSynAck) {
-      if (syn_acks_delivered_++ == 0) acknowledge({0, 0, 0, p.sent_us, 0, 0}, now_us, false);
+      if (syn_acks_delivered_++ == 0) acknowledge({0, 0, 0, 0, p.sent_us, 0, 0}, now_us, false);
     } else {
       receiver_.on_packet(p, now_us, [&](const Ack& ack, bool joins) { acknowledge(ack, now_us, joins); });
       if (sender_.application().has_objects()) [[unlikely]]

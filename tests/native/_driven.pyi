@@ -24,11 +24,13 @@ class DrivenControl:
         """The control's own timers, up to that time."""
 
 class Ack:
-    """All below next_seq has arrived; beyond that, since the ACK before, [sack_begin, sack_end)."""
+    """All below next_seq has arrived; beyond that, since the ACK before, [sack_begin, sack_end); what lies just below
+    duplicate_end did a second time, where that is not 0."""
 
     next_seq: int
     sack_begin: int
     sack_end: int
+    duplicate_end: int
     echo_us: int
 
 def delays_us(mrtt_ms: float, forward_ms: float | None) -> tuple[int, int]:
@@ -70,8 +72,9 @@ class DrivenSender:
     def advance(self, now_us: int) -> None:
         """Its own timers, up to that time."""
     def ack(
-        self, now_us: int, next_seq: int, echo_us: int, sack_begin: int = 0, sack_end: int = 0, cap_pkts: int = 0
-    ) -> None: ...
+        self, now_us: int, next_seq: int, echo_us: int, sack_begin: int = 0, sack_end: int = 0, cap_pkts: int = 0,
+        duplicate_end: int = 0,
+    ) -> None: ...  # fmt: skip
     def take_sent(self) -> list[tuple[int, int]]:
         """Time in us and segment of each transmission since the last call."""
     @property

@@ -69,9 +69,11 @@ class DrivenSender {
     for (Us us; (us = sender_.timer_us()) <= now_us;) sender_.on_timer(us, path());
   }
   void ack(Us now_us, std::uint32_t next_seq, Us echo_us, std::uint32_t sack_begin, std::uint32_t sack_end,
-           std::uint32_t cap_pkts) {
+           std::uint32_t cap_pkts, std::uint32_t duplicate_end) {
     advance(now_us);
-    sender_.on_ack({next_seq, sack_begin, sack_end, echo_us, now_us}, now_us, cap_pkts, [](const auto&) {}, path());
+    sender_.on_ack(
+        {next_seq, sack_begin, sack_end, duplicate_end, echo_us, now_us, now_us}, now_us, cap_pkts, [](const auto&) {},
+        path());
   }
   Sent take_sent() { return std::exchange(sent_, {}); }
   std::uint32_t cwnd_pkts() const { return sender_.window().cwnd_pkts; }
@@ -114,6 +116,7 @@ void bind_ends(nb::module_& m) {
       .def_ro("next_seq", &Ack::next_seq)
       .def_ro("sack_begin", &Ack::sack_begin)
       .def_ro("sack_end", &Ack::sack_end)
+      .def_ro("duplicate_end", &Ack::duplicate_end)
       .def_ro("echo_us", &Ack::echo_us);
   m.def("opportunities_until", &opportunities_until, "times_ms"_a, "until_ms"_a);
   m.def("delays_us", &delays_us, "mrtt_ms"_a, "forward_ms"_a.none());
@@ -127,7 +130,7 @@ void bind_ends(nb::module_& m) {
            "object_pkts"_a = 0, "pause_us"_a = 0)
       .def("advance", &DrivenSender::advance, "now_us"_a)
       .def("ack", &DrivenSender::ack, "now_us"_a, "next_seq"_a, "echo_us"_a, "sack_begin"_a = 0, "sack_end"_a = 0,
-           "cap_pkts"_a = 0)
+           "cap_pkts"_a = 0, "duplicate_end"_a = 0)
       .def("take_sent", &DrivenSender::take_sent)
       .def_prop_ro("cwnd_pkts", &DrivenSender::cwnd_pkts)
       .def_prop_ro("ssthresh_pkts", &DrivenSender::ssthresh_pkts);

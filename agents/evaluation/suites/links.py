@@ -92,8 +92,13 @@ def scenario(
     start_ms: int,
     flows: int = 1,
     beside: str | None = None,
+    alone: bool = False,
 ) -> Scenario:
-    """Returns one path with all its flows, and how long it runs. Raises ConfigError for what no link can do."""
+    """Returns one path with all its flows, and how long it runs. Raises ConfigError for what no link can do.
+
+    ``alone``: the flow is the only one, and begins when a plain flow beside that many would, so that both are measured
+    over the same stretch of the trace.
+    """
     said = {**spec.path, **link.point}
     own: dict[str, Any] = {
         key: said.pop(key) for key in ("target", "target_ms", "mrtt_ms", "buffer_bytes") if key in said
@@ -103,14 +108,17 @@ def scenario(
     if "look_phase_s" in said:
         start_ms = _at_phase(start_ms, said.pop("look_phase_s"))
     step_ms = spec.flow_start_s * 1000
+    if alone and step_ms > 0:
+        said["start_ms"] = flows * step_ms
     further: list[dict[str, Any]] = [
-        {"cc": cc, "stepped": True, "start_ms": number * step_ms} for number in range(1, flows)
+        {"cc": cc, "stepped": True, "start_ms": number * step_ms} for number in range(1, 1 if alone else flows)
     ]
     if beside is not None:
         further.append({"cc": beside, "start_ms": flows * step_ms})
     if further:
         said["flows"] = further
     last_ms = max((float(flow.get("start_ms", 0.0)) for flow in said.get("flows", ())), default=0.0)
+    last_ms = flows * step_ms if alone else last_ms
     return Scenario.of(
         link.trace,
         spec.link,

@@ -43,7 +43,8 @@ class Cell:
     flows: int = 1
     beside: str | None = None
     role: str = "run"
-    """``solo`` for a plain flow that has its queue to itself, so that harm can be told from it."""
+    """``solo`` for a plain flow that has its queue to itself, so that harm can be told from it: it begins where the one
+    beside so many ``flows`` does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +149,9 @@ def plan(
                 seed, start_ms = begin(suite.seed, spec, one.trace, repetition)
                 for agent, cc, flows, beside, role in _combinations(spec, [made[name, spec.link] for name in names],
                                                                     made[BASELINE, spec.link]):  # fmt: skip
-                    path = scenario(spec, one, cc, seed=seed, start_ms=start_ms, flows=flows, beside=beside)
+                    path = scenario(
+                        spec, one, cc, seed=seed, start_ms=start_ms, flows=flows, beside=beside, alone=role == "solo"
+                    )
                     shown = agent.name if role == "run" else BASELINE
                     cell = Cell(spec.name, shown, cc, tuple(one.point.items()), flows, beside, role)
                     jobs.append(Job(
@@ -191,7 +194,7 @@ def _combinations(
         for flows in spec.flows
         for beside in (spec.beside or (None,))
     ]
-    return found + [(baseline, cc, 1, None, "solo") for cc in spec.beside]
+    return found + [(baseline, cc, flows, None, "solo") for cc in spec.beside for flows in spec.flows]
 
 
 def _key(agent: Agent, path: Scenario) -> str:

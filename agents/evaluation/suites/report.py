@@ -74,9 +74,9 @@ def baseline_of(cell: Cell) -> Cell:
 
 
 def solo_of(cell: Cell) -> Cell:
-    """Returns the cell of the plain flow beside, alone in the queue."""
+    """Returns the cell of the plain flow beside, alone in the queue over the same time."""
     assert cell.beside is not None, "a cell without a plain flow beside has no solo"
-    return Cell(cell.scenario, BASELINE, cell.beside, cell.point, 1, None, "solo")
+    return Cell(cell.scenario, BASELINE, cell.beside, cell.point, cell.flows, None, "solo")
 
 
 def paired(

@@ -60,12 +60,15 @@ def interval(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _resampled(groups: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Returns RESAMPLES means; the same for the same values."""
+    """Returns RESAMPLES means; the same for the same values. Each draw of a trace has a draw of its runs of its own."""
     digest = hashlib.sha256(b"".join(group.tobytes() for group in groups)).digest()
     rng = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:8], "big")))
-    means = np.stack([group[rng.integers(group.size, size=(RESAMPLES, group.size))].mean(axis=1) for group in groups])
     drawn = rng.integers(len(groups), size=(len(groups), RESAMPLES))
-    return np.asarray(np.take_along_axis(means, drawn, axis=0).mean(axis=0), np.float64)
+    means = np.empty(drawn.shape)
+    for number, group in enumerate(groups):  # a trace that is drawn twice has its runs drawn twice
+        here = drawn == number
+        means[here] = group[rng.integers(group.size, size=(np.count_nonzero(here), group.size))].mean(axis=1)
+    return np.asarray(means.mean(axis=0), np.float64)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,17 @@ class Store:
         if self._path.exists():
             self._read()
 
+    @classmethod
+    @contextmanager
+    def locked(cls, folder: Path) -> Iterator["Store"]:
+        """Opens a folder's store and keeps a second process out of it. Raises ConfigError where one is there.
+
+        It is read when it is locked: what another process is writing just now looks like what a killed one left.
+        """
+        refusal = "another process is running a suite into it; wait for it, or name another --out"
+        with folder_lock.locked(folder, refusal):
+            yield cls(folder)
+
     def __len__(self) -> int:
         return sum(map(len, self._found.values()))
 
@@ -68,12 +79,6 @@ class Store:
             os.fsync(file.fileno())
         for run in runs:
             self._found.setdefault(run.key, []).append(run)
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Keeps a second process from the same store. Raises ConfigError where one is there."""
-        return folder_lock.locked(
-            self.folder, "another process is running a suite into it; wait for it, or name another --out"
-        )
 
     def _read(self) -> None:
         content = self._path.read_bytes()

@@ -19,6 +19,7 @@ namespace reinet {
 struct Ack {
   std::uint32_t next_seq;              // all below it has arrived
   std::uint32_t sack_begin, sack_end;  // beyond that: arrived since the ACK before
+  std::uint32_t duplicate_end;         // D-SACK: the one below this arrived a second time; 0 = none did
   Us echo_us;                          // timestamp of the segment that opened the range being acknowledged (RFC 7323)
   Us sent_us;                          // the timestamp of its own
   Us arrives_us;                       // where it goes next: the delay, then the sender
@@ -47,7 +48,7 @@ class Receiver {
     const std::int32_t ahead = static_cast<std::int32_t>(p.seq - next_seq());
     if (ahead < 0 || (p.seq - next_seq() < seen_.size() && seen_[p.seq])) {
       quick_acks_ = kQuickAcks;  // a duplicate: the sender has misread something, tell it quickly
-      acknowledge(ack(), false);
+      acknowledge(ack(p.seq + 1), false);
       return;
     }
     if (p.seq == last_ack_seq_) echo_us_ = p.sent_us;
@@ -110,8 +111,8 @@ class Receiver {
     while (!seen_.empty() && seen_.front()) seen_.pop();
   }
 
-  Ack ack() {
-    const Ack ack{next_seq(), sack_begin_, sack_end_, echo_us_, 0, 0};
+  Ack ack(std::uint32_t duplicate_end = 0) {
+    const Ack ack{next_seq(), sack_begin_, sack_end_, duplicate_end, echo_us_, 0, 0};
     sack_begin_ = sack_end_ = 0;
     last_ack_seq_ = next_seq();
     timer_us_ = kNever;

@@ -108,22 +108,23 @@ class Scoreboard {
   }
 
   // RACK: what was sent before the newest delivered segment is lost once it is overdue by that segment's RTT and
-  // reordering_us. Returns when the next one will be, kNever if none. lost(sent_us) is called for each; so below.
+  // reordering_us. Returns when the timer for the others is due, kNever if there are none: when the last of them is
+  // overdue, and two of the kernel's ticks (tcp_rack_mark_lost). lost(sent_us) is called for each; so below.
   template <class Lost>
   Us detect_losses(Us now_us, Us reordering_us, Lost&& lost) {
-    Us next_us = kNever;
+    Us last_us = 0;
     for (std::uint32_t seq = una(); seq != next(); ++seq) {
       Segment& s = segments_[seq];
       if (!in_flight(s) || !newest_.sent_after(s.sent_us, seq)) continue;
       const Us overdue_us = s.sent_us + newest_.rtt_us + reordering_us;
       if (overdue_us > now_us) {
-        next_us = std::min(next_us, overdue_us);
+        last_us = std::max(last_us, overdue_us);
         continue;
       }
       lost(s.sent_us);
       mark_lost(seq, s);
     }
-    return next_us;
+    return last_us > 0 ? last_us + kLeastTimerUs : kNever;
   }
 
   // A timeout: the first segment is lost, and all that have been out for an RTT.
@@ -154,6 +155,8 @@ class Scoreboard {
       return sent_us > other_sent_us || (sent_us == other_sent_us && seq > other_seq);
     }
   };
+
+  static constexpr Us kLeastTimerUs = 2'000;  // the kernel's TCP_TIMEOUT_MIN_US
 
   static bool in_flight(const Segment& s) { return !s.sacked && (!s.lost || s.retransmitting); }
 

@@ -24,6 +24,7 @@
 #include "core/cc/rtt.hpp"
 #include "core/flow_stats.h"
 #include "envs/sim/tcp/application.hpp"
+#include "envs/sim/tcp/loss_probe.hpp"
 #include "envs/sim/tcp/rate_reduction.hpp"
 #include "envs/sim/tcp/rate_sampler.hpp"
 #include "envs/sim/tcp/receiver.hpp"
@@ -56,7 +57,6 @@ class Sender {
       timeouts_ = 0;
       application_.on_acknowledged(board_.una(), now_us);
     }
-    if (board_.una() > probe_seq_) probing_ = false;
     AckEvent event = totals(now_us);
     cap_.set(cap_pkts);
     cap_.on_ack(window_, control_, event);
@@ -69,6 +69,10 @@ class Sender {
     event.in_order = d.una_advanced() && !d.sacked_new && !board_.has_holes();
     control_.on_sample(window_, event);
 
+    if (probe_.out() && probe_.shows_loss(board_.una(), ack.duplicate_end)) [[unlikely]] {
+      enter_recovery(now_us);
+      leave_recovery(now_us);  // it is mended
+    }
     if (state_ != State::kOpen || board_.has_holes()) [[unlikely]]
       update_state(d, ack, now_us);
     else
@@ -114,10 +118,7 @@ class Sender {
     } else if (reorder_us_ <= now_us) {
       on_reordering_timeout(now_us, send);
     } else if (timer_.due_us() <= now_us) {
-      if (timer_.is_probe())
-        probe(now_us, send);
-      else
-        on_timeout(now_us, send);
+      timer_.is_probe() ? probe(now_us, send) : on_timeout(now_us, send);
     } else {
       if constexpr (Clocked<Control>) {
         if (control_.timer_us() <= now_us) control_.on_timer(window_, now_us, board_.in_flight_pkts());
@@ -193,15 +194,10 @@ class Sender {
 
   // Where all is well there is nothing to do.
   [[gnu::noinline]] void update_state(const Delivery& d, const Ack& ack, Us now_us) {
-    if (state_ == State::kRecovery && board_.una() >= recovery_end_) {
-      if constexpr (WindowControl<Control>) {
-        window_.cwnd_pkts = window_.ssthresh_pkts;
-        control_.on_recovered(window_);
-      }
-      open(now_us);
-    } else if (state_ == State::kLoss) {
+    if (state_ == State::kRecovery && board_.una() >= recovery_end_)
+      leave_recovery(now_us);
+    else if (state_ == State::kLoss)
       leave_loss(d, ack, now_us);
-    }
     const std::uint64_t lost_before_pkts = board_.lost_total_pkts();
     const bool was_retransmitting = board_.is_retransmitting();
     if (d.pkts > 0 && board_.has_holes()) detect_losses(now_us);
@@ -212,9 +208,10 @@ class Sender {
   }
 
   void detect_losses(Us now_us) {
-    // No reordering is ever seen here: wait only while fewer than three segments beyond the hole have arrived.
+    // No reordering is ever seen here: wait only while fewer than three segments beyond the hole have arrived, as long
+    // as tcp_rack_reo_wnd without D-SACKs; what bounds that after some, the smoothed RTT, is never less.
     const bool certain = Control::kAckedSingly || state_ != State::kOpen || board_.sacked_pkts() >= kDuplicateThreshold;
-    const Us reordering_us = certain ? 0 : std::min(rtt_.min_us() / 4, rtt_.srtt_us() / 8);
+    const Us reordering_us = certain ? 0 : rtt_.min_us() / 4;
     reorder_us_ = board_.detect_losses(now_us, reordering_us, note_lost());
   }
 
@@ -234,8 +231,17 @@ class Sender {
     window_.ssthresh_pkts = cap_.on_loss(control_, window_, LossCause::kAcks);
     control_.on_state(State::kRecovery, totals(now_us));
     recovery_end_ = board_.next();
-    probing_ = may_undo_ = forward_rto_ = false;
+    probe_.forget();
+    may_undo_ = forward_rto_ = false;
     state_ = State::kRecovery;
+  }
+
+  void leave_recovery(Us now_us) {
+    if constexpr (WindowControl<Control>) {
+      window_.cwnd_pkts = window_.ssthresh_pkts;
+      control_.on_recovered(window_);
+    }
+    open(now_us);
   }
 
   template <class Send>
@@ -254,7 +260,7 @@ class Sender {
     window_.cwnd_pkts = board_.in_flight_pkts() + 1;
     recovery_end_ = board_.next();
     state_ = State::kLoss;
-    probing_ = false;
+    probe_.forget();
     reorder_us_ = kNever;
     ++timeouts_;
     if (board_.has_retransmission()) resend(now_us, send);
@@ -283,10 +289,7 @@ class Sender {
       window_.cwnd_pkts = control_.on_undo(window_, prior_cwnd_pkts_);
       window_.ssthresh_pkts = std::max(window_.ssthresh_pkts, prior_ssthresh_pkts_);
     }
-    if (undone || board_.una() >= recovery_end_) {
-      open(now_us);
-      return;
-    }
+    if (undone || board_.una() >= recovery_end_) return open(now_us);
     if (!forward_rto_) return;
     if (board_.next() > recovery_end_) {
       forward_rto_ = !d.sacked_new;  // new data got through beside the hole: the loss was real
@@ -402,14 +405,14 @@ class Sender {
   template <class Send>
   void probe(Us now_us, Send&& send) {
     const bool has_new = application_.has(board_.next()) && board_.out_pkts() < kMaxOutPkts;
-    if (probing_ || (!has_new && !board_.can_repeat_last())) {
+    if (probe_.out() || (!has_new && !board_.can_repeat_last())) {
       timer_.skip_probe(now_us, rtt_, board_);
       return;
     }
-    probing_ = true;
-    probe_seq_ = has_new ? board_.send_new(now_us) : board_.repeat_last(now_us);
+    const std::uint32_t seq = has_new ? board_.send_new(now_us) : board_.repeat_last(now_us);
+    probe_.on_sent(seq, !has_new);
     if (!has_new) ++retransmitted_pkts_;
-    put(probe_seq_, now_us, false, send);
+    put(seq, now_us, false, send);
     timer_.on_probe(now_us, rtt_);
   }
 
@@ -429,7 +432,7 @@ class Sender {
   Us last_sent_us_ = 0, heard_us_ = 0;  // heard: the last ACK, or the first packet after nothing was out
   Us pace_us_ = kNever;
   State state_ = State::kOpen;
-  std::uint32_t recovery_end_ = 0, probe_seq_ = 0;               // recovery ends when all below is acknowledged
+  std::uint32_t recovery_end_ = 0;                               // recovery ends when all below is acknowledged
   std::uint32_t prior_cwnd_pkts_ = 0, prior_ssthresh_pkts_ = 0;  // before a timeout that may be undone
   RateReduction reduction_;
   std::uint32_t timeouts_ = 0;  // since the last progress
@@ -437,7 +440,8 @@ class Sender {
   Us first_retransmission_us_ = kNever;
   RetransmissionTimer timer_;
   Us reorder_us_ = kNever;
-  bool probing_ = false, may_undo_ = false, forward_rto_ = false, new_data_first_ = false;
+  LossProbe probe_;
+  bool may_undo_ = false, forward_rto_ = false, new_data_first_ = false;
 };
 
 }  // namespace reinet

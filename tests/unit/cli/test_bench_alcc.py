@@ -15,6 +15,11 @@ from reinet.core.errors import ConfigError
         (["--against", "kernel"], "kernel needs links: give --traces"),
         (["--against", "plain", "--traces", "x"], "leave --traces out"),
         (["--against", "tunnel", "--traces", "x"], "leave --traces out"),
+        (["--traces", "x"], "--traces: over loopback it does nothing; it belongs to --against"),
+        (["--agents", "rule"], "--agents: over loopback"),
+        (["--laws", "copa"], "--laws: over loopback"),
+        (["--repeat", "1"], "--repeat: over loopback"),
+        (["--buffer-bytes", "5000"], "--buffer-bytes: over loopback"),
         (["--against", "udp", "--traces", "x", "--laws", "copa,cubic"], "cubic do not run over UDP"),
     ],
 )

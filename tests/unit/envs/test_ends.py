@@ -120,8 +120,83 @@ def test_a_delay_reorders_nothing_and_is_right_to_a_millisecond(
 
 def test_a_duplicate_is_acknowledged_at_once_and_so_is_what_follows() -> None:
     receiver = delaying_receiver()
-    assert told(receiver.packet(20 * MS, 3, 19 * MS)) == [(16, 0, 0)]
-    assert told(receiver.packet(21 * MS, 16, 20 * MS)) == [(17, 0, 0)]
+    (again,) = receiver.packet(20 * MS, 3, 19 * MS)
+    assert told([again]) == [(16, 0, 0)]
+    assert again.duplicate_end == 4
+    (following,) = receiver.packet(21 * MS, 16, 20 * MS)
+    assert told([following]) == [(17, 0, 0)]
+    assert following.duplicate_end == 0
+
+
+def resent(sender: DrivenSender, until_us: int) -> tuple[int, int]:
+    """When a segment is first sent once more after now, and which."""
+    seen = {seq for _, seq in sender.take_sent()}
+    sender.advance(until_us)
+    return next((at_us, seq) for at_us, seq in sender.take_sent() if seq in seen)
+
+
+def test_a_segment_that_may_be_late_is_waited_for_as_the_kernel_does() -> None:
+    """A round trip, a quarter of the least one for reordering, and TCP_TIMEOUT_MIN_US of the timer."""
+    sender = DrivenSender(100 * MS, RTT_US)
+    sender.ack(100 * MS + RTT_US, 0, 100 * MS, 1, 2)
+    assert resent(sender, 140 * MS) == (100 * MS + RTT_US + RTT_US // 4 + 2 * MS, 0)
+
+
+def test_one_timer_waits_for_the_last_segment_that_may_be_late() -> None:
+    """10 was sent at 120 ms, 12 at 121; of neither was heard when 13 has arrived."""
+    sender = DrivenSender(100 * MS, RTT_US)
+    sender.ack(120 * MS, 1, 100 * MS)
+    sender.ack(121 * MS, 2, 100 * MS)
+    sender.ack(141 * MS, 10, 101 * MS)
+    sender.ack(142 * MS, 10, 101 * MS, 13, 14)
+    assert resent(sender, 170 * MS) == (121 * MS + 21 * MS + RTT_US // 4 + 2 * MS, 10)
+
+
+class Tail:
+    """Ten segments of an object, all but the last acknowledged: a loss probe repeats that one."""
+
+    def __init__(self) -> None:
+        self.sender = DrivenSender(100 * MS, RTT_US, object_pkts=10, pause_us=MS)
+        self.sender.ack(120 * MS, 9, 100 * MS)
+        self.sender.take_sent()
+        self.sender.advance(339 * MS)
+        assert self.sender.take_sent() == [(320 * MS, 9)]
+        self.before_pkts = self.sender.cwnd_pkts
+
+    def next_object(self) -> tuple[int, int]:
+        """Its first ACK, which acknowledges more than was out when the probe left: the window and ssthresh."""
+        assert self.sender.cwnd_pkts >= self.before_pkts, "who only hears that all has arrived knows of no loss"
+        self.sender.advance(350 * MS)  # what the application did not use is taken back as it sends again
+        self.before_pkts = self.sender.cwnd_pkts
+        self.sender.ack(365 * MS, 11, 345 * MS)
+        return self.sender.cwnd_pkts, self.sender.ssthresh_pkts
+
+
+def test_a_loss_that_a_probe_mends_reduces_the_window_as_others_do() -> None:
+    """tcp_process_tlp_ack: more is acknowledged, and nobody said that the segment arrived twice."""
+    tail = Tail()
+    tail.sender.ack(340 * MS, 10, 320 * MS)
+    assert tail.next_object() == (tail.before_pkts // 2, tail.before_pkts // 2)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_probe_that_repeated_what_was_only_late_reduces_nothing(at_once: bool) -> None:
+    tail = Tail()
+    if not at_once:  # the original's own ACK comes first
+        tail.sender.ack(340 * MS, 10, 100 * MS)
+    tail.sender.ack(342 * MS, 10, 100 * MS, duplicate_end=10)
+    cwnd_pkts, ssthresh_pkts = tail.next_object()
+    assert cwnd_pkts >= tail.before_pkts
+    assert ssthresh_pkts > 1_000_000
+
+
+def test_a_probe_of_a_new_segment_tells_of_no_loss() -> None:
+    sender = DrivenSender(100 * MS, RTT_US)
+    sender.advance(150 * MS)
+    assert sender.take_sent()[10:] == [(142 * MS, 10)]
+    sender.ack(162 * MS, 11, 142 * MS)
+    sender.ack(182 * MS, 13, 162 * MS)
+    assert sender.ssthresh_pkts > 1_000_000
 
 
 class Silence:

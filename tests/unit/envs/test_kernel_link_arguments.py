@@ -1,9 +1,14 @@
-"""What the kernel environment refuses, before it asks anything of the host."""
+"""What the kernel environment refuses, before it asks anything of the host, and how long its link's parts wait."""
+
+import re
 
 import pytest
 
+from helpers.places import ROOT
 from reinet.core import ConfigError
 from reinet.envs.kernel_link import KernelLinkEnv
+from reinet.envs.mahimahi import udp_ends
+from reinet.envs.mahimahi.process import START_TIMEOUT_S
 from reinet.envs.trace import Trace
 
 
@@ -28,3 +33,9 @@ def test_gymnasium_may_hand_on_that_nothing_is_to_be_drawn() -> None:
     assert KernelLinkEnv(render_mode=None).render_mode is None
     with pytest.raises(ConfigError, match="render_mode: KernelLink draws nothing"):
         KernelLinkEnv(render_mode="human")
+
+
+def test_a_sender_waits_for_its_receiver_as_long_as_who_started_both() -> None:
+    """It gave up after 15 s, and the link with it, on a host that brings one up in 20."""
+    (accept_ms,) = re.findall(r"#define ACCEPT_MS (\d+)", (ROOT / "envs/mahimahi/helpers/sender.c").read_text())
+    assert int(accept_ms) == 1000 * START_TIMEOUT_S == 1000 * udp_ends.WAIT_S

@@ -53,6 +53,14 @@ def test_hours_in_milliseconds_are_told_from_seconds(tmp_path: Path) -> None:
     assert imported.trace.mean_mbps == pytest.approx(1.2)
 
 
+def test_more_seconds_than_a_trace_holds_are_milliseconds(tmp_path: Path) -> None:
+    """Lines 100 apart may be slow seconds or quick milliseconds; 50 days of the former are none."""
+    lines = [f"{k * 100} 1200\n" for k in range(43_000)]
+    assert import_trace(write(tmp_path, "".join(lines))).format == "ms-kbps"
+    with pytest.raises(TraceError, match="units are not plain"):
+        import_trace(write(tmp_path, "".join(lines[:42_000])))
+
+
 def test_the_remainder_is_carried(tmp_path: Path) -> None:
     # A third of a packet in each second: one packet every three seconds, not none in each.
     imported = import_trace(write(tmp_path, "".join(f"{k} 0.004\n" for k in range(30))))
@@ -152,6 +160,8 @@ def test_refuses_with_file_line_and_what(tmp_path: Path, text: str | bytes, line
         ),
         ("0 300\n1 400\n2 350\n", None, "units are not plain"),  # 5G in Mbit/s, or 3G in kbit/s
         ("0 1200\n1000000 1200\n2000000 1200\n", None, "units are not plain"),  # a second in microseconds
+        ("0 250\n60 310\n120 280\n", None, "typically 60 apart with a rate of 280: the units are not plain"),
+        ("0 250\n900 310\n1800 280\n", None, "units are not plain"),  # a modem's quarters of an hour
         ("0 20\n1000 21\n2000 20\n", None, "say --format s-mbps, s-kbps, ms-mbps, ms-kbps"),
         ("0 400000\n1 400000\n", "s-mbps", "check the unit"),
         ("0 0\n1 0\n", "s-mbps", "recording has no rate"),

@@ -2,6 +2,8 @@
 
 import json
 import re
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +15,10 @@ from helpers.places import ROOT
 from reinet.agents.decide.baselines import FixedCap, NoCap
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.agents.decide.roccet import Roccet
+from reinet.agents.evaluation import plan
 from reinet.agents.evaluation.batch import figures as figures_of_paths
 from reinet.agents.evaluation.plan import Plan
-from reinet.agents.evaluation.run import run
+from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario, link_options
 from reinet.agents.evaluation.suites.definition import MOST_SEEDS
 from reinet.cli.main import app
@@ -299,6 +302,47 @@ def test_an_option_that_would_do_nothing_is_refused(option: str) -> None:
 
 def test_an_infinite_queue_has_no_size() -> None:
     assert figures("none", link_options={"queue": "infinite"}, seconds=1.0)["buffer_bytes"] is None
+
+
+@pytest.mark.parametrize("ended", [LinkError("the link died"), KeyboardInterrupt()])
+def test_what_was_measured_before_a_run_fails_is_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: BaseException
+) -> None:
+    """It was written after the last run: what ended the command at the fortieth took the others with it."""
+    trace, found = TWELVE_MBPS.save(tmp_path / "twelve.trace"), tmp_path / "found.json"
+    kept: list[int] = []
+    done: list[weakref.ref[Run]] = []
+
+    def fails_at_the_third(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
+        kept.append(len(json.loads(found.read_text())["rows"]) if found.exists() else 0)
+        assert sum(one() is not None for one in done) <= 1, "of runs that are over there is the row, and no log"
+        if len(done) == 2:
+            raise ended
+        here = run(agent, scenario, progress)
+        done.append(weakref.ref(here))
+        return here
+
+    monkeypatch.setattr(plan, "run", fails_at_the_third)
+    command = ["evaluate", "--agents", "none,fixed:20", "--link", "sim", "--seconds", "1", "--repeat", "2"]
+    result = CliRunner().invoke(app, [*command, "--traces", str(trace), "--json", str(found)])
+    assert kept == [0, 1, 2]
+    assert [row["agent"] for row in json.loads(found.read_text())["rows"]] == ["none", "fixed:20"]
+    assert "fixed:20" in result.stderr, "the table of what there is"
+    if isinstance(ended, LinkError):
+        said = rf"run 3 of 4, none over cubic on twelve.*: the link died; the rows before it are in {found}"
+        assert re.fullmatch(said, str(result.exception))
+
+
+def test_traces_of_one_name_have_pictures_of_their_own(tmp_path: Path) -> None:
+    paths = [tmp_path / folder / "twelve.trace" for folder in ("a", "b")]
+    command = ["evaluate", "--agents", "none", "--link", "sim", "--seconds", "1", "--png", str(tmp_path / "run.png")]
+    for path in paths:
+        path.parent.mkdir()
+        command += ["--traces", str(TWELVE_MBPS.save(path))]
+    result = CliRunner().invoke(app, [*command, "--repeat", "2"])
+    assert result.exit_code == 0, result.output
+    files = sorted(path.name for path in tmp_path.glob("*.png"))
+    assert files == ["run-twelve.trace-cubic-2.png", "run-twelve.trace-cubic.png"]
 
 
 @pytest.mark.parametrize(

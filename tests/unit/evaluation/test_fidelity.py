@@ -1,5 +1,8 @@
 """``reinet fidelity``: what counts as agreement, going on after an interruption, what fails, the page."""
 
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +136,39 @@ def test_a_link_that_does_not_come_up_is_tried_again(tmp_path: Path) -> None:
         )
     assert len(told) == MAX_ATTEMPTS - 1
     assert all(told)
+
+
+RUNNING = """
+import os, sys, time
+from pathlib import Path
+from reinet.agents.evaluation import fidelity
+from reinet.envs.trace import Trace
+
+def run_for_ever(*_):
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    fidelity.kernel_run = run_for_ever
+    one = fidelity.Combination(Trace.constant(12, 10), "cubic", 150_000, 0)
+    fidelity.Comparison([one], fidelity.Results(Path(sys.argv[1]))).measure(print)
+"""
+
+
+def test_a_process_of_runs_ends_with_the_command_that_made_it(tmp_path: Path) -> None:
+    """Where the command was killed, its workers waited for work for ever, as root."""
+    script = tmp_path / "running.py"
+    script.write_text(RUNNING)
+    arguments = [sys.executable, str(script), str(tmp_path / "results.jsonl")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as command:
+        assert command.stdout is not None
+        worker = Path(f"/proc/{int(command.stdout.readline())}")
+        assert worker.exists()
+        command.kill()
+    until_s = time.monotonic() + 30
+    while worker.exists():
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
 
 
 def test_a_report_runs_nothing(tmp_path: Path) -> None:

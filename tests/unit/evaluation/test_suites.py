@@ -203,9 +203,15 @@ def test_more_repetitions_add_to_a_store_and_change_none(tmp_path: Path) -> None
 
 
 def test_one_process_at_a_time_runs_into_a_store(tmp_path: Path) -> None:
-    said = "another process is running a suite"
-    with Store(tmp_path / "store").locked(), pytest.raises(ConfigError, match=said), Store(tmp_path / "store").locked():
-        pass
+    """The one that is refused changes nothing: a line that is being written is none that a killed process left."""
+    (tmp_path / RUNS_FILE).write_text("")
+    with Store.locked(tmp_path) as store:
+        (tmp_path / RUNS_FILE).write_text('{"key": ')
+        with pytest.raises(ConfigError, match="another process is running a suite"), Store.locked(tmp_path):
+            pass
+        command = ["evaluate", "--suite", suite_file(tmp_path), "--scenarios", "two", "--out", str(store.folder)]
+        assert "another process" in str(CliRunner().invoke(app, command).exception)
+        assert (tmp_path / RUNS_FILE).read_text() == '{"key": '
 
 
 def test_runs_that_do_not_count_are_counted_and_in_no_table(tmp_path: Path) -> None:

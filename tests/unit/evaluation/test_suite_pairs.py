@@ -1,0 +1,68 @@
+"""What a suite's report compares, a flow alone and beside another over one stretch of the trace, and how sure it is."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reinet.agents.evaluation.suites import report, runner
+from reinet.agents.evaluation.suites.definition import load
+from reinet.agents.evaluation.suites.plan import SuitePlan, plan
+from reinet.agents.evaluation.suites.statistics import estimate
+from reinet.agents.evaluation.suites.store import Store
+from reinet.envs.trace import Trace
+
+BESIDE = """
+title = "Beside"
+[[scenario]]
+name = "later"
+traces = ["{trace}"]
+seconds = 4
+repeat = 1
+flows = [1, 2]
+flow_start_s = {start_s}
+beside = ["cubic"]
+"""
+
+
+def planned(folder: Path, start_s: float) -> SuitePlan:
+    """A link of 2 Mbit/s for four seconds and of 12 Mbit/s from then on."""
+    slow, fast = np.arange(6, 4000, 6), np.arange(4000, 16_001)
+    trace = Trace(np.concatenate((slow, fast)).astype(np.uint32), "slow-then-fast").save(folder / "slow.trace")
+    path = folder / "beside.toml"
+    path.write_text(BESIDE.format(trace=trace, start_s=start_s))
+    return plan(load(str(path)))
+
+
+def test_a_flow_alone_is_measured_over_the_stretch_that_it_shares_with_others(tmp_path: Path) -> None:
+    """Alone from the trace's beginning it had 2 Mbit/s, beside another from 4 s on some 6: that looked like no harm."""
+    suite, store = planned(tmp_path, 4.0), Store(tmp_path / "store")
+    runner.make(suite, store)
+    cells = report.build(suite, store, "")["cells"]
+    for flows in (1, 2):
+        alone, beside = (
+            next(cell["numbers"] for cell in cells if (cell["role"], cell["flows"]) == (role, flows))
+            for role in ("solo", "run")
+        )
+        assert 10 < alone["throughput_mbps"]["mean"] < 12.1
+        expected = 1 - beside["beside_mbps"]["mean"] / alone["throughput_mbps"]["mean"]
+        assert beside["beside_harm"]["mean"] == pytest.approx(expected)
+        assert 0.2 < expected < 0.95
+
+
+def test_flows_that_all_start_at_once_have_one_run_alone(tmp_path: Path) -> None:
+    alone = [job for job in planned(tmp_path, 0.0).jobs if job.cell.role == "solo"]
+    assert [job.cell.flows for job in alone] == [1, 2]
+    assert len({job.key for job in alone}) == 1
+
+
+def test_an_interval_holds_the_scatter_of_traces_and_runs_once() -> None:
+    """Traces that do not differ leave that of the runs: each draw of a trace has a draw of its runs of its own."""
+    runs = np.random.Generator(np.random.PCG64(1)).normal(size=60)
+    runs = (runs - runs.mean()) / runs.std()
+    found = estimate({f"trace {number}": list(runs) for number in range(3)})
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    width = 2 * 1.96 / np.sqrt(3 * 60)  # runs drawn once for a trace that is drawn twice: sqrt(5 / 3) times that
+    assert found.high - found.low == pytest.approx(width, rel=0.1)
