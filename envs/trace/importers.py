@@ -47,9 +47,9 @@ FORMATS = ("mahimahi", "phone-csv", *PAIRS)
 
 MOST_STEP_S, LEAST_STEP_MS = 15.0, 20.0
 """Loggers write every 15 s at least and every 20 ms at most: so far apart, a time's unit is plain."""
-SLOWEST_STEP_S, MINUTE_S = 600.0, 60.0
-"""Slow loggers count in seconds too. They write every ten minutes at least, or at whole minutes, as a modem's counters
-do every quarter of an hour: so far apart, lines may be of seconds or of milliseconds."""
+PLAIN_STEP_MS, MINUTE_S = 100.0, 60.0
+"""Slow loggers count in seconds too, some 30 between lines or whole minutes: such steps, and whatever is below 100, may be
+of seconds or of milliseconds. Nobody writes every 100, 200 or 500 s."""
 MOST_TYPICAL_MBPS, LEAST_TYPICAL_KBPS = 100.0, 100.0
 """Above and below, what looks like the usual unit of a rate (Mbit/s beside seconds, kbit/s beside milliseconds) may be
 the other one: 300 are a 5G link's Mbit/s or a 3G link's kbit/s."""
@@ -134,7 +134,7 @@ def _detect(text: str, path: Path) -> str:
         if steps.size and steps.max() > 0 and rates:
             step, rate = float(np.median(steps[steps > 0])), float(np.median(rates))
             may_be_seconds = lines[-1].time_s - lines[0].time_s <= MAX_MS / 1000 and (
-                step <= SLOWEST_STEP_S or not np.any(steps % MINUTE_S)
+                step < PLAIN_STEP_MS or not np.any(steps % MINUTE_S)
             )
             if LEAST_STEP_MS <= step <= MOST_STEP_S * 1000 and rate >= LEAST_TYPICAL_KBPS and not may_be_seconds:
                 return "ms-kbps"

@@ -54,11 +54,17 @@ def test_hours_in_milliseconds_are_told_from_seconds(tmp_path: Path) -> None:
 
 
 def test_more_seconds_than_a_trace_holds_are_milliseconds(tmp_path: Path) -> None:
-    """Lines 100 apart may be slow seconds or quick milliseconds; 50 days of the former are none."""
-    lines = [f"{k * 100} 1200\n" for k in range(43_000)]
+    """Lines 60 apart may be slow seconds or quick milliseconds; 50 days of the former are none."""
+    lines = [f"{k * 60} 1200\n" for k in range(72_000)]
     assert import_trace(write(tmp_path, "".join(lines))).format == "ms-kbps"
     with pytest.raises(TraceError, match="units are not plain"):
-        import_trace(write(tmp_path, "".join(lines[:42_000])))
+        import_trace(write(tmp_path, "".join(lines[:71_000])))
+
+
+@pytest.mark.parametrize("step", [100, 200, 500, 1000])
+def test_round_steps_that_are_no_minutes_are_milliseconds(tmp_path: Path, step: int) -> None:
+    lines = [f"{k * step} {1000 + k}\n" for k in range(50)]
+    assert import_trace(write(tmp_path, "".join(lines))).format == "ms-kbps"
 
 
 def test_the_remainder_is_carried(tmp_path: Path) -> None:
