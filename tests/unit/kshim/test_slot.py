@@ -77,6 +77,14 @@ def test_a_flow_never_sees_the_cap_of_another_while_its_slot_changes_hands():
     assert wrong == 0
 
 
+@pytest.mark.parametrize("before", [0, 7])
+@pytest.mark.parametrize("sequence", [1, 2**32 - 1])
+def test_a_writer_that_was_killed_in_the_middle_spoils_no_later_cap(before, sequence):
+    """Before or after it had put the flow's name there."""
+    lease = {"written_for": 7, "seen_by": 7, "expires_ns": NOW_NS + MS, "now_ns": NOW_NS}
+    assert _driven.cap_seen(cap_pkts=25, before=before, sequence=sequence, **lease) == 25
+
+
 SILENT = {"last_ack_ns": NOW_NS - SILENCE_NS, "now_ns": NOW_NS}
 
 
