@@ -1,7 +1,9 @@
 """Caps on the running kernel: they act, lapse by themselves, and meet nobody but the flow they are for."""
 
 import mmap
+import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -199,6 +201,15 @@ def test_what_the_kernel_writes_cannot_be_written_by_whoever_holds_the_descripto
         mmap.mmap(loader.descriptors.caps, mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE).close()
     finally:
         loader.close()
+
+
+def test_a_child_has_no_memory_of_the_shims(cgroup):
+    """Those of the daemon are forked from its loader, and are to write nothing but what they are handed."""
+    with KernelShim([cgroup]):
+        assert "bpf-map" in Path("/proc/self/maps").read_text()
+        if not (child := os.fork()):
+            os._exit("bpf-map" in Path("/proc/self/maps").read_text())
+        assert os.waitpid(child, 0)[1] == 0
 
 
 @undisturbed
