@@ -275,6 +275,26 @@ def test_after_a_pause_the_window_that_the_cap_withheld_is_given_back(cgroup, tr
     assert np.median(after_pause["cwnd_pkts"]) >= own_pkts
 
 
+@undisturbed
+def test_what_a_pause_made_void_is_not_renewed(cgroup, transfer):
+    """Nobody decides from then on; each burst takes longer than it is from one renewal to the next."""
+    with KernelShim([cgroup]) as shim:
+        keeper = LeaseKeeper(shim)
+        transfer(cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60, burst=(600_000, 0.15))
+        decided = read_for(shim, 2.0, capped_loop(keeper, CAP_PKTS))
+
+        def renew(records):
+            keeper.hear(records)
+            keeper.tick(time.monotonic_ns())
+
+        records = read_for(shim, 2.0, renew)
+        assert len(keeper) == 1
+    assert CAP_PKTS in decided["cap_pkts"]
+    after_pause = np.flatnonzero(has(records, Flag.RESTARTED))
+    assert after_pause.size >= 2
+    assert not records["cap_pkts"][after_pause[0] :].any()
+
+
 def test_the_cap_of_a_flow_that_pauses_for_long_lapses(cgroup, transfer):
     with KernelShim([cgroup], target_us=50_000) as shim:
         keeper = LeaseKeeper(shim)
