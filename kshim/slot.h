@@ -29,7 +29,7 @@ struct reinet_slot {
   reinet_u64 cookie;      /* owner, 0 = free */
   reinet_u32 sequence;    /* odd while period is being written */
   reinet_u32 outstanding; /* data awaits an ACK */
-  reinet_u64 void_lease;  /* never obeyed: it reached too far ahead, or it answers what was before an idle time */
+  reinet_u64 void_lease;  /* never obeyed: too far ahead, or it answers what was before an idle time or the owner */
   /* The programs' own: what a cap does to a window that follows ssthresh, or to a model of the path. */
   union {
     struct {

@@ -2,6 +2,8 @@
 
 import mmap
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -316,3 +318,51 @@ def test_the_cap_of_a_flow_that_pauses_for_long_lapses(cgroup, transfer):
         assert settled(lambda: shim.outstanding(slots).all())
         with pytest.raises(IndexError, match="slot 4096 does not exist"):
             shim.outstanding(np.array([4096], np.uint32))
+
+
+CONNECTING_ANEW = """
+import contextlib, ctypes, socket, subprocess, sys, threading, time
+subprocess.run("ip link set lo mtu 1500 up".split(), check=True)
+subprocess.run("tc qdisc add dev lo root tbf rate 20mbit burst 3000 limit 150000".split(), check=True)
+listening = socket.create_server(("127.0.0.1", 0))
+def take():
+    while True:
+        taken, _ = listening.accept()
+        with contextlib.suppress(ConnectionResetError):
+            while taken.recv(100_000):
+                pass
+threading.Thread(target=take, daemon=True).start()
+with open(sys.argv[1], "w") as procs:
+    procs.write("0")
+sending = socket.socket()
+sending.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+for _ in range(2):
+    sending.connect(listening.getsockname())
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        sending.sendall(bytes(10_000))
+    if ctypes.CDLL(None).connect(sending.fileno(), bytes(16), 16):  # AF_UNSPEC
+        raise OSError("connect")
+"""
+
+
+@undisturbed
+def test_a_socket_that_connects_anew_is_free_of_its_former_connections_cap(cgroup):
+    """It has the same cookie, most often the same slot, and begins within the lease."""
+    with KernelShim([cgroup]) as shim:
+        command = ["unshare", "-n", sys.executable, "-IS", "-c", CONNECTING_ANEW, str(cgroup / "cgroup.procs")]
+        with subprocess.Popen(command) as program:
+            while not (first := shim.poll(timeout_ms=50)).size:
+                assert program.poll() is None
+            name = first["cookie"][:1].copy(), first["slot"][:1].copy()
+            until_ns = lease(900)
+            shim.apply(*name, np.array([CAP_PKTS], np.uint32), until_ns, np.array([40_000], np.uint32))
+            records = read_for(shim, 1.5)
+            assert program.wait(timeout=60) == 0
+    assert set(records["cookie"].tolist()) == set(name[0].tolist())
+    assert set(records["slot"].tolist()) == set(name[1].tolist())
+    ended, ended_again = np.flatnonzero(has(records, Flag.CLOSED))
+    if records["time_ns"][ended + 1] > until_ns:
+        raise LaggedError
+    assert CAP_PKTS in records["cap_pkts"][:ended]
+    assert not records["cap_pkts"][ended + 1 : ended_again].any()

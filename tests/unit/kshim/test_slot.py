@@ -111,6 +111,13 @@ def test_a_flow_ends_once_whatever_was_lost():
     assert (given, closed) == ([(7, False), (7, True), (8, False)], False)
 
 
+def test_a_socket_that_connects_anew_is_open_again():
+    """It keeps its cookie, and its silences are to be reported."""
+    told = [(7, False), (7, True), (7, False)]
+    assert _driven.account(told) == (told, False)
+    assert _driven.account([*told, (7, True)]) == ([*told, (7, True)], True)
+
+
 def test_a_flow_that_was_never_heard_of_before_its_end_counts_as_ended():
     """So that the slot, which still names it for a moment, gives no silence of it any more."""
     assert _driven.account([(7, True)]) == ([], True)
