@@ -59,10 +59,11 @@ class JoinedShim:
         caps_pkts: npt.NDArray[np.uint32],
         expires_ns: int,
         targets_us: npt.NDArray[np.uint32],
+        renews: bool = False,
     ) -> None:
         """Writes caps as ``Shim.apply`` does."""
         for shim, mine in self._parts(slots):
-            shim.apply(cookies[mine], slots[mine] // 2, caps_pkts[mine], expires_ns, targets_us[mine])
+            shim.apply(cookies[mine], slots[mine] // 2, caps_pkts[mine], expires_ns, targets_us[mine], renews)
 
     def release(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None:
         """Lifts caps as ``Shim.release`` does."""

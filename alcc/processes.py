@@ -148,8 +148,12 @@ class ProcessShim:
         caps_pkts: npt.NDArray[np.uint32],
         expires_ns: int,
         targets_us: npt.NDArray[np.uint32],
+        renews: bool = False,
     ) -> None:
-        """Writes caps as ``Shim.apply`` does; a flow that has ended meanwhile gets none."""
+        """Writes caps as ``Shim.apply`` does; a flow that has ended meanwhile gets none.
+
+        Which caps a program holds void is not seen from here, so they are renewed like others.
+        """
         for i, (cookie, slot) in enumerate(zip(cookies.tolist(), slots.tolist(), strict=True)):
             owner = self._owners[slot]
             if owner is not None and owner.link is not None and int(self._cookies[slot]) == cookie:

@@ -80,11 +80,12 @@ class FlowShim:
         caps_pkts: npt.NDArray[np.uint32],
         expires_ns: int,
         targets_us: npt.NDArray[np.uint32],
+        renews: bool = False,
     ) -> None:
         """Writes caps as ``Shim.apply`` does."""
         if self._shim is None:
             return
-        self._shim.apply(cookies, slots, caps_pkts, expires_ns, targets_us)
+        self._shim.apply(cookies, slots, caps_pkts, expires_ns, targets_us, renews)
         if self._cookie is not None and (own := caps_pkts[cookies == self._cookie]).size:
             now_ns = self._clock_ns()
             self._note_lapse(now_ns)

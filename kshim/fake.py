@@ -37,6 +37,7 @@ class _Slot:
     target_us: int = 0
     outstanding: bool = True
     counted_too_long: bool = False
+    void: bool = False  # the cap answers what was before an idle time
 
 
 class FakeShim:
@@ -94,9 +95,15 @@ class FakeShim:
         """Says whether data of an open flow awaits an ACK, as it does from its start on."""
         self._slots[self._slot_of[cookie]].outstanding = outstanding
 
+    def void_cap(self, cookie: int) -> None:
+        """Has an open flow's cap act no more until another one is decided, as the end of a restarted period has."""
+        self._slots[self._slot_of[cookie]].void = True
+
     def cap_pkts(self, cookie: int) -> int:
         """Returns the cap in force on an open flow at ``now_ns``, 0 = none."""
         entry = self._slots[self._slot_of[cookie]]
+        if entry.void:
+            return NO_CAP_PKTS
         if entry.cap_cookie == cookie and entry.expires_ns > entry.longest_ns:
             self._count_too_long(entry)
             return NO_CAP_PKTS
@@ -121,10 +128,14 @@ class FakeShim:
         caps_pkts: npt.NDArray[np.uint32],
         expires_ns: int,
         targets_us: npt.NDArray[np.uint32],
+        renews: bool = False,
     ) -> None:
         """Writes caps as ``Shim.apply`` does; a slot that was never used is a caller's mistake (IndexError)."""
         for cookie, slot, cap_pkts, target_us in zip(cookies, slots, caps_pkts, targets_us, strict=True):
             entry = self._slots[int(slot)]
+            if renews and entry.void:
+                continue
+            entry.void = False
             entry.cap_cookie, entry.cap_pkts, entry.target_us = int(cookie), int(cap_pkts), int(target_us)
             entry.expires_ns = int(expires_ns)
             entry.longest_ns = self.now_ns + LONGEST_LEASE_MS * 1_000_000

@@ -115,7 +115,7 @@ class LeaseKeeper:
         self._heard_ns[slots] = self._clock_ns()
 
     def tick(self, now_ns: int) -> npt.NDArray[np.uint32]:
-        """Renews every lease when a third of it has passed; call it at least that often.
+        """Renews every lease that is not void when a third of it has passed; call it at least that often.
 
         Returns the slots of flows that turned out to be idle, whose caps it lifted instead; their next decision caps
         them again.
@@ -170,8 +170,9 @@ class LeaseKeeper:
     def _write(self, slots: npt.NDArray[np.uint32], now_ns: int) -> None:
         if slots.size:
             self._expires_ns[slots] = now_ns + self._lease_ns
+            expires_ns = now_ns + self._lease_ns
             self._shim.apply(
-                self._cookies[slots], slots, self._caps_pkts[slots], now_ns + self._lease_ns, self._targets_us[slots]
+                self._cookies[slots], slots, self._caps_pkts[slots], expires_ns, self._targets_us[slots], True
             )
 
     def _grow(self, slots: int) -> None:

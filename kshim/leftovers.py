@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -180,9 +181,11 @@ def _openers() -> dict[tuple[str, int], list[int]]:
     openers: dict[tuple[str, int], list[int]] = {}
     for process in _processes():
         try:
-            for info in (process / "fdinfo").iterdir():
+            infos = list((process / "fdinfo").iterdir())
+        except OSError:
+            continue  # the process is gone, or another user's
+        for info in infos:
+            with suppress(OSError):  # the descriptor is gone
                 if match := _BPF_FD.search(info.read_text(encoding="ascii", errors="replace")):
                     openers.setdefault((match[1], int(match[2])), []).append(int(process.name))
-        except OSError:
-            continue  # the process or its descriptor is gone, or another user's
     return openers

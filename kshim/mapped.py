@@ -55,6 +55,7 @@ class MappedShim:
         caps_pkts: npt.NDArray[np.uint32],
         expires_ns: int,
         targets_us: npt.NDArray[np.uint32],
+        renews: bool = False,
     ) -> None:
         """Writes caps as ``Shim.apply`` does; they act at each flow's next ACK. Raises IndexError for no such slot."""
         self._flows.apply(
@@ -63,6 +64,7 @@ class MappedShim:
             np.ascontiguousarray(caps_pkts, np.uint32),
             expires_ns,
             np.ascontiguousarray(targets_us, np.uint32),
+            renews,
         )
 
     def release(self, cookies: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint32]) -> None:

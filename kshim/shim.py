@@ -66,12 +66,14 @@ class Shim(Protocol):
         caps_pkts: npt.NDArray[np.uint32],
         expires_ns: int,
         targets_us: npt.NDArray[np.uint32],
+        renews: bool = False,
     ) -> None:
         """Caps N flows until expires_ns (CLOCK_MONOTONIC), when caps lapse unless applied again; a cap of 0 lifts one.
 
         A cap whose end lies more than a second ahead is a mistake and never acts; one below MIN_CAP_PKTS acts as that.
 
         targets_us is what the flows' next records say in ``target_us``; it does nothing to the flow and does not lapse.
+        With ``renews`` nobody has decided: a cap that answers what was before an idle time stays void.
         """
         ...
 

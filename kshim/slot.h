@@ -10,7 +10,7 @@
  * A cap answers what a record said of the path. After an idle time above a quarter of the smoothed RTT the queue that
  * it was to shorten is gone, so from the restart to the end of that period no cap acts: the first window is the
  * congestion control's own. The lease that stands when that period's record goes out is void as well, until user space
- * writes another one, which it does when it has decided on the record.
+ * writes another one, which it does when it has decided on the record: what is void is not renewed.
  */
 #ifndef REINET_SLOT_H
 #define REINET_SLOT_H
@@ -29,7 +29,7 @@ struct reinet_slot {
   reinet_u64 cookie;      /* owner, 0 = free */
   reinet_u32 sequence;    /* odd while period is being written */
   reinet_u32 outstanding; /* data awaits an ACK */
-  reinet_u64 void_lease;  /* never obeyed: it reached too far ahead, or it answers what was before an idle time */
+  reinet_u64 void_lease;  /* never obeyed: too far ahead, or it answers what was before an idle time or the owner */
   /* The programs' own: what a cap does to a window that follows ssthresh, or to a model of the path. */
   union {
     struct {
@@ -72,6 +72,13 @@ struct reinet_control {
 /* Tells whether a slot's owner may be held to this lease; its end is not looked at here. */
 static inline int reinet_lease_void(reinet_u64 lease, reinet_u64 void_lease, const struct reinet_period* period) {
   return lease == void_lease || period->restarted;
+}
+
+/* Tells whether renewing a cap would bring back what is void. */
+static inline int reinet_cap_void(const struct reinet_cap* cap, const struct reinet_slot* slot) {
+  reinet_u64 lease = REINET_READ(cap->lease);
+
+  return lease && lease == REINET_READ(slot->void_lease);
 }
 
 /* What can be wrapped. */

@@ -92,6 +92,7 @@ class PacedShim:
         caps_pkts: NDArray[np.uint32],
         expires_ns: int,
         targets_us: NDArray[np.uint32],
+        renews: bool = False,
     ) -> None:
         """Stores caps, then looks at the clock."""
         self._caps_pkts[slots] = caps_pkts

@@ -115,6 +115,7 @@ class Household:
         self._period: PeriodConfig | None = None
         self._measured: PeriodConfig | None = None  # the period of its models; ``min_period_ms`` makes another of it
         self._attached = False
+        self._tried: list[Path] = []  # the cgroups that were last to be followed
         self._adoptions = ADOPTIONS if config.adopt else 0
         self._adopted_s = -ADOPT_EVERY_S
         self._children: list[Child] = []
@@ -157,10 +158,20 @@ class Household:
         return True
 
     def follow(self, cgroups: Sequence[Path]) -> None:
-        """Chooses the flows of these cgroups from now on, and takes over those that are open; raises ShimError."""
+        """Chooses the flows of these cgroups from now on, and takes over those that are open.
+
+        Raises ShimError where one of them cannot be attached; the others' open flows are taken over all the same, but
+        not again at each further try: looking for them locks every socket.
+        """
         if self._loader is None:
             return
-        self._loader.follow(cgroups)
+        tried, self._tried = self._tried, list(cgroups)
+        try:
+            self._loader.follow(cgroups)
+        except ShimError:
+            if self._tried != tried:
+                self._adoptions = ADOPTIONS if self._config.adopt else 0
+            raise
         self._adoptions = ADOPTIONS if self._config.adopt else 0
 
     def look(self) -> None:

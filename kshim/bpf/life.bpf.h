@@ -32,6 +32,7 @@ static void note_used(__u32 index) {
  * several kinds.
  */
 static __always_inline struct reinet_slot *take_slot(void *sk, __u64 cookie, __u32 outstanding, __u32 *index) {
+  const struct reinet_cap *cap;
   struct reinet_slot *slot;
   __u32 *stored;
 
@@ -50,6 +51,9 @@ static __always_inline struct reinet_slot *take_slot(void *sk, __u64 cookie, __u
   }
   *stored = *index;
   note_used(*index);
+  cap = cap_of(*index);
+  if (cap) /* a socket that connects anew keeps its cookie, by which its former connection's cap would be its own */
+    WRITE_ONCE(slot->void_lease, READ_ONCE(cap->lease));
   write_begin(slot);
   slot->outstanding = outstanding;
   __builtin_memset(&slot->fallen, 0, sizeof(slot->fallen));

@@ -29,7 +29,10 @@ class Ledger {
     }
     if (flows.open != record.cookie) close(record.slot, record.time_ns);
     flows.open = closed ? 0 : record.cookie;
-    if (closed) flows.closed = record.cookie;
+    if (closed)
+      flows.closed = record.cookie;
+    else if (flows.closed == record.cookie)  // its socket has connected anew
+      flows.closed = 0;
     taken_.push_back(record);
   }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that is shared with the kernel, mapped from a descriptor and unmapped with its owner.
+// Memory that is shared with the kernel, mapped from a descriptor and unmapped with its owner. A process that is forked
+// does not have it: whoever may write there was handed a descriptor.
 #pragma once
 
 #include <sys/mman.h>
@@ -20,11 +21,13 @@ template <typename T>
 class Mapping {
  public:
   Mapping() = default;
-  Mapping(int fd, std::size_t bytes, Access access, const std::string& what, std::size_t offset = 0) : bytes_(bytes) {
+  Mapping(int fd, std::size_t bytes, Access access, const std::string& what, std::size_t offset = 0) : Mapping() {
     const int protection = access == Access::write ? PROT_READ | PROT_WRITE : PROT_READ;
     void* mapped = mmap(nullptr, bytes, protection, MAP_SHARED, fd, static_cast<off_t>(offset));
     if (mapped == MAP_FAILED) throw Failure(errno, "map the memory of " + what);
     data_ = static_cast<T*>(mapped);
+    bytes_ = bytes;
+    if (madvise(mapped, bytes, MADV_DONTFORK)) throw Failure(errno, "keep from children the memory of " + what);
   }
   Mapping(Mapping&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <set>
 #include <utility>
 
@@ -253,11 +254,17 @@ void Object::register_wrappers() {
 
 void Object::attach(const std::vector<std::string>& cgroups) {
   std::set<std::uint64_t> chosen;
-  try {
-    for (const std::string& cgroup : cgroups) chosen.insert(choose_from(cgroup));
-  } catch (...) {
-    if (!attached_) detach();  // the first cgroups may have had new flows meanwhile
-    throw;
+  std::exception_ptr first;
+  for (const std::string& cgroup : cgroups) {
+    try {
+      chosen.insert(choose_from(cgroup));
+    } catch (const Failure&) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first && !attached_) {
+    detach();  // the others may have had new flows meanwhile
+    std::rethrow_exception(first);
   }
   attached_ = true;
   for (auto it = sockops_.begin(); it != sockops_.end();) {
@@ -268,21 +275,29 @@ void Object::attach(const std::vector<std::string>& cgroups) {
     bpf_map_delete_elem(map_fd("reinet_cgroups"), &it->first);
     it = sockops_.erase(it);
   }
+  if (first) std::rethrow_exception(first);
 }
 
 // Returns the cgroup's number, which no other cgroup gets as long as the kernel runs.
 std::uint64_t Object::choose_from(const std::string& cgroup) {
-  OwnedFd folder{checked(open(cgroup.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), "open cgroup " + cgroup)};
   struct stat found{};
+  checked(stat(cgroup.c_str(), &found), "look at cgroup " + cgroup);
+  if (sockops_.count(found.st_ino)) return found.st_ino;  // also where no descriptor is left to open it
+  OwnedFd folder{checked(open(cgroup.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), "open cgroup " + cgroup)};
   checked(fstat(folder.fd, &found), "look at cgroup " + cgroup);
   const std::uint64_t id = found.st_ino;
-  if (sockops_.count(id)) return id;
+  const std::uint32_t nothing = 0;
+  checked(bpf_map_update_elem(map_fd("reinet_cgroups"), &id, &nothing, BPF_ANY),
+          "note cgroup " + cgroup + " among " + std::to_string(most_cgroups) + " at most");
+  complaints.clear();  // those of an earlier try
   bpf_link* link =
       bpf_program__attach_cgroup(bpf_object__find_program_by_name(object_.get(), "reinet_choose"), folder.fd);
-  if (!link) fail(errno, "attach to cgroup " + cgroup);
+  if (!link) {
+    const int error = errno;
+    bpf_map_delete_elem(map_fd("reinet_cgroups"), &id);
+    fail(error, "attach to cgroup " + cgroup);
+  }
   sockops_.emplace(id, link);
-  const std::uint32_t nothing = 0;
-  checked(bpf_map_update_elem(map_fd("reinet_cgroups"), &id, &nothing, BPF_ANY), "note cgroup " + cgroup);
   return id;
 }
 

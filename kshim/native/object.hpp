@@ -42,7 +42,8 @@ class Object {
   // Gives the wrappers their names on this host. Fails with EEXIST where somebody else has one of them.
   void register_wrappers();
   // Chooses the new flows of these cgroup v2 folders, and of no others: called again, it follows what came and went.
-  // Flows that were chosen before stay. Where the first call fails nothing stays attached; later, what was.
+  // Flows that were chosen before stay. A cgroup that cannot be attached to keeps no other from it: the call fails with
+  // the first such error when all were tried. Where the first call fails nothing stays attached.
   void attach(const std::vector<std::string>& cgroups);
   // Takes over the open flows of the cgroups that attach was given last, in every network namespace that can be
   // entered. Returns how many wait for a later call, since they recover from a loss.

@@ -112,12 +112,14 @@ class Flows {
   }
 
   void apply(Column<std::uint64_t> cookies, Column<std::uint32_t> slots, Column<std::uint32_t> caps_pkts,
-             std::uint64_t expires_ns, Column<std::uint32_t> targets_us) {
+             std::uint64_t expires_ns, Column<std::uint32_t> targets_us, bool renews) {
     if (slots.size() != cookies.size() || caps_pkts.size() != cookies.size() || targets_us.size() != cookies.size())
       throw std::invalid_argument("cookies, slots, caps_pkts and targets_us differ in length");
     for (std::size_t i = 0; i < cookies.size(); i++) {
-      reinet::write_cap(open().cap(checked(slots.data()[i])), cookies.data()[i], expires_ns, caps_pkts.data()[i],
-                        targets_us.data()[i]);
+      const std::uint32_t slot = checked(slots.data()[i]);
+      reinet_cap& cap = open().cap(slot);
+      if (renews && reinet_cap_void(&cap, &open().slot(slot))) continue;
+      reinet::write_cap(cap, cookies.data()[i], expires_ns, caps_pkts.data()[i], targets_us.data()[i]);
     }
   }
 
@@ -274,7 +276,7 @@ NB_MODULE(_kshim, m) {
            nb::arg("most"))
       .def("take_events", &Flows::take_events)
       .def("apply", &Flows::apply, nb::arg("cookies"), nb::arg("slots"), nb::arg("caps_pkts"), nb::arg("expires_ns"),
-           nb::arg("targets_us"))
+           nb::arg("targets_us"), nb::arg("renews") = false)
       .def("release", &Flows::release, nb::arg("cookies"), nb::arg("slots"))
       .def("outstanding", &Flows::outstanding, nb::arg("slots"))
       .def("counters", &Flows::counters)

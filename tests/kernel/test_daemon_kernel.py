@@ -379,6 +379,7 @@ def test_a_decision_process_that_dies_lifts_the_caps_and_gets_them_back(folder: 
         deciding = min(int(pid) for pid in Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split())
         assert not {name for kind, name in names_of(deciding) if kind == "prog"}  # memory only
         assert {name for _, name in names_of(deciding)} == set(SHARED)
+        mapped = bpf_memory_of(deciding)
         os.kill(deciding, signal.SIGKILL)
 
         def capped_anew() -> bool:
@@ -393,6 +394,7 @@ def test_a_decision_process_that_dies_lifts_the_caps_and_gets_them_back(folder: 
         anew, answering = sorted(map(int, children))
         assert {name for _, name in names_of(anew)} == set(SHARED)  # and so does who is started anew
         assert names_of(answering) == set()
+        assert (bpf_memory_of(anew), bpf_memory_of(answering)) == (mapped, [])  # none of the loader's own
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(DEADLINE_S) == 0
         link.check()
@@ -405,3 +407,9 @@ def test_a_decision_process_that_dies_lifts_the_caps_and_gets_them_back(folder: 
 def names_of(pid: int) -> set[tuple[str, str]]:
     """Kind and name of the BPF programs and maps that a process holds."""
     return {(item.kind, item.name) for item in loaded() if pid in item.pids}
+
+
+def bpf_memory_of(pid: int) -> list[str]:
+    """How a process may use each piece of memory of BPF maps that it has mapped."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return sorted(line.split()[1] for line in lines if line.endswith("bpf-map"))

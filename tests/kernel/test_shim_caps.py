@@ -1,7 +1,11 @@
 """Caps on the running kernel: they act, lapse by themselves, and meet nobody but the flow they are for."""
 
 import mmap
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,6 +205,15 @@ def test_what_the_kernel_writes_cannot_be_written_by_whoever_holds_the_descripto
         loader.close()
 
 
+def test_a_child_has_no_memory_of_the_shims(cgroup):
+    """Those of the daemon are forked from its loader, and are to write nothing but what they are handed."""
+    with KernelShim([cgroup]):
+        assert "bpf-map" in Path("/proc/self/maps").read_text()
+        if not (child := os.fork()):
+            os._exit("bpf-map" in Path("/proc/self/maps").read_text())
+        assert os.waitpid(child, 0)[1] == 0
+
+
 @undisturbed
 def test_silence_is_reported_and_the_cap_outlives_it(cgroup, transfer):
     with KernelShim([cgroup]) as shim:
@@ -264,6 +277,26 @@ def test_after_a_pause_the_window_that_the_cap_withheld_is_given_back(cgroup, tr
     assert np.median(after_pause["cwnd_pkts"]) >= own_pkts
 
 
+@undisturbed
+def test_what_a_pause_made_void_is_not_renewed(cgroup, transfer):
+    """Nobody decides from then on; each burst takes longer than it is from one renewal to the next."""
+    with KernelShim([cgroup]) as shim:
+        keeper = LeaseKeeper(shim)
+        transfer(cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60, burst=(600_000, 0.15))
+        decided = read_for(shim, 2.0, capped_loop(keeper, CAP_PKTS))
+
+        def renew(records):
+            keeper.hear(records)
+            keeper.tick(time.monotonic_ns())
+
+        records = read_for(shim, 2.0, renew)
+        assert len(keeper) == 1
+    assert CAP_PKTS in decided["cap_pkts"]
+    after_pause = np.flatnonzero(has(records, Flag.RESTARTED))
+    assert after_pause.size >= 2
+    assert not records["cap_pkts"][after_pause[0] :].any()
+
+
 def test_the_cap_of_a_flow_that_pauses_for_long_lapses(cgroup, transfer):
     with KernelShim([cgroup], target_us=50_000) as shim:
         keeper = LeaseKeeper(shim)
@@ -285,3 +318,51 @@ def test_the_cap_of_a_flow_that_pauses_for_long_lapses(cgroup, transfer):
         assert settled(lambda: shim.outstanding(slots).all())
         with pytest.raises(IndexError, match="slot 4096 does not exist"):
             shim.outstanding(np.array([4096], np.uint32))
+
+
+CONNECTING_ANEW = """
+import contextlib, ctypes, socket, subprocess, sys, threading, time
+subprocess.run("ip link set lo mtu 1500 up".split(), check=True)
+subprocess.run("tc qdisc add dev lo root tbf rate 20mbit burst 3000 limit 150000".split(), check=True)
+listening = socket.create_server(("127.0.0.1", 0))
+def take():
+    while True:
+        taken, _ = listening.accept()
+        with contextlib.suppress(ConnectionResetError):
+            while taken.recv(100_000):
+                pass
+threading.Thread(target=take, daemon=True).start()
+with open(sys.argv[1], "w") as procs:
+    procs.write("0")
+sending = socket.socket()
+sending.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+for _ in range(2):
+    sending.connect(listening.getsockname())
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        sending.sendall(bytes(10_000))
+    if ctypes.CDLL(None).connect(sending.fileno(), bytes(16), 16):  # AF_UNSPEC
+        raise OSError("connect")
+"""
+
+
+@undisturbed
+def test_a_socket_that_connects_anew_is_free_of_its_former_connections_cap(cgroup):
+    """It has the same cookie, most often the same slot, and begins within the lease."""
+    with KernelShim([cgroup]) as shim:
+        command = ["unshare", "-n", sys.executable, "-IS", "-c", CONNECTING_ANEW, str(cgroup / "cgroup.procs")]
+        with subprocess.Popen(command) as program:
+            while not (first := shim.poll(timeout_ms=50)).size:
+                assert program.poll() is None
+            name = first["cookie"][:1].copy(), first["slot"][:1].copy()
+            until_ns = lease(900)
+            shim.apply(*name, np.array([CAP_PKTS], np.uint32), until_ns, np.array([40_000], np.uint32))
+            records = read_for(shim, 1.5)
+            assert program.wait(timeout=60) == 0
+    assert set(records["cookie"].tolist()) == set(name[0].tolist())
+    assert set(records["slot"].tolist()) == set(name[1].tolist())
+    ended, ended_again = np.flatnonzero(has(records, Flag.CLOSED))
+    if records["time_ns"][ended + 1] > until_ns:
+        raise LaggedError
+    assert CAP_PKTS in records["cap_pkts"][:ended]
+    assert not records["cap_pkts"][ended + 1 : ended_again].any()

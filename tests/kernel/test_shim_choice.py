@@ -1,6 +1,7 @@
 """Which flows the shim chooses, and that it touches nothing else."""
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,39 @@ def test_a_cgroup_made_anew_and_one_that_came_are_followed(cgroup, transfer, cle
             until_closed(shim, flow.cookie)
         shim.follow([later])
         assert transfer(cgroup=inner, seconds=0.05, own_network=False).cc == "cubic"
+
+
+def test_a_cgroup_that_cannot_be_attached_keeps_no_other_from_being_followed(cgroup, transfer, cleanup, tmp_path):
+    inner, later = cgroup / "inner", cgroup / "later"
+    inner.mkdir()
+    later.mkdir()
+    cleanup.callback(lambda: [path.rmdir() for path in (inner, later)])
+    with KernelShim([inner]) as shim:
+        told = set()
+        for _ in range(2):  # as a daemon tries each second
+            with pytest.raises(ShimError, match=f"attach to cgroup {tmp_path}") as raised:
+                shim.follow([tmp_path, later])
+            told.add(str(raised.value))
+        assert len(told) == 1, "what was complained of before is told again"
+        flow = transfer(cgroup=later, seconds=0.1, own_network=False)
+        assert flow.cc == shim.wrappers["cubic"]
+        until_closed(shim, flow.cookie)
+        assert transfer(cgroup=inner, seconds=0.05, own_network=False).cc == "cubic", "it is not to be followed"
+
+
+def test_cgroups_beyond_those_that_there_is_room_for_are_told_each_time(cgroup, cleanup):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    cleanup.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+    many = [cgroup / str(number) for number in range(1025)]
+    for path in many:
+        path.mkdir()
+        cleanup.callback(path.rmdir)
+    with KernelShim(many[:1]) as shim:
+        for _ in range(2):
+            with pytest.raises(ShimError, match=f"note cgroup {many[-1]} among 1024 at most"):
+                shim.follow(many)
+        shim.follow(many[:-1])
 
 
 def test_a_foreign_sockops_program_works_on_beside_ours(cgroup, transfer):

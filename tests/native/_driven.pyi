@@ -103,7 +103,9 @@ def windows_side_by_side(law: str, seconds: float, loss_every: int, reordering_p
 def given_up(sent: int, acked: list[int], reordering_pkts: int) -> list[int]:
     """The packets given up while these of them are acknowledged, in that order."""
 
-def cap_seen(written_for: int, expires_ns: int, cap_pkts: int, seen_by: int, now_ns: int) -> int: ...
+def cap_seen(
+    written_for: int, expires_ns: int, cap_pkts: int, seen_by: int, now_ns: int, before: int = 0, sequence: int = 0
+) -> int: ...
 def caps_seen_while_written(seconds: float) -> tuple[int, int]: ...
 def silence(
     seen: int, owner: int, last_ack_ns: int, now_ns: int, restarted: bool = False, answered: bool = True

@@ -23,10 +23,13 @@ namespace nb = nanobind;
 namespace reinet {
 namespace {
 
-// The cap that a flow sees of what was written for a flow, maybe another one.
+// The cap that a flow sees of what was written for a flow, maybe another one. before and sequence are what a former
+// writer left.
 std::uint32_t cap_seen(std::uint64_t written_for, std::uint64_t expires_ns, std::uint32_t cap_pkts,
-                       std::uint64_t seen_by, std::uint64_t now_ns) {
+                       std::uint64_t seen_by, std::uint64_t now_ns, std::uint64_t before, std::uint32_t sequence) {
   reinet_cap cap{};
+  cap.cap_cookie = before;
+  cap.sequence = sequence;
   write_cap(cap, written_for, expires_ns, cap_pkts, 0);
   std::uint64_t lease = 0;
   std::uint32_t target_us = 0;
@@ -102,7 +105,7 @@ std::pair<std::vector<std::pair<std::uint64_t, bool>>, bool> account(
 
 void bind_slots(nb::module_& m) {
   m.def("cap_seen", &cap_seen, nb::arg("written_for"), nb::arg("expires_ns"), nb::arg("cap_pkts"), nb::arg("seen_by"),
-        nb::arg("now_ns"));
+        nb::arg("now_ns"), nb::arg("before") = 0, nb::arg("sequence") = 0);
   m.def("caps_seen_while_written", &caps_seen_while_written, nb::arg("seconds"),
         nb::call_guard<nb::gil_scoped_release>());
   m.def("silence", &silence, nb::arg("seen"), nb::arg("owner"), nb::arg("last_ack_ns"), nb::arg("now_ns"),

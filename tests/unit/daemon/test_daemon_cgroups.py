@@ -2,13 +2,18 @@
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from reinet.core.errors import ConfigError, DaemonError
-from reinet.daemon import cgroups
+from reinet.core.errors import ConfigError, DaemonError, ShimError
+from reinet.daemon import cgroups, serve
 from reinet.daemon.cgroups import CgroupClaim, Cgroups, standing_for
+from reinet.daemon.config import DaemonConfig
+from reinet.daemon.processes.claim import SocketClaim
+from reinet.daemon.processes.household import Household, Loader
 from reinet.daemon.serve import _claimed
 
 
@@ -95,3 +100,40 @@ def test_a_cgroup_of_another_daemons_keeps_no_other_from_being_served(mount: Pat
         assert "another daemon" in refused
     with CgroupClaim([]) as second:
         assert _claimed([mount / "a/b", mount / "c"], second) == ([mount / "a/b", mount / "c"], "")
+
+
+class Refusing:
+    """A loader whose kernel refuses cgroups of one name."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def follow(self, paths: Sequence[Path]) -> None:
+        if refused := [path for path in paths if path.name == "c"]:
+            raise ShimError(f"{refused[0]} cannot be attached")
+
+    def adopt(self) -> int:
+        self.looks += 1
+        return 0
+
+
+def test_open_flows_are_taken_over_once_beside_a_cgroup_that_cannot_be_attached(
+    mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = Refusing()
+    looked: list[bool] = []
+    monkeypatch.setattr("reinet.daemon.processes.household.ADOPT_EVERY_S", 0.0)
+    config = DaemonConfig(model="rule", cgroups=(mount / "a",))
+    with SocketClaim(mount / "control.sock") as claim:
+        household = Household(config, None, claim, serve.agent_for, serve.open_shim, serve.load_kernel)
+    household._loader = cast(Loader, loader)
+    while household.adopt():  # those of the start
+        pass
+    for found in ([mount / "c", mount / "a"], [mount / "c", mount / "a"], [mount / "c", mount / "a/b"]):
+        before = loader.looks
+        with pytest.raises(ShimError, match="cannot be attached"):
+            household.follow(found)
+        while household.adopt():
+            pass
+        looked.append(loader.looks > before)
+    assert looked == [True, False, True]

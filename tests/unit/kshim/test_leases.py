@@ -130,6 +130,21 @@ def test_renewal_every_third_of_a_lease(shim, keeper, monkeypatch):
     assert gaps_ms.max() <= 167
 
 
+def test_what_became_void_is_not_renewed_and_what_is_decided_anew_is(shim, keeper):
+    keeper.set(records_of(shim, COOKIE, OTHER), caps(25, 40))
+    shim.void_cap(COOKIE)
+    for _ in range(10):
+        shim.advance_ms(100)
+        keeper.hear(records_of(shim, COOKIE, OTHER))
+        keeper.tick(shim.now_ns)
+        assert (shim.cap_pkts(COOKIE), shim.cap_pkts(OTHER)) == (0, 40)
+    keeper.set(records_of(shim, COOKIE), caps(25))
+    for _ in range(10):
+        assert shim.cap_pkts(COOKIE) == 25
+        shim.advance_ms(100)
+        keeper.tick(shim.now_ns)
+
+
 def test_cap_of_zero_lifts(shim, keeper):
     keeper.set(records_of(shim, COOKIE), caps(25))
     keeper.set(records_of(shim, COOKIE), caps(0))

@@ -22,6 +22,16 @@ def test_without_the_right_to_look_nothing_is_claimed(only_bpf_capabilities):
     assert found.why == "cannot look for what a run left behind: this process lacks CAP_SYS_ADMIN"
 
 
+def test_a_descriptor_that_goes_while_it_is_looked_at_hides_no_other(monkeypatch, tmp_path):
+    infos = tmp_path / "12" / "fdinfo"
+    infos.mkdir(parents=True)
+    for number in range(0, 20, 2):
+        (infos / str(number)).symlink_to("gone")
+        (infos / str(number + 1)).write_text(f"pos:\t0\nmap_id:\t{number}\n", encoding="ascii")
+    monkeypatch.setattr(leftovers, "_processes", lambda: [tmp_path / "11", tmp_path / "12"])
+    assert leftovers._openers() == {("map", number): [12] for number in range(0, 20, 2)}
+
+
 def test_a_holder_says_where_its_sockets_are():
     assert str(leftovers.Holder(4026532281, 2, (12, 13))) == (
         "2 sockets in network namespace 4026532281 (processes 12, 13)"

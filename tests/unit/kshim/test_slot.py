@@ -77,6 +77,14 @@ def test_a_flow_never_sees_the_cap_of_another_while_its_slot_changes_hands():
     assert wrong == 0
 
 
+@pytest.mark.parametrize("before", [0, 7])
+@pytest.mark.parametrize("sequence", [1, 2**32 - 1])
+def test_a_writer_that_was_killed_in_the_middle_spoils_no_later_cap(before, sequence):
+    """Before or after it had put the flow's name there."""
+    lease = {"written_for": 7, "seen_by": 7, "expires_ns": NOW_NS + MS, "now_ns": NOW_NS}
+    assert _driven.cap_seen(cap_pkts=25, before=before, sequence=sequence, **lease) == 25
+
+
 SILENT = {"last_ack_ns": NOW_NS - SILENCE_NS, "now_ns": NOW_NS}
 
 
@@ -101,6 +109,13 @@ def test_a_flow_ends_once_whatever_was_lost():
     assert (given, closed) == ([(7, False), (7, True)], True)
     given, closed = _driven.account([(7, False), (8, False)])  # 7's own end was lost
     assert (given, closed) == ([(7, False), (7, True), (8, False)], False)
+
+
+def test_a_socket_that_connects_anew_is_open_again():
+    """It keeps its cookie, and its silences are to be reported."""
+    told = [(7, False), (7, True), (7, False)]
+    assert _driven.account(told) == (told, False)
+    assert _driven.account([*told, (7, True)]) == ([*told, (7, True)], True)
 
 
 def test_a_flow_that_was_never_heard_of_before_its_end_counts_as_ended():
