@@ -48,7 +48,7 @@ FORMATS = ("mahimahi", "phone-csv", *PAIRS)
 MOST_STEP_S, LEAST_STEP_MS = 15.0, 20.0
 """Loggers write every 15 s at least and every 20 ms at most: so far apart, a time's unit is plain."""
 PLAIN_STEP_MS, MINUTE_S = 100.0, 60.0
-"""Slow loggers count in seconds too, some 30 between lines or whole minutes: such steps, and whatever is below 100, may be
+"""Slow loggers count in seconds too, some 30 between lines or whole minutes: such steps, and what is below 100, may be
 of seconds or of milliseconds. Nobody writes every 100, 200 or 500 s."""
 MOST_TYPICAL_MBPS, LEAST_TYPICAL_KBPS = 100.0, 100.0
 """Above and below, what looks like the usual unit of a rate (Mbit/s beside seconds, kbit/s beside milliseconds) may be
