@@ -54,7 +54,7 @@ class Passage {
       const int error = errno;
       sending.end(taken);
       errno = error;
-      if (taken < 0) return sent_ ? result() : taken;
+      if (taken <= 0) return sent_ ? result() : taken;  // 0: the file of sendfile or splice has no more
       sent_ += static_cast<std::size_t>(taken);
       if (sent_ == length_ || static_cast<std::uint64_t>(taken) < bytes) return result();
     }

@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -232,6 +233,25 @@ def asking_beside_a_ring() -> Seen:
     return asking()
 
 
+def whole_file() -> Seen:
+    """Python's socket.sendfile() goes on until the kernel says that the file has no more, as splice() callers do."""
+    signal.alarm(30)
+    sock, peer = pair()
+    data = pattern(100_000)
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(drain(peer, len(data))))
+    reader.start()
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        sent = sock.sendfile(file)
+        reading, writing = os.pipe()
+        os.close(writing)
+        spliced = ctypes.CDLL(None).splice(reading, None, sock.fileno(), None, 10, 0)
+    reader.join()
+    return {"sent": sent, "same": got == [data], "spliced": spliced}
+
+
 def another_user() -> Seen:
     """As proftpd does: one thread alone keeps what lets it become root again, after the gate's thread began."""
     sock, peer = pair(4096)
@@ -359,10 +379,10 @@ def no_memory_for_the_daemon() -> Seen:
 
 CASES: dict[str, Callable[[], Seen]] = {
     f.__name__: f
-    for f in (interrupted, interrupted_select, restarted, timed, reset_while_waiting, shut_while_waiting, passed_on,
-              past_the_library, little_past_the_library, several_paths, ring, another_user, asking,
-              asking_beside_a_ring, messages_of_which_one_is_cut, writable, turns, closed_epoll, after_a_pause,
-              no_memory_for_the_daemon)
+    for f in (interrupted, interrupted_select, restarted, timed, reset_while_waiting,
+              shut_while_waiting, passed_on, past_the_library, little_past_the_library, several_paths, ring, whole_file,
+              another_user, asking, asking_beside_a_ring, messages_of_which_one_is_cut, writable, turns, closed_epoll,
+              after_a_pause, no_memory_for_the_daemon)
 }  # fmt: skip
 
 if __name__ == "__main__":

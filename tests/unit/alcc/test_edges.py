@@ -33,6 +33,12 @@ def test_a_message_that_was_cut_short_is_the_last_of_its_call() -> None:
     assert seen == plain == {"taken": 1, "cut": True, "second": 0}
 
 
+def test_a_file_is_sent_to_its_end_and_no_further() -> None:
+    """Whoever sends it asks until the kernel says 0."""
+    seen, plain = (seen_in("whole_file", asked)[0] for asked in (GATED, None))
+    assert seen == plain == {"sent": 100_000, "same": True, "spliced": 0}
+
+
 def test_an_io_uring_is_refused_where_that_was_asked_for_and_nowhere_else() -> None:
     """Node.js and uvloop do without one then, and their sockets are seen in epoll."""
     seen, words = seen_in("ring", settings(no_io_uring=True))
