@@ -125,6 +125,7 @@ class Passage {
     if (cookie != 0 && cookie == cookie_ && flow_->cookie == cookie) return true;
     std::erase(flow_->fds, fd_);
     process().table.forget(fd_, flow_);
+    if (flow_->fds.empty() && !flow_->queued) process().table.release(flow_);  // else the pacer does
     return false;
   }
   // It was closed while the call waited: these bytes are not for what has its number now.

@@ -17,6 +17,7 @@ namespace reinet::alcc {
 
 namespace {
 
+constinit std::atomic<bool> is_process_made{false};
 std::size_t locked_chunks = 0;                                        // by the thread that forks
 [[gnu::tls_model("initial-exec")]] thread_local bool locked = false;  // this thread has them
 
@@ -92,9 +93,15 @@ Process* make() {
 }  // namespace
 
 Process& process() {
-  static Process* const only = make();
+  static Process* const only = [] {
+    Process* made = make();
+    is_process_made.store(true, std::memory_order_release);
+    return made;
+  }();
   return *only;
 }
+
+bool is_made() { return is_process_made.load(std::memory_order_acquire); }
 
 void Process::ask(const Settings& what) {
   settings = what;

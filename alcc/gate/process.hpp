@@ -59,6 +59,8 @@ struct Process {
 };
 
 Process& process();
+// Whether there is one yet, without making it.
+bool is_made();
 
 // Entered by a call of the application's. Where it does not hold, the call must go straight to the kernel.
 class Inside {

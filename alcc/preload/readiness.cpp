@@ -21,6 +21,7 @@
 
 #include "alcc/gate/futex.hpp"
 #include "alcc/gate/process.hpp"
+#include "alcc/preload/forget.hpp"
 #include "alcc/preload/real.hpp"
 
 using namespace reinet::alcc;
@@ -60,10 +61,12 @@ int gated_epoll_ctl(Flow& flow, int epfd, int operation, int fd, const epoll_eve
     return result;
   }
   Registration made{epoll, generation, fd, asked.events, asked.data, withheld};
-  if (Registration* r = registration_of(flow, epoll, generation, fd))
+  if (Registration* r = registration_of(flow, epoll, generation, fd)) {
     *r = made;
-  else
-    flow.registrations.push_back(made);
+    return result;
+  }
+  std::erase_if(flow.registrations, [](const Registration& r) { return r.epoll->generation != r.generation; });
+  flow.registrations.push_back(made);
   return result;
 }
 
@@ -227,17 +230,9 @@ REINET_HOOK int epoll_ctl(int epfd, int operation, int fd, epoll_event* event) n
   return gated_epoll_ctl(*flow, epfd, operation, fd, event ? *event : epoll_event{});
 }
 
-REINET_HOOK int epoll_create(int size) noexcept {
-  const int fd = real_epoll_create.get()(size);
-  if (fd >= 0 && process().wanted()) process().table.fresh(fd);
-  return fd;
-}
+REINET_HOOK int epoll_create(int size) noexcept { return fresh(real_epoll_create.get()(size)); }
 
-REINET_HOOK int epoll_create1(int flags) noexcept {
-  const int fd = real_epoll_create1.get()(flags);
-  if (fd >= 0 && process().wanted()) process().table.fresh(fd);
-  return fd;
-}
+REINET_HOOK int epoll_create1(int flags) noexcept { return fresh(real_epoll_create1.get()(flags)); }
 
 REINET_HOOK int poll(pollfd* fds, nfds_t count, int timeout_ms) {
   const Inside inside;

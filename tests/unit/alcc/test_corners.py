@@ -15,16 +15,19 @@ MOST_HELD_BYTES = 3 * CAP_PKTS * MSS_BYTES
 """What the cap and the peer's small buffer hold together; without a gate it is 80 KB and more."""
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``corners.cpp``, built."""
+def _built(source: str, built: Path, *options: str) -> Path:
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler")
-    built = tmp_path_factory.mktemp("corners") / "corners"
-    command = [compiler, "-std=c++20", "-O1", "-pthread", str(FOLDER / "corners.cpp"), "-o", str(built)]
+    command = [compiler, "-std=c++20", "-O1", "-pthread", *options, str(FOLDER / source), "-o", str(built)]
     subprocess.run(command, check=True)
     return built
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``corners.cpp``, built."""
+    return _built("corners.cpp", tmp_path_factory.mktemp("corners") / "corners")
 
 
 def _seen(program: Path, case: str, asked: Settings | None) -> tuple[int, list[str], str]:
@@ -49,6 +52,15 @@ def test_a_thread_is_cancelled_where_it_waits(program: Path, case: str) -> None:
 
 def test_a_thread_with_little_stack_sends_several_buffers(program: Path) -> None:
     assert _seen(program, "little_stack", settings()) == (0, ["sent 800701"], "")
+
+
+def test_an_allocator_may_close_descriptors_by_number_while_the_gate_is_made(program: Path, tmp_path: Path) -> None:
+    allocator = _built("allocator.cpp", tmp_path / "allocator.so", "-shared", "-fPIC", "-fno-builtin")
+    told = environment(settings())
+    told["LD_PRELOAD"] = f"{allocator}:{told['LD_PRELOAD']}"
+    command = [str(program), "cancelled_write"]
+    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stdout) == (0, "cancelled 1 late 0\nwrote 50000\n")
 
 
 def test_a_waiting_writes_bytes_never_reach_what_took_its_descriptors_number(program: Path) -> None:

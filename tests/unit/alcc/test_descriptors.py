@@ -1,0 +1,20 @@
+"""What the gate holds on to ends with the descriptor that it is of, whoever closes it."""
+
+import pytest
+
+from helpers.gated import seen_in, settings
+
+FILE = "descriptors.py"
+GATED = settings()
+
+
+@pytest.mark.parametrize("case", ["closed_by_number", "closed_past_the_library", "closed_and_a_file_since"])
+def test_a_connection_that_was_closed_past_the_gate_is_not_held_on_to(case: str) -> None:
+    """A process has room for a million, and the daemon for 4096 of it."""
+    seen, _ = seen_in(case, GATED, FILE)
+    assert seen["flows"] <= 2
+    assert seen.get("bytes", 50) == 50
+
+
+def test_registrations_end_with_their_epoll() -> None:
+    assert seen_in("closed_epolls", GATED, FILE)[0] == {"registrations": 1}
