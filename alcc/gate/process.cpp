@@ -55,8 +55,8 @@ void after_fork_in_child() {
   give_locks_back();
   p.pacer.renew();
   p.report.clear();
-  p.ended = p.left;
-  p.given_up = p.left;  // what was no more possible in the parent may be here
+  p.ended = p.left.load();
+  p.given_up = p.left.load();  // what was no more possible in the parent may be here
   p.link.renew();
   p.table.each_flow(p.table.chunks(), [](Flow& flow) { flow.after_fork(); });
 }
@@ -117,11 +117,13 @@ void Process::give_up(const char* why) {
 void Process::leave(const char* why) {
   const Inside inside;
   if (!inside || !is_here()) return;
-  pacer.pause(true);
-  end();
-  give_up(why);
-  open_all();
-  left = true;
+  pacer.pause(true);  // also until another thread that does the same has done it
+  if (!left.exchange(true)) {
+    end();
+    give_up(why);
+    open_all();
+  }
+  pacer.resume();
 }
 
 void Process::open_all() {

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,26 @@ def test_a_process_that_sandboxes_itself_is_let_alone_and_that_is_said(program: 
     assert reports(report)["bytes"] == 1, "what was sent before is reported"
 
 
+@pytest.mark.parametrize("law", ["fixed:8", "copa"])
+def test_a_write_that_waits_at_the_gate_goes_on_where_another_thread_sandboxes_itself(program: Path, law: str) -> None:
+    seen, plain = (_seen(program, "sandbox_beside_a_waiting_write", asked) for asked in (settings(law), None))
+    assert seen[0] == plain[0] == 0
+    assert sorted(seen[1]) == sorted(plain[1]) == ["set 0", "wrote 50000"], "which is first is chance"
+    assert seen[2].count("seccomp") == 1
+
+
+def test_another_thread_changes_its_user_while_one_leaves_the_gate(program: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    os.mkfifo(report)
+    command = [str(program), "sandbox_beside_a_change_of_user"]
+    told = environment(settings(report=report))
+    with subprocess.Popen(command, env=told, stdout=subprocess.PIPE, text=True) as process:
+        time.sleep(1.0)
+        assert report.read_text().count("\n") == 1
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, sorted(output.splitlines())) == (0, ["changed 0", "set 0"])
+
+
 @pytest.mark.parametrize("case", ["nobody_listens", "full_log", "data_as_standard_error"])
 def test_what_the_gate_has_to_say_neither_ends_a_program_nor_goes_into_its_data(program: Path, case: str) -> None:
     assert "EPOLLONESHOT" in _seen(program, "told_once", settings())[2]
@@ -113,6 +134,13 @@ def test_a_process_that_forbids_itself_processes_is_gated(program: Path, case: s
 def test_where_the_gates_thread_cannot_begin_again_closed_gates_open(program: Path) -> None:
     status, lines, words = _seen(program, "no_thread_after_all", settings())
     assert (status, lines) == (0, ["writable 1"])
+    assert "no thread can be made" in words
+
+
+@needs_root
+def test_where_the_gates_thread_cannot_begin_again_a_write_that_waits_goes_on(program: Path) -> None:
+    status, lines, words = _seen(program, "no_thread_for_a_waiting_write", settings())
+    assert (status, lines) == (0, ["wrote 50000"])
     assert "no thread can be made" in words
 
 
