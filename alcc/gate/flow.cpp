@@ -31,6 +31,7 @@ void Flow::reset(std::uint64_t new_cookie) {
   stage_ = Stage::fresh;
   exempt_ = nullptr;
   measure_ = Measure{};
+  neighbour_ = {};
   law_ = Law{};
   lease_ = void_lease_ = 0;
   void_ = active_ = refused_ = bounded_ = false;
