@@ -125,6 +125,21 @@ def timed() -> Seen:
     return {"result": result_of_write(sock), "seconds": time.monotonic() - before_s}
 
 
+def timed_in_pieces() -> Seen:
+    """SO_SNDTIMEO ends a call that goes on and on because its peer reads slowly, however many pieces it is cut into."""
+    sock, peer = pair(1 << 16)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 1, 0))
+
+    def read() -> None:
+        while peer.recv(1 << 15):
+            time.sleep(0.01)
+
+    threading.Thread(target=read, daemon=True).start()
+    before_s = time.monotonic()
+    sent = sock.send(bytes(30_000_000))
+    return {"cut": 0 < sent < 30_000_000, "seconds": time.monotonic() - before_s}
+
+
 def reset_while_waiting() -> Seen:
     """The peer resets while a write waits: it ends as it would in the kernel."""
     sock, peer = pair(4096)
@@ -379,7 +394,7 @@ def no_memory_for_the_daemon() -> Seen:
 
 CASES: dict[str, Callable[[], Seen]] = {
     f.__name__: f
-    for f in (interrupted, interrupted_select, restarted, timed, reset_while_waiting,
+    for f in (interrupted, interrupted_select, restarted, timed, timed_in_pieces, reset_while_waiting,
               shut_while_waiting, passed_on, past_the_library, little_past_the_library, several_paths, ring, whole_file,
               another_user, asking, asking_beside_a_ring, messages_of_which_one_is_cut, writable, turns, closed_epoll,
               after_a_pause, no_memory_for_the_daemon)

@@ -65,6 +65,14 @@ def test_a_send_timeout_ends_a_waiting_write() -> None:
     assert 0.25 < seen["seconds"] < 5
 
 
+def test_a_send_timeout_is_of_the_call_and_not_of_the_pieces_it_is_cut_into(tmp_path: Path) -> None:
+    """Without a cap a call hands over 256 KB at a time; this law never decides one."""
+    asked = Settings(Law("daemon", daemon=tmp_path / "socket"), Target.parse("+30ms"), always=True)
+    seen, plain = seen_in("timed_in_pieces", asked)[0], seen_in("timed_in_pieces", None)[0]
+    assert seen["cut"] is plain["cut"] is True
+    assert 0.9 < seen["seconds"] < 3
+
+
 def test_a_descriptor_that_was_passed_on_is_the_same_flow() -> None:
     seen, _ = seen_in("passed_on", GATED)
     assert seen["held"] <= CAP_PKTS * MSS_BYTES
