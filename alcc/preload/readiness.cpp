@@ -161,25 +161,25 @@ bool any_closed(int count, const fd_set* writable) {
   return false;
 }
 
+// Of a program's sets only what the kernel reads and writes: whole words up to count, which may be all there is.
 struct Sets {
-  fd_set read, write, except;
-  Sets(const fd_set* r, const fd_set* w, const fd_set* e) {
-    FD_ZERO(&read);
-    FD_ZERO(&write);
-    FD_ZERO(&except);
-    if (r) read = *r;
-    if (w) write = *w;
-    if (e) except = *e;
+  fd_set read{}, write{}, except{};
+  std::size_t bytes;
+  Sets(int count, const fd_set* r, const fd_set* w, const fd_set* e)
+      : bytes((static_cast<std::size_t>(count) + NFDBITS - 1) / NFDBITS * sizeof(fd_mask)) {
+    if (r) std::memcpy(&read, r, bytes);
+    if (w) std::memcpy(&write, w, bytes);
+    if (e) std::memcpy(&except, e, bytes);
   }
   void give(fd_set* r, fd_set* w, fd_set* e) const {
-    if (r) *r = read;
-    if (w) *w = write;
-    if (e) *e = except;
+    if (r) std::memcpy(r, &read, bytes);
+    if (w) std::memcpy(w, &write, bytes);
+    if (e) std::memcpy(e, &except, bytes);
   }
 };
 
 int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::uint64_t end_ns, const sigset_t* mask) {
-  const Sets asked(read, write, except);
+  const Sets asked(count, read, write, except);
   const auto wait = [&](const Sets& sets, const timespec* timeout) {
     sets.give(read, write, except);
     return real_pselect.get()(count, read, write, except, timeout, mask);

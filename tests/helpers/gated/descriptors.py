@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import mmap
 import os
 import select
 import sys
@@ -9,10 +10,14 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from edges import Seen, drain, pair  # beside this file
+from edges import Seen, drain, fill, pair  # beside this file
+from server import BLOCK
 
 SYS_CLOSE = {"x86_64": 3, "aarch64": 57}
+PROT_NONE = 0
 ROUNDS = 50
+LINKS_FIRST_FD = 700
+"""From it on are the link's own descriptors (alcc/link/link.cpp)."""
 
 gate = ctypes.CDLL(None, use_errno=True)
 """The C library behind the gate, and what the gate tells tests of itself."""
@@ -67,9 +72,43 @@ def closed_epolls() -> Seen:
     return {"registrations": int(gate.reinet_alcc_registrations(sock.fileno()))}
 
 
+def small_sets() -> Seen:
+    """Select's sets are as long as the count asks for; behind this one is memory that nobody may touch."""
+    sock, _peer = pair(4096)
+    fill(sock)
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    behind = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + mmap.PAGESIZE
+    library.mprotect(ctypes.c_void_p(behind), mmap.PAGESIZE, PROT_NONE)
+    asked = ctypes.c_uint64.from_address(behind - 8)
+    asked.value = 1 << sock.fileno()
+    timeout = (ctypes.c_long * 2)(0, 50_000)
+    ready = gate.select(sock.fileno() + 1, None, ctypes.byref(asked), None, timeout)
+    return {"ready": ready, "set": asked.value}
+
+
+def forked_with_the_links_numbers() -> Seen:
+    """The program has closed what it does not know, and has files of its own with these numbers when it forks."""
+    sock, peer = pair()
+    until_s = time.monotonic() + 10
+    while not (links := [n for n in map(int, os.listdir("/proc/self/fd")) if n >= LINKS_FIRST_FD]):
+        assert time.monotonic() < until_s, "no link was made"
+        sock.sendall(BLOCK)
+        drain(peer, len(BLOCK))
+    sock.close()  # no more looks
+    with tempfile.TemporaryFile() as file:
+        for number in links:
+            os.dup2(file.fileno(), number)
+        child = os.fork()
+        if child == 0:
+            os._exit(sum(not os.path.exists(f"/proc/self/fd/{number}") for number in links))
+        return {"lost": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
+
+
 CASES: dict[str, Callable[[], Seen]] = {
-    f.__name__: f for f in (closed_by_number, closed_past_the_library, closed_and_a_file_since, closed_epolls)
-}
+    f.__name__: f
+    for f in (closed_by_number, closed_past_the_library, closed_and_a_file_since, closed_epolls, small_sets,
+              forked_with_the_links_numbers)
+}  # fmt: skip
 
 if __name__ == "__main__":
     print(json.dumps(CASES[sys.argv[1]]()), flush=True)
