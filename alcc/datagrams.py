@@ -27,6 +27,7 @@ from reinet.core.errors import ConfigError, ReinetError
 
 MOST_SECONDS = 600.0
 """Longer transfers belong to transports with users of their own; this is an instrument."""
+NO_DEADLINE_S = 1e9
 MOST_INPUT_BYTES = 1 << 30
 HELLO = struct.Struct("<4s8s52x")
 """What a sender asks with, b"RNH1" and a nonce; padded, so that the answer is smaller."""
@@ -63,6 +64,8 @@ class Sent:
     rtt_mean_ms: float
     rtt_p95_ms: float
     sent_bytes: int
+    unsent_bytes: int
+    """Of the data, what the deadline left out."""
     sent_pkts: int
     lost_pkts: int
     """Deemed lost; of these ``late_acks`` were not."""
@@ -81,6 +84,8 @@ class Received:
     seconds: float
     throughput_mbps: float
     received_bytes: int
+    cut_short: bool
+    """Whether the sender had more, and no time for it."""
     received_pkts: int
     duplicate_pkts: int
     ignored_datagrams: int
@@ -97,16 +102,24 @@ def parse_address(text: str, default_host: str = "") -> tuple[str, int]:
 
 
 def send(
-    address: tuple[str, int], law: str, seconds: float, data: npt.NDArray[np.uint8] | None = None, target_us: int = 0
+    address: tuple[str, int],
+    law: str,
+    seconds: float | None,
+    data: npt.NDArray[np.uint8] | None = None,
+    target_us: int = 0,
 ) -> Sent:
     """Sends data, or for so long what nobody wants to have, to a receiver; returns what came of it.
 
-    ``data`` that has not gone by then is left out. Raises ConfigError for a law or an address that makes no sense,
-    TransferError where the transfer did not come to its end.
+    ``data`` that has not gone by then is left out; without ``seconds`` all of it goes. Raises ConfigError for a law or
+    an address that makes no sense, TransferError where the transfer did not come to its end.
     """
     if law not in law_names():
         raise ConfigError(f"law {law!r} does not run over UDP: choose one of {', '.join(law_names())}")
-    if not 0 < seconds <= MOST_SECONDS:
+    if seconds is None:
+        if data is None:
+            raise ConfigError(f"noise has no end of its own: say for how long, at most {MOST_SECONDS:g} s")
+        seconds = NO_DEADLINE_S
+    elif not 0 < seconds <= MOST_SECONDS:
         raise ConfigError(f"{seconds:g} s: a transfer takes more than 0 and at most {MOST_SECONDS:g} s")
     with _connected(address) as sock:
         token, rtt_us = _ask(sock, address)
@@ -135,7 +148,15 @@ def _sent(law: str, counts: dict[str, Any], cpu_s: float) -> Sent:
         cpu_s=cpu_s,
         **{
             key: int(counts[key])
-            for key in ("sent_bytes", "sent_pkts", "lost_pkts", "late_acks", "timeouts", "ignored_datagrams")
+            for key in (
+                "sent_bytes",
+                "unsent_bytes",
+                "sent_pkts",
+                "lost_pkts",
+                "late_acks",
+                "timeouts",
+                "ignored_datagrams",
+            )
         },
     )
 
@@ -174,7 +195,10 @@ class Receiver:
         Raises TransferError where none comes, or where it does not come to its end.
         """
         first, peer = self._first(time.monotonic() + wait_s)
-        self._sock.connect(peer)
+        try:
+            self._sock.connect(peer)
+        except OSError as error:
+            raise TransferError(f"{peer[0]}:{peer[1]} cannot be answered: {error.strerror}") from None
         receiver = UdpReceiver(self._sock.fileno(), int.from_bytes(self._token(peer), "little"), out_fd)
         before_s = _cpu_s()
         receiver.take(first)
@@ -190,6 +214,7 @@ class Receiver:
             seconds=seconds,
             throughput_mbps=counts["received_bytes"] * 8e-6 / max(seconds, 1e-6),
             received_bytes=counts["received_bytes"],
+            cut_short=bool(counts["cut_short"]),
             received_pkts=counts["received_pkts"],
             duplicate_pkts=counts["duplicate_pkts"],
             ignored_datagrams=counts["ignored_datagrams"] + self.ignored_datagrams,
@@ -237,6 +262,8 @@ def _ask(sock: socket.socket, address: tuple[str, int]) -> tuple[int, int]:
             continue
         except ConnectionRefusedError:
             time.sleep(HELLO_AGAIN_S)  # it may be about to start
+        except OSError as error:
+            raise TransferError(f"{address[0]}:{address[1]} cannot be reached: {error.strerror}") from None
     raise TransferError(
         f"{address[0]}:{address[1]}: no receiver answers; start one there with reinet send --udp --listen {address[1]}"
     )

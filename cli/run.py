@@ -21,6 +21,8 @@ DAEMON = Path("/run/reinet-processes/socket")
 """As configs/daemon.toml suggests it: a folder of the daemon's own lets no other user through."""
 SUMS = ("flows", "bytes", "closings", "openings", "records", "decisions", "capped", "not_gated")
 MEANS = ("qdelay_mean_ms", "qdelay_saved_ms")
+MOST_OF_A_REPORT = 1e18
+"""Bytes at 100 Gbit/s for two years: what is larger nobody has counted."""
 
 
 def run(
@@ -126,25 +128,74 @@ def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple
     with tempfile.TemporaryDirectory(prefix="reinet-run-") as folder:
         report = Path(folder) / "report"
         report.touch()
-        for path in (Path(folder), report):  # servers' processes change their user
-            path.chmod(0o777 if path.is_dir() else 0o666)
+        report.chmod(0o666)  # servers' processes change their user
+        Path(folder).chmod(0o711)  # and find the file there; nobody else makes one or puts a link in its place
         told = Settings(**{**settings.__dict__, "report": report})
         with subprocess.Popen(command, executable=program, env=told.environment()) as process, _forwarded(process):
             status = process.wait()
-        lines = report.read_text().splitlines()
-    return (status if status >= 0 else 128 - status), added_up([json.loads(line) for line in lines])
+        reports = read_reports(report)
+    return (status if status >= 0 else 128 - status), added_up(reports)
+
+
+def read_reports(path: Path) -> list[dict[str, Any]]:
+    """Returns what processes reported. Who may write there is not known: lines that make no sense are left out."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:  # the command may have removed it
+        say(f"its processes reported nothing: {error.strerror}")
+        return []
+    found = [parse_report(line) for line in lines]
+    if None in found:
+        say(f"{found.count(None)} of {len(found)} lines of the report make no sense and are left out")
+    return [report for report in found if report is not None]
+
+
+def parse_report(line: bytes) -> dict[str, Any] | None:
+    """Returns a line of a process's report, None where it is no such line."""
+    try:
+        report = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(report, dict):
+        return None
+    numbers = [report.get(key) for key in (*SUMS, *MEANS)]
+    # NaN and infinities fail the comparison, too.
+    sane = all(isinstance(n, int | float) and 0 <= n < MOST_OF_A_REPORT for n in numbers)
+    return report if sane else None
 
 
 @contextlib.contextmanager
 def _forwarded(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Hands signals that ask us to end, or servers for something else, to the command, whose end is ours."""
+    """Hands signals that ask us to end, or servers for something else, to the command, whose end is ours.
+
+    Those of the terminal's keys have reached the command already: it is in the same group of processes.
+    """
     signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-    before = {number: signal.signal(number, lambda got, _: process.send_signal(got)) for number in signals}
+
+    def pass_on(number: int, _: object) -> None:
+        if number not in (signal.SIGINT, signal.SIGQUIT) or not _in_foreground():
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in signals}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _in_foreground() -> bool:
+    """Returns whether the terminal's keys send their signals to this process and its children."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:  # there is none
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:  # it was hung up
+        return False
+    finally:
+        os.close(terminal)
 
 
 def added_up(reports: list[dict[str, Any]]) -> dict[str, Any]:

@@ -12,6 +12,9 @@ import typer
 from reinet.cli.output import JsonOption, say, write_json
 from reinet.core.errors import ConfigError
 
+DEFAULT_S = 10.0
+"""Long enough to see a law settle, short enough to wait for."""
+
 
 def send(
     address: Annotated[str | None, typer.Argument(metavar="HOST:PORT", help="Where a receiver listens.")] = None,
@@ -23,8 +26,13 @@ def send(
     ] = None,
     law: Annotated[str, typer.Option(metavar="LAW", help="copa, copa-default, verus or sprout.")] = "copa",
     seconds: Annotated[
-        float, typer.Option(metavar="N", help="How long it sends; with --listen, how long it waits for a sender.")
-    ] = 10.0,
+        float | None,
+        typer.Option(
+            metavar="N",
+            help="How long it sends: 10 without --file; a file goes whole, but what is left after N seconds where "
+            "they are given. With --listen, how long it waits for a sender (10).",
+        ),
+    ] = None,
     file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Send this file, or write what comes to it; else noise that is dropped."),
@@ -35,7 +43,7 @@ def send(
 
     It is the native transport of these laws, to compare `reinet run --law` with: own sequence numbers, an ACK of every
     packet, and what is lost goes again. The receiver takes one transfer, and answers nobody without a handshake.
-    Neither end encrypts anything. Examples:
+    Neither end encrypts anything. Where a file was cut short both ends say so and exit with 1. Examples:
 
         reinet send --udp --listen 5000 --seconds 60
 
@@ -43,7 +51,7 @@ def send(
 
         reinet send --udp --law verus 10.0.0.2:5000 --file big.iso
     """
-    from reinet.alcc.datagrams import MOST_SECONDS, Receiver, parse_address, read_input
+    from reinet.alcc.datagrams import MOST_SECONDS, Receiver, TransferError, parse_address, read_input
     from reinet.alcc.datagrams import send as send_to
 
     if not udp:
@@ -51,6 +59,7 @@ def send(
     if (address is None) == (listen is None):
         raise ConfigError("give either HOST:PORT to send to, or --listen PORT to receive")
     if listen is not None:
+        seconds = DEFAULT_S if seconds is None else seconds
         if not 0 < seconds <= MOST_SECONDS:
             raise ConfigError(f"--seconds {seconds:g}: wait for more than 0 and at most {MOST_SECONDS:g} s")
         with Receiver(parse_address(listen, "0.0.0.0")) as receiver, _output(file) as out_fd:
@@ -60,14 +69,21 @@ def send(
             f"{received.throughput_mbps:.2f} Mbit/s, {received.cpu_s:.2f} s of CPU"
         )
         write_json(json_destination, asdict(received))
+        if received.cut_short:
+            raise TransferError(f"{received.peer} had more to send, and no time for it: the data is cut short")
         return
     assert address is not None
-    sent = send_to(parse_address(address), law, seconds, None if file is None else read_input(file))
+    data = None if file is None else read_input(file)
+    sent = send_to(parse_address(address), law, DEFAULT_S if seconds is None and data is None else seconds, data)
     say(
         f"{sent.law}: {sent.throughput_mbps:.2f} Mbit/s for {sent.seconds:.1f} s, RTT {sent.rtt_mean_ms:.1f} ms (95 %: "
         f"{sent.rtt_p95_ms:.1f}), {sent.lost_pkts} of {sent.sent_pkts} packets lost, {sent.cpu_s:.2f} s of CPU"
     )
     write_json(json_destination, asdict(sent))
+    if sent.unsent_bytes:
+        raise TransferError(
+            f"{file}: {sent.unsent_bytes} bytes have not gone in {seconds:g} s; without --seconds all of it goes"
+        )
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ void Flow::reset(std::uint64_t new_cookie) {
   stage_ = Stage::fresh;
   exempt_ = nullptr;
   measure_ = Measure{};
+  neighbour_ = {};
   law_ = Law{};
   lease_ = void_lease_ = 0;
   void_ = active_ = refused_ = bounded_ = false;
@@ -110,7 +111,7 @@ void Flow::ask_law(const KernelView& view, std::uint64_t now_ns) {
 
 std::uint32_t Flow::cap_in_force_pkts(std::uint64_t now_ns) const {
   const Settings& settings = process().settings;
-  if (exempt_ || !settings.gates()) return 0;
+  if (exempt_ || !settings.gates() || process().given_up) return 0;
   if (settings.always && settings.law == Settings::Law::fixed) return settings.fixed_pkts;
   return void_ ? 0 : reinet_lease_cap_pkts(lease_in_force(), now_ns);
 }
@@ -138,7 +139,7 @@ std::uint64_t Flow::credit_under(std::uint32_t cap_pkts, const KernelView& view,
 }
 
 Room Flow::room(int fd, std::uint64_t want, std::uint64_t now_ns) {
-  if (exempt_ || (stage_ == Stage::fresh && !begin(fd, now_ns))) return {want};
+  if (exempt_ || process().given_up || (stage_ == Stage::fresh && !begin(fd, now_ns))) return {want};
   const Settings& settings = process().settings;
   const bool asks = settings.law == Settings::Law::published && settings.gates();
   std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
@@ -176,6 +177,7 @@ void Flow::end_send(std::uint64_t bytes, std::uint64_t taken_bytes) {
 }
 
 bool Flow::arm() {
+  if (process().given_up) return false;
   const std::uint64_t now = now_ns();
   refused_ = true;
   active_ = true;

@@ -81,6 +81,7 @@ void Pacer::renew() {
 }
 
 void Pacer::start() {
+  if (!process().wanted()) return;  // given up meanwhile: nothing of the gate may run any more
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

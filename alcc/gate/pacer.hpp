@@ -24,7 +24,7 @@ class Pacer {
   void push(Flow* flow, std::uint64_t due_ns);
   // The least time between two looks at a flow at which all of them together stay within the thread's share of a core.
   std::uint64_t fair_ns() const { return flows_.load(std::memory_order_relaxed) * kLookShareNs; }
-  // Between these two there is no thread, and gates stay as they are; the caller is not inside the gate.
+  // Between these two there is no thread, and gates stay as they are. A process that has given up gets none after it.
   void pause(bool for_good = false);
   void resume();
   // Makes the thread now, and it stays through a pause that is not for good: soon none can be made any more.

@@ -54,7 +54,7 @@ class Passage {
       const int error = errno;
       sending.end(taken);
       errno = error;
-      if (taken < 0) return sent_ ? result() : taken;
+      if (taken <= 0) return sent_ ? result() : taken;  // 0: the file of sendfile or splice has no more
       sent_ += static_cast<std::size_t>(taken);
       if (sent_ == length_ || static_cast<std::uint64_t>(taken) < bytes) return result();
     }
@@ -110,6 +110,8 @@ class Passage {
     bytes = std::min(room.bytes, left);
     const bool alone = writing_.owns_lock() || (flow_->splitting == 0 && bytes == left);
     if (room.slice && bytes < left && !waits()) bytes = left;  // the kernel takes what it has room for
+    if (bytes < left && deadline_ns_ == 0 && waits()) deadline_ns_ = deadline();  // of the call, not of each piece
+    if (sent_ && deadline_ns_ != 0 && now >= deadline_ns_) return Answer::stop;
     if (!alone && (bytes < left || flow_->splitting > 0) && waits()) return take_turn(guard);
     if (bytes > 0) {
       flow_->begin_send(bytes, now);
@@ -125,6 +127,7 @@ class Passage {
     if (cookie != 0 && cookie == cookie_ && flow_->cookie == cookie) return true;
     std::erase(flow_->fds, fd_);
     process().table.forget(fd_, flow_);
+    if (flow_->fds.empty() && !flow_->queued) process().table.release(flow_);  // else the pacer does
     return false;
   }
   // It was closed while the call waited: these bytes are not for what has its number now.
@@ -142,7 +145,6 @@ class Passage {
   Answer wait(std::unique_lock<std::mutex>& guard) {
     const std::uint32_t seen = flow_->openings;
     guard.unlock();
-    if (deadline_ns_ == 0) deadline_ns_ = deadline();
     timespec left{};
     if (deadline_ns_ != kUnlimited) {
       const std::uint64_t now = now_ns();
@@ -171,7 +173,7 @@ class Passage {
   std::unique_lock<std::mutex> writing_;
   std::uint64_t cookie_ = 0;
   std::size_t sent_ = 0;
-  std::uint64_t deadline_ns_ = 0;
+  std::uint64_t deadline_ns_ = 0;  // by SO_SNDTIMEO, 0 = not asked for yet
   int error_ = EAGAIN;
 };
 

@@ -17,6 +17,7 @@ namespace reinet::alcc {
 
 namespace {
 
+constinit std::atomic<bool> is_process_made{false};
 std::size_t locked_chunks = 0;                                        // by the thread that forks
 [[gnu::tls_model("initial-exec")]] thread_local bool locked = false;  // this thread has them
 
@@ -54,8 +55,8 @@ void after_fork_in_child() {
   give_locks_back();
   p.pacer.renew();
   p.report.clear();
-  p.ended = p.left;
-  p.given_up = p.left;  // what was no more possible in the parent may be here
+  p.ended = p.left.load();
+  p.given_up = p.left.load();  // what was no more possible in the parent may be here
   p.link.renew();
   p.table.each_flow(p.table.chunks(), [](Flow& flow) { flow.after_fork(); });
 }
@@ -92,9 +93,15 @@ Process* make() {
 }  // namespace
 
 Process& process() {
-  static Process* const only = make();
+  static Process* const only = [] {
+    Process* made = make();
+    is_process_made.store(true, std::memory_order_release);
+    return made;
+  }();
   return *only;
 }
+
+bool is_made() { return is_process_made.load(std::memory_order_acquire); }
 
 void Process::ask(const Settings& what) {
   settings = what;
@@ -110,11 +117,13 @@ void Process::give_up(const char* why) {
 void Process::leave(const char* why) {
   const Inside inside;
   if (!inside || !is_here()) return;
-  pacer.pause(true);
-  end();
-  give_up(why);
-  open_all();
-  left = true;
+  pacer.pause(true);  // also until another thread that does the same has done it
+  if (!left.exchange(true)) {
+    end();
+    give_up(why);
+    open_all();
+  }
+  pacer.resume();
 }
 
 void Process::open_all() {

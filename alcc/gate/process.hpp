@@ -27,7 +27,7 @@ struct Process {
   Settings settings;
   bool asked = false;  // somebody wants this process gated or watched
   std::atomic<bool> given_up{false};
-  bool left = false;                      // see leave()
+  std::atomic<bool> left{false};          // see leave()
   std::atomic<bool> has_io_uring{false};  // by what may be seen, alcc/preload/by_number.cpp
   pid_t pid = 0;
   std::mutex forking;
@@ -59,6 +59,8 @@ struct Process {
 };
 
 Process& process();
+// Whether there is one yet, without making it.
+bool is_made();
 
 // Entered by a call of the application's. Where it does not hold, the call must go straight to the kernel.
 class Inside {

@@ -16,12 +16,14 @@
 #define REINET_ALCC_SETTINGS_HPP
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "alcc/driver/driver.hpp"
@@ -63,11 +65,11 @@ struct Settings {
 
 namespace parsing {
 
+// Whatever the program's locale writes for a decimal point.
 inline std::optional<double> number(std::string_view text) {
-  const std::string copy(text);
-  char* end = nullptr;
-  const double value = std::strtod(copy.c_str(), &end);
-  if (copy.empty() || *end != '\0' || !(value >= 0)) return std::nullopt;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || !(value >= 0)) return std::nullopt;
   return value;
 }
 
@@ -85,15 +87,15 @@ inline std::vector<std::string_view> split(std::string_view text, char separator
 inline bool law(std::string_view text, Settings& settings) {
   const std::size_t colon = text.find(':');
   const std::string_view kind = text.substr(0, colon);
-  const auto value = colon == std::string_view::npos ? std::nullopt : number(text.substr(colon + 1));
+  const double value = colon == std::string_view::npos ? -1 : number(text.substr(colon + 1)).value_or(-1);
   if (kind == "none") {
     settings.law = Settings::Law::none;
-  } else if (kind == "fixed" && value && *value >= kMinCapPkts && *value <= kMaxCapPkts) {
+  } else if (kind == "fixed" && value >= kMinCapPkts && value <= kMaxCapPkts) {
     settings.law = Settings::Law::fixed;
-    settings.fixed_pkts = static_cast<std::uint32_t>(*value);
-  } else if (kind == "rule" && value && *value > 0) {
+    settings.fixed_pkts = static_cast<std::uint32_t>(value);
+  } else if (kind == "rule" && value > 0) {
     settings.law = Settings::Law::rule;
-    settings.gain = *value;
+    settings.gain = value;
   } else if (text == "daemon") {
     settings.law = Settings::Law::daemon;
   } else if (text == "policy") {

@@ -39,7 +39,6 @@ class Table {
   void forget(int fd, const Flow* flow);
   // A descriptor is about to be closed, or was made by the kernel just now.
   void close(int fd);
-  void fresh(int fd) { store(fd, kUnknown); }
   // copy is now the same file as fd.
   void duplicate(int fd, int copy);
   // The caller holds the flow's lock; nobody has the socket open any more.
@@ -58,6 +57,11 @@ class Table {
   // Around fork: its own lock.
   void lock_all() { lock_.lock(); }
   void unlock_all() { lock_.unlock(); }
+  // How many connections are known.
+  std::size_t flows() {
+    const std::lock_guard guard(lock_);
+    return by_cookie_.size();
+  }
   int highest_fd() const { return highest_fd_.load(std::memory_order_relaxed); }
 
  private:

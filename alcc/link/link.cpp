@@ -68,6 +68,12 @@ bool Link::prepare() {
   return true;
 }
 
+bool Link::has_memory_fd() const {
+  struct stat status;
+  return memory_fd_ >= 0 && fstat(memory_fd_, &status) == 0 && status.st_ino == memory_inode_ &&
+         status.st_dev == memory_device_;
+}
+
 bool Link::is_connected() const {
   char word;
   return socket_ >= 0 && cookie_of(socket_) == socket_cookie_ &&
@@ -83,10 +89,7 @@ void Link::disconnect() {
 bool Link::connect(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  struct stat status;
-  if (path.size() >= sizeof address.sun_path || fstat(memory_fd_, &status) != 0 || status.st_ino != memory_inode_ ||
-      status.st_dev != memory_device_ || !is_nameless(event_fd_))
-    return false;
+  if (path.size() >= sizeof address.sun_path || !has_memory_fd() || !is_nameless(event_fd_)) return false;
   std::memcpy(address.sun_path, path.data(), path.size());
   const int fd =
       out_of_the_way(static_cast<int>(syscall(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
@@ -183,12 +186,11 @@ reinet_period_config Link::period(const reinet_period_config& otherwise) const {
 void Link::renew() {
   new (&lock_) std::mutex;
   if (LinkMemory* memory = memory_.exchange(nullptr)) munmap(memory, sizeof *memory);
-  for (int* fd : {&memory_fd_, &event_fd_, &socket_}) {
-    if (*fd >= 0) syscall(SYS_close, *fd);
-    *fd = -1;
-  }
+  if (has_memory_fd()) syscall(SYS_close, memory_fd_);
+  if (is_nameless(event_fd_)) syscall(SYS_close, event_fd_);
+  memory_fd_ = event_fd_ = -1;
+  disconnect();
   free_slots_.clear();
-  connected_ = false;
   looked_ns_ = 0;
 }
 

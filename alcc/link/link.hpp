@@ -45,6 +45,7 @@ class Link {
  private:
   bool prepare();
   bool connect(const std::string& path);
+  bool has_memory_fd() const;
   bool is_connected() const;
   void disconnect();
 

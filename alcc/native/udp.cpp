@@ -51,6 +51,7 @@ nb::dict told(const Sending& sending) {
   const UdpSender::Counts& c = s.counts();
   nb::dict d;
   d["sent_bytes"] = s.sent_bytes();
+  d["unsent_bytes"] = s.unsent_bytes();
   d["acked_bytes"] = c.acked_bytes;
   d["acked_in_time_bytes"] = c.acked_in_time_bytes;
   d["sending_us"] = c.sending_us;
@@ -74,6 +75,7 @@ nb::dict heard(const UdpReceiver& receiver) {
   d["duplicate_pkts"] = c.duplicate_pkts;
   d["ignored_datagrams"] = c.ignored_datagrams;
   d["receiving_us"] = c.receiving_us;
+  d["cut_short"] = c.cut_short;
   return d;
 }
 

@@ -10,6 +10,8 @@
 //                    seen.
 //   clone, fork      Without memory in common it is fork(), whose handlers it does not call (vsftpd's sessions).
 //   seccomp          As prctl's (alcc/preload/limits.cpp).
+//   close            libuv's (Node.js, uvloop). Allocators make it too, within the first malloc of all: where nothing
+//                    of the gate is made yet, nothing is made for it.
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -21,6 +23,7 @@
 
 #include "alcc/gate/process.hpp"
 #include "alcc/gate/say.hpp"
+#include "alcc/preload/forget.hpp"
 #include "alcc/preload/real.hpp"
 
 using reinet::alcc::Inside;
@@ -60,6 +63,7 @@ REINET_HOOK long syscall(long number, ...) noexcept {
   }
   if (number == SYS_seccomp && a[0] <= SECCOMP_SET_MODE_FILTER && (a[0] == SECCOMP_SET_MODE_STRICT || a[2]))
     process().leave("it forbids itself system calls (seccomp)");
+  if (number == SYS_close && reinet::alcc::is_made()) reinet::alcc::forget(static_cast<int>(a[0]));
   const auto call = [&] { return real_syscall.get()(number, a[0], a[1], a[2], a[3], a[4], a[5]); };
   if (forks(number, a)) {
     const Inside inside;

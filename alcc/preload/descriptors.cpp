@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The calls that make, copy and close descriptors: what the table knows of one must not outlive it. Calls that a
-// program makes past the C library are found out later, by the socket's cookie.
+// program makes past the C library are found out later, by the socket's cookie (alcc/preload/forget.hpp).
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <cstdarg>
 
-#include "alcc/gate/process.hpp"
+#include "alcc/preload/forget.hpp"
 #include "alcc/preload/real.hpp"
 
-using reinet::alcc::Inside;
+using reinet::alcc::forget;
+using reinet::alcc::fresh;
+using reinet::alcc::in_table;
 using reinet::alcc::process;
 
 namespace {
@@ -29,26 +31,6 @@ REINET_REAL(accept);
 REINET_REAL(accept4);
 constinit reinet::alcc::Real<int (*)(unsigned, unsigned, int)> real_close_range{"close_range"};
 constinit reinet::alcc::Real<void (*)(int)> real_closefrom{"closefrom"};
-
-// Runs what concerns the table, unless another process shares our memory (vfork) or a handler interrupted the gate.
-template <class Do>
-void in_table(Do&& what) {
-  const Inside inside;
-  if (!inside || !process().is_here()) return;
-  const int error = errno;
-  what(process().table);
-  errno = error;
-}
-
-int fresh(int fd) {
-  if (fd >= 0 && process().wanted()) process().table.fresh(fd);
-  return fd;
-}
-
-void forget(int fd) {
-  // Most descriptors are nothing of ours; then there is no need to look who calls.
-  if (process().wanted() && process().table.is_known(fd)) in_table([=](auto& table) { table.close(fd); });
-}
 
 int copied(int fd, int copy) {
   if (copy >= 0 && process().wanted()) in_table([=](auto& table) { table.duplicate(fd, copy); });

@@ -21,6 +21,7 @@
 
 #include "alcc/gate/futex.hpp"
 #include "alcc/gate/process.hpp"
+#include "alcc/preload/forget.hpp"
 #include "alcc/preload/real.hpp"
 
 using namespace reinet::alcc;
@@ -60,10 +61,12 @@ int gated_epoll_ctl(Flow& flow, int epfd, int operation, int fd, const epoll_eve
     return result;
   }
   Registration made{epoll, generation, fd, asked.events, asked.data, withheld};
-  if (Registration* r = registration_of(flow, epoll, generation, fd))
+  if (Registration* r = registration_of(flow, epoll, generation, fd)) {
     *r = made;
-  else
-    flow.registrations.push_back(made);
+    return result;
+  }
+  std::erase_if(flow.registrations, [](const Registration& r) { return r.epoll->generation != r.generation; });
+  flow.registrations.push_back(made);
   return result;
 }
 
@@ -158,25 +161,25 @@ bool any_closed(int count, const fd_set* writable) {
   return false;
 }
 
+// Of a program's sets only what the kernel reads and writes: whole words up to count, which may be all there is.
 struct Sets {
-  fd_set read, write, except;
-  Sets(const fd_set* r, const fd_set* w, const fd_set* e) {
-    FD_ZERO(&read);
-    FD_ZERO(&write);
-    FD_ZERO(&except);
-    if (r) read = *r;
-    if (w) write = *w;
-    if (e) except = *e;
+  fd_set read{}, write{}, except{};
+  std::size_t bytes;
+  Sets(int count, const fd_set* r, const fd_set* w, const fd_set* e)
+      : bytes((static_cast<std::size_t>(count) + NFDBITS - 1) / NFDBITS * sizeof(fd_mask)) {
+    if (r) std::memcpy(&read, r, bytes);
+    if (w) std::memcpy(&write, w, bytes);
+    if (e) std::memcpy(&except, e, bytes);
   }
   void give(fd_set* r, fd_set* w, fd_set* e) const {
-    if (r) *r = read;
-    if (w) *w = write;
-    if (e) *e = except;
+    if (r) std::memcpy(r, &read, bytes);
+    if (w) std::memcpy(w, &write, bytes);
+    if (e) std::memcpy(e, &except, bytes);
   }
 };
 
 int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::uint64_t end_ns, const sigset_t* mask) {
-  const Sets asked(read, write, except);
+  const Sets asked(count, read, write, except);
   const auto wait = [&](const Sets& sets, const timespec* timeout) {
     sets.give(read, write, except);
     return real_pselect.get()(count, read, write, except, timeout, mask);
@@ -227,17 +230,9 @@ REINET_HOOK int epoll_ctl(int epfd, int operation, int fd, epoll_event* event) n
   return gated_epoll_ctl(*flow, epfd, operation, fd, event ? *event : epoll_event{});
 }
 
-REINET_HOOK int epoll_create(int size) noexcept {
-  const int fd = real_epoll_create.get()(size);
-  if (fd >= 0 && process().wanted()) process().table.fresh(fd);
-  return fd;
-}
+REINET_HOOK int epoll_create(int size) noexcept { return fresh(real_epoll_create.get()(size)); }
 
-REINET_HOOK int epoll_create1(int flags) noexcept {
-  const int fd = real_epoll_create1.get()(flags);
-  if (fd >= 0 && process().wanted()) process().table.fresh(fd);
-  return fd;
-}
+REINET_HOOK int epoll_create1(int flags) noexcept { return fresh(real_epoll_create1.get()(flags)); }
 
 REINET_HOOK int poll(pollfd* fds, nfds_t count, int timeout_ms) {
   const Inside inside;

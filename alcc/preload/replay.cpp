@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The deciders on records and states from elsewhere, so that tests can compare them with those of agents/decide/.
+// The deciders on records and states from elsewhere, so that tests can compare them with those of agents/decide/; and
+// what the gate holds on to, so that tests see it let go.
 #include <cstddef>
 #include <cstdint>
 
 #include "alcc/gate/measure.hpp"
+#include "alcc/gate/process.hpp"
 #include "alcc/laws/law.hpp"
 #include "alcc/laws/model.hpp"
 #include "alcc/laws/published.hpp"
@@ -81,4 +83,15 @@ REINET_HOOK int reinet_alcc_measure(const reinet_alcc_look* looks, std::size_t c
     made += measure.take(view, looks[i].now_ns, {REINET_MIN_PERIOD_NS, 1, 0}, false, 0, records[made]);
   }
   return made;
+}
+
+// Returns how many connections the gate of this process knows.
+REINET_HOOK std::size_t reinet_alcc_flows() { return reinet::alcc::process().table.flows(); }
+
+// Returns how many epoll registrations of a connection it knows.
+REINET_HOOK std::size_t reinet_alcc_registrations(int fd) {
+  reinet::alcc::Flow* flow = reinet::alcc::process().table.known_flow(fd);
+  if (!flow) return 0;
+  const std::lock_guard guard(flow->lock);
+  return flow->registrations.size();
 }

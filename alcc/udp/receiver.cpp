@@ -9,7 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
+#include <string>
 
 #include "alcc/udp/clock.hpp"
 
@@ -22,6 +22,11 @@ constexpr Us kLingerUs = 500'000;     // after the end: its ACK may be lost, and
 constexpr int kMostDatagrams = 64;    // taken before the clock is looked at
 // Kept before their turn: whole packets of all that may be ahead, not its bytes one by one.
 constexpr std::size_t kMostPieces = kMostAheadBytes / 1024;
+
+// An ACK did not reach the sender, which asks again or is gone: then its silence ends the transfer.
+bool is_of_an_ack(int error) {
+  return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH || error == EHOSTDOWN;
+}
 
 }  // namespace
 
@@ -39,7 +44,10 @@ bool UdpReceiver::step(Us most_us) {
         continue;
       }
       if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-      if (errno != EINTR && errno != ECONNREFUSED) throw std::system_error(errno, std::generic_category(), "recv");
+      if (errno != EINTR && !is_of_an_ack(errno)) {
+        failure_ = std::string("nothing can be received: ") + std::strerror(errno);
+        break;
+      }
     }
     const Us now = now_us();
     if (done() && now >= heard_us_ + kLingerUs) return true;
@@ -81,6 +89,7 @@ void UdpReceiver::take(const std::uint8_t* datagram, std::size_t size_bytes) {
   } else {
     end_known_ = true;
     end_bytes_ = header.offset;
+    counts_.cut_short = header.cut_short != 0;
   }
   if (!failure_.empty()) return;  // what could not be written is not acknowledged
   AckHeader ack;

@@ -21,7 +21,8 @@ class UdpReceiver {
   struct Counts {
     std::uint64_t received_bytes = 0;  // in order, which were written
     std::uint64_t received_pkts = 0, duplicate_pkts = 0, ignored_datagrams = 0;
-    Us receiving_us = 0;  // from the first packet to the last
+    Us receiving_us = 0;     // from the first packet to the last
+    bool cut_short = false;  // the sender had more, and no time for it
   };
 
   // fd: connected to the sender; out_fd: takes the bytes, -1 = nobody does. Both stay the caller's.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <stdexcept>
 #include <system_error>
 
@@ -20,7 +21,7 @@ namespace {
 constexpr Us kSilentUs = 10'000'000;      // longer than outages of cellular links that a flow survives
 constexpr Us kDrainUs = 15'000'000;       // for what is out at the end, and lost again and again
 constexpr Us kEndAgainUs = 200'000;       // the end goes again so often, TCP's least timeout
-constexpr std::uint32_t kRefusals = 3;    // in a row: there is no receiver any more
+constexpr std::uint32_t kRefusals = 3;    // errors in a row: there is no receiver any more, or no way to it
 constexpr std::size_t kMarks = 512;       // drawn at a time
 constexpr std::uint32_t kMostBurst = 64;  // packets before ACKs are looked at again
 constexpr int kMostAcks = 256;            // taken before it is anything else's turn
@@ -79,8 +80,8 @@ void UdpSender::take_acks(Us now) {
     const ssize_t got = recv(fd_, &ack, sizeof ack, MSG_DONTWAIT | MSG_TRUNC);
     if (got < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
-      if (errno != ECONNREFUSED) throw std::system_error(errno, std::generic_category(), "recv");
-      if (++refusals_ >= kRefusals) return fail("nobody receives there any more (the port is closed)");
+      take_error(errno);
+      if (stage_ == Stage::failed) return;
       continue;
     }
     if (got != sizeof ack || ack.kind != 'A' || ack.token != token_)
@@ -202,17 +203,12 @@ bool UdpSender::put(std::uint64_t chunk, Us now) {
   message.msg_iov = parts;
   message.msg_iovlen = 2;
   if (sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
-    if (errno == ECONNREFUSED) {
-      if (++refusals_ >= kRefusals) fail("nobody receives there any more (the port is closed)");
-      return false;
-    }
-    if (errno == EMSGSIZE) {
-      fail("the path's packets are smaller than the law's: its MTU must be 1500 bytes");
-      return false;
-    }
-    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS && errno != EINTR)
-      throw std::system_error(errno, std::generic_category(), "sendmsg");
-    blocked_ = errno != EINTR;
+    const int error = errno;
+    const bool full = error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS;
+    if (full)
+      blocked_ = true;
+    else if (error != EINTR)
+      take_error(error);
     return false;
   }
   flight_.send({now, header.mark, chunk, Fate::out});
@@ -229,9 +225,18 @@ void UdpSender::put_end(Us now) {
   header.number = end_number_ = flight_.next();
   header.mark = end_mark_;
   header.offset = end_bytes();
+  header.cut_short = unsent_bytes() > 0;
   if (send(fd_, &header, sizeof header, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == ECONNREFUSED)
     if (++refusals_ >= kRefusals) return fail("the receiver left before it was told of the end");
   end_due_us_ = now + kEndAgainUs;
+}
+
+// What the socket says instead of taking or giving a packet; a host or a route that is gone for a moment may come back.
+void UdpSender::take_error(int error) {
+  if (error == EMSGSIZE) return fail("the path's packets are smaller than the law's: its MTU must be 1500 bytes");
+  if (++refusals_ < kRefusals) return;
+  fail(error == ECONNREFUSED ? "nobody receives there any more (the port is closed)"
+                             : std::string("it cannot be sent to any more: ") + std::strerror(error));
 }
 
 void UdpSender::fail(const std::string& why) {

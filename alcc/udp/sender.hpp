@@ -74,6 +74,8 @@ class UdpSender {
   const RttHistogram& rtts() const { return rtts_; }
   std::uint32_t payload_bytes() const { return payload_bytes_; }
   std::uint64_t sent_bytes() const { return end_bytes(); }
+  // Of the data, what the deadline left out.
+  std::uint64_t unsent_bytes() const { return source_.endless ? 0 : source_.size_bytes - end_bytes(); }
 
  private:
   enum class Stage { sending, draining, ending, done, failed };
@@ -86,6 +88,7 @@ class UdpSender {
   bool next_chunk(std::uint64_t& chunk, Us now_us);
   bool put(std::uint64_t chunk, Us now_us);
   void put_end(Us now_us);
+  void take_error(int error);
   void fail(const std::string& why);
   Us wake_us() const;
   std::uint64_t chunk_bytes(std::uint64_t chunk) const;

@@ -22,7 +22,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "datagrams are copied a
 
 struct DataHeader {
   char kind = 'D';
-  std::uint8_t unused = 0;
+  std::uint8_t cut_short = 0;  // of the end: there was more, for which there was no time
   std::uint16_t length_bytes = 0;
   std::uint32_t pad = 0;
   std::uint64_t token = 0, number = 0, mark = 0, offset = 0;

@@ -29,9 +29,9 @@ def environment(asked: Settings | None) -> dict[str, str]:
     return dict(os.environ) if asked is None else asked.environment()
 
 
-def seen_in(case: str, asked: Settings | None) -> tuple[dict[str, Any], str]:
-    """Return what a case of ``edges.py`` saw, and what was said on standard error."""
-    command = [sys.executable, str(FOLDER / "edges.py"), case]
+def seen_in(case: str, asked: Settings | None, file: str = "edges.py") -> tuple[dict[str, Any], str]:
+    """Return what a case of that file saw, and what was said on standard error."""
+    command = [sys.executable, str(FOLDER / file), case]
     done = subprocess.run(
         command, env=environment(asked), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

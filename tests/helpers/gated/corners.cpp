@@ -217,8 +217,8 @@ void no_more_processes_of_another_user() {
   std::printf("held %ld\n", fill(p.sender));
 }
 
-// The gate's thread cannot begin again after the change of user, and a gate is closed.
-void no_thread_after_all() {
+// From now on nobody, who this process becomes, can make no thread.
+void allow_nobody_no_threads() {
   const rlimit few{2, 2};
   setrlimit(RLIMIT_NPROC, &few);
   for (int i = 0; i < 3; ++i)  // of that user's, so that the limit is reached
@@ -227,6 +227,11 @@ void no_thread_after_all() {
       for (int second = 0; second < 5; ++second) sleep(1);
       _exit(0);
     }
+}
+
+// The gate's thread cannot begin again after the change of user, and a gate is closed.
+void no_thread_after_all() {
+  allow_nobody_no_threads();
   const Pair p = pair(kSmallBufferBytes);
   const int waiter = epoll_create1(0);
   epoll_event event{EPOLLOUT, {}};
@@ -237,10 +242,25 @@ void no_thread_after_all() {
   std::printf("writable %d\n", epoll_wait(waiter, &event, 1, 2000));
 }
 
-// A filter ends the process for calls that only the gate makes.
-void sandbox() {
-  const Pair p = pair();
-  (void)!write(p.sender, block.data(), 1);
+// A write waits at a closed gate when this comes, and the peer reads only a while after it.
+void meanwhile_a_write_waits(const std::function<void()>& what) {
+  alarm(20);
+  const Pair p = pair(kSmallBufferBytes);
+  fill(p.sender);
+  const pthread_t thread = started([=] { std::printf("wrote %zd\n", write(p.sender, block.data(), 50'000)); });
+  started([=] { usleep(600'000), read_for(p.peer, 1000); });
+  usleep(200'000);
+  what();
+  pthread_join(thread, nullptr);
+}
+
+void no_thread_for_a_waiting_write() {
+  allow_nobody_no_threads();
+  meanwhile_a_write_waits(become_nobody);
+}
+
+// A filter ends the process for calls of this thread that only the gate makes.
+void forbid_calls() {
   std::vector<sock_filter> filter{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0)};
   for (const unsigned number : {SYS_getsockopt, SYS_ioctl, SYS_clone3, SYS_openat}) {
     filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1));
@@ -250,7 +270,24 @@ void sandbox() {
   const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   std::printf("set %d\n", prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+}
+
+void sandbox() {
+  const Pair p = pair();
+  (void)!write(p.sender, block.data(), 1);
+  forbid_calls();
   std::printf("wrote %zd\n", write(p.sender, block.data(), 1000));
+}
+
+void sandbox_beside_a_waiting_write() { meanwhile_a_write_waits(forbid_calls); }
+
+// The report is a pipe that nobody reads yet, which holds up the thread that leaves the gate for its sandbox.
+void sandbox_beside_a_change_of_user() {
+  alarm(20);
+  const pthread_t leaving = started(forbid_calls);
+  usleep(300'000);
+  std::printf("changed %d\n", setuid(getuid()));
+  pthread_join(leaving, nullptr);
 }
 
 // An epoll registration that cannot be changed without being felt: the gate says that it lets the connection alone.
@@ -339,7 +376,10 @@ const std::map<std::string, void (*)()> kCases{
     {"no_more_processes", no_more_processes},
     {"no_more_processes_of_another_user", no_more_processes_of_another_user},
     {"no_thread_after_all", no_thread_after_all},
+    {"no_thread_for_a_waiting_write", no_thread_for_a_waiting_write},
     {"sandbox", sandbox},
+    {"sandbox_beside_a_waiting_write", sandbox_beside_a_waiting_write},
+    {"sandbox_beside_a_change_of_user", sandbox_beside_a_change_of_user},
     {"nobody_listens", nobody_listens},
     {"told_once", told_once},
     {"full_log", full_log},

@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -124,6 +125,21 @@ def timed() -> Seen:
     return {"result": result_of_write(sock), "seconds": time.monotonic() - before_s}
 
 
+def timed_in_pieces() -> Seen:
+    """SO_SNDTIMEO ends a call that goes on and on because its peer reads slowly, however many pieces it is cut into."""
+    sock, peer = pair(1 << 16)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 1, 0))
+
+    def read() -> None:
+        while peer.recv(1 << 15):
+            time.sleep(0.01)
+
+    threading.Thread(target=read, daemon=True).start()
+    before_s = time.monotonic()
+    sent = sock.send(bytes(30_000_000))
+    return {"cut": 0 < sent < 30_000_000, "seconds": time.monotonic() - before_s}
+
+
 def reset_while_waiting() -> Seen:
     """The peer resets while a write waits: it ends as it would in the kernel."""
     sock, peer = pair(4096)
@@ -230,6 +246,25 @@ def asking_beside_a_ring() -> Seen:
     """The same in a program that made an io_uring."""
     ring()
     return asking()
+
+
+def whole_file() -> Seen:
+    """Python's socket.sendfile() goes on until the kernel says that the file has no more, as splice() callers do."""
+    signal.alarm(30)
+    sock, peer = pair()
+    data = pattern(100_000)
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(drain(peer, len(data))))
+    reader.start()
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        sent = sock.sendfile(file)
+        reading, writing = os.pipe()
+        os.close(writing)
+        spliced = ctypes.CDLL(None).splice(reading, None, sock.fileno(), None, 10, 0)
+    reader.join()
+    return {"sent": sent, "same": got == [data], "spliced": spliced}
 
 
 def another_user() -> Seen:
@@ -359,10 +394,10 @@ def no_memory_for_the_daemon() -> Seen:
 
 CASES: dict[str, Callable[[], Seen]] = {
     f.__name__: f
-    for f in (interrupted, interrupted_select, restarted, timed, reset_while_waiting, shut_while_waiting, passed_on,
-              past_the_library, little_past_the_library, several_paths, ring, another_user, asking,
-              asking_beside_a_ring, messages_of_which_one_is_cut, writable, turns, closed_epoll, after_a_pause,
-              no_memory_for_the_daemon)
+    for f in (interrupted, interrupted_select, restarted, timed, timed_in_pieces, reset_while_waiting,
+              shut_while_waiting, passed_on, past_the_library, little_past_the_library, several_paths, ring, whole_file,
+              another_user, asking, asking_beside_a_ring, messages_of_which_one_is_cut, writable, turns, closed_epoll,
+              after_a_pause, no_memory_for_the_daemon)
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,19 @@ MOST_HELD_BYTES = 3 * CAP_PKTS * MSS_BYTES
 """What the cap and the peer's small buffer hold together; without a gate it is 80 KB and more."""
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``corners.cpp``, built."""
+def _built(source: str, built: Path, *options: str) -> Path:
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler")
-    built = tmp_path_factory.mktemp("corners") / "corners"
-    command = [compiler, "-std=c++20", "-O1", "-pthread", str(FOLDER / "corners.cpp"), "-o", str(built)]
+    command = [compiler, "-std=c++20", "-O1", "-pthread", *options, str(FOLDER / source), "-o", str(built)]
     subprocess.run(command, check=True)
     return built
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``corners.cpp``, built."""
+    return _built("corners.cpp", tmp_path_factory.mktemp("corners") / "corners")
 
 
 def _seen(program: Path, case: str, asked: Settings | None) -> tuple[int, list[str], str]:
@@ -51,6 +55,15 @@ def test_a_thread_with_little_stack_sends_several_buffers(program: Path) -> None
     assert _seen(program, "little_stack", settings()) == (0, ["sent 800701"], "")
 
 
+def test_an_allocator_may_close_descriptors_by_number_while_the_gate_is_made(program: Path, tmp_path: Path) -> None:
+    allocator = _built("allocator.cpp", tmp_path / "allocator.so", "-shared", "-fPIC", "-fno-builtin")
+    told = environment(settings())
+    told["LD_PRELOAD"] = f"{allocator}:{told['LD_PRELOAD']}"
+    command = [str(program), "cancelled_write"]
+    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stdout) == (0, "cancelled 1 late 0\nwrote 50000\n")
+
+
 def test_a_waiting_writes_bytes_never_reach_what_took_its_descriptors_number(program: Path) -> None:
     assert _seen(program, "number_used_again", settings()) == (0, ["another's bytes 0"], "")
 
@@ -67,6 +80,26 @@ def test_a_process_that_sandboxes_itself_is_let_alone_and_that_is_said(program: 
     assert (status, lines) == _seen(program, "sandbox", None)[:2] == (0, ["set 0", "wrote 1000"])
     assert words.count("seccomp") == 1
     assert reports(report)["bytes"] == 1, "what was sent before is reported"
+
+
+@pytest.mark.parametrize("law", ["fixed:8", "copa"])
+def test_a_write_that_waits_at_the_gate_goes_on_where_another_thread_sandboxes_itself(program: Path, law: str) -> None:
+    seen, plain = (_seen(program, "sandbox_beside_a_waiting_write", asked) for asked in (settings(law), None))
+    assert seen[0] == plain[0] == 0
+    assert sorted(seen[1]) == sorted(plain[1]) == ["set 0", "wrote 50000"], "which is first is chance"
+    assert seen[2].count("seccomp") == 1
+
+
+def test_another_thread_changes_its_user_while_one_leaves_the_gate(program: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    os.mkfifo(report)
+    command = [str(program), "sandbox_beside_a_change_of_user"]
+    told = environment(settings(report=report))
+    with subprocess.Popen(command, env=told, stdout=subprocess.PIPE, text=True) as process:
+        time.sleep(1.0)
+        assert report.read_text().count("\n") == 1
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, sorted(output.splitlines())) == (0, ["changed 0", "set 0"])
 
 
 @pytest.mark.parametrize("case", ["nobody_listens", "full_log", "data_as_standard_error"])
@@ -101,6 +134,13 @@ def test_a_process_that_forbids_itself_processes_is_gated(program: Path, case: s
 def test_where_the_gates_thread_cannot_begin_again_closed_gates_open(program: Path) -> None:
     status, lines, words = _seen(program, "no_thread_after_all", settings())
     assert (status, lines) == (0, ["writable 1"])
+    assert "no thread can be made" in words
+
+
+@needs_root
+def test_where_the_gates_thread_cannot_begin_again_a_write_that_waits_goes_on(program: Path) -> None:
+    status, lines, words = _seen(program, "no_thread_for_a_waiting_write", settings())
+    assert (status, lines) == (0, ["wrote 50000"])
     assert "no thread can be made" in words
 
 

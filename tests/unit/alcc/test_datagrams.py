@@ -1,11 +1,15 @@
 """Laws over UDP: all bytes arrive, nobody who did not ask is answered, and nothing forged counts."""
 
+import errno
 import hashlib
+import os
+import shutil
 import socket
 import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +19,8 @@ import numpy as np
 import pytest
 
 from helpers.relay import Relay
-from reinet.alcc.datagrams import COOKIE, HELLO, Received, Receiver, TransferError, parse_address, send
+from reinet.alcc._alcc import UdpReceiver, UdpSender
+from reinet.alcc.datagrams import COOKIE, HELLO, Received, Receiver, TransferError, _ask, parse_address, send
 from reinet.core.errors import ConfigError
 
 REINET = Path(sys.executable).with_name("reinet")
@@ -221,6 +226,7 @@ def test_a_token_of_another_receiver_is_worth_nothing() -> None:
     [
         (lambda: send(("127.0.0.1", 9), "cubic", 1.0), "copa"),
         (lambda: send(("127.0.0.1", 9), "copa", 0.0), "at most 600"),
+        (lambda: send(("127.0.0.1", 9), "copa", None), "no end of its own"),
         (lambda: send(("127.0.0.1", 9), "copa", 601.0), "at most 600"),
         (lambda: send(("224.0.0.1", 9), "copa", 1.0), "many hosts"),
         (lambda: send(("255.255.255.255", 9), "copa", 1.0), "many hosts"),
@@ -242,6 +248,103 @@ def test_nobody_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         silent.bind(("127.0.0.1", 0))
         with pytest.raises(TransferError, match="no receiver answers"):
             send(silent.getsockname(), "copa", 1.0)
+
+
+TOO_BIG = """
+import socket, struct
+import numpy as np
+from reinet.alcc._alcc import UdpSender
+silent, sock = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+router = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+silent.bind(("127.0.0.1", 0))
+sock.setsockopt(socket.IPPROTO_IP, 10, 2)  # no packet is cut up, as datagrams.py has it
+sock.connect(silent.getsockname())
+sender = UdpSender(sock.fileno(), 1, "copa", np.zeros(9000, np.uint8), False, 10_000_000, 1000, 0, 1)
+assert not sender.step(1000)
+loopback = socket.inet_aton("127.0.0.1")
+quoted = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 1500, 0, 0x4000, 64, socket.IPPROTO_UDP, 0, loopback, loopback)
+quoted += struct.pack("!HHHH", sock.getsockname()[1], silent.getsockname()[1], 1480, 0)
+message = struct.pack("!BBHHH", 3, 4, 0, 0, 1000) + quoted
+total = sum(struct.unpack(f"!{len(message) // 2}H", message))
+total = (total & 0xFFFF) + (total >> 16)
+router.sendto(message[:2] + struct.pack("!H", 0xFFFF - total) + message[4:], ("127.0.0.1", 0))
+assert sender.step(5_000_000)
+print(sender.failure)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root, to speak as a router")
+def test_a_router_that_calls_packets_too_big_ends_the_transfer_with_words() -> None:
+    """In a network of its own: the host would believe it for ten minutes, for all of its loopback."""
+    inside = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$0" -c "$1"', sys.executable, TOO_BIG]
+    done = subprocess.run(inside, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "MTU must be 1500" in done.stdout
+
+
+def test_a_socket_that_fails_ends_the_transfer_with_words() -> None:
+    with socket.socket() as broken:  # not connected
+        sender = UdpSender(broken.fileno(), 1, "copa", _noise(9000), False, 10_000_000, 1000, 0, 1)
+        assert sender.step(5_000_000)
+        assert "cannot be sent to any more" in sender.failure
+        receiver = UdpReceiver(broken.fileno(), 1, -1)
+        assert receiver.step(5_000_000)
+        assert "nothing can be received" in receiver.failure
+
+
+def test_a_host_that_cannot_be_reached_is_said() -> None:
+    class Unreachable(socket.socket):
+        def send(self, *_: object) -> int:
+            raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
+
+    with (
+        Unreachable(socket.AF_INET, socket.SOCK_DGRAM) as sock,
+        pytest.raises(TransferError, match=r"10\.0\.0\.2:5000 cannot be reached: No route"),
+    ):
+        _ask(sock, ("10.0.0.2", 5000))
+
+
+def test_a_file_is_sent_to_its_end_unless_a_time_is_given(tmp_path: Path) -> None:
+    data = _noise(3_000_000)
+    with (
+        _receiving(tmp_path / "out") as receiving,
+        Relay(receiving.address, inject=lambda *_: (time.sleep(0.0005), [])[1]) as relay,
+    ):
+        sent = send(relay.address, "copa", 0.3, data)
+        received = receiving.ended()
+    assert sent.unsent_bytes == len(data) - sent.sent_bytes > 0
+    assert received.cut_short
+    with _receiving(tmp_path / "out") as receiving:
+        sent = send(receiving.address, "copa", None, data)
+        received = receiving.ended()
+    assert (tmp_path / "out").read_bytes() == data.tobytes()
+    assert (sent.unsent_bytes, received.cut_short) == (0, False)
+
+
+def _command_ends(sending: list[str], receiving: list[str]) -> tuple[tuple[int, str], tuple[int, str]]:
+    """Run ``reinet send`` at both ends; return the exit status and the words of each."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    listening = [str(REINET), "send", "--udp", "--listen", f"127.0.0.1:{port}", "--seconds", "60", *receiving]
+    with subprocess.Popen(listening, stderr=subprocess.PIPE, text=True) as receiver:
+        sent = subprocess.run(
+            [str(REINET), "send", "--udp", f"127.0.0.1:{port}", *sending],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        _, words = receiver.communicate(timeout=60)
+    return (sent.returncode, sent.stderr), (receiver.returncode, words)
+
+
+def test_the_command_says_where_a_file_was_cut_short(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(bytes(100_000_000))
+    ours, theirs = _command_ends(
+        ["--file", str(tmp_path / "in"), "--seconds", "0.2"], ["--file", str(tmp_path / "out")]
+    )
+    assert ours[0] == theirs[0] == 1
+    assert "bytes have not gone in 0.2 s" in ours[1]
+    assert "cut short" in theirs[1]
+    assert (tmp_path / "out").stat().st_size < 100_000_000
 
 
 def test_the_command_sends_a_file_from_one_end_to_the_other(tmp_path: Path) -> None:

@@ -33,6 +33,12 @@ def test_a_message_that_was_cut_short_is_the_last_of_its_call() -> None:
     assert seen == plain == {"taken": 1, "cut": True, "second": 0}
 
 
+def test_a_file_is_sent_to_its_end_and_no_further() -> None:
+    """Whoever sends it asks until the kernel says 0."""
+    seen, plain = (seen_in("whole_file", asked)[0] for asked in (GATED, None))
+    assert seen == plain == {"sent": 100_000, "same": True, "spliced": 0}
+
+
 def test_an_io_uring_is_refused_where_that_was_asked_for_and_nowhere_else() -> None:
     """Node.js and uvloop do without one then, and their sockets are seen in epoll."""
     seen, words = seen_in("ring", settings(no_io_uring=True))
@@ -57,6 +63,14 @@ def test_a_send_timeout_ends_a_waiting_write() -> None:
     seen, plain = seen_in("timed", GATED)[0], seen_in("timed", None)[0]
     assert seen["result"] == plain["result"] == "EAGAIN"
     assert 0.25 < seen["seconds"] < 5
+
+
+def test_a_send_timeout_is_of_the_call_and_not_of_the_pieces_it_is_cut_into(tmp_path: Path) -> None:
+    """Without a cap a call hands over 256 KB at a time; this law never decides one."""
+    asked = Settings(Law("daemon", daemon=tmp_path / "socket"), Target.parse("+30ms"), always=True)
+    seen, plain = seen_in("timed_in_pieces", asked)[0], seen_in("timed_in_pieces", None)[0]
+    assert seen["cut"] is plain["cut"] is True
+    assert 0.9 < seen["seconds"] < 3
 
 
 def test_a_descriptor_that_was_passed_on_is_the_same_flow() -> None:

@@ -1,18 +1,21 @@
 """What ``reinet run`` and ``reinet bench alcc`` report."""
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from helpers.gated import FOLDER
+from helpers.gated import FOLDER, TIMEOUT_S, environment, settings
 from reinet.cli.main import app
-from reinet.cli.run import added_up
+from reinet.cli.run import added_up, parse_report
 
 REINET = Path(sys.executable).with_name("reinet")
 
@@ -59,12 +62,82 @@ def test_signals_that_servers_know_reach_the_command(number: signal.Signals, tmp
         script,
         str(int(number)),
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    # Without a terminal: what its keys send is not passed on.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(number)
         assert process.wait(60) == 7
     assert json.loads((tmp_path / "json").read_text())["status"] == 7
+
+
+def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
+    """The terminal sends it to both, and a second one has many programs end at once."""
+    script = (
+        "import signal, time; seen = []; signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
+        "print('ready', flush=True)\n"
+        "end = time.monotonic() + 60\n"
+        "while not seen and time.monotonic() < end: time.sleep(0.05)\n"
+        "time.sleep(1); raise SystemExit(len(seen))"
+    )
+    command = [str(REINET), "run", "--json", str(tmp_path / "json"), "--", sys.executable, "-c", script]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=subprocess.PIPE, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        os.write(ours, b"\x03")
+        assert process.wait(60) == 1
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_nobody_else_can_put_anything_in_the_place_of_the_report(tmp_path: Path) -> None:
+    script = "import os; f = os.path.dirname(os.environ['REINET_ALCC'].split('report=')[1].split()[0])\n"
+    script += "print(oct(os.stat(f).st_mode & 0o7777))"
+    command = [str(REINET), "run", "--json", str(tmp_path / "json"), "--", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "0o711\n"
+
+
+def test_a_report_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "others")
+    for report, there in (("link", "others"), ("own", "own")):
+        told = environment(settings(report=tmp_path / report))
+        subprocess.run([sys.executable, "-c", ""], env=told, timeout=TIMEOUT_S, check=True)
+        assert (tmp_path / there).exists() == (report == "own")
+
+
+def test_lines_that_are_no_report_are_left_out_and_the_exit_status_is_the_commands(tmp_path: Path) -> None:
+    script = (
+        "import os; f = os.environ['REINET_ALCC'].split('report=')[1].split()[0]\n"
+        "open(f, 'ab').write(b'no JSON\\n\\xff\\n{}\\n3\\n'); raise SystemExit(7)"
+    )
+    command = [str(REINET), "run", "--json", str(tmp_path / "json"), "--", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 7, done.stderr
+    assert "4 of 5 lines of the report make no sense" in done.stderr
+    assert json.loads((tmp_path / "json").read_text())["processes"] == 1
+
+
+def test_a_report_whose_file_the_command_has_removed_is_empty(tmp_path: Path) -> None:
+    script = "import os; os.remove(os.environ['REINET_ALCC'].split('report=')[1].split()[0]); os._exit(7)"
+    command = [str(REINET), "run", "--json", str(tmp_path / "json"), "--", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 7, done.stderr
+    assert json.loads((tmp_path / "json").read_text())["processes"] == 0
+
+
+@pytest.mark.parametrize("value", ["-1", "NaN", "Infinity", "1e999", '"1"', "null", "[]", "9" * 400])
+def test_a_report_with_a_number_that_nobody_counted_is_none(value: str) -> None:
+    keys = ("flows", "bytes", "closings", "openings", "records", "decisions", "capped", "not_gated", "qdelay_mean_ms",
+            "qdelay_saved_ms")  # fmt: skip
+    good = "{" + ", ".join(f'"{key}": 1' for key in keys) + "}"
+    assert parse_report(good.encode()) == dict.fromkeys(keys, 1)
+    assert parse_report(good.replace('"bytes": 1', f'"bytes": {value}').encode()) is None
+    assert parse_report(b"[" * 100_000) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which it gives up")

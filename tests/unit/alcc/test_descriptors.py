@@ -1,0 +1,33 @@
+"""What the gate holds on to ends with the descriptor that it is of, whoever closes it."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.gated import seen_in, settings
+from reinet.alcc.launch import Law, Settings
+from reinet.core.target import Target
+
+FILE = "descriptors.py"
+GATED = settings()
+
+
+@pytest.mark.parametrize("case", ["closed_by_number", "closed_past_the_library", "closed_and_a_file_since"])
+def test_a_connection_that_was_closed_past_the_gate_is_not_held_on_to(case: str) -> None:
+    """A process has room for a million, and the daemon for 4096 of it."""
+    seen, _ = seen_in(case, GATED, FILE)
+    assert seen["flows"] <= 2
+    assert seen.get("bytes", 50) == 50
+
+
+def test_registrations_end_with_their_epoll() -> None:
+    assert seen_in("closed_epolls", GATED, FILE)[0] == {"registrations": 1}
+
+
+def test_selects_sets_may_be_as_short_as_the_kernel_has_them() -> None:
+    assert seen_in("small_sets", GATED, FILE)[0] == {"ready": 0, "set": 0}
+
+
+def test_a_child_keeps_what_has_the_numbers_of_the_links_descriptors(tmp_path: Path) -> None:
+    asked = Settings(Law("daemon", daemon=tmp_path / "socket"), Target.parse("+30ms"))
+    assert seen_in("forked_with_the_links_numbers", asked, FILE)[0] == {"lost": 0}
