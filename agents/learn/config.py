@@ -266,8 +266,9 @@ class DdpgSection(_Section):
     noise: float = Field(default=0.1, ge=0, le=2)
     """The standard deviation of the uncorrelated Gaussian noise on the action; the default is the paper's."""
     noise_ms: float = Field(default=0.0, ge=0, le=10_000)
-    """The noise of decisions so far apart is correlated by 1 / e; 0 = not at all. With several decisions in a round
-    trip one of them alone changes nothing that could be learned from (Tallec et al. 2019); what lasts does."""
+    """The noise of decisions so far apart is correlated by 1 / e, where all count as ``period.min_ms`` apart; 0 = not at
+    all. With several decisions in a round trip one of them alone changes nothing that could be learned from (Tallec et
+    al. 2019); what lasts does."""
     flow_noise: float = Field(default=0.0, ge=0, le=2)
     """The standard deviation of a second noise, drawn once for each flow. The paper has none; with one decision per
     round trip a single period's noise hardly moves a queue, and a lasting offset shows where another gain leads."""
@@ -287,7 +288,8 @@ class HindsightSection(_Section):
     """The share of moments in which the window is to suffice for all that the link will carry: more of it is throughput
     for delay."""
     room_share: float = Field(default=0.12, ge=0, le=10)
-    """The window is to last for the minimum RTT and this share of the room, what the target allows for queueing."""
+    """The window is to last for the minimum RTT and this share of the room, what the target allows for queueing, in
+    whole milliseconds."""
     most_room_ms: float = Field(default=1000.0, gt=0, le=1000)
     """But no longer than this beyond the minimum RTT: a longer path, with the more room that a multiple of its RTT
     leaves, has bursts no longer than a short one's. The default limits nothing."""
