@@ -266,9 +266,9 @@ class DdpgSection(_Section):
     noise: float = Field(default=0.1, ge=0, le=2)
     """The standard deviation of the uncorrelated Gaussian noise on the action; the default is the paper's."""
     noise_ms: float = Field(default=0.0, ge=0, le=10_000)
-    """The noise of decisions so far apart is correlated by 1 / e, where all count as ``period.min_ms`` apart; 0 = not at
-    all. With several decisions in a round trip one of them alone changes nothing that could be learned from (Tallec et
-    al. 2019); what lasts does."""
+    """The noise of decisions so far apart is correlated by 1 / e, where all count as ``period.min_ms`` apart; 0 = not
+    at all. With several decisions in a round trip one of them alone changes nothing that could be learned from (Tallec
+    et al. 2019); what lasts does."""
     flow_noise: float = Field(default=0.0, ge=0, le=2)
     """The standard deviation of a second noise, drawn once for each flow. The paper has none; with one decision per
     round trip a single period's noise hardly moves a queue, and a lasting offset shows where another gain leads."""
