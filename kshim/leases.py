@@ -169,8 +169,8 @@ class LeaseKeeper:
 
     def _write(self, slots: npt.NDArray[np.uint32], now_ns: int) -> None:
         if slots.size:
-            self._expires_ns[slots] = now_ns + self._lease_ns
             expires_ns = now_ns + self._lease_ns
+            self._expires_ns[slots] = expires_ns
             self._shim.apply(
                 self._cookies[slots], slots, self._caps_pkts[slots], expires_ns, self._targets_us[slots], True
             )
