@@ -33,9 +33,7 @@ class VirtualCubic {
     ack.srtt_us = i.tcpi_rtt;
     ack.min_rtt_us = i.tcpi_min_rtt;
     ack.window_limited = window_limited;
-    ack.state = state_;
-    cap_.set(cap_pkts);
-    cap_.on_ack(window_, control_, ack);
+    cap_.on_ack(ack.una);
     control_.on_sample(window_, ack);
     const SenderState state = i.tcpi_ca_state == 4               ? SenderState::kLoss  // TCP_CA_Loss
                               : i.tcpi_ca_state >= kRecoveryFrom ? SenderState::kRecovery
@@ -48,8 +46,10 @@ class VirtualCubic {
     if (state != state_) control_.on_state(state, ack);
     state_ = state;
     if (state == SenderState::kRecovery) return;
+    const std::uint32_t in_force_pkts = window_.cwnd_pkts;
     control_.on_delivered(window_, ack);
-    cap_.apply(window_, control_, ack, i.tcpi_rto);
+    cap_.set(cap_pkts);
+    cap_.apply(window_, control_, ack, i.tcpi_rto, in_force_pkts);
   }
 
   std::uint32_t cwnd_pkts() const { return window_.cwnd_pkts; }

@@ -18,20 +18,14 @@ class CappedWindow {
  public:
   void set(std::uint32_t cap_pkts) { cap_pkts_ = cap_pkts; }  // 0 = none
 
-  // At every ACK, before a loss that it tells of and before the window grows: all below ack.una is acknowledged, and in
-  // recovery (ack.state before this ACK) the window is PRR's.
-  template <CongestionControl Control>
-  void on_ack(const Window& w, const Control&, const AckEvent& ack) {
-    reinet_fallen_on_ack(&fallen_, ack.una);
-    if constexpr (!ModelControl<Control>)
-      if (cap_pkts_ != 0 && w.cwnd_pkts > cap_pkts_ && ack.state != SenderState::kRecovery)
-        reinet_fallen_on_cap(&fallen_, w.cwnd_pkts, ack.next);
-  }
+  // At every ACK, before a loss that it tells of: all below una is acknowledged.
+  void on_ack(std::uint32_t una) { reinet_fallen_on_ack(&fallen_, una); }
 
   // After the control has set the window for an ACK; timeout_us: of retransmission. Where the window follows ssthresh,
   // that remembers what the cap takes away, and PRR's is left alone; a model of the path is not to learn the cap.
+  // in_force_pkts: the window until this ACK, before the control let it grow.
   template <CongestionControl Control>
-  void apply(Window& w, const Control& control, const AckEvent& ack, Us timeout_us) {
+  void apply(Window& w, const Control& control, const AckEvent& ack, Us timeout_us, std::uint32_t in_force_pkts) {
     if (cap_pkts_ == 0) reinet_withheld_forget(&withheld_);
     if (cap_pkts_ == 0 || w.cwnd_pkts <= cap_pkts_) return;
     if constexpr (requires { control.full_pipe(); }) {
@@ -43,6 +37,7 @@ class CappedWindow {
       if (ack.state == SenderState::kRecovery) return;
       reinet_withheld_on_cap(&withheld_, w.cwnd_pkts, static_cast<std::uint32_t>(std::min<Us>(timeout_us, ~0U)));
       w.ssthresh_pkts = std::max(w.ssthresh_pkts, w.cwnd_pkts);
+      if (in_force_pkts > cap_pkts_) reinet_fallen_on_cap(&fallen_, in_force_pkts, ack.next);
     }
     w.cwnd_pkts = cap_pkts_;
   }

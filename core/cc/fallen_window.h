@@ -28,8 +28,8 @@ static inline void reinet_fallen_on_ack(struct reinet_fallen_window* fallen, rei
 }
 
 /* Takes the window in force, which a cap is about to lower, and the next sequence to be sent. Of several falls the
- * highest counts. To be called before an ACK lets the window grow: under a cap it grows and falls again with every ACK,
- * and nothing is ever sent under what it grew to. If that counted, an ACK for many packets would hide a loss.
+ * highest counts. It is the window before the ACK let it grow: under a cap it grows and falls again with every ACK, and
+ * nothing is ever sent under what it grew to. If that counted, an ACK for many packets would hide a loss.
  */
 static inline void reinet_fallen_on_cap(struct reinet_fallen_window* fallen, reinet_u32 cwnd_pkts,
                                         reinet_u32 next_seq) {

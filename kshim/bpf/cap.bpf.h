@@ -83,10 +83,10 @@ static void note_limited(struct tcp_sock *tp, struct reinet_slot *slot) {
 /* A cap forbids a window and must not unlearn it: ssthresh remembers what the algorithm had come to, so that under a
  * higher cap, or under none, slow start leads back there within a few round trips. By congestion avoidance alone a flow
  * of a long path would pay for seconds for a cap that was too low for a moment. BBR's window follows its model, which
- * is not to learn the cap. has_grown: the algorithm has set the window for this ACK, and nothing was sent under it yet.
+ * is not to learn the cap. in_force_pkts: the window until this ACK, before the algorithm let it grow.
  */
 static void apply_cap(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index, enum reinet_algorithm algorithm,
-                      bool has_grown) {
+                      __u32 in_force_pkts) {
   const struct reinet_cap *cap = cap_of(index);
   __u32 cap_pkts = cap ? cap_in_force_pkts(slot, cap) : 0;
 
@@ -99,8 +99,8 @@ static void apply_cap(struct tcp_sock *tp, struct reinet_slot *slot, __u32 index
   if (algorithm != REINET_BBR) {
     if (tp->snd_ssthresh < tp->snd_cwnd)
       tp->snd_ssthresh = tp->snd_cwnd;
-    if (!has_grown)
-      reinet_fallen_on_cap(&slot->fallen, tp->snd_cwnd, tp->snd_nxt);
+    if (in_force_pkts > cap_pkts)
+      reinet_fallen_on_cap(&slot->fallen, in_force_pkts, tp->snd_nxt);
     reinet_withheld_on_cap(&slot->withheld, tp->snd_cwnd, tp->inet_conn.icsk_rto);
   } else {
     note_limited(tp, slot);

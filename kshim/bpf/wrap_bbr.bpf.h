@@ -47,7 +47,7 @@ void BPF_PROG(reinet_bbr_cong_control, struct sock *sk, __u32 ack, int flag, con
 void BPF_PROG(reinet_bbr_cong_control, struct sock *sk, const struct rate_sample *sample) {
   bbr_main(sk, sample);
 #endif
-  on_window_set(sk, REINET_BBR);
+  on_window_set(sk, REINET_BBR, 0); /* what it does not remember */
 }
 
 SEC("struct_ops")

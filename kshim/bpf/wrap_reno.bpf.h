@@ -20,8 +20,10 @@ __u32 BPF_PROG(reinet_reno_ssthresh, struct sock *sk) { return SSTHRESH_OF_LOSS(
 /* Not called in CWR and Recovery. */
 SEC("struct_ops")
 void BPF_PROG(reinet_reno_cong_avoid, struct sock *sk, __u32 ack, __u32 acked) {
+  __u32 in_force_pkts = ((struct tcp_sock *)sk)->snd_cwnd;
+
   tcp_reno_cong_avoid(sk, ack, acked);
-  on_window_set(sk, REINET_RENO);
+  on_window_set(sk, REINET_RENO, in_force_pkts);
 }
 
 SEC("struct_ops")

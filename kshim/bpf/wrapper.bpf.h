@@ -37,17 +37,18 @@ static __always_inline void on_pkts_acked(struct sock *sk, const struct ack_samp
   }
   if (algorithm != REINET_BBR)
     reinet_fallen_on_ack(&slot->fallen, tp->snd_una);
-  apply_cap(tp, slot, index, algorithm, false);
+  apply_cap(tp, slot, index, algorithm, tp->snd_cwnd);
   take_ack(tp, slot, index, sample->rtt_us, algorithm);
 }
 
-static __always_inline void on_window_set(struct sock *sk, enum reinet_algorithm algorithm) {
+/* in_force_pkts: the window before that. */
+static __always_inline void on_window_set(struct sock *sk, enum reinet_algorithm algorithm, __u32 in_force_pkts) {
   struct reinet_slot *slot;
   __u32 index;
 
   slot = slot_of(sk, &index);
   if (slot)
-    apply_cap((struct tcp_sock *)sk, slot, index, algorithm, true);
+    apply_cap((struct tcp_sock *)sk, slot, index, algorithm, in_force_pkts);
 }
 
 /* The ssthresh that a loss leads to: what the algorithm makes of the window that the loss is to blame on; no window is

@@ -57,10 +57,9 @@ class Sender {
       timeouts_ = 0;
       application_.on_acknowledged(board_.una(), now_us);
     }
-    AckEvent event = totals(now_us);
-    cap_.set(cap_pkts);
-    cap_.on_ack(window_, control_, event);
+    cap_.on_ack(board_.una());
     observe([&](reinet_ack& a) { write_snapshot(a, now_us, rtt_us); });
+    AckEvent event = totals(now_us);
     event.rtt_us = rtt_us;
     event.acked_pkts = d.acked_pkts;
     event.delivered_pkts = d.pkts;
@@ -83,6 +82,7 @@ class Sender {
     event.in_flight_pkts = board_.in_flight_pkts();
     if (window_.app_limited_until_pkts < event.delivered_total_pkts) window_.app_limited_until_pkts = 0;
     if constexpr (TakesCap<Control>) control_.on_cap(cap_pkts);
+    const std::uint32_t in_force_pkts = window_.cwnd_pkts;
     if constexpr (ModelControl<Control>) {
       control_.on_ack(window_, event, rates_.take(board_.una(), event.delivered_total_pkts, now_us, rtt_.min_us()));
     } else if (state_ == State::kRecovery) {
@@ -90,7 +90,8 @@ class Sender {
     } else if (d.una_advanced()) {
       control_.on_delivered(window_, event);
     }
-    cap_.apply(window_, control_, event, rtt_.timeout_us());
+    cap_.set(cap_pkts);
+    cap_.apply(window_, control_, event, rtt_.timeout_us(), in_force_pkts);
     transmit(now_us, send, d.una_advanced());
   }
 
@@ -122,7 +123,7 @@ class Sender {
     } else {
       if constexpr (Clocked<Control>) {
         if (control_.timer_us() <= now_us) control_.on_timer(window_, now_us, board_.in_flight_pkts());
-        cap_.apply(window_, control_, totals(now_us), rtt_.timeout_us());
+        cap_.apply(window_, control_, totals(now_us), rtt_.timeout_us(), window_.cwnd_pkts);
       }
       transmit(now_us, send);  // also when it was the pacer's time
     }
@@ -275,7 +276,7 @@ class Sender {
     forward_rto_ = may_undo_ = false;
     heard_us_ = now_us;
     control_.on_timeout(window_, now_us, board_.in_flight_pkts());
-    cap_.apply(window_, control_, totals(now_us), rtt_.timeout_us());
+    cap_.apply(window_, control_, totals(now_us), rtt_.timeout_us(), window_.cwnd_pkts);
     transmit(now_us, send);
   }
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.driven import DrivenFlow
+from helpers.driven import RTT_US, DrivenFlow
 from reinet.envs.sim._driven import FallenWindow
 
 SEQS = st.integers(0, 2**32 - 1)
@@ -92,10 +92,25 @@ def test_a_loss_of_what_was_sent_under_the_cap_is() -> None:
 
 
 def test_what_an_ack_lets_the_window_grow_to_under_a_cap_hides_no_loss() -> None:
-    """Nothing is ever sent under it; and an ACK may be for a whole window, as where a link delivers in bursts."""
+    """Nothing is ever sent under it; and an ACK may be for half a window, as where a link delivers in bursts."""
     flow = slow_starting()
     flow.acknowledge(45, cap_pkts=12)
-    for _ in range(3):
-        flow.acknowledge(12, cap_pkts=12)
+    flow.una += 6
+    flow.now_us += 1000
+    flow.sender.ack(flow.now_us, flow.una, flow.now_us - RTT_US, cap_pkts=12)
     flow.lose_one(cap_pkts=12)
     assert flow.sender.ssthresh_pkts == 6
+
+
+def test_a_cap_that_waits_for_the_end_of_a_recovery_takes_the_window_of_what_was_sent_in_it() -> None:
+    """Until it ends, the window is the recovery's own; what was sent under it may still be lost."""
+    flow = slow_starting()
+    recovery_end = max(segment for _, segment in flow.sender.take_sent()) + 1
+    flow.lose_one(cap_pkts=8)
+    flow.sender.ack(flow.now_us, flow.una, flow.now_us - RTT_US, flow.una + 5, recovery_end, 8)
+    flow.now_us += RTT_US
+    flow.una = recovery_end
+    flow.sender.ack(flow.now_us, flow.una, flow.now_us - RTT_US, cap_pkts=8)
+    assert (flow.sender.ssthresh_pkts, flow.sender.cwnd_pkts) == (20, 8)
+    flow.lose_one(cap_pkts=8)
+    assert flow.sender.ssthresh_pkts == 8
