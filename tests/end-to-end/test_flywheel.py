@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from helpers.trainer import TINY, Service
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.run import simulate
 from reinet.agents.evaluation.scenario import Scenario
-from reinet.daemon.processes.flow_recorder import FlowRecorder
+from reinet.daemon.processes.flow_recorder import LEAST_S, FlowRecorder
 from reinet.envs.trace.flow_records import FlowRecording, flow_files
 from reinet.envs.trace.model import generate
 
@@ -82,6 +83,7 @@ def test_what_flows_showed_becomes_a_model_that_the_daemon_serves_until_it_is_ro
             client.rollback("production", "slower at noon")
             daemon.wait_for(lambda _control: client.fleet()[0]["model"] == first)
             daemon.wait_for(has_capped)
+            time.sleep(LEAST_S)  # of a shorter flow no recording is kept
         code, _, log = daemon.end(signal.SIGTERM)
         assert code == 0, log
         assert "a process of the daemon failed" not in [entry["event"] for entry in log]
