@@ -120,8 +120,10 @@ def learn(
 def _event_file(run_dir: Path, iteration: int) -> EventFile:
     """Returns the event file of a sitting that begins after so many iterations."""
     wall_s = time.time()
+    earlier = any(run_dir.glob("*tfevents*"))  # also of a run that was killed before it left a checkpoint
     events = EventFile(run_dir, wall_s, f"{iteration:08d}")  # sittings within one second stay apart, in their order
-    events.begin_again(iteration + 1, wall_s)  # also a run that was killed before it left a checkpoint
+    if earlier:
+        events.begin_again(iteration + 1, wall_s)
     return events
 
 

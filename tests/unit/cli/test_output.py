@@ -34,7 +34,7 @@ SHOWN = r"[red]:x: [bold]\x1b[2J$_{"
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """However wide the terminal is that runs the tests, no cell is cut."""
-    monkeypatch.setattr(output.console, "_width", 240)
+    monkeypatch.setattr(output.console, "_width", 1000)
 
 
 def said(*arguments: object) -> str:
