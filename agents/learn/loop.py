@@ -15,7 +15,7 @@ import numpy as np
 from reinet.agents.learn.checkpoint import Best
 from reinet.agents.learn.config import RunSection
 from reinet.core.errors import ReinetError
-from reinet.core.event_file import EventFile, scalar
+from reinet.core.event_file import PREFIX, EventFile, scalar
 
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 """What a disk says that takes no more; ``os.strerror`` has the words."""
@@ -120,7 +120,7 @@ def learn(
 def _event_file(run_dir: Path, iteration: int) -> EventFile:
     """Returns the event file of a sitting that begins after so many iterations."""
     wall_s = time.time()
-    earlier = any(run_dir.glob("*tfevents*"))  # also of a run that was killed before it left a checkpoint
+    earlier = any(run_dir.glob(f"{PREFIX}*"))  # also of a run that was killed before it left a checkpoint
     events = EventFile(run_dir, wall_s, f"{iteration:08d}")  # sittings within one second stay apart, in their order
     if earlier:
         events.begin_again(iteration + 1, wall_s)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reinet.agents.decide.policy import REFERENCE_QUEUEING_MS
 from reinet.agents.learn.config import LinkSection, TrainConfig
 from reinet.agents.learn.gatherer import Gatherer
 from reinet.agents.learn.links import (
@@ -90,6 +91,7 @@ def test_a_training_on_the_reference_path_alone_is_selected_and_described_there(
     assert len(links) == alone.traces.select_count
     assert {(link.mrtt_ms, link.buffer_bytes, link.target_us) for link in links} == {(20.0, 150_000, 50_000)}
     assert ranges_of(alone.links) == Ranges((20.0, 20.0), (150_000, 150_000), (50.0, 50.0))
+    assert LinkSpec.target_us / 1000 - LinkSpec.mrtt_ms == REFERENCE_QUEUEING_MS
 
 
 def test_the_reference_path_counts_in_what_a_training_met() -> None:

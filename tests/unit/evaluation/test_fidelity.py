@@ -1,8 +1,5 @@
 """``reinet fidelity``: what counts as agreement, going on after an interruption, what fails, the page."""
 
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from helpers.orphans import assert_ends_with_its_command
 from reinet.agents.decide.baselines import NoCap
 from reinet.agents.evaluation.fidelity import (
     MAX_ATTEMPTS,
@@ -159,16 +157,7 @@ def test_a_process_of_runs_ends_with_the_command_that_made_it(tmp_path: Path) ->
     """Where the command was killed, its workers waited for work for ever, as root."""
     script = tmp_path / "running.py"
     script.write_text(RUNNING)
-    arguments = [sys.executable, str(script), str(tmp_path / "results.jsonl")]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as command:
-        assert command.stdout is not None
-        worker = Path(f"/proc/{int(command.stdout.readline())}")
-        assert worker.exists()
-        command.kill()
-    until_s = time.monotonic() + 30
-    while worker.exists():
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
+    assert_ends_with_its_command(script, tmp_path / "results.jsonl")
 
 
 def test_a_report_runs_nothing(tmp_path: Path) -> None:

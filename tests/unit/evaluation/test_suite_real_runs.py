@@ -1,7 +1,5 @@
 """The real runs of a suite, with a simulated one in their place: what is made again, what is left out, what is said."""
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from helpers.orphans import assert_ends_with_its_command
 from reinet.agents.decide.baselines import NoCap
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.suites import markdown, real, report, runner
@@ -151,12 +150,4 @@ if __name__ == "__main__":
 def test_a_process_of_runs_ends_with_the_command_that_made_it(tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as command:
-        assert command.stdout is not None
-        worker = Path(f"/proc/{int(command.stdout.readline())}")
-        assert worker.exists()
-        command.kill()
-    until_s = time.monotonic() + 30
-    while worker.exists():
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
+    assert_ends_with_its_command(script)
