@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.driven import RTT_US, DrivenFlow
+from helpers.controls import RTT_US, DrivenFlow
 from reinet.envs.sim._driven import FallenWindow
 
 SEQS = st.integers(0, 2**32 - 1)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.driven import DrivenFlow
+from helpers.controls import DrivenFlow
 from reinet.envs.sim._driven import cwnd_after_idle_pkts
 
 OBJECT_PKTS = 150
