@@ -185,7 +185,8 @@ def evaluate(
 
     def take(run: Run, row: dict[str, object]) -> None:
         rows.append(row)
-        keep_json(json_destination, {"rows": rows})
+        if len(rows) % max(1, len(rows) // 100) == 0:  # of thousands, each hundredth part: all of them are written anew
+            keep_json(json_destination, {"rows": rows})
         if png is not None and row["repetition"] == 0:  # of other runs nothing stays but the row: each has its log
             pictured.setdefault(run.scenario, []).append(run)
 

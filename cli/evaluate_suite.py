@@ -110,7 +110,7 @@ def _shown(cell: dict[str, Any]) -> dict[str, Any]:
     numbers = {name: value["mean"] for name, value in cell["numbers"].items()}
     place = {**cell["point"], **{key: cell[key] for key in ("flows", "beside") if cell[key] not in (1, None)}}
     where = ", ".join(f"{key} {value}" for key, value in place.items())
-    return {**cell, **numbers, "cell": where if cell["role"] == "run" else cell["role"]}
+    return {**cell, **numbers, "cell": where if cell["role"] == "run" else f"{cell['role']} {where}".strip()}
 
 
 def _command() -> str:

@@ -182,11 +182,24 @@ def write_json(destination: str | None, data: Mapping[str, Any]) -> None:
 
 
 def keep_json(destination: str | None, data: Mapping[str, Any]) -> None:
-    """Writes what there is so far into the file of ``--json``, if there is one; ``write_json`` has the last word."""
-    if destination is not None and destination != "-":
-        with suppress(OSError):  # said at the end, with all of the data
-            Path(destination).parent.mkdir(parents=True, exist_ok=True)
-            Path(destination).write_text(json_text(data))
+    """Has the file of ``--json``, if that is one, hold what there is so far; ``write_json`` has the last word.
+
+    The earlier one stays until the new one is whole: whoever ends the command in between, or fills the disk, takes no
+    result with it. A pipe or a terminal, which would get one after another, gets the last one alone.
+    """
+    if destination is None or destination == "-":
+        return
+    path = Path(os.path.realpath(destination))
+    staged = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
+    with suppress(OSError):  # said at the end, with all of the data
+        if path.exists() and not path.is_file():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            staged.write_text(json_text(data))
+            staged.replace(path)
+        finally:
+            staged.unlink(missing_ok=True)
 
 
 def _shown(value: object) -> Text:

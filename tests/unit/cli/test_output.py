@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -243,3 +245,32 @@ def test_results_that_cannot_be_written_are_not_lost(capsys: pytest.CaptureFixtu
     with pytest.raises(ReinetError, match="No space left on device; the results are on standard output instead"):
         output.write_json("/dev/full", {"a": 1})
     assert capsys.readouterr().out == output.json_text({"a": 1})
+
+
+def test_what_is_kept_on_the_way_is_whole_or_what_was_there(tmp_path: Path) -> None:
+    """It was written in place: who ended the command in the middle, or filled the disk, had half of a file."""
+    found = tmp_path / "found.json"
+    (tmp_path / "link.json").symlink_to(found)
+    output.keep_json(str(tmp_path / "link.json"), {"rows": [1]})
+    assert json.loads(found.read_text()) == {"rows": [1]}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        output.keep_json(str(found), {"rows": list(range(100))})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert json.loads(found.read_text()) == {"rows": [1]}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "link.json"]
+
+
+def test_a_pipe_gets_the_results_once(tmp_path: Path) -> None:
+    """It had one document after each run, and a reader that had enough of them left the command waiting for ever."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        output.keep_json(str(pipe), {"rows": [1]})
+        output.write_json(str(pipe), {"rows": [1, 2]})
+        assert json.loads(os.read(reader, 1000)) == {"rows": [1, 2]}
+    finally:
+        os.close(reader)

@@ -10,6 +10,7 @@ from reinet.agents.evaluation.suites.definition import load
 from reinet.agents.evaluation.suites.plan import SuitePlan, plan
 from reinet.agents.evaluation.suites.statistics import estimate
 from reinet.agents.evaluation.suites.store import Store
+from reinet.cli import evaluate_suite
 from reinet.envs.trace import Trace
 
 BESIDE = """
@@ -66,3 +67,11 @@ def test_an_interval_holds_the_scatter_of_traces_and_runs_once() -> None:
     assert found.high is not None
     width = 2 * 1.96 / np.sqrt(3 * 60)  # runs drawn once for a trace that is drawn twice: sqrt(5 / 3) times that
     assert found.high - found.low == pytest.approx(width, rel=0.1)
+
+
+def test_the_runs_alone_of_each_number_of_flows_are_told_apart(tmp_path: Path) -> None:
+    """Their rows were all called ``solo``."""
+    suite, store = planned(tmp_path, 4.0), Store(tmp_path / "store")
+    runner.make(suite, store)
+    names = [evaluate_suite._shown(cell)["cell"] for cell in report.build(suite, store, "")["cells"]]
+    assert len(set(names)) == len(names) == 4
