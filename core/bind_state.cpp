@@ -240,8 +240,9 @@ void bind_reflex(nb::module_& m) {
              for (std::size_t i = 0; i < n; ++i) {
                auto record = record_at<reinet_flow_stats>(stats, i);
                Verdict verdict{};
-               answers(i) = static_cast<std::uint8_t>(
-                   record.flags & REINET_FLAG_CLOSED ? Answer::none : self.answer(record, now_ns, verdict));
+               const bool is_over = record.flags & REINET_FLAG_CLOSED;
+               if (is_over) self.forget(record.slot, record.cookie);
+               answers(i) = static_cast<std::uint8_t>(is_over ? Answer::none : self.answer(record, now_ns, verdict));
                put_record(stats, i, record);
                put_record(verdicts, i, verdict);
              }

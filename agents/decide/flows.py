@@ -59,11 +59,14 @@ class FlowTable:
         """Returns the number of flows."""
         return int(np.count_nonzero(self.stats["cookie"]))
 
-    def forget_closed(self, records: FlowStatsArray) -> tuple[FlowStatsArray, FlowStatsArray]:
-        """Frees the rows of flows that ended; returns the records of those that go on, and the CLOSED ones."""
+    def forget_closed(self, records: FlowStatsArray) -> tuple[NDArray[np.bool_], FlowStatsArray]:
+        """Frees the rows of flows that ended; returns which records are of flows that go on, and the CLOSED ones.
+
+        A socket that connects anew goes on with the same cookie: what comes after its CLOSED record is another flow's.
+        """
         is_closed = (records["flags"] & _CLOSED) != 0
         if not is_closed.any():
-            return records, records[:0]
+            return ~is_closed, records[:0]
         closed = records[is_closed]
         rows = closed["slot"].astype(np.intp)
         own = rows < len(self.stats)
@@ -74,7 +77,11 @@ class FlowTable:
             self.stats["cookie"][freed] = 0
             self.caps_pkts[freed] = 0
             self.verdicts[freed] = 0
-        return records[~np.isin(records["cookie"], closed["cookie"])], closed
+        order = np.argsort(closed["cookie"], kind="stable")  # of several ends of one cookie the last one stays last
+        ended, ends = closed["cookie"][order], np.flatnonzero(is_closed)[order]
+        latest = np.maximum(np.searchsorted(ended, records["cookie"], side="right") - 1, 0)
+        is_over = (ended[latest] == records["cookie"]) & (np.arange(len(records)) <= ends[latest])
+        return ~is_over, closed
 
     def admit(self, records: FlowStatsArray, code: int) -> tuple[FlowStatsArray, Rows, Rows]:
         """Gives new flows fresh rows, with this code as their verdict.

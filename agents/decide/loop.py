@@ -29,7 +29,6 @@ from reinet.agents.decide.sight.observed import Observed
 from reinet.agents.decide.swap import SHARE, Canary
 from reinet.agents.decide.verdicts import Verdicts, Why, refused, text
 from reinet.core import MAX_CAP_PKTS
-from reinet.core.records import Flag
 from reinet.core.state import VERDICT_DTYPE, Answered, Guard, Reflex
 from reinet.core.target import Target
 from reinet.kshim.gathering import Gathering
@@ -50,7 +49,6 @@ REFUSAL_LOG_INTERVAL_S = 1.0
 
 _SHADOW = Mode.SHADOW  # Python 3.11 takes long to look members up
 _NO_QUEUE, _PAUSED, _NO_DECISION = int(Why.NO_QUEUE), int(Why.PAUSED), int(Why.NO_DECISION)
-_CLOSED = int(Flag.CLOSED)
 
 log = structlog.get_logger("reinet.loop")
 
@@ -295,11 +293,10 @@ class ControlLoop(Observed):
 
     def _take(self, records: FlowStatsArray, answered: Answered | None = None) -> None:
         """Brings the tables up to date and decides, unless that was done."""
-        live = self._forget_closed(np.array(records))
-        if answered is not None and len(live) < len(records):
-            ended = records["cookie"][(records["flags"] & _CLOSED) != 0]
-            answered = answered.of(~np.isin(records["cookie"], ended))
-        heard = live
+        goes_on = self._forget_closed(records)
+        if answered is not None and not goes_on.all():
+            answered = answered.of(goes_on)
+        live = heard = np.array(records[goes_on])
         live, rows, fresh = self._flows.admit(live, _PAUSED if self._pause_wanted else _NO_DECISION)
         if not len(live):
             return
@@ -409,17 +406,17 @@ class ControlLoop(Observed):
         with self._lock:  # those without a cap have reasons of their own
             self._flows.uncap(slots[self._flows.caps_pkts[slots] != 0].astype(np.intp), Why.IDLE)
 
-    def _forget_closed(self, records: FlowStatsArray) -> FlowStatsArray:
-        """Forgets flows that ended; returns the records of those that go on."""
+    def _forget_closed(self, records: FlowStatsArray) -> NDArray[np.bool_]:
+        """Forgets flows that ended; returns which records are of those that go on."""
         with self._lock:
             self._records += len(records)
-        live, closed = self._flows.forget_closed(records)
+        goes_on, closed = self._flows.forget_closed(records)
         if len(closed):
             self._keeper.drop(closed["cookie"], closed["slot"])
             self._courses.forget(closed["slot"].astype(np.intp), closed["cookie"])
             if self._sink is not None:
                 self._sink.offer(closed, np.zeros(len(closed), np.uint32))
-        return live
+        return goes_on
 
     def _grow(self, rows: int) -> None:
         self._courses.grow(rows)

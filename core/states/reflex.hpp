@@ -91,6 +91,14 @@ class Reflex {
     return update.may_cap ? Answer::decided : Answer::closed;
   }
 
+  // Forgets a flow that ended. A socket that connects anew is another flow of the same cookie, most often in the same
+  // slot.
+  void forget(std::size_t slot, std::uint64_t cookie) {
+    const std::lock_guard lock(lock_);
+    if (slot < owners_.size() && owners_[slot] == cookie) owners_[slot] = 0;
+    guards_.forget(slot, cookie);
+  }
+
   // Says whose the slots are, which the loop may have changed meanwhile, and what flows know together: it is the loop's
   // own as well.
   void begin(std::vector<std::uint64_t> owners, Peers& peers) {

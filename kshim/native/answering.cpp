@@ -29,7 +29,13 @@ Answered Answering::answer(Reader& reader, Memory& memory, Reflex& reflex, const
     for (reinet_flow_stats& record : records) {
       Verdict verdict{};
       Answer said = Answer::none;
-      if (!(record.flags & REINET_FLAG_CLOSED)) said = reflex.answer(record, came_ns, verdict);
+      if (record.flags & REINET_FLAG_CLOSED) {
+        reflex.forget(record.slot, record.cookie);
+        // Whoever has the slot by now with the same cookie has not been decided on: this is the ended flow's.
+        lift_cap(memory.cap(record.slot), record.cookie);
+      } else {
+        said = reflex.answer(record, came_ns, verdict);
+      }
       if (said != Answer::none)
         write_cap(memory.cap(record.slot), record.cookie, came_ns + reflex.lease_ns(), verdict.allowed_pkts,
                   record.target_us);

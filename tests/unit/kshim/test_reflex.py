@@ -94,7 +94,8 @@ def fields(rng: np.random.Generator, step: int) -> dict[str, int]:
 
 
 def drive(shim: FakeShim, loop: ControlLoop, seed: int, at: Callable[[int], None] = lambda _: None) -> list[list[int]]:
-    """Feeds flows for a while, some of which end and begin anew; returns the caps in force after each tick."""
+    """Feeds flows for a while, some of which end and begin anew, half of them on the same socket; returns the caps in
+    force after each tick."""
     rng = np.random.default_rng(seed)
     cookies = list(range(1, FLOWS + 1))
     for cookie in cookies:
@@ -106,7 +107,7 @@ def drive(shim: FakeShim, loop: ControlLoop, seed: int, at: Callable[[int], None
         for place, cookie in enumerate(cookies):
             if step and step % 90 == 15 * place:
                 shim.close_flow(cookie)
-                cookies[place] = cookie + 100
+                cookies[place] = cookie + 100 * (place % 2)
                 shim.open_flow(cookies[place])
             for _ in range(int(rng.integers(0, 3))):
                 shim.feed(cookies[place], **fields(rng, step % 90))
