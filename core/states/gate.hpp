@@ -76,7 +76,7 @@ class PathRtt {
     } else {
       standing_.add(s);
       const bool alone = !(s.flags & REINET_FLAG_COMPANY);
-      if (seems_starved(s) && s.time_ns >= next_ns_ && (alone || was_looked_at(s))) begin(s);
+      if (seems_starved(s) && may_ask_again(s) && (alone || was_looked_at(s))) begin(s);
     }
     return std::max(s.min_rtt_us, longer_us_);
   }
@@ -104,6 +104,7 @@ class PathRtt {
   static constexpr std::uint64_t kBestNs = 2 * kLookEveryNs;  // the best rate is of the latest one or two such times
   static constexpr double kAskTimes = 1.3;
   static constexpr double kComesBack = 1 + (kAskTimes - 1) / 2;
+  static constexpr double kGone = 0.5;
   static constexpr double kLowerThanBefore = 0.95;  // an RTT below so much of the least before: the link has changed
   static constexpr std::uint64_t kMostAskNs = 3'000'000'000;  // Reno's window grows by a packet a round trip
   // One sample is no path, and a look lasts two round trips.
@@ -168,6 +169,12 @@ class PathRtt {
            latest_.least_us <= kOutageTimes * s.min_rtt_us &&
            latest_.is_steady(is_far(latest_, s) ? kSteadyFar : kSteady) &&
            latest_.rate() < kLessThanBest * std::max(best_rate_, best_before_);
+  }
+
+  // Returns whether the last answer is old, or was about a rate of which half is gone since: caps that still run down
+  // leave next to nothing by the end of a rest.
+  bool may_ask_again(const reinet_flow_stats& s) const {
+    return s.time_ns >= next_ns_ || latest_.rate() < kGone * before_.rate();
   }
 
   // Returns whether the RTT is far below what it just was: a queue, if not all of it, has gone.

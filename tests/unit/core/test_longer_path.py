@@ -185,6 +185,15 @@ def test_where_it_brings_nothing_or_the_link_changed_the_flow_is_left_in_peace(
     assert all(seen[98:]), "for some seconds nobody asks again"
 
 
+def test_whose_caps_run_down_after_an_answer_is_asked_again_before_the_rest_is_over() -> None:
+    """Its rate was still falling while it was asked, so that more in flight seemed to bring nothing."""
+    slower = records([3.0] * 60, [AFTER_US] * 60, [10] * 60, 10)
+    asked_in_vain = asked(rates=[9.7] * 10, rtts=[74_000] * 10)
+    seen = may_cap(open_and_capped(), starving(28), asked_in_vain, slower)
+    assert all(may_cap(open_and_capped(), starving(28), asked_in_vain, starving(60))[98:])
+    assert 98 + 15 < seen.index(False, 98) < 98 + 35, "after a second or so at less than half of the rate"
+
+
 def test_a_path_beyond_the_target_leaves_the_flow_uncapped_for_a_while() -> None:
     """One answer may be a link's that changed, so three in a row have to say so."""
     far_us = 60_000
