@@ -40,6 +40,9 @@ class RttEstimator {
     timeout_us_ = to_us(srtt_ + variation_);
   }
 
+  // A sample of the path that the smoothed RTT does not take.
+  void note_least(std::uint32_t rtt_us) { min_us_ = std::min(min_us_, rtt_us); }
+
   bool known() const { return srtt_ > 0.0; }
   std::uint32_t srtt_us() const { return static_cast<std::uint32_t>(srtt_); }
   // Of the flow's life: the kernel's window is 300 s, and the base RTT of a simulated path is constant.

@@ -108,7 +108,7 @@ class Flow {
   // Decided now, the cap is in force as soon as whoever decides is through with it.
   void set_cap(std::uint32_t pkts, Us now_us) {
     if (decision_us_ == 0)
-      cap_pkts_ = pkts;
+      take_cap(pkts);
     else
       decided_.push_back({now_us + decision_us_, pkts});
   }
@@ -188,10 +188,10 @@ class Flow {
   }
 
   // After an idle time above a quarter of its smoothed RTT the flow has no queue of its own: as in kshim/slot.h, what
-  // the cap was to shorten is gone, and up to the ACK that ends the period, and gives the next record, none acts.
+  // the cap was to shorten is gone, and none acts before somebody has decided on the record that ends the period.
   std::uint32_t cap_in_force_pkts(Us now_us) {
     const std::uint32_t decided_pkts = cap_at(now_us);
-    return period_.restarted ? 0 : decided_pkts;
+    return period_.restarted || void_ ? 0 : decided_pkts;
   }
 
   void restart(Us now_us) {
@@ -213,6 +213,7 @@ class Flow {
       due = reinet_period_on_last(&period_, &period_config_, &record);
     };
     sender_.on_ack(ack, now_us, cap_pkts, observe, onto_path());
+    if (due && record.flags & REINET_FLAG_RESTARTED) void_ = stepped_;  // nobody decides anew on another flow's
     return due;
   }
 
@@ -231,10 +232,15 @@ class Flow {
   // Returns the cap in force; of those that wait for it every one has its turn, in the order of the decisions.
   std::uint32_t cap_at(Us now_us) {
     while (!decided_.empty() && decided_.front().from_us <= now_us) [[unlikely]] {
-      cap_pkts_ = decided_.front().pkts;
+      take_cap(decided_.front().pkts);
       decided_.erase(decided_.begin());
     }
     return cap_pkts_;
+  }
+
+  void take_cap(std::uint32_t pkts) {
+    cap_pkts_ = pkts;
+    void_ = false;
   }
 
   // The receiver has all that was written, and not before: an object is complete.
@@ -326,6 +332,7 @@ class Flow {
   SplitMix64 jitter_;
   SplitMix64 losses_;
   std::uint32_t cap_pkts_;        // in force when it was last asked for
+  bool void_ = false;             // it answers what was before an idle time
   std::vector<Decided> decided_;  // not yet in force, hardly ever more than one
   WiredLink* wired_;
   Uplink* uplink_;

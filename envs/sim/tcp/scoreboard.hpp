@@ -26,10 +26,13 @@ struct Delivery {
   std::uint32_t acked_pkts = 0;  // cumulatively, some of them selectively before
   bool sacked_new = false;
   bool original_below_limit = false;  // a never-retransmitted segment below the limit asked about
-  Us acked_sent_us = kNever;          // latest never-retransmitted segment, cumulatively acknowledged
-  Us sacked_sent_us = kNever;         // latest never-retransmitted segment, selectively acknowledged
+  // Of never-retransmitted segments, the first and the latest that it acknowledges, cumulatively and selectively.
+  Us first_acked_sent_us = kNever, acked_sent_us = kNever;
+  Us first_sacked_sent_us = kNever, sacked_sent_us = kNever;
 
   bool una_advanced() const { return acked_pkts > 0; }
+  Us first_sent_us() const { return first_acked_sent_us != kNever ? first_acked_sent_us : first_sacked_sent_us; }
+  Us latest_sent_us() const { return sacked_sent_us != kNever ? sacked_sent_us : acked_sent_us; }
 };
 
 class Scoreboard {
@@ -87,7 +90,7 @@ class Scoreboard {
     for (std::uint32_t seq = std::max(sack_begin, una()); seq < sack_end; ++seq) {
       Segment& s = segments_[seq];
       if (s.sacked) continue;
-      if (!s.retransmitted) d.sacked_sent_us = s.sent_us;
+      if (!s.retransmitted) note_sent(s, d.first_sacked_sent_us, d.sacked_sent_us);
       delivered(seq, s.sent_us);
       note(d, seq, s, limit, now_us, min_rtt_us);
       d.sacked_new = s.sacked = true;
@@ -100,7 +103,7 @@ class Scoreboard {
         --sacked_pkts_;
         continue;
       }
-      if (!s.retransmitted) d.acked_sent_us = s.sent_us;
+      if (!s.retransmitted) note_sent(s, d.first_acked_sent_us, d.acked_sent_us);
       delivered(una(), s.sent_us);
       note(d, una(), s, limit, now_us, min_rtt_us);
     }
@@ -161,6 +164,11 @@ class Scoreboard {
   static bool in_flight(const Segment& s) { return !s.sacked && (!s.lost || s.retransmitting); }
 
   // A segment is delivered for the first time.
+  static void note_sent(const Segment& s, Us& first_us, Us& latest_us) {
+    latest_us = s.sent_us;
+    if (first_us == kNever) first_us = s.sent_us;
+  }
+
   void note(Delivery& d, std::uint32_t seq, Segment& s, std::uint32_t limit, Us now_us, Us min_rtt_us) {
     ++d.pkts;
     d.original_below_limit |= !s.retransmitted && seq < limit;

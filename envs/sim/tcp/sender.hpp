@@ -173,14 +173,15 @@ class Sender {
     };
   }
 
-  // The ACK's RTT sample, negative for none: from the last never-retransmitted segment that it delivers, else from the
-  // timestamp that it echoes, which is that of the transmission that arrived.
+  // The ACK's RTT sample, negative for none: of the last never-retransmitted segment that it delivers, of the first for
+  // the smoothed RTT (tcp_clean_rtx_queue); else of the echoed timestamp, that of the transmission that arrived.
   std::int32_t take_rtt(const Delivery& d, const Ack& ack, Us now_us) {
-    Us sent_us = d.sacked_sent_us != kNever ? d.sacked_sent_us : d.acked_sent_us;
-    if (sent_us == kNever && d.una_advanced()) sent_us = ack.echo_us;
-    if (sent_us == kNever) return -1;
-    const std::uint32_t rtt_us = RttEstimator::sample_us(sent_us, now_us);
-    rtt_.add(rtt_us, board_.una(), board_.next());
+    Us first_us = d.first_sent_us(), latest_us = d.latest_sent_us();
+    if (latest_us == kNever && d.una_advanced()) first_us = latest_us = ack.echo_us;
+    if (latest_us == kNever) return -1;
+    const std::uint32_t rtt_us = RttEstimator::sample_us(latest_us, now_us);
+    rtt_.add(RttEstimator::sample_us(first_us, now_us), board_.una(), board_.next());
+    rtt_.note_least(rtt_us);
     timer_.on_sample();
     return static_cast<std::int32_t>(rtt_us);
   }

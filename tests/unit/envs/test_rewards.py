@@ -91,7 +91,7 @@ def summed_regret(stats: Stats, trace: Trace, mrtt_ms: float, weight: float) -> 
     return np.asarray(np.cumsum(-lost / unit_bytes), np.float64)
 
 
-@pytest.mark.parametrize(("seed", "weight"), [(1, DELAY_WEIGHT), (2, DELAY_WEIGHT), (3, 10.0)])
+@pytest.mark.parametrize(("seed", "weight"), [(4, DELAY_WEIGHT), (2, DELAY_WEIGHT), (3, 10.0)])
 def test_regret_adds_up_to_the_formula_between_decisions_across_outages(seed: int, weight: float) -> None:
     trace = cellular(seed)
     stats, rewards = flow(trace, 700, weight, mrtt_ms=30.0, target_us=60_000, start_offset_ms=12_345)

@@ -406,3 +406,28 @@ def test_the_first_window_after_an_idle_time_is_the_congestion_controls_own(
     assert set(((later["flags"] & Flag.RESTARTED) != 0).tolist()) == {idle}
     assert set(later["cap_pkts"].tolist()) == {0 if idle else 4}
     assert set(later["cwnd_pkts"].tolist()) == {window_pkts}
+
+
+def test_a_cap_from_before_a_pause_acts_no_more_while_somebody_decides_on_the_record_after_it() -> None:
+    """As in the kernel, whose lease is void until user space writes another one: it came back with the next ACK."""
+    link = {"trace": constant(24.0), "mrtt_ms": 40.0, "object_bytes": 1_500_000, "pause_ms": 300.0, "decision_ms": 20.0}
+    batch = SimBatch([link])
+    batch.reset()
+    since_restart, caps_pkts = 0, []
+    while batch.stats["time_ns"][0] < 10e9:
+        since_restart = 1 if batch.stats["flags"][0] & Flag.RESTARTED else since_restart + 1
+        batch.step_caps([0 if since_restart <= 8 else 30])
+        if 0 < since_restart < 8:
+            caps_pkts.append(int(batch.stats["cap_pkts"][0]))
+    assert len(caps_pkts) > 50
+    assert set(caps_pkts) == {0}
+
+
+def test_the_smoothed_rtt_is_of_the_first_packet_that_an_ack_is_for_and_the_sample_of_the_last() -> None:
+    """tcp_clean_rtx_queue: one waits for the other, here for the 10 ms that the application needs for it."""
+    link = {"pkts_per_ack": 2, "app_mbps": 1448 * 8 / 10_000, "mrtt_ms": 40.0, "late_us": 0, "jitter_us": 0}
+    _, records = run(constant(12.0), 6.0, **link)
+    later = records[records["time_ns"] > 3e9]
+    assert len(later) > 50
+    assert later["rtt_mean_us"].mean() == pytest.approx(42_000, abs=1500)
+    assert later["srtt_us"].mean() - later["rtt_mean_us"].mean() == pytest.approx(10_000, abs=500)
