@@ -197,7 +197,9 @@ class Run:
     def _evaluate(self) -> dict[str, float]:
         """Runs flows without noise on the selection links; returns scalars. The best networks go to ``best/``."""
         view = self._config.view(self.normaliser)
-        if not self.baselines:
+        if len(self.baselines) != len(self._links):
+            if self.baselines:
+                self._begin_judging_anew()
             self.baselines = self._gatherers.baselines(self._links, view.period)
         actor = FoldedActor(self.ddpg.best_actor().folded(), self._config.head, view, self._config.calm_rtts)
         points = [Point.of(metrics) for metrics in self._gatherers.evaluate(actor, self._links)]
@@ -206,6 +208,15 @@ class Run:
             self.best = Best(iteration=self.iteration, score=metrics["score"], metrics=metrics)
             checkpoint.save(self._run_dir / "best", self._state(), self.ddpg.state(), None)
         return {f"eval/{name}": value for name, value in metrics.items()}
+
+    def _begin_judging_anew(self) -> None:
+        """Forgets the best of a run that another version judged on other links, whose scores do not compare."""
+        self.best = None
+        told = (
+            f"{self._run_dir}: another version judged its run on {len(self.baselines)} links, this one has "
+            f"{len(self._links)} for it: baselines are measured anew, and the best checkpoint is chosen from here on"
+        )
+        print(visible(told), file=sys.stderr, flush=True)
 
     def save(self) -> Path:
         """Writes a checkpoint to resume from; returns its folder."""

@@ -65,6 +65,24 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole_and_says_so(
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
+def test_a_run_that_another_version_judged_on_other_links_goes_on_and_chooses_its_best_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A training on the reference path alone once had a second link for each selection trace."""
+    alone = {"links": {"reference_share": 1.0}}
+    made = Checkpoint(run(tmp_path, 4, **alone).checkpoint)
+    (baseline,), best = made.state.baselines, made.state.best
+    assert best is not None
+    older = {"baselines": [baseline, baseline], "best": best.model_copy(update={"score": 1000.0})}
+    checkpoint.save(made.folder, made.state.model_copy(update=older), made.learner, made.replay)
+    capsys.readouterr()
+    state = Checkpoint(run(tmp_path, 6, **alone).checkpoint).state
+    assert f"{tmp_path}: another version judged its run on 2 links, this one has 1" in capsys.readouterr().err
+    assert state.baselines == [baseline]
+    assert state.best is not None
+    assert state.best.iteration == Checkpoint(tmp_path / "best").state.iteration == 6
+
+
 def test_a_training_that_diverges_ends_with_its_name_and_keeps_what_was_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
