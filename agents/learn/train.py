@@ -53,7 +53,7 @@ EVALUATED = (
 """What an evaluation tells (``judged``), by name; scalars have ``eval/`` before it."""
 EVOLUTION_STATES = 4096
 """So many states of the replay tell how much each unit varies."""
-_MAY_CHANGE = {"iterations", "keep"}
+_MAY_CHANGE = {"iterations", "keep", "checkpoint_every"}
 """These keys of [run] may differ when a run is resumed: they change nothing that was computed before. Iterations may
 not once there was evolution, which ends a run: what was learned after it would be neither run's. Nor may policy
 gradients be added to a run of hindsight alone, whose critic has learned nothing (``Ddpg.judged``)."""

@@ -83,6 +83,16 @@ def test_a_run_that_another_version_judged_on_other_links_goes_on_and_chooses_it
     assert state.best.iteration == Checkpoint(tmp_path / "best").state.iteration == 6
 
 
+def test_how_often_a_run_writes_checkpoints_may_change_and_changes_nothing_that_is_learned(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", 6)
+    run(tmp_path / "cut", 3)
+    often = {**TINY["run"], "checkpoint_every": 1, "keep": 9}
+    again = train(TrainConfig.model_validate({**TINY, "run": often}), tmp_path / "cut")
+    assert [folder.name[-1] for folder in checkpoints(tmp_path / "cut")] == ["2", "3", "4", "5", "6"]
+    ours, theirs = (Checkpoint(result.checkpoint).learner for result in (again, whole))
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
 def test_a_training_that_diverges_ends_with_its_name_and_keeps_what_was_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
