@@ -35,7 +35,9 @@ class PeerConfig(TrainConfig):
     rllib: RllibSection
 
     @model_validator(mode="after")
-    def _keys_have_effect(self) -> "PeerConfig":
+    def _can_learn(self) -> "PeerConfig":
+        """Refuses keys without effect, in place of what reinet's own learner refuses: statistics are typical ones here,
+        and the replay is RLlib's."""
         without_effect = {
             "hindsight.iterations": self.hindsight.iterations > 0,
             "evolution.generations": self.evolution.generations > 0,
