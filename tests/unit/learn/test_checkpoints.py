@@ -1,6 +1,7 @@
 """A run's folder: it goes on from what is whole, belongs to one training at a time, and outlives a full disk."""
 
 import errno
+import json
 import os
 import resource
 import signal
@@ -91,6 +92,18 @@ def test_how_often_a_run_writes_checkpoints_may_change_and_changes_nothing_that_
     assert [folder.name[-1] for folder in checkpoints(tmp_path / "cut")] == ["2", "3", "4", "5", "6"]
     ours, theirs = (Checkpoint(result.checkpoint).learner for result in (again, whole))
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_a_configuration_that_an_older_version_took_is_no_damage_and_is_refused_with_the_reason(tmp_path: Path) -> None:
+    folder = run(tmp_path, 2).checkpoint
+    path = folder / checkpoint.STATE_FILE
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps(state | {"config": state["config"] | {"ddpg": state["config"]["ddpg"] | {"gamma": 0}}}))
+    refused = r"state\.json: this version refuses its configuration: ddpg\.gamma: Input .* greater than 0, not 0; use"
+    for use in (Checkpoint, lambda _: run(tmp_path, 4)):
+        with pytest.raises(ModelError, match=refused) as caught:
+            use(folder)
+        assert "damaged" not in str(caught.value)
 
 
 def test_a_training_that_diverges_ends_with_its_name_and_keeps_what_was_before(
