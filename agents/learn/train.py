@@ -186,9 +186,10 @@ class Run:
                 sums.setdefault(tag, []).append(loss)
         self.updates += self._config.run.updates
         scalars = {tag: float(torch.stack(losses).mean()) for tag, losses in sums.items()}
-        if lost := [tag for tag, value in scalars.items() if not math.isfinite(value)]:
+        lost = [tag for tag, value in scalars.items() if not math.isfinite(value)]
+        if lost := lost or self.ddpg.lost():  # the last update's weights are in no loss yet
             raise ReinetError(
-                f"{lost[0]} is {scalars[lost[0]]} in iteration {self.iteration + 1}: the training diverged, and "
+                f"{lost[0]} is not finite in iteration {self.iteration + 1}: the training diverged, and "
                 f"nothing of this iteration is kept; the newest checkpoint below {self._run_dir} is from before. "
                 "Train with a lower ddpg.critic_lr or ddpg.actor_lr, in another folder"
             )

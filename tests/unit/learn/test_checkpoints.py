@@ -106,18 +106,25 @@ def test_a_configuration_that_an_older_version_took_is_no_damage_and_is_refused_
         assert "damaged" not in str(caught.value)
 
 
+@pytest.mark.parametrize("lost", ["losses/critic", "actor/out.bias"])
 def test_a_training_that_diverges_ends_with_its_name_and_keeps_what_was_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
+    """Weights that an iteration's last update loses are in no loss of it."""
     before = run(tmp_path, 4).checkpoint
     update = Ddpg.update
 
     def diverged(self: Ddpg, *given: Any) -> dict[str, torch.Tensor]:
-        return update(self, *given) | {"losses/critic": torch.tensor(float("nan"))}
+        losses = update(self, *given)
+        if lost in losses:
+            return losses | {lost: torch.tensor(torch.nan)}
+        if self.updates % TINY["run"]["updates"] == 0:
+            self.actor.out.bias.data.fill_(torch.nan)
+        return losses
 
     monkeypatch.setattr(Ddpg, "update", diverged)
-    with pytest.raises(ReinetError, match=r"losses/critic is nan in iteration 5: the training diverged"):
-        run(tmp_path, 6)
+    with pytest.raises(ReinetError, match=rf"{lost} is not finite in iteration 5: the training diverged"):
+        run(tmp_path, 5)
     assert checkpoints(tmp_path)[-1] == before
 
 
