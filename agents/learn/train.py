@@ -71,7 +71,7 @@ def train(
 
     It leaves a checkpoint, and goes on from the run folder's newest one that is whole unless ``resume`` is False, which
     demands an empty folder. Raises ConfigError when the folder holds another configuration's run, or another training
-    is at work in it.
+    is at work in it, or where there was nothing to learn from.
     """
     torch.set_num_threads(1)  # batches are small, and results must not depend on the machine's number of cores
     with checkpoint.locked(run_dir):
@@ -121,9 +121,18 @@ class Run:
         scalars = self._evolve() if evolving else self._gather_and_learn(calibrating)
         self.iteration += 1
         last = self.iteration == run.iterations
-        if not calibrating and (self.iteration % run.evaluate_every == 0 or last):
+        if last and not (calibrating or self.updates):
+            raise self._untaught()
+        if self.updates and (self.iteration % run.evaluate_every == 0 or last):  # the first weights are nobody's best
             scalars |= self._evaluate()
         return scalars
+
+    def _untaught(self) -> ConfigError:
+        return ConfigError(
+            f"{self._run_dir}: {self.iteration} iterations taught nothing: caps act once a flow's first second is over "
+            "and it has shown a queue, and no flow came so far. Give more than rollout.periods = "
+            f"{self._config.rollout.periods}, or longer flows in links.short_bytes, and train in another folder"
+        )
 
     def _gather_and_learn(self, calibrating: bool) -> dict[str, float]:
         config, started_s = self._config, time.monotonic()
@@ -156,6 +165,8 @@ class Run:
         started_s = time.monotonic()
         actor = self.ddpg.best_actor().folded()
         if self._evolution is None:
+            if not len(self.replay):
+                raise self._untaught()
             self._evolution = self._evolution_from(last_layer(actor))
         members = self._evolution.members()
         costs = self._gatherers.costs(actor, members, self.normaliser, self.iteration).mean(axis=1)
@@ -232,6 +243,8 @@ class Run:
 
     def finish(self) -> Path:
         """Returns the newest checkpoint, written now if the last iteration left none."""
+        if self.iteration > self._config.ddpg.normaliser_iterations and not self.updates:
+            print(visible(str(self._untaught())), file=sys.stderr, flush=True)  # no fault yet: iterations are left
         folder = checkpoint.place(self._run_dir, self.iteration)
         return folder if folder.is_dir() else self.save()
 

@@ -106,6 +106,36 @@ def test_a_configuration_that_an_older_version_took_is_no_damage_and_is_refused_
         assert "damaged" not in str(caught.value)
 
 
+SHORT = {"period": {"min_ms": 5, "packet_timed": False}, "rollout": {**TINY["rollout"], "periods": 8}}
+
+
+@pytest.mark.parametrize("generations", [0, 2])
+def test_a_training_whose_flows_are_over_before_any_cap_acts_ends_with_what_to_do_and_has_no_best(
+    tmp_path: Path, generations: int
+) -> None:
+    evolution = {"generations": generations, "members": 4, "links": 1, "seconds": 2}
+    with pytest.raises(ConfigError, match=r"iterations taught nothing: .* more than rollout\.periods = 8, .*"):
+        run(tmp_path, 6, **SHORT, evolution=evolution)
+    assert not (tmp_path / "best").exists()
+
+
+def test_such_a_training_that_is_told_to_end_before_says_so_as_well_and_leaves_its_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = TrainConfig.model_validate({**TINY, **SHORT})
+    ended = train(config, tmp_path, progress=lambda _step: os.kill(os.getpid(), signal.SIGINT))
+    assert "taught nothing" not in capsys.readouterr().err, "an iteration that calibrates is not to teach anything"
+    again = train(config, tmp_path, progress=lambda _step: os.kill(os.getpid(), signal.SIGINT))
+    assert "2 iterations taught nothing" in capsys.readouterr().err
+    assert (ended.iterations, again.iterations, Checkpoint(again.checkpoint).state.updates) == (1, 2, 0)
+
+
+def test_a_training_that_has_only_calibrated_so_far_is_none_that_was_taught_nothing(tmp_path: Path) -> None:
+    begun = run(tmp_path, 1)
+    assert (begun.updates, begun.best) == (0, None)
+    assert run(tmp_path, 3).updates == 2 * TINY["run"]["updates"]
+
+
 @pytest.mark.parametrize("lost", ["losses/critic", "actor/out.bias"])
 def test_a_training_that_diverges_ends_with_its_name_and_keeps_what_was_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
