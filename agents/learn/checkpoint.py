@@ -16,15 +16,16 @@ import numpy as np
 import safetensors.numpy
 import safetensors.torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SerializeAsAny, ValidationError, field_validator
 from torch import Tensor
 
 from reinet.agents.evaluation.frontier import Baseline
 from reinet.agents.learn.config import TrainConfig
-from reinet.agents.learn.rllib.config import PeerConfig
+from reinet.agents.learn.rllib.config import kind_of
 from reinet.agents.model import durable, folder_lock
 from reinet.agents.model.artifact import TraceUse, write_folder
-from reinet.core.errors import ModelError
+from reinet.core import toml_file
+from reinet.core.errors import ConfigError, ModelError
 
 STATE_FILE = "state.json"
 LEARNER_FILE = "learner.safetensors"
@@ -58,7 +59,7 @@ class State(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
-    config: PeerConfig | TrainConfig
+    config: SerializeAsAny[TrainConfig]
     iteration: int
     """How many iterations are done."""
     env_steps: int
@@ -76,6 +77,14 @@ class State(BaseModel):
     """What was read from files to learn from and to select by; generated traces follow from the configuration."""
     files: dict[str, str] = {}
     """The sha256 of the other files, by name."""
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _checked(cls, config: Any) -> Any:
+        """Returns a configuration as what it is; raises ConfigError, for it is no damage where one is refused."""
+        if not isinstance(config, dict):
+            return config
+        return toml_file.check(config, "this version refuses its configuration", kind_of(config), "")
 
 
 class Checkpoint:
@@ -96,6 +105,8 @@ class Checkpoint:
             raise ModelError(
                 f"{folder / STATE_FILE}: {where}: {first['msg']}; it is damaged, or of another version"
             ) from None
+        except ConfigError as error:  # the version that wrote it may have taken it
+            raise ModelError(f"{folder / STATE_FILE}: {error}; use the version that wrote it") from None
         for name, data in content.items():
             if hashlib.sha256(data).hexdigest() != self.state.files[name]:
                 raise ModelError(f"{folder / name}: damaged (sha256 differs from {STATE_FILE}); use another checkpoint")
@@ -139,7 +150,7 @@ def newest_whole(run_dir: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
             damaged[folder] = str(error)
     if damaged:
         raise ModelError(
-            f"{next(iter(damaged.values()))}; no older one of the run is whole: move {run_dir / 'checkpoints'} away "
+            f"{next(iter(damaged.values()))}; no older one of the run can be used: move {run_dir / 'checkpoints'} away "
             "and it begins anew"
         )
     return None, {}

@@ -30,10 +30,10 @@ MOST_COUNT = 10_000_000
 messages of the training service hold iterations in 32 bits."""
 
 
-def _as_value_error(check: Callable[..., Any], *arguments: Any) -> None:
-    """Runs a check of the links' own; what it refuses becomes what pydantic names the key of."""
+def _as_value_error(check: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns what a check of another module gives; what it refuses becomes what pydantic names the key of."""
     try:
-        check(*arguments)
+        return check(*arguments)
     except ConfigError as error:
         raise ValueError(str(error)) from None
 
@@ -391,10 +391,7 @@ class TrainConfig(_Section):
     @field_validator("feature_set")
     @classmethod
     def _exists(cls, name: str) -> str:
-        try:
-            return feature_set_named(name).name
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
+        return str(_as_value_error(feature_set_named, name).name)
 
     head: Literal["cwnd", "bdp", "wide"] = "bdp"
     """With bdp action 0 is the hand rule with its usual gain, so that a network is sane before it has learned; cwnd is
@@ -432,11 +429,14 @@ class TrainConfig(_Section):
             )
         if (frames := features.history + self.rollout.periods) > ddpg.replay:
             raise ValueError(f"ddpg.replay = {ddpg.replay} has no room for the {frames} frames of rollout.periods")
-        parameters = parameters_of(features.history, len(features.features), ddpg.gru, ddpg.hidden)
-        if parameters > MAX_PARAMETERS:
-            raise ValueError(
-                f"ddpg.hidden = {ddpg.hidden} makes {parameters} parameters; an actor has at most {MAX_PARAMETERS}"
-            )
+        return self
+
+    @model_validator(mode="after")
+    def _makes_a_model(self) -> "TrainConfig":
+        features, hidden = FEATURE_SETS[self.feature_set], self.ddpg.hidden
+        made = parameters_of(features.history, len(features.features), self.ddpg.gru, hidden)
+        if made > MAX_PARAMETERS:
+            raise ValueError(f"ddpg.hidden = {hidden} makes {made} parameters; an actor has at most {MAX_PARAMETERS}")
         return self
 
     def view(self, normaliser: Normaliser) -> View:

@@ -342,9 +342,16 @@ class Ddpg:
         }
         return parts | ({"teachers": self.teachers} if self.teachers is not None else {})
 
+    def _weights(self) -> dict[str, Tensor]:
+        return {f"{part}/{k}": v for part, module in self._parts().items() for k, v in module.state_dict().items()}
+
+    def lost(self) -> list[str]:
+        """Returns the names of the networks' tensors that are not finite, as ``state`` names them."""
+        return [name for name, tensor in self._weights().items() if not torch.isfinite(tensor).all()]
+
     def state(self) -> dict[str, Tensor]:
         """Returns every tensor that the next update depends on, by name."""
-        tensors = {f"{part}/{k}": v for part, module in self._parts().items() for k, v in module.state_dict().items()}
+        tensors = self._weights()
         for name, optimiser in self._optimisers().items():
             for index, moments in optimiser.state_dict()["state"].items():
                 tensors |= {f"{name}_optimiser/{index}/{key}": value for key, value in moments.items()}

@@ -16,7 +16,7 @@ from reinet.agents.learn.config import TraceSection, TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.links import generated_selection_traces, generated_training_traces, ranges_of
 from reinet.agents.learn.recordings import recordings
-from reinet.agents.learn.rllib.config import TABLE, PeerConfig
+from reinet.agents.learn.rllib.config import PeerConfig, kind_of
 from reinet.agents.model import gru
 from reinet.agents.model.artifact import (
     CARD_FILE,
@@ -158,7 +158,7 @@ def learned_by(config: TrainConfig, done: int) -> str:
 
 
 def _config_of(training: Training) -> TrainConfig:
-    return (PeerConfig if TABLE in training.config else TrainConfig).model_validate(training.config)
+    return kind_of(training.config).model_validate(training.config)
 
 
 def _sources(training: Training) -> str:

@@ -53,7 +53,7 @@ EVALUATED = (
 """What an evaluation tells (``judged``), by name; scalars have ``eval/`` before it."""
 EVOLUTION_STATES = 4096
 """So many states of the replay tell how much each unit varies."""
-_MAY_CHANGE = {"iterations", "keep"}
+_MAY_CHANGE = {"iterations", "keep", "checkpoint_every"}
 """These keys of [run] may differ when a run is resumed: they change nothing that was computed before. Iterations may
 not once there was evolution, which ends a run: what was learned after it would be neither run's. Nor may policy
 gradients be added to a run of hindsight alone, whose critic has learned nothing (``Ddpg.judged``)."""
@@ -71,7 +71,7 @@ def train(
 
     It leaves a checkpoint, and goes on from the run folder's newest one that is whole unless ``resume`` is False, which
     demands an empty folder. Raises ConfigError when the folder holds another configuration's run, or another training
-    is at work in it.
+    is at work in it, or where there was nothing to learn from.
     """
     torch.set_num_threads(1)  # batches are small, and results must not depend on the machine's number of cores
     with checkpoint.locked(run_dir):
@@ -121,9 +121,18 @@ class Run:
         scalars = self._evolve() if evolving else self._gather_and_learn(calibrating)
         self.iteration += 1
         last = self.iteration == run.iterations
-        if not calibrating and (self.iteration % run.evaluate_every == 0 or last):
+        if last and not (calibrating or self.updates):
+            raise self._untaught()
+        if self.updates and (self.iteration % run.evaluate_every == 0 or last):  # the first weights are nobody's best
             scalars |= self._evaluate()
         return scalars
+
+    def _untaught(self) -> ConfigError:
+        return ConfigError(
+            f"{self._run_dir}: {self.iteration} iterations taught nothing: caps act once a flow's first second is over "
+            "and it has shown a queue, and no flow came so far. Give more than rollout.periods = "
+            f"{self._config.rollout.periods}, or longer flows in links.short_bytes, and train in another folder"
+        )
 
     def _gather_and_learn(self, calibrating: bool) -> dict[str, float]:
         config, started_s = self._config, time.monotonic()
@@ -156,6 +165,8 @@ class Run:
         started_s = time.monotonic()
         actor = self.ddpg.best_actor().folded()
         if self._evolution is None:
+            if not len(self.replay):
+                raise self._untaught()
             self._evolution = self._evolution_from(last_layer(actor))
         members = self._evolution.members()
         costs = self._gatherers.costs(actor, members, self.normaliser, self.iteration).mean(axis=1)
@@ -186,9 +197,10 @@ class Run:
                 sums.setdefault(tag, []).append(loss)
         self.updates += self._config.run.updates
         scalars = {tag: float(torch.stack(losses).mean()) for tag, losses in sums.items()}
-        if lost := [tag for tag, value in scalars.items() if not math.isfinite(value)]:
+        lost = [tag for tag, value in scalars.items() if not math.isfinite(value)]
+        if lost := lost or self.ddpg.lost():  # the last update's weights are in no loss yet
             raise ReinetError(
-                f"{lost[0]} is {scalars[lost[0]]} in iteration {self.iteration + 1}: the training diverged, and "
+                f"{lost[0]} is not finite in iteration {self.iteration + 1}: the training diverged, and "
                 f"nothing of this iteration is kept; the newest checkpoint below {self._run_dir} is from before. "
                 "Train with a lower ddpg.critic_lr or ddpg.actor_lr, in another folder"
             )
@@ -197,7 +209,9 @@ class Run:
     def _evaluate(self) -> dict[str, float]:
         """Runs flows without noise on the selection links; returns scalars. The best networks go to ``best/``."""
         view = self._config.view(self.normaliser)
-        if not self.baselines:
+        if len(self.baselines) != len(self._links):
+            if self.baselines:
+                self._begin_judging_anew()
             self.baselines = self._gatherers.baselines(self._links, view.period)
         actor = FoldedActor(self.ddpg.best_actor().folded(), self._config.head, view, self._config.calm_rtts)
         points = [Point.of(metrics) for metrics in self._gatherers.evaluate(actor, self._links)]
@@ -206,6 +220,15 @@ class Run:
             self.best = Best(iteration=self.iteration, score=metrics["score"], metrics=metrics)
             checkpoint.save(self._run_dir / "best", self._state(), self.ddpg.state(), None)
         return {f"eval/{name}": value for name, value in metrics.items()}
+
+    def _begin_judging_anew(self) -> None:
+        """Forgets the best of a run that another version judged on other links, whose scores do not compare."""
+        self.best = None
+        told = (
+            f"{self._run_dir}: another version judged its run on {len(self.baselines)} links, this one has "
+            f"{len(self._links)} for it: baselines are measured anew, and the best checkpoint is chosen from here on"
+        )
+        print(visible(told), file=sys.stderr, flush=True)
 
     def save(self) -> Path:
         """Writes a checkpoint to resume from; returns its folder."""
@@ -220,6 +243,8 @@ class Run:
 
     def finish(self) -> Path:
         """Returns the newest checkpoint, written now if the last iteration left none."""
+        if self.iteration > self._config.ddpg.normaliser_iterations and not self.updates:
+            print(visible(str(self._untaught())), file=sys.stderr, flush=True)  # no fault yet: iterations are left
         folder = checkpoint.place(self._run_dir, self.iteration)
         return folder if folder.is_dir() else self.save()
 

@@ -4,6 +4,7 @@ Traces, links, period, state, head, reward, the number of workers and the shape 
 for reinet's learner, so that what differs is the algorithm alone. Nothing of RLlib is imported here.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +36,9 @@ class PeerConfig(TrainConfig):
     rllib: RllibSection
 
     @model_validator(mode="after")
-    def _keys_have_effect(self) -> "PeerConfig":
+    def _can_learn(self) -> "PeerConfig":
+        """Refuses keys without effect, in place of what reinet's own learner refuses: statistics are typical ones here,
+        and the replay is RLlib's."""
         without_effect = {
             "hindsight.iterations": self.hindsight.iterations > 0,
             "evolution.generations": self.evolution.generations > 0,
@@ -51,8 +54,13 @@ class PeerConfig(TrainConfig):
         return self
 
 
+def kind_of(document: Mapping[str, Any]) -> type[TrainConfig]:
+    """Returns what a training configuration is to be checked as: a ``PeerConfig`` where it has a table [rllib]."""
+    return PeerConfig if TABLE in document else TrainConfig
+
+
 def load_config(path: Path) -> TrainConfig:
-    """Returns the configuration in a TOML file, a ``PeerConfig`` where it has a table [rllib]; raises ConfigError."""
+    """Returns the configuration in a TOML file, of its kind; raises ConfigError."""
     hint = "give a training configuration, such as configs/default.toml"
-    kind = PeerConfig if TABLE in toml_file.read(path, hint) else TrainConfig
-    return toml_file.load(path, kind, hint)
+    document = toml_file.read(path, hint)
+    return toml_file.check(document, str(path), kind_of(document), hint)

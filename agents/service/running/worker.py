@@ -27,6 +27,7 @@ from reinet.agents.service.running.progress import (
     Progress,
     Result,
 )
+from reinet.core import toml_file
 from reinet.core.errors import ConfigError, ReinetError
 
 LOCK_WAIT_S = 10.0
@@ -79,7 +80,9 @@ def _train(folder: Path) -> Result | None:
     order = files.read_json(folder / Order.FILE)
     if order is None:
         raise ConfigError(f"{folder / Order.FILE} is not there; submit the job again")
-    config = TrainConfig.model_validate(order["config"])
+    # An earlier version may have taken what this one refuses.
+    refused = "this version refuses the job's configuration, so submit it again with another"
+    config = toml_file.check(order["config"], refused, TrainConfig, "")
     told = _Told(folder)
     signal.signal(signal.SIGTERM, lambda _number, _frame: told.stop())
     done = training.train(config, folder / RUN_FOLDER, progress=told.step, ray_address=os.environ.get("RAY_ADDRESS"))

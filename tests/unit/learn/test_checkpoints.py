@@ -1,6 +1,7 @@
 """A run's folder: it goes on from what is whole, belongs to one training at a time, and outlives a full disk."""
 
 import errno
+import json
 import os
 import resource
 import signal
@@ -65,18 +66,95 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole_and_says_so(
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
-def test_a_training_that_diverges_ends_with_its_name_and_keeps_what_was_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_another_version_judged_on_other_links_goes_on_and_chooses_its_best_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A training on the reference path alone once had a second link for each selection trace."""
+    alone = {"links": {"reference_share": 1.0}}
+    made = Checkpoint(run(tmp_path, 4, **alone).checkpoint)
+    (baseline,), best = made.state.baselines, made.state.best
+    assert best is not None
+    older = {"baselines": [baseline, baseline], "best": best.model_copy(update={"score": 1000.0})}
+    checkpoint.save(made.folder, made.state.model_copy(update=older), made.learner, made.replay)
+    capsys.readouterr()
+    state = Checkpoint(run(tmp_path, 6, **alone).checkpoint).state
+    assert f"{tmp_path}: another version judged its run on 2 links, this one has 1" in capsys.readouterr().err
+    assert state.baselines == [baseline]
+    assert state.best is not None
+    assert state.best.iteration == Checkpoint(tmp_path / "best").state.iteration == 6
+
+
+def test_how_often_a_run_writes_checkpoints_may_change_and_changes_nothing_that_is_learned(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", 6)
+    run(tmp_path / "cut", 3)
+    often = {**TINY["run"], "checkpoint_every": 1, "keep": 9}
+    again = train(TrainConfig.model_validate({**TINY, "run": often}), tmp_path / "cut")
+    assert [folder.name[-1] for folder in checkpoints(tmp_path / "cut")] == ["2", "3", "4", "5", "6"]
+    ours, theirs = (Checkpoint(result.checkpoint).learner for result in (again, whole))
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_a_configuration_that_an_older_version_took_is_no_damage_and_is_refused_with_the_reason(tmp_path: Path) -> None:
+    folder = run(tmp_path, 2).checkpoint
+    path = folder / checkpoint.STATE_FILE
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps(state | {"config": state["config"] | {"ddpg": state["config"]["ddpg"] | {"gamma": 0}}}))
+    refused = r"state\.json: this version refuses its configuration: ddpg\.gamma: Input .* greater than 0, not 0; use"
+    for use in (Checkpoint, lambda _: run(tmp_path, 4)):
+        with pytest.raises(ModelError, match=refused) as caught:
+            use(folder)
+        assert "damaged" not in str(caught.value)
+
+
+SHORT = {"period": {"min_ms": 5, "packet_timed": False}, "rollout": {**TINY["rollout"], "periods": 8}}
+
+
+@pytest.mark.parametrize("generations", [0, 2])
+def test_a_training_whose_flows_are_over_before_any_cap_acts_ends_with_what_to_do_and_has_no_best(
+    tmp_path: Path, generations: int
+) -> None:
+    evolution = {"generations": generations, "members": 4, "links": 1, "seconds": 2}
+    with pytest.raises(ConfigError, match=r"iterations taught nothing: .* more than rollout\.periods = 8, .*"):
+        run(tmp_path, 6, **SHORT, evolution=evolution)
+    assert not (tmp_path / "best").exists()
+
+
+def test_such_a_training_that_is_told_to_end_before_says_so_as_well_and_leaves_its_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = TrainConfig.model_validate({**TINY, **SHORT})
+    ended = train(config, tmp_path, progress=lambda _step: os.kill(os.getpid(), signal.SIGINT))
+    assert "taught nothing" not in capsys.readouterr().err, "an iteration that calibrates is not to teach anything"
+    again = train(config, tmp_path, progress=lambda _step: os.kill(os.getpid(), signal.SIGINT))
+    assert "2 iterations taught nothing" in capsys.readouterr().err
+    assert (ended.iterations, again.iterations, Checkpoint(again.checkpoint).state.updates) == (1, 2, 0)
+
+
+def test_a_training_that_has_only_calibrated_so_far_is_none_that_was_taught_nothing(tmp_path: Path) -> None:
+    begun = run(tmp_path, 1)
+    assert (begun.updates, begun.best) == (0, None)
+    assert run(tmp_path, 3).updates == 2 * TINY["run"]["updates"]
+
+
+@pytest.mark.parametrize("lost", ["losses/critic", "actor/out.bias"])
+def test_a_training_that_diverges_ends_with_its_name_and_keeps_what_was_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """Weights that an iteration's last update loses are in no loss of it."""
     before = run(tmp_path, 4).checkpoint
     update = Ddpg.update
 
     def diverged(self: Ddpg, *given: Any) -> dict[str, torch.Tensor]:
-        return update(self, *given) | {"losses/critic": torch.tensor(float("nan"))}
+        losses = update(self, *given)
+        if lost in losses:
+            return losses | {lost: torch.tensor(torch.nan)}
+        if self.updates % TINY["run"]["updates"] == 0:
+            self.actor.out.bias.data.fill_(torch.nan)
+        return losses
 
     monkeypatch.setattr(Ddpg, "update", diverged)
-    with pytest.raises(ReinetError, match=r"losses/critic is nan in iteration 5: the training diverged"):
-        run(tmp_path, 6)
+    with pytest.raises(ReinetError, match=rf"{lost} is not finite in iteration 5: the training diverged"):
+        run(tmp_path, 5)
     assert checkpoints(tmp_path)[-1] == before
 
 

@@ -77,6 +77,15 @@ def test_what_only_reinets_learner_does_is_refused_beside_rllib(section: str, ke
             PeerConfig.model_validate({**PEER, key: 1.0})
 
 
+def test_what_would_only_keep_reinets_learner_from_learning_is_no_matter_beside_rllib() -> None:
+    """RLlib's trainings have typical statistics and a replay of their own; the limit of a model is the same."""
+    changes: dict[str, Any] = {"normaliser_iterations": 0, "replay": 1000}
+    own = {**PEER, "feature_set": "deepcc-5x20", "rollout": {"periods": 1000}, "ddpg": {**PEER["ddpg"], **changes}}
+    assert PeerConfig.model_validate(own).ddpg.normaliser_iterations == 0
+    with pytest.raises(ValueError, match=r"makes \d+ parameters; an actor has at most"):
+        PeerConfig.model_validate({**own, "ddpg": {**own["ddpg"], "hidden": [4000, 4000]}})
+
+
 def test_a_sweep_of_rllibs_trainings_is_refused(tmp_path: Path) -> None:
     (tmp_path / "peer.toml").write_text(as_toml(PEER))
     (tmp_path / "sweep.toml").write_text("[sweep.grid]\nseed = [1, 2]\n")

@@ -1,4 +1,4 @@
-"""Workers that are processes: a service that ends leaves none at work, whoever started it."""
+"""Workers that are processes: a service that ends leaves none at work, whoever started it; what a worker refuses."""
 
 import subprocess
 import sys
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from helpers.trainer import TINY
+from reinet.agents.service import files
 from reinet.agents.service.running import runners
-from reinet.agents.service.running.progress import LOCK_FILE
-from reinet.agents.service.running.runners import ProcessRunner, at_work
+from reinet.agents.service.running.progress import LOCK_FILE, LOG_FILE, Order, Result
+from reinet.agents.service.running.runners import ProcessRunner, at_work, worker_command
 
 WORKER = """
 import fcntl, os, signal, sys, time
@@ -42,3 +44,19 @@ def test_a_service_that_ends_ends_the_workers_of_one_that_was_killed(
             assert not at_work(place)
         finally:
             worker.kill()
+
+
+def test_a_job_whose_configuration_an_older_version_took_ends_with_the_reason_and_is_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    order = Order({**TINY, "ddpg": {**TINY["ddpg"], "gamma": 0}})
+    files.write_json(tmp_path / Order.FILE, order.as_json())
+    done = subprocess.run(worker_command(tmp_path), check=False, timeout=120)
+    assert done.returncode == 0, "which is: it came to a result"
+    found = Result.read(tmp_path)
+    assert found is not None
+    assert found.problem == (
+        "this version refuses the job's configuration, so submit it again with another: "
+        "ddpg.gamma: Input should be greater than 0, not 0"
+    )
+    assert "Traceback" not in (tmp_path / LOG_FILE).read_text()
