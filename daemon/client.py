@@ -1,5 +1,6 @@
 """A client of the control service, for the command line and for tests."""
 
+import os
 import socket as sockets
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +44,7 @@ class ControlClient:
         self._path = path.absolute()
         self._look()
         self._channel = grpc.insecure_channel(
-            "unix:" + quote(str(self._path)),
+            "unix:" + quote(os.fsencode(self._path)),
             options=[("grpc.max_receive_message_length", MAX_REPLY_BYTES), *CHANNEL_OPTIONS],
         )
         make_stub: Any = control_pb2_grpc.ControlStub  # generated code carries no types

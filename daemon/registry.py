@@ -61,7 +61,7 @@ class Address:
         ]
         if self.target.startswith("unix:"):
             path = Path(self.target.removeprefix("unix:")).absolute()
-            return grpc.insecure_channel("unix:" + quote(str(path)), options=options)
+            return grpc.insecure_channel("unix:" + quote(os.fsencode(path)), options=options)
         if self.ca is None or self.cert is None or self.key is None:
             raise ServiceError(
                 f"service {self.target}: over TCP it asks for a certificate; give --ca, --cert and --key"
