@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
 from reinet.cli.output import TextColumn, check_folder, console, print_table, say, write_json
+from reinet.core.visible import utf8
 
 if TYPE_CHECKING:
     from reinet.agents.evaluation.suites.plan import SuitePlan
@@ -80,7 +81,8 @@ def evaluate_suite(request: Request) -> int:
             say("no pictures: they need matplotlib; pip install matplotlib, and run this again")
             saved = []
         (folder / "report.json").write_text(json.dumps(found, allow_nan=False) + "\n", encoding="utf-8")
-        (folder / "report.md").write_text(markdown.page(found, saved, found["against"]), encoding="utf-8")
+        page = utf8(markdown.page(found, saved, found["against"]))  # traces and the command line name files
+        (folder / "report.md").write_text(page, encoding="utf-8")
     write_json(request.json_destination, found)
     if request.json_destination != "-":
         print_table(list(map(_shown, found["cells"])), COLUMNS)

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from reinet.cli.options import MOST_REPEAT, CcOption, TracesOption
 from reinet.cli.output import JsonOption, TextColumn, check_writable, console, print_table, write_json
 from reinet.core.errors import ConfigError
+from reinet.core.visible import utf8
 
 PEER_COLUMNS = ["cc", "trace", "utilization", "utilization_theirs", "qdelay_mean_ms", "qdelay_mean_ms_theirs", "agrees"]
 COLUMNS = ["trace", "cc", "buffer_bytes", "cap_pkts", "metric", "sim", "kernel", "ratio", "agrees"]
@@ -123,7 +124,7 @@ def _compare_peers(traces: list[Path], markdown: Path | None, json_destination: 
 
 def _write_page(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(utf8(text))
 
 
 def _measure(comparison: Any) -> None:

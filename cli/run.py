@@ -168,12 +168,13 @@ def parse_report(line: bytes) -> dict[str, Any] | None:
 def _forwarded(process: "subprocess.Popen[bytes]") -> Iterator[None]:
     """Hands signals that ask us to end, or servers for something else, to the command, whose end is ours.
 
-    Those of the terminal's keys have reached the command already: it is in the same group of processes.
+    Those of the terminal's keys have reached the command already, unless it has left for a group of processes of its
+    own, as `timeout` and `setsid` do.
     """
     signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
     def pass_on(number: int, _: object) -> None:
-        if number not in (signal.SIGINT, signal.SIGQUIT) or not _in_foreground():
+        if number not in (signal.SIGINT, signal.SIGQUIT) or not _in_foreground(process.pid):
             process.send_signal(number)
 
     before = {number: signal.signal(number, pass_on) for number in signals}
@@ -184,15 +185,15 @@ def _forwarded(process: "subprocess.Popen[bytes]") -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _in_foreground() -> bool:
-    """Returns whether the terminal's keys send their signals to this process and its children."""
+def _in_foreground(pid: int) -> bool:
+    """Returns whether the terminal's keys send their signals to a process."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:  # there is none
         return False
     try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:  # it was hung up
+        return os.tcgetpgrp(terminal) == os.getpgid(pid)
+    except OSError:  # it was hung up, or the process is gone
         return False
     finally:
         os.close(terminal)

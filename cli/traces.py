@@ -11,6 +11,7 @@ import typer
 
 from reinet.cli.output import JsonOption, console, print_table, say, write_json
 from reinet.core.errors import ConfigError, TraceError
+from reinet.core.visible import utf8
 from reinet.envs.trace.importers import FORMATS, import_trace
 from reinet.envs.trace.model import PRESETS, RANDOM, generate
 from reinet.envs.trace.split import by_content
@@ -229,9 +230,13 @@ def _by_time(traces: Sequence[Trace], share: float) -> dict[str, list[Trace]]:
 
 
 def _distinct_names(traces: Sequence[Trace]) -> list[str]:
-    """Returns a file name for each trace, in order: traces of the same name get part of their hash."""
-    names = [trace.name for trace in traces]
-    distinct = [f"{t.name}.{t.sha256[:12]}" if names.count(t.name) > 1 else t.name for t in traces]
+    """Returns a file name for each trace, in order: traces of the same name get part of their hash.
+
+    A set file, which names them, is UTF-8, and so a name that is not is written out.
+    """
+    names = [utf8(trace.name) for trace in traces]
+    hashes = [trace.sha256[:12] for trace in traces]
+    distinct = [f"{n}.{part}" if names.count(n) > 1 else n for n, part in zip(names, hashes, strict=True)]
     return [f"{name}.{number}" if distinct.count(name) > 1 else name for number, name in enumerate(distinct)]
 
 

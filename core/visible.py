@@ -8,6 +8,11 @@ the escape that begins a sequence; format characters, which turn the direction o
 UTF-8; separators of lines and paragraphs."""
 
 
+def utf8(text: str) -> str:
+    r"""Returns text with bytes of a file name that are no UTF-8 written out, ``\udcfc`` for 0xfc: a file takes it."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def visible(text: object, keep: str = "") -> str:
     r"""Returns ``str(text)`` with every character that a terminal would obey written out, ``\x1b`` for escape.
 

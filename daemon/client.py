@@ -1,6 +1,8 @@
 """A client of the control service, for the command line and for tests."""
 
+import os
 import socket as sockets
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -8,7 +10,8 @@ from urllib.parse import quote
 
 import grpc
 
-from reinet.core.errors import DaemonError
+from reinet.core.errors import ConfigError, DaemonError
+from reinet.core.visible import utf8
 from reinet.proto import control_pb2, control_pb2_grpc
 
 TIMEOUT_S = 5.0
@@ -20,6 +23,18 @@ CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.enable_retries", 0))
 call may wait for ever, though its status is known and whatever its time; to cancel it changes nothing then."""
 
 Reply = TypeVar("Reply")
+Request = TypeVar("Request")
+
+
+def request_of(kind: Callable[..., Request], **fields: Any) -> Request:
+    """Returns a message of these fields; raises ConfigError for text that no message can hold.
+
+    An argument of the command line may have bytes that are no UTF-8, typed where the terminal's encoding is another.
+    """
+    for name, value in fields.items():
+        if isinstance(value, str) and utf8(value) != value:
+            raise ConfigError(f"{name} '{utf8(value)}': has bytes that are no UTF-8; write it in UTF-8, or in ASCII")
+    return kind(**fields)
 
 
 class ControlClient:
@@ -29,7 +44,7 @@ class ControlClient:
         self._path = path.absolute()
         self._look()
         self._channel = grpc.insecure_channel(
-            "unix:" + quote(str(self._path)),
+            "unix:" + quote(os.fsencode(self._path)),
             options=[("grpc.max_receive_message_length", MAX_REPLY_BYTES), *CHANNEL_OPTIONS],
         )
         make_stub: Any = control_pb2_grpc.ControlStub  # generated code carries no types
@@ -58,7 +73,8 @@ class ControlClient:
 
     def swap(self, model: str, policy: str) -> control_pb2.SwapReply:
         """Puts another model in the place of a policy's, of the first for an empty name."""
-        return self._call("Swap", control_pb2.SwapRequest(model=model, policy=policy), control_pb2.SwapReply)
+        request = request_of(control_pb2.SwapRequest, model=model, policy=policy)
+        return self._call("Swap", request, control_pb2.SwapReply)
 
     def pause(self) -> control_pb2.PauseReply:
         """Lifts every cap until ``resume``; the reply says how many."""

@@ -151,7 +151,7 @@ class ControlServer:
         add_standard_services(self._server, lambda: loop.status().ok)
         before = os.umask(0o177)  # the socket must never exist with wider permissions, not even for a moment
         try:
-            self._server.add_insecure_port("unix:" + quote(str(claim.path)))
+            self._server.add_insecure_port("unix:" + quote(os.fsencode(claim.path)))
             mode = claim.path.stat().st_mode
         except (OSError, RuntimeError) as error:
             raise DaemonError(f"control socket {claim.path}: {error}; set `socket` to another path") from None

@@ -20,8 +20,8 @@ WAIT_S = 30.0
 """A daemon that starts with its host waits so long for a service that starts too."""
 ASK_S = 2.0
 FETCH_S = 20.0
-"""At a start a model is waited for no longer: the loader waits for a minute, within which it hears of another one, or,
-after ``WAIT_S``, why there is none."""
+"""At a start a model is waited for no longer where another one is known: the loader waits for a minute, within which it
+hears of that, or why there is none. Where none is known a slow path has what is left of ``WAIT_S`` as well."""
 
 log = structlog.get_logger("reinet.serve")
 
@@ -37,10 +37,12 @@ def resolved(config: DaemonConfig, wait_s: float = WAIT_S) -> DaemonConfig:
         return config
     end_s = time.monotonic() + wait_s
     while True:
+        known = follower.last_known()
         try:
-            return config.model_copy(update={"model": str(_present(config))})
+            fetch_s = FETCH_S if known is not None else end_s + FETCH_S - time.monotonic()
+            return config.model_copy(update={"model": str(_present(config, fetch_s))})
         except (ReinetError, OSError) as error:
-            if (known := follower.last_known()) is not None:
+            if known is not None:
                 log.warning("what the registry's name points to cannot be had; serving what it pointed to last",
                             model=str(known), why=str(error))  # fmt: skip
                 return config.model_copy(update={"model": str(known)})
@@ -49,8 +51,9 @@ def resolved(config: DaemonConfig, wait_s: float = WAIT_S) -> DaemonConfig:
             time.sleep(min(1.0, wait_s / 10))
 
 
-def _present(config: DaemonConfig) -> Path:
-    """Returns the folder of what the name points to, fetched and checked; raises a ReinetError or OSError."""
+def _present(config: DaemonConfig, fetch_s: float) -> Path:
+    """Returns the folder of what the name points to, fetched within so long and checked; raises a ReinetError or
+    OSError."""
     assert config.registry is not None
     name, address = config.model.removeprefix(REGISTRY_PREFIX), address_of(config)
     channel = address.channel()
@@ -59,7 +62,7 @@ def _present(config: DaemonConfig) -> Path:
         pointer = stub.Resolve(pb.ResolveRequest(name=name), timeout=ASK_S)
         if not pointer.model:
             raise DaemonError(f"the name {name!r} points to no model yet; reinet models promote MODEL --to {name}")
-        return fetch(stub, pointer.model, config.registry.folder, FETCH_S)
+        return fetch(stub, pointer.model, config.registry.folder, fetch_s)
     except grpc.RpcError as error:
         raise service_error(address, error) from None
     finally:

@@ -61,7 +61,7 @@ class Address:
         ]
         if self.target.startswith("unix:"):
             path = Path(self.target.removeprefix("unix:")).absolute()
-            return grpc.insecure_channel("unix:" + quote(str(path)), options=options)
+            return grpc.insecure_channel("unix:" + quote(os.fsencode(path)), options=options)
         if self.ca is None or self.cert is None or self.key is None:
             raise ServiceError(
                 f"service {self.target}: over TCP it asks for a certificate; give --ca, --cert and --key"
@@ -155,7 +155,9 @@ class Follower:
         self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
         self._remembered = ""
         self.model = running
-        """What was swapped in last, at first what ran already."""
+        """What was swapped in last, as far as is known, at first what ran already."""
+        self._sure = True
+        """Whether that is what decides: a swap whose answer came too late may have taken place all the same."""
         self.problem = ""
         """Why that is not what the name points to, as far as is known."""
 
@@ -221,15 +223,17 @@ class Follower:
         return heard, polled
 
     def _take(self, stub: Any, pointer: pb.Pointer) -> None:
-        if pointer.model and pointer.model != self.model:
+        if pointer.model and (pointer.model != self.model or not self._sure):
             try:
                 place = fetch(stub, pointer.model, self._folder)
                 self._swap(place, pointer.model)
-                self.model, self.problem = pointer.model, ""
+                self.model, self.problem, self._sure = pointer.model, "", True
             except grpc.RpcError as error:
                 self.problem = str(service_error(self._address, error))[:500]
             except (ReinetError, OSError) as error:
                 self.problem = str(error)[:500]
+                # Whatever the name points to next is asked for, the model before it too: what decides already is left.
+                self._sure = self._sure and not isinstance(error, TimeoutError)
         elif pointer.model == self.model:
             self.problem = ""
         if pointer.model and pointer.model == self.model != self._remembered:

@@ -13,6 +13,7 @@ from typing import Literal
 from reinet.agents.learn.config import TraceSection, TraceSet
 from reinet.agents.model.artifact import TraceUse
 from reinet.core.errors import ConfigError, TraceError
+from reinet.core.visible import utf8
 from reinet.envs.link.domain import WeightedTrace
 from reinet.envs.trace import Trace
 from reinet.envs.trace.split import by_content
@@ -55,7 +56,7 @@ class _File:
     entry: TraceSet
     role: Role | None
     name: str
-    """The set's or folder's name and the file's."""
+    """The set's or folder's name and the file's, as a checkpoint and a manifest can hold them."""
 
     @property
     def where(self) -> str:
@@ -103,7 +104,7 @@ def _files_of(entry: TraceSet) -> list[_File]:
                 f"traces.sets: {trace.path} lasts {trace.duration_ms / 1000:g} s, and {LEAST_SECONDS:g} s is the "
                 "least; give a longer recording, or take it out"
             )
-    return [_File(trace, entry, role, f"{name}/{trace.name}") for trace in traces]
+    return [_File(trace, entry, role, utf8(f"{name}/{trace.name}")) for trace in traces]
 
 
 def _loaded(key: str, text: str) -> list[Trace]:

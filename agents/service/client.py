@@ -21,6 +21,7 @@ from reinet.agents.service.config import default_socket
 from reinet.agents.service.text import name as checked_name
 from reinet.core import toml_file
 from reinet.core.errors import ConfigError, ServiceError
+from reinet.daemon.client import request_of
 from reinet.daemon.registry import TIMEOUT_S, Address, fetch, service_error
 from reinet.envs.trace import Trace
 from reinet.envs.trace.trace import SET_SUFFIX, set_name, trace_files
@@ -78,10 +79,15 @@ class Client:
         content["traces"] = section
         config_json = _as_json(content, source)
         sets, found = _sets([*entries, *forbidden], licence)
-        self._upload(found, told)
-        request = pb.SubmitRequest(
-            request_id=secrets.token_hex(16), config_json=config_json, traces=sets, note=note, parent=parent
+        request = request_of(
+            pb.SubmitRequest,
+            request_id=secrets.token_hex(16),
+            config_json=config_json,
+            traces=sets,
+            note=note,
+            parent=parent,
         )
+        self._upload(found, told)
         return _job(self._patiently("Submit", request).job)
 
     def upload(
@@ -97,7 +103,7 @@ class Client:
 
     def job(self, job: str) -> Data:
         """Returns one job."""
-        return _job(self._call(self._jobs.Get, pb.JobRequest(job=job)))
+        return _job(self._call(self._jobs.Get, request_of(pb.JobRequest, job=job)))
 
     def watch(self, job: str, log: bool = False) -> Iterator[tuple[Data, str]]:
         """Yields the job now and whenever it changes, with new lines of its log, until it has ended.
@@ -107,7 +113,7 @@ class Client:
         broken_s: float | None = None
         while True:
             try:
-                for reply in self._jobs.Watch(pb.WatchRequest(job=job, log=log)):
+                for reply in self._jobs.Watch(request_of(pb.WatchRequest, job=job, log=log)):
                     broken_s = None
                     yield _job(reply.job), reply.log
                 return
@@ -121,11 +127,11 @@ class Client:
 
     def stop(self, job: str) -> Data:
         """Ends a job after its present iteration; returns it."""
-        return _job(self._call(self._jobs.Stop, pb.JobRequest(job=job)))
+        return _job(self._call(self._jobs.Stop, request_of(pb.JobRequest, job=job)))
 
     def resume(self, job: str) -> Data:
         """Lets a stopped or failed job go on from its newest checkpoint; returns it."""
-        return _job(self._call(self._jobs.Resume, pb.JobRequest(job=job)))
+        return _job(self._call(self._jobs.Resume, request_of(pb.JobRequest, job=job)))
 
     # --- models ---
 
@@ -135,7 +141,7 @@ class Client:
 
     def model(self, model: str) -> Data:
         """Returns one model with its lineage, by name, sha256 or the beginning of it."""
-        return _model(self._call(self._models.Show, pb.ModelRequest(model=model)))
+        return _model(self._call(self._models.Show, request_of(pb.ModelRequest, model=model)))
 
     def pull(self, model: str, folder: Path) -> Path:
         """Returns the model's folder, fetched below ``folder`` and checked."""
@@ -154,7 +160,7 @@ class Client:
         told: Callable[[str], None] = lambda _what: None,
     ) -> Data:
         """Points a name to a model that the gate lets through; returns the line of history. ``told`` hears of it."""
-        request = pb.PromoteRequest(model=model, name=name, why=why, force=force)
+        request = request_of(pb.PromoteRequest, model=model, name=name, why=why, force=force)
         try:
             for reply in self._models.Promote(request):
                 if reply.HasField("promotion"):
@@ -166,11 +172,12 @@ class Client:
 
     def rollback(self, name: str, why: str = "") -> Data:
         """Points a name to what it pointed to before; returns the line of history."""
-        return _plain(self._call(self._models.Rollback, pb.RollbackRequest(name=name, why=why)))
+        return _plain(self._call(self._models.Rollback, request_of(pb.RollbackRequest, name=name, why=why)))
 
     def history(self, name: str = "") -> list[Data]:
         """Returns promotions and roll-backs, oldest first."""
-        return [_plain(line) for line in self._call(self._models.History, pb.HistoryRequest(name=name)).promotions]
+        request = request_of(pb.HistoryRequest, name=name)
+        return [_plain(line) for line in self._call(self._models.History, request).promotions]
 
     def fleet(self) -> list[Data]:
         """Returns the daemons that follow names."""
@@ -284,8 +291,8 @@ def _sets(entries: Sequence[_Set], licence: str) -> tuple[list[pb.TraceSet], dic
         for trace in traces:
             files[_unlike(_as_name(trace.name), files)] = trace.sha256
             found[trace.sha256] = trace
-        sets.append(pb.TraceSet(
-            name=_unlike(_as_name(name), [one.name for one in sets]), role=role, licence=licence,
+        sets.append(request_of(
+            pb.TraceSet, name=_unlike(_as_name(name), [one.name for one in sets]), role=role, licence=licence,
             weight=entry.weight,
             files=[pb.TraceFile(name=file, sha256=sha256) for file, sha256 in files.items()],
         ))  # fmt: skip

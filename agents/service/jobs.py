@@ -212,6 +212,10 @@ class Jobs:
             raise ServiceError(f"{caller.name} has {quota.waiting_jobs} jobs that have not ended; wait, or stop one")
         if problem := self.over_time(caller.name, quota):
             raise ServiceError(problem)
+        self.check_room()
+
+    def check_room(self) -> None:
+        """Raises NoRoomError where the disk has less free than is kept free."""
         files.check_free(self.folder, self._min_free_bytes, "job")
 
     def over_time(self, owner: str, quota: Quota) -> str:

@@ -148,7 +148,7 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
 def _listen_unix(server: Any, socket: Path) -> None:
     before = os.umask(0o177)  # the socket must never exist with wider permissions, not even for a moment
     try:
-        server.add_insecure_port("unix:" + quote(str(socket)))
+        server.add_insecure_port("unix:" + quote(os.fsencode(socket)))
         mode = socket.stat().st_mode
     except (OSError, RuntimeError) as error:
         raise ServiceError(f"socket {socket}: {error}; set trainer.socket to another path") from None

@@ -4,10 +4,13 @@ what it does follows from the table of jobs, their folders and the runner, so a 
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import structlog
 
 from reinet.agents.service.config import Quota
+from reinet.agents.service.files import NoRoomError
 from reinet.agents.service.jobs import Job, Jobs
 from reinet.agents.service.registry import Registry
 from reinet.agents.service.running.progress import RUN_FOLDER, STOP_FILE, Progress, Result, log_since
@@ -23,7 +26,8 @@ POINTS: dict[State, int] = {"failed": 20, "full": 1, "killed": 1, "gone": 0, "ru
 """an error repeats itself, so three are enough; a disk gets room again, and whoever kills (out of memory, an operator)
 may have a reason that passes; and that the service itself was away is not the job's fault."""
 FULL_PAUSE_S = 60.0
-"""A job whose disk took no more waits so long: whoever makes room has an hour before it is given up."""
+"""A job whose disk took no more waits so long, and again while less is free than the service keeps free. Each such
+minute is a point, also of a try that was in vain: whoever makes room has an hour before the job is given up."""
 WALL_STEP_S = 5.0
 """The table learns so often how long a job has trained."""
 
@@ -75,6 +79,11 @@ class Supervisor:
                 return False
             if time.monotonic() < self._paused_until_s.get(job.id, 0.0):
                 return True
+            if job.id in self._paused_until_s:  # a try would train up to the checkpoint that does not fit
+                try:
+                    self._jobs.check_room()
+                except NoRoomError as error:
+                    return self._pause(job, job.failures + POINTS["full"], str(error))
             return self._start(job)
         working = at_work(folder)
         self._note_time(job, working)
@@ -99,24 +108,44 @@ class Supervisor:
         # First the table: a service that is killed between the two finds a job that runs and nobody at work.
         if not self._jobs.move(job.id, ("waiting",), "running", attempt=job.attempt + 1, iteration=iteration):
             return False
+        self._paused_until_s.pop(job.id, None)
         self._runner.start(job.id, job.attempt + 1, folder)
         log.info("job started", job=job.id, attempt=job.attempt + 1, iteration=iteration)
         return True
 
     def _again(self, job: Job, state: State) -> bool:
-        """Returns whether the job keeps its place: a disk is as full for those behind it, which would go first then."""
+        """Returns whether the job keeps its place."""
         folder = self._jobs.place(job.id)
-        further = Progress.read(folder).iteration > job.iteration
+        progress = Progress.read(folder)
+        further = progress.iteration > job.iteration
         failures = POINTS[state] + (0 if further else job.failures)
+        if state == "full":
+            # What a try took in vain is not its owner's: training's own clock goes on from the newest checkpoint.
+            attempt, since_s, before_s = self._seen.get(job.id, (0, 0.0, 0.0))
+            if attempt == job.attempt:
+                job = replace(job, wall_s=max(before_s, progress.wall_s))
+                failures += 0 if further else int((time.monotonic() - since_s) / FULL_PAUSE_S)
+            return self._pause(job, failures, _log_end(folder))
         if failures >= MOST_FAILURES:
-            tail = visible(log_since(folder, 0, 2000)[0], keep="\n")[-1000:]
-            self._end(job, "failed", f"it failed {failures // POINTS['failed']} times; the log ends with:\n{tail}")
+            self._end(job, "failed", f"it failed {failures // POINTS['failed']} times; {_log_end(folder)}")
             return False
         self._jobs.move(job.id, ("running",), "waiting", failures=failures)
-        if state == "full":
-            self._paused_until_s[job.id] = time.monotonic() + FULL_PAUSE_S
         log.warning("job ended without a result, it goes on", job=job.id, attempt=job.attempt, end=state)
-        return state == "full"
+        return False
+
+    def _pause(self, job: Job, failures: int, why: str) -> bool:
+        """Has a job wait for room on the disk, or gives it up; returns whether it keeps its place.
+
+        A disk is as full for those behind it, which would go first then.
+        """
+        if failures >= MOST_FAILURES:
+            told = f"the service's disk took no more; make room, then `reinet jobs resume {job.id}`; {why}"
+            self._end(job, "failed", told)
+            return False
+        self._jobs.move(job.id, (job.state,), "waiting", failures=failures, wall_s=job.wall_s)
+        self._paused_until_s[job.id] = time.monotonic() + FULL_PAUSE_S
+        log.warning("no room on the disk, job waits", job=job.id, attempt=job.attempt)
+        return True
 
     def _settle(self, job: Job, result: Result) -> None:
         if result.ok:
@@ -165,3 +194,8 @@ class Supervisor:
             self._jobs.set(job.id, wall_s=wall_s)
             if job.state == "running" and (over := self._jobs.over_time(job.owner, self._quota_of(job.owner))):
                 self._jobs.stop(job, f"it was stopped: {over}")
+
+
+def _log_end(folder: Path) -> str:
+    tail = visible(log_since(folder, 0, 2000)[0], keep="\n")[-1000:]
+    return f"the log ends with:\n{tail}"

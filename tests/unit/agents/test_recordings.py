@@ -1,5 +1,7 @@
 """Recordings to train on: found, weighted, divided by content, refused where they leak, and told of by name."""
 
+import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -224,6 +226,12 @@ def test_every_file_is_told_of_with_role_and_content(folder: Path) -> None:
     assert by_name["lte/copy.down"].role == by_name["lte/1.down"].role
     for name, use in by_name.items():
         assert use.sha256 == Trace.load(name.replace("validation/", "")).sha256
+
+
+def test_a_name_that_is_no_utf_8_is_written_out_as_a_checkpoint_can_hold_it(folder: Path) -> None:
+    save(folder / "swiss" / os.fsdecode(b"Z\xfcrich.trace"), 3.0)
+    (use,) = recordings(section("swiss")).uses
+    assert json.loads(use.model_dump_json())["name"] == r"swiss/Z\udcfcrich.trace"
 
 
 def test_a_scaled_trace_is_told_of_by_its_source(folder: Path) -> None:

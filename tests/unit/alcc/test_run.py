@@ -71,10 +71,13 @@ def test_signals_that_servers_know_reach_the_command(number: signal.Signals, tmp
     assert json.loads((tmp_path / "json").read_text())["status"] == 7
 
 
-def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
-    """The terminal sends it to both, and a second one has many programs end at once."""
+@pytest.mark.parametrize("group", ["", "os.setpgid(0, 0)"], ids=["reinet's group", "a group of its own"])
+def test_ctrl_c_reaches_the_command_once(tmp_path: Path, group: str) -> None:
+    """The terminal sends it to both, and a second one has many programs end at once; a command that has left the
+    group, as `timeout` and `setsid` do, is sent none."""
     script = (
-        "import signal, time; seen = []; signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
+        f"import os, signal, time; {group}\n"
+        "seen = []; signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
         "print('ready', flush=True)\n"
         "end = time.monotonic() + 60\n"
         "while not seen and time.monotonic() < end: time.sleep(0.05)\n"

@@ -115,6 +115,15 @@ def test_split_by_time(tmp_path: Path) -> None:
     assert [trace.duration_ms for trace in load_traces([tmp_path / "sets" / "train.toml"])] == [750]
 
 
+def test_a_name_that_is_no_utf_8_is_written_out_in_a_set(tmp_path: Path) -> None:
+    for number in range(2):
+        write(tmp_path / "in" / os.fsdecode(b"Z\xfcrich%d.trace" % number), f"{number + 1}\n20\n")
+    rows = data("split", tmp_path / "in", "--out", tmp_path / "sets")["rows"]
+    names = {Path(row["path"]).name for row in rows}
+    assert names == {r"Z\udcfcrich0.trace", r"Z\udcfcrich1.trace"}
+    assert {trace.name for trace in load_traces(tmp_path.glob("sets/*.toml"))} == names
+
+
 def test_split_refuses(tmp_path: Path) -> None:
     one = write(tmp_path / "one", "1\n2\n")
     for arguments, what in (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reinet.core.errors import DaemonError
+from reinet.core.errors import ConfigError, DaemonError
 from reinet.daemon import client
 from reinet.daemon.client import ControlClient
 from reinet.daemon.control import ControlServer
@@ -48,3 +48,13 @@ def test_a_daemon_that_does_not_answer_at_all_is_told_with_what_to_do(
         told = r"no answer within 0\.5 s.*If this lasts, restart the daemon"
         with ControlClient(folder / "control.sock") as caller, pytest.raises(DaemonError, match=told):
             caller.health()
+
+
+def test_a_model_whose_name_is_no_utf_8_is_refused_before_anything_is_sent(folder: Path) -> None:
+    with (
+        SocketClaim(folder / "control.sock") as claim,
+        closing(ControlServer(claim, SimpleNamespace(), "rule")),  # type: ignore[arg-type]
+        ControlClient(claim.path) as caller,
+        pytest.raises(ConfigError, match=r"model '\\udcff': has bytes that are no UTF-8"),
+    ):
+        caller.swap("\udcff", "")

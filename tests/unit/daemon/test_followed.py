@@ -21,6 +21,7 @@ from reinet.agents.decide.evidence import Comparison, Ratio
 from reinet.agents.decide.loop import Status
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
+from reinet.agents.model.artifact import MANIFEST_FILE, PINNED_FILES
 from reinet.core.errors import ConfigError, DaemonError, ModelError
 from reinet.core.target import Target
 from reinet.daemon import followed, registry
@@ -138,6 +139,26 @@ def test_a_service_that_stalls_in_the_middle_of_a_model_leaves_the_last_one_in_t
     finally:
         go_on.set()
     assert time.monotonic() - begun_s < 30
+
+
+def test_where_no_model_is_known_a_slow_path_has_the_rest_of_the_start_for_the_first_one(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[float] = []
+
+    def slowly(name: str, data: bytes) -> tuple[str, bytes]:
+        begun.append(time.monotonic())
+        time.sleep(0.6)
+        return name, data
+
+    host.models.spoil = slowly
+    monkeypatch.setattr(registry, "FETCH_S", 60.0)
+    monkeypatch.setattr(followed, "FETCH_S", 0.5)
+    assert Path(resolved(config(host, tmp_path), wait_s=20.0).model).name == FIRST
+    assert len(begun) == len((MANIFEST_FILE, *PINNED_FILES)), "in one go"
+    shutil.rmtree(tmp_path / "models")
+    with pytest.raises(DaemonError, match="DEADLINE_EXCEEDED"):
+        resolved(config(host, tmp_path), wait_s=0.0)
 
 
 def test_without_a_service_and_without_a_past_it_does_not_start(host: Host, tmp_path: Path) -> None:

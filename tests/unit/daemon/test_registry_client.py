@@ -44,7 +44,7 @@ class Daemon:
 
     def __init__(self, host: Host, folder: Path) -> None:
         self.swapped: list[tuple[Path, str]] = []
-        self.refuse = ""
+        self.refuse = self.late = ""
         address = Address(f"unix:{host.socket}")
         self.follower = Follower(address, "production", "host-1", folder, self.swap, "1.0", lambda: {"kept": 0.97})
         self.follower.start()
@@ -53,6 +53,8 @@ class Daemon:
         if self.refuse:
             raise ModelError(self.refuse)
         self.swapped.append((folder, sha256))
+        if sha256 == self.late:
+            raise TimeoutError("the decision process did not answer within 3 s")
 
     def models(self) -> list[str]:
         return [sha256 for _, sha256 in self.swapped]
@@ -157,6 +159,17 @@ def test_a_model_that_the_swap_refuses_is_reported_and_tried_again(host: Host, d
     assert host.models.reports[-1].model == FIRST
     daemon.refuse = ""
     until(lambda: daemon.models() == [FIRST, SECOND])
+
+
+def test_a_swap_whose_answer_came_too_late_is_undone_where_the_name_goes_back(host: Host, daemon: Daemon) -> None:
+    until(lambda: daemon.models() == [FIRST])
+    daemon.late = SECOND
+    host.models.move(SECOND)
+    until(lambda: host.models.reports and "did not answer" in host.models.reports[-1].problem)
+    assert host.models.reports[-1].model == FIRST, "the last of which is known that it was swapped in"
+    host.models.move(FIRST)
+    until(lambda: daemon.models()[-1] == FIRST)
+    until(lambda: host.models.reports[-1].model == FIRST and not host.models.reports[-1].problem)
 
 
 @pytest.mark.parametrize("trouble", [OSError(28, "No space left on device"), Aborted()], ids=["a disk", "a fetch"])

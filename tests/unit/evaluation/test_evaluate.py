@@ -1,6 +1,7 @@
 """``reinet evaluate`` in the simulator: rows, refusals, labels, the picture; plain and capped flows."""
 
 import json
+import os
 import re
 import weakref
 from collections.abc import Callable
@@ -362,6 +363,17 @@ def test_what_cannot_be_is_refused_before_the_first_run(tmp_path: Path, more: li
     command += [word.format(tmp_path) for word in more]
     with pytest.raises(ConfigError, match=why):
         raise CliRunner().invoke(app, command).exception or AssertionError
+
+
+def test_a_suite_over_a_trace_whose_name_is_no_utf_8_has_its_page_and_its_results(tmp_path: Path) -> None:
+    trace = TWELVE_MBPS.save(tmp_path / os.fsdecode(b"Z\xfcrich.trace"))
+    suite, page = tmp_path / "suite.toml", tmp_path / "out" / "report.md"
+    suite.write_text('title = "One"\n[[scenario]]\nname = "one"\nagents = ["none"]\nseconds = 2\n')
+    command = ["evaluate", "--suite", str(suite), "--traces", str(trace), "--out", str(page.parent)]
+    result = CliRunner().invoke(app, [*command, "--json", str(tmp_path / "json")])
+    assert result.exit_code == 0, result.output
+    assert r"trace Z\udcfcrich.trace (12 Mbit/s)" in page.read_text()
+    assert json.loads((tmp_path / "json").read_text())["traces"][0]["name"] == trace.name
 
 
 def test_more_repetitions_than_a_suites_file_may_have_are_refused(tmp_path: Path) -> None:

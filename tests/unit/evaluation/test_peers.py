@@ -1,5 +1,6 @@
 """``reinet fidelity --peers``: the simulator's ports beside recorded runs of their own implementations."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 from reinet.agents.evaluation.peers import METRICS, Peers, Reference, agrees, ends, markdown
 from reinet.cli.main import app
 from reinet.core.errors import ConfigError
+from reinet.core.visible import visible
 from reinet.envs.sim import SIM_CONGESTION_CONTROLS
 from reinet.envs.trace import Trace
 
@@ -74,12 +76,13 @@ def test_the_command_refuses_traces_that_it_has_no_figures_of(tmp_path: Path) ->
 
 
 def test_the_command_writes_rows_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace, page, rows = tmp_path / "12.trace", tmp_path / "page.md", tmp_path / "rows.json"
+    folder = tmp_path / os.fsdecode(b"Z\xfcrich")  # which is no UTF-8, and the page is
+    trace, page, rows = folder / "12.trace", tmp_path / "page.md", tmp_path / "rows.json"
     TRACE.save(trace)
     monkeypatch.setattr(Reference, "load", classmethod(lambda cls: OWN))
     options = ["--peers", "--traces", str(trace), "--markdown", str(page), "--json", str(rows)]
     done = CliRunner().invoke(app, ["fidelity", *options])
     assert done.exit_code == 0, done.output
     assert "of 2 cells agree." in done.output
-    assert f"Made by `reinet fidelity --peers --traces {trace}`." in page.read_text()
+    assert f"Made by `reinet fidelity --peers --traces {visible(trace)}`." in page.read_text()
     assert '"utilization_theirs"' in rows.read_text()

@@ -1,18 +1,23 @@
 """The service's client by itself: what it reads of a configuration, and how long it waits for a service."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
+from typer.testing import CliRunner
 
 from reinet.agents.service import client as client_module
 from reinet.agents.service.client import RETRY_S, Client
-from reinet.cli.main import main
+from reinet.agents.service.server import _listen_unix
+from reinet.cli.main import app, main
 from reinet.core.errors import ConfigError, ServiceError, TraceError
 from reinet.proto import trainer_pb2 as pb
 
@@ -115,6 +120,42 @@ def test_what_the_service_refuses_of_a_configuration_is_an_error_of_the_configur
         client._jobs = SimpleNamespace(Submit=submit)
         with pytest.raises(ConfigError, match="is refused: seed"):
             client.submit({"seed": "x"})
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["jobs", "submit", "own.toml", "--note", "\udcff"], "note"),
+        (["jobs", "submit", "own.toml", "--licence", "\udcff", "--traces", "one.trace"], "licence"),
+        (["jobs", "watch", "\udcff"], "job"),
+        (["jobs", "stop", "\udcff"], "job"),
+        (["models", "show", "\udcff"], "model"),
+        (["models", "promote", "latest", "--to", "production", "--why", "\udcff"], "why"),
+        (["models", "rollback", "production", "--why", "\udcff"], "why"),
+        (["models", "history", "\udcff"], "name"),
+    ],
+)
+def test_an_argument_that_is_no_utf_8_is_refused_with_its_name_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.toml").write_text("seed = 1")
+    Path("one.trace").write_text("1\n20000\n")
+    asked = [words[0], "--trainer", "unix:/nowhere", *words[1:]]
+    error = CliRunner().invoke(app, asked).exception
+    assert isinstance(error, ConfigError), error
+    assert str(error).startswith(rf"{what} '\udcff': has bytes that are no UTF-8; write")
+
+
+def test_a_service_is_reached_at_a_path_that_is_no_utf_8() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    with TemporaryDirectory(prefix="reinet-test-") as folder:
+        socket = Path(folder) / os.fsdecode(b"Z\xfcrich")
+        _listen_unix(server, socket)
+        server.start()
+        with Client(f"unix:{socket}") as client, pytest.raises(ServiceError, match="UNIMPLEMENTED"):
+            client.jobs()
+        server.stop(None).wait()
 
 
 def test_of_traces_that_go_along_no_path_stays_in_the_configuration(tmp_path: Path) -> None:

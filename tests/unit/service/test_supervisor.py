@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,8 +83,6 @@ class Shop:
 
     def finish(self, job: str, name: str = "small") -> str:
         """Leaves what a worker leaves at its end."""
-        import shutil
-
         shutil.copytree(ROOT / "checkpoints" / name, self.jobs.model_folder(job))
         digest = load_artifact(self.jobs.model_folder(job)).manifest_sha256
         Progress(iteration=6, iterations=6, wall_s=12.5).write(self.jobs.place(job))
@@ -206,6 +205,62 @@ def test_a_disk_that_stays_full_for_an_hour_is_no_longer_waited_for(
     shop.jobs.resume(ME, shop.job(job))
     shop.step()
     assert shop.job(job).state == "running", "who resumes it waits for no pause"
+
+
+def test_a_job_whose_disk_is_full_is_not_tried_before_there_is_room(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, free_bytes = 1000.0, 10
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now_s, time=time.time))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=free_bytes))
+    shop.jobs._min_free_bytes = 10
+    job, behind = shop.submit("a"), shop.submit("b")
+    shop.runner.ends[job] = "full"
+
+    def pass_minutes(count: int) -> None:
+        nonlocal now_s
+        for _ in range(5 * count):
+            shop.step()
+            now_s += supervisor.FULL_PAUSE_S / 5
+
+    free_bytes = 0
+    pass_minutes(30)
+    assert shop.runner.started == [(job, 1)]
+    assert (shop.job(job).state, shop.job(behind).state) == ("waiting", "waiting")
+    free_bytes = 10
+    pass_minutes(2)
+    assert shop.runner.started[:2] == [(job, 1), (job, 2)]
+    free_bytes = 0
+    pass_minutes(supervisor.MOST_FAILURES)
+    assert shop.job(job).state == "failed"
+    assert "the service's disk took no more; make room" in shop.job(job).problem
+    assert shop.runner.started[-1] == (behind, 1)
+    with pytest.raises(ServiceError, match="of the service's disk are free"):
+        shop.jobs.resume(ME, shop.job(job))
+
+
+def test_tries_that_end_at_a_full_disk_take_an_hour_in_all_and_none_of_their_owners(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each trains for ten minutes, up to the checkpoint that does not fit, on a disk with room for all else."""
+    now_s, working = 1000.0, False
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now_s, time=time.time))
+    monkeypatch.setattr(supervisor, "at_work", lambda _folder: working)
+    job = shop.submit()
+    shop.runner.ends[job] = "full"
+    while shop.job(job).state != "failed":
+        shop.step()
+        if working := shop.job(job).state == "running":
+            Progress(iteration=7, iterations=9, wall_s=700.0).write(shop.jobs.place(job))
+            shop.step()
+            now_s += 600.0
+            shop.step()
+            working = False
+            shop.step()
+        now_s += supervisor.FULL_PAUSE_S
+        assert now_s < 3 * 3600, "whose queue stands still meanwhile"
+    assert shop.job(job).wall_s == pytest.approx(700.0), "as far as training has come, however often"
+    assert "the service's disk took no more; make room" in shop.job(job).problem
 
 
 def test_a_worker_that_fails_three_times_in_the_same_place_is_given_up(shop: Shop) -> None:
