@@ -15,9 +15,10 @@ namespace reinet {
 class RttEstimator {
  public:
   // una and next: the sender's, in segments; a round ends when what was next at its start has been acknowledged.
-  void add(std::uint32_t rtt_us, std::uint32_t una, std::uint32_t next) {
+  // least_us: the same ACK's sample of the path where the smoothed RTT takes a longer one.
+  void add(std::uint32_t rtt_us, std::uint32_t una, std::uint32_t next, std::uint32_t least_us = ~0U) {
     const double rtt = rtt_us;
-    min_us_ = std::min(min_us_, rtt_us);
+    min_us_ = std::min({min_us_, rtt_us, least_us});
     if (srtt_ == 0.0) {
       srtt_ = std::max(rtt, 1.0);
       deviation_ = rtt / 2;
@@ -39,9 +40,6 @@ class RttEstimator {
     }
     timeout_us_ = to_us(srtt_ + variation_);
   }
-
-  // A sample of the path that the smoothed RTT does not take.
-  void note_least(std::uint32_t rtt_us) { min_us_ = std::min(min_us_, rtt_us); }
 
   bool known() const { return srtt_ > 0.0; }
   std::uint32_t srtt_us() const { return static_cast<std::uint32_t>(srtt_); }

@@ -180,8 +180,7 @@ class Sender {
     if (latest_us == kNever && d.una_advanced()) first_us = latest_us = ack.echo_us;
     if (latest_us == kNever) return -1;
     const std::uint32_t rtt_us = RttEstimator::sample_us(latest_us, now_us);
-    rtt_.add(RttEstimator::sample_us(first_us, now_us), board_.una(), board_.next());
-    rtt_.note_least(rtt_us);
+    rtt_.add(RttEstimator::sample_us(first_us, now_us), board_.una(), board_.next(), rtt_us);
     timer_.on_sample();
     return static_cast<std::int32_t>(rtt_us);
   }
