@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
+#include <cstring>
 #include <new>
 
 #include "alcc/gate/futex.hpp"
@@ -21,6 +23,20 @@ constexpr int kMostTries = 1000;
 
 std::chrono::steady_clock::time_point at(std::uint64_t ns) {
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns));
+}
+
+// Tells whether only this thread is left beside the main one, which has ended: a zombie (Z) until all have. Where there
+// is no /proc nobody can tell, and the process stays for as long as its gates are closed.
+bool is_last_thread() {
+  char text[1024] = "", state = 0;
+  long threads = 0;
+  FILE* file = std::fopen("/proc/self/stat", "re");
+  if (!file) return false;
+  const bool is_read = std::fgets(text, sizeof text, file) != nullptr;
+  std::fclose(file);
+  const char* rest = is_read ? std::strrchr(text, ')') : nullptr;  // what is before it is a name, with anything in it
+  constexpr auto kFields = ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld";
+  return rest && std::sscanf(rest, kFields, &state, &threads) == 2 && state == 'Z' && threads == 2;
 }
 
 }  // namespace
@@ -43,6 +59,14 @@ void Pacer::keep() {
   const std::lock_guard guard(lock_);
   if (!started_ && !paused_) start();
   kept_ = started_;
+}
+
+void Pacer::end_with_the_others() {
+  {
+    const std::lock_guard guard(lock_);
+    ends_with_others_ = true;
+  }
+  changed_.notify_one();
 }
 
 void Pacer::pause(bool for_good) {
@@ -77,7 +101,7 @@ void Pacer::renew() {
   paused_ = false;
   due_ = {};
   flows_ = 0;
-  started_ = kept_ = false;
+  started_ = kept_ = ends_with_others_ = false;
 }
 
 void Pacer::start() {
@@ -105,6 +129,11 @@ void Pacer::run() {
   thread_id_ = static_cast<pid_t>(syscall(SYS_gettid));
   std::unique_lock guard(lock_);
   while (!paused_) {
+    if (ends_with_others_ && (due_.empty() || is_last_thread())) {  // who sends after it makes another one
+      pthread_detach(thread_);
+      started_ = false;
+      return;
+    }
     if (due_.empty()) {
       changed_.wait(guard);
       continue;

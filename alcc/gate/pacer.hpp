@@ -29,6 +29,8 @@ class Pacer {
   void resume();
   // Makes the thread now, and it stays through a pause that is not for good: soon none can be made any more.
   void keep();
+  // The main thread ends, perhaps before others: the process is to end with the last of those, which ours is not.
+  void end_with_the_others();
   void lock_all() { lock_.lock(); }
   void unlock_all() { lock_.unlock(); }
   // In a forked child, whose lock is free again: no thread, nothing due.
@@ -52,7 +54,7 @@ class Pacer {
   std::condition_variable changed_;
   std::priority_queue<Due> due_;
   bool started_ = false, paused_ = false;
-  bool kept_ = false;
+  bool kept_ = false, ends_with_others_ = false;
   pthread_t thread_{};
   std::atomic<pid_t> thread_id_{0};
   std::mutex pausing_;  // held between pause() and resume()

@@ -22,10 +22,13 @@
 
 namespace reinet::alcc {
 
+// What SO_SNDTIMEO counts from: the start of the call, or of each of its pieces, as in the kernel's own sendfile.
+enum class Timeout { of_call, of_piece };
+
 class Passage {
  public:
-  Passage(Flow* flow, int fd, std::size_t length, bool dont_wait)
-      : flow_(flow), fd_(fd), length_(length), waits_(dont_wait ? Waits::no : Waits::unknown) {}
+  Passage(Flow* flow, int fd, std::size_t length, bool dont_wait, Timeout timeout)
+      : flow_(flow), fd_(fd), length_(length), waits_(dont_wait ? Waits::no : Waits::unknown), timeout_(timeout) {}
   ~Passage() {
     if (!writing_.owns_lock()) return;
     const std::lock_guard guard(flow_->lock);
@@ -56,6 +59,7 @@ class Passage {
       errno = error;
       if (taken <= 0) return sent_ ? result() : taken;  // 0: the file of sendfile or splice has no more
       sent_ += static_cast<std::size_t>(taken);
+      if (timeout_ == Timeout::of_piece) deadline_ns_ = 0;
       if (sent_ == length_ || static_cast<std::uint64_t>(taken) < bytes) return result();
     }
   }
@@ -170,6 +174,7 @@ class Passage {
   int fd_;
   std::size_t length_;
   Waits waits_;
+  Timeout timeout_;
   std::unique_lock<std::mutex> writing_;
   std::uint64_t cookie_ = 0;
   std::size_t sent_ = 0;
@@ -179,7 +184,7 @@ class Passage {
 
 // Hands length bytes to the kernel through the gate of a descriptor that has one, else at once.
 template <class Send>
-ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send) {
+ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send, Timeout timeout = Timeout::of_call) {
   const Inside inside;
   if (!inside || length == 0) return send(0, length, false);
   Process& p = process();
@@ -191,7 +196,7 @@ ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send) {
   pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &cancelled);
   ssize_t result;
   {
-    Passage passage(flow, fd, length, dont_wait);
+    Passage passage(flow, fd, length, dont_wait, timeout);
     result = passage.run(send);
   }
   if (cancelled != PTHREAD_CANCEL_DEFERRED) pthread_setcanceltype(cancelled, nullptr);

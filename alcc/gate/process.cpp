@@ -21,6 +21,22 @@ constinit std::atomic<bool> is_process_made{false};
 std::size_t locked_chunks = 0;                                        // by the thread that forks
 [[gnu::tls_model("initial-exec")]] thread_local bool locked = false;  // this thread has them
 
+// Called where the main thread ends and the process does not: by pthread_exit, thrd_exit or a cancellation.
+void on_end_of_main_thread(void*) {
+  const Inside inside;
+  if (inside && process().is_here()) process().pacer.end_with_the_others();
+}
+
+// The C library calls it for a thread that has a value under this key; a process that exits has no such calls.
+void await_end_of_main_thread() {
+  static const pthread_key_t key = [] {
+    pthread_key_t made{};
+    pthread_key_create(&made, on_end_of_main_thread);
+    return made;
+  }();
+  if (gettid() == getpid()) pthread_setspecific(key, &is_process_made);  // any value
+}
+
 void before_fork() {
   Process& p = process();
   if (!p.is_here()) return;
@@ -59,6 +75,7 @@ void after_fork_in_child() {
   p.given_up = p.left.load();  // what was no more possible in the parent may be here
   p.link.renew();
   p.table.each_flow(p.table.chunks(), [](Flow& flow) { flow.after_fork(); });
+  await_end_of_main_thread();
 }
 
 std::atomic<bool>* make_alive() {
@@ -158,7 +175,10 @@ void Process::end() {
 
 namespace {
 
-[[gnu::constructor]] void begin() { process(); }
+[[gnu::constructor]] void begin() {
+  process();
+  await_end_of_main_thread();
+}
 
 [[gnu::destructor]] void end() { process().end(); }
 

@@ -80,8 +80,8 @@ template <class Function, class Offset>
 ssize_t gated_file(Function real, int to, int from, Offset* offset, std::size_t count) {
   int cancelled;  // sendfile is no cancellation point, and nothing may be unwound through it
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled);
-  const ssize_t sent = through_gate(
-      to, count, false, [=](std::size_t, std::size_t bytes, bool) { return real(to, from, offset, bytes); });
+  const auto send = [=](std::size_t, std::size_t bytes, bool) { return real(to, from, offset, bytes); };
+  const ssize_t sent = through_gate(to, count, false, send, reinet::alcc::Timeout::of_piece);
   pthread_setcancelstate(cancelled, nullptr);
   return sent;
 }

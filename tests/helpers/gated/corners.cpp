@@ -3,12 +3,10 @@
 // Single cases that Python cannot make, each named on the command line: threads that are cancelled or have little
 // stack, descriptors that change hands under a waiting write, processes that forbid themselves something or are made
 // past fork(). Prints what was seen; what is printed must not depend on the gate, but for lines that begin with "held".
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/errqueue.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -34,72 +32,11 @@
 #include <string>
 #include <vector>
 
+#include "connections.hpp"
+
 namespace {
 
-constexpr int kMssBytes = 536, kSmallBufferBytes = 4096, kNobody = 65534;
-constexpr std::size_t kMegabyte = 1 << 20;
-std::vector<char> block(kMegabyte, 'a');
-
-struct Pair {
-  int sender, peer;
-};
-Pair pair(int receive_buffer_bytes = 0) {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  setsockopt(listener, IPPROTO_TCP, TCP_MAXSEG, &kMssBytes, sizeof kMssBytes);
-  bind(listener, reinterpret_cast<sockaddr*>(&address), size);
-  listen(listener, 8);
-  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
-  Pair made{};
-  made.peer = socket(AF_INET, SOCK_STREAM, 0);
-  if (receive_buffer_bytes)
-    setsockopt(made.peer, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof receive_buffer_bytes);
-  connect(made.peer, reinterpret_cast<sockaddr*>(&address), size);
-  made.sender = accept(listener, nullptr, nullptr);
-  close(listener);
-  return made;
-}
-
-// Writes without waiting until nothing goes any more for a while; returns the bytes.
-long fill(int fd) {
-  fcntl(fd, F_SETFL, O_NONBLOCK);
-  long sent = 0;
-  for (int quiet = 0; quiet < 30; ++quiet) {
-    const ssize_t taken = write(fd, block.data(), 65536);
-    if (taken > 0) sent += taken, quiet = 0;
-    usleep(10'000);
-  }
-  fcntl(fd, F_SETFL, 0);
-  return sent;
-}
-
-long read_for(int fd, int rounds) {
-  static char into[65536];
-  long got = 0;
-  for (int i = 0; i < rounds; ++i) {
-    ssize_t n;
-    while ((n = recv(fd, into, sizeof into, MSG_DONTWAIT)) > 0) got += n;
-    usleep(10'000);
-  }
-  return got;
-}
-
-pthread_t started(std::function<void()> work, std::size_t stack_bytes = 0) {
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  if (stack_bytes) pthread_attr_setstacksize(&attributes, stack_bytes);
-  pthread_t thread;
-  const auto run = [](void* what) -> void* {
-    (*static_cast<std::function<void()>*>(what))();
-    return nullptr;
-  };
-  const int failed = pthread_create(&thread, &attributes, run, new std::function<void()>(std::move(work)));
-  if (failed) std::exit(3);
-  return thread;
-}
+constexpr int kNobody = 65534;
 
 void say_cancelled(pthread_t thread) {
   usleep(200'000);
@@ -366,6 +303,41 @@ void ends_at_once() {
   wait(nullptr);
 }
 
+// The main thread ends while another one still has to send: the process ends with the last of them.
+void main_thread_ends_first() {
+  started([] {
+    usleep(100'000);
+    std::printf("wrote %zd\n", write(pair().sender, block.data(), 1000));
+  });
+  pthread_exit(nullptr);
+}
+
+// The last thread leaves a closed gate behind.
+void main_thread_ends_before_a_gate_closes() {
+  started([] {
+    usleep(100'000);
+    std::printf("filled %d\n", fill(pair(kSmallBufferBytes).sender) > 0);
+  });
+  pthread_exit(nullptr);
+}
+
+// The main thread sends while it ends, beside no other one, and waits at a closed gate.
+void main_thread_sends_as_it_ends() {
+  const Pair p = pair(kSmallBufferBytes);
+  if (fork() == 0) {
+    close(p.sender);
+    usleep(300'000);
+    read_for(p.peer, 100);
+    _exit(0);
+  }
+  struct Last {
+    int fd;
+    ~Last() { std::printf("wrote %zd\n", write(fd, block.data(), 50'000)); }
+  } last{p.sender};
+  (void)!write(p.sender, block.data(), 1);
+  pthread_exit(nullptr);
+}
+
 const std::map<std::string, void (*)()> kCases{
     {"cancelled_write", cancelled_write},
     {"cancelled_poll", cancelled_poll},
@@ -387,15 +359,11 @@ const std::map<std::string, void (*)()> kCases{
     {"namespace_of_users", namespace_of_users},
     {"made_past_fork", made_past_fork},
     {"ends_at_once", ends_at_once},
+    {"main_thread_ends_first", main_thread_ends_first},
+    {"main_thread_ends_before_a_gate_closes", main_thread_ends_before_a_gate_closes},
+    {"main_thread_sends_as_it_ends", main_thread_sends_as_it_ends},
 };
 
 }  // namespace
 
-int main(int count, char** words) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  const auto found = count == 2 ? kCases.find(words[1]) : kCases.end();
-  if (found == kCases.end()) return 2;
-  found->second();
-  std::fflush(stdout);
-  std::exit(0);
-}
+int main(int count, char** words) { return run_case(kCases, count, words); }

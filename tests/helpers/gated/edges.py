@@ -140,6 +140,21 @@ def timed_in_pieces() -> Seen:
     return {"cut": 0 < sent < 30_000_000, "seconds": time.monotonic() - before_s}
 
 
+def timed_file() -> Seen:
+    """SO_SNDTIMEO is of each piece of a file: a peer that reads slowly and never pauses for so long gets all of it."""
+    sock, peer = pair(1 << 16)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 500_000))
+
+    def read() -> None:
+        while peer.recv(1 << 15):
+            time.sleep(0.02)
+
+    threading.Thread(target=read, daemon=True).start()
+    with tempfile.TemporaryFile() as file:
+        file.truncate(2_000_000)
+        return {"sent": os.sendfile(sock.fileno(), file.fileno(), 0, 2_000_000)}
+
+
 def reset_while_waiting() -> Seen:
     """The peer resets while a write waits: it ends as it would in the kernel."""
     sock, peer = pair(4096)
@@ -394,8 +409,9 @@ def no_memory_for_the_daemon() -> Seen:
 
 CASES: dict[str, Callable[[], Seen]] = {
     f.__name__: f
-    for f in (interrupted, interrupted_select, restarted, timed, timed_in_pieces, reset_while_waiting,
-              shut_while_waiting, passed_on, past_the_library, little_past_the_library, several_paths, ring, whole_file,
+    for f in (interrupted, interrupted_select, restarted, timed, timed_in_pieces, timed_file,
+              reset_while_waiting, shut_while_waiting, passed_on, past_the_library, little_past_the_library,
+              several_paths, ring, whole_file,
               another_user, asking, asking_beside_a_ring, messages_of_which_one_is_cut, writable, turns, closed_epoll,
               after_a_pause, no_memory_for_the_daemon)
 }  # fmt: skip

@@ -119,6 +119,17 @@ def test_a_child_that_ends_without_destructors_reports(program: Path, tmp_path: 
     assert (total["processes"], total["bytes"]) == (2, 1000)
 
 
+@pytest.mark.parametrize(
+    "case", ["main_thread_ends_first", "main_thread_ends_before_a_gate_closes", "main_thread_sends_as_it_ends"]
+)
+def test_a_process_whose_main_thread_ends_ends_with_the_last_of_the_others(
+    program: Path, case: str, tmp_path: Path
+) -> None:
+    report = tmp_path / "report"
+    assert _seen(program, case, settings(report=report)) == _seen(program, case, None)
+    assert reports(report)["bytes"] > 0
+
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which it gives up")
 
 

@@ -73,6 +73,10 @@ def test_a_send_timeout_is_of_the_call_and_not_of_the_pieces_it_is_cut_into(tmp_
     assert 0.9 < seen["seconds"] < 3
 
 
+def test_a_send_timeout_is_of_each_piece_of_a_file() -> None:
+    assert seen_in("timed_file", GATED)[0] == seen_in("timed_file", None)[0] == {"sent": 2_000_000}
+
+
 def test_a_descriptor_that_was_passed_on_is_the_same_flow() -> None:
     seen, _ = seen_in("passed_on", GATED)
     assert seen["held"] <= CAP_PKTS * MSS_BYTES
