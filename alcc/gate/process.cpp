@@ -132,6 +132,7 @@ void Process::give_up(const char* why) {
 }
 
 void Process::leave(const char* why) {
+  if (given_up) end();  // what comes now may forbid the report's file
   const Inside inside;
   if (!inside || !is_here()) return;
   pacer.pause(true);  // also until another thread that does the same has done it

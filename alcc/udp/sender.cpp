@@ -103,6 +103,7 @@ void UdpSender::take_ack(const AckHeader& ack, Us now) {
   }
   heard_us_ = now;
   refusals_ = 0;
+  unreachable_ = 0;
   const Us rtt_us = now - packet->sent_us;
   const bool late = packet->fate == Fate::lost;
   const std::uint64_t chunk = packet->chunk;
@@ -152,7 +153,10 @@ void UdpSender::advance_stage(Us now) {
   }
   if (stage_ == Stage::ending && now >= end_due_us_) put_end(now);
   if (now >= drain_until_us_) fail("what was out at the end was not acknowledged in time");
-  if (now >= heard_us_ + kSilentUs) fail("nothing was heard of the receiver for 10 s");
+  if (now >= heard_us_ + kSilentUs) {
+    const std::string why = unreachable_ ? std::string(": ") + std::strerror(unreachable_) : "";
+    fail("nothing was heard of the receiver for 10 s" + why);
+  }
 }
 
 // Returns whether more could go at once, after ACKs were looked at.
@@ -234,6 +238,10 @@ void UdpSender::put_end(Us now) {
 // What the socket says instead of taking or giving a packet; a host or a route that is gone for a moment may come back.
 void UdpSender::take_error(int error) {
   if (error == EMSGSIZE) return fail("the path's packets are smaller than the law's: its MTU must be 1500 bytes");
+  if (error == ENETUNREACH || error == EHOSTUNREACH || error == ENETDOWN || error == EHOSTDOWN) {
+    unreachable_ = error;  // what is not heard for too long ends it
+    return;
+  }
   if (++refusals_ < kRefusals) return;
   fail(error == ECONNREFUSED ? "nobody receives there any more (the port is closed)"
                              : std::string("it cannot be sent to any more: ") + std::strerror(error));

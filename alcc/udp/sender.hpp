@@ -108,6 +108,7 @@ class UdpSender {
   Us end_due_us_ = 0;
   Us pace_us_ = kNever;  // when the law's pace lets the next packet go
   std::uint32_t refusals_ = 0;
+  int unreachable_ = 0;  // why the path took no packet since something was heard, 0 = it took them
   Flight flight_;
   Pacer pacer_;
   std::uint64_t first_chunk_ = 0;           // not yet acknowledged

@@ -216,6 +216,14 @@ void sandbox() {
   std::printf("wrote %zd\n", write(p.sender, block.data(), 1000));
 }
 
+// No thread can be made after this unshare(), so that the gate gives up at the first byte.
+void sandbox_after_giving_up() {
+  const Pair p = pair();
+  std::printf("unshared %d\n", unshare(CLONE_NEWPID));
+  std::printf("wrote %zd\n", write(p.sender, block.data(), 1000));
+  forbid_calls();
+}
+
 void sandbox_beside_a_waiting_write() { meanwhile_a_write_waits(forbid_calls); }
 
 // The report is a pipe that nobody reads yet, which holds up the thread that leaves the gate for its sandbox.
@@ -350,6 +358,7 @@ const std::map<std::string, void (*)()> kCases{
     {"no_thread_after_all", no_thread_after_all},
     {"no_thread_for_a_waiting_write", no_thread_for_a_waiting_write},
     {"sandbox", sandbox},
+    {"sandbox_after_giving_up", sandbox_after_giving_up},
     {"sandbox_beside_a_waiting_write", sandbox_beside_a_waiting_write},
     {"sandbox_beside_a_change_of_user", sandbox_beside_a_change_of_user},
     {"nobody_listens", nobody_listens},

@@ -82,6 +82,16 @@ def test_a_process_that_sandboxes_itself_is_let_alone_and_that_is_said(program: 
     assert reports(report)["bytes"] == 1, "what was sent before is reported"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a namespace in which no thread can be made")
+def test_a_process_that_the_gate_gave_up_on_may_sandbox_itself(program: Path, tmp_path: Path) -> None:
+    """It was killed at its end, by the report that its filter forbids."""
+    report = tmp_path / "report"
+    seen, plain = (_seen(program, "sandbox_after_giving_up", asked) for asked in (settings(report=report), None))
+    assert seen[:2] == plain[:2] == (0, ["unshared 0", "wrote 1000", "set 0"])
+    assert seen[2].count("nothing of process") == 1
+    assert report.exists()
+
+
 @pytest.mark.parametrize("law", ["fixed:8", "copa"])
 def test_a_write_that_waits_at_the_gate_goes_on_where_another_thread_sandboxes_itself(program: Path, law: str) -> None:
     seen, plain = (_seen(program, "sandbox_beside_a_waiting_write", asked) for asked in (settings(law), None))

@@ -368,3 +368,29 @@ def test_the_command_sends_a_file_from_one_end_to_the_other(tmp_path: Path) -> N
     refused = subprocess.run([str(REINET), "send", "10.0.0.1:5"], capture_output=True, text=True, check=False)
     assert refused.returncode == 2
     assert "--udp" in refused.stderr
+
+
+OUTAGE = """
+import subprocess, sys, threading, time
+from reinet.alcc.datagrams import Receiver, send
+def away():
+    for after_s, change in ((0.5, "flush table local"), (0.3, "add local 127.0.0.0/8 dev lo table local")):
+        time.sleep(after_s)
+        subprocess.run(["ip", "route", *change.split()], check=True)
+receiver = Receiver(("127.0.0.1", 0))
+threads = [threading.Thread(target=receiver.receive, args=(5.0, -1)), threading.Thread(target=away)]
+for thread in threads:
+    thread.start()
+sent = send(("127.0.0.1", receiver.port), sys.argv[1], 3.0, None)
+print(sent.seconds)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root, to have a route go away")
+@pytest.mark.parametrize("law", LAWS)
+def test_a_route_that_is_gone_for_a_moment_ends_no_transfer(law: str) -> None:
+    """Three errors in a row did, within a few milliseconds."""
+    inside = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$0" -c "$@"', sys.executable, OUTAGE, law]
+    done = subprocess.run(inside, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(3.0, abs=0.5)
