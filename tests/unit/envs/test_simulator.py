@@ -410,7 +410,7 @@ def test_the_first_window_after_an_idle_time_is_the_congestion_controls_own(
 
 def test_a_cap_from_before_a_pause_acts_no_more_while_somebody_decides_on_the_record_after_it() -> None:
     """As in the kernel, whose lease is void until user space writes another one: it came back with the next ACK."""
-    link = {"trace": constant(24.0), "mrtt_ms": 40.0, "object_bytes": 1_500_000, "pause_ms": 300.0, "decision_ms": 20.0}
+    link = {"trace": constant(24.0), "mrtt_ms": 40.0, "object_bytes": 1_500_000, "pause_ms": 300.0, "decision_ms": 99.0}
     batch = SimBatch([link])
     batch.reset()
     since_restart, caps_pkts = 0, []
