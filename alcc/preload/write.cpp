@@ -143,8 +143,7 @@ REINET_HOOK ssize_t sendto(int fd, const void* data, size_t size, int flags, con
 REINET_HOOK ssize_t sendmsg(int fd, const msghdr* message, int flags) { return gated_message(fd, message, flags); }
 
 REINET_HOOK int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
-  reinet::alcc::Process& p = reinet::alcc::process();
-  if (!p.wanted() || reinet::alcc::inside_gate || !is_gated(fd)) return real_sendmmsg.get()(fd, messages, count, flags);
+  if (!is_gated(fd)) return real_sendmmsg.get()(fd, messages, count, flags);
   unsigned sent = 0;
   for (; sent < std::min<unsigned>(count, IOV_MAX); ++sent) {
     const ssize_t bytes = gated_message(fd, &messages[sent].msg_hdr, flags);

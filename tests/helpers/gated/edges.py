@@ -125,16 +125,21 @@ def timed() -> Seen:
     return {"result": result_of_write(sock), "seconds": time.monotonic() - before_s}
 
 
+def read_slowly(peer: socket.socket, pause_s: float) -> None:
+    """Has a thread read up to 32 KB at a time, with a pause after each, up to the end."""
+
+    def read() -> None:
+        while peer.recv(1 << 15):
+            time.sleep(pause_s)
+
+    threading.Thread(target=read, daemon=True).start()
+
+
 def timed_in_pieces() -> Seen:
     """SO_SNDTIMEO ends a call that goes on and on because its peer reads slowly, however many pieces it is cut into."""
     sock, peer = pair(1 << 16)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 1, 0))
-
-    def read() -> None:
-        while peer.recv(1 << 15):
-            time.sleep(0.01)
-
-    threading.Thread(target=read, daemon=True).start()
+    read_slowly(peer, 0.01)
     before_s = time.monotonic()
     sent = sock.send(bytes(30_000_000))
     return {"cut": 0 < sent < 30_000_000, "seconds": time.monotonic() - before_s}
@@ -144,12 +149,7 @@ def timed_file() -> Seen:
     """SO_SNDTIMEO is of each piece of a file: a peer that reads slowly and never pauses for so long gets all of it."""
     sock, peer = pair(1 << 16)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 500_000))
-
-    def read() -> None:
-        while peer.recv(1 << 15):
-            time.sleep(0.02)
-
-    threading.Thread(target=read, daemon=True).start()
+    read_slowly(peer, 0.02)
     with tempfile.TemporaryFile() as file:
         file.truncate(2_000_000)
         return {"sent": os.sendfile(sock.fileno(), file.fileno(), 0, 2_000_000)}
