@@ -35,7 +35,7 @@ void Flow::reset(std::uint64_t new_cookie) {
   law_ = Law{};
   lease_ = void_lease_ = 0;
   void_ = active_ = refused_ = bounded_ = false;
-  splitting = 0;
+  end_turn();
   refusals_ = 0;
   credit_bytes_ = pending_bytes_ = admitted_bytes_ = written_base_ = bypassing_bytes_ = 0;
   missing_.end();
@@ -44,12 +44,17 @@ void Flow::reset(std::uint64_t new_cookie) {
 }
 
 void Flow::after_fork() {
-  new (&lock) std::mutex;
-  new (&writer) std::mutex;
+  new (&lock) Lock;
   queued = false;
-  splitting = 0;
+  turn = nullptr;
   pending_bytes_ = 0;
   slot_ = Link::kNoSlot;  // the parent's
+}
+
+void Flow::end_turn() {
+  turn = nullptr;
+  ++turns;
+  futex_wake_all(turns);
 }
 
 // Bounds what waits unsent in the kernel; an application's own bound stays.

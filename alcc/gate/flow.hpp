@@ -19,10 +19,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "alcc/gate/kernel_view.hpp"
+#include "alcc/gate/lock.hpp"
 #include "alcc/gate/measure.hpp"
 #include "alcc/gate/missing.hpp"
 #include "alcc/laws/law.hpp"
@@ -71,8 +71,7 @@ struct Room {
 
 class Flow {
  public:
-  std::mutex lock;    // guards all that follows
-  std::mutex writer;  // held by who writes and may wait, so that the bytes of two such calls do not mix
+  Lock lock;  // guards all that follows
 
   std::uint64_t cookie = 0;  // 0 = the flow is free
   std::vector<int> fds;
@@ -105,7 +104,10 @@ class Flow {
   // In a forked child, where no other thread is: nothing is under way, and locks are free.
   void after_fork();
 
-  std::uint32_t splitting = 0;  // calls that hold writer
+  // Which call is cut into pieces now; others that may wait do so, so that the bytes of two calls do not mix.
+  const void* turn = nullptr;
+  std::atomic<std::uint32_t> turns{0};  // moves when it ends
+  void end_turn();
 
  private:
   bool begin(int fd, std::uint64_t now_ns);

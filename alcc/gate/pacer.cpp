@@ -6,7 +6,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -20,10 +19,6 @@ namespace {
 
 constexpr std::size_t kStackBytes = 256 * 1024;
 constexpr int kMostTries = 1000;
-
-std::chrono::steady_clock::time_point at(std::uint64_t ns) {
-  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns));
-}
 
 // Tells whether only this thread is left beside the main one, which has ended: a zombie (Z) until all have. Where there
 // is no /proc nobody can tell, and the process stays for as long as its gates are closed.
@@ -52,7 +47,7 @@ void Pacer::push(Flow* flow, std::uint64_t due_ns) {
     flow->queued = true;
     flows_ = due_.size();
   }
-  if (first) changed_.notify_one();
+  if (first) tell();
 }
 
 void Pacer::keep() {
@@ -66,7 +61,7 @@ void Pacer::end_with_the_others() {
     const std::lock_guard guard(lock_);
     ends_with_others_ = true;
   }
-  changed_.notify_one();
+  tell();
 }
 
 void Pacer::pause(bool for_good) {
@@ -78,7 +73,7 @@ void Pacer::pause(bool for_good) {
     if (!started_) return;
     started_ = false;
   }
-  changed_.notify_one();
+  tell();
   pthread_join(thread_, nullptr);
   // The C library is content when the thread's stack is free; to the kernel it is one for some microseconds more.
   for (int tries = 0; tries < kMostTries && syscall(SYS_tgkill, getpid(), thread_id_.load(), 0) == 0; ++tries)
@@ -96,7 +91,6 @@ void Pacer::resume() {
 }
 
 void Pacer::renew() {
-  new (&changed_) std::condition_variable;
   new (&pausing_) std::mutex;
   paused_ = false;
   due_ = {};
@@ -124,6 +118,21 @@ void Pacer::start() {
   if (failed) process().give_up("no thread can be made");
 }
 
+void Pacer::tell() {
+  ++changes_;
+  futex_wake_all(changes_);
+}
+
+void Pacer::wait(std::unique_lock<Lock>& guard, std::uint64_t due_ns) {
+  const std::uint32_t seen = changes_;
+  guard.unlock();
+  const std::uint64_t now = now_ns();
+  const std::uint64_t left_ns = due_ns > now ? due_ns - now : 0;
+  const timespec left{static_cast<time_t>(left_ns / 1'000'000'000), static_cast<long>(left_ns % 1'000'000'000)};
+  futex_wait(changes_, seen, due_ns ? &left : nullptr);
+  guard.lock();
+}
+
 void Pacer::run() {
   inside_gate = true;
   thread_id_ = static_cast<pid_t>(syscall(SYS_gettid));
@@ -135,12 +144,12 @@ void Pacer::run() {
       return;
     }
     if (due_.empty()) {
-      changed_.wait(guard);
+      wait(guard, 0);
       continue;
     }
     const Due next = due_.top();
     if (next.ns > now_ns()) {
-      changed_.wait_until(guard, at(next.ns));
+      wait(guard, next.ns);
       continue;
     }
     due_.pop();

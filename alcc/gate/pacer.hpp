@@ -8,13 +8,13 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <queue>
 #include <vector>
 
 #include "alcc/gate/flow.hpp"
+#include "alcc/gate/lock.hpp"
 
 namespace reinet::alcc {
 
@@ -45,19 +45,22 @@ class Pacer {
 
   void start();
   void run();
+  void tell();
+  // Until told of something, or until then (0 = for good).
+  void wait(std::unique_lock<Lock>& guard, std::uint64_t due_ns);
 
   // A look costs some 4 us on the machine of docs/alcc.md, a tenth of this.
   static constexpr std::uint64_t kLookShareNs = 40'000;
 
   std::atomic<std::uint64_t> flows_{0};  // that are queued
-  std::mutex lock_;
-  std::condition_variable changed_;
+  Lock lock_;
+  std::atomic<std::uint32_t> changes_{0};  // moves when there is something to tell the thread
   std::priority_queue<Due> due_;
   bool started_ = false, paused_ = false;
   bool kept_ = false, ends_with_others_ = false;
   pthread_t thread_{};
   std::atomic<pid_t> thread_id_{0};
-  std::mutex pausing_;  // held between pause() and resume()
+  std::mutex pausing_;  // held between pause() and resume(), where forks are as elsewhere
 };
 
 }  // namespace reinet::alcc

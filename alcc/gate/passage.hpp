@@ -30,9 +30,9 @@ class Passage {
   Passage(Flow* flow, int fd, std::size_t length, bool dont_wait, Timeout timeout)
       : flow_(flow), fd_(fd), length_(length), waits_(dont_wait ? Waits::no : Waits::unknown), timeout_(timeout) {}
   ~Passage() {
-    if (!writing_.owns_lock()) return;
+    if (!had_turn_) return;
     const std::lock_guard guard(flow_->lock);
-    if (flow_->cookie == cookie_ && flow_->splitting > 0) --flow_->splitting;
+    if (has_turn()) flow_->end_turn();
   }
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
@@ -112,17 +112,18 @@ class Passage {
     const Room room = flow_->room(fd_, left, now);
     if (room.ended && sent_) return Answer::stop;
     bytes = std::min(room.bytes, left);
-    const bool alone = writing_.owns_lock() || (flow_->splitting == 0 && bytes == left);
+    const bool alone = has_turn() || (!flow_->turn && bytes == left);
     if (room.slice && bytes < left && !waits()) bytes = left;  // the kernel takes what it has room for
-    if (bytes < left && deadline_ns_ == 0 && waits()) deadline_ns_ = deadline();  // of the call, not of each piece
+    const bool is_cut = bytes < left || !alone;
+    if (is_cut && deadline_ns_ == 0 && waits()) deadline_ns_ = deadline();  // of the call, not of each piece
     if (sent_ && deadline_ns_ != 0 && now >= deadline_ns_) return Answer::stop;
-    if (!alone && (bytes < left || flow_->splitting > 0) && waits()) return take_turn(guard);
+    if (!alone && waits()) return take_turn(guard);
     if (bytes > 0) {
       flow_->begin_send(bytes, now);
       return Answer::go;
     }
     if (!flow_->arm()) return Answer::pass;
-    return waits() ? wait(guard) : stop(EAGAIN);
+    return waits() ? wait(guard, flow_->openings) : stop(EAGAIN);
   }
 
   bool is_same_socket() {
@@ -137,18 +138,20 @@ class Passage {
   // It was closed while the call waited: these bytes are not for what has its number now.
   bool is_another_socket() const { return cookie_of(fd_) != cookie_; }
 
+  bool has_turn() const { return flow_->turn == this; }
   // One call after the other, where calls are cut into pieces.
-  Answer take_turn(std::unique_lock<std::mutex>& guard) {
-    guard.unlock();
-    writing_ = std::unique_lock(flow_->writer);
-    guard.lock();
-    ++flow_->splitting;
+  Answer take_turn(std::unique_lock<Lock>& guard) {
+    if (flow_->turn) return wait(guard, flow_->turns);
+    flow_->turn = this;
+    had_turn_ = true;
     return Answer::again;
   }
 
-  Answer wait(std::unique_lock<std::mutex>& guard) {
-    const std::uint32_t seen = flow_->openings;
+  // Until the word moves from what it is now, or something ends the call as it would end the kernel's own.
+  Answer wait(std::unique_lock<Lock>& guard, std::atomic<std::uint32_t>& word) {
+    const std::uint32_t seen = word;
     guard.unlock();
+    if (process().is_copy()) return Answer::pass;  // nobody would move it
     timespec left{};
     if (deadline_ns_ != kUnlimited) {
       const std::uint64_t now = now_ns();
@@ -156,7 +159,7 @@ class Passage {
       const std::uint64_t ns = deadline_ns_ - now;
       left = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
     }
-    const long result = futex_wait_or_cancel(flow_->openings, seen, deadline_ns_ == kUnlimited ? nullptr : &left);
+    const long result = futex_wait_or_cancel(word, seen, deadline_ns_ == kUnlimited ? nullptr : &left);
     if (result != 0 && errno == EINTR) return stop(EINTR);
     return Answer::again;
   }
@@ -175,7 +178,7 @@ class Passage {
   std::size_t length_;
   Waits waits_;
   Timeout timeout_;
-  std::unique_lock<std::mutex> writing_;
+  bool had_turn_ = false;
   std::uint64_t cookie_ = 0;
   std::size_t sent_ = 0;
   std::uint64_t deadline_ns_ = 0;  // by SO_SNDTIMEO, 0 = not asked for yet

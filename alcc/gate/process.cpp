@@ -14,12 +14,15 @@
 namespace reinet::alcc {
 
 [[gnu::tls_model("initial-exec")]] thread_local bool inside_gate = false;
+[[gnu::tls_model("initial-exec")]] thread_local unsigned locks_held = 0;
 
 namespace {
 
 constinit std::atomic<bool> is_process_made{false};
 std::size_t locked_chunks = 0;                                        // by the thread that forks
 [[gnu::tls_model("initial-exec")]] thread_local bool locked = false;  // this thread has them
+// Forks of a handler's that interrupted this thread in the gate, one within the other.
+[[gnu::tls_model("initial-exec")]] thread_local unsigned interrupting_forks = 0;
 
 // Called where the main thread ends and the process does not: by pthread_exit, thrd_exit or a cancellation.
 void on_end_of_main_thread(void*) {
@@ -40,6 +43,10 @@ void await_end_of_main_thread() {
 void before_fork() {
   Process& p = process();
   if (!p.is_here()) return;
+  if (locks_held > 0) {  // a wait could be for this thread; the child is a copy, in which nothing is gated
+    ++interrupting_forks;
+    return;
+  }
   p.forking.lock();
   locked = true;
   locked_chunks = p.table.chunks();
@@ -55,6 +62,10 @@ void before_fork() {
 // On both sides the thread that forked is the one that took the locks.
 void give_locks_back() {
   Process& p = process();
+  if (interrupting_forks > 0) {
+    --interrupting_forks;
+    return;
+  }
   if (!locked) return;
   locked = false;
   p.table.unlock_all();
@@ -65,6 +76,10 @@ void give_locks_back() {
 
 void after_fork_in_child() {
   Process& p = process();
+  if (interrupting_forks > 0) {
+    --interrupting_forks;
+    return;
+  }
   if (!locked) return;
   p.pid = getpid();
   if (p.alive) *p.alive = true;
@@ -118,6 +133,8 @@ Process& process() {
   return *only;
 }
 
+bool is_copy() { return process().is_copy(); }
+
 bool is_made() { return is_process_made.load(std::memory_order_acquire); }
 
 void Process::ask(const Settings& what) {
@@ -151,7 +168,7 @@ void Process::open_all() {
   });
 }
 
-bool Process::is_here() const { return (!alive || *alive) && pid == getpid(); }
+bool Process::is_here() const { return !is_copy() && pid == getpid(); }
 
 void Process::begin_fork() {
   pacer.pause(true);

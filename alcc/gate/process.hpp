@@ -8,8 +8,8 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <mutex>
 
+#include "alcc/gate/lock.hpp"
 #include "alcc/gate/pacer.hpp"
 #include "alcc/gate/report.hpp"
 #include "alcc/gate/settings.hpp"
@@ -30,7 +30,7 @@ struct Process {
   std::atomic<bool> left{false};          // see leave()
   std::atomic<bool> has_io_uring{false};  // by what may be seen, alcc/preload/by_number.cpp
   pid_t pid = 0;
-  std::mutex forking;
+  Lock forking;
   Table table;
   Pacer pacer;
   Report report;
@@ -39,7 +39,9 @@ struct Process {
   std::atomic<bool>* alive = nullptr;  // in memory that every new process gets empty
   SharedPeers* peers = nullptr;        // in memory that all processes made by fork() share
 
-  bool wanted() const { return asked && !given_up.load(std::memory_order_relaxed); }
+  bool wanted() const { return asked && !given_up.load(std::memory_order_relaxed) && !is_copy(); }
+  // This process has the memory of another one that fork() was not told of in time, see before_fork() in process.cpp.
+  bool is_copy() const { return alive && !alive->load(std::memory_order_relaxed); }
   // From now on this process is gated or watched so.
   void ask(const Settings& what);
   // Opens all gates for good and says why.

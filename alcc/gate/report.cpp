@@ -63,7 +63,7 @@ void Report::exempted(const char* reason) {
 }
 
 void Report::clear() {
-  new (&lock_) std::mutex;
+  new (&lock_) Lock;
   flows = bytes = closings = openings = 0;
   records_ = decided_ = capped_ = 0;
   delivered_bytes_ = delay_byte_us_ = saved_byte_us_ = 0;

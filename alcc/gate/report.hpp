@@ -8,11 +8,11 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "alcc/gate/lock.hpp"
 #include "core/flow_stats.h"
 
 namespace reinet::alcc {
@@ -31,7 +31,7 @@ class Report {
  private:
   void flush();  // of records
 
-  std::mutex lock_;
+  Lock lock_;
   std::uint64_t records_ = 0, decided_ = 0, capped_ = 0;
   double delivered_bytes_ = 0, delay_byte_us_ = 0, saved_byte_us_ = 0;
   std::set<std::string> exemptions_;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "alcc/gate/flow.hpp"
+#include "alcc/gate/lock.hpp"
 
 namespace reinet::alcc {
 
@@ -83,7 +84,7 @@ class Table {
 
   std::array<std::atomic<FdChunk*>, kFdChunks> fd_chunks_{};
   std::atomic<int> highest_fd_{-1};
-  std::mutex lock_;  // guards the rest
+  Lock lock_;  // guards the rest
   std::array<FlowChunk*, kFlowChunks> flow_chunks_{};
   std::atomic<std::size_t> chunks_used_{0};
   std::vector<Flow*> free_flows_;

@@ -184,7 +184,7 @@ reinet_period_config Link::period(const reinet_period_config& otherwise) const {
 }
 
 void Link::renew() {
-  new (&lock_) std::mutex;
+  new (&lock_) Lock;
   if (LinkMemory* memory = memory_.exchange(nullptr)) munmap(memory, sizeof *memory);
   if (has_memory_fd()) syscall(SYS_close, memory_fd_);
   if (is_nameless(event_fd_)) syscall(SYS_close, event_fd_);

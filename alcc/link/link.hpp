@@ -13,10 +13,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "alcc/gate/lock.hpp"
 #include "alcc/link/memory.hpp"
 #include "core/period.h"
 
@@ -50,7 +50,7 @@ class Link {
   void disconnect();
 
   std::atomic<LinkMemory*> memory_{nullptr};  // never unmapped but in a child
-  std::mutex lock_;                           // guards slots and writing records
+  Lock lock_;                                 // guards slots and writing records
   std::vector<int> free_slots_;
   int memory_fd_ = -1, event_fd_ = -1, socket_ = -1;
   std::uint64_t memory_inode_ = 0, memory_device_ = 0, socket_cookie_ = 0;

@@ -7,6 +7,7 @@
 #include <linux/errqueue.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -30,6 +31,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "connections.hpp"
@@ -37,6 +39,18 @@
 namespace {
 
 constexpr int kNobody = 65534;
+thread_local bool is_struck_in_the_gate = false;
+
+}  // namespace
+
+// The gate asks it about a connection with its locks held: there a signal's handler interrupts this thread.
+extern "C" int getsockopt(int fd, int level, int name, void* value, socklen_t* size) noexcept {
+  const long result = syscall(SYS_getsockopt, fd, level, name, value, size);
+  if (level == IPPROTO_TCP && name == TCP_INFO && std::exchange(is_struck_in_the_gate, false)) raise(SIGUSR1);
+  return static_cast<int>(result);
+}
+
+namespace {
 
 void say_cancelled(pthread_t thread) {
   usleep(200'000);
@@ -65,6 +79,35 @@ void cancelled_poll() {
     poll(&nothing, 1, -1);
   }));
 }
+
+// Of two that write into one connection, the second one while the first is cut into pieces.
+template <class Handle>
+void second_writer(Handle&& handle) {
+  alarm(20);
+  const Pair p = pair(kSmallBufferBytes);
+  struct sigaction quiet{};  // without SA_RESTART
+  quiet.sa_handler = [](int) {};
+  sigaction(SIGUSR1, &quiet, nullptr);
+  fill(p.sender);
+  const pthread_t first = started([=] { std::printf("first %zd\n", write(p.sender, block.data(), 50'000)); });
+  usleep(200'000);
+  handle(started([=] {
+    const ssize_t sent = write(p.sender, block.data(), 50'000);
+    std::printf("second %zd interrupted %d\n", sent, errno == EINTR);
+  }));
+  read_for(p.peer, 100);
+  pthread_join(first, nullptr);
+}
+
+void second_writer_is_interrupted() {
+  second_writer([](pthread_t second) {
+    usleep(200'000);
+    pthread_kill(second, SIGUSR1);
+    pthread_join(second, nullptr);
+  });
+}
+
+void second_writer_is_cancelled() { second_writer(say_cancelled); }
 
 // Sendfile is no cancellation point: the thread ends at the next one.
 void cancelled_sendfile() {
@@ -311,6 +354,32 @@ void ends_at_once() {
   wait(nullptr);
 }
 
+// A handler interrupts a write in the midst of the gate and forks; both processes go on with what it interrupted.
+void forks_in_a_handler() {
+  alarm(20);
+  static pid_t child = -1;
+  signal(SIGUSR1, [](int) { child = fork(); });
+  const Pair p = pair(), other = pair(kSmallBufferBytes);
+  is_struck_in_the_gate = true;  // at the first byte of a connection all is asked about it
+  const ssize_t sent = write(p.sender, block.data(), 1000);
+  if (std::exchange(is_struck_in_the_gate, false)) raise(SIGUSR1);  // without a gate
+  if (child == 0) {
+    alarm(20);
+    started([=] { read_for(other.peer, 1000); });
+    const ssize_t own = write(other.sender, block.data(), 50'000);
+    std::printf("child %zd %zd\n", sent, own);
+    std::exit(0);
+  }
+  wait(nullptr);
+  std::printf("parent %zd\n", sent);
+  std::printf("held %ld\n", fill(pair(kSmallBufferBytes).sender));
+  if (fork() == 0) {
+    std::printf("forked\n");
+    std::exit(0);
+  }
+  wait(nullptr);
+}
+
 // The main thread ends while another one still has to send: the process ends with the last of them.
 void main_thread_ends_first() {
   started([] {
@@ -350,6 +419,8 @@ const std::map<std::string, void (*)()> kCases{
     {"cancelled_write", cancelled_write},
     {"cancelled_poll", cancelled_poll},
     {"cancelled_sendfile", cancelled_sendfile},
+    {"second_writer_is_interrupted", second_writer_is_interrupted},
+    {"second_writer_is_cancelled", second_writer_is_cancelled},
     {"little_stack", little_stack},
     {"number_used_again", number_used_again},
     {"zero_copies", zero_copies},
@@ -368,6 +439,7 @@ const std::map<std::string, void (*)()> kCases{
     {"namespace_of_users", namespace_of_users},
     {"made_past_fork", made_past_fork},
     {"ends_at_once", ends_at_once},
+    {"forks_in_a_handler", forks_in_a_handler},
     {"main_thread_ends_first", main_thread_ends_first},
     {"main_thread_ends_before_a_gate_closes", main_thread_ends_before_a_gate_closes},
     {"main_thread_sends_as_it_ends", main_thread_sends_as_it_ends},

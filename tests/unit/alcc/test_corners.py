@@ -28,7 +28,8 @@ def _built(source: str, built: Path, *options: str) -> Path:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``corners.cpp``, built."""
-    return _built("corners.cpp", tmp_path_factory.mktemp("corners") / "corners")
+    built = tmp_path_factory.mktemp("corners") / "corners"
+    return _built("corners.cpp", built, "-rdynamic")  # the gate is to find its getsockopt
 
 
 def _seen(program: Path, case: str, asked: Settings | None) -> tuple[int, list[str], str]:
@@ -49,6 +50,25 @@ def test_a_thread_is_cancelled_where_it_waits(program: Path, case: str) -> None:
     seen = _seen(program, case, settings())
     assert seen == _seen(program, case, None)
     assert "cancelled 1 late 0" in seen[1]
+
+
+@pytest.mark.parametrize(
+    ("case", "end"),
+    [("second_writer_is_interrupted", "second -1 interrupted 1"), ("second_writer_is_cancelled", "cancelled 1 late 0")],
+)
+def test_who_waits_for_anothers_write_to_end_is_interrupted_there(program: Path, case: str, end: str) -> None:
+    seen = _seen(program, case, settings())
+    assert seen == _seen(program, case, None) == (0, [end, "first 50000"], "")
+
+
+def test_a_handler_that_interrupts_the_gate_may_fork(program: Path) -> None:
+    """It waited for ever for a lock that the thread which it had interrupted held."""
+    seen, plain = (_seen(program, "forks_in_a_handler", asked) for asked in (settings(), None))
+    for status, lines, words in (seen, plain):
+        held = [line for line in lines if line.startswith("held")]
+        assert (status, words) == (0, "")
+        assert [line for line in lines if line not in held] == ["child 1000 50000", "parent 1000", "forked"]
+    assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1]), "the parent is gated as before"
 
 
 def test_a_thread_with_little_stack_sends_several_buffers(program: Path) -> None:
