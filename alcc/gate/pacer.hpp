@@ -46,7 +46,7 @@ class Pacer {
   void start();
   void run();
 
-  // A look costs some 4 us on the machine of docs/alcc.md, a tenth of this.
+  // A look costs some 4 us on the machine of docs/alcc-measured.md, a tenth of this.
   static constexpr std::uint64_t kLookShareNs = 40'000;
 
   std::atomic<std::uint64_t> flows_{0};  // that are queued
