@@ -57,7 +57,7 @@ def run(
     """Run a program whose TCP connections stay below a cap, without privileges and without a daemon.
 
     The kernel gets no more of what the program writes than may be in flight; the rest stays the program's, which sees a
-    socket with a small buffer. docs/alcc.md says for which programs this works. Static, Go, setuid and musl
+    socket with a small buffer. docs/alcc-programs.md says for which programs this works. Static, Go, setuid and musl
     programs are refused by name. The exit status is the command's. Examples:
 
         reinet run -- nginx -g 'daemon off;'

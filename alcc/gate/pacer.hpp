@@ -49,7 +49,7 @@ class Pacer {
   // Until told of something, or until then (0 = for good).
   void wait(std::unique_lock<Lock>& guard, std::uint64_t due_ns);
 
-  // A look costs some 4 us on the machine of docs/alcc.md, a tenth of this.
+  // A look costs some 4 us on the machine of docs/alcc-measured.md, a tenth of this.
   static constexpr std::uint64_t kLookShareNs = 40'000;
 
   std::atomic<std::uint64_t> flows_{0};  // that are queued
