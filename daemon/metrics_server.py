@@ -33,7 +33,7 @@ REQUEST_S = 3.0
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET /metrics, once per connection."""
+    """Answers GET and HEAD of /metrics, once per connection."""
 
     server_version = "reinet"
     sys_version = ""
@@ -64,7 +64,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        """Answers without the body: a load balancer's question whether anybody is there."""
+        self.do_GET()
 
     def address_string(self) -> str:
         return "a caller"

@@ -168,6 +168,14 @@ def test_prometheus_asks_over_loopback(served: MetricsServer) -> None:
         ask(served.port, "/etc/passwd")
 
 
+def test_who_asks_only_whether_anybody_is_there_gets_the_head_alone(served: MetricsServer) -> None:
+    with connected(served.port) as raw, raw.makefile("rb") as reply:
+        raw.sendall(b"HEAD /metrics HTTP/1.0\r\n\r\n")
+        head = reply.read()
+    assert head.startswith(b"HTTP/1.0 200")
+    assert head.endswith(b"\r\n\r\n")
+
+
 def test_who_accepts_what_is_no_version_gets_the_usual_text(served: MetricsServer) -> None:
     with connected(served.port) as raw:
         raw.sendall(b"GET /metrics HTTP/1.1\r\nAccept: text/plain;version=a.b.c\r\n\r\n")
