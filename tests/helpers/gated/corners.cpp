@@ -107,6 +107,29 @@ void number_used_again() {
   std::printf("another's bytes %ld\n", read_for(second.peer, 20));
 }
 
+// A socket that is dissolved connects anew: what its first connection counted is nothing of the second one's.
+void connects_anew() {
+  const rlimit some{1UL << 31, 1UL << 31};
+  setrlimit(RLIMIT_AS, &some);
+  const int listener = socket(AF_INET, SOCK_STREAM, 0), sender = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  listen(listener, 8);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  for (const int rounds : {100, 20}) {
+    (void)!connect(sender, reinterpret_cast<sockaddr*>(&address), size);
+    const int peer = accept(listener, nullptr, nullptr);
+    started([=] { read_for(peer, 100); });
+    ssize_t sent = 0;
+    for (int i = 0; i < rounds; ++i) sent += write(sender, block.data(), 10'000);
+    std::printf("sent %zd\n", sent);
+    usleep(100'000);
+    const sockaddr nobody{};
+    std::printf("dissolved %d\n", connect(sender, &nobody, sizeof nobody));
+  }
+}
+
 // Who sends with MSG_ZEROCOPY learns by the number of the call when its buffer is free again.
 void zero_copies() {
   const Pair p = pair();
@@ -352,6 +375,7 @@ const std::map<std::string, void (*)()> kCases{
     {"cancelled_sendfile", cancelled_sendfile},
     {"little_stack", little_stack},
     {"number_used_again", number_used_again},
+    {"connects_anew", connects_anew},
     {"zero_copies", zero_copies},
     {"no_more_processes", no_more_processes},
     {"no_more_processes_of_another_user", no_more_processes_of_another_user},

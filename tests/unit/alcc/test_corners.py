@@ -68,6 +68,15 @@ def test_a_waiting_writes_bytes_never_reach_what_took_its_descriptors_number(pro
     assert _seen(program, "number_used_again", settings()) == (0, ["another's bytes 0"], "")
 
 
+def test_a_socket_that_connects_anew_is_another_connection(program: Path, tmp_path: Path) -> None:
+    """Its counts begin at zero: their differences, of 32 bits, told the law of four thousand million packets sent."""
+    report = tmp_path / "report"
+    seen = _seen(program, "connects_anew", settings("copa", report=report))
+    assert seen == _seen(program, "connects_anew", None)
+    assert seen[1] == ["sent 1000000", "dissolved 0", "sent 200000", "dissolved 0"]
+    assert reports(report)["flows"] == 2
+
+
 def test_a_zero_copy_send_that_is_cut_tells_once_that_its_buffer_is_free(program: Path) -> None:
     seen = _seen(program, "zero_copies", settings())
     assert seen == _seen(program, "zero_copies", None)
