@@ -169,15 +169,20 @@ def _forwarded(process: "subprocess.Popen[bytes]") -> Iterator[None]:
     """Hands signals that ask us to end, or servers for something else, to the command, whose end is ours.
 
     Those of the terminal's keys have reached the command already, unless it has left for a group of processes of its
-    own, as `timeout` and `setsid` do.
+    own, as `timeout` and `setsid` do. What somebody sends to this process alone (`kill -INT`) has not.
     """
+    from reinet.alcc._alcc import was_sent, watch_signal
+
     signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+    keys = (signal.SIGINT, signal.SIGQUIT)
 
     def pass_on(number: int, _: object) -> None:
-        if number not in (signal.SIGINT, signal.SIGQUIT) or not _in_foreground(process.pid):
+        if number not in keys or was_sent(number) or not _in_foreground(process.pid):
             process.send_signal(number)
 
     before = {number: signal.signal(number, pass_on) for number in signals}
+    for number in keys:
+        watch_signal(number)
     try:
         yield
     finally:

@@ -71,10 +71,11 @@ def test_signals_that_servers_know_reach_the_command(number: signal.Signals, tmp
     assert json.loads((tmp_path / "json").read_text())["status"] == 7
 
 
+@pytest.mark.parametrize("sent", ["by the key", "by somebody"])
 @pytest.mark.parametrize("group", ["", "os.setpgid(0, 0)"], ids=["reinet's group", "a group of its own"])
-def test_ctrl_c_reaches_the_command_once(tmp_path: Path, group: str) -> None:
+def test_ctrl_c_reaches_the_command_once(tmp_path: Path, group: str, sent: str) -> None:
     """The terminal sends it to both, and a second one has many programs end at once; a command that has left the
-    group, as `timeout` and `setsid` do, is sent none."""
+    group, as `timeout` and `setsid` do, is sent none, nor is any by who sends it to reinet alone."""
     script = (
         f"import os, signal, time; {group}\n"
         "seen = []; signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
@@ -91,7 +92,10 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path, group: str) -> None:
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        os.write(ours, b"\x03")
+        if sent == "by the key":
+            os.write(ours, b"\x03")
+        else:
+            process.send_signal(signal.SIGINT)
         assert process.wait(60) == 1
     os.close(ours)
     os.close(theirs)
