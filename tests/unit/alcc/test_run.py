@@ -101,6 +101,28 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path, group: str, sent: str) 
     os.close(theirs)
 
 
+def test_a_signal_that_comes_as_the_command_starts_reaches_it() -> None:
+    """It ended reinet alone, and left the command to nobody; here the command sends it, as its first deed."""
+    code = "import sys; from pathlib import Path; from reinet.cli.run import run_reported\n"
+    code += "from reinet.alcc.launch import Law, Settings; from reinet.core.target import Target\n"
+    code += "settings = Settings(Law('none'), Target.parse('+30ms'))\n"
+    code += "print([run_reported(settings, Path('/bin/sh'), sys.argv[1:])[0] for _ in range(10)])"
+    command = [sys.executable, "-c", code, "sh", "-c", "kill $PPID; sleep 30"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.stdout == f"{[128 + signal.SIGTERM] * 10}\n"
+
+
+def test_what_reinet_was_told_to_ignore_its_command_ignores() -> None:
+    """As by nohup."""
+    script = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
+    command = [str(REINET), "run", "--json", "-", "--", sys.executable, "-c", script]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )  # fmt: skip
+    assert done.stdout.startswith("True\n")
+
+
 def test_nobody_else_can_put_anything_in_the_place_of_the_report(tmp_path: Path) -> None:
     script = "import os; f = os.path.dirname(os.environ['REINET_ALCC'].split('report=')[1].split()[0])\n"
     script += "print(oct(os.stat(f).st_mode & 0o7777))"
