@@ -130,6 +130,21 @@ void connects_anew() {
   }
 }
 
+// What a failed read() returned is written all the same: no memory of the process is anybody's.
+void count_below_zero() {
+  const Pair p = pair(kSmallBufferBytes);
+  volatile std::size_t count = static_cast<std::size_t>(-1);
+  ssize_t result = write(p.sender, block.data(), count);
+  std::printf("wrote %zd %d\n", result, errno);
+  off_t at = 0;
+  std::FILE* file = std::tmpfile();
+  std::fwrite(block.data(), 1, 1000, file);
+  std::fflush(file);
+  result = sendfile(p.sender, fileno(file), &at, count);
+  std::printf("sent %zd %d\n", result, errno);
+  std::printf("got %ld\n", read_for(p.peer, 20));
+}
+
 // Who sends with MSG_ZEROCOPY learns by the number of the call when its buffer is free again.
 void zero_copies() {
   const Pair p = pair();
@@ -376,6 +391,7 @@ const std::map<std::string, void (*)()> kCases{
     {"little_stack", little_stack},
     {"number_used_again", number_used_again},
     {"connects_anew", connects_anew},
+    {"count_below_zero", count_below_zero},
     {"zero_copies", zero_copies},
     {"no_more_processes", no_more_processes},
     {"no_more_processes_of_another_user", no_more_processes_of_another_user},

@@ -77,6 +77,13 @@ def test_a_socket_that_connects_anew_is_another_connection(program: Path, tmp_pa
     assert reports(report)["flows"] == 2
 
 
+def test_a_count_that_was_an_error_sends_nothing(program: Path) -> None:
+    """What read() returned when it failed; the kernel refuses it, the gate made pieces of it that it does not."""
+    seen = _seen(program, "count_below_zero", settings())
+    assert seen == _seen(program, "count_below_zero", None)
+    assert seen[1][-1] == "got 0"
+
+
 def test_a_zero_copy_send_that_is_cut_tells_once_that_its_buffer_is_free(program: Path) -> None:
     seen = _seen(program, "zero_copies", settings())
     assert seen == _seen(program, "zero_copies", None)
