@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -339,6 +340,34 @@ void made_past_fork() {
   wait(nullptr);
 }
 
+// Children with a copy of memory in which other threads' locks may be held send and end.
+void clones_beside_connections() {
+  static std::atomic<bool> over{false};
+  for (int i = 0; i < 3; ++i)
+    started([] {
+      while (!over) {
+        const Pair p = pair();
+        (void)!write(p.sender, block.data(), 1);
+        close(p.sender), close(p.peer);
+      }
+    });
+  const auto session = [](void* fd) -> int {
+    alarm(5);
+    _exit(write(*static_cast<int*>(fd), block.data(), 1) != 1);
+  };
+  static char stack[65536];
+  int ended = 0;
+  for (int i = 0; i < 500 && ended == i; ++i) {
+    Pair p = pair();
+    int status = 0;
+    waitpid(clone(session, stack + sizeof stack, SIGCHLD, &p.sender), &status, 0);
+    ended += status == 0;
+    close(p.sender), close(p.peer);
+  }
+  over = true;
+  std::printf("ended %d\n", ended);
+}
+
 // A child that ends as servers' children do.
 void ends_at_once() {
   const Pair p = pair();
@@ -407,6 +436,7 @@ const std::map<std::string, void (*)()> kCases{
     {"data_as_standard_error", data_as_standard_error},
     {"namespace_of_users", namespace_of_users},
     {"made_past_fork", made_past_fork},
+    {"clones_beside_connections", clones_beside_connections},
     {"ends_at_once", ends_at_once},
     {"main_thread_ends_first", main_thread_ends_first},
     {"main_thread_ends_before_a_gate_closes", main_thread_ends_before_a_gate_closes},

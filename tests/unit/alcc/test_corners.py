@@ -138,6 +138,10 @@ def test_a_process_enters_a_namespace_that_is_for_one_thread_only(program: Path)
     assert _seen(program, "namespace_of_users", settings()) == _seen(program, "namespace_of_users", None)
 
 
+def test_a_child_made_past_fork_waits_for_no_lock_of_another_thread(program: Path) -> None:
+    assert _seen(program, "clones_beside_connections", settings()) == (0, ["ended 500"], "")
+
+
 def test_a_child_that_ends_without_destructors_reports(program: Path, tmp_path: Path) -> None:
     report = tmp_path / "report"
     assert _seen(program, "ends_at_once", settings(report=report))[0] == 0
