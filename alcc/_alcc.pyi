@@ -17,6 +17,12 @@ class Link:
     def release(self, slot: int, cookie: int) -> None: ...
     def busy(self, slot: int) -> bool: ...
 
+def watch_signal(number: int) -> None:
+    """From now on, until its handler of Python's is another one, ``was_sent`` knows of that signal."""
+
+def was_sent(number: int) -> bool:
+    """Whether a process sent that signal since the last question; a terminal's key is none."""
+
 def law_names() -> list[str]:
     """The laws that run outside the simulator."""
 

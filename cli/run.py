@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -131,7 +131,11 @@ def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple
         report.chmod(0o666)  # servers' processes change their user
         Path(folder).chmod(0o711)  # and find the file there; nobody else makes one or puts a link in its place
         told = Settings(**{**settings.__dict__, "report": report})
-        with subprocess.Popen(command, executable=program, env=told.environment()) as process, _forwarded(process):
+        with (
+            _forwarded() as begin,
+            subprocess.Popen(command, executable=program, env=told.environment()) as process,
+        ):
+            begin(process)
             status = process.wait()
         reports = read_reports(report)
     return (status if status >= 0 else 128 - status), added_up(reports)
@@ -165,21 +169,44 @@ def parse_report(line: bytes) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def _forwarded(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+def _forwarded() -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
     """Hands signals that ask us to end, or servers for something else, to the command, whose end is ours.
 
-    Those of the terminal's keys have reached the command already, unless it has left for a group of processes of its
-    own, as `timeout` and `setsid` do.
+    Gives what takes the command as soon as it runs: what came until then is handed to it then. Those of the terminal's
+    keys have reached the command already, unless it has left for a group of processes of its own, as `timeout` and
+    `setsid` do. What somebody sends to this process alone (`kill -INT`) has not.
     """
+    from reinet.alcc._alcc import was_sent, watch_signal
+
     signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+    keys = (signal.SIGINT, signal.SIGQUIT)
+    running: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+    before: dict[int, Any] = {}
 
     def pass_on(number: int, _: object) -> None:
-        if number not in (signal.SIGINT, signal.SIGQUIT) or not _in_foreground(process.pid):
-            process.send_signal(number)
+        if not running:
+            early.append(number)
+        elif number not in keys or was_sent(number) or not _in_foreground(running[0].pid):
+            running[0].send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in signals}
+    def take(numbers: Iterable[int]) -> None:
+        for number in numbers:
+            before[number] = signal.signal(number, pass_on)
+            if number in keys:
+                watch_signal(number)
+
+    def begin(process: "subprocess.Popen[bytes]") -> None:
+        running.append(process)
+        for number in early:  # also a key's: it may have been pressed before there was a command
+            process.send_signal(number)
+        take(ignored)
+
+    # A command inherits what is ignored, as by nohup, but no handlers.
+    ignored = [number for number in signals if signal.getsignal(number) == signal.SIG_IGN]
     try:
-        yield
+        take(number for number in signals if number not in ignored)
+        yield begin
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -241,8 +241,14 @@ class Follower:
                 self._remember()
             except OSError as error:  # a full disk: what runs goes on, and the fleet's list says why a start may not
                 self.problem = str(error)[:500]
+        figures: dict[str, float] = {}
+        silence = ""
+        try:
+            figures = dict(self._figures())
+        except (ReinetError, OSError) as error:  # whoever knows them hangs, or is being started anew
+            silence = str(error)
         report = pb.ReportRequest(daemon=self._daemon, name=self._name, model=self.model, version=self._version,
-                                  problem=_one_line(self.problem), figures=dict(self._figures()))  # fmt: skip
+                                  problem=_one_line(self.problem or silence), figures=figures)  # fmt: skip
         with suppress(grpc.RpcError):
             stub.Report(report, timeout=TIMEOUT_S)
 

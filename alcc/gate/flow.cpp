@@ -22,25 +22,32 @@ void tell_epoll(const Registration& r, std::uint32_t events) {
 }  // namespace
 
 void Flow::reset(std::uint64_t new_cookie) {
-  leave_daemon();
+  forget_connection();
   cookie = new_cookie;
   fds.clear();
   registrations.clear();
   armed = false;
+  exempt_ = nullptr;
+  active_ = bounded_ = false;
+  end_turn();
+  refusals_ = 0;
+  pending_bytes_ = 0;
+  ++openings;  // whoever still waits looks again, and finds another cookie
+  futex_wake_all(openings);
+}
+
+void Flow::forget_connection() {
+  leave_daemon();
   tick_ns = kLeastTickNs;
   stage_ = Stage::fresh;
-  exempt_ = nullptr;
+  growing_ = {};
   measure_ = Measure{};
   neighbour_ = {};
   law_ = Law{};
   lease_ = void_lease_ = 0;
-  void_ = active_ = refused_ = bounded_ = false;
-  end_turn();
-  refusals_ = 0;
-  credit_bytes_ = pending_bytes_ = admitted_bytes_ = written_base_ = bypassing_bytes_ = 0;
+  void_ = refused_ = false;
+  credit_bytes_ = admitted_bytes_ = written_base_ = bypassing_bytes_ = 0;
   missing_.end();
-  ++openings;  // whoever still waits looks again, and finds another cookie
-  futex_wake_all(openings);
 }
 
 void Flow::after_fork() {
@@ -87,6 +94,7 @@ bool Flow::begin(int fd, std::uint64_t now_ns) {
   }
   if (!view.may_send()) return false;
   stage_ = Stage::running;
+  growing_.takes(view.info);
   const Settings& settings = process().settings;
   const Ends ends = ends_of(fd);
   peer_ = ends.peer;
@@ -153,6 +161,10 @@ Room Flow::room(int fd, std::uint64_t want, std::uint64_t now_ns) {
   if (cap_pkts != 0 && credit_bytes_ >= want) return {want};
   KernelView view;
   if (!view.read(fd) || !view.may_send()) return {want, false, true};
+  if (!growing_.takes(view.info)) {
+    forget_connection();
+    return room(fd, want, now_ns);
+  }
   if (asks) {  // also where its lease has lapsed because nothing was sent
     ask_law(view, now_ns);
     cap_pkts = cap_in_force_pkts(now_ns);
@@ -305,6 +317,12 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
     open();
     active_ = false;
     return 0;
+  }
+  if (!growing_.takes(view.info)) {
+    open();
+    forget_connection();
+    begin(fd, now_ns);
+    return now_ns + kLeastTickNs;
   }
   if (is_bypassed(fd, view)) {
     exempt("bytes reached it that did not pass here: io_uring, kTLS, stdio or another process");

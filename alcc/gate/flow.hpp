@@ -111,6 +111,8 @@ class Flow {
 
  private:
   bool begin(int fd, std::uint64_t now_ns);
+  // What is known of the connection is of none any more; the socket's own remains.
+  void forget_connection();
   std::uint32_t cap_in_force_pkts(std::uint64_t now_ns) const;
   void renew(std::uint64_t now_ns);
   void ask_law(const KernelView& view, std::uint64_t now_ns);
@@ -127,6 +129,7 @@ class Flow {
   enum class Stage { fresh, running };
   Stage stage_ = Stage::fresh;
   const char* exempt_ = nullptr;
+  Growing growing_;
   Measure measure_;
   std::uint64_t peer_ = 0;
   Neighbour neighbour_;

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "core/flow_stats.h"
 #include "core/peers/peer.h"
@@ -61,6 +62,23 @@ struct KernelView {
   std::uint32_t flags() const {
     return (info.tcpi_ca_state >= kRecoveryFrom ? REINET_FLAG_IN_RECOVERY : 0) |
            (info.tcpi_snd_cwnd < info.tcpi_snd_ssthresh ? REINET_FLAG_SLOW_START : 0);
+  }
+};
+
+// What only grows while a connection lasts: it tells apart those of one socket, which may be dissolved (connect() to
+// AF_UNSPEC) and connect anew. 32 bits may come round.
+struct Growing {
+  std::uint64_t sent_bytes = 0, acked_bytes = 0;
+  std::uint32_t segments_in = 0, segments_out = 0, delivered_pkts = 0;
+
+  // Takes a look; returns whether it may be of the same connection as the one before it.
+  bool takes(const tcp_info& i) {
+    const Growing before = std::exchange(
+        *this, {i.tcpi_bytes_sent, i.tcpi_bytes_acked, i.tcpi_segs_in, i.tcpi_data_segs_out, i.tcpi_delivered});
+    const auto grew = [](std::uint32_t from, std::uint32_t to) { return static_cast<std::int32_t>(to - from) >= 0; };
+    return sent_bytes >= before.sent_bytes && acked_bytes >= before.acked_bytes &&
+           grew(before.segments_in, segments_in) && grew(before.segments_out, segments_out) &&
+           grew(before.delivered_pkts, delivered_pkts);
   }
 };
 

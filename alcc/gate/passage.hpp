@@ -7,6 +7,7 @@
 #define REINET_ALCC_PASSAGE_HPP
 
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -189,7 +190,8 @@ class Passage {
 template <class Send>
 ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send, Timeout timeout = Timeout::of_call) {
   const Inside inside;
-  if (!inside || length == 0) return send(0, length, false);
+  // More than any call takes is an error's -1, of which no piece may be made that the kernel does take.
+  if (!inside || length == 0 || length > SSIZE_MAX) return send(0, length, false);
   Process& p = process();
   const int error = errno;
   Flow* flow = p.table.flow(fd);

@@ -49,6 +49,7 @@ Flow* Table::find_or_make(std::uint64_t cookie) {
 Flow* Table::flow(int fd) {
   const std::uintptr_t slot = load(fd);
   if (slot != kUnknown) return (slot & kTag) == kFlow ? reinterpret_cast<Flow*>(slot) : nullptr;
+  if (!process().is_here()) return nullptr;  // what is said here is another's, and so are the locks that it takes
   if (!is_tcp(fd)) {
     if (is_multipath(fd)) process().report.exempted("it may use several paths (MPTCP)");
     if (fcntl(fd, F_GETFD) >= 0) store(fd, kForeign);

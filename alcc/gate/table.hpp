@@ -27,7 +27,8 @@ struct Epoll {
 
 class Table {
  public:
-  // Returns the flow that a descriptor is, made if it is a TCP socket not seen before; null = not ours.
+  // Returns the flow that a descriptor is, made if it is a TCP socket not seen before; null = not ours. None is made in
+  // a child of vfork() or clone().
   Flow* flow(int fd);
   // The same, but only what is known already.
   Flow* known_flow(int fd) const {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "alcc/link/memory.hpp"
+#include "alcc/native/signals.hpp"
 #include "alcc/native/udp.hpp"
 #include "kshim/native/cap_writer.hpp"
 #include "kshim/native/mapping.hpp"
@@ -127,4 +128,5 @@ NB_MODULE(_alcc, m) {
       .def("release", &Link::release)
       .def("busy", &Link::busy);
   reinet::alcc::bind_udp(m);
+  reinet::alcc::bind_signals(m);
 }

@@ -26,6 +26,23 @@ constexpr std::size_t kMarks = 512;       // drawn at a time
 constexpr std::uint32_t kMostBurst = 64;  // packets before ACKs are looked at again
 constexpr int kMostAcks = 256;            // taken before it is anything else's turn
 
+// The path takes nothing, which may pass: no route or none that leads anywhere (EINVAL is a blackhole's, EACCES that of
+// one that is prohibited), an interface or a neighbour that is away, a firewall that drops (EPERM).
+bool is_of_the_path(int error) {
+  switch (error) {
+    case ENETUNREACH:
+    case EHOSTUNREACH:
+    case ENETDOWN:
+    case EHOSTDOWN:
+    case EINVAL:
+    case EACCES:
+    case EPERM:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 double RttHistogram::quantile_us(double share) const {
@@ -238,7 +255,7 @@ void UdpSender::put_end(Us now) {
 // What the socket says instead of taking or giving a packet; a host or a route that is gone for a moment may come back.
 void UdpSender::take_error(int error) {
   if (error == EMSGSIZE) return fail("the path's packets are smaller than the law's: its MTU must be 1500 bytes");
-  if (error == ENETUNREACH || error == EHOSTUNREACH || error == ENETDOWN || error == EHOSTDOWN) {
+  if (is_of_the_path(error)) {
     unreachable_ = error;  // what is not heard for too long ends it
     return;
   }

@@ -24,6 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -148,6 +149,44 @@ void number_used_again() {
   dup2(second.sender, first.sender);
   usleep(200'000);
   std::printf("another's bytes %ld\n", read_for(second.peer, 20));
+}
+
+// A socket that is dissolved connects anew: what its first connection counted is nothing of the second one's.
+void connects_anew() {
+  const rlimit some{1UL << 31, 1UL << 31};
+  setrlimit(RLIMIT_AS, &some);
+  const int listener = socket(AF_INET, SOCK_STREAM, 0), sender = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  listen(listener, 8);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  for (const int rounds : {100, 20}) {
+    (void)!connect(sender, reinterpret_cast<sockaddr*>(&address), size);
+    const int peer = accept(listener, nullptr, nullptr);
+    started([=] { read_for(peer, 100); });
+    ssize_t sent = 0;
+    for (int i = 0; i < rounds; ++i) sent += write(sender, block.data(), 10'000);
+    std::printf("sent %zd\n", sent);
+    usleep(100'000);
+    const sockaddr nobody{};
+    std::printf("dissolved %d\n", connect(sender, &nobody, sizeof nobody));
+  }
+}
+
+// What a failed read() returned is written all the same: no memory of the process is anybody's.
+void count_below_zero() {
+  const Pair p = pair(kSmallBufferBytes);
+  volatile std::size_t count = static_cast<std::size_t>(-1);
+  ssize_t result = write(p.sender, block.data(), count);
+  std::printf("wrote %zd %d\n", result, errno);
+  off_t at = 0;
+  std::FILE* file = std::tmpfile();
+  std::fwrite(block.data(), 1, 1000, file);
+  std::fflush(file);
+  result = sendfile(p.sender, fileno(file), &at, count);
+  std::printf("sent %zd %d\n", result, errno);
+  std::printf("got %ld\n", read_for(p.peer, 20));
 }
 
 // Who sends with MSG_ZEROCOPY learns by the number of the call when its buffer is free again.
@@ -344,6 +383,34 @@ void made_past_fork() {
   wait(nullptr);
 }
 
+// Children with a copy of memory in which other threads' locks may be held send and end.
+void clones_beside_connections() {
+  static std::atomic<bool> over{false};
+  for (int i = 0; i < 3; ++i)
+    started([] {
+      while (!over) {
+        const Pair p = pair();
+        (void)!write(p.sender, block.data(), 1);
+        close(p.sender), close(p.peer);
+      }
+    });
+  const auto session = [](void* fd) -> int {
+    alarm(5);
+    _exit(write(*static_cast<int*>(fd), block.data(), 1) != 1);
+  };
+  static char stack[65536];
+  int ended = 0;
+  for (int i = 0; i < 500 && ended == i; ++i) {
+    Pair p = pair();
+    int status = 0;
+    waitpid(clone(session, stack + sizeof stack, SIGCHLD, &p.sender), &status, 0);
+    ended += status == 0;
+    close(p.sender), close(p.peer);
+  }
+  over = true;
+  std::printf("ended %d\n", ended);
+}
+
 // A child that ends as servers' children do.
 void ends_at_once() {
   const Pair p = pair();
@@ -423,6 +490,8 @@ const std::map<std::string, void (*)()> kCases{
     {"second_writer_is_cancelled", second_writer_is_cancelled},
     {"little_stack", little_stack},
     {"number_used_again", number_used_again},
+    {"connects_anew", connects_anew},
+    {"count_below_zero", count_below_zero},
     {"zero_copies", zero_copies},
     {"no_more_processes", no_more_processes},
     {"no_more_processes_of_another_user", no_more_processes_of_another_user},
@@ -438,6 +507,7 @@ const std::map<std::string, void (*)()> kCases{
     {"data_as_standard_error", data_as_standard_error},
     {"namespace_of_users", namespace_of_users},
     {"made_past_fork", made_past_fork},
+    {"clones_beside_connections", clones_beside_connections},
     {"ends_at_once", ends_at_once},
     {"forks_in_a_handler", forks_in_a_handler},
     {"main_thread_ends_first", main_thread_ends_first},

@@ -88,6 +88,22 @@ def test_a_waiting_writes_bytes_never_reach_what_took_its_descriptors_number(pro
     assert _seen(program, "number_used_again", settings()) == (0, ["another's bytes 0"], "")
 
 
+def test_a_socket_that_connects_anew_is_another_connection(program: Path, tmp_path: Path) -> None:
+    """Its counts begin at zero: their differences, of 32 bits, told the law of four thousand million packets sent."""
+    report = tmp_path / "report"
+    seen = _seen(program, "connects_anew", settings("copa", report=report))
+    assert seen == _seen(program, "connects_anew", None)
+    assert seen[1] == ["sent 1000000", "dissolved 0", "sent 200000", "dissolved 0"]
+    assert reports(report)["flows"] == 2
+
+
+def test_a_count_that_was_an_error_sends_nothing(program: Path) -> None:
+    """What read() returned when it failed; the kernel refuses it, the gate made pieces of it that it does not."""
+    seen = _seen(program, "count_below_zero", settings())
+    assert seen == _seen(program, "count_below_zero", None)
+    assert seen[1][-1] == "got 0"
+
+
 def test_a_zero_copy_send_that_is_cut_tells_once_that_its_buffer_is_free(program: Path) -> None:
     seen = _seen(program, "zero_copies", settings())
     assert seen == _seen(program, "zero_copies", None)
@@ -140,6 +156,10 @@ def test_what_the_gate_has_to_say_neither_ends_a_program_nor_goes_into_its_data(
 
 def test_a_process_enters_a_namespace_that_is_for_one_thread_only(program: Path) -> None:
     assert _seen(program, "namespace_of_users", settings()) == _seen(program, "namespace_of_users", None)
+
+
+def test_a_child_made_past_fork_waits_for_no_lock_of_another_thread(program: Path) -> None:
+    assert _seen(program, "clones_beside_connections", settings()) == (0, ["ended 500"], "")
 
 
 def test_a_child_that_ends_without_destructors_reports(program: Path, tmp_path: Path) -> None:

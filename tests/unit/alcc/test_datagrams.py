@@ -374,9 +374,9 @@ OUTAGE = """
 import subprocess, sys, threading, time
 from reinet.alcc.datagrams import Receiver, send
 def away():
-    for after_s, change in ((0.5, "flush table local"), (0.3, "add local 127.0.0.0/8 dev lo table local")):
+    for after_s, change in zip((0.5, 0.3), sys.argv[2:], strict=True):
         time.sleep(after_s)
-        subprocess.run(["ip", "route", *change.split()], check=True)
+        subprocess.run(change, shell=True, check=True)
 receiver = Receiver(("127.0.0.1", 0))
 threads = [threading.Thread(target=receiver.receive, args=(5.0, -1)), threading.Thread(target=away)]
 for thread in threads:
@@ -386,11 +386,25 @@ print(sent.seconds)
 """
 
 
+RULES_BACK = "ip rule add pref 0 lookup local; ip rule del pref 7"
+OUTAGES = {
+    "no route": ("ip route flush table local", "ip route add local 127.0.0.0/8 dev lo table local"),
+    "a blackhole": ("ip rule add pref 7 blackhole; ip rule del pref 0", RULES_BACK),
+    "a prohibited one": ("ip rule add pref 7 prohibit; ip rule del pref 0", RULES_BACK),
+    "a firewall": ("iptables -A OUTPUT -p udp -j DROP", "iptables -D OUTPUT 1"),
+}
+"""What takes packets no more, and what takes it back."""
+
+
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root, to have a route go away")
-@pytest.mark.parametrize("law", LAWS)
-def test_a_route_that_is_gone_for_a_moment_ends_no_transfer(law: str) -> None:
+@pytest.mark.parametrize(
+    ("law", "outage"), [*((law, "no route") for law in LAWS), *(("verus", outage) for outage in list(OUTAGES)[1:])]
+)
+def test_a_route_that_is_gone_for_a_moment_ends_no_transfer(law: str, outage: str) -> None:
     """Three errors in a row did, within a few milliseconds."""
+    if "iptables" in OUTAGES[outage][0] and not shutil.which("iptables"):
+        pytest.skip("no iptables")
     inside = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$0" -c "$@"', sys.executable, OUTAGE, law]
-    done = subprocess.run(inside, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*inside, *OUTAGES[outage]], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(3.0, abs=0.5)

@@ -71,10 +71,11 @@ def test_signals_that_servers_know_reach_the_command(number: signal.Signals, tmp
     assert json.loads((tmp_path / "json").read_text())["status"] == 7
 
 
+@pytest.mark.parametrize("sent", ["by the key", "by somebody"])
 @pytest.mark.parametrize("group", ["", "os.setpgid(0, 0)"], ids=["reinet's group", "a group of its own"])
-def test_ctrl_c_reaches_the_command_once(tmp_path: Path, group: str) -> None:
+def test_ctrl_c_reaches_the_command_once(tmp_path: Path, group: str, sent: str) -> None:
     """The terminal sends it to both, and a second one has many programs end at once; a command that has left the
-    group, as `timeout` and `setsid` do, is sent none."""
+    group, as `timeout` and `setsid` do, is sent none, nor is any by who sends it to reinet alone."""
     script = (
         f"import os, signal, time; {group}\n"
         "seen = []; signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
@@ -91,10 +92,35 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path, group: str) -> None:
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        os.write(ours, b"\x03")
+        if sent == "by the key":
+            os.write(ours, b"\x03")
+        else:
+            process.send_signal(signal.SIGINT)
         assert process.wait(60) == 1
     os.close(ours)
     os.close(theirs)
+
+
+def test_a_signal_that_comes_as_the_command_starts_reaches_it() -> None:
+    """It ended reinet alone, and left the command to nobody; here the command sends it, as its first deed."""
+    code = "import sys; from pathlib import Path; from reinet.cli.run import run_reported\n"
+    code += "from reinet.alcc.launch import Law, Settings; from reinet.core.target import Target\n"
+    code += "settings = Settings(Law('none'), Target.parse('+30ms'))\n"
+    code += "print([run_reported(settings, Path('/bin/sh'), sys.argv[1:])[0] for _ in range(10)])"
+    command = [sys.executable, "-c", code, "sh", "-c", "kill $PPID; sleep 30"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.stdout == f"{[128 + signal.SIGTERM] * 10}\n"
+
+
+def test_what_reinet_was_told_to_ignore_its_command_ignores() -> None:
+    """As by nohup."""
+    script = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
+    command = [str(REINET), "run", "--json", "-", "--", sys.executable, "-c", script]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )  # fmt: skip
+    assert done.stdout.startswith("True\n")
 
 
 def test_nobody_else_can_put_anything_in_the_place_of_the_report(tmp_path: Path) -> None:

@@ -44,10 +44,15 @@ class Daemon:
 
     def __init__(self, host: Host, folder: Path) -> None:
         self.swapped: list[tuple[Path, str]] = []
-        self.refuse = self.late = ""
+        self.refuse = self.late = self.hangs = ""
         address = Address(f"unix:{host.socket}")
-        self.follower = Follower(address, "production", "host-1", folder, self.swap, "1.0", lambda: {"kept": 0.97})
+        self.follower = Follower(address, "production", "host-1", folder, self.swap, "1.0", self.figures)
         self.follower.start()
+
+    def figures(self) -> dict[str, float]:
+        if self.hangs:
+            raise TimeoutError(self.hangs)
+        return {"kept": 0.97}
 
     def swap(self, folder: Path, sha256: str) -> None:
         if self.refuse:
@@ -170,6 +175,18 @@ def test_a_swap_whose_answer_came_too_late_is_undone_where_the_name_goes_back(ho
     host.models.move(FIRST)
     until(lambda: daemon.models()[-1] == FIRST)
     until(lambda: host.models.reports[-1].model == FIRST and not host.models.reports[-1].problem)
+
+
+def test_a_daemon_whose_decision_process_does_not_answer_reports_that(host: Host, daemon: Daemon) -> None:
+    """It kept silent, and dropped its stream at each sign of life: the list had what it reported last."""
+    until(lambda: host.models.reports and daemon.models() == [FIRST])
+    daemon.hangs = "the decision process did not answer within 3 s"
+    until(lambda: "did not answer" in host.models.reports[-1].problem)
+    host.models.move(SECOND)
+    until(lambda: host.models.reports[-1].model == SECOND)
+    assert not host.models.reports[-1].figures
+    daemon.hangs = ""
+    until(lambda: host.models.reports[-1].figures and not host.models.reports[-1].problem)
 
 
 @pytest.mark.parametrize("trouble", [OSError(28, "No space left on device"), Aborted()], ids=["a disk", "a fetch"])

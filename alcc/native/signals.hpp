@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef REINET_ALCC_NATIVE_SIGNALS_HPP
+#define REINET_ALCC_NATIVE_SIGNALS_HPP
+
+#include <nanobind/nanobind.h>
+
+namespace reinet::alcc {
+
+void bind_signals(nanobind::module_& m);
+
+}  // namespace reinet::alcc
+
+#endif
