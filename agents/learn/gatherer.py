@@ -59,7 +59,7 @@ class Gatherer:
         config = self._config
         rng = np.random.Generator(np.random.PCG64([config.seed, iteration, self._worker]))
         links, behind_rule = self._links(actor, normaliser, rng)
-        # Targets as they are: what is learned from a network that is told of others is in docs/training.md.
+        # Targets as they are: what is learned from a network that is told of others is in docs/training-options.md.
         view = replace(config.view(normaliser), room_beyond_ms=None)
         sim = batch_seen(view, links, reward=config.reward.kind, delay_weight=config.reward.delay_weight)
         count, periods = len(links), config.rollout.periods
