@@ -406,7 +406,7 @@ def _explain(text: bytes, path: Path) -> NoReturn:
                 f"{where} {shown} is not a whole number of milliseconds; "
                 "if the file is a recording in another format, convert it with: reinet traces import"
             )
-        value = int(line) if len(line.lstrip(b"0")) <= _MAX_DIGITS else MAX_MS + 1
+        value = int(line.lstrip(b"0")[: _MAX_DIGITS + 1] or b"0")  # Python itself refuses thousands of digits
         if value > MAX_MS:
             raise TraceError(
                 f"{where} {shown} ms is beyond the largest time ({MAX_MS} ms, 49.7 days); check the unit (ms)"

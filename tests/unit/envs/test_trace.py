@@ -63,6 +63,7 @@ BAD = {
     b"1\n4294967296\n": (2, "beyond the largest time", "unit"),
     b"1\n" + b"9" * 5000 + b"\n": (2, "beyond the largest time", "unit"),
     b"1\n000000000002\n": (2, "more than 10 digits", "leading zeros"),
+    b"1\n" + b"0" * 5000 + b"2\n": (2, "more than 10 digits", "leading zeros"),
     "1\n\u0662\n".encode(): (2, "not text", "plain text"),
     b"1\r2\r3\r": (1, "not text", "plain text"),
 }
