@@ -90,12 +90,12 @@ class Trace:
         """Returns a steady rate: opportunities of 1500 B evenly spaced over ``seconds``."""
         if not (math.isfinite(mbps) and math.isfinite(seconds) and mbps > 0 and seconds >= 0.001):
             raise TraceError(f"constant trace: {mbps} Mbit/s over {seconds} s; both must be positive (1 ms at least)")
-        duration_ms = round(seconds * 1000)
-        count = round(mbps * PKTS_PER_MBIT * duration_ms / 1000)
-        most = most_opportunities(duration_ms)
+        duration_ms = round(min(seconds * 1000, MAX_MS + 1))  # products of finite numbers may be infinite
+        pkts, most = mbps * PKTS_PER_MBIT * duration_ms / 1000, most_opportunities(duration_ms)
+        count = round(min(pkts, most + 1))
         if duration_ms > MAX_MS or not 1 <= count <= most:
             raise TraceError(
-                f"constant trace: {mbps} Mbit/s over {seconds} s is {count} opportunities; between 1 and "
+                f"constant trace: {mbps} Mbit/s over {seconds} s is {pkts:.7g} opportunities; between 1 and "
                 f"{most} within {MAX_MS} ms are possible: change the rate or the length"
             )
         # Rounded up, so that the last one falls on the loop's end and the rate holds across loops.
