@@ -30,7 +30,7 @@ class FlowRecording:
         try:
             header = json.loads(line)
             version, flow = int(header["reinet_flow"]), str(header["flow"])
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError):  # the last of 1e999, an infinite version
             raise TraceError(f"{path}: is no recorded flow; name files that a daemon wrote ([daemon.record])") from None
         if not newline or version != VERSION or not (flow.isalnum() and len(flow) <= 64):
             raise TraceError(f"{path}: is of version {version}, this is for {VERSION}; use reinet of the same version")
