@@ -398,9 +398,7 @@ def _explain(text: bytes, path: Path) -> NoReturn:
                 + (" (it looks compressed: unpack it first)" if number == 1 and line[:2] == b"\x1f\x8b" else "")
             )
         if line[0] == _MINUS and line[1:].isdigit():
-            raise TraceError(
-                f"{where} negative time {shown}; times count from the trace's start: shift them to 0 or above"
-            )
+            raise TraceError(f"{where} negative time {shown}; times count from the start: shift them to 0 or above")
         if not line.isdigit():
             raise TraceError(
                 f"{where} {shown} is not a whole number of milliseconds; "
@@ -418,9 +416,7 @@ def _explain(text: bytes, path: Path) -> NoReturn:
                 f"{where} time goes back from {before} to {value} ms; times must not decrease: sort the file"
             )
         before = value
-    raise TraceError(
-        f"{path}:{len(lines)}: the last time is 0 ms, so the loop has no length; the last line must be above 0"
-    )
+    raise TraceError(f"{path}:{len(lines)}: the last time is 0 ms, so the loop has no length; end above 0 ms")
 
 
 def _shown(line: bytes) -> str:
@@ -430,20 +426,23 @@ def _shown(line: bytes) -> str:
 
 def write_atomically(path: Path, content: bytes, *, overwrite: bool = False) -> None:
     """Writes a file whole or not at all, and the folders above it where they are missing; an existing file stays unless
-    ``overwrite``. Raises TraceError."""
+    ``overwrite``, and a link always. Raises TraceError, also for a pipe or a device: it would be one no more."""
     try:
         if path.is_dir():
             raise TraceError(f"{path}: is a folder; name a file to write")
+        if path.exists() and not path.is_file():
+            raise TraceError(f"{path}: is no regular file; name another one to write")
         if path.exists() and not overwrite:
             raise TraceError(f"{path}: exists already; name another file, or overwrite it with --force")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}.part")
         try:
             with temporary.open("xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:

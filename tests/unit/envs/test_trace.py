@@ -308,6 +308,20 @@ def test_set_file_errors(tmp_path: Path, content: bytes, what: str) -> None:
     assert str(path) in str(caught.value)
 
 
+def test_no_device_pipe_or_link_is_replaced(tmp_path: Path) -> None:
+    """`--out /dev/null --force` left a trace for everybody on the host in place of the device."""
+    pipe, link, found = tmp_path / "pipe", tmp_path / "link", tmp_path / "found"
+    os.mkfifo(pipe)
+    link.symlink_to(found)
+    with pytest.raises(TraceError, match="pipe: is no regular file; name another"):
+        write_atomically(pipe, b"one", overwrite=True)
+    assert pipe.is_fifo()
+    write_atomically(link, b"one")
+    write_atomically(link, b"two", overwrite=True)
+    assert link.is_symlink()
+    assert found.read_bytes() == b"two"
+
+
 def test_atomic_write(tmp_path: Path) -> None:
     path = tmp_path / "f"
     write_atomically(path, b"one")
