@@ -294,6 +294,8 @@ def test_sets_and_folders(tmp_path: Path) -> None:
         (b"[set", "not valid TOML"),
         (b"\xff", ":1: a set file is UTF-8"),
         (b"files = []", "sections are"),
+        (b"[set]\nn = " + b"9" * 5000, "not valid TOML: Exceeds the limit"),
+        (b"[set]\nfiles = " + b"[" * 5000, "not valid TOML: maximum recursion"),
         (b'[set]\nname = "s"\nfile = ["a"]', "unknown key 'file'"),
         (b'[set]\nname = "s"\nfiles = []', "lacks a name or a list"),
         (b'[set]\nname = "s"\nfiles = [3]', r"files\[1\] is 3"),
