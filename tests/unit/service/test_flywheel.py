@@ -165,7 +165,8 @@ def test_a_set_of_estimates_names_its_traces_whatever_the_recordings_are_called(
         path = tmp_path / "flows" / os.fsdecode(name + b".flow")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(header("ab12") + flow(6 + number).tobytes())
-    found, _ = estimated([tmp_path / "flows"])
+    found, _ = estimated([tmp_path / "flows", tmp_path / "flows" / "twice.flow"])
+    assert len(found) == 4, "the file that is named beside its folder is one flow, not two to learn from"
     save(found, tmp_path / "out")
     loaded = load_traces([tmp_path / "out" / "estimated.toml"])
     assert sorted(trace.duration_ms for trace in loaded) == sorted(one.trace.duration_ms for one in found)
