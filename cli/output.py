@@ -5,6 +5,7 @@ name or a terminal's control sequence here: ``console`` shows every string as it
 out. Colour is for our own words alone, which ``say`` takes as (text, style) pairs.
 """
 
+import errno
 import json
 import os
 import sys
@@ -159,11 +160,15 @@ def flush_output() -> None:
         raise
 
 
+_IN_PLACE = (errno.EACCES, errno.EPERM, errno.EBUSY)
+"""Of a file that may be written in a folder that may not, or that is mounted by itself."""
+
+
 def write_json(destination: str | None, data: Mapping[str, Any]) -> None:
     """Writes ``data`` to a file or, for ``-``, to standard output; does nothing without a destination.
 
-    The file's folder is made where it is missing. Where the file cannot be written, standard output gets the data and
-    ReinetError is raised: they may be the result of hours.
+    The file's folder is made where it is missing. Where the file cannot be written, it stays what it was, standard
+    output gets the data and ReinetError is raised: they may be the result of hours.
     """
     if destination is None:
         return
@@ -171,8 +176,7 @@ def write_json(destination: str | None, data: Mapping[str, Any]) -> None:
     failed = None
     if destination != "-":
         try:
-            Path(destination).parent.mkdir(parents=True, exist_ok=True)
-            Path(destination).write_text(text)
+            _write_whole(destination, text)
         except OSError as error:
             failed = error
     if destination == "-" or failed is not None:
@@ -189,17 +193,36 @@ def keep_json(destination: str | None, data: Mapping[str, Any]) -> None:
     """
     if destination is None or destination == "-":
         return
-    path = Path(os.path.realpath(destination))
-    staged = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
     with suppress(OSError):  # said at the end, with all of the data
-        if path.exists() and not path.is_file():
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if _may_be_replaced(destination):
+            _write_whole(destination, json_text(data))
+
+
+def _write_whole(destination: str, text: str) -> None:
+    """Writes a file that is whole or what it was before, where another may take its place; raises OSError."""
+    path = Path(os.path.realpath(destination))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if _may_be_replaced(destination):
+        staged = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
         try:
-            staged.write_text(json_text(data))
+            staged.write_text(text)
             staged.replace(path)
+        except OSError as error:
+            if error.errno not in _IN_PLACE:
+                raise
+        else:
+            return
         finally:
-            staged.unlink(missing_ok=True)
+            with suppress(OSError):
+                staged.unlink()
+    Path(destination).write_text(text)
+
+
+def _may_be_replaced(destination: str) -> bool:
+    """Returns whether it is a file or will be one. What /dev and /proc name, as /dev/stdout does, may be a file too,
+    but is open already: whoever opened it does not see another in its place."""
+    path = Path(destination)
+    return (path.is_file() or not path.exists()) and path.absolute().parts[1] not in ("dev", "proc")
 
 
 def _shown(value: object) -> Text:

@@ -11,9 +11,9 @@ import typer
 
 from reinet.cli.output import JsonOption, console, print_table, say, write_json
 from reinet.core.errors import ConfigError, TraceError
-from reinet.core.visible import utf8
 from reinet.envs.trace.importers import FORMATS, import_trace
 from reinet.envs.trace.model import PRESETS, RANDOM, generate
+from reinet.envs.trace.set_file import distinct_names, set_file
 from reinet.envs.trace.split import by_content
 from reinet.envs.trace.trace import Trace, load_traces, trace_files, write_atomically
 
@@ -208,11 +208,10 @@ def split(
         sides = {"train": first, "validation": rest}
     rows: list[dict[str, Any]] = []
     for side, members in sides.items():
-        names = _distinct_names(members)
+        names = distinct_names(members)
         for trace, name in zip(members, names, strict=True):
             rows.append({"set": side, "path": str(trace.save(out / side / name)), **_row(trace)})
-        files = "".join(f"  {_toml_string(f'{side}/{name}')},\n" for name in names)
-        write_atomically(out / f"{side}.toml", f'[set]\nname = "{side}"\nfiles = [\n{files}]\n'.encode())
+        write_atomically(out / f"{side}.toml", set_file(side, [f"{side}/{name}" for name in names]))
     _report(json_destination, {"rows": rows}, rows, ["set", "path", "duration_s", "mean_mbps"])
 
 
@@ -227,17 +226,6 @@ def _by_time(traces: Sequence[Trace], share: float) -> dict[str, list[Trace]]:
         sides["train"].append(trace.cut(0, at_ms, trace.name))
         sides["validation"].append(trace.cut(at_ms, trace.duration_ms, trace.name))
     return sides
-
-
-def _distinct_names(traces: Sequence[Trace]) -> list[str]:
-    """Returns a file name for each trace, in order: traces of the same name get part of their hash.
-
-    A set file, which names them, is UTF-8, and so a name that is not is written out.
-    """
-    names = [utf8(trace.name) for trace in traces]
-    hashes = [trace.sha256[:12] for trace in traces]
-    distinct = [f"{n}.{part}" if names.count(n) > 1 else n for n, part in zip(names, hashes, strict=True)]
-    return [f"{name}.{number}" if distinct.count(name) > 1 else name for number, name in enumerate(distinct)]
 
 
 def _constant(preset: str, seconds: float) -> Trace:
@@ -275,11 +263,3 @@ def _shown(value: object) -> str:
     if value is None:
         return "none"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _toml_string(text: str) -> str:
-    escaped = "".join(
-        f"\\u{ord(char):04x}" if ord(char) < 32 or ord(char) == 127 else "\\" + char if char in '"\\' else char
-        for char in text
-    )
-    return f'"{escaped}"'

@@ -91,7 +91,7 @@ class Results:
         self._path = path
         self._found: dict[str, list[KernelResult]] = {}
         if path.exists():
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for number, line in enumerate(path.read_bytes().splitlines(), 1):
                 self._remember(self._parse(line, number))
 
     def of(self, key: str) -> list[KernelResult]:
@@ -110,10 +110,10 @@ class Results:
     def _remember(self, result: KernelResult) -> None:
         self._found.setdefault(result.key, []).append(result)
 
-    def _parse(self, line: str, number: int) -> KernelResult:
+    def _parse(self, line: bytes, number: int) -> KernelResult:
         try:
             return KernelResult(**json.loads(line))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:  # of ValueError are what is no JSON and no UTF-8
             raise ConfigError(
                 f"{self._path}:{number}: not a result of this command ({error}); remove that line, or name another file"
             ) from None

@@ -10,7 +10,7 @@ import numpy as np
 
 from reinet.core.errors import ConfigError
 from reinet.core.target import MOST_MS, Form, Target
-from reinet.envs.link.spec import LinkSpec
+from reinet.envs.link.spec import LinkSpec, times_of
 from reinet.envs.mahimahi.spec import EMULATED, downlink_ms, require_emulated
 from reinet.envs.sim.options import require_simulated
 from reinet.envs.trace import Trace
@@ -129,7 +129,7 @@ class Scenario:
         return cls(LinkSpec(trace, **path, **read), link, seconds, options, actuator, asked)
 
     def require_data(self) -> "Scenario":
-        """Returns this; raises ConfigError where the trace lets none of the flow's data through within the run.
+        """Returns this; raises ConfigError where the traces let none of the flow's data through within the run.
 
         A suite writes such a run down as invalid and goes on; a comparison that meets it midway has lost the others.
         """
@@ -137,10 +137,12 @@ class Scenario:
         is_sim = self.link == "sim"
         times_ms = path.trace_ms.astype(np.int64) if is_sim else downlink_ms(path)
         start_ms = float(path.start_offset_ms) if is_sim else 0.0
-        least_s = (data_leaves_ms(times_ms, start_ms + path.start_ms, path.mrtt_ms) - start_ms) / 1000
+        uplink_ms = None if path.uplink is None else times_of(path.uplink).astype(np.int64)
+        least_s = (data_leaves_ms(times_ms, start_ms + path.start_ms, path.mrtt_ms, uplink_ms) - start_ms) / 1000
         if self.seconds <= least_s:
+            its = "the trace" if uplink_ms is None else "the trace, with this uplink,"
             raise ConfigError(
-                f"a run of {self.seconds:g} s over {self.trace.name} ends before the trace lets any data through, "
+                f"a run of {self.seconds:g} s over {self.trace.name} ends before {its} lets any data through, "
                 f"which takes {least_s:g} s; run it longer, or leave this trace out"
             )
         return self

@@ -53,6 +53,8 @@ class Law(BaseModel):
     def _ends(self) -> "Law":
         if self.low > self.high or (self.log and self.low <= 0):
             raise ValueError(f"low = {self.low:g} and high = {self.high:g}: low comes first, and lies above 0 with log")
+        if math.isinf(self.high - self.low):
+            raise ValueError(f"low = {self.low:g} and high = {self.high:g}: choose them nearer to each other")
         return self
 
     def draw(self, rng: np.random.Generator) -> float:

@@ -31,12 +31,21 @@ def next_opportunity_ms(times_ms: npt.NDArray[np.integer], from_ms: float) -> fl
     return loops * loop_ms + float(times_ms[np.searchsorted(times_ms, within_ms)])
 
 
-def data_leaves_ms(times_ms: npt.NDArray[np.integer], begin_ms: float, mrtt_ms: float) -> float:
+def data_leaves_ms(
+    times_ms: npt.NDArray[np.integer],
+    begin_ms: float,
+    mrtt_ms: float,
+    uplink_ms: npt.NDArray[np.integer] | None = None,
+) -> float:
     """Returns before when no data of a flow leaves a looping trace's link, where the flow begins at ``begin_ms``.
 
-    The answer to the SYN goes over the link first, and what that brings about once round the path.
+    The answer to the SYN goes over the link first, and what that brings about once round the path: over the uplink,
+    where that has a trace (``uplink_ms``, of the same clock), and to the link again.
     """
-    return next_opportunity_ms(times_ms, next_opportunity_ms(times_ms, begin_ms) + mrtt_ms)
+    answered_ms = next_opportunity_ms(times_ms, begin_ms)
+    if uplink_ms is not None:
+        answered_ms = next_opportunity_ms(uplink_ms, answered_ms)
+    return next_opportunity_ms(times_ms, answered_ms + mrtt_ms)
 
 
 def opportunities_between(times_ms: npt.NDArray[np.integer], start_ms: float, end_ms: float) -> int:

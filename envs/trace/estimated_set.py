@@ -8,6 +8,7 @@ from typing import Any
 from reinet.core.errors import TraceError
 from reinet.envs.trace.estimate import LEAST_S, Estimate, estimates
 from reinet.envs.trace.flow_records import FlowRecording, flow_files
+from reinet.envs.trace.set_file import distinct_names, set_file
 from reinet.envs.trace.trace import write_atomically
 
 SET_FILE = "estimated.toml"
@@ -33,9 +34,8 @@ def estimated(
 
 
 def write_set(path: Path, names: Sequence[str]) -> Path:
-    """Writes a set file that names plainly named files beside it; returns its path."""
-    files = "".join(f'  "{name}",\n' for name in names)
-    write_atomically(path, f'[set]\nname = "{path.stem}"\nfiles = [\n{files}]\n'.encode(), overwrite=True)
+    """Writes a set file that names files beside it; returns its path."""
+    write_atomically(path, set_file(path.stem, names), overwrite=True)
     return path
 
 
@@ -50,8 +50,8 @@ def save(found: Sequence[Estimate], folder: Path, overwrite: bool = False) -> li
             "or flows with more to send"
         )
     rows = []
-    for one in found:
-        path = one.trace.save(folder / f"{one.trace.name}.trace", overwrite=overwrite)
+    for one, name in zip(found, distinct_names([one.trace for one in found]), strict=True):
+        path = one.trace.save(folder / f"{name}.trace", overwrite=overwrite)
         rows.append({"path": path.name, **one.row()})
     write_set(folder / SET_FILE, [row["path"] for row in rows])
     write_atomically(folder / FIGURES_FILE, (json.dumps({"rows": rows}, indent=1) + "\n").encode(), overwrite=True)

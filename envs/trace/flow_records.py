@@ -1,6 +1,7 @@
 """Recorded flows, read: files of ``kshim/recorded.py``, which a daemon wrote and anybody may have touched since."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ class FlowRecording:
         try:
             header = json.loads(line)
             version, flow = int(header["reinet_flow"]), str(header["flow"])
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError):  # the last of 1e999, an infinite version
             raise TraceError(f"{path}: is no recorded flow; name files that a daemon wrote ([daemon.record])") from None
         if not newline or version != VERSION or not (flow.isalnum() and len(flow) <= 64):
             raise TraceError(f"{path}: is of version {version}, this is for {VERSION}; use reinet of the same version")
@@ -42,10 +43,10 @@ class FlowRecording:
 
 
 def flow_files(paths: Sequence[Path]) -> list[Path]:
-    """Returns the recorded flows among files and in folders, sorted; raises TraceError where there is none."""
+    """Returns the recorded flows among files and in folders, sorted, each once; raises TraceError where none is."""
     found: list[Path] = []
     for path in paths:
         found += sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
     if not found:
         raise TraceError(f"{', '.join(map(str, paths))}: holds no recorded flow (*{SUFFIX}); see [daemon.record]")
-    return found
+    return list({os.path.realpath(path): path for path in found}.values())

@@ -18,6 +18,7 @@ remainder carried from line to line, so the mean rate is kept exactly, up to one
 
 from __future__ import annotations
 
+import codecs
 import csv
 import math
 import re
@@ -106,7 +107,7 @@ def import_trace(path: str | Path, format: str | None = None, column: str | None
 
 def _text(path: Path) -> str:
     raw = read_limited(path, MAX_FILE_BYTES, "recording")
-    if not raw.strip():
+    if not raw.removeprefix(codecs.BOM_UTF8).strip():
         raise TraceError(f"{path}:1: the file is empty; name a recording of a link's rate")
     nul = raw.find(b"\0")
     try:

@@ -90,12 +90,12 @@ class Trace:
         """Returns a steady rate: opportunities of 1500 B evenly spaced over ``seconds``."""
         if not (math.isfinite(mbps) and math.isfinite(seconds) and mbps > 0 and seconds >= 0.001):
             raise TraceError(f"constant trace: {mbps} Mbit/s over {seconds} s; both must be positive (1 ms at least)")
-        duration_ms = round(seconds * 1000)
-        count = round(mbps * PKTS_PER_MBIT * duration_ms / 1000)
-        most = most_opportunities(duration_ms)
+        duration_ms = round(min(seconds * 1000, MAX_MS + 1))  # products of finite numbers may be infinite
+        pkts, most = mbps * PKTS_PER_MBIT * duration_ms / 1000, most_opportunities(duration_ms)
+        count = round(min(pkts, most + 1))
         if duration_ms > MAX_MS or not 1 <= count <= most:
             raise TraceError(
-                f"constant trace: {mbps} Mbit/s over {seconds} s is {count} opportunities; between 1 and "
+                f"constant trace: {mbps} Mbit/s over {seconds} s is {pkts:.7g} opportunities; between 1 and "
                 f"{most} within {MAX_MS} ms are possible: change the rate or the length"
             )
         # Rounded up, so that the last one falls on the loop's end and the rate holds across loops.
@@ -308,7 +308,7 @@ def _read_set(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise TraceError(f"{path}:{line}: a set file is UTF-8 text, this has other bytes; write it as TOML") from error
-    except toml_file.TomlError as error:
+    except (ValueError, RecursionError) as error:  # TomlError, and numbers or nesting that Python itself refuses
         raise TraceError(f"{path}: not valid TOML: {error}; see reinet traces --help for an example") from error
     section = table.get("set")
     example = 'a set file is [set] with name = "..." and files = ["a.down", ...]'
@@ -398,15 +398,13 @@ def _explain(text: bytes, path: Path) -> NoReturn:
                 + (" (it looks compressed: unpack it first)" if number == 1 and line[:2] == b"\x1f\x8b" else "")
             )
         if line[0] == _MINUS and line[1:].isdigit():
-            raise TraceError(
-                f"{where} negative time {shown}; times count from the trace's start: shift them to 0 or above"
-            )
+            raise TraceError(f"{where} negative time {shown}; times count from the start: shift them to 0 or above")
         if not line.isdigit():
             raise TraceError(
                 f"{where} {shown} is not a whole number of milliseconds; "
                 "if the file is a recording in another format, convert it with: reinet traces import"
             )
-        value = int(line) if len(line.lstrip(b"0")) <= _MAX_DIGITS else MAX_MS + 1
+        value = int(line.lstrip(b"0")[: _MAX_DIGITS + 1] or b"0")  # Python itself refuses thousands of digits
         if value > MAX_MS:
             raise TraceError(
                 f"{where} {shown} ms is beyond the largest time ({MAX_MS} ms, 49.7 days); check the unit (ms)"
@@ -418,9 +416,7 @@ def _explain(text: bytes, path: Path) -> NoReturn:
                 f"{where} time goes back from {before} to {value} ms; times must not decrease: sort the file"
             )
         before = value
-    raise TraceError(
-        f"{path}:{len(lines)}: the last time is 0 ms, so the loop has no length; the last line must be above 0"
-    )
+    raise TraceError(f"{path}:{len(lines)}: the last time is 0 ms, so the loop has no length; end above 0 ms")
 
 
 def _shown(line: bytes) -> str:
@@ -430,20 +426,23 @@ def _shown(line: bytes) -> str:
 
 def write_atomically(path: Path, content: bytes, *, overwrite: bool = False) -> None:
     """Writes a file whole or not at all, and the folders above it where they are missing; an existing file stays unless
-    ``overwrite``. Raises TraceError."""
+    ``overwrite``, and a link always. Raises TraceError, also for a pipe or a device: it would be one no more."""
     try:
         if path.is_dir():
             raise TraceError(f"{path}: is a folder; name a file to write")
+        if path.exists() and not path.is_file():
+            raise TraceError(f"{path}: is no regular file; name another one to write")
         if path.exists() and not overwrite:
             raise TraceError(f"{path}: exists already; name another file, or overwrite it with --force")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}.part")
         try:
             with temporary.open("xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:

@@ -68,6 +68,7 @@ def test_each_point_is_a_training_of_its_own_and_a_sweep_goes_on_where_it_was(tm
         ('[sweep.grid]\nname = ["a"]\n', "no key 'name'"),
         ('[sweep.grid]\n"ddpg.noise" = [-1]\n', "ddpg.noise"),
         ('[sweep.random]\n"ddpg.noise" = { low = 2, high = 1 }\n', "low comes first"),
+        ('[sweep.random]\n"ddpg.noise" = { low = -1e308, high = 1e308 }\n', "nearer to each other"),
         ("[sweep.grid]\nseed = []\n", "0 trials"),
     ],
 )

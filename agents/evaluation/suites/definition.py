@@ -1,7 +1,7 @@
 """What a suite's file says: a title, and scenarios of agents, congestion controls, traces, a path and what is swept."""
 
 import hashlib
-import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,8 @@ def _check(key: str, value: Any) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # TOML has whole numbers of any length, and what follows is worked out in doubles.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 class _File(_Strict):

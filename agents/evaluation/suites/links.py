@@ -16,7 +16,7 @@ from reinet.core.errors import ConfigError
 from reinet.core.records import OPPORTUNITY_BYTES
 from reinet.core.state import LOOK_EVERY_S
 from reinet.envs.link.metrics import rate_mbps
-from reinet.envs.link.spec import LinkSpec, times_of
+from reinet.envs.link.spec import LARGEST_BUFFER_BYTES, LinkSpec, times_of
 from reinet.envs.trace import Trace, load_traces
 from reinet.envs.trace.model import PRESETS, generate
 
@@ -169,7 +169,8 @@ def peak_buffer_bytes(trace: Trace, ms: float) -> int:
 
 
 def _held_bytes(rate_mbps: float, ms: float) -> int:
-    return max(2 * OPPORTUNITY_BYTES, round(rate_mbps * 125 * ms))
+    least_bytes, most_bytes = 2 * OPPORTUNITY_BYTES, LARGEST_BUFFER_BYTES + 1  # the latter LinkSpec refuses
+    return max(least_bytes, round(min(rate_mbps * 125 * ms, most_bytes)))
 
 
 def peak_mbps(trace: Trace) -> float:

@@ -25,7 +25,7 @@ from reinet.agents.learn.loop import Progress, Result, learn
 from reinet.agents.learn.recordings import recordings
 from reinet.agents.learn.rllib.config import PeerConfig
 from reinet.agents.learn.rllib.environments import SIM_LINK, register_with_rllib
-from reinet.agents.learn.rllib.policy import layers_of, put_into
+from reinet.agents.learn.rllib.policy import is_lost, layers_of, put_into
 from reinet.agents.learn.train import judged
 from reinet.agents.learn.workers import RayGatherers, join_ray
 from reinet.agents.model.mlp import Folded
@@ -161,7 +161,12 @@ class _PeerRun:
 
     def iterate(self) -> dict[str, float]:
         """Lets RLlib gather and learn, and evaluates when it is time. Returns the scalars."""
-        told = self._algorithm.train()
+        try:
+            told = self._algorithm.train()
+        except Exception:  # it names what lost weights broke first: a distribution, a link's step, a worker
+            self._require_weights()
+            raise
+        self._require_weights()
         self.iteration += 1
         self.env_steps = int(told["num_env_steps_sampled_lifetime"])
         self.updates += updates_in(told)
@@ -173,6 +178,15 @@ class _PeerRun:
         if self.iteration % run.evaluate_every == 0 or self.iteration == run.iterations:
             scalars |= self._evaluate()
         return scalars
+
+    def _require_weights(self) -> None:
+        """Raises ReinetError where the policy is lost: RLlib itself goes on with what is no number."""
+        if is_lost(policy_of(self._config, self._algorithm)):
+            raise ReinetError(
+                f"{self._config.rllib.algorithm} of RLlib diverged after iteration {self.iteration}: the numbers of "
+                f"its policy are beyond what it computes with. Nothing of that is kept; what {self._run_dir} holds is "
+                "from before. Train with a lower lr in rllib.training, in another folder"
+            )
 
     def _evaluate(self) -> dict[str, float]:
         """Runs flows without noise on the selection links; returns scalars. The best policy goes to ``best/``."""

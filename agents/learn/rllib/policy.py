@@ -29,6 +29,14 @@ def layers_of(algorithm: str, state: Mapping[str, Any]) -> list[Layer]:
     return layers
 
 
+def is_lost(layers: Layers) -> bool:
+    """Returns whether weights are no numbers, or so large that a state of ones may lead beyond single precision."""
+    most = 1.0
+    for weight, bias in layers:
+        most = float((np.abs(weight.astype(np.float64)).sum(axis=1) * most + np.abs(bias)).max())
+    return not most < float(np.finfo(np.float32).max)
+
+
 @torch.no_grad()
 def put_into(learner: Ddpg, layers: Layers) -> None:
     """Gives a learner's actor these layers, so that checkpoints and ``reinet export`` need to know of no other kind."""

@@ -1,5 +1,6 @@
 """Nothing from outside is interpreted on its way to the terminal: no markup, no emoji, no control sequence."""
 
+import errno
 import io
 import json
 import os
@@ -261,6 +262,45 @@ def test_what_is_kept_on_the_way_is_whole_or_what_was_there(tmp_path: Path) -> N
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert json.loads(found.read_text()) == {"rows": [1]}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "link.json"]
+
+
+def test_a_disk_that_is_full_at_the_end_leaves_what_was_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last word was written in place: half of it was left of all rows where standard output goes nowhere."""
+    found = tmp_path / "found.json"
+    output.keep_json(str(found), {"rows": [1]})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(ReinetError, match="File too large; the results are on standard output instead"):
+            output.write_json(str(found), {"rows": list(range(100))})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert json.loads(found.read_text()) == {"rows": [1]}
+    assert json.loads(capsys.readouterr().out) == {"rows": list(range(100))}
+    assert [path.name for path in tmp_path.iterdir()] == ["found.json"]
+
+
+def test_a_file_that_cannot_be_replaced_is_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: object) -> Path:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(Path, "replace", busy)
+    output.write_json(str(tmp_path / "mounted.json"), {"rows": [1]})
+    assert json.loads((tmp_path / "mounted.json").read_text()) == {"rows": [1]}
+    assert [path.name for path in tmp_path.iterdir()] == ["mounted.json"]
+
+
+def test_a_file_behind_dev_stdout_has_all_results(tmp_path: Path) -> None:
+    """Another file took its place after the first run, and what came later went into one that nobody sees."""
+    code = "from reinet.cli.output import keep_json, write_json\n"
+    code += "for rows in ([1], [1, 2]): keep_json('/dev/stdout', {'rows': rows})\n"
+    code += "write_json('/dev/stdout', {'rows': [1, 2, 3]})"
+    with (tmp_path / "found.json").open("w") as found:
+        subprocess.run([sys.executable, "-c", code], stdout=found, check=True, timeout=60)
+    assert json.loads((tmp_path / "found.json").read_text()) == {"rows": [1, 2, 3]}
+    assert [path.name for path in tmp_path.iterdir()] == ["found.json"]
 
 
 def test_a_pipe_gets_the_results_once(tmp_path: Path) -> None:

@@ -184,7 +184,8 @@ def test_a_file_that_breaks_off_is_good_up_to_its_last_whole_record(tmp_path: Pa
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"{}\n", b"x" * 1000, b'{"reinet_flow": 1, "flow": "../x"}\n',
-                                     b'{"reinet_flow": 9, "flow": "ab"}\n', b"[1]\n"])  # fmt: skip
+                                     b'{"reinet_flow": 9, "flow": "ab"}\n', b"[1]\n",
+                                     b'{"reinet_flow": 1e999, "flow": "ab"}\n'])  # fmt: skip
 def test_what_is_no_recorded_flow_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.flow"
     path.write_bytes(content)

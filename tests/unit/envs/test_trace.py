@@ -63,6 +63,7 @@ BAD = {
     b"1\n4294967296\n": (2, "beyond the largest time", "unit"),
     b"1\n" + b"9" * 5000 + b"\n": (2, "beyond the largest time", "unit"),
     b"1\n000000000002\n": (2, "more than 10 digits", "leading zeros"),
+    b"1\n" + b"0" * 5000 + b"2\n": (2, "more than 10 digits", "leading zeros"),
     "1\n\u0662\n".encode(): (2, "not text", "plain text"),
     b"1\r2\r3\r": (1, "not text", "plain text"),
 }
@@ -168,9 +169,11 @@ def test_constant_rate_is_even_and_loops() -> None:
     slow = Trace.constant(0.5, 10)
     assert slow.duration_ms == 10_000
     assert slow.mean_mbps == pytest.approx(0.5, rel=0.01)
-    for mbps, seconds in ((0, 1), (-1, 1), (float("nan"), 1), (1, 0), (1e9, 1), (1, 1e8), (1e-9, 1)):
-        with pytest.raises(TraceError):
+    wrong = ((0, 1), (-1, 1), (float("nan"), 1), (1, 0), (1e9, 1), (1, 1e8), (1e-9, 1), (1e308, 1), (1, 1e308))
+    for mbps, seconds in wrong:
+        with pytest.raises(TraceError) as caught:
             Trace.constant(mbps, seconds)
+        assert len(str(caught.value)) < 200
 
 
 def test_describe_by_hand() -> None:
@@ -291,6 +294,8 @@ def test_sets_and_folders(tmp_path: Path) -> None:
         (b"[set", "not valid TOML"),
         (b"\xff", ":1: a set file is UTF-8"),
         (b"files = []", "sections are"),
+        (b"[set]\nn = " + b"9" * 5000, "not valid TOML: Exceeds the limit"),
+        (b"[set]\nfiles = " + b"[" * 5000, "not valid TOML: maximum recursion"),
         (b'[set]\nname = "s"\nfile = ["a"]', "unknown key 'file'"),
         (b'[set]\nname = "s"\nfiles = []', "lacks a name or a list"),
         (b'[set]\nname = "s"\nfiles = [3]', r"files\[1\] is 3"),
@@ -303,6 +308,20 @@ def test_set_file_errors(tmp_path: Path, content: bytes, what: str) -> None:
     with pytest.raises(TraceError, match=what) as caught:
         load_traces([path])
     assert str(path) in str(caught.value)
+
+
+def test_no_device_pipe_or_link_is_replaced(tmp_path: Path) -> None:
+    """`--out /dev/null --force` left a trace for everybody on the host in place of the device."""
+    pipe, link, found = tmp_path / "pipe", tmp_path / "link", tmp_path / "found"
+    os.mkfifo(pipe)
+    link.symlink_to(found)
+    with pytest.raises(TraceError, match="pipe: is no regular file; name another"):
+        write_atomically(pipe, b"one", overwrite=True)
+    assert pipe.is_fifo()
+    write_atomically(link, b"one")
+    write_atomically(link, b"two", overwrite=True)
+    assert link.is_symlink()
+    assert found.read_bytes() == b"two"
 
 
 def test_atomic_write(tmp_path: Path) -> None:

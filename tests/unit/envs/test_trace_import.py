@@ -157,6 +157,7 @@ def test_refuses_with_file_line_and_what(tmp_path: Path, text: str | bytes, line
     [
         ("0 1\n1 1\n", "pcap", "unknown format"),
         ("0 1\n", None, "too few lines"),
+        ("\ufeff\n", "phone-csv", "the file is empty"),
         ("0 400000\n1 400000\n2 400000\n", None, "units are not plain"),
         ("0 0.1\n500 0.1\n1000 0.1\n", None, "units are not plain"),
         (

@@ -199,6 +199,18 @@ def test_link_options_reach_the_simulated_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["sim", "mahimahi"])
+def test_an_uplink_that_lets_no_ack_through_in_time_is_refused(
+    tmp_path: Path, link: Literal["sim", "mahimahi"]
+) -> None:
+    """The simulator ran on to the first ACK, and its log of hours or days of a link took all memory."""
+    up = Trace(np.array([4000], np.uint32), "rare").save(tmp_path / "rare.trace")
+    options = link_options([f"uplink={up}"])
+    with pytest.raises(ConfigError, match=r"ends before the trace, with this uplink, lets any data .* takes 4\.02 s"):
+        Scenario.of(TWELVE_MBPS, link, seconds=4.0, link_options=options).require_data()
+    Scenario.of(TWELVE_MBPS, link, seconds=5.0, link_options=options).require_data()
+
+
+@pytest.mark.parametrize("link", ["sim", "mahimahi"])
 def test_an_uplink_is_said_by_its_file(tmp_path: Path, link: Literal["sim", "mahimahi"]) -> None:
     up = Trace.constant(0.2, 5.0).save(tmp_path / "up.trace")
     scenario = Scenario.of(TWELVE_MBPS, link, seconds=5.0, link_options=link_options([f"uplink={up}"]))

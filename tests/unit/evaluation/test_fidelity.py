@@ -79,10 +79,11 @@ def test_what_a_silence_tells_again_counts_once() -> None:
 def test_a_damaged_results_file_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     Results(path).add(KernelResult(KEY, 60.0, {}))
-    with path.open("a") as file:
-        file.write('{"half": ')
-    with pytest.raises(ConfigError, match=r"results\.jsonl:2: not a result"):
-        Results(path)
+    whole = path.read_bytes()
+    for damage in (b'{"half": ', b"\x89PNG\xff\n", b"[" * 100_000):
+        path.write_bytes(whole + damage)
+        with pytest.raises(ConfigError, match=r"results\.jsonl:2: not a result"):
+            Results(path)
 
 
 def test_runs_in_virtual_time_are_kept_apart_and_may_lack_what_records_tell(tmp_path: Path) -> None:

@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 
 from reinet.agents.evaluation.suites import report, runner
-from reinet.agents.evaluation.suites.definition import load
+from reinet.agents.evaluation.suites.definition import ScenarioSpec, load
+from reinet.agents.evaluation.suites.links import links, scenario
 from reinet.agents.evaluation.suites.plan import SuitePlan, plan
 from reinet.agents.evaluation.suites.statistics import estimate
 from reinet.agents.evaluation.suites.store import Store
 from reinet.cli import evaluate_suite
+from reinet.core import toml_file
+from reinet.core.errors import ConfigError
+from reinet.envs.link.spec import LARGEST_BUFFER_BYTES
 from reinet.envs.trace import Trace
 
 BESIDE = """
@@ -75,3 +79,11 @@ def test_the_runs_alone_of_each_number_of_flows_are_told_apart(tmp_path: Path) -
     runner.make(suite, store)
     names = [evaluate_suite._shown(cell)["cell"] for cell in report.build(suite, store, "")["cells"]]
     assert len(set(names)) == len(names) == 4
+
+
+@pytest.mark.parametrize("key", ["buffer_bdp", "buffer_peak_ms"])
+def test_a_buffer_that_no_number_can_hold_is_refused_as_one_that_is_too_large(key: str) -> None:
+    text = f'name = "a"\ntraces = ["constant:12"]\npath = {{{key} = 1.7e308}}\n'
+    spec = ScenarioSpec.model_validate(toml_file.loads(text))
+    with pytest.raises(ConfigError, match=f"buffer_bytes: {LARGEST_BUFFER_BYTES + 1} is outside"):
+        scenario(spec, links(spec, ())[0], "cubic", seed=1, start_ms=0)

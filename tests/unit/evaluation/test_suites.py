@@ -97,6 +97,8 @@ def test_a_suite_that_cannot_be_run_is_refused_with_its_place(tmp_path: Path) ->
         ("path = {buffer_peak_ms = inf}", "buffer_peak_ms = inf is no number above 0"),
         ("path = {buffer_bdp = nan}", "buffer_bdp = nan is no number above 0"),
         ("path = {buffer_bdp = -1}", "buffer_bdp = -1 is no number above 0"),
+        ("path = {mrtt_ms = 1" + "0" * 400 + "}", "mrtt_ms = 10+ is no number above 0"),
+        ("path = {flows = [{start_ms = 1" + "0" * 400 + "}]}", "path.flows is a list of tables"),
         ("path = {buffer_bdp = 'x'}", "buffer_bdp = 'x' is no number above 0"),
         ("path = {app_share = 'x'}", "app_share = 'x' is no number above 0"),
         ("path = {target_ms = true}", "target_ms = True is no number above 0"),

@@ -1,6 +1,8 @@
 """What stands between RLlib and reinet, each part by itself: configuration, environment, policy. None needs RLlib."""
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,13 +18,14 @@ from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.export import export
 from reinet.agents.learn.learners import train_any
+from reinet.agents.learn.rllib import peers
 from reinet.agents.learn.rllib.config import PeerConfig, load_config
 from reinet.agents.learn.rllib.environments import SimLinks, make_sim_link
 from reinet.agents.learn.rllib.policy import layers_of, put_into
 from reinet.agents.model.mlp import Folded, act
 from reinet.cli import main
 from reinet.core import FEATURE_SETS, Normaliser
-from reinet.core.errors import ConfigError
+from reinet.core.errors import ConfigError, ReinetError
 from reinet.envs.sim_link import SimLinkEnv
 from reinet.envs.sim_vector import SimLinkVectorEnv
 
@@ -155,3 +158,28 @@ def test_reinets_checkpoints_are_what_they_were() -> None:
         config=config, iteration=0, env_steps=0, updates=0, wall_s=0.0, rng={}, baselines=[], best=None, normaliser={}
     )
     assert type(State.model_validate_json(state.model_dump_json()).config) is TrainConfig
+
+
+@pytest.mark.parametrize("lost", [np.nan, 1e30])
+@pytest.mark.parametrize("told", [{"num_env_steps_sampled_lifetime": 9, "env_runners": {}}, RuntimeError("std >= 0")])
+def test_a_training_of_rllibs_that_diverged_says_so(
+    told: dict[str, Any] | RuntimeError, lost: float, tmp_path: Path
+) -> None:
+    """RLlib goes on with weights that are lost, up to whatever they break first, in words that tell nobody why."""
+    state = module_state(np.random.default_rng(1), "encoder.actor_encoder.")
+
+    def trained() -> dict[str, Any]:
+        if isinstance(told, RuntimeError):
+            raise told
+        return told
+
+    run = object.__new__(peers._PeerRun)
+    run._config, run._run_dir, run.iteration, run.updates = PeerConfig.model_validate(PEER), tmp_path, 0, 0
+    group = SimpleNamespace(get_state=lambda **_: {"learner": {"rl_module": {"default_policy": state}}})
+    run._algorithm = SimpleNamespace(train=trained, learner_group=group)
+    with nullcontext() if isinstance(told, dict) else pytest.raises(RuntimeError, match="std"):
+        run.iterate()  # the weights are whole, so whatever broke is another matter
+    for part in ("pi.net.mlp.0", "encoder.actor_encoder.net.mlp.2"):
+        state[f"{part}.weight"][0, 3] = lost
+    with pytest.raises(ReinetError, match=r"PPO of RLlib diverged after iteration .: .* a lower lr in rllib\.training"):
+        run.iterate()

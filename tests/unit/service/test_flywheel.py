@@ -1,6 +1,7 @@
 """Capacity estimated from flows: right where the link was busy, silent where it was not, against known links."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,21 @@ def test_recorded_flows_become_a_folder_that_a_training_takes(tmp_path: Path) ->
         save(found, tmp_path / "out")
     with pytest.raises(TraceError, match="show no link's capacity"):
         save([], tmp_path / "none")
+
+
+def test_a_set_of_estimates_names_its_traces_whatever_the_recordings_are_called(tmp_path: Path) -> None:
+    """A quote made the set file unreadable, bytes that are no UTF-8 ended in a traceback, and of two recordings of one
+    name in two folders, one for each daemon, the second was refused, or took the first one's place under --force."""
+    for number, name in enumerate((b'a"b\nc', b"\xfcber", b"twice", b"daemon/twice")):
+        path = tmp_path / "flows" / os.fsdecode(name + b".flow")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(header("ab12") + flow(6 + number).tobytes())
+    found, _ = estimated([tmp_path / "flows", tmp_path / "flows" / "twice.flow"])
+    assert len(found) == 4, "the file that is named beside its folder is one flow, not two to learn from"
+    save(found, tmp_path / "out")
+    loaded = load_traces([tmp_path / "out" / "estimated.toml"])
+    assert sorted(trace.duration_ms for trace in loaded) == sorted(one.trace.duration_ms for one in found)
+    assert len({trace.sha256 for trace in loaded}) == 4
 
 
 def test_a_damaged_recording_is_named_and_left_out(tmp_path: Path) -> None:
