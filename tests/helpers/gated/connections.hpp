@@ -84,7 +84,10 @@ inline pthread_t started(std::function<void()> work, std::size_t stack_bytes = 0
   return thread;
 }
 
-inline int run_case(const std::map<std::string, void (*)()>& cases, int count, char** words) {
+using Cases = std::map<std::string, void (*)()>;
+extern const Cases kProcessCases;
+
+inline int run_case(const Cases& cases, int count, char** words) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const auto found = count == 2 ? cases.find(words[1]) : cases.end();
   if (found == cases.end()) return 2;

@@ -1,55 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Single cases that Python cannot make, each named on the command line: threads that are cancelled or have little
-// stack, descriptors that change hands under a waiting write, processes that forbid themselves something or are made
-// past fork(). Prints what was seen; what is printed must not depend on the gate, but for lines that begin with "held".
-#include <fcntl.h>
+// stack, descriptors that change hands under a waiting write, and what processes.cpp has. Prints what was seen; what is
+// printed must not depend on the gate, but for lines that begin with "held".
+#include <time.h>  // before what needs its timespec
+
 #include <linux/errqueue.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <map>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "connections.hpp"
-
-namespace {
-
-constexpr int kNobody = 65534;
-thread_local bool is_struck_in_the_gate = false;
-
-}  // namespace
-
-// The gate asks it about a connection with its locks held: there a signal's handler interrupts this thread.
-extern "C" int getsockopt(int fd, int level, int name, void* value, socklen_t* size) noexcept {
-  const long result = syscall(SYS_getsockopt, fd, level, name, value, size);
-  if (level == IPPROTO_TCP && name == TCP_INFO && std::exchange(is_struck_in_the_gate, false)) raise(SIGUSR1);
-  return static_cast<int>(result);
-}
 
 namespace {
 
@@ -211,278 +181,7 @@ void zero_copies() {
   std::printf("told %u\n", told);
 }
 
-void forbid_processes() {
-  const rlimit none{0, 0};
-  setrlimit(RLIMIT_NPROC, &none);
-}
-void become_nobody() {
-  if (setresuid(kNobody, kNobody, kNobody) != 0) std::exit(3);
-}
-
-// As vsftpd's sessions do.
-void no_more_processes() {
-  become_nobody();
-  forbid_processes();
-  std::printf("held %ld\n", fill(pair(kSmallBufferBytes).sender));
-}
-
-// The same before a change of user, with a connection that was sent into.
-void no_more_processes_of_another_user() {
-  forbid_processes();
-  const Pair p = pair(kSmallBufferBytes);
-  fill(p.sender);
-  become_nobody();
-  read_for(p.peer, 50);
-  std::printf("held %ld\n", fill(p.sender));
-}
-
-// From now on nobody, who this process becomes, can make no thread.
-void allow_nobody_no_threads() {
-  const rlimit few{2, 2};
-  setrlimit(RLIMIT_NPROC, &few);
-  for (int i = 0; i < 3; ++i)  // of that user's, so that the limit is reached
-    if (fork() == 0) {
-      become_nobody();
-      for (int second = 0; second < 5; ++second) sleep(1);
-      _exit(0);
-    }
-}
-
-// The gate's thread cannot begin again after the change of user, and a gate is closed.
-void no_thread_after_all() {
-  allow_nobody_no_threads();
-  const Pair p = pair(kSmallBufferBytes);
-  const int waiter = epoll_create1(0);
-  epoll_event event{EPOLLOUT, {}};
-  epoll_ctl(waiter, EPOLL_CTL_ADD, p.sender, &event);
-  fill(p.sender);
-  become_nobody();
-  read_for(p.peer, 50);
-  std::printf("writable %d\n", epoll_wait(waiter, &event, 1, 2000));
-}
-
-// A write waits at a closed gate when this comes, and the peer reads only a while after it.
-void meanwhile_a_write_waits(const std::function<void()>& what) {
-  alarm(20);
-  const Pair p = pair(kSmallBufferBytes);
-  fill(p.sender);
-  const pthread_t thread = started([=] { std::printf("wrote %zd\n", write(p.sender, block.data(), 50'000)); });
-  started([=] { usleep(600'000), read_for(p.peer, 1000); });
-  usleep(200'000);
-  what();
-  pthread_join(thread, nullptr);
-}
-
-void no_thread_for_a_waiting_write() {
-  allow_nobody_no_threads();
-  meanwhile_a_write_waits(become_nobody);
-}
-
-// A filter ends the process for calls of this thread that only the gate makes.
-void forbid_calls() {
-  std::vector<sock_filter> filter{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0)};
-  for (const unsigned number : {SYS_getsockopt, SYS_ioctl, SYS_clone3, SYS_openat}) {
-    filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1));
-    filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
-  }
-  filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
-  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
-  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  std::printf("set %d\n", prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
-}
-
-void sandbox() {
-  const Pair p = pair();
-  (void)!write(p.sender, block.data(), 1);
-  forbid_calls();
-  std::printf("wrote %zd\n", write(p.sender, block.data(), 1000));
-}
-
-// No thread can be made after this unshare(), so that the gate gives up at the first byte.
-void sandbox_after_giving_up() {
-  const Pair p = pair();
-  std::printf("unshared %d\n", unshare(CLONE_NEWPID));
-  std::printf("wrote %zd\n", write(p.sender, block.data(), 1000));
-  forbid_calls();
-}
-
-void sandbox_beside_a_waiting_write() { meanwhile_a_write_waits(forbid_calls); }
-
-// The report is a pipe that nobody reads yet, which holds up the thread that leaves the gate for its sandbox.
-void sandbox_beside_a_change_of_user() {
-  alarm(20);
-  const pthread_t leaving = started(forbid_calls);
-  usleep(300'000);
-  std::printf("changed %d\n", setuid(getuid()));
-  pthread_join(leaving, nullptr);
-}
-
-// An epoll registration that cannot be changed without being felt: the gate says that it lets the connection alone.
-void told_once() {
-  const Pair p = pair();
-  (void)!write(p.sender, block.data(), 1);
-  epoll_event event{EPOLLOUT | EPOLLONESHOT, {}};
-  std::printf("added %d\n", epoll_ctl(epoll_create1(0), EPOLL_CTL_ADD, p.sender, &event));
-}
-
-// Nobody reads standard error: what the gate says is lost, not the process.
-void nobody_listens() {
-  int ends[2];
-  if (pipe(ends) != 0 || dup2(ends[1], STDERR_FILENO) < 0) std::exit(3);
-  close(ends[0]);
-  execl("/proc/self/exe", "corners", "told_once", nullptr);
-}
-
-// The same where standard error is a log, and no file may grow: sshd's before a login.
-void full_log() {
-  const rlimit none{0, 0};
-  setrlimit(RLIMIT_FSIZE, &none);
-  dup2(fileno(std::tmpfile()), STDERR_FILENO);
-  fcntl(STDERR_FILENO, F_SETFL, O_APPEND);
-  told_once();
-}
-
-// Standard error was closed, and a file of data has its number.
-void data_as_standard_error() {
-  const int file = fileno(std::tmpfile());
-  dup2(file, STDERR_FILENO);
-  told_once();
-  struct stat status{};
-  fstat(file, &status);
-  std::printf("bytes %ld\n", static_cast<long>(status.st_size));
-}
-
-void namespace_of_users() {
-  const Pair p = pair();
-  (void)!write(p.sender, block.data(), 1);
-  std::printf("entered %d\n", unshare(CLONE_NEWUSER));
-}
-
-// As vsftpd makes its sessions, in a container whose first process it is: parent and child are both number 1.
-void made_past_fork() {
-  if (unshare(CLONE_NEWPID) != 0) std::exit(3);
-  const auto session = [] {
-    const Pair p = pair(kSmallBufferBytes);
-    fill(p.sender);
-    started([=] { read_for(p.peer, 1000); });
-    if (syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, nullptr, nullptr, nullptr, nullptr) == 0) {
-      alarm(10);
-      std::printf("number %d wrote %zd\n", getpid(), write(p.sender, block.data(), 50'000));
-      const Pair own = pair(kSmallBufferBytes);
-      std::printf("held %ld\n", fill(own.sender));
-      if (fork() == 0) std::_Exit(0);
-      std::printf("forked %d\n", wait(nullptr) > 0);
-      std::exit(0);
-    }
-    int status = 0;
-    wait(&status);
-    std::printf("status %x\n", static_cast<unsigned>(status));
-    std::exit(0);
-  };
-  if (fork() == 0) session();
-  wait(nullptr);
-}
-
-// Children with a copy of memory in which other threads' locks may be held send and end.
-void clones_beside_connections() {
-  static std::atomic<bool> over{false};
-  for (int i = 0; i < 3; ++i)
-    started([] {
-      while (!over) {
-        const Pair p = pair();
-        (void)!write(p.sender, block.data(), 1);
-        close(p.sender), close(p.peer);
-      }
-    });
-  const auto session = [](void* fd) -> int {
-    alarm(5);
-    _exit(write(*static_cast<int*>(fd), block.data(), 1) != 1);
-  };
-  static char stack[65536];
-  int ended = 0;
-  for (int i = 0; i < 500 && ended == i; ++i) {
-    Pair p = pair();
-    int status = 0;
-    waitpid(clone(session, stack + sizeof stack, SIGCHLD, &p.sender), &status, 0);
-    ended += status == 0;
-    close(p.sender), close(p.peer);
-  }
-  over = true;
-  std::printf("ended %d\n", ended);
-}
-
-// A child that ends as servers' children do.
-void ends_at_once() {
-  const Pair p = pair();
-  if (fork() == 0) {
-    (void)!write(p.sender, block.data(), 1000);
-    _exit(0);
-  }
-  wait(nullptr);
-}
-
-// A handler interrupts a write in the midst of the gate and forks; both processes go on with what it interrupted.
-void forks_in_a_handler() {
-  alarm(20);
-  static pid_t child = -1;
-  signal(SIGUSR1, [](int) { child = fork(); });
-  const Pair p = pair(), other = pair(kSmallBufferBytes);
-  is_struck_in_the_gate = true;  // at the first byte of a connection all is asked about it
-  const ssize_t sent = write(p.sender, block.data(), 1000);
-  if (std::exchange(is_struck_in_the_gate, false)) raise(SIGUSR1);  // without a gate
-  if (child == 0) {
-    alarm(20);
-    started([=] { read_for(other.peer, 1000); });
-    const ssize_t own = write(other.sender, block.data(), 50'000);
-    std::printf("child %zd %zd\n", sent, own);
-    std::exit(0);
-  }
-  wait(nullptr);
-  std::printf("parent %zd\n", sent);
-  std::printf("held %ld\n", fill(pair(kSmallBufferBytes).sender));
-  if (fork() == 0) {
-    std::printf("forked\n");
-    std::exit(0);
-  }
-  wait(nullptr);
-}
-
-// The main thread ends while another one still has to send: the process ends with the last of them.
-void main_thread_ends_first() {
-  started([] {
-    usleep(100'000);
-    std::printf("wrote %zd\n", write(pair().sender, block.data(), 1000));
-  });
-  pthread_exit(nullptr);
-}
-
-// The last thread leaves a closed gate behind.
-void main_thread_ends_before_a_gate_closes() {
-  started([] {
-    usleep(100'000);
-    std::printf("filled %d\n", fill(pair(kSmallBufferBytes).sender) > 0);
-  });
-  pthread_exit(nullptr);
-}
-
-// The main thread sends while it ends, beside no other one, and waits at a closed gate.
-void main_thread_sends_as_it_ends() {
-  const Pair p = pair(kSmallBufferBytes);
-  if (fork() == 0) {
-    close(p.sender);
-    usleep(300'000);
-    read_for(p.peer, 100);
-    _exit(0);
-  }
-  struct Last {
-    int fd;
-    ~Last() { std::printf("wrote %zd\n", write(fd, block.data(), 50'000)); }
-  } last{p.sender};
-  (void)!write(p.sender, block.data(), 1);
-  pthread_exit(nullptr);
-}
-
-const std::map<std::string, void (*)()> kCases{
+const Cases kCases{
     {"cancelled_write", cancelled_write},
     {"cancelled_poll", cancelled_poll},
     {"cancelled_sendfile", cancelled_sendfile},
@@ -493,28 +192,12 @@ const std::map<std::string, void (*)()> kCases{
     {"connects_anew", connects_anew},
     {"count_below_zero", count_below_zero},
     {"zero_copies", zero_copies},
-    {"no_more_processes", no_more_processes},
-    {"no_more_processes_of_another_user", no_more_processes_of_another_user},
-    {"no_thread_after_all", no_thread_after_all},
-    {"no_thread_for_a_waiting_write", no_thread_for_a_waiting_write},
-    {"sandbox", sandbox},
-    {"sandbox_after_giving_up", sandbox_after_giving_up},
-    {"sandbox_beside_a_waiting_write", sandbox_beside_a_waiting_write},
-    {"sandbox_beside_a_change_of_user", sandbox_beside_a_change_of_user},
-    {"nobody_listens", nobody_listens},
-    {"told_once", told_once},
-    {"full_log", full_log},
-    {"data_as_standard_error", data_as_standard_error},
-    {"namespace_of_users", namespace_of_users},
-    {"made_past_fork", made_past_fork},
-    {"clones_beside_connections", clones_beside_connections},
-    {"ends_at_once", ends_at_once},
-    {"forks_in_a_handler", forks_in_a_handler},
-    {"main_thread_ends_first", main_thread_ends_first},
-    {"main_thread_ends_before_a_gate_closes", main_thread_ends_before_a_gate_closes},
-    {"main_thread_sends_as_it_ends", main_thread_sends_as_it_ends},
 };
 
 }  // namespace
 
-int main(int count, char** words) { return run_case(kCases, count, words); }
+int main(int count, char** words) {
+  Cases cases = kCases;
+  cases.insert(kProcessCases.begin(), kProcessCases.end());
+  return run_case(cases, count, words);
+}

@@ -16,20 +16,20 @@ MOST_HELD_BYTES = 3 * CAP_PKTS * MSS_BYTES
 """What the cap and the peer's small buffer hold together; without a gate it is 80 KB and more."""
 
 
-def _built(source: str, built: Path, *options: str) -> Path:
+def _built(sources: list[str], built: Path, *options: str) -> Path:
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler")
-    command = [compiler, "-std=c++20", "-O1", "-pthread", *options, str(FOLDER / source), "-o", str(built)]
-    subprocess.run(command, check=True)
+    command = [compiler, "-std=c++20", "-O1", "-pthread", *options, *[str(FOLDER / source) for source in sources]]
+    subprocess.run([*command, "-o", str(built)], check=True)
     return built
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``corners.cpp``, built."""
+    """``corners.cpp`` and ``processes.cpp``, built."""
     built = tmp_path_factory.mktemp("corners") / "corners"
-    return _built("corners.cpp", built, "-rdynamic")  # the gate is to find its getsockopt
+    return _built(["corners.cpp", "processes.cpp"], built, "-rdynamic")  # the gate is to find its getsockopt
 
 
 def _seen(program: Path, case: str, asked: Settings | None) -> tuple[int, list[str], str]:
@@ -76,7 +76,7 @@ def test_a_thread_with_little_stack_sends_several_buffers(program: Path) -> None
 
 
 def test_an_allocator_may_close_descriptors_by_number_while_the_gate_is_made(program: Path, tmp_path: Path) -> None:
-    allocator = _built("allocator.cpp", tmp_path / "allocator.so", "-shared", "-fPIC", "-fno-builtin")
+    allocator = _built(["allocator.cpp"], tmp_path / "allocator.so", "-shared", "-fPIC", "-fno-builtin")
     told = environment(settings())
     told["LD_PRELOAD"] = f"{allocator}:{told['LD_PRELOAD']}"
     command = [str(program), "cancelled_write"]
