@@ -4,7 +4,7 @@
 // With a decision every 5 ms a path of 100 ms has twenty of them in a round trip. The network's wishes scatter from one
 // to the next, and each low one costs more than the high one after it can mend: what is in flight above a cap stops the
 // sender, and from a cap the window comes back only as slow start lets it, by twice in a round trip. So the longer the
-// path, the slower the cap moves; on one of 20 ms it hardly lags (measured in docs/training.md).
+// path, the slower the cap moves; on one of 20 ms it hardly lags (measured in docs/training-options.md).
 //
 // It has no memory of its own: the cap in force is in each record, and that is a whole number of packets. So that small
 // steps add up, the fraction is rounded up as often as it says, by a number that the record's time gives: the same for

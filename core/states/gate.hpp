@@ -31,7 +31,7 @@ constexpr std::uint32_t kLeastPathRttUs = 1000;
 // In the first round trip the queue fills; in the second the sender hears of what it lost, and its algorithm takes its
 // ssthresh from the window that was too large. Under a cap it would take it from the cap.
 constexpr std::uint64_t kStandingRtts = 2;
-constexpr std::uint64_t kYoungNs = 1'000'000'000;  // docs/no-harm.md has what half of it costs short transfers
+constexpr std::uint64_t kYoungNs = 1'000'000'000;  // a transfer that is over by then pays nothing
 
 // Returns by how much the RTT of a round must exceed the minimum for a queue to be standing: HYSTART_DELAY_THRESH of
 // net/ipv4/tcp_cubic.c, an eighth of the minimum RTT within 4 to 16 ms.
@@ -93,8 +93,8 @@ class PathRtt {
   static constexpr double kStandingNs = 1e9;
   static constexpr double kStandingRounds = 16;
   static constexpr double kLessThanBest = 0.8;
-  // The mean RTT over the least one. Up to 1.2 nothing that recordings show of a policy moves but in the third digit
-  // (docs/training.md); at 1.3 a longer path is noticed on more of them, and some under BBR are taken for one.
+  // The mean RTT over the least one. Up to 1.2 nothing that recordings show of a policy moves but in the third digit;
+  // at 1.3 a longer path is noticed on more of them, and some under BBR are taken for one.
   static constexpr double kSteady = 1.2;
   // Who is taken for one beyond the target is uncapped for seconds.
   static constexpr double kSteadyFar = 1.1;

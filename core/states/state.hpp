@@ -35,7 +35,8 @@ struct StateConfig {
 };
 
 // Returns the target that features see. On a long path a tight target makes a network give throughput away and win no
-// delay for it (docs/training.md), so it is told of a later one; gate, guard and reward have the target as it is.
+// delay for it (docs/training-options.md), so it is told of a later one; gate, guard and reward have the target as it
+// is.
 inline std::uint32_t told_target_us(const reinet_flow_stats& s, double room_beyond_us) {
   const double told_us = s.min_rtt_us + (s.min_rtt_us - room_beyond_us);
   return static_cast<std::uint32_t>(std::clamp<double>(told_us, s.target_us, ~0U));
