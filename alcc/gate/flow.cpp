@@ -54,6 +54,7 @@ void Flow::after_fork() {
   new (&lock) Lock;
   queued = false;
   turn = nullptr;
+  ++turns;  // a handler that forked may have interrupted who waits for it
   pending_bytes_ = 0;
   slot_ = Link::kNoSlot;  // the parent's
 }

@@ -13,6 +13,7 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -79,6 +80,23 @@ void second_writer_is_interrupted() {
 }
 
 void second_writer_is_cancelled() { second_writer(say_cancelled); }
+
+// Its handler forks, and both processes go on with the write where they are.
+void second_writer_forks() {
+  second_writer([](pthread_t second) {
+    struct sigaction forking{};
+    forking.sa_handler = [](int) {
+      if (fork() == 0) alarm(10);
+    };
+    forking.sa_flags = SA_RESTART;
+    sigaction(SIGUSR1, &forking, nullptr);
+    usleep(200'000);
+    pthread_kill(second, SIGUSR1);
+  });
+  int status = -1;
+  wait(&status);
+  std::printf("status %x\n", static_cast<unsigned>(status));
+}
 
 // Sendfile is no cancellation point: the thread ends at the next one.
 void cancelled_sendfile() {
@@ -187,6 +205,7 @@ const Cases kCases{
     {"cancelled_sendfile", cancelled_sendfile},
     {"second_writer_is_interrupted", second_writer_is_interrupted},
     {"second_writer_is_cancelled", second_writer_is_cancelled},
+    {"second_writer_forks", second_writer_forks},
     {"little_stack", little_stack},
     {"number_used_again", number_used_again},
     {"connects_anew", connects_anew},

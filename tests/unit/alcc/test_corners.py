@@ -61,6 +61,13 @@ def test_who_waits_for_anothers_write_to_end_is_interrupted_there(program: Path,
     assert seen == _seen(program, case, None) == (0, [end, "first 50000"], "")
 
 
+def test_who_waits_for_anothers_write_to_end_goes_on_in_a_child_too(program: Path) -> None:
+    """There the other one is not, and it waited for ever."""
+    status, lines, _ = _seen(program, "second_writer_forks", settings())
+    assert status == 0
+    assert sorted(lines) == ["first 50000", "second 50000 interrupted 0", "second 50000 interrupted 0", "status 0"]
+
+
 def test_a_handler_that_interrupts_the_gate_may_fork(program: Path) -> None:
     """It waited for ever for a lock that the thread which it had interrupted held."""
     seen, plain = (_seen(program, "forks_in_a_handler", asked) for asked in (settings(), None))
