@@ -66,6 +66,8 @@ class Passage {
   }
 
  private:
+  static constexpr time_t kForEverS = 1'000'000'000;
+
   enum class Waits { unknown, yes, no };
   enum class Answer { go, again, stop, pass };
 
@@ -153,14 +155,16 @@ class Passage {
     const std::uint32_t seen = word;
     guard.unlock();
     if (process().is_copy()) return Answer::pass;  // nobody would move it
-    timespec left{};
+    timespec left{kForEverS, 0};
     if (deadline_ns_ != kUnlimited) {
       const std::uint64_t now = now_ns();
       if (now >= deadline_ns_) return stop(EAGAIN);
       const std::uint64_t ns = deadline_ns_ - now;
       left = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
     }
-    const long result = futex_wait_or_cancel(word, seen, deadline_ns_ == kUnlimited ? nullptr : &left);
+    // A handler ends a write that has sent something, also with SA_RESTART, as it does in the kernel.
+    const bool restarts = deadline_ns_ == kUnlimited && sent_ == 0;
+    const long result = futex_wait_or_cancel(word, seen, restarts ? nullptr : &left);
     if (result != 0 && errno == EINTR) return stop(EINTR);
     return Answer::again;
   }
