@@ -38,6 +38,7 @@ void Flow::reset(std::uint64_t new_cookie) {
 
 void Flow::forget_connection() {
   leave_daemon();
+  ++connections;
   tick_ns = kLeastTickNs;
   stage_ = Stage::fresh;
   growing_ = {};

@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 #include "alcc/gate/futex.hpp"
 #include "alcc/gate/process.hpp"
@@ -113,6 +114,9 @@ class Passage {
     const std::uint64_t left = length_ - sent_;
     const std::uint64_t now = now_ns();
     const Room room = flow_->room(fd_, left, now);
+    // It was dissolved and connected anew while the call waited: these bytes are not for the new one's peer.
+    if (connection_.value_or(flow_->connections) != flow_->connections) return stop(EPIPE);
+    connection_ = flow_->connections;
     if (room.ended && sent_) return Answer::stop;
     bytes = std::min(room.bytes, left);
     const bool alone = has_turn() || (!flow_->turn && bytes == left);
@@ -185,6 +189,7 @@ class Passage {
   Timeout timeout_;
   bool had_turn_ = false;
   std::uint64_t cookie_ = 0;
+  std::optional<std::uint32_t> connection_;
   std::size_t sent_ = 0;
   std::uint64_t deadline_ns_ = 0;  // by SO_SNDTIMEO, 0 = not asked for yet
   int error_ = EAGAIN;

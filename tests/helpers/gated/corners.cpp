@@ -162,6 +162,31 @@ void connects_anew() {
   }
 }
 
+// The same while a write waits: what it has not sent is for the first connection's peer alone.
+void connects_anew_beside_a_waiting_write() {
+  signal(SIGPIPE, SIG_IGN);
+  const int listener = socket(AF_INET, SOCK_STREAM, 0), sender = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &kSmallBufferBytes, sizeof kSmallBufferBytes);
+  setsockopt(listener, IPPROTO_TCP, TCP_MAXSEG, &kMssBytes, sizeof kMssBytes);
+  listen(listener, 8);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  (void)!connect(sender, reinterpret_cast<sockaddr*>(&address), size);
+  accept(listener, nullptr, nullptr);
+  fill(sender);
+  const pthread_t waiting = started([=] { std::printf("wrote %zd\n", write(sender, block.data(), 100'000)); });
+  usleep(200'000);
+  const sockaddr nobody{};
+  const int dissolved = connect(sender, &nobody, sizeof nobody);
+  const int connected = connect(sender, reinterpret_cast<sockaddr*>(&address), size);
+  std::printf("dissolved %d connected %d\n", dissolved, connected);
+  const int peer = accept(listener, nullptr, nullptr);
+  std::printf("another's bytes %ld\n", read_for(peer, 50));
+  pthread_join(waiting, nullptr);
+}
+
 // What a failed read() returned is written all the same: no memory of the process is anybody's.
 void count_below_zero() {
   const Pair p = pair(kSmallBufferBytes);
@@ -209,6 +234,7 @@ const Cases kCases{
     {"little_stack", little_stack},
     {"number_used_again", number_used_again},
     {"connects_anew", connects_anew},
+    {"connects_anew_beside_a_waiting_write", connects_anew_beside_a_waiting_write},
     {"count_below_zero", count_below_zero},
     {"zero_copies", zero_copies},
 };

@@ -104,6 +104,12 @@ def test_a_socket_that_connects_anew_is_another_connection(program: Path, tmp_pa
     assert reports(report)["flows"] == 2
 
 
+def test_a_waiting_writes_bytes_never_reach_its_sockets_next_connection(program: Path) -> None:
+    seen = _seen(program, "connects_anew_beside_a_waiting_write", settings())
+    assert sorted(seen[1]) == sorted(_seen(program, "connects_anew_beside_a_waiting_write", None)[1])
+    assert "another's bytes 0" in seen[1]
+
+
 def test_a_count_that_was_an_error_sends_nothing(program: Path) -> None:
     """What read() returned when it failed; the kernel refuses it, the gate made pieces of it that it does not."""
     seen = _seen(program, "count_below_zero", settings())
