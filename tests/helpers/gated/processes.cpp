@@ -242,6 +242,25 @@ void clones_beside_connections() {
   std::printf("ended %d\n", ended);
 }
 
+// A thread that is to be cancelled makes calls that are no cancellation points, in which the gate waits or says a word.
+void cancelled_later() {
+  const Pair p = pair();
+  (void)!write(p.sender, block.data(), 1);
+  static int changed = -1, added = -1;
+  const pthread_t thread = started([=] {
+    const int waiter = epoll_create1(0);
+    epoll_event event{EPOLLOUT | EPOLLONESHOT, {}};
+    pthread_cancel(pthread_self());
+    changed = setuid(getuid());
+    added = epoll_ctl(waiter, EPOLL_CTL_ADD, p.sender, &event);
+    pthread_testcancel();
+    added = -2;
+  });
+  void* result = nullptr;
+  pthread_join(thread, &result);
+  std::printf("changed %d added %d cancelled %d\n", changed, added, result == PTHREAD_CANCELED);
+}
+
 // A child that ends as servers' children do.
 void ends_at_once() {
   const Pair p = pair();
@@ -331,6 +350,7 @@ const Cases kProcessCases{
     {"namespace_of_users", namespace_of_users},
     {"made_past_fork", made_past_fork},
     {"clones_beside_connections", clones_beside_connections},
+    {"cancelled_later", cancelled_later},
     {"ends_at_once", ends_at_once},
     {"forks_in_a_handler", forks_in_a_handler},
     {"main_thread_ends_first", main_thread_ends_first},

@@ -52,6 +52,13 @@ def test_a_thread_is_cancelled_where_it_waits(program: Path, case: str) -> None:
     assert "cancelled 1 late 0" in seen[1]
 
 
+def test_a_thread_is_cancelled_in_no_call_that_is_no_cancellation_point(program: Path) -> None:
+    """It ended the process."""
+    seen = _seen(program, "cancelled_later", settings())
+    assert seen[:2] == _seen(program, "cancelled_later", None)[:2]
+    assert seen[1] == ["changed 0 added 0 cancelled 1"]
+
+
 @pytest.mark.parametrize(
     ("case", "end"),
     [("second_writer_is_interrupted", "second -1 interrupted 1"), ("second_writer_is_cancelled", "cancelled 1 late 0")],
