@@ -85,6 +85,12 @@ def test_a_handler_that_interrupts_the_gate_may_fork(program: Path) -> None:
     assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1]), "the parent is gated as before"
 
 
+def test_what_such_a_handlers_child_does_withholds_nothing_from_an_epoll_of_both(program: Path) -> None:
+    seen = _seen(program, "forks_in_a_handler_beside_an_epoll", settings())
+    assert seen == _seen(program, "forks_in_a_handler_beside_an_epoll", None)
+    assert seen[1] == ["writable before the child 1", "writable after the child 1"]
+
+
 def test_a_thread_with_little_stack_sends_several_buffers(program: Path) -> None:
     assert _seen(program, "little_stack", settings()) == (0, ["sent 800701"], "")
 
