@@ -185,9 +185,10 @@ def _forwarded() -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
     before: dict[int, Any] = {}
 
     def pass_on(number: int, _: object) -> None:
+        sent = number not in keys or was_sent(number)  # the answer is of this one alone, also where it is early
         if not running:
             early.append(number)
-        elif number not in keys or was_sent(number) or not _in_foreground(running[0].pid):
+        elif sent or not _in_foreground(running[0].pid):
             running[0].send_signal(number)
 
     def take(numbers: Iterable[int]) -> None:

@@ -38,6 +38,7 @@ void Flow::reset(std::uint64_t new_cookie) {
 
 void Flow::forget_connection() {
   leave_daemon();
+  ++connections;
   tick_ns = kLeastTickNs;
   stage_ = Stage::fresh;
   growing_ = {};
@@ -54,6 +55,7 @@ void Flow::after_fork() {
   new (&lock) Lock;
   queued = false;
   turn = nullptr;
+  ++turns;  // a handler that forked may have interrupted who waits for it
   pending_bytes_ = 0;
   slot_ = Link::kNoSlot;  // the parent's
 }
@@ -152,7 +154,7 @@ std::uint64_t Flow::credit_under(std::uint32_t cap_pkts, const KernelView& view,
 }
 
 Room Flow::room(int fd, std::uint64_t want, std::uint64_t now_ns) {
-  if (exempt_ || process().given_up || (stage_ == Stage::fresh && !begin(fd, now_ns))) return {want};
+  if (exempt_ || !process().wanted() || (stage_ == Stage::fresh && !begin(fd, now_ns))) return {want};
   const Settings& settings = process().settings;
   const bool asks = settings.law == Settings::Law::published && settings.gates();
   std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
@@ -194,7 +196,7 @@ void Flow::end_send(std::uint64_t bytes, std::uint64_t taken_bytes) {
 }
 
 bool Flow::arm() {
-  if (process().given_up) return false;
+  if (!process().wanted()) return false;  // also in a copy, where nobody would open it
   const std::uint64_t now = now_ns();
   refused_ = true;
   active_ = true;

@@ -73,7 +73,8 @@ class Flow {
  public:
   Lock lock;  // guards all that follows
 
-  std::uint64_t cookie = 0;  // 0 = the flow is free
+  std::uint64_t cookie = 0;       // 0 = the flow is free
+  std::uint32_t connections = 0;  // moves when the socket has another one
   std::vector<int> fds;
   std::vector<Registration> registrations;
   std::atomic<bool> armed{false};          // somebody was refused; read without the lock too

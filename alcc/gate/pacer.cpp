@@ -74,10 +74,13 @@ void Pacer::pause(bool for_good) {
     started_ = false;
   }
   tell();
+  int cancelled;  // setuid() and others that pause it are no cancellation points
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled);
   pthread_join(thread_, nullptr);
   // The C library is content when the thread's stack is free; to the kernel it is one for some microseconds more.
   for (int tries = 0; tries < kMostTries && syscall(SYS_tgkill, getpid(), thread_id_.load(), 0) == 0; ++tries)
     usleep(50);
+  pthread_setcancelstate(cancelled, nullptr);
 }
 
 void Pacer::resume() {

@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 #include "alcc/gate/futex.hpp"
 #include "alcc/gate/process.hpp"
@@ -66,6 +67,8 @@ class Passage {
   }
 
  private:
+  static constexpr time_t kForEverS = 1'000'000'000;
+
   enum class Waits { unknown, yes, no };
   enum class Answer { go, again, stop, pass };
 
@@ -111,6 +114,9 @@ class Passage {
     const std::uint64_t left = length_ - sent_;
     const std::uint64_t now = now_ns();
     const Room room = flow_->room(fd_, left, now);
+    // It was dissolved and connected anew while the call waited: these bytes are not for the new one's peer.
+    if (connection_.value_or(flow_->connections) != flow_->connections) return stop(EPIPE);
+    connection_ = flow_->connections;
     if (room.ended && sent_) return Answer::stop;
     bytes = std::min(room.bytes, left);
     const bool alone = has_turn() || (!flow_->turn && bytes == left);
@@ -153,14 +159,16 @@ class Passage {
     const std::uint32_t seen = word;
     guard.unlock();
     if (process().is_copy()) return Answer::pass;  // nobody would move it
-    timespec left{};
+    timespec left{kForEverS, 0};
     if (deadline_ns_ != kUnlimited) {
       const std::uint64_t now = now_ns();
       if (now >= deadline_ns_) return stop(EAGAIN);
       const std::uint64_t ns = deadline_ns_ - now;
       left = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
     }
-    const long result = futex_wait_or_cancel(word, seen, deadline_ns_ == kUnlimited ? nullptr : &left);
+    // A handler ends a write that has sent something, also with SA_RESTART, as it does in the kernel.
+    const bool restarts = deadline_ns_ == kUnlimited && sent_ == 0;
+    const long result = futex_wait_or_cancel(word, seen, restarts ? nullptr : &left);
     if (result != 0 && errno == EINTR) return stop(EINTR);
     return Answer::again;
   }
@@ -181,6 +189,7 @@ class Passage {
   Timeout timeout_;
   bool had_turn_ = false;
   std::uint64_t cookie_ = 0;
+  std::optional<std::uint32_t> connection_;
   std::size_t sent_ = 0;
   std::uint64_t deadline_ns_ = 0;  // by SO_SNDTIMEO, 0 = not asked for yet
   int error_ = EAGAIN;

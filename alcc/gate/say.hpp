@@ -39,7 +39,7 @@ inline bool is_for_words() {
 }
 
 // Writes past our own hooks; what the kernel would end the program for (nobody reads the pipe, the file may not grow)
-// is dropped.
+// is dropped. No cancellation point, for what has something to say may be none.
 inline void write_or_drop(int fd, const void* data, std::size_t size) {
   sigset_t fatal, before, pending;
   sigemptyset(&fatal);
@@ -53,7 +53,7 @@ inline void write_or_drop(int fd, const void* data, std::size_t size) {
     sigset_t one;
     sigemptyset(&one);
     sigaddset(&one, number);
-    if (!sigismember(&pending, number)) sigtimedwait(&one, nullptr, &kNone);
+    if (!sigismember(&pending, number)) syscall(SYS_rt_sigtimedwait, &one, nullptr, &kNone, _NSIG / 8);
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

@@ -13,6 +13,7 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -80,6 +81,23 @@ void second_writer_is_interrupted() {
 
 void second_writer_is_cancelled() { second_writer(say_cancelled); }
 
+// Its handler forks, and both processes go on with the write where they are.
+void second_writer_forks() {
+  second_writer([](pthread_t second) {
+    struct sigaction forking{};
+    forking.sa_handler = [](int) {
+      if (fork() == 0) alarm(10);
+    };
+    forking.sa_flags = SA_RESTART;
+    sigaction(SIGUSR1, &forking, nullptr);
+    usleep(200'000);
+    pthread_kill(second, SIGUSR1);
+  });
+  int status = -1;
+  wait(&status);
+  std::printf("status %x\n", static_cast<unsigned>(status));
+}
+
 // Sendfile is no cancellation point: the thread ends at the next one.
 void cancelled_sendfile() {
   const Pair p = pair(kSmallBufferBytes);
@@ -144,6 +162,31 @@ void connects_anew() {
   }
 }
 
+// The same while a write waits: what it has not sent is for the first connection's peer alone.
+void connects_anew_beside_a_waiting_write() {
+  signal(SIGPIPE, SIG_IGN);
+  const int listener = socket(AF_INET, SOCK_STREAM, 0), sender = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &kSmallBufferBytes, sizeof kSmallBufferBytes);
+  setsockopt(listener, IPPROTO_TCP, TCP_MAXSEG, &kMssBytes, sizeof kMssBytes);
+  listen(listener, 8);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  (void)!connect(sender, reinterpret_cast<sockaddr*>(&address), size);
+  accept(listener, nullptr, nullptr);
+  fill(sender);
+  const pthread_t waiting = started([=] { std::printf("wrote %zd\n", write(sender, block.data(), 100'000)); });
+  usleep(200'000);
+  const sockaddr nobody{};
+  const int dissolved = connect(sender, &nobody, sizeof nobody);
+  const int connected = connect(sender, reinterpret_cast<sockaddr*>(&address), size);
+  std::printf("dissolved %d connected %d\n", dissolved, connected);
+  const int peer = accept(listener, nullptr, nullptr);
+  std::printf("another's bytes %ld\n", read_for(peer, 50));
+  pthread_join(waiting, nullptr);
+}
+
 // What a failed read() returned is written all the same: no memory of the process is anybody's.
 void count_below_zero() {
   const Pair p = pair(kSmallBufferBytes);
@@ -187,9 +230,11 @@ const Cases kCases{
     {"cancelled_sendfile", cancelled_sendfile},
     {"second_writer_is_interrupted", second_writer_is_interrupted},
     {"second_writer_is_cancelled", second_writer_is_cancelled},
+    {"second_writer_forks", second_writer_forks},
     {"little_stack", little_stack},
     {"number_used_again", number_used_again},
     {"connects_anew", connects_anew},
+    {"connects_anew_beside_a_waiting_write", connects_anew_beside_a_waiting_write},
     {"count_below_zero", count_below_zero},
     {"zero_copies", zero_copies},
 };

@@ -106,6 +106,20 @@ def restarted() -> Seen:
     return {"result": result}
 
 
+def cut_by_a_signal() -> Seen:
+    """A handler with SA_RESTART ends a write that has sent some of its bytes."""
+    sock, peer = pair(4096)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.siginterrupt(signal.SIGALRM, False)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    data = bytes(30_000_000)
+    reader = threading.Timer(2.0, drain, (peer, len(data)))
+    reader.daemon = True
+    reader.start()
+    result = ctypes.CDLL(None).write(sock.fileno(), data, len(data))
+    return {"cut": 0 < result < len(data)}
+
+
 def result_of_write(sock: socket.socket) -> str:
     """How one more write ends: "sent", or the error's name."""
     try:
@@ -409,7 +423,7 @@ def no_memory_for_the_daemon() -> Seen:
 
 CASES: dict[str, Callable[[], Seen]] = {
     f.__name__: f
-    for f in (interrupted, interrupted_select, restarted, timed, timed_in_pieces, timed_file,
+    for f in (interrupted, interrupted_select, restarted, cut_by_a_signal, timed, timed_in_pieces, timed_file,
               reset_while_waiting, shut_while_waiting, passed_on, past_the_library, little_past_the_library,
               several_paths, ring, whole_file,
               another_user, asking, asking_beside_a_ring, messages_of_which_one_is_cut, writable, turns, closed_epoll,

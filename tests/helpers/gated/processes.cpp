@@ -242,6 +242,25 @@ void clones_beside_connections() {
   std::printf("ended %d\n", ended);
 }
 
+// A thread that is to be cancelled makes calls that are no cancellation points, in which the gate waits or says a word.
+void cancelled_later() {
+  const Pair p = pair();
+  (void)!write(p.sender, block.data(), 1);
+  static int changed = -1, added = -1;
+  const pthread_t thread = started([=] {
+    const int waiter = epoll_create1(0);
+    epoll_event event{EPOLLOUT | EPOLLONESHOT, {}};
+    pthread_cancel(pthread_self());
+    changed = setuid(getuid());
+    added = epoll_ctl(waiter, EPOLL_CTL_ADD, p.sender, &event);
+    pthread_testcancel();
+    added = -2;
+  });
+  void* result = nullptr;
+  pthread_join(thread, &result);
+  std::printf("changed %d added %d cancelled %d\n", changed, added, result == PTHREAD_CANCELED);
+}
+
 // A child that ends as servers' children do.
 void ends_at_once() {
   const Pair p = pair();
@@ -276,6 +295,30 @@ void forks_in_a_handler() {
     std::exit(0);
   }
   wait(nullptr);
+}
+
+// The same of a write that does not wait, in a program that has epoll tell it when to go on; the child goes on late.
+void forks_in_a_handler_beside_an_epoll() {
+  alarm(20);
+  static pid_t child = -1;
+  signal(SIGUSR1, [](int) {
+    if ((child = fork()) == 0) usleep(1'000'000);
+  });
+  const Pair p = pair(kSmallBufferBytes);
+  fcntl(p.sender, F_SETFL, O_NONBLOCK);
+  const int waiter = epoll_create1(0);
+  epoll_event event{EPOLLOUT, {}};
+  epoll_ctl(waiter, EPOLL_CTL_ADD, p.sender, &event);
+  (void)!write(p.sender, block.data(), 1);
+  is_struck_in_the_gate = true;
+  (void)!write(p.sender, block.data(), kMegabyte);
+  if (std::exchange(is_struck_in_the_gate, false)) raise(SIGUSR1);  // without a gate
+  if (child == 0) _exit(0);
+  for (const char* when : {"before", "after"}) {
+    read_for(p.peer, 50);
+    std::printf("writable %s the child %d\n", when, epoll_wait(waiter, &event, 1, 1000));
+    wait(nullptr);
+  }
 }
 
 // The main thread ends while another one still has to send: the process ends with the last of them.
@@ -331,8 +374,10 @@ const Cases kProcessCases{
     {"namespace_of_users", namespace_of_users},
     {"made_past_fork", made_past_fork},
     {"clones_beside_connections", clones_beside_connections},
+    {"cancelled_later", cancelled_later},
     {"ends_at_once", ends_at_once},
     {"forks_in_a_handler", forks_in_a_handler},
+    {"forks_in_a_handler_beside_an_epoll", forks_in_a_handler_beside_an_epoll},
     {"main_thread_ends_first", main_thread_ends_first},
     {"main_thread_ends_before_a_gate_closes", main_thread_ends_before_a_gate_closes},
     {"main_thread_sends_as_it_ends", main_thread_sends_as_it_ends},

@@ -52,6 +52,13 @@ def test_a_thread_is_cancelled_where_it_waits(program: Path, case: str) -> None:
     assert "cancelled 1 late 0" in seen[1]
 
 
+def test_a_thread_is_cancelled_in_no_call_that_is_no_cancellation_point(program: Path) -> None:
+    """It ended the process."""
+    seen = _seen(program, "cancelled_later", settings())
+    assert seen[:2] == _seen(program, "cancelled_later", None)[:2]
+    assert seen[1] == ["changed 0 added 0 cancelled 1"]
+
+
 @pytest.mark.parametrize(
     ("case", "end"),
     [("second_writer_is_interrupted", "second -1 interrupted 1"), ("second_writer_is_cancelled", "cancelled 1 late 0")],
@@ -59,6 +66,13 @@ def test_a_thread_is_cancelled_where_it_waits(program: Path, case: str) -> None:
 def test_who_waits_for_anothers_write_to_end_is_interrupted_there(program: Path, case: str, end: str) -> None:
     seen = _seen(program, case, settings())
     assert seen == _seen(program, case, None) == (0, [end, "first 50000"], "")
+
+
+def test_who_waits_for_anothers_write_to_end_goes_on_in_a_child_too(program: Path) -> None:
+    """There the other one is not, and it waited for ever."""
+    status, lines, _ = _seen(program, "second_writer_forks", settings())
+    assert status == 0
+    assert sorted(lines) == ["first 50000", "second 50000 interrupted 0", "second 50000 interrupted 0", "status 0"]
 
 
 def test_a_handler_that_interrupts_the_gate_may_fork(program: Path) -> None:
@@ -69,6 +83,12 @@ def test_a_handler_that_interrupts_the_gate_may_fork(program: Path) -> None:
         assert (status, words) == (0, "")
         assert [line for line in lines if line not in held] == ["child 1000 50000", "parent 1000", "forked"]
     assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1]), "the parent is gated as before"
+
+
+def test_what_such_a_handlers_child_does_withholds_nothing_from_an_epoll_of_both(program: Path) -> None:
+    seen = _seen(program, "forks_in_a_handler_beside_an_epoll", settings())
+    assert seen == _seen(program, "forks_in_a_handler_beside_an_epoll", None)
+    assert seen[1] == ["writable before the child 1", "writable after the child 1"]
 
 
 def test_a_thread_with_little_stack_sends_several_buffers(program: Path) -> None:
@@ -95,6 +115,12 @@ def test_a_socket_that_connects_anew_is_another_connection(program: Path, tmp_pa
     assert seen == _seen(program, "connects_anew", None)
     assert seen[1] == ["sent 1000000", "dissolved 0", "sent 200000", "dissolved 0"]
     assert reports(report)["flows"] == 2
+
+
+def test_a_waiting_writes_bytes_never_reach_its_sockets_next_connection(program: Path) -> None:
+    seen = _seen(program, "connects_anew_beside_a_waiting_write", settings())
+    assert sorted(seen[1]) == sorted(_seen(program, "connects_anew_beside_a_waiting_write", None)[1])
+    assert "another's bytes 0" in seen[1]
 
 
 def test_a_count_that_was_an_error_sends_nothing(program: Path) -> None:

@@ -23,6 +23,11 @@ def test_a_wait_ends_as_the_kernels_does(case: str) -> None:
     assert seen_in(case, GATED)[0] == seen_in(case, None)[0]
 
 
+def test_a_signal_ends_a_write_that_has_sent_something_whatever_its_handler_asks_for() -> None:
+    """Whoever has a handler for his end, and a peer that reads nothing, would never look whether it was called."""
+    assert seen_in("cut_by_a_signal", GATED)[0] == seen_in("cut_by_a_signal", None)[0] == {"cut": True}
+
+
 def test_what_poll_and_select_call_writable_takes_bytes() -> None:
     """Stunnel sleeps for a second where it does not."""
     assert seen_in("writable", GATED)[0] == {"refused": 0}

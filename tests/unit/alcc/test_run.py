@@ -9,11 +9,14 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
 
 from helpers.gated import FOLDER, TIMEOUT_S, environment, settings
+from reinet.cli import run
 from reinet.cli.main import app
 from reinet.cli.run import added_up, parse_report
 
@@ -110,6 +113,18 @@ def test_a_signal_that_comes_as_the_command_starts_reaches_it() -> None:
     command = [sys.executable, "-c", code, "sh", "-c", "kill $PPID; sleep 30"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.stdout == f"{[128 + signal.SIGTERM] * 10}\n"
+
+
+def test_an_interrupt_before_the_command_runs_is_no_word_on_a_key_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command had the key's interrupt from the terminal and from reinet."""
+    reached: list[int] = []
+    monkeypatch.setattr(run, "_in_foreground", lambda _: True)
+    with run._forwarded() as begin:
+        os.kill(os.getpid(), signal.SIGINT)
+        begin(cast(Any, SimpleNamespace(pid=0, send_signal=reached.append)))
+        handler = cast(Any, signal.getsignal(signal.SIGINT))
+        handler(signal.SIGINT, None)  # by the key, which no process sends
+    assert reached == [signal.SIGINT]
 
 
 def test_what_reinet_was_told_to_ignore_its_command_ignores() -> None:
