@@ -44,8 +44,8 @@ status=0
 # Left out: the wheel, which is a build of its own; and Ray, which forks out of many threads, where the sanitizers'
 # allocator may lock up for good.
 leave_out="--deselect tests/end-to-end/test_wheel.py --deselect tests/end-to-end/test_train.py::test_ray_workers_are_repeatable_and_resume_exactly"
-# The address sanitizer forbids core files by setrlimit() before it is ready itself; the gate has a hook there, which is
-# built with it and would be too early.
+# The sanitizers forbid core files by setrlimit() before they are ready themselves; the gate has a hook there, which is
+# built with them and would be too early.
 ulimit -c 0
 # Python's own allocator would hide what lies in its pools. Shadow memory has its place, which a randomised address
 # space may take. Programs under the gate (alcc/) inherit all this, with the gate's library behind it. Those programs fork
@@ -54,7 +54,7 @@ ulimit -c 0
 env LD_PRELOAD="$preload" PYTHONMALLOC=malloc \
   ASAN_OPTIONS="log_path=$reports:abort_on_error=1:detect_stack_use_after_return=1:verify_asan_link_order=0:disable_coredump=0" \
   LSAN_OPTIONS="exitcode=0:stack_trace_format='    #%n %F %L in %m'" UBSAN_OPTIONS=abort_on_error=1:print_stacktrace=1 \
-  TSAN_OPTIONS="log_path=$reports:abort_on_error=1:halt_on_error=1:die_after_fork=0:detect_deadlocks=0" \
+  TSAN_OPTIONS="log_path=$reports:abort_on_error=1:halt_on_error=1:die_after_fork=0:detect_deadlocks=0:disable_coredump=0" \
   setarch --addr-no-randomize "$folder/venv/bin/python" -m pytest $leave_out "$@" || status=$?
 
 for report in "$reports".*; do

@@ -42,7 +42,7 @@ void Pacer::push(Flow* flow, std::uint64_t due_ns) {
     const std::lock_guard guard(lock_);
     if (!started_ && !paused_) start();
     if (!started_ && !paused_) return;  // no thread, no gate: process().settings says so by now
-    first = due_.empty() || due_ns < due_.top().ns;
+    first = waits_ && (due_.empty() || due_ns < due_.top().ns);
     due_.push({due_ns, flow});
     flow->queued = true;
     flows_ = due_.size();
@@ -98,7 +98,7 @@ void Pacer::renew() {
   paused_ = false;
   due_ = {};
   flows_ = 0;
-  started_ = kept_ = ends_with_others_ = false;
+  started_ = kept_ = ends_with_others_ = waits_ = false;
 }
 
 void Pacer::start() {
@@ -128,12 +128,14 @@ void Pacer::tell() {
 
 void Pacer::wait(std::unique_lock<Lock>& guard, std::uint64_t due_ns) {
   const std::uint32_t seen = changes_;
+  waits_ = true;
   guard.unlock();
   const std::uint64_t now = now_ns();
   const std::uint64_t left_ns = due_ns > now ? due_ns - now : 0;
   const timespec left{static_cast<time_t>(left_ns / 1'000'000'000), static_cast<long>(left_ns % 1'000'000'000)};
   futex_wait(changes_, seen, due_ns ? &left : nullptr);
   guard.lock();
+  waits_ = false;
 }
 
 void Pacer::run() {

@@ -58,6 +58,7 @@ class Pacer {
   std::priority_queue<Due> due_;
   bool started_ = false, paused_ = false;
   bool kept_ = false, ends_with_others_ = false;
+  bool waits_ = false;  // the thread, to be told
   pthread_t thread_{};
   std::atomic<pid_t> thread_id_{0};
   std::mutex pausing_;  // held between pause() and resume(), where forks are as elsewhere
