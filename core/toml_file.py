@@ -29,7 +29,15 @@ NamedPath = Annotated[Path, BeforeValidator(_named)]
 """A path in a configuration."""
 Model = TypeVar("Model", bound=BaseModel)
 TomlError = tomllib.TOMLDecodeError
-loads = tomllib.loads
+
+
+def loads(text: str) -> dict[str, Any]:
+    """Returns a document; raises TomlError, also for numbers and nesting that Python itself refuses."""
+    try:
+        document: dict[str, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TomlError(str(error)) from None
+    return document
 
 
 def load(path: Path, model: type[Model], cure: str, table: str | None = None) -> Model:
@@ -51,12 +59,11 @@ def read(path: Path, cure: str) -> dict[str, Any]:
     if len(content) > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes, so not a configuration; {cure}")
     try:
-        document: dict[str, Any] = loads(content.decode("utf-8"))
+        return loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not TOML: byte {error.start} is not UTF-8; {cure}") from None
-    except (ValueError, RecursionError) as error:  # TomlError, and numbers or nesting that Python itself refuses
+    except TomlError as error:
         raise ConfigError(f"{path}: not TOML, or not valid TOML: {error}; {cure}") from None
-    return document
 
 
 def check(document: Mapping[str, Any], source: str, model: type[Model], cure: str, table: str | None = None) -> Model:

@@ -308,7 +308,7 @@ def _read_set(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise TraceError(f"{path}:{line}: a set file is UTF-8 text, this has other bytes; write it as TOML") from error
-    except (ValueError, RecursionError) as error:  # TomlError, and numbers or nesting that Python itself refuses
+    except toml_file.TomlError as error:
         raise TraceError(f"{path}: not valid TOML: {error}; see reinet traces --help for an example") from error
     section = table.get("set")
     example = 'a set file is [set] with name = "..." and files = ["a.down", ...]'
