@@ -88,7 +88,7 @@ class Store:
         for number, line in enumerate(content[:whole].splitlines(), 1):
             try:
                 run = Stored(**json.loads(line))
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 raise ConfigError(
                     f"{self._path}:{number}: not a run of a suite ({error}); remove that line, or name another --out"
                 ) from None
