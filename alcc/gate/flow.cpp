@@ -29,7 +29,7 @@ void Flow::reset(std::uint64_t new_cookie) {
   armed = false;
   exempt_ = nullptr;
   active_ = bounded_ = false;
-  end_turn();
+  if (turn) end_turn();  // else nobody waits for it
   refusals_ = 0;
   pending_bytes_ = 0;
   ++openings;  // whoever still waits looks again, and finds another cookie

@@ -131,8 +131,7 @@ void Pacer::wait(std::unique_lock<Lock>& guard, std::uint64_t due_ns) {
   waits_ = true;
   guard.unlock();
   const std::uint64_t now = now_ns();
-  const std::uint64_t left_ns = due_ns > now ? due_ns - now : 0;
-  const timespec left{static_cast<time_t>(left_ns / 1'000'000'000), static_cast<long>(left_ns % 1'000'000'000)};
+  const timespec left = timespec_of(due_ns > now ? due_ns - now : 0);
   futex_wait(changes_, seen, due_ns ? &left : nullptr);
   guard.lock();
   waits_ = false;

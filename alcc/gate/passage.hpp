@@ -163,8 +163,7 @@ class Passage {
     if (deadline_ns_ != kUnlimited) {
       const std::uint64_t now = now_ns();
       if (now >= deadline_ns_) return stop(EAGAIN);
-      const std::uint64_t ns = deadline_ns_ - now;
-      left = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+      left = timespec_of(deadline_ns_ - now);
     }
     // A handler ends a write that has sent something, also with SA_RESTART, as it does in the kernel.
     const bool restarts = deadline_ns_ == kUnlimited && sent_ == 0;

@@ -59,14 +59,17 @@ void before_fork() {
   p.table.lock_all();
 }
 
+// Whether the fork that comes to its end was such a one, around which no locks were taken.
+bool ends_interrupting_fork() {
+  if (interrupting_forks == 0) return false;
+  --interrupting_forks;
+  return true;
+}
+
 // On both sides the thread that forked is the one that took the locks.
 void give_locks_back() {
   Process& p = process();
-  if (interrupting_forks > 0) {
-    --interrupting_forks;
-    return;
-  }
-  if (!locked) return;
+  if (ends_interrupting_fork() || !locked) return;
   locked = false;
   p.table.unlock_all();
   p.pacer.unlock_all();
@@ -76,11 +79,7 @@ void give_locks_back() {
 
 void after_fork_in_child() {
   Process& p = process();
-  if (interrupting_forks > 0) {
-    --interrupting_forks;
-    return;
-  }
-  if (!locked) return;
+  if (ends_interrupting_fork() || !locked) return;
   p.pid = getpid();
   if (p.alive) *p.alive = true;
   give_locks_back();

@@ -53,7 +53,7 @@ REINET_EXPORT int reinet_alcc_wait(int fd, int timeout_ms) {
     const std::uint64_t left_ns = end_ns > now ? end_ns - now : 0;
     const bool closed = flow && flow->armed.load();
     const std::uint64_t slice_ns = closed ? std::min(left_ns, flow->tick_ns.load()) : left_ns;
-    const timespec slice{static_cast<time_t>(slice_ns / 1'000'000'000), static_cast<long>(slice_ns % 1'000'000'000)};
+    const timespec slice = timespec_of(slice_ns);
     pollfd waited{fd, static_cast<short>(closed ? 0 : POLLOUT), 0};
     const int result = ppoll(&waited, 1, !closed && end_ns == kUnlimited ? nullptr : &slice, nullptr);
     if (result != 0) return result;

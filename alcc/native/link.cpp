@@ -13,8 +13,7 @@
 #include <vector>
 
 #include "alcc/link/memory.hpp"
-#include "alcc/native/signals.hpp"
-#include "alcc/native/udp.hpp"
+#include "alcc/native/parts.hpp"
 #include "kshim/native/cap_writer.hpp"
 #include "kshim/native/mapping.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who sent a signal, for cli/run.py: Python's handlers are not told. Its sigwaitinfo() would say it, but takes only
 // what every thread blocks, and NumPy's do not.
-#include "alcc/native/signals.hpp"
+#include "alcc/native/parts.hpp"
 
 #include <signal.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Both ends of a transfer over UDP for alcc/datagrams.py, which has made the sockets and shaken hands.
-#include "alcc/native/udp.hpp"
+#include "alcc/native/parts.hpp"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>

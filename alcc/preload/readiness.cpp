@@ -91,9 +91,6 @@ bool any_opened(const std::vector<Flow*>& flows) {
 std::uint64_t ns_of(const timespec& t) {
   return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec);
 }
-timespec timespec_of(std::uint64_t ns) {
-  return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
-}
 bool is_sane(const timespec* t) { return !t || (t->tv_sec >= 0 && t->tv_nsec >= 0 && t->tv_nsec < 1'000'000'000); }
 
 // Waits in slices: wait(timeout) waits for all but closed gates and returns how many are ready, or -1; opened() tells
