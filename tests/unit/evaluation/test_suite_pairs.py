@@ -10,7 +10,7 @@ from reinet.agents.evaluation.suites.definition import ScenarioSpec, load
 from reinet.agents.evaluation.suites.links import links, scenario
 from reinet.agents.evaluation.suites.plan import SuitePlan, plan
 from reinet.agents.evaluation.suites.statistics import estimate
-from reinet.agents.evaluation.suites.store import Store
+from reinet.agents.evaluation.suites.store import RUNS_FILE, Store
 from reinet.cli import evaluate_suite
 from reinet.core import toml_file
 from reinet.core.errors import ConfigError
@@ -87,3 +87,10 @@ def test_a_buffer_that_no_number_can_hold_is_refused_as_one_that_is_too_large(ke
     spec = ScenarioSpec.model_validate(toml_file.loads(text))
     with pytest.raises(ConfigError, match=f"buffer_bytes: {LARGEST_BUFFER_BYTES + 1} is outside"):
         scenario(spec, links(spec, ())[0], "cubic", seed=1, start_ms=0)
+
+
+@pytest.mark.parametrize("line", ["{}", "[1]", "no JSON", "[" * 100_000], ids=["empty", "list", "text", "nested"])
+def test_a_line_that_is_no_run_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / RUNS_FILE).write_text(f"{line}\n")
+    with pytest.raises(ConfigError, match=rf"{RUNS_FILE}:1: not a run of a suite"):
+        Store(tmp_path)

@@ -204,13 +204,6 @@ def test_more_repetitions_add_to_a_store_and_change_none(tmp_path: Path) -> None
     assert runner.missing_s(more, store) == 0
 
 
-@pytest.mark.parametrize("line", ["{}", "[1]", "no JSON", "[" * 100_000], ids=["empty", "list", "text", "nested"])
-def test_a_line_that_is_no_run_is_named(tmp_path: Path, line: str) -> None:
-    (tmp_path / RUNS_FILE).write_text(f"{line}\n")
-    with pytest.raises(ConfigError, match=rf"{RUNS_FILE}:1: not a run of a suite"):
-        Store(tmp_path)
-
-
 def test_one_process_at_a_time_runs_into_a_store(tmp_path: Path) -> None:
     """The one that is refused changes nothing: a line that is being written is none that a killed process left."""
     (tmp_path / RUNS_FILE).write_text("")
