@@ -33,7 +33,9 @@ def test_systemd_takes_the_units_without_a_word(installed: Path) -> None:
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=120
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    # It reads every unit of the machine and says what it thinks of those too.
+    of_ours = [line for line in done.stderr.splitlines() if not re.match(r"(/usr)?/lib/systemd/|/etc/systemd/", line)]
+    assert (done.returncode, of_ours) == (0, [])
 
 
 @needs_systemd
