@@ -79,7 +79,7 @@ def test_a_variant_is_trained_once_and_judged(tmp_path: Path) -> None:
 
 
 def test_a_training_cut_short_still_learns_before_its_evolution() -> None:
-    plan = PLANS["learner"]
+    plan = PLANS["gradients"]
     (variant,) = (one for one in plan.variant if one.name == "evolution")
     cut, whole = (plan.config(variant, BASE, 1, iterations) for iterations in (10, None))
     assert (cut.run.iterations, cut.evolution.generations) == (10, 5)
