@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
-# Two files at a time, in the order given: the long ones first.
-TWO := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20
+# Several files at a time, in the order given: the long ones first. On two cores four of the first kind, for half of their
+# time is waiting; of those with real links two, which keep the cores a quarter busy: links on a busy host say nothing.
+SEVERAL := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durations 20
 
 # What a change of asks for a new build: the build files and all native sources. Python files are used in place.
 NATIVE := pyproject.toml CMakeLists.txt docker/setup.sh docker/packages.sh \
@@ -19,8 +20,8 @@ demo: setup  ## train briefly, then compare plain and capped Cubic on real kerne
 	$(BIN)/reinet demo
 
 test: setup lint  ## everything that continuous integration runs
-	$(TWO) tests/end-to-end tests/unit -m "not kernel and not mahimahi"
-	$(BIN)/python -m pytest -m "kernel or mahimahi" --durations 20  # one after the other: links on a busy host say nothing
+	$(SEVERAL) -n 4 tests/end-to-end tests/unit -m "not kernel and not mahimahi"
+	$(SEVERAL) -n 2 tests/kernel tests/end-to-end -m "kernel or mahimahi"
 
 test-unit test-kernel test-end-to-end: test-%: setup  ## one folder of tests
 	$(BIN)/python -m pytest tests/$*

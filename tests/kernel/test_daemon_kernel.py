@@ -138,6 +138,7 @@ def hold_figures(measure: Callable[[], tuple[LinkRun, ...]], check: Callable[...
     figures_hold(measure, lambda done: check(*done), lambda done: done[0].invalid_reason)
 
 
+@pytest.mark.alone
 def test_kill_9_lifts_the_cap_and_harms_no_transfer(folder: Path, cgroup: Path) -> None:
     def killed() -> tuple[LinkRun, float]:
         before = host_state(folder)
@@ -252,6 +253,7 @@ def test_an_outage_of_three_seconds_does_not_lift_the_cap(cgroup: Path) -> None:
     hold_figures(through, check)
 
 
+@pytest.mark.alone
 def test_pause_resume_and_a_normal_end_on_a_live_flow(folder: Path, cgroup: Path) -> None:
     def paused_and_ended() -> tuple[LinkRun, list[float]]:
         before = host_state(folder)
@@ -340,6 +342,7 @@ def test_a_relative_target_reaches_the_records_of_a_live_flow(cgroup: Path) -> N
     assert set(in_kernel["target_us"]) <= set(records["target_us"])
 
 
+@pytest.mark.alone
 def test_what_a_killed_daemon_leaves_is_listed_and_removed(folder: Path, cgroup: Path) -> None:
     with (
         link_with(Trace.constant(MBPS, 1), cgroup) as link,

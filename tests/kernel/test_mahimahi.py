@@ -111,6 +111,7 @@ def test_plain_cubic_fills_the_buffer() -> None:
     pytest.fail(f"no run filled the buffer: longest waits were {fullest_ms} ms")
 
 
+@pytest.mark.alone
 def test_the_host_stays_as_it_was(tmp_path: Path) -> None:
     before = host_state(tmp_path)
     with MahimahiLink(LinkSpec(Trace.constant(12, 1))) as link:
@@ -274,6 +275,7 @@ def test_the_namespaces_end_when_its_supervisor_is_killed() -> None:
         assert becomes(lambda: not processes_in(namespace))
 
 
+@pytest.mark.alone
 def test_a_cgroup_whose_owner_and_supervisor_were_killed_is_removed_by_the_next() -> None:
     mount = cgroup2_mount()
     assert mount is not None

@@ -22,7 +22,7 @@ from reinet.kshim.leases import LeaseKeeper
 from reinet.kshim.leftovers import leftovers
 from reinet.kshim.probe import wrappable
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.alone]  # whoever starts a shim asks what killed ones left to go
 
 
 def adopted(shim):

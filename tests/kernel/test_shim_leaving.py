@@ -28,7 +28,7 @@ from reinet.kshim.leases import LeaseKeeper
 from reinet.kshim.leftovers import ask_leftovers_to_leave, holders, leftovers, on_their_way, remove_leftovers
 from reinet.kshim.probe import registered_congestion_controls, wrappable
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.alone]  # whoever starts a shim asks what killed ones left to go
 
 
 def either_way(name):

@@ -11,6 +11,7 @@ from reinet.kshim.probe import wrappable
 pytestmark = [pytest.mark.kernel, pytest.mark.mahimahi]
 
 
+@pytest.mark.alone  # another shim that starts would ask what the killed one left to go
 @pytest.mark.parametrize(("cc", "how"), [("cubic", "stop"), ("bbr", "kill")])
 def test_a_restart_loses_no_flow_and_no_throughput_and_builds_no_queue(monkeypatch, cc, how):
     if not wrappable()[cc].ok:
