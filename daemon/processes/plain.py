@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 MAX_FRAME_BYTES = 256 * 2**20
-"""A snapshot of the largest table, a million flows with a record of 120 bytes and a reason each."""
+"""A snapshot of the largest table, a million flows with a record of 152 bytes and a reason each."""
 _LENGTHS = struct.Struct("<II")
 
 
