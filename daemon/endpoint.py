@@ -2,8 +2,11 @@
 
 import ipaddress
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 UNIX = "unix:"
 MOST_PORT = 65535
@@ -29,6 +32,21 @@ def socket_path(path: Path) -> Path:
     if (length := len(os.fsencode(absolute))) > MAX_SOCKET_PATH_BYTES:
         raise ValueError(f"a Unix socket's path has at most {MAX_SOCKET_PATH_BYTES} bytes, this one {length}")
     return absolute
+
+
+def listen_privately(server: Any, path: Path) -> None:
+    """Has a gRPC server listen at a Unix socket that nobody but its owner may open.
+
+    Raises OSError or RuntimeError where it cannot, PermissionError where the socket came out open to others.
+    """
+    before = os.umask(0o177)  # the socket must never exist with wider permissions, not even for a moment
+    try:
+        server.add_insecure_port("unix:" + quote(os.fsencode(path)))
+        mode = path.stat().st_mode
+    finally:
+        os.umask(before)
+    if stat.S_IMODE(mode) & 0o077:
+        raise PermissionError(f"made with mode {stat.S_IMODE(mode):o}, which others may use")
 
 
 @dataclass(frozen=True)
