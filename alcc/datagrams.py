@@ -33,7 +33,6 @@ HELLO = struct.Struct("<4s8s52x")
 """What a sender asks with, b"RNH1" and a nonce; padded, so that the answer is smaller."""
 COOKIE = struct.Struct("<4s8s8s")
 """The answer, b"RNC1", the nonce and the token."""
-DATA_KINDS = b"DE"
 TOKEN_AT = 8
 """In data, alcc/udp/wire.hpp has the layout."""
 HELLOS = 20

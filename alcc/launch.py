@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reinet.core.errors import ConfigError
-from reinet.core.target import Form, Target
+from reinet.core.target import Target
 
 ENVIRONMENT = "REINET_ALCC"
 """The variable that the gate reads; ``alcc/gate/settings.hpp`` has the grammar."""
@@ -61,7 +61,7 @@ class Settings:
 
     def text(self) -> str:
         """Returns the value of ENVIRONMENT. Raises ConfigError for a path that it cannot carry."""
-        slope, extra_us = _line(self.target)
+        slope, extra_us = self.target.line()
         parts = [f"law={self.law.text}", f"target={slope:g}:{extra_us}"]
         if self.ports:
             parts.append("ports=" + ",".join(map(str, self.ports)))
@@ -90,13 +90,6 @@ def _told(name: str, path: Path) -> Path:
     if " " in str(path.absolute()):
         raise ConfigError(f"{name} {str(path)!r}: a path with a space cannot be told to the command; choose another")
     return path.absolute()
-
-
-def _line(target: Target) -> tuple[float, int]:
-    """Returns slope (minimum RTTs) and offset (us) of the target over the minimum RTT."""
-    if target.form is Form.MULTIPLE:
-        return target.amount, 0
-    return float(target.form is Form.ABOVE), round(1000 * target.amount)
 
 
 def parse_ports(text: str | None) -> tuple[int, ...]:

@@ -36,11 +36,6 @@ COLUMNS = [
 ]
 
 
-@app.callback()
-def bench() -> None:
-    """Measure speed, and what caps cost short transfers."""
-
-
 app.command("alcc")(bench_alcc)
 app.command("cpu")(cpu)
 app.command("daemon")(daemon)

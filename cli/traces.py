@@ -11,11 +11,12 @@ import typer
 
 from reinet.cli.output import JsonOption, console, print_table, say, write_json
 from reinet.core.errors import ConfigError, TraceError
+from reinet.envs.trace.files import write_atomically
 from reinet.envs.trace.importers import FORMATS, import_trace
 from reinet.envs.trace.model import PRESETS, RANDOM, generate
 from reinet.envs.trace.set_file import distinct_names, set_file
 from reinet.envs.trace.split import by_content
-from reinet.envs.trace.trace import Trace, load_traces, trace_files, write_atomically
+from reinet.envs.trace.trace import Trace, load_traces, trace_files
 
 app = typer.Typer(
     name="traces",

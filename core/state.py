@@ -28,9 +28,9 @@ LEAST_TARGET_PER_RTT: float = _core.LEAST_TARGET_PER_RTT
 """The least target that can be kept, in minimum RTTs of the path; ``states/delay_ratio.hpp`` has the reason."""
 
 FOREIGN_ROUNDS: float = _core.FOREIGN_ROUNDS
-"""So many round trips tell."""
+"""So long a flow waits in a queue of others before that queue is asked; ``states/others.hpp`` has the reasons."""
 ASK_ROUNDS: float = _core.ASK_ROUNDS
-"""And for so many more the queue is asked."""
+"""So long each of the two questions takes."""
 LEAST_YIELD_S: float = _core.LEAST_YIELD_NS / 1e9
 """A flow is left alone until a multiple of this, by the records' clock."""
 

@@ -83,6 +83,12 @@ def check(document: Mapping[str, Any], source: str, model: type[Model], cure: st
         raise ConfigError(f"{source}: " + f"\n{source}: ".join(faults)) from None
 
 
+def first_fault(error: ValidationError) -> str:
+    """Returns the place and the words of the first fault, for data that a program wrote and nobody mends by hand."""
+    fault = error.errors()[0]
+    return f"{'.'.join(map(str, fault['loc'])) or 'document'}: {fault['msg']}"
+
+
 def _outside(key: str, table: str, model: type[BaseModel]) -> str:
     hint = f"; did you mean [{table}]?" if difflib.get_close_matches(key, [table]) else ""
     known = f"it belongs into the [{table}] table" if key in model.model_fields else f"only [{table}] is known"

@@ -5,19 +5,17 @@ requests are small and checked, replies are made from copies, and a flood of cal
 decision loop's time.
 """
 
-import os
-import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NoReturn
-from urllib.parse import quote
 
 import grpc
 
 from reinet.agents.decide.swap import Canary
 from reinet.core.errors import ConfigError, DaemonError, ModelError
 from reinet.daemon.answers import flows_reply, model_reply, swaps_reply, why_reply
+from reinet.daemon.endpoint import listen_privately
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Controlled
 from reinet.daemon.standard_services import add_standard_services
@@ -149,18 +147,10 @@ class ControlServer:
         register: Any = control_pb2_grpc.add_ControlServicer_to_server  # generated code carries no types
         register(ControlService(loop, model, swap), self._server)
         add_standard_services(self._server, lambda: loop.status().ok)
-        before = os.umask(0o177)  # the socket must never exist with wider permissions, not even for a moment
         try:
-            self._server.add_insecure_port("unix:" + quote(os.fsencode(claim.path)))
-            mode = claim.path.stat().st_mode
+            listen_privately(self._server, claim.path)
         except (OSError, RuntimeError) as error:
             raise DaemonError(f"control socket {claim.path}: {error}; set `socket` to another path") from None
-        finally:
-            os.umask(before)
-        if stat.S_IMODE(mode) & 0o077:
-            raise DaemonError(
-                f"control socket {claim.path}: made with mode {stat.S_IMODE(mode):o}, which others may use"
-            )
         self._server.start()
 
     def close(self) -> None:

@@ -1,16 +1,52 @@
-"""Where metrics are served: an address that never leaves the host."""
+"""Addresses that never leave the host: this user's own sockets, and where metrics are served."""
 
 import ipaddress
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 UNIX = "unix:"
 MOST_PORT = 65535
+MAX_SOCKET_PATH_BYTES = 107
+"""The kernel's sun_path is 108 bytes with its terminator."""
 
 
 def is_port(number: int) -> bool:
     """Returns whether clients can be told this port: 0 is any that is free, which nobody who asks could know."""
     return 1 <= number <= MOST_PORT
+
+
+def own_socket(name: str) -> Path:
+    """Returns where this user's socket of that name lies: below /run for root, else below their own run-time folder."""
+    if os.geteuid() != 0 and (own := os.environ.get("XDG_RUNTIME_DIR")):
+        return Path(own) / "reinet" / name
+    return Path("/run/reinet") / name
+
+
+def socket_path(path: Path) -> Path:
+    """Returns a Unix socket's path, made absolute; raises ValueError for one that is too long."""
+    absolute = path.absolute()
+    if (length := len(os.fsencode(absolute))) > MAX_SOCKET_PATH_BYTES:
+        raise ValueError(f"a Unix socket's path has at most {MAX_SOCKET_PATH_BYTES} bytes, this one {length}")
+    return absolute
+
+
+def listen_privately(server: Any, path: Path) -> None:
+    """Has a gRPC server listen at a Unix socket that nobody but its owner may open.
+
+    Raises OSError or RuntimeError where it cannot, PermissionError where the socket came out open to others.
+    """
+    before = os.umask(0o177)  # the socket must never exist with wider permissions, not even for a moment
+    try:
+        server.add_insecure_port("unix:" + quote(os.fsencode(path)))
+        mode = path.stat().st_mode
+    finally:
+        os.umask(before)
+    if stat.S_IMODE(mode) & 0o077:
+        raise PermissionError(f"made with mode {stat.S_IMODE(mode):o}, which others may use")
 
 
 @dataclass(frozen=True)

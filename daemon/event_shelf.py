@@ -32,8 +32,6 @@ class EventShelf:
         self._open_bytes: dict[Path, int] = {}
         self._closed_bytes: OrderedDict[Path, int] = OrderedDict(_files_of_others(folder, self.own))
         self._bytes = sum(self._closed_bytes.values())
-        self.removed_files = 0
-        """How many files went to make room."""
 
     def make_folder(self) -> None:
         """Makes this daemon's folder where it is not there, and locks it; raises OSError where it cannot."""
@@ -41,11 +39,6 @@ class EventShelf:
         self.close()
         self._lock_fd = os.open(self.own, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._lock_fd, fcntl.LOCK_SH)
-
-    @property
-    def held_bytes(self) -> int:
-        """Returns how many bytes the files have together."""
-        return self._bytes
 
     @property
     def held_files(self) -> int:
@@ -86,7 +79,6 @@ class EventShelf:
     def _remove_oldest(self) -> None:
         path, size_bytes = self._closed_bytes.popitem(last=False)
         self._bytes -= size_bytes
-        self.removed_files += 1
         with suppress(OSError):
             path.unlink()
         for folder in (path.parent, path.parent.parent):  # those that are empty now

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from reinet.agents.decide.modes import PLAIN_SHARE, Mode, Order
+from reinet.agents.decide.modes import Mode, Order
 from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import ConfigError
 from reinet.core.target import Target
 from reinet.core.toml_file import NamedPath
+from reinet.daemon.endpoint import MOST_PORT
 
 Network = IPv4Network | IPv6Network
 MAPPED = IPv6Network("::ffff:0:0/96")
@@ -19,7 +20,6 @@ Ports = tuple[int, int]
 
 REGISTRY_PREFIX = "registry:"
 """``model = "registry:production"`` names a name of the registry in place of a folder."""
-LAST_PORT = 65_535
 SHARE_LIMITS = (0.01, 0.5)
 """Below a hundredth the plain group never has enough flows to tell anything; more than half is no model in service."""
 
@@ -44,8 +44,8 @@ def _ports(value: Any) -> Ports:
         ports = int(first), int(last if dash or not isinstance(value, str) else first)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{value!r} is no port and no range: write 443 or '8000-8099'") from None
-    if isinstance(value, bool) or not 1 <= ports[0] <= ports[1] <= LAST_PORT:
-        raise ValueError(f"{value!r} is no port and no range within 1 to {LAST_PORT}, the lower end first")
+    if isinstance(value, bool) or not 1 <= ports[0] <= ports[1] <= MOST_PORT:
+        raise ValueError(f"{value!r} is no port and no range within 1 to {MOST_PORT}, the lower end first")
     return ports
 
 
@@ -127,6 +127,3 @@ def orders(
             )
         )
     return found
-
-
-__all__ = ["PLAIN_SHARE", "AnyTarget", "Mode", "PolicyConfig", "Share", "as_target", "distinct", "orders"]

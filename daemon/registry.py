@@ -36,7 +36,6 @@ POLL_S = 20.0
 promotion is heard of within the time that a fleet's list is fresh, and a thousand daemons ask fifty times a second."""
 SILENCE_S = 60.0
 """The service gives a sign of life every 20 s; a stream that is silent for three is given up."""
-REPORT_S = 30.0
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 Swap = Callable[[Path, str], None]

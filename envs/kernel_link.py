@@ -127,7 +127,10 @@ class KernelLinkEnv(gym.Env[State, Any]):
         self._reward = 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[State, dict[str, Any]]:
-        """Ends the flow, starts another and returns its first state and info. There are no options."""
+        """Ends the flow, starts another and returns its first state and info. There are no options.
+
+        Raises ShimError or LinkError where the host lacks something.
+        """
         super().reset(seed=seed)
         refuse_options("KernelLink", options)
         if self._random_start:

@@ -119,7 +119,7 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> tuple[States, Info]:
         """Starts new flows on all links; returns their states (num_envs, S) and info. There are no options.
 
-        ``seed`` is one for each link, or s for s, s + 1, ...
+        ``seed`` is one for each link, or s for s, s + 1, ... Raises ConfigError for another number of seeds.
         """
         refuse_options("SimLink", options)
         seeds = (
@@ -136,7 +136,8 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
     def step(self, actions: npt.ArrayLike) -> tuple[States, Any, Any, Any, Info]:
         """Sets the caps and runs each link to its flow's next record; links whose episode was over start the next.
 
-        Returns states (num_envs, S), then rewards, terminated and truncated (num_envs,), and info.
+        Returns states (num_envs, S), then rewards, terminated and truncated (num_envs,), and info. Raises ConfigError
+        for what are not ``num_envs`` finite numbers.
         """
         values = numbers_in(actions)
         if values is None or values.size != self.num_envs:

@@ -8,7 +8,7 @@ from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.kshim.shim import FlowStatsArray
 
 RECORDS = 1 << 14
-"""Two megabytes: of a thousand flows sixteen records each, which most of a history is; of a hundred all of it."""
+"""2.5 MB: of a thousand flows sixteen records each, which most of a history is; of a hundred all of it."""
 
 
 class RecentRecords:

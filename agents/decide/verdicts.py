@@ -1,7 +1,7 @@
 """Why a flow is capped or not: one small record for each flow, which becomes a sentence only when somebody asks.
 
 A loop decides tens of thousands of times a second, and most flows are uncapped for most of their lives; so a tick
-writes numbers, for all flows at once, and ``texts`` makes words of them later.
+writes numbers, for all flows at once, and ``text`` makes words of them later.
 """
 
 import math
@@ -88,11 +88,6 @@ _FIXED = {
 }
 
 
-def texts(verdicts: Verdicts, ceiling_pkts: int = MAX_CAP_PKTS) -> list[str]:
-    """Returns each verdict as a sentence, empty for a flow that is capped."""
-    return [text(verdict, ceiling_pkts) for verdict in verdicts]
-
-
 def text(verdict: Any, ceiling_pkts: int = MAX_CAP_PKTS) -> str:
     """Returns one verdict as a sentence, empty for a flow that is capped."""
     code = Why(int(verdict["code"]))
@@ -119,10 +114,10 @@ def faults(codes: Codes) -> int:
     return int(np.count_nonzero((codes >= _FIRST_FAULT) & (codes <= _LAST_REFUSAL)))
 
 
-def refusals(verdicts: Verdicts, ceiling_pkts: int = MAX_CAP_PKTS) -> Sequence[str | None]:
+def refusals(verdicts: Verdicts) -> Sequence[str | None]:
     """Returns, as text, why gate or guard left a flow uncapped; None where they did not."""
     told = zip(verdicts, refused(verdicts["code"]), strict=True)
-    return [text(verdict, ceiling_pkts) if is_refused else None for verdict, is_refused in told]
+    return [text(verdict) if is_refused else None for verdict, is_refused in told]
 
 
 def target_too_tight(target_us: int, min_rtt_us: int) -> str:

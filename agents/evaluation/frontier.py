@@ -1,7 +1,8 @@
 """The frontier: what a rule reaches on a link with its knob swept in hindsight, and how a policy stands against it.
 
 A rule with a knob trades delay for utilisation; which setting is right, nobody knows beforehand. The frontier ratio
-divides a policy's queueing delay by the best setting's at the same utilisation, on the same link (design, Metrics).
+divides a policy's queueing delay by the best setting's at the same utilisation, on the same link
+(``frontier_ratio`` of ``envs/link/metrics.py``).
 """
 
 from collections.abc import Sequence

@@ -25,10 +25,8 @@ from reinet.envs.sim.options import require_simulated
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
-CONTROLS = ("cubic", "bbr")
 MRTTS_MS = (4.0, 20.0, 60.0, 150.0, 300.0)
 RATES_MBPS = (6.0, 24.0, 100.0)
-SIZES_BYTES = (10_000, 100_000, 300_000, 1_000_000, 10_000_000)
 PAUSES_MS = (100.0, 1000.0)
 """The first is below every retransmission timeout, so the window stays; the second is above it on all paths of the
 matrix, so the kernel has the window begin anew."""

@@ -37,7 +37,10 @@ LINK_OPTIONS = tuple(f.name for f in fields(LinkSpec) if f.name not in SAID_BESI
 
 
 def link_options(texts: Sequence[str]) -> dict[str, Any]:
-    """Returns a link's options of ``key=value`` texts; values are JSON where they can be read as such, else text."""
+    """Returns a link's options of ``key=value`` texts; values are JSON where they can be read as such, else text.
+
+    Raises ConfigError for a text without a key, or a key that is given twice.
+    """
     options: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")

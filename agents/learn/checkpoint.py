@@ -100,10 +100,8 @@ class Checkpoint:
                 f"{error.filename}: {error.strerror}; give a checkpoint folder, such as runs/NAME/best"
             ) from None
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "document"
             raise ModelError(
-                f"{folder / STATE_FILE}: {where}: {first['msg']}; it is damaged, or of another version"
+                f"{folder / STATE_FILE}: {toml_file.first_fault(error)}; it is damaged, or of another version"
             ) from None
         except ConfigError as error:  # the version that wrote it may have taken it
             raise ModelError(f"{folder / STATE_FILE}: {error}; use the version that wrote it") from None

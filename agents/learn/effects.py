@@ -118,7 +118,8 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Yields a row for each variant, seed and path as it is trained and judged: means over the traces.
 
-    Trainings lie in ``folder`` by name and seed; those that are complete are not made again.
+    Trainings lie in ``folder`` by name and seed; those that are complete are not made again. Raises ConfigError before
+    the first one for a trace that a variant learns from.
     """
     for variant in plan.variant:  # before the first training, which takes minutes
         learned_from = uses(plan.config(variant, base, seeds[0], iterations).traces)

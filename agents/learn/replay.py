@@ -79,7 +79,7 @@ class Replay:
         return len(self._rows)
 
     def add(self, fragment: Fragment) -> None:
-        """Stores one flow's transitions."""
+        """Stores one flow's transitions; raises ValueError for parts that do not fit together, or for too many."""
         size, count, capacity = len(fragment.frames), len(fragment.actions), len(self.frames)
         if size != self.history + count:
             raise ValueError(f"{count} transitions need {self.history + count} frames, not {size}")
@@ -145,7 +145,7 @@ class Replay:
         }
 
     def load(self, state: dict[str, NDArray[Any]]) -> None:
-        """Takes the frames and transitions of a checkpoint, as ``state`` returned them."""
+        """Takes what ``state`` returned; raises ValueError where a replay of another size did."""
         if state["frames"].shape != self.frames.shape:
             raise ValueError(f"replay holds {self.frames.shape} frames, the checkpoint {state['frames'].shape}")
         if state["taught"].shape != self.taught.shape:  # NumPy would spread one number over a row

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from reinet.agents.model import durable, gru
 from reinet.agents.model.period import PeriodTable
-from reinet.core import MOST_CALM_RTTS, Normaliser
+from reinet.core import MOST_CALM_RTTS, Normaliser, toml_file
 from reinet.core.errors import ModelError
 from reinet.core.features import FEATURE_SETS, HEADS, schema_hash
 
@@ -156,9 +156,7 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "document"
-        raise ModelError(f"{path}: {where}: {first['msg']}; export the model again with this version") from None
+        raise ModelError(f"{path}: {toml_file.first_fault(error)}; export the model again with this version") from None
     if set(manifest.files) != set(PINNED_FILES):
         raise ModelError(f"{path}: files: must list exactly {', '.join(PINNED_FILES)}; export the model again")
     low_ms, high_ms = manifest.target_range_ms

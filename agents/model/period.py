@@ -13,7 +13,7 @@ class PeriodTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     min_ms: float = Field(default=PeriodConfig().min_period_ns / _NS_PER_MS, ge=1, le=1000)
-    """The default is the design's floor; the paper's code reports every 20 ms."""
+    """The default is that of ``PeriodConfig``, with its reason; the paper's code reports every 20 ms."""
     packet_timed: bool = True
     """A period lasts at least a round trip, so that the next record shows a decision's effect; the paper: false."""
 

@@ -159,7 +159,10 @@ class Client:
         force: bool = False,
         told: Callable[[str], None] = lambda _what: None,
     ) -> Data:
-        """Points a name to a model that the gate lets through; returns the line of history. ``told`` hears of it."""
+        """Points a name to a model that the gate lets through; returns the line of history.
+
+        ``told`` hears what the gate does meanwhile. Raises ServiceError where the name stays as it was.
+        """
         request = request_of(pb.PromoteRequest, model=model, name=name, why=why, force=force)
         try:
             for reply in self._models.Promote(request):

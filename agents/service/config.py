@@ -8,18 +8,15 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from reinet.core import toml_file
 from reinet.core.toml_file import NamedPath
-from reinet.daemon.config import MAX_SOCKET_PATH_BYTES
-from reinet.daemon.endpoint import MOST_PORT, is_port
+from reinet.daemon.endpoint import MOST_PORT, is_port, own_socket, socket_path
 
 Role = Literal["submit", "promote", "read"]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 
 
 def default_socket() -> Path:
-    """Returns where this user's service listens: below /run for root, else below the user's own run-time folder."""
-    if os.geteuid() != 0 and (own := os.environ.get("XDG_RUNTIME_DIR")):
-        return Path(own) / "reinet" / "trainer.sock"
-    return Path("/run/reinet/trainer.sock")
+    """Returns where this user's service listens."""
+    return own_socket("trainer.sock")
 
 
 class _Section(BaseModel):
@@ -117,10 +114,7 @@ class TrainerConfig(_Section):
     @field_validator("socket")
     @classmethod
     def _fits(cls, value: Path) -> Path:
-        absolute = value.absolute()
-        if (length := len(os.fsencode(absolute))) > MAX_SOCKET_PATH_BYTES:
-            raise ValueError(f"a Unix socket's path has at most {MAX_SOCKET_PATH_BYTES} bytes, this one {length}")
-        return absolute
+        return socket_path(value)
 
     @model_validator(mode="after")
     def _tls_has_all(self) -> "TrainerConfig":

@@ -85,7 +85,10 @@ class Database:
 
     @contextmanager
     def change(self) -> Iterator[Any]:
-        """Yields what executes a statement; all of them hold together at the end, or none does."""
+        """Yields what executes a statement; all of them hold together at the end, or none does.
+
+        Raises ServiceError where the file takes no more.
+        """
         with self._lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")

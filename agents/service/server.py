@@ -5,15 +5,12 @@ One event loop serves all clients; the supervisor steps in a thread beside it.
 
 import asyncio
 import importlib.metadata
-import os
 import signal
 import sqlite3
-import stat
 import subprocess
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import grpc
 import structlog
@@ -33,6 +30,7 @@ from reinet.agents.service.registry import Registry
 from reinet.agents.service.running.runners import ProcessRunner, Runner
 from reinet.agents.service.running.supervisor import Supervisor
 from reinet.core.errors import ConfigError, DaemonError, ReinetError, ServiceError
+from reinet.daemon.endpoint import listen_privately
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.proto import trainer_pb2, trainer_pb2_grpc
 
@@ -146,16 +144,10 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
 
 
 def _listen_unix(server: Any, socket: Path) -> None:
-    before = os.umask(0o177)  # the socket must never exist with wider permissions, not even for a moment
     try:
-        server.add_insecure_port("unix:" + quote(os.fsencode(socket)))
-        mode = socket.stat().st_mode
+        listen_privately(server, socket)
     except (OSError, RuntimeError) as error:
         raise ServiceError(f"socket {socket}: {error}; set trainer.socket to another path") from None
-    finally:
-        os.umask(before)
-    if stat.S_IMODE(mode) & 0o077:
-        raise ServiceError(f"socket {socket}: made with mode {stat.S_IMODE(mode):o}, which others may use")
 
 
 def _listen_tls(server: Any, config: TrainerConfig) -> str | None:

@@ -144,8 +144,8 @@ class PeerGroup {
     const double passed_rounds = rounds_of(s);
     if (own.rounds == 0) own.apart = 0;
     own.rounds += passed_rounds;
-    const double share = std::min(passed_rounds / std::min(own.rounds, kMeanRounds), 1.0);
-    own.apart += share * (std::abs(std::log(1.0 * s.rtt_mean_us / rtt_us_)) - own.apart);
+    const double weight = weight_in_mean(passed_rounds, own.rounds, kMeanRounds);
+    own.apart += weight * (std::abs(std::log(1.0 * s.rtt_mean_us / rtt_us_)) - own.apart);
     return own.rounds >= kAgreeRounds && own.apart <= kApart;
   }
 

@@ -29,11 +29,6 @@ class Network {
   explicit Network(std::vector<Layer> layers) : layers_(std::move(layers)) {}
 
   std::size_t inputs() const { return layers_.empty() ? 0 : layers_.front().inputs; }
-  std::size_t parameters() const {
-    std::size_t sum = 0;
-    for (const Layer& layer : layers_) sum += layer.weights.size() + layer.bias.size();
-    return sum;
-  }
 
   // Returns the action in [-1, 1] for a state of inputs() values.
   float act(const float* state) const {

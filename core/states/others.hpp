@@ -122,11 +122,11 @@ class OthersQueue {
     double rounds = 0, cap_pkts = 0, wait_us = 0, bytes_per_round = 0, rounds_ns = 0;
     void add(const reinet_flow_stats& s, double passed_rounds) {
       rounds += passed_rounds;
-      const double share = std::min(passed_rounds / std::min(rounds, kLatestRounds), 1.0);
-      cap_pkts += share * (s.cap_pkts - cap_pkts);
-      wait_us += share * (s.rtt_mean_us - 1.0 * s.min_rtt_us - wait_us);
-      bytes_per_round += share * (s.delivered_bytes / passed_rounds - bytes_per_round);
-      rounds_ns += share * (s.period_ns / passed_rounds - rounds_ns);
+      const double weight = weight_in_mean(passed_rounds, rounds, kLatestRounds);
+      cap_pkts += weight * (s.cap_pkts - cap_pkts);
+      wait_us += weight * (s.rtt_mean_us - 1.0 * s.min_rtt_us - wait_us);
+      bytes_per_round += weight * (s.delivered_bytes / passed_rounds - bytes_per_round);
+      rounds_ns += weight * (s.period_ns / passed_rounds - rounds_ns);
     }
     double rate() const { return bytes_per_round / rounds_ns; }
   };

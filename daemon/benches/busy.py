@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from reinet.daemon.benches.sending import Senders
 
 CROWDS = ((1, 100.0), (100, 1.0))
-"""Flows and Mbit/s of each, as design.md has them."""
+"""Flows and Mbit/s of each: one that is fast, and many that are slow."""
 SETTLE_S = 3.0
 """Gates open and caps drain the queues after the start; BBR and Cubic find their rate again after the end."""
 SAMPLE_S = 0.5

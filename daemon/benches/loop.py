@@ -23,7 +23,8 @@ from reinet.kshim.leases import LEASE_MS
 from reinet.kshim.shim import FlowStatsArray
 
 RING_RECORDS = 8700
-"""So many records wait for the reader at most, as in the kernel shim's ring buffer of a mebibyte; more are lost."""
+"""So many records wait for the reader at most; more are lost. The daemon's ring buffer, as it comes configured, holds
+six times as many."""
 VARIANTS = 61
 """A flow's records take turns among so many; a prime, so that flows do not stay in step."""
 ROUNDS = 5

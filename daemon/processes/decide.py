@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from reinet.kshim import _kshim
 
 BATCH_RECORDS = 1024
-"""So many records of 120 bytes go into one message, below what a socket takes at once."""
+"""So many records of 152 bytes go into one message, below what a socket takes at once."""
 
 OpenShim = Callable[[DaemonConfig, PeriodConfig, sockets.socket], Shim]
 

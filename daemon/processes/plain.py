@@ -15,7 +15,11 @@ from typing import Any
 import numpy as np
 
 MAX_FRAME_BYTES = 256 * 2**20
-"""A snapshot of the largest table, a million flows with a record of 120 bytes and a reason each."""
+"""Room for a snapshot of the largest table: 2**20 flows, each with a record of 152 bytes, a verdict and a reason.
+
+That is some 250 bytes a flow with the usual reasons. Were every flow refused with the longest reason, that of a target
+which is too tight, it is some 300: a table of more than 850 000 such flows could not be told.
+"""
 _LENGTHS = struct.Struct("<II")
 
 

@@ -249,7 +249,10 @@ class LinkSpec(FlowSpec):
         return self.scheduler == "proportional-fair"
 
     def all_flows(self) -> Iterator[FlowSpec]:
-        """Yields the first flow, then the further ones, each with all that it has from the first filled in."""
+        """Yields the first flow, then the further ones, each with all that it has from the first filled in.
+
+        Raises ConfigError for a further flow that makes no sense.
+        """
         yield self
         for given in self.flows:
             flow = given if isinstance(given, FurtherFlow) else FurtherFlow.from_mapping(given)

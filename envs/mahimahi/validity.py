@@ -14,7 +14,7 @@ LATE_SHARE = 0.001
 LATE_ONCE_US = 50_000
 LOGGED_SHARE = 0.98
 STALL_SLACK_MS = 2000
-"""Thresholds of a valid run, from the contract (design, Metrics)."""
+"""The thresholds of a valid run, which README.md states."""
 
 
 @dataclass(frozen=True)

@@ -312,8 +312,8 @@ class Flow {
   static constexpr std::uint32_t kSynAck = std::numeric_limits<std::uint32_t>::max();
 
   Us stop_us_;      // kNever = goes on for ever
-  Us base_rtt_us_;  // its fixed delays
-  Us way_back_us_;  // of these
+  Us base_rtt_us_;  // its fixed delays, there and back
+  Us way_back_us_;  // of these, the one back
   std::uint32_t mss_bytes_;
   std::uint32_t target_us_;
   std::uint32_t late_us_;            // how late every process on the path wakes,

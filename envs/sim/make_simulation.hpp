@@ -15,10 +15,9 @@ namespace reinet {
 
 using TraceMs = std::span<const std::uint32_t>;
 
-// Returns a path's simulation; traces_ms has the path's trace, or in a cell one for each flow, uplink_ms that of the
-// ACKs' direction, empty = more than they can fill, and log is nullptr where none is kept. Traces and log outlive the
-// result. Throws std::invalid_argument for an unknown congestion control,
-// queue or scheduler.
+// Returns a path's simulation. traces_ms: the path's trace, or in a cell one for each flow. uplink_ms: the trace of the
+// ACKs' direction, empty = more than they can fill. log: nullptr where none is kept. Traces and log outlive the result.
+// Throws std::invalid_argument for an unknown congestion control or queue.
 std::unique_ptr<Simulation> make_simulation(const LinkOptions& link, std::span<const TraceMs> traces_ms,
                                             TraceMs uplink_ms, const reinet_period_config& period, LinkLog* log);
 

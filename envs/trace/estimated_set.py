@@ -7,9 +7,9 @@ from typing import Any
 
 from reinet.core.errors import TraceError
 from reinet.envs.trace.estimate import LEAST_S, Estimate, estimates
+from reinet.envs.trace.files import write_atomically
 from reinet.envs.trace.flow_records import FlowRecording, flow_files
 from reinet.envs.trace.set_file import distinct_names, set_file
-from reinet.envs.trace.trace import write_atomically
 
 SET_FILE = "estimated.toml"
 FIGURES_FILE = "estimates.json"

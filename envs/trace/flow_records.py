@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from reinet.core.errors import TraceError
-from reinet.envs.trace.trace import MAX_FILE_BYTES, read_limited
+from reinet.envs.trace.files import read_limited
+from reinet.envs.trace.trace import MAX_FILE_BYTES
 from reinet.kshim.recorded import RECORD_DTYPE, SUFFIX, VERSION, RecordArray
 
 _MOST_HEADER_BYTES = 256

@@ -30,6 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from reinet.core.errors import TraceError
+from reinet.envs.trace.files import read_limited
 from reinet.envs.trace.trace import (
     DESCRIBE_BYTES,
     MAX_FILE_BYTES,
@@ -37,7 +38,6 @@ from reinet.envs.trace.trace import (
     PKTS_PER_MBIT,
     Trace,
     most_opportunities,
-    read_limited,
     served_at_ms,
 )
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from reinet.core import toml_file
 from reinet.core.errors import TraceError
+from reinet.envs.trace.files import read_limited, write_atomically
 
 MAX_MS = 2**32 - 1
 """Times are unsigned 32-bit milliseconds here, in the simulator and on 32-bit builds of Mahimahi: 49.7 days."""
@@ -87,7 +88,10 @@ class Trace:
 
     @classmethod
     def constant(cls, mbps: float, seconds: float, name: str | None = None) -> Trace:
-        """Returns a steady rate: opportunities of 1500 B evenly spaced over ``seconds``."""
+        """Returns a steady rate: opportunities of 1500 B evenly spaced over ``seconds``.
+
+        Raises TraceError for a rate or a length that no trace can have.
+        """
         if not (math.isfinite(mbps) and math.isfinite(seconds) and mbps > 0 and seconds >= 0.001):
             raise TraceError(f"constant trace: {mbps} Mbit/s over {seconds} s; both must be positive (1 ms at least)")
         duration_ms = round(min(seconds * 1000, MAX_MS + 1))  # products of finite numbers may be infinite
@@ -337,28 +341,6 @@ def _set_files(path: Path) -> list[Path]:
     return result
 
 
-def read_limited(path: Path, limit_bytes: int, what: str) -> bytes:
-    """Returns a regular file of at most ``limit_bytes``; opens no pipe or device, never reads beyond the limit."""
-    try:
-        if path.is_dir():
-            raise TraceError(f"{path}: is a folder, not a {what}; name a file in it")
-        if not path.is_file():
-            reason = "is not a regular file" if path.exists() else "no such file"
-            raise TraceError(f"{path}: {reason}; name a {what}")
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            raw = file.read(limit_bytes + 1) if size <= limit_bytes else b""
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise TraceError(f"{path}: cannot read the {what} ({reason}); check the path and its permissions") from error
-    if max(size, len(raw)) > limit_bytes:
-        raise TraceError(
-            f"{path}: {size / 2**20:.0f} MiB is more than a {what} may have ({limit_bytes // 2**20} MiB); "
-            "name a part of it: head -n LINES keeps a start"
-        )
-    return raw
-
-
 def _parse(raw: bytes, path: Path) -> npt.NDArray[np.uint32]:
     """Returns the times in a file's bytes; NumPy reads them, and goes line by line to say where something is wrong."""
     if not raw:
@@ -422,28 +404,3 @@ def _explain(text: bytes, path: Path) -> NoReturn:
 def _shown(line: bytes) -> str:
     """Returns a line for a message: quoted, printable, short."""
     return repr(line[:40])[1:] + ("..." if len(line) > 40 else "")
-
-
-def write_atomically(path: Path, content: bytes, *, overwrite: bool = False) -> None:
-    """Writes a file whole or not at all, and the folders above it where they are missing; an existing file stays unless
-    ``overwrite``, and a link always. Raises TraceError, also for a pipe or a device: it would be one no more."""
-    try:
-        if path.is_dir():
-            raise TraceError(f"{path}: is a folder; name a file to write")
-        if path.exists() and not path.is_file():
-            raise TraceError(f"{path}: is no regular file; name another one to write")
-        if path.exists() and not overwrite:
-            raise TraceError(f"{path}: exists already; name another file, or overwrite it with --force")
-        target = Path(os.path.realpath(path))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}.part")
-        try:
-            with temporary.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot write ({error.strerror}); check the folder and its permissions") from error

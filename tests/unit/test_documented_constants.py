@@ -19,7 +19,7 @@ from reinet.agents.learn.train import SCORE_FLOOR, SCORE_FLOOR_WEIGHT, SCORE_WOR
 from reinet.core import PeriodConfig, _core
 from reinet.core.features import DEFAULT_FEATURE_SET, FEATURE_SETS
 from reinet.core.period import SILENCE_NS
-from reinet.core.records import OPPORTUNITY_BYTES
+from reinet.core.records import FLOW_STATS_DTYPE, OPPORTUNITY_BYTES
 from reinet.core.state import (
     HOLD_PER_PATH,
     LEAST_TARGET_PER_RTT,
@@ -39,6 +39,9 @@ from reinet.envs.trace.trace import BIN_MS, DESCRIBE_BYTES, OUTAGE_MS
 from reinet.kshim.leases import IDLE_AFTER_NS, LEASE_MS, RENEWALS_PER_LEASE
 from reinet.kshim.recorded import RECORD_DTYPE
 
+RING_HEADER_BYTES = 8
+"""What the kernel puts before each entry of a ring buffer (BPF_RINGBUF_HDR_SZ)."""
+
 WORDS = {2: "two", 3: "three", 4: "four", 20: "twenty"}
 PERIOD_MS = PeriodConfig().min_period_ns / 1e6
 DEEPCC = TrainConfig.load(ROOT / "configs" / "deepcc.toml")
@@ -50,6 +53,7 @@ MRTT_MS, BUFFER_KB = LINK["mrtt_ms"].default, LINK["buffer_bytes"].default // 10
 DAEMON = {name: field.default for name, field in DaemonConfig.model_fields.items()}
 ADDED_MS = DAEMON["target"].amount
 (MOST_LEASE_MS,) = (limit.le for limit in DaemonConfig.model_fields["lease_ms"].metadata if hasattr(limit, "le"))
+RECORD_BYTES = FLOW_STATS_DTYPE.itemsize
 SHARES = {metric: (100 * share, slack) for metric, (share, slack) in TOLERANCES.items()}
 
 STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
@@ -122,6 +126,11 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
         for key in ("lease_ms", "tick_ms", "gather_ms", "ceiling_pkts", "max_flows", "records_mb", "log_max_mb")
     ),
     ("configs/daemon.toml", "# min_period_ms = {}", (PERIOD_MS,)),
+    ("configs/daemon.toml", "hands over records of {} bytes", (RECORD_BYTES + RING_HEADER_BYTES,)),
+    ("daemon/config.py", "A record takes {} bytes, header included", (RECORD_BYTES + RING_HEADER_BYTES,)),
+    ("kshim/kernel.py", "records of {} bytes, header included", (RECORD_BYTES + RING_HEADER_BYTES,)),
+    ("daemon/processes/decide.py", "So many records of {} bytes", (RECORD_BYTES,)),
+    ("daemon/processes/plain.py", "with a record of {} bytes", (RECORD_BYTES,)),
     ("envs/sim_link.py", "rounded, between {} and {}.", (MIN_CAP_PKTS, MAX_CAP_PKTS)),
     ("envs/sim_link.py", "ConfigError below {} x ``mrtt_ms``. None = {} ms", (LEAST_TARGET_PER_RTT, DEFAULT_TARGET_MS)),
     ("envs/sim_link.py", "is at least {} ms long", (PERIOD_MS,)),

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from reinet.agents.evaluation.suites.report import FORMAT, Report
 from reinet.agents.evaluation.suites.statistics import LEVEL, change
+from reinet.core import toml_file
 from reinet.core.errors import ConfigError
 
 CHANGING = ("throughput_mbps", "qdelay_mean_ms", "qdelay_p95_ms", "jain", "share")
@@ -68,9 +69,7 @@ def read(path: Path) -> Report:
     try:
         _Read.model_validate(found)
     except ValidationError as error:  # before hours of runs, not when they are compared
-        fault = error.errors()[0]
-        where = ".".join(map(str, fault["loc"]))
-        raise ConfigError(f"{path}: {where}: {fault['msg']}; name the report.json of an earlier run") from None
+        raise ConfigError(f"{path}: {toml_file.first_fault(error)}; name the report.json of an earlier run") from None
     return found
 
 

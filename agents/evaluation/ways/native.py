@@ -11,7 +11,6 @@ from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import Ends, MahimahiLink
 from reinet.envs.trace import Trace
 
-LAWS = ("copa", "verus", "sprout")
 WAYS = Ways({"gate": "gate", "udp": "udp"}, of="gate", over="udp", more={"undelivered_pkts": median})
 
 

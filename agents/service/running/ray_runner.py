@@ -64,7 +64,7 @@ class RayRunner:
         self._connected()
 
     def start(self, job: str, attempt: int, folder: Path) -> None:
-        """Submits a worker, unless Ray has it already."""
+        """Submits a worker, unless Ray has it already; raises ServiceError where Ray does not take it."""
         client = self._connected()
         if self._known(job, attempt) is not None:
             return

@@ -58,7 +58,6 @@ class Monitor {
   }
 
   bool current_is_empty() const { return count_ == 0 || at(count_ - 1).sent_pkts == 0; }
-  int current_trial() const { return count_ ? at(count_ - 1).trial : MonitorInterval::kNoTrial; }
 
   void on_sent() {
     if (count_) ++at(count_ - 1).sent_pkts;

@@ -35,7 +35,7 @@ class Receiver {
   // where that is woken late (__tcp_ack_snd_check looks at the window that it could offer).
   // back_us: what an ACK takes to the sender. singly: every packet has an ACK of its own at once, whatever
   // pkts_per_ack.
-  explicit Receiver(double pkts_per_ack = 2.0, Us back_us = 0, bool singly = false)
+  Receiver(double pkts_per_ack, Us back_us, bool singly)
       : pkts_per_ack_(pkts_per_ack), singly_(singly), window_(back_us) {}
 
   // Takes a packet; acknowledge(ack, joins) is called for each ACK that is due at once. joins: it is one with the ACK

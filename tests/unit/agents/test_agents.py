@@ -18,7 +18,7 @@ from reinet.agents.decide.baselines import Clairvoyant, FixedCap, NoCap, RandomC
 from reinet.agents.decide.names import NAMES, make_agent, split_names
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.roccet import Roccet
-from reinet.agents.decide.verdicts import Why, target_too_tight, texts
+from reinet.agents.decide.verdicts import Why, target_too_tight, text
 from reinet.agents.learn.export import onnx_bytes
 from reinet.agents.model.artifact import (
     CARD_FILE,
@@ -429,7 +429,7 @@ def test_guard_says_why(fields: dict[str, int], cap: int, message: str) -> None:
     assert caps.tolist() == [0]
     verdict = np.zeros(1, VERDICT_DTYPE)
     verdict["code"], verdict["wanted_pkts"] = code, cap
-    assert message in texts(verdict)[0]
+    assert message in text(verdict[0])
 
 
 def test_a_model_brings_the_period_it_was_trained_with(model: Path) -> None:

@@ -212,7 +212,7 @@ def test_the_window_of_the_quarantine_slides() -> None:
 # --- what a tick costs ---
 
 
-def test_a_tick_costs_little_python_however_many_flows_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tick_costs_little_python_however_many_flows_there_are() -> None:
     """Counts calls of Python functions, which no load of the host changes; a walk over flows would make thousands."""
     import sys
 

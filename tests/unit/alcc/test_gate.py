@@ -121,7 +121,7 @@ def test_a_client_that_leaves_ends_its_transfer_and_no_other(mode: str) -> None:
         server.ended()
 
 
-def test_a_closed_gate_costs_next_to_nothing(tmp_path: Path) -> None:
+def test_a_closed_gate_costs_next_to_nothing() -> None:
     for mode in ("edge", "level", "blocking"):
         with serving(mode, 4_000_000, 1, settings("fixed:4")) as server:
             sock = server.connect(receive_buffer_bytes=4096)

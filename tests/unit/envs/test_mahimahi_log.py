@@ -8,14 +8,9 @@ from reinet.envs.link.metrics import LinkLog, compute
 from reinet.envs.mahimahi.log import parse_log
 from reinet.envs.mahimahi.process import Child
 from reinet.envs.mahimahi.validity import Sleeper, judge
-from reinet.envs.trace import Trace
 
 HEADER = "# mahimahi mm-link (Downlink) [down] > log\n# init timestamp: 1000000\n# base timestamp: 40\n"
 CALM = Sleeper(wakes=10_000, late_5ms=10, max_late_us=50_000)
-
-
-def trace_of(*times_ms: int) -> Trace:
-    return Trace(np.array(times_ms, dtype=np.uint32), "test")
 
 
 def test_log_is_read_from_the_traces_start_and_an_unfinished_line_left_out() -> None:

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reinet.core.errors import TraceError
-from reinet.envs.trace.trace import MAX_FILE_BYTES, Trace, load_traces, served_at_ms, write_atomically
+from reinet.envs.trace.files import write_atomically
+from reinet.envs.trace.trace import MAX_FILE_BYTES, Trace, load_traces, served_at_ms
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
 

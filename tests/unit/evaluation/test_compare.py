@@ -152,7 +152,7 @@ def test_links_of_one_trace_have_names_of_their_own(tmp_path: Path) -> None:
     assert names[1].endswith("-bbr")
 
 
-def test_a_model_is_not_shown_on_what_it_learned_from(tmp_path: Path) -> None:
+def test_a_model_is_not_shown_on_what_it_learned_from() -> None:
     model = str(ROOT / "checkpoints" / "default")
     trained_on = Scenario.of(generate("lte-driving", 60, 1), "sim", seconds=SECONDS)
     with pytest.raises(ConfigError, match="trained on"):

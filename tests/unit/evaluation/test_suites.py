@@ -423,7 +423,7 @@ def test_the_command_writes_a_report_with_pictures_and_a_second_one_adds_to_it(t
     assert "## What changed" in (tmp_path / "store" / "report.md").read_text()
 
 
-def test_a_suite_takes_only_options_that_it_does_not_say_itself(tmp_path: Path) -> None:
+def test_a_suite_takes_only_options_that_it_does_not_say_itself() -> None:
     for words in (["--suite", "quick", "--seconds", "3"], ["--out", "x"], ["--agents", "none"]):
         result = CliRunner().invoke(app, ["evaluate", *words])
         assert isinstance(result.exception, ConfigError), words

@@ -70,11 +70,7 @@ OWN = ("state", "s", "s.lock", "trainer.toml", "service.log")
 
 
 def files_outside(service: Service) -> list[Path]:
-    return [
-        path
-        for path in service.folder.parent.iterdir()
-        if path.name not in ("state", "s", "s.lock", "trainer.toml", "service.log")
-    ]
+    return [path for path in service.folder.parent.iterdir() if path.name not in OWN]
 
 
 def test_only_the_owner_may_open_socket_and_folder(service: Service) -> None:
