@@ -99,7 +99,6 @@ class Flow {
   std::uint64_t tick(std::uint64_t now_ns);
   // From now on the gate is open for good; said once for each reason.
   void exempt(const char* reason);
-  bool is_exempt() const { return exempt_ != nullptr; }
   // Makes the flow another socket's, or nobody's (0).
   void reset(std::uint64_t new_cookie);
   // In a forked child, where no other thread is: nothing is under way, and locks are free.

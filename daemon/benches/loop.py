@@ -22,9 +22,9 @@ from reinet.kshim.gathering import GATHER_MS
 from reinet.kshim.leases import LEASE_MS
 from reinet.kshim.shim import FlowStatsArray
 
-RING_RECORDS = 8700
-"""So many records wait for the reader at most; more are lost. The daemon's ring buffer, as it comes configured, holds
-six times as many."""
+RING_RECORDS = 52_428
+"""So many records wait for the reader at most, as in the daemon's ring buffer of 8 MiB (``daemon/config.py``); more are
+lost."""
 VARIANTS = 61
 """A flow's records take turns among so many; a prime, so that flows do not stay in step."""
 ROUNDS = 5
