@@ -16,7 +16,13 @@ void tell_epoll(const Registration& r, std::uint32_t events) {
   const int epfd = process().table.fd_of(r.epoll, r.generation);
   if (epfd < 0) return;
   epoll_event event{events, r.data};
-  syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_MOD, r.fd, &event);
+  if (!(events & EPOLLEXCLUSIVE)) {
+    syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_MOD, r.fd, &event);
+    return;
+  }
+  // The kernel changes no such registration; made anew it tells at once what is ready, as a changed one does.
+  if (syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, r.fd, &event) == 0)
+    syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, r.fd, &event);
 }
 
 }  // namespace
