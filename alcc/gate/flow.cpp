@@ -203,6 +203,13 @@ void Flow::end_send(std::uint64_t bytes, std::uint64_t taken_bytes) {
 
 bool Flow::arm() {
   if (!process().wanted()) return false;  // also in a copy, where nobody would open it
+  const auto told_once = [](const Registration& r) {
+    return r.epoll->generation == r.generation && is_told_once(r.wanted);
+  };
+  if (std::ranges::any_of(registrations, told_once)) {
+    exempt(kToldOnce);
+    return false;
+  }
   const std::uint64_t now = now_ns();
   refused_ = true;
   active_ = true;
