@@ -130,15 +130,29 @@ def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple
         report.touch()
         report.chmod(0o666)  # servers' processes change their user
         Path(folder).chmod(0o711)  # and find the file there; nobody else makes one or puts a link in its place
-        told = Settings(**{**settings.__dict__, "report": report})
+        environment = Settings(**{**settings.__dict__, "report": report}).environment()
         with (
             _forwarded() as begin,
-            subprocess.Popen(command, executable=program, env=told.environment()) as process,
-        ):
+            subprocess.Popen(
+                command, executable=program, env=environment,
+                close_fds=False,  # what reinet was handed is the command's: listening sockets, a lock, a pipe
+                preexec_fn=_taking_sockets(program, command, environment),
+            ) as process,
+        ):  # fmt: skip
             begin(process)
             status = process.wait()
         reports = read_reports(report)
     return (status if status >= 0 else 128 - status), added_up(reports)
+
+
+def _taking_sockets(program: Path, command: list[str], environment: dict[str, str]) -> Callable[[], None] | None:
+    """Returns what the command's process does where reinet was handed listening sockets, as systemd hands them.
+
+    They are for the process that LISTEN_PID names; who finds another's number there leaves them alone.
+    """
+    if environment.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    return lambda: os.execve(program, command, {**environment, "LISTEN_PID": str(os.getpid())})
 
 
 def read_reports(path: Path) -> list[dict[str, Any]]:

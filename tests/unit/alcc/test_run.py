@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import termios
@@ -102,6 +103,24 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path, group: str, sent: str) 
         assert process.wait(60) == 1
     os.close(ours)
     os.close(theirs)
+
+
+def test_the_command_has_the_descriptors_and_the_listening_sockets_that_reinet_was_handed() -> None:
+    """As systemd hands them: from 3 on, for the process that LISTEN_PID names; without a report it is reinet's own."""
+    hand_over = (
+        "import os, sys; os.environ['LISTEN_PID'] = str(os.getpid()); os.dup2(int(sys.argv[1]), 3)\n"
+        "os.execv(sys.argv[2], sys.argv[2:])"
+    )
+    script = "import os, socket\n"
+    script += "print(os.environ['LISTEN_PID'] == str(os.getpid()), socket.socket(fileno=3).getsockname())"
+    for options in ([], ["--json", os.devnull]):
+        run_it = [str(REINET), "run", *options, "--", sys.executable, "-c", script]
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            done = subprocess.run(
+                [sys.executable, "-c", hand_over, str(listener.fileno()), *run_it],
+                capture_output=True, text=True, timeout=TIMEOUT_S, check=False, pass_fds=[listener.fileno()],
+            )  # fmt: skip
+            assert done.stdout == f"True {listener.getsockname()}\n", done.stderr
 
 
 def test_a_signal_that_comes_as_the_command_starts_reaches_it() -> None:
