@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import tempfile
@@ -140,7 +141,7 @@ def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple
             ) as process,
         ):  # fmt: skip
             begin(process)
-            status = process.wait()
+            status = _end_of(process)
         reports = read_reports(report)
     return (status if status >= 0 else 128 - status), added_up(reports)
 
@@ -225,6 +226,27 @@ def _forwarded() -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end_of(process: "subprocess.Popen[bytes]") -> int:
+    """Waits for the command's end and returns its status.
+
+    A signal that comes between Python's last look for one and a wait for the process would be handled after that wait,
+    when there is nobody left to hand it to. Here it writes a byte, for which the wait is.
+    """
+    woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    handler = signal.signal(signal.SIGCHLD, lambda *_: None)
+    try:
+        while (status := process.poll()) is None:
+            select.select([woken], [], [])
+            os.read(woken, 4096)
+        return status
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+        signal.set_wakeup_fd(descriptor)
+        os.close(woken)
+        os.close(waker)
 
 
 def _in_foreground(pid: int) -> bool:

@@ -134,6 +134,32 @@ def test_a_signal_that_comes_as_the_command_starts_reaches_it() -> None:
     assert done.stdout == f"{[128 + signal.SIGTERM] * 10}\n"
 
 
+def test_a_signal_that_comes_just_before_reinet_waits_reaches_the_command() -> None:
+    """Python would handle it after the wait; here it comes within the same call of C, where Python looks for none."""
+    code = """
+import ctypes, itertools, operator, os, select, signal
+from pathlib import Path
+from reinet.alcc.launch import Law, Settings
+from reinet.cli.run import run_reported
+from reinet.core.target import Target
+
+calls = [(ctypes.CDLL(None).kill, os.getpid(), signal.SIGTERM)]
+
+def after_a_signal(wait):
+    def waiting(*asked):
+        told = [*calls, (wait, *asked)]
+        calls.clear()
+        return list(itertools.starmap(operator.call, told))[-1]
+    return waiting
+
+os.waitpid, select.select = after_a_signal(os.waitpid), after_a_signal(select.select)
+print(run_reported(Settings(Law("none"), Target.parse("+30ms")), Path("/bin/sleep"), ["sleep", "30"])[0], calls)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.stdout == f"{128 + signal.SIGTERM} []\n", done.stderr
+
+
 def test_an_interrupt_before_the_command_runs_is_no_word_on_a_key_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command had the key's interrupt from the terminal and from reinet."""
     reached: list[int] = []
