@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import tempfile
@@ -130,15 +131,29 @@ def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple
         report.touch()
         report.chmod(0o666)  # servers' processes change their user
         Path(folder).chmod(0o711)  # and find the file there; nobody else makes one or puts a link in its place
-        told = Settings(**{**settings.__dict__, "report": report})
+        environment = Settings(**{**settings.__dict__, "report": report}).environment()
         with (
             _forwarded() as begin,
-            subprocess.Popen(command, executable=program, env=told.environment()) as process,
-        ):
+            subprocess.Popen(
+                command, executable=program, env=environment,
+                close_fds=False,  # what reinet was handed is the command's: listening sockets, a lock, a pipe
+                preexec_fn=_taking_sockets(program, command, environment),
+            ) as process,
+        ):  # fmt: skip
             begin(process)
-            status = process.wait()
+            status = _end_of(process)
         reports = read_reports(report)
     return (status if status >= 0 else 128 - status), added_up(reports)
+
+
+def _taking_sockets(program: Path, command: list[str], environment: dict[str, str]) -> Callable[[], None] | None:
+    """Returns what the command's process does where reinet was handed listening sockets, as systemd hands them.
+
+    They are for the process that LISTEN_PID names; who finds another's number there leaves them alone.
+    """
+    if environment.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    return lambda: os.execve(program, command, {**environment, "LISTEN_PID": str(os.getpid())})
 
 
 def read_reports(path: Path) -> list[dict[str, Any]]:
@@ -211,6 +226,27 @@ def _forwarded() -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end_of(process: "subprocess.Popen[bytes]") -> int:
+    """Waits for the command's end and returns its status.
+
+    A signal that comes between Python's last look for one and a wait for the process would be handled after that wait,
+    when there is nobody left to hand it to. Here it writes a byte, for which the wait is.
+    """
+    woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    handler = signal.signal(signal.SIGCHLD, lambda *_: None)
+    try:
+        while (status := process.poll()) is None:
+            select.select([woken], [], [])
+            os.read(woken, 4096)
+        return status
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+        signal.set_wakeup_fd(descriptor)
+        os.close(woken)
+        os.close(waker)
 
 
 def _in_foreground(pid: int) -> bool:

@@ -16,7 +16,13 @@ void tell_epoll(const Registration& r, std::uint32_t events) {
   const int epfd = process().table.fd_of(r.epoll, r.generation);
   if (epfd < 0) return;
   epoll_event event{events, r.data};
-  syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_MOD, r.fd, &event);
+  if (!(events & EPOLLEXCLUSIVE)) {
+    syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_MOD, r.fd, &event);
+    return;
+  }
+  // The kernel changes no such registration; made anew it tells at once what is ready, as a changed one does.
+  if (syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, r.fd, &event) == 0)
+    syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, r.fd, &event);
 }
 
 }  // namespace
@@ -197,6 +203,13 @@ void Flow::end_send(std::uint64_t bytes, std::uint64_t taken_bytes) {
 
 bool Flow::arm() {
   if (!process().wanted()) return false;  // also in a copy, where nobody would open it
+  const auto told_once = [](const Registration& r) {
+    return r.epoll->generation == r.generation && is_told_once(r.wanted);
+  };
+  if (std::ranges::any_of(registrations, told_once)) {
+    exempt(kToldOnce);
+    return false;
+  }
   const std::uint64_t now = now_ns();
   refused_ = true;
   active_ = true;

@@ -52,6 +52,9 @@ constexpr std::uint32_t kMostRefusals = 1000;
 // it as it counts all that is in the kernel. A program that sends so in earnest has it through in a few looks.
 constexpr std::uint64_t kMostBypassingBytes = 64 * 1024;
 constexpr std::uint32_t kWritable = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+// A registration that is silent once it has told: whoever changes it has it tell again.
+constexpr bool is_told_once(std::uint32_t events) { return (events & EPOLLONESHOT) && (events & kWritable); }
+constexpr const char* kToldOnce = "its readiness is told once (EPOLLONESHOT)";
 
 // What an application asked epoll for.
 struct Registration {
@@ -99,6 +102,8 @@ class Flow {
   std::uint64_t tick(std::uint64_t now_ns);
   // From now on the gate is open for good; said once for each reason.
   void exempt(const char* reason);
+  // Whether something was sent.
+  bool has_begun() const { return stage_ != Stage::fresh; }
   // Makes the flow another socket's, or nobody's (0).
   void reset(std::uint64_t new_cookie);
   // In a forked child, where no other thread is: nothing is under way, and locks are free.

@@ -9,7 +9,7 @@
 //                  reading; what opened is then asked of the kernel again. A full window closes the gate here, before
 //                  anybody was refused: some programs (stunnel) sleep when what was writable takes nothing
 //
-// A registration with EPOLLONESHOT or EPOLLEXCLUSIVE cannot be changed without being felt: its flow runs uncapped.
+// A registration with EPOLLONESHOT cannot be changed without being felt: a flow that has one as it sends runs uncapped.
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
@@ -48,8 +48,8 @@ int gated_epoll_ctl(Flow& flow, int epfd, int operation, int fd, const epoll_eve
   const std::lock_guard guard(flow.lock);
   Epoll* epoll = process().table.epoll(epfd);
   const std::uint32_t generation = epoll->generation;
-  if (operation != EPOLL_CTL_DEL && (asked.events & (EPOLLONESHOT | EPOLLEXCLUSIVE)) && (asked.events & kWritable))
-    flow.exempt("its readiness is told once (EPOLLONESHOT) or to one of many (EPOLLEXCLUSIVE)");
+  // Before anything was sent it may be for connect() to come to its end, with another one after it (Flow::arm).
+  if (operation != EPOLL_CTL_DEL && is_told_once(asked.events) && flow.has_begun()) flow.exempt(kToldOnce);
   const bool withheld = flow.armed && (asked.events & kWritable) && operation != EPOLL_CTL_DEL;
   epoll_event told = asked;
   if (withheld) told.events &= ~kWritable;

@@ -5,13 +5,14 @@ import json
 import mmap
 import os
 import select
+import socket
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 
 from edges import Seen, drain, fill, pair  # beside this file
-from server import BLOCK
+from server import BLOCK, MSS_BYTES, held_bytes
 
 SYS_CLOSE = {"x86_64": 3, "aarch64": 57}
 PROT_NONE = 0
@@ -72,6 +73,23 @@ def closed_epolls() -> Seen:
     return {"registrations": int(gate.reinet_alcc_registrations(sock.fileno()))}
 
 
+def watched_once_as_it_connects() -> Seen:
+    """A socket is told of once when connect() has come to its end, and watched in another way from then on."""
+    with socket.socket() as listener, socket.socket() as sock, select.epoll() as waiter:
+        for end in (listener, sock):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, MSS_BYTES)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        sock.setblocking(False)
+        sock.connect_ex(listener.getsockname())
+        waiter.register(sock, select.EPOLLOUT | select.EPOLLONESHOT)
+        assert waiter.poll(10)
+        waiter.modify(sock, select.EPOLLIN)
+        fill(sock)
+        return {"held": held_bytes(sock)}
+
+
 def small_sets() -> Seen:
     """Select's sets are as long as the count asks for; behind this one is memory that nobody may touch."""
     sock, _peer = pair(4096)
@@ -106,8 +124,8 @@ def forked_with_the_links_numbers() -> Seen:
 
 CASES: dict[str, Callable[[], Seen]] = {
     f.__name__: f
-    for f in (closed_by_number, closed_past_the_library, closed_and_a_file_since, closed_epolls, small_sets,
-              forked_with_the_links_numbers)
+    for f in (closed_by_number, closed_past_the_library, closed_and_a_file_since, closed_epolls,
+              watched_once_as_it_connects, small_sets, forked_with_the_links_numbers)
 }  # fmt: skip
 
 if __name__ == "__main__":

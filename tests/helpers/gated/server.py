@@ -132,11 +132,11 @@ def select_loop(courses: list[Course]) -> None:
         courses = [course for course in courses if course.sock not in ready or not course.advance()]
 
 
-def epoll_loop(courses: list[Course], edge: int) -> None:
+def epoll_loop(courses: list[Course], how: int) -> None:
     waiter = select.epoll()
     by_fd = {course.sock.fileno(): course for course in courses}
     for fd in by_fd:
-        waiter.register(fd, select.EPOLLIN | select.EPOLLOUT | edge)
+        waiter.register(fd, select.EPOLLIN | select.EPOLLOUT | how)
     while by_fd:
         events = waiter.poll(60)
         assert events, f"a wake-up was lost: {len(by_fd)} clients wait"
@@ -183,6 +183,8 @@ LOOPS = {
     "select": select_loop,
     "level": lambda courses: epoll_loop(courses, 0),
     "edge": lambda courses: epoll_loop(courses, select.EPOLLET),
+    "exclusive": lambda courses: epoll_loop(courses, select.EPOLLEXCLUSIVE),
+    "exclusive_edge": lambda courses: epoll_loop(courses, select.EPOLLEXCLUSIVE | select.EPOLLET),
     "demand": epoll_on_demand,
     "once": epoll_once,
 }

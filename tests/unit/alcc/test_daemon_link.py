@@ -78,8 +78,10 @@ class _Held:
 
     def __init__(self, sender: "subprocess.Popen[str]") -> None:
         self._lines: list[tuple[float, int]] = []
+        self._sender = sender
         self._stdout = sender.stdout
-        threading.Thread(target=self._run, daemon=True).start()
+        self._reader = threading.Thread(target=self._run, daemon=True)
+        self._reader.start()
 
     def _run(self) -> None:
         assert self._stdout is not None
@@ -88,6 +90,11 @@ class _Held:
                 return
             said_s, held_bytes = line.split()
             self._lines.append((float(said_s), int(held_bytes)))
+
+    def end(self) -> None:
+        """Ends the sender, and reads its output to the end before anybody closes that."""
+        self._sender.kill()
+        self._reader.join(TIMEOUT_S)
 
     def since(self, from_s: float) -> list[int]:
         return [held_bytes for said_s, held_bytes in self._lines if said_s >= from_s]
@@ -121,7 +128,7 @@ def test_a_daemons_cap_holds_while_it_lives_and_the_gate_is_open_within_a_second
             daemon.send_signal(end)
             time.sleep(1.0)
             assert max(held.since(time.monotonic() - 0.2)) > LIMIT_BYTES, "the gate was to be open"
-        sender.kill()
+        held.end()
 
 
 def test_a_daemon_that_comes_later_is_found(tmp_path: Path) -> None:
@@ -132,7 +139,7 @@ def test_a_daemon_that_comes_later_is_found(tmp_path: Path) -> None:
         for _ in range(2):  # and once more, when the first has gone
             with _daemon(path) as daemon:
                 _read_until(sock, lambda: _has_capped(daemon))
-        sender.kill()
+        held.end()
 
 
 @pytest.mark.parametrize("mode", ["edge", "forked", "duplicated"])

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.gated import seen_in, settings
+from helpers.gated import CAP_PKTS, seen_in, settings
+from helpers.gated.server import MSS_BYTES
 from reinet.alcc.launch import Law, Settings
 from reinet.core.target import Target
 
@@ -22,6 +23,13 @@ def test_a_connection_that_was_closed_past_the_gate_is_not_held_on_to(case: str)
 
 def test_registrations_end_with_their_epoll() -> None:
     assert seen_in("closed_epolls", GATED, FILE)[0] == {"registrations": 1}
+
+
+def test_a_registration_that_tells_once_of_the_connection_itself_lifts_no_cap() -> None:
+    """PyTorch's gloo waits so for its connections; later registrations are others."""
+    seen, words = seen_in("watched_once_as_it_connects", GATED, FILE)
+    assert 0 < seen["held"] <= CAP_PKTS * MSS_BYTES
+    assert not words
 
 
 def test_selects_sets_may_be_as_short_as_the_kernel_has_them() -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import termios
@@ -104,6 +105,24 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path, group: str, sent: str) 
     os.close(theirs)
 
 
+def test_the_command_has_the_descriptors_and_the_listening_sockets_that_reinet_was_handed() -> None:
+    """As systemd hands them: from 3 on, for the process that LISTEN_PID names; without a report it is reinet's own."""
+    hand_over = (
+        "import os, sys; os.environ['LISTEN_PID'] = str(os.getpid()); os.dup2(int(sys.argv[1]), 3)\n"
+        "os.execv(sys.argv[2], sys.argv[2:])"
+    )
+    script = "import os, socket\n"
+    script += "print(os.environ['LISTEN_PID'] == str(os.getpid()), socket.socket(fileno=3).getsockname())"
+    for options in ([], ["--json", os.devnull]):
+        run_it = [str(REINET), "run", *options, "--", sys.executable, "-c", script]
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            done = subprocess.run(
+                [sys.executable, "-c", hand_over, str(listener.fileno()), *run_it],
+                capture_output=True, text=True, timeout=TIMEOUT_S, check=False, pass_fds=[listener.fileno()],
+            )  # fmt: skip
+            assert done.stdout == f"True {listener.getsockname()}\n", done.stderr
+
+
 def test_a_signal_that_comes_as_the_command_starts_reaches_it() -> None:
     """It ended reinet alone, and left the command to nobody; here the command sends it, as its first deed."""
     code = "import sys; from pathlib import Path; from reinet.cli.run import run_reported\n"
@@ -113,6 +132,32 @@ def test_a_signal_that_comes_as_the_command_starts_reaches_it() -> None:
     command = [sys.executable, "-c", code, "sh", "-c", "kill $PPID; sleep 30"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.stdout == f"{[128 + signal.SIGTERM] * 10}\n"
+
+
+def test_a_signal_that_comes_just_before_reinet_waits_reaches_the_command() -> None:
+    """Python would handle it after the wait; here it comes within the same call of C, where Python looks for none."""
+    code = """
+import ctypes, itertools, operator, os, select, signal
+from pathlib import Path
+from reinet.alcc.launch import Law, Settings
+from reinet.cli.run import run_reported
+from reinet.core.target import Target
+
+calls = [(ctypes.CDLL(None).kill, os.getpid(), signal.SIGTERM)]
+
+def after_a_signal(wait):
+    def waiting(*asked):
+        told = [*calls, (wait, *asked)]
+        calls.clear()
+        return list(itertools.starmap(operator.call, told))[-1]
+    return waiting
+
+os.waitpid, select.select = after_a_signal(os.waitpid), after_a_signal(select.select)
+print(run_reported(Settings(Law("none"), Target.parse("+30ms")), Path("/bin/sleep"), ["sleep", "30"])[0], calls)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.stdout == f"{128 + signal.SIGTERM} []\n", done.stderr
 
 
 def test_an_interrupt_before_the_command_runs_is_no_word_on_a_key_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
