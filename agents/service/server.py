@@ -58,15 +58,22 @@ log = structlog.get_logger("reinet.trainer")
 
 
 def serve(config: TrainerConfig, runner: Runner | None = None) -> None:
-    """Runs the service until SIGTERM, SIGINT or SIGHUP; raises ServiceError where it cannot start.
+    """Runs the service until SIGTERM, SIGINT or SIGHUP; raises ServiceError where it cannot start,
+    and ConfigError where its folder cannot be one.
 
     ``runner`` stands in for the configuration's. What runs is told to end after its iteration, and goes on at the next
     start.
     """
     with ExitStack() as stack:
         try:
-            # One service for each folder and each socket: both claims are locks that go with the process.
             config.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            why = "is no folder" if isinstance(error, FileExistsError) else error.strerror
+            raise ConfigError(
+                f"trainer.folder = {config.folder}: {why}; set it to a folder of the service's own"
+            ) from None
+        try:
+            # One service for each folder and each socket: both claims are locks that go with the process.
             stack.enter_context(SocketClaim(config.folder / "service.sock"))
             claim = stack.enter_context(SocketClaim(config.socket))
         except (DaemonError, OSError) as error:
