@@ -87,6 +87,11 @@ def service_error(address: Address, error: grpc.RpcError) -> ServiceError:
             f"no training service answers at {address.target}: start one with `reinet trainer CONFIG`, or name its "
             f"address ({details[:200]})"
         )
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ServiceError(
+            f"training service at {address.target}: no answer in time, so it stands still, has no CPU or too many "
+            "connections, or the path is slow. If this lasts, restart it: nothing that it accepted is lost"
+        )
     if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
         return ServiceError(details)
     return ServiceError(f"training service at {address.target}: {details[:500]} ({code.name})")

@@ -34,6 +34,7 @@ from reinet.agents.service.running.runners import ProcessRunner, Runner
 from reinet.agents.service.running.supervisor import Supervisor
 from reinet.core.errors import ConfigError, DaemonError, ReinetError, ServiceError
 from reinet.daemon.processes.claim import SocketClaim
+from reinet.daemon.processes.descriptors import allow_descriptors
 from reinet.proto import trainer_pb2, trainer_pb2_grpc
 
 STEP_S = 0.3
@@ -64,6 +65,7 @@ def serve(config: TrainerConfig, runner: Runner | None = None) -> None:
     ``runner`` stands in for the configuration's. What runs is told to end after its iteration, and goes on at the next
     start.
     """
+    allow_descriptors()
     with ExitStack() as stack:
         try:
             config.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
