@@ -151,6 +151,10 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     finally:
         await status.enter_graceful_shutdown()
         await server.stop(GRACE_S)
+        # The calls that it called off end what they began, such as the gate's process. Cancelled once more, with the
+        # loop, which ends next, they would leave that, and tracebacks in the log.
+        if left := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(left, timeout=GRACE_S)
         fleet.flush()
 
 
