@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from reinet.alcc.launch import Law, Settings
+from reinet.core.errors import ConfigError
 from reinet.core.target import Target
 
 MSS_BYTES = 536
@@ -44,8 +45,10 @@ Row = dict[str, object]
 def measure(connections: int = 1000, seconds: float = 3.0, law: Law | None = None) -> list[Row]:
     """Returns rows of ``what, plain, gated`` with the unit in ``what``; each comes from processes of its own.
 
-    ``law``: None = a fixed cap. Idle connections are ten times as many: nothing is due of them.
+    ``law``: None = a fixed cap. Idle connections are ten times as many: nothing is due of them. Raises ConfigError for
+    more of them than this process may have.
     """
+    _check_room(IDLE_PER_CLOSED * connections)
     law = law or Law(f"fixed:{CAP_PKTS}")
     gate = Settings(law=law, target=Target.parse("+30ms"), always=True).environment()
     rows: list[Row] = []
@@ -67,16 +70,30 @@ def measure(connections: int = 1000, seconds: float = 3.0, law: Law | None = Non
 
 def _worker(kind: str, count: int, seconds: float, environment: Mapping[str, str]) -> dict[str, float]:
     command = [sys.executable, "-m", "reinet.alcc.bench", kind, str(count), str(seconds)]
-    done = subprocess.run(command, env=dict(environment), stdout=subprocess.PIPE, text=True, check=True)
+    # Ctrl-C is this process's to tell of, which kills the other: in its session it would show a traceback of its own.
+    done = subprocess.run(
+        command, env=dict(environment), stdout=subprocess.PIPE, text=True, check=True, start_new_session=True
+    )
     result: dict[str, float] = json.loads(done.stdout)
     return result
+
+
+def _check_room(count: int) -> None:
+    """Raises ConfigError for more connections than a process may have descriptors, or an address of loopback ports."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    most = {"descriptors (ulimit -n)": hard, "ports (net.ipv4.ip_local_port_range)": last - first + 1}
+    for what, there_are in most.items():
+        if count + SPARE_FDS > there_are:
+            raise ConfigError(
+                f"--connections: {count} idle ones, {IDLE_PER_CLOSED} times as many as asked for, are more than "
+                f"{there_are} {what} allow; allow more, or ask for fewer"
+            )
 
 
 def _senders(count: int, read_bytes: int = 0, every_s: float = 0.0) -> list[socket.socket]:
     """Returns connections over loopback to a process that reads so much of each at a time, and ends with this one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if count + SPARE_FDS > hard:
-        sys.exit(f"{count} connections are more than {hard} descriptors allow: ulimit -n, or ask for fewer")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + SPARE_FDS), hard))
     with socket.socket() as listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, MSS_BYTES)

@@ -74,15 +74,19 @@ def _may_be_written(destination: str | None) -> str | None:
 
 def check_writable(option: str, destination: str, or_else: str = "") -> None:
     """Raises ConfigError naming the option where no file can be written; ``or_else`` is what else can be given."""
-    path = Path(destination)
-    if path.is_dir():
-        why = "it is a folder"
-    elif path.exists():
-        why = "" if os.access(path, os.W_OK) else "this user may not write it"
-    else:
-        why = _why_none_into(path.absolute().parent)
-    if why:
+    if why := _why_not_written(Path(destination)):
         raise ConfigError(f"{option} {destination}: {why}; name another file{or_else}")
+
+
+def _why_not_written(path: Path) -> str:
+    try:
+        if path.is_dir():
+            return "it is a folder"
+        if path.exists():
+            return "" if os.access(path, os.W_OK) else "this user may not write it"
+    except OSError as error:  # a name that is longer than names may be
+        return error.strerror or str(error)
+    return _why_none_into(path.absolute().parent)
 
 
 def check_folder(option: str, folder: Path) -> None:

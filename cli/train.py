@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
+from reinet.cli.output import JsonOption, TextColumn, check_folder, console, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,10 +56,8 @@ def train(
     from reinet.agents.learn.rllib.config import PeerConfig, load_config
     from reinet.agents.learn.sweep import configured
 
-    if run_dir is not None and run_dir.exists() and not run_dir.is_dir():
-        raise ConfigError(
-            f"--run-dir {run_dir}: is no folder; name another place for checkpoints and TensorBoard files"
-        )
+    if run_dir is not None:
+        check_folder("--run-dir", run_dir)
     settings = load_config(config)
     if iterations is not None:
         settings = configured(settings, {"run.iterations": iterations}, "--iterations")

@@ -22,6 +22,10 @@ CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.enable_retries", 0))
 """Neither a proxy nor a second try that gRPC (1.85) makes by itself: where the first met a server that shuts down, the
 call may wait for ever, though its status is known and whatever its time; to cancel it changes nothing then."""
 
+FOREIGN = ("Method not found!", "Exception deserializing response!", "failed to connect to all addresses")
+"""What gRPC (1.85) says where another program or another version's daemon listens: it does not know the call, its reply
+is none, or it speaks another protocol. What a daemon says itself begins otherwise."""
+
 Reply = TypeVar("Reply")
 Request = TypeVar("Request")
 
@@ -124,6 +128,11 @@ class ControlClient:
                 why = (
                     f"no answer within {TIMEOUT_S:g} s, so its answering process stands still or has no CPU; caps are "
                     "another one's and need no answer. If this lasts, restart the daemon"
+                )
+            elif why is not None and why.startswith(FOREIGN):
+                why = (
+                    f"what listens there does not answer {name} as a daemon of this version does ({why}); give the "
+                    "daemon's socket with --socket, or call with the version of reinet that the daemon is of"
                 )
             raise DaemonError(f"daemon at {self._path}: {why}") from None
         assert isinstance(reply, kind)

@@ -86,6 +86,16 @@ def service_error(address: Address, error: grpc.RpcError) -> ServiceError:
             f"no training service answers at {address.target}: start one with `reinet trainer CONFIG`, or name its "
             f"address ({details[:200]})"
         )
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ServiceError(
+            f"training service at {address.target}: no answer in time, so it stands still, has no CPU or too many "
+            "connections, or the path is slow. If this lasts, restart it: nothing that it accepted is lost"
+        )
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        return ServiceError(
+            f"what listens at {address.target} does not know this call ({details[:200]}, {code.name}): it is no "
+            "training service, or one of an earlier version; name another address, or use that version of reinet"
+        )
     if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
         return ServiceError(details)
     return ServiceError(f"training service at {address.target}: {details[:500]} ({code.name})")

@@ -6,7 +6,6 @@ signal.
 """
 
 import os
-import resource
 import select
 import signal
 import sys
@@ -36,6 +35,7 @@ from reinet.daemon.policies import orders
 from reinet.daemon.processes import child
 from reinet.daemon.processes.claim import PROGRAMS, SocketClaim
 from reinet.daemon.processes.decide import open_mapped_shim
+from reinet.daemon.processes.descriptors import allow_descriptors
 from reinet.daemon.processes.household import Household, Loader, with_folder
 from reinet.kshim.probe import features
 from reinet.kshim.shim import WRAPPED_CC
@@ -43,7 +43,6 @@ from reinet.kshim.shim import WRAPPED_CC
 WATCH_S = 0.2
 """Processes and cgroups are looked at so often, with a system call each; a process that dies has left caps behind that
 would live for half a second."""
-MOST_DESCRIPTORS = 65_536
 ASK_S = 1.0
 """The decision process is asked so often: for completed ticks, and whether its file changed: calls wake threads."""
 COUNTERS_S = 10.0
@@ -127,7 +126,7 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
     """
     with ExitStack() as stack:
         wake = _Wake(stack)
-        _allow_descriptors()
+        allow_descriptors()
         check_host(config)
         followed = cgroups.Cgroups(config.cgroups)
         taken = stack.enter_context(cgroups.CgroupClaim(followed.here()))
@@ -166,13 +165,6 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
         )
     log.info("stopped")
     return status
-
-
-def _allow_descriptors() -> None:
-    """Raises the soft limit of open files: a cgroup takes two, and a host may have more than the usual 1024 allow."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def load_kernel(config: DaemonConfig, period: PeriodConfig) -> Loader:

@@ -83,7 +83,9 @@ def logs(
             progress(1 - float(left_ns.max()) / (seconds * 1e9))
     shares = {"refused_share": decider.refused_share, "capped_share": decider.capped_share}
     return [
-        sim.log(row) | {"decisions": int(decisions[row])} | {key: float(share[row]) for key, share in shares.items()}
+        sim.log(row, end_ns[row] / 1e6)
+        | {"decisions": int(decisions[row])}
+        | {key: float(share[row]) for key, share in shares.items()}
         for row in range(len(links))
     ]
 

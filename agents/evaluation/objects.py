@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.evaluation.batch import batch_seen
+from reinet.agents.evaluation.scenario import data_leaves_s
 from reinet.core import PeriodConfig
 from reinet.core.records import Flag
 from reinet.core.state import Guard
@@ -51,8 +52,16 @@ def fetch(
 ) -> list[Fetched]:
     """Returns what became of every link's connection, in their order; ``progress`` is told how many are through.
 
-    Each link has ``flow_bytes``, an end. What a connection does depends neither on the others nor on ``threads``.
+    Each link has ``flow_bytes``, an end. What a connection does depends neither on the others nor on ``threads``. One
+    whose link lets nothing through within LIMIT_S is not waited for.
     """
+    if never := {at for at, link in enumerate(links) if data_leaves_s(link) >= LIMIT_S}:
+        rest = [link for at, link in enumerate(links) if at not in never]
+        found = iter(fetch(rest, agent, keep_delays=keep_delays, threads=threads, progress=progress))
+        nothing = Fetched(np.zeros(0), complete=False, qdelay_ms=np.zeros(0))
+        return [nothing if at in never else next(found) for at in range(len(links))]
+    if not links:
+        return []
     rows = min(ROWS, len(links))
     view = agent.view if agent.sets_caps else replace(agent.view, period=UNWATCHED)
     batch = batch_seen(view, links[:rows], record_log=keep_delays, threads=threads)
@@ -100,5 +109,5 @@ def _fetched(batch: SimBatch, row: int, link: LinkSpec, keep_delays: bool) -> Fe
     return Fetched(
         took_ms=received_ms - written_ms,
         complete=len(written_ms) == due,
-        qdelay_ms=batch.log(row)["departure_delay_ms"] if keep_delays else np.zeros(0),
+        qdelay_ms=batch.log(row, 0)["departure_delay_ms"] if keep_delays else np.zeros(0),
     )

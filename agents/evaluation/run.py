@@ -112,7 +112,7 @@ def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[fl
     caps_pkts = np.stack([caps for _, caps in steps]) if steps else np.zeros((0, len(paths)), np.uint32)
     runs, refusals = [], decider.refusals()
     for row, scenario in enumerate(scenarios):
-        link_log = LinkLog.of_flow(batch.log(row))
+        link_log = LinkLog.of_flow(batch.log(row, end_ms[row]))
         inside = records[:, row]["time_ns"] < end_ms[row] * NS_PER_MS  # a row that is through waits for the others
         inside &= records[:, row]["cookie"] >> np.uint64(32) == 0
         runs.append(

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from reinet.core.errors import ConfigError
 from reinet.core.target import MOST_MS, Form, Target
@@ -137,13 +138,9 @@ class Scenario:
         A suite writes such a run down as invalid and goes on; a comparison that meets it midway has lost the others.
         """
         path = self.path
-        is_sim = self.link == "sim"
-        times_ms = path.trace_ms.astype(np.int64) if is_sim else downlink_ms(path)
-        start_ms = float(path.start_offset_ms) if is_sim else 0.0
-        uplink_ms = None if path.uplink is None else times_of(path.uplink).astype(np.int64)
-        least_s = (data_leaves_ms(times_ms, start_ms + path.start_ms, path.mrtt_ms, uplink_ms) - start_ms) / 1000
+        least_s = data_leaves_s(path) if self.link == "sim" else _leaves_s(path, downlink_ms(path), 0.0)
         if self.seconds <= least_s:
-            its = "the trace" if uplink_ms is None else "the trace, with this uplink,"
+            its = "the trace" if path.uplink is None else "the trace, with this uplink,"
             raise ConfigError(
                 f"a run of {self.seconds:g} s over {self.trace.name} ends before {its} lets any data through, "
                 f"which takes {least_s:g} s; run it longer, or leave this trace out"
@@ -165,6 +162,20 @@ class Scenario:
     def target_ms(self) -> float:
         """Returns the RTT asked for on this path."""
         return self.path.target_us / 1000
+
+
+def data_leaves_s(path: LinkSpec) -> float:
+    """Returns before when no data of a simulated path's first flow leaves its link, in seconds from the path's start.
+
+    A run that is over by then is better left out: the sender repeats its answer to the SYN for as long as nothing comes
+    back, which may be years of a trace with one opportunity, and a log holds every one of them.
+    """
+    return _leaves_s(path, path.trace_ms, float(path.start_offset_ms))
+
+
+def _leaves_s(path: LinkSpec, times_ms: npt.NDArray[np.integer], start_ms: float) -> float:
+    uplink_ms = None if path.uplink is None else times_of(path.uplink)
+    return (data_leaves_ms(times_ms, start_ms + path.start_ms, path.mrtt_ms, uplink_ms) - start_ms) / 1000
 
 
 def scenarios_of(traces: Sequence[Trace], ccs: Sequence[str], link: LinkKind, **said: Any) -> list[Scenario]:

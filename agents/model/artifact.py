@@ -9,6 +9,7 @@ import json
 import math
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -271,12 +272,16 @@ def _shape(port: Any) -> list[int | str]:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        # Without waiting: a pipe in the place of a file would have whoever asks wait for somebody to write.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            data = file.read(MAX_FILE_BYTES + 1) if is_file else b""
     except OSError as error:
         raise ModelError(
             f"{path}: {error.strerror}; a model folder holds {', '.join((MANIFEST_FILE, *PINNED_FILES))}"
         ) from None
+    if not is_file:
+        raise ModelError(f"{path}: is no regular file; export the model again")
     if len(data) > MAX_FILE_BYTES:
         raise ModelError(f"{path}: larger than {MAX_FILE_BYTES} bytes; no model of this project is")
     return data

@@ -95,8 +95,8 @@ class Database:
                 self._changing = threading.get_ident()
                 yield self._connection.execute
                 self._connection.execute("COMMIT")
-            except sqlite3.OperationalError as error:
-                raise ServiceError(f"{self.path}: {error}; is the disk full?") from None
+            except sqlite3.DatabaseError as error:
+                raise self._told(error) from None
             finally:
                 self._changing = None
                 if self._connection.in_transaction:
@@ -104,10 +104,24 @@ class Database:
 
     def rows(self, query: str, *values: Any) -> list[Row]:
         """Returns what a query finds, within a change what holds in it."""
-        if self._changing == threading.get_ident():
-            return self._connection.execute(query, values).fetchall()
-        with self._reading:
-            return self._reader.execute(query, values).fetchall()
+        try:
+            if self._changing == threading.get_ident():
+                return self._connection.execute(query, values).fetchall()
+            with self._reading:
+                return self._reader.execute(query, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise self._told(error) from None
+
+    def _told(self, error: sqlite3.DatabaseError) -> Exception:
+        """Returns what is told of SQLite's error; a mistake of ours, such as a query that is none, stays what it is."""
+        if isinstance(error, sqlite3.OperationalError):
+            return ServiceError(f"{self.path}: {error}; is the disk full?")
+        if type(error) is sqlite3.DatabaseError:  # the file itself
+            return ServiceError(
+                f"{self.path}: {error}; end the service, then put back a copy of the file, or move it away: traces and "
+                "models keep their folders, and what the file said of them, jobs and names is lost"
+            )
+        return error
 
     def row(self, query: str, *values: Any) -> Row | None:
         """Returns the first row that a query finds."""

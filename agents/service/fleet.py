@@ -134,7 +134,7 @@ class Flows:
         place = owner / daemon / f"{flow}{SUFFIX}"
         with self._changing:
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            others = ((path.stat(), path) for path in owner.rglob(f"*{SUFFIX}") if path != place)
+            others = ((path.stat(), path) for path in owner.glob(f"*/*{SUFFIX}") if path != place)
             kept = sorted((state.st_mtime_ns, path, on_disk_bytes(state.st_size)) for state, path in others)
             room_bytes = most_bytes - on_disk_bytes(staged.stat().st_size) - sum(taken for *_, taken in kept)
             room_files = MOST_FILES - 1 - len(kept)

@@ -32,6 +32,7 @@ from reinet.agents.service.running.supervisor import Supervisor
 from reinet.core.errors import ConfigError, DaemonError, ReinetError, ServiceError
 from reinet.daemon.endpoint import listen_privately
 from reinet.daemon.processes.claim import SocketClaim
+from reinet.daemon.processes.descriptors import allow_descriptors
 from reinet.proto import trainer_pb2, trainer_pb2_grpc
 
 STEP_S = 0.3
@@ -56,15 +57,23 @@ log = structlog.get_logger("reinet.trainer")
 
 
 def serve(config: TrainerConfig, runner: Runner | None = None) -> None:
-    """Runs the service until SIGTERM, SIGINT or SIGHUP; raises ServiceError where it cannot start.
+    """Runs the service until SIGTERM, SIGINT or SIGHUP; raises ServiceError where it cannot start,
+    and ConfigError where its folder cannot be one.
 
     ``runner`` stands in for the configuration's. What runs is told to end after its iteration, and goes on at the next
     start.
     """
+    allow_descriptors()
     with ExitStack() as stack:
         try:
-            # One service for each folder and each socket: both claims are locks that go with the process.
             config.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            why = "is no folder" if isinstance(error, FileExistsError) else error.strerror
+            raise ConfigError(
+                f"trainer.folder = {config.folder}: {why}; set it to a folder of the service's own"
+            ) from None
+        try:
+            # One service for each folder and each socket: both claims are locks that go with the process.
             stack.enter_context(SocketClaim(config.folder / "service.sock"))
             claim = stack.enter_context(SocketClaim(config.socket))
         except (DaemonError, OSError) as error:
@@ -140,6 +149,10 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
     finally:
         await status.enter_graceful_shutdown()
         await server.stop(GRACE_S)
+        # The calls that it called off end what they began, such as the gate's process. Cancelled once more, with the
+        # loop, which ends next, they would leave that, and tracebacks in the log.
+        if left := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(left, timeout=GRACE_S)
         fleet.flush()
 
 

@@ -1,5 +1,6 @@
 """``reinet trainer``: training as a service."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,9 @@ def trainer(
 
         reinet trainer configs/trainer.toml --check --json -
     """
+    # gRPC writes a line for each handshake that fails, also of those who may not call, and waits for who reads it: with
+    # a log that nobody reads the service would hang. It looks at this when it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from reinet.agents.service.config import load_config
         from reinet.agents.service.server import serve

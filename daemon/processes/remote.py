@@ -89,6 +89,10 @@ class Remote:
             if answer.done():  # the object itself raised it
                 raise
             raise TimeoutError(f"the decision process did not answer within {ANSWER_S:g} s") from None
+        finally:
+            # What it raised has this frame in its traceback, and this frame what it raised: they would keep each other,
+            # and with them the caller's stream, of which a connection has few, until the interpreter looks for such.
+            del answer
 
     def _caller(self, name: str) -> Callable[..., Any]:
         return lambda *args, **kwargs: self.call(name, *args, **kwargs)

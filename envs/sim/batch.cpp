@@ -97,12 +97,13 @@ std::size_t Batch::memory_bytes(std::size_t row) const {
   return sizeof(Row) + r.simulation->memory_bytes() + r.states->memory_bytes() + output_bytes;
 }
 
-RowLog Batch::log(std::size_t row) const {
+RowLog Batch::log(std::size_t row, std::uint64_t until_ms) const {
   const Row& r = at(row);
   require(record_log_, "this batch keeps no log: make it with record_log=True");
   RowLog log{*r.log, {}, r.start_ms, r.simulation->now_ms()};
   Schedule schedule(r.traces.links[0].ms);
-  for (schedule.seek_after(log.start_ms); schedule.next_ms() <= log.end_ms; schedule.advance())
+  until_ms = std::min(until_ms, log.end_ms);
+  for (schedule.seek_after(log.start_ms); schedule.next_ms() <= until_ms; schedule.advance())
     log.opportunity_ms.push_back(static_cast<double>(schedule.next_ms()));
   return log;
 }

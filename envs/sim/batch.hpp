@@ -98,7 +98,9 @@ class Batch {
     return at(row).simulation->objects(flow);
   }
   std::size_t memory_bytes(std::size_t row) const;
-  RowLog log(std::size_t row) const;
+  // Returns the row's log, with opportunities up to that time alone: where nothing came back for long, a row is stepped
+  // years beyond what its caller wants to know of, and its trace has billions of them.
+  RowLog log(std::size_t row, std::uint64_t until_ms) const;
 
  private:
   static constexpr std::size_t kMaxFlows = 65535;  // Packet::flow has 16 bits

@@ -1,5 +1,6 @@
 """Many simulated links, each with one flow, stepped together; the engine is in ``batch.hpp`` and what it includes."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from reinet.envs.sim.options import native_options
 MOST_THREADS = 1024
 MOST_HORIZON_MS = 2**40
 """As far as a path may start: nobody looks further ahead."""
+NO_END_MS = 2**63
+"""No simulation gets so far."""
 
 
 class SimBatch:
@@ -193,15 +196,16 @@ class SimBatch:
         """Returns the bytes of memory held for the row, its trace and log apart."""
         return self._core.memory_bytes(row)
 
-    def log(self, row: int) -> dict[str, Any]:
+    def log(self, row: int, until_ms: float = math.inf) -> dict[str, Any]:
         """Returns what the link logged since the reset, as arrays in trace time; ValueError unless ``record_log``.
 
         ``arrival_ms, arrival_bytes`` (dropped packets included), ``opportunity_ms``, ``departure_ms,
         departure_bytes, departure_delay_ms``, ``drop_ms, drop_bytes``, each with the number of the flow in
         ``arrival_flow, departure_flow, drop_flow``, and the numbers ``start_ms, end_ms``. Bytes include the TUN header,
-        as in Mahimahi's log. Opportunities are those of the first flow's trace.
+        as in Mahimahi's log. Opportunities are those of the first flow's trace, up to ``until_ms`` alone: a flow that
+        hears nothing for years is stepped over billions of them, for which no memory would do.
         """
-        return self._core.log(row)
+        return self._core.log(row, int(min(until_ms, NO_END_MS)))
 
 
 def _whole(

@@ -132,9 +132,9 @@ class SimBatch {
     return batch_.memory_bytes(row);
   }
 
-  nb::dict log(std::size_t row) const {
+  nb::dict log(std::size_t row, std::uint64_t until_ms) const {
     const Turn turn(*this);
-    const RowLog log = batch_.log(row);
+    const RowLog log = batch_.log(row, until_ms);
     nb::dict d;
     d["arrival_ms"] = array_of(log.link.arrival_ms);
     d["arrival_bytes"] = array_of(log.link.arrival_bytes);

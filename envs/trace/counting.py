@@ -1,5 +1,7 @@
 """How many delivery opportunities a looping trace has had: ``Schedule::count_until`` (C++) counts in the same way."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -28,7 +30,8 @@ def next_opportunity_ms(times_ms: npt.NDArray[np.integer], from_ms: float) -> fl
     loops, within_ms = divmod(from_ms, loop_ms)
     if within_ms == 0 and loops:
         return from_ms  # a loop's end is its last opportunity
-    return loops * loop_ms + float(times_ms[np.searchsorted(times_ms, within_ms)])
+    at_ms = times_ms.dtype.type(math.ceil(within_ms))  # of another type, numpy would convert all of the trace for it
+    return loops * loop_ms + float(times_ms[np.searchsorted(times_ms, at_ms)])
 
 
 def data_leaves_ms(

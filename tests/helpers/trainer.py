@@ -45,8 +45,8 @@ class Service:
     ) -> None:
         self.folder = folder / "state"
         self.socket = folder / "s"
-        self._config = folder / "trainer.toml"
-        self._config.write_text(
+        self.config = folder / "trainer.toml"
+        self.config.write_text(
             f'[trainer]\nfolder = "{self.folder}"\nsocket = "{self.socket}"\nrunner = "{runner}"\n'
             f"min_free_mb = {min_free_mb}\n{more}"
         )
@@ -59,7 +59,7 @@ class Service:
         command = ["-c", NOBODY_WORKS] if self._idle else ["-c", "from reinet.cli.main import main; main()", "trainer"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *command, str(self._config)], stdout=log, stderr=log, start_new_session=True
+                [sys.executable, *command, str(self.config)], stdout=log, stderr=log, start_new_session=True
             )
         end_s = time.monotonic() + START_S
         while True:

@@ -16,7 +16,7 @@ from reinet.agents.evaluation.suites.plan import Job, SuitePlan
 from reinet.agents.evaluation.suites.provenance import versions
 from reinet.agents.evaluation.suites.real import ATTEMPTS, Found, make_real
 from reinet.agents.evaluation.suites.store import Store, Stored
-from reinet.core.errors import LinkError, ReinetError, ShimError
+from reinet.core.errors import ConfigError, LinkError, ReinetError, ShimError
 from reinet.envs.link.metrics import LinkLog
 
 Told = Callable[[float, str], None]
@@ -90,8 +90,18 @@ def _simulated(batch: list[Job], threads: int, progress: Callable[[float], None]
     if not agent.sets_caps:  # nobody decides on its records, and the fewer there are the sooner it is through
         agent = NoCap(View(period=UNWATCHED))
     found = []
+    carried: list[Job] = []
+    for job in batch:
+        try:
+            if not job.scenario.path.flows:  # another flow may begin where something comes through
+                job.scenario.require_data()
+            carried.append(job)
+        except ConfigError as error:  # nothing to tell of, and no more next time
+            found.append(_stored(job, str(error), {}, None))
+    if not carried:
+        return found
     for job, log in zip(
-        batch, logs(agent, [job.scenario.path for job in batch], seconds, threads, progress), strict=True
+        carried, logs(agent, [job.scenario.path for job in carried], seconds, threads, progress), strict=True
     ):
         path = job.scenario.path
         start_ms = float(path.start_offset_ms)

@@ -46,7 +46,8 @@ class Supervisor:
         self._seen: dict[str, tuple[int, float, float]] = {}
         """The attempt that is at work, when it was first seen to be, and how long its job had trained before."""
         self._paused_until_s: dict[str, float] = {}
-        self._problem = ""
+        self._problems: dict[str, str] = {}
+        """What stood in the way of each job that could not be looked after last time."""
 
     def prepare(self) -> None:
         """Has the runner make ready; where that fails, the first job says why."""
@@ -60,15 +61,17 @@ class Supervisor:
         jobs = self._jobs.all(("running", "stopping", "waiting"))
         # Places that are taken by those before in the list, and those that later ones hold: who was resumed may be old.
         running, later = 0, sum(job.state != "waiting" for job in jobs)
+        self._problems = {job.id: self._problems[job.id] for job in jobs if job.id in self._problems}
         for job in jobs:
             later -= job.state != "waiting"
             try:
                 running += self._look(job, running + later)
-                self._problem = ""
+                self._problems.pop(job.id, None)
             except (ReinetError, OSError) as error:
-                if str(error) != self._problem:  # a full disk or a Ray that is down: said once, tried again
+                # A full disk or a Ray that is down: said once, however many jobs it stands in the way of, tried again.
+                if str(error) not in self._problems.values():
                     log.error("a job could not be looked after", job=job.id, problem=str(error))
-                self._problem = str(error)
+                self._problems[job.id] = str(error)
                 running += job.state != "waiting"
 
     def _look(self, job: Job, running: int) -> bool:

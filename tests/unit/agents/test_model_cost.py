@@ -1,5 +1,8 @@
 """What a model may cost is bounded before it is used, and by the bytes that are then used."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -91,3 +94,16 @@ def test_the_bytes_that_were_checked_are_the_bytes_that_are_used(model: Path) ->
         file.write_bytes(b"swapped after the check")
     agent = Policy(artifact)
     assert agent.actions(np.zeros((2, SIZE), np.float32)).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "policy.onnx"])
+def test_a_pipe_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    """Whoever loaded such a model waited for somebody to write, and said nothing."""
+    model = write_model(tmp_path)
+    (model / name).unlink()
+    os.mkfifo(model / name)
+    code = "import sys; from reinet.agents.model.artifact import load_artifact; load_artifact(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(model)], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert f"{name}: is no regular file" in done.stderr

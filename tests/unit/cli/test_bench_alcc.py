@@ -1,5 +1,12 @@
 """``reinet bench alcc --against``: what is refused before any link is made."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -21,9 +28,32 @@ from reinet.core.errors import ConfigError
         (["--repeat", "1"], "--repeat: over loopback"),
         (["--buffer-bytes", "5000"], "--buffer-bytes: over loopback"),
         (["--against", "udp", "--traces", "x", "--laws", "copa,cubic"], "cubic do not run over UDP"),
+        (["--connections", "200000"], "--connections: 2000000 idle ones, 10 times as many as asked for, are more than"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(arguments: list[str], says: str) -> None:
     result = CliRunner().invoke(app, ["bench", "alcc", *arguments])
     assert isinstance(result.exception, ConfigError)
     assert says in str(result.exception)
+
+
+def test_ctrl_c_ends_it_without_a_traceback() -> None:
+    """A terminal sends it to the measuring process too, and to the one that reads what that sends."""
+    command = ["-c", "from reinet.cli.entry import main; main()", "bench", "alcc", "--connections", "5"]
+    bench = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    end_s = time.monotonic() + 30
+    while "openings" not in commands_of(bench.pid):
+        assert bench.poll() is None
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    time.sleep(1.0)  # until it has the process that reads
+    os.killpg(bench.pid, signal.SIGINT)
+    _, said = bench.communicate(timeout=30)
+    assert "Traceback" not in said
+    assert bench.returncode == 130
+
+
+def commands_of(pid: int) -> str:
+    """The command lines of a process's children."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return " ".join(Path(f"/proc/{child}/cmdline").read_text() for child in children)

@@ -195,7 +195,13 @@ def test_other_characters_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("destination", "why"), [("{}", "it is a folder"), ("{}/file/x.json", "file is no folder")], ids=["folder", "file"]
+    ("destination", "why"),
+    [
+        ("{}", "it is a folder"),
+        ("{}/file/x.json", "file is no folder"),
+        ("{}/" + 300 * "x", "File name too long"),
+    ],
+    ids=["folder", "file", "long name"],
 )
 def test_a_place_where_no_results_can_be_written_is_refused_before_anything_runs(
     tmp_path: Path, trace: Path, destination: str, why: str

@@ -2,15 +2,19 @@
 
 import socket as sockets
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 
-from reinet.core.errors import ConfigError, DaemonError
+from reinet.agents.service.client import Client
+from reinet.core.errors import ConfigError, DaemonError, ServiceError
 from reinet.daemon import client
 from reinet.daemon.client import ControlClient
 from reinet.daemon.control import ControlServer
@@ -48,6 +52,46 @@ def test_a_daemon_that_does_not_answer_at_all_is_told_with_what_to_do(
         told = r"no answer within 0\.5 s.*If this lasts, restart the daemon"
         with ControlClient(folder / "control.sock") as caller, pytest.raises(DaemonError, match=told):
             caller.health()
+
+
+class Foreign(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Answers Health with what is no reply, and knows no other call."""
+
+    def service(self, details: Any) -> Any:
+        if details.method.endswith("/Health"):
+            return grpc.unary_unary_rpc_method_handler(lambda _request, _context: b"\xff\xff")
+        return None
+
+
+def test_another_programs_socket_is_told_as_one_with_what_to_do(folder: Path) -> None:
+    """Such as a daemon's of another version, or the training service's: 'Method not found!' was all."""
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Foreign()])
+    server.add_insecure_port(f"unix:{folder}/s")
+    server.start()
+    with ControlClient(folder / "s") as caller:
+        for call in (caller.health, caller.pause):
+            with pytest.raises(DaemonError, match=rf"{folder}/s: what listens there .* with --socket, or call with"):
+                call()
+    with Client(f"unix:{folder}/s") as trainer, pytest.raises(ServiceError, match="it is no training service, or"):
+        trainer.jobs()
+    server.stop(0).wait()
+    with sockets.socket(sockets.AF_UNIX) as web:
+        web.bind(f"{folder}/web")
+        web.listen()
+
+        def answer() -> None:
+            web.accept()[0].close()  # the client's look whether anybody is there
+            with web.accept()[0] as connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        program = threading.Thread(target=answer)
+        program.start()
+        with (
+            ControlClient(folder / "web") as caller,
+            pytest.raises(DaemonError, match=r"what listens there .*--socket"),
+        ):
+            caller.health()
+        program.join()
 
 
 def test_a_model_whose_name_is_no_utf_8_is_refused_before_anything_is_sent(folder: Path) -> None:

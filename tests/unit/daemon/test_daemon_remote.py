@@ -1,5 +1,6 @@
 """Calls between processes: plain data goes through unchanged, and nothing else goes through at all."""
 
+import gc
 import json
 import os
 import signal
@@ -8,7 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,9 @@ from numpy.typing import NDArray
 from reinet.agents.decide.loop import Snapshot
 from reinet.core.errors import ConfigError, DaemonError
 from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.daemon.client import ControlClient
 from reinet.daemon.config import DaemonConfig, RecordConfig, RegistryConfig
+from reinet.daemon.control import MAX_CALLS, ControlServer
 from reinet.daemon.processes import front, plain, remote, sandbox
 from reinet.daemon.processes.child import Child
 from reinet.daemon.processes.claim import SocketClaim
@@ -105,6 +108,24 @@ def test_dataclasses_arrays_and_tuples_arrive_as_they_were(afar: Any) -> None:
     assert outer.inner[0].numbers.dtype == np.float32
     assert outer.inner[0].numbers.tolist() == [[1.5, 2.5]]
     assert afar.add(2, b=3) == 5
+
+
+def test_a_caller_who_is_refused_again_and_again_is_told_why_each_time(afar: Any, tmp_path: Path) -> None:
+    """After some eight errors of the decision process's a caller heard 'Stream removed', and who came next as well:
+    each error kept its call's stream, of which a connection has eight, until the interpreter looked for cycles."""
+    loop: Any = SimpleNamespace(set_target=lambda *_: afar.fail("config"))
+    gc.disable()
+    try:
+        with (
+            SocketClaim(tmp_path / "s") as claim,
+            closing(ControlServer(claim, loop, "rule")),
+            ControlClient(claim.path) as caller,
+        ):
+            for _ in range(3 * MAX_CALLS):
+                with pytest.raises(DaemonError, match="because"):
+                    caller.set_target(0, "50ms")
+    finally:
+        gc.enable()
 
 
 def test_a_snapshot_of_a_full_table_arrives(ends: tuple[socket.socket, socket.socket]) -> None:

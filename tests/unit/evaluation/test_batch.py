@@ -7,6 +7,8 @@ from reinet.agents.decide.baselines import NoCap, Rule
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
 from reinet.agents.evaluation.batch import figures, logs
 from reinet.agents.evaluation.objects import UNWATCHED
+from reinet.agents.evaluation.run import simulate
+from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.suites.measure import measure
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
@@ -50,6 +52,18 @@ def test_decisions_are_those_of_the_run_and_not_of_the_wait_for_others() -> None
     alone = [logs(Rule(), [link], 8.0)[0]["decisions"] for link in links]
     assert beside == alone
     assert beside[0] < beside[1]
+
+
+def test_a_log_has_no_opportunities_of_the_years_that_a_silent_flow_was_stepped_over() -> None:
+    """An application that pauses for long, or a slow uplink: their billions of opportunities took all memory."""
+    link = LinkSpec(Trace.constant(12, 10), object_bytes=1000, pause_ms=2e6)
+    (log,) = logs(NoCap(), [link], 3.0)
+    assert log["end_ms"] > 1e6
+    (run,) = simulate(NoCap(), [Scenario.of(Trace.constant(12, 10), "sim", seconds=3.0,
+                                            link_options={"object_bytes": 1000, "pause_ms": 2e6})])  # fmt: skip
+    for opportunity_ms in (log["opportunity_ms"], run.log.opportunity_ms):
+        assert opportunity_ms[-1] == 3000
+        assert np.all(np.diff(opportunity_ms) == 1)
 
 
 def test_own_flows_and_the_one_beside_them_are_told_apart() -> None:

@@ -181,6 +181,7 @@ def test_a_report_runs_nothing(tmp_path: Path) -> None:
         (["--mrtt-ms", "nan"], "mrtt_ms is nan; it must be above 0"),
         (["--markdown", "{}"], "--markdown .*: it is a folder"),
         (["--markdown", "{}/12.trace/page.md"], r"--markdown .*: .*/12\.trace is no folder"),
+        (["--results", "{}"], "--results .*: it is a folder"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_hours_of_runs(tmp_path: Path, more: list[str], why: str) -> None:
@@ -188,6 +189,14 @@ def test_what_cannot_be_compared_is_refused_before_hours_of_runs(tmp_path: Path,
     command = ["fidelity", "--report", "--results", str(tmp_path / "results.jsonl"), "--traces", str(trace)]
     with pytest.raises(ConfigError, match=why):
         raise CliRunner().invoke(app, [*command, *(word.format(tmp_path) for word in more)]).exception or AssertionError
+
+
+def test_results_that_could_not_be_kept_are_refused_before_the_first_run(tmp_path: Path) -> None:
+    """It was found when the first run had ended, and its result was lost."""
+    trace = COMBINATION.trace.save(tmp_path / "12.trace")
+    command = ["fidelity", "--traces", str(trace), "--results", str(trace / "runs.jsonl")]
+    with pytest.raises(ConfigError, match=r"--results .*: .*/12\.trace is no folder"):
+        raise CliRunner().invoke(app, command).exception or AssertionError
 
 
 def test_a_page_may_lie_in_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:

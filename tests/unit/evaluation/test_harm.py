@@ -9,6 +9,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from reinet.agents.decide.names import make_agent
+from reinet.agents.decide.protocol import View
 from reinet.agents.evaluation import harm, harm_live, objects
 from reinet.agents.evaluation.harm import Cell
 from reinet.agents.evaluation.objects import Fetched
@@ -16,7 +17,9 @@ from reinet.cli.main import app
 from reinet.core.errors import ConfigError
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.spec import require_emulated
+from reinet.envs.sim import SimBatch
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
@@ -209,6 +212,23 @@ def test_on_the_kernel_the_path_is_what_an_emulated_link_can_be() -> None:
         assert len(links) == 2
         assert [require_emulated(link) for link in links] == links
         assert len({link.start_offset_ms for link in links}) == (2 if trace is DRAWN else 1)
+
+
+def test_a_connection_that_gets_nothing_through_in_time_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a trace with one opportunity in weeks it asked millions of times, and the log of them took gigabytes."""
+    carried: list[LinkSpec] = []
+    batch_seen = objects.batch_seen
+
+    def seen(view: View, links: list[LinkSpec], **options: Any) -> SimBatch:
+        carried.extend(links)
+        return batch_seen(view, links, **options)
+
+    monkeypatch.setattr(objects, "batch_seen", seen)
+    rare = cell(10_000, trace=Trace(np.array([2_000_000], np.uint32), "rare"))
+    rows = rows_of([rare, cell(10_000)], "none", repeat=1)
+    assert {link.trace.name for link in carried if isinstance(link.trace, Trace)} == {"constant-24"}
+    assert [(row["valid"], row["objects"]) for row in rows] == [(False, 0), (True, 1)]
+    assert [row["objects"] for row in rows_of([rare], "none")] == [0]
 
 
 COMMAND = ["bench", "harm", "--cc", "cubic", "--mrtt-ms", "20", "--bytes", "10000,5000000", "--repeat", "1"]

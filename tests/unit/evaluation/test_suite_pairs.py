@@ -94,3 +94,33 @@ def test_a_line_that_is_no_run_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / RUNS_FILE).write_text(f"{line}\n")
     with pytest.raises(ConfigError, match=rf"{RUNS_FILE}:1: not a run of a suite"):
         Store(tmp_path)
+
+
+RARE = """
+title = "Rare"
+[[scenario]]
+name = "rare"
+agents = ["none"]
+traces = ["{trace}"]
+seconds = 4
+repeat = 2
+path = {{ uplink = "{uplink}" }}
+"""
+
+
+def test_a_run_whose_link_lets_nothing_through_in_time_is_written_down_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulator went on to the first opportunity, weeks later, and logged what all of them asked for meanwhile."""
+    rare = Trace(np.array([2**32 - 1], np.uint32), "rare").save(tmp_path / "rare.trace")
+    often = Trace.constant(12, 4.0, "often").save(tmp_path / "often.trace")
+    path = tmp_path / "rare.toml"
+    monkeypatch.setattr(runner, "logs", lambda *_: pytest.fail("it was simulated"))
+    for trace, uplink in ((rare, often), (often, rare)):
+        path.write_text(RARE.format(trace=trace, uplink=uplink))
+        suite, store = plan(load(str(path))), Store(tmp_path / f"store-{trace.stem}")
+        runner.make(suite, store)
+        reasons = {one.invalid_reason for job in suite.jobs for one in store.invalid(job.key)}
+        assert len(suite.jobs) == 2
+        assert all("lets any data through" in str(reason) for reason in reasons), reasons
+        assert reasons

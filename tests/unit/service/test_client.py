@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -175,3 +176,12 @@ def test_of_traces_that_go_along_no_path_stays_in_the_configuration(tmp_path: Pa
         {"seed": 2, "traces": {"presets": []}},
     ]
     assert [[one.role for one in request.traces] for request in sent] == [["", "forbid"], [""]]
+
+
+def test_a_service_that_stands_still_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "TIMEOUT_S", 0.3)
+    with socket.socket(socket.AF_UNIX) as stopped, Client(f"unix:{tmp_path}/s") as client:
+        stopped.bind(f"{tmp_path}/s")
+        stopped.listen()
+        with pytest.raises(ServiceError, match=rf"service at unix:{tmp_path}/s: no answer in time.*restart it"):
+            client.jobs()

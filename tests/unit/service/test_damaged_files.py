@@ -4,8 +4,10 @@ import asyncio
 import inspect
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from helpers.trainer import TINY
 from reinet.agents.learn.config import MOST_COUNT, TrainConfig
@@ -13,12 +15,14 @@ from reinet.agents.service import files
 from reinet.agents.service.blobs import Blobs
 from reinet.agents.service.config import Quota, TrainerConfig
 from reinet.agents.service.database import Database
-from reinet.agents.service.fleet import Flows
+from reinet.agents.service.fleet import Fleet, Flows
 from reinet.agents.service.identity import ALL_ROLES, Caller, Callers
 from reinet.agents.service.jobs import Given, Jobs
 from reinet.agents.service.jobs_servicer import MOST_SHOWN, JobsServicer
-from reinet.agents.service.running.progress import Order, Progress, Result
-from reinet.core.errors import ConfigError
+from reinet.agents.service.registry import Registry
+from reinet.agents.service.running.progress import STOP_FILE, Order, Progress, Result
+from reinet.agents.service.running.supervisor import Supervisor
+from reinet.core.errors import ConfigError, ServiceError
 from reinet.proto import trainer_pb2 as pb
 
 DAMAGED = [b"", bytes(200), b'{"iteration": 1', b"\xff\xfe", b"[1]", b'{"iteration": "many"}', b'{"ok": 7}']
@@ -79,3 +83,43 @@ def test_a_job_that_was_accepted_before_there_was_a_bound_is_listed_with_the_oth
     found = {job.job: job.progress for job in listed(tmp_path, database, jobs)}
     assert found[first.id].iterations == MOST_SHOWN
     assert (found[second.id].iteration, found[second.id].env_steps) == (0, 2**64 - 1)
+
+
+def test_a_damaged_database_is_named_with_what_to_do(tmp_path: Path, database: Database, jobs: Jobs) -> None:
+    for number in range(20):
+        jobs.submit(ME, Given(f"r{number}", json.dumps(TINY)))
+    path = database.path
+    database.close()
+    with path.open("r+b") as file:  # all but its header and the names of its tables
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    damaged = Database(tmp_path)
+    found = Jobs(tmp_path, damaged, Blobs(tmp_path, damaged), 0, 2, "1")
+    calls = [lambda: found.latest(1), lambda: found.set("x", note=""), lambda: Fleet(damaged)]
+    for call in calls:
+        with pytest.raises(ServiceError, match=rf"{path}: database disk image is malformed; end the service, then"):
+            call()
+
+
+def test_what_stands_in_the_way_of_one_job_is_said_once_whatever_becomes_of_the_others(
+    tmp_path: Path, database: Database, jobs: Jobs
+) -> None:
+    """It was said at every look, three times a second, where another job had been looked after since."""
+    stopped, waiting = (jobs.submit(ME, Given(request, json.dumps(TINY))).id for request in ("a", "b"))
+    jobs.move(stopped, ("waiting",), "running", attempt=1)
+    jobs.prepare(jobs.get(waiting))
+    runner = SimpleNamespace(state=lambda *_: "running", start=lambda *_: None)
+    supervisor = Supervisor(jobs, Registry(tmp_path, database), runner, 2, lambda _owner: Quota())
+    jobs.stop(jobs.get(stopped))
+    with capture_logs() as lines:
+        for _ in range(3):
+            supervisor.step()
+        jobs.prepare(jobs.get(stopped))
+        supervisor.step()
+        (jobs.place(stopped) / STOP_FILE).unlink()
+        (jobs.place(stopped) / "traces").rmdir()
+        (jobs.place(stopped) / Order.FILE).unlink()
+        jobs.place(stopped).rmdir()
+        supervisor.step()
+    told = [line["job"] for line in lines if line["event"] == "a job could not be looked after"]
+    assert told == [stopped, stopped], "once, and once again after it had gone well"

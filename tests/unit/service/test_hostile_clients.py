@@ -1,9 +1,12 @@
 """Clients that send what almost makes sense, and clients that never read: the service says no, and does not grow."""
 
 import random
+import resource
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +138,22 @@ def test_who_never_reads_fills_no_queue(service: Service) -> None:
         writer.join()
         for one in channels:
             one.close()
+
+
+def test_a_fleets_connections_are_more_than_the_usual_limit_of_open_files(tmp_path: Path) -> None:
+    """A service had no more than 1024 connections, half of them idle or not, and answered nobody who came after."""
+    few, (soft, hard) = 128, resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4 * few:
+        pytest.skip(f"{hard} descriptors are allowed here")
+    service = Service(tmp_path, idle=True)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+    try:
+        service.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4 * few), hard))
+    with ExitStack() as stack:
+        stack.callback(service.close)
+        for _ in range(2 * few):
+            stack.enter_context(socket.socket(socket.AF_UNIX)).connect(str(service.socket))
+        with service.client() as client:
+            assert client.jobs() == []

@@ -85,6 +85,25 @@ def test_an_owners_recordings_are_so_many_at_most_and_each_takes_whole_blocks(
     assert len(list((tmp_path / "flows" / "alice").rglob("*.flow"))) == most, "another's are left alone"
 
 
+def test_a_daemon_may_be_named_as_recordings_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder counted as a recording; when that was the oldest, it could not be removed, and none was taken more."""
+    flows = Flows(tmp_path)
+    monkeypatch.setattr(fleet, "MOST_FILES", 2)
+    alice = Caller("alice", ALL_ROLES, Quota())
+
+    async def send() -> None:
+        for daemon, name in [("host.flow", "f0"), *(("other", f"f{number}") for number in range(1, 6))]:
+            data = header(name)
+
+            async def chunks(data: bytes = data) -> AsyncIterator[bytes]:
+                yield data
+
+            await flows.receive(alice, daemon, name, hashlib.sha256(data).hexdigest(), len(data), chunks())
+
+    asyncio.run(send())
+    assert sorted(path.stem for path in (tmp_path / "flows").glob("*/*/*.flow")) == ["f4", "f5"]
+
+
 def test_who_reads_waits_for_no_change_and_sees_it_when_it_holds(tmp_path: Path) -> None:
     database = Database(tmp_path)
     insert, count = "INSERT INTO uploads VALUES ('alice', 'ab', 1)", "SELECT count(*) AS n FROM uploads"

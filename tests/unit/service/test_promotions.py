@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from helpers.places import ROOT
-from helpers.trainer import put_model
+from helpers.trainer import TINY, Service, put_model
 from reinet.agents.service import gate
 from reinet.agents.service.config import Gate, Quota, TrainerConfig
 from reinet.agents.service.database import Database
@@ -92,3 +92,22 @@ def test_a_gate_that_comes_to_no_end_or_no_figures_refuses_and_can_be_overruled(
     assert (done.forced, done.gate) == (True, words)
     assert registry.pointer("production").model == model
     assert list((tmp_path / "gate").iterdir()) == []
+
+
+def test_a_service_that_ends_ends_its_gate_and_what_watches_without_a_traceback(tmp_path: Path) -> None:
+    """What its end calls off was cancelled a second time with the loop, before the gate's process was waited for."""
+    service = Service(tmp_path, idle=True, more="[trainer.gate]\nrepeat = 200\n")
+    put_model(service.folder, ROOT / "checkpoints" / "default", "production")
+    digest = put_model(service.folder, ROOT / "checkpoints" / "small", "canary")
+    service.start()
+    with service.client() as client:
+        streams = [
+            client._jobs.Watch(pb.WatchRequest(job=client.submit(TINY)["job"])),
+            client._models.Promote(pb.PromoteRequest(model=digest, name="production")),
+        ]
+        for stream in streams:
+            next(stream)
+        service.end()
+    assert "Traceback" not in service.log(), service.log()
+    assert [path.name for path in (service.folder / "gate").iterdir()] == ["runs"]
+    service.close()

@@ -1,11 +1,15 @@
 """Clients' bytes are data: what is hostile ends in a clear error, never in a crash, nor in a file elsewhere."""
 
 import asyncio
+import fcntl
 import hashlib
 import json
+import os
 import random
+import socket
 import stat
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,7 @@ from typing import Any
 import grpc
 import pytest
 
-from helpers.trainer import TINY, Service
+from helpers.trainer import TINY, Service, wait_for
 from reinet.agents.service.blobs import CHUNK_BYTES, SMALL_BYTES
 from reinet.agents.service.client import Client
 from reinet.agents.service.config import TrainerConfig
@@ -284,9 +288,48 @@ def certificates(folder: Path) -> None:
                 "-days", "2", "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
 
 
-def test_over_tcp_a_certificate_decides_who_may_do_what(tmp_path: Path) -> None:
-    import socket
+def test_strangers_at_the_port_write_nothing_into_a_log_that_nobody_reads(tmp_path: Path) -> None:
+    """gRPC wrote a line for each that knew no TLS, and waited for room in the pipe: the service came to no end."""
+    try:
+        certificates(tmp_path)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed: it makes this test's certificates")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    service = Service(
+        tmp_path,
+        more=f"""listen = "127.0.0.1:{port}"
+[trainer.tls]
+ca = "{tmp_path}/ca.pem"
+cert = "{tmp_path}/service.pem"
+key = "{tmp_path}/service.key"
+""",
+    )
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    with os.fdopen(read, "rb"):
+        with os.fdopen(write, "wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", "from reinet.cli.entry import main; main()", "trainer", str(service.config)],
+                stderr=log, stdout=log,
+                env={key: value for key, value in os.environ.items() if key != "GRPC_VERBOSITY"},
+            )  # fmt: skip
+        try:
+            wait_for(lambda: (tmp_path / "s").exists())
+            for _ in range(100):
+                with socket.create_connection(("127.0.0.1", port), 30) as stranger:
+                    stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            with service.client() as client:
+                assert client.jobs() == []
+            process.terminate()
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            process.wait()
 
+
+def test_over_tcp_a_certificate_decides_who_may_do_what(tmp_path: Path) -> None:
     try:
         certificates(tmp_path)
     except FileNotFoundError:

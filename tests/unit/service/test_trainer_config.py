@@ -6,6 +6,7 @@ import pytest
 
 from helpers.places import ROOT
 from reinet.agents.service.config import load_config
+from reinet.agents.service.server import serve
 from reinet.core.errors import ConfigError
 
 TLS = 'tls = { ca = "ca.pem", cert = "cert.pem", key = "key.pem" }\n'
@@ -50,3 +51,14 @@ def test_an_empty_path_is_refused_which_would_be_the_present_folder(tmp_path: Pa
     path.write_text(f'[trainer]\n{key} = ""\n')
     with pytest.raises(ConfigError, match=rf"trainer\.{key}: '' names no file or folder"):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("folder", "why"), [("file", "is no folder"), ("loop", "is no folder"), ("file/deep", "Not a")]
+)
+def test_a_folder_that_cannot_be_one_is_wrong_input_and_names_its_key(tmp_path: Path, folder: str, why: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    text = f'folder = "{tmp_path / folder}"\nsocket = "{tmp_path / "s"}"\nrunner = "process"'
+    with pytest.raises(ConfigError, match=rf"trainer\.folder = .*/{folder}: {why}.*; set it to"):
+        serve(load_config(written(tmp_path, text)))
