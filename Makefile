@@ -21,7 +21,8 @@ demo: setup  ## train briefly, then compare plain and capped Cubic on real kerne
 
 test: setup lint  ## everything that continuous integration runs
 	$(SEVERAL) -n 4 tests/end-to-end tests/unit -m "not kernel and not mahimahi"
-	$(SEVERAL) -n 2 tests/kernel tests/end-to-end -m "kernel or mahimahi"
+	$(SEVERAL) -n 2 tests/kernel tests/end-to-end -m "(kernel or mahimahi) and not alone"
+	$(BIN)/python -m pytest tests/kernel -m alone --durations 20
 
 test-unit test-kernel test-end-to-end: test-%: setup  ## one folder of tests
 	$(BIN)/python -m pytest tests/$*

@@ -3,13 +3,11 @@
 Property tests have no deadlines.
 """
 
-import fcntl
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,8 +21,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 UNIT = Path(__file__).parent / "unit"
 BROWSER = ("chromium", "chromedriver")
-WITH_THE_KERNEL = ("kernel", "mahimahi")
-"""Marks of tests that change what all of the host can see."""
 IN_CI = os.environ.get("CI", "").lower() == "true"
 
 
@@ -34,25 +30,6 @@ def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="reinet-test-") as name:
         os.chmod(name, 0o755)
         yield Path(name)
-
-
-@contextmanager
-def _the_host(folder: Path, *, alone: bool) -> Iterator[None]:
-    """Shares the host among the tests of all workers, or has it alone; who waits to be alone is not overtaken."""
-    with (folder / "turn.lock").open("a") as turn, (folder / "host.lock").open("a") as host:
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        fcntl.flock(host, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        fcntl.flock(turn, fcntl.LOCK_UN)
-        yield
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Tests marked ``alone`` look at the whole host, where a shim that another test starts would change something."""
-    if not any(item.get_closest_marker(name) for name in WITH_THE_KERNEL):
-        return (yield)
-    with _the_host(item.config.cache.mkdir("host"), alone=item.get_closest_marker("alone") is not None):
-        return (yield)
 
 
 def _missing(marker: str) -> str | None:
@@ -81,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     reasons = {marker: _missing(marker) for marker in ("kernel", "mahimahi", "browser", "java")}
     for item in items:
-        if item.path.is_relative_to(UNIT) and any(item.get_closest_marker(name) for name in WITH_THE_KERNEL):
+        if item.path.is_relative_to(UNIT) and any(item.iter_markers("kernel")) | any(item.iter_markers("mahimahi")):
             raise pytest.UsageError(f"{item.nodeid} needs privileges: put it into tests/kernel or tests/end-to-end")
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):
