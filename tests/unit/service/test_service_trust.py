@@ -288,6 +288,11 @@ def certificates(folder: Path) -> None:
                 "-days", "2", "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
 
 
+def _listens(port: int) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_strangers_at_the_port_write_nothing_into_a_log_that_nobody_reads(tmp_path: Path) -> None:
     """gRPC wrote a line for each that knew no TLS, and waited for room in the pipe: the service came to no end."""
     try:
@@ -316,7 +321,7 @@ key = "{tmp_path}/service.key"
                 env={key: value for key, value in os.environ.items() if key != "GRPC_VERBOSITY"},
             )  # fmt: skip
         try:
-            wait_for(lambda: (tmp_path / "s").exists())
+            wait_for(lambda: _listens(port))  # which it does after its socket is there
             for _ in range(100):
                 with socket.create_connection(("127.0.0.1", port), 30) as stranger:
                     stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
