@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from helpers.trainer import TINY, Service
+from helpers.trainer import TINY, Service, wait_for
 from reinet.agents.service.bench import status_kb
 from reinet.proto import trainer_pb2 as pb
 from reinet.proto import trainer_pb2_grpc
@@ -111,6 +111,7 @@ def test_who_never_reads_fills_no_queue(service: Service) -> None:
     with service.client() as client:
         job = client.jobs()[0]["job"]
     log, over = Path(service.folder / "jobs" / job / "log.txt"), threading.Event()
+    wait_for(log.parent.is_dir)  # the service makes it when it starts the job
     line = b"\x01" * 8000 + b"\n"  # each byte is shown as four
 
     def write() -> None:
