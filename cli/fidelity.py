@@ -76,11 +76,11 @@ def fidelity(
     from reinet.envs.mahimahi.uml import find_kernel
     from reinet.envs.trace import load_traces
 
-    if not peers and (not report or results.is_dir()):  # who only reads the file need not be able to write it
-        check_writable("--results", str(results))
     if peers:
         _compare_peers(traces, markdown, json_destination)
         return
+    if not report or results.is_dir():  # who only reads the file need not be able to write it
+        check_writable("--results", str(results))
     combinations = [
         engine.Combination(trace, control, buffer_bytes, cap_pkts)
         for trace in load_traces(traces)

@@ -22,9 +22,9 @@ from reinet.kshim.gathering import GATHER_MS
 from reinet.kshim.leases import LEASE_MS
 from reinet.kshim.shim import FlowStatsArray
 
-RING_RECORDS = 52_428
-"""So many records wait for the reader at most, as in the daemon's ring buffer of 8 MiB (``daemon/config.py``); more are
-lost."""
+RING_RECORDS = (8 << 20) // (FLOW_STATS_DTYPE.itemsize + 8)
+"""So many records, each with the kernel's header of 8 bytes, wait for the reader at most, as in the daemon's ring
+buffer of 8 MiB (``daemon/config.py``); more are lost."""
 VARIANTS = 61
 """A flow's records take turns among so many; a prime, so that flows do not stay in step."""
 ROUNDS = 5

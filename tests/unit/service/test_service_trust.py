@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import pytest
 
+from helpers.kills import free_port
 from helpers.trainer import TINY, Service, wait_for
 from reinet.agents.service.blobs import CHUNK_BYTES, SMALL_BYTES
 from reinet.agents.service.client import Client
@@ -288,6 +289,20 @@ def certificates(folder: Path) -> None:
                 "-days", "2", "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
 
 
+def over_tls(folder: Path, port: int) -> str:
+    """Makes certificates and returns what has a service listen with them; skips the test where nothing makes them."""
+    try:
+        certificates(folder)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed: it makes this test's certificates")
+    return f"""listen = "127.0.0.1:{port}"
+[trainer.tls]
+ca = "{folder}/ca.pem"
+cert = "{folder}/service.pem"
+key = "{folder}/service.key"
+"""
+
+
 def _listens(port: int) -> bool:
     with socket.socket() as caller:
         return caller.connect_ex(("127.0.0.1", port)) == 0
@@ -295,22 +310,8 @@ def _listens(port: int) -> bool:
 
 def test_strangers_at_the_port_write_nothing_into_a_log_that_nobody_reads(tmp_path: Path) -> None:
     """gRPC wrote a line for each that knew no TLS, and waited for room in the pipe: the service came to no end."""
-    try:
-        certificates(tmp_path)
-    except FileNotFoundError:
-        pytest.skip("openssl is not installed: it makes this test's certificates")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    service = Service(
-        tmp_path,
-        more=f"""listen = "127.0.0.1:{port}"
-[trainer.tls]
-ca = "{tmp_path}/ca.pem"
-cert = "{tmp_path}/service.pem"
-key = "{tmp_path}/service.key"
-""",
-    )
+    port = free_port()
+    service = Service(tmp_path, more=over_tls(tmp_path, port))
     read, write = os.pipe()
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
     with os.fdopen(read, "rb"):
@@ -335,24 +336,14 @@ key = "{tmp_path}/service.key"
 
 
 def test_over_tcp_a_certificate_decides_who_may_do_what(tmp_path: Path) -> None:
-    try:
-        certificates(tmp_path)
-    except FileNotFoundError:
-        pytest.skip("openssl is not installed: it makes this test's certificates")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        target = f"127.0.0.1:{free.getsockname()[1]}"
-    more = f"""listen = "{target}"
-[trainer.tls]
-ca = "{tmp_path}/ca.pem"
-cert = "{tmp_path}/service.pem"
-key = "{tmp_path}/service.key"
-[[trainer.identities]]
+    port = free_port()
+    target = f"127.0.0.1:{port}"
+    alice = """[[trainer.identities]]
 name = "alice"
 roles = ["submit", "read"]
-quota = {{ waiting_jobs = 1 }}
+quota = { waiting_jobs = 1 }
 """
-    service = Service(tmp_path, idle=True, more=more)
+    service = Service(tmp_path, idle=True, more=over_tls(tmp_path, port) + alice)
     service.start()
     try:
         with Client(target, tmp_path / "ca.pem", tmp_path / "alice.pem", tmp_path / "alice.key") as alice:
