@@ -123,6 +123,20 @@ def test_the_command_has_the_descriptors_and_the_listening_sockets_that_reinet_w
             assert done.stdout == f"True {listener.getsockname()}\n", done.stderr
 
 
+def test_the_command_has_a_pipe_that_reinet_was_handed() -> None:
+    """Also where nobody says so with LISTEN_PID: a lock, or where to say that it is ready."""
+    script = "import os, sys; os.write(int(sys.argv[1]), b'ready')"
+    for options in ([], ["--json", os.devnull]):
+        read, write = os.pipe()
+        with os.fdopen(read, "rb") as said:
+            command = [str(REINET), "run", *options, "--", sys.executable, "-c", script, str(write)]
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, pass_fds=[write]
+            )
+            os.close(write)
+            assert said.read() == b"ready", done.stderr
+
+
 def test_a_signal_that_comes_as_the_command_starts_reaches_it() -> None:
     """It ended reinet alone, and left the command to nobody; here the command sends it, as its first deed."""
     code = "import sys; from pathlib import Path; from reinet.cli.run import run_reported\n"
