@@ -253,6 +253,32 @@ void Flow::open() {
   futex_wake_all(openings);
 }
 
+int Flow::control_epoll(int epfd, int operation, int fd, const epoll_event& asked) {
+  Epoll* epoll = process().table.epoll(epfd);
+  const std::uint32_t generation = epoll->generation;
+  // Before anything was sent it may be for connect() to come to its end, with another one after it (arm).
+  if (operation != EPOLL_CTL_DEL && is_told_once(asked.events) && stage_ != Stage::fresh) exempt(kToldOnce);
+  const bool withheld = armed && (asked.events & kWritable) && operation != EPOLL_CTL_DEL;
+  epoll_event told = asked;
+  if (withheld) told.events &= ~kWritable;
+  if (syscall(SYS_epoll_ctl, epfd, operation, fd, &told) != 0) return -1;
+  const auto is_it = [=](const Registration& r) {
+    return r.epoll == epoll && r.generation == generation && r.fd == fd;
+  };
+  if (operation == EPOLL_CTL_DEL) {
+    std::erase_if(registrations, is_it);
+    return 0;
+  }
+  const Registration made{epoll, generation, fd, asked.events, asked.data, withheld};
+  if (const auto known = std::ranges::find_if(registrations, is_it); known != registrations.end()) {
+    *known = made;
+    return 0;
+  }
+  std::erase_if(registrations, [](const Registration& r) { return r.epoll->generation != r.generation; });
+  registrations.push_back(made);
+  return 0;
+}
+
 // Bytes in the kernel that nobody handed over here: io_uring, kTLS, another process, stdio.
 bool Flow::is_bypassed(int fd, const KernelView& view) {
   const std::uint64_t written = written_bytes(fd, view);  // after TCP_INFO: rather too low than too high

@@ -98,12 +98,12 @@ class Flow {
   void open();
   // Opens the gate if there is room by now; for who waits in slices.
   void look(std::uint64_t now_ns);
+  // As epoll_ctl, for fd, one of the flow's: readiness is told as the gate stands, now and later.
+  int control_epoll(int epfd, int operation, int fd, const epoll_event& asked);
   // Looks at the connection; returns when the next look is due, 0 = not before somebody writes.
   std::uint64_t tick(std::uint64_t now_ns);
   // From now on the gate is open for good; said once for each reason.
   void exempt(const char* reason);
-  // Whether something was sent.
-  bool has_begun() const { return stage_ != Stage::fresh; }
   // Makes the flow another socket's, or nobody's (0).
   void reset(std::uint64_t new_cookie);
   // In a forked child, where no other thread is: nothing is under way, and locks are free.

@@ -6,11 +6,13 @@
 #ifndef REINET_ALCC_PASSAGE_HPP
 #define REINET_ALCC_PASSAGE_HPP
 
+#include <alloca.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -219,6 +221,55 @@ ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send, Ti
 // The flags of a call's pieces after its first: bytes were sent, so no SIGPIPE, and whoever asked to be told when the
 // kernel needs his memory no more (MSG_ZEROCOPY) counts calls, so that only the first may tell.
 inline int flags_of(int flags, bool is_later) { return is_later ? (flags & ~MSG_ZEROCOPY) | MSG_NOSIGNAL : flags; }
+
+// The part of an array of buffers that starts at a byte and has so many.
+class Part {
+ public:
+  // parts has room for count: on the stack, where the longest array's would not fit into a small thread's.
+  Part(iovec* parts, const iovec* buffers, std::size_t count, std::size_t offset, std::size_t bytes) : parts_(parts) {
+    for (std::size_t i = 0; i < count && bytes > 0; ++i) {
+      const std::size_t skipped = std::min(offset, buffers[i].iov_len);
+      offset -= skipped;
+      const std::size_t used = std::min(bytes, buffers[i].iov_len - skipped);
+      if (used == 0) continue;
+      parts_[count_++] = {static_cast<char*>(buffers[i].iov_base) + skipped, used};
+      bytes -= used;
+    }
+  }
+  iovec* data() { return parts_; }
+  std::size_t count() const { return count_; }
+
+ private:
+  iovec* parts_;
+  std::size_t count_ = 0;
+};
+
+inline std::size_t bytes_of(const iovec* buffers, std::size_t count) {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < count; ++i)
+    if (__builtin_add_overflow(bytes, buffers[i].iov_len, &bytes)) return 0;
+  return bytes > SSIZE_MAX ? 0 : bytes;  // the kernel's own call says what is wrong with it
+}
+
+inline bool countable(const void* buffers, std::size_t count) { return buffers && count > 0 && count <= IOV_MAX; }
+
+// As sendmsg, through the gate; send is the kernel's own.
+template <class Send>
+ssize_t message_through_gate(int fd, const msghdr* message, int flags, Send&& send) {
+  if (!message || !countable(message->msg_iov, message->msg_iovlen) || (flags & MSG_OOB))
+    return send(fd, message, flags);
+  const std::size_t length = bytes_of(message->msg_iov, message->msg_iovlen);
+  return through_gate(fd, length, flags & MSG_DONTWAIT, [=](std::size_t offset, std::size_t bytes, bool later) {
+    if (bytes == length) return send(fd, message, flags);
+    auto* parts = static_cast<iovec*>(alloca(message->msg_iovlen * sizeof(iovec)));
+    Part part(parts, message->msg_iov, message->msg_iovlen, offset, bytes);
+    msghdr piece = *message;
+    piece.msg_iov = part.data();
+    piece.msg_iovlen = part.count();
+    if (later) piece.msg_control = nullptr, piece.msg_controllen = 0;
+    return send(fd, &piece, flags_of(flags, later));
+  });
+}
 
 }  // namespace reinet::alcc
 

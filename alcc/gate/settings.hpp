@@ -2,7 +2,7 @@
 //
 // What the gate is asked to do, as `reinet run` puts it into the environment: REINET_ALCC="key=value key=value ...".
 //
-//   law      none | fixed:N | rule:G | policy | daemon | copa | copa-default | verus | sprout
+//   law      none | fixed:N | rule | rule:G | policy | daemon | copa | copa-default | verus | sprout
 //                                              what decides; none only measures, policy is REINET_ALCC_MODEL's
 //   daemon   PATH                              the socket of the daemon that decides
 //   target   MIN_RTTS:EXTRA_US                 the RTT to stay below is MIN_RTTS x min RTT + EXTRA_US (core/target.py)
@@ -93,9 +93,9 @@ inline bool law(std::string_view text, Settings& settings) {
   } else if (kind == "fixed" && value >= kMinCapPkts && value <= kMaxCapPkts) {
     settings.law = Settings::Law::fixed;
     settings.fixed_pkts = static_cast<std::uint32_t>(value);
-  } else if (kind == "rule" && value > 0) {
+  } else if (text == "rule" || (kind == "rule" && value > 0)) {
     settings.law = Settings::Law::rule;
-    settings.gain = value;
+    if (colon != std::string_view::npos) settings.gain = value;
   } else if (text == "daemon") {
     settings.law = Settings::Law::daemon;
   } else if (text == "policy") {

@@ -159,3 +159,8 @@ int Table::fd_of(const Epoll* epoll, std::uint32_t generation) {
 }
 
 }  // namespace reinet::alcc
+
+// For tests: how many connections the gate of this process knows.
+extern "C" [[gnu::visibility("default")]] std::size_t reinet_alcc_flows() {
+  return reinet::alcc::process().table.flows();
+}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,8 +33,12 @@ REINET_EXPORT int reinet_alcc_connect(int fd, const sockaddr* address, socklen_t
   return connect(fd, address, size);
 }
 
-REINET_EXPORT int reinet_alcc_close(int fd) {
+REINET_EXPORT void reinet_alcc_forget(int fd) {
   if (const Inside inside; inside && process().is_here()) process().table.close(fd);
+}
+
+REINET_EXPORT int reinet_alcc_close(int fd) {
+  reinet_alcc_forget(fd);
   return close(fd);
 }
 
@@ -42,6 +47,19 @@ REINET_EXPORT ssize_t reinet_alcc_send(int fd, const void* data, size_t size, in
   return through_gate(fd, size, flags & MSG_DONTWAIT, [=](std::size_t offset, std::size_t bytes, bool later) {
     return send(fd, static_cast<const char*>(data) + offset, bytes, flags_of(flags, later));
   });
+}
+
+REINET_EXPORT ssize_t reinet_alcc_sendmsg(int fd, const struct msghdr* message, int flags) {
+  return message_through_gate(fd, message, flags, sendmsg);
+}
+
+REINET_EXPORT int reinet_alcc_epoll_ctl(int epfd, int operation, int fd, struct epoll_event* event) {
+  const Inside inside;
+  Flow* flow = inside ? process().table.flow(fd) : nullptr;
+  if (!flow || !process().is_here() || (!event && operation != EPOLL_CTL_DEL))
+    return epoll_ctl(epfd, operation, fd, event);
+  const std::lock_guard guard(flow->lock);
+  return flow->control_epoll(epfd, operation, fd, event ? *event : epoll_event{});
 }
 
 REINET_EXPORT int reinet_alcc_wait(int fd, int timeout_ms) {

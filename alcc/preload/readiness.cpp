@@ -38,38 +38,6 @@ REINET_REAL(pselect);
 
 constexpr short kPollWritable = POLLOUT | POLLWRNORM | POLLWRBAND;
 
-Registration* registration_of(Flow& flow, const Epoll* epoll, std::uint32_t generation, int fd) {
-  for (Registration& r : flow.registrations)
-    if (r.epoll == epoll && r.generation == generation && r.fd == fd) return &r;
-  return nullptr;
-}
-
-int gated_epoll_ctl(Flow& flow, int epfd, int operation, int fd, const epoll_event& asked) {
-  const std::lock_guard guard(flow.lock);
-  Epoll* epoll = process().table.epoll(epfd);
-  const std::uint32_t generation = epoll->generation;
-  // Before anything was sent it may be for connect() to come to its end, with another one after it (Flow::arm).
-  if (operation != EPOLL_CTL_DEL && is_told_once(asked.events) && flow.has_begun()) flow.exempt(kToldOnce);
-  const bool withheld = flow.armed && (asked.events & kWritable) && operation != EPOLL_CTL_DEL;
-  epoll_event told = asked;
-  if (withheld) told.events &= ~kWritable;
-  const int result = real_epoll_ctl.get()(epfd, operation, fd, &told);
-  if (result != 0) return result;
-  if (operation == EPOLL_CTL_DEL) {
-    std::erase_if(flow.registrations,
-                  [&](const Registration& r) { return r.epoll == epoll && r.generation == generation && r.fd == fd; });
-    return result;
-  }
-  Registration made{epoll, generation, fd, asked.events, asked.data, withheld};
-  if (Registration* r = registration_of(flow, epoll, generation, fd)) {
-    *r = made;
-    return result;
-  }
-  std::erase_if(flow.registrations, [](const Registration& r) { return r.epoll->generation != r.generation; });
-  flow.registrations.push_back(made);
-  return result;
-}
-
 // The gate of a descriptor if it is closed, also where nobody was refused yet: what is writable takes a byte at least.
 Flow* closed_gate(int fd) {
   Flow* flow = process().table.known_flow(fd);
@@ -224,7 +192,8 @@ REINET_HOOK int epoll_ctl(int epfd, int operation, int fd, epoll_event* event) n
   Flow* flow = process().table.flow(fd);
   errno = error;
   if (!flow || !process().is_here()) return real_epoll_ctl.get()(epfd, operation, fd, event);
-  return gated_epoll_ctl(*flow, epfd, operation, fd, event ? *event : epoll_event{});
+  const std::lock_guard guard(flow->lock);
+  return flow->control_epoll(epfd, operation, fd, event ? *event : epoll_event{});
 }
 
 REINET_HOOK int epoll_create(int size) noexcept { return fresh(real_epoll_create.get()(size)); }

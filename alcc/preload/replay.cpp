@@ -85,9 +85,6 @@ REINET_HOOK int reinet_alcc_measure(const reinet_alcc_look* looks, std::size_t c
   return made;
 }
 
-// Returns how many connections the gate of this process knows.
-REINET_HOOK std::size_t reinet_alcc_flows() { return reinet::alcc::process().table.flows(); }
-
 // Returns how many epoll registrations of a connection it knows.
 REINET_HOOK std::size_t reinet_alcc_registrations(int fd) {
   reinet::alcc::Flow* flow = reinet::alcc::process().table.known_flow(fd);

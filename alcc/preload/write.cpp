@@ -3,18 +3,20 @@
 // The calls that bring bytes into a socket.
 #include <alloca.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "alcc/gate/passage.hpp"
 #include "alcc/preload/real.hpp"
 
+using reinet::alcc::bytes_of;
+using reinet::alcc::countable;
+using reinet::alcc::message_through_gate;
+using reinet::alcc::Part;
 using reinet::alcc::through_gate;
 
 namespace {
@@ -28,53 +30,6 @@ REINET_REAL(sendmmsg);
 REINET_REAL(sendfile);
 REINET_REAL(sendfile64);
 REINET_REAL(splice);
-
-// The part of an array of buffers that starts at a byte and has so many.
-class Part {
- public:
-  // parts has room for count: on the stack, where the longest array's would not fit into a small thread's.
-  Part(iovec* parts, const iovec* buffers, std::size_t count, std::size_t offset, std::size_t bytes) : parts_(parts) {
-    for (std::size_t i = 0; i < count && bytes > 0; ++i) {
-      const std::size_t skipped = std::min(offset, buffers[i].iov_len);
-      offset -= skipped;
-      const std::size_t used = std::min(bytes, buffers[i].iov_len - skipped);
-      if (used == 0) continue;
-      parts_[count_++] = {static_cast<char*>(buffers[i].iov_base) + skipped, used};
-      bytes -= used;
-    }
-  }
-  iovec* data() { return parts_; }
-  std::size_t count() const { return count_; }
-
- private:
-  iovec* parts_;
-  std::size_t count_ = 0;
-};
-
-std::size_t bytes_of(const iovec* buffers, std::size_t count) {
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i < count; ++i)
-    if (__builtin_add_overflow(bytes, buffers[i].iov_len, &bytes)) return 0;
-  return bytes > SSIZE_MAX ? 0 : bytes;  // the kernel's own call says what is wrong with it
-}
-
-bool countable(const void* buffers, std::size_t count) { return buffers && count > 0 && count <= IOV_MAX; }
-
-ssize_t gated_message(int fd, const msghdr* message, int flags) {
-  if (!message || !countable(message->msg_iov, message->msg_iovlen) || (flags & MSG_OOB))
-    return real_sendmsg.get()(fd, message, flags);
-  const std::size_t length = bytes_of(message->msg_iov, message->msg_iovlen);
-  return through_gate(fd, length, flags & MSG_DONTWAIT, [=](std::size_t offset, std::size_t bytes, bool later) {
-    if (bytes == length) return real_sendmsg.get()(fd, message, flags);
-    auto* parts = static_cast<iovec*>(alloca(message->msg_iovlen * sizeof(iovec)));
-    Part part(parts, message->msg_iov, message->msg_iovlen, offset, bytes);
-    msghdr piece = *message;
-    piece.msg_iov = part.data();
-    piece.msg_iovlen = part.count();
-    if (later) piece.msg_control = nullptr, piece.msg_controllen = 0;
-    return real_sendmsg.get()(fd, &piece, reinet::alcc::flags_of(flags, later));
-  });
-}
 
 // A signal's handler that writes while this looks goes straight to the kernel: the look takes locks.
 bool is_gated(int fd) {
@@ -140,13 +95,15 @@ REINET_HOOK ssize_t sendto(int fd, const void* data, size_t size, int flags, con
   });
 }
 
-REINET_HOOK ssize_t sendmsg(int fd, const msghdr* message, int flags) { return gated_message(fd, message, flags); }
+REINET_HOOK ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  return message_through_gate(fd, message, flags, real_sendmsg.get());
+}
 
 REINET_HOOK int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
   if (!is_gated(fd)) return real_sendmmsg.get()(fd, messages, count, flags);
   unsigned sent = 0;
   for (; sent < std::min<unsigned>(count, IOV_MAX); ++sent) {
-    const ssize_t bytes = gated_message(fd, &messages[sent].msg_hdr, flags);
+    const ssize_t bytes = message_through_gate(fd, &messages[sent].msg_hdr, flags, real_sendmsg.get());
     if (bytes < 0) return sent ? static_cast<int>(sent) : -1;
     messages[sent].msg_len = static_cast<unsigned>(bytes);
     // As in the kernel: what follows a message that was cut short would stand in the place of its rest.
