@@ -96,6 +96,9 @@ def prerequisites() -> dict[str, Feature]:
         "grpcio-reflection": _package("grpcio-reflection", answering, "serve"),
         "prometheus-client": _package("prometheus-client", "the daemon's metrics", "serve"),
         "tensorboard": _package("tensorboard", "TensorBoard logs", "serve"),
+        "onnx": _package("onnx", "models", "serve"),
+        "safetensors": _package("safetensors", "checkpoints", "serve"),
+        "cma": _package("cma", "evolution", "train"),
         "torch": _package("torch", training, "train"),
         "ray": _package("ray", training, "train"),
         "matplotlib": _package("matplotlib", "pictures", "train"),
@@ -113,6 +116,8 @@ def prerequisites() -> dict[str, Feature]:
         "harm.nginx": _program("nginx", "reinet bench harm --link mahimahi", cure=BENCH_PACKAGES),
         "harm.curl": _program("curl", "reinet bench harm --link mahimahi", cure=BENCH_PACKAGES),
         "harm.ip": _program("ip", "reinet bench harm --link mahimahi", cure=BENCH_PACKAGES),
+        "alcc.openvpn": _program("openvpn", "reinet bench alcc --against tunnel", cure=BENCH_PACKAGES),
+        "alcc.javac": _program("javac", "reinet bench alcc --against java", cure=BENCH_PACKAGES),
     }
     found["leftovers"] = _leftovers()
     found["leftovers.cgroups"] = _cgroups()
