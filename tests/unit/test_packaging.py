@@ -41,7 +41,9 @@ def test_systemd_takes_the_units_without_a_word(installed: Path) -> None:
 @needs_systemd
 def test_systemd_takes_the_drop_in_that_puts_a_service_under_the_gate(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "alcc.md").read_text()
-    (drop_in,) = re.findall(r"^```text\n(# /etc/systemd/system/nginx.service.d/.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (drop_in,) = re.findall(
+        r"^```text\n(# /etc/systemd/system/nginx.service.d/.*?)^```$", page, re.DOTALL | re.MULTILINE
+    )
     (tmp_path / "nginx.service.d").mkdir()
     program = shutil.which("true") or ""
     for path in ("/opt/reinet/.venv/bin/reinet", "/usr/sbin/nginx"):
