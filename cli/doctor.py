@@ -108,6 +108,7 @@ def prerequisites() -> dict[str, Feature]:
     found |= {
         "mahimahi.mm-link": _program("mm-link", "real-kernel environments", setuid=True),
         "mahimahi.mm-delay": _program("mm-delay", "real-kernel environments", setuid=True),
+        "mahimahi.mm-loss": _program("mm-loss", "real-kernel links that lose packets", setuid=True),
         "mahimahi.iptables": _program("xtables-legacy-multi", "Mahimahi's address translation"),
         "mahimahi.nsenter": _program("nsenter", "entering the namespaces of a link"),
         "mahimahi.setpriv": _program("setpriv", "running Mahimahi without root's rights"),

@@ -124,8 +124,8 @@ def evaluate(
 
     A target of +30ms or 2.5x is resolved from --mrtt-ms, on --link mahimahi from the minimum RTT that the flow itself
     measures; rows have it as text (target) and as resolved from --mrtt-ms (target_ms).
-    Link options are the fields of a path (docs/simulator.md); --link mahimahi has those of the queue. The file of
-    --json has the rows so far after each run.
+    Link options are the fields of a path (docs/simulator.md); --link mahimahi has those of the queue, and loss. The
+    file of --json has the rows so far after each run.
 
     A suite (docs/evaluation.md) is many comparisons and one report; what is killed goes on where it was:
 
