@@ -57,6 +57,7 @@ void before_fork() {
   });
   p.pacer.lock_all();
   p.table.lock_all();
+  if (lock_of_memory) lock_of_memory->lock();
 }
 
 // Whether the fork that comes to its end was such a one, around which no locks were taken.
@@ -71,6 +72,7 @@ void give_locks_back() {
   Process& p = process();
   if (ends_interrupting_fork() || !locked) return;
   locked = false;
+  if (lock_of_memory) lock_of_memory->unlock();
   p.table.unlock_all();
   p.pacer.unlock_all();
   p.table.each_flow(locked_chunks, [](Flow& flow) { flow.lock.unlock(); });

@@ -27,9 +27,9 @@ def _built(sources: list[str], built: Path, *options: str) -> Path:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``corners.cpp`` and ``processes.cpp``, built."""
+    """``corners.cpp``, ``processes.cpp`` and ``memory.cpp``, built."""
     built = tmp_path_factory.mktemp("corners") / "corners"
-    return _built(["corners.cpp", "processes.cpp"], built, "-rdynamic")  # the gate is to find its getsockopt
+    return _built(["corners.cpp", "processes.cpp", "memory.cpp"], built, "-rdynamic")  # the gate is to find its getsockopt
 
 
 def _seen(program: Path, case: str, asked: Settings | None) -> tuple[int, list[str], str]:
@@ -241,3 +241,22 @@ def test_a_process_made_past_fork_is_gated_also_where_it_has_its_parents_number(
     ]
     assert "number 1 wrote 50000" in lines
     assert _held_bytes(lines) < MOST_HELD_BYTES < _held_bytes(plain[1])
+
+
+@pytest.mark.parametrize("law", ["fixed:8", "copa"])
+def test_a_gate_takes_little_address_space(program: Path, law: str, tmp_path: Path) -> None:
+    """The C library gave the gate's thread 64 MB, which a server under ``ulimit -v`` lacked for threads of its own."""
+    status, lines, _ = _seen(program, "address_space", settings(law, records=tmp_path / "records"))
+    assert status == 0
+    assert _held_bytes(lines) < 8 << 20
+
+
+def test_a_handler_that_interrupts_malloc_writes_into_new_connections(program: Path) -> None:
+    """What is remembered of them was allocated by the malloc that it had interrupted, which waited for itself."""
+    assert _seen(program, "handler_within_malloc", settings()) == (0, ["written 200"], "")
+
+
+def test_a_program_without_memory_goes_on_ungated(program: Path) -> None:
+    seen, plain = (_seen(program, "no_memory_left", asked) for asked in (settings(), None))
+    assert seen[:2] == plain[:2] == (0, ["begins", "wrote 1000", "got 1000"])
+    assert "there is no memory left: nothing of process" in seen[2]
