@@ -224,6 +224,29 @@ void zero_copies() {
   std::printf("told %u\n", told);
 }
 
+// Connections that send no more than an initial window, and then one that sends more in small pieces.
+void short_connections() {
+  const auto threads = [] {
+    char text[4096] = "";
+    FILE* file = std::fopen("/proc/self/status", "r");
+    const std::size_t size = file ? std::fread(text, 1, sizeof text - 1, file) : 0;
+    const char* found = size ? std::strstr(text, "Threads:") : nullptr;
+    return found ? std::atoi(found + 8) : 0;
+  };
+  for (int i = 0; i < 50; ++i) {
+    const Pair p = pair();
+    (void)!write(p.sender, block.data(), 240);
+    std::printf("wrote %zd\n", send(p.sender, block.data(), 1000, 0));
+    std::printf("got %ld\n", read_for(p.peer, 1));
+    close(p.sender);
+    close(p.peer);
+  }
+  std::printf("threads %d\n", threads());
+  const Pair p = pair();
+  for (int i = 0; i < 20; ++i) (void)!write(p.sender, block.data(), 1000);
+  std::printf("held %d\n", threads());
+}
+
 const Cases kCases{
     {"cancelled_write", cancelled_write},
     {"cancelled_poll", cancelled_poll},
@@ -237,6 +260,7 @@ const Cases kCases{
     {"connects_anew_beside_a_waiting_write", connects_anew_beside_a_waiting_write},
     {"count_below_zero", count_below_zero},
     {"zero_copies", zero_copies},
+    {"short_connections", short_connections},
 };
 
 }  // namespace

@@ -29,7 +29,8 @@ def _built(sources: list[str], built: Path, *options: str) -> Path:
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``corners.cpp``, ``processes.cpp`` and ``memory.cpp``, built."""
     built = tmp_path_factory.mktemp("corners") / "corners"
-    return _built(["corners.cpp", "processes.cpp", "memory.cpp"], built, "-rdynamic")  # the gate is to find its getsockopt
+    sources = ["corners.cpp", "processes.cpp", "memory.cpp"]
+    return _built(sources, built, "-rdynamic")  # the gate is to find its getsockopt
 
 
 def _seen(program: Path, case: str, asked: Settings | None) -> tuple[int, list[str], str]:
@@ -260,3 +261,16 @@ def test_a_program_without_memory_goes_on_ungated(program: Path) -> None:
     seen, plain = (_seen(program, "no_memory_left", asked) for asked in (settings(), None))
     assert seen[:2] == plain[:2] == (0, ["begins", "wrote 1000", "got 1000"])
     assert "there is no memory left: nothing of process" in seen[2]
+
+
+def test_a_connection_of_an_initial_window_costs_no_look(program: Path, tmp_path: Path) -> None:
+    """Each of nginx's with 1 KB woke the gate's thread and made 22 system calls of the gate's."""
+    report = tmp_path / "report"
+    status, lines, words = _seen(program, "short_connections", settings("rule:1", always=False, report=report))
+    plain = _seen(program, "short_connections", None)[1]
+    assert (status, words) == (0, "")
+    assert lines[:-1] == plain[:-1]
+    assert lines[-2] == "threads 1"
+    assert _held_bytes(lines[-1:]) == 2, "who sends more is looked at"
+    total = reports(report)
+    assert (total["flows"], total["bytes"]) == (51, 50 * 1240 + 20 * 1000), "all are reported"
