@@ -139,6 +139,10 @@ bool Flow::begin(int fd, std::uint64_t now_ns) {
     exempt("the kernel caps it already (a congestion control of reinet's)");
     return false;
   }
+  if (is_in_repair(fd)) {
+    exempt("its state is being restored (TCP_REPAIR)");
+    return false;
+  }
   written_base_ = queued_before == kUnlimited ? kUnlimited / 2 : queued_before + view.info.tcpi_bytes_acked;
   if (settings.binds_at_once()) bound_backlog(fd, true);
   reinet_flow_stats unused;

@@ -27,9 +27,9 @@ def _built(sources: list[str], built: Path, *options: str) -> Path:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``corners.cpp``, ``processes.cpp`` and ``memory.cpp``, built."""
+    """``corners.cpp`` and the files beside it that it names, built."""
     built = tmp_path_factory.mktemp("corners") / "corners"
-    sources = ["corners.cpp", "processes.cpp", "memory.cpp"]
+    sources = ["corners.cpp", "processes.cpp", "memory.cpp", "tables.cpp"]
     return _built(sources, built, "-rdynamic")  # the gate is to find its getsockopt
 
 
@@ -274,3 +274,27 @@ def test_a_connection_of_an_initial_window_costs_no_look(program: Path, tmp_path
     assert _held_bytes(lines[-1:]) == 2, "who sends more is looked at"
     total = reports(report)
     assert (total["flows"], total["bytes"]) == (51, 50 * 1240 + 20 * 1000), "all are reported"
+
+
+@pytest.mark.parametrize("case", ["own_descriptors_by_unshare", "own_descriptors_by_close_range"])
+def test_a_connection_closed_in_descriptors_of_ones_own_ends(program: Path, case: str) -> None:
+    """The gate's thread kept the others, and with them the connection: its peer waited for an end without end."""
+    seen, plain = (_seen(program, case, asked) for asked in (settings(), None))
+    assert seen[0] == plain[0] == 0
+    assert seen[1][:-1] == plain[1][:-1] == ["took 0", "end 0"]
+    assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1]), "the gate's thread is there again"
+
+
+def test_a_thread_with_descriptors_of_its_own_is_let_go_and_the_others_are_not(program: Path) -> None:
+    seen, plain = (_seen(program, "own_descriptors_of_a_thread", asked) for asked in (settings(), None))
+    assert seen[1][:-1] == plain[1][:-1] == ["took 0", "got 50000"]
+    assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1])
+    assert "its thread has descriptors of its own" in seen[2]
+
+
+@needs_root
+def test_a_connection_whose_state_is_restored_is_let_go(program: Path) -> None:
+    """What is written into it is acknowledged by nobody until that is done: a closed gate never opened."""
+    seen, plain = (_seen(program, "restored", asked) for asked in (settings(), None))
+    assert seen[:2] == plain[:2] == (0, ["repairs 0", "restored 300000"])
+    assert "TCP_REPAIR" in seen[2]
