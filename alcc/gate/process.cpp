@@ -18,7 +18,7 @@ namespace reinet::alcc {
 
 namespace {
 
-constinit std::atomic<bool> is_process_made{false};
+constinit std::atomic<bool> is_process_begun{false}, is_process_made{false};
 std::size_t locked_chunks = 0;                                        // by the thread that forks
 [[gnu::tls_model("initial-exec")]] thread_local bool locked = false;  // this thread has them
 // Forks of a handler's that interrupted this thread in the gate, one within the other.
@@ -127,6 +127,7 @@ Process* make() {
 
 Process& process() {
   static Process* const only = [] {
+    is_process_begun.store(true, std::memory_order_release);
     Process* made = make();
     is_process_made.store(true, std::memory_order_release);
     return made;
@@ -135,6 +136,8 @@ Process& process() {
 }
 
 bool is_copy() { return process().is_copy(); }
+
+bool is_begun() { return is_process_begun.load(std::memory_order_acquire); }
 
 bool is_made() { return is_process_made.load(std::memory_order_acquire); }
 

@@ -298,3 +298,10 @@ def test_a_connection_whose_state_is_restored_is_let_go(program: Path) -> None:
     seen, plain = (_seen(program, "restored", asked) for asked in (settings(), None))
     assert seen[:2] == plain[:2] == (0, ["repairs 0", "restored 300000"])
     assert "TCP_REPAIR" in seen[2]
+
+
+def test_a_fork_waits_for_a_lock_of_who_writes(tmp_path: Path) -> None:
+    """A library's handler waits for it; the gate had taken its own locks by then, and the write waited for one."""
+    library = _built(["handlers.cpp"], tmp_path / "libhandlers.so", "-shared", "-fPIC", "-DHANDLERS")
+    writer = _built(["handlers.cpp"], tmp_path / "writer", f"-Wl,-rpath,{tmp_path}", f"-Wl,--no-as-needed,{library}")
+    assert _seen(writer, "forks", settings()) == _seen(writer, "forks", None) == (0, ["forks 300"], "")
