@@ -111,7 +111,7 @@ class Blobs:
                     problem = await _problem_of_large(staged)
             if problem:
                 raise ServiceError(f"trace {sha256[:12]}: {problem}")
-            await asyncio.to_thread(self.claim, caller, sha256, staged)
+            await self._database.apart(self.claim, caller, sha256, staged)
 
 
 @asynccontextmanager

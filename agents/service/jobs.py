@@ -118,6 +118,7 @@ class Jobs:
     ) -> None:
         self.folder = folder / "jobs"
         self._database, self._blobs = database, blobs
+        self.apart = database.apart
         self._min_free_bytes, self._most_workers, self._code_version = min_free_bytes, most_workers, code_version
         self._accepting = threading.Lock()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

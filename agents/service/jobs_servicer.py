@@ -114,7 +114,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
             note=request.note,
             parent=request.parent,
         )  # fmt: skip
-        job = await asyncio.to_thread(self._jobs.submit, caller, given)
+        job = await self._jobs.apart(self._jobs.submit, caller, given)
         self._listed = NEVER
         return pb.SubmitReply(job=self._message(job))
 
@@ -162,7 +162,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     async def Stop(self, request: pb.JobRequest, caller: Caller) -> pb.Job:  # noqa: N802
         """Ends a job after its iteration."""
         job = self._own(request.job, caller)
-        self._jobs.stop(job)
+        await self._jobs.apart(self._jobs.stop, job)
         self._listed = NEVER
         return self._message(self._jobs.get(job.id))
 
@@ -170,7 +170,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     async def Resume(self, request: pb.JobRequest, caller: Caller) -> pb.Job:  # noqa: N802
         """Lets a stopped or failed job go on."""
         job = self._own(request.job, caller)
-        self._jobs.resume(caller, job)
+        await self._jobs.apart(self._jobs.resume, caller, job)
         self._listed = NEVER
         return self._message(self._jobs.get(job.id))
 

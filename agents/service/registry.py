@@ -79,6 +79,7 @@ class Registry:
         self._folder = folder / "models"
         self._staging = folder / "staged"
         self._database = database
+        self.apart = database.apart
         self._content: dict[str, dict[str, bytes]] = {}
         for made in (self._folder, self._staging):
             made.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -140,7 +140,7 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
         while not stopped.is_set():
             try:
                 await asyncio.to_thread(supervisor.step)
-                fleet.flush(FLUSH_S)
+                await fleet.flush(FLUSH_S)
             except (ReinetError, OSError, sqlite3.Error) as error:  # a full disk: it may be mended while we serve
                 log.error("the service cannot look after its jobs", problem=str(error))
                 await asyncio.sleep(TROUBLE_S)
@@ -153,7 +153,7 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
         # loop, which ends next, they would leave that, and tracebacks in the log.
         if left := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(left, timeout=GRACE_S)
-        fleet.flush()
+        await fleet.flush()
 
 
 def _listen_unix(server: Any, socket: Path) -> None:
