@@ -68,6 +68,13 @@ def test_rolling_back_twice_goes_back_twice(registry: Registry, models: list[str
     assert registry.rollback("production", "me", "").model == models[0]
 
 
+@pytest.mark.parametrize("age_s", [float("nan"), float("inf"), -1.0, 1e12])
+def test_what_is_no_age_removes_nothing_and_is_told(registry: Registry, models: list[str], age_s: float) -> None:
+    with pytest.raises(ServiceError, match="are no age"):
+        registry.gc(age_s, False, [])
+    assert len(registry.all()) == len(models)
+
+
 def test_the_history_tells_who_when_why(registry: Registry, models: list[str]) -> None:
     registry.promote(models[0], "canary", "alice", "week 14", True, "worse")
     (line,) = registry.history("canary")
