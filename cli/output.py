@@ -22,6 +22,7 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
+from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, ReinetError
 from reinet.core.visible import visible
 
@@ -207,18 +208,13 @@ def _write_whole(destination: str, text: str) -> None:
     path = Path(os.path.realpath(destination))
     path.parent.mkdir(parents=True, exist_ok=True)
     if _may_be_replaced(destination):
-        staged = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
         try:
-            staged.write_text(text)
-            staged.replace(path)
+            durable.write(path, text.encode())
         except OSError as error:
             if error.errno not in _IN_PLACE:
                 raise
         else:
             return
-        finally:
-            with suppress(OSError):
-                staged.unlink()
     Path(destination).write_text(text)
 
 

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reinet.agents.model import durable
 from reinet.agents.service import files, text
 from reinet.agents.service.blobs import staged_bytes
 from reinet.agents.service.database import Database
 from reinet.agents.service.identity import Caller
+from reinet.core.disk import durable
 from reinet.core.errors import ServiceError, TraceError
 from reinet.daemon.processes.flow_recorder import BLOCK_BYTES, MOST_FILES, on_disk_bytes
 from reinet.envs.trace.flow_records import FlowRecording

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reinet.agents.model import durable
 from reinet.agents.service import files, text
 from reinet.agents.service.blobs import Blobs
 from reinet.agents.service.config import Quota
 from reinet.agents.service.database import Database, Row
 from reinet.agents.service.identity import Caller
 from reinet.agents.service.running.progress import MODEL_FOLDER, Order
+from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, ServiceError
 
 OPEN = ("waiting", "running", "stopping")

@@ -17,7 +17,6 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from reinet.agents.model import durable
 from reinet.agents.service.blobs import CHUNK_BYTES, Blobs
 from reinet.agents.service.config import TrainerConfig
 from reinet.agents.service.database import Database
@@ -29,6 +28,7 @@ from reinet.agents.service.models_servicer import ModelsServicer
 from reinet.agents.service.registry import Registry
 from reinet.agents.service.running.runners import ProcessRunner, Runner
 from reinet.agents.service.running.supervisor import Supervisor
+from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, DaemonError, ReinetError, ServiceError
 from reinet.daemon.endpoint import listen_privately
 from reinet.daemon.processes.claim import SocketClaim

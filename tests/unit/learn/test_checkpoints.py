@@ -22,8 +22,9 @@ from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.export import export
 from reinet.agents.learn.loop import Result
 from reinet.agents.learn.train import train
-from reinet.agents.model import artifact, durable
+from reinet.agents.model import artifact
 from reinet.cli.main import app
+from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, ModelError, ReinetError
 
 COMMAND = "from reinet.cli.main import main; main()"

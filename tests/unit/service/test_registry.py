@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from helpers.places import ROOT
-from reinet.agents.model import durable
 from reinet.agents.model.artifact import load_artifact
 from reinet.agents.service import registry as registry_module
 from reinet.agents.service.config import Gate
@@ -16,6 +15,7 @@ from reinet.agents.service.database import Database
 from reinet.agents.service.gate import judged
 from reinet.agents.service.jobs import Job
 from reinet.agents.service.registry import Registry
+from reinet.core.disk import durable
 from reinet.core.errors import ModelError, ServiceError
 
 SHIPPED = [ROOT / "checkpoints" / name for name in ("default", "per-rtt", "small")]
