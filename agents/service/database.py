@@ -22,6 +22,8 @@ BUSY_MS = 5000
 STILL_BUSY_MS = 50
 """Whoever has kept the file locked for longer may do so for hours: what follows waits no longer than this."""
 
+# Rows are told of as they were written (their rowid), not by their time: a clock that was set back would put a new job
+# or model before others, and ``latest`` would be one of those.
 SCHEMA = """
 CREATE TABLE jobs (
   id TEXT PRIMARY KEY, request TEXT NOT NULL, owner TEXT NOT NULL, name TEXT NOT NULL, note TEXT NOT NULL,

@@ -139,13 +139,13 @@ class Jobs:
     def all(self, states: Sequence[str] = (*OPEN, *ENDED)) -> list[Job]:
         """Returns the jobs in these states, oldest first."""
         marks = ", ".join("?" * len(states))
-        rows = self._database.rows(f"SELECT * FROM jobs WHERE state IN ({marks}) ORDER BY created_s, id", *states)
+        rows = self._database.rows(f"SELECT * FROM jobs WHERE state IN ({marks}) ORDER BY rowid", *states)
         return [Job.of(row) for row in rows]
 
     def latest(self, count: int) -> list[Job]:
         """Returns the newest so many jobs, oldest first, without their sets: those of one may name 4096 traces."""
         rows = self._database.rows(
-            f"SELECT {', '.join(LISTED)}, '[]' AS traces FROM jobs ORDER BY created_s DESC, id DESC LIMIT ?", count
+            f"SELECT {', '.join(LISTED)}, '[]' AS traces FROM jobs ORDER BY rowid DESC LIMIT ?", count
         )
         return [Job.of(row) for row in reversed(rows)]
 

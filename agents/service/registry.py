@@ -122,7 +122,7 @@ class Registry:
 
     def all(self) -> list[Model]:
         """Returns the models, oldest first."""
-        return [self._model(row) for row in self._database.rows("SELECT * FROM models ORDER BY created_s, sha256")]
+        return [self._model(row) for row in self._database.rows("SELECT * FROM models ORDER BY rowid")]
 
     def find(self, wanted: str) -> Model:
         """Returns a model by name, sha256, its beginning or ``latest``; raises ServiceError for none, or several."""
