@@ -51,6 +51,8 @@ def chosen(flows: FlowTable, most: int, order: str, after: int) -> Chosen:
         cookies = flows.stats["cookie"][rows]
         keys = -ORDERS[order](lambda name: flows.column(name)[rows]) if order else cookies
     places = np.flatnonzero(cookies > after) if after else np.arange(rows.size)
-    kept = places[np.argsort(keys[places], kind="stable")][: most or None]
-    further = kept.size < places.size and not order
-    return Chosen(rows[kept], cookies[kept], int(rows.size), int(cookies[kept[-1]]) if further else 0)
+    kept, further = places, 0 < most < places.size
+    if further:  # of a million flows to sort all takes long beside picking those that are wanted
+        kept = places[np.sort(np.argpartition(keys[places], most - 1)[:most])]
+    kept = kept[np.argsort(keys[kept], kind="stable")]
+    return Chosen(rows[kept], cookies[kept], int(rows.size), int(cookies[kept[-1]]) if further and not order else 0)
