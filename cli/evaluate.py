@@ -21,7 +21,7 @@ from reinet.cli.options import (
     refuse_said,
     was_said,
 )
-from reinet.cli.output import JsonOption, keep_json, print_table, progress_in_seconds, say, write_json
+from reinet.cli.output import JsonOption, Unwritten, keep_json, print_table, progress_in_seconds, say, write_json
 from reinet.core.errors import ConfigError, ReinetError
 
 if TYPE_CHECKING:
@@ -202,9 +202,12 @@ def evaluate(
     if png is not None:
         from reinet.agents.evaluation.picture import save_comparison
 
+        unwritten = Unwritten()
         for path, runs in zip(_pictures(png, list(pictured)), pictured.values(), strict=True):
-            save_comparison(runs, path)
-            say(f"picture: {path}")
+            with unwritten.at(path):
+                save_comparison(runs, path)
+                say(f"picture: {path}")
+        unwritten.tell()
 
 
 def _tell(rows: list[dict[str, object]], json_destination: str | None) -> None:
