@@ -40,8 +40,8 @@ reader.start()
 rest = library.reinet_alcc_send(fd, data[sent:], len(data) - sent, 0)  # waits
 closed = library.reinet_alcc_close(fd)
 reader.join(60)
-print(json.dumps({"refused": refused, "started": started, "held": held, "sent": sent, "rest": rest, "closed": closed, "in_copy": in_copy,
-                  "same": b"".join(got) == data, "size": len(data)}))
+print(json.dumps({"refused": refused, "started": started, "held": held, "sent": sent, "rest": rest, "closed": closed,
+                  "in_copy": in_copy, "same": b"".join(got) == data, "size": len(data)}))
 """
 
 
