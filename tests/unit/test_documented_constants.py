@@ -32,7 +32,8 @@ from reinet.core.state import (
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.registry import POLL_S
 from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec
-from reinet.envs.mahimahi.validity import LATE_ONCE_US, LATE_SHARE, LOGGED_SHARE, STALL_SLACK_MS
+from reinet.envs.link.stalls import STALL_SLACK_MS
+from reinet.envs.mahimahi.validity import LATE_ONCE_US, LATE_SHARE, LOGGED_SHARE
 from reinet.envs.trace.estimate import LEAST_QUEUE_MS, LEAST_S
 from reinet.envs.trace.importers import MAX_HOLD_S
 from reinet.envs.trace.trace import BIN_MS, DESCRIBE_BYTES, OUTAGE_MS
