@@ -49,8 +49,8 @@ def replay(recording: FlowRecording, agent: Agent, target: Target) -> Replayed:
     caps_pkts = np.zeros(len(stats), np.uint32)
     for at in range(len(stats)):
         one = slice(at, at + 1)
-        shown = (part[one] for part in (stats, batch.states, batch.rule_pkts, batch.decided, batch.may_cap))
-        caps_pkts[at] = decider.decide(*shown)[0]
+        seen = stats[one], batch.states[one], batch.rule_pkts[one]
+        caps_pkts[at] = decider.decide(*seen, batch.decided[one], batch.may_cap[one])[0]
     return Replayed(recording.flow, agent.name, recording.records, caps_pkts, batch.decided)
 
 
