@@ -10,7 +10,7 @@ import typer
 
 from reinet.cli.evaluate import COLUMNS
 from reinet.cli.options import BufferOption, CcOption, LinkOptions, MrttOption, TargetOption, TracesOption
-from reinet.cli.output import JsonOption, check_folder, print_table, progress_in_seconds, say, write_json
+from reinet.cli.output import JsonOption, Unwritten, check_folder, print_table, progress_in_seconds, say, write_json
 from reinet.core.errors import ConfigError
 
 
@@ -102,8 +102,11 @@ def compare(
     write_json(json_destination, {"rows": rows})
     if json_destination != "-":
         print_table(rows, COLUMNS)
-    write_page(comparison.content(learning), out)
     for row in rows:
         if row["uncapped_reason"]:
             say(f"{row['agent']} on {row['trace']}: {row['uncapped_reason']}")
+    unwritten = Unwritten()
+    with unwritten.at(out):
+        write_page(comparison.content(learning), out)
+    unwritten.tell()
     say(f"page: tensorboard --logdir {out}, then http://localhost:6006/#{URL_FRAGMENT}")

@@ -20,6 +20,8 @@ app.command()(one_flow.watch)
 app.command()(one_flow.model)
 app.command()(one_flow.target)
 
+MOST_FLOWS = 1 << 20
+"""No daemon has room for more."""
 FLOW_COLUMNS = [
     "cookie", "cap_pkts", "cwnd_pkts", "rtt_mean_ms", "min_rtt_ms", "target_ms", "delivery_rate_mbps", "age_s",
     "actuator", "reason",
@@ -27,13 +29,19 @@ FLOW_COLUMNS = [
 
 
 @app.command()
-def flows(socket: SocketOption = None, json_destination: JsonOption = None) -> None:
+def flows(
+    most: Annotated[int, typer.Option(min=0, max=MOST_FLOWS, help="So many flows at most; 0 = all.")] = 0,
+    socket: SocketOption = None,
+    json_destination: JsonOption = None,
+) -> None:
     """List the flows with their caps; an uncapped flow shows the reason. Example: reinet ctl flows --json -."""
     with control_client(socket) as client:
-        rows = [one_flow.row_of(flow) for flow in client.flows().flows]
-    write_json(json_destination, {"rows": rows})
+        found = client.flows(most)
+    rows = [one_flow.row_of(flow) for flow in found.flows]
+    write_json(json_destination, {"rows": rows, "live": found.live})
     if json_destination is None:
-        print_table(rows, FLOW_COLUMNS, title=f"{len(rows)} flows (cap 0 = uncapped)")
+        of = f"{len(rows)} of {found.live}" if len(rows) < found.live else f"{len(rows)}"
+        print_table(rows, FLOW_COLUMNS, title=f"{of} flows (cap 0 = uncapped)")
 
 
 @app.command()

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
 from reinet.cli.doctor import prerequisites
 from reinet.cli.evaluate import COLUMNS, run_shown
-from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
+from reinet.cli.output import JsonOption, TextColumn, Unwritten, console, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,8 +108,12 @@ def _report(runs: list[Run], run_dir: Path) -> None:
         f"Capped Cubic kept {capped.throughput_mbps / plain.throughput_mbps:.0%} of plain Cubic's throughput at "
         f"{capped.qdelay_mean_ms / plain.qdelay_mean_ms:.0%} of its mean queueing delay."
     )
-    save_comparison(runs, run_dir / "demo.png")
-    write_page(Content(runs), run_dir / "flows")
+    unwritten = Unwritten()
+    with unwritten.at(run_dir / "demo.png"):
+        save_comparison(runs, run_dir / "demo.png")
+    with unwritten.at(run_dir / "flows"):
+        write_page(Content(runs), run_dir / "flows")
+    unwritten.tell()
     console.print(f"picture:     {run_dir / 'demo.png'}")
     console.print(f"model:       {run_dir / 'model'}")
     console.print(f"TensorBoard: .venv/bin/tensorboard --logdir {run_dir}")

@@ -13,6 +13,7 @@ import typer
 from reinet.agents.service.running.ray_left import ray_processes_left
 from reinet.cli.output import JsonOption, say, write_json
 from reinet.core.errors import DaemonError, LinkError
+from reinet.core.visible import some_of
 from reinet.daemon.processes.sandbox import library
 from reinet.envs.mahimahi.namespace import stale_cgroups
 from reinet.envs.mahimahi.process import helper_folder
@@ -96,6 +97,9 @@ def prerequisites() -> dict[str, Feature]:
         "grpcio-reflection": _package("grpcio-reflection", answering, "serve"),
         "prometheus-client": _package("prometheus-client", "the daemon's metrics", "serve"),
         "tensorboard": _package("tensorboard", "TensorBoard logs", "serve"),
+        "onnx": _package("onnx", "models", "serve"),
+        "safetensors": _package("safetensors", "checkpoints", "serve"),
+        "cma": _package("cma", "evolution", "train"),
         "torch": _package("torch", training, "train"),
         "ray": _package("ray", training, "train"),
         "matplotlib": _package("matplotlib", "pictures", "train"),
@@ -105,6 +109,7 @@ def prerequisites() -> dict[str, Feature]:
     found |= {
         "mahimahi.mm-link": _program("mm-link", "real-kernel environments", setuid=True),
         "mahimahi.mm-delay": _program("mm-delay", "real-kernel environments", setuid=True),
+        "mahimahi.mm-loss": _program("mm-loss", "real-kernel links that lose packets", setuid=True),
         "mahimahi.iptables": _program("xtables-legacy-multi", "Mahimahi's address translation"),
         "mahimahi.nsenter": _program("nsenter", "entering the namespaces of a link"),
         "mahimahi.setpriv": _program("setpriv", "running Mahimahi without root's rights"),
@@ -113,6 +118,8 @@ def prerequisites() -> dict[str, Feature]:
         "harm.nginx": _program("nginx", "reinet bench harm --link mahimahi", cure=BENCH_PACKAGES),
         "harm.curl": _program("curl", "reinet bench harm --link mahimahi", cure=BENCH_PACKAGES),
         "harm.ip": _program("ip", "reinet bench harm --link mahimahi", cure=BENCH_PACKAGES),
+        "alcc.openvpn": _program("openvpn", "reinet bench alcc --against tunnel", cure=BENCH_PACKAGES),
+        "alcc.javac": _program("javac", "reinet bench alcc --against java", cure=BENCH_PACKAGES),
     }
     found["leftovers"] = _leftovers()
     found["leftovers.cgroups"] = _cgroups()
@@ -134,14 +141,14 @@ def _leftovers() -> Feature:
     left = leftovers()
     if not left:
         return Feature(True, "nothing of reinet is left on this host", "")
-    kept = "; ".join(map(str, holders(left))) or "sockets closed with data unsent, or not connected any more"
+    kept = some_of(holders(left), "; ") or "sockets closed with data unsent, or not connected any more"
     if on_their_way(left):
         return Feature(
             True,
-            f"left by a run that has ended, inert: {'; '.join(map(str, left))}; on {kept}, which go back to their own "
+            f"left by a run that has ended, inert: {some_of(left, '; ')}; on {kept}, which go back to their own "
             "congestion control at their next ACK (`reinet ctl detach` does not wait for it; BBR then begins anew)",
         )
-    return Feature(False, f"left by a run that has ended, inert: {'; '.join(map(str, left))}; held by {kept}",
+    return Feature(False, f"left by a run that has ended, inert: {some_of(left, '; ')}; held by {kept}",
                    "reinet ctl detach")  # fmt: skip
 
 
@@ -150,7 +157,7 @@ def _cgroups() -> Feature:
     left = stale_cgroups(mount) if mount else []
     if not left:
         return Feature(True, "no cgroup is left of a run that was killed", "")
-    paths = " ".join(map(str, left))
+    paths = some_of(left, " ")
     return Feature(True, f"empty cgroups of runs that were killed: {paths} (rmdir them, or the next run does)", "")
 
 
@@ -158,7 +165,7 @@ def _ray() -> Feature:
     left = ray_processes_left()
     if not left:
         return Feature(True, "no process is left of a Ray whose training was killed", "")
-    named = ", ".join(f"{process.pid} {process.name}" for process in left)
+    named = some_of([f"{process.pid} {process.name}" for process in left])
     return Feature(True, f"left of a Ray whose program was killed: {named} (kill them, or they end within two minutes)")
 
 

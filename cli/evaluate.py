@@ -21,7 +21,7 @@ from reinet.cli.options import (
     refuse_said,
     was_said,
 )
-from reinet.cli.output import JsonOption, keep_json, print_table, progress_in_seconds, say, write_json
+from reinet.cli.output import JsonOption, Unwritten, keep_json, print_table, progress_in_seconds, say, write_json
 from reinet.core.errors import ConfigError, ReinetError
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ def evaluate(
 
     A target of +30ms or 2.5x is resolved from --mrtt-ms, on --link mahimahi from the minimum RTT that the flow itself
     measures; rows have it as text (target) and as resolved from --mrtt-ms (target_ms).
-    Link options are the fields of a path (docs/simulator.md); --link mahimahi has those of the queue. The file of
-    --json has the rows so far after each run.
+    Link options are the fields of a path (docs/simulator.md); --link mahimahi has those of the queue, and loss. The
+    file of --json has the rows so far after each run.
 
     A suite (docs/evaluation.md) is many comparisons and one report; what is killed goes on where it was:
 
@@ -202,9 +202,12 @@ def evaluate(
     if png is not None:
         from reinet.agents.evaluation.picture import save_comparison
 
+        unwritten = Unwritten()
         for path, runs in zip(_pictures(png, list(pictured)), pictured.values(), strict=True):
-            save_comparison(runs, path)
-            say(f"picture: {path}")
+            with unwritten.at(path):
+                save_comparison(runs, path)
+                say(f"picture: {path}")
+        unwritten.tell()
 
 
 def _tell(rows: list[dict[str, object]], json_destination: str | None) -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
-from reinet.cli.output import TextColumn, check_folder, console, print_table, say, write_json
+from reinet.cli.output import TextColumn, Unwritten, check_folder, console, print_table, say, write_json
+from reinet.core.disk import durable
 from reinet.core.visible import utf8
 
 if TYPE_CHECKING:
@@ -73,19 +74,22 @@ def evaluate_suite(request: Request) -> int:
         outcome = _run_shown(made, store)
         found = report.build(made, store, _command(), outcome.failed)
         found["against"] = against.compare(earlier, found) if earlier is not None else None
+        unwritten, saved = Unwritten(), []
         try:
-            saved = pictures.save(report.groups(made, store), folder)
+            with unwritten.at(folder / "*.png"):
+                saved = pictures.save(report.groups(made, store), folder)
         except ModuleNotFoundError as error:
             if error.name != "matplotlib":
                 raise
             say("no pictures: they need matplotlib; pip install matplotlib, and run this again")
-            saved = []
-        (folder / "report.json").write_text(json.dumps(found, allow_nan=False) + "\n", encoding="utf-8")
         page = utf8(markdown.page(found, saved, found["against"]))  # traces and the command line name files
-        (folder / "report.md").write_text(page, encoding="utf-8")
+        for name, text in (("report.json", json.dumps(found, allow_nan=False) + "\n"), ("report.md", page)):
+            with unwritten.at(folder / name):
+                durable.write(folder / name, text.encode())
     write_json(request.json_destination, found)
     if request.json_destination != "-":
         print_table(list(map(_shown, found["cells"])), COLUMNS)
+    unwritten.tell()
     say(f"report: {folder / 'report.md'} ({found['runs']['valid']} of {found['runs']['planned']} runs)")
     for reason in found["runs"]["not_made_because"]:
         say(("not made: ", "bold"), reason)

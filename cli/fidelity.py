@@ -7,7 +7,16 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 from reinet.cli.options import MOST_REPEAT, CcOption, TracesOption
-from reinet.cli.output import JsonOption, TextColumn, check_writable, console, print_table, write_json
+from reinet.cli.output import (
+    JsonOption,
+    TextColumn,
+    Unwritten,
+    check_writable,
+    console,
+    print_table,
+    write_json,
+    write_whole,
+)
 from reinet.core.errors import ConfigError
 from reinet.core.visible import utf8
 
@@ -97,16 +106,16 @@ def fidelity(
     done = list(comparison)
     rows = [row for one in done for row in one]
     write_json(json_destination, {"rows": rows})
+    if json_destination != "-":
+        print_table(rows, COLUMNS)
+    agreeing = sum(all(row["agrees"] in (True, None) for row in one) for one in done)
+    console.print(f"{agreeing} of {len(done)} combinations agree; {len(combinations) - len(done)} not measured.")
     if markdown is not None:
         given = " ".join(f"--traces {path}" for path in traces)
         command = f"reinet fidelity {given} --cc {cc} --buffers {buffers} --caps {caps}"
         command += f" --seconds {seconds:g} --repeat {repeat}"
         command += f" --kernel {kernel}" if kernel != "host" else ""
         _write_page(markdown, engine.markdown(done, command, missing=len(combinations) - len(done)))
-    if json_destination != "-":
-        print_table(rows, COLUMNS)
-    agreeing = sum(all(row["agrees"] in (True, None) for row in one) for one in done)
-    console.print(f"{agreeing} of {len(done)} combinations agree; {len(combinations) - len(done)} not measured.")
 
 
 def _compare_peers(traces: list[Path], markdown: Path | None, json_destination: str | None) -> None:
@@ -116,17 +125,19 @@ def _compare_peers(traces: list[Path], markdown: Path | None, json_destination: 
     reference = engine.Reference.load()
     rows = list(engine.Peers(load_traces(traces), reference))
     write_json(json_destination, {"rows": rows})
-    if markdown is not None:
-        given = " ".join(f"--traces {path}" for path in traces)
-        _write_page(markdown, engine.markdown(rows, f"reinet fidelity --peers {given}", reference))
     if json_destination != "-":
         print_table(rows, PEER_COLUMNS)
     console.print(f"{sum(row['agrees'] for row in rows)} of {len(rows)} cells agree.")
+    if markdown is not None:
+        given = " ".join(f"--traces {path}" for path in traces)
+        _write_page(markdown, engine.markdown(rows, f"reinet fidelity --peers {given}", reference))
 
 
 def _write_page(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(utf8(text))
+    unwritten = Unwritten()
+    with unwritten.at(path):
+        write_whole(str(path), utf8(text))
+    unwritten.tell()
 
 
 def _measure(comparison: Any) -> None:

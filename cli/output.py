@@ -9,8 +9,8 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
+from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, ReinetError
 from reinet.core.visible import visible
 
@@ -180,7 +181,7 @@ def write_json(destination: str | None, data: Mapping[str, Any]) -> None:
     failed = None
     if destination != "-":
         try:
-            _write_whole(destination, text)
+            write_whole(destination, text)
         except OSError as error:
             failed = error
     if destination == "-" or failed is not None:
@@ -199,26 +200,41 @@ def keep_json(destination: str | None, data: Mapping[str, Any]) -> None:
         return
     with suppress(OSError):  # said at the end, with all of the data
         if _may_be_replaced(destination):
-            _write_whole(destination, json_text(data))
+            write_whole(destination, json_text(data))
 
 
-def _write_whole(destination: str, text: str) -> None:
+class Unwritten:
+    """What could not be written of a report: the figures are told first, whatever the disk takes, then this."""
+
+    def __init__(self) -> None:
+        self._why: list[str] = []
+
+    @contextmanager
+    def at(self, path: Path) -> Iterator[None]:
+        """Takes down what stood in the way of writing there, and lets the command go on."""
+        try:
+            yield
+        except OSError as error:
+            self._why.append(f"{path}: {error.strerror or error}")
+
+    def tell(self) -> None:
+        """Raises ReinetError where something could not be written."""
+        if self._why:
+            raise ReinetError(f"{'; '.join(self._why)}; the figures were told above, make room and run this again")
+
+
+def write_whole(destination: str, text: str) -> None:
     """Writes a file that is whole or what it was before, where another may take its place; raises OSError."""
     path = Path(os.path.realpath(destination))
     path.parent.mkdir(parents=True, exist_ok=True)
     if _may_be_replaced(destination):
-        staged = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
         try:
-            staged.write_text(text)
-            staged.replace(path)
+            durable.write(path, text.encode())
         except OSError as error:
             if error.errno not in _IN_PLACE:
                 raise
         else:
             return
-        finally:
-            with suppress(OSError):
-                staged.unlink()
     Path(destination).write_text(text)
 
 

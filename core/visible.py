@@ -1,6 +1,7 @@
 """Text from outside (file contents, names, errors) in a form that a terminal shows and does not obey."""
 
 import unicodedata
+from collections.abc import Sequence
 
 _OBEYED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that change what a terminal or an editor shows without being seen: control characters, among them
@@ -22,3 +23,9 @@ def visible(text: object, keep: str = "") -> str:
         char.encode("unicode_escape").decode() if unicodedata.category(char) in _OBEYED and char not in keep else char
         for char in str(text)
     )
+
+
+def some_of(parts: Sequence[object], between: str = ", ", most: int = 8) -> str:
+    """Returns the first so many of them on a line, and how many more there are."""
+    more = [f"{len(parts) - most} more"] if len(parts) > most else []
+    return between.join([*map(str, parts[:most]), *more])

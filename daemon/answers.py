@@ -1,38 +1,22 @@
 """What the control service answers: the loop's plain data as the messages of ``control.proto``."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from reinet.agents.decide.course import CourseStatus
-from reinet.agents.decide.loop import Snapshot
-from reinet.agents.decide.sight.facts import ModelFacts, Story
-from reinet.core.errors import ConfigError
-from reinet.kshim.shim import FlowStatsArray
+from reinet.agents.decide.sight.facts import ModelFacts, Snapshot, Story
 from reinet.proto import control_pb2
 
-ORDERS: dict[str, Callable[[FlowStatsArray, NDArray[np.uint32]], NDArray[np.int64]]] = {
-    "cap": lambda stats, caps_pkts: caps_pkts.astype(np.int64),
-    "cwnd": lambda stats, caps_pkts: stats["cwnd_pkts"].astype(np.int64),
-    "rtt": lambda stats, caps_pkts: stats["rtt_mean_us"].astype(np.int64),
-    "queueing": lambda stats, caps_pkts: stats["rtt_mean_us"].astype(np.int64) - stats["min_rtt_us"],
-    "rate": lambda stats, caps_pkts: np.minimum(stats["delivery_rate_bytes_per_s"], 1 << 62).astype(np.int64),
-    "age": lambda stats, caps_pkts: -stats["time_ns"].astype(np.int64),
-}
-"""What flows may be sorted by, the largest first."""
+MOST_FLOWS = 20_000
+"""An answer tells of so many flows at most: some 6 MB with the longest reasons, put together in half a second, of a
+table that may hold 2**20. Who wants all asks again for those after the last one."""
 
 
-def flows_reply(seen: Snapshot, most: int, order: str) -> control_pb2.FlowsReply:
-    """Returns at most so many flows, 0 = all; raises ConfigError for an order that is none of ``ORDERS``."""
-    chosen = np.arange(len(seen.stats))
-    if order:
-        if order not in ORDERS:
-            raise ConfigError(f"there is no order {order!r:.40}; choose one of {', '.join(ORDERS)}")
-        chosen = np.argsort(-ORDERS[order](seen.stats, seen.caps_pkts), kind="stable")
-    reply = control_pb2.FlowsReply(live=len(seen.stats))
-    for row in chosen[: most or None]:
-        record = seen.stats[row]
+def flows_reply(seen: Snapshot) -> control_pb2.FlowsReply:
+    """Returns the flows."""
+    reply = control_pb2.FlowsReply(live=seen.live, next=seen.next)
+    for row, record in enumerate(seen.stats):
         process = int(seen.pids[row]) if len(seen.pids) else 0
         reply.flows.append(
             control_pb2.Flow(

@@ -17,7 +17,7 @@ from reinet.proto import control_pb2, control_pb2_grpc
 TIMEOUT_S = 5.0
 """It is longer than the two seconds that the daemon itself waits for its loop."""
 MAX_REPLY_BYTES = 64 * 1024 * 1024
-"""A flow takes about 100 bytes, so some 600 000 flows."""
+"""A page of flows takes 6 MB; a daemon of a release before there were pages sends all in one, some 600 000."""
 CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.enable_retries", 0))
 """Neither a proxy nor a second try that gRPC (1.85) makes by itself: where the first met a server that shuts down, the
 call may wait for ever, though its status is known and whatever its time; to cancel it changes nothing then."""
@@ -59,8 +59,17 @@ class ControlClient:
         return self._call("Health", control_pb2.HealthRequest(), control_pb2.HealthReply)
 
     def flows(self, most: int = 0, order: str = "") -> control_pb2.FlowsReply:
-        """Returns the flows with their caps: so many at most, 0 = all, sorted by one of ``answers.ORDERS``."""
-        return self._call("Flows", control_pb2.FlowsRequest(most=most, order=order), control_pb2.FlowsReply)
+        """Returns the flows with their caps: so many at most, 0 = all, by their cookies.
+
+        With one of ``order.ORDERS`` they are those that come first by it, a page of the daemon's at most.
+        """
+        reply = self._call("Flows", control_pb2.FlowsRequest(most=most, order=order), control_pb2.FlowsReply)
+        while reply.next and (not most or len(reply.flows) < most):
+            request = control_pb2.FlowsRequest(most=most and most - len(reply.flows), after=reply.next)
+            page = self._call("Flows", request, control_pb2.FlowsReply)
+            reply.flows.extend(page.flows)
+            reply.next, reply.live = page.next, page.live
+        return reply
 
     def why(self, cookie: int) -> control_pb2.WhyReply:
         """Returns what is known of one flow."""

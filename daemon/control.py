@@ -14,7 +14,7 @@ import grpc
 
 from reinet.agents.decide.swap import Canary
 from reinet.core.errors import ConfigError, DaemonError, ModelError
-from reinet.daemon.answers import flows_reply, model_reply, swaps_reply, why_reply
+from reinet.daemon.answers import MOST_FLOWS, flows_reply, model_reply, swaps_reply, why_reply
 from reinet.daemon.endpoint import listen_privately
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Controlled
@@ -57,9 +57,10 @@ class ControlService(control_pb2_grpc.ControlServicer):
         )
 
     def Flows(self, request: control_pb2.FlowsRequest, context: grpc.ServicerContext) -> control_pb2.FlowsReply:  # noqa: N802
-        """Returns live flows with their latest records, all or so many, in the order that is asked for."""
+        """Returns live flows with their latest records, so many at most, in the order that is asked for."""
         with _told(context):
-            return flows_reply(self._loop.snapshot(), request.most, request.order)
+            most = min(request.most or MOST_FLOWS, MOST_FLOWS)
+            return flows_reply(self._loop.snapshot(most, request.order, request.after))
 
     def Why(self, request: control_pb2.WhyRequest, context: grpc.ServicerContext) -> control_pb2.WhyReply:  # noqa: N802
         """Returns one flow's story."""

@@ -84,7 +84,10 @@ class LogLines:
             if self._writer_pid == os.getpid():
                 return
             self._writer_pid = os.getpid()
-            threading.Thread(target=self._run, name="log-lines", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name="log-lines", daemon=True).start()
+            except RuntimeError:  # there is no room for a thread: the next line tries again, and then these are written
+                self._writer_pid = 0
 
     def _run(self) -> None:
         while True:

@@ -7,7 +7,6 @@ The service being away changes nothing: the daemon keeps what it runs, and asks 
 import os
 import random
 import re
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,6 +18,7 @@ from urllib.parse import quote
 import grpc
 
 from reinet.agents.model.artifact import MANIFEST_FILE, MAX_FILE_BYTES, PINNED_FILES, load_artifact, write_folder
+from reinet.core.disk import durable
 from reinet.core.errors import ModelError, ReinetError, ServiceError
 from reinet.daemon.client import CHANNEL_OPTIONS
 from reinet.proto import trainer_pb2 as pb
@@ -109,18 +109,12 @@ def fetch(stub: Any, model: str, folder: Path, within_s: float | None = None) ->
     """
     if not re.fullmatch(r"[0-9a-f]{64}", model):
         raise ModelError(f"{model[:64]!r} is no sha256 of a model; the service is of another kind or version")
-    place, incoming = folder / model, folder / f".{model}"
+    place = folder / model
     with suppress(ModelError):
         load_artifact(place, model)
         return place
     chunks = stub.Fetch(pb.ModelRequest(model=model), timeout=FETCH_S if within_s is None else within_s)
-    write_folder(incoming, _received(chunks))
-    try:
-        load_artifact(incoming, model)
-        shutil.rmtree(place, ignore_errors=True)
-        os.replace(incoming, place)
-    finally:
-        shutil.rmtree(incoming, ignore_errors=True)
+    write_folder(place, _received(chunks), check=lambda made: load_artifact(made, model))
     return place
 
 
@@ -262,9 +256,7 @@ class Follower:
             stub.Report(report, timeout=TIMEOUT_S)
 
     def _remember(self) -> None:
-        staged = self._folder / f".{self._name}.sha256"
-        staged.write_text(self.model + "\n")
-        os.replace(staged, self._folder / f"{self._name}.sha256")
+        durable.write(self._folder / f"{self._name}.sha256", f"{self.model}\n".encode())
         self._remembered = self.model
 
 

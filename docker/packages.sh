@@ -1,12 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs the system packages that building and running reinet need; with all there it does nothing.
-# Usage: docker/packages.sh [--serve] [--bench] [--browser] [--dry-run]
+# Usage: docker/packages.sh [--serve] [--bench] [--browser] [--servers] [--dry-run]
 #   --serve    only what the daemon needs (no Mahimahi: it is for measuring and training on real sockets)
 #   --bench    also nginx and curl, with which `reinet bench harm --link mahimahi` measures (Debian starts nginx on port
 #              80; `systemctl disable --now nginx` ends that, the measurement needs only the program), and a JDK for
 #              `reinet bench alcc --against java`, and openvpn for `--against tunnel` (nothing of it is configured)
 #   --browser  also Chromium and its driver, with which tests look at TensorBoard's pages
+#   --servers  also vsftpd and iperf3, which tests run under the gate of `reinet run` (Debian starts vsftpd on port 21)
 #   --dry-run  say what would be installed and how, change nothing
 # Needs root or sudo. Without either it prints the command to run and exits 0: simulation works without most of it.
 # PYTHON names the interpreter that reinet is installed for (default python3).
@@ -15,15 +16,17 @@ set -eu
 serve=no
 bench=no
 browser=no
+servers=no
 dry_run=no
 for option in "$@"; do
   case $option in
     --serve) serve=yes ;;
     --bench) bench=yes ;;
     --browser) browser=yes ;;
+    --servers) servers=yes ;;
     --dry-run) dry_run=yes ;;
     *)
-      sed -n '3,12s/^# //p' "$0" >&2
+      sed -n '3,13s/^# //p' "$0" >&2
       exit 2
       ;;
   esac
@@ -82,6 +85,11 @@ if [ $browser = yes ]; then
   want fonts-dejavu-core "a font at least, without which it may not start"
 fi
 
+if [ $servers = yes ]; then
+  want vsftpd "a server that confines itself, for tests"
+  want iperf3 "sends over several connections, for tests"
+fi
+
 # Mahimahi 0.98: packaged up to Debian 11 and Ubuntu 22.04. Later releases take these packages, and these only, from the
 # last release that has them; its other needs come from the machine's own release.
 mahimahi=no
@@ -135,7 +143,7 @@ elif command -v sudo >/dev/null 2>&1 && { sudo -n true 2>/dev/null || [ -t 0 ]; 
   say "using sudo, which may ask for your password"
 else
   say "this needs root, and there is no sudo that could be used. Have this command run as root:"
-  echo "    $here/packages.sh$([ $serve = no ] || echo ' --serve')$([ $bench = no ] || echo ' --bench')$([ $browser = no ] || echo ' --browser')"
+  echo "    $here/packages.sh$([ $serve = no ] || echo ' --serve')$([ $bench = no ] || echo ' --bench')$([ $browser = no ] || echo ' --browser')$([ $servers = no ] || echo ' --servers')"
   say "going on without; what lacks these packages will say so, simulation needs only the compiler and Python's parts."
   exit 0
 fi

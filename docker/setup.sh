@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 venv=${1:-.venv}
 python=${PYTHON:-python3}
 
-docker/packages.sh ${CI:+--bench --browser}  # CI runs every test, those with a web server or a browser too
+docker/packages.sh ${CI:+--bench --browser --servers}  # CI runs every test, those with a web server or a browser too
 
 "$python" - <<'CHECK'
 import sys

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from reinet.core.visible import some_of
 from reinet.kshim.probe import features, missing_capabilities, registered_congestion_controls, wrapper_names
 from reinet.kshim.shim import WRAPPED_CC
 
@@ -47,7 +48,7 @@ class Holder(NamedTuple):
     """The processes that live in it; without any, descriptors elsewhere keep it."""
 
     def __str__(self) -> str:
-        where = f"processes {', '.join(map(str, self.pids))}" if self.pids else "no process lives in it"
+        where = f"processes {some_of(self.pids)}" if self.pids else "no process lives in it"
         return f"{self.sockets} sockets in network namespace {self.network_namespace} ({where})"
 
 

@@ -5,6 +5,7 @@ A slot has one live flow. A new cookie in it means that the old flow is gone, al
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,11 @@ class FlowTable:
     def live(self) -> Rows:
         """Returns the rows that hold a flow."""
         return np.flatnonzero(self.stats["cookie"])
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Returns what is known of all rows under a name of a record's, or ``caps_pkts``; not copied."""
+        found: NDArray[Any] = self.caps_pkts if name == "caps_pkts" else self.stats[name]
+        return found
 
     def under(self, place: int) -> Rows:
         """Returns the rows whose flows are under this policy."""

@@ -11,7 +11,7 @@ A tick costs by the record, not by the flow: nothing in it walks over flows in P
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -27,13 +27,13 @@ from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.sight.memory import Sight
 from reinet.agents.decide.sight.observed import Observed
 from reinet.agents.decide.swap import SHARE, Canary
-from reinet.agents.decide.verdicts import Verdicts, Why, refused, text
+from reinet.agents.decide.verdicts import Why, refused, text
 from reinet.core import MAX_CAP_PKTS
-from reinet.core.state import VERDICT_DTYPE, Answered, Guard, Reflex
+from reinet.core.state import Answered, Guard, Reflex
 from reinet.core.target import Target
 from reinet.kshim.gathering import Gathering
 from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE, LeaseKeeper
-from reinet.kshim.shim import Answering, FlowStatsArray, OfProcesses, Shim
+from reinet.kshim.shim import Answering, FlowStatsArray, Shim
 
 TICK_MS = 50
 """The longest wait for records; it bounds how late a renewal, a pause or a stop may be."""
@@ -61,20 +61,6 @@ class RecordSink(Protocol):
 
         In shadow these are the caps that would have been applied.
         """
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The flows as the loop knew them after its latest tick; the arrays are copies."""
-
-    stats: FlowStatsArray  # (N,), each flow's latest record
-    caps_pkts: NDArray[np.uint32]  # (N,), decided; 0 = none
-    reasons: list[str]  # (N,), why a flow is uncapped, empty when it is capped
-    now_ns: int  # the loop's clock now
-    verdicts: Verdicts = field(default_factory=lambda: np.zeros(0, VERDICT_DTYPE))
-    """(N,), the same as numbers, with what the agent wanted."""
-    pids: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
-    """(N,), the process that caps the flow itself, 0 = the kernel does; empty where the kernel caps all."""
 
 
 @dataclass(frozen=True)
@@ -235,22 +221,6 @@ class ControlLoop(Observed):
         """Puts what somebody else found wrong into ``status``; empty takes it back."""
         with self._lock:
             self._outside_problem = problem
-
-    def snapshot(self) -> Snapshot:
-        """Returns every live flow with its latest record and cap."""
-        with self._lock:
-            rows = self._flows.live()
-            stats, caps_pkts = self._flows.stats[rows], self._flows.caps_pkts[rows]
-            verdicts, places = self._flows.verdicts[rows], self._flows.places[rows]
-            own_words = {place: course.words() for place, course in enumerate(self._courses.all)}
-            now_ns = self._clock_ns()
-        reasons = [
-            own_words[int(place)].get(int(verdict["code"])) or text(verdict, self._ceiling_pkts)
-            for verdict, place in zip(verdicts, np.maximum(places, 0), strict=True)
-        ]
-        shim = self._shim
-        pids = shim.pids(rows.astype(np.uint32)) if isinstance(shim, OfProcesses) else np.zeros(0, np.uint32)
-        return Snapshot(stats, caps_pkts, reasons, now_ns, verdicts, pids)
 
     def counters(self) -> dict[str, int]:
         """Returns what the kernel side counted, also what it had to leave out: ``Shim.counters``."""

@@ -48,24 +48,27 @@ def figures_of(runs: Sequence[dict[str, Any]], links: Sequence[LinkSpec], second
     ]
 
 
-def figures_if_any(agent: Agent, links: Sequence[LinkSpec], seconds: float) -> list[Metrics | None]:
-    """Returns the same, None for a flow of which nothing left its link: an outage may last for all of a short run."""
+def figures_if_any(agent: Agent, links: Sequence[LinkSpec], seconds: float) -> tuple[list[Metrics | None], int]:
+    """Returns the same, None for a flow of which nothing left its link: an outage may last for all of a short run; and
+    how many periods all of them lasted."""
     found: list[Metrics | None] = []
-    for run, link in zip(logs(agent, links, seconds), links, strict=True):
+    runs = logs(agent, links, seconds)
+    for run, link in zip(runs, links, strict=True):
         try:
             found += figures_of([run], [link], seconds)
         except LinkError:
             found.append(None)
-    return found
+    return found, sum(run["periods"] for run in runs)
 
 
 def logs(
     agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: int = 1, progress: Progress | None = None
 ) -> list[dict[str, Any]]:
-    """Returns what each link logged in ``seconds`` or a little more, as ``SimBatch.log`` gives it, as "decisions" how
-    often the agent was asked about a flow of it, as "stalled" why its run must not be believed (None = it may), and as
-    "refused_share" and "capped_share" in what share of those about its first flow the guard refused a cap, and there
-    was one.
+    """Returns what each link logged in ``seconds`` or a little more, as ``SimBatch.log`` gives it.
+
+    Beside that stand as "decisions" how often the agent was asked about a flow of it, as "periods" how many there were,
+    as "stalled" why its run must not be believed (None = it may), and as "refused_share" and "capped_share" in what
+    share of the decisions about its first flow the guard refused a cap, and there was one.
 
     Every stepped flow of a link is decided for by ``agent`` behind gate and guard, each by its own records.
     """
@@ -74,10 +77,11 @@ def logs(
     end_ns = np.array([_end_ns(link, seconds) for link in links])
     decider = FlowDecider(agent, links, end_ns)
     sim.reset()
-    decisions = np.zeros(len(links), np.int64)
+    decisions, periods = np.zeros(len(links), np.int64), np.zeros(len(links), np.int64)
     steps = 0
-    while np.any(sim.stats["time_ns"] < end_ns):
-        decisions += sim.decided & (sim.stats["time_ns"] < end_ns)
+    while np.any(under_way := sim.stats["time_ns"] < end_ns):
+        decisions += sim.decided & under_way
+        periods += under_way
         sim.step_caps(decider.decide(sim.stats, sim.states, sim.rule_pkts, sim.decided, sim.may_cap))
         steps += 1
         if progress is not None and steps % STEPS_BETWEEN_WORDS == 0:
@@ -87,7 +91,8 @@ def logs(
     found = []
     for row, link in enumerate(links):
         log = sim.log(row, end_ns[row] / 1e6)
-        log |= {"decisions": int(decisions[row]), "stalled": _why_stalled(log, link, end_ns[row] / 1e6)}
+        log |= {"decisions": int(decisions[row]), "periods": int(periods[row])}
+        log |= {"stalled": _why_stalled(log, link, end_ns[row] / 1e6)}
         found.append(log | {key: float(share[row]) for key, share in shares.items()})
     return found
 

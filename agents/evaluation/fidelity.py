@@ -8,7 +8,6 @@ records: what only records tell is None then.
 """
 
 import json
-import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -24,6 +23,7 @@ from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.suites.real import end_with_parent
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
+from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, LinkError
 from reinet.core.records import told_once
 from reinet.core.target import MOST_MS
@@ -101,10 +101,7 @@ class Results:
     def add(self, result: KernelResult) -> None:
         """Writes a run down."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(result.__dict__) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        durable.append(self._path, json.dumps(result.__dict__) + "\n")
         self._remember(result)
 
     def _remember(self, result: KernelResult) -> None:

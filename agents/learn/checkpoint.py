@@ -22,9 +22,10 @@ from torch import Tensor
 from reinet.agents.evaluation.frontier import Baseline
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.rllib.config import kind_of
-from reinet.agents.model import durable, folder_lock
+from reinet.agents.model import folder_lock
 from reinet.agents.model.artifact import TraceUse, write_folder
 from reinet.core import toml_file
+from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, ModelError
 
 STATE_FILE = "state.json"

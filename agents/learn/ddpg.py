@@ -18,6 +18,7 @@ statistics, for an average of averages would lag twice.
 """
 
 import copy
+import inspect
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -164,6 +165,19 @@ class Critics(nn.Module):
         return [critic(states, actions) for critic in self.each]
 
 
+class Adam(torch.optim.Adam):
+    """PyTorch's, bit for bit, without what keeps its methods out of ``torch.compile``.
+
+    That is imported at the first call, SymPy and distributed training with it, which took two seconds of every start.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
 class Ddpg:
     """Networks, their targets and optimisers."""
 
@@ -186,13 +200,13 @@ class Ddpg:
         self.actor_target = copy.deepcopy(self.actor).eval().requires_grad_(False)
         self.critic_target = copy.deepcopy(self.critic).eval().requires_grad_(False)
         self.actor_average = copy.deepcopy(self.actor_target)
-        self.actor_optimiser = torch.optim.Adam(self.actor.parameters(), lr=config.actor_lr, fused=True)
+        self.actor_optimiser = Adam(self.actor.parameters(), lr=config.actor_lr, fused=True)
         weights = [p for p in self.critic.parameters() if p.ndim == 2]
         biases = [p for p in self.critic.parameters() if p.ndim == 1]
         groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": config.critic_l2}, {"params": biases}]
-        self.critic_optimiser = torch.optim.Adam(groups, lr=config.critic_lr, fused=True)
+        self.critic_optimiser = Adam(groups, lr=config.critic_lr, fused=True)
         self.teachers_optimiser = (
-            torch.optim.Adam(self.teachers.parameters(), lr=self.hindsight.lr, fused=True) if self.teachers else None
+            Adam(self.teachers.parameters(), lr=self.hindsight.lr, fused=True) if self.teachers else None
         )
         self._prices = torch.from_numpy(prices(self.hindsight))
         self.updates = 0

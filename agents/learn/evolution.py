@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import cma
 import numpy as np
 from numpy.typing import NDArray
 
@@ -75,6 +74,8 @@ class Evolution:
 
     def __init__(self, section: EvolutionSection, seed: int, start: NDArray[np.float64], units: FloatArray) -> None:
         """Starts from a member, with the units (N, H) that states it will meet make."""
+        import cma  # here: with SciPy and pyplot it takes longer than all else that a gatherer imports
+
         self.start = start
         self.scale = np.append(1.0 / np.maximum(units.std(axis=0), 1e-3), 1.0) * (units.std(axis=0).max() > 0)
         self.told: list[list[float]] = []

@@ -7,7 +7,7 @@ checkpoint, whatever ran in between.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,14 @@ class Experience:
     """The means over decided records, by TensorBoard tag."""
 
 
+class Ranked(NamedTuple):
+    """What flows cost by which links or members are ranked."""
+
+    costs: NDArray[np.float64]
+    periods: int
+    """How many periods of flows were simulated for that, those beside which they are judged among them."""
+
+
 class Gatherer:
     """Steps batches of simulated flows."""
 
@@ -58,7 +66,7 @@ class Gatherer:
         """Returns one iteration's flows under a folded actor with noise, or without one under the cold start's walk."""
         config = self._config
         rng = np.random.Generator(np.random.PCG64([config.seed, iteration, self._worker]))
-        links, behind_rule = self._links(actor, normaliser, rng)
+        links, behind_rule, tried_periods = self._links(actor, normaliser, rng)
         # Targets as they are: what is learned from a network that is told of others is in docs/training-options.md.
         view = replace(config.view(normaliser), room_beyond_ms=None)
         sim = batch_seen(view, links, reward=config.reward.kind, delay_weight=config.reward.delay_weight)
@@ -114,42 +122,42 @@ class Gatherer:
                 for rows in _stretches(decided[:, i], may_cap[:, i])
             ],
             normaliser=observed,
-            records=(periods + 1) * count,
+            records=(periods + 1) * count + tried_periods,
             summary=_summary(stats[1:][decided[1:]], np.diff(total, axis=0)) | behind_rule,
         )
 
     def _links(
         self, actor: Folded | None, normaliser: Normaliser, rng: np.random.Generator
-    ) -> tuple[list[LinkSpec], dict[str, float]]:
-        """Returns an iteration's links, with a curriculum those last that it sought, and what it says of these."""
+    ) -> tuple[list[LinkSpec], dict[str, float], int]:
+        """Returns an iteration's links, with a curriculum those last that it sought, what it says of these, and how
+        many periods it took to find them."""
         config, section = self._config, self._config.curriculum
         domain = domain_of(config.links, self._traces)
         count = config.rollout.links
         if not section.share or actor is None:
-            return [domain.draw(rng) for _ in range(count)], {}
+            return [domain.draw(rng) for _ in range(count)], {}, 0
         sought = max(round(section.share * count), 1)
         links = [domain.draw(rng) for _ in range(count - sought)]
         tried = [domain.draw(rng) for _ in range(section.candidates * sought)]
-        behind = self.behind_rule(actor, normaliser, tried)
+        behind, periods = self.behind_rule(actor, normaliser, tried)
         worst = np.argsort(-behind, kind="stable")[:sought]
         told = {"curriculum/behind_rule": behind[worst], "curriculum/behind_rule_all": behind}
-        return [*links, *(tried[row] for row in worst)], {tag: _mean(values) for tag, values in told.items()}
+        return [*links, *(tried[row] for row in worst)], {tag: _mean(values) for tag, values in told.items()}, periods
 
-    def behind_rule(self, actor: Folded, normaliser: Normaliser, links: Sequence[LinkSpec]) -> NDArray[np.float64]:
+    def behind_rule(self, actor: Folded, normaliser: Normaliser, links: Sequence[LinkSpec]) -> Ranked:
         """Returns what an actor costs more than the hand rule on each link (L,): below 0 it is ahead (``cost``).
 
         Where nothing left the link in so short a time it is minus infinity.
         """
         config, seconds = self._config, self._config.curriculum.seconds
         policy = FoldedActor(actor, config.head, config.view(normaliser), config.calm_rtts)
-        plain, rule, own = (figures_if_any(agent, links, seconds) for agent in (NoCap(), Rule(), policy))
-        trade = config.evolution.trade
-        return np.array(
-            [
-                cost(a, c, trade) - cost(b, c, trade) if a and b and c else -math.inf
-                for a, b, c in zip(own, rule, plain, strict=True)
-            ]
-        )
+        ran = [figures_if_any(agent, links, seconds) for agent in (NoCap(), Rule(), policy)]
+        (plain, rule, own), trade = (metrics for metrics, _ in ran), config.evolution.trade
+        costs = [
+            cost(a, c, trade) - cost(b, c, trade) if a and b and c else -math.inf
+            for a, b, c in zip(own, rule, plain, strict=True)
+        ]
+        return Ranked(np.array(costs), sum(periods for _, periods in ran))
 
     def _fragment(
         self,
@@ -177,18 +185,18 @@ class Gatherer:
         """Returns the figures of one flow per link, without noise, behind the guard."""
         return figures(agent, links, self._config.run.evaluate_s)
 
-    def costs(self, actor: Folded, members: Members, normaliser: Normaliser, iteration: int) -> NDArray[np.float64]:
+    def costs(self, actor: Folded, members: Members, normaliser: Normaliser, iteration: int) -> Ranked:
         """Returns what each member costs on each of this iteration's links (P, L), in place of the last layer."""
         config = self._config
         rng = np.random.Generator(np.random.PCG64([config.seed, iteration, self._worker]))
         domain = domain_of(config.links, self._traces)
         links = [domain.draw(rng) for _ in range(config.evolution.links)]
         seconds, count = config.evolution.seconds, len(links)
-        plain = figures_if_any(NoCap(), links, seconds)
+        plain, plain_periods = figures_if_any(NoCap(), links, seconds)
         generation = Generation(actor, members, count, config.head, config.view(normaliser), config.calm_rtts)
-        ran = figures_if_any(generation, links * len(members), seconds)
+        ran, periods = figures_if_any(generation, links * len(members), seconds)
         values = [cost(metrics, plain[row % count], config.evolution.trade) for row, metrics in enumerate(ran)]
-        return np.array(values).reshape(len(members), count)
+        return Ranked(np.array(values).reshape(len(members), count), periods + plain_periods)
 
     def baselines(self, links: Sequence[LinkSpec], period: PeriodConfig) -> list[Baseline]:
         """Returns what policies of this cadence are judged by on each link."""

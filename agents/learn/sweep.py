@@ -24,8 +24,8 @@ from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.loop import Progress
 from reinet.agents.learn.train import train
 from reinet.agents.learn.workers import bundles, join_ray
-from reinet.agents.model import durable
 from reinet.core import toml_file
+from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, ReinetError
 
 MOST_TRIALS = 1000

@@ -169,12 +169,15 @@ class Run:
                 raise self._untaught()
             self._evolution = self._evolution_from(last_layer(actor))
         members = self._evolution.members()
-        costs = self._gatherers.costs(actor, members, self.normaliser, self.iteration).mean(axis=1)
+        ranked = self._gatherers.costs(actor, members, self.normaliser, self.iteration)
+        costs = ranked.costs.mean(axis=1)
+        self.env_steps += ranked.periods
         self._evolution.tell(costs[:-1])
         self.ddpg.set_last_layer(with_last_layer(actor, self._evolution.mean()))
         return {
             "evolution/cost_of_mean": float(costs[-1]),
             "evolution/cost_of_best": float(costs[:-1].min()),
+            "charts/env_steps": self.env_steps,
             "charts/gather_s": time.monotonic() - started_s,
         }
 

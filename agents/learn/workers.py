@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.evaluation.frontier import Baseline
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.evolution import Members
-from reinet.agents.learn.gatherer import Experience, Gatherer
+from reinet.agents.learn.gatherer import Experience, Gatherer, Ranked
 from reinet.agents.model.mlp import Folded
 from reinet.core import Normaliser, PeriodConfig
 from reinet.core.errors import ReinetError
@@ -122,11 +121,12 @@ class RayGatherers:
         futures = [a.call.remote("evaluate", (), agent, p) for a, p in self._shares(links)]
         return [metrics for part in self._get(futures) for metrics in part]
 
-    def costs(self, actor: Folded, members: Members, normaliser: Normaliser, iteration: int) -> NDArray[np.float64]:
+    def costs(self, actor: Folded, members: Members, normaliser: Normaliser, iteration: int) -> Ranked:
         """Returns what each member costs on each of this iteration's links (P, L), those of all workers."""
         if self._local is not None:
             return self._local.costs(actor, members, normaliser, iteration)
-        return np.concatenate(self._everywhere("costs", actor, members, normaliser, iteration), axis=1)
+        parts: list[Ranked] = self._everywhere("costs", actor, members, normaliser, iteration)
+        return Ranked(np.concatenate([part.costs for part in parts], axis=1), sum(part.periods for part in parts))
 
     def baselines(self, links: Sequence[LinkSpec], period: PeriodConfig) -> list[Baseline]:
         """Returns what policies of this cadence are judged by on each link, the links shared out among the workers."""

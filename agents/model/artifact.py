@@ -11,16 +11,17 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from reinet.agents.model import durable, gru
+from reinet.agents.model import gru
 from reinet.agents.model.period import PeriodTable
 from reinet.core import MOST_CALM_RTTS, Normaliser, toml_file
+from reinet.core.disk import durable
 from reinet.core.errors import ModelError
 from reinet.core.features import FEATURE_SETS, HEADS, schema_hash
 
@@ -330,13 +331,17 @@ def _refuse_to_replace(folder: Path) -> None:
 
 
 def write_folder(
-    folder: Path, files: Mapping[str, bytes], staging: Path | None = None, mode: int | None = None
+    folder: Path,
+    files: Mapping[str, bytes],
+    staging: Path | None = None,
+    mode: int | None = None,
+    check: Callable[[Path], object] = lambda _made: None,
 ) -> None:
     """Writes a folder of files and moves it to its place, replacing an older one; it is on the disk then.
 
     It is made in ``staging``, a folder of the same file system, by default the one that it is to lie in. The files have
     ``mode``, by default what the umask leaves. A power cut leaves the older folder or the new one, whole: a name never
-    reaches the disk before what it names. Raises OSError.
+    reaches the disk before what it names. Raises OSError, and what ``check`` makes of the folder before it is moved.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(prefix=".staged-", dir=staging or folder.parent))
@@ -347,6 +352,7 @@ def write_folder(
         for name, data in files.items():
             durable.put(made / name, data, mode)
         durable.sync_folder(made)
+        check(made)
         if folder.exists():
             os.rename(folder, staged / "replaced")  # to remove it first would leave none for as long as that takes
         os.rename(made, folder)

@@ -17,11 +17,11 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from reinet.agents.model import durable
 from reinet.agents.service import files, text
 from reinet.agents.service.config import Quota
 from reinet.agents.service.database import Database
 from reinet.agents.service.identity import Caller
+from reinet.core.disk import durable
 from reinet.core.errors import ServiceError, TraceError
 from reinet.envs.trace import Trace
 
@@ -111,7 +111,7 @@ class Blobs:
                     problem = await _problem_of_large(staged)
             if problem:
                 raise ServiceError(f"trace {sha256[:12]}: {problem}")
-            await asyncio.to_thread(self.claim, caller, sha256, staged)
+            await self._database.apart(self.claim, caller, sha256, staged)
 
 
 @asynccontextmanager

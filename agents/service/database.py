@@ -3,12 +3,14 @@
 Folders hold bytes (traces, checkpoints, models), named by content or by a job's id; the file says which of them count.
 """
 
+import asyncio
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from reinet.core.errors import ServiceError
 
@@ -16,8 +18,12 @@ FILE = "trainer.sqlite"
 VERSION = 1
 """A file of another number is refused: it belongs to another version of the service."""
 BUSY_MS = 5000
-"""Only this process writes; a person's sqlite3 may look meanwhile."""
+"""Only this process writes; a person's sqlite3 may look meanwhile, or change something in a moment."""
+STILL_BUSY_MS = 50
+"""Whoever has kept the file locked for longer may do so for hours: what follows waits no longer than this."""
 
+# Rows are told of as they were written (their rowid), not by their time: a clock that was set back would put a new job
+# or model before others, and ``latest`` would be one of those.
 SCHEMA = """
 CREATE TABLE jobs (
   id TEXT PRIMARY KEY, request TEXT NOT NULL, owner TEXT NOT NULL, name TEXT NOT NULL, note TEXT NOT NULL,
@@ -41,6 +47,7 @@ CREATE TABLE daemons (
 """
 
 Row = sqlite3.Row
+Answer = TypeVar("Answer")
 
 
 class Database:
@@ -54,6 +61,9 @@ class Database:
         self._lock, self._reading = threading.RLock(), threading.Lock()
         self._changing: int | None = None
         """The thread that is in a change: it alone sees what does not hold yet."""
+        self._hurried = False
+        """Whether the last change found the file locked, and waited in vain."""
+        self._apart = ThreadPoolExecutor(1, thread_name_prefix="changes")
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._connection = self._opened()
@@ -63,6 +73,8 @@ class Database:
             self._reader = self._opened()
             self._reader.execute("PRAGMA query_only = ON")
         except (OSError, sqlite3.Error) as error:
+            if _is_locked(error):
+                raise self._told(error) from None
             raise ServiceError(f"{self.path}: {error}; set trainer.folder to a folder of the service's own") from None
 
     def _opened(self) -> sqlite3.Connection:
@@ -91,7 +103,7 @@ class Database:
         """
         with self._lock:
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
+                self._begin()
                 self._changing = threading.get_ident()
                 yield self._connection.execute
                 self._connection.execute("COMMIT")
@@ -101,6 +113,23 @@ class Database:
                 self._changing = None
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
+
+    def _begin(self) -> None:
+        """Begins a change; who comes after one that waited for the file in vain hardly waits for it."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:  # it is locked
+            self._connection.execute(f"PRAGMA busy_timeout = {STILL_BUSY_MS}")
+            self._hurried = True
+            raise
+        if self._hurried:
+            self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+            self._hurried = False
+
+    async def apart(self, change: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Returns what a function that changes the file returns. It has a thread of its own: where somebody else has
+        the file locked, those alone wait who change something, and neither the event loop nor other threads do."""
+        return await asyncio.get_running_loop().run_in_executor(self._apart, change, *arguments)
 
     def rows(self, query: str, *values: Any) -> list[Row]:
         """Returns what a query finds, within a change what holds in it."""
@@ -112,8 +141,13 @@ class Database:
         except sqlite3.DatabaseError as error:
             raise self._told(error) from None
 
-    def _told(self, error: sqlite3.DatabaseError) -> Exception:
+    def _told(self, error: Exception) -> Exception:
         """Returns what is told of SQLite's error; a mistake of ours, such as a query that is none, stays what it is."""
+        if _is_locked(error):
+            return ServiceError(
+                f"{self.path}: another program has it locked, so nothing can be changed; end that program, such as a "
+                f"sqlite3 in a transaction (`fuser {self.path}` names it), then try again"
+            )
         if isinstance(error, sqlite3.OperationalError):
             return ServiceError(f"{self.path}: {error}; is the disk full?")
         if type(error) is sqlite3.DatabaseError:  # the file itself
@@ -130,6 +164,12 @@ class Database:
 
     def close(self) -> None:
         """Closes the file."""
+        self._apart.shutdown()
         with self._lock, self._reading:
             self._reader.close()
             self._connection.close()
+
+
+def _is_locked(error: Exception) -> bool:
+    """Returns whether another program keeps the file; Python 3.10 does not say SQLite's number of an error."""
+    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)

@@ -1,4 +1,4 @@
-"""The service's files, each whole or not there (``agents/model/durable.py``): JSON, and whether there is room."""
+"""The service's files, each whole or not there (``core/disk/durable.py``): JSON, and whether there is room."""
 
 import json
 import shutil
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reinet.agents.model import durable
+from reinet.core.disk import durable
 from reinet.core.errors import ServiceError
 
 
@@ -22,7 +22,7 @@ def check_free(folder: Path, least_bytes: int, what: str) -> None:
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Writes JSON in one step."""
-    durable.write(path, json.dumps(data, allow_nan=False).encode() + b"\n")
+    durable.write(path, json.dumps(data, allow_nan=False).encode() + b"\n", 0o600)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

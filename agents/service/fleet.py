@@ -6,15 +6,15 @@ import math
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reinet.agents.model import durable
 from reinet.agents.service import files, text
 from reinet.agents.service.blobs import staged_bytes
 from reinet.agents.service.database import Database
 from reinet.agents.service.identity import Caller
+from reinet.core.disk import durable
 from reinet.core.errors import ServiceError, TraceError
 from reinet.daemon.processes.flow_recorder import BLOCK_BYTES, MOST_FILES, on_disk_bytes
 from reinet.envs.trace.flow_records import FlowRecording
@@ -78,20 +78,27 @@ class Fleet:
         """Returns the daemons, by name."""
         return sorted(self._known.values(), key=lambda one: (one.daemon, one.owner))
 
-    def flush(self, after_s: float = 0.0) -> None:
+    async def flush(self, after_s: float = 0.0) -> None:
         """Writes down what is new, where the last time is so long ago."""
         if time.monotonic() - self._flushed_s < after_s or not self._fresh:
             return
+        fresh, self._fresh = self._fresh, set()
         rows = [
             (one.owner, one.daemon, one.name, one.model, one.version, one.problem, json.dumps(one.figures), one.seen_s)
-            for one in (self._known[key] for key in self._fresh)
+            for one in (self._known[key] for key in fresh if key in self._known)
         ]
+        try:
+            await self._database.apart(self._write, rows)
+        except BaseException:
+            self._fresh |= fresh  # tried again
+            raise
+        self._flushed_s = time.monotonic()
+
+    def _write(self, rows: Sequence[tuple[str | float, ...]]) -> None:
         with self._database.change() as run:
             for row in rows:
                 run("INSERT OR REPLACE INTO daemons VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             run("DELETE FROM daemons WHERE seen_s < ?", (time.time() - FORGET_S,))
-        self._fresh.clear()
-        self._flushed_s = time.monotonic()
 
     def _forget(self) -> None:
         for key in [key for key, one in self._known.items() if time.time() - one.seen_s > FORGET_S]:

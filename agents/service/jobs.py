@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reinet.agents.model import durable
 from reinet.agents.service import files, text
 from reinet.agents.service.blobs import Blobs
 from reinet.agents.service.config import Quota
 from reinet.agents.service.database import Database, Row
 from reinet.agents.service.identity import Caller
 from reinet.agents.service.running.progress import MODEL_FOLDER, Order
+from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, ServiceError
 
 OPEN = ("waiting", "running", "stopping")
@@ -118,6 +118,7 @@ class Jobs:
     ) -> None:
         self.folder = folder / "jobs"
         self._database, self._blobs = database, blobs
+        self.apart = database.apart
         self._min_free_bytes, self._most_workers, self._code_version = min_free_bytes, most_workers, code_version
         self._accepting = threading.Lock()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -138,13 +139,13 @@ class Jobs:
     def all(self, states: Sequence[str] = (*OPEN, *ENDED)) -> list[Job]:
         """Returns the jobs in these states, oldest first."""
         marks = ", ".join("?" * len(states))
-        rows = self._database.rows(f"SELECT * FROM jobs WHERE state IN ({marks}) ORDER BY created_s, id", *states)
+        rows = self._database.rows(f"SELECT * FROM jobs WHERE state IN ({marks}) ORDER BY rowid", *states)
         return [Job.of(row) for row in rows]
 
     def latest(self, count: int) -> list[Job]:
         """Returns the newest so many jobs, oldest first, without their sets: those of one may name 4096 traces."""
         rows = self._database.rows(
-            f"SELECT {', '.join(LISTED)}, '[]' AS traces FROM jobs ORDER BY created_s DESC, id DESC LIMIT ?", count
+            f"SELECT {', '.join(LISTED)}, '[]' AS traces FROM jobs ORDER BY rowid DESC LIMIT ?", count
         )
         return [Job.of(row) for row in reversed(rows)]
 

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -36,6 +37,9 @@ MOST_UPLOADS = 4
 """So many traces come in at once; others wait, so that memory and disk are bounded."""
 MOST_WAITING = 64
 """So many wait: each holds what the service takes unasked (``server.LOOKAHEAD_BYTES``)."""
+SHARE = 0.5
+"""One identity has so much of the places, and of the room to wait, at most: what it sends slowly, or not at all, is not
+to keep the others out."""
 MOST_WATCHERS = 1000
 MOST_SHOWN = 2**32 - 1
 """A message holds no higher iteration; a job that was accepted before these were bounded is shown with this one."""
@@ -49,7 +53,10 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     def __init__(self, jobs: Jobs, blobs: Blobs, flows: Flows, callers: Callers) -> None:
         self._jobs, self._blobs, self._flows, self.callers = jobs, blobs, flows, callers
         self._uploads = asyncio.Semaphore(MOST_UPLOADS)
-        self._watchers = self._uploading = 0
+        self._uploads_of: dict[str, asyncio.Semaphore] = {}
+        """Of each identity that has called; the configuration names them all."""
+        self._uploading: Counter[str] = Counter()
+        self._watchers = 0
         self._listed = NEVER
         self._seen: dict[str, tuple[float, Job, pb.Job]] = {}
 
@@ -63,7 +70,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     @guarded
     async def Upload(self, request: AsyncIterator[pb.UploadRequest], caller: Caller) -> pb.UploadReply:  # noqa: N802
         """Takes one trace."""
-        async with self._upload(request) as (header, chunks):
+        async with self._upload(request, caller) as (header, chunks):
             self._blobs.check(caller, header.sha256, header.size_bytes)
             await self._blobs.receive(caller, header.sha256, header.size_bytes, chunks)
             return pb.UploadReply(sha256=header.sha256)
@@ -71,20 +78,27 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     @guarded
     async def SendFlow(self, request: AsyncIterator[pb.FlowRequest], caller: Caller) -> pb.FlowReply:  # noqa: N802
         """Takes one flow that a daemon recorded."""
-        async with self._upload(request) as (header, chunks):
+        async with self._upload(request, caller) as (header, chunks):
             await self._flows.receive(
                 caller, header.daemon, header.flow, header.sha256, header.size_bytes, chunks
             )  # fmt: skip
             return pb.FlowReply()
 
     @asynccontextmanager
-    async def _upload(self, request: AsyncIterator[Any]) -> AsyncIterator[tuple[Any, AsyncIterator[bytes]]]:
-        """Yields an upload's header and its chunks, when its turn has come."""
-        if self._uploading >= MOST_UPLOADS + MOST_WAITING:
-            raise ServiceError(f"{MOST_WAITING} uploads are waiting already; send the trace again later")
-        self._uploading += 1
+    async def _upload(
+        self, request: AsyncIterator[Any], caller: Caller
+    ) -> AsyncIterator[tuple[Any, AsyncIterator[bytes]]]:
+        """Yields an upload's header and its chunks, when its turn has come among the caller's, then among all."""
+        room = MOST_UPLOADS + MOST_WAITING
+        if self._uploading.total() >= room or self._uploading[caller.name] >= SHARE * room:
+            raise ServiceError(
+                f"{self._uploading[caller.name]} uploads of {caller.name} are under way or waiting already, of "
+                f"{self._uploading.total()} in all; send the trace again later"
+            )
+        own = self._uploads_of.setdefault(caller.name, asyncio.Semaphore(int(SHARE * MOST_UPLOADS)))
+        self._uploading[caller.name] += 1
         try:
-            async with self._uploads:
+            async with own, self._uploads:
                 parts = without_stalls(request)
                 first = await anext(parts, None)
                 if first is None or first.WhichOneof("part") != "header":
@@ -98,7 +112,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
 
                 yield first.header, chunks()
         finally:
-            self._uploading -= 1
+            self._uploading[caller.name] -= 1
 
     @guarded
     async def Submit(self, request: pb.SubmitRequest, caller: Caller) -> pb.SubmitReply:  # noqa: N802
@@ -114,7 +128,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
             note=request.note,
             parent=request.parent,
         )  # fmt: skip
-        job = await asyncio.to_thread(self._jobs.submit, caller, given)
+        job = await self._jobs.apart(self._jobs.submit, caller, given)
         self._listed = NEVER
         return pb.SubmitReply(job=self._message(job))
 
@@ -162,7 +176,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     async def Stop(self, request: pb.JobRequest, caller: Caller) -> pb.Job:  # noqa: N802
         """Ends a job after its iteration."""
         job = self._own(request.job, caller)
-        self._jobs.stop(job)
+        await self._jobs.apart(self._jobs.stop, job)
         self._listed = NEVER
         return self._message(self._jobs.get(job.id))
 
@@ -170,7 +184,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     async def Resume(self, request: pb.JobRequest, caller: Caller) -> pb.Job:  # noqa: N802
         """Lets a stopped or failed job go on."""
         job = self._own(request.job, caller)
-        self._jobs.resume(caller, job)
+        await self._jobs.apart(self._jobs.resume, caller, job)
         self._listed = NEVER
         return self._message(self._jobs.get(job.id))
 

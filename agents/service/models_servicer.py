@@ -3,9 +3,10 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 from reinet.agents.service import gate, text
 from reinet.agents.service.config import Gate
@@ -92,16 +93,14 @@ class ModelsServicer(trainer_pb2_grpc.ModelsServicer, Guarded):
             if self._registry.pointer(name).model != present:
                 raise ServiceError(f"{name} was pointed elsewhere meanwhile; look at it, then promote again")
             forced = request.force and not verdict.ok
-            done = self._registry.promote(model.sha256, name, caller.name, why, forced, visible(verdict.words))
-        self._tell()
+            words = visible(verdict.words)
+            done = await self._moved_by(self._registry.promote, model.sha256, name, caller.name, why, forced, words)
         yield pb.PromoteReply(promotion=_promotion(done))
 
     @guarded
     async def Rollback(self, request: pb.RollbackRequest, caller: Caller) -> pb.Promotion:  # noqa: N802
         """Points the name to what it pointed to before."""
-        done = self._registry.rollback(request.name, caller.name, request.why)
-        self._tell()
-        return _promotion(done)
+        return _promotion(await self._moved_by(self._registry.rollback, request.name, caller.name, request.why))
 
     @guarded
     async def History(self, request: pb.HistoryRequest, caller: Caller) -> pb.HistoryReply:  # noqa: N802
@@ -112,7 +111,7 @@ class ModelsServicer(trainer_pb2_grpc.ModelsServicer, Guarded):
     async def Gc(self, request: pb.GcRequest, caller: Caller) -> pb.GcReply:  # noqa: N802
         """Removes what nothing points to."""
         in_use = [*(daemon.model for daemon in self._fleet.all()), *self._asked]
-        removed, freed = self._registry.gc(max(request.older_than_s, 0.0), request.dry_run, in_use)
+        removed, freed = await self._registry.apart(self._registry.gc, request.older_than_s, request.dry_run, in_use)
         return pb.GcReply(removed=removed, freed_bytes=freed)
 
     @guarded
@@ -160,10 +159,18 @@ class ModelsServicer(trainer_pb2_grpc.ModelsServicer, Guarded):
             ]
         )  # fmt: skip
 
-    def _tell(self) -> None:
-        """Wakes everyone who follows."""
-        moved, self._moved = self._moved, asyncio.Event()
-        moved.set()
+    async def _moved_by(self, move: Callable[..., Promotion], *arguments: Any) -> Promotion:
+        """Returns the line of history of a move, of which everyone who follows hears, also where the caller has hung
+        up before it was written down."""
+        moving = asyncio.ensure_future(self._registry.apart(move, *arguments))
+        moving.add_done_callback(self._tell)
+        return await asyncio.shield(moving)
+
+    def _tell(self, moving: "asyncio.Future[Promotion]") -> None:
+        """Wakes everyone who follows, where a name moved."""
+        if not moving.cancelled() and moving.exception() is None:
+            moved, self._moved = self._moved, asyncio.Event()
+            moved.set()
 
 
 def _pointer(found: Pointer) -> pb.Pointer:

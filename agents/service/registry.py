@@ -26,6 +26,8 @@ PRODUCTION, PREVIOUS = "production", "previous"
 LEAST_DIGITS = 6
 MOST_CACHED = 4
 """So many models are in memory: a fleet that follows a name fetches one and the same, within seconds."""
+MOST_AGE_S = 100 * 365 * 86400.0
+"""No model is older; who names such an age means something else."""
 MODEL_FILES = (MANIFEST_FILE, *PINNED_FILES)
 
 log = structlog.get_logger("reinet.trainer")
@@ -81,6 +83,7 @@ class Registry:
         self._folder = folder / "models"
         self._staging = folder / "staged"
         self._database = database
+        self.apart = database.apart
         self._content: dict[str, dict[str, bytes]] = {}
         for made in (self._folder, self._staging):
             made.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -133,7 +136,7 @@ class Registry:
 
     def all(self) -> list[Model]:
         """Returns the models, oldest first."""
-        return [self._model(row) for row in self._database.rows("SELECT * FROM models ORDER BY created_s, sha256")]
+        return [self._model(row) for row in self._database.rows("SELECT * FROM models ORDER BY rowid")]
 
     def find(self, wanted: str) -> Model:
         """Returns a model by name, sha256, its beginning or ``latest``; raises ServiceError for none, or several."""
@@ -213,7 +216,10 @@ class Registry:
 
     def gc(self, older_than_s: float, dry_run: bool, in_use: Sequence[str]) -> tuple[list[str], int]:
         """Removes models older than so much that no name points to, pointed to before, or daemon runs; returns which,
-        and how many bytes that frees. Their lines in the history stay."""
+        and how many bytes that frees. Their lines in the history stay. Raises ServiceError for what is no age: below 0
+        every model would be old enough, and what is no number would leave all of them without a word."""
+        if not 0 <= older_than_s <= MOST_AGE_S:
+            raise ServiceError(f"{older_than_s / 86400:g} days are no age; give 0 to {MOST_AGE_S / 86400:g}")
         kept = {line.model for line in self.history()} | {line.before for line in self.history()} | set(in_use)
         kept |= {model.parent for model in self.all() if model.pointers}
         gone = [

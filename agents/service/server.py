@@ -17,7 +17,6 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from reinet.agents.model import durable
 from reinet.agents.service.blobs import CHUNK_BYTES, Blobs
 from reinet.agents.service.config import TrainerConfig
 from reinet.agents.service.database import Database
@@ -29,6 +28,7 @@ from reinet.agents.service.models_servicer import ModelsServicer
 from reinet.agents.service.registry import Registry
 from reinet.agents.service.running.runners import ProcessRunner, Runner
 from reinet.agents.service.running.supervisor import Supervisor
+from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, DaemonError, ReinetError, ServiceError
 from reinet.daemon.endpoint import listen_privately
 from reinet.daemon.processes.claim import SocketClaim
@@ -140,7 +140,7 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
         while not stopped.is_set():
             try:
                 await asyncio.to_thread(supervisor.step)
-                fleet.flush(FLUSH_S)
+                await fleet.flush(FLUSH_S)
             except (ReinetError, OSError, sqlite3.Error) as error:  # a full disk: it may be mended while we serve
                 log.error("the service cannot look after its jobs", problem=str(error))
                 await asyncio.sleep(TROUBLE_S)
@@ -153,7 +153,7 @@ async def _serve(config: TrainerConfig, socket: Path, database: Database, runner
         # loop, which ends next, they would leave that, and tracebacks in the log.
         if left := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(left, timeout=GRACE_S)
-        fleet.flush()
+        await fleet.flush()
 
 
 def _listen_unix(server: Any, socket: Path) -> None:

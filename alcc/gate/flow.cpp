@@ -38,8 +38,7 @@ void Flow::reset(std::uint64_t new_cookie) {
   if (turn) end_turn();  // else nobody waits for it
   refusals_ = 0;
   pending_bytes_ = 0;
-  ++openings;  // whoever still waits looks again, and finds another cookie
-  futex_wake_all(openings);
+  wake(openings);  // whoever still waits looks again, and finds another cookie
 }
 
 void Flow::forget_connection() {
@@ -47,6 +46,8 @@ void Flow::forget_connection() {
   ++connections;
   tick_ns = kLeastTickNs;
   stage_ = Stage::fresh;
+  early_bytes_ = process().settings.binds_at_once() ? 0 : kEarlyBytes;
+  counted_ = false;
   growing_ = {};
   measure_ = Measure{};
   neighbour_ = {};
@@ -68,8 +69,29 @@ void Flow::after_fork() {
 
 void Flow::end_turn() {
   turn = nullptr;
-  ++turns;
-  futex_wake_all(turns);
+  wake(turns);
+}
+
+// Whoever waits has said so under the lock.
+void Flow::wake(std::atomic<std::uint32_t>& word) {
+  ++word;
+  if (waiting > 0) futex_wake_all(word);
+}
+
+bool Flow::takes_early(std::uint64_t bytes) {
+  std::uint64_t left = early_bytes_.load(std::memory_order_relaxed);
+  while (bytes <= left)
+    if (early_bytes_.compare_exchange_weak(left, left - bytes, std::memory_order_relaxed)) return true;
+  return false;
+}
+
+void Flow::sent_early(std::uint64_t taken_bytes) {
+  count();
+  process().report.bytes += taken_bytes;
+}
+
+void Flow::count() {
+  if (!counted_.exchange(true)) process().report.flows++;
 }
 
 // Bounds what waits unsent in the kernel; an application's own bound stays.
@@ -102,18 +124,23 @@ bool Flow::begin(int fd, std::uint64_t now_ns) {
   }
   if (!view.may_send()) return false;
   stage_ = Stage::running;
+  early_bytes_ = 0;
   growing_.takes(view.info);
   const Settings& settings = process().settings;
   const Ends ends = ends_of(fd);
   peer_ = ends.peer;
   const auto named = [&](std::uint16_t port) { return std::ranges::count(settings.ports, port) > 0; };
-  process().report.flows++;
+  count();
   if (!settings.ports.empty() && !named(ends.local_port) && !named(ends.peer_port)) {
     exempt("its ports are not among those of --policy");
     return false;
   }
   if (is_capped_in_kernel(fd)) {
     exempt("the kernel caps it already (a congestion control of reinet's)");
+    return false;
+  }
+  if (is_in_repair(fd)) {
+    exempt("its state is being restored (TCP_REPAIR)");
     return false;
   }
   written_base_ = queued_before == kUnlimited ? kUnlimited / 2 : queued_before + view.info.tcpi_bytes_acked;
@@ -249,8 +276,7 @@ void Flow::open() {
     r.withheld = false;
     tell_epoll(r, r.wanted);  // also makes a new edge
   }
-  ++openings;
-  futex_wake_all(openings);
+  wake(openings);
 }
 
 int Flow::control_epoll(int epfd, int operation, int fd, const epoll_event& asked) {

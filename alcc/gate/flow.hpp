@@ -43,6 +43,10 @@ constexpr std::uint32_t kTicksPerRtt = 8, kTicksPerRttOfPublished = 24;
 // What may wait unsent in the kernel while no cap binds: when one comes, the kernel sends that much beyond it. The
 // kernel wakes a writer when half of it is left, which is 5 ms at 100 Mbit/s.
 constexpr int kBacklogBytes = 128 * 1024;
+// What a connection may send before anybody looks at it, ten segments of the common size: an initial window has no
+// queue of its own, and most connections of a server send no more. Where a cap binds at once it is looked at from the
+// start.
+constexpr std::uint64_t kEarlyBytes = 10 * 1448;
 // What one call may hand over at a time while no cap binds: a cap that comes meanwhile waits for so much.
 constexpr std::uint64_t kSliceBytes = 256 * 1024;
 // A program with an io_uring that is refused so often before the gate opens is not asleep meanwhile: it sees a socket
@@ -83,8 +87,13 @@ class Flow {
   std::atomic<bool> armed{false};          // somebody was refused; read without the lock too
   std::atomic<std::uint32_t> openings{0};  // moves when the gate opens
   std::atomic<std::uint64_t> tick_ns{kLeastTickNs};
-  bool queued = false;  // the pacer has it
+  bool queued = false;                    // the pacer has it
+  std::atomic<std::uint32_t> waiting{0};  // threads, for a word of the flow's to move; read without the lock too
 
+  // Whether so many bytes are of its first ones, which pass without a lock or a look; then they count as sent.
+  bool takes_early(std::uint64_t bytes);
+  // What the kernel took of them.
+  void sent_early(std::uint64_t taken_bytes);
   // Returns how much may be handed over now; fd is one of the flow's.
   Room room(int fd, std::uint64_t want, std::uint64_t now_ns);
   // So many bytes are on their way into the kernel, and so many of them arrived there.
@@ -116,6 +125,8 @@ class Flow {
 
  private:
   bool begin(int fd, std::uint64_t now_ns);
+  void count();
+  void wake(std::atomic<std::uint32_t>& word);
   // What is known of the connection is of none any more; the socket's own remains.
   void forget_connection();
   std::uint32_t cap_in_force_pkts(std::uint64_t now_ns) const;
@@ -133,6 +144,8 @@ class Flow {
 
   enum class Stage { fresh, running };
   Stage stage_ = Stage::fresh;
+  std::atomic<std::uint64_t> early_bytes_{0};  // that may still pass so
+  std::atomic<bool> counted_{false};           // among the report's connections
   const char* exempt_ = nullptr;
   Growing growing_;
   Measure measure_;

@@ -111,6 +111,13 @@ inline bool is_encrypted_in_kernel(int fd) {
   return getsockopt(fd, IPPROTO_TCP, TCP_ULP, name, &size) == 0 && std::string_view(name, strnlen(name, size)) == "tls";
 }
 
+// Tells whether somebody restores its state (TCP_REPAIR, as CRIU does): what is written is not sent, nor acknowledged.
+inline bool is_in_repair(int fd) {
+  int value = 0;
+  socklen_t size = sizeof value;
+  return getsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &value, &size) == 0 && value != 0;
+}
+
 inline bool is_tcp(int fd) {
   int type = 0, protocol = 0;
   socklen_t size = sizeof type;

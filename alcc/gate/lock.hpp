@@ -38,6 +38,9 @@ class Lock {
   std::mutex mutex_;
 };
 
+// Of what allocates for the gate, to be taken last around fork; null where the C library does.
+inline Lock* lock_of_memory = nullptr;
+
 }  // namespace reinet::alcc
 
 #endif

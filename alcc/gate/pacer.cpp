@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "alcc/gate/pacer.hpp"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -25,10 +26,10 @@ constexpr int kMostTries = 1000;
 bool is_last_thread() {
   char text[1024] = "", state = 0;
   long threads = 0;
-  FILE* file = std::fopen("/proc/self/stat", "re");
-  if (!file) return false;
-  const bool is_read = std::fgets(text, sizeof text, file) != nullptr;
-  std::fclose(file);
+  const long file = syscall(SYS_openat, AT_FDCWD, "/proc/self/stat", O_RDONLY | O_CLOEXEC);  // stdio would use malloc
+  if (file < 0) return false;
+  const bool is_read = syscall(SYS_read, file, text, sizeof text - 1) > 0;
+  syscall(SYS_close, file);
   const char* rest = is_read ? std::strrchr(text, ')') : nullptr;  // what is before it is a name, with anything in it
   constexpr auto kFields = ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld";
   return rest && std::sscanf(rest, kFields, &state, &threads) == 2 && state == 'Z' && threads == 2;

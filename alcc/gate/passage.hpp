@@ -92,6 +92,18 @@ class Passage {
     std::uint64_t cookie_, bytes_, taken_;
   };
 
+  // Counted while it waits, also where the thread is cancelled meanwhile.
+  class Waiting {
+   public:
+    explicit Waiting(std::atomic<std::uint32_t>& threads) : threads_(threads) { ++threads_; }
+    ~Waiting() { --threads_; }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    std::atomic<std::uint32_t>& threads_;
+  };
+
   ssize_t result() const {
     if (sent_) return static_cast<ssize_t>(sent_);
     errno = error_;
@@ -159,6 +171,7 @@ class Passage {
   // Until the word moves from what it is now, or something ends the call as it would end the kernel's own.
   Answer wait(std::unique_lock<Lock>& guard, std::atomic<std::uint32_t>& word) {
     const std::uint32_t seen = word;
+    const Waiting waiting(flow_->waiting);
     guard.unlock();
     if (process().is_copy()) return Answer::pass;  // nobody would move it
     timespec left{kForEverS, 0};
@@ -206,6 +219,11 @@ ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send, Ti
   const int error = errno;
   Flow* flow = p.table.flow(fd);
   errno = error;  // a call that succeeds leaves it alone
+  if (flow && flow->takes_early(length)) {
+    const ssize_t taken = send(0, length, false);
+    if (taken > 0) flow->sent_early(static_cast<std::uint64_t>(taken));
+    return taken;
+  }
   if (!flow || !p.is_here()) return send(0, length, false);
   int cancelled;  // PTHREAD_CANCEL_ASYNCHRONOUS must not strike while locks are held
   pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &cancelled);

@@ -18,7 +18,7 @@ namespace reinet::alcc {
 
 namespace {
 
-constinit std::atomic<bool> is_process_made{false};
+constinit std::atomic<bool> is_process_begun{false}, is_process_made{false};
 std::size_t locked_chunks = 0;                                        // by the thread that forks
 [[gnu::tls_model("initial-exec")]] thread_local bool locked = false;  // this thread has them
 // Forks of a handler's that interrupted this thread in the gate, one within the other.
@@ -57,6 +57,7 @@ void before_fork() {
   });
   p.pacer.lock_all();
   p.table.lock_all();
+  if (lock_of_memory) lock_of_memory->lock();
 }
 
 // Whether the fork that comes to its end was such a one, around which no locks were taken.
@@ -71,6 +72,7 @@ void give_locks_back() {
   Process& p = process();
   if (ends_interrupting_fork() || !locked) return;
   locked = false;
+  if (lock_of_memory) lock_of_memory->unlock();
   p.table.unlock_all();
   p.pacer.unlock_all();
   p.table.each_flow(locked_chunks, [](Flow& flow) { flow.lock.unlock(); });
@@ -125,6 +127,7 @@ Process* make() {
 
 Process& process() {
   static Process* const only = [] {
+    is_process_begun.store(true, std::memory_order_release);
     Process* made = make();
     is_process_made.store(true, std::memory_order_release);
     return made;
@@ -133,6 +136,8 @@ Process& process() {
 }
 
 bool is_copy() { return process().is_copy(); }
+
+bool is_begun() { return is_process_begun.load(std::memory_order_acquire); }
 
 bool is_made() { return is_process_made.load(std::memory_order_acquire); }
 

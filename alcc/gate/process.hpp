@@ -61,8 +61,9 @@ struct Process {
 };
 
 Process& process();
-// Whether there is one yet, without making it.
+// Whether there is one yet, without making it, and whether its making has begun.
 bool is_made();
+bool is_begun();
 
 // Entered by a call of the application's. Where it does not hold, the call must go straight to the kernel.
 class Inside {

@@ -47,6 +47,7 @@ class Table {
   void release(Flow* flow);
 
   Epoll* epoll(int fd);
+  bool is_epoll(int fd) const { return (load(fd) & kTag) == kEpoll; }
   int fd_of(const Epoll* epoll, std::uint32_t generation);
 
   // Visits every flow of the first so many chunks; there are chunks() at present, and never fewer later.

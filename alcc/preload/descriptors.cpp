@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdarg>
 
+#include "alcc/preload/alone.hpp"
 #include "alcc/preload/forget.hpp"
 #include "alcc/preload/real.hpp"
 
@@ -58,6 +59,8 @@ REINET_HOOK int close_range(unsigned first, unsigned last, int flags) noexcept {
     for (std::int64_t fd = first; fd <= std::min<std::int64_t>(last, highest); ++fd) forget(static_cast<int>(fd));
   }
   const auto real = real_close_range.get();
+  if (real && (flags & 2U))  // CLOSE_RANGE_UNSHARE
+    return reinet::alcc::with_own_descriptors([=] { return real(first, last, flags); });
   if (real) return real(first, last, flags);
   errno = ENOSYS;
   return -1;

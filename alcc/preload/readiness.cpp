@@ -189,7 +189,10 @@ REINET_HOOK int epoll_ctl(int epfd, int operation, int fd, epoll_event* event) n
   const Inside inside;
   if (!inside || (!event && operation != EPOLL_CTL_DEL)) return real_epoll_ctl.get()(epfd, operation, fd, event);
   const int error = errno;
-  Flow* flow = process().table.flow(fd);
+  Table& table = process().table;
+  // Who does not ask whether it may be written is told nothing else at a closed gate; most servers ask so of a new one.
+  const bool is_plain = event && !(event->events & kWritable) && !table.is_known(fd) && table.is_epoll(epfd);
+  Flow* flow = is_plain ? nullptr : table.flow(fd);
   errno = error;
   if (!flow || !process().is_here()) return real_epoll_ctl.get()(epfd, operation, fd, event);
   const std::lock_guard guard(flow->lock);

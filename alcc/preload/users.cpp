@@ -4,17 +4,18 @@
 // the process where one of them may not. The pacer's may not where the program has kept capabilities for its own thread
 // alone (proftpd). So it ends before such a call, and begins again after it with what its maker may then. Some
 // namespaces are entered by processes of one thread only: who is refused tries again without the pacer's.
+// Who takes descriptors of its own takes the pacer along.
 #include <grp.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <cerrno>
 
-#include "alcc/gate/process.hpp"
+#include "alcc/preload/alone.hpp"
 #include "alcc/preload/real.hpp"
 
-using reinet::alcc::Inside;
-using reinet::alcc::process;
+using reinet::alcc::alone;
+using reinet::alcc::with_own_descriptors;
 
 namespace {
 
@@ -30,18 +31,6 @@ REINET_REAL(setgroups);
 REINET_REAL(initgroups);
 REINET_REAL(unshare);
 REINET_REAL(setns);
-
-template <class Function, class... Arguments>
-int alone(Function real, Arguments... arguments) {
-  const Inside inside;
-  if (!inside || !process().is_here()) return real(arguments...);
-  process().pacer.pause();
-  const int result = real(arguments...);
-  const int error = errno;
-  process().pacer.resume();
-  errno = error;
-  return result;
-}
 
 template <class Function, class... Arguments>
 int alone_if_refused(Function real, Arguments... arguments) {
@@ -67,5 +56,8 @@ REINET_HOOK int setgroups(size_t count, const gid_t* groups) noexcept {
   return alone(real_setgroups.get(), count, groups);
 }
 REINET_HOOK int initgroups(const char* user, gid_t group) { return alone(real_initgroups.get(), user, group); }
-REINET_HOOK int unshare(int flags) noexcept { return alone_if_refused(real_unshare.get(), flags); }
+REINET_HOOK int unshare(int flags) noexcept {
+  if (flags & CLONE_FILES) return with_own_descriptors([=] { return real_unshare.get()(flags); });
+  return alone_if_refused(real_unshare.get(), flags);
+}
 REINET_HOOK int setns(int fd, int kind) noexcept { return alone_if_refused(real_setns.get(), fd, kind); }

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from reinet.cli.options import a_picture
-from reinet.cli.output import JsonOption, print_table, say, write_json
+from reinet.cli.output import JsonOption, Unwritten, print_table, say, write_json
 
 COLUMNS = [
     "variant", "beside", "path", "seeds", "frontier_mean", "frontier_mean_range", "frontier_p95", "frontier_p95_range",
@@ -78,9 +78,12 @@ def effects(
     summary = over_seeds(rows)
     said = {"about": plan.about, "seconds": seconds, "iterations": iterations}
     write_json(json_destination, said | {"rows": rows, "summary": summary})
+    if json_destination != "-":
+        print_table(summary, COLUMNS)
     if png is not None:
         from reinet.agents.evaluation.picture import save_effects
 
-        save_effects(rows, png)
-    if json_destination != "-":
-        print_table(summary, COLUMNS)
+        unwritten = Unwritten()
+        with unwritten.at(png):
+            save_effects(rows, png)
+        unwritten.tell()

@@ -163,7 +163,7 @@ def fleet(json_out: JsonOption = None) -> None:
 
 @app.command()
 def gc(
-    older_than_days: Annotated[float, typer.Option(min=0, help="Only models older than this.")] = 30.0,
+    older_than_days: Annotated[float, typer.Option(min=0, max=36500, help="Only models older than this.")] = 30.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, remove nothing.")] = False,
     json_out: JsonOption = None,
 ) -> None:

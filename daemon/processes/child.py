@@ -25,6 +25,10 @@ GOING_S = 1.0
 MAX_WORD_BYTES = 64 * 1024
 """What a child says to its parent is short."""
 
+MORE_TASKS = "give it more tasks and memory (TasksMax and MemoryMax of its unit, pids.max of its cgroup, ulimit -u)"
+NO_THREAD = "can't start new thread"
+"""What Python says where there is no room for one; it has no error of its own for that."""
+
 log = structlog.get_logger("reinet.serve")
 
 
@@ -41,13 +45,21 @@ class Child:
         """Forks; ``work`` runs in the child, with its end of the socket.
 
         Of further sockets, ``theirs`` are closed here and ``ours`` in the child, and so is whatever the parent holds of
-        BPF. An error of reinet's that ``work`` raises is raised again by ``hear``; any other is logged by the child.
+        BPF. An error of reinet's that ``work`` raises is raised again by ``hear``, and so is that there is no room for
+        a thread; any other is logged by the child. Raises DaemonError where there is no room for a process.
         """
         self.name = name
         self.link, far = sockets.socketpair()
         self._status: int | None = None
         parent = os.getpid()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError as error:
+            self.link.close()
+            far.close()
+            raise errors.DaemonError(
+                f"the {name} process could not be started: {error.strerror}; {MORE_TASKS}"
+            ) from None
         if not self.pid:
             for socket in (self.link, *ours):
                 socket.close()
@@ -126,6 +138,9 @@ def _be_child(parent: int, work: Callable[[sockets.socket], None], link: sockets
     except errors.ReinetError as error:
         plain.send(link, {"failed": type(error).__name__, "why": str(error)})
     except BaseException as error:
+        if NO_THREAD in str(error):
+            why = f"a process of the daemon has no room for a thread; {MORE_TASKS}"
+            plain.send(link, {"failed": "DaemonError", "why": why})
         log.error("a process of the daemon failed", exc_info=error)
     finally:
         LINES.drain()

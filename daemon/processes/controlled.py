@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from reinet.agents.decide.loop import Snapshot, Status
-from reinet.agents.decide.sight.facts import Figures, ModelFacts, Story
+from reinet.agents.decide.loop import Status
+from reinet.agents.decide.sight.facts import Figures, ModelFacts, Snapshot, Story
 from reinet.agents.decide.swap import Canary
 
 
@@ -13,8 +13,9 @@ class Controlled(Protocol):
     def status(self) -> Status:
         """Returns how the loop is."""
 
-    def snapshot(self) -> Snapshot:
-        """Returns the flows with their records and caps."""
+    def snapshot(self, most: int = 0, order: str = "", after: int = 0) -> Snapshot:
+        """Returns flows with their records and caps: so many at most, 0 = all, by one of ``order.ORDERS`` or, without,
+        by their cookies, those beyond ``after`` alone. Raises ConfigError for an order that is none."""
 
     def pause(self) -> int:
         """Lifts every cap and returns how many; raises TimeoutError if the loop hangs."""

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.courses import require_period
-from reinet.agents.decide.loop import ControlLoop, Snapshot
+from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Order, Placer
 from reinet.agents.decide.protocol import Agent
+from reinet.agents.decide.sight.facts import Snapshot
 from reinet.agents.decide.swap import Canary
 from reinet.alcc.joined import with_programs
 from reinet.alcc.processes import listen
@@ -154,9 +155,9 @@ class _Kept:
             if self._begun:
                 self._asked.keep_targets("", self._loop.own_targets())
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, most: int = 0, order: str = "", after: int = 0) -> Snapshot:
         """Returns the loop's flows."""
-        return self._loop.snapshot()
+        return self._loop.snapshot(most, order, after)
 
     def loading(self, agent_for: LoadAgent) -> LoadAgent:
         """Returns what loads agents, and knows which folder the registry's name stands for by now.

@@ -14,12 +14,9 @@ from typing import Any
 
 import numpy as np
 
-MAX_FRAME_BYTES = 256 * 2**20
-"""Room for a snapshot of the largest table: 2**20 flows, each with a record of 152 bytes, a verdict and a reason.
-
-That is some 250 bytes a flow with the usual reasons. Were every flow refused with the longest reason, that of a target
-which is too tight, it is some 300: a table of more than 850 000 such flows could not be told.
-"""
+MAX_FRAME_BYTES = 32 * 2**20
+"""Room for five times the largest answer, a page of flows (``answers.MOST_FLOWS``): each takes some 300 bytes, of which
+152 are its record, where the reason is the longest one, that of a target which is too tight."""
 _LENGTHS = struct.Struct("<II")
 
 
@@ -30,13 +27,14 @@ class BrokenError(Exception):
 def send(socket: sockets.socket, value: Any) -> None:
     """Sends plain data: None, bool, int, float, str, list, tuple, dict with str keys, arrays and dataclasses of these.
 
-    Raises TypeError for anything else, BrokenError when nobody reads any more, TimeoutError after the socket's time.
+    Raises TypeError for anything else, ValueError for what is longer than a frame may be, BrokenError when nobody reads
+    any more, TimeoutError after the socket's time.
     """
     arrays: list[bytes] = []
     text = json.dumps(_lay_out(value, arrays), separators=(",", ":")).encode()
     size = sum(map(len, arrays))
     if len(text) + size > MAX_FRAME_BYTES:
-        raise BrokenError(f"a message of {len(text) + size} bytes is longer than {MAX_FRAME_BYTES}")
+        raise ValueError(f"a message of {len(text) + size} bytes is longer than {MAX_FRAME_BYTES}")
     try:
         socket.sendall(b"".join([_LENGTHS.pack(len(text), size), text, *arrays]))
     except TimeoutError:

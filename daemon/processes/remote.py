@@ -160,8 +160,8 @@ class Responder:
             with self._lock:
                 try:
                     plain.send(self._socket, [number, error, result])
-                except TypeError as not_plain:
-                    plain.send(self._socket, [number, ["TypeError", f"{name}: {not_plain}"], None])
+                except (TypeError, ValueError) as unsent:  # who called is not to wait for it
+                    plain.send(self._socket, [number, [type(unsent).__name__, f"{name}: {unsent}"], None])
         except (plain.BrokenError, TimeoutError):
             return
 

@@ -84,8 +84,10 @@ class LinkRun:
 def shell_command(spec: LinkSpec, inside: list[str]) -> list[str]:
     """Returns the command that runs a program inside the shells of a path, whose traces and log have fixed places."""
     command = ["env", "--ignore-environment", f"PATH={SYSTEM_PATH}"]
+    # What is inside each asks at the gate for forwarding in the namespace that it made.
+    if spec.loss:
+        command += ["mm-loss", "downlink", f"{spec.loss:f}", f"{BIN}/reinet-gate"]
     if spec.mrtt_ms:
-        # mm-link, inside, asks at the gate for forwarding in the namespace that mm-delay made
         command += ["mm-delay", str(int(spec.mrtt_ms) // 2), f"{BIN}/reinet-gate"]
     log = f"--downlink-log={USER_FILES}/log"
     # "--", or mm-link takes the options of the command inside for its own.

@@ -14,7 +14,7 @@ from reinet.envs.trace import Trace
 
 EMULATED = (
     "queue", "buffer_bytes", "buffer_pkts", "codel_target_ms", "codel_interval_ms", "pie_reference_ms", "pie_burst_ms",
-    "mrtt_ms", "start_offset_ms", "trace", "uplink", "cc", "target_us",
+    "mrtt_ms", "start_offset_ms", "trace", "uplink", "loss", "cc", "target_us",
 )  # fmt: skip
 """The fields of a path that this link does; of all others but the seed it does the default, which a host has."""
 

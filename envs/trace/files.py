@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from reinet.core.disk import durable
 from reinet.core.errors import TraceError
 
 
@@ -43,14 +44,6 @@ def write_atomically(path: Path, content: bytes, *, overwrite: bool = False) -> 
             raise TraceError(f"{path}: exists already; name another file, or overwrite it with --force")
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}.part")
-        try:
-            with temporary.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        durable.write(target, content)
     except OSError as error:
         raise TraceError(f"{path}: cannot write ({error.strerror}); check the folder and its permissions") from error

@@ -1,6 +1,7 @@
 """The daemon's processes: what they may do, and what becomes of the others when one dies or stands still."""
 
 import os
+import shutil
 import signal
 import socket as sockets
 import time
@@ -284,3 +285,20 @@ def test_a_configuration_whose_disk_hangs_costs_nothing(folder: Path) -> None:
     time.sleep(8)  # more looks than there are threads to answer the loader
     daemon.wait_for(lambda client: client.health().ok)
     assert daemon.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_model_whose_folder_is_removed_decides_on_and_is_missed_only_by_a_process_started_anew(folder: Path) -> None:
+    model = folder / "model"
+    shutil.copytree(ROOT / "checkpoints" / "small", model)
+    daemon = Daemon(write_config(folder, model))
+    daemon.wait_for(lambda client: client.health().decisions)
+    shutil.rmtree(model)
+    with ControlClient(daemon.socket) as client:
+        decided = client.health().decisions
+    daemon.wait_for(lambda client: client.health().decisions > decided and client.health().ok)
+    os.kill(children_of(daemon.process.pid)[0], signal.SIGKILL)
+    daemon.process.wait(DEADLINE_S)
+    code, _, log = daemon.end()
+    assert code == 1
+    (said,) = [entry for entry in log if entry["event"] == "starting anew"]
+    assert said["caps"] == "lifted"

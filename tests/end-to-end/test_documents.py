@@ -105,6 +105,13 @@ SHORTENED = {
         "--repeat 2 --out runs/suites/mine --against runs/suites/mine/report.json",
         "less is quicker",
     ),
+    "reinet evaluate --suite deepcc --scenarios jain,jain-150kb": (
+        """
+        sed 's/^flow_start_s = .*/flow_start_s = 2/; s/^seconds = .*/seconds = 4/' configs/suites/deepcc.toml > own.toml
+        reinet evaluate --suite own.toml --scenarios jain,jain-150kb
+        """,
+        "three minutes; the suite's flows start a minute after each other",
+    ),
     "tensorboard --logdir runs": (
         ".venv/bin/tensorboard --logdir runs --inspect",
         "it serves until it is told to end",

@@ -57,6 +57,17 @@ def blocks(page: Path) -> list[Example]:
     return found
 
 
+def shown_commands(page: Path) -> list[str]:
+    """The commands of `reinet` in a page's blocks of text, which no test runs; without sudo and what stands before."""
+    found = []
+    for language, text in FENCED.findall(page.read_text()):
+        for line in Example(page.name, language, text).lines if language == "text" else ():
+            for part in re.split(r" && ", line):
+                if match := re.match(r"(?:sudo )?(?:chrt -r 1 )?(?:\.venv/bin/)?(reinet .*)", part.strip()):
+                    found.append(match[1])
+    return found
+
+
 def inline(page: Path) -> list[str]:
     """Inline code of a page, each on one line."""
     return [" ".join(code.split()) for code in INLINE.findall(FENCED.sub("", page.read_text()))]

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from helpers.figures import figures_hold
 from helpers.flows import settled
+from helpers.places import our_mounts
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.loop import ControlLoop
 from reinet.cli import ctl
@@ -110,7 +111,7 @@ def host_state(folder: Path) -> dict[str, object]:
         "sysctls": sysctls,
         "iptables": subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout.count("\n-A"),
         "cgroups": sorted(str(path) for path in mount.glob(f"**/*{os.getpid()}*")),
-        "mounts": Path("/proc/self/mounts").read_text(),
+        "mounts": our_mounts(),
         "sockets": Path("/proc/net/unix").read_text().count(str(folder)),
     }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.places import ROOT
+from helpers.places import ROOT, our_mounts
 from reinet.cli.doctor import prerequisites
 from reinet.core.errors import LinkError
 from reinet.envs.link.spec import LinkSpec
@@ -66,7 +66,7 @@ def host_state(tmp_path: Path) -> dict[str, object]:
     return {
         "sysctls": sysctls,
         "rules": [line for line in rules.splitlines() if not line.startswith("#")],
-        "mounts": Path("/proc/self/mounts").read_text(),
+        "mounts": our_mounts(),
         "devices": sorted(entry.name for entry in Path("/sys/class/net").iterdir()),
         "run": sorted(entry.name for entry in Path("/run").iterdir()),
     }

@@ -19,6 +19,7 @@ from helpers.documents import (
     is_command,
     options_of,
     parsed,
+    shown_commands,
 )
 from helpers.places import ROOT
 
@@ -113,11 +114,21 @@ def test_examples_of_a_help_text_are_well_formed(names: str) -> None:
         parsed(inner, rest)
 
 
+@pages
+def test_commands_that_no_test_runs_are_well_formed(page: Path) -> None:
+    for line in shown_commands(page):
+        try:
+            parsed(*command_of(shlex.split(line)[1:]))
+        except Exception as error:
+            pytest.fail(f"{page.name}: {line}: {error}")
+
+
 def test_the_extraction_sees_what_it_should() -> None:
     """A checker that finds nothing passes."""
     readme = ROOT / "README.md"
     assert any("reinet evaluate" in line for block in blocks(readme) for line in block.lines)
     assert sum(map(is_command, inline(readme))) >= 5
+    assert sum(len(shown_commands(page)) for page in PAGES) >= 40
     assert help_examples("Text.\n\n    sudo reinet doctor --json - | jq .\n") == ["reinet doctor --json -"]
     assert PLACEHOLDER.search("reinet train CONFIG")
     with pytest.raises(AssertionError, match="no 'evaluat'"):

@@ -125,3 +125,15 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
 def test_serving_loads_neither_torch_nor_ray() -> None:
     result = subprocess.run([sys.executable, "-c", SERVING], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_rollout_worker_imports_nothing_that_it_does_not_gather_with() -> None:
+    """Each starts a process: with cma come SciPy and pyplot, which took three times as long as all the rest."""
+    code = """
+import sys
+import reinet.agents.learn.workers
+heavy = sorted({name.split(".")[0] for name in sys.modules} & {"cma", "matplotlib", "scipy", "torch"})
+sys.exit(f"imported {heavy}" if heavy else 0)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr

@@ -39,6 +39,27 @@ def test_systemd_takes_the_units_without_a_word(installed: Path) -> None:
 
 
 @needs_systemd
+def test_systemd_takes_the_drop_in_that_puts_a_service_under_the_gate(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "alcc.md").read_text()
+    (drop_in,) = re.findall(
+        r"^```text\n(# /etc/systemd/system/nginx.service.d/.*?)^```$", page, re.DOTALL | re.MULTILINE
+    )
+    (tmp_path / "nginx.service.d").mkdir()
+    program = shutil.which("true") or ""
+    for path in ("/opt/reinet/.venv/bin/reinet", "/usr/sbin/nginx"):
+        assert path in drop_in
+        drop_in = drop_in.replace(path, program)
+    (tmp_path / "nginx.service.d" / "reinet.conf").write_text(drop_in)
+    own = f"[Service]\nType=forking\nPIDFile=/run/nginx.pid\nExecStart={program} -g 'daemon on;'\n"
+    (tmp_path / "nginx.service").write_text(own)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "nginx.service")],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, [line for line in done.stderr.splitlines() if str(tmp_path) in line]) == (0, [])
+
+
+@needs_systemd
 def test_the_service_is_sandboxed(installed: Path) -> None:
     """Of 10, lower is better; 3.4 is what bpf(), the host's network and root leave at most."""
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=34", str(installed / "reinet.service")]

@@ -1,6 +1,6 @@
 """What a decision loop tells of itself, in plain data: whoever asks may sit in another process.
 
-``Story`` is one flow, ``Figures`` what is counted since the start, ``ModelFacts`` the agent.
+``Snapshot`` is many flows, ``Story`` is one, ``Figures`` what is counted since the start, ``ModelFacts`` the agent.
 """
 
 from collections.abc import Mapping
@@ -10,12 +10,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent
-from reinet.agents.decide.verdicts import Why
+from reinet.agents.decide.verdicts import Verdicts, Why
+from reinet.core.state import VERDICT_DTYPE
 from reinet.kshim.shim import FlowStatsArray
 
 KINDS = {int(why): why.name.lower() for why in Why}
 """What verdicts are counted under: few words, which a metric's label may be."""
 CAPPED_KIND = KINDS[int(Why.CAPPED)]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The flows as the loop knew them after its latest tick; the arrays are copies."""
+
+    stats: FlowStatsArray  # (N,), each flow's latest record
+    caps_pkts: NDArray[np.uint32]  # (N,), decided; 0 = none
+    reasons: list[str]  # (N,), why a flow is uncapped, empty when it is capped
+    now_ns: int  # the loop's clock now
+    live: int  # how many flows there are, told of here or not
+    verdicts: Verdicts = field(default_factory=lambda: np.zeros(0, VERDICT_DTYPE))
+    """(N,), the same as numbers, with what the agent wanted."""
+    pids: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    """(N,), the process that caps the flow itself, 0 = the kernel does; empty where the kernel caps all."""
+    next: int = 0
+    """Further flows come after this cookie; 0 = none do."""
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ import numpy as np
 
 from reinet.agents.decide.courses import Courses
 from reinet.agents.decide.flows import FlowTable
-from reinet.agents.decide.sight.facts import Figures, ModelFacts, Story, facts_of
+from reinet.agents.decide.sight.facts import Figures, ModelFacts, Snapshot, Story, facts_of
 from reinet.agents.decide.sight.memory import Sight
+from reinet.agents.decide.sight.order import chosen
 from reinet.agents.decide.verdicts import text
 from reinet.core.period import PeriodConfig
 from reinet.core.target import Target
 from reinet.kshim.leases import LeaseKeeper
+from reinet.kshim.shim import OfProcesses, Shim
 
 
 class Observed:
@@ -20,6 +22,7 @@ class Observed:
     _flows: FlowTable
     _courses: Courses
     _keeper: LeaseKeeper
+    _shim: Shim
     _clock_ns: Callable[[], int]
     _ceiling_pkts: int
     _sight: Sight
@@ -27,6 +30,24 @@ class Observed:
     def ticks(self) -> int:
         """Returns how many ticks were completed."""
         return self._sight.ticks
+
+    def snapshot(self, most: int = 0, order: str = "", after: int = 0) -> Snapshot:
+        """Returns live flows with their latest records and caps: all, or those that ``order.chosen`` picks."""
+        flows = self._flows
+        told = chosen(flows, most, order, after)
+        with flows.lock:
+            rows = told.rows[flows.stats["cookie"][told.rows] == told.cookies]  # not those that ended meanwhile
+            stats, caps_pkts = flows.stats[rows], flows.caps_pkts[rows]
+            verdicts, places = flows.verdicts[rows], flows.places[rows]
+            own_words = {place: course.words() for place, course in enumerate(self._courses.all)}
+            now_ns = self._clock_ns()
+        reasons = [
+            own_words[int(place)].get(int(verdict["code"])) or text(verdict, self._ceiling_pkts)
+            for verdict, place in zip(verdicts, np.maximum(places, 0), strict=True)
+        ]
+        shim = self._shim
+        pids = shim.pids(rows.astype(np.uint32)) if isinstance(shim, OfProcesses) else np.zeros(0, np.uint32)
+        return Snapshot(stats, caps_pkts, reasons, now_ns, told.live, verdicts, pids, told.next)
 
     def why(self, cookie: int) -> Story | None:
         """Returns what is known of one live flow and its cap, None where there is no such flow.

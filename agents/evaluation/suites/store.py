@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reinet.agents.model import folder_lock
+from reinet.core.disk import durable
 from reinet.core.errors import ConfigError
 
 RUNS_FILE = "runs.jsonl"
@@ -73,10 +74,7 @@ class Store:
     def add(self, runs: Sequence[Stored]) -> None:
         """Writes runs down, together."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(asdict(run), allow_nan=False) + "\n" for run in runs))
-            file.flush()
-            os.fsync(file.fileno())
+        durable.append(self._path, "".join(json.dumps(asdict(run), allow_nan=False) + "\n" for run in runs))
         for run in runs:
             self._found.setdefault(run.key, []).append(run)
 

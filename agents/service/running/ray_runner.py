@@ -158,7 +158,9 @@ class RayRunner:
             f"--num-cpus={max(self._workers, 1) * self._at_once}", f"--temp-dir={place}",
             f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats",
         ]  # fmt: skip
-        env = {**os.environ, MARK: str(self._folder), "RAY_enable_worker_prestart": "0"}
+        # Its dashboard's server of forks has a socket in a folder of TMPDIR's, and would leave it there: this one goes
+        # with the head (``_end_head``).
+        env = {**os.environ, MARK: str(self._folder), "TMPDIR": str(place.parent), "RAY_enable_worker_prestart": "0"}
         log.info("starting Ray", address=self._address, folder=str(place))
         with (self._folder / "start.log").open("wb") as out:
             try:

@@ -13,7 +13,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from reinet.agents.model import durable
 from reinet.agents.service import files
 from reinet.agents.service.running.progress import (
     DISK_FULL,
@@ -28,6 +27,7 @@ from reinet.agents.service.running.progress import (
     Result,
 )
 from reinet.core import toml_file
+from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, ReinetError
 
 LOCK_WAIT_S = 10.0
@@ -180,7 +180,7 @@ def _log_into(path: Path) -> None:
         if size > MOST_LOG_BYTES:
             file.seek(size - MOST_LOG_BYTES // 2)
             kept = file.read()
-            durable.write(path, kept)
+            durable.write(path, kept, 0o600)
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     os.dup2(fd, 1)
     os.dup2(fd, 2)

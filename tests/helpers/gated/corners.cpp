@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Single cases that Python cannot make, each named on the command line: threads that are cancelled or have little
-// stack, descriptors that change hands under a waiting write, and what processes.cpp has. Prints what was seen; what is
-// printed must not depend on the gate, but for lines that begin with "held".
+// stack, descriptors that change hands under a waiting write, and what processes.cpp, memory.cpp and tables.cpp have.
+// Prints what was seen; what is printed must not depend on the gate, but for lines that begin with "held".
 #include <time.h>  // before what needs its timespec
 
 #include <linux/errqueue.h>
@@ -224,6 +224,29 @@ void zero_copies() {
   std::printf("told %u\n", told);
 }
 
+// Connections that send no more than an initial window, and then one that sends more in small pieces.
+void short_connections() {
+  const auto threads = [] {
+    char text[4096] = "";
+    FILE* file = std::fopen("/proc/self/status", "r");
+    const std::size_t size = file ? std::fread(text, 1, sizeof text - 1, file) : 0;
+    const char* found = size ? std::strstr(text, "Threads:") : nullptr;
+    return found ? std::atoi(found + 8) : 0;
+  };
+  for (int i = 0; i < 50; ++i) {
+    const Pair p = pair();
+    (void)!write(p.sender, block.data(), 240);
+    std::printf("wrote %zd\n", send(p.sender, block.data(), 1000, 0));
+    std::printf("got %ld\n", read_for(p.peer, 1));
+    close(p.sender);
+    close(p.peer);
+  }
+  std::printf("threads %d\n", threads());
+  const Pair p = pair();
+  for (int i = 0; i < 20; ++i) (void)!write(p.sender, block.data(), 1000);
+  std::printf("held %d\n", threads());
+}
+
 const Cases kCases{
     {"cancelled_write", cancelled_write},
     {"cancelled_poll", cancelled_poll},
@@ -237,12 +260,13 @@ const Cases kCases{
     {"connects_anew_beside_a_waiting_write", connects_anew_beside_a_waiting_write},
     {"count_below_zero", count_below_zero},
     {"zero_copies", zero_copies},
+    {"short_connections", short_connections},
 };
 
 }  // namespace
 
 int main(int count, char** words) {
   Cases cases = kCases;
-  cases.insert(kProcessCases.begin(), kProcessCases.end());
+  for (const Cases* more : {&kProcessCases, &kMemoryCases, &kTableCases}) cases.insert(more->begin(), more->end());
   return run_case(cases, count, words);
 }

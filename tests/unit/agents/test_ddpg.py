@@ -1,6 +1,8 @@
 """DDPG: its networks, what must not be averaged, and that it learns where the answer is known."""
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import torch
 
 from reinet.agents.learn import hidden
 from reinet.agents.learn.config import DdpgSection
-from reinet.agents.learn.ddpg import Ddpg
+from reinet.agents.learn.ddpg import Adam, Ddpg
 from reinet.agents.learn.export import onnx_bytes
 from reinet.agents.learn.replay import Batch
 from reinet.agents.model.mlp import act
@@ -221,3 +223,40 @@ def test_saturation_keeps_the_output_before_the_tanh_small() -> None:
         with torch.no_grad():
             outputs.append(float(learner.actor.eval().before_tanh(states).square().mean()))
     assert outputs[1] < outputs[0] / 2
+
+
+def test_its_optimiser_is_pytorchs_bit_for_bit() -> None:
+    def optimised(kind: type[torch.optim.Adam]) -> tuple[list[torch.Tensor], str]:
+        rng = torch.Generator().manual_seed(1)
+        weights = [torch.nn.Parameter(torch.randn(shape, generator=rng)) for shape in (12, 3)]
+        groups = [{"params": weights[:1], "weight_decay": 0.01}, {"params": weights[1:]}]
+        first, second = (kind(groups, lr=0.01, fused=True) for _ in range(2))
+        for step in range(20):
+            optimiser = first if step < 10 else second
+            optimiser.zero_grad(set_to_none=True)
+            torch.stack([(weight**2).sum() for weight in weights]).sum().backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            if step == 9:
+                second.load_state_dict(first.state_dict())
+        return [weight.detach() for weight in weights], str(second.state_dict())
+
+    (own, own_state), (theirs, their_state) = optimised(Adam), optimised(torch.optim.Adam)
+    assert own_state == their_state
+    assert all(torch.equal(one, other) for one, other in zip(own, theirs, strict=True))
+
+
+def test_an_update_imports_nothing_of_what_compiles() -> None:
+    """It takes two seconds of every start; ``torch.optim`` imports it to say that it is not to be compiled."""
+    code = """
+import sys
+import torch
+from reinet.agents.learn.ddpg import Adam
+weight = torch.nn.Parameter(torch.ones(3))
+optimiser = Adam([weight], fused=True)
+optimiser.zero_grad()
+weight.sum().backward()
+optimiser.step()
+optimiser.load_state_dict(optimiser.state_dict())
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0

@@ -94,22 +94,23 @@ NONE = Normaliser("scalefree-5x20")
 
 
 def test_without_a_curriculum_or_an_actor_links_are_taken_as_they_are_drawn() -> None:
-    plain, _ = gatherer()._links(ACTOR, NONE, rng())
+    plain, *_ = gatherer()._links(ACTOR, NONE, rng())
     assert len(plain) == TINY["rollout"]["links"]
-    walking, told = gatherer(share=1.0, seconds=2.0)._links(None, NONE, rng())
-    assert (seeds(walking), told) == (seeds(plain), {})
+    walking, told, periods = gatherer(share=1.0, seconds=2.0)._links(None, NONE, rng())
+    assert (seeds(walking), told, periods) == (seeds(plain), {}, 0)
 
 
 def test_a_curriculum_keeps_the_links_where_the_policy_stands_worst_beside_the_rule() -> None:
     """Those before them are the first that are drawn: a curriculum moves no other link."""
-    plain, _ = gatherer()._links(ACTOR, NONE, rng())
+    plain, *_ = gatherer()._links(ACTOR, NONE, rng())
     ours = gatherer(share=0.4, candidates=8, seconds=2.0)
-    links, told = ours._links(ACTOR, NONE, rng())
+    links, told, periods = ours._links(ACTOR, NONE, rng())
     assert seeds(links)[:2] == seeds(plain)[:2]
     drawn = rng()
     tried = [gatherer()._links(ACTOR, NONE, drawn)[0] for _ in range(4)]
     tried_links = [link for some in tried for link in some][2:10]
-    behind = ours.behind_rule(ACTOR, NONE, tried_links)
+    behind, ranked_periods = ours.behind_rule(ACTOR, NONE, tried_links)
+    assert periods == ranked_periods
     assert seeds(links)[2:] == [tried_links[int(np.argmax(behind))].seed]
     assert np.isfinite(behind).all()
     assert told == {"curriculum/behind_rule": behind.max(), "curriculum/behind_rule_all": behind.mean()}
@@ -118,10 +119,11 @@ def test_a_curriculum_keeps_the_links_where_the_policy_stands_worst_beside_the_r
 
 def test_a_small_share_still_seeks_one_link_and_the_same_one_each_time() -> None:
     ours = gatherer(share=0.01, candidates=4, seconds=2.0)
-    (first, told), again = (ours._links(ACTOR, NONE, rng()) for _ in range(2))
-    assert (seeds(again[0]), again[1]) == (seeds(first), told)
+    (first, told, periods), again = (ours._links(ACTOR, NONE, rng()) for _ in range(2))
+    assert (seeds(again[0]), *again[1:]) == (seeds(first), told, periods)
     assert len(first) == TINY["rollout"]["links"]
-    experience = ours.gather(ACTOR, NONE, 3)
+    experience, alone = ours.gather(ACTOR, NONE, 3), gatherer().gather(ACTOR, NONE, 3)
+    assert experience.records > alone.records + 4 * 3 * 5, "what the curriculum simulated to rank links counts"
     assert {"curriculum/behind_rule", "curriculum/behind_rule_all"} <= experience.summary.keys()
 
 
@@ -135,13 +137,15 @@ def test_a_link_that_carries_nothing_is_neither_kept_nor_an_error() -> None:
     config = TrainConfig.model_validate({**CONFIG, **sections})
     alive = training_traces(config)[0]
     links = [LinkSpec(trace=trace, start_offset_ms=100, target_us=50_000) for trace in (outage, alive)]
-    behind = Gatherer(config, [alive], 0).behind_rule(ACTOR, NONE, links)
+    behind, _ = Gatherer(config, [alive], 0).behind_rule(ACTOR, NONE, links)
     assert behind[0] == -np.inf
     assert np.isfinite(behind[1])
     stuck = Gatherer(config, [outage], 0)
     assert len(stuck.gather(ACTOR, NONE, 1).summary) > 0
     members = np.stack([last_layer(ACTOR)] * 2)
-    assert (stuck.costs(ACTOR, members, NONE, 1) == 0).any()
+    costs, periods = stuck.costs(ACTOR, members, NONE, 1)
+    assert (costs == 0).any()
+    assert periods > 0
 
 
 # --- targets as they are ---

@@ -107,6 +107,29 @@ def test_tables_grow_and_keep_what_they_hold() -> None:
         assert (len(story.records), story.cap_pkts) == (1, 10)
 
 
+def test_flows_are_told_of_page_by_page_whatever_comes_and_goes_meanwhile() -> None:
+    shim, made = started(FixedCap(10))
+    cookies = [*range(100, 200), 1 << 63, (1 << 64) - 1]
+    for cookie in reversed(cookies):
+        shim.open_flow(cookie)
+        shim.feed(cookie, **HEALTHY | {"cwnd_pkts": cookie % 1000})
+    made.tick()
+    told, page = [], made.snapshot(most=30)
+    assert page.live == 103
+    shim.close_flow(100)  # it was told of; it takes none of the others along
+    made.tick()
+    while True:
+        told += page.stats["cookie"].tolist()
+        if not page.next:
+            break
+        page = made.snapshot(most=30, after=page.next)
+    assert told == [7, *cookies]
+    assert len(made.snapshot(most=30).reasons) == 30
+    assert made.snapshot(most=2, order="cwnd").stats["cwnd_pkts"].tolist() == [(1 << 63) % 1000, ((1 << 64) - 1) % 1000]
+    with pytest.raises(ConfigError, match="leave the order out"):
+        made.snapshot(order="cwnd", after=7)
+
+
 def test_no_such_flow() -> None:
     _, made = started(FixedCap(10))
     assert made.why(8) is None

@@ -27,9 +27,10 @@ def _built(sources: list[str], built: Path, *options: str) -> Path:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``corners.cpp`` and ``processes.cpp``, built."""
+    """``corners.cpp`` and the files beside it that it names, built."""
     built = tmp_path_factory.mktemp("corners") / "corners"
-    return _built(["corners.cpp", "processes.cpp"], built, "-rdynamic")  # the gate is to find its getsockopt
+    sources = ["corners.cpp", "processes.cpp", "memory.cpp", "tables.cpp"]
+    return _built(sources, built, "-rdynamic")  # the gate is to find its getsockopt
 
 
 def _seen(program: Path, case: str, asked: Settings | None) -> tuple[int, list[str], str]:
@@ -241,3 +242,66 @@ def test_a_process_made_past_fork_is_gated_also_where_it_has_its_parents_number(
     ]
     assert "number 1 wrote 50000" in lines
     assert _held_bytes(lines) < MOST_HELD_BYTES < _held_bytes(plain[1])
+
+
+@pytest.mark.parametrize("law", ["fixed:8", "copa"])
+def test_a_gate_takes_little_address_space(program: Path, law: str, tmp_path: Path) -> None:
+    """The C library gave the gate's thread 64 MB, which a server under ``ulimit -v`` lacked for threads of its own."""
+    status, lines, _ = _seen(program, "address_space", settings(law, records=tmp_path / "records"))
+    assert status == 0
+    assert _held_bytes(lines) < 8 << 20
+
+
+def test_a_handler_that_interrupts_malloc_writes_into_new_connections(program: Path) -> None:
+    """What is remembered of them was allocated by the malloc that it had interrupted, which waited for itself."""
+    assert _seen(program, "handler_within_malloc", settings()) == (0, ["written 200"], "")
+
+
+def test_a_program_without_memory_goes_on_ungated(program: Path) -> None:
+    seen, plain = (_seen(program, "no_memory_left", asked) for asked in (settings(), None))
+    assert seen[:2] == plain[:2] == (0, ["begins", "wrote 1000", "got 1000"])
+    assert "there is no memory left: nothing of process" in seen[2]
+
+
+def test_a_connection_of_an_initial_window_costs_no_look(program: Path, tmp_path: Path) -> None:
+    """Each of nginx's with 1 KB woke the gate's thread and made 22 system calls of the gate's."""
+    report = tmp_path / "report"
+    status, lines, words = _seen(program, "short_connections", settings("rule:1", always=False, report=report))
+    plain = _seen(program, "short_connections", None)[1]
+    assert (status, words) == (0, "")
+    assert lines[:-1] == plain[:-1]
+    assert lines[-2] == "threads 1"
+    assert _held_bytes(lines[-1:]) == 2, "who sends more is looked at"
+    total = reports(report)
+    assert (total["flows"], total["bytes"]) == (51, 50 * 1240 + 20 * 1000), "all are reported"
+
+
+@pytest.mark.parametrize("case", ["own_descriptors_by_unshare", "own_descriptors_by_close_range"])
+def test_a_connection_closed_in_descriptors_of_ones_own_ends(program: Path, case: str) -> None:
+    """The gate's thread kept the others, and with them the connection: its peer waited for an end without end."""
+    seen, plain = (_seen(program, case, asked) for asked in (settings(), None))
+    assert seen[0] == plain[0] == 0
+    assert seen[1][:-1] == plain[1][:-1] == ["took 0", "end 0"]
+    assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1]), "the gate's thread is there again"
+
+
+def test_a_thread_with_descriptors_of_its_own_is_let_go_and_the_others_are_not(program: Path) -> None:
+    seen, plain = (_seen(program, "own_descriptors_of_a_thread", asked) for asked in (settings(), None))
+    assert seen[1][:-1] == plain[1][:-1] == ["took 0", "got 50000"]
+    assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1])
+    assert "its thread has descriptors of its own" in seen[2]
+
+
+@needs_root
+def test_a_connection_whose_state_is_restored_is_let_go(program: Path) -> None:
+    """What is written into it is acknowledged by nobody until that is done: a closed gate never opened."""
+    seen, plain = (_seen(program, "restored", asked) for asked in (settings(), None))
+    assert seen[:2] == plain[:2] == (0, ["repairs 0", "restored 300000"])
+    assert "TCP_REPAIR" in seen[2]
+
+
+def test_a_fork_waits_for_a_lock_of_who_writes(tmp_path: Path) -> None:
+    """A library's handler waits for it; the gate had taken its own locks by then, and the write waited for one."""
+    library = _built(["handlers.cpp"], tmp_path / "libhandlers.so", "-shared", "-fPIC", "-DHANDLERS")
+    writer = _built(["handlers.cpp"], tmp_path / "writer", f"-Wl,-rpath,{tmp_path}", f"-Wl,--no-as-needed,{library}")
+    assert _seen(writer, "forks", settings()) == _seen(writer, "forks", None) == (0, ["forks 300"], "")

@@ -1,6 +1,7 @@
 """``reinet run``: what cannot be preloaded is refused by name, before anything is started."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 
 from helpers.gated import settings
 from helpers.places import ROOT
-from reinet.alcc.launch import check_command, find_preload, parse_ports, why_not_preloaded
+from reinet.alcc.launch import PRELOAD, Law, Settings, check_command, find_preload, parse_ports, why_not_preloaded
 from reinet.cli.run import law_of
 from reinet.core.errors import ConfigError
 from reinet.core.target import Target
@@ -135,3 +136,11 @@ def test_the_commands_status_signals_and_output_are_its_own(tmp_path: Path) -> N
     blocked = _run("--", "grep", "SigIgn", "/proc/self/status")
     assert int(blocked.stdout.split()[1], 16) & 1 << signal.SIGPIPE - 1 == 0
     assert _run("--", "reinet-no-such-program").returncode == 2
+
+
+def test_a_container_is_given_what_the_launcher_would_set() -> None:
+    page = (ROOT / "docs" / "alcc.md").read_text()
+    (told,) = re.findall(r"-e REINET_ALCC='(.*?)'", page)
+    assert told == Settings(Law("rule"), TARGET, (80, 443)).text()
+    assert f"-e LD_PRELOAD=/reinet/{PRELOAD} " in page
+    assert find_preload().parent.name == "lib"

@@ -117,10 +117,13 @@ def test_what_a_daemon_says(monkeypatch: pytest.MonkeyPatch) -> None:
     health |= dict.fromkeys(("flows", "decisions", "records", "uptime_s"), 1)
     health["swaps"] = [SimpleNamespace(policy=NAME, under_way=NAME, latest=NAME)]
     client = SimpleNamespace(
-        flows=lambda: SimpleNamespace(flows=[SimpleNamespace(**flow)]), health=lambda: SimpleNamespace(**health)
+        flows=lambda _most: SimpleNamespace(flows=[SimpleNamespace(**flow)], live=2),
+        health=lambda: SimpleNamespace(**health),
     )
     monkeypatch.setattr(ctl, "control_client", lambda _path: nullcontext(client))
-    assert SHOWN in said("ctl", "flows")
+    shown = said("ctl", "flows")
+    assert SHOWN in shown
+    assert "1 of 2 flows" in shown
     shown = said("ctl", "health")
     assert shown.count(SHOWN) == 8
     assert "root:x:0" in shown

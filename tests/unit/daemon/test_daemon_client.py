@@ -102,3 +102,8 @@ def test_a_model_whose_name_is_no_utf_8_is_refused_before_anything_is_sent(folde
         pytest.raises(ConfigError, match=r"model '\\udcff': has bytes that are no UTF-8"),
     ):
         caller.swap("\udcff", "")
+
+
+def test_no_daemon(tmp_path: Path) -> None:
+    with pytest.raises(DaemonError, match=r"no daemon is listening at .*control\.sock: start one"):
+        ControlClient(tmp_path / "control.sock")

@@ -18,13 +18,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from reinet.agents.decide.loop import Snapshot, Status
-from reinet.agents.decide.sight.facts import Figures, ModelFacts, Story
+from reinet.agents.decide.flows import FlowTable
+from reinet.agents.decide.loop import Status
+from reinet.agents.decide.sight.facts import Figures, ModelFacts, Snapshot, Story
+from reinet.agents.decide.sight.order import chosen
 from reinet.agents.decide.swap import Canary
 from reinet.alcc.processes import listen
 from reinet.core.errors import DaemonError, ModelError
 from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.core.target import Target
+from reinet.daemon.answers import MOST_FLOWS
 from reinet.daemon.client import ControlClient
 from reinet.daemon.control import MAX_CALLS, MAX_REQUEST_BYTES, ControlServer
 from reinet.daemon.processes.claim import PROGRAMS, SocketClaim, remove_stale_socket
@@ -51,14 +54,17 @@ class FakeLoop:
             not self.hangs, self.paused, "hangs" if self.hangs else "", self.target, 5, 6, self.flows, 1.5, 0, ()
         )
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, most: int = 0, order: str = "", after: int = 0) -> Snapshot:
         stats = np.zeros(self.flows, FLOW_STATS_DTYPE)
         stats["cookie"] = np.arange(1, self.flows + 1)
-        stats["time_ns"] = 1_000_000_000
+        stats["time_ns"], stats["delivery_rate_bytes_per_s"] = 1_000_000_000, 1 << 40
         stats["cwnd_pkts"] = 40 + np.arange(self.flows)
-        stats["delivery_rate_bytes_per_s"] = 1 << 40
         caps_pkts = np.where(np.arange(self.flows) % 2 == 0, 20, 0).astype(np.uint32)
-        return Snapshot(stats, caps_pkts, ["" if cap else "why not" for cap in caps_pkts], 1_250_000_000)
+        table = FlowTable(lambda _rows: None)
+        table.stats, table.caps_pkts = stats, caps_pkts
+        rows, _, live, following = chosen(table, most, order, after)
+        reasons = ["" if cap else "why not" for cap in caps_pkts[rows]]
+        return Snapshot(stats[rows], caps_pkts[rows], reasons, 1_250_000_000, live, next=following)
 
     def pause(self) -> int:
         if self.hangs:
@@ -232,11 +238,14 @@ def test_whatever_does_not_answer_every_caller_hears_it_plainly_and_standard_err
     assert capfd.readouterr().err == ""
 
 
-def test_many_flows_fit_a_reply(loop: FakeLoop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_flows_come_page_by_page(loop: FakeLoop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reinet.daemon.client.TIMEOUT_S", DEADLINE_S)
     loop.flows = 100_000  # more than gRPC's usual 4 MB
     with ControlClient(folder / "control.sock") as client:
-        assert len(client.flows().flows) == 100_000
+        assert [flow.cookie for flow in client.flows().flows] == list(range(1, 100_001))
+        found = client.flows(most=30_000)
+        assert ([flow.cookie for flow in found.flows], found.live) == (list(range(1, 30_001)), 100_000)
+        assert len(client.flows(order="cwnd").flows) == MOST_FLOWS
 
 
 def test_the_socket_is_its_owners_alone(loop: FakeLoop, folder: Path) -> None:
@@ -358,11 +367,6 @@ def test_a_folder_that_others_may_write_is_refused(folder: Path) -> None:
     assert list(folder.iterdir()) == []
     with pytest.raises(DaemonError, match="No such file or directory"):
         SocketClaim(folder / "deep" / "er" / "control.sock")
-
-
-def test_no_daemon(folder: Path) -> None:
-    with pytest.raises(DaemonError, match=r"no daemon is listening at .*control\.sock: start one"):
-        ControlClient(folder / "control.sock")
 
 
 def test_another_model_is_put_in_or_the_caller_hears_why_not(folder: Path) -> None:

@@ -19,9 +19,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from reinet.agents.decide.loop import Snapshot
+from reinet.agents.decide.sight.facts import Snapshot
+from reinet.agents.decide.verdicts import Why, text
 from reinet.core.errors import ConfigError, DaemonError
 from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.core.state import VERDICT_DTYPE
+from reinet.daemon.answers import MOST_FLOWS
 from reinet.daemon.client import ControlClient
 from reinet.daemon.config import DaemonConfig, RecordConfig, RegistryConfig
 from reinet.daemon.control import MAX_CALLS, ControlServer
@@ -52,6 +55,7 @@ class Calls(Protocol):
     def fail(self, how: str) -> None: ...
     def slow(self) -> None: ...
     def secret_type(self) -> object: ...
+    def long(self) -> str: ...
 
 
 class Target:
@@ -72,6 +76,9 @@ class Target:
 
     def secret_type(self) -> object:
         return object()
+
+    def long(self) -> str:
+        return "x" * 1000
 
     def hidden(self) -> str:
         return "not in the protocol"
@@ -128,12 +135,13 @@ def test_a_caller_who_is_refused_again_and_again_is_told_why_each_time(afar: Any
         gc.enable()
 
 
-def test_a_snapshot_of_a_full_table_arrives(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_a_page_of_flows_with_the_longest_reasons_arrives(ends: tuple[socket.socket, socket.socket]) -> None:
     here, there = ends
-    flows = 65_536
+    flows = MOST_FLOWS
+    longest = text(np.array((Why.TOO_TIGHT, 0, 2**32 - 1, 2**32 - 1, 2**32 - 1), VERDICT_DTYPE), 2**32 - 1)
     stats = np.zeros(flows, FLOW_STATS_DTYPE)
     stats["cookie"] = np.arange(flows)
-    sent = Snapshot(stats, np.arange(flows, dtype=np.uint32), ["why"] * flows, 7)
+    sent = Snapshot(stats, np.arange(flows, dtype=np.uint32), [longest] * flows, 7, 2**20)
     sender = threading.Thread(target=plain.send, args=(there, sent))
     sender.start()
     got = plain.receive(here, plain.dataclasses_in([Snapshot]))
@@ -143,6 +151,13 @@ def test_a_snapshot_of_a_full_table_arrives(ends: tuple[socket.socket, socket.so
     assert (got.stats == stats).all()
     assert (got.caps_pkts == sent.caps_pkts).all()
     assert (got.reasons, got.now_ns) == (sent.reasons, 7)
+
+
+def test_an_answer_that_is_too_long_is_told_and_calls_go_on(afar: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "MAX_FRAME_BYTES", 500)
+    with pytest.raises(ValueError, match=r"long: a message of \d+ bytes is longer than 500"):
+        afar.long()
+    assert afar.add(1, 1) == 2
 
 
 def test_errors_are_raised_as_they_were(afar: Any) -> None:

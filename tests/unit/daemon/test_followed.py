@@ -105,7 +105,7 @@ def knows_the_second_and_is_to_fetch_the_first(host: Host, folder: Path) -> Daem
 def test_a_disk_that_takes_no_model_leaves_the_last_one_and_the_reason_is_told(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **_more: object) -> None:
         raise OSError(number, "that disk")
 
     settings = knows_the_second_and_is_to_fetch_the_first(host, tmp_path)

@@ -211,7 +211,8 @@ def test_a_model_that_cannot_be_fetched_is_reported_and_tried_again(
 
 def test_a_name_that_cannot_be_written_down_is_reported(host: Host, daemon: Daemon, tmp_path: Path) -> None:
     until(lambda: host.models.reports and daemon.models() == [FIRST])
-    (tmp_path / "models" / ".production.sha256").mkdir()
+    (tmp_path / "models" / "production.sha256").unlink()
+    (tmp_path / "models" / "production.sha256").mkdir()
     host.models.move(SECOND)
     until(lambda: host.models.reports[-1].model == SECOND and "Is a directory" in host.models.reports[-1].problem)
 

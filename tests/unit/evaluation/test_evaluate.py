@@ -270,11 +270,11 @@ def test_link_options_that_make_no_sense_are_refused(texts: list[str], message: 
 
 
 def test_mahimahi_takes_the_link_options_that_it_can_do() -> None:
-    options = {"queue": "codel", "codel_target_ms": 10, "buffer_pkts": 50}
+    options = {"queue": "codel", "codel_target_ms": 10, "buffer_pkts": 50, "loss": 0.01}
     path = Scenario.of(TWELVE_MBPS, "mahimahi", link_options=options).path
-    assert (path.queue, path.codel_target_ms, path.buffer_pkts) == ("codel", 10, 50)
-    with pytest.raises(ConfigError, match=r"loss: Mahimahi's link has no such thing, only the simulated one"):
-        Scenario.of(TWELVE_MBPS, "mahimahi", link_options={"loss": 0.1})
+    assert (path.queue, path.codel_target_ms, path.buffer_pkts, path.loss) == ("codel", 10, 50, 0.01)
+    with pytest.raises(ConfigError, match=r"decision_ms: Mahimahi's link has no such thing, only the simulated one"):
+        Scenario.of(TWELVE_MBPS, "mahimahi", link_options={"decision_ms": 5.0})
     with pytest.raises(ConfigError, match="queue: there is no queue 'red'; There are infinite, droptail"):
         Scenario.of(TWELVE_MBPS, "mahimahi", link_options={"queue": "red"})
 

@@ -36,4 +36,17 @@ def test_a_holder_says_where_its_sockets_are():
     assert str(leftovers.Holder(4026532281, 2, (12, 13))) == (
         "2 sockets in network namespace 4026532281 (processes 12, 13)"
     )
+    many = str(leftovers.Holder(4026532281, 2, tuple(range(1, 1001))))
+    assert many.endswith("(processes 1, 2, 3, 4, 5, 6, 7, 8, 992 more)")
     assert "no process lives in it" in str(leftovers.Holder(4026532281, 1, ()))
+
+
+def test_what_thousands_hold_is_said_in_a_line(monkeypatch):
+    left = [leftovers.Loaded("program", number, "reinet_cubic", ()) for number in range(500)]
+    held = [leftovers.Holder(number, 1, tuple(range(1000))) for number in range(300)]
+    for name, found in (("why_not_looked", ""), ("leftovers", left), ("holders", held), ("on_their_way", False)):
+        monkeypatch.setattr(doctor, name, lambda *_, found=found: found)
+    why = doctor._leftovers().why
+    assert "492 more; held by" in why
+    assert why.endswith("; 292 more")
+    assert len(why) < 2000

@@ -22,8 +22,9 @@ from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.export import export
 from reinet.agents.learn.loop import Result
 from reinet.agents.learn.train import train
-from reinet.agents.model import artifact, durable
+from reinet.agents.model import artifact
 from reinet.cli.main import app
+from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, ModelError, ReinetError
 
 COMMAND = "from reinet.cli.main import main; main()"
@@ -184,7 +185,9 @@ def test_where_no_checkpoint_is_whole_the_run_says_what_to_do(tmp_path: Path) ->
 
 def test_a_run_that_has_begun_its_evolution_cannot_become_longer(tmp_path: Path) -> None:
     evolution = {"generations": 2, "members": 4, "links": 1, "seconds": 2}
-    run(tmp_path, 4, evolution=evolution)
+    done = run(tmp_path, 4, evolution=evolution)
+    gathered = 2 * 3 * 41  # iterations, links, periods; two generations of four, their mean and plain flows count too
+    assert done.env_steps >= gathered + 2 * 6
     with pytest.raises(ConfigError, match=r"its evolution, the last of its 4 iterations, has begun.*iterations = 4"):
         run(tmp_path, 8, evolution=evolution)
     assert run(tmp_path, 4, evolution=evolution).iterations == 4

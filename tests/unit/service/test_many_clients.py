@@ -141,11 +141,17 @@ def test_no_more_uploads_wait_than_there_is_memory_for(tmp_path: Path) -> None:
         yield pb.UploadRequest()
 
     async def crowd() -> None:
-        tasks = [asyncio.ensure_future(upload(servicer, silent(), caller)) for _ in range(MOST_UPLOADS + MOST_WAITING)]
+        both = (caller, Caller("bob", ALL_ROLES, Quota()))
+        tasks = [
+            asyncio.ensure_future(upload(servicer, silent(), one))
+            for one in both
+            for _ in range((MOST_UPLOADS + MOST_WAITING) // 2)
+        ]
         await asyncio.sleep(0.05)
         assert not any(task.done() for task in tasks)
-        with pytest.raises(ServiceError, match="waiting already"):
-            await upload(servicer, silent(), caller)
+        for one in (*both, Caller("carol", ALL_ROLES, Quota())):
+            with pytest.raises(ServiceError, match="waiting already"):
+                await upload(servicer, silent(), one)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -154,6 +160,39 @@ def test_no_more_uploads_wait_than_there_is_memory_for(tmp_path: Path) -> None:
         assert not late.done(), "who ended made room"
         late.cancel()
         await asyncio.gather(late, return_exceptions=True)
+
+    asyncio.run(crowd())
+    database.close()
+
+
+def test_one_who_sends_nothing_keeps_nobody_else_from_uploading(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+    blobs = Blobs(tmp_path, database)
+    jobs = Jobs(tmp_path, database, blobs, 0, 0, "test")
+    servicer = JobsServicer(jobs, blobs, Flows(tmp_path), Callers(TrainerConfig()))
+    upload: Any = inspect.unwrap(JobsServicer.Upload)
+    trace = TRACES[0]
+
+    async def silent() -> AsyncIterator[pb.UploadRequest]:
+        await asyncio.Event().wait()
+        yield pb.UploadRequest()
+
+    async def sound() -> AsyncIterator[pb.UploadRequest]:
+        size = len(trace.canonical_text)
+        yield pb.UploadRequest(header=pb.UploadHeader(sha256=trace.sha256, size_bytes=size))
+        async for chunk in chunks_of(trace):
+            yield pb.UploadRequest(chunk=chunk)
+
+    async def crowd() -> None:
+        greedy = Caller("alice", ALL_ROLES, Quota())
+        tasks = [asyncio.ensure_future(upload(servicer, silent(), greedy)) for _ in range(MOST_UPLOADS + MOST_WAITING)]
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(upload(servicer, sound(), Caller("bob", ALL_ROLES, Quota())), 10)
+        assert blobs.has(trace.sha256)
+        for task in tasks:
+            task.cancel()
+        refused = await asyncio.gather(*tasks, return_exceptions=True)
+        assert sum(isinstance(error, ServiceError) for error in refused) == len(tasks) // 2
 
     asyncio.run(crowd())
     database.close()

@@ -139,3 +139,27 @@ def test_a_service_that_ends_ends_its_gate_and_what_watches_without_a_traceback(
     assert "Traceback" not in service.log(), service.log()
     assert [path.name for path in (service.folder / "gate").iterdir()] == ["runs"]
     service.close()
+
+
+def test_who_hangs_up_while_a_name_moves_keeps_no_follower_from_hearing_of_it(tmp_path: Path) -> None:
+    before = put_model(tmp_path, ROOT / "checkpoints" / "default", "production")
+    put_model(tmp_path, ROOT / "checkpoints" / "small", "production")
+    database = Database(tmp_path)
+    registry = Registry(tmp_path, database)
+    servicer = ModelsServicer(tmp_path, registry, Fleet(database), Gate(), Callers(TrainerConfig()))
+    rollback: Any = inspect.unwrap(ModelsServicer.Rollback)
+    follow: Any = inspect.unwrap(ModelsServicer.Follow)
+
+    async def hang_up() -> None:
+        followed = follow(servicer, pb.FollowRequest(name="production", daemon="host-1"), ME)
+        assert (await anext(followed)).model != before
+        hearing = asyncio.ensure_future(anext(followed))
+        with database.change():  # another change is under way, and this one waits for it
+            moving = asyncio.ensure_future(rollback(servicer, pb.RollbackRequest(name="production"), ME))
+            await asyncio.sleep(0.1)
+            moving.cancel()
+            await asyncio.wait([moving])
+        assert (await asyncio.wait_for(hearing, 10)).model == before
+
+    asyncio.run(hang_up())
+    database.close()

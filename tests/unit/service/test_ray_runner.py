@@ -1,6 +1,7 @@
 """What the runner under Ray does, with a Ray that only remembers what it was told."""
 
 import fcntl
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -8,8 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from reinet.agents.service.running import ray_runner
 from reinet.agents.service.running.progress import LOCK_FILE
 from reinet.agents.service.running.ray_runner import RayRunner
+from reinet.core.errors import ServiceError
 
 
 class Cluster:
@@ -82,3 +85,22 @@ def test_a_worker_that_was_killed_is_no_worker_that_failed(
     assert runner.state("abc", 1) == "gone", "no Ray that is up has heard of it"
     cluster.ended["abc-1"] = (status, code)
     assert runner.state("abc", 1) == state
+
+
+def test_what_ray_leaves_in_its_folder_of_temporary_files_goes_with_its_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server of forks of its dashboard left a folder in /tmp for each head that was ended."""
+    made: list[Path] = []
+
+    def start(_command: list[str], env: dict[str, str], **_: object) -> SimpleNamespace:
+        made.append(Path(tempfile.mkdtemp(prefix="pymp-", dir=env.get("TMPDIR"))))
+        return SimpleNamespace(returncode=1)
+
+    monkeypatch.setattr(RayRunner, "_connect", lambda _: None)
+    monkeypatch.setattr(ray_runner.subprocess, "run", start)
+    runner = RayRunner(tmp_path, None, 8265, at_once=1, workers=1)
+    with pytest.raises(ServiceError, match="Ray did not start"):
+        runner.prepare()
+    assert len(made) == 1
+    assert not made[0].exists()

@@ -1,6 +1,8 @@
 """The registry: names that point, a history that tells of it, what may be removed, and a gate's verdict."""
 
+import json
 import shutil
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,14 +10,17 @@ from typing import Any
 import pytest
 
 from helpers.places import ROOT
-from reinet.agents.model import durable
+from helpers.trainer import TINY
 from reinet.agents.model.artifact import load_artifact
 from reinet.agents.service import registry as registry_module
-from reinet.agents.service.config import Gate
+from reinet.agents.service.blobs import Blobs
+from reinet.agents.service.config import Gate, Quota
 from reinet.agents.service.database import Database
 from reinet.agents.service.gate import judged, suite_figures
-from reinet.agents.service.jobs import Job
+from reinet.agents.service.identity import ALL_ROLES, Caller
+from reinet.agents.service.jobs import Given, Job, Jobs
 from reinet.agents.service.registry import Registry
+from reinet.core.disk import durable
 from reinet.core.errors import ModelError, ServiceError
 
 SHIPPED = [ROOT / "checkpoints" / name for name in ("default", "per-rtt", "small")]
@@ -66,6 +71,29 @@ def test_rolling_back_twice_goes_back_twice(registry: Registry, models: list[str
         registry.rollback("production", "me", "")
     promote(registry, models[2])
     assert registry.rollback("production", "me", "").model == models[0]
+
+
+@pytest.mark.parametrize("age_s", [float("nan"), float("inf"), -1.0, 1e12])
+def test_what_is_no_age_removes_nothing_and_is_told(registry: Registry, models: list[str], age_s: float) -> None:
+    with pytest.raises(ServiceError, match="are no age"):
+        registry.gc(age_s, False, [])
+    assert len(registry.all()) == len(models)
+
+
+def test_latest_is_the_newest_also_where_the_clock_was_set_back(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = registry._database
+    jobs = Jobs(tmp_path, database, Blobs(tmp_path, database), 0, 0, "test")
+    made = []
+    for number, now_s in enumerate((2e9, 1e9, 1.5e9)):
+        monkeypatch.setattr(time, "time", lambda now_s=now_s: now_s)
+        digest = registry.add_of_job(job(number), SHIPPED[number], load_artifact(SHIPPED[number]).manifest_sha256)
+        submitted = jobs.submit(Caller("me", ALL_ROLES, Quota()), Given(f"r{number}", json.dumps(TINY))).id
+        assert registry.find("latest").sha256 == digest
+        assert jobs.get("latest").id == submitted
+        made.append(submitted)
+    assert [one.id for one in jobs.all()] == [one.id for one in jobs.latest(9)] == made
 
 
 def test_the_history_tells_who_when_why(registry: Registry, models: list[str]) -> None:

@@ -1,11 +1,12 @@
-"""Files that are whole or not there: written beside their place, brought to the disk, then moved into it.
+"""Files that are whole or not there: written beside their place, brought to the disk, then moved into it; and files
+that grow by whole lines.
 
 What cannot be written is an OSError that names the file: a full disk by itself names none.
 """
 
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,20 +24,39 @@ def put(path: Path, data: bytes, mode: int | None = None) -> None:
         _to_disk(file, data)
 
 
-def write(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Writes a file in one step; it is on the disk when this returns."""
+def write(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Writes a file in one step, or leaves the older one; it is on the disk when this returns.
+
+    Without a ``mode`` the umask decides who may read it.
+    """
+    staged = path.with_name(f".staged-{path.name[:50]}-{secrets.token_hex(4)}")
     with _named(path):
-        fd, staged = tempfile.mkstemp(prefix=".staged-", dir=path.parent)
         try:
-            with os.fdopen(fd, "wb") as file:
-                os.fchmod(fd, mode)
+            with staged.open("xb") as file:
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)
                 _to_disk(file, data)
-            os.replace(staged, path)
+            staged.replace(path)
         except BaseException:
             with suppress(OSError):
-                os.unlink(staged)
+                staged.unlink()
             raise
         sync_folder(path.parent)
+
+
+def append(path: Path, lines: str) -> None:
+    """Adds whole lines to a file, which is made where it is missing, all of them or none; they are on the disk when
+    this returns."""
+    with _named(path), path.open("ab", buffering=0) as file:  # a buffer would be written when it is closed, too
+        before, left = file.tell(), memoryview(lines.encode())
+        try:
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+        except OSError:  # a full disk takes a part, which the next line would be added to
+            with suppress(OSError):
+                os.ftruncate(file.fileno(), before)
+            raise
 
 
 def sync_folder(folder: Path) -> None:

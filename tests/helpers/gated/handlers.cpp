@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A library with HANDLERS, which has a lock taken around fork() from before main() on; without it a program whose one
+// thread writes while it holds that lock, as the other one forks.
+#include <pthread.h>
+
+#ifdef HANDLERS
+pthread_mutex_t lock_of_library = PTHREAD_MUTEX_INITIALIZER;
+
+namespace {
+
+void take() { pthread_mutex_lock(&lock_of_library); }
+void give() { pthread_mutex_unlock(&lock_of_library); }
+
+[[gnu::constructor]] void begin() { pthread_atfork(take, give, give); }
+
+}  // namespace
+#else
+#include <sys/wait.h>
+
+#include "connections.hpp"
+
+extern pthread_mutex_t lock_of_library;
+
+int main() {
+  alarm(20);
+  const Pair p = pair();
+  started([=] { read_for(p.peer, 10'000); });
+  started([=] {
+    while (true) {
+      pthread_mutex_lock(&lock_of_library);
+      (void)!write(p.sender, block.data(), 1);
+      pthread_mutex_unlock(&lock_of_library);
+    }
+  });
+  for (int i = 0; i < 300; ++i) {
+    const pid_t child = fork();
+    if (child == 0) _exit(0);
+    waitpid(child, nullptr, 0);
+  }
+  std::puts("forks 300");
+  std::fflush(stdout);
+  _exit(0);
+}
+#endif
