@@ -22,11 +22,11 @@ demo: setup  ## train briefly, then compare plain and capped Cubic on real kerne
 	$(BIN)/reinet demo
 
 # On two cores five of the first kind at a time, which wait for a quarter of their time; the types are checked beside them. Links
-# on a busy host say nothing: they are measured three at a time, which keeps the cores a quarter busy, and nothing else is.
+# on a busy host say nothing: they are measured two at a time, which keeps the cores a quarter busy, and beside nothing else.
 test: setup style  ## everything that continuous integration runs
 	$(MAKE) -j 2 types test-without-kernel
 	$(SEVERAL) -n 2 tests/end-to-end $(NO_LINKS) -m "(kernel or mahimahi) and not alone"
-	$(SEVERAL) -n 3 tests/kernel $(NO_LINKS:%=--ignore=%) -m "not alone"
+	$(SEVERAL) -n 2 tests/kernel $(NO_LINKS:%=--ignore=%) -m "not alone"
 	$(BIN)/python -m pytest tests/kernel -m alone --durations 20
 
 test-without-kernel: setup

@@ -69,7 +69,7 @@ REINET_EXPORT int reinet_alcc_wait(int fd, int timeout_ms) {
     const Flow* flow = process().table.known_flow(fd);
     const std::uint64_t now = now_ns();
     const std::uint64_t left_ns = end_ns > now ? end_ns - now : 0;
-    const bool closed = flow && flow->armed.load();
+    const bool closed = flow && process().is_here() && flow->armed.load();
     const std::uint64_t slice_ns = closed ? std::min(left_ns, flow->tick_ns.load()) : left_ns;
     const timespec slice = timespec_of(slice_ns);
     pollfd waited{fd, static_cast<short>(closed ? 0 : POLLOUT), 0};

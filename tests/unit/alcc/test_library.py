@@ -7,7 +7,7 @@ import sys
 from reinet.alcc.launch import find_preload
 
 PROGRAM = """
-import ctypes, json, socket, struct, sys, threading, fcntl
+import ctypes, json, os, signal, socket, struct, sys, threading, fcntl
 library = ctypes.CDLL(sys.argv[1], use_errno=True)
 library.reinet_alcc_send.restype = ctypes.c_ssize_t
 refused = [library.reinet_alcc_start(text) for text in (b"law=guess", b"law=rule:0x1p3")]
@@ -26,6 +26,11 @@ while library.reinet_alcc_wait(fd, 300) == 1:  # until the peer's buffer and the
     n = library.reinet_alcc_send(fd, data[sent:], len(data) - sent, socket.MSG_DONTWAIT)
     sent += max(n, 0)
 held = struct.unpack("=i", fcntl.ioctl(fd, 0x5411, bytes(4)))[0]
+SYS_CLONE = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+copy = ctypes.CDLL(None).syscall(SYS_CLONE, signal.SIGCHLD, None, None, None, None)  # a process past fork()
+if copy == 0:
+    os._exit(library.reinet_alcc_wait(fd, 10_000))
+in_copy = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
 got = []
 def read():
     while block := peer.recv(1 << 16):
@@ -35,7 +40,7 @@ reader.start()
 rest = library.reinet_alcc_send(fd, data[sent:], len(data) - sent, 0)  # waits
 closed = library.reinet_alcc_close(fd)
 reader.join(60)
-print(json.dumps({"refused": refused, "started": started, "held": held, "sent": sent, "rest": rest, "closed": closed,
+print(json.dumps({"refused": refused, "started": started, "held": held, "sent": sent, "rest": rest, "closed": closed, "in_copy": in_copy,
                   "same": b"".join(got) == data, "size": len(data)}))
 """
 
@@ -50,6 +55,7 @@ def test_a_program_of_its_own_is_gated_by_the_library() -> None:
     assert seen["refused"] == [-1, -1], "numbers are decimal ones with a point, whatever the locale's functions take"
     assert (seen["started"], seen["closed"]) == (0, 0)
     assert seen["held"] <= 8 * 536
+    assert seen["in_copy"] == 1, "in a copy past fork() there is no gate, which nobody would open"
     assert seen["sent"] < seen["size"]
     assert seen["sent"] + seen["rest"] == seen["size"]
     assert seen["same"]
