@@ -10,7 +10,7 @@ import typer
 from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fidelity, run, send, serve, traces, train
 from reinet.cli.output import console, flush_output, say
 from reinet.cli.service import flows, jobs, models, trainer
-from reinet.cli.sight import top
+from reinet.cli.sight import replay, top
 from reinet.core.errors import ConfigError, ModelError, ReinetError, TraceError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -52,6 +52,7 @@ app.command("export")(export.export)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("fidelity")(fidelity.fidelity)
+app.command("replay")(replay.replay)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("send")(send.send)
 app.command("serve")(serve.serve)

@@ -13,6 +13,7 @@ from reinet.core.errors import LinkError
 from reinet.core.state import VERDICT_DTYPE, Guard
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.link.spec import LinkSpec
+from reinet.envs.link.stalls import why_stalled_in
 from reinet.envs.sim import SimBatch
 
 Progress = Callable[[float], None]
@@ -66,8 +67,8 @@ def logs(
     """Returns what each link logged in ``seconds`` or a little more, as ``SimBatch.log`` gives it.
 
     Beside that stand as "decisions" how often the agent was asked about a flow of it, as "periods" how many there were,
-    and as "refused_share" and "capped_share" in what share of the decisions about its first flow the guard refused a
-    cap, and there was one.
+    as "stalled" why its run must not be believed (None = it may), and as "refused_share" and "capped_share" in what
+    share of the decisions about its first flow the guard refused a cap, and there was one.
 
     Every stepped flow of a link is decided for by ``agent`` behind gate and guard, each by its own records.
     """
@@ -87,12 +88,20 @@ def logs(
             left_ns = np.maximum(end_ns - sim.stats["time_ns"].astype(np.int64), 0)
             progress(1 - float(left_ns.max()) / (seconds * 1e9))
     shares = {"refused_share": decider.refused_share, "capped_share": decider.capped_share}
-    return [
-        sim.log(row, end_ns[row] / 1e6)
-        | {"decisions": int(decisions[row]), "periods": int(periods[row])}
-        | {key: float(share[row]) for key, share in shares.items()}
-        for row in range(len(links))
-    ]
+    found = []
+    for row, link in enumerate(links):
+        log = sim.log(row, end_ns[row] / 1e6)
+        log |= {"decisions": int(decisions[row]), "periods": int(periods[row])}
+        log |= {"stalled": _why_stalled(log, link, end_ns[row] / 1e6)}
+        found.append(log | {key: float(share[row]) for key, share in shares.items()})
+    return found
+
+
+def _why_stalled(log: dict[str, Any], link: LinkSpec, end_ms: float) -> str | None:
+    try:
+        return why_stalled_in(log, link, link.start_offset_ms, end_ms)
+    except LinkError:  # no data came, which whoever computes its figures tells
+        return None
 
 
 def _end_ns(link: LinkSpec, seconds: float) -> int:

@@ -7,12 +7,13 @@ divides a policy's queueing delay by the best setting's at the same utilisation,
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from reinet.agents.decide.baselines import NoCap
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
-from reinet.agents.evaluation.batch import figures, figures_of, logs
+from reinet.agents.evaluation.batch import figures_of, logs
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import Normaliser, PeriodConfig, round_caps
 from reinet.envs.link.metrics import Metrics, frontier_ratio
@@ -35,11 +36,13 @@ class Point:
     utilization: float
     qdelay_mean_ms: float
     qdelay_p95_ms: float
+    stalled: bool = False
+    """Its flow stalled, so that the run must not be believed: such a setting is nobody's rival."""
 
     @classmethod
-    def of(cls, metrics: Metrics) -> "Point":
+    def of(cls, metrics: Metrics, stalled: bool = False) -> "Point":
         """Returns the point of a run."""
-        return cls(metrics.utilization, metrics.qdelay_mean_ms, metrics.qdelay_p95_ms)
+        return cls(metrics.utilization, metrics.qdelay_mean_ms, metrics.qdelay_p95_ms, stalled)
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,9 @@ def baselines(links: Sequence[LinkSpec], seconds: float, period: PeriodConfig, t
     """Returns each link's baseline for policies that decide at this cadence."""
     rules = sweep(links, seconds, (PeriodConfig(), period), threads=threads)
     plain = [
-        Point.of(metrics)
+        point
         for first in range(0, len(links), MOST_ROWS)
-        for metrics in figures(NoCap(), links[first : first + MOST_ROWS], seconds, threads)
+        for point in _points(NoCap(), links[first : first + MOST_ROWS], seconds, threads)
     ]
     return [Baseline(rule, point) for rule, point in zip(rules, plain, strict=True)]
 
@@ -107,13 +110,23 @@ def sweep(
             some = links[first : first + step]
             rows = [link for link in some for _ in knob]
             agent = _Settings(rule, np.tile(np.array(knob, np.float64), len(some)), view)
-            for row, metrics in enumerate(figures(agent, rows, seconds, threads)):
-                points[first + row // len(knob)].append(Point.of(metrics))
+            for row, point in enumerate(_points(agent, rows, seconds, threads)):
+                points[first + row // len(knob)].append(point)
     return points
 
 
+def _points(agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: int) -> list[Point]:
+    return _points_of(logs(agent, links, seconds, threads), links, seconds)
+
+
+def _points_of(runs: Sequence[dict[str, Any]], links: Sequence[LinkSpec], seconds: float) -> list[Point]:
+    each = zip(figures_of(runs, links, seconds), runs, strict=True)
+    return [Point.of(metrics, run["stalled"] is not None) for metrics, run in each]
+
+
 def ratio(policy: Point, knob: Sequence[Point]) -> Ratio:
-    """Returns how a policy stands against a swept knob on one link."""
+    """Returns how a policy stands against a swept knob on one link, settings under which the flow stalled left out."""
+    knob = [point for point in knob if not point.stalled] or knob
     use = [point.utilization for point in knob]
     return Ratio(
         frontier_ratio(policy.utilization, policy.qdelay_mean_ms, use, [p.qdelay_mean_ms for p in knob]),
@@ -127,8 +140,10 @@ def against_frontier(
     """Returns a row for each agent and simulated scenario, and after an agent's one of their means.
 
     A scenario is run with so many seeds from its own on, by all that stand against each other, and its row has the
-    medians. With ``fixed`` agents stand against swept fixed caps too. What agents of one cadence stand against is swept
-    once. Raises ConfigError for a scenario in which no data comes through.
+    medians. A run is left out in which the flow stalled, under the agent, plain control or every setting of the rule;
+    where none is left, the row has those all the same, is not ``valid`` and enters no mean. With ``fixed`` agents stand
+    against swept fixed caps too. What agents of one cadence stand against is swept once. Raises ConfigError for a
+    scenario in which no data comes through.
     """
     scenarios = [scenario.require_data() for scenario in scenarios]
     paths = [[replace(s.path, seed=s.path.seed + run) for run in range(runs)] for s in scenarios]
@@ -148,22 +163,30 @@ def against_frontier(
         own = []
         for scenario, links, found, settings in zip(scenarios, paths, rules[period], caps[period], strict=True):
             done = logs(agent, links, scenario.seconds)
-            reached = [Point.of(metrics) for metrics in figures_of(done, links, scenario.seconds)]
+            reached = _points_of(done, links, scenario.seconds)
             stands = [_against(*each) for each in zip(reached, found, settings, strict=True)]
             shares = [{key: run[key] for key in ("refused_share", "capped_share")} for run in done]
-            own.append(_middle([a | b for a, b in zip(stands, shares, strict=True)]))
-        means = {key: float(np.mean([row[key] for row in own])) for key in own[0]}
+            sound = [_is_sound(*each) for each in zip(reached, found, strict=True)]
+            own.append(_middle([a | b for a, b in zip(stands, shares, strict=True)], sound))
+        valid = [row for row in own if row["valid"]]
+        means = {key: float(np.mean([row[key] for row in valid or own])) for key in own[0]} | {"valid": bool(valid)}
         names = [*(scenario.trace.name for scenario in scenarios), "mean"]
         rows += [{"agent": agent.name, "trace": name, **row} for name, row in zip(names, [*own, means], strict=True)]
     return rows
 
 
-def _middle(runs: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Returns the medians of several runs, and how far the ratios to the frontier lie apart."""
-    row = {key: float(np.median([run[key] for run in runs])) for key in runs[0]}
+def _is_sound(point: Point, baseline: Baseline) -> bool:
+    return not (point.stalled or baseline.plain.stalled or all(setting.stalled for setting in baseline.rule))
+
+
+def _middle(runs: Sequence[dict[str, float]], sound: Sequence[bool]) -> dict[str, float]:
+    """Returns the medians of several runs, and how far the ratios to the frontier lie apart; of all where none is
+    sound."""
+    counted = [run for run, is_sound in zip(runs, sound, strict=True) if is_sound] or runs
+    row = {key: float(np.median([run[key] for run in counted])) for key in runs[0]}
     for key in ("frontier_mean", "frontier_p95") if len(runs) > 1 else ():
-        row |= {f"{key}_low": min(run[key] for run in runs), f"{key}_high": max(run[key] for run in runs)}
-    return row
+        row |= {f"{key}_low": min(run[key] for run in counted), f"{key}_high": max(run[key] for run in counted)}
+    return row | {"valid": any(sound), "runs": sum(sound)}
 
 
 def _against(point: Point, baseline: Baseline, caps: Sequence[Point]) -> dict[str, float]:

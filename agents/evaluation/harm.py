@@ -177,9 +177,10 @@ def measure(
 def row_of(cell: Cell, link: str, pairs: Sequence[tuple[Fetched, Fetched]]) -> dict[str, Any]:
     """Returns a cell's row of its connections, (plain, capped) each; units are in the keys.
 
-    plain_ms and capped_ms are medians. Pairs of which one is incomplete are left out, and the row is not valid then.
+    plain_ms and capped_ms are medians. Pairs of which one is incomplete or stalled are left out, and the row is not
+    valid then.
     """
-    whole = [(plain, capped) for plain, capped in pairs if plain.complete and capped.complete]
+    whole = [pair for pair in pairs if all(fetched.complete and not fetched.stalled for fetched in pair)]
     first = 0 if cell.pause_ms is None else 1
     plain_ms = np.concatenate([np.zeros(0), *(plain.took_ms[first:] for plain, _ in whole)])
     capped_ms = np.concatenate([np.zeros(0), *(capped.took_ms[first:] for _, capped in whole)])

@@ -18,6 +18,7 @@ from reinet.core import PeriodConfig
 from reinet.core.records import Flag
 from reinet.core.state import Guard
 from reinet.envs.link.spec import LinkSpec
+from reinet.envs.link.stalls import why_stalled
 from reinet.envs.sim import SimBatch
 
 FloatArray = NDArray[np.float64]
@@ -40,6 +41,8 @@ class Fetched:
     """False where the connection did not get all of its objects through within LIMIT_S."""
     qdelay_ms: FloatArray
     """(P,), the time in the bottleneck's queue of every packet that left it; empty unless it was asked for."""
+    stalled: bool = False
+    """Whether nothing left the link for so long that the connection must not be believed (``envs/link/stalls.py``)."""
 
 
 def fetch(
@@ -64,7 +67,7 @@ def fetch(
         return []
     rows = min(ROWS, len(links))
     view = agent.view if agent.sets_caps else replace(agent.view, period=UNWATCHED)
-    batch = batch_seen(view, links[:rows], record_log=keep_delays, threads=threads)
+    batch = batch_seen(view, links[:rows], record_log=True, threads=threads)
     agent.bind(batch.clairvoyant_caps)
     decider = Decider(agent, rows, Guard())
     results: list[Fetched | None] = [None] * len(links)
@@ -106,8 +109,12 @@ def _until_ns(link: LinkSpec) -> int:
 def _fetched(batch: SimBatch, row: int, link: LinkSpec, keep_delays: bool) -> Fetched:
     written_ms, received_ms = batch.objects(row)
     due = -(-link.flow_bytes // link.object_bytes)
+    log = batch.log(row, 0)
+    left_ms = log["departure_ms"]
+    stall_ms = float(np.diff(left_ms).max()) if len(left_ms) > 1 else 0.0
     return Fetched(
         took_ms=received_ms - written_ms,
         complete=len(written_ms) == due,
-        qdelay_ms=batch.log(row, 0)["departure_delay_ms"] if keep_delays else np.zeros(0),
+        qdelay_ms=log["departure_delay_ms"] if keep_delays else np.zeros(0),
+        stalled=why_stalled(stall_ms, link.trace_ms, link.pause_ms) is not None,
     )

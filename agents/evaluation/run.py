@@ -16,6 +16,7 @@ from reinet.core import FLOW_STATS_DTYPE, Flag
 from reinet.core.errors import ConfigError
 from reinet.envs.capped_link import CappedLink
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
+from reinet.envs.link.stalls import why_stalled_in
 from reinet.kshim.probe import why_not_capped
 
 NS_PER_MS = 1_000_000
@@ -112,7 +113,8 @@ def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[fl
     caps_pkts = np.stack([caps for _, caps in steps]) if steps else np.zeros((0, len(paths)), np.uint32)
     runs, refusals = [], decider.refusals()
     for row, scenario in enumerate(scenarios):
-        link_log = LinkLog.of_flow(batch.log(row, end_ms[row]))
+        whole = batch.log(row, end_ms[row])
+        link_log = LinkLog.of_flow(whole)
         inside = records[:, row]["time_ns"] < end_ms[row] * NS_PER_MS  # a row that is through waits for the others
         inside &= records[:, row]["cookie"] >> np.uint64(32) == 0
         runs.append(
@@ -123,7 +125,7 @@ def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[fl
                 log=link_log,
                 records=records[inside, row],
                 caps_pkts=caps_pkts[inside, row],
-                invalid_reason=None,
+                invalid_reason=why_stalled_in(whole, scenario.path, start_ms[row], end_ms[row]),
                 uncapped_reason=refusals[row] if agent.sets_caps else None,
             )
         )

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ from reinet.core.errors import ReinetError
 
 LEAST_DELAY_MS = 0.1
 """Queueing delays below count as this: a ratio of two that are nothing says nothing."""
+SUITE = "suite/"
+"""So begin the names of what the suite measured of a model: it has them beside the figures of its training."""
+SHOWN = ("throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms")
 NICE = 10
 """The gate may wait for trainings; nobody's packets wait for it."""
 
@@ -39,6 +42,10 @@ class Verdict:
     delay: float = 1.0
     """The same of queueing delay."""
     runs: int = 0
+    candidate: dict[str, float] = field(default_factory=dict)
+    """The candidate's own figures of the suite, as ``suite_figures`` gives them; empty where there are none."""
+    present: dict[str, float] = field(default_factory=dict)
+    """The same of the present model, where there is one."""
 
 
 def judged(rows: list[dict[str, Any]], candidate: str, present: str, gate: Gate) -> Verdict:
@@ -68,6 +75,19 @@ def judged(rows: list[dict[str, Any]], candidate: str, present: str, gate: Gate)
     return Verdict(ok, words, float(throughput), float(delay), len(pairs))
 
 
+def suite_figures(rows: list[dict[str, Any]], agent: str, plain: str, gate: Gate) -> dict[str, float]:
+    """Returns a model's figures in a report's rows: means over its runs, and the ratios to ``plain``, the agent that
+    caps nothing, as in a verdict; empty where it has no run."""
+    own = [row for row in rows if row["agent"] == agent and row["role"] == "run"]
+    if not own:
+        return {}
+    found = {key: float(np.mean([row[key] for row in own])) for key in SHOWN} | {"runs": float(len(own))}
+    beside = judged(rows, agent, plain, gate)
+    if beside.runs:
+        found |= {"throughput_ratio": beside.throughput, "qdelay_ratio": beside.delay}
+    return {f"{SUITE}{key}": value for key, value in found.items()}
+
+
 def measure(request: dict[str, Any]) -> Verdict:
     """Runs the suite with both models; returns the verdict. Raises ReinetError where it cannot be run."""
     from reinet.agents.evaluation.suites import report
@@ -95,11 +115,14 @@ def measure(request: dict[str, Any]) -> Verdict:
         """Returns a model's name in the report; one that no scenario of the suite runs has no rows there."""
         return names.get(Path(folder).name, folder)
 
+    rows = found["rows"]
+    own = suite_figures(rows, called(candidate), BASELINE, gate)
     if present == BASELINE:
-        verdict = judged(found["rows"], called(candidate), BASELINE, gate)
-        return Verdict(True, f"the name points to nothing yet; {verdict.words.partition(';')[0]}", verdict.throughput,
-                       verdict.delay, verdict.runs)  # fmt: skip
-    return judged(found["rows"], called(candidate), called(present), gate)
+        verdict = judged(rows, called(candidate), BASELINE, gate)
+        words = f"the name points to nothing yet; {verdict.words.partition(';')[0]}"
+        return replace(verdict, ok=True, words=words, candidate=own)
+    verdict = judged(rows, called(candidate), called(present), gate)
+    return replace(verdict, candidate=own, present=suite_figures(rows, called(present), BASELINE, gate))
 
 
 def _short(what: str, names: dict[str, str]) -> str:

@@ -86,6 +86,8 @@ class ModelsServicer(trainer_pb2_grpc.ModelsServicer, Guarded):
                 else:
                     yield pb.PromoteReply(told=visible(found))
             assert verdict is not None
+            self._registry.measured(model.sha256, verdict.candidate)
+            self._registry.measured(present, verdict.present)
             if not verdict.ok and not request.force:
                 raise ServiceError(f"{model.sha256[:12]} is not promoted to {name}: {verdict.words}")
             if self._registry.pointer(name).model != present:

@@ -6,7 +6,7 @@
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ import structlog
 from reinet.agents.model.artifact import MANIFEST_FILE, PINNED_FILES, load_artifact, write_folder
 from reinet.agents.service import text
 from reinet.agents.service.database import Database, Row
+from reinet.agents.service.gate import SUITE
 from reinet.agents.service.jobs import LATEST, Job
 from reinet.core.errors import ServiceError
 
@@ -44,7 +45,8 @@ class Model:
     created_s: float
     size_bytes: int
     lineage: dict[str, Any]
-    """``config``, ``seed``, ``metrics``, ``traces``, ``code_version`` and ``schema_hash``."""
+    """``config``, ``seed``, ``metrics`` (its training's, and the suite's once a gate measured it), ``traces``,
+    ``code_version`` and ``schema_hash``."""
     pointers: tuple[str, ...]
 
 
@@ -119,6 +121,18 @@ class Registry:
                 (sha256, manifest.name, job.id, job.owner, job.parent, time.time(), size, json.dumps(lineage)),
             )
         return sha256
+
+    def measured(self, sha256: str, figures: Mapping[str, float]) -> None:
+        """Writes down what the gate measured of a model, in the place of what it measured before; nothing where there
+        is nothing, or no such model."""
+        with self._database.change() as run:
+            row = self._database.row("SELECT lineage FROM models WHERE sha256 = ?", sha256)
+            if row is None or not figures:
+                return
+            lineage = json.loads(row["lineage"])
+            kept = {key: value for key, value in lineage["metrics"].items() if not key.startswith(SUITE)}
+            lineage["metrics"] = kept | dict(figures)
+            run("UPDATE models SET lineage = ? WHERE sha256 = ?", (json.dumps(lineage), sha256))
 
     def all(self) -> list[Model]:
         """Returns the models, oldest first."""

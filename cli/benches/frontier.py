@@ -48,8 +48,9 @@ def frontier(
     times_lower_* are to plain congestion control. refused_share is the share of decisions in which the guard refused a
     cap, so that the flow ran uncapped, capped_share that of decisions of which a cap came; below_rule is 1 where the
     agent's utilisation is below that of every setting of the rule, so that the ratio ranks nothing: where there are
-    such, a note says so. The last row of an agent has the means over traces. On long paths one run of a trace is a
-    draw: --repeat tells how far several lie apart. Examples:
+    such, a note says so. A run in which the flow stalled is left out (runs: how many were not); a row without any other
+    is not valid, as a note says, and enters no mean. The last row of an agent has the means over traces. On long paths
+    one run of a trace is a draw: --repeat tells how far several lie apart. Examples:
 
         reinet bench frontier --traces traces/validation
 
@@ -82,5 +83,7 @@ def frontier(
     for row in rows:
         if row["trace"] != "mean" and row["below_rule"]:
             say(f"note: {row['agent']} on {row['trace']}: less utilisation than every setting of the rule, so no rank")
+        if row["trace"] != "mean" and not row["valid"]:
+            say(f"note: {row['agent']} on {row['trace']}: the flow stalled, so do not quote it, nor is it in the mean")
     if json_destination != "-":
         print_table(rows, COLUMNS if fixed else [column for column in COLUMNS if column != "frontier_fixed_mean"])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reinet.core import OPPORTUNITY_BYTES
 from reinet.core.errors import ConfigError
 from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named, head_index
 from reinet.core.normaliser import Normaliser
@@ -15,6 +16,7 @@ from reinet.core.records import empty_stats
 from reinet.core.rewards import DEFAULT_REWARD, DELAY_WEIGHT, reward_index
 from reinet.core.state import room_beyond_us, rows_of
 from reinet.envs.link.spec import LinkSpec
+from reinet.envs.link.tandem import carried_bytes
 from reinet.envs.sim import _sim
 from reinet.envs.sim.options import native_options
 
@@ -90,6 +92,11 @@ class SimBatch:
             may_cap=self._may_cap.view(np.uint8),
             threads=threads,
         )
+        self._specs: dict[int, LinkSpec] = {}
+        """Of rows whose log tells what a wired link lets through: the next reset's."""
+        self._logged: dict[int, LinkSpec] = {}
+        """The same of the run that is on."""
+        self._record_log = record_log
         for row, link in enumerate(links):
             self.set_link(row, link)
 
@@ -130,6 +137,9 @@ class SimBatch:
         """Gives a row another link, from its next reset on."""
         spec = link if isinstance(link, LinkSpec) else LinkSpec.from_mapping(link)
         self._core.set_link(row, *native_options(spec))
+        self._specs.pop(row, None)
+        if self._record_log and spec.wired_mbps:
+            self._specs[row] = spec
 
     def set_normaliser(self, normaliser: Normaliser) -> None:
         """Uses these statistics from the next record on."""
@@ -142,6 +152,10 @@ class SimBatch:
         """
         index = np.arange(len(self)) if rows is None else rows_of(rows, len(self))
         self._core.reset(index.astype(np.int32))
+        if self._specs or self._logged:
+            gone = set(index.tolist())
+            kept = {row: spec for row, spec in self._logged.items() if row not in gone}
+            self._logged = kept | {row: spec for row, spec in self._specs.items() if row in gone}
 
     def step(self, actions: npt.ArrayLike) -> None:
         """Applies actions in [-1, 1], shape (N,), through the head, and runs each link to its next record.
@@ -204,8 +218,19 @@ class SimBatch:
         ``arrival_flow, departure_flow, drop_flow``, and the numbers ``start_ms, end_ms``. Bytes include the TUN header,
         as in Mahimahi's log. Opportunities are those of the first flow's trace, up to ``until_ms`` alone: a flow that
         hears nothing for years is stepped over billions of them, for which no memory would do.
+
+        Behind a wired link a packet's delay is that of both queues, from when it was sent, and ``opportunity_bytes``
+        says what the wired link lets each opportunity carry. Arrivals and drops are those of the queue behind it.
         """
-        return self._core.log(row, int(min(until_ms, NO_END_MS)))
+        log = self._core.log(row, int(min(until_ms, NO_END_MS)))
+        if (spec := self._logged.get(row)) is not None:
+            buffer_bytes = math.inf if spec.queue == "infinite" else spec.buffer_bytes or math.inf
+            if spec.buffer_pkts and spec.queue != "infinite":
+                buffer_bytes = min(buffer_bytes, spec.buffer_pkts * OPPORTUNITY_BYTES)
+            log["opportunity_bytes"] = carried_bytes(
+                log["opportunity_ms"], spec.wired_mbps, spec.start_offset_ms, buffer_bytes
+            )
+        return log
 
 
 def _whole(

@@ -146,19 +146,20 @@ class Flow {
 
   void put_on_path(std::uint32_t seq, std::uint32_t packet_wire_bytes, Us sent_us) {
     ++sent_pkts_;
-    const Us leaves_us = plain_ ? sent_us : travel(packet_wire_bytes, sent_us);
-    if (leaves_us == kNever)
+    Packet p{seq, static_cast<std::uint16_t>(packet_wire_bytes), number_, sent_us, sent_us};
+    if (!plain_) p.arrives_us = travel(p);
+    if (p.arrives_us == kNever)
       ++lost_pkts_;
     else
-      to_link_.push({seq, static_cast<std::uint16_t>(packet_wire_bytes), number_, sent_us, leaves_us});
+      to_link_.push(p);
   }
 
   // Returns when a packet comes to the delay, where that is not all of the way to the bottleneck; kNever if it is lost.
-  [[gnu::noinline]] Us travel(std::uint32_t packet_wire_bytes, Us sent_us) {
-    Us leaves_us = sent_us;
-    if (wired_ && (leaves_us = wired_->carry(sent_us, packet_wire_bytes)) == kNever) return kNever;
+  [[gnu::noinline]] Us travel(const Packet& p) {
+    Us leaves_us = p.sent_us;
+    if (wired_ && (leaves_us = wired_->carry(p)) == kNever) return kNever;
     if (loss_ > 0.0 && losses_.uniform() < loss_) return kNever;
-    if (!detours_.empty()) leaves_us += detour_us(sent_us);
+    if (!detours_.empty()) leaves_us += detour_us(p.sent_us);
     if (forward_jitter_us_) leaves_us += jitter_.below(forward_jitter_us_);
     return last_on_path_us_ = std::max(leaves_us, last_on_path_us_);  // none overtakes another
   }

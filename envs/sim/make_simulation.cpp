@@ -50,11 +50,11 @@ std::unique_ptr<Uplink> uplink_of(const LinkOptions& link, TraceMs trace_ms) {
   return trace_ms.empty() ? nullptr : std::make_unique<Uplink>(trace_ms, start_us(link), link.late_us);
 }
 
-std::unique_ptr<WiredLink> wired_of(const LinkOptions& link) {
+std::unique_ptr<WiredLink> wired_of(const LinkOptions& link, LinkLog* log) {
   if (link.wired_mbps.empty()) return nullptr;
   std::vector<RateStep> steps;
   for (const auto& [from_ms, mbps] : link.wired_mbps) steps.push_back({start_us(link) + us_from_ms(from_ms), mbps});
-  return std::make_unique<WiredLink>(std::move(steps), link.wired_buffer_bytes);
+  return std::make_unique<WiredLink>(std::move(steps), link.wired_buffer_bytes, log);
 }
 
 template <class Flows, class Bottleneck>
@@ -68,7 +68,7 @@ std::unique_ptr<Simulation> simulation_of(const LinkOptions& link, SharedLinks s
 
 std::unique_ptr<Simulation> make_simulation(const LinkOptions& link, std::span<const TraceMs> traces_ms,
                                             TraceMs uplink_ms, const reinet_period_config& period, LinkLog* log) {
-  SharedLinks shared{wired_of(link), uplink_of(link, uplink_ms)};
+  SharedLinks shared{wired_of(link, log), uplink_of(link, uplink_ms)};
   if (link.flows.size() == 1 && !is_cell(link)) {
     std::unique_ptr<Simulation> simulation;
     with_control(link.flows[0].cc, [&]<class Control>() {

@@ -32,7 +32,8 @@ from reinet.core.state import (
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.registry import POLL_S
 from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec
-from reinet.envs.mahimahi.validity import LATE_ONCE_US, LATE_SHARE, LOGGED_SHARE, STALL_SLACK_MS
+from reinet.envs.link.stalls import STALL_SLACK_MS
+from reinet.envs.mahimahi.validity import LATE_ONCE_US, LATE_SHARE, LOGGED_SHARE
 from reinet.envs.trace.estimate import LEAST_QUEUE_MS, LEAST_S
 from reinet.envs.trace.importers import MAX_HOLD_S
 from reinet.envs.trace.trace import BIN_MS, DESCRIBE_BYTES, OUTAGE_MS
@@ -130,7 +131,7 @@ STATEMENTS: list[tuple[str, str, tuple[float, ...]]] = [
     ("daemon/config.py", "A record takes {} bytes, header included", (RECORD_BYTES + RING_HEADER_BYTES,)),
     ("kshim/kernel.py", "records of {} bytes, header included", (RECORD_BYTES + RING_HEADER_BYTES,)),
     ("daemon/processes/decide.py", "So many records of {} bytes", (RECORD_BYTES,)),
-    ("daemon/processes/plain.py", "with a record of {} bytes", (RECORD_BYTES,)),
+    ("daemon/processes/plain.py", "{} are its record", (RECORD_BYTES,)),
     ("envs/sim_link.py", "rounded, between {} and {}.", (MIN_CAP_PKTS, MAX_CAP_PKTS)),
     ("envs/sim_link.py", "ConfigError below {} x ``mrtt_ms``. None = {} ms", (LEAST_TARGET_PER_RTT, DEFAULT_TARGET_MS)),
     ("envs/sim_link.py", "is at least {} ms long", (PERIOD_MS,)),

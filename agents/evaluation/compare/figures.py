@@ -4,7 +4,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reinet.agents.evaluation.compare.learning import estimate
+from reinet.agents.evaluation.compare.learning import REFERENCES, Curves, estimate
 from reinet.agents.evaluation.compare.series import curves_of, curves_of_link
 from reinet.agents.evaluation.run import Run
 from reinet.core.curves import PANELS
@@ -82,6 +82,32 @@ def throughput_against_delay(runs: Mapping[str, Sequence[Run]]) -> bytes:
     axes[0].legend(fontsize="small")
     links = len(next(iter(runs.values())))
     figure.suptitle(f"small: {links} links; large: their mean, with a 95 % interval over links")
+    return _png(figure)
+
+
+def learning(trainings: Mapping[str, Curves]) -> bytes:
+    """Returns a PNG of trainings' evaluations over iterations: means over seeds with bands of their 95 % intervals.
+
+    Only ratios are drawn, in which the rule with the best gain in hindsight, or plain control, stands at 1.
+    """
+    from matplotlib.figure import Figure
+
+    against = [(tag, name) for name, tags in REFERENCES.items() for tag in tags]
+    figure = Figure(figsize=(11, 6), layout="constrained")
+    axes = figure.subplots(2, 2, sharex=True)
+    for axis, (tag, reference) in zip(axes.flat, against, strict=True):
+        for colour, (label, curves) in zip(_colours(len(trainings)), trainings.items(), strict=True):
+            points = curves.get(tag, {})
+            means = [value.mean for value in points.values()]
+            axis.plot(list(points), means, ".-", color=colour, label=visible(label))
+            ends = [value.low for value in points.values()], [value.high for value in points.values()]
+            axis.fill_between(list(points), *ends, color=colour, alpha=0.2, linewidth=0)
+        axis.axhline(1.0, color="0.3", linewidth=0.8, linestyle="--")
+        axis.set_title(f"{tag} (1 = {reference})", fontsize="medium")
+        axis.grid(alpha=0.3)
+    for axis in axes[-1]:
+        axis.set_xlabel("iteration")
+    axes[0, 0].legend(fontsize="small")
     return _png(figure)
 
 

@@ -223,6 +223,8 @@ def _report(content: Content, links: Mapping[str, Mapping[str, Run]], labels: Ma
     if figures.have_matplotlib():
         agents = {label: [runs[label] for runs in shown.values() if label in runs] for label in labels.values()}
         yield [image("throughput against delay", figures.throughput_against_delay(agents))]
+        if learned:
+            yield [image("learning curves", figures.learning(content.learning))]
         for link, runs in shown.items():
             yield [image(f"time series/{link}", figures.time_series(runs))]
 

@@ -18,6 +18,7 @@ from reinet.agents.evaluation.suites.real import ATTEMPTS, Found, make_real
 from reinet.agents.evaluation.suites.store import Store, Stored
 from reinet.core.errors import ConfigError, LinkError, ReinetError, ShimError
 from reinet.envs.link.metrics import LinkLog
+from reinet.envs.link.stalls import why_stalled_in
 
 Told = Callable[[float, str], None]
 """It is told the seconds of link time that are through and what is being run."""
@@ -110,7 +111,7 @@ def _simulated(batch: list[Job], threads: int, progress: Callable[[float], None]
         try:
             figures = measure(log, mrtts_ms, job.own_flows, start_ms, together_ms(path), end_ms)
             figures |= {"refused_share": log["refused_share"]} if agent.sets_caps else {}
-            reason = None
+            reason = why_stalled_in(log, path, start_ms + together_ms(path), end_ms)
         except LinkError as error:  # an outage as long as the run: nothing to tell of, and no more next time
             figures, reason = {}, str(error)
         course = series(log, len(mrtts_ms), start_ms, end_ms) if job.repetition == 0 else None

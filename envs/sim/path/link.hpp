@@ -10,37 +10,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
+#include "envs/sim/path/link_log.hpp"
 #include "envs/sim/path/packet.hpp"
 #include "envs/sim/path/queue.hpp"
 #include "envs/sim/path/schedule.hpp"
 
 namespace reinet {
-
-// What Mahimahi would have logged, without the opportunities, which the trace tells. Not inlined: few links keep one.
-struct LinkLog {
-  std::vector<double> arrival_ms, departure_ms, departure_delay_ms, drop_ms;
-  std::vector<std::uint32_t> arrival_bytes, departure_bytes, drop_bytes;
-  std::vector<std::uint16_t> arrival_flow, departure_flow, drop_flow;
-
-  [[gnu::noinline]] void arrived(const Packet& p, std::uint64_t now_ms) {
-    arrival_ms.push_back(static_cast<double>(now_ms));
-    arrival_bytes.push_back(p.wire_bytes);
-    arrival_flow.push_back(p.flow);
-  }
-  [[gnu::noinline]] void departed(const Packet& p, std::uint64_t now_ms) {
-    departure_ms.push_back(static_cast<double>(now_ms));
-    departure_bytes.push_back(p.wire_bytes);
-    departure_flow.push_back(p.flow);
-    departure_delay_ms.push_back(static_cast<double>(now_ms - p.arrives_us / kUsPerMs));
-  }
-  [[gnu::noinline]] void dropped(const Packet& p, std::uint64_t now_ms) {
-    drop_ms.push_back(static_cast<double>(now_ms));
-    drop_bytes.push_back(p.wire_bytes);
-    drop_flow.push_back(p.flow);
-  }
-};
 
 class Link {
  public:

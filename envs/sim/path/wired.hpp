@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "envs/sim/path/link_log.hpp"
 #include "envs/sim/path/packet.hpp"
 #include "envs/sim/path/ring.hpp"
 
@@ -24,12 +25,15 @@ struct RateStep {
 class WiredLink {
  public:
   // steps: times rise, the first is the start of the simulation and the last rate is above 0.
-  WiredLink(std::vector<RateStep> steps, std::uint32_t buffer_bytes)
-      : steps_(std::move(steps)), buffer_bytes_(buffer_bytes) {}
+  // log: of the link behind, which outlives this; nullptr = none is kept.
+  WiredLink(std::vector<RateStep> steps, std::uint32_t buffer_bytes, LinkLog* log)
+      : steps_(std::move(steps)), buffer_bytes_(buffer_bytes), log_(log) {}
 
-  // Takes a packet; calls come in the order of time. Returns when its last byte leaves, kNever if the buffer is full,
-  // which counts the packet being sent.
-  Us carry(Us now_us, std::uint32_t wire_bytes) {
+  // Takes a packet as it is sent; calls come in the order of time. Returns when its last byte leaves, kNever if the
+  // buffer is full, which counts the packet being sent.
+  Us carry(const Packet& p) {
+    const Us now_us = p.sent_us;
+    const std::uint32_t wire_bytes = p.wire_bytes;
     for (; !waiting_.empty() && waiting_.front().leaves_us <= now_us; waiting_.pop())
       waiting_bytes_ -= waiting_.front().wire_bytes;
     if (waiting_bytes_ + wire_bytes > buffer_bytes_) return kNever;
@@ -37,6 +41,7 @@ class WiredLink {
     const Us leaves_us = static_cast<Us>(free_us_) + 1;  // the next whole microsecond
     waiting_.push({leaves_us, wire_bytes});
     waiting_bytes_ += wire_bytes;
+    if (log_) log_->passed_wired(p, leaves_us);
     return leaves_us;
   }
 
@@ -66,6 +71,7 @@ class WiredLink {
   std::vector<RateStep> steps_;
   std::size_t step_ = 0;  // in force at free_us_
   std::uint32_t buffer_bytes_;
+  LinkLog* log_;
   Ring<Waiting> waiting_;
   std::uint64_t waiting_bytes_ = 0;
   double free_us_ = 0.0;  // all that was taken is through

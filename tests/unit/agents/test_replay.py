@@ -58,13 +58,20 @@ def test_every_transition_comes_back() -> None:
 def test_a_full_ring_forgets_whole_histories(capacity: int) -> None:
     replay = Replay(capacity, HISTORY, FRAME, 1)
     rng = np.random.default_rng(capacity)
+    counts = []
     for index in range(40):
-        replay.add(fragment(1000 * index, int(rng.integers(0, 20))))
+        counts.append(int(rng.integers(0, 20)))
+        replay.add(fragment(1000 * index, counts[-1]))
         replay.index()
         if len(replay):
-            seen = check(replay)
-    assert max(seen) >= 39_000 or len(seen) > 0
-    assert min(seen) >= 1000 * (40 - capacity)
+            seen = check(replay, size=2000)  # the chance that it misses one of at most 60 is 1e-13
+            newest = max(number for number, count in enumerate(counts) if count)
+            first = 1000 * newest + HISTORY - 1
+            assert {n for n in seen if n >= 1000 * newest} == set(range(first, first + counts[newest])), "all of it"
+            assert len(seen) == len(replay)
+    # A ring holds its latest frames, and of those up to one fragment fewer where one did not fit before its end.
+    least = next(n for n in range(40) if sum(count + HISTORY for count in counts[n:] if count) <= capacity)
+    assert min(seen) // 1000 >= least - 1
 
 
 def test_a_transition_of_several_steps_ends_where_they_do() -> None:

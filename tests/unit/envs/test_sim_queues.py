@@ -334,7 +334,7 @@ def test_a_wired_bottleneck_follows_its_rate() -> None:
     assert rates == pytest.approx([30, 6, 30], rel=0.06)
     assert max(rates) <= 30.1
     assert len(log["drop_ms"]) == 0 < batch.packets(0)["dropped_pkts"]
-    assert log["departure_delay_ms"].mean() < 3  # the queue is before the wired link
+    assert log["departure_delay_ms"].mean() > 20  # the queue is before the wired link
 
 
 def test_a_wired_link_carries_bits_exactly() -> None:

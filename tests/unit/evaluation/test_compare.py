@@ -181,6 +181,9 @@ def test_evaluation_curves_are_means_over_seeds_with_students_interval(tmp_path:
     assert drawn["eval/frontier_mean"] == [(1, 2), (2, 2)]
     assert drawn["eval/frontier_mean/lower"][0][1] < 2 < drawn["eval/frontier_mean/upper"][0][1]
     assert scalars(tmp_path / "page" / "rule, best gain")["eval/frontier_mean"] == [(1, 1), (2, 1)]
+    events = EventAccumulator(str(tmp_path / "page" / LINK_RUN))
+    events.Reload()
+    assert "learning curves" in events.Tags()["images"]
 
 
 def test_who_stands_at_one_is_drawn_where_a_training_is() -> None:

@@ -194,7 +194,7 @@ def test_link_options_reach_the_simulated_link(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     (row,) = json.loads(result.stdout)["rows"]
     assert row["link_options"] == options
-    assert row["qdelay_mean_ms"] < 5  # the queue is before the wired link
+    assert row["qdelay_mean_ms"] > 10  # the queue is before the wired link
     assert 1 < row["throughput_mbps"] < 5  # this flow's, not both flows'
 
 

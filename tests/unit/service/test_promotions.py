@@ -1,6 +1,7 @@
 """Promotions: nothing that is to be promoted is removed meanwhile, and whatever the gate finds can be overruled."""
 
 import asyncio
+import contextlib
 import inspect
 import re
 import sys
@@ -92,6 +93,33 @@ def test_a_gate_that_comes_to_no_end_or_no_figures_refuses_and_can_be_overruled(
     assert (done.forced, done.gate) == (True, words)
     assert registry.pointer("production").model == model
     assert list((tmp_path / "gate").iterdir()) == []
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_what_the_gate_measured_of_both_models_is_shown_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ok: bool
+) -> None:
+    present = put_model(tmp_path, ROOT / "checkpoints" / "default", "production")
+    model = put_model(tmp_path, ROOT / "checkpoints" / "small", "other")
+    database = Database(tmp_path)
+    registry = Registry(tmp_path, database)
+    servicer = ModelsServicer(tmp_path, registry, Fleet(database), Gate(), Callers(TrainerConfig()))
+
+    async def ask(*_arguments: Any) -> AsyncIterator[gate.Verdict]:
+        yield gate.Verdict(ok, "measured", candidate={"suite/qdelay_ratio": 0.2}, present={"suite/qdelay_ratio": 0.3})
+
+    async def shown() -> list[float]:
+        with contextlib.suppress(ServiceError):
+            async for _ in inspect.unwrap(ModelsServicer.Promote)(
+                servicer, pb.PromoteRequest(model=model, name="production"), ME
+            ):
+                pass
+        show = inspect.unwrap(ModelsServicer.Show)
+        replies = [await show(servicer, pb.ModelRequest(model=one), ME) for one in (model, present)]
+        return [reply.metrics["suite/qdelay_ratio"] for reply in replies]
+
+    monkeypatch.setattr(gate, "ask", ask)
+    assert asyncio.run(shown()) == [0.2, 0.3]
 
 
 def test_a_service_that_ends_ends_its_gate_and_what_watches_without_a_traceback(tmp_path: Path) -> None:

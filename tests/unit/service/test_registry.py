@@ -16,7 +16,7 @@ from reinet.agents.service import registry as registry_module
 from reinet.agents.service.blobs import Blobs
 from reinet.agents.service.config import Gate, Quota
 from reinet.agents.service.database import Database
-from reinet.agents.service.gate import judged
+from reinet.agents.service.gate import judged, suite_figures
 from reinet.agents.service.identity import ALL_ROLES, Caller
 from reinet.agents.service.jobs import Given, Job, Jobs
 from reinet.agents.service.registry import Registry
@@ -243,3 +243,31 @@ def test_the_gate_compares_pairs_alone_and_refuses_where_there_are_none() -> Non
     assert judged([row("old", 1.0, 1.0, 1), row("new", 1.0, 1.0, 1), row("new", 1.0, 1.0, 2)], "new", "old", Gate()).ok
     idle = judged([row("new", 1.0, 0.0), row("old", 1.0, 0.0)], "new", "old", Gate())
     assert idle.ok, "two models without any queue are alike"
+
+
+def test_a_models_figures_of_the_suite_are_its_means_and_its_ratios_to_no_cap() -> None:
+    more = {"utilization": 0.5, "qdelay_p95_ms": 40.0}
+    rows = [row("new", 9.0, 10.0, 1) | more, row("new", 9.0, 20.0, 2) | more, row("none", 10.0, 40.0, 1) | more,
+            row("none", 10.0, 80.0, 2) | more]  # fmt: skip
+    assert suite_figures(rows, "new", "none", Gate()) == pytest.approx({
+        "suite/throughput_mbps": 9.0, "suite/utilization": 0.5, "suite/qdelay_mean_ms": 15.0,
+        "suite/qdelay_p95_ms": 40.0, "suite/runs": 2, "suite/throughput_ratio": 0.9, "suite/qdelay_ratio": 0.25,
+    })  # fmt: skip
+    assert suite_figures(rows, "old", "none", Gate()) == {}
+    assert "suite/qdelay_ratio" not in suite_figures(rows[:2], "new", "none", Gate())
+
+
+def test_what_a_gate_measured_stays_with_the_model_and_a_later_one_replaces_it(
+    registry: Registry, models: list[str]
+) -> None:
+    trained = registry.find(models[0]).lineage["metrics"]
+    assert trained
+    registry.measured(models[0], {"suite/runs": 3.0, "suite/utilization": 0.9})
+    registry.measured(models[0], {"suite/runs": 4.0})
+    assert registry.find(models[0]).lineage["metrics"] == trained | {"suite/runs": 4.0}
+    registry.measured(models[0], {})
+    registry.measured("0" * 64, {"suite/runs": 4.0})
+    assert registry.find(models[0]).lineage["metrics"]["suite/runs"] == 4.0
+    assert "suite/runs" not in registry.find(models[1]).lineage["metrics"]
+    registry.add_of_job(job(9), registry.place(models[0]), models[0])
+    assert registry.find(models[0]).lineage["metrics"]["suite/runs"] == 4.0, "the same again changes nothing"

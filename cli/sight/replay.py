@@ -1,0 +1,61 @@
+"""``reinet replay``: what models would have answered to flows that a daemon recorded."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reinet.cli.output import JsonOption, print_table, say, write_json
+
+COLUMNS = [
+    "flow", "agent", "decisions", "capped_share", "cap_median_pkts", "cap_p5_pkts", "cap_p95_pkts", "same_share",
+    "median_ratio",
+]  # fmt: skip
+
+
+def replay(
+    flows: Annotated[list[Path], typer.Argument(help="Recorded flows (.flow), or folders of them.")],
+    agents: Annotated[
+        str, typer.Option(help="Model folders or agents' names, by commas; others are compared with the first.")
+    ] = "checkpoints/default",
+    target: Annotated[str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, +30ms or 2.5x.")] = "50ms",
+    json_destination: JsonOption = None,
+) -> None:
+    """Show what models would have capped in flows that daemons recorded (`daemon.record`).
+
+    Every record is shown to each agent behind gate and guard, as the daemon shows it. The flow itself stays as it was
+    recorded, under the caps of its time (agent "recorded"), so that two models are compared on the same sights; how a
+    flow fares under either, only a link tells. --json has every record's caps too. Examples:
+
+        reinet replay /var/lib/reinet/flows
+
+        reinet replay week14.flow --agents checkpoints/default,runs/mine/model --target +30ms --json caps.json
+    """
+    from reinet.agents.decide.names import make_agent, split_names
+    from reinet.agents.evaluation import replayed
+    from reinet.core.errors import ConfigError, TraceError
+    from reinet.core.target import Target
+    from reinet.envs.trace.flow_records import FlowRecording, flow_files
+
+    chosen = [make_agent(name) for name in split_names(agents)]
+    if needs := [agent.name for agent in chosen if agent.needs_future]:
+        raise ConfigError(f"agents: {', '.join(needs)} needs a link's future, which no recording has")
+    asked = Target.parse(target)
+    done: list[replayed.Replayed] = []
+    damaged: list[str] = []
+    files = flow_files(flows)
+    for file in files:
+        try:
+            recording = FlowRecording.load(file)
+        except TraceError as error:
+            if len(files) == 1:
+                raise
+            damaged.append(str(error))
+            say(f"left out: {error}")
+            continue
+        done += [replayed.replay(recording, agent, asked) for agent in chosen]
+    rows = replayed.rows_of(done)
+    write_json(json_destination, {"rows": rows, "damaged": damaged, "target": str(asked),
+                                  "caps": [replayed.series_of(one) for one in done]})  # fmt: skip
+    if json_destination != "-":
+        print_table([{**row, "flow": str(row["flow"])[:12]} for row in rows], COLUMNS)

@@ -1,0 +1,112 @@
+"""Simulated runs whose flow stalled count nowhere, as real ones do not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.links import constant
+from reinet.agents.decide.baselines import NoCap
+from reinet.agents.decide.names import make_agent
+from reinet.agents.evaluation import objects
+from reinet.agents.evaluation.batch import logs
+from reinet.agents.evaluation.frontier import Point, _middle, against_frontier, ratio
+from reinet.agents.evaluation.harm import Cell, row_of
+from reinet.agents.evaluation.run import run
+from reinet.agents.evaluation.scenario import Scenario
+from reinet.agents.evaluation.suites import report, runner
+from reinet.agents.evaluation.suites.definition import load
+from reinet.agents.evaluation.suites.plan import plan
+from reinet.agents.evaluation.suites.store import Store
+from reinet.envs.link.spec import LinkSpec
+from reinet.envs.link.stalls import why_stalled
+from reinet.envs.trace import Trace
+
+TWELVE = Trace.constant(12.0, 10.0)
+DEAF = {"loss": 0.5}
+"""A flow under such losses waits for its timer most of the time, which doubles."""
+
+
+def test_a_stalled_simulated_run_is_not_valid_and_says_why() -> None:
+    for seed in range(3):
+        sound = run(NoCap(), Scenario.of(TWELVE, "sim", seconds=20, seed=seed)).row()
+        assert (sound["valid"], sound["invalid_reason"]) == (True, None)
+        row = run(NoCap(), Scenario.of(TWELVE, "sim", seconds=20, seed=seed, link_options=DEAF)).row()
+        assert not row["valid"]
+        assert "the flow stalled: nothing left the link for" in str(row["invalid_reason"])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        {"app_mbps": 0.001},
+        {"object_bytes": 3000, "pause_ms": 4000.0},
+        {"stop_ms": 3000.0},
+        {"flow_bytes": 30_000},
+        {"wired_mbps": ((0.0, 12.0), (3000.0, 0.0), (8000.0, 12.0))},
+        {"loss": 0.5, "flows": [{"stepped": True} for _ in range(40)]},  # the link is never without a packet for long
+    ],
+    ids=lambda path: next(iter(path)),
+)
+def test_a_link_that_is_idle_for_another_reason_or_by_others_packets_is_not_stalled(path: dict[str, object]) -> None:
+    (log,) = logs(NoCap(), [LinkSpec(constant(12.0), **path)], 10.0)  # type: ignore[arg-type]
+    assert log["stalled"] is None
+
+
+def test_the_traces_own_gap_and_two_seconds_more_may_pass() -> None:
+    times_ms = np.array([1, 2, 5000], np.uint32)  # nothing for 4998 ms
+    assert why_stalled(6998, times_ms) is None
+    assert why_stalled(6999, times_ms) == (
+        "the flow stalled: nothing left the link for 6999 ms; the trace's longest gap + 2 s is 6998 ms"
+    )
+    assert why_stalled(7400, times_ms, 500.0) is None
+
+
+def test_a_suites_stalled_runs_are_counted_and_in_no_table(tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text("""
+title = "Small"
+seed = 3
+[[scenario]]
+name = "deaf"
+agents = ["none"]
+traces = ["constant:12"]
+seconds = 20
+repeat = 2
+sweep = { loss = [0.0, 0.5] }
+""")
+    suite, store = plan(load(str(file))), Store(tmp_path / "store")
+    runner.make(suite, store)
+    made = report.build(suite, store, "test")
+    assert made["runs"]["valid"] == made["runs"]["invalid"] == 2
+    assert {row["point"]["loss"] for row in made["rows"]} == {0.0}
+    assert runner.make(suite, store).made == 0, "it would come out the same"
+
+
+def test_a_stalled_setting_is_no_rival_and_a_stalled_run_enters_no_mean() -> None:
+    knob = [Point(0.9, 20.0, 50.0), Point(0.95, 1.0, 1.0, stalled=True)]
+    assert ratio(Point(0.9, 20.0, 50.0), knob).mean == 1.0
+    assert ratio(Point(0.9, 20.0, 50.0), [replace(point, stalled=True) for point in knob]).mean == 20.0
+    runs = [{"frontier_mean": 1.0, "frontier_p95": 1.0}, {"frontier_mean": 9.0, "frontier_p95": 9.0}]
+    assert _middle(runs, [True, False])["frontier_mean"] == 1.0
+    assert _middle(runs, [True, False])["runs"] == 1
+    assert _middle(runs, [False, False])["frontier_mean"] == 5.0
+
+
+def test_a_row_of_the_frontier_over_a_link_where_flows_stall_is_not_valid() -> None:
+    scenarios = [
+        Scenario.of(TWELVE, "sim", seconds=12, link_options=options) for options in ({}, DEAF)
+    ]  # fmt: skip
+    sound, deaf, mean = against_frontier([make_agent("rule")], scenarios)
+    assert (sound["valid"], deaf["valid"], mean["valid"]) == (True, False, True)
+    assert mean["utilization"] == sound["utilization"]
+
+
+def test_a_fetch_that_stalled_makes_its_row_not_valid() -> None:
+    cell = Cell("cubic", 20.0, TWELVE, False, 3_000_000, None)
+    link = cell.link(1, 0, 50_000, 150_000)
+    sound, stalled = objects.fetch([link, replace(link, loss=0.4)], NoCap())
+    assert (sound.stalled, stalled.stalled) == (False, True)
+    assert row_of(cell, "sim", [(sound, sound)])["valid"]
+    assert not row_of(cell, "sim", [(sound, sound), (sound, replace(stalled, complete=True))])["valid"]
