@@ -295,6 +295,19 @@ def whole_file() -> Seen:
     return {"sent": sent, "same": got == [data], "spliced": spliced}
 
 
+def no_file() -> Seen:
+    """What is asked for is no file, or one to write into, and nothing could be sent anyway."""
+    sock, _peer = pair(4096)
+    fill(sock)
+    told = []
+    for source in (9999, os.open("/dev/null", os.O_WRONLY)):
+        try:
+            told.append(str(os.sendfile(sock.fileno(), source, 0, 10)))
+        except OSError as error:
+            told.append(errno.errorcode[error.errno or 0])
+    return {"told": told}
+
+
 def another_user() -> Seen:
     """As proftpd does: one thread alone keeps what lets it become root again, after the gate's thread began."""
     sock, peer = pair(4096)
@@ -424,7 +437,7 @@ CASES: dict[str, Callable[[], Seen]] = {
     f.__name__: f
     for f in (interrupted, interrupted_select, restarted, cut_by_a_signal, timed, timed_in_pieces, timed_file,
               reset_while_waiting, shut_while_waiting, passed_on, past_the_library, little_past_the_library,
-              several_paths, ring, whole_file,
+              several_paths, ring, whole_file, no_file,
               another_user, asking, asking_beside_a_ring, messages_of_which_one_is_cut, writable, turns, closed_epoll,
               after_a_pause, no_memory_for_the_daemon)
 }  # fmt: skip
