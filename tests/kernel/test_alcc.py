@@ -118,7 +118,11 @@ def test_connections_of_a_process_that_share_a_queue_keep_it_short() -> None:
 @pytest.mark.mahimahi
 @pytest.mark.parametrize("kind", ["constant", "cellular"])
 def test_what_the_gate_measures_of_a_socket_is_what_the_kernels_shim_measures_of_it(kind: str) -> None:
-    """Both at once, nobody caps. What holds in every run; docs/alcc-measured.md has the shares of periods."""
+    """Both at once, nobody caps. What holds in every run; docs/alcc-measured.md has the shares of periods.
+
+    With the smoothed RTT in the place of the mean that is computed from it, four periods of ten hold on the cellular
+    link, and the median is off by 8 %.
+    """
     cellular = kind == "cellular"
     trace = generate("lte-driving", seconds=30, seed=2027) if cellular else Trace.constant(12, 10)
 
