@@ -135,8 +135,8 @@ bool Flow::begin(int fd, std::uint64_t now_ns) {
     exempt("its ports are not among those of --policy");
     return false;
   }
-  if (is_capped_in_kernel(fd)) {
-    exempt("the kernel caps it already (a congestion control of reinet's)");
+  if (settings.leaves_capped() && is_capped_in_kernel(fd)) {
+    exempt(kCappedInKernel);
     return false;
   }
   if (is_in_repair(fd)) {
@@ -338,7 +338,7 @@ void Flow::take_record(reinet_flow_stats& record, const KernelView& view, int fd
   const std::uint32_t cap_pkts = p.settings.law == Settings::Law::daemon ? ask_daemon(record) : decide(record);
   p.report.take(record, cap_pkts, view.in_flight_pkts() + view.waiting_pkts());
   if (p.settings.gates() && record.min_rtt_us >= kLeastPathRttUs) bound_backlog(fd, true);  // below it no cap comes
-  if (is_capped_in_kernel(fd)) exempt("the kernel caps it already (a congestion control of reinet's)");
+  if (p.settings.leaves_capped() && is_capped_in_kernel(fd)) exempt(kCappedInKernel);
 }
 
 std::uint32_t Flow::decide(reinet_flow_stats& record) {

@@ -58,6 +58,7 @@ constexpr std::uint64_t kMostBypassingBytes = 64 * 1024;
 constexpr std::uint32_t kWritable = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
 // A registration that is silent once it has told: whoever changes it has it tell again.
 constexpr bool is_told_once(std::uint32_t events) { return (events & EPOLLONESHOT) && (events & kWritable); }
+constexpr const char* kCappedInKernel = "the kernel caps it already (a congestion control of reinet's)";
 constexpr const char* kToldOnce = "its readiness is told once (EPOLLONESHOT)";
 
 // What an application asked epoll for.

@@ -59,6 +59,9 @@ struct Settings {
 
   // Whether caps of this process may bind.
   bool gates() const { return law != Law::none && !shadow; }
+  // Whether a connection that the kernel caps is left alone: two must not cap it, nor may a daemon that caps it there
+  // hear of it a second time. Who only watches measures it as the kernel's shim does.
+  bool leaves_capped() const { return gates() || law == Law::daemon; }
   // Whether caps bind from a connection's first packet on.
   bool binds_at_once() const { return gates() && (always || law == Law::published); }
 };

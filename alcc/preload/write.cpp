@@ -46,6 +46,8 @@ ssize_t gated_file(Function real, int to, int from, Offset* offset, std::size_t 
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled);
   const auto send = [=](std::size_t, std::size_t bytes, bool) { return real(to, from, offset, bytes); };
   const ssize_t sent = through_gate(to, count, false, send, reinet::alcc::Timeout::of_piece);
+  // The kernel looks at the file before it looks for room: what is wrong with it is said of a closed gate, too.
+  if (sent < 0 && errno == EAGAIN && real(to, from, offset, 0) == 0) errno = EAGAIN;
   pthread_setcancelstate(cancelled, nullptr);
   return sent;
 }

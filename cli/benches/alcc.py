@@ -26,6 +26,10 @@ TUNNEL = ["law", "beside", "plain_throughput_mbps", "gate_throughput_mbps", "gat
           "gate_jain", "plain_delay_mean_ms", "gate_delay_mean_ms", "delay_ratio", "gate_longest_stall_ms",
           "valid"]  # fmt: skip
 
+SHIM = ["trace", "periods", "rtt_share", "delivered_share", "samples_share", "spread", "rtt_off_median",
+        "delivered_off_median", "samples_off_median", "run_rtt_ratio", "run_delivered_ratio", "run_samples_ratio",
+        "period_ratio", "cwnd_ratio", "valid"]  # fmt: skip
+
 PLAIN = ["law", "flows", "pairs_valid", "quiet", "cpu_ratio_vs_plain", "cpu_ratio_low", "cpu_ratio_high", "own_ratio",
          "throughput_ratio", "capped_rtt_mean_ms"]  # fmt: skip
 
@@ -40,6 +44,7 @@ class Against(str, Enum):
     plain = "plain"
     udp = "udp"
     kernel = "kernel"
+    shim = "shim"
     tunnel = "tunnel"
     java = "java"
 
@@ -60,8 +65,9 @@ def bench_alcc(
         Against | None,
         typer.Option(
             help="Instead, over emulated links: what --agents through the gate cost the machine, over plain; --laws "
-            "through the gate and over UDP; --agents through the gate, in the kernel and plain; --agents inside a TCP "
-            "tunnel and plain; the Java client with its window and plain.",
+            "through the gate and over UDP; --agents through the gate, in the kernel and plain; what the gate measures "
+            "of a socket, and the kernel's shim of the same; --agents inside a TCP tunnel and plain; the Java client "
+            "with its window and plain.",
         ),
     ] = None,
     traces: Annotated[
@@ -88,8 +94,12 @@ def bench_alcc(
     over plain (java). The spread is the largest of any way's own throughputs. plain: cpu_ratio_vs_plain and own_ratio
     as bench daemon has them, of 1 flow of 100 Mbit/s and of 100 of 1 Mbit/s over the target +30ms; own is the sending
     process, and a 95 % interval needs six pairs. kernel: reduction_share is the queueing delay that the gate takes from
-    plain, over what the kernel's cap takes. tunnel: openvpn over TCP at 40 Mbit/s, with plain TCP and with UDP that
-    goes on and off beside it; delays are the flow's round trips; --agents may name copa, verus and sprout too.
+    plain, over what the kernel's cap takes. shim: nobody caps; shares are of the gate's periods that are within 5 % or
+    0.5 ms (rtt, of the same bytes' ACKs), 1 % and 2 segments (delivered in the same time), 10 % (samples of the same
+    bytes), off is the median deviation, run the whole run's ratio, gate over shim, period that of the periods' lengths,
+    and cwnd that of the virtual window and the kernel's own; the spread is the largest of a share's, between runs.
+    tunnel: openvpn over TCP at 40 Mbit/s, with plain TCP and with UDP that goes on and off beside it; delays are the
+    flow's round trips; --agents may name copa, verus and sprout too.
     Examples:
 
         reinet bench alcc
@@ -101,6 +111,8 @@ def bench_alcc(
         sudo reinet bench alcc --against udp --traces traces --seconds 30 --repeat 3
 
         sudo reinet bench alcc --against kernel --agents rule,checkpoints/small --traces traces --seconds 30 --repeat 3
+
+        sudo reinet bench alcc --against shim --traces traces --seconds 30 --repeat 3
 
         sudo reinet bench alcc --against tunnel --agents rule,copa --seconds 60 --repeat 5
 
@@ -147,7 +159,7 @@ def _over_links(
     against: Against, paths: list[Path], names: list[str], buffer_bytes: int | None, asked: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
     """Returns the rows of runs, those of the comparison, and the columns of these to show. Raises ConfigError."""
-    from reinet.agents.evaluation.ways import actuators, java, native, tunnel
+    from reinet.agents.evaluation.ways import actuators, java, native, shim, tunnel
     from reinet.alcc._alcc import law_names
     from reinet.cli.run import law_of
     from reinet.envs.link.spec import LinkSpec
@@ -164,6 +176,8 @@ def _over_links(
     traces = load_traces(paths)
     if against is Against.java:
         return (*java.measure(traces, buffer_bytes=buffer_bytes or LinkSpec.buffer_bytes, **asked), JAVA)
+    if against is Against.shim:
+        return (*shim.measure(traces, **asked), SHIM)
     if against is Against.kernel:
         return (*actuators.measure(names, traces, **asked), KERNEL)
     return (*native.measure(names, traces, **asked), UDP)
@@ -174,8 +188,9 @@ def _tell(run: dict[str, Any]) -> None:
     what = ", ".join(str(run[label]) for label in ("law", "agent", "trace", "beside", "way") if label in run)
     cpu = f", {run['cpu_s']:.2f} s of CPU" if "cpu_s" in run else ""
     beside = f", {run['beside_mbps']:.2f} Mbit/s beside" if "beside_mbps" in run else ""
+    shares = f", {run['rtt_share']:.0%} of {run['periods']} periods' RTT as the shim's" if "rtt_share" in run else ""
     stall = f", {run['longest_stall_ms']:.0f} ms without a delivery at most" if "longest_stall_ms" in run else ""
     say(
-        f"{what}: {run['throughput_mbps']:.2f} Mbit/s{beside}, {run['delay_mean_ms']:.1f} ms{stall}{cpu}"
+        f"{what}: {run['throughput_mbps']:.2f} Mbit/s{beside}, {run['delay_mean_ms']:.1f} ms{shares}{stall}{cpu}"
         + ("" if run["valid"] else f" (not valid: {run['invalid_reason']})")
     )

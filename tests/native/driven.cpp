@@ -9,4 +9,5 @@ NB_MODULE(_driven, m) {
   reinet::bind_period(m);
   reinet::bind_ring(m);
   reinet::bind_slots(m);
+  reinet::bind_virtual_cubic(m);
 }

@@ -15,6 +15,7 @@ void bind_missing(nanobind::module_& m);
 void bind_period(nanobind::module_& m);
 void bind_ring(nanobind::module_& m);
 void bind_slots(nanobind::module_& m);
+void bind_virtual_cubic(nanobind::module_& m);
 
 }  // namespace reinet
 

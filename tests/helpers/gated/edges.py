@@ -41,13 +41,13 @@ def pair(receive_buffer_bytes: int = 0) -> tuple[socket.socket, socket.socket]:
 
 
 def fill(sock: socket.socket) -> int:
-    """Send without waiting until nothing goes any more for a while."""
+    """Send BLOCK, over and over, without waiting until nothing goes any more for a while; return how much went."""
     sock.setblocking(False)
     sent = 0
     quiet_until = time.monotonic() + 0.3
     while time.monotonic() < quiet_until:
         try:
-            sent += sock.send(BLOCK)
+            sent += sock.send(memoryview(BLOCK)[sent % len(BLOCK) :])
             quiet_until = time.monotonic() + 0.3
         except BlockingIOError:
             time.sleep(0.01)
@@ -200,8 +200,7 @@ def passed_on() -> Seen:
     sent = fill(other)
     held = held_bytes(sock)
     sock.close()
-    received = drain(peer, sent)
-    return {"held": held, "same": received == (BLOCK * (sent // len(BLOCK) + 2))[:sent] or len(received) == sent}
+    return {"held": held, "same": drain(peer, sent) == pattern(sent)}
 
 
 def past_the_library() -> Seen:
@@ -294,6 +293,19 @@ def whole_file() -> Seen:
         spliced = ctypes.CDLL(None).splice(reading, None, sock.fileno(), None, 10, 0)
     reader.join()
     return {"sent": sent, "same": got == [data], "spliced": spliced}
+
+
+def no_file() -> Seen:
+    """What is asked for is no file, or one to write into, and nothing could be sent anyway."""
+    sock, _peer = pair(4096)
+    fill(sock)
+    told = []
+    for source in (9999, os.open("/dev/null", os.O_WRONLY)):
+        try:
+            told.append(str(os.sendfile(sock.fileno(), source, 0, 10)))
+        except OSError as error:
+            told.append(errno.errorcode[error.errno or 0])
+    return {"told": told}
 
 
 def another_user() -> Seen:
@@ -425,7 +437,7 @@ CASES: dict[str, Callable[[], Seen]] = {
     f.__name__: f
     for f in (interrupted, interrupted_select, restarted, cut_by_a_signal, timed, timed_in_pieces, timed_file,
               reset_while_waiting, shut_while_waiting, passed_on, past_the_library, little_past_the_library,
-              several_paths, ring, whole_file,
+              several_paths, ring, whole_file, no_file,
               another_user, asking, asking_beside_a_ring, messages_of_which_one_is_cut, writable, turns, closed_epoll,
               after_a_pause, no_memory_for_the_daemon)
 }  # fmt: skip

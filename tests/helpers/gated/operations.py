@@ -4,6 +4,8 @@
 the size of buffers, which the gate changes on purpose, is followed to its end (short counts, EAGAIN) before it is told.
 """
 
+import array
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -19,6 +21,43 @@ import threading
 
 MSS_BYTES = 536
 LINGER_NONE = struct.pack("ii", 1, 0)
+PIPE_BYTES = 60_000
+"""Fits into a pipe as the kernel makes it."""
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Message(ctypes.Structure):
+    """The kernel's struct mmsghdr."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in
+                ("name", "name_size", "buffers", "count", "control", "control_size", "flags", "sent")]  # fmt: skip
+
+
+def checked(result: int) -> int:
+    """Raise what a call of the C library failed with."""
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+    return result
+
+
+def send_messages(fd: int, texts: list[bytes]) -> int:
+    """Send them by one sendmmsg; return how many bytes went."""
+    buffers = [(ctypes.c_size_t * 2)(ctypes.cast(text, ctypes.c_void_p).value or 0, len(text)) for text in texts]
+    messages = (Message * len(texts))(*(Message(buffers=ctypes.addressof(buffer), count=1) for buffer in buffers))
+    taken = checked(libc.sendmmsg(fd, messages, len(texts), 0))
+    return sum(message.sent & 0xFFFFFFFF for message in messages[:taken])
+
+
+def ppoll_writable(fd: int) -> int:
+    asked = (ctypes.c_uint64 * 1)(fd | select.POLLOUT << 32)
+    return int(libc.ppoll(asked, ctypes.c_ulong(1), (ctypes.c_long * 2)(60, 0), None))
+
+
+def pselect_writable(fd: int) -> int:
+    asked = (ctypes.c_uint64 * 16)()
+    asked[fd // 64] = 1 << fd % 64
+    return int(libc.pselect(fd + 1, None, asked, None, (ctypes.c_long * 2)(60, 0), None))
 
 
 class Reader(threading.Thread):
@@ -112,16 +151,27 @@ class Driver:
             return c.sock.send(piece, socket.MSG_DONTWAIT)
         if way == "more":
             return c.sock.send(piece, socket.MSG_MORE)
+        if way == "sendto":
+            return c.sock.sendto(piece, c.peer.getsockname())
+        if way == "sendmmsg":
+            cut = len(piece) // 2
+            return send_messages(fd, [bytes(piece[:cut]), bytes(piece[cut:])])
         if way == "nosignal":
             return c.sock.send(piece, socket.MSG_NOSIGNAL)
         return c.sock.send(piece)
 
     def wait_writable(self, c: Connection) -> None:
-        how = self.waits.choice(["poll", "select", "level", "edge"])  # how often one waits is the gate's
+        how = self.waits.choice(
+            ["poll", "ppoll", "select", "pselect", "level", "edge"]
+        )  # how often one waits is the gate's
         if how == "poll":
             poller = select.poll()
             poller.register(c.sock, select.POLLOUT)
             assert poller.poll(60_000), "a wake-up was lost (poll)"
+        elif how == "ppoll":
+            assert ppoll_writable(c.sock.fileno()) == 1, "a wake-up was lost (ppoll)"
+        elif how == "pselect":
+            assert pselect_writable(c.sock.fileno()) == 1, "a wake-up was lost (pselect)"
         elif how == "select":
             assert select.select([], [c.sock], [], 60)[1], "a wake-up was lost (select)"
         else:
@@ -130,7 +180,9 @@ class Driver:
 
     def send(self) -> str:
         c = self.random.choice(self.open)
-        way = self.random.choice(["write", "writev", "sendmsg", "dontwait", "more", "nosignal", "send"])
+        way = self.random.choice(
+            ["write", "writev", "sendmsg", "sendmmsg", "sendto", "dontwait", "more", "nosignal", "send"]
+        )
         piece = self.piece()
         total = len(piece)
         calls = 0
@@ -161,6 +213,42 @@ class Driver:
         c.sent += size
         return f"sendfile {size}"
 
+    def splice(self) -> str:
+        c = self.random.choice(self.open)
+        size = self.random.choice([1, 536, 10_000, PIPE_BYTES])
+        reading, writing = os.pipe()
+        os.write(writing, self.data[:size])
+        os.close(writing)
+        left = size
+        while left:
+            try:
+                left -= checked(libc.splice(reading, None, c.sock.fileno(), None, ctypes.c_size_t(left), 0))
+            except BlockingIOError:
+                self.wait_writable(c)
+        os.close(reading)
+        c.sent += size
+        return f"splice {size}"
+
+    def timed(self) -> str:
+        """A timeout for writing that does not pass."""
+        c = self.random.choice(self.open)
+        piece = self.piece()
+        c.sock.setblocking(True)
+        c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 60, 0))
+        told = outcome(os.write, c.sock.fileno(), piece)
+        c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 0))
+        c.sock.setblocking(c.blocking)
+        c.sent += len(piece)
+        return f"timed {told} of {len(piece)}"
+
+    def expire(self) -> str:
+        """A timeout for writing that passes: nobody reads."""
+        with socket.create_connection(self.listener.getsockname()), self.listener.accept()[0] as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 20_000))
+            while (told := outcome(os.write, sock.fileno(), self.data)).isdecimal():
+                pass
+            return f"expire {told}"
+
     def check(self) -> str:
         c = self.random.choice(self.open)
         # What MSG_MORE holds back goes with the next segment, at the latest after 200 ms.
@@ -188,12 +276,45 @@ class Driver:
             new = os.dup2(old, os.dup(0))
         else:
             new = fcntl.fcntl(old, fcntl.F_DUPFD_CLOEXEC, 30)
+        self.take(c, new)
+        return f"{how} {new}"
+
+    def take(self, c: Connection, new: int) -> None:
+        """Go on with another descriptor of the same connection, the old one is closed."""
         c.sock.close()
         c.sock = socket.socket(fileno=new)
         c.sock.setblocking(c.blocking)
         c.epoll.close()
         c.watch()
-        return f"{how} {new}"
+
+    def pass_on(self) -> str:
+        c = self.random.choice(self.open)
+        ours, theirs = socket.socketpair(socket.AF_UNIX)
+        with ours, theirs:
+            ours.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [c.sock.fileno()]))])
+            _, ancillary, _, _ = theirs.recvmsg(1, socket.CMSG_LEN(4))
+        (new,) = struct.unpack("i", ancillary[0][2][:4])
+        self.take(c, new)
+        return f"pass_on {new}"
+
+    def execute(self) -> str:
+        """Another program writes into the connection that it got as its standard output."""
+        c = self.random.choice(self.open)
+        piece = self.piece()[:PIPE_BYTES]
+        reading, writing = os.pipe()
+        os.write(writing, piece)
+        os.close(writing)
+        child = os.fork()
+        if child == 0:
+            c.sock.setblocking(True)
+            os.dup2(reading, 0)
+            os.dup2(c.sock.fileno(), 1)
+            os.execvp("cat", ["cat"])
+        os.close(reading)
+        status = os.waitpid(child, 0)[1]
+        c.sock.setblocking(c.blocking)
+        c.sent += len(piece)
+        return f"execute {len(piece)} {status}"
 
     def fork(self) -> str:
         c = self.random.choice(self.open)
@@ -276,15 +397,15 @@ class Driver:
 
     def run(self, operations: int) -> None:
         choices = [self.send] * 12 + [self.sendfile] * 3 + [self.check] * 3 + [self.toggle] * 2
-        choices += [self.duplicate, self.signal, self.strange]
+        choices += [self.duplicate, self.signal, self.strange, self.splice, self.timed, self.pass_on]
         for number in range(operations):
             step = self.random.choice(choices)
             if not self.open or (self.random.random() < 0.04 and len(self.open) < 12):
                 step = self.connect
             elif self.random.random() < 0.03:
                 step = self.leave
-            elif self.random.random() < 0.005:
-                step = self.fork
+            elif self.random.random() < 0.01:
+                step = self.random.choice([self.fork, self.execute, self.expire])
             print(number, step(), flush=True)
         while self.open:
             print(self.leave(), flush=True)

@@ -39,3 +39,20 @@ def test_selects_sets_may_be_as_short_as_the_kernel_has_them() -> None:
 def test_a_child_keeps_what_has_the_numbers_of_the_links_descriptors(tmp_path: Path) -> None:
     asked = Settings(Law("daemon", daemon=tmp_path / "socket"), Target.parse("+30ms"))
     assert seen_in("forked_with_the_links_numbers", asked, FILE)[0] == {"lost": 0}
+
+
+@pytest.mark.parametrize("case", ["kept_by_exec", "handed_to_a_gated_process"])
+def test_a_connection_that_goes_to_another_program_is_capped_there(case: str) -> None:
+    """By exec, which closes nothing that it is not told to, or over a Unix socket."""
+    plain, seen = (seen_in(case, asked, "handed.py")[0] for asked in (None, GATED))
+    assert plain["same"] is seen["same"] is True
+    assert 0 < seen["held"] <= CAP_PKTS * MSS_BYTES
+    assert plain["held"] > 10 * CAP_PKTS * MSS_BYTES
+
+
+@pytest.mark.parametrize("case", ["kept_by_exec_without_the_gate", "handed_to_a_process_without_the_gate"])
+def test_a_connection_that_leaves_the_gate_has_no_cap_and_every_byte(case: str) -> None:
+    seen, words = seen_in(case, GATED, "handed.py")
+    assert seen["same"]
+    assert seen["held"] > 10 * CAP_PKTS * MSS_BYTES
+    assert words.count("did not pass here") == case.startswith("handed"), "its first owner still sends, and is let go"

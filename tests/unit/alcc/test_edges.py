@@ -44,6 +44,11 @@ def test_a_file_is_sent_to_its_end_and_no_further() -> None:
     assert seen == plain == {"sent": 100_000, "same": True, "spliced": 0}
 
 
+def test_what_is_wrong_with_a_file_is_told_at_a_closed_gate_too() -> None:
+    seen, plain = (seen_in("no_file", asked)[0] for asked in (GATED, None))
+    assert seen == plain == {"told": ["EBADF", "EBADF"]}
+
+
 def test_an_io_uring_is_refused_where_that_was_asked_for_and_nowhere_else() -> None:
     """Node.js and uvloop do without one then, and their sockets are seen in epoll."""
     seen, words = seen_in("ring", settings(no_io_uring=True))

@@ -44,6 +44,52 @@ print(json.dumps({"refused": refused, "started": started, "held": held, "sent": 
                   "in_copy": in_copy, "same": b"".join(got) == data, "size": len(data)}))
 """
 
+CONNECTING = """
+import ctypes, errno, fcntl, json, socket, struct, sys
+library = ctypes.CDLL(sys.argv[1], use_errno=True)
+library.reinet_alcc_send.restype = ctypes.c_ssize_t
+assert library.reinet_alcc_start(b"law=fixed:8 target=1:30000 always=1") == 0
+listener = socket.socket()
+listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+listener.bind(("127.0.0.1", 0))
+listener.listen()
+def connect(sock, port):
+    address = struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", port, socket.inet_aton("127.0.0.1"))
+    return library.reinet_alcc_connect(sock.fileno(), address, len(address))
+with socket.socket() as nobody:
+    nobody.bind(("127.0.0.1", 0))
+    refused = connect(socket.socket(), nobody.getsockname()[1]), errno.errorcode.get(ctypes.get_errno())
+sock = socket.socket()
+connected = connect(sock, listener.getsockname()[1])
+again = connect(sock, listener.getsockname()[1]), errno.errorcode.get(ctypes.get_errno())
+peer = listener.accept()[0]
+data = bytes(range(256)) * 4000
+sent = 0
+while library.reinet_alcc_wait(sock.fileno(), 300) == 1:
+    sent += max(library.reinet_alcc_send(sock.fileno(), data[sent:], len(data) - sent, socket.MSG_DONTWAIT), 0)
+held = struct.unpack("=i", fcntl.ioctl(sock.fileno(), 0x5411, bytes(4)))[0]
+got = b""
+while len(got) < sent:
+    got += peer.recv(1 << 16)
+print(json.dumps({"refused": refused, "connected": connected, "again": again, "held": held, "sent": sent,
+                  "same": got == data[:sent]}))
+"""
+
+
+def test_a_connection_that_the_program_opens_is_gated_too() -> None:
+    library = find_preload().with_name("libreinet_alcc.so")
+    done = subprocess.run(
+        [sys.executable, "-c", CONNECTING, str(library)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["refused"] == [-1, "ECONNREFUSED"]
+    assert (seen["connected"], seen["again"]) == (0, [-1, "EISCONN"])
+    assert 0 < seen["held"] <= 8 * 536
+    assert seen["sent"] > 0
+    assert seen["same"]
+
 
 def test_a_program_of_its_own_is_gated_by_the_library() -> None:
     library = find_preload().with_name("libreinet_alcc.so")

@@ -20,6 +20,7 @@ from reinet.core.errors import ConfigError
         (["--against", "java"], "java needs links: give --traces"),
         (["--against", "udp"], "udp needs links: give --traces"),
         (["--against", "kernel"], "kernel needs links: give --traces"),
+        (["--against", "shim"], "shim needs links: give --traces"),
         (["--against", "plain", "--traces", "x"], "leave --traces out"),
         (["--against", "tunnel", "--traces", "x"], "leave --traces out"),
         (["--traces", "x"], "--traces: over loopback it does nothing; it belongs to --against"),

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reinet.agents.evaluation.ways import actuators, java, native, tunnel
+from reinet.agents.evaluation.ways import actuators, java, native, shim, tunnel
 from reinet.agents.evaluation.ways.comparison import ATTEMPTS, RATIOS, Ways
 from reinet.core import FLOW_STATS_DTYPE, Flag
+from reinet.core.records import ACK_DTYPE
 from reinet.envs.link.metrics import Metrics
 from reinet.envs.trace import Trace
 
@@ -138,3 +139,44 @@ def test_round_trips_count_as_often_as_they_had_samples() -> None:
     mean_ms, p95_ms = tunnel.round_trips_ms(records)
     assert mean_ms == pytest.approx(24.0)
     assert p95_ms == 20.0
+
+
+def _one_socket() -> tuple[np.ndarray, np.ndarray]:
+    """Records of four periods of ten packets, a packet a millisecond; the same as ACKs, with 20 ms, 21 ms and so on."""
+    acks = np.zeros(41, [("ack", ACK_DTYPE)])
+    packets = np.arange(41)
+    acks["ack"]["time_ns"] = (1000 + packets) * 1_000_000
+    acks["ack"]["delivered_bytes"] = 5000 + 1000 * packets
+    acks["ack"]["rtt_us"], acks["ack"]["cwnd_pkts"] = 20_000 + 1000 * packets, 10 + packets
+    records = np.zeros(4, FLOW_STATS_DTYPE)
+    records["time_ns"] = (1000 + 10 * np.arange(1, 5)) * 1_000_000
+    records["period_ns"], records["delivered_bytes"], records["mss_bytes"] = 10_000_000, 10_000, 1000
+    records["rtt_samples"], records["rtt_mean_us"] = 10, 20_000 + 10_000 * np.arange(4) + 5500
+    records["cwnd_pkts"] = 10 + 10 * np.arange(1, 5)
+    return records, acks
+
+
+def test_a_gate_that_measures_as_the_shim_is_within_all_bounds() -> None:
+    found = shim.periods(*_one_socket())
+    assert found.shim_rtt_us.tolist() == [35_500, 45_500, 55_500], "the first period is left out"
+    assert found.shim_samples.tolist() == [10, 10, 10]
+    assert found.shim_delivered_bytes.tolist() == [10_000] * 3
+    assert found.cwnd_pkts.tolist() == found.shim_cwnd_pkts.tolist() == [30, 40, 50]
+    assert found.rtt_holds().all()
+    assert found.delivered_holds().all()
+    assert found.samples_hold().all()
+
+
+def test_what_is_off_is_told_of_its_period_alone() -> None:
+    records, acks = _one_socket()
+    records["rtt_mean_us"][2] += 2300  # 5 % of 45.5 ms are 2.28
+    records["rtt_samples"][3] = 12
+    found = shim.periods(records, acks)
+    assert found.rtt_holds().tolist() == [True, False, True]
+    assert found.samples_hold().tolist() == [True, True, False]
+    records["delivered_bytes"][1:3] = [7000, 13_000]  # what came at a period's end is the next one's: other ACKs
+    found = shim.periods(records, acks)
+    assert found.delivered_holds().tolist() == [False, False, True]
+    assert found.shim_samples.tolist() == [7, 13, 10]
+    acks["ack"]["rtt_us"][25] = -1  # a packet that was sent twice has no sample
+    assert shim.periods(records, acks).shim_samples.tolist() == [7, 12, 10]
