@@ -41,10 +41,16 @@ IR_VERSION = 8
 """Both are of 2022: every onnxruntime that the serving extra admits loads them."""
 
 
-def export(folder: Path, out: Path) -> str:
-    """Makes the model folder ``out`` from a checkpoint folder; returns the manifest's sha256. Raises ModelError."""
+def export(folder: Path, out: Path, force: bool = True) -> str:
+    """Makes the model folder ``out`` from a checkpoint folder; returns the manifest's sha256. Raises ModelError.
+
+    Without ``force`` a checkpoint that the training's gate for no harm refused makes no model.
+    """
     checkpoint = Checkpoint(folder)
     state = checkpoint.state
+    judged = state.best if state.best and state.best.iteration == state.iteration else None
+    if judged and judged.harms and not force:
+        raise ModelError(f"{folder}: {judged.harms}; train on, or export it all the same with --force")
     config = state.config
     features = FEATURE_SETS[config.feature_set]
     learner = Ddpg(config.ddpg, features.state_size, config.seed, history=features.history)
@@ -59,7 +65,7 @@ def export(folder: Path, out: Path) -> str:
         weights |= {f"gru.{name}": array for name, array in vars(actor.gru).items()}
     if lost := [name for name, array in weights.items() if not np.isfinite(array).all()]:
         raise ModelError(f"{folder}: {lost[0]} is not finite: its training diverged; export an earlier checkpoint")
-    metrics = state.best.metrics if state.best and state.best.iteration == state.iteration else {}
+    metrics = judged.metrics if judged else {}
     manifest = Manifest(
         format=1,
         name=config.name,
@@ -173,6 +179,20 @@ def _sources(training: Training) -> str:
     return f"{generated} and {count} recordings" if generated else f"{count} recordings only"
 
 
+def _harm(metrics: dict[str, float]) -> str:
+    """Returns the card's section on what the policy costs short transfers; nothing where that was not asked."""
+    if "harm_cells" not in metrics:
+        return ""
+    verdict = "It passed the gate" if metrics["harm_ok"] else "The gate refused it, and it was exported all the same"
+    return f"""
+## Harm to short transfers (simulator, a part of `reinet bench harm`)
+
+{verdict}: {metrics["harm_failed"]:.0f} of {metrics["harm_cells"]:.0f} cells are above a limit, and in the worst one
+objects take {metrics["harm_worst_ratio"]:.2f} times as long as without a cap, on the mean (`[harm]` in the
+configuration).
+"""
+
+
 def model_card(manifest: Manifest, done: int) -> str:
     """Returns what a person should know before using a model of so many iterations, as Markdown."""
     training, schema = manifest.training, manifest.schema_
@@ -218,6 +238,7 @@ other ratios are to plain congestion control on the same link; all are means ove
 |---|---|
 {figures}
 
+{_harm(manifest.metrics)}
 ## Limits
 
 Not trained for: {", ".join([*unmet, "other congestion controls"])}, paths or targets outside the ranges above. Outside

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from helpers.places import ROOT
+from reinet.agents.evaluation.no_harm import Harm
 from reinet.agents.model import durable
 from reinet.agents.model.artifact import load_artifact
 from reinet.agents.service import registry as registry_module
 from reinet.agents.service.config import Gate
 from reinet.agents.service.database import Database
-from reinet.agents.service.gate import judged
+from reinet.agents.service.gate import Verdict, judged, with_harm
 from reinet.agents.service.jobs import Job
 from reinet.agents.service.registry import Registry
 from reinet.core.errors import ModelError, ServiceError
@@ -215,3 +216,15 @@ def test_the_gate_compares_pairs_alone_and_refuses_where_there_are_none() -> Non
     assert judged([row("old", 1.0, 1.0, 1), row("new", 1.0, 1.0, 1), row("new", 1.0, 1.0, 2)], "new", "old", Gate()).ok
     idle = judged([row("new", 1.0, 0.0), row("old", 1.0, 0.0)], "new", "old", Gate())
     assert idle.ok, "two models without any queue are alike"
+
+
+def test_a_model_that_slows_short_transfers_is_refused_however_well_long_ones_do() -> None:
+    well = Verdict(True, "99 % of the throughput", 0.99, 0.9, 12)
+    harmful = Harm(False, 144, 1, ("bbr, lte, 20 ms, 10000 bytes fresh: 1.40 / 1.90",), 1.5, "1.25 times is the most")
+    refused = with_harm(well, harmful)
+    assert not refused.ok
+    assert (refused.throughput, refused.delay, refused.runs) == (0.99, 0.9, 12)
+    assert refused.words.endswith("1.25 times is the most: bbr, lte, 20 ms, 10000 bytes fresh: 1.40 / 1.90")
+    fine = Harm(True, 144, 0, (), 1.0)
+    assert with_harm(well, fine).ok
+    assert not with_harm(Verdict(False, "slow"), fine).ok
