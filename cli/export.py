@@ -17,6 +17,10 @@ def export(
     force: Annotated[
         bool, typer.Option("--force", help="Also where the training's gate for no harm refused the checkpoint.")
     ] = False,
+    spread: Annotated[
+        Path | None,
+        typer.Option(help="JSON of `reinet bench learners --seeds`: the card says what they reached."),
+    ] = None,
     json_out: JsonOption = None,
 ) -> None:
     """Export a checkpoint as a model folder: ONNX, weights, manifest and model card.
@@ -35,7 +39,7 @@ def export(
 
     model = out or _run_of(checkpoint) / "model"
     is_new = not model.exists()
-    digest = write(checkpoint, model, force)
+    digest = write(checkpoint, model, force, spread)
     say(f"model {model}, manifest sha256 {digest}" + ("" if is_new else ", in place of what was there"))
     write_json(json_out, {"model": str(model), "manifest_sha256": digest})
 

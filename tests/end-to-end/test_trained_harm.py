@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from helpers.trainer import TINY
@@ -29,6 +30,25 @@ def test_a_checkpoint_that_does_harm_is_exported_only_by_force_and_its_card_says
     with pytest.raises(ModelError, match=r"harm: .* bytes .*; train on, or export it all the same with --force"):
         raise CliRunner().invoke(app, command).exception or AssertionError
     assert not (tmp_path / "model").exists()
-    assert CliRunner().invoke(app, [*command, "--force"]).exit_code == 0
-    assert "The gate refused it" in (tmp_path / "model" / "README.md").read_text()
+    figures = {"frontier_mean": [0.765, 0.761, 0.767]}
+    record = {"spread": {"tiny": {"seeds": [1, 2, 3], "traces": 7, "seconds": 300, "figures": figures}}}
+    (tmp_path / "seeds.json").write_text(json.dumps(record))
+    command += ["--force", "--spread", str(tmp_path / "seeds.json")]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "The gate refused it" in card
+    assert "| frontier_mean | 0.765 | 0.761 to 0.767 |" in card
+    (tmp_path / "seeds.json").write_text(json.dumps({"spread": {"other": {}}}))
+    with pytest.raises(ModelError, match=r"seeds\.json: has no spread over seeds of tiny"):
+        raise CliRunner().invoke(app, command).exception or AssertionError
     assert json.loads((tmp_path / "model" / "manifest.json").read_text())["metrics"]["harm_ok"] == 0.0
+
+
+def test_how_checkpoints_are_chosen_changes_nothing_that_is_learned(tmp_path: Path) -> None:
+    once = TINY | {"run": TINY["run"] | {"evaluate_seeds": 1}}
+    learned = [
+        Checkpoint(train(TrainConfig.model_validate(config), tmp_path / name).checkpoint).learner
+        for name, config in (("asked", STRICT), ("unasked", once))
+    ]
+    assert learned[0].keys() == learned[1].keys()
+    assert all(torch.equal(tensor, learned[1][name]) for name, tensor in learned[0].items())
