@@ -14,9 +14,18 @@ def export(
     out: Annotated[
         Path | None, typer.Option(help="Model folder to write (default: model, in CHECKPOINT's run).")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where the training's gate for no harm refused the checkpoint.")
+    ] = False,
+    spread: Annotated[
+        Path | None,
+        typer.Option(help="JSON of `reinet bench learners --seeds`: the card says what they reached."),
+    ] = None,
     json_out: JsonOption = None,
 ) -> None:
     """Export a checkpoint as a model folder: ONNX, weights, manifest and model card.
+
+    A checkpoint that slows short transfers beyond what its training allows is refused, with the worst cells named.
 
     Examples:
 
@@ -30,7 +39,7 @@ def export(
 
     model = out or _run_of(checkpoint) / "model"
     is_new = not model.exists()
-    digest = write(checkpoint, model)
+    digest = write(checkpoint, model, force, spread)
     say(f"model {model}, manifest sha256 {digest}" + ("" if is_new else ", in place of what was there"))
     write_json(json_out, {"model": str(model), "manifest_sha256": digest})
 

@@ -1,7 +1,7 @@
 """``reinet train``: learn a policy from a configuration file."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
@@ -11,6 +11,7 @@ from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from reinet.agents.learn.config import TrainConfig
+    from reinet.agents.learn.loop import Progress as Step
 
 
 def train(
@@ -52,7 +53,6 @@ def train(
     # Here, for torch takes seconds to import and --help needs none of it.
     from reinet.agents.learn.learners import train_any as run
     from reinet.agents.learn.links import domain_of, selection_links, training_traces
-    from reinet.agents.learn.loop import Progress as Step
     from reinet.agents.learn.rllib.config import PeerConfig, load_config
     from reinet.agents.learn.sweep import configured
 
@@ -80,18 +80,19 @@ def train(
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("training", total=settings.run.iterations, note="")
-        score = ""
+        score, since = "", cast("Step | None", None)
 
-        def show(step: Step) -> None:
-            nonlocal score
+        def show(step: "Step") -> None:
+            nonlocal score, since
             if "eval/score" in step.scalars:
                 score = (
                     f"{100 * step.scalars['eval/throughput_ratio']:.0f} % of Cubic's rate at "
                     f"{100 * step.scalars['eval/qdelay_ratio']:.0f} % of its delay"
                 )
                 if not console.is_terminal:
-                    console.print(f"iteration {step.iteration}/{step.iterations}: {score}")
-            bar.update(task, completed=step.iteration, note=f"{step.env_steps / 1e6:.2f} M periods  {score}")
+                    console.print(f"iteration {step.iteration}/{step.iterations}: {pace(step, since)}  {score}")
+            since = since or step  # what was done before this sitting is not this sitting's pace
+            bar.update(task, completed=step.iteration, note=f"{pace(step, since)}  {score}")
 
         folder = run_dir or Path("runs") / settings.name
         result = run(settings, folder, not fresh, minutes, show, ray_address)
@@ -99,6 +100,8 @@ def train(
         f"{'interrupted' if result.interrupted else 'done'} after {result.iterations} iterations, "
         f"{result.env_steps} periods, {result.wall_s:.0f} s; checkpoint {result.checkpoint}"
     )
+    if result.harms:
+        say(f"warning: the best so far does harm, and its export needs --force: {result.harms}")
     if result.best:
         say(f"best so far: {result.best}; make a model of it: reinet export {result.best}")
     write_json(
@@ -111,8 +114,19 @@ def train(
             "iterations": result.iterations,
             "updates": result.updates,
             "interrupted": result.interrupted,
+            "harms": result.harms,
         },
     )
+
+
+def pace(step: "Step", since: "Step | None") -> str:
+    """Returns how fast periods are simulated, since an iteration that is over, and what they return on the mean."""
+    words = [f"{step.env_steps / 1e6:.2f} M periods"]
+    if since is not None and step.wall_s > since.wall_s:
+        words.append(f"{(step.env_steps - since.env_steps) / (step.wall_s - since.wall_s):,.0f} steps/s")
+    if "charts/reward_per_period" in step.scalars:  # no evolution's iteration has one
+        words.append(f"return {step.scalars['charts/reward_per_period']:.3f} a period")
+    return "  ".join(words)
 
 
 def _sweep(

@@ -41,6 +41,8 @@ class Best(BaseModel):
     iteration: int
     score: float
     metrics: dict[str, float]
+    harms: str = ""
+    """What it was found to do to short transfers, beyond the configuration's ``[harm]``; empty = nothing."""
 
 
 class Evolved(BaseModel):

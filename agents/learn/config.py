@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from reinet.agents.decide.protocol import View
+from reinet.agents.evaluation.no_harm import HarmGate
 from reinet.agents.model.artifact import MAX_PARAMETERS
 from reinet.agents.model.gru import parameters_of
 from reinet.agents.model.period import PeriodTable
@@ -294,8 +295,7 @@ class HindsightSection(_Section):
     """But no longer than this beyond the minimum RTT: a longer path, with the more room that a multiple of its RTT
     leaves, has bursts no longer than a short one's. The default limits nothing."""
     room_power: float = Field(default=0.0, ge=0, le=2)
-    """Where the target leaves less room, a packet too many is dearer by this power of it, and cheaper where it leaves
-    more; 0 = it costs the same under every target (``hindsight.dearness``)."""
+    """Where the target leaves less room, a packet too many is dearer by this power of it (``hindsight.dearness``)."""
     path_power: float = Field(default=0.0, ge=0, le=2)
     """On a path longer than 20 ms it is dearer by this power of the length; 0 = it costs the same on every path."""
     waits: list[float] = []
@@ -305,13 +305,11 @@ class HindsightSection(_Section):
     wait_price: float = Field(default=0.0, ge=0, le=100)
     """For each allowed queueing delay that a packet too many waits, its price rises by so much of itself."""
     teachers: int = Field(default=0, ge=0, le=64)
-    """So many networks follow hindsight side by side and the actor follows their mean, in which their errors cancel
-    (``ddpg.Teachers``); 0 = the actor follows hindsight itself."""
+    """So many networks follow hindsight, and the actor their mean (``ddpg.Teachers``); 0 = it follows it itself."""
     lr: float = Field(default=1e-3, gt=0, le=1)
     """The actor's learning rate meanwhile, and its teachers'; it falls to a twentieth."""
     weight: float = Field(default=0.0, ge=0, le=100)
-    """Afterwards the actor's loss keeps so much of hindsight's beside the critic's advice, which is scaled to 1
-    (TD3+BC, Fujimoto and Gu 2021)."""
+    """Afterwards the actor's loss keeps so much of hindsight's (TD3+BC, Fujimoto and Gu 2021)."""
 
     @model_validator(mode="after")
     def _waits_rise(self) -> "HindsightSection":
@@ -357,8 +355,7 @@ class CurriculumSection(_Section):
     candidates: int = Field(default=4, ge=2, le=64)
     """For each such flow so many links are drawn and tried, and the worst ones of all are kept."""
     seconds: float = Field(default=5.0, ge=2, le=600)
-    """For so long the policy and the rule are tried on each; what a link costs is what evolution calls it
-    (``evolution.trade``)."""
+    """For so long the policy and the rule are tried on each; what a link costs is evolution's (``evolution.trade``)."""
 
 
 class RunSection(_Section):
@@ -372,6 +369,8 @@ class RunSection(_Section):
     """So many iterations lie between evaluations on the selection traces."""
     evaluate_s: float = Field(default=30.0, ge=5, le=3600)
     """The length of each evaluation flow."""
+    evaluate_seeds: int = Field(default=2, ge=1, le=100)
+    """Each selection link has so many: over jitter a score has a deviation of 0.01; each takes 20 s of one core."""
     checkpoint_every: int = Field(default=20, ge=1)
     """So many iterations lie between checkpoints."""
     keep: int = Field(default=3, ge=1)
@@ -411,6 +410,7 @@ class TrainConfig(_Section):
     evolution: EvolutionSection = EvolutionSection()
     curriculum: CurriculumSection = CurriculumSection()
     run: RunSection = RunSection()
+    harm: HarmGate = HarmGate()
 
     @model_validator(mode="after")
     def _can_learn(self) -> "TrainConfig":

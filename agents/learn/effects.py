@@ -97,9 +97,10 @@ class Plan(_Strict):
             generations = min(evolution.generations, max(gathering, 0) // 2)
             evolution = evolution.model_copy(update={"generations": generations})
         # The last checkpoint is judged, here, over other links: what chooses among checkpoints is another question.
-        run = run.model_copy(update={"evaluate_every": run.iterations, "evaluate_s": 5.0})
+        run = run.model_copy(update={"evaluate_every": run.iterations, "evaluate_s": 5.0, "evaluate_seeds": 1})
         traces = config.traces.model_copy(update={"select_count": 1})
         changes = {"name": variant.name, "run": run, "traces": traces, "hindsight": hindsight, "evolution": evolution}
+        changes["harm"] = config.harm.model_copy(update={"repeat": 0})
         return toml_file.check(
             config.model_copy(update=changes).model_dump(), f"variant {variant.name}", TrainConfig, CURE
         )

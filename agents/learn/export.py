@@ -1,6 +1,7 @@
 """From a checkpoint to a deployable model: ONNX graph, weights, manifest and model card."""
 
 import importlib.metadata
+import json
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import onnx
 import safetensors.numpy
 from onnx import TensorProto, helper, numpy_helper
+from pydantic import BaseModel, ConfigDict, Field
 
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TraceSection, TrainConfig
@@ -41,10 +43,17 @@ IR_VERSION = 8
 """Both are of 2022: every onnxruntime that the serving extra admits loads them."""
 
 
-def export(folder: Path, out: Path) -> str:
-    """Makes the model folder ``out`` from a checkpoint folder; returns the manifest's sha256. Raises ModelError."""
+def export(folder: Path, out: Path, force: bool = True, spread: Path | None = None) -> str:
+    """Makes the model folder ``out`` from a checkpoint folder; returns the manifest's sha256. Raises ModelError.
+
+    Without ``force`` a checkpoint that the training's gate for no harm refused makes no model. ``spread`` is a JSON
+    file of ``reinet bench learners --seeds``: the card then has what other seeds of the configuration reached.
+    """
     checkpoint = Checkpoint(folder)
     state = checkpoint.state
+    judged = state.best if state.best and state.best.iteration == state.iteration else None
+    if judged and judged.harms and not force:
+        raise ModelError(f"{folder}: {judged.harms}; train on, or export it all the same with --force")
     config = state.config
     features = FEATURE_SETS[config.feature_set]
     learner = Ddpg(config.ddpg, features.state_size, config.seed, history=features.history)
@@ -59,7 +68,7 @@ def export(folder: Path, out: Path) -> str:
         weights |= {f"gru.{name}": array for name, array in vars(actor.gru).items()}
     if lost := [name for name, array in weights.items() if not np.isfinite(array).all()]:
         raise ModelError(f"{folder}: {lost[0]} is not finite: its training diverged; export an earlier checkpoint")
-    metrics = state.best.metrics if state.best and state.best.iteration == state.iteration else {}
+    metrics = judged.metrics if judged else {}
     manifest = Manifest(
         format=1,
         name=config.name,
@@ -87,7 +96,7 @@ def export(folder: Path, out: Path) -> str:
     files = {
         ONNX_FILE: onnx_bytes(actor, features.history),
         WEIGHTS_FILE: safetensors.numpy.save(weights),
-        CARD_FILE: model_card(manifest, state.iteration).encode(),
+        CARD_FILE: model_card(manifest, state.iteration, Spread.load(spread, config.name) if spread else None).encode(),
     }
     return write_artifact(out, files, manifest)
 
@@ -173,7 +182,62 @@ def _sources(training: Training) -> str:
     return f"{generated} and {count} recordings" if generated else f"{count} recordings only"
 
 
-def model_card(manifest: Manifest, done: int) -> str:
+class Spread(BaseModel):
+    """What several seeds of a configuration reached, as ``reinet bench learners --seeds`` records it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seeds: list[int] = Field(min_length=1)
+    traces: int
+    seconds: float
+    figures: dict[str, tuple[float, float, float]]
+    """Median, least and most over the seeds."""
+
+    @classmethod
+    def load(cls, path: Path, name: str) -> "Spread":
+        """Returns what a file has of the configuration with this name; raises ModelError."""
+        try:
+            return cls.model_validate(json.loads(path.read_bytes())["spread"][name])
+        except OSError as error:
+            raise ModelError(f"{path}: {error.strerror}; give a file of `reinet bench learners --seeds`") from None
+        except (ValueError, KeyError, TypeError):
+            raise ModelError(
+                f"{path}: has no spread over seeds of {name}; give a file of `reinet bench learners --seeds`"
+            ) from None
+
+    def section(self) -> str:
+        """Returns the card's section."""
+        rows = "\n".join(
+            f"| {name} | {middle:.3f} | {least:.3f} to {most:.3f} |"
+            for name, (middle, least, most) in self.figures.items()
+        )
+        return f"""
+## Spread over seeds {", ".join(map(str, self.seeds))} ({self.traces} traces of {self.seconds:g} s at most)
+
+Weights differ between seeds and machines. These are other trainings of the same configuration, each judged on traces
+that it has not seen (`reinet bench learners --seeds`): means over the traces.
+
+| figure | median | range |
+|---|---|---|
+{rows}
+"""
+
+
+def _harm(metrics: dict[str, float]) -> str:
+    """Returns the card's section on what the policy costs short transfers; nothing where that was not asked."""
+    if "harm_cells" not in metrics:
+        return ""
+    verdict = "It passed the gate" if metrics["harm_ok"] else "The gate refused it, and it was exported all the same"
+    return f"""
+## Harm to short transfers (simulator, a part of `reinet bench harm`)
+
+{verdict}: {metrics["harm_failed"]:.0f} of {metrics["harm_cells"]:.0f} cells are above a limit, and in the worst one
+objects take {metrics["harm_worst_ratio"]:.2f} times as long as without a cap, on the mean (`[harm]` in the
+configuration).
+"""
+
+
+def model_card(manifest: Manifest, done: int, spread: Spread | None = None) -> str:
     """Returns what a person should know before using a model of so many iterations, as Markdown."""
     training, schema = manifest.training, manifest.schema_
     config = _config_of(training)
@@ -218,6 +282,7 @@ other ratios are to plain congestion control on the same link; all are means ove
 |---|---|
 {figures}
 
+{_harm(manifest.metrics)}{spread.section() if spread else ""}
 ## Limits
 
 Not trained for: {", ".join([*unmet, "other congestion controls"])}, paths or targets outside the ranges above. Outside

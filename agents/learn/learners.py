@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.frontier import against_frontier
 from reinet.agents.evaluation.scenario import Scenario
@@ -36,6 +38,19 @@ def train_any(
 
         return train_peer(config, run_dir, minutes, progress, ray_address)
     return train(config, run_dir, resume, minutes, progress, ray_address)
+
+
+def seeded(config: TrainConfig, seeds: Sequence[int]) -> list[TrainConfig]:
+    """Returns the configuration with each of these seeds, and a name that says which; unchanged without any."""
+    return [
+        config.model_copy(update={"seed": seed, "name": f"{config.name}-seed{seed}"}) for seed in dict.fromkeys(seeds)
+    ] or [config]
+
+
+def spread(rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Returns median, least and most of what rows of one configuration with several seeds were judged by."""
+    columns = {key: [float(row[key]) for row in rows] for key in JUDGED}
+    return {key: [float(np.median(values)), min(values), max(values)] for key, values in columns.items()}
 
 
 def side_by_side(

@@ -133,7 +133,7 @@ def selection_links(config: TrainConfig) -> list[LinkSpec]:
     is left out where training takes none from there.
 
     Neither is short or limited by its application: nothing would be left there to compare. Only the second meets the
-    other conditions. Raises ConfigError.
+    other conditions. All are there once for each of ``run.evaluate_seeds``, with other jitter. Raises ConfigError.
     """
     ranges = config.links.model_copy(update={"reference_share": 0.0, "short_share": 0.0, "app_limited_share": 0.0})
     rng = np.random.Generator(np.random.PCG64(config.traces.seed))
@@ -147,7 +147,22 @@ def selection_links(config: TrainConfig) -> list[LinkSpec]:
         for link in own:
             _refuse_silent(trace, link, config.run.evaluate_s)
         links += own
-    return links
+    return [replace(link, seed=link.seed + more) for more in range(config.run.evaluate_seeds) for link in links]
+
+
+SLOW_MBPS, FAST_MBPS = 4.0, 16.0
+"""Below the first lie 3G's links, above the second an LTE link that is near and has little load."""
+OUTAGE_SHARE = 0.01
+"""Links that are out (``Trace.describe``) for this share of the time and more have outages."""
+STRATA = tuple(f"{rate}_{outages}" for rate in ("slow", "middle", "fast") for outages in ("steady", "outages"))
+
+
+def stratum_of(link: LinkSpec) -> str:
+    """Returns which of ``STRATA`` a link belongs to, by the mean rate of its trace and by its outages."""
+    seen = Trace(link.trace_ms, "selection").describe()
+    mbps = seen["mean_mbps"]
+    rate = "slow" if mbps < SLOW_MBPS else "middle" if mbps < FAST_MBPS else "fast"
+    return f"{rate}_{'outages' if seen['outage_share'] >= OUTAGE_SHARE else 'steady'}"
 
 
 def _refuse_silent(trace: Trace, link: LinkSpec, seconds: float) -> None:

@@ -49,6 +49,8 @@ class Result:
     updates: int
     wall_s: float
     interrupted: bool
+    harms: str = ""
+    """What ``best`` was found to do to short transfers, beyond what ``[harm]`` allows; empty = nothing."""
 
     def undisturbed(self) -> "Result":
         """Returns this; raises KeyboardInterrupt where the run was told to end, for whoever goes on with what it made.
@@ -114,6 +116,7 @@ def learn(
         updates=run.updates,
         wall_s=run.wall_s(),
         interrupted=stopped.is_set(),
+        harms=run.best.harms if run.best else "",
     )
 
 

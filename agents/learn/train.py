@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from reinet.agents.evaluation import no_harm
 from reinet.agents.evaluation.frontier import Baseline, Point, ratio
 from reinet.agents.learn import checkpoint
 from reinet.agents.learn.actors import FoldedActor
@@ -30,7 +31,7 @@ from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.evolution import Evolution, last_layer, with_last_layer
 from reinet.agents.learn.hidden import SIZE
-from reinet.agents.learn.links import selection_links, training_traces
+from reinet.agents.learn.links import STRATA, selection_links, stratum_of, training_traces
 from reinet.agents.learn.loop import Progress, Result, learn
 from reinet.agents.learn.recordings import recordings
 from reinet.agents.learn.replay import Replay
@@ -50,7 +51,8 @@ EVALUATED = (
     "score", "frontier_mean", "frontier_p95", "frontier_worst", "throughput_ratio", "throughput_ratio_min",
     "qdelay_ratio", "qdelay_ratio_max", "utilization", "qdelay_mean_ms", "qdelay_p95_ms",
 )  # fmt: skip
-"""What an evaluation tells (``judged``), by name; scalars have ``eval/`` before it."""
+"""What every evaluation tells (``judged``), by name; scalars have ``eval/`` before it. The best checkpoint's record,
+its model's manifest and card also have the strata of its links, and what the gate for no harm found."""
 EVOLUTION_STATES = 4096
 """So many states of the replay tell how much each unit varies."""
 _MAY_CHANGE = {"iterations", "keep", "checkpoint_every"}
@@ -94,6 +96,7 @@ class Run:
         self._config, self._run_dir = config, run_dir
         self._gatherers = gatherers
         self._links = selection_links(config)
+        self._strata = [stratum_of(link) for link in self._links]
         self._recordings = recordings(config.traces).uses
         self.ddpg = Ddpg(config.ddpg, features.state_size, config.seed, config.hindsight, features.history)
         hidden_size = SIZE if config.ddpg.privileged else 0
@@ -218,11 +221,11 @@ class Run:
             self.baselines = self._gatherers.baselines(self._links, view.period)
         actor = FoldedActor(self.ddpg.best_actor().folded(), self._config.head, view, self._config.calm_rtts)
         points = [Point.of(metrics) for metrics in self._gatherers.evaluate(actor, self._links)]
-        metrics = judged(points, self.baselines)
-        if self.best is None or metrics["score"] > self.best.score:
-            self.best = Best(iteration=self.iteration, score=metrics["score"], metrics=metrics)
+        metrics = judged(points, self.baselines, self._strata)
+        if found := chosen(self.best, self.iteration, metrics, actor, self._config):
+            self.best = found
             checkpoint.save(self._run_dir / "best", self._state(), self.ddpg.state(), None)
-        return {f"eval/{name}": value for name, value in metrics.items()}
+        return {f"eval/{name}": metrics[name] for name in EVALUATED}
 
     def _begin_judging_anew(self) -> None:
         """Forgets the best of a run that another version judged on other links, whose scores do not compare."""
@@ -289,11 +292,29 @@ class Run:
         self._start_s = time.monotonic() - state.wall_s
 
 
-def judged(points: Sequence[Point], baselines: Sequence[Baseline]) -> dict[str, float]:
+def chosen(
+    best: Best | None, iteration: int, metrics: dict[str, float], actor: FoldedActor, config: TrainConfig
+) -> Best | None:
+    """Returns what an evaluation makes of the best checkpoint so far, None where that stays.
+
+    One that the gate for no harm (``[harm]``) refuses gives way to any that it does not; else the score decides.
+    """
+    score = metrics["score"]
+    if best is not None and not best.harms and score <= best.score:
+        return None  # whatever the gate says
+    harm = no_harm.measure(actor, config.links.congestion_controls, config.harm)
+    found = Best(iteration=iteration, score=score, metrics=metrics | harm.metrics, harms="" if harm.ok else harm.words)
+    return found if best is None or (not found.harms, score) > (not best.harms, best.score) else None
+
+
+def judged(
+    points: Sequence[Point], baselines: Sequence[Baseline], strata: Sequence[str] | None = None
+) -> dict[str, float]:
     """Returns how a policy stands on links against their baselines; ``score`` is what chooses the best checkpoint.
 
     score = -(mean frontier ratio of the delay + that of p95) / 2 - 0.1 x the worst of them - 4 x shortfall of the mean
-    throughput below 96.5 % of plain congestion control's.
+    throughput below 96.5 % of plain congestion control's. Both means are over the strata of what each has, so that
+    links of which there are many do not outvote the others; ``stratum_*`` is what each adds.
     """
     ratios = [ratio(point, baseline.rule) for point, baseline in zip(points, baselines, strict=True)]
     mean, p95 = np.array([r.mean for r in ratios]), np.array([r.p95 for r in ratios])
@@ -302,7 +323,9 @@ def judged(points: Sequence[Point], baselines: Sequence[Baseline]) -> dict[str, 
     delay = np.array([a.qdelay_mean_ms / max(b.qdelay_mean_ms, 1.0) for a, b in zip(points, plain, strict=True)])
     shortfall = max(0.0, SCORE_FLOOR - float(throughput.mean()))
     worst = max(float(mean.max()), float(p95.max()))
-    score = -(mean.mean() + p95.mean()) / 2 - SCORE_WORST_WEIGHT * worst - SCORE_FLOOR_WEIGHT * shortfall
+    kind = np.array(strata or [""] * len(mean))
+    each = {name: float((mean + p95)[kind == name].mean()) / 2 for name in dict.fromkeys(kind.tolist())}
+    score = -np.mean(list(each.values())) - SCORE_WORST_WEIGHT * worst - SCORE_FLOOR_WEIGHT * shortfall
     return {
         "score": float(score),
         "frontier_mean": float(mean.mean()),
@@ -315,6 +338,7 @@ def judged(points: Sequence[Point], baselines: Sequence[Baseline]) -> dict[str, 
         "utilization": float(np.mean([p.utilization for p in points])),
         "qdelay_mean_ms": float(np.mean([p.qdelay_mean_ms for p in points])),
         "qdelay_p95_ms": float(np.mean([p.qdelay_p95_ms for p in points])),
+        **{f"stratum_{name}": each[name] for name in STRATA if name in each},
     }
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from reinet.agents.evaluation.no_harm import HarmGate
 from reinet.core import toml_file
 from reinet.core.toml_file import NamedPath
 from reinet.daemon.endpoint import MOST_PORT, is_port, own_socket, socket_path
@@ -64,6 +65,7 @@ class Gate(_Section):
     # A mean over the suite's pairs moves by some 1 % from draw to draw: a bound at 1 would refuse equals.
     least_throughput: float = Field(default=0.98, gt=0, description="throughput next to the present model's, at least")
     most_delay: float = Field(default=1.05, gt=0, description="queueing delay next to the present model's, at most")
+    no_harm: HarmGate = Field(default=HarmGate(), description="what it may cost short transfers")
     minutes: float = Field(default=30.0, gt=0, le=1440, description="the gate is given up after so long")
 
 

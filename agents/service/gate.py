@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from reinet.agents.evaluation.no_harm import Harm
 from reinet.agents.service import files
 from reinet.agents.service.config import Gate
 from reinet.core.errors import ReinetError
@@ -90,6 +91,8 @@ def suite_figures(rows: list[dict[str, Any]], agent: str, plain: str, gate: Gate
 
 def measure(request: dict[str, Any]) -> Verdict:
     """Runs the suite with both models; returns the verdict. Raises ReinetError where it cannot be run."""
+    from reinet.agents.decide.policy import Policy
+    from reinet.agents.evaluation import no_harm
     from reinet.agents.evaluation.suites import report
     from reinet.agents.evaluation.suites.definition import load
     from reinet.agents.evaluation.suites.plan import BASELINE, plan
@@ -120,9 +123,20 @@ def measure(request: dict[str, Any]) -> Verdict:
     if present == BASELINE:
         verdict = judged(rows, called(candidate), BASELINE, gate)
         words = f"the name points to nothing yet; {verdict.words.partition(';')[0]}"
-        return replace(verdict, ok=True, words=words, candidate=own)
-    verdict = judged(rows, called(candidate), called(present), gate)
-    return replace(verdict, candidate=own, present=suite_figures(rows, called(present), BASELINE, gate))
+        verdict = replace(verdict, ok=True, words=words, candidate=own)
+    else:
+        verdict = judged(rows, called(candidate), called(present), gate)
+        verdict = replace(verdict, candidate=own, present=suite_figures(rows, called(present), BASELINE, gate))
+    if not gate.no_harm.repeat:
+        return verdict
+    print("short transfers, beside none capped", flush=True)
+    policy = Policy.load(Path(candidate))
+    return with_harm(verdict, no_harm.measure(policy, policy.manifest.congestion_controls, gate.no_harm))
+
+
+def with_harm(verdict: Verdict, harm: Harm) -> Verdict:
+    """Returns the verdict of both: a model that slows short transfers is refused, however well long ones do."""
+    return replace(verdict, ok=verdict.ok and harm.ok, words=f"{verdict.words}; {harm.words}")
 
 
 def _short(what: str, names: dict[str, str]) -> str:

@@ -40,7 +40,8 @@ def effects(
     configs/effects/hindsight.toml hindsight's numbers, configs/effects/prices.toml how dear it makes a packet too many,
     configs/effects/cadence.toml how often to decide, configs/effects/teachers.toml how many teachers,
     configs/effects/memory.toml a history, a GRU and a curriculum, configs/effects/targets.toml how much less delay a
-    lower target brings, configs/effects/room.toml a later target on long paths.
+    lower target brings, configs/effects/room.toml a later target on long paths,
+    configs/effects/domain.toml what flows meet in training.
     A file of your own is as good. frontier_mean and frontier_p95: delay over that of the hand rule's setting of equal
     utilisation, median and range over the seeds; decisions_per_s: how often a flow asked. Half a minute and more for
     each training on an idle core. Examples:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from reinet.cli.output import JsonOption, print_table, say, write_json
+from reinet.core.errors import ConfigError
 
 COLUMNS = [
     "name", "minutes", "env_steps", "updates", "env_steps_per_s", "frontier_mean", "frontier_p95", "throughput_ratio",
@@ -17,6 +18,9 @@ CONFIGS = [Path(f"configs/{name}.toml") for name in ("default", "rllib-sac", "rl
 def learners(
     traces: Annotated[list[Path], typer.Option(help="What all are judged on: a trace, a folder or a set file.")],
     config: Annotated[list[Path] | None, typer.Option(help="A training; may be repeated (default: three).")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Train each with these seeds, by commas (default: its own).")
+    ] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="Of each training, at most.")] = None,
     seconds: Annotated[float, typer.Option(min=5, help="Length of a run over each trace.")] = 60.0,
     run_dir: Annotated[Path, typer.Option(help="Where runs and models go.")] = Path("runs/learners"),
@@ -25,29 +29,52 @@ def learners(
     """Train with reinet's learner and with RLlib's SAC and PPO, and judge the policies over the same simulated links.
 
     Minutes, records simulated and updates are what a training cost; frontier_mean and frontier_p95 its policy's delay
-    over that of the hand rule's best setting at equal utilisation (below 1 no setting is as good). Examples:
+    over that of the hand rule's best setting at equal utilisation (below 1 no setting is as good). With --seeds the
+    JSON also has median, least and most over them, which `reinet export --spread FILE` puts on a card. Examples:
 
         reinet bench learners --traces traces/validation
+
+        reinet bench learners --traces traces/validation --config configs/small.toml --seeds 1,2,3,4,5 --json small.json
 
         reinet bench learners --traces one.trace --config configs/default.toml --minutes 1 --json -
     """
     import os
 
     from reinet.agents.evaluation.scenario import Scenario
-    from reinet.agents.learn.learners import side_by_side
+    from reinet.agents.learn.learners import seeded, side_by_side, spread
     from reinet.agents.learn.rllib.config import load_config
     from reinet.envs.trace import load_traces
 
     scenarios = [
         Scenario.of(trace, "sim", seconds=min(seconds, trace.duration_ms / 1000)) for trace in load_traces(traces)
     ]
+    given = [load_config(path) for path in config or CONFIGS]
+    numbers = _seeds(seeds) if seeds else []
+    several = [seeded(one, numbers) for one in given]
     rows = []
     for row in side_by_side(
-        [load_config(path) for path in config or CONFIGS], scenarios, minutes, run_dir, os.cpu_count() or 1
+        [one for some in several for one in some], scenarios, minutes, run_dir, os.cpu_count() or 1
     ):
         rows.append(row)
         judged = f"frontier {row['frontier_mean']:.3f} / {row['frontier_p95']:.3f}"
         say(f"{row['name']}: {row['minutes']:.1f} minutes, {judged}")
-    write_json(json_destination, {"rows": rows, "seconds": seconds})
+    spreads = {}
+    for one, some in zip(given, several, strict=True):
+        names = [each.name for each in some]
+        spreads[one.name] = {
+            "seeds": [each.seed for each in some],
+            "traces": len(scenarios),
+            "seconds": seconds,
+            "figures": spread([row for row in rows if row["name"] in names]),
+        }
+    write_json(json_destination, {"rows": rows, "seconds": seconds, "spread": spreads})
     if json_destination != "-":
         print_table(rows, COLUMNS)
+
+
+def _seeds(text: str) -> list[int]:
+    """Returns the seeds of a text; raises ConfigError for what is none."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--seeds {text!r}: whole numbers are needed, by commas") from None

@@ -18,6 +18,7 @@ TINY: dict[str, Any] = {
     "rollout": {"workers": 0, "links": 3, "periods": 40},
     "ddpg": {"hidden": [16], "batch": 32, "replay": 1000, "cold_start_iterations": 1, "normaliser_iterations": 1},
     "run": {"iterations": 6, "updates": 5, "evaluate_every": 3, "evaluate_s": 5, "checkpoint_every": 2},
+    "harm": {"repeat": 0},  # it takes seconds; test_trained_harm.py asks
 }
 START_S = 60.0
 """A service imports for a second or two; a busy host takes longer."""

@@ -20,13 +20,13 @@ from reinet.agents.learn import checkpoint
 from reinet.agents.learn.actors import FoldedActor
 from reinet.agents.learn.checkpoint import Best, State
 from reinet.agents.learn.ddpg import Ddpg
-from reinet.agents.learn.links import domain_of, selection_links, training_traces
+from reinet.agents.learn.links import domain_of, selection_links, stratum_of, training_traces
 from reinet.agents.learn.loop import Progress, Result, learn
 from reinet.agents.learn.recordings import recordings
 from reinet.agents.learn.rllib.config import PeerConfig
 from reinet.agents.learn.rllib.environments import SIM_LINK, register_with_rllib
 from reinet.agents.learn.rllib.policy import is_lost, layers_of, put_into
-from reinet.agents.learn.train import judged
+from reinet.agents.learn.train import EVALUATED, chosen, judged
 from reinet.agents.learn.workers import RayGatherers, join_ray
 from reinet.agents.model.mlp import Folded
 from reinet.core import FEATURE_SETS, Normaliser
@@ -193,12 +193,12 @@ class _PeerRun:
         policy = Folded(policy_of(self._config, self._algorithm))
         actor = FoldedActor(policy, self._config.head, self._view)
         points = [Point.of(metrics) for metrics in self._judges.evaluate(actor, self._links)]
-        metrics = judged(points, self._baselines)
+        metrics = judged(points, self._baselines, [stratum_of(link) for link in self._links])
         self._judged_iteration = self.iteration
-        if self.best is None or metrics["score"] > self.best.score:
-            self.best = Best(iteration=self.iteration, score=metrics["score"], metrics=metrics)
+        if found := chosen(self.best, self.iteration, metrics, actor, self._config):
+            self.best = found
             self._save_to(self._run_dir / "best")
-        return {f"eval/{name}": value for name, value in metrics.items()}
+        return {f"eval/{name}": metrics[name] for name in EVALUATED}
 
     def save(self) -> Path:
         """Writes a checkpoint to export; returns its folder."""

@@ -10,6 +10,7 @@ from reinet.agents.decide.policy import REFERENCE_QUEUEING_MS
 from reinet.agents.learn.config import LinkSection, TrainConfig
 from reinet.agents.learn.gatherer import Gatherer
 from reinet.agents.learn.links import (
+    STRATA,
     Ranges,
     domain_of,
     generated_selection_traces,
@@ -17,6 +18,7 @@ from reinet.agents.learn.links import (
     ranges_of,
     selection_links,
     selection_traces,
+    stratum_of,
     training_traces,
 )  # fmt: skip
 from reinet.core import Flag, Normaliser
@@ -78,17 +80,47 @@ def test_a_range_with_equal_ends_draws_nothing() -> None:
 
 def test_a_model_is_selected_on_flows_that_go_on() -> None:
     links = selection_links(config(**{**WIDE, "short_share": 1.0, "app_limited_share": 1.0, "cross_share": 1.0}))
-    assert len(links) == 12
+    assert len(links) == 12 * 2  # the seeds
     assert not any(link.flow_bytes or link.app_mbps for link in links)
     assert all(link.flows for link in links[1::2])
     assert not any(link.flows for link in links[::2])  # DeepCC's own
     assert {(link.mrtt_ms, link.buffer_bytes, link.queue) for link in links[::2]} == {(20.0, 150_000, "droptail")}
 
 
+def test_each_selection_link_is_there_with_several_seeds_and_the_first_is_as_ever() -> None:
+    one = config(cross_share=1.0)
+    once, links = (
+        selection_links(one.model_copy(update={"run": one.run.model_copy(update={"evaluate_seeds": seeds})}))
+        for seeds in (1, 3)
+    )
+    assert [link.seed for link in links[: len(once)]] == [link.seed for link in once]
+    assert len({link.seed for link in links[:: len(once)]}) == 3
+    for again in links[len(once) :: len(once)]:
+        assert (again.mrtt_ms, again.target_us, again.cc) == (once[0].mrtt_ms, once[0].target_us, once[0].cc)
+
+
+@pytest.mark.parametrize(
+    ("gap_ms", "outage_ms", "stratum"),
+    [
+        (6.0, 0.0, "slow_steady"),
+        (2.0, 0.0, "middle_steady"),
+        (0.5, 0.0, "fast_steady"),
+        (6.0, 300.0, "slow_outages"),
+        (0.5, 300.0, "fast_outages"),
+        (0.5, 150.0, "fast_steady"),
+    ],
+)
+def test_a_stratum_is_a_rate_and_whether_the_link_goes_out(gap_ms: float, outage_ms: float, stratum: str) -> None:
+    times_ms = np.arange(gap_ms, 10_000, gap_ms)
+    times_ms = times_ms[(times_ms < 5000) | (times_ms > 5000 + outage_ms)].astype(np.uint32)
+    assert stratum_of(LinkSpec(Trace(times_ms, "made"))) == stratum
+    assert stratum in STRATA
+
+
 def test_a_training_on_the_reference_path_alone_is_selected_and_described_there() -> None:
     alone = config(reference_share=1.0, mrtt_ms=[4, 8])
     links = selection_links(alone)
-    assert len(links) == alone.traces.select_count
+    assert len(links) == alone.traces.select_count * alone.run.evaluate_seeds
     assert {(link.mrtt_ms, link.buffer_bytes, link.target_us) for link in links} == {(20.0, 150_000, 50_000)}
     assert ranges_of(alone.links) == Ranges((20.0, 20.0), (150_000, 150_000), (50.0, 50.0))
     assert LinkSpec.target_us / 1000 - LinkSpec.mrtt_ms == REFERENCE_QUEUEING_MS

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from reinet.agents.learn.loop import Progress
 from reinet.cli.main import app
+from reinet.cli.train import pace
 from reinet.core.errors import ConfigError
 
 
@@ -16,3 +18,10 @@ def test_a_run_folder_that_cannot_be_one_is_refused_before_anything_is_prepared(
     command = ["train", str(tmp_path / "none.toml"), "--run-dir", str(tmp_path / run_dir)]
     with pytest.raises(ConfigError, match=r"--run-dir .*: .*/(loop|file) is no folder"):
         raise CliRunner().invoke(app, command).exception or AssertionError
+
+
+def test_the_bar_says_steps_a_second_of_this_sitting_and_the_return() -> None:
+    since = Progress(10, 40, 1_000_000, 100.0, {})
+    step = Progress(12, 40, 1_030_000, 102.0, {"charts/reward_per_period": -0.25})
+    assert pace(step, since) == "1.03 M periods  15,000 steps/s  return -0.250 a period"
+    assert pace(since, None) == pace(since, since) == "1.00 M periods"

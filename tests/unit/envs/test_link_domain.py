@@ -73,7 +73,7 @@ def test_training_draws_what_it_always_drew() -> None:
 
 
 def test_selection_draws_what_it_always_drew() -> None:
-    config = TrainConfig.model_validate({"traces": {"seconds": 5.0, "select_count": 4}})
+    config = TrainConfig.model_validate({"traces": {"seconds": 5.0, "select_count": 4}, "run": {"evaluate_seeds": 1}})
     links = selection_links(config)
     assert digest(links) == "4099a2363e766f1431c0ee9b1d60f0e8573587e2aa5834120f6224f68fe35ab8"
     assert [link.mrtt_ms for link in links[::2]] == [20.0] * 4

@@ -65,3 +65,15 @@ def test_a_policy_is_judged_by_ratios_its_worst_link_and_what_throughput_it_give
     uneven = judged([Point(0.99, 50.0, 100.0), Point(0.99, 150.0, 300.0)], both)
     assert uneven["score"] == pytest.approx(-1.0 - 0.1 * 1.5)
     assert uneven["frontier_worst"] == pytest.approx(1.5)
+
+
+def test_links_of_which_there_are_many_do_not_outvote_the_others() -> None:
+    plain = Point(1.0, 200.0, 300.0)
+    four = [Baseline(KNOB, plain)] * 4
+    points = [Point(0.99, 50.0, 100.0)] * 3 + [Point(0.99, 150.0, 300.0)]
+    strata = ["fast_steady"] * 3 + ["slow_outages"]
+    seen = judged(points, four, strata)
+    assert seen["frontier_mean"] == pytest.approx(0.75)
+    assert (seen["stratum_fast_steady"], seen["stratum_slow_outages"]) == pytest.approx((0.5, 1.5))
+    assert seen["score"] == pytest.approx(-1.0 - 0.1 * 1.5)
+    assert judged(points, four)["score"] == pytest.approx(-0.75 - 0.1 * 1.5)

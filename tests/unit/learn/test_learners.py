@@ -8,7 +8,7 @@ from helpers.trainer import TINY
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn import learners
 from reinet.agents.learn.config import TrainConfig
-from reinet.agents.learn.learners import side_by_side
+from reinet.agents.learn.learners import JUDGED, seeded, side_by_side, spread
 from reinet.core.errors import ConfigError
 from reinet.envs.trace import Trace, generate
 
@@ -37,3 +37,11 @@ def test_nobody_is_judged_on_what_it_learned_from_or_where_nothing_comes_through
     scenario = Scenario.of(judge, "sim", seconds=1.0)
     with pytest.raises(ConfigError, match=message):
         list(side_by_side([first, second], [scenario], None, tmp_path / "out"))
+
+
+def test_a_configuration_with_several_seeds_is_several_trainings_and_their_spread() -> None:
+    one = TrainConfig.model_validate(TINY)
+    assert [(each.name, each.seed) for each in seeded(one, [3, 1, 3])] == [("tiny-seed3", 3), ("tiny-seed1", 1)]
+    assert seeded(one, []) == [one]
+    rows = [dict.fromkeys(JUDGED, value) for value in (0.9, 0.7, 0.8)]
+    assert spread(rows) == {key: [0.8, 0.7, 0.9] for key in JUDGED}

@@ -11,12 +11,13 @@ import pytest
 
 from helpers.places import ROOT
 from helpers.trainer import TINY
+from reinet.agents.evaluation.no_harm import Harm
 from reinet.agents.model.artifact import load_artifact
 from reinet.agents.service import registry as registry_module
 from reinet.agents.service.blobs import Blobs
 from reinet.agents.service.config import Gate, Quota
 from reinet.agents.service.database import Database
-from reinet.agents.service.gate import judged, suite_figures
+from reinet.agents.service.gate import Verdict, judged, suite_figures, with_harm
 from reinet.agents.service.identity import ALL_ROLES, Caller
 from reinet.agents.service.jobs import Given, Job, Jobs
 from reinet.agents.service.registry import Registry
@@ -271,3 +272,15 @@ def test_what_a_gate_measured_stays_with_the_model_and_a_later_one_replaces_it(
     assert "suite/runs" not in registry.find(models[1]).lineage["metrics"]
     registry.add_of_job(job(9), registry.place(models[0]), models[0])
     assert registry.find(models[0]).lineage["metrics"]["suite/runs"] == 4.0, "the same again changes nothing"
+
+
+def test_a_model_that_slows_short_transfers_is_refused_however_well_long_ones_do() -> None:
+    well = Verdict(True, "99 % of the throughput", 0.99, 0.9, 12)
+    harmful = Harm(False, 144, 1, ("bbr, lte, 20 ms, 10000 bytes fresh: 1.40 / 1.90",), 1.5, "1.25 times is the most")
+    refused = with_harm(well, harmful)
+    assert not refused.ok
+    assert (refused.throughput, refused.delay, refused.runs) == (0.99, 0.9, 12)
+    assert refused.words.endswith("1.25 times is the most: bbr, lte, 20 ms, 10000 bytes fresh: 1.40 / 1.90")
+    fine = Harm(True, 144, 0, (), 1.0)
+    assert with_harm(well, fine).ok
+    assert not with_harm(Verdict(False, "slow"), fine).ok
