@@ -34,6 +34,9 @@ PLAIN = ["law", "flows", "pairs_valid", "quiet", "cpu_ratio_vs_plain", "cpu_rati
          "throughput_ratio", "capped_rtt_mean_ms"]  # fmt: skip
 
 
+FETCHES = ["law", "bytes", "fresh", "pairs", "plain_us", "gated_us", "cpu_ratio", "cpu_ratio_q1", "cpu_ratio_q3"]
+
+
 OVER_LINKS = ("traces", "laws", "agents", "repeat", "buffer_bytes")
 """Options of --against alone."""
 
@@ -47,6 +50,7 @@ class Against(str, Enum):
     shim = "shim"
     tunnel = "tunnel"
     java = "java"
+    fetches = "fetches"
 
 
 def bench_alcc(
@@ -67,7 +71,7 @@ def bench_alcc(
             help="Instead, over emulated links: what --agents through the gate cost the machine, over plain; --laws "
             "through the gate and over UDP; --agents through the gate, in the kernel and plain; what the gate measures "
             "of a socket, and the kernel's shim of the same; --agents inside a TCP tunnel and plain; the Java client "
-            "with its window and plain.",
+            "with its window and plain. And over loopback: nginx for a short fetch, gated and plain.",
         ),
     ] = None,
     traces: Annotated[
@@ -77,7 +81,10 @@ def bench_alcc(
         "copa,verus,sprout"
     ),
     agents: Annotated[
-        str, typer.Option(metavar="A,B", help="With --against plain, kernel, tunnel: fixed:N, rule[:G], small models.")
+        str,
+        typer.Option(
+            metavar="A,B", help="With --against plain, kernel, tunnel, fetches: fixed:N, rule[:G], small models."
+        ),
     ] = "rule",
     repeat: Annotated[int, typer.Option(min=1, help="With --against: runs of each law, trace and way; pairs.")] = 1,
     buffer_bytes: Annotated[
@@ -99,7 +106,8 @@ def bench_alcc(
     bytes), off is the median deviation, run the whole run's ratio, gate over shim, period that of the periods' lengths,
     and cwnd that of the virtual window and the kernel's own; the spread is the largest of a share's, between runs.
     tunnel: openvpn over TCP at 40 Mbit/s, with plain TCP and with UDP that goes on and off beside it; delays are the
-    flow's round trips; --agents may name copa, verus and sprout too.
+    flow's round trips; --agents may name copa, verus and sprout too. fetches: CPU time of nginx' threads for a fetch,
+    and gated over plain, median and quartiles of --repeat pairs in random order; it needs neither root nor a link.
     Examples:
 
         reinet bench alcc
@@ -117,9 +125,14 @@ def bench_alcc(
         sudo reinet bench alcc --against tunnel --agents rule,copa --seconds 60 --repeat 5
 
         sudo reinet bench alcc --against java --traces traces --seconds 60 --repeat 3
+
+        reinet bench alcc --against fetches --agents rule --repeat 25
     """
     if against is Against.plain:
         _against_plain(agents.split(","), traces, repeat, seconds, json_destination)
+        return
+    if against is Against.fetches:
+        _fetches(agents.split(","), traces, repeat, json_destination)
         return
     if against is not None:
         runs, rows, columns = _over_links(
@@ -152,6 +165,18 @@ def _against_plain(
     rows = [without_nan(asdict(row)) for law in laws for row in measure_all(law, pairs, seconds, say)]
     if json_destination != "-":
         print_table(rows, PLAIN)
+    write_json(json_destination, {"rows": rows})
+
+
+def _fetches(names: list[str], traces: list[Path] | None, pairs: int, json_destination: str | None) -> None:
+    """Measures and shows what a short fetch costs nginx. Raises ConfigError."""
+    from reinet.alcc.fetches import TARGET, measure
+    from reinet.cli.run import law_of
+
+    if traces:
+        raise ConfigError("--against fetches runs over loopback: leave --traces out")
+    rows = [row for name in names for row in measure(law_of(name, TARGET), pairs, say)]
+    print_table(rows, FETCHES)
     write_json(json_destination, {"rows": rows})
 
 

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +18,8 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers.gated import FOLDER, TIMEOUT_S, environment, settings
+from reinet.alcc import fetches
+from reinet.alcc.launch import PRELOAD, Law
 from reinet.cli import run
 from reinet.cli.main import app
 from reinet.cli.run import added_up, parse_report
@@ -275,3 +278,23 @@ def test_the_bench_says_what_the_gate_costs() -> None:
     assert rows["active_mbps", 30]["gated"] > 0
     assert rows["wake_ups_per_s", 300]["gated"] <= 2
     assert rows["threads", 30] == {"what": "threads", "connections": 30, "plain": 1, "gated": 2}
+
+
+def test_what_a_short_fetch_costs_is_measured_of_nginx_plain_and_gated(monkeypatch: pytest.MonkeyPatch) -> None:
+    gated = []
+    usual = fetches._fetch_us
+
+    def fetch_us(pid: int, port: int, size_bytes: int, is_fresh: bool) -> float:
+        gated.append(PRELOAD in Path(f"/proc/{pid}/maps").read_text())
+        return usual(pid, port, size_bytes, is_fresh)
+
+    if shutil.which("nginx", path="/usr/sbin:/usr/bin") is None and not os.environ.get("CI"):
+        pytest.skip("nginx is not installed: run docker/packages.sh --bench as root")
+    monkeypatch.setattr(fetches, "_fetch_us", fetch_us)
+    monkeypatch.setattr(fetches, "FETCHES", 20)
+    rows = fetches.measure(Law("rule"), 2)
+    assert [(row["bytes"], row["fresh"]) for row in rows] == list(fetches.KINDS)
+    assert all(row["plain_us"] > 0 and row["cpu_ratio_q1"] <= row["cpu_ratio"] <= row["cpu_ratio_q3"] for row in rows)
+    assert sum(gated) == len(gated) / 2 == 2 * len(fetches.KINDS)
+    done = CliRunner().invoke(app, ["bench", "alcc", "--against", "fetches", "--traces", "x"])
+    assert "runs over loopback" in str(done.exception)
