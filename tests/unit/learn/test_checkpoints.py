@@ -73,14 +73,14 @@ def test_a_run_that_another_version_judged_on_other_links_goes_on_and_chooses_it
     """A training on the reference path alone once had a second link for each selection trace."""
     alone = {"links": {"reference_share": 1.0}}
     made = Checkpoint(run(tmp_path, 4, **alone).checkpoint)
-    (baseline,), best = made.state.baselines, made.state.best
+    baselines, best = made.state.baselines, made.state.best
     assert best is not None
-    older = {"baselines": [baseline, baseline], "best": best.model_copy(update={"score": 1000.0})}
+    older = {"baselines": [*baselines, *baselines], "best": best.model_copy(update={"score": 1000.0})}
     checkpoint.save(made.folder, made.state.model_copy(update=older), made.learner, made.replay)
     capsys.readouterr()
     state = Checkpoint(run(tmp_path, 6, **alone).checkpoint).state
-    assert f"{tmp_path}: another version judged its run on 2 links, this one has 1" in capsys.readouterr().err
-    assert state.baselines == [baseline]
+    assert f"{tmp_path}: another version judged its run on 4 links, this one has 2" in capsys.readouterr().err
+    assert state.baselines == baselines
     assert state.best is not None
     assert state.best.iteration == Checkpoint(tmp_path / "best").state.iteration == 6
 
