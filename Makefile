@@ -6,9 +6,6 @@ STAMP := $(VENV)/.set-up
 # Several files at a time, in the order given: the long ones first.
 SEVERAL := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durations 20
 
-# Of the tests with the kernel, those that look at records, disks and choices, or train, and hold no figures of a link.
-NO_LINKS := $(patsubst %,tests/kernel/test_%.py,shim_choice service_disk daemon_disk shim_records policies_kernel)
-
 # What a change of asks for a new build: the build files and all native sources. Python files are used in place.
 NATIVE := pyproject.toml CMakeLists.txt docker/setup.sh docker/packages.sh \
           $(wildcard */CMakeLists.txt */*/CMakeLists.txt docker/constraints-*.txt proto/*.proto) \
@@ -22,11 +19,10 @@ demo: setup  ## train briefly, then compare plain and capped Cubic on real kerne
 	$(BIN)/reinet demo
 
 # On two cores five of the first kind at a time, which wait for a quarter of their time; the types are checked beside them. Links
-# on a busy host say nothing: they are measured two at a time, which keeps the cores a quarter busy, and beside nothing else.
+# on a busy host say nothing: those tests run two at a time, which keeps the cores a quarter busy.
 test: setup style  ## everything that continuous integration runs
 	$(MAKE) -j 2 types test-without-kernel
-	$(SEVERAL) -n 2 tests/end-to-end $(NO_LINKS) -m "(kernel or mahimahi) and not alone"
-	$(SEVERAL) -n 2 tests/kernel $(NO_LINKS:%=--ignore=%) -m "not alone"
+	$(SEVERAL) -n 2 tests/kernel tests/end-to-end -m "(kernel or mahimahi) and not alone"
 	$(BIN)/python -m pytest tests/kernel -m alone --durations 20
 
 test-without-kernel: setup
