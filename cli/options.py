@@ -85,3 +85,11 @@ LinkOptions = Annotated[
         help="More of the link, such as queue=codel, loss=0.01 or uplink=FILE; may be repeated.",
     ),
 ]
+
+
+def whole_numbers(option: str, text: str) -> list[int]:
+    """Returns the numbers of an option's text, by commas; raises ConfigError for what is none."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--{option} {text!r}: whole numbers are needed, by commas") from None

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from reinet.cli.options import whole_numbers
 from reinet.cli.output import JsonOption, print_table, say, without_nan, write_json
 from reinet.core.errors import ConfigError, ReinetError
 
@@ -57,10 +58,7 @@ def daemon(
     from reinet.agents.decide.names import make_agent
     from reinet.daemon.benches.loop import measure
 
-    try:
-        counts = [int(part) for part in flows.split(",")]
-    except ValueError:
-        raise ConfigError(f"--flows {flows!r}: whole numbers are needed, by commas") from None
+    counts = whole_numbers("flows", flows)
     if min(counts) < 1:
         raise ConfigError(f"--flows {flows!r}: there is at least 1 flow")
     agent = make_agent(model, "kernel")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import a_picture
+from reinet.cli.options import a_picture, whole_numbers
 from reinet.cli.output import JsonOption, Unwritten, print_table, say, write_json
 
 COLUMNS = [
@@ -52,7 +52,6 @@ def effects(
     """
     from reinet.agents.learn.config import TrainConfig
     from reinet.agents.learn.effects import Plan, measure, over_seeds
-    from reinet.core.errors import ConfigError
     from reinet.envs.link.spec import check_choice
     from reinet.envs.trace import load_traces
 
@@ -62,10 +61,7 @@ def effects(
         for name in names:
             check_choice("variants", "there is no variant", name, [one.name for one in plan.variant])
         plan = plan.model_copy(update={"variant": tuple(one for one in plan.variant if one.name in names)})
-    try:
-        numbers = [int(part) for part in seeds.split(",")]
-    except ValueError:
-        raise ConfigError(f"--seeds {seeds!r}: whole numbers are needed, by commas") from None
+    numbers = whole_numbers("seeds", seeds)
     base, rows = TrainConfig.load(config), []
     for one in plan.variant:
         plan.config(one, base, numbers[0], iterations)  # a wrong key is said before the first training, not hours later

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from reinet.cli.options import whole_numbers
 from reinet.cli.output import JsonOption, print_table, say, write_json
-from reinet.core.errors import ConfigError
 
 COLUMNS = [
     "name", "minutes", "env_steps", "updates", "env_steps_per_s", "frontier_mean", "frontier_p95", "throughput_ratio",
@@ -49,7 +49,7 @@ def learners(
         Scenario.of(trace, "sim", seconds=min(seconds, trace.duration_ms / 1000)) for trace in load_traces(traces)
     ]
     given = [load_config(path) for path in config or CONFIGS]
-    numbers = _seeds(seeds) if seeds else []
+    numbers = whole_numbers("seeds", seeds) if seeds else []
     several = [seeded(one, numbers) for one in given]
     rows = []
     for row in side_by_side(
@@ -70,11 +70,3 @@ def learners(
     write_json(json_destination, {"rows": rows, "seconds": seconds, "spread": spreads})
     if json_destination != "-":
         print_table(rows, COLUMNS)
-
-
-def _seeds(text: str) -> list[int]:
-    """Returns the seeds of a text; raises ConfigError for what is none."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--seeds {text!r}: whole numbers are needed, by commas") from None

@@ -1,17 +1,13 @@
 """``reinet traces from-flows`` and ``reinet traces upload``: from a daemon's recordings to a service's traces."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress
 
 from reinet.cli.output import JsonOption, TextColumn, console, print_table, say, write_json
 from reinet.cli.service.reach import AddressOption, CaOption, CertOption, KeyOption, client, reach
-from reinet.core.errors import TraceError
-
-if TYPE_CHECKING:
-    from reinet.envs.trace.estimate import Estimate
 
 COLUMNS = ["trace", "duration_s", "mean_mbps", "least_mbps", "most_mbps", "measured_share", "resolution_ms"]
 
@@ -37,24 +33,11 @@ def from_flows(
         reinet traces from-flows week14.flow --out estimated --least-measured 0.8 --force
     """
     from reinet.envs.trace.estimated_set import estimated, save
-    from reinet.envs.trace.flow_records import flow_files
+    from reinet.envs.trace.flow_records import flow_files, read_each
 
-    found: list[Estimate] = []
-    damaged: list[str] = []
-    left_out, files = 0, flow_files(flows)
-    for file in files:
-        try:
-            sure, uncertain = estimated([file], least_seconds, least_measured)
-        except TraceError as error:
-            if len(files) == 1:
-                raise
-            damaged.append(str(error))
-            say(f"left out: {error}")
-            continue
-        found += sure
-        left_out += uncertain
-    if len(damaged) == len(files):
-        raise TraceError(f"none of {len(files)} files is a recorded flow; the first one: {damaged[0]}")
+    read, damaged = read_each(flow_files(flows), lambda file: estimated([file], least_seconds, least_measured), say)
+    found = [one for sure, _ in read for one in sure]
+    left_out = sum(uncertain for _, uncertain in read)
     rows = save(found, out, overwrite=force)
     seconds = sum(one.trace.duration_ms for one in found) / 1000
     write_json(json_destination, {"rows": rows, "left_out": left_out, "damaged": damaged, "seconds": seconds})

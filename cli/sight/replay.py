@@ -33,27 +33,16 @@ def replay(
     """
     from reinet.agents.decide.names import make_agent, split_names
     from reinet.agents.evaluation import replayed
-    from reinet.core.errors import ConfigError, TraceError
+    from reinet.core.errors import ConfigError
     from reinet.core.target import Target
-    from reinet.envs.trace.flow_records import FlowRecording, flow_files
+    from reinet.envs.trace.flow_records import FlowRecording, flow_files, read_each
 
     chosen = [make_agent(name) for name in split_names(agents)]
     if needs := [agent.name for agent in chosen if agent.needs_future]:
         raise ConfigError(f"agents: {', '.join(needs)} needs a link's future, which no recording has")
     asked = Target.parse(target)
-    done: list[replayed.Replayed] = []
-    damaged: list[str] = []
-    files = flow_files(flows)
-    for file in files:
-        try:
-            recording = FlowRecording.load(file)
-        except TraceError as error:
-            if len(files) == 1:
-                raise
-            damaged.append(str(error))
-            say(f"left out: {error}")
-            continue
-        done += [replayed.replay(recording, agent, asked) for agent in chosen]
+    recordings, damaged = read_each(flow_files(flows), FlowRecording.load, say)
+    done = [replayed.replay(recording, agent, asked) for recording in recordings for agent in chosen]
     rows = replayed.rows_of(done)
     write_json(json_destination, {"rows": rows, "damaged": damaged, "target": str(asked),
                                   "caps": [replayed.series_of(one) for one in done]})  # fmt: skip

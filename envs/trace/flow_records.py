@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from reinet.core.errors import TraceError
 from reinet.envs.trace.files import read_limited
 from reinet.envs.trace.trace import MAX_FILE_BYTES
 from reinet.kshim.recorded import RECORD_DTYPE, SUFFIX, VERSION, RecordArray
+
+T = TypeVar("T")
 
 _MOST_HEADER_BYTES = 256
 
@@ -51,3 +54,25 @@ def flow_files(paths: Sequence[Path]) -> list[Path]:
     if not found:
         raise TraceError(f"{', '.join(map(str, paths))}: holds no recorded flow (*{SUFFIX}); see [daemon.record]")
     return list({os.path.realpath(path): path for path in found}.values())
+
+
+def read_each(
+    files: Sequence[Path], read: Callable[[Path], T], tell: Callable[[str], None]
+) -> tuple[list[T], list[str]]:
+    """Returns what is read of each recorded flow, and why some were left out, of which ``tell`` hears at once.
+
+    Raises TraceError where none can be read.
+    """
+    done: list[T] = []
+    damaged: list[str] = []
+    for file in files:
+        try:
+            done.append(read(file))
+        except TraceError as error:
+            if len(files) == 1:
+                raise
+            damaged.append(str(error))
+            tell(f"left out: {error}")
+    if not done:
+        raise TraceError(f"none of {len(files)} files is a recorded flow; the first one: {damaged[0]}")
+    return done, damaged

@@ -188,18 +188,28 @@ def test_nobody_stalls_inside_a_tcp_tunnel(beside: Beside) -> None:
     figures_hold(measured, check, lambda told: [run["invalid_reason"] for run in told[:2] if not run["valid"]])
 
 
-@pytest.mark.kernel
-def test_a_socket_that_the_kernel_caps_is_left_alone(
+@pytest.fixture
+def sent_under_both(
     cgroup: Path, transfer: Callable[..., Transfer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asked = settings("fixed:4", report=tmp_path / "report").environment()
-    with running_loader(cgroup):
-        for name in ("LD_PRELOAD", "REINET_ALCC"):
-            monkeypatch.setenv(name, asked[name])
-        flow = transfer(own_network=False, cgroup=cgroup, seconds=1.0)
-        assert flow.cc.startswith("reinet")
-        assert flow.result()["intact"]
-    total = reports(tmp_path / "report")
+) -> Callable[[Settings], dict[str, int]]:
+    """Sends over a socket that the kernel caps, from a program under the gate; returns what the gate reports."""
+
+    def send(asked: Settings) -> dict[str, int]:
+        environment = replace(asked, report=tmp_path / "report").environment()
+        with running_loader(cgroup):
+            for name in ("LD_PRELOAD", "REINET_ALCC"):
+                monkeypatch.setenv(name, environment[name])
+            flow = transfer(own_network=False, cgroup=cgroup, seconds=1.0)
+            assert flow.cc.startswith("reinet")
+            assert flow.result()["intact"]
+        return reports(tmp_path / "report")
+
+    return send
+
+
+@pytest.mark.kernel
+def test_a_socket_that_the_kernel_caps_is_left_alone(sent_under_both: Callable[[Settings], dict[str, int]]) -> None:
+    total = sent_under_both(settings("fixed:4"))
     assert total["flows"] >= 1
     assert total["not_gated"] >= 1
     assert total["closings"] == 0
@@ -208,16 +218,9 @@ def test_a_socket_that_the_kernel_caps_is_left_alone(
 @pytest.mark.kernel
 @pytest.mark.parametrize("asked", [settings("none"), settings("fixed:4", shadow=True)], ids=["none", "shadow"])
 def test_a_socket_that_the_kernel_caps_is_watched_by_who_gates_nothing(
-    asked: Settings, cgroup: Path, transfer: Callable[..., Transfer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    asked: Settings, sent_under_both: Callable[[Settings], dict[str, int]]
 ) -> None:
-    told = replace(asked, report=tmp_path / "report").environment()
-    with running_loader(cgroup):
-        for name in ("LD_PRELOAD", "REINET_ALCC"):
-            monkeypatch.setenv(name, told[name])
-        flow = transfer(own_network=False, cgroup=cgroup, seconds=1.0)
-        assert flow.cc.startswith("reinet")
-        assert flow.result()["intact"]
-    total = reports(tmp_path / "report")
+    total = sent_under_both(asked)
     assert total["records"] > 5
     assert (total["not_gated"], total["closings"]) == (0, 0)
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from typing import Any
 
 from reinet.alcc.launch import find_preload
 
@@ -77,13 +78,19 @@ print(json.dumps({"refused": refused, "connected": connected, "again": again, "h
 """
 
 
-def test_a_connection_that_the_program_opens_is_gated_too() -> None:
+def _seen(program: str) -> dict[str, Any]:
+    """Returns what a program with the library told."""
     library = find_preload().with_name("libreinet_alcc.so")
     done = subprocess.run(
-        [sys.executable, "-c", CONNECTING, str(library)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program, str(library)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
+    seen: dict[str, Any] = json.loads(done.stdout)
+    return seen
+
+
+def test_a_connection_that_the_program_opens_is_gated_too() -> None:
+    seen = _seen(CONNECTING)
     assert seen["refused"] == [-1, "ECONNREFUSED"]
     assert (seen["connected"], seen["again"]) == (0, [-1, "EISCONN"])
     assert 0 < seen["held"] <= 8 * 536
@@ -92,12 +99,7 @@ def test_a_connection_that_the_program_opens_is_gated_too() -> None:
 
 
 def test_a_program_of_its_own_is_gated_by_the_library() -> None:
-    library = find_preload().with_name("libreinet_alcc.so")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(library)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
+    seen = _seen(PROGRAM)
     assert seen["refused"] == [-1, -1], "numbers are decimal ones with a point, whatever the locale's functions take"
     assert (seen["started"], seen["closed"]) == (0, 0)
     assert seen["held"] <= 8 * 536
