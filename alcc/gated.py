@@ -14,7 +14,6 @@ closed gate is a socket that is not writable: asyncio keeps what a transport was
 
 import asyncio
 import ctypes
-import functools
 import os
 import select
 import selectors
@@ -57,14 +56,14 @@ def start(
     Raises ConfigError for what makes no sense, where the library was not built, or where another gate was asked for
     before.
     """
-    global _started
+    global _started, _library
     asked = target if isinstance(target, Target) else Target.parse(target)
     settings = Settings(Law(law) if isinstance(law, str) else law, asked, ports, always=always)
     with _starting:
         if _started not in (None, settings):
             raise ConfigError("this process has a gate already, with another law or target: start it once")
-        if not _is_preloaded() and _started is None:
-            _ask(settings)
+        if _started is None and PRELOAD not in os.environ.get("LD_PRELOAD", ""):
+            _library = _asked(settings)
         _started = settings
 
 
@@ -81,7 +80,7 @@ class Socket(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """Accepts a connection; it is gated in an ``EventLoop`` only, for another loop would ask without end."""
         accepted, address = super().accept()
-        if _gate() is None:
+        if _library is None:
             return accepted, address
         if not _in_own_loop():
             warnings.warn(f"{__name__}: connections of another event loop are not gated: use EventLoop", stacklevel=2)
@@ -90,11 +89,10 @@ class Socket(socket.socket):
 
     def send(self, data: "ReadableBuffer", flags: int = 0, /) -> int:
         """As the kernel's, with a send buffer that is as large as the cap."""
-        gate = _gate()
-        if gate is None:
+        if _library is None:
             return super().send(data, flags)
         part = np.frombuffer(memoryview(data), np.uint8)
-        return _checked(gate.reinet_alcc_send(self.fileno(), part.ctypes.data, part.nbytes, flags))
+        return _checked(_library.reinet_alcc_send(self.fileno(), part.ctypes.data, part.nbytes, flags))
 
     def sendmsg(
         self,
@@ -105,13 +103,12 @@ class Socket(socket.socket):
         /,
     ) -> int:
         """As the kernel's, with a send buffer that is as large as the cap. Ancillary data passes by the gate."""
-        gate = _gate()
-        if gate is None or ancdata or address is not None:
+        if _library is None or ancdata or address is not None:
             return super().sendmsg(buffers, ancdata, flags, address)
         parts = [np.frombuffer(memoryview(buffer), np.uint8) for buffer in buffers]
         vectors = (_Vector * len(parts))(*(_Vector(part.ctypes.data, part.nbytes) for part in parts))
         message = _Message(None, 0, ctypes.addressof(vectors), len(parts), None, 0, 0)
-        return _checked(gate.reinet_alcc_sendmsg(self.fileno(), ctypes.byref(message), flags))
+        return _checked(_library.reinet_alcc_sendmsg(self.fileno(), ctypes.byref(message), flags))
 
     def close(self) -> None:
         """Closes it; the gate forgets the descriptor before another socket has its number."""
@@ -125,8 +122,8 @@ class Socket(socket.socket):
 
     def _forget(self) -> None:
         _gated.discard(self.fileno())
-        if (gate := _gate()) is not None and self.fileno() >= 0:
-            gate.reinet_alcc_forget(self.fileno())
+        if _library is not None and self.fileno() >= 0:
+            _library.reinet_alcc_forget(self.fileno())
 
 
 def listen(
@@ -153,7 +150,7 @@ class EventLoop(asyncio.SelectorEventLoop):
         fallback: bool | None = True,
     ) -> int:  # fmt: skip
         """As asyncio's; into a gated socket by reading and sending: the kernel's sendfile would pass by the gate."""
-        if not isinstance(sock, Socket) or _gate() is None:
+        if not isinstance(sock, Socket) or _library is None:
             return await super().sock_sendfile(sock, file, offset, count, fallback=fallback)
         if not fallback:  # a transport, which then reads and writes
             raise asyncio.SendfileNotAvailableError("the kernel's sendfile would pass by the gate")
@@ -182,16 +179,15 @@ class _Epoll:
         self._control(EPOLL_CTL_DEL, fd, 0, lambda fd, _: self._epoll.unregister(fd))
 
     def close(self) -> None:
-        if (gate := _gate()) is not None and not self._epoll.closed:
-            gate.reinet_alcc_forget(self.fileno())
+        if _library is not None and not self._epoll.closed:
+            _library.reinet_alcc_forget(self.fileno())
         self._epoll.close()
 
     def _control(self, operation: int, fd: int, events: int, plain: Callable[[int, int], None]) -> None:
-        gate = _gate()
-        if gate is None or fd not in _gated:
+        if _library is None or fd not in _gated:
             plain(fd, events)
         else:
-            _checked(gate.reinet_alcc_epoll_ctl(self.fileno(), operation, fd, ctypes.byref(_Event(events, fd))))
+            _checked(_library.reinet_alcc_epoll_ctl(self.fileno(), operation, fd, ctypes.byref(_Event(events, fd))))
 
 
 class _Selector(selectors.EpollSelector):
@@ -224,20 +220,12 @@ class _Message(ctypes.Structure):
 _gated: set[int] = set()
 """The descriptors of sockets made here."""
 _started: Settings | None = None
+_library: ctypes.CDLL | None = None
+"""Where this process is gated by it; none before ``start`` and under ``reinet run``."""
 _starting = threading.Lock()
 
 
-def _is_preloaded() -> bool:
-    return PRELOAD in os.environ.get("LD_PRELOAD", "")
-
-
-def _gate() -> ctypes.CDLL | None:
-    """Returns the library where this process is gated by it, None before ``start`` and under ``reinet run``."""
-    return None if _started is None or _is_preloaded() else _library()
-
-
-@functools.cache
-def _library() -> ctypes.CDLL:
+def _loaded() -> ctypes.CDLL:
     library = ctypes.CDLL(str(find_preload().with_name(LIBRARY)), use_errno=True)
     library.reinet_alcc_send.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     library.reinet_alcc_send.restype = library.reinet_alcc_sendmsg.restype = ctypes.c_ssize_t
@@ -245,11 +233,13 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _ask(settings: Settings) -> None:
+def _asked(settings: Settings) -> ctypes.CDLL:
+    """Returns the library, which gates this process as it was asked to. Raises ConfigError."""
+    library = _loaded()
     if settings.law.model:  # where the library looks for it, as `reinet run` has it
         os.environ[MODEL_ENVIRONMENT] = settings.law.model
     try:
-        accepted = _library().reinet_alcc_start(settings.text().encode()) == 0
+        accepted = library.reinet_alcc_start(settings.text().encode()) == 0
     finally:
         os.environ.pop(MODEL_ENVIRONMENT, None)
     if not accepted:
@@ -257,6 +247,7 @@ def _ask(settings: Settings) -> None:
             f"law {settings.law.name!r}: there are none, rule, rule:G, fixed:N (packets), copa, verus and sprout; a "
             "learned policy is make_agent(FOLDER, link='app').law_of_the_gate()"
         )
+    return library
 
 
 def _checked(result: int) -> int:

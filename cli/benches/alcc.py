@@ -170,7 +170,7 @@ def _against_plain(
 
 def _fetches(names: list[str], traces: list[Path] | None, pairs: int, json_destination: str | None) -> None:
     """Measures and shows what a short fetch costs nginx. Raises ConfigError."""
-    from reinet.alcc.fetches import TARGET, measure
+    from reinet.agents.evaluation.ways.fetches import TARGET, measure
     from reinet.cli.run import law_of
 
     if traces:

@@ -39,30 +39,33 @@ PIPE = f"{USER_FILES}/pause"
 BREATH_S = 0.02
 """After a pause the pipe's writer waits so long before it opens it again, so that curl sees the end."""
 
-CONFIG = f"""
+SAY = (
+    r'{"event": "fetched", "total_s": %{time_total}, "bytes": %{size_download}, "code": "%{http_code}", '
+    r'"connects": %{num_connects}, "scheme": "%{scheme}"}\n'
+)
+
+
+def nginx_config(folder: str, root: str, listen: str) -> str:
+    """Returns nginx's configuration for one process that serves the files of ``root``: Debian's defaults where they say
+    something of transfers, and no file outside ``folder``."""
+    return f"""
 daemon off;
 master_process off;
-pid {USER_FILES}/nginx.pid;
+pid {folder}/nginx.pid;
 events {{ worker_connections 256; }}
 http {{
   access_log off;
   sendfile on;
   keepalive_timeout 3600;
   keepalive_requests 1000000;
-  client_body_temp_path {USER_FILES}/body;
-  proxy_temp_path {USER_FILES}/proxy;
-  fastcgi_temp_path {USER_FILES}/fastcgi;
-  uwsgi_temp_path {USER_FILES}/uwsgi;
-  scgi_temp_path {USER_FILES}/scgi;
-  server {{ listen {PORT}; root {TRACES}; }}
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  server {{ listen {listen}; root {root}; }}
 }}
 """
-"""Debian's defaults where they say something of transfers, and no file outside the link's own."""
-
-SAY = (
-    r'{"event": "fetched", "total_s": %{time_total}, "bytes": %{size_download}, "code": "%{http_code}", '
-    r'"connects": %{num_connects}, "scheme": "%{scheme}"}\n'
-)
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class WebLink:
         self._used = False
         self._namespace = LinkNamespace(cgroup)
         try:
-            self._namespace.write_trace("nginx.conf", CONFIG)
+            self._namespace.write_trace("nginx.conf", nginx_config(USER_FILES, TRACES, str(PORT)))
             for size_bytes in {0, *sizes_bytes}:
                 self._namespace.write_trace(f"object-{size_bytes}", "x" * size_bytes)
         except BaseException:

@@ -5,7 +5,6 @@ import ftplib
 import hashlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +18,7 @@ import pytest
 
 from helpers.gated import CAP_PKTS, TIMEOUT_S, reports
 from helpers.gated.server import MSS_BYTES, pattern
-from helpers.gated.web import digest, free_port, nginx
+from helpers.gated.web import digest, free_port, needed, nginx
 
 REINET = Path(sys.executable).with_name("reinet")
 MOST_HELD_BYTES = 3 * CAP_PKTS * MSS_BYTES
@@ -42,15 +41,6 @@ xferlog_enable=NO
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="vsftpd changes its user: run the test as root")
 
 
-def _program(name: str) -> str:
-    found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
-    if found is None and os.environ.get("CI"):
-        pytest.fail(f"{name} is missing in CI: docker/packages.sh --servers installs it")
-    if found is None:
-        pytest.skip(f"{name} is not installed: run docker/packages.sh --servers as root")
-    return found
-
-
 @contextlib.contextmanager
 def _vsftpd(folder: Path, more: str) -> Iterator[int]:
     """Serves files of SIZES, named by them, to anybody, under a cap of CAP_PKTS; yields the port."""
@@ -62,7 +52,7 @@ def _vsftpd(folder: Path, more: str) -> Iterator[int]:
     for path in (folder, *folder.parents[:3]):  # pytest's folders are nobody else's
         path.chmod(path.stat().st_mode | 0o055)
     (folder / "conf").write_text(CONFIG.format(port=port, root=root, empty=empty, user="ftp", more=more))
-    command = [str(REINET), "run", "--law", f"fixed:{CAP_PKTS}", "--always", "--", _program("vsftpd")]
+    command = [str(REINET), "run", "--law", f"fixed:{CAP_PKTS}", "--always", "--", needed("vsftpd", "--servers")]
     with subprocess.Popen([*command, str(folder / "conf")]) as process:
         try:
             yield port
@@ -136,7 +126,7 @@ def test_nginx_serves_a_gigabyte(tmp_path: Path) -> None:
 
 
 def test_iperf3_sends_backwards_over_four_streams(tmp_path: Path) -> None:
-    program, port, size = _program("iperf3"), free_port(), 20_000_000
+    program, port, size = needed("iperf3", "--servers"), free_port(), 20_000_000
     server = [str(REINET), "run", "--law", f"fixed:{CAP_PKTS}", "--always", "--json", str(tmp_path / "json"), "--"]
     with subprocess.Popen([*server, program, "-s", "-1", "-p", str(port)], stdout=subprocess.DEVNULL) as process:
         for _ in range(200):

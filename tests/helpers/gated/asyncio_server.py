@@ -146,6 +146,6 @@ if __name__ == "__main__":
                 runner.run(main(case))
         else:
             asyncio.run(main(case))
-    seen["flows"] = gated._library().reinet_alcc_flows()
+    seen["flows"] = gated._library.reinet_alcc_flows() if gated._library else None
     seen["warnings"] = [str(warning.message) for warning in caught]
     print(json.dumps(seen))

@@ -50,14 +50,22 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def needed(program: str, option: str) -> str:
+    """Returns where a program is. Where it is missing the test is skipped, with the option of packages.sh that installs
+    it; in CI it fails."""
+    found = shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin")
+    if found is None:
+        end = pytest.fail if os.environ.get("CI") else pytest.skip
+        end(f"{program} is not installed: run docker/packages.sh {option} as root")
+    return found
+
+
 @contextlib.contextmanager
 def nginx(
     folder: Path, files: Mapping[str, bytes], report: Path, sendfile: str = "on"
 ) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
     """Runs nginx with two workers under a cap of 4 packets; yields it and its port."""
-    program = shutil.which("nginx", path="/usr/sbin:/usr/bin:/sbin:/bin")
-    if program is None:
-        pytest.skip("nginx is not installed: run docker/packages.sh --bench as root")
+    program = needed("nginx", "--bench")
     (folder / "www").mkdir()
     for name, data in files.items():
         (folder / "www" / name).write_bytes(data)

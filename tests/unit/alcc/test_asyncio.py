@@ -95,4 +95,4 @@ print("REINET_ALCC_MODEL" in os.environ)
 def test_what_is_no_law_is_named_with_those_that_there_are(law: str) -> None:
     with pytest.raises(ConfigError, match=rf"{law}.*rule:G, fixed:N"):
         gated.start(law)
-    assert gated._gate() is None
+    assert gated._library is None

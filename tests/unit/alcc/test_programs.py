@@ -1,6 +1,5 @@
 """Other people's programs under the gate: nginx with its workers and a reload, a player, Python's server, curl."""
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from helpers.gated.web import (
     digest,
     fetched,
     free_port,
+    needed,
     nginx,
     play,
     raw_fetch,
@@ -97,8 +97,7 @@ def test_python_http_server_under_reinet_run(tmp_path: Path) -> None:
 
 
 def test_an_upload_by_curl_under_reinet_run() -> None:
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed: run docker/packages.sh --bench as root")
+    needed("curl", "--bench")
     import socket
     import threading
 

@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import pty
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers.gated import FOLDER, TIMEOUT_S, environment, settings
-from reinet.alcc import fetches
+from helpers.gated.web import needed
+from reinet.agents.evaluation.ways import fetches
 from reinet.alcc.launch import PRELOAD, Law
 from reinet.cli import run
 from reinet.cli.main import app
@@ -288,8 +288,7 @@ def test_what_a_short_fetch_costs_is_measured_of_nginx_plain_and_gated(monkeypat
         gated.append(PRELOAD in Path(f"/proc/{pid}/maps").read_text())
         return usual(pid, port, size_bytes, is_fresh)
 
-    if shutil.which("nginx", path="/usr/sbin:/usr/bin") is None and not os.environ.get("CI"):
-        pytest.skip("nginx is not installed: run docker/packages.sh --bench as root")
+    needed("nginx", "--bench")
     monkeypatch.setattr(fetches, "_fetch_us", fetch_us)
     monkeypatch.setattr(fetches, "FETCHES", 20)
     rows = fetches.measure(Law("rule"), 2)

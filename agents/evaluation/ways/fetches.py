@@ -3,7 +3,6 @@
 import contextlib
 import os
 import random
-import shutil
 import socket
 import statistics
 import subprocess
@@ -14,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from reinet.alcc.launch import Law, Settings
-from reinet.core.errors import ConfigError, LinkError
+from reinet.core.errors import LinkError
 from reinet.core.target import Target
+from reinet.envs.mahimahi.process import find_program
+from reinet.envs.mahimahi.web import nginx_config
 
 TARGET = Target.parse("+30ms")
 KINDS = ((1_000, True), (1_000, False), (100_000, True))
@@ -23,27 +24,12 @@ KINDS = ((1_000, True), (1_000, False), (100_000, True))
 FETCHES = 2000
 START_S = 10.0
 SEED = 1
-CONFIG = """
-daemon off;
-master_process off;
-pid {folder}/pid;
-error_log {folder}/error.log;
-events {{ worker_connections 256; }}
-http {{
-  access_log off;
-  sendfile on;
-  keepalive_requests 1000000;
-  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
-  uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-  server {{ listen 127.0.0.1:{port}; root {folder}; }}
-}}
-"""
 
 
 def measure(law: Law, pairs: int, tell: Callable[[str], None] = lambda _: None) -> list[dict[str, Any]]:
     """Returns a row for each of KINDS: CPU time of a fetch, and gated over plain, of so many pairs in random order.
 
-    Raises ConfigError where nginx is missing, LinkError where it does not start.
+    Raises LinkError where nginx is missing or does not start.
     """
     ways = {"plain": dict(os.environ), "gated": Settings(law=law, target=TARGET).environment()}
     order, rows = random.Random(SEED), []
@@ -67,16 +53,16 @@ def measure(law: Law, pairs: int, tell: Callable[[str], None] = lambda _: None) 
 @contextlib.contextmanager
 def _nginx(size_bytes: int, environment: Mapping[str, str]) -> Iterator[tuple[int, int]]:
     """Runs nginx, one process with one object; yields its process and port."""
-    program = shutil.which("nginx", path="/usr/sbin:/usr/bin:/sbin:/bin")
-    if program is None:
-        raise ConfigError("nginx is not installed: run docker/packages.sh --bench as root")
+    program = str(find_program("nginx", "run docker/packages.sh --bench as root"))
     with tempfile.TemporaryDirectory(prefix="reinet-fetches-") as folder:
         Path(folder, "object").write_bytes(bytes(size_bytes))
         with socket.create_server(("127.0.0.1", 0)) as found:
             port = found.getsockname()[1]
-        Path(folder, "conf").write_text(CONFIG.format(folder=folder, port=port))
+        Path(folder, "conf").write_text(nginx_config(folder, folder, f"127.0.0.1:{port}"))
         with subprocess.Popen(
-            [program, "-p", folder, "-c", f"{folder}/conf"], env=dict(environment), stderr=subprocess.DEVNULL
+            [program, "-p", folder, "-e", f"{folder}/error.log", "-c", f"{folder}/conf"],
+            env=dict(environment),
+            stderr=subprocess.DEVNULL,
         ) as process:
             try:
                 _wait_up(process, port)
