@@ -60,6 +60,12 @@ SHORTENED = {
         )
         for where in ("app", "kernel")
     },
+    "sudo .venv/bin/reinet evaluate --actuator app --agents none,rule,checkpoints/small --traces traces/12.trace "
+    "--link-option loss=0.01 --seconds 12 --repeat 3": (
+        "sudo .venv/bin/reinet evaluate --actuator app --agents checkpoints/small --traces traces/12.trace "
+        "--link-option loss=0.01 --seconds 2",
+        "two minutes of real time",
+    ),
     "reinet bench daemon --json -": (
         ".venv/bin/reinet bench daemon --pairs 0 --seconds 1 --json -",
         "ten minutes, on a host without other work",
