@@ -53,6 +53,12 @@ def test_ratios_are_of_busy_time_per_byte_without_the_idle_machines_and_of_pairs
     assert math.isnan(nothing["cpu_ratio_vs_plain"])
 
 
+def test_on_a_machine_without_an_idle_moment_only_the_own_ratio_says_something() -> None:
+    told = paired([(window(20.0, 1.0), 100.0)], [(window(20.0, 2.0), 100.0)], (2.0, 2.0))
+    assert (told["own_ratio"], told["quiet"]) == (2.0, False)
+    assert math.isnan(told["cpu_ratio_vs_plain"])
+
+
 def test_the_cgroup_of_a_benchmark_that_was_killed_is_removed_by_whoever_makes_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
