@@ -72,8 +72,8 @@ class KernelLinkEnv(gym.Env[State, Any]):
         root, Mahimahi, BTF and cgroup v2 (``reinet doctor``). ``close`` leaves the host as it was; so does the end of
         this process, however it ends.
 
-    Arguments as ``SimLink``'s, without ``record_log``: the link is always logged. ``cc`` is one that the shim wraps.
-    ``random_start`` starts at any delivery opportunity of the trace.
+    Arguments as ``SimLink``'s, without ``link``. ``cc`` is one that the shim wraps. ``random_start`` starts at any
+    delivery opportunity of the trace.
 
     Observation
         FEATURE_TABLES
