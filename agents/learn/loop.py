@@ -39,7 +39,6 @@ class Progress:
 class Result:
     """What a run left behind."""
 
-    run_dir: Path
     checkpoint: Path
     """The newest checkpoint, to resume from."""
     best: Path | None
@@ -108,7 +107,6 @@ def learn(
                 progress(Progress(run.iteration, section.iterations, run.env_steps, run.wall_s(), scalars))
         newest = run.finish()
     return Result(
-        run_dir=run_dir,
         checkpoint=newest,
         best=run_dir / "best" if run.best else None,
         iterations=run.iteration,

@@ -54,9 +54,9 @@ class PacedShim:
     answers the oldest counts.
     """
 
-    def __init__(self, flows: int, period_ns: int, paced: bool = True, seed: int = 0) -> None:
+    def __init__(self, flows: int, period_ns: int, paced: bool = True) -> None:
         self._flows, self._gap_ns, self._paced = flows, period_ns / flows, paced
-        self._table = _records(flows, period_ns, np.random.default_rng(seed))
+        self._table = _records(flows, period_ns, np.random.default_rng(0))
         self._caps_pkts = np.zeros(flows, np.uint32)
         self._expires_ns = np.zeros(flows, np.int64)
         self._waiting_ns = np.zeros(flows, np.int64)  # the oldest record that no cap has answered; 0 = none

@@ -72,7 +72,6 @@ class LinkRun:
     start_ms: float
     """When the first data packet came to the link, in the log's time."""
     end_ms: float
-    sleeper: Sleeper
     sender_cpu_us: int = 0
     """The CPU time of the sender's process; ACKs are taken in interrupts, which are charged to nobody."""
     closed: list[Event] = field(default_factory=list)
@@ -201,7 +200,6 @@ class MahimahiLink:
             zero_ns=self.zero_ns,
             start_ms=start_ms,
             end_ms=end_ms,
-            sleeper=sleeper,
             sender_cpu_us=int(end["cpu_us"]),
             closed=closed,
             received=[event for event in self._shells.events() if event.get("event") == "received"],

@@ -66,7 +66,6 @@ class SimBatch:
         period = period or PeriodConfig()
         count = len(links)
         self.feature_set = feature_set_named(feature_set)
-        self.head = head
         self._states = np.zeros((count, self.feature_set.state_size), np.float32)
         self._rewards = np.zeros(count, np.float32)
         self._stats = empty_stats(count)
