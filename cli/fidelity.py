@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from reinet.cli.options import MOST_REPEAT, CcOption, TracesOption
+from reinet.cli.options import MOST_REPEAT, CcOption, TracesOption, listed
 from reinet.cli.output import (
     JsonOption,
     TextColumn,
@@ -93,9 +93,9 @@ def fidelity(
     combinations = [
         engine.Combination(trace, control, buffer_bytes, cap_pkts)
         for trace in load_traces(traces)
-        for control in _list("cc", cc, str)
-        for buffer_bytes in _list("buffers", buffers, int)
-        for cap_pkts in _list("caps", caps, lambda text: 0 if text == "none" else int(text))
+        for control in listed("cc", cc, str)
+        for buffer_bytes in listed("buffers", buffers, int)
+        for cap_pkts in listed("caps", caps, lambda text: 0 if text == "none" else int(text))
     ]
     if uml is not None and kernel != "uml":
         raise ConfigError(f"--uml {uml} is for --kernel uml")
@@ -151,10 +151,3 @@ def _measure(comparison: Any) -> None:
                 progress.console.print(f"thrown away: {invalid_reason}")
 
         comparison.measure(show)
-
-
-def _list(option: str, text: str, kind: Any) -> list[Any]:
-    try:
-        return [kind(part.strip()) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--{option} {text!r}: give whole numbers by commas, such as 60000,150000") from None

@@ -1,8 +1,8 @@
 """Options that several commands take, each with its one help text; a command's default stands with the command."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -10,6 +10,7 @@ from reinet.cli.output import check_writable, say
 from reinet.core.errors import ConfigError
 from reinet.core.target import Target
 
+_Value = TypeVar("_Value")
 PICTURES = (".png", ".svg", ".pdf")
 MOST_REPEAT = 1000
 """As in a suite's file: more repetitions tell nothing more of a mean, and each is planned before the first one runs."""
@@ -87,9 +88,10 @@ LinkOptions = Annotated[
 ]
 
 
-def whole_numbers(option: str, text: str) -> list[int]:
-    """Returns the numbers of an option's text, by commas; raises ConfigError for what is none."""
+def listed(option: str, text: str, kind: Callable[[str], _Value]) -> list[_Value]:
+    """Returns what stands between the commas of an option's text; raises ConfigError for what is no such number."""
     try:
-        return [int(part) for part in text.split(",")]
+        return [kind(part.strip()) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"--{option} {text!r}: whole numbers are needed, by commas") from None
+        numbers = "whole numbers" if kind is int else "numbers"
+        raise ConfigError(f"--{option} {text!r}: {numbers} are needed, by commas") from None

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reinet.cli.options import refuse_said
+from reinet.cli.options import listed, refuse_said
 from reinet.cli.output import JsonOption, print_table, say, without_nan, write_json
 from reinet.core.errors import ConfigError
 
@@ -128,15 +128,16 @@ def bench_alcc(
 
         reinet bench alcc --against fetches --agents rule --repeat 25
     """
+    names = listed("laws", laws, str) if against is Against.udp else listed("agents", agents, str)
     if against is Against.plain:
-        _against_plain(agents.split(","), traces, repeat, seconds, json_destination)
+        _against_plain(names, traces, repeat, seconds, json_destination)
         return
     if against is Against.fetches:
-        _fetches(agents.split(","), traces, repeat, json_destination)
+        _fetches(names, traces, repeat, json_destination)
         return
     if against is not None:
         runs, rows, columns = _over_links(
-            against, traces or [], (laws if against is Against.udp else agents).split(","), buffer_bytes,
+            against, traces or [], names, buffer_bytes,
             {"seconds": seconds, "repeat": repeat, "progress": _tell},
         )  # fmt: skip
         print_table(rows, columns)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import a_picture, whole_numbers
+from reinet.cli.options import a_picture, listed
 from reinet.cli.output import JsonOption, Unwritten, print_table, say, write_json
 
 COLUMNS = [
@@ -57,11 +57,11 @@ def effects(
 
     plan = Plan.load(options)
     if variants:
-        names = [name.strip() for name in variants.split(",")]
+        names = listed("variants", variants, str)
         for name in names:
             check_choice("variants", "there is no variant", name, [one.name for one in plan.variant])
         plan = plan.model_copy(update={"variant": tuple(one for one in plan.variant if one.name in names)})
-    numbers = whole_numbers("seeds", seeds)
+    numbers = listed("seeds", seeds, int)
     base, rows = TrainConfig.load(config), []
     for one in plan.variant:
         plan.config(one, base, numbers[0], iterations)  # a wrong key is said before the first training, not hours later

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import whole_numbers
+from reinet.cli.options import listed
 from reinet.cli.output import JsonOption, print_table, say, write_json
 
 COLUMNS = [
@@ -49,7 +49,7 @@ def learners(
         Scenario.of(trace, "sim", seconds=min(seconds, trace.duration_ms / 1000)) for trace in load_traces(traces)
     ]
     given = [load_config(path) for path in config or CONFIGS]
-    numbers = whole_numbers("seeds", seeds) if seeds else []
+    numbers = listed("seeds", seeds, int) if seeds else []
     several = [seeded(one, numbers) for one in given]
     rows = []
     for row in side_by_side(
