@@ -31,7 +31,7 @@ class UdpSender:
 
     def __init__(
         self, fd: int, token: int, law: str, data: npt.NDArray[np.uint8], endless: bool, seconds_us: int,
-        rtt_us: int, target_us: int, seed: int,
+        rtt_us: int, seed: int,
     ) -> None: ...  # fmt: skip
     def step(self, most_us: int) -> bool:
         """Goes on for so long at most; whether it is over."""
