@@ -140,10 +140,6 @@ class SimBatch:
         if self._record_log and spec.wired_mbps:
             self._specs[row] = spec
 
-    def set_normaliser(self, normaliser: Normaliser) -> None:
-        """Uses these statistics from the next record on."""
-        self._core.set_normaliser(Normaliser.of(self.feature_set, normaliser).table)
-
     def reset(self, rows: npt.ArrayLike | None = None) -> None:
         """Starts new flows in these rows (None = all) and runs each to its first record, without a cap.
 

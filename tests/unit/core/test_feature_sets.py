@@ -243,6 +243,4 @@ def test_another_sets_normaliser_is_refused() -> None:
     with pytest.raises(ConfigError, match="normaliser"):
         SimLinkEnv(feature_set=SCALE_FREE, normaliser=Normaliser())
     with pytest.raises(ConfigError, match="normaliser"):
-        StateBank(1).set_normaliser(Normaliser(SCALE_FREE))
-    with pytest.raises(ConfigError, match="normaliser"):
         Normaliser().merge(Normaliser(SCALE_FREE))
