@@ -7,7 +7,6 @@ LINK_RECORDS: int
 LINK_MAGIC: int
 WRITTEN_AT: int
 CAPS_AT: int
-BUSY_AT: int
 RECORDS_AT: int
 
 class Link:

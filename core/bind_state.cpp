@@ -323,7 +323,6 @@ void bind_bank(nb::module_& m) {
                                   delay_weight, room_beyond_us);
            })
       .def_prop_ro("capacity", &StateBank::capacity)
-      .def_prop_ro("needs_offers", &StateBank::needs_offers)
       .def("grow", &StateBank::grow)
       .def("reset", [](StateBank& self, const Vector<const std::int32_t>& rows) { self.reset(span_of(rows)); })
       .def("show",
