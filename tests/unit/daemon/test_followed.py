@@ -236,7 +236,7 @@ def test_a_swap_whose_answer_came_too_late_does_not_begin_anew(tmp_path: Path) -
 
     assert ends(SECOND) == ["swap begins"]
     assert ends(SECOND) == [], "it is asked for at each sign of life, until the answer comes in time"
-    loop.roll_back()
+    loop._courses.all[0].roll_back("its flows were slower", 0)
     loop.tick()
     assert ends(SECOND) == [], "it went again, with a reason"
     assert ends(FIRST) == ["swap begins"]
