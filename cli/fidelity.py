@@ -7,16 +7,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 from reinet.cli.options import MOST_REPEAT, CcOption, TracesOption, listed
-from reinet.cli.output import (
-    JsonOption,
-    TextColumn,
-    Unwritten,
-    check_writable,
-    console,
-    print_table,
-    write_json,
-    write_whole,
-)
+from reinet.cli.output import JsonOption, TextColumn, Unwritten, check_writable, console, tell_table, write_whole
 from reinet.core.errors import ConfigError
 from reinet.core.visible import utf8
 
@@ -105,9 +96,7 @@ def fidelity(
         _measure(comparison)
     done = list(comparison)
     rows = [row for one in done for row in one]
-    write_json(json_destination, {"rows": rows})
-    if json_destination != "-":
-        print_table(rows, COLUMNS)
+    tell_table(json_destination, {"rows": rows}, rows, COLUMNS)
     agreeing = sum(all(row["agrees"] in (True, None) for row in one) for one in done)
     console.print(f"{agreeing} of {len(done)} combinations agree; {len(combinations) - len(done)} not measured.")
     if markdown is not None:
@@ -124,9 +113,7 @@ def _compare_peers(traces: list[Path], markdown: Path | None, json_destination: 
 
     reference = engine.Reference.load()
     rows = list(engine.Peers(load_traces(traces), reference))
-    write_json(json_destination, {"rows": rows})
-    if json_destination != "-":
-        print_table(rows, PEER_COLUMNS)
+    tell_table(json_destination, {"rows": rows}, rows, PEER_COLUMNS)
     console.print(f"{sum(row['agrees'] for row in rows)} of {len(rows)} cells agree.")
     if markdown is not None:
         given = " ".join(f"--traces {path}" for path in traces)

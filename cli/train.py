@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from reinet.cli.output import JsonOption, TextColumn, check_folder, console, print_table, say, write_json
+from reinet.cli.output import JsonOption, TextColumn, check_folder, console, say, tell_table, write_json
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -138,7 +138,6 @@ def _sweep(
     plan = SweepConfig.load(sweep_file)
     with console.status(f"{len(plan.points())} trainings"):
         rows = run(settings, plan, run_dir, ray_address)
-    write_json(json_out, {"rows": rows, "run_dir": str(run_dir)})
-    if json_out != "-":
-        print_table(rows, ["trial", *plan.grid, *plan.random, "state", "score", "wall_s", "run_dir"])
+    columns = ["trial", *plan.grid, *plan.random, "state", "score", "wall_s", "run_dir"]
+    tell_table(json_out, {"rows": rows, "run_dir": str(run_dir)}, rows, columns)
     say(f"TensorBoard shows them side by side: tensorboard --logdir {run_dir / 'trials'}")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from reinet.cli.options import CcOption, listed
-from reinet.cli.output import JsonOption, print_table, say, write_json
+from reinet.cli.output import JsonOption, say, tell_table
 
 COLUMNS = [
     "cc", "agent", "throughput_mbps", "sender_percent", "deciding_percent", "sender_ms_per_mb", "valid",
@@ -61,6 +61,5 @@ def cpu(
                 continue
             rows.append({"cc": control, "agent": agent.name, **row, "valid": row["invalid_reason"] is None})
             say(f"{control}, {agent.name}: sender {row['sender_percent']:.2f} %, {row['deciding_percent']:.2f} %")
-    write_json(json_destination, {"trace": trace.name, "trace_sha256": trace.sha256, "seconds": seconds, "rows": rows})
-    if json_destination != "-":
-        print_table(rows, COLUMNS)
+    found = {"trace": trace.name, "trace_sha256": trace.sha256, "seconds": seconds, "rows": rows}
+    tell_table(json_destination, found, rows, COLUMNS)

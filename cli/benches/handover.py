@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from reinet.cli.options import CcOption, listed
-from reinet.cli.output import JsonOption, print_table, write_json
+from reinet.cli.output import JsonOption, tell_table
 from reinet.core.errors import ConfigError
 from reinet.kshim.shim import WRAPPED_CC
 
@@ -49,6 +49,6 @@ def handover(
     if unknown := [name for name in ways if name not in HOW]:
         raise ConfigError(f"--how {how!r}: there is no {', '.join(unknown)}; use {', '.join(HOW)}")
     rows = [asdict(measure(name, flows, way, model, rate_mbit, mrtt_ms)) for name in ccs for way in ways]
-    write_json(json_destination, {"rows": rows, "model": model, "rate_mbit": rate_mbit, "mrtt_ms": mrtt_ms})
-    if json_destination != "-":
-        print_table(rows, COLUMNS)
+    tell_table(
+        json_destination, {"rows": rows, "model": model, "rate_mbit": rate_mbit, "mrtt_ms": mrtt_ms}, rows, COLUMNS
+    )

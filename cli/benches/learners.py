@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from reinet.cli.options import listed
-from reinet.cli.output import JsonOption, print_table, say, write_json
+from reinet.cli.output import JsonOption, say, tell_table
 
 COLUMNS = [
     "name", "minutes", "env_steps", "updates", "env_steps_per_s", "frontier_mean", "frontier_p95", "throughput_ratio",
@@ -67,6 +67,4 @@ def learners(
             "seconds": seconds,
             "figures": spread([row for row in rows if row["name"] in names]),
         }
-    write_json(json_destination, {"rows": rows, "seconds": seconds, "spread": spreads})
-    if json_destination != "-":
-        print_table(rows, COLUMNS)
+    tell_table(json_destination, {"rows": rows, "seconds": seconds, "spread": spreads}, rows, COLUMNS)
