@@ -212,5 +212,5 @@ class KernelLinkEnv(gym.Env[State, Any]):
         assert self._session is not None
         record = self._record.copy()
         record["time_ns"] -= np.uint64(self._session.zero_ns)
-        record["time_ns"] += np.uint64(self._session.spec.start_offset_ms * 1_000_000)
+        record["time_ns"] += np.uint64(self._spec.start_offset_ms * 1_000_000)
         return info_from(record[0], self._rule_pkts, self._may_cap)
