@@ -15,7 +15,7 @@ import numpy as np
 from reinet.agents.learn.checkpoint import Best
 from reinet.agents.learn.config import RunSection
 from reinet.core.errors import ReinetError
-from reinet.core.event_file import PREFIX, EventFile, scalar
+from reinet.core.tensorboard.event_file import PREFIX, EventFile, scalar
 
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 """What a disk says that takes no more; ``os.strerror`` has the words."""

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
+from reinet.core.closing import Closing
 from reinet.core.errors import LinkError
 from reinet.envs.link.metrics import LinkLog, Metrics, compute, first_data_ms
 from reinet.envs.link.spec import LinkSpec
@@ -93,7 +93,7 @@ def shell_command(spec: LinkSpec, inside: list[str]) -> list[str]:
     return [*command, "mm-link", log, *queue_options(spec), "--", f"{TRACES}/up", f"{TRACES}/down", *inside]
 
 
-class MahimahiLink:
+class MahimahiLink(Closing):
     """One flow or several over an emulated path; ``start`` and ``stop`` make a run, any number in turn.
 
     ``cgroup``: a cgroup v2 folder to make for the sender. ``bytes_per_flow``: end each flow with a FIN after so many;
@@ -241,11 +241,3 @@ class MahimahiLink:
         if self._bytes_per_flow is not None:
             command += ["--bytes", str(self._bytes_per_flow)]
         return command
-
-    def __enter__(self) -> MahimahiLink:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

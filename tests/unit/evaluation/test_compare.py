@@ -21,10 +21,10 @@ from reinet.agents.evaluation.plan import Plan
 from reinet.agents.evaluation.run import Run, run, simulate
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.cli.main import app
-from reinet.core.curves import CURVES, PANELS, panels
 from reinet.core.errors import ConfigError
-from reinet.core.event_file import EventFile, scalar
 from reinet.core.records import Flag
+from reinet.core.tensorboard.curves import CURVES, PANELS, panels
+from reinet.core.tensorboard.event_file import EventFile, scalar
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
