@@ -156,6 +156,8 @@ def test_each_of_several_stepped_flows_has_a_cap_and_a_guard_of_its_own() -> Non
         ({"target": "soon"}, "target 'soon'"),
         ({"buffer_bytes": 100}, "buffer_bytes"),
         ({"mrtt_ms": -1.0}, "mrtt_ms"),
+        ({"mrtt_ms": float("nan"), "target": "+30ms"}, "mrtt_ms: nan"),  # a relative target would be NaN as well
+        ({"mrtt_ms": float("inf"), "target": "2.5x"}, "mrtt_ms: inf"),
     ],
 )
 def test_impossible_scenarios_are_refused(change: dict[str, object], message: str) -> None:
