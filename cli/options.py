@@ -44,7 +44,7 @@ def note_refusals(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         if row["trace"] == "mean" or row["agent"] == "none":
             continue
-        who = f"{row['agent']} on {row['trace']}" + (f" under {row['target_ms']:g} ms" if "target_ms" in row else "")
+        who = _who(row)
         if row["refused_share"]:
             say(f"note: {who}: caps refused in {100 * row['refused_share']:.3g} % of the decisions")
         elif not row["capped_share"]:
@@ -52,6 +52,17 @@ def note_refusals(rows: Sequence[Mapping[str, Any]]) -> None:
                 f"note: {who}: no cap acted, so its figures are plain's: none does in a flow's first second, nor "
                 "before it has shown a queue of its own"
             )
+
+
+def note_stalls(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Says of which rows nothing may be quoted, because the flow stalled."""
+    for row in rows:
+        if row["trace"] != "mean" and not row["valid"]:
+            say(f"note: {_who(row)}: the flow stalled, so do not quote it, nor is it in the mean")
+
+
+def _who(row: Mapping[str, Any]) -> str:
+    return f"{row['agent']} on {row['trace']}" + (f" under {row['target_ms']:g} ms" if "target_ms" in row else "")
 
 
 def was_said(context: typer.Context, name: str) -> bool:
