@@ -81,7 +81,8 @@ class Scenario:
             over = f" over {self.path.trace.name}" if isinstance(self.path.trace, Trace) else ""
             raise ConfigError(
                 f"a run of {self.seconds:g} s{over} ends before anything comes back: the flow starts after "
-                f"{self.path.start_ms:g} ms on a path of {self.path.mrtt_ms:g} ms; run it longer"
+                f"{self.path.start_ms:g} ms on a path of {self.path.mrtt_ms:g} ms; run it longer, "
+                "or leave the trace out where a shorter one is run once"
             )
         if self.asked is None:
             _check_target_ms(self.target_ms)

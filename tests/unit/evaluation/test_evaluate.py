@@ -182,8 +182,10 @@ def test_a_trace_that_lets_nothing_through_in_time_is_refused_by_name_before_the
         )
     # The answer to the SYN leaves at 300 ms, data at 600.
     assert run(NoCap(), Scenario.of(late, "sim", seconds=0.7)).metrics.packets > 0
-    with pytest.raises(LinkError, match="nothing left the link"):
+    with pytest.raises(LinkError, match=r"^over late\.trace: link log: nothing left the link"):
         run(NoCap(), Scenario.of(late, "sim", seconds=0.6))
+    with pytest.raises(LinkError, match=r"^over late\.trace: link log: nothing left the link"):
+        figures_of_paths(NoCap(), [Scenario.of(late, "sim", seconds=0.6).path], 0.6)
 
 
 def test_link_options_reach_the_simulated_link(tmp_path: Path) -> None:
