@@ -7,7 +7,7 @@ stored before is never mixed with it. Runs of one link, repetition and seed diff
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,8 +38,8 @@ class Cell:
     scenario: str
     agent: str
     cc: str
-    point: tuple[tuple[str, Any], ...] = ()
-    """The swept fields' values."""
+    point: tuple[tuple[str, Any], ...] = field(default=(), hash=False)
+    """The swept fields' values, of which some are lists (``wired_mbps``, ``flows``): these have no hash."""
     flows: int = 1
     beside: str | None = None
     role: str = "run"

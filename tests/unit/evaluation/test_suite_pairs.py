@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reinet.agents.evaluation.suites import report, runner
+from reinet.agents.evaluation.suites import markdown, pictures, report, runner
 from reinet.agents.evaluation.suites.definition import ScenarioSpec, load
 from reinet.agents.evaluation.suites.links import links, scenario
 from reinet.agents.evaluation.suites.plan import SuitePlan, plan
@@ -124,3 +124,23 @@ def test_a_run_whose_link_lets_nothing_through_in_time_is_written_down_without_i
         assert len(suite.jobs) == 2
         assert all("lets any data through" in str(reason) for reason in reasons), reasons
         assert reasons
+
+
+@pytest.mark.parametrize(
+    "sweep",
+    ["wired_mbps = [[[0, 12]], [[0, 6], [1000, 12]]]", 'flows = [[{ cc = "bbr" }], [{ cc = "reno", start_ms = 500 }]]'],
+)
+def test_a_swept_field_whose_values_are_lists_has_a_cell_for_each(tmp_path: Path, sweep: str) -> None:
+    """Its report ended in a traceback when all runs had been made."""
+    file = tmp_path / "lists.toml"
+    file.write_text(
+        'title = "Lists"\n[[scenario]]\nname = "lists"\nagents = ["none", "rule"]\ntraces = ["constant:12"]\n'
+        f"seconds = 2\nrepeat = 1\nsweep = {{ {sweep} }}\n"
+    )
+    store, suite = Store(tmp_path / "store"), plan(load(str(file)))
+    runner.make(suite, store)
+    found = report.build(suite, store, "test")
+    assert [(cell["agent"], cell["runs"]) for cell in found["cells"]] == [("none", 1), ("rule:1.5", 1)] * 2
+    assert found["cells"][0]["point"] != found["cells"][2]["point"]
+    assert "throughput_kept" in found["cells"][1]["numbers"]
+    assert "lists" in markdown.page(found, pictures.save(report.groups(suite, store), tmp_path), None)
