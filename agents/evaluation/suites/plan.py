@@ -162,8 +162,15 @@ def plan(
     if not asked:
         raise ConfigError(f"suite {suite.name}: none of the scenarios that were asked for runs on --link {link}")
     if not jobs:
-        raise ConfigError(f"suite {suite.name}: its scenarios name no traces; give some in `traces`, or --traces")
+        raise ConfigError(f"suite {suite.name}: its scenarios name no traces; give some in `traces`")
     presets = list(dict.fromkeys(text for spec in asked for text in spec.traces if text in PRESETS))
+    run = ", ".join(spec.name for spec in asked)
+    if given and not presets:
+        raise ConfigError(
+            f"traces: {run} of suite {suite.name} generates no link that they would replace; leave them out"
+        )
+    if agents is not None and all(spec.agents == (BASELINE,) for spec in asked):
+        raise ConfigError(f"agents: {run} of suite {suite.name} runs plain congestion controls alone; leave them out")
     return SuitePlan(
         suite, tuple(jobs), {agent.name: agent for agent in made.values()}, tuple(seen.values()),
         generated=bool(presets) and not given, replaced=tuple(_replaced(asked, presets, given, agents)),

@@ -144,3 +144,14 @@ def test_a_swept_field_whose_values_are_lists_has_a_cell_for_each(tmp_path: Path
     assert found["cells"][0]["point"] != found["cells"][2]["point"]
     assert "throughput_kept" in found["cells"][1]["numbers"]
     assert "lists" in markdown.page(found, pictures.save(report.groups(suite, store), tmp_path), None)
+
+
+def test_traces_and_agents_that_would_replace_nothing_are_refused(tmp_path: Path) -> None:
+    """The report was of other links than those that had been asked for, and said nothing of it."""
+    file = tmp_path / "plain.toml"
+    file.write_text('title = "Plain"\n[[scenario]]\nname = "steady"\ntraces = ["constant:12"]\nplain = ["vegas"]\n')
+    with pytest.raises(ConfigError, match="traces: steady of suite plain generates no link that they would replace"):
+        plan(load(str(file)), given=[Trace.constant(3.0, 5.0, "mine")])
+    with pytest.raises(ConfigError, match="agents: steady of suite plain runs plain congestion controls alone"):
+        plan(load(str(file)), agents=["rule"])
+    assert plan(load("quick"), given=[Trace.constant(3.0, 5.0, "mine")], agents=["rule"]).jobs
