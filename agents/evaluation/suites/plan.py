@@ -20,7 +20,7 @@ from reinet.agents.evaluation.suites.definition import ScenarioSpec, Suite
 from reinet.agents.evaluation.suites.links import begin, described, links, scenario, together_ms
 from reinet.agents.evaluation.suites.provenance import emulator_sha256, versions
 from reinet.core.errors import ConfigError
-from reinet.envs.link.spec import check_choice
+from reinet.envs.link.spec import FurtherFlow, check_choice
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import PRESETS
 
@@ -56,10 +56,14 @@ class Job:
     label: str
     scenario: Scenario
     agent: Agent
-    own_flows: int
-    """How many of the path's flows, the first ones, are compared; a further one is a plain flow beside them."""
     repetition: int
     trained_on: bool
+
+    @property
+    def own_flows(self) -> list[int]:
+        """Returns the places of the path's flows that the agent decides for; any other is a plain one beside them."""
+        flows = enumerate(self.scenario.path.all_flows())
+        return [place for place, flow in flows if not isinstance(flow, FurtherFlow) or flow.stepped]
 
     @property
     def pair(self) -> tuple[Any, ...]:
@@ -156,8 +160,7 @@ def plan(
                     cell = Cell(spec.name, shown, cc, tuple(one.point.items()), flows, beside, role)
                     jobs.append(Job(
                         key=_key(agent, path), cell=cell, label=one.label, scenario=path, agent=agent,
-                        own_flows=1 + len(path.path.flows) - (beside is not None), repetition=repetition,
-                        trained_on=one.trace.sha256 in trained[agent.name],
+                        repetition=repetition, trained_on=one.trace.sha256 in trained[agent.name],
                     ))  # fmt: skip
     if not asked:
         raise ConfigError(f"suite {suite.name}: none of the scenarios that were asked for runs on --link {link}")

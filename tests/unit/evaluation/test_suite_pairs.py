@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reinet.agents.decide.names import make_agent
+from reinet.agents.evaluation.run import run
 from reinet.agents.evaluation.suites import markdown, pictures, report, runner
 from reinet.agents.evaluation.suites.definition import ScenarioSpec, load
 from reinet.agents.evaluation.suites.links import links, scenario
@@ -155,3 +157,26 @@ def test_traces_and_agents_that_would_replace_nothing_are_refused(tmp_path: Path
     with pytest.raises(ConfigError, match="agents: steady of suite plain runs plain congestion controls alone"):
         plan(load(str(file)), agents=["rule"])
     assert plan(load("quick"), given=[Trace.constant(3.0, 5.0, "mine")], agents=["rule"]).jobs
+
+
+def test_of_a_paths_own_flows_only_those_that_the_agent_decides_for_are_its_own(tmp_path: Path) -> None:
+    """A plain flow that a path names was counted among the agent's: its throughput was that of both."""
+    file = tmp_path / "named.toml"
+    file.write_text(
+        'title = "Named"\n[[scenario]]\nname = "named"\nagents = ["rule"]\ntraces = ["constant:12"]\nseconds = 5\n'
+        'repeat = 1\nsweep = { flows = [[{ cc = "bbr" }], [{ cc = "bbr" }, { stepped = true }]] }\n'
+    )
+    suite, store = plan(load(str(file))), Store(tmp_path / "store")
+    runner.make(suite, store)
+    jobs = [job for job in suite.jobs if job.agent.name == "rule:1.5"]
+    assert [job.own_flows for job in jobs] == [[0], [0, 2]]
+    one, two = (store.valid(job.key) for job in jobs)
+    assert one is not None
+    assert two is not None
+    alone = run(make_agent("rule"), jobs[0].scenario).metrics
+    assert one.figures["throughput_mbps"] == alone.throughput_mbps
+    assert one.figures["qdelay_mean_ms"] == alone.qdelay_mean_ms
+    assert "jain" not in one.figures
+    first, plain, second = two.figures["flows_mbps"]
+    assert two.figures["beside_mbps"] == plain
+    assert two.figures["share"] == pytest.approx((first + second) / (first + plain + second))
