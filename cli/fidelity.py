@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from reinet.cli.options import MOST_REPEAT, CcOption, TracesOption
+from reinet.cli.options import MOST_REPEAT, CcOption, TracesOption, once
 from reinet.cli.output import (
     JsonOption,
     TextColumn,
@@ -155,6 +155,6 @@ def _measure(comparison: Any) -> None:
 
 def _list(option: str, text: str, kind: Any) -> list[Any]:
     try:
-        return [kind(part.strip()) for part in text.split(",")]
+        return once(option, [kind(part.strip()) for part in text.split(",")])
     except ValueError:
         raise ConfigError(f"--{option} {text!r}: give whole numbers by commas, such as 60000,150000") from None

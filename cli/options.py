@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from reinet.cli.output import check_writable, say
 from reinet.core.errors import ConfigError
 from reinet.core.target import Target
+
+_Value = TypeVar("_Value")
 
 PICTURES = (".png", ".svg", ".pdf")
 MOST_REPEAT = 1000
@@ -101,6 +103,13 @@ LinkOptions = Annotated[
 def whole_numbers(option: str, text: str) -> list[int]:
     """Returns the numbers of an option's text, by commas; raises ConfigError for what is none."""
     try:
-        return [int(part) for part in text.split(",")]
+        return once(option, [int(part) for part in text.split(",")])
     except ValueError:
         raise ConfigError(f"--{option} {text!r}: whole numbers are needed, by commas") from None
+
+
+def once(option: str, values: list[_Value]) -> list[_Value]:
+    """Returns an option's values; raises ConfigError for one that is there twice, whose figures would count twice."""
+    if twice := [value for value in values if values.count(value) > 1]:
+        raise ConfigError(f"--{option}: {twice[0]} is there twice; give it once")
+    return values

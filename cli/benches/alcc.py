@@ -128,15 +128,17 @@ def bench_alcc(
 
         reinet bench alcc --against fetches --agents rule --repeat 25
     """
+    from reinet.agents.decide.names import split_names
+
     if against is Against.plain:
-        _against_plain(agents.split(","), traces, repeat, seconds, json_destination)
+        _against_plain(split_names(agents), traces, repeat, seconds, json_destination)
         return
     if against is Against.fetches:
-        _fetches(agents.split(","), traces, repeat, json_destination)
+        _fetches(split_names(agents), traces, repeat, json_destination)
         return
     if against is not None:
         runs, rows, columns = _over_links(
-            against, traces or [], (laws if against is Against.udp else agents).split(","), buffer_bytes,
+            against, traces or [], split_names(laws if against is Against.udp else agents), buffer_bytes,
             {"seconds": seconds, "repeat": repeat, "progress": _tell},
         )  # fmt: skip
         print_table(rows, columns)

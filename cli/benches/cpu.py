@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import CcOption
+from reinet.cli.options import CcOption, once
 from reinet.cli.output import JsonOption, print_table, say, write_json
 
 COLUMNS = [
@@ -48,7 +48,7 @@ def cpu(
     (trace,) = given
     chosen = [make_agent(name, link="mahimahi") for name in split_names(agents)]
     rows = []
-    for control in (name.strip() for name in cc.split(",")):
+    for control in once("cc", [name.strip() for name in cc.split(",")]):
         for agent in chosen:
             if agent.sets_caps and (reason := why_not_capped(control)):
                 say(f"{control}, {agent.name}: not measured: {reason}")

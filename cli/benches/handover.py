@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import CcOption
+from reinet.cli.options import CcOption, once
 from reinet.cli.output import JsonOption, print_table, write_json
 from reinet.core.errors import ConfigError
 from reinet.kshim.shim import WRAPPED_CC
@@ -43,7 +43,9 @@ def handover(
     """
     from reinet.daemon.benches.handover import measure
 
-    ccs, ways = cc.split(","), how.split(",")
+    ccs, ways = (
+        once(option, [part.strip() for part in text.split(",")]) for option, text in (("cc", cc), ("how", how))
+    )
     if unknown := [name for name in ccs if name not in WRAPPED_CC]:
         raise ConfigError(f"--cc {cc!r}: {', '.join(unknown)} is not wrapped; these are: {', '.join(WRAPPED_CC)}")
     if unknown := [name for name in ways if name not in HOW]:

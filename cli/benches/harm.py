@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from reinet.cli.evaluate import Actuator, Link
-from reinet.cli.options import MOST_REPEAT, BufferOption, CcOption, uncapped_paths
+from reinet.cli.options import MOST_REPEAT, BufferOption, CcOption, once, uncapped_paths
 from reinet.cli.output import JsonOption, TextColumn, console, keep_json, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
@@ -101,7 +101,7 @@ def harm(
         raise ConfigError("--actuator app works on real sockets alone: add --link mahimahi")
     kind = matrix if link is Link.sim else live
     agent = make_agent(model, link.value)
-    controls = [name.strip() for name in cc.split(",")]
+    controls = once("cc", [name.strip() for name in cc.split(",")])
     cells = matrix.cells(
         controls,
         kind.MRTTS_MS if mrtt_ms is None else _numbers("mrtt-ms", mrtt_ms, float),
@@ -169,6 +169,6 @@ def _shown(
 def _numbers(option: str, text: str, kind: Callable[[str], _Value]) -> list[_Value]:
     """Returns the numbers of a text; raises ConfigError for what is none."""
     try:
-        return [kind(part) for part in text.split(",") if part.strip()]
+        return once(option, [kind(part) for part in text.split(",") if part.strip()])
     except ValueError:
         raise ConfigError(f"--{option} {text!r}: numbers are needed, by commas") from None

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import AllowTrainingTraces, BufferOption, note_refusals, note_stalls
+from reinet.cli.options import AllowTrainingTraces, BufferOption, note_refusals, note_stalls, once
 from reinet.cli.output import JsonOption, print_table, write_json
 
 COLUMNS = [
@@ -52,7 +52,7 @@ def targets(
     from reinet.core.target import Target
     from reinet.envs.trace import load_traces
 
-    targets_ms = [Target.parse(text).resolve_ms(mrtt_ms) for text in target.split(",")]
+    targets_ms = once("target", [Target.parse(text).resolve_ms(mrtt_ms) for text in target.split(",")])
     scenarios = [
         Scenario.of(
             trace, "sim", seconds=min(seconds, trace.duration_ms / 1000), target_ms=targets_ms[0], cc=cc,
