@@ -27,7 +27,7 @@ from reinet.core.features import head_index
 from reinet.core.rewards import offer
 from reinet.envs.kernel_session import KernelRun, KernelSession
 from reinet.envs.link.domain import default_trace
-from reinet.envs.link.spec import LinkSpec, check_target, default_target_ms, target_on
+from reinet.envs.link.spec import LinkSpec, check_mrtt, check_target, default_target_ms, target_on
 from reinet.envs.mahimahi.spec import downlink_ms, require_emulated
 from reinet.envs.spaces import (
     EpisodeLimits,
@@ -102,6 +102,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
         render_mode: str | None = None,
     ) -> None:
         refuse_render_mode("KernelLink", render_mode)
+        check_mrtt(mrtt_ms)
         rtt_ms = default_target_ms(mrtt_ms) if target_ms is None else target_on(target_ms, mrtt_ms)
         check_target(rtt_ms, mrtt_ms)
         self._limits = EpisodeLimits(episode_periods, episode_s)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reinet.cli.options import listed, refuse_said
+from reinet.cli.options import refuse_said
 from reinet.cli.output import JsonOption, say, tell_table, without_nan
 from reinet.core.errors import ConfigError
 
@@ -128,7 +128,9 @@ def bench_alcc(
 
         reinet bench alcc --against fetches --agents rule --repeat 25
     """
-    names = listed("laws", laws, str) if against is Against.udp else listed("agents", agents, str)
+    from reinet.agents.decide.names import split_names
+
+    names = split_names(laws if against is Against.udp else agents)
     if against is Against.plain:
         _against_plain(names, traces, repeat, seconds, json_destination)
         return
