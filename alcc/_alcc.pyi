@@ -7,7 +7,6 @@ LINK_RECORDS: int
 LINK_MAGIC: int
 WRITTEN_AT: int
 CAPS_AT: int
-BUSY_AT: int
 RECORDS_AT: int
 
 class Link:
@@ -31,7 +30,7 @@ class UdpSender:
 
     def __init__(
         self, fd: int, token: int, law: str, data: npt.NDArray[np.uint8], endless: bool, seconds_us: int,
-        rtt_us: int, target_us: int, seed: int,
+        rtt_us: int, seed: int,
     ) -> None: ...  # fmt: skip
     def step(self, most_us: int) -> bool:
         """Goes on for so long at most; whether it is over."""

@@ -105,7 +105,6 @@ def send(
     law: str,
     seconds: float | None,
     data: npt.NDArray[np.uint8] | None = None,
-    target_us: int = 0,
 ) -> Sent:
     """Sends data, or for so long what nobody wants to have, to a receiver; returns what came of it.
 
@@ -125,8 +124,7 @@ def send(
         block = np.frombuffer(secrets.token_bytes(BLOCK_BYTES) * 2, np.uint8) if data is None else data
         before_s = _cpu_s()
         sender = UdpSender(
-            sock.fileno(), token, law, block, data is None, round(seconds * 1e6), rtt_us, target_us,
-            secrets.randbits(63),
+            sock.fileno(), token, law, block, data is None, round(seconds * 1e6), rtt_us, secrets.randbits(63),
         )  # fmt: skip
         while not sender.step(STEP_US):
             pass

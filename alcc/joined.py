@@ -2,12 +2,12 @@
 
 import select
 import time
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
 from reinet.alcc.processes import Listening, ProcessShim
+from reinet.core.closing import Closing
 from reinet.core.period import PeriodConfig
 from reinet.kshim.mapped import MappedShim
 from reinet.kshim.shim import FlowStatsArray, Shim
@@ -24,7 +24,7 @@ def with_programs(kernel: Shim, listening: Listening | None, period: PeriodConfi
     return JoinedShim(kernel, ProcessShim(listening, period), records_fd)
 
 
-class JoinedShim:
+class JoinedShim(Closing):
     """A ``Shim`` of both: the kernel's flows have the even slots, those of programs the odd ones."""
 
     def __init__(self, kernel: Shim, processes: ProcessShim, kernel_fd: int) -> None:
@@ -99,11 +99,3 @@ class JoinedShim:
         own = slots % 2 == 1
         parts: list[tuple[Shim | ProcessShim, npt.NDArray[np.bool_]]] = [(self._kernel, ~own), (self._processes, own)]
         return [(shim, mine) for shim, mine in parts if mine.any()]
-
-    def __enter__(self) -> "JoinedShim":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -88,7 +88,10 @@ class Settings:
 
 def _told(name: str, path: Path) -> Path:
     if " " in str(path.absolute()):
-        raise ConfigError(f"{name} {str(path)!r}: a path with a space cannot be told to the command; choose another")
+        raise ConfigError(
+            f"{name} {str(path)!r}: a path with a space cannot be told to the command; choose another, for temporary "
+            "files by TMPDIR"
+        )
     return path.absolute()
 
 
@@ -121,7 +124,7 @@ def check_command(name: str) -> Path:
     """Returns the program that a command's first word starts. Raises ConfigError for one that cannot be preloaded."""
     found = shutil.which(name)
     if found is None:
-        raise ConfigError(f"{name}: there is no such program; check the spelling and PATH")
+        raise ConfigError(f"{name}: {_why_not_found(name)}")
     path = Path(found)
     for _ in range(_MOST_INTERPRETERS):
         head = _read(path, 4096)
@@ -140,6 +143,15 @@ def check_command(name: str) -> Path:
     if why:
         raise ConfigError(f"{path} {why}")
     return Path(found)
+
+
+def _why_not_found(name: str) -> str:
+    """Returns why a name starts nothing, with a cure; one without a slash is looked for in PATH alone."""
+    if "/" in name and os.path.isdir(name):
+        return "is a folder; name a program in it"
+    if "/" in name and os.path.exists(name):
+        return "may not be executed; chmod +x it, or name its interpreter before it"
+    return "there is no such program; check the spelling and PATH"
 
 
 def why_not_preloaded(path: Path) -> str | None:

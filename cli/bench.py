@@ -16,7 +16,7 @@ from reinet.cli.benches.learners import learners
 from reinet.cli.benches.load import load
 from reinet.cli.benches.service import service
 from reinet.cli.benches.targets import targets
-from reinet.cli.output import JsonOption, print_table, write_json
+from reinet.cli.output import JsonOption, tell_table
 from reinet.core.errors import ConfigError
 
 app = typer.Typer(help="Measure speed, and what caps cost short transfers.", no_args_is_help=True)
@@ -79,6 +79,4 @@ def sim(
     alone = measure(1, 1, seconds, cc=cc)
     scaling = measure_scaling(links, min(3 * seconds, 10.0), cc=cc)
     result = {**batch.as_dict(), "realtime_factor": alone.realtime_factor, "cc": cc, **scaling.as_dict()}
-    write_json(json_destination, result)
-    if json_destination != "-":
-        print_table([result], COLUMNS)
+    tell_table(json_destination, result, [result], COLUMNS)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.evaluate import COLUMNS
+from reinet.cli.evaluate import COLUMNS, say_reasons
 from reinet.cli.options import BufferOption, CcOption, LinkOptions, MrttOption, TargetOption, TracesOption
 from reinet.cli.output import JsonOption, Unwritten, check_folder, print_table, progress_in_seconds, say, write_json
 from reinet.core.errors import ConfigError
@@ -102,9 +102,7 @@ def compare(
     write_json(json_destination, {"rows": rows})
     if json_destination != "-":
         print_table(rows, COLUMNS)
-    for row in rows:
-        if row["uncapped_reason"]:
-            say(f"{row['agent']} on {row['trace']}: {row['uncapped_reason']}")
+    say_reasons(rows)
     unwritten = Unwritten()
     with unwritten.at(out):
         write_page(comparison.content(learning), out)

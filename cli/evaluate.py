@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from itertools import chain, count
 from pathlib import Path
@@ -214,6 +214,11 @@ def _tell(rows: list[dict[str, object]], json_destination: str | None) -> None:
     write_json(json_destination, {"rows": rows})
     if json_destination != "-":
         print_table(rows, COLUMNS)
+    say_reasons(rows)
+
+
+def say_reasons(rows: Sequence[Mapping[str, object]]) -> None:
+    """Says why runs are not valid, and why flows were uncapped."""
     for row in rows:
         for key in ("invalid_reason", "uncapped_reason"):
             if row[key]:

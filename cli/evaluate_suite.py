@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
+from reinet.cli.options import listed
 from reinet.cli.output import TextColumn, Unwritten, check_folder, console, print_table, say, write_json
 from reinet.core.disk import durable
 from reinet.core.visible import utf8
@@ -64,7 +65,7 @@ def evaluate_suite(request: Request) -> int:
         repeat=request.repeat,
         allow_training_traces=request.allow_training_traces,
         link=request.link,
-        only=[name.strip() for name in request.scenarios.split(",")] if request.scenarios is not None else (),
+        only=listed("scenarios", request.scenarios, str) if request.scenarios is not None else (),
     )
     if made.generated:
         say("note: no --traces were given, so links are generated from presets, not recorded")

@@ -21,7 +21,7 @@ def export(
         Path | None,
         typer.Option(help="JSON of `reinet bench learners --seeds`: the card says what they reached."),
     ] = None,
-    json_out: JsonOption = None,
+    json_destination: JsonOption = None,
 ) -> None:
     """Export a checkpoint as a model folder: ONNX, weights, manifest and model card.
 
@@ -41,7 +41,7 @@ def export(
     is_new = not model.exists()
     digest = write(checkpoint, model, force, spread)
     say(f"model {model}, manifest sha256 {digest}" + ("" if is_new else ", in place of what was there"))
-    write_json(json_out, {"model": str(model), "manifest_sha256": digest})
+    write_json(json_destination, {"model": str(model), "manifest_sha256": digest})
 
 
 def _run_of(checkpoint: Path) -> Path:

@@ -6,17 +6,8 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from reinet.cli.options import MOST_REPEAT, CcOption, TracesOption
-from reinet.cli.output import (
-    JsonOption,
-    TextColumn,
-    Unwritten,
-    check_writable,
-    console,
-    print_table,
-    write_json,
-    write_whole,
-)
+from reinet.cli.options import MOST_REPEAT, CcOption, TracesOption, listed
+from reinet.cli.output import JsonOption, TextColumn, Unwritten, check_writable, console, tell_table, write_whole
 from reinet.core.errors import ConfigError
 from reinet.core.visible import utf8
 
@@ -93,9 +84,9 @@ def fidelity(
     combinations = [
         engine.Combination(trace, control, buffer_bytes, cap_pkts)
         for trace in load_traces(traces)
-        for control in _list("cc", cc, str)
-        for buffer_bytes in _list("buffers", buffers, int)
-        for cap_pkts in _list("caps", caps, lambda text: 0 if text == "none" else int(text))
+        for control in listed("cc", cc, str)
+        for buffer_bytes in listed("buffers", buffers, int)
+        for cap_pkts in listed("caps", caps, lambda text: 0 if text == "none" else int(text))
     ]
     if uml is not None and kernel != "uml":
         raise ConfigError(f"--uml {uml} is for --kernel uml")
@@ -105,9 +96,7 @@ def fidelity(
         _measure(comparison)
     done = list(comparison)
     rows = [row for one in done for row in one]
-    write_json(json_destination, {"rows": rows})
-    if json_destination != "-":
-        print_table(rows, COLUMNS)
+    tell_table(json_destination, {"rows": rows}, rows, COLUMNS)
     agreeing = sum(all(row["agrees"] in (True, None) for row in one) for one in done)
     console.print(f"{agreeing} of {len(done)} combinations agree; {len(combinations) - len(done)} not measured.")
     if markdown is not None:
@@ -124,9 +113,7 @@ def _compare_peers(traces: list[Path], markdown: Path | None, json_destination: 
 
     reference = engine.Reference.load()
     rows = list(engine.Peers(load_traces(traces), reference))
-    write_json(json_destination, {"rows": rows})
-    if json_destination != "-":
-        print_table(rows, PEER_COLUMNS)
+    tell_table(json_destination, {"rows": rows}, rows, PEER_COLUMNS)
     console.print(f"{sum(row['agrees'] for row in rows)} of {len(rows)} cells agree.")
     if markdown is not None:
         given = " ".join(f"--traces {path}" for path in traces)
@@ -151,10 +138,3 @@ def _measure(comparison: Any) -> None:
                 progress.console.print(f"thrown away: {invalid_reason}")
 
         comparison.measure(show)
-
-
-def _list(option: str, text: str, kind: Any) -> list[Any]:
-    try:
-        return [kind(part.strip()) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--{option} {text!r}: give whole numbers by commas, such as 60000,150000") from None

@@ -1,14 +1,16 @@
 """Options that several commands take, each with its one help text; a command's default stands with the command."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from reinet.cli.output import check_writable, say
 from reinet.core.errors import ConfigError
 from reinet.core.target import Target
+
+_Value = TypeVar("_Value")
 
 PICTURES = (".png", ".svg", ".pdf")
 MOST_REPEAT = 1000
@@ -44,7 +46,7 @@ def note_refusals(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         if row["trace"] == "mean" or row["agent"] == "none":
             continue
-        who = f"{row['agent']} on {row['trace']}" + (f" under {row['target_ms']:g} ms" if "target_ms" in row else "")
+        who = _who(row)
         if row["refused_share"]:
             say(f"note: {who}: caps refused in {100 * row['refused_share']:.3g} % of the decisions")
         elif not row["capped_share"]:
@@ -52,6 +54,17 @@ def note_refusals(rows: Sequence[Mapping[str, Any]]) -> None:
                 f"note: {who}: no cap acted, so its figures are plain's: none does in a flow's first second, nor "
                 "before it has shown a queue of its own"
             )
+
+
+def note_stalls(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Says of which rows nothing may be quoted, because the flow stalled."""
+    for row in rows:
+        if row["trace"] != "mean" and not row["valid"]:
+            say(f"note: {_who(row)}: the flow stalled, so do not quote it, nor is it in the mean")
+
+
+def _who(row: Mapping[str, Any]) -> str:
+    return f"{row['agent']} on {row['trace']}" + (f" under {row['target_ms']:g} ms" if "target_ms" in row else "")
 
 
 def was_said(context: typer.Context, name: str) -> bool:
@@ -87,9 +100,17 @@ LinkOptions = Annotated[
 ]
 
 
-def whole_numbers(option: str, text: str) -> list[int]:
-    """Returns the numbers of an option's text, by commas; raises ConfigError for what is none."""
+def listed(option: str, text: str, kind: Callable[[str], _Value]) -> list[_Value]:
+    """Returns what stands between the commas of an option's text; raises ConfigError for what is no such number."""
     try:
-        return [int(part) for part in text.split(",")]
+        return once(option, [kind(part.strip()) for part in text.split(",")])
     except ValueError:
-        raise ConfigError(f"--{option} {text!r}: whole numbers are needed, by commas") from None
+        numbers = "whole numbers" if kind is int else "numbers"
+        raise ConfigError(f"--{option} {text!r}: {numbers} are needed, by commas") from None
+
+
+def once(option: str, values: list[_Value]) -> list[_Value]:
+    """Returns an option's values; raises ConfigError for one that is there twice, whose figures would count twice."""
+    if twice := [value for value in values if values.count(value) > 1]:
+        raise ConfigError(f"--{option}: {twice[0]} is there twice; give it once")
+    return values

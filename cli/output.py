@@ -297,3 +297,12 @@ def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], ti
     table, width = table_within(console.width, headings, cells, title)
     # What is wider than the terminal goes on in its next line, whole: rich would make it fit at any price.
     console.print(Segments(console.render(table, console.options.update_width(width))), crop=False)
+
+
+def tell_table(
+    destination: str | None, data: Mapping[str, Any], rows: Sequence[Mapping[str, object]], columns: Sequence[str]
+) -> None:
+    """Writes ``data`` to where ``--json`` goes, and prints the rows unless that is standard output."""
+    write_json(destination, data)
+    if destination != "-":
+        print_table(rows, columns)

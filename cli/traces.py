@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from reinet.cli.output import JsonOption, console, print_table, say, write_json
+from reinet.cli.output import JsonOption, console, print_table, say, tell_table, write_json
 from reinet.core.errors import ConfigError, TraceError
 from reinet.envs.trace.files import write_atomically
 from reinet.envs.trace.importers import FORMATS, import_trace
@@ -53,10 +53,10 @@ def list_traces(
     """
     if not traces:
         rows: list[dict[str, Any]] = [{"preset": name, **_preset(name)} for name in PRESETS]
-        _report(json_destination, {"rows": rows}, rows, ["preset", "median_mbps", "outages_per_min", "cell_s"])
+        tell_table(json_destination, {"rows": rows}, rows, ["preset", "median_mbps", "outages_per_min", "cell_s"])
         return
     rows = [_row(trace) for trace in load_traces(traces)]
-    _report(json_destination, {"rows": rows}, [{**row, "sha256": row["sha256"][:8]} for row in rows], LIST_COLUMNS)
+    tell_table(json_destination, {"rows": rows}, [{**row, "sha256": row["sha256"][:8]} for row in rows], LIST_COLUMNS)
 
 
 @app.command()
@@ -213,7 +213,7 @@ def split(
         for trace, name in zip(members, names, strict=True):
             rows.append({"set": side, "path": str(trace.save(out / side / name)), **_row(trace)})
         write_atomically(out / f"{side}.toml", set_file(side, [f"{side}/{name}" for name in names]))
-    _report(json_destination, {"rows": rows}, rows, ["set", "path", "duration_s", "mean_mbps"])
+    tell_table(json_destination, {"rows": rows}, rows, ["set", "path", "duration_s", "mean_mbps"])
 
 
 def _by_time(traces: Sequence[Trace], share: float) -> dict[str, list[Trace]]:
@@ -248,14 +248,6 @@ def _preset(name: str) -> dict[str, float]:
 
 def _row(trace: Trace) -> dict[str, Any]:
     return {"trace": trace.name, **trace.describe()}
-
-
-def _report(
-    destination: str | None, data: Mapping[str, Any], rows: Sequence[Mapping[str, object]], columns: Sequence[str]
-) -> None:
-    write_json(destination, data)
-    if destination != "-":
-        print_table(rows, columns)
 
 
 def _shown(value: object) -> str:

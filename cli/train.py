@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from reinet.cli.output import JsonOption, TextColumn, check_folder, console, print_table, say, write_json
+from reinet.cli.output import JsonOption, TextColumn, check_folder, console, say, tell_table, write_json
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def train(
     sweep_file: Annotated[
         Path | None, typer.Option("--sweep", metavar="SWEEP", help="TOML file: options to vary, a training for each.")
     ] = None,
-    json_out: JsonOption = None,
+    json_destination: JsonOption = None,
 ) -> None:
     """Train a policy; goes on from the run folder's newest checkpoint. Ctrl-C and SIGTERM leave one to resume from.
 
@@ -68,7 +68,7 @@ def train(
     if sweep_file is not None and isinstance(settings, PeerConfig):
         raise ConfigError(f"{config}: has [rllib], and sweeps are of reinet's own learner; train each seed by itself")
     if sweep_file is not None:
-        _sweep(settings, sweep_file, run_dir or Path("runs") / f"{settings.name}-sweep", ray_address, json_out)
+        _sweep(settings, sweep_file, run_dir or Path("runs") / f"{settings.name}-sweep", ray_address, json_destination)
         return
     columns = (
         TextColumn("training"),
@@ -105,7 +105,7 @@ def train(
     if result.best:
         say(f"best so far: {result.best}; make a model of it: reinet export {result.best}")
     write_json(
-        json_out,
+        json_destination,
         {
             "env_steps": result.env_steps,
             "wall_s": round(result.wall_s, 3),
@@ -130,7 +130,7 @@ def pace(step: "Step", since: "Step | None") -> str:
 
 
 def _sweep(
-    settings: "TrainConfig", sweep_file: Path, run_dir: Path, ray_address: str | None, json_out: str | None
+    settings: "TrainConfig", sweep_file: Path, run_dir: Path, ray_address: str | None, json_destination: str | None
 ) -> None:
     from reinet.agents.learn.sweep import SweepConfig
     from reinet.agents.learn.sweep import sweep as run
@@ -138,7 +138,6 @@ def _sweep(
     plan = SweepConfig.load(sweep_file)
     with console.status(f"{len(plan.points())} trainings"):
         rows = run(settings, plan, run_dir, ray_address)
-    write_json(json_out, {"rows": rows, "run_dir": str(run_dir)})
-    if json_out != "-":
-        print_table(rows, ["trial", *plan.grid, *plan.random, "state", "score", "wall_s", "run_dir"])
+    columns = ["trial", *plan.grid, *plan.random, "state", "score", "wall_s", "run_dir"]
+    tell_table(json_destination, {"rows": rows, "run_dir": str(run_dir)}, rows, columns)
     say(f"TensorBoard shows them side by side: tensorboard --logdir {run_dir / 'trials'}")

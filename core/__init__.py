@@ -1,26 +1,16 @@
 """What several parts share, in C++: records, periods, states and rewards."""
 
-from reinet.core.errors import ConfigError, DaemonError, LinkError, ModelError, ReinetError, ShimError, TraceError
-from reinet.core.features import (
-    DEFAULT_FEATURE_SET,
-    FEATURE_SETS,
-    HEADS,
-    Feature,
-    FeatureSet,
-    Input,
-    schema_hash,
-)
+from reinet.core.errors import ConfigError, LinkError, ModelError, ShimError, TraceError
+from reinet.core.features import DEFAULT_FEATURE_SET, FEATURE_SETS, schema_hash
 from reinet.core.normaliser import Normaliser
-from reinet.core.period import SILENCE_NS, PeriodConfig
+from reinet.core.period import PeriodConfig
 from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE, HEADER_BYTES, OPPORTUNITY_BYTES, Flag
 from reinet.core.rewards import DEFAULT_REWARD, DELAY_WEIGHT, REWARDS, Offers, delay_ratios
 from reinet.core.state import (
-    LEAST_TARGET_PER_RTT,
     MAX_CAP_PKTS,
     MIN_CAP_PKTS,
     MOST_CALM_RTTS,
     RULE_GAIN,
-    Batch,
     StateBank,
     actions_from_caps,
     calm_caps,
@@ -36,28 +26,19 @@ __all__ = [
     "FEATURE_SETS",
     "FLOW_STATS_DTYPE",
     "HEADER_BYTES",
-    "HEADS",
-    "LEAST_TARGET_PER_RTT",
     "MAX_CAP_PKTS",
     "MIN_CAP_PKTS",
     "MOST_CALM_RTTS",
     "OPPORTUNITY_BYTES",
     "REWARDS",
     "RULE_GAIN",
-    "SILENCE_NS",
-    "Batch",
     "ConfigError",
-    "DaemonError",
-    "Feature",
-    "FeatureSet",
     "Flag",
-    "Input",
     "LinkError",
     "ModelError",
     "Normaliser",
     "Offers",
     "PeriodConfig",
-    "ReinetError",
     "ShimError",
     "StateBank",
     "TraceError",

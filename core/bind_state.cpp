@@ -323,12 +323,7 @@ void bind_bank(nb::module_& m) {
                                   delay_weight, room_beyond_us);
            })
       .def_prop_ro("capacity", &StateBank::capacity)
-      .def_prop_ro("needs_offers", &StateBank::needs_offers)
       .def("grow", &StateBank::grow)
-      .def("set_normaliser",
-           [](StateBank& self, const Matrix<const double>& table) {
-             self.set_normaliser(table_from(self.feature_set(), table));
-           })
       .def("reset", [](StateBank& self, const Vector<const std::int32_t>& rows) { self.reset(span_of(rows)); })
       .def("show",
            [](const StateBank& self, std::size_t row, const Vector<float>& state) {

@@ -56,12 +56,6 @@ class Normaliser:
         """Adds what the other has seen, as if it had been observed here."""
         _core.merge(self.feature_set.number, self.table, other.of(self.feature_set, other).table)
 
-    def copy(self) -> "Normaliser":
-        """Returns an independent copy."""
-        twin = Normaliser(self.feature_set.name)
-        twin.table = self.table.copy()
-        return twin
-
     def to_dict(self) -> dict[str, dict[str, float]]:
         """Returns ``{input: {statistic: value}}``, ready for JSON; exact, since JSON keeps all digits of a float."""
         return {

@@ -139,10 +139,6 @@ class StateBank:
         """Adds rows, up to ``capacity``; those there keep their states."""
         self.core.grow(capacity)
 
-    def set_normaliser(self, normaliser: Normaliser) -> None:
-        """Uses these statistics from the next record on; observations already in a history stay as they are."""
-        self.core.set_normaliser(Normaliser.of(self.feature_set, normaliser).table)
-
     def reset(self, rows: npt.ArrayLike) -> None:
         """Empties the histories of these rows, their numbers or a mask (N,), for new flows. Raises ConfigError."""
         self.core.reset(rows_of(rows, self.capacity).astype(np.int32))

@@ -7,6 +7,7 @@ _OBEYED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that change what a terminal or an editor shows without being seen: control characters, among them
 the escape that begins a sequence; format characters, which turn the direction of text; bytes of a file name that are no
 UTF-8; separators of lines and paragraphs."""
+_SHOWN = 8
 
 
 def utf8(text: str) -> str:
@@ -25,7 +26,7 @@ def visible(text: object, keep: str = "") -> str:
     )
 
 
-def some_of(parts: Sequence[object], between: str = ", ", most: int = 8) -> str:
-    """Returns the first so many of them on a line, and how many more there are."""
-    more = [f"{len(parts) - most} more"] if len(parts) > most else []
-    return between.join([*map(str, parts[:most]), *more])
+def some_of(parts: Sequence[object], between: str = ", ") -> str:
+    """Returns the first few of them on a line, and how many more there are."""
+    more = [f"{len(parts) - _SHOWN} more"] if len(parts) > _SHOWN else []
+    return between.join([*map(str, parts[:_SHOWN]), *more])

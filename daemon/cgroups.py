@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from reinet.core.closing import Closing
 from reinet.core.errors import ConfigError, DaemonError
 from reinet.kshim.probe import cgroup2_mount
 
@@ -79,7 +80,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-class CgroupClaim:
+class CgroupClaim(Closing):
     """The right to serve these cgroups, held until ``close`` or the process's end; raises DaemonError.
 
     No daemon may serve a folder at, below or above one of another's. Locks of other users do not count: any user may
@@ -110,12 +111,6 @@ class CgroupClaim:
         """Gives every claim back."""
         while self._held:
             os.close(self._held.popitem()[1])
-
-    def __enter__(self) -> "CgroupClaim":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _claim(self, path: Path, kind: int) -> None:
         if path not in self._held:

@@ -4,12 +4,12 @@ import os
 import socket as sockets
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import grpc
 
+from reinet.core.closing import Closing
 from reinet.core.errors import ConfigError, DaemonError
 from reinet.core.visible import utf8
 from reinet.proto import control_pb2, control_pb2_grpc
@@ -41,7 +41,7 @@ def request_of(kind: Callable[..., Request], **fields: Any) -> Request:
     return kind(**fields)
 
 
-class ControlClient:
+class ControlClient(Closing):
     """Calls the daemon that listens at ``path``; every method raises DaemonError with what to do."""
 
     def __init__(self, path: Path) -> None:
@@ -100,14 +100,6 @@ class ControlClient:
     def close(self) -> None:
         """Hangs up."""
         self._channel.close()
-
-    def __enter__(self) -> "ControlClient":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _look(self) -> None:
         """Raises DaemonError, which tells a missing daemon from a forbidden one; gRPC reports both alike."""

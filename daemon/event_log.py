@@ -3,7 +3,7 @@
 The loop hands records over and never waits: a full queue, a full disk or too many flows cost curves, not caps. What was
 left out is counted. The files of all starts together have a bound, and the oldest make room (``event_shelf``); after a
 failure, as of a full disk, writing is tried again now and then. Tags and layout are those of every page of flows
-(``reinet.core.curves``).
+(``reinet.core.tensorboard.curves``).
 """
 
 import os
@@ -18,9 +18,9 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from reinet.core.curves import CURVES, LIVE_LINK, POINT_INTERVAL_MS, layout, panels, tag
-from reinet.core.event_file import EventFile, page, scalar
 from reinet.core.records import Flag
+from reinet.core.tensorboard.curves import CURVES, LIVE_LINK, POINT_INTERVAL_MS, layout, panels, tag
+from reinet.core.tensorboard.event_file import EventFile, page, scalar
 from reinet.daemon.event_shelf import EventShelf
 from reinet.kshim.shim import FlowStatsArray
 

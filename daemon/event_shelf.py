@@ -14,7 +14,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
 
-from reinet.core.event_file import PREFIX
+from reinet.core.tensorboard.event_file import PREFIX
 
 _START = re.compile(r"serve-\d{8}-\d{6}-\d+")
 _FLOW = re.compile(r"flow-\d+")

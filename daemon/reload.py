@@ -130,14 +130,14 @@ class Reloader:
         self._placer = placer and placer.start()
 
 
-def take_model(config: DaemonConfig, loop: ControlLoop, folder: Path, sha256: str, policy: str = "") -> Canary:
-    """Swaps a model's folder in whose manifest has this sha256, for a policy, the default if none is named.
+def take_model(config: DaemonConfig, loop: ControlLoop, folder: Path, sha256: str) -> Canary:
+    """Swaps a model's folder in whose manifest has this sha256, for the default policy.
 
     Returns how it answered to recorded states. Raises ModelError or ConfigError; nothing is changed then.
     """
     agent = Policy.load(folder, sha256)
     agent.ceiling_pkts = config.ceiling_pkts
-    return loop.swap(agent, policy)
+    return loop.swap(agent)
 
 
 def stamp_of(path: Path | None) -> Stamp:

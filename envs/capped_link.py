@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from reinet.core import ConfigError, PeriodConfig, ShimError
+from reinet.core.closing import Closing
 from reinet.envs.flow_shim import FlowShim
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import LinkRun, MahimahiLink
@@ -15,7 +15,7 @@ from reinet.kshim.kernel import KernelShim
 from reinet.kshim.probe import cgroup2_mount, wrapper_names
 
 
-class CappedLink:
+class CappedLink(Closing):
     """Link, cgroup and shim of one flow; who decides its caps drives ``shim``: an environment or a control loop.
 
     ``start`` begins a flow and ``stop`` ends it, any number of times. Everything ends with ``close``, or with this
@@ -78,14 +78,6 @@ class CappedLink:
             self._link.close()  # first, so that no socket runs on the shim any more when it is unloaded
         finally:
             self.shim.close()
-
-    def __enter__(self) -> CappedLink:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _new_cgroup() -> Path:

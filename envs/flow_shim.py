@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
 from reinet.core import FLOW_STATS_DTYPE, Flag, LinkError
+from reinet.core.closing import Closing
 from reinet.kshim.shim import NO_CAP_PKTS, FlowStatsArray, Shim
 
 RECORD_TIMEOUT_S = 5.0
 """A flow with data outstanding gives a record every 250 ms at least; after this long without one a part has died."""
 
 
-class FlowShim:
+class FlowShim(Closing):
     """A ``Shim`` that passes one flow's records and caps on, whoever drives it: an environment or a control loop.
 
     ``poll`` raises LinkError when the flow ended or fell silent for too long, and what ``check`` raises when the link
@@ -119,11 +119,3 @@ class FlowShim:
                 "the loop lagged: the cap lapsed, because nothing renewed its lease of "
                 f"{(self._expires_ns - self._applied_ns) / 1e6:.0f} ms for {(now_ns - self._applied_ns) / 1e6:.0f} ms"
             )
-
-    def __enter__(self) -> FlowShim:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -50,11 +50,6 @@ class KernelSession:
         self._caps: list[int] = []
 
     @property
-    def spec(self) -> LinkSpec:
-        """Returns what ``CappedLink.spec`` does."""
-        return self._link.spec
-
-    @property
     def zero_ns(self) -> int:
         """Returns what ``CappedLink.zero_ns`` does."""
         return self._link.zero_ns

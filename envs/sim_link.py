@@ -89,8 +89,6 @@ class SimLinkEnv(gym.Env[State, Any]):
             when a period ends.
         episode_periods, episode_s, random_start
             see above; None = no limit.
-        record_log
-            keep what the link logs, for ``link_log``.
         reward, delay_weight
             see above; the weight is for ``regret``.
         render_mode
@@ -116,7 +114,6 @@ class SimLinkEnv(gym.Env[State, Any]):
         episode_periods: int | None = 1000,
         episode_s: float | None = None,
         random_start: bool = False,
-        record_log: bool = False,
         reward: str = DEFAULT_REWARD,
         delay_weight: float = DELAY_WEIGHT,
         render_mode: str | None = None,
@@ -131,9 +128,7 @@ class SimLinkEnv(gym.Env[State, Any]):
         self.observation_space = observation_space(feature_set)
         self.action_space = action_space()
         first = self._domain.draw(np.random.default_rng(0))
-        self._batch = SimBatch(
-            [first], period, feature_set, head, normaliser, record_log, reward=reward, delay_weight=delay_weight
-        )
+        self._batch = SimBatch([first], period, feature_set, head, normaliser, reward=reward, delay_weight=delay_weight)
         self._periods = 0
         self._start_ms = 0
 
@@ -157,10 +152,6 @@ class SimLinkEnv(gym.Env[State, Any]):
         record = self._batch.stats[0]
         terminated = bool(record["flags"] & Flag.CLOSED) and int(record["cookie"]) >> 32 == 0  # of the first flow
         return self._state(), float(self._batch.rewards[0]), terminated, truncated, self._info()
-
-    def link_log(self) -> dict[str, Any]:
-        """Returns what the link logged since the reset, see ``SimBatch.log``; needs ``record_log``."""
-        return self._batch.log(0)
 
     def _state(self) -> State:
         return np.array(self._batch.states[0])

@@ -1,12 +1,12 @@
 """A shim in memory: the kernel's rules about slots, cookies and leases without a kernel, for tests."""
 
 from dataclasses import dataclass
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
 from reinet.core import MIN_CAP_PKTS
+from reinet.core.closing import Closing
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
 from reinet.kshim.leases import LONGEST_LEASE_MS
 from reinet.kshim.shim import NO_CAP_PKTS, FlowStatsArray
@@ -40,7 +40,7 @@ class _Slot:
     void: bool = False  # the cap answers what was before an idle time
 
 
-class FakeShim:
+class FakeShim(Closing):
     """A ``Shim`` whose flows, records and clock are the test's.
 
     ``now_ns`` is the clock, set or advanced by hand; pass ``lambda: shim.now_ns`` where a clock is wanted.
@@ -166,11 +166,3 @@ class FakeShim:
         """Counts a lease that is not obeyed once, when an ACK finds it."""
         self._counters["leases_too_long"] += not entry.counted_too_long
         entry.counted_too_long = True
-
-    def __enter__(self) -> "FakeShim":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -1,11 +1,11 @@
 """The shim by mapped memory alone: records are read and caps are written without a capability and without ``bpf()``."""
 
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from reinet.core.closing import Closing
 from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE
 from reinet.core.state import VERDICT_DTYPE, Answered, Reflex
 from reinet.kshim.shim import FlowStatsArray
@@ -23,7 +23,7 @@ LAYOUT = ("max_flows", "records_bytes", "default_target_us")
 """What the maps do not say of themselves."""
 
 
-class MappedShim:
+class MappedShim(Closing):
     """A ``Shim`` over the memory of BPF programs that somebody else has loaded: ``kernel.KernelLoader``.
 
     The descriptors stay open as long as the shim is used, and are the caller's to close. Records from before are not
@@ -86,11 +86,3 @@ class MappedShim:
     def close(self) -> None:
         """Unmaps the memory. Caps that were written live on until their leases end."""
         self._flows.close()
-
-    def __enter__(self) -> "MappedShim":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

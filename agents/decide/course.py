@@ -334,10 +334,7 @@ class Course:
     def _conclude(self, now_ns: int) -> None:
         """Rolls back, promotes or stands down, as the evidence says."""
         trial = self._trial
-        if trial is not None and trial.stage is Stage.SHARE and (fault := trial.fault()):
-            self.roll_back(fault, now_ns)
-            return
-        if trial is not None and trial.stage is Stage.WATCH and (fault := self._desk.problem or self._desk.quarantined):
+        if trial is not None and (fault := trial.fault()):
             self.roll_back(fault, now_ns)
             return
         if now_ns - self._compared_ns < COMPARE_NS:

@@ -29,7 +29,7 @@ UNKNOWN = -1
 
 
 class Courses:
-    """The courses of a loop; ``swap``, ``roll_back``, ``command`` and ``resume`` may be called by any thread."""
+    """The courses of a loop; ``swap``, ``command`` and ``resume`` may be called by any thread."""
 
     def __init__(
         self,
@@ -75,16 +75,6 @@ class Courses:
 
         self._requests.append(begin)
         return found
-
-    def roll_back(self, policy: str) -> None:
-        """Does what ``ControlLoop.roll_back`` says."""
-        course = self._named(policy)
-
-        def back() -> Rows:
-            course.roll_back("as it was told to", self._clock_ns())
-            return _NO_ROWS
-
-        self._requests.append(back)
 
     def set_target(self, target: Target) -> None:
         """Sets the target of the first course, until the configuration is read again."""

@@ -104,9 +104,3 @@ class Decider:
         """Drops what the guard knows of flows that ended, each named by its slot and its cookie."""
         if self._guard is not None:
             self._guard.forget(slots, cookies)
-
-    def grow(self, rows: int) -> None:
-        """Adds rows, up to ``rows``; those there keep what is in force."""
-        missing = rows - len(self.caps_pkts)
-        self.caps_pkts = np.concatenate([self.caps_pkts, np.zeros(missing, np.uint32)])
-        self.verdicts = np.concatenate([self.verdicts, np.zeros(missing, VERDICT_DTYPE)])

@@ -205,10 +205,6 @@ class ControlLoop(Observed):
         """
         return self._courses.swap(agent, policy, share)
 
-    def roll_back(self, policy: str = "") -> None:
-        """Goes back to the model before the swap under way, if there is one. Raises ConfigError for no such policy."""
-        self._courses.roll_back(policy)
-
     def command(self, orders: Sequence[Order], placer: Placer | None = None) -> None:
         """Puts these policies in the place of all; ``placer`` says which flow is under which of them, None = the first.
 

@@ -1,5 +1,6 @@
 """The learned policy at work: a checked model folder run by onnxruntime. Needs neither torch nor Ray."""
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -45,11 +46,14 @@ class Policy(Agent):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # a batch takes tens of microseconds; threads would cost more than they give
         options.inter_op_num_threads = 1
-        options.log_severity_level = 3
+        # What it refuses its exception says. By itself it writes the file's names to the terminal as they stand there,
+        # and prints that it is going to try the same again.
+        options.log_severity_level = 4
         try:
-            self._session = onnxruntime.InferenceSession(
-                artifact.onnx_bytes, options, providers=["CPUExecutionProvider"]
-            )
+            with contextlib.redirect_stdout(None):
+                self._session = onnxruntime.InferenceSession(
+                    artifact.onnx_bytes, options, providers=["CPUExecutionProvider"]
+                )
         except Exception as error:  # onnxruntime's exceptions share no base of their own
             raise ModelError(f"{artifact.folder}: onnxruntime refuses the model: {error}") from None
         self._check_cost()

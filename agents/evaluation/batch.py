@@ -15,6 +15,7 @@ from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.link.stalls import why_stalled_in
 from reinet.envs.sim import SimBatch
+from reinet.envs.trace import Trace
 
 Progress = Callable[[float], None]
 """It is told the share of the simulated time that has passed."""
@@ -43,9 +44,19 @@ def figures(agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: in
 def figures_of(runs: Sequence[dict[str, Any]], links: Sequence[LinkSpec], seconds: float) -> list[Metrics]:
     """Returns the figures of one flow per link from what ``logs`` gave for these links and seconds."""
     return [
-        compute(LinkLog.of_flow(log), link.mrtt_ms, _end_ns(link, seconds) / 1e6)
+        figures_over(link, LinkLog.of_flow(log), _end_ns(link, seconds) / 1e6)
         for log, link in zip(runs, links, strict=True)
     ]
+
+
+def figures_over(link: LinkSpec, log: LinkLog, end_ms: float) -> Metrics:
+    """Returns the figures of a flow over a link up to ``end_ms``; raises LinkError, which names the link's trace: it is
+    one of many, as a rule."""
+    try:
+        return compute(log, link.mrtt_ms, end_ms)
+    except LinkError as error:
+        name = link.trace.name if isinstance(link.trace, Trace) else "a trace without a name"
+        raise LinkError(f"over {name}: {error}") from None
 
 
 def figures_if_any(agent: Agent, links: Sequence[LinkSpec], seconds: float) -> tuple[list[Metrics | None], int]:

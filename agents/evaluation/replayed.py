@@ -81,18 +81,19 @@ def _smoothed(records: RecordArray) -> list[int]:
 
 
 def rows_of(replays: Sequence[Replayed]) -> list[dict[str, object]]:
-    """Returns a row for each agent and flow, after one of the caps that were recorded; units are in the keys.
+    """Returns a row for each agent and recording, after one of the caps that were recorded; units are in the keys.
 
-    Shares and medians are over records that asked for a decision. ``same_share``: how often the cap is the flow's first
-    agent's, or none as there; ``median_ratio``: where both have one, the median of its cap over that one's.
+    Shares and medians are over records that asked for a decision. ``same_share``: how often the cap is the first
+    agent's of that recording, or none as there; ``median_ratio``: where both have one, the median of its cap over that
+    one's. Recordings are told apart by their records: a flow that outlived its daemon has another one of its name.
     """
     rows: list[dict[str, object]] = []
-    firsts: dict[str, Replayed] = {}
+    firsts: dict[int, Replayed] = {}
     for one in replays:
         asked = one.decided
-        if one.flow not in firsts:
+        if id(one.records) not in firsts:
             rows.append({"flow": one.flow, "agent": "recorded"} | _caps(one.records["cap_pkts"][asked]))
-        first = firsts.setdefault(one.flow, one)
+        first = firsts.setdefault(id(one.records), one)
         caps, theirs = one.caps_pkts[asked], first.caps_pkts[first.decided]
         row: dict[str, object] = {"flow": one.flow, "agent": one.agent, **_caps(caps)}
         if first is not one:

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent, StatsArray
-from reinet.agents.evaluation.batch import FlowDecider, batch_seen
+from reinet.agents.evaluation.batch import FlowDecider, batch_seen, figures_over
 from reinet.agents.evaluation.gated import GatedRun, drive_gated
 from reinet.agents.evaluation.live import LiveLink, LiveRun, drive
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import FLOW_STATS_DTYPE, Flag
 from reinet.core.errors import ConfigError
 from reinet.envs.capped_link import CappedLink
-from reinet.envs.link.metrics import LinkLog, Metrics, compute
+from reinet.envs.link.metrics import LinkLog, Metrics
 from reinet.envs.link.stalls import why_stalled_in
 from reinet.kshim.probe import why_not_capped
 
@@ -121,7 +121,7 @@ def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[fl
             Run(
                 agent=agent.name,
                 scenario=scenario,
-                metrics=compute(link_log, scenario.path.mrtt_ms, end_ms[row]),
+                metrics=figures_over(scenario.path, link_log, end_ms[row]),
                 log=link_log,
                 records=records[inside, row],
                 caps_pkts=caps_pkts[inside, row],

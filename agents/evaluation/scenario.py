@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from reinet.core.errors import ConfigError
 from reinet.core.target import MOST_MS, Form, Target
-from reinet.envs.link.spec import LinkSpec, times_of
+from reinet.envs.link.spec import LinkSpec, check_mrtt, times_of
 from reinet.envs.mahimahi.spec import EMULATED, downlink_ms, require_emulated
 from reinet.envs.sim.options import require_simulated
 from reinet.envs.trace import Trace
@@ -81,7 +81,8 @@ class Scenario:
             over = f" over {self.path.trace.name}" if isinstance(self.path.trace, Trace) else ""
             raise ConfigError(
                 f"a run of {self.seconds:g} s{over} ends before anything comes back: the flow starts after "
-                f"{self.path.start_ms:g} ms on a path of {self.path.mrtt_ms:g} ms; run it longer"
+                f"{self.path.start_ms:g} ms on a path of {self.path.mrtt_ms:g} ms; run it longer, "
+                "or leave the trace out where a shorter one is run once"
             )
         if self.asked is None:
             _check_target_ms(self.target_ms)
@@ -121,6 +122,8 @@ class Scenario:
             needed, value = BELONGS_TO.get(key, (key, None))
             if needed not in options or value not in (None, options[needed]):
                 raise ConfigError(f"link option {key}: does nothing without {needed}{f'={value}' if value else ''}")
+        mrtt_ms = path.get("mrtt_ms", LinkSpec.mrtt_ms)
+        check_mrtt(mrtt_ms)
         read = options | ({"uplink": _uplink(options["uplink"])} if "uplink" in options else {})
         asked = Target.parse(target) if isinstance(target, str) else target
         if target_ms is not None:
@@ -129,7 +132,7 @@ class Scenario:
             _check_target_ms(target_ms)
             asked = Target(Form.ABSOLUTE, target_ms)
         if asked is not None:
-            path["target_us"] = round(asked.resolve_ms(path.get("mrtt_ms", LinkSpec.mrtt_ms)) * 1000)
+            path["target_us"] = round(asked.resolve_ms(mrtt_ms) * 1000)
         return cls(LinkSpec(trace, **path, **read), link, seconds, options, actuator, asked)
 
     def require_data(self) -> "Scenario":

@@ -7,12 +7,13 @@ least clairvoyant delay at its own utilisation.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from reinet.agents.decide.baselines import Clairvoyant, NoCap
 from reinet.agents.decide.protocol import Agent, View
-from reinet.agents.evaluation.batch import figures, figures_of, logs
+from reinet.agents.evaluation.batch import figures_of, logs
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import PeriodConfig
 from reinet.core.target import MOST_MS
@@ -28,6 +29,14 @@ MOST_DELAY_RATIO = 1.3
 """Where no clairvoyant cap keeps the target: the policy's delay over the least clairvoyant one at its utilisation."""
 
 
+class _Done(NamedTuple):
+    """A run: its figures, the shares of decisions that a cap was refused in and came of, and whether it stalled."""
+
+    metrics: Metrics
+    shares: dict[str, float]
+    stalled: bool
+
+
 def within_targets(
     agents: Sequence[Agent],
     scenarios: Sequence[Scenario],
@@ -41,11 +50,12 @@ def within_targets(
     or, where that cannot be, is within 1.3 of that: of delay alone. ``throughput_kept`` says whether it has 98 % of
     plain utilisation itself; ``refused_share`` is the share of decisions in which the guard refused a cap, so that the
     flow ran uncapped, ``capped_share`` that of decisions of which a cap came. In the row of the means ``can_be_kept``,
-    ``ok`` and ``throughput_kept`` are shares. Raises ConfigError for a scenario in which no data comes through.
+    ``ok`` and ``throughput_kept`` are shares. A row is not ``valid``, and enters no mean, where the flow stalled under
+    the agent, plain control or every clairvoyant cap. Raises ConfigError for a scenario in which no data comes through.
     """
     scenarios = [scenario.require_data() for scenario in scenarios]
     plain = [_runs(NoCap(), [scenario], threads)[0] for scenario in scenarios]
-    at_cadence: dict[PeriodConfig, list[list[Metrics]]] = {}
+    at_cadence: dict[PeriodConfig, list[list[_Done]]] = {}
     rows: list[dict[str, object]] = []
     for agent in agents:
         for period in (PeriodConfig(), agent.view.period):
@@ -55,13 +65,15 @@ def within_targets(
         both = dict.fromkeys((PeriodConfig(), agent.view.period))
         knobs = [[run for period in both for run in at_cadence[period][i]] for i in range(len(scenarios))]
         # All targets of a trace at once: a batch of seven flows takes hardly longer than one.
-        runs = [_told_runs(agent, [_asking(scenario, ms) for ms in targets_ms], threads) for scenario in scenarios]
+        runs = [_runs(agent, [_asking(scenario, ms) for ms in targets_ms], threads) for scenario in scenarios]
         for index, target_ms in enumerate(targets_ms):
             own = [
-                _row(of_targets[index][0], plain_run, knob, target_ms) | of_targets[index][1]
+                _row(of_targets[index], plain_run, knob, target_ms)
                 for of_targets, plain_run, knob in zip(runs, plain, knobs, strict=True)
             ]
-            means = {key: float(np.mean([row[key] for row in own])) for key in own[0]}
+            valid = [row for row in own if row["valid"]]
+            means = {key: float(np.mean([row[key] for row in valid or own])) for key in own[0]}
+            means |= {"valid": bool(valid)}
             names = [*(scenario.trace.name for scenario in scenarios), "mean"]
             rows += [
                 {"agent": agent.name, "target_ms": target_ms, "trace": name, **row}
@@ -70,7 +82,7 @@ def within_targets(
     return rows
 
 
-def _knob(scenario: Scenario, period: PeriodConfig, threads: int) -> list[Metrics]:
+def _knob(scenario: Scenario, period: PeriodConfig, threads: int) -> list[_Done]:
     """Returns what the clairvoyant caps reach: the same for every target.
 
     They aim at none, so the guard is told of one that no path is too long for. Under a low one it would refuse every
@@ -84,22 +96,20 @@ def _asking(scenario: Scenario, target_ms: float) -> Scenario:
     return replace(scenario, path=replace(scenario.path, target_us=round(target_ms * 1000)), asked=None)
 
 
-def _runs(agent: Agent, scenarios: Sequence[Scenario], threads: int) -> list[Metrics]:
-    """Returns the figures of scenarios of one length."""
-    return figures(agent, [scenario.path for scenario in scenarios], scenarios[0].seconds, threads)
-
-
-def _told_runs(agent: Agent, scenarios: Sequence[Scenario], threads: int) -> list[tuple[Metrics, dict[str, float]]]:
-    """Returns the same, each with the shares of decisions in which the guard refused a cap, and of which one came."""
+def _runs(agent: Agent, scenarios: Sequence[Scenario], threads: int) -> list[_Done]:
+    """Returns the runs of scenarios of one length."""
     links, seconds = [scenario.path for scenario in scenarios], scenarios[0].seconds
     done = logs(agent, links, seconds, threads)
     return [
-        (metrics, {key: run[key] for key in ("refused_share", "capped_share")})
+        _Done(metrics, {key: run[key] for key in ("refused_share", "capped_share")}, run["stalled"] is not None)
         for metrics, run in zip(figures_of(done, links, seconds), done, strict=True)
     ]
 
 
-def _row(run: Metrics, plain: Metrics, knob: Sequence[Metrics], target_ms: float) -> dict[str, float | bool]:
+def _row(own: _Done, beside: _Done, settings: Sequence[_Done], target_ms: float) -> dict[str, float | bool]:
+    run, plain = own.metrics, beside.metrics
+    sound = [setting for setting in settings if not setting.stalled]
+    knob = [setting.metrics for setting in sound or settings]
     least_utilization = NEARLY_ALL * plain.utilization
     can_be_kept = any(m.delay_mean_ms <= target_ms and m.utilization >= least_utilization for m in knob)
     delay_ratio = frontier_ratio(
@@ -116,4 +126,6 @@ def _row(run: Metrics, plain: Metrics, knob: Sequence[Metrics], target_ms: float
         "utilization": run.utilization,
         "throughput_ratio": run.utilization / plain.utilization,
         "throughput_kept": run.utilization >= least_utilization,
+        **own.shares,
+        "valid": bool(sound) and not (own.stalled or beside.stalled),
     }

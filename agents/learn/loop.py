@@ -15,7 +15,7 @@ import numpy as np
 from reinet.agents.learn.checkpoint import Best
 from reinet.agents.learn.config import RunSection
 from reinet.core.errors import ReinetError
-from reinet.core.event_file import PREFIX, EventFile, scalar
+from reinet.core.tensorboard.event_file import PREFIX, EventFile, scalar
 
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 """What a disk says that takes no more; ``os.strerror`` has the words."""
@@ -39,7 +39,6 @@ class Progress:
 class Result:
     """What a run left behind."""
 
-    run_dir: Path
     checkpoint: Path
     """The newest checkpoint, to resume from."""
     best: Path | None
@@ -108,7 +107,6 @@ def learn(
                 progress(Progress(run.iteration, section.iterations, run.env_steps, run.wall_s(), scalars))
         newest = run.finish()
     return Result(
-        run_dir=run_dir,
         checkpoint=newest,
         best=run_dir / "best" if run.best else None,
         iterations=run.iteration,

@@ -45,15 +45,6 @@ class Fragment:
     discounts: FloatArray  # (n,)
     steps: NDArray[np.int64]  # (n,)
 
-    @classmethod
-    def empty(cls, history: int, frame_size: int, hidden_size: int, taught_size: int = 1) -> "Fragment":
-        """Returns a fragment without transitions."""
-        none = np.empty(0, np.float32)
-        return cls(
-            np.zeros((history, frame_size), np.float32), np.zeros((1, hidden_size), np.float32),
-            none, np.empty((0, taught_size), np.float32), none, none, np.empty(0, np.int64),
-        )  # fmt: skip
-
 
 class Replay:
     """A ring of ``capacity`` frames; a full one overwrites its oldest fragments."""

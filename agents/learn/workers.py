@@ -13,6 +13,7 @@ from reinet.agents.learn.evolution import Members
 from reinet.agents.learn.gatherer import Experience, Gatherer, Ranked
 from reinet.agents.model.mlp import Folded
 from reinet.core import Normaliser, PeriodConfig
+from reinet.core.closing import Closing
 from reinet.core.errors import ReinetError
 from reinet.envs.link.metrics import Metrics
 from reinet.envs.link.spec import LinkSpec
@@ -84,7 +85,7 @@ class GathererActor:
         return getattr(Gatherer(self._config, traces, self._worker), name)(*arguments)
 
 
-class RayGatherers:
+class RayGatherers(Closing):
     """One ``Gatherer`` per worker, each in a Ray actor of one CPU; without workers, one in this process.
 
     Results come back in the order of the workers, whichever finished first. Workers restart by themselves.
@@ -158,9 +159,3 @@ class RayGatherers:
             self._actors.clear()
             if self._owns_ray:
                 self._ray.shutdown()
-
-    def __enter__(self) -> "RayGatherers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

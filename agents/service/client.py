@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import grpc
@@ -20,6 +19,7 @@ from reinet.agents.service.blobs import CHUNK_BYTES
 from reinet.agents.service.config import default_socket
 from reinet.agents.service.text import name as checked_name
 from reinet.core import toml_file
+from reinet.core.closing import Closing
 from reinet.core.errors import ConfigError, ServiceError
 from reinet.daemon.client import request_of
 from reinet.daemon.registry import TIMEOUT_S, Address, fetch, service_error
@@ -36,7 +36,7 @@ RETRY_S = 60.0
 Data = dict[str, Any]
 
 
-class Client:
+class Client(Closing):
     """Calls the service at ``address``, by default this user's own; raises ServiceError with what to do.
 
     ``address`` is ``unix:PATH`` or ``HOST:PORT``; the latter needs ``ca``, ``cert`` and ``key``, files of PEM.
@@ -194,14 +194,6 @@ class Client:
     def close(self) -> None:
         """Hangs up."""
         self._channel.close()
-
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _call(self, method: Any, request: Message) -> Any:
         try:

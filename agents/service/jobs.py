@@ -129,7 +129,10 @@ class Jobs:
 
     def get(self, job: str) -> Job:
         """Returns a job, by its id or ``latest``; raises ServiceError where there is none."""
-        if job == LATEST and (newest := self.latest(1)):
+        if job == LATEST:
+            newest = self.latest(1)
+            if not newest:
+                raise ServiceError("there is no job yet; `reinet jobs submit` makes one")
             job = newest[0].id
         row = self._database.row("SELECT * FROM jobs WHERE id = ?", text.job_id(job))
         if row is None:

@@ -140,7 +140,10 @@ class Registry:
 
     def find(self, wanted: str) -> Model:
         """Returns a model by name, sha256, its beginning or ``latest``; raises ServiceError for none, or several."""
-        if wanted == LATEST and (models := self.all()):
+        if wanted == LATEST:
+            models = self.all()
+            if not models:
+                raise ServiceError("there is no model yet; the next job that is done makes one, see `reinet jobs list`")
             return models[-1]
         pointer = self.pointer(wanted) if _is_name(wanted) else Pointer("")
         beginning = pointer.model or wanted

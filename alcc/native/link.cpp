@@ -118,7 +118,6 @@ NB_MODULE(_alcc, m) {
   m.attr("LINK_MAGIC") = reinet::alcc::kLinkMagic;
   m.attr("WRITTEN_AT") = offsetof(LinkMemory, header.written);
   m.attr("CAPS_AT") = offsetof(LinkMemory, caps);
-  m.attr("BUSY_AT") = offsetof(LinkMemory, busy);
   m.attr("RECORDS_AT") = offsetof(LinkMemory, records);
   nb::class_<Link>(m, "Link")
       .def(nb::init<int, std::uint64_t, bool>(), nb::arg("fd"), nb::arg("min_period_ns"), nb::arg("packet_timed"))

@@ -29,8 +29,8 @@ class Sending {
  public:
   // endless: the data is one block twice, so that a packet may begin anywhere in the first.
   Sending(int fd, std::uint64_t token, const std::string& law, Bytes data, bool endless, std::uint64_t seconds_us,
-          std::uint32_t rtt_us, std::uint32_t target_us, std::uint64_t seed)
-      : data_(std::move(data)), sender_(fd, token, law, source(endless), seconds_us, rtt_us, target_us, seed) {}
+          std::uint32_t rtt_us, std::uint64_t seed)
+      : data_(std::move(data)), sender_(fd, token, law, source(endless), seconds_us, rtt_us, seed) {}
 
   bool step(std::uint64_t most_us) { return sender_.step(most_us); }
   const UdpSender& sender() const { return sender_; }
@@ -88,9 +88,8 @@ void bind_udp(nb::module_& m) {
     return names;
   });
   nb::class_<Sending>(m, "UdpSender")
-      .def(nb::init<int, std::uint64_t, const std::string&, Bytes, bool, std::uint64_t, std::uint32_t, std::uint32_t,
-                    std::uint64_t>(),
-           "fd"_a, "token"_a, "law"_a, "data"_a, "endless"_a, "seconds_us"_a, "rtt_us"_a, "target_us"_a, "seed"_a)
+      .def(nb::init<int, std::uint64_t, const std::string&, Bytes, bool, std::uint64_t, std::uint32_t, std::uint64_t>(),
+           "fd"_a, "token"_a, "law"_a, "data"_a, "endless"_a, "seconds_us"_a, "rtt_us"_a, "seed"_a)
       .def("step", &Sending::step, "most_us"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("failure", [](const Sending& s) { return s.sender().failure(); })
       .def("counts", &told);

@@ -54,14 +54,14 @@ double RttHistogram::quantile_us(double share) const {
 }
 
 UdpSender::UdpSender(int fd, std::uint64_t token, std::string_view law, const Source& source, Us seconds_us,
-                     std::uint32_t rtt_us, std::uint32_t target_us, std::uint64_t seed)
+                     std::uint32_t rtt_us, std::uint64_t seed)
     : fd_(fd), token_(token), law_(make_law(law)), source_(source), start_us_(now_us()) {
   if (!law_) throw std::invalid_argument("no such law");
   const std::uint32_t ip_bytes = std::min(law_->most_ip_bytes(), kMostIpBytes);
   payload_bytes_ = ip_bytes - kIpUdpBytes - static_cast<std::uint32_t>(sizeof(DataHeader));
   deadline_us_ = start_us_ + seconds_us;
   heard_us_ = start_us_;
-  law_->start({start_us_, std::max(rtt_us, 1U), ip_bytes - kIpUdpBytes, target_us, seed});
+  law_->start({start_us_, std::max(rtt_us, 1U), ip_bytes - kIpUdpBytes, /*target_us=*/0, seed});
 }
 
 bool UdpSender::step(Us most_us) {

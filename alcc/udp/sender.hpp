@@ -65,7 +65,7 @@ class UdpSender {
 
   // fd: connected, stays the caller's. rtt_us: the handshake's. Raises std::invalid_argument for an unknown law.
   UdpSender(int fd, std::uint64_t token, std::string_view law, const Source& source, Us seconds_us,
-            std::uint32_t rtt_us, std::uint32_t target_us, std::uint64_t seed);
+            std::uint32_t rtt_us, std::uint64_t seed);
 
   // Goes on for so long at most. Returns whether it is over; then failure() says why it failed, or is empty.
   bool step(Us most_us);

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from reinet.cli.options import refuse_said
-from reinet.cli.output import JsonOption, print_table, say, without_nan, write_json
+from reinet.cli.output import JsonOption, say, tell_table, without_nan
 from reinet.core.errors import ConfigError
 
 UDP = ["law", "trace", "gate_throughput_mbps", "udp_throughput_mbps", "throughput_ratio", "spread",
@@ -128,19 +128,21 @@ def bench_alcc(
 
         reinet bench alcc --against fetches --agents rule --repeat 25
     """
+    from reinet.agents.decide.names import split_names
+
+    names = split_names(laws if against is Against.udp else agents)
     if against is Against.plain:
-        _against_plain(agents.split(","), traces, repeat, seconds, json_destination)
+        _against_plain(names, traces, repeat, seconds, json_destination)
         return
     if against is Against.fetches:
-        _fetches(agents.split(","), traces, repeat, json_destination)
+        _fetches(names, traces, repeat, json_destination)
         return
     if against is not None:
         runs, rows, columns = _over_links(
-            against, traces or [], (laws if against is Against.udp else agents).split(","), buffer_bytes,
+            against, traces or [], names, buffer_bytes,
             {"seconds": seconds, "repeat": repeat, "progress": _tell},
         )  # fmt: skip
-        print_table(rows, columns)
-        write_json(json_destination, {"rows": runs, "compared": rows})
+        tell_table(json_destination, {"rows": runs, "compared": rows}, rows, columns)
         return
     refuse_said(context, OVER_LINKS, "over loopback it does nothing; it belongs to --against")
     from reinet.alcc.bench import measure
@@ -148,8 +150,7 @@ def bench_alcc(
     from reinet.core.target import Target
 
     rows = measure(connections, seconds, law_of(law, Target.parse("+30ms")))
-    print_table(rows, ["what", "connections", "plain", "gated"])
-    write_json(json_destination, {"rows": rows})
+    tell_table(json_destination, {"rows": rows}, rows, ["what", "connections", "plain", "gated"])
 
 
 def _against_plain(
@@ -163,9 +164,7 @@ def _against_plain(
         raise ConfigError("--against plain has links of its own, of one rate: leave --traces out")
     laws = [law_of(name, TARGET) for name in names]
     rows = [without_nan(asdict(row)) for law in laws for row in measure_all(law, pairs, seconds, say)]
-    if json_destination != "-":
-        print_table(rows, PLAIN)
-    write_json(json_destination, {"rows": rows})
+    tell_table(json_destination, {"rows": rows}, rows, PLAIN)
 
 
 def _fetches(names: list[str], traces: list[Path] | None, pairs: int, json_destination: str | None) -> None:
@@ -176,8 +175,7 @@ def _fetches(names: list[str], traces: list[Path] | None, pairs: int, json_desti
     if traces:
         raise ConfigError("--against fetches runs over loopback: leave --traces out")
     rows = [row for name in names for row in measure(law_of(name, TARGET), pairs, say)]
-    print_table(rows, FETCHES)
-    write_json(json_destination, {"rows": rows})
+    tell_table(json_destination, {"rows": rows}, rows, FETCHES)
 
 
 def _over_links(

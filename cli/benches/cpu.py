@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import CcOption
-from reinet.cli.output import JsonOption, print_table, say, write_json
+from reinet.cli.options import CcOption, listed
+from reinet.cli.output import JsonOption, say, tell_table
 
 COLUMNS = [
     "cc", "agent", "throughput_mbps", "sender_percent", "deciding_percent", "sender_ms_per_mb", "valid",
@@ -48,7 +48,7 @@ def cpu(
     (trace,) = given
     chosen = [make_agent(name, link="mahimahi") for name in split_names(agents)]
     rows = []
-    for control in (name.strip() for name in cc.split(",")):
+    for control in listed("cc", cc, str):
         for agent in chosen:
             if agent.sets_caps and (reason := why_not_capped(control)):
                 say(f"{control}, {agent.name}: not measured: {reason}")
@@ -61,6 +61,5 @@ def cpu(
                 continue
             rows.append({"cc": control, "agent": agent.name, **row, "valid": row["invalid_reason"] is None})
             say(f"{control}, {agent.name}: sender {row['sender_percent']:.2f} %, {row['deciding_percent']:.2f} %")
-    write_json(json_destination, {"trace": trace.name, "trace_sha256": trace.sha256, "seconds": seconds, "rows": rows})
-    if json_destination != "-":
-        print_table(rows, COLUMNS)
+    found = {"trace": trace.name, "trace_sha256": trace.sha256, "seconds": seconds, "rows": rows}
+    tell_table(json_destination, found, rows, COLUMNS)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reinet.cli.options import whole_numbers
+from reinet.cli.options import listed
 from reinet.cli.output import JsonOption, print_table, say, without_nan, write_json
 from reinet.core.errors import ConfigError, ReinetError
 
@@ -58,7 +58,7 @@ def daemon(
     from reinet.agents.decide.names import make_agent
     from reinet.daemon.benches.loop import measure
 
-    counts = whole_numbers("flows", flows)
+    counts = listed("flows", flows, int)
     if min(counts) < 1:
         raise ConfigError(f"--flows {flows!r}: there is at least 1 flow")
     agent = make_agent(model, "kernel")

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import a_picture, whole_numbers
-from reinet.cli.output import JsonOption, Unwritten, print_table, say, write_json
+from reinet.cli.options import a_picture, listed
+from reinet.cli.output import JsonOption, Unwritten, say, tell_table
 
 COLUMNS = [
     "variant", "beside", "path", "seeds", "frontier_mean", "frontier_mean_range", "frontier_p95", "frontier_p95_range",
@@ -57,11 +57,11 @@ def effects(
 
     plan = Plan.load(options)
     if variants:
-        names = [name.strip() for name in variants.split(",")]
+        names = listed("variants", variants, str)
         for name in names:
             check_choice("variants", "there is no variant", name, [one.name for one in plan.variant])
         plan = plan.model_copy(update={"variant": tuple(one for one in plan.variant if one.name in names)})
-    numbers = whole_numbers("seeds", seeds)
+    numbers = listed("seeds", seeds, int)
     base, rows = TrainConfig.load(config), []
     for one in plan.variant:
         plan.config(one, base, numbers[0], iterations)  # a wrong key is said before the first training, not hours later
@@ -74,9 +74,7 @@ def effects(
         say(f"{row['variant']}, seed {row['seed']}, {row['path']}: frontier {stands} of plain throughput")
     summary = over_seeds(rows)
     said = {"about": plan.about, "seconds": seconds, "iterations": iterations}
-    write_json(json_destination, said | {"rows": rows, "summary": summary})
-    if json_destination != "-":
-        print_table(summary, COLUMNS)
+    tell_table(json_destination, said | {"rows": rows, "summary": summary}, summary, COLUMNS)
     if png is not None:
         from reinet.agents.evaluation.picture import save_effects
 

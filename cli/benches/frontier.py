@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import MOST_REPEAT, AllowTrainingTraces, BufferOption, note_refusals, uncapped_paths
+from reinet.cli.options import (
+    MOST_REPEAT,
+    AllowTrainingTraces,
+    BufferOption,
+    note_refusals,
+    note_stalls,
+    uncapped_paths,
+)
 from reinet.cli.output import JsonOption, print_table, say, write_json
 
 COLUMNS = [
@@ -83,7 +90,6 @@ def frontier(
     for row in rows:
         if row["trace"] != "mean" and row["below_rule"]:
             say(f"note: {row['agent']} on {row['trace']}: less utilisation than every setting of the rule, so no rank")
-        if row["trace"] != "mean" and not row["valid"]:
-            say(f"note: {row['agent']} on {row['trace']}: the flow stalled, so do not quote it, nor is it in the mean")
+    note_stalls(rows)
     if json_destination != "-":
         print_table(rows, COLUMNS if fixed else [column for column in COLUMNS if column != "frontier_fixed_mean"])

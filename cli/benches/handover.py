@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import CcOption
-from reinet.cli.output import JsonOption, print_table, write_json
+from reinet.cli.options import CcOption, listed
+from reinet.cli.output import JsonOption, tell_table
 from reinet.core.errors import ConfigError
 from reinet.kshim.shim import WRAPPED_CC
 
@@ -43,12 +43,12 @@ def handover(
     """
     from reinet.daemon.benches.handover import measure
 
-    ccs, ways = cc.split(","), how.split(",")
+    ccs, ways = listed("cc", cc, str), listed("how", how, str)
     if unknown := [name for name in ccs if name not in WRAPPED_CC]:
         raise ConfigError(f"--cc {cc!r}: {', '.join(unknown)} is not wrapped; these are: {', '.join(WRAPPED_CC)}")
     if unknown := [name for name in ways if name not in HOW]:
         raise ConfigError(f"--how {how!r}: there is no {', '.join(unknown)}; use {', '.join(HOW)}")
     rows = [asdict(measure(name, flows, way, model, rate_mbit, mrtt_ms)) for name in ccs for way in ways]
-    write_json(json_destination, {"rows": rows, "model": model, "rate_mbit": rate_mbit, "mrtt_ms": mrtt_ms})
-    if json_destination != "-":
-        print_table(rows, COLUMNS)
+    tell_table(
+        json_destination, {"rows": rows, "model": model, "rate_mbit": rate_mbit, "mrtt_ms": mrtt_ms}, rows, COLUMNS
+    )

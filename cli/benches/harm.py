@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from reinet.cli.evaluate import Actuator, Link
-from reinet.cli.options import MOST_REPEAT, BufferOption, CcOption, uncapped_paths
+from reinet.cli.options import MOST_REPEAT, BufferOption, CcOption, listed, uncapped_paths
 from reinet.cli.output import JsonOption, TextColumn, console, keep_json, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
@@ -26,8 +26,6 @@ ROW_COLUMNS = [
 ]  # fmt: skip
 WORST_SHOWN = 12
 """A screen holds so many rows below the groups; all of them are in the JSON."""
-
-_Value = TypeVar("_Value")
 
 
 def harm(
@@ -101,14 +99,14 @@ def harm(
         raise ConfigError("--actuator app works on real sockets alone: add --link mahimahi")
     kind = matrix if link is Link.sim else live
     agent = make_agent(model, link.value)
-    controls = [name.strip() for name in cc.split(",")]
+    controls = listed("cc", cc, str)
     cells = matrix.cells(
         controls,
-        kind.MRTTS_MS if mrtt_ms is None else _numbers("mrtt-ms", mrtt_ms, float),
-        kind.RATES_MBPS if rate_mbps is None else _numbers("rate-mbps", rate_mbps, float),
+        _numbers("mrtt-ms", mrtt_ms, kind.MRTTS_MS),
+        _numbers("rate-mbps", rate_mbps, kind.RATES_MBPS),
         matrix.recordings(load_traces(traces) if traces else []),
-        _numbers("bytes", size, int),
-        kind.PAUSES_MS if pause_ms is None else _numbers("pause-ms", pause_ms, float),
+        listed("bytes", size, int),
+        _numbers("pause-ms", pause_ms, kind.PAUSES_MS),
     )
     asked: dict[str, Any] = {"target": Target.parse(target), "buffer_bytes": buffer_bytes}
     loopback: list[dict[str, Any]] = []
@@ -166,9 +164,8 @@ def _shown(
         return run(lambda share: progress.update(task, completed=share))
 
 
-def _numbers(option: str, text: str, kind: Callable[[str], _Value]) -> list[_Value]:
-    """Returns the numbers of a text; raises ConfigError for what is none."""
-    try:
-        return [kind(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise ConfigError(f"--{option} {text!r}: numbers are needed, by commas") from None
+def _numbers(option: str, text: str | None, default: Sequence[float]) -> Sequence[float]:
+    """Returns the numbers that were given, none for an empty text."""
+    if text is None:
+        return default
+    return listed(option, text, float) if text.strip() else []

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import whole_numbers
-from reinet.cli.output import JsonOption, print_table, say, write_json
+from reinet.cli.options import listed
+from reinet.cli.output import JsonOption, say, tell_table
 
 COLUMNS = [
     "name", "minutes", "env_steps", "updates", "env_steps_per_s", "frontier_mean", "frontier_p95", "throughput_ratio",
@@ -49,7 +49,7 @@ def learners(
         Scenario.of(trace, "sim", seconds=min(seconds, trace.duration_ms / 1000)) for trace in load_traces(traces)
     ]
     given = [load_config(path) for path in config or CONFIGS]
-    numbers = whole_numbers("seeds", seeds) if seeds else []
+    numbers = listed("seeds", seeds, int) if seeds else []
     several = [seeded(one, numbers) for one in given]
     rows = []
     for row in side_by_side(
@@ -67,6 +67,4 @@ def learners(
             "seconds": seconds,
             "figures": spread([row for row in rows if row["name"] in names]),
         }
-    write_json(json_destination, {"rows": rows, "seconds": seconds, "spread": spreads})
-    if json_destination != "-":
-        print_table(rows, COLUMNS)
+    tell_table(json_destination, {"rows": rows, "seconds": seconds, "spread": spreads}, rows, COLUMNS)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import AllowTrainingTraces, BufferOption, note_refusals
+from reinet.cli.options import AllowTrainingTraces, BufferOption, note_refusals, note_stalls, once
 from reinet.cli.output import JsonOption, print_table, write_json
 
 COLUMNS = [
@@ -37,8 +37,9 @@ def targets(
     too. Elsewhere it means that delay_ratio, its delay over the least clairvoyant one at its own utilisation, is at
     most 1.3. Either judges delay alone: throughput_kept says beside it whether throughput_ratio, its utilisation over
     plain, is at least 98 % too. refused_share is the share of decisions in which the guard refused a cap, so that the
-    flow ran uncapped, capped_share that of decisions of which a cap came: where it did not, a note says so. The last
-    row of a target has the means over traces, and shares in place of yes and no. Examples:
+    flow ran uncapped, capped_share that of decisions of which a cap came: where it did not, a note says so. A row
+    is not valid where the flow stalled under the agent, plain control or every clairvoyant cap; a note says so, and it
+    enters no mean. The last row of a target has the means over traces, and shares in place of yes and no. Examples:
 
         reinet bench targets --traces traces/validation
 
@@ -51,7 +52,7 @@ def targets(
     from reinet.core.target import Target
     from reinet.envs.trace import load_traces
 
-    targets_ms = [Target.parse(text).resolve_ms(mrtt_ms) for text in target.split(",")]
+    targets_ms = once("target", [Target.parse(text).resolve_ms(mrtt_ms) for text in target.split(",")])
     scenarios = [
         Scenario.of(
             trace, "sim", seconds=min(seconds, trace.duration_ms / 1000), target_ms=targets_ms[0], cc=cc,
@@ -64,5 +65,6 @@ def targets(
     rows = within_targets(chosen, scenarios, targets_ms, threads)
     write_json(json_destination, {"rows": rows, "trained_on": seen})
     note_refusals(rows)
+    note_stalls(rows)
     if json_destination != "-":
         print_table(rows, COLUMNS)

@@ -37,7 +37,7 @@ def submit(
     licence: Annotated[str, typer.Option(help="Who may use the recordings for what; goes into the lineage.")] = "",
     parent: Annotated[str, typer.Option(help="sha256 of the model that this one is to follow, for the record.")] = "",
     watch_it: Annotated[bool, typer.Option("--watch", help="Watch it until it has ended.")] = False,
-    json_out: JsonOption = None,
+    json_destination: JsonOption = None,
 ) -> None:
     """Send a configuration and traces; prints the job's id. With --traces, generated links are left out unless named.
 
@@ -59,26 +59,26 @@ def submit(
         say("job ", (job["job"], "bold"), f" is accepted; reinet jobs watch {job['job']}")
         if watch_it:
             job = _watched(trainer.watch(job["job"]), job)
-    write_json(json_out, job)
+    write_json(json_destination, job)
     _exit_as(job)
 
 
 @app.command("list")
-def list_(json_out: JsonOption = None) -> None:
+def list_(json_destination: JsonOption = None) -> None:
     """List jobs, oldest first. Example: reinet jobs list --json -."""
     with client() as trainer:
         jobs = trainer.jobs()
-    write_json(json_out, {"rows": jobs})
-    if json_out is None:
+    write_json(json_destination, {"rows": jobs})
+    if json_destination is None:
         print_table([_row(job) for job in jobs], COLUMNS)
 
 
 @app.command()
-def watch(job: JobArgument, json_out: JsonOption = None) -> None:
+def watch(job: JobArgument, json_destination: JsonOption = None) -> None:
     """Follow a job until it has ended; exits 1 where it failed. Example: reinet jobs watch 0123456789ab."""
     with client() as trainer:
         ended = _watched(trainer.watch(job), trainer.job(job))
-    write_json(json_out, ended)
+    write_json(json_destination, ended)
     _exit_as(ended)
 
 
@@ -96,21 +96,21 @@ def logs(
 
 
 @app.command()
-def stop(job: JobArgument, json_out: JsonOption = None) -> None:
+def stop(job: JobArgument, json_destination: JsonOption = None) -> None:
     """End a job after its present iteration; it can be resumed. Example: reinet jobs stop 0123456789ab."""
     with client() as trainer:
         found = trainer.stop(job)
     say(f"job {job} is {found['state']}")
-    write_json(json_out, found)
+    write_json(json_destination, found)
 
 
 @app.command()
-def resume(job: JobArgument, json_out: JsonOption = None) -> None:
+def resume(job: JobArgument, json_destination: JsonOption = None) -> None:
     """Let a stopped or failed job go on from its newest checkpoint. Example: reinet jobs resume 0123456789ab."""
     with client() as trainer:
         found = trainer.resume(job)
     say(f"job {job} is {found['state']}")
-    write_json(json_out, found)
+    write_json(json_destination, found)
 
 
 def _watched(seen: Iterator[tuple[dict[str, Any], str]], job: dict[str, Any]) -> dict[str, Any]:

@@ -35,23 +35,23 @@ def _row(model: dict[str, Any]) -> dict[str, Any]:
 
 
 @app.command("list")
-def list_(json_out: JsonOption = None) -> None:
+def list_(json_destination: JsonOption = None) -> None:
     """List models with their figures of training and the names that point to them. Example: reinet models list."""
     with client() as trainer:
         models = trainer.models()
-    write_json(json_out, {"rows": models})
-    if json_out is None:
+    write_json(json_destination, {"rows": models})
+    if json_destination is None:
         print_table([_row(model) for model in models], COLUMNS)
 
 
 @app.command()
-def show(model: ModelArgument, json_out: JsonOption = None) -> None:
+def show(model: ModelArgument, json_destination: JsonOption = None) -> None:
     """Show where a model comes from: job, parent, traces, seed, figures. Example: reinet models show production."""
     with client() as trainer:
         found = trainer.model(model)
         lines = [line for line in trainer.history() if found["sha256"] in (line["model"], line["before"])]
-    write_json(json_out, {**found, "history": lines})
-    if json_out is None:
+    write_json(json_destination, {**found, "history": lines})
+    if json_destination is None:
         for key in ("sha256", "name", "pointers", "job", "owner", "parent", "seed", "code_version", "schema_hash"):
             say(
                 (f"{key:>14}  ", "bold"), str(found[key] if not isinstance(found[key], list) else ", ".join(found[key]))
@@ -62,7 +62,7 @@ def show(model: ModelArgument, json_out: JsonOption = None) -> None:
 
 
 @app.command()
-def compare(first: ModelArgument, second: ModelArgument, json_out: JsonOption = None) -> None:
+def compare(first: ModelArgument, second: ModelArgument, json_destination: JsonOption = None) -> None:
     """Compare figures and configurations of two models. Example: reinet models compare production canary."""
     with client() as trainer:
         one, other = trainer.model(first), trainer.model(second)
@@ -78,9 +78,9 @@ def compare(first: ModelArgument, second: ModelArgument, json_out: JsonOption = 
     ]
     sha256s = [{use["sha256"] for use in model["traces"]} for model in (one, other)]
     only = [len(sha256s[0] - sha256s[1]), len(sha256s[1] - sha256s[0])]
-    write_json(json_out, {"models": [one["sha256"], other["sha256"]], "rows": figures, "configuration": changed,
+    write_json(json_destination, {"models": [one["sha256"], other["sha256"]], "rows": figures, "configuration": changed,
                           "traces_only_in": only})  # fmt: skip
-    if json_out is None:
+    if json_destination is None:
         say(f"first {one['sha256'][:12]} {one['name']}, second {other['sha256'][:12]} {other['name']}")
         print_table(figures, ["figure", "first", "second"])
         print_table(changed, ["key", "first", "second"], title="configuration")
@@ -91,13 +91,13 @@ def compare(first: ModelArgument, second: ModelArgument, json_out: JsonOption = 
 def pull(
     model: ModelArgument,
     out: Annotated[Path, typer.Option(help="The folder that gets it, under its sha256.")] = Path("runs/models"),
-    json_out: JsonOption = None,
+    json_destination: JsonOption = None,
 ) -> None:
     """Fetch a model's folder and check it. Example: reinet models pull production --out runs/models."""
     with client() as trainer:
         folder = trainer.pull(model, out)
     say(f"model {folder}")
-    write_json(json_out, {"model": str(folder), "manifest_sha256": folder.name})
+    write_json(json_destination, {"model": str(folder), "manifest_sha256": folder.name})
 
 
 @app.command()
@@ -106,7 +106,7 @@ def promote(
     name: NameOption = "production",
     why: WhyOption = "",
     force: Annotated[bool, typer.Option("--force", help="Whatever the gate finds; this is recorded.")] = False,
-    json_out: JsonOption = None,
+    json_destination: JsonOption = None,
 ) -> None:
     """Point a name to a model, once the gate has measured that it is no worse than the one before.
 
@@ -120,42 +120,44 @@ def promote(
         done = trainer.promote(model, name, why, force, lambda what: say(what) if not console.is_terminal else None)
     forced = " (forced)" if done["forced"] else ""
     say((name, "bold"), f" points to {done['model'][:12]}{forced}; the gate: {done['gate']}")
-    write_json(json_out, done)
+    write_json(json_destination, done)
 
 
 @app.command()
 def rollback(
     name: Annotated[str, typer.Argument(help="The name to point back.")] = "production",
     why: WhyOption = "",
-    json_out: JsonOption = None,
+    json_destination: JsonOption = None,
 ) -> None:
     """Point a name to the model before. Example: reinet models rollback production --why "more retransmissions"."""
     with client() as trainer:
         done = trainer.rollback(name, why)
     say((name, "bold"), f" points to {done['model'][:12]} again")
-    write_json(json_out, done)
+    write_json(json_destination, done)
 
 
 @app.command()
-def history(name: Annotated[str, typer.Argument(help="A name; none = all.")] = "", json_out: JsonOption = None) -> None:
+def history(
+    name: Annotated[str, typer.Argument(help="A name; none = all.")] = "", json_destination: JsonOption = None
+) -> None:
     """List promotions and roll-backs: who, when, why. Example: reinet models history production."""
     with client() as trainer:
         lines = trainer.history(name)
-    write_json(json_out, {"rows": lines})
-    if json_out is None:
+    write_json(json_destination, {"rows": lines})
+    if json_destination is None:
         _print_history(lines)
 
 
 @app.command()
-def fleet(json_out: JsonOption = None) -> None:
+def fleet(json_destination: JsonOption = None) -> None:
     """List daemons that follow a name: what each runs, what its hold-out says, and when it was last seen.
 
     hold_out has capped flows' figures over plain ones', with the ends of their intervals. Example: reinet models fleet
     """
     with client() as trainer:
         rows = trainer.fleet()
-    write_json(json_out, {"rows": rows})
-    if json_out is None:
+    write_json(json_destination, {"rows": rows})
+    if json_destination is None:
         shown = [{**row, "model": row["model"][:12], "seen": span(row["seen_s"]) + " ago",
                   "hold_out": hold_out(row["figures"])} for row in rows]  # fmt: skip
         print_table(shown, ["daemon", "name", "model", "seen", "version", "hold_out", "problem", "owner"])
@@ -165,14 +167,14 @@ def fleet(json_out: JsonOption = None) -> None:
 def gc(
     older_than_days: Annotated[float, typer.Option(min=0, max=36500, help="Only models older than this.")] = 30.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, remove nothing.")] = False,
-    json_out: JsonOption = None,
+    json_destination: JsonOption = None,
 ) -> None:
     """Remove models that no name points to or pointed to, and no daemon runs. Example: reinet models gc --dry-run."""
     with client() as trainer:
         found = trainer.gc(older_than_days, dry_run)
     verb = "would go" if dry_run else "removed"
     say(f"{len(found['removed'])} models {verb}, {found['freed_bytes'] / 1e6:.1f} MB")
-    write_json(json_out, found)
+    write_json(json_destination, found)
 
 
 def hold_out(figures: dict[str, float]) -> str:

@@ -15,7 +15,7 @@ _PACKAGES = ("grpc", "grpc_health", "grpc_reflection", "google", "ray", "torch",
 def trainer(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file; see configs/trainer.toml.")],
     check: Annotated[bool, typer.Option("--check", help="Check the configuration, then exit.")] = False,
-    json_out: JsonOption = None,
+    json_destination: JsonOption = None,
 ) -> None:
     """Take training jobs and keep models until SIGTERM or Ctrl-C; what runs goes on at the next start.
 
@@ -40,8 +40,8 @@ def trainer(
     settings = load_config(config)
     if check:
         say(f"{config}: ok, would serve at {settings.socket}, jobs in {settings.folder} through {settings.runner}")
-        write_json(json_out, {"ok": True, "folder": str(settings.folder), "socket": str(settings.socket)})
+        write_json(json_destination, {"ok": True, "folder": str(settings.folder), "socket": str(settings.socket)})
         return
     configure_logging()
     serve(settings)
-    write_json(json_out, {"ok": True, "folder": str(settings.folder), "socket": str(settings.socket)})
+    write_json(json_destination, {"ok": True, "folder": str(settings.folder), "socket": str(settings.socket)})

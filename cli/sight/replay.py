@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.output import JsonOption, print_table, say, write_json
+from reinet.cli.output import JsonOption, say, tell_table
 
 COLUMNS = [
     "flow", "agent", "decisions", "capped_share", "cap_median_pkts", "cap_p5_pkts", "cap_p95_pkts", "same_share",
@@ -44,7 +44,5 @@ def replay(
     recordings, damaged = read_each(flow_files(flows), FlowRecording.load, say)
     done = [replayed.replay(recording, agent, asked) for recording in recordings for agent in chosen]
     rows = replayed.rows_of(done)
-    write_json(json_destination, {"rows": rows, "damaged": damaged, "target": str(asked),
-                                  "caps": [replayed.series_of(one) for one in done]})  # fmt: skip
-    if json_destination != "-":
-        print_table([{**row, "flow": str(row["flow"])[:12]} for row in rows], COLUMNS)
+    data = {"rows": rows, "damaged": damaged, "target": str(asked), "caps": [replayed.series_of(one) for one in done]}
+    tell_table(json_destination, data, [{**row, "flow": str(row["flow"])[:12]} for row in rows], COLUMNS)

@@ -9,7 +9,7 @@
 
 namespace reinet {
 
-// The minimum of a sliding window of time, exactly, where WindowedMin keeps three values: it holds each sample that no
+// The minimum of a sliding window of time, exactly, where WindowedMax keeps three values: it holds each sample that no
 // later one has undercut. The newest sample stays, however old.
 class SlidingMinimum {
  public:

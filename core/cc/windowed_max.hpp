@@ -53,16 +53,6 @@ class WindowedMax {
   Sample best_[3];
 };
 
-// The same for minima.
-class WindowedMin {
- public:
-  void add(std::uint32_t window, std::uint32_t time, std::uint32_t value) { filter_.add(window, time, ~value); }
-  std::uint32_t value() const { return ~filter_.value(); }  // all ones before the first
-
- private:
-  WindowedMax filter_;
-};
-
 }  // namespace reinet
 
 #endif

@@ -40,9 +40,6 @@ class StateBank {
       throw std::invalid_argument("a state bank does not shrink: rows in use would vanish");
     flows_->grow(capacity);
   }
-  void set_normaliser(const NormaliserTable& table) {
-    config_ = state_config(set_, table, config_.reward.kind, config_.reward.delay_weight, config_.room_beyond_us);
-  }
 
   // Throws std::out_of_range for a bad row, before anything changes.
   void reset(std::span<const std::int32_t> rows) {

@@ -7,7 +7,6 @@ stored, however late the loop came to read the record.
 
 import time
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent
+from reinet.core.closing import Closing
 from reinet.core.records import FLOW_STATS_DTYPE
 from reinet.core.state import Answered, Reflex
 from reinet.core.target import Target
@@ -47,16 +47,16 @@ class LoopSpeed:
     """All flows have a record whenever the loop asks: the most that one core can do."""
 
 
-class PacedShim:
+class PacedShim(Closing):
     """A ``Shim`` of flows that never end, whose records fall due by the clock or, without a pace, at every poll.
 
     ``latencies_ns`` gathers one value for each record that a cap answered; of several records of a flow that one cap
     answers the oldest counts.
     """
 
-    def __init__(self, flows: int, period_ns: int, paced: bool = True, seed: int = 0) -> None:
+    def __init__(self, flows: int, period_ns: int, paced: bool = True) -> None:
         self._flows, self._gap_ns, self._paced = flows, period_ns / flows, paced
-        self._table = _records(flows, period_ns, np.random.default_rng(seed))
+        self._table = _records(flows, period_ns, np.random.default_rng(0))
         self._caps_pkts = np.zeros(flows, np.uint32)
         self._expires_ns = np.zeros(flows, np.int64)
         self._waiting_ns = np.zeros(flows, np.int64)  # the oldest record that no cap has answered; 0 = none
@@ -132,14 +132,6 @@ class PacedShim:
     def close(self) -> None:
         """Lifts every cap."""
         self._caps_pkts[:] = 0
-
-    def __enter__(self) -> "PacedShim":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def measure(agent: Agent, flows: int, rtt_ms: float = 20.0, seconds: float = 5.0) -> LoopSpeed:

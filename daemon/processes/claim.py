@@ -6,9 +6,9 @@ import socket as sockets
 import stat
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
+from reinet.core.closing import Closing
 from reinet.core.errors import DaemonError
 
 
@@ -25,7 +25,7 @@ CONTROL = Purpose("control socket", "socket", sockets.SOCK_STREAM, 0o700)
 PROGRAMS = Purpose("socket of programs", "processes", sockets.SOCK_SEQPACKET, 0o755)
 
 
-class SocketClaim:
+class SocketClaim(Closing):
     """The right to listen at a path, held until ``close``; raises DaemonError where it cannot be had.
 
     The folder is made where it is missing, for the owner alone but where any user's programs connect. A lock beside
@@ -62,14 +62,6 @@ class SocketClaim:
             with suppress(OSError):
                 self.path.parent.rmdir()
             self._made_folder = False
-
-    def __enter__(self) -> "SocketClaim":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _prepare_folder(self) -> None:
         folder = self.path.parent

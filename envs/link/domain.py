@@ -218,7 +218,7 @@ class LinkDomain:
         whole = {key: round(value) for key, value in own.items() if isinstance(getattr(LinkSpec, key, None), int)}
         return LinkSpec.from_mapping({
             **self.link, **own, **whole, "trace": trace, "start_offset_ms": start_ms, "cc": cc, "queue": queue,
-            "target_us": round(target_ms * 1000), "seed": seed,
+            "target_us": round(min(target_ms * 1000, 2.0**32)), "seed": seed,  # LinkSpec refuses what is too large
         })  # fmt: skip
 
 

@@ -33,7 +33,7 @@ SCHEDULERS = ("fifo", "proportional-fair")
 MOST_FLOWS = 65_535
 LATEST_MS = 1e12
 """Nothing of a flow is planned for later, some 30 years from the start: microseconds stay exact in doubles."""
-LONGEST_DETOUR_MS = 10_000.0
+LONGEST_MRTT_MS = LONGEST_DETOUR_MS = 10_000.0
 LEAST_MBPS, MOST_MBPS = 1e-9, 100_000.0
 """A slower rate is none, and the simulator would not live to see a packet through."""
 MOST_SEGMENTS = 2**32 - 2
@@ -89,7 +89,7 @@ class FlowSpec:
         if self.target_us is not None:
             self._check_ranges(("target_us", 0, 2**32 - 1))
         if self.mrtt_ms is not None:
-            self._check_ranges(("mrtt_ms", 0.0, 10_000.0))
+            check_mrtt(self.mrtt_ms)
             if self.forward_ms is not None:
                 self._check_ranges(("forward_ms", 0.0, float(self.mrtt_ms)))
         if self.trace is not None:
@@ -334,6 +334,11 @@ def target_on(target_ms: float | str, mrtt_ms: float) -> float:
     ConfigError for a text that is none.
     """
     return Target.parse(target_ms).resolve_ms(mrtt_ms) if isinstance(target_ms, str) else target_ms
+
+
+def check_mrtt(mrtt_ms: float) -> None:
+    """Raises ConfigError for what is no path's fixed delay: whoever resolves a target from it asks this first."""
+    check_range("mrtt_ms", mrtt_ms, 0.0, LONGEST_MRTT_MS)
 
 
 def check_target(target_ms: float, mrtt_ms: float) -> None:

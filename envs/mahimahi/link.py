@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
+from reinet.core.closing import Closing
 from reinet.core.errors import LinkError
 from reinet.envs.link.metrics import LinkLog, Metrics, compute, first_data_ms
 from reinet.envs.link.spec import LinkSpec
@@ -72,7 +72,6 @@ class LinkRun:
     start_ms: float
     """When the first data packet came to the link, in the log's time."""
     end_ms: float
-    sleeper: Sleeper
     sender_cpu_us: int = 0
     """The CPU time of the sender's process; ACKs are taken in interrupts, which are charged to nobody."""
     closed: list[Event] = field(default_factory=list)
@@ -94,7 +93,7 @@ def shell_command(spec: LinkSpec, inside: list[str]) -> list[str]:
     return [*command, "mm-link", log, *queue_options(spec), "--", f"{TRACES}/up", f"{TRACES}/down", *inside]
 
 
-class MahimahiLink:
+class MahimahiLink(Closing):
     """One flow or several over an emulated path; ``start`` and ``stop`` make a run, any number in turn.
 
     ``cgroup``: a cgroup v2 folder to make for the sender. ``bytes_per_flow``: end each flow with a FIN after so many;
@@ -201,7 +200,6 @@ class MahimahiLink:
             zero_ns=self.zero_ns,
             start_ms=start_ms,
             end_ms=end_ms,
-            sleeper=sleeper,
             sender_cpu_us=int(end["cpu_us"]),
             closed=closed,
             received=[event for event in self._shells.events() if event.get("event") == "received"],
@@ -243,11 +241,3 @@ class MahimahiLink:
         if self._bytes_per_flow is not None:
             command += ["--bytes", str(self._bytes_per_flow)]
         return command
-
-    def __enter__(self) -> MahimahiLink:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -12,9 +12,9 @@ import subprocess
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
+from reinet.core.closing import Closing
 from reinet.core.errors import LinkError
 from reinet.envs.mahimahi.process import HELPERS, Child, find_program, find_xtables, helper_folder
 
@@ -34,7 +34,7 @@ _CGROUP_PREFIX = "reinet-link-"
 _numbers = itertools.count()
 
 
-class LinkNamespace:
+class LinkNamespace(Closing):
     """Namespaces in which Mahimahi runs; everything in them ends with ``close``, or with this process.
 
     Given ``cgroup``, that cgroup v2 folder is made with them and removed with them. Raises LinkError.
@@ -142,14 +142,6 @@ class LinkNamespace:
         for child in self._children:
             child.reap(5)
         self._children.clear()
-
-    def __enter__(self) -> LinkNamespace:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def stale_cgroups(mount: Path) -> list[Path]:

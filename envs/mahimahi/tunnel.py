@@ -74,9 +74,6 @@ class TunnelLink(MahimahiLink):
                 child.events()
                 raise LinkError(f"{child.name} ended with status {child.process.returncode}{child.said()}")
 
-    def __enter__(self) -> TunnelLink:
-        return self
-
     def _receiver_command(self, port: int) -> list[str]:
         return ["sh"]
 

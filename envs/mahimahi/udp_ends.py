@@ -76,7 +76,7 @@ def send(law: str) -> None:
         before_us = _cpu_us()
         token = int.from_bytes(hello[4:12], "little")
         _say("sending", time_ns=time.monotonic_ns())
-        sender = UdpSender(sock.fileno(), token, law, block, True, LONGEST_US, rtt_us, 0, secrets.randbits(63))
+        sender = UdpSender(sock.fileno(), token, law, block, True, LONGEST_US, rtt_us, secrets.randbits(63))
         while not _asked_to_end():
             if sender.step(STEP_US):
                 sys.exit(sender.failure or "the longest flow is over")

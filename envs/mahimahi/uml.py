@@ -83,7 +83,6 @@ def run_flow(kernel: Path, spec: LinkSpec, seconds: float) -> LinkRun:
         zero_ns=0,
         start_ms=start_ms,
         end_ms=end_ms,
-        sleeper=sleeper,
         closed=[event for event in events if event["event"] == "closed"],
         received=[event for event in received if event["event"] == "received"],
     )

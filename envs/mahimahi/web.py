@@ -16,11 +16,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
+from reinet.core.closing import Closing
 from reinet.core.errors import LinkError
 from reinet.envs.link.metrics import compute, first_data_ms
 from reinet.envs.link.spec import LinkSpec
@@ -80,7 +80,7 @@ class WebRun:
     invalid_reason: str | None
 
 
-class WebLink:
+class WebLink(Closing):
     """nginx and curl over an emulated path; ``start``, ``fetch`` until ``finished``, ``stop``, any number of times.
 
     ``cgroup``: a cgroup v2 folder to make for the server. ``sizes_bytes``: the objects it has. Every start has a
@@ -188,11 +188,3 @@ class WebLink:
         if child.process.wait(START_TIMEOUT_S):
             child.events()
             raise LinkError(f"{name} failed inside the link's namespaces{child.said()}")
-
-    def __enter__(self) -> WebLink:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -72,10 +72,6 @@ class Batch {
 
   // Gives a row another link, from its next reset on. Throws std::invalid_argument.
   void set_link(std::size_t row, const LinkOptions& link, PathTraces traces);
-  void set_normaliser(const NormaliserTable& table) {
-    const RewardConfig& reward = view_.config.reward;
-    view_.config = state_config(view_.set, table, reward.kind, reward.delay_weight, view_.config.room_beyond_us);
-  }
   const View& view() const { return view_; }
 
   // Starts new flows in these rows; run() then takes each to its first record. It, and what steps, throws Stalled where

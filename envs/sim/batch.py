@@ -66,7 +66,6 @@ class SimBatch:
         period = period or PeriodConfig()
         count = len(links)
         self.feature_set = feature_set_named(feature_set)
-        self.head = head
         self._states = np.zeros((count, self.feature_set.state_size), np.float32)
         self._rewards = np.zeros(count, np.float32)
         self._stats = empty_stats(count)
@@ -140,10 +139,6 @@ class SimBatch:
         self._specs.pop(row, None)
         if self._record_log and spec.wired_mbps:
             self._specs[row] = spec
-
-    def set_normaliser(self, normaliser: Normaliser) -> None:
-        """Uses these statistics from the next record on."""
-        self._core.set_normaliser(Normaliser.of(self.feature_set, normaliser).table)
 
     def reset(self, rows: npt.ArrayLike | None = None) -> None:
         """Starts new flows in these rows (None = all) and runs each to its first record, without a cap.

@@ -68,11 +68,6 @@ class SimBatch {
     batch_.set_link(row, link, std::move(traces));
   }
 
-  void set_normaliser(const Matrix<const double>& table) {
-    const Turn turn(*this);
-    batch_.set_normaliser(table_from(batch_.view().set, table));
-  }
-
   void reset(const Vector<const std::int32_t>& rows) {
     const Turn turn(*this);
     batch_.start(span_of(rows));  // lets go of traces, which are Python's
@@ -225,7 +220,6 @@ NB_MODULE(_sim, m) {
            "room_beyond_us"_a, "table"_a, "record_log"_a, "states"_a, "rewards"_a, "stats"_a, "rule_pkts"_a,
            "decided"_a, "may_cap"_a, "threads"_a)
       .def("set_link", &SimBatch::set_link)
-      .def("set_normaliser", &SimBatch::set_normaliser)
       .def("reset", &SimBatch::reset)
       .def("step", &SimBatch::step)
       .def("step_caps", &SimBatch::step_caps)

@@ -3,7 +3,7 @@
 =============  =====================================================================================================
 format         one line of it
 =============  =====================================================================================================
-``mahimahi``   a time in ms per opportunity; taken as it is
+``mahimahi``   a time in ms per opportunity; taken as it is, without blanks around it
 ``phone-csv``  a phone logger's CSV with a header: ``Timestamp`` (2020.02.14_09.38.22 or ISO 8601), ``DL_bitrate`` in
                kbit/s, ``State`` (D while downloading), about one line a second
 ``s-mbps``     seconds and Mbit/s, separated by white space or a comma; likewise ``s-kbps``, ``ms-mbps``, ``ms-kbps``
@@ -95,7 +95,7 @@ def import_trace(path: str | Path, format: str | None = None, column: str | None
     if column is not None and format != "phone-csv":
         raise TraceError(f"{path}: --column is for phone-csv, and this is {format}; leave it out")
     if format == "mahimahi":
-        trace = Trace.load(path)
+        trace = Trace.parse("\n".join(line.strip() for line in text.split("\n")).encode(), path)
         return Imported(trace, format, trace.opportunities_ms.size, 0.0)
     if format == "phone-csv":
         lines, longest_hold_s = _phone_lines(text, path, column or _DOWNLOAD_COLUMN), MAX_HOLD_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from reinet.core.visible import utf8
@@ -26,8 +27,4 @@ def set_file(name: str, files: Sequence[str]) -> bytes:
 
 
 def _toml_string(text: str) -> str:
-    escaped = "".join(
-        f"\\u{ord(char):04x}" if ord(char) < 32 or ord(char) == 127 else "\\" + char if char in '"\\' else char
-        for char in text
-    )
-    return f'"{escaped}"'
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON leaves it raw, TOML forbids that

@@ -6,6 +6,7 @@ full-size packet; a repeated value is several in that millisecond; the trace loo
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import math
 import os
@@ -44,6 +45,11 @@ _NOT_TRACES = frozenset({".toml", ".md", ".json", ".yaml", ".yml"})
 """Suffixes that a folder of traces may hold beside its traces."""
 
 _LF, _ZERO, _MINUS = b"\n0-"
+_LOOKS = {
+    b"\x1f\x8b": " (it looks compressed: unpack it first)",
+    codecs.BOM_UTF8: " (it begins with an editor's byte-order mark: reinet traces import takes that away)",
+}
+"""How files begin that are no plain text, and what to do about them."""
 _MAX_DIGITS = len(str(MAX_MS))
 
 
@@ -84,7 +90,12 @@ class Trace:
     def load(cls, path: str | Path) -> Trace:
         """Returns the trace in a file; raises TraceError naming file, line, what is wrong and the cure."""
         path = Path(path)
-        return cls(_parse(read_limited(path, MAX_FILE_BYTES, "trace"), path), path.name, path)
+        return cls.parse(read_limited(path, MAX_FILE_BYTES, "trace"), path)
+
+    @classmethod
+    def parse(cls, raw: bytes, path: Path) -> Trace:
+        """Returns the trace in a file's bytes; raises TraceError as ``load``."""
+        return cls(_parse(raw, path), path.name, path)
 
     @classmethod
     def constant(cls, mbps: float, seconds: float, name: str | None = None) -> Trace:
@@ -375,10 +386,8 @@ def _explain(text: bytes, path: Path) -> NoReturn:
         if not line:
             raise TraceError(f"{where} empty line; every line is one time in ms: delete it")
         if not line.isascii() or any(byte < 32 and byte != 9 for byte in line) or b"\x7f" in line:
-            raise TraceError(
-                f"{where} not text: {shown}; a trace is plain text with one time in ms per line"
-                + (" (it looks compressed: unpack it first)" if number == 1 and line[:2] == b"\x1f\x8b" else "")
-            )
+            looks = next((cure for begin, cure in _LOOKS.items() if number == 1 and line.startswith(begin)), "")
+            raise TraceError(f"{where} not text: {shown}; a trace is plain text with one time in ms per line{looks}")
         if line[0] == _MINUS and line[1:].isdigit():
             raise TraceError(f"{where} negative time {shown}; times count from the start: shift them to 0 or above")
         if not line.isdigit():

@@ -9,9 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 from PIL import Image
 
 from helpers.places import ROOT
+from helpers.waiting import wait_for
 
 MODELS = ("checkpoints/default", "checkpoints/per-rtt")
 LINKS = {"walking.trace": "lte-walking", "driving.trace": "lte-driving"}
@@ -119,14 +119,6 @@ def browser() -> Iterator[Any]:
         yield driver
     finally:
         driver.quit()
-
-
-def wait_for(found: Callable[[], Any]) -> Any:
-    end_s = time.monotonic() + PATIENCE_S
-    while not (value := found()):
-        assert time.monotonic() < end_s, "timed out"
-        time.sleep(0.2)
-    return value
 
 
 def get(address: str, path: str) -> Any:

@@ -17,6 +17,7 @@ from helpers.daemons import DEADLINE_S, Daemon, has_capped, write_config
 from helpers.loops import started
 from helpers.models import write_model
 from helpers.places import ROOT
+from helpers.waiting import wait_for
 from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.daemon import serve
 from reinet.daemon.client import ControlClient
@@ -270,10 +271,7 @@ def test_a_killed_loader_takes_both_along(folder: Path) -> None:
     daemon.wait_for(has_capped)
     left = children_of(daemon.process.pid)
     daemon.end(signal.SIGKILL)
-    end_s = time.monotonic() + DEADLINE_S
-    while any(Path(f"/proc/{pid}").exists() for pid in left):
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), DEADLINE_S)
 
 
 def test_a_configuration_whose_disk_hangs_costs_nothing(folder: Path) -> None:

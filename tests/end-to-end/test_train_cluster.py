@@ -14,7 +14,8 @@ import ray
 from typer.testing import CliRunner
 
 from helpers.configs import as_toml
-from helpers.trainer import TINY, Service, wait_for
+from helpers.trainer import TINY, Service
+from helpers.waiting import wait_for
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from helpers.kills import disturbed, free_port, left_over, long, plain_training, rays_of
-from helpers.trainer import TINY, Service, wait_for
+from helpers.trainer import TINY, Service
+from helpers.waiting import wait_for
 from reinet.agents.service.client import Client
 from reinet.core.errors import ReinetError, ServiceError
 from reinet.daemon.registry import Address, Follower

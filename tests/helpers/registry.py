@@ -1,7 +1,6 @@
 """A registry of two models that listens until it does not, and whose answers a test may spoil."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,10 +87,3 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         "FIRST_PAUSE_S": 0.02, "MOST_PAUSE_S": 0.1, "POLL_S": 0.1, "SILENCE_S": 3.0, "TIMEOUT_S": 3.0, "FETCH_S": 3.0,
     }.items():  # fmt: skip
         monkeypatch.setattr(registry, patience, seconds)
-
-
-def until(true: Callable[[], object], seconds: float = 30) -> None:
-    end_s = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)

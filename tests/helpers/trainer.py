@@ -131,12 +131,3 @@ def put_model(state: Path, folder: Path, name: str) -> str:
     registry.promote(digest, name, "local", "shipped", False, "")
     database.close()
     return digest
-
-
-def wait_for(what: Any, seconds: float = 120.0) -> Any:
-    """Returns what a function returns once that is true; fails after so long."""
-    end_s = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < end_s, "it did not come about"
-        time.sleep(0.05)
-    return found

@@ -18,7 +18,8 @@ from helpers.documents import blocks
 from helpers.figures import figures_hold
 from helpers.flows import settled
 from helpers.places import ROOT
-from helpers.trainer import put_model, wait_for
+from helpers.trainer import put_model
+from helpers.waiting import wait_for
 from reinet.agents.service.client import Client
 from reinet.daemon.client import ControlClient
 from reinet.envs.link.spec import LinkSpec

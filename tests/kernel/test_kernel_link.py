@@ -42,7 +42,7 @@ def ownerless() -> set[tuple[str, int]]:
     return {(entry.kind, entry.id) for entry in leftovers() if not entry.pids}
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """What a session of this process made is gone when it is closed."""
     mount = cgroup2_mount()
@@ -71,7 +71,7 @@ def records_without_recovery(run: KernelRun) -> np.ndarray:
     return run.records[(run.records["flags"] & Flag.IN_RECOVERY) == 0]
 
 
-def test_the_cap_acts_on_a_real_flow_and_removing_it_frees_the_flow(nothing_left: None) -> None:
+def test_the_cap_acts_on_a_real_flow_and_removing_it_frees_the_flow() -> None:
     def plain_and_capped() -> tuple[KernelRun, KernelRun]:
         plain, capped = run(session, 4), run(session, 4, lambda record: CAP_PKTS)
         assert plain.records["cwnd_pkts"].max() > 2 * CAP_PKTS
@@ -96,7 +96,7 @@ def test_the_cap_acts_on_a_real_flow_and_removing_it_frees_the_flow(nothing_left
 
 
 @pytest.mark.parametrize("from_s", [0.0, 2.5], ids=["from its start-up on", "later"])
-def test_bbr_does_not_learn_the_cap(from_s: float, nothing_left: None) -> None:
+def test_bbr_does_not_learn_the_cap(from_s: float) -> None:
     """A quarter of what the path holds keeps most of the rate away; BBR's model of the path, and its pacing, stay."""
 
     def capped() -> KernelRun:
@@ -117,7 +117,7 @@ def test_bbr_does_not_learn_the_cap(from_s: float, nothing_left: None) -> None:
 
 
 @pytest.mark.parametrize("every_ms", [50, None], ids=["an opportunity each 50 ms", "no uplink of its own"])
-def test_records_tell_how_long_acks_wait(every_ms: int | None, nothing_left: None) -> None:
+def test_records_tell_how_long_acks_wait(every_ms: int | None) -> None:
     """By the timestamps of the kernel's own receiver; the link's log says what packets wait."""
 
     def capped() -> KernelRun:
@@ -154,7 +154,7 @@ def outage(monkeypatch: pytest.MonkeyPatch | None = None) -> KernelRun:
         return run(session, 5.2, lambda record: CAP_PKTS)
 
 
-def test_an_outage_of_three_seconds_does_not_lift_the_cap(nothing_left: None) -> None:
+def test_an_outage_of_three_seconds_does_not_lift_the_cap() -> None:
     def check(done: KernelRun) -> None:
         silent = (done.records["flags"] & Flag.NO_SAMPLE) != 0
         assert silent.sum() >= 8  # every 250 ms
@@ -169,14 +169,14 @@ def test_an_outage_of_three_seconds_does_not_lift_the_cap(nothing_left: None) ->
     figures_hold(outage, check, lambda done: done.link.invalid_reason)
 
 
-def test_without_renewal_the_same_outage_lifts_it(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
+def test_without_renewal_the_same_outage_lifts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     done = outage(monkeypatch)
     silent = done.records[(done.records["flags"] & Flag.NO_SAMPLE) != 0]
     assert (silent["cap_pkts"] == 0).any()
     assert "the cap lapsed" in str(done.link.invalid_reason)
 
 
-def test_a_loop_that_lets_the_cap_lapse_is_no_valid_run(nothing_left: None) -> None:
+def test_a_loop_that_lets_the_cap_lapse_is_no_valid_run() -> None:
     def decide(record: np.ndarray) -> int:
         time.sleep(pauses_s.pop() if pauses_s else 0)
         return CAP_PKTS
@@ -188,7 +188,7 @@ def test_a_loop_that_lets_the_cap_lapse_is_no_valid_run(nothing_left: None) -> N
     assert "the cap lapsed" in done.link.invalid_reason
 
 
-def test_what_cannot_be_wrapped_runs_unobserved(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
+def test_what_cannot_be_wrapped_runs_unobserved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reinet.envs.capped_link.wrapper_names", lambda: {"cubic": "reinet_cubic"})
 
     def unobserved() -> LinkRun:
@@ -204,7 +204,7 @@ def test_what_cannot_be_wrapped_runs_unobserved(monkeypatch: pytest.MonkeyPatch,
         figures_hold(unobserved, check)
 
 
-def test_a_flow_that_dies_is_an_error_not_a_wait(nothing_left: None) -> None:
+def test_a_flow_that_dies_is_an_error_not_a_wait() -> None:
     with closing(KernelSession(STEADY)) as session:
         session.start()
         session.next_record()
@@ -215,7 +215,7 @@ def test_a_flow_that_dies_is_an_error_not_a_wait(nothing_left: None) -> None:
             drain(session)
 
 
-def test_without_a_flow_a_step_is_refused_and_waits_for_no_record(nothing_left: None) -> None:
+def test_without_a_flow_a_step_is_refused_and_waits_for_no_record() -> None:
     env = KernelLinkEnv(STEADY.trace)
     for leave in (KernelLinkEnv.finish, KernelLinkEnv.close):
         env.reset()
@@ -227,7 +227,7 @@ def test_without_a_flow_a_step_is_refused_and_waits_for_no_record(nothing_left: 
     env.close()
 
 
-def test_the_environment_passes_the_checker(nothing_left: None) -> None:
+def test_the_environment_passes_the_checker() -> None:
     env = gym.make("reinet/KernelLink-v0", trace=STEADY.trace, disable_env_checker=True)
     assert env.spec is not None
     assert env.spec.nondeterministic
@@ -237,7 +237,7 @@ def test_the_environment_passes_the_checker(nothing_left: None) -> None:
     env.close()
 
 
-def test_the_environment_steps_as_simlink_does(nothing_left: None) -> None:
+def test_the_environment_steps_as_simlink_does() -> None:
     kernel, sim = (
         make(STEADY.trace, head="bdp", episode_periods=60, random_start=True) for make in (KernelLinkEnv, SimLinkEnv)
     )

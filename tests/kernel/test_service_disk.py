@@ -18,7 +18,8 @@ SCRIPT = """
 import json, subprocess, sys
 from contextlib import suppress
 from pathlib import Path
-from helpers.trainer import TINY, Service, wait_for
+from helpers.trainer import TINY, Service
+from helpers.waiting import wait_for
 from reinet.core.errors import ReinetError
 from reinet.envs.trace import Trace
 

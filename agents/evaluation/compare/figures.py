@@ -7,7 +7,7 @@ from typing import Any
 from reinet.agents.evaluation.compare.learning import REFERENCES, Curves, estimate
 from reinet.agents.evaluation.compare.series import curves_of, curves_of_link
 from reinet.agents.evaluation.run import Run
-from reinet.core.curves import PANELS
+from reinet.core.tensorboard.curves import PANELS
 from reinet.core.visible import visible
 
 DPI = 90

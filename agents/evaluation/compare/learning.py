@@ -8,7 +8,7 @@ from pathlib import Path
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from reinet.core.errors import ConfigError
-from reinet.core.event_file import PREFIX
+from reinet.core.tensorboard.event_file import PREFIX
 
 TAGS = (
     "eval/frontier_mean", "eval/frontier_p95", "eval/throughput_ratio", "eval/qdelay_ratio", "eval/utilization",

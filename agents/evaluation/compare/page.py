@@ -22,8 +22,8 @@ from reinet.agents.evaluation.compare.learning import TAGS, Curves, reference_cu
 from reinet.agents.evaluation.compare.series import Curve, by_step, curves_of, curves_of_link
 from reinet.agents.evaluation.run import Run
 from reinet.agents.model.artifact import Manifest
-from reinet.core.curves import bounds, intervals, layout, panels, tag
-from reinet.core.event_file import PREFIX, EventFile, image, page, scalar, text
+from reinet.core.tensorboard.curves import bounds, intervals, layout, panels, tag
+from reinet.core.tensorboard.event_file import PREFIX, EventFile, image, page, scalar, text
 from reinet.core.visible import visible
 
 SUFFIX = "compare"

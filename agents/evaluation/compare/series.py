@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from reinet.agents.evaluation.picture import BIN_MS
 from reinet.agents.evaluation.run import Run
 from reinet.core import Flag
-from reinet.core.curves import CURVES, POINT_INTERVAL_MS
+from reinet.core.tensorboard.curves import CURVES, POINT_INTERVAL_MS
 from reinet.envs.link.metrics import rate_mbps
 
 MOST_POINTS = 1000

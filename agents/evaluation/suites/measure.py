@@ -1,7 +1,7 @@
 """A run's figures from its link's log, over the time in which all of its flows are there.
 
-*Own* flows are those of the agent that is compared; *beside* is the plain flow in the same queue. The metrics are those
-of ``envs/link/metrics.py``, over own flows' packets together; Jain's index is of own flows' throughputs.
+*Own* flows are those of the agent that is compared; *beside* is the first plain flow in the same queue. The metrics are
+those of ``envs/link/metrics.py``, over own flows' packets together; Jain's index is of own flows' throughputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,20 @@ MOST_SERIES = 4
 
 
 def measure(
-    log: Mapping[str, Any], mrtts_ms: Sequence[float], own: int, start_ms: float, together_ms: float, end_ms: float
+    log: Mapping[str, Any],
+    mrtts_ms: Sequence[float],
+    own: Sequence[int],
+    start_ms: float,
+    together_ms: float,
+    end_ms: float,
 ) -> Figures:
     """Returns a run's figures; ``start_ms`` is the path's start, ``together_ms`` when its last flow began.
 
-    ``mrtts_ms`` are those of all flows, the ``own`` ones first. Raises LinkError where own flows got nothing through.
+    ``mrtts_ms`` are those of all flows, ``own`` the places of own ones, the first flow's among them. Raises LinkError
+    where own flows got nothing through.
     """
     from_ms = start_ms + together_ms
-    owns = _window(_flows(log, range(own)), mrtts_ms[0], from_ms, end_ms)
+    owns = _window(_flows(log, own), mrtts_ms[0], from_ms, end_ms)
     found: Figures = {
         "throughput_mbps": owns.throughput_mbps,
         "capacity_mbps": owns.capacity_mbps,
@@ -42,16 +48,18 @@ def measure(
         each = [_flow_rate(log, flow, from_ms, end_ms) for flow in range(len(mrtts_ms))]
         stalls_ms = [_longest_stall_ms(log, flow, from_ms, end_ms) for flow in range(len(mrtts_ms))]
         found["flows_mbps"] = each
-        found["longest_stall_ms"] = max(stalls_ms[:own])
-        if own > 1:
-            found["jain"] = jain(each[:own])
-        if own < len(mrtts_ms):
-            beside = LinkLog.of_flow(log, own)
-            found["beside_mbps"] = each[own]
-            found["beside_stall_ms"] = stalls_ms[own]
-            found["share"] = sum(each[:own]) / sum(each) if sum(each) else 0.0
+        found["longest_stall_ms"] = max(stalls_ms[flow] for flow in own)
+        if len(own) > 1:
+            found["jain"] = jain([each[flow] for flow in own])
+        if len(own) < len(mrtts_ms):
+            beside = next(flow for flow in range(len(mrtts_ms)) if flow not in own)
+            found["beside_mbps"] = each[beside]
+            found["beside_stall_ms"] = stalls_ms[beside]
+            found["share"] = sum(each[flow] for flow in own) / sum(each) if sum(each) else 0.0
             found["beside_qdelay_mean_ms"] = (
-                _window(beside, mrtts_ms[own], from_ms, end_ms).qdelay_mean_ms if each[own] else None
+                _window(LinkLog.of_flow(log, beside), mrtts_ms[beside], from_ms, end_ms).qdelay_mean_ms
+                if each[beside]
+                else None
             )
     return found
 
@@ -84,13 +92,13 @@ def jain(rates: Sequence[float]) -> float:
     return sum(rates) ** 2 / (len(rates) * squares) if squares else 1 / len(rates)
 
 
-def _flows(log: Mapping[str, Any], flows: range) -> LinkLog:
+def _flows(log: Mapping[str, Any], flows: Sequence[int]) -> LinkLog:
     """Returns the packets of some flows, in order of time."""
     own = {}
     for name in LinkLog.__dataclass_fields__:
         if name in log:
             of_flow = log.get(f"{name.partition('_')[0]}_flow")
-            own[name] = log[name] if of_flow is None else log[name][np.isin(of_flow, flows)]
+            own[name] = log[name] if of_flow is None else log[name][np.isin(of_flow, list(flows))]
     return LinkLog(**own)
 
 

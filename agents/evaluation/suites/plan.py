@@ -7,7 +7,7 @@ stored before is never mixed with it. Runs of one link, repetition and seed diff
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from reinet.agents.evaluation.suites.definition import ScenarioSpec, Suite
 from reinet.agents.evaluation.suites.links import begin, described, links, scenario, together_ms
 from reinet.agents.evaluation.suites.provenance import emulator_sha256, versions
 from reinet.core.errors import ConfigError
-from reinet.envs.link.spec import check_choice
+from reinet.envs.link.spec import FurtherFlow, check_choice
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import PRESETS
 
@@ -38,8 +38,8 @@ class Cell:
     scenario: str
     agent: str
     cc: str
-    point: tuple[tuple[str, Any], ...] = ()
-    """The swept fields' values."""
+    point: tuple[tuple[str, Any], ...] = field(default=(), hash=False)
+    """The swept fields' values, of which some are lists (``wired_mbps``, ``flows``): these have no hash."""
     flows: int = 1
     beside: str | None = None
     role: str = "run"
@@ -56,10 +56,14 @@ class Job:
     label: str
     scenario: Scenario
     agent: Agent
-    own_flows: int
-    """How many of the path's flows, the first ones, are compared; a further one is a plain flow beside them."""
     repetition: int
     trained_on: bool
+
+    @property
+    def own_flows(self) -> list[int]:
+        """Returns the places of the path's flows that the agent decides for; any other is a plain one beside them."""
+        flows = enumerate(self.scenario.path.all_flows())
+        return [place for place, flow in flows if not isinstance(flow, FurtherFlow) or flow.stepped]
 
     @property
     def pair(self) -> tuple[Any, ...]:
@@ -156,14 +160,20 @@ def plan(
                     cell = Cell(spec.name, shown, cc, tuple(one.point.items()), flows, beside, role)
                     jobs.append(Job(
                         key=_key(agent, path), cell=cell, label=one.label, scenario=path, agent=agent,
-                        own_flows=1 + len(path.path.flows) - (beside is not None), repetition=repetition,
-                        trained_on=one.trace.sha256 in trained[agent.name],
+                        repetition=repetition, trained_on=one.trace.sha256 in trained[agent.name],
                     ))  # fmt: skip
     if not asked:
         raise ConfigError(f"suite {suite.name}: none of the scenarios that were asked for runs on --link {link}")
     if not jobs:
-        raise ConfigError(f"suite {suite.name}: its scenarios name no traces; give some in `traces`, or --traces")
+        raise ConfigError(f"suite {suite.name}: its scenarios name no traces; give some in `traces`")
     presets = list(dict.fromkeys(text for spec in asked for text in spec.traces if text in PRESETS))
+    run = ", ".join(spec.name for spec in asked)
+    if given and not presets:
+        raise ConfigError(
+            f"traces: {run} of suite {suite.name} generates no link that they would replace; leave them out"
+        )
+    if agents is not None and all(spec.agents == (BASELINE,) for spec in asked):
+        raise ConfigError(f"agents: {run} of suite {suite.name} runs plain congestion controls alone; leave them out")
     return SuitePlan(
         suite, tuple(jobs), {agent.name: agent for agent in made.values()}, tuple(seen.values()),
         generated=bool(presets) and not given, replaced=tuple(_replaced(asked, presets, given, agents)),

@@ -134,13 +134,11 @@ def test_asking_changes_nothing_in_force() -> None:
         decider.ask(*three(), OPEN)
 
 
-def test_tables_that_grow_keep_what_is_in_force() -> None:
+def test_a_cleared_row_has_no_cap_in_force() -> None:
     decider = Decider(Scripted(caps(10, 11, 12)), 3, Guard())
     decider.decide(*three(), ALL, OPEN)
-    decider.grow(5)
-    assert decider.caps_pkts.tolist() == [10, 11, 12, 0, 0]
     decider.clear(np.array([1]))
-    assert decider.caps_pkts.tolist() == [10, 0, 12, 0, 0]
+    assert decider.caps_pkts.tolist() == [10, 0, 12]
 
 
 def test_rollouts_are_not_guarded() -> None:

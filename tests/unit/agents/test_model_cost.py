@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
@@ -94,6 +95,20 @@ def test_the_bytes_that_were_checked_are_the_bytes_that_are_used(model: Path) ->
         file.write_bytes(b"swapped after the check")
     agent = Policy(artifact)
     assert agent.actions(np.zeros((2, SIZE), np.float32)).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", [b"\x1b]0;x", b"\xff\xfe\xfd\xfc\xfb"], ids=["for the terminal", "no text"])
+def test_of_a_file_that_onnxruntime_refuses_it_writes_nothing_by_itself(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: bytes
+) -> None:
+    """It wrote names of the file to the terminal, which obeyed them, and to standard output that it tries again."""
+    layers = [helper.make_node("Gemm", [INPUT_NAME, "w", "names"], ["sum"]), gemm("sum", "v", OUTPUT_NAME)]
+    network = onnx.load_model_from_string(onnx_bytes(layers, {"names": [0.0], "w": [[0.0]] * SIZE, "v": [[0.0]]}))
+    network.graph.initializer[0].raw_data = b"cut"
+    folder = write_model(tmp_path, onnx_data=network.SerializeToString().replace(b"names", name))
+    with pytest.raises(ModelError, match="onnxruntime refuses the model"):
+        Policy.load(folder)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "policy.onnx"])

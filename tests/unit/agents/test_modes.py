@@ -296,19 +296,6 @@ def test_the_canary_keeps_a_bad_model_away_from_flows() -> None:
         loop.swap(FixedCap(20), "web")
 
 
-def test_a_swap_can_be_taken_back_by_hand() -> None:
-    pop = population(flows=50)
-    loop = loop_of(pop, FixedCap(50), Mode.ENFORCE)
-    run(pop, loop, 2.0)
-    loop.swap(FixedCap(60), share=1.0)
-    run(pop, loop, 1.0)
-    assert set(pop.caps_pkts[pop.capped()].tolist()) == {60}
-    loop.roll_back()
-    run(pop, loop, 1.0)
-    assert set(pop.caps_pkts[pop.capped()].tolist()) == {50}
-    assert loop.status().courses[0].latest_swap == "rolled back from fixed:60 to fixed:50: as it was told to"
-
-
 def test_a_target_that_is_set_while_the_file_is_taken_up_takes_nothing_of_it_back() -> None:
     pop = population(flows=5)
     loop = loop_of(pop, FixedCap(50), Mode.ENFORCE)

@@ -97,7 +97,7 @@ def test_a_full_ring_forgets_transitions_of_several_steps_whole(capacity: int) -
 
 def test_an_empty_fragment_adds_nothing() -> None:
     replay = Replay(20, HISTORY, FRAME, 1)
-    replay.add(Fragment.empty(HISTORY, FRAME, 1))
+    replay.add(fragment(0, 0))
     replay.index()
     assert (len(replay), replay.position) == (0, 0)
 

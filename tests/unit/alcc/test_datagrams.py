@@ -259,7 +259,7 @@ router = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
 silent.bind(("127.0.0.1", 0))
 sock.setsockopt(socket.IPPROTO_IP, 10, 2)  # no packet is cut up, as datagrams.py has it
 sock.connect(silent.getsockname())
-sender = UdpSender(sock.fileno(), 1, "copa", np.zeros(9000, np.uint8), False, 10_000_000, 1000, 0, 1)
+sender = UdpSender(sock.fileno(), 1, "copa", np.zeros(9000, np.uint8), False, 10_000_000, 1000, 1)
 assert not sender.step(1000)
 loopback = socket.inet_aton("127.0.0.1")
 quoted = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 1500, 0, 0x4000, 64, socket.IPPROTO_UDP, 0, loopback, loopback)
@@ -284,7 +284,7 @@ def test_a_router_that_calls_packets_too_big_ends_the_transfer_with_words() -> N
 
 def test_a_socket_that_fails_ends_the_transfer_with_words() -> None:
     with socket.socket() as broken:  # not connected
-        sender = UdpSender(broken.fileno(), 1, "copa", _noise(9000), False, 10_000_000, 1000, 0, 1)
+        sender = UdpSender(broken.fileno(), 1, "copa", _noise(9000), False, 10_000_000, 1000, 1)
         assert sender.step(5_000_000)
         assert "cannot be sent to any more" in sender.failure
         receiver = UdpReceiver(broken.fileno(), 1, -1)

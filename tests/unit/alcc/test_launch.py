@@ -73,6 +73,11 @@ def test_scripts_are_judged_by_their_interpreters(tmp_path: Path) -> None:
     assert check_command(str(script)) == script
     with pytest.raises(ConfigError, match="no such program"):
         check_command("reinet-no-such-program")
+    script.chmod(0o644)
+    with pytest.raises(ConfigError, match="script: may not be executed; chmod"):
+        check_command(str(script))
+    with pytest.raises(ConfigError, match="is a folder; name a program in it"):
+        check_command(str(tmp_path))
 
 
 @pytest.mark.parametrize("first_line", ["env -S python3 -u", "env -i python3", "env -u HOME LANG=C python3"])

@@ -122,6 +122,12 @@ def test_a_number_of_flows_that_is_none_is_refused(flows: str) -> None:
     assert result.exit_code != 0
 
 
+def test_a_list_may_have_spaces_behind_its_commas() -> None:
+    words = ["--cc", "cubic, bbr", "--how", "stop, killed"]
+    result = CliRunner().invoke(app, ["bench", "handover", *words])
+    assert "there is no killed; use stop, kill" in str(result.exception)
+
+
 def test_the_oldest_unanswered_record_counts_and_renewals_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns = [0]
     monkeypatch.setattr("time.monotonic_ns", lambda: now_ns[0])

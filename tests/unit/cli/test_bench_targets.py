@@ -14,6 +14,7 @@ from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.within_target import within_targets
 from reinet.cli.main import app
 from reinet.core import Normaliser, PeriodConfig
+from reinet.core.errors import ConfigError
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
@@ -82,6 +83,26 @@ def test_the_clairvoyant_cap_does_not_hang_on_the_targets_beside() -> None:
     assert beside["refused_share"] == 0
     own = [Scenario.of(path[0].trace, "sim", seconds=12.0, target_ms=60.0)]
     assert within_targets([FixedCap(25)], own, [60.0])[0] == alone
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("bench targets --target 50,2.5x", "--target: 50.0 is there twice"),
+        ("bench harm --model rule --mrtt-ms 20,20.0", "--mrtt-ms: 20.0 is there twice"),
+        ("bench harm --model rule --bytes 10000,10000", "--bytes: 10000 is there twice"),
+        ("bench harm --model rule --cc cubic,cubic", "--cc: cubic is there twice"),
+        ("fidelity --buffers 60000,60000", "--buffers: 60000 is there twice"),
+        ("bench handover --how stop,stop", "--how: stop is there twice"),
+        ("bench alcc --against fetches --agents rule,rule", "'rule' appears twice"),
+    ],
+)
+def test_what_would_count_twice_is_refused(tmp_path: Path, command: str, message: str) -> None:
+    _steady(12.0).save(tmp_path / "steady.trace")
+    given = ["--traces", str(tmp_path)] if "targets" in command or "fidelity" in command else []
+    result = CliRunner().invoke(app, [*command.split(), *given])
+    assert isinstance(result.exception, ConfigError), result.output
+    assert message in str(result.exception)
 
 
 def test_a_wrong_target_is_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_it_trains_the_default_configuration_under_a_name_of_its_own(
 
     def train(*arguments: Any, minutes: float, **_: Any) -> Result:
         told.extend([*arguments, minutes])
-        return Result(tmp_path, tmp_path / "checkpoint", None, 1, 1, 1, 1.0, interrupted=False)
+        return Result(tmp_path / "checkpoint", None, 1, 1, 1, 1.0, interrupted=False)
 
     monkeypatch.setattr("reinet.agents.learn.train.train", train)
     monkeypatch.setattr("reinet.agents.learn.export.export", lambda *arguments: told.append(arguments))

@@ -63,17 +63,6 @@ def test_reward_and_gate_see_the_target_that_was_asked_for() -> None:
     assert not np.array_equal(told.states, asked.states)
 
 
-def test_other_statistics_leave_it_as_it_is() -> None:
-    bank, stats = StateBank(1, SET, room_beyond_ms=20.0), records(100, 130)
-    link = LinkSpec(constant(12), mrtt_ms=100, target_us=130_000)
-    sim = SimBatch([link], feature_set=SET, room_beyond_ms=20.0)
-    for own in (bank, sim):
-        own.set_normaliser(Policy.load("checkpoints/default").view.normaliser)
-    np.testing.assert_array_equal(bank.update(np.zeros(len(stats)), stats).states, states(stats, 20.0))
-    sim.reset()
-    assert sim.states[0, ROOM] == pytest.approx(np.log(80 / 100), abs=0.05)
-
-
 def test_the_simulator_tells_what_a_daemon_tells() -> None:
     link = LinkSpec(constant(12), mrtt_ms=100, target_us=130_000)
     sim = SimBatch([link], feature_set=SET, room_beyond_ms=20.0)

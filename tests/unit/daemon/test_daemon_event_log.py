@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
 
-from reinet.core.curves import CURVES
+from helpers.waiting import wait_for
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
+from reinet.core.tensorboard.curves import CURVES
 from reinet.daemon import event_log
 from reinet.daemon.event_log import EventLog
 from reinet.kshim.shim import FlowStatsArray
@@ -43,21 +43,12 @@ def read(log: EventLog, cookie: int) -> EventAccumulator:
     return accumulator
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    never = threading.Event()
-    for _ in range(3000):
-        if condition():
-            return
-        never.wait(0.01)
-    pytest.fail("timed out")
-
-
 def test_a_folder_that_was_removed_is_made_anew_with_its_page_and_its_flows_go_on(tmp_path: Path) -> None:
     log = EventLog(tmp_path, LARGE)
     log.offer(records((7, 1000)), caps(33))
-    wait_until(lambda: list(log.folder.glob("flow-7/*")) and log._has_layout)
+    wait_for(lambda: list(log.folder.glob("flow-7/*")) and log._has_layout)
     shutil.rmtree(log.folder)
-    wait_until(lambda: list(log.folder.glob("*layout")) and list(log.folder.glob("flow-7/*")))
+    wait_for(lambda: list(log.folder.glob("*layout")) and list(log.folder.glob("flow-7/*")))
     log.offer(records((7, 2000)), caps(34))
     log.close()
     curve = read(log, 7).Scalars("flow/cap_pkts")
@@ -149,7 +140,7 @@ def test_a_slow_disk_costs_curves_and_no_time(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(log._queue, "put", watched_put)
     log.offer(records((7, 0)), caps(10))
-    wait_until(log._queue.empty)
+    wait_for(log._queue.empty)
     for _ in range(10):
         log.offer(records((7, 0)), caps(10))
     assert not any(waits)
@@ -186,7 +177,7 @@ def test_a_long_flow_goes_on_in_further_files_and_loses_its_beginning(
     for time_ms in range(0, 100_000, 100):
         log.offer(records((7, time_ms)), caps(10))
         if time_ms % 5_000 == 0:
-            wait_until(log._queue.empty)
+            wait_for(log._queue.empty)
     log.close(timeout_s=60)
     assert held_bytes(tmp_path) <= 30_000
     assert len(list((log.folder / "flow-7").iterdir())) > 3
@@ -229,7 +220,7 @@ def test_a_daemon_at_work_and_what_is_no_event_file_are_left_alone(tmp_path: Pat
     (tmp_path / "serve-20200101-000000-2").symlink_to(outside)
     at_work = EventLog(tmp_path, LARGE, wall_s=lambda: 1_600_000_000.0)
     at_work.offer(records((8, 0), (8, 100)), caps(10, 10))
-    wait_until(lambda: list(at_work.folder.glob("flow-8/*")))
+    wait_for(lambda: list(at_work.folder.glob("flow-8/*")))
     log = EventLog(tmp_path, max_bytes=3_000)
     for cookie in range(1, 20):
         log.offer(records((cookie, 0)), caps(10))
@@ -260,7 +251,7 @@ def test_a_full_disk_or_no_inodes_are_told_once_and_tried_again(
     made.path = make.path  # type: ignore[attr-defined]
     monkeypatch.setattr(event_log, "EventFile", made)
     log = EventLog(tmp_path, LARGE)
-    wait_until(lambda: log.failure)
+    wait_for(lambda: log.failure)
     for time_ms in range(0, 1000, 100):
         log.offer(records((7, time_ms)), caps(10))
         threading.Event().wait(0.02)
@@ -271,7 +262,7 @@ def test_a_full_disk_or_no_inodes_are_told_once_and_tried_again(
         log.offer(records((7, 5000)), caps(10))
         return log.failure is None
 
-    wait_until(goes_on)
+    wait_for(goes_on)
     log.close()
     assert read(log, 7).Scalars("flow/cap_pkts")
 

@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 
 from helpers.daemons import agent_of
 from helpers.loops import started
-from helpers.registry import FIRST, FOLDERS, SECOND, Host, hurry, until
+from helpers.registry import FIRST, FOLDERS, SECOND, Host, hurry
+from helpers.waiting import wait_for
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.course import CourseStatus
 from reinet.agents.decide.evidence import Comparison, Ratio
@@ -83,8 +84,8 @@ def test_without_a_service_it_starts_with_what_it_last_heard_of(host: Host, tmp_
     settings, loop = config(host, tmp_path), Loop()
     end = follow(settings, Path(resolved(settings).model).name, loop.take)
     host.models.move(SECOND)
-    until(lambda: loop.digests == [SECOND])
-    until(lambda: (tmp_path / "models" / "production.sha256").exists())
+    wait_for(lambda: loop.digests == [SECOND])
+    wait_for(lambda: (tmp_path / "models" / "production.sha256").exists())
     end()
     host.down()
     assert Path(resolved(settings, wait_s=0.0).model).name == SECOND
@@ -94,7 +95,7 @@ def knows_the_second_and_is_to_fetch_the_first(host: Host, folder: Path) -> Daem
     settings = config(host, folder)
     host.models.move(SECOND)
     end = follow(settings, "", lambda _folder, _sha256: None)
-    until(lambda: (folder / "models" / "production.sha256").exists())
+    wait_for(lambda: (folder / "models" / "production.sha256").exists())
     end()
     host.models.move(FIRST)
     shutil.rmtree(folder / "models" / FIRST, ignore_errors=True)
@@ -176,11 +177,11 @@ def test_a_name_that_points_to_nothing_is_no_model(host: Host, tmp_path: Path) -
 def test_every_later_model_is_swapped_in_and_going_back_too(host: Host, tmp_path: Path) -> None:
     settings, loop = config(host, tmp_path), Loop()
     end = follow(settings, Path(resolved(settings).model).name, loop.take)
-    until(lambda: host.models.reports and host.models.reports[-1].model == FIRST)
+    wait_for(lambda: host.models.reports and host.models.reports[-1].model == FIRST)
     assert loop.digests == [], "it runs that one already"
     for wanted in ([SECOND], [SECOND, FIRST]):
         host.models.move(wanted[-1])
-        until(lambda wanted=wanted: loop.digests == wanted)
+        wait_for(lambda wanted=wanted: loop.digests == wanted)
     end()
 
 
@@ -189,7 +190,7 @@ def test_what_is_not_taken_up_is_reported_with_the_reason(host: Host, tmp_path: 
     loop.refusal = "answers with no numbers"
     end = follow(settings, Path(resolved(settings).model).name, loop.take)
     host.models.move(SECOND)
-    until(lambda: host.models.reports and loop.refusal in host.models.reports[-1].problem)
+    wait_for(lambda: host.models.reports and loop.refusal in host.models.reports[-1].problem)
     assert host.models.reports[-1].model == FIRST
     end()
 
@@ -235,7 +236,7 @@ def test_a_swap_whose_answer_came_too_late_does_not_begin_anew(tmp_path: Path) -
 
     assert ends(SECOND) == ["swap begins"]
     assert ends(SECOND) == [], "it is asked for at each sign of life, until the answer comes in time"
-    loop.roll_back()
+    loop._courses.all[0].roll_back("its flows were slower", 0)
     loop.tick()
     assert ends(SECOND) == [], "it went again, with a reason"
     assert ends(FIRST) == ["swap begins"]
@@ -259,7 +260,7 @@ def test_what_the_hold_out_knows_goes_into_every_report(host: Host, tmp_path: Pa
     settings = config(host, tmp_path)
     stop = follow(settings, Path(resolved(settings).model).name, lambda _folder, _sha256: None, lambda: status)
     try:
-        until(lambda: host.models.reports)
+        wait_for(lambda: host.models.reports)
     finally:
         stop()
     assert dict(host.models.reports[-1].figures) == {

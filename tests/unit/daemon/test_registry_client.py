@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from helpers.registry import FIRST, SECOND, Host, hurry, until
+from helpers.registry import FIRST, SECOND, Host, hurry
+from helpers.waiting import wait_for
 from reinet.agents.model.artifact import load_artifact
 from reinet.core.errors import ModelError
 from reinet.daemon import registry
@@ -73,10 +74,10 @@ def daemon(host: Host, tmp_path: Path, impatient: None) -> Iterator[Daemon]:
 
 
 def test_every_promotion_is_swapped_in_once_and_reported(host: Host, daemon: Daemon, tmp_path: Path) -> None:
-    until(lambda: daemon.models() == [FIRST])
+    wait_for(lambda: daemon.models() == [FIRST])
     host.models.move(SECOND)
-    until(lambda: daemon.models() == [FIRST, SECOND])
-    until(lambda: host.models.reports and host.models.reports[-1].model == SECOND)
+    wait_for(lambda: daemon.models() == [FIRST, SECOND])
+    wait_for(lambda: host.models.reports and host.models.reports[-1].model == SECOND)
     report = host.models.reports[-1]
     assert (report.daemon, report.name, report.version, dict(report.figures)) == (
         "host-1", "production", "1.0", {"kept": 0.97},
@@ -87,14 +88,14 @@ def test_every_promotion_is_swapped_in_once_and_reported(host: Host, daemon: Dae
 
 
 def test_a_service_that_is_away_changes_nothing_and_is_found_again(host: Host, daemon: Daemon) -> None:
-    until(lambda: daemon.models() == [FIRST])
+    wait_for(lambda: daemon.models() == [FIRST])
     host.down()
-    until(lambda: daemon.follower.problem)
+    wait_for(lambda: daemon.follower.problem)
     assert daemon.models() == [FIRST]
     assert "no training service answers" in daemon.follower.problem
     host.models.move(SECOND)
     host.up()
-    until(lambda: daemon.models() == [FIRST, SECOND])
+    wait_for(lambda: daemon.models() == [FIRST, SECOND])
     assert not daemon.follower.problem
 
 
@@ -103,13 +104,13 @@ def test_a_service_that_is_away_for_a_day_changes_nothing(
 ) -> None:
     """Every pause of a day, taken at once; what it asks meanwhile stays with a call a minute."""
     daemon = Daemon(host, tmp_path / "models")
-    until(lambda: daemon.models() == [FIRST])
+    wait_for(lambda: daemon.models() == [FIRST])
     host.down()
-    until(lambda: daemon.follower.problem)
+    wait_for(lambda: daemon.follower.problem)
     pauses: list[float] = []
     threads = threading.active_count()
     monkeypatch.setattr(daemon.follower._stop, "wait", lambda seconds: pauses.append(seconds))
-    until(lambda: sum(pauses) > 86_400, 300)
+    wait_for(lambda: sum(pauses) > 86_400, 300)
     monkeypatch.setattr(daemon.follower._stop, "wait", lambda _seconds: time.sleep(0.05))  # a pause of a minute is over
     assert daemon.models() == [FIRST]
     assert daemon.follower.last_known() == tmp_path / "models" / FIRST
@@ -118,7 +119,7 @@ def test_a_service_that_is_away_for_a_day_changes_nothing(
     assert threading.active_count() < threads + 10, "nothing of some 1400 calls piles up"
     host.models.move(SECOND)
     host.up()
-    until(lambda: daemon.models() == [FIRST, SECOND], 90)
+    wait_for(lambda: daemon.models() == [FIRST, SECOND], 90)
     daemon.follower.close()
 
 
@@ -127,7 +128,7 @@ def test_without_streams_it_polls(host: Host, daemon: Daemon) -> None:
     host.down()
     host.models.move(SECOND)
     host.up()
-    until(lambda: daemon.models()[-1:] == [SECOND])
+    wait_for(lambda: daemon.models()[-1:] == [SECOND])
 
 
 def test_a_service_that_answers_polls_alone_is_no_failure_and_is_asked_at_one_pace(
@@ -140,7 +141,7 @@ def test_a_service_that_answers_polls_alone_is_no_failure_and_is_asked_at_one_pa
     daemon = Daemon(host, tmp_path / "models")
     stop = daemon.follower._stop
     monkeypatch.setattr(stop, "wait", lambda seconds: pauses.append(seconds))
-    until(lambda: len(pauses) > 6)
+    wait_for(lambda: len(pauses) > 6)
     problem = daemon.follower.problem
     monkeypatch.undo()
     daemon.follower.close()
@@ -149,51 +150,51 @@ def test_a_service_that_answers_polls_alone_is_no_failure_and_is_asked_at_one_pa
 
 
 def test_a_name_that_points_to_nothing_changes_nothing(host: Host, daemon: Daemon) -> None:
-    until(lambda: daemon.models() == [FIRST])
+    wait_for(lambda: daemon.models() == [FIRST])
     host.models.move("")
     before = len(host.models.reports)
-    until(lambda: len(host.models.reports) > before + 2)
+    wait_for(lambda: len(host.models.reports) > before + 2)
     assert daemon.models() == [FIRST]
 
 
 def test_a_model_that_the_swap_refuses_is_reported_and_tried_again(host: Host, daemon: Daemon) -> None:
-    until(lambda: daemon.models() == [FIRST])
+    wait_for(lambda: daemon.models() == [FIRST])
     daemon.refuse = "the canary\nwas worse"
     host.models.move(SECOND)
-    until(lambda: host.models.reports and host.models.reports[-1].problem == "the canary was worse")
+    wait_for(lambda: host.models.reports and host.models.reports[-1].problem == "the canary was worse")
     assert host.models.reports[-1].model == FIRST
     daemon.refuse = ""
-    until(lambda: daemon.models() == [FIRST, SECOND])
+    wait_for(lambda: daemon.models() == [FIRST, SECOND])
 
 
 def test_a_swap_whose_answer_came_too_late_is_undone_where_the_name_goes_back(host: Host, daemon: Daemon) -> None:
-    until(lambda: daemon.models() == [FIRST])
+    wait_for(lambda: daemon.models() == [FIRST])
     daemon.late = SECOND
     host.models.move(SECOND)
-    until(lambda: host.models.reports and "did not answer" in host.models.reports[-1].problem)
+    wait_for(lambda: host.models.reports and "did not answer" in host.models.reports[-1].problem)
     assert host.models.reports[-1].model == FIRST, "the last of which is known that it was swapped in"
     host.models.move(FIRST)
-    until(lambda: daemon.models()[-1] == FIRST)
-    until(lambda: host.models.reports[-1].model == FIRST and not host.models.reports[-1].problem)
+    wait_for(lambda: daemon.models()[-1] == FIRST)
+    wait_for(lambda: host.models.reports[-1].model == FIRST and not host.models.reports[-1].problem)
 
 
 def test_a_daemon_whose_decision_process_does_not_answer_reports_that(host: Host, daemon: Daemon) -> None:
     """It kept silent, and dropped its stream at each sign of life: the list had what it reported last."""
-    until(lambda: host.models.reports and daemon.models() == [FIRST])
+    wait_for(lambda: host.models.reports and daemon.models() == [FIRST])
     daemon.hangs = "the decision process did not answer within 3 s"
-    until(lambda: "did not answer" in host.models.reports[-1].problem)
+    wait_for(lambda: "did not answer" in host.models.reports[-1].problem)
     host.models.move(SECOND)
-    until(lambda: host.models.reports[-1].model == SECOND)
+    wait_for(lambda: host.models.reports[-1].model == SECOND)
     assert not host.models.reports[-1].figures
     daemon.hangs = ""
-    until(lambda: host.models.reports[-1].figures and not host.models.reports[-1].problem)
+    wait_for(lambda: host.models.reports[-1].figures and not host.models.reports[-1].problem)
 
 
 @pytest.mark.parametrize("trouble", [OSError(28, "No space left on device"), Aborted()], ids=["a disk", "a fetch"])
 def test_a_model_that_cannot_be_fetched_is_reported_and_tried_again(
     host: Host, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, trouble: Exception
 ) -> None:
-    until(lambda: host.models.reports and daemon.models() == [FIRST])
+    wait_for(lambda: host.models.reports and daemon.models() == [FIRST])
 
     def fails(*_arguments: object) -> Path:
         raise trouble
@@ -201,20 +202,20 @@ def test_a_model_that_cannot_be_fetched_is_reported_and_tried_again(
     with monkeypatch.context() as patched:
         patched.setattr(registry, "fetch", fails)
         host.models.move(SECOND)
-        until(lambda: host.models.reports[-1].problem)
+        wait_for(lambda: host.models.reports[-1].problem)
         report = host.models.reports[-1]
         assert report.model == FIRST
         assert "No space left" in report.problem or "went away (ABORTED)" in report.problem
-    until(lambda: daemon.models() == [FIRST, SECOND])
-    until(lambda: host.models.reports[-1].model == SECOND and not host.models.reports[-1].problem)
+    wait_for(lambda: daemon.models() == [FIRST, SECOND])
+    wait_for(lambda: host.models.reports[-1].model == SECOND and not host.models.reports[-1].problem)
 
 
 def test_a_name_that_cannot_be_written_down_is_reported(host: Host, daemon: Daemon, tmp_path: Path) -> None:
-    until(lambda: host.models.reports and daemon.models() == [FIRST])
+    wait_for(lambda: host.models.reports and daemon.models() == [FIRST])
     (tmp_path / "models" / "production.sha256").unlink()
     (tmp_path / "models" / "production.sha256").mkdir()
     host.models.move(SECOND)
-    until(lambda: host.models.reports[-1].model == SECOND and "Is a directory" in host.models.reports[-1].problem)
+    wait_for(lambda: host.models.reports[-1].model == SECOND and "Is a directory" in host.models.reports[-1].problem)
 
 
 @pytest.mark.parametrize("data", [b"", bytes(64), b"\xff\xfe", b"0" * 5000, b"..\n"], ids=repr)

@@ -21,6 +21,7 @@ from reinet.envs.trace import Trace
         ({"cc": "vegas"}, "cannot be capped"),
         ({"episode_s": 0}, "episode_s"),
         ({"mrtt_ms": 7}, "mrtt_ms"),
+        ({"mrtt_ms": float("inf")}, "mrtt_ms: inf"),
         ({"head": "nose"}, "head"),
     ],
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from reinet.core.errors import TraceError
 from reinet.envs.trace.importers import import_trace
+from reinet.envs.trace.trace import Trace
 
 HEADER = "Timestamp,Speed,NetworkMode,DL_bitrate,UL_bitrate,State,PINGAVG\n"
 
@@ -101,6 +102,17 @@ def test_phone_log_of_another_shape(tmp_path: Path) -> None:
 def test_mahimahi_is_taken_as_it_is(tmp_path: Path) -> None:
     imported = import_trace(write(tmp_path, "0\n0\n7\n"))
     assert (imported.format, imported.trace.opportunities_ms.tolist()) == ("mahimahi", [0, 0, 7])
+
+
+def test_what_an_editor_put_around_mahimahis_numbers_is_taken_away(tmp_path: Path) -> None:
+    """Trace.load refuses it and points here, where it was refused with the same words."""
+    path = write(tmp_path, "\ufeff0 \r\n 7\t\n")
+    with pytest.raises(TraceError, match="byte-order mark: reinet traces import takes that away"):
+        Trace.load(path)
+    imported = import_trace(path)
+    assert (imported.format, imported.trace.opportunities_ms.tolist()) == ("mahimahi", [0, 7])
+    with pytest.raises(TraceError, match=r":2: '1 2' is not a whole number"):
+        import_trace(write(tmp_path, "1\n1 2\n"))
 
 
 rates = st.lists(st.one_of(st.just(0.0), st.floats(0.01, 50)), min_size=2, max_size=40)

@@ -21,10 +21,10 @@ from reinet.agents.evaluation.plan import Plan
 from reinet.agents.evaluation.run import Run, run, simulate
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.cli.main import app
-from reinet.core.curves import CURVES, PANELS, panels
 from reinet.core.errors import ConfigError
-from reinet.core.event_file import EventFile, scalar
 from reinet.core.records import Flag
+from reinet.core.tensorboard.curves import CURVES, PANELS, panels
+from reinet.core.tensorboard.event_file import EventFile, scalar
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
@@ -233,3 +233,15 @@ def test_rows_are_those_of_an_evaluation_also_where_caps_are_drawn() -> None:
     for name in ("random", "roccet"):
         comparison = Comparison([name], [], links)
         assert comparison.run(comparison.agents[0]) == [row for _, row in Plan(name, links)]
+
+
+def test_why_a_run_is_not_valid_is_said_as_evaluate_says_it(tmp_path: Path) -> None:
+    trace = Trace.constant(12.0, 5.0).save(tmp_path / "twelve.trace")
+    stalling = ["--traces", str(trace), "--seconds", "12", "--link-option", "loss=0.5"]
+    for command in (
+        ["compare", "none", "--beside", "none", "--out", str(tmp_path / "page")],
+        ["evaluate", "--agents", "none", "--link", "sim"],
+    ):
+        result = CliRunner().invoke(app, [*command, *stalling])
+        assert result.exit_code == 0, result.exception
+        assert "none on twelve.trace: the flow stalled: nothing left the link for" in result.output

@@ -156,6 +156,8 @@ def test_each_of_several_stepped_flows_has_a_cap_and_a_guard_of_its_own() -> Non
         ({"target": "soon"}, "target 'soon'"),
         ({"buffer_bytes": 100}, "buffer_bytes"),
         ({"mrtt_ms": -1.0}, "mrtt_ms"),
+        ({"mrtt_ms": float("nan"), "target": "+30ms"}, "mrtt_ms: nan"),  # a relative target would be NaN as well
+        ({"mrtt_ms": float("inf"), "target": "2.5x"}, "mrtt_ms: inf"),
     ],
 )
 def test_impossible_scenarios_are_refused(change: dict[str, object], message: str) -> None:
@@ -180,8 +182,10 @@ def test_a_trace_that_lets_nothing_through_in_time_is_refused_by_name_before_the
         )
     # The answer to the SYN leaves at 300 ms, data at 600.
     assert run(NoCap(), Scenario.of(late, "sim", seconds=0.7)).metrics.packets > 0
-    with pytest.raises(LinkError, match="nothing left the link"):
+    with pytest.raises(LinkError, match=r"^over late\.trace: link log: nothing left the link"):
         run(NoCap(), Scenario.of(late, "sim", seconds=0.6))
+    with pytest.raises(LinkError, match=r"^over late\.trace: link log: nothing left the link"):
+        figures_of_paths(NoCap(), [Scenario.of(late, "sim", seconds=0.6).path], 0.6)
 
 
 def test_link_options_reach_the_simulated_link(tmp_path: Path) -> None:

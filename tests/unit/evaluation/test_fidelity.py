@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from helpers.orphans import assert_ends_with_its_command
+from helpers.waiting import assert_ends_with_its_command
 from reinet.agents.decide.baselines import NoCap
 from reinet.agents.evaluation.fidelity import (
     MAX_ATTEMPTS,

@@ -19,7 +19,6 @@ from reinet.core import LinkError
 from reinet.envs.flow_shim import FlowShim
 from reinet.envs.link.metrics import LinkLog, compute
 from reinet.envs.mahimahi.link import LinkRun
-from reinet.envs.mahimahi.validity import Sleeper
 from reinet.envs.trace import Trace
 from reinet.kshim.fake import FakeShim
 from reinet.kshim.shim import FlowStatsArray
@@ -71,7 +70,7 @@ class Link:
             arrival_ms=times_ms, arrival_bytes=np.full(299, 1504), opportunity_ms=times_ms, opportunity_bytes=1504,
             departure_ms=times_ms, departure_bytes=np.full(299, 1504), departure_delay_ms=np.zeros(299),
         )  # fmt: skip
-        return LinkRun(log, compute(log, 20, 300), lapse, self.started_ns, 1, 300, Sleeper(300, 0, 0))
+        return LinkRun(log, compute(log, 20, 300), lapse, self.started_ns, 1, 300)
 
 
 def evaluate(agent: Agent, link: Link, seconds: float = 1.0, target: str | None = None) -> Run:

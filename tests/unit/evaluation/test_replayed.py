@@ -90,3 +90,15 @@ def test_one_damaged_file_of_several_is_named_and_left_out(flow: Path) -> None:
     told = json.loads(result.stdout)
     assert len(told["damaged"]) == 1
     assert len(told["rows"]) == 2
+
+
+def test_two_files_of_one_flow_are_compared_each_by_itself(lived: Run, flow: Path) -> None:
+    """A daemon that was started anew records an open flow into another file, under the flow's own name."""
+    later = flow.with_name("week15.flow")
+    later.write_bytes(flow.read_bytes()[: flow.stat().st_size // 3])
+    result = CliRunner().invoke(app, ["replay", str(flow.parent), "--agents", "fixed:20,fixed:40", "--json", "-"])
+    assert result.exit_code == 0, result.exception
+    rows = json.loads(result.stdout)["rows"]
+    assert [row["agent"] for row in rows] == ["recorded", "fixed:20", "fixed:40"] * 2
+    assert [row.get("median_ratio") for row in rows] == [None, None, 2.0] * 2
+    assert rows[0]["decisions"] == rows[2]["decisions"] > rows[3]["decisions"] == rows[5]["decisions"]

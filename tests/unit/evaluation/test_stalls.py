@@ -19,6 +19,8 @@ from reinet.agents.evaluation.suites import report, runner
 from reinet.agents.evaluation.suites.definition import load
 from reinet.agents.evaluation.suites.plan import plan
 from reinet.agents.evaluation.suites.store import Store
+from reinet.agents.evaluation.within_target import within_targets
+from reinet.cli.options import note_stalls
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.link.stalls import why_stalled
 from reinet.envs.trace import Trace
@@ -101,6 +103,20 @@ def test_a_row_of_the_frontier_over_a_link_where_flows_stall_is_not_valid() -> N
     sound, deaf, mean = against_frontier([make_agent("rule")], scenarios)
     assert (sound["valid"], deaf["valid"], mean["valid"]) == (True, False, True)
     assert mean["utilization"] == sound["utilization"]
+
+
+def test_a_row_of_the_targets_over_such_a_link_is_not_valid_either(capsys: pytest.CaptureFixture[str]) -> None:
+    """A flow that stands still has hardly any delay, and was told to keep its target."""
+    scenarios = [Scenario.of(TWELVE, "sim", seconds=12, link_options=options) for options in ({}, DEAF)]
+    rows = within_targets([make_agent("rule")], scenarios, [50.0])
+    sound, deaf, mean = rows
+    assert deaf["ok"]
+    assert (sound["valid"], deaf["valid"], mean["valid"]) == (True, False, True)
+    assert mean["utilization"] == sound["utilization"]
+    note_stalls(rows)
+    said = capsys.readouterr().err
+    assert said.count("the flow stalled, so do not quote it") == 1
+    assert "rule:1.5 on constant-12mbps under 50 ms" in said
 
 
 def test_a_fetch_that_stalled_makes_its_row_not_valid() -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reinet.agents.evaluation.suites import report, runner
+from reinet.agents.decide.names import make_agent
+from reinet.agents.evaluation.run import run
+from reinet.agents.evaluation.suites import markdown, pictures, report, runner
 from reinet.agents.evaluation.suites.definition import ScenarioSpec, load
 from reinet.agents.evaluation.suites.links import links, scenario
 from reinet.agents.evaluation.suites.plan import SuitePlan, plan
@@ -124,3 +126,57 @@ def test_a_run_whose_link_lets_nothing_through_in_time_is_written_down_without_i
         assert len(suite.jobs) == 2
         assert all("lets any data through" in str(reason) for reason in reasons), reasons
         assert reasons
+
+
+@pytest.mark.parametrize(
+    "sweep",
+    ["wired_mbps = [[[0, 12]], [[0, 6], [1000, 12]]]", 'flows = [[{ cc = "bbr" }], [{ cc = "reno", start_ms = 500 }]]'],
+)
+def test_a_swept_field_whose_values_are_lists_has_a_cell_for_each(tmp_path: Path, sweep: str) -> None:
+    """Its report ended in a traceback when all runs had been made."""
+    file = tmp_path / "lists.toml"
+    file.write_text(
+        'title = "Lists"\n[[scenario]]\nname = "lists"\nagents = ["none", "rule"]\ntraces = ["constant:12"]\n'
+        f"seconds = 2\nrepeat = 1\nsweep = {{ {sweep} }}\n"
+    )
+    store, suite = Store(tmp_path / "store"), plan(load(str(file)))
+    runner.make(suite, store)
+    found = report.build(suite, store, "test")
+    assert [(cell["agent"], cell["runs"]) for cell in found["cells"]] == [("none", 1), ("rule:1.5", 1)] * 2
+    assert found["cells"][0]["point"] != found["cells"][2]["point"]
+    assert "throughput_kept" in found["cells"][1]["numbers"]
+    assert "lists" in markdown.page(found, pictures.save(report.groups(suite, store), tmp_path), None)
+
+
+def test_traces_and_agents_that_would_replace_nothing_are_refused(tmp_path: Path) -> None:
+    """The report was of other links than those that had been asked for, and said nothing of it."""
+    file = tmp_path / "plain.toml"
+    file.write_text('title = "Plain"\n[[scenario]]\nname = "steady"\ntraces = ["constant:12"]\nplain = ["vegas"]\n')
+    with pytest.raises(ConfigError, match="traces: steady of suite plain generates no link that they would replace"):
+        plan(load(str(file)), given=[Trace.constant(3.0, 5.0, "mine")])
+    with pytest.raises(ConfigError, match="agents: steady of suite plain runs plain congestion controls alone"):
+        plan(load(str(file)), agents=["rule"])
+    assert plan(load("quick"), given=[Trace.constant(3.0, 5.0, "mine")], agents=["rule"]).jobs
+
+
+def test_of_a_paths_own_flows_only_those_that_the_agent_decides_for_are_its_own(tmp_path: Path) -> None:
+    """A plain flow that a path names was counted among the agent's: its throughput was that of both."""
+    file = tmp_path / "named.toml"
+    file.write_text(
+        'title = "Named"\n[[scenario]]\nname = "named"\nagents = ["rule"]\ntraces = ["constant:12"]\nseconds = 5\n'
+        'repeat = 1\nsweep = { flows = [[{ cc = "bbr" }], [{ cc = "bbr" }, { stepped = true }]] }\n'
+    )
+    suite, store = plan(load(str(file))), Store(tmp_path / "store")
+    runner.make(suite, store)
+    jobs = [job for job in suite.jobs if job.agent.name == "rule:1.5"]
+    assert [job.own_flows for job in jobs] == [[0], [0, 2]]
+    one, two = (store.valid(job.key) for job in jobs)
+    assert one is not None
+    assert two is not None
+    alone = run(make_agent("rule"), jobs[0].scenario).metrics
+    assert one.figures["throughput_mbps"] == alone.throughput_mbps
+    assert one.figures["qdelay_mean_ms"] == alone.qdelay_mean_ms
+    assert "jain" not in one.figures
+    first, plain, second = two.figures["flows_mbps"]
+    assert two.figures["beside_mbps"] == plain
+    assert two.figures["share"] == pytest.approx((first + second) / (first + plain + second))

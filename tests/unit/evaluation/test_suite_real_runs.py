@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from helpers.orphans import assert_ends_with_its_command
+from helpers.waiting import assert_ends_with_its_command
 from reinet.agents.decide.baselines import NoCap
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.suites import markdown, real, report, runner

@@ -3,7 +3,6 @@
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.trainer import TINY, Service
+from helpers.waiting import wait_for
 from reinet.agents.service import files
 from reinet.agents.service.running import runners
 from reinet.agents.service.running.progress import DISK_FULL, LOG_FILE, Order
@@ -80,8 +80,5 @@ def test_the_runner_tells_a_full_disk_from_another_failure(
     )
     runner = ProcessRunner(tmp_path)
     runner.start("abc", 1, tmp_path)
-    end_s = time.monotonic() + 30
-    while (found := runner.state("abc", 1)) == "running":
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+    found = wait_for(lambda: (now := runner.state("abc", 1)) != "running" and now, 30)
     assert found == state

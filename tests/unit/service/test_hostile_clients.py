@@ -13,7 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
-from helpers.trainer import TINY, Service, wait_for
+from helpers.trainer import TINY, Service
+from helpers.waiting import wait_for
 from reinet.agents.service.bench import status_kb
 from reinet.proto import trainer_pb2 as pb
 from reinet.proto import trainer_pb2_grpc

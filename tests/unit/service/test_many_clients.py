@@ -6,7 +6,7 @@ import inspect
 import json
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,20 @@ from reinet.proto import trainer_pb2 as pb
 
 TRACES = [Trace.constant(mbps, 70) for mbps in (11, 12, 13)]
 """0.4 MB each."""
+
+
+@pytest.fixture
+def servicer(tmp_path: Path) -> Iterator[JobsServicer]:
+    database = Database(tmp_path)
+    blobs = Blobs(tmp_path, database)
+    jobs = Jobs(tmp_path, database, blobs, 0, 0, "test")
+    yield JobsServicer(jobs, blobs, Flows(tmp_path), Callers(TrainerConfig()))
+    database.close()
+
+
+async def silent() -> AsyncIterator[pb.UploadRequest]:
+    await asyncio.Event().wait()
+    yield pb.UploadRequest()
 
 
 async def chunks_of(trace: Trace) -> AsyncIterator[bytes]:
@@ -128,17 +142,9 @@ def test_who_reads_waits_for_no_change_and_sees_it_when_it_holds(tmp_path: Path)
     database.close()
 
 
-def test_no_more_uploads_wait_than_there_is_memory_for(tmp_path: Path) -> None:
-    database = Database(tmp_path)
-    blobs = Blobs(tmp_path, database)
-    jobs = Jobs(tmp_path, database, blobs, 0, 0, "test")
-    servicer = JobsServicer(jobs, blobs, Flows(tmp_path), Callers(TrainerConfig()))
+def test_no_more_uploads_wait_than_there_is_memory_for(servicer: JobsServicer) -> None:
     caller = Caller("alice", ALL_ROLES, Quota())
     upload: Any = inspect.unwrap(JobsServicer.Upload)
-
-    async def silent() -> AsyncIterator[pb.UploadRequest]:
-        await asyncio.Event().wait()
-        yield pb.UploadRequest()
 
     async def crowd() -> None:
         both = (caller, Caller("bob", ALL_ROLES, Quota()))
@@ -162,20 +168,11 @@ def test_no_more_uploads_wait_than_there_is_memory_for(tmp_path: Path) -> None:
         await asyncio.gather(late, return_exceptions=True)
 
     asyncio.run(crowd())
-    database.close()
 
 
-def test_one_who_sends_nothing_keeps_nobody_else_from_uploading(tmp_path: Path) -> None:
-    database = Database(tmp_path)
-    blobs = Blobs(tmp_path, database)
-    jobs = Jobs(tmp_path, database, blobs, 0, 0, "test")
-    servicer = JobsServicer(jobs, blobs, Flows(tmp_path), Callers(TrainerConfig()))
+def test_one_who_sends_nothing_keeps_nobody_else_from_uploading(servicer: JobsServicer) -> None:
     upload: Any = inspect.unwrap(JobsServicer.Upload)
     trace = TRACES[0]
-
-    async def silent() -> AsyncIterator[pb.UploadRequest]:
-        await asyncio.Event().wait()
-        yield pb.UploadRequest()
 
     async def sound() -> AsyncIterator[pb.UploadRequest]:
         size = len(trace.canonical_text)
@@ -188,28 +185,23 @@ def test_one_who_sends_nothing_keeps_nobody_else_from_uploading(tmp_path: Path) 
         tasks = [asyncio.ensure_future(upload(servicer, silent(), greedy)) for _ in range(MOST_UPLOADS + MOST_WAITING)]
         await asyncio.sleep(0.05)
         await asyncio.wait_for(upload(servicer, sound(), Caller("bob", ALL_ROLES, Quota())), 10)
-        assert blobs.has(trace.sha256)
+        assert servicer._blobs.has(trace.sha256)
         for task in tasks:
             task.cancel()
         refused = await asyncio.gather(*tasks, return_exceptions=True)
         assert sum(isinstance(error, ServiceError) for error in refused) == len(tasks) // 2
 
     asyncio.run(crowd())
-    database.close()
 
 
 def test_who_watches_hears_of_progress_now_and_then_and_of_the_end_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servicer: JobsServicer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     often_s, seldom_s = 0.01, 0.25
     monkeypatch.setattr(jobs_servicer, "LOOK_S", often_s)
     monkeypatch.setattr(jobs_servicer, "SHARED_S", 0.0)
     monkeypatch.setattr(jobs_servicer, "PROGRESS_S", seldom_s)
-    database = Database(tmp_path)
-    blobs = Blobs(tmp_path, database)
-    jobs = Jobs(tmp_path, database, blobs, 0, 0, "test")
-    servicer = JobsServicer(jobs, blobs, Flows(tmp_path), Callers(TrainerConfig()))
-    caller = Caller("alice", ALL_ROLES, Quota())
+    jobs, caller = servicer._jobs, Caller("alice", ALL_ROLES, Quota())
     job = jobs.submit(caller, Given("request", json.dumps(TINY)))
     jobs.move(job.id, ("waiting",), "running")
     watch: Any = inspect.unwrap(JobsServicer.Watch)
@@ -233,4 +225,3 @@ def test_who_watches_hears_of_progress_now_and_then_and_of_the_end_at_once(
     took_s = asyncio.run(both())
     assert 3 <= len(heard) <= took_s / seldom_s + 2
     assert (heard[-1].state, heard[-1].progress.iteration) == ("stopped", 99)
-    database.close()

@@ -86,6 +86,10 @@ def test_latest_is_the_newest_also_where_the_clock_was_set_back(
 ) -> None:
     database = registry._database
     jobs = Jobs(tmp_path, database, Blobs(tmp_path, database), 0, 0, "test")
+    with pytest.raises(ServiceError, match="there is no job yet"):  # and not that latest is no 12 digits
+        jobs.get("latest")
+    with pytest.raises(ServiceError, match="there is no model yet"):
+        registry.find("latest")
     made = []
     for number, now_s in enumerate((2e9, 1e9, 1.5e9)):
         monkeypatch.setattr(time, "time", lambda now_s=now_s: now_s)

@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from helpers.trainer import TINY
+from helpers.waiting import wait_for
 from reinet.agents.service import files
 from reinet.agents.service.running import runners
 from reinet.agents.service.running.progress import LOCK_FILE, LOG_FILE, Order, Result
@@ -35,10 +35,7 @@ def test_a_service_that_ends_ends_the_workers_of_one_that_was_killed(
     command = [sys.executable, "-c", WORKER, str(place / LOCK_FILE), kind]
     with subprocess.Popen(command, start_new_session=True) as worker:
         try:
-            end_s = time.monotonic() + 30
-            while not (place / LOCK_FILE).is_file() or not (place / LOCK_FILE).read_text():
-                assert time.monotonic() < end_s
-                time.sleep(0.01)
+            wait_for(lambda: (place / LOCK_FILE).is_file() and (place / LOCK_FILE).read_text(), 30)
             ProcessRunner(tmp_path).close()
             assert worker.wait(5) != 0
             assert not at_work(place)

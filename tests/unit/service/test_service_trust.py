@@ -18,7 +18,8 @@ import grpc
 import pytest
 
 from helpers.kills import free_port
-from helpers.trainer import TINY, Service, wait_for
+from helpers.trainer import TINY, Service
+from helpers.waiting import wait_for
 from reinet.agents.service.blobs import CHUNK_BYTES, SMALL_BYTES
 from reinet.agents.service.client import Client
 from reinet.agents.service.config import TrainerConfig

@@ -19,8 +19,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from helpers.places import ROOT
-from helpers.registry import FIRST, FOLDERS, SECOND, until
+from helpers.registry import FIRST, FOLDERS, SECOND
 from helpers.trainer import TINY, Service, put_model
+from helpers.waiting import wait_for
 from reinet.agents.model.artifact import MANIFEST_FILE, PINNED_FILES
 from reinet.daemon import registry
 from reinet.daemon.registry import Address, Follower
@@ -176,10 +177,10 @@ def test_a_daemon_follows_a_service_of_the_release_before_and_after(
                         lambda _folder, sha256: swapped.append(sha256), "0.1.0")  # fmt: skip
     follower.start()
     try:
-        until(lambda: swapped == [FIRST])
+        wait_for(lambda: swapped == [FIRST])
         service.model = SECOND
-        until(lambda: swapped == [FIRST, SECOND])
-        until(lambda: service.reports and service.reports[-1].model == SECOND)
+        wait_for(lambda: swapped == [FIRST, SECOND])
+        wait_for(lambda: service.reports and service.reports[-1].model == SECOND)
         assert service.reports[-1].version == "0.1.0"
         assert not follower.problem
     finally:

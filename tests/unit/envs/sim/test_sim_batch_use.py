@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from helpers.links import constant
-from reinet.core import ConfigError, Normaliser, PeriodConfig
+from reinet.core import ConfigError, PeriodConfig
 from reinet.envs.sim import SimBatch
 
 TRACE = constant(12.0, 5.0)
@@ -30,7 +30,6 @@ CALLS: dict[str, Callable[[SimBatch], Any]] = {
     "step_caps": lambda batch: batch.step_caps(np.zeros(LINKS, np.uint32)),
     "reset": lambda batch: batch.reset([0]),
     "set_link": lambda batch: batch.set_link(0, {"trace": TRACE}),
-    "set_normaliser": lambda batch: batch.set_normaliser(Normaliser.reference()),
     "clairvoyant_caps": lambda batch: batch.clairvoyant_caps(0),
     "hidden_pkts": lambda batch: batch.hidden_pkts([10]),
     "packets": lambda batch: batch.packets(0),

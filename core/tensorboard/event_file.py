@@ -4,7 +4,6 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -14,6 +13,8 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.custom_scalar import metadata as custom_scalars
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
+
+from reinet.core.closing import Closing
 
 PREFIX = "events.out.tfevents."
 """TensorBoard reads files with this in their names."""
@@ -25,7 +26,7 @@ _PNG_SIZE_AT = 16
 _RGBA = 4
 
 
-class EventFile:
+class EventFile(Closing):
     """One event file, which makes its folder a run."""
 
     def __init__(
@@ -70,14 +71,6 @@ class EventFile:
         """Ends the file; raises OSError where its tail cannot be written."""
         self._file.close()
 
-    def __enter__(self) -> "EventFile":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _append(self, event: Any) -> None:
         data = event.SerializeToString()
         if self._spend_bytes is not None:
@@ -91,7 +84,7 @@ def scalar(tag: str, value: float) -> Any:
 
 
 def page(layout: Any) -> Any:
-    """Returns the layout of the page *Custom Scalars*, of ``reinet.core.curves.layout``."""
+    """Returns the layout of the page *Custom Scalars*, of ``reinet.core.tensorboard.curves.layout``."""
     return _bytes(custom_scalars.CONFIG_SUMMARY_TAG, custom_scalars.PLUGIN_NAME, layout.SerializeToString())
 
 

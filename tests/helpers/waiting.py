@@ -1,11 +1,20 @@
-"""A command that is killed, and what becomes of the process that it made."""
+"""Waiting for what comes about by itself."""
 
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-MOST_S = 30.0
+
+def wait_for(what: Callable[[], Any], seconds: float = 120.0) -> Any:
+    """Returns what a function returns once that is true; fails after so long."""
+    end_s = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end_s, "it did not come about"
+        time.sleep(0.02)
+    return found
 
 
 def assert_ends_with_its_command(script: Path, *arguments: object) -> None:
@@ -16,7 +25,4 @@ def assert_ends_with_its_command(script: Path, *arguments: object) -> None:
         worker = Path(f"/proc/{int(running.stdout.readline())}")
         assert worker.exists()
         running.kill()
-    until_s = time.monotonic() + MOST_S
-    while worker.exists():
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
+    wait_for(lambda: not worker.exists(), 30)

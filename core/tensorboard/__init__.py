@@ -1,0 +1,1 @@
+"""What TensorBoard is shown: event files, and the curves of flows in them."""
