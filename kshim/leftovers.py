@@ -79,13 +79,14 @@ def leftovers() -> list[Loaded]:
     It goes by itself when they close; ``remove_leftovers`` does not wait for that. Empty where ``why_not_looked``.
 
     A process of another pid namespace, or with more capabilities than this one, holds what it holds unseen. Its shim
-    lives where its wrapper is still registered, which goes with its process. While there is one, programs and maps that
-    nobody is seen to hold may be its own: of these only the control maps of other shims are left over for certain.
+    has ended where its wrapper was registered and is no more, which goes with its process. While there is one that
+    lives, or still loads, programs and maps that nobody is seen to hold may be its own: of these only the control maps
+    of other shims are left over for certain.
     """
     if why_not_looked():
         return []
     left = [item for item in loaded() if not item.pids]
-    ended = [item for item in left if item.name != _CONTROL or not _is_registered(item.id)]
+    ended = [item for item in left if item.name != _CONTROL or _has_ended(item.id)]
     return ended if len(ended) == len(left) else [item for item in ended if item.name == _CONTROL]
 
 
@@ -150,8 +151,8 @@ def remove_leftovers(patience_s: float = PATIENCE_S) -> None:
     if not still:
         return
     for names in map(wrapper_names, suffixes):
-        if not registered_congestion_controls() & set(names.values()):  # a living shim may have taken them since
-            _kshim.sweep(list(names.items()))
+        if not _kshim.sweep(list(names.items())):  # another shim has taken them since
+            _kshim.sweep_flows(list(names.items()), _ids(still, "reinet_flows"))
 
 
 def _still_there(use: Callable[[int], T], map_id: int) -> T | None:
@@ -162,11 +163,19 @@ def _still_there(use: Callable[[int], T], map_id: int) -> T | None:
         return None
 
 
-def _is_registered(control_map_id: int) -> bool:
-    """Returns whether the shim that a control map belongs to lives, in whichever process."""
+def _has_ended(control_map_id: int) -> bool:
+    """Returns whether the shim that a control map belongs to has been there and is no more, in whichever process.
+
+    One that loads has no link and no name yet: it writes the link's number first, so the name is read first here. By
+    the name alone, which another may have taken since, a shim of an earlier version is known.
+    """
     from reinet.kshim import _kshim  # not built everywhere
 
-    return _still_there(_kshim.wrapper_of, control_map_id) in registered_congestion_controls()
+    wrapper = _still_there(_kshim.wrapper_of, control_map_id)
+    link = _still_there(_kshim.link_of, control_map_id)
+    if wrapper is None or link is None:
+        return True  # the map went meanwhile
+    return not _kshim.is_linked(link) if link else bool(wrapper) and wrapper not in registered_congestion_controls()
 
 
 def _ids(items: list[Loaded], name: str) -> list[int]:
