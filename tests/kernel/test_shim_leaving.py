@@ -24,9 +24,16 @@ from helpers.flows import (
 )
 from helpers.places import HELPERS
 from reinet.core.records import Flag
-from reinet.kshim.kernel import KernelShim
+from reinet.kshim.kernel import KernelLoader, KernelShim
 from reinet.kshim.leases import LeaseKeeper
-from reinet.kshim.leftovers import ask_leftovers_to_leave, holders, leftovers, on_their_way, remove_leftovers
+from reinet.kshim.leftovers import (
+    ask_leftovers_to_leave,
+    holders,
+    leftovers,
+    loaded,
+    on_their_way,
+    remove_leftovers,
+)
 from reinet.kshim.probe import registered_congestion_controls, wrappable
 
 pytestmark = [pytest.mark.kernel, pytest.mark.alone]  # whoever starts a shim asks what killed ones left to go
@@ -121,6 +128,18 @@ def test_a_shim_that_loads_is_no_leftover_to_who_does_not_see_its_process(cgroup
                 assert flow.result()["cc"] == shim.wrappers["cubic"], "it was asked to leave"
         finally:
             asking.kill()
+
+
+def test_who_was_asked_to_leave_before_it_had_flows_stays(cgroup):
+    """An earlier version's start asks what loads, where it does not see the process."""
+    from reinet.kshim import _kshim
+
+    loader = KernelLoader([cgroup])
+    (control,) = (item.id for item in loaded() if item.name == "reinet_control" and os.getpid() in item.pids)
+    _kshim.ask_to_leave(control)
+    loader.attach()
+    assert not _kshim.is_leaving(control)
+    loader.close()
 
 
 def test_what_a_killed_shim_left_is_found_and_removed_though_another_has_its_names(
