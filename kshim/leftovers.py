@@ -133,6 +133,14 @@ def ask_leftovers_to_leave() -> list[Loaded]:
     return left
 
 
+def suffixes_of(left: list[Loaded]) -> list[str]:
+    """Returns what the names of the wrappers end in that sockets may still run, each once, the latest shim's first."""
+    from reinet.kshim import _kshim  # not built everywhere
+
+    wrappers = [_still_there(_kshim.wrapper_of, control) for control in sorted(_ids(left, _CONTROL), reverse=True)]
+    return list(dict.fromkeys(_WRAPPER.sub("", wrapper) for wrapper in wrappers if wrapper is not None))
+
+
 def remove_leftovers(patience_s: float = PATIENCE_S) -> None:
     """Gives the sockets of shims that have ended back to their own congestion control, in every network namespace.
 
@@ -142,9 +150,7 @@ def remove_leftovers(patience_s: float = PATIENCE_S) -> None:
     """
     from reinet.kshim import _kshim  # not built everywhere
 
-    left = leftovers()
-    asked = (_still_there(_kshim.ask_to_leave, control) for control in _ids(left, _CONTROL))
-    suffixes = {_WRAPPER.sub("", wrapper) for wrapper in asked if wrapper is not None}
+    suffixes = suffixes_of(ask_leftovers_to_leave())
     end_s = time.monotonic() + patience_s
     while (still := leftovers()) and time.monotonic() < end_s:
         time.sleep(0.05)
