@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 _NEEDED = ("privileges", "native")
 _WRAPPER = re.compile(f"^reinet_({'|'.join(WRAPPED_CC)})")
-_CONTROL = "reinet_control"
+CONTROL = "reinet_control"
+"""The map that says of a shim whether it has ended, and by which sockets are asked to leave."""
 _BPF_FD = re.compile(r"^(prog|map)_id:\s*(\d+)$", re.MULTILINE)
 
 
@@ -86,8 +87,8 @@ def leftovers() -> list[Loaded]:
     if why_not_looked():
         return []
     left = [item for item in loaded() if not item.pids]
-    ended = [item for item in left if item.name != _CONTROL or _has_ended(item.id)]
-    return ended if len(ended) == len(left) else [item for item in ended if item.name == _CONTROL]
+    ended = [item for item in left if item.name != CONTROL or _has_ended(item.id)]
+    return ended if len(ended) == len(left) else [item for item in ended if item.name == CONTROL]
 
 
 def holders(left: list[Loaded]) -> list[Holder]:
@@ -116,7 +117,7 @@ def on_their_way(left: list[Loaded]) -> bool:
     or somebody has asked them to since."""
     from reinet.kshim import _kshim  # not built everywhere
 
-    return all(_still_there(_kshim.is_leaving, control) is not False for control in _ids(left, _CONTROL))
+    return all(_still_there(_kshim.is_leaving, control) is not False for control in _ids(left, CONTROL))
 
 
 def ask_leftovers_to_leave() -> list[Loaded]:
@@ -128,7 +129,7 @@ def ask_leftovers_to_leave() -> list[Loaded]:
     from reinet.kshim import _kshim  # not built everywhere
 
     left = leftovers()
-    for control in _ids(left, _CONTROL):
+    for control in _ids(left, CONTROL):
         _still_there(_kshim.ask_to_leave, control)
     return left
 
@@ -137,7 +138,7 @@ def suffixes_of(left: list[Loaded]) -> list[str]:
     """Returns what the names of the wrappers end in that sockets may still run, each once, the latest shim's first."""
     from reinet.kshim import _kshim  # not built everywhere
 
-    wrappers = [_still_there(_kshim.wrapper_of, control) for control in sorted(_ids(left, _CONTROL), reverse=True)]
+    wrappers = [_still_there(_kshim.wrapper_of, control) for control in sorted(_ids(left, CONTROL), reverse=True)]
     return list(dict.fromkeys(_WRAPPER.sub("", wrapper) for wrapper in wrappers if wrapper is not None))
 
 
