@@ -20,7 +20,8 @@ PATIENCE_S = 1.0
 T = TypeVar("T")
 
 _NEEDED = ("privileges", "native")
-_WRAPPER = re.compile(f"^reinet_({'|'.join(WRAPPED_CC)})")
+_WRAPPER = re.compile(rf"reinet_(?:{'|'.join(WRAPPED_CC)})(\d{{0,3}})")
+"""A shim's names, and what all of them end in."""
 CONTROL = "reinet_control"
 """The map that says of a shim whether it has ended, and by which sockets are asked to leave."""
 _BPF_FD = re.compile(r"^(prog|map)_id:\s*(\d+)$", re.MULTILINE)
@@ -139,7 +140,7 @@ def suffixes_of(left: list[Loaded]) -> list[str]:
     from reinet.kshim import _kshim  # not built everywhere
 
     wrappers = [_still_there(_kshim.wrapper_of, control) for control in sorted(_ids(left, CONTROL), reverse=True)]
-    return list(dict.fromkeys(_WRAPPER.sub("", wrapper) for wrapper in wrappers if wrapper is not None))
+    return list(dict.fromkeys(match[1] for wrapper in wrappers if wrapper and (match := _WRAPPER.fullmatch(wrapper))))
 
 
 def remove_leftovers(patience_s: float = PATIENCE_S) -> None:
