@@ -11,7 +11,7 @@ import numpy.typing as npt
 from reinet.core.errors import ShimError
 from reinet.core.period import PeriodConfig
 from reinet.core.records import FLOW_STATS_DTYPE
-from reinet.kshim.leftovers import ask_leftovers_to_leave
+from reinet.kshim.leftovers import ask_leftovers_to_leave, suffixes_of
 from reinet.kshim.mapped import MappedShim
 from reinet.kshim.probe import features, registered_congestion_controls, wrapper_names
 from reinet.kshim.shim import FlowStatsArray
@@ -70,7 +70,7 @@ class KernelLoader:
             _require_cgroup(cgroup)
         from reinet.kshim import _kshim  # not built everywhere
 
-        ask_leftovers_to_leave()
+        left = ask_leftovers_to_leave()
         period = period or PeriodConfig()
         options = _kshim.Options()
         options.max_flows = max_flows
@@ -81,7 +81,7 @@ class KernelLoader:
         self._cgroups = list(cgroups)
         self.wrappers: dict[str, str]
         """The name that a chosen flow runs under, by its own congestion control: those of WRAPPED_CC the host has."""
-        self.wrappers, self._native = _load(options)
+        self.wrappers, self._native = _load(options, suffixes_of(left))
         self.descriptors: _kshim.Descriptors = self._native.descriptors()
         """What ``MappedShim`` asks for; they are closed with the loader."""
 
@@ -197,11 +197,14 @@ def _require_cgroup(cgroup: Path) -> None:
         raise ShimError(f"{cgroup} is a cgroup of version 1: name one below the cgroup v2 mount")
 
 
-def _load(options: "_kshim.Options") -> "tuple[dict[str, str], _kshim.Loader]":
-    """Loads under the first names that are free, the next where another takes one; returns them and the loader."""
+def _load(options: "_kshim.Options", left: Sequence[str]) -> "tuple[dict[str, str], _kshim.Loader]":
+    """Loads under the first names that are free, the next where another takes one; returns them and the loader.
+
+    Those that a killed shim ``left`` come first: only what runs under one's own can be taken over while it is idle.
+    """
     from reinet.kshim import _kshim
 
-    for suffix in _SUFFIXES:
+    for suffix in dict.fromkeys([*left, *_SUFFIXES]):
         names = wrapper_names(suffix)
         if registered_congestion_controls() & set(names.values()):
             continue

@@ -20,8 +20,10 @@ PATIENCE_S = 1.0
 T = TypeVar("T")
 
 _NEEDED = ("privileges", "native")
-_WRAPPER = re.compile(f"^reinet_({'|'.join(WRAPPED_CC)})")
-_CONTROL = "reinet_control"
+_WRAPPER = re.compile(rf"reinet_(?:{'|'.join(WRAPPED_CC)})(\d{{0,3}})")
+"""A shim's names, and what all of them end in."""
+CONTROL = "reinet_control"
+"""The map that says of a shim whether it has ended, and by which sockets are asked to leave."""
 _BPF_FD = re.compile(r"^(prog|map)_id:\s*(\d+)$", re.MULTILINE)
 
 
@@ -79,14 +81,15 @@ def leftovers() -> list[Loaded]:
     It goes by itself when they close; ``remove_leftovers`` does not wait for that. Empty where ``why_not_looked``.
 
     A process of another pid namespace, or with more capabilities than this one, holds what it holds unseen. Its shim
-    lives where its wrapper is still registered, which goes with its process. While there is one, programs and maps that
-    nobody is seen to hold may be its own: of these only the control maps of other shims are left over for certain.
+    has ended where its wrapper was registered and is no more, which goes with its process. While there is one that
+    lives, or still loads, programs and maps that nobody is seen to hold may be its own: of these only the control maps
+    of other shims are left over for certain.
     """
     if why_not_looked():
         return []
     left = [item for item in loaded() if not item.pids]
-    ended = [item for item in left if item.name != _CONTROL or not _is_registered(item.id)]
-    return ended if len(ended) == len(left) else [item for item in ended if item.name == _CONTROL]
+    ended = [item for item in left if item.name != CONTROL or _has_ended(item.id)]
+    return ended if len(ended) == len(left) else [item for item in ended if item.name == CONTROL]
 
 
 def holders(left: list[Loaded]) -> list[Holder]:
@@ -115,7 +118,7 @@ def on_their_way(left: list[Loaded]) -> bool:
     or somebody has asked them to since."""
     from reinet.kshim import _kshim  # not built everywhere
 
-    return all(_still_there(_kshim.is_leaving, control) is not False for control in _ids(left, _CONTROL))
+    return all(_still_there(_kshim.is_leaving, control) is not False for control in _ids(left, CONTROL))
 
 
 def ask_leftovers_to_leave() -> list[Loaded]:
@@ -127,9 +130,17 @@ def ask_leftovers_to_leave() -> list[Loaded]:
     from reinet.kshim import _kshim  # not built everywhere
 
     left = leftovers()
-    for control in _ids(left, _CONTROL):
+    for control in _ids(left, CONTROL):
         _still_there(_kshim.ask_to_leave, control)
     return left
+
+
+def suffixes_of(left: list[Loaded]) -> list[str]:
+    """Returns what the names of the wrappers end in that sockets may still run, each once, the latest shim's first."""
+    from reinet.kshim import _kshim  # not built everywhere
+
+    wrappers = [_still_there(_kshim.wrapper_of, control) for control in sorted(_ids(left, CONTROL), reverse=True)]
+    return list(dict.fromkeys(match[1] for wrapper in wrappers if wrapper and (match := _WRAPPER.fullmatch(wrapper))))
 
 
 def remove_leftovers(patience_s: float = PATIENCE_S) -> None:
@@ -141,17 +152,15 @@ def remove_leftovers(patience_s: float = PATIENCE_S) -> None:
     """
     from reinet.kshim import _kshim  # not built everywhere
 
-    left = leftovers()
-    asked = (_still_there(_kshim.ask_to_leave, control) for control in _ids(left, _CONTROL))
-    suffixes = {_WRAPPER.sub("", wrapper) for wrapper in asked if wrapper is not None}
+    suffixes = suffixes_of(ask_leftovers_to_leave())
     end_s = time.monotonic() + patience_s
     while (still := leftovers()) and time.monotonic() < end_s:
         time.sleep(0.05)
     if not still:
         return
     for names in map(wrapper_names, suffixes):
-        if not registered_congestion_controls() & set(names.values()):  # a living shim may have taken them since
-            _kshim.sweep(list(names.items()))
+        if not _kshim.sweep(list(names.items())):  # another shim has taken them since
+            _kshim.sweep_flows(list(names.items()), _ids(still, "reinet_flows"))
 
 
 def _still_there(use: Callable[[int], T], map_id: int) -> T | None:
@@ -162,11 +171,19 @@ def _still_there(use: Callable[[int], T], map_id: int) -> T | None:
         return None
 
 
-def _is_registered(control_map_id: int) -> bool:
-    """Returns whether the shim that a control map belongs to lives, in whichever process."""
+def _has_ended(control_map_id: int) -> bool:
+    """Returns whether the shim that a control map belongs to has been there and is no more, in whichever process.
+
+    One that loads has no link and no name yet: it writes the link's number first, so the name is read first here. By
+    the name alone, which another may have taken since, a shim of an earlier version is known.
+    """
     from reinet.kshim import _kshim  # not built everywhere
 
-    return _still_there(_kshim.wrapper_of, control_map_id) in registered_congestion_controls()
+    wrapper = _still_there(_kshim.wrapper_of, control_map_id)
+    link = _still_there(_kshim.link_of, control_map_id)
+    if wrapper is None or link is None:
+        return True  # the map went meanwhile
+    return not _kshim.is_linked(link) if link else bool(wrapper) and wrapper not in registered_congestion_controls()
 
 
 def _ids(items: list[Loaded], name: str) -> list[int]:

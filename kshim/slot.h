@@ -64,9 +64,9 @@ struct reinet_counters {
 
 /* Written by the loader, also another version's: nothing here ever moves, so that any can clear up after any other. */
 struct reinet_control {
-  char wrapper[REINET_CC_NAME_BYTES]; /* one of the wrappers; the names of all end alike */
+  char wrapper[REINET_CC_NAME_BYTES]; /* one of the wrappers, once they are registered; their names end alike */
   reinet_u32 leaving;                 /* asks the flows to go back to their own congestion control */
-  reinet_u32 unused;
+  reinet_u32 link; /* the BPF link that registers it, which goes with the shim; 0 = none yet, or an earlier version */
 };
 
 /* Tells whether a slot's owner may be held to this lease; its end is not looked at here. */

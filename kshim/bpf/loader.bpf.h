@@ -8,7 +8,10 @@
 #include "kshim/bpf/period.bpf.h"
 #include "kshim/bpf/switch.bpf.h"
 
-/* Switches every socket of the caller's network namespace that runs a wrapper back, idle ones too. */
+/* Switches every socket of the caller's network namespace that runs a wrapper back, idle ones too. A socket has an
+ * entry in reinet_flows for as long as it runs that very shim's wrapper; one that was disconnected and connected anew
+ * since that shim ended runs it without.
+ */
 SEC("iter/tcp")
 int reinet_sweep(struct bpf_iter__tcp *ctx) {
   char name[REINET_CC_NAME_BYTES] = {};
@@ -19,6 +22,8 @@ int reinet_sweep(struct bpf_iter__tcp *ctx) {
     return 0;
   tp = bpf_skc_to_tcp_sock(skc);
   if (!tp || bpf_getsockopt(tp, SOL_TCP, TCP_CONGESTION, name, sizeof(name)))
+    return 0;
+  if (sweeps_flows_only && !bpf_sk_storage_get(&reinet_flows, tp, 0, 0))
     return 0;
   for (unsigned int i = 0; i < REINET_ALGORITHMS; i++) {
     if (same_name(name, wrapped[i].wrapper)) {

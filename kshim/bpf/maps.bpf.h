@@ -14,8 +14,9 @@
 
 /* Set by the loader before loading. */
 const volatile struct reinet_period_config period_config = {REINET_MIN_PERIOD_NS, 1, 0};
-const volatile __u32 default_target_us = 0; /* of flows whose target nobody has set */
-const volatile bool record_events = false;  /* costs a ring buffer entry per ACK */
+const volatile __u32 default_target_us = 0;    /* of flows whose target nobody has set */
+const volatile bool record_events = false;     /* costs a ring buffer entry per ACK */
+const volatile bool sweeps_flows_only = false; /* of reinet_flows, which is another shim's then */
 /* The loader puts the names in that it registers, and empties the entry of what the host cannot wrap. */
 const volatile struct reinet_wrapped wrapped[REINET_ALGORITHMS] = {
     [REINET_CUBIC] = {"cubic", "reinet_cubic"},

@@ -78,6 +78,13 @@ std::string wrapper_of(std::uint32_t control_map_id) {
   return std::string(wrapper, strnlen(wrapper, REINET_CC_NAME_BYTES));
 }
 
+std::uint32_t link_of(std::uint32_t control_map_id) { return Control(control_map_id).first().link; }
+
+bool is_linked(std::uint32_t link) {
+  std::uint32_t found = 0;
+  return link && !bpf_link_get_next_id(link - 1, &found) && found == link;
+}
+
 bool is_leaving(std::uint32_t control_map_id) { return Control(control_map_id).first().leaving != 0; }
 
 }  // namespace reinet

@@ -21,8 +21,13 @@ std::vector<Loaded> loaded(const std::string& prefix);
 // Tells the flows of the object that a control map belongs to, to go back to their own congestion control. Returns the
 // name of a wrapper of theirs.
 std::string ask_to_leave(std::uint32_t control_map_id);
-// Returns that name alone.
+// Returns that name alone; empty where the shim has registered nothing yet.
 std::string wrapper_of(std::uint32_t control_map_id);
+// Returns the number of the BPF link by which that wrapper is registered; 0 where nothing is yet, or an earlier version
+// did it.
+std::uint32_t link_of(std::uint32_t control_map_id);
+// Tells whether a BPF link is there, whoever holds it. Takes no descriptor of it, which would keep it.
+bool is_linked(std::uint32_t link);
 // Tells whether the flows were told so, by whomever.
 bool is_leaving(std::uint32_t control_map_id);
 

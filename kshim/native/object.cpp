@@ -196,7 +196,6 @@ Object::Object(const Options& options) : options_(options) {
     checked(bpf_map_freeze(map_fd(of_the_kernel)), std::string("freeze ") + of_the_kernel);
   caps_ = {map_fd("reinet_caps"), sizeof(reinet_cap) * options.max_flows, Access::write, "caps"};
   control_ = {map_fd("reinet_control"), sizeof(reinet_control), Access::write, "control"};
-  copy_name(control_->wrapper, wrappers_.front().name);
   fill_free_slots();
   for (const Wrapper& wrapper : wrappers_) prepare(kernel, object_.get(), wrapper.structure, wrapper.name);
 }
@@ -206,6 +205,7 @@ Object::~Object() = default;
 void Object::set_up_rodata() {
   constant<reinet_period_config>(object_.get(), "period_config") = options_.period;
   constant<std::uint32_t>(object_.get(), "default_target_us") = options_.default_target_us;
+  constant<bool>(object_.get(), "sweeps_flows_only") = options_.flows_map_fd >= 0;
   const bool records = options_.events_bytes > 0;
   constant<bool>(object_.get(), "record_events") = records;
   bpf_program__set_autoload(bpf_object__find_program_by_name(object_.get(), "reinet_replay"), records);
@@ -250,9 +250,17 @@ void Object::register_wrappers() {
     registrations_.emplace_back(
         checked(static_cast<int>(syscall(SYS_bpf, BPF_LINK_CREATE, &link, sizeof(link))), "register " + wrapper.name));
   }
+  bpf_link_info first{};
+  std::uint32_t bytes = sizeof(first);
+  checked(bpf_obj_get_info_by_fd(registrations_.front().fd, &first, &bytes), "look at " + wrappers_.front().name);
+  __atomic_store_n(&control_->link, first.id, __ATOMIC_RELEASE);
+  copy_name(control_->wrapper, wrappers_.front().name);  // last: a name without a link is an earlier version's
 }
 
 void Object::attach(const std::vector<std::string>& cgroups) {
+  // Nobody asks a shim to leave that has no flows yet, but one of an earlier version that took what loads for left
+  // over.
+  if (!attached_) __atomic_store_n(&control_->leaving, 0, __ATOMIC_RELAXED);
   std::set<std::uint64_t> chosen;
   std::exception_ptr first;
   for (const std::string& cgroup : cgroups) {

@@ -29,7 +29,7 @@ struct Options {
   std::uint32_t events_bytes = 0;   // ring buffer of recorded ACKs, 0 = record none
   reinet_period_config period = {REINET_MIN_PERIOD_NS, 1, 0};
   std::uint32_t default_target_us = 0;
-  int flows_map_fd = -1;  // another shim's reinet_flows in the place of an own one
+  int flows_map_fd = -1;  // another shim's reinet_flows in the place of an own one; sweep keeps to the sockets in it
 };
 
 class Object {
@@ -53,6 +53,8 @@ class Object {
   void detach();
   // Switches the sockets that run a congestion control of one of the wrappers' names back to the plain one, whoever
   // registered it, in every network namespace that can be entered, those that only a descriptor leads to among them.
+  // With flows_map_fd only those in that map; without, register_wrappers before it keeps the names from shims that
+  // start.
   void sweep();
   // Counts the sockets in reinet_flows by network namespace, of which it reaches those that sweep reaches.
   std::map<std::uint64_t, std::uint32_t> where() const;

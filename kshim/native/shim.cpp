@@ -9,6 +9,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -177,7 +178,19 @@ Object onlooker(const Names& wrappers, int flows_map_fd = -1) {
   return Object(options);
 }
 
-void sweep(const Names& wrappers) { onlooker(wrappers).sweep(); }
+// Switches back whatever runs under one of the names, which it holds meanwhile: a shim that starts takes others. False,
+// with nothing done, where another shim has them.
+bool sweep(const Names& wrappers) {
+  Object object = onlooker(wrappers);
+  try {
+    object.register_wrappers();
+  } catch (const Failure& failure) {
+    if (failure.code().value() != EEXIST) throw;
+    return false;
+  }
+  object.sweep();
+  return true;
+}
 
 // Opens a map; one that has gone meanwhile, with its last socket, has no descriptor.
 reinet::OwnedFd still_there(std::uint32_t map_id) {
@@ -186,6 +199,14 @@ reinet::OwnedFd still_there(std::uint32_t map_id) {
   } catch (const Failure& failure) {
     if (failure.code().value() != ENOENT) throw;
     return reinet::OwnedFd{-1};
+  }
+}
+
+// Switches back the flows in other shims' maps alone, whoever has the wrappers' names by now.
+void sweep_flows(const Names& wrappers, const std::vector<std::uint32_t>& flows_map_ids) {
+  for (const std::uint32_t id : flows_map_ids) {
+    const reinet::OwnedFd flows_map = still_there(id);
+    if (flows_map.fd >= 0) onlooker(wrappers, flows_map.fd).sweep();
   }
 }
 
@@ -282,9 +303,12 @@ NB_MODULE(_kshim, m) {
       .def("counters", &Flows::counters)
       .def("close", &Flows::close);
   m.def("sweep", &sweep, nb::arg("wrappers"));
+  m.def("sweep_flows", &sweep_flows, nb::arg("wrappers"), nb::arg("flows_map_ids"));
   m.def("where", &where, nb::arg("wrappers"), nb::arg("flows_map_ids"));
   m.def("loaded", &loaded, nb::arg("prefix"));
   m.def("ask_to_leave", &reinet::ask_to_leave, nb::arg("control_map_id"));
   m.def("wrapper_of", &reinet::wrapper_of, nb::arg("control_map_id"));
+  m.def("link_of", &reinet::link_of, nb::arg("control_map_id"));
+  m.def("is_linked", &reinet::is_linked, nb::arg("link"));
   m.def("is_leaving", &reinet::is_leaving, nb::arg("control_map_id"));
 }

@@ -16,7 +16,6 @@ from helpers.flows import (
     still_loaded,
     undisturbed,
 )
-from reinet.kshim import kernel
 from reinet.kshim.kernel import KernelShim
 from reinet.kshim.leases import LeaseKeeper
 from reinet.kshim.leftovers import leftovers
@@ -79,15 +78,14 @@ def test_bbr_goes_on_under_the_next_shim_with_what_it_has_learned(cgroup, transf
     assert rate_mbit[:5].max() < 2 * RATE_MBIT, "STARTUP paces at nearly three times the link's rate"
 
 
-def test_an_idle_flow_of_a_killed_shim_is_taken_over_as_it_is(cgroup, transfer, cc, monkeypatch):
-    """No ACK comes that could let it go back to its own congestion control first."""
+def test_an_idle_flow_of_a_killed_shim_is_taken_over_as_it_is(cgroup, transfer, cc):
+    """No ACK comes that could let it go back to its own congestion control first, so its names are taken on as well."""
     with running_loader(cgroup, "77") as (loader, wrappers):
         held = held_by(loader.pid)
         flow = transfer(cc=cc, cgroup=cgroup, seconds=0.1, idle=True, rate_mbit=RATE_MBIT)
         flow.wait_idle()
         assert flow.cc == wrappers[cc]
     assert settled(lambda: held & {(item.kind, item.id) for item in leftovers()})
-    monkeypatch.setattr(kernel, "_SUFFIXES", ["77"])
     with KernelShim([cgroup]) as shim:
         assert shim.wrappers == wrappers
         assert adopted(shim) == 1

@@ -15,6 +15,7 @@ from helpers.flows import (
     RATE_MBIT,
     capped_loop,
     held_by,
+    line_of,
     read_for,
     running_loader,
     settled,
@@ -23,12 +24,27 @@ from helpers.flows import (
 )
 from helpers.places import HELPERS
 from reinet.core.records import Flag
-from reinet.kshim.kernel import KernelShim
+from reinet.kshim.kernel import KernelLoader, KernelShim
 from reinet.kshim.leases import LeaseKeeper
-from reinet.kshim.leftovers import ask_leftovers_to_leave, holders, leftovers, on_their_way, remove_leftovers
+from reinet.kshim.leftovers import (
+    ask_leftovers_to_leave,
+    holders,
+    leftovers,
+    loaded,
+    on_their_way,
+    remove_leftovers,
+)
 from reinet.kshim.probe import registered_congestion_controls, wrappable
 
 pytestmark = [pytest.mark.kernel, pytest.mark.alone]  # whoever starts a shim asks what killed ones left to go
+
+
+ASKING = """
+from reinet.kshim.leftovers import ask_leftovers_to_leave
+while True:
+    ask_leftovers_to_leave()
+    print("asked", flush=True)
+"""
 
 
 def either_way(name):
@@ -97,6 +113,68 @@ def test_a_shim_in_a_process_that_hides_what_it_holds_is_no_leftover(cgroup, tra
             assert not held & {(item.kind, item.id) for item in ask_leftovers_to_leave()}
         end = idle.result()
         assert (end["cc"], end["intact"]) == (shim.wrappers[cc], True)
+
+
+def test_a_shim_that_loads_is_no_leftover_to_who_does_not_see_its_process(cgroup, transfer):
+    """Two containers that start at once: to either nobody holds what the other loads, and nothing is registered yet."""
+    elsewhere = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-c", ASKING]
+    with subprocess.Popen(elsewhere, stdout=subprocess.PIPE, text=True) as asking:
+        try:
+            line_of(asking)
+            with KernelShim([cgroup]) as shim:
+                flow = transfer(cgroup=cgroup, seconds=120, until_told=True, rate_mbit=RATE_MBIT)
+                assert flow.cc == shim.wrappers["cubic"]
+                assert len(read_for(shim, 0.5))
+                assert flow.result()["cc"] == shim.wrappers["cubic"], "it was asked to leave"
+        finally:
+            asking.kill()
+
+
+def test_who_was_asked_to_leave_before_it_had_flows_stays(cgroup):
+    """An earlier version's start asks what loads, where it does not see the process."""
+    from reinet.kshim import _kshim
+
+    loader = KernelLoader([cgroup])
+    (control,) = (item.id for item in loaded() if item.name == "reinet_control" and os.getpid() in item.pids)
+    _kshim.ask_to_leave(control)
+    loader.attach()
+    assert not _kshim.is_leaving(control)
+    loader.close()
+
+
+def test_what_a_killed_shim_left_is_found_and_removed_though_another_has_its_names(
+    cgroup, transfer, cleanup, monkeypatch
+):
+    other = cgroup.with_name(cgroup.name + "-next")
+    other.mkdir()
+    cleanup.callback(other.rmdir)
+    idle = {"seconds": 0.1, "idle": True, "rate_mbit": RATE_MBIT}
+    monkeypatch.setattr("reinet.kshim.kernel._SUFFIXES", ["88"])
+    with running_loader(cgroup, "88") as (loader, wrappers):
+        held = held_by(loader.pid)
+        old = transfer(cgroup=cgroup, **idle)
+        old.wait_idle()
+    assert settled(lambda: not set(wrappers.values()) & registered_congestion_controls())
+    with KernelShim([other]) as shim:
+        assert shim.wrappers == wrappers
+        new = transfer(cgroup=other, **idle)
+        new.wait_idle()
+        assert settled(lambda: any((item.kind, item.id) in held for item in leftovers() if item.name == "reinet_flows"))
+        remove_leftovers(patience_s=0.1)
+        assert settled(lambda: not still_loaded(held)), "it waits for the flow's next ACK"
+        assert_given_back([old], "cubic")
+        assert new.result()["cc"] == wrappers["cubic"], "the flow of the shim that lives was swept too"
+
+
+def test_a_sweep_leaves_the_flows_of_who_has_the_names_by_then(cgroup, transfer, cc):
+    """A shim may take names that were free when somebody began to clear up after a killed one."""
+    from reinet.kshim import _kshim
+
+    with KernelShim([cgroup]) as shim:
+        idle = transfer(cc=cc, cgroup=cgroup, seconds=0.1, idle=True, rate_mbit=RATE_MBIT)
+        idle.wait_idle()
+        assert not _kshim.sweep(list(shim.wrappers.items()))
+        assert idle.result()["cc"] == shim.wrappers[cc]
 
 
 def test_an_idle_flow_keeps_the_inert_wrapper_until_its_next_ack(cgroup, transfer, cc):

@@ -50,3 +50,28 @@ def test_what_thousands_hold_is_said_in_a_line(monkeypatch):
     assert "492 more; held by" in why
     assert why.endswith("; 292 more")
     assert len(why) < 2000
+
+
+def test_of_a_host_whose_shims_are_not_all_seen_no_place_of_sockets_is_claimed(monkeypatch):
+    """Then only the control maps of ended shims are known to be left; by their flows' maps sockets would be found."""
+    left = [leftovers.Loaded("map", 7, "reinet_control", ())]
+    for name, found in (("why_not_looked", ""), ("leftovers", left), ("on_their_way", False)):
+        monkeypatch.setattr(doctor, name, lambda *_, found=found: found)
+    assert doctor._leftovers().why == (
+        "left by a run that has ended, inert: BPF map 7 reinet_control; held by sockets that are not looked for, since "
+        "a shim lives whose process is not seen from here"
+    )
+
+
+def test_names_are_taken_on_from_the_latest_shim_first_and_none_that_is_no_shims(monkeypatch):
+    _kshim = pytest.importorskip("reinet.kshim._kshim")
+    names = {3: "reinet_cubic", 5: "reinet_reno7", 6: "reinet_cubic7", 8: "reinet_bbr123", 9: "reinet_half", 10: ""}
+
+    def wrapper_of(control: int) -> str:
+        if control not in names:
+            raise FileNotFoundError  # gone with its last socket
+        return names[control]
+
+    monkeypatch.setattr(_kshim, "wrapper_of", wrapper_of)
+    left = [leftovers.Loaded("map", number, leftovers.CONTROL, ()) for number in (*names, 11)]
+    assert leftovers.suffixes_of(left) == ["123", "7", ""]

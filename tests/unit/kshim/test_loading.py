@@ -30,6 +30,6 @@ def test_a_kernel_that_takes_no_programs_is_told_with_the_cure(
     monkeypatch.setattr(kernel, "wrapper_names", lambda suffix: {"cubic": f"reinet_cubic{suffix}"})
     monkeypatch.setattr(kernel, "registered_congestion_controls", set)
     with pytest.raises(ShimError) as raised:
-        kernel._load(_kshim.Options())
+        kernel._load(_kshim.Options(), left=[])
     assert str(raised.value).startswith(f"the kernel shim cannot be loaded{'; ' if cure else ''}{cure}")
     assert os.strerror(number) in str(raised.value)
