@@ -33,7 +33,7 @@ def test_every_flow_of_a_link_keeps_the_cap_that_it_got_itself() -> None:
     # The buffer of five packets lets the gate see a queue; then 6 and 12 packets of 20 and 20 ms share the link 1 : 2.
     link = LinkSpec(Trace.constant(6, 10), flows=[{"stepped": True}])
     two, other = logs(agent, [link, link], 20.0)
-    found = measure(two, [20.0, 20.0], 2, 0.0, 0.0, 20_000.0)
+    found = measure(two, [20.0, 20.0], [0, 1], 0.0, 0.0, 20_000.0)
     assert found["flows_mbps"][1] / found["flows_mbps"][0] == pytest.approx(2, rel=0.1)
     assert np.array_equal(two["departure_ms"], other["departure_ms"])
     cookies, slots = zip(*sorted(agent.slots), strict=True)
@@ -69,10 +69,10 @@ def test_a_log_has_no_opportunities_of_the_years_that_a_silent_flow_was_stepped_
 def test_own_flows_and_the_one_beside_them_are_told_apart() -> None:
     link = LinkSpec(Trace.constant(12, 10), flows=[{"start_ms": 1000.0, "cc": "cubic"}])
     (log,) = logs(NoCap(), [link], 6.0)
-    found = measure(log, [20.0, 20.0], 1, 0.0, 1000.0, 6000.0)
+    found = measure(log, [20.0, 20.0], [0], 0.0, 1000.0, 6000.0)
     assert found["throughput_mbps"] + found["beside_mbps"] == pytest.approx(12, rel=0.02)
     assert found["share"] == pytest.approx(found["throughput_mbps"] / 12, abs=0.02)
     assert "jain" not in found
-    alone = measure(log, [20.0, 20.0], 2, 0.0, 1000.0, 6000.0)
+    alone = measure(log, [20.0, 20.0], [0, 1], 0.0, 1000.0, 6000.0)
     assert 0.5 <= alone["jain"] <= 1
     assert alone["throughput_mbps"] == pytest.approx(12, rel=0.02)
