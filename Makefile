@@ -6,6 +6,10 @@ STAMP := $(VENV)/.set-up
 # Several files at a time, in the order given: the long ones first.
 SEVERAL := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durations 20
 
+# Hundreds of processes import the same modules: what one has compiled the others read, also where the environment forbids to
+# keep it, as images for containers like to.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What a change of asks for a new build: the build files and all native sources. Python files are used in place.
 NATIVE := pyproject.toml CMakeLists.txt docker/setup.sh docker/packages.sh \
           $(wildcard */CMakeLists.txt */*/CMakeLists.txt docker/constraints-*.txt proto/*.proto) \
