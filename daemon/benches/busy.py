@@ -108,7 +108,8 @@ def paired(
     own = [np.array([_own_share(*window) for window, _ in arm]) for arm in (plain, capped)]
     rate = [np.array([bytes_per_s for _, bytes_per_s in arm]) for arm in (plain, capped)]
     same = np.abs(rate[1] / rate[0] - 1) <= SAME_THROUGHPUT
-    ratios = ((share[1] / rate[1]) / (share[0] / rate[0]))[same]
+    with np.errstate(divide="ignore", invalid="ignore"):  # beside other work that takes all there is no share of it
+        ratios = ((share[1] / rate[1]) / (share[0] / rate[0]))[same]
     own_ratios = ((own[1] / rate[1]) / (own[0] / rate[0]))[same]
     low, high = median_interval(ratios)
     own_low, own_high = median_interval(own_ratios)

@@ -53,6 +53,16 @@ def test_ratios_are_of_busy_time_per_byte_without_the_idle_machines_and_of_pairs
     assert math.isnan(nothing["cpu_ratio_vs_plain"])
 
 
+@pytest.mark.parametrize("capped_s", [5.0, 6.0])
+def test_beside_other_work_that_takes_the_whole_machine_there_is_a_figure_of_the_processes_own_alone(
+    capped_s: float,
+) -> None:
+    told = paired([(window(5.0, 1.0), 100.0)], [(window(capped_s, 2.0), 100.0)], (0.5, 0.5))
+    assert not told["quiet"]
+    assert not math.isfinite(told["cpu_ratio_vs_plain"])
+    assert (told["plain_percent"], told["own_ratio"]) == (0.0, pytest.approx(2.0))
+
+
 def test_the_cgroup_of_a_benchmark_that_was_killed_is_removed_by_whoever_makes_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
