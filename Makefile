@@ -6,6 +6,10 @@ STAMP := $(VENV)/.set-up
 # Several files at a time, in the order given: the long ones first.
 SEVERAL := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durations 20
 
+# Hundreds of processes import the same modules: what one has compiled the others read, also where the environment forbids to
+# keep it, as images for containers like to.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What a change of asks for a new build: the build files and all native sources. Python files are used in place.
 NATIVE := pyproject.toml CMakeLists.txt docker/setup.sh docker/packages.sh \
           $(wildcard */CMakeLists.txt */*/CMakeLists.txt docker/constraints-*.txt proto/*.proto) \
@@ -14,19 +18,26 @@ NATIVE := pyproject.toml CMakeLists.txt docker/setup.sh docker/packages.sh \
 # What clang-format checks: every native source that git knows, or, outside git, all there are.
 FORMATTED := $(or $(shell git ls-files '*.[ch]' '*.[ch]pp' 2>/dev/null),$(filter %.c %.h %.cpp %.hpp,$(NATIVE)))
 
-.PHONY: demo test test-without-kernel test-unit test-kernel test-end-to-end sanitize lint style types format setup clean
+.PHONY: demo test test-without-kernel test-with-kernel collected test-unit test-kernel test-end-to-end sanitize lint style types format setup clean
 demo: setup  ## train briefly, then compare plain and capped Cubic on real kernel sockets
 	$(BIN)/reinet demo
 
-# On two cores five of the first kind at a time, which wait for a quarter of their time; the types are checked beside them. Links
-# on a busy host say nothing: those tests run two at a time, which keeps the cores a quarter busy.
-test: setup style  ## everything that continuous integration runs
-	$(MAKE) -j 2 types test-without-kernel
+# On two cores four of those without links at a time, which wait for a quarter of their time. Links on a busy host say nothing: their
+# tests run two at a time, which keeps the cores a quarter busy, and all else runs behind them, in what they leave. So that the
+# processes find all tests compiled, one collects them first.
+test: setup  ## everything that continuous integration runs
+	$(MAKE) -j 2 style collected
+	$(MAKE) -j 3 types test-without-kernel test-with-kernel BEHIND="chrt --idle 0"
+
+test-without-kernel: setup
+	$(BEHIND) $(SEVERAL) -n 4 tests/end-to-end tests/unit -m "not kernel and not mahimahi"
+
+test-with-kernel: setup
 	$(SEVERAL) -n 2 tests/kernel tests/end-to-end -m "(kernel or mahimahi) and not alone"
 	$(BIN)/python -m pytest tests/kernel -m alone --durations 20
 
-test-without-kernel: setup
-	$(SEVERAL) -n 5 tests/end-to-end tests/unit -m "not kernel and not mahimahi"
+collected: setup
+	@$(BIN)/python -m pytest --collect-only -q tests >/dev/null || true  # who runs them says what is wrong
 
 test-unit test-kernel test-end-to-end: test-%: setup  ## one folder of tests
 	$(BIN)/python -m pytest tests/$*
@@ -48,7 +59,7 @@ types: setup
 	@for part in core kshim alcc envs agents daemon cli; do ln -sfn $(CURDIR)/$$part build/typing/reinet/$$part; done
 	@ln -sfn $$($(BIN)/python -c 'import reinet.proto; print(list(reinet.proto.__path__)[0])') build/typing/reinet/proto
 	@ln -sfn $(CURDIR)/agents/service/trainer build/typing/reinet/trainer
-	$(BIN)/mypy -p reinet
+	$(BEHIND) $(BIN)/mypy -p reinet
 
 format: setup  ## what the hooks would change
 	$(BIN)/ruff check --fix .

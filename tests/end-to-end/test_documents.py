@@ -15,10 +15,11 @@ from helpers.documents import PAGES, Example, examples
 from helpers.places import ROOT
 
 _SMALL = """
-sed 's/^updates = .*/updates = 2/; s/^hidden = .*/hidden = [8]/; s/^links = .*/workers = 0\\nlinks = 2/' \\
-    configs/{name}.toml > {name}.toml
+sed 's/^updates = .*/updates = 2/; s/^hidden = .*/hidden = [8]/; s/^links = .*/workers = 0\\nlinks = 2/
+     s/^evaluate_every .*/&\\nevaluate_s = 5\\nevaluate_seeds = 1/' configs/{name}.toml > {name}.toml
+printf '[harm]\\nrepeat = 1\\n' >> {name}.toml
 """
-"""A training configuration, made small: few updates of a small network, on few flows."""
+"""A training configuration, made small: few updates of a small network, on few flows, judged by few and short ones."""
 
 SHORTENED = {
     "make demo": (

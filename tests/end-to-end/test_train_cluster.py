@@ -14,6 +14,7 @@ import ray
 from typer.testing import CliRunner
 
 from helpers.configs import as_toml
+from helpers.kills import free_port
 from helpers.trainer import TINY, Service
 from helpers.waiting import wait_for
 from reinet.agents.learn.checkpoint import Checkpoint
@@ -38,7 +39,9 @@ def cluster() -> Iterator[Any]:
     for start in range(1, RAY_STARTS + 1):
         made = Cluster()
         try:
-            made.add_node(num_cpus=0, include_dashboard=True, dashboard_agent_listen_port=0)  # which takes jobs
+            made.add_node(  # with a dashboard, which takes jobs; at its usual port may be another program's
+                num_cpus=0, include_dashboard=True, dashboard_port=free_port(), dashboard_agent_listen_port=0
+            )
             made.add_node(num_cpus=WORKERS)
             made.add_node(num_cpus=WORKERS)
             made.wait_for_nodes()

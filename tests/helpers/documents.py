@@ -1,5 +1,6 @@
 """What the pages say: their examples, their inline code, the paths they name."""
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -102,9 +103,15 @@ def is_whole(code: str) -> bool:
     return bool(rest)
 
 
+@functools.cache
+def program() -> Any:
+    """``reinet`` with all its commands, which take a while to make."""
+    return typer.main.get_command(app)
+
+
 def command_of(words: list[str]) -> tuple[Any, list[str]]:
     """The command that ``reinet`` WORDS runs, and its arguments. AssertionError where there is none of that name."""
-    command: Any = typer.main.get_command(app)
+    command: Any = program()
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         assert words[0] in command.commands, f"reinet has no {words[0]!r} among {sorted(command.commands)}"
         command, words = command.commands[words[0]], words[1:]
@@ -123,7 +130,7 @@ def options_of(command: Any) -> set[str]:
 
 def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command of ``reinet`` with its names."""
-    command = command or typer.main.get_command(app)
+    command = command or program()
     if hasattr(command, "commands"):
         for name, inner in command.commands.items():
             yield from commands(inner, (*path, name))

@@ -70,7 +70,7 @@ def running_daemon(folder: Path, cgroup: Path) -> Iterator[tuple["subprocess.Pop
         daemon = subprocess.Popen([sys.executable, "-c", command], stderr=log)
     try:
         end_s = time.monotonic() + DEADLINE_S
-        while not socket.exists():
+        while not answers(socket):
             if daemon.poll() is not None or time.monotonic() > end_s:
                 pytest.fail((folder / "daemon.log").read_text())
             time.sleep(0.05)
@@ -78,6 +78,13 @@ def running_daemon(folder: Path, cgroup: Path) -> Iterator[tuple["subprocess.Pop
     finally:
         daemon.kill()
         daemon.wait()
+
+
+def answers(socket: Path) -> bool:
+    """Whether a daemon listens at this socket; the file is there a moment before."""
+    with suppress(DaemonError), ControlClient(socket):
+        return True
+    return False
 
 
 def flow_of(socket: Path) -> dict[str, object]:
