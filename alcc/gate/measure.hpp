@@ -6,7 +6,9 @@
 //   RTT samples   TCP_INFO has none, only their smoothed value s' = 7/8 s + 1/8 sample, moved once for each ACK. With k
 //                 segments come in since the last look and q = (7/8)^k, their mean is (s' - q s) / (1 - q).
 //   delivered     bytes acknowledged and SACKed; never delivery_rate, which the gate contaminates.
-//   round trips   a period ends when more has been delivered than had been sent when it began.
+//   round trips   a round ends when more has been delivered than had been sent when it began, mostly between two looks.
+//                 It ends at the nearer one, and the next begins there: what had been delivered and sent by then, and
+//                 when that was, are known together.
 //   lost          there is no lifetime count: retransmitted bytes stand in for it.
 #ifndef REINET_ALCC_MEASURE_HPP
 #define REINET_ALCC_MEASURE_HPP
@@ -14,7 +16,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <utility>
 
 #include "alcc/gate/kernel_view.hpp"
 #include "alcc/gate/virtual_cubic.hpp"
@@ -37,31 +38,54 @@ class Measure {
   bool take(const KernelView& view, std::uint64_t now_ns, const reinet_period_config& rule, bool app_limited,
             std::uint32_t cap_pkts, reinet_flow_stats& record) {
     const tcp_info& i = view.info;
-    const std::uint32_t segments = i.tcpi_segs_in - segments_;
-    const std::uint64_t delivered_bytes = view.delivered_bytes();
-    const std::uint32_t delivered_pkts = i.tcpi_delivered - delivered_pkts_;
-    const bool heard = looked_ && segments > 0 && delivered_pkts > 0;
-    const double before_us = srtt_us_;
-    delivered_bytes_ = std::exchange(newest_delivered_bytes_, delivered_bytes);
-    segments_ = i.tcpi_segs_in;
-    delivered_pkts_ = i.tcpi_delivered;
-    srtt_us_ = i.tcpi_rtt;
-    if (!looked_) {
-      looked_ = true;
-      return false;
-    }
-    if (!heard) return reinet_period_on_tick(&period_, now_ns, view.outstanding(), &record) != 0;
+    // One byte more: what is acknowledged of a connection that we opened counts its SYN.
+    before_ = look_;
+    look_ = {now_ns, view.delivered_bytes(), view.sent_bytes() + 1, i.tcpi_segs_in, i.tcpi_delivered, i.tcpi_rtt};
+    const std::uint32_t segments = look_.segments - before_.segments;
+    const std::uint32_t delivered_pkts = look_.delivered_pkts - before_.delivered_pkts;
+    if (before_.time_ns == 0) return false;
+    const std::uint32_t acks = std::min(segments, delivered_pkts);
+    const bool told = acks > 0 ? hear(view, acks, rule, app_limited, cap_pkts, record)
+                               : reinet_period_on_tick(&period_, now_ns, view.outstanding(), &record) != 0;
+    if (told) told_ns_ = record.time_ns;
+    return told;
+  }
 
-    const std::uint32_t samples = std::min(segments, delivered_pkts);
-    const double mean_us = mean_of_samples_us(before_us, i.tcpi_rtt, samples);
+  // Data goes out with nothing outstanding. Returns whether it was a pause that makes what is known old.
+  bool restart(std::uint64_t now_ns) {
+    reinet_period_on_restart(&period_, now_ns);
+    if (look_.time_ns != 0) look_.time_ns = now_ns;  // a look would show what the latest one did
+    return period_.restarted != 0;
+  }
+
+  const VirtualCubic& window() const { return window_; }
+  // What was delivered between the latest two looks.
+  std::uint64_t came_bytes() const { return reinet_growth(look_.delivered_bytes, before_.delivered_bytes); }
+
+ private:
+  struct Look {
+    std::uint64_t time_ns = 0;  // 0 = there was none
+    std::uint64_t delivered_bytes = 0, sent_bytes = 0;
+    std::uint32_t segments = 0, delivered_pkts = 0, srtt_us = 0;
+  };
+
+  bool hear(const KernelView& view, std::uint32_t acks, const reinet_period_config& rule, bool app_limited,
+            std::uint32_t cap_pkts, reinet_flow_stats& record) {
+    const tcp_info& i = view.info;
+    const double mean_us = mean_of_samples_us(before_.srtt_us, i.tcpi_rtt, acks);
     // The smoothed RTT comes in whole microseconds: what rounding takes below the least ever seen is put back.
     const bool known = i.tcpi_min_rtt != 0 && i.tcpi_min_rtt != ~0U;
     const auto rtt_us = static_cast<std::int32_t>(std::clamp(mean_us, known ? i.tcpi_min_rtt : 1.0, 1e9));
-    window_.on_look(view, now_ns / 1000, rtt_us, delivered_pkts, !app_limited, cap_pkts);
+    const Heard heard{before_.time_ns / 1000, look_.time_ns / 1000, rtt_us, acks,
+                      look_.delivered_pkts - before_.delivered_pkts};
+    window_.on_look(view, heard, !app_limited, cap_pkts);
+    const bool over = rule.packet_timed && period_.start_ns != 0 && look_.delivered_bytes > sent_at_start_;
+    const bool ended_before = over && is_nearer_before(acks) && end_before(rule, record);
+    const std::uint64_t began_ns = period_.start_ns;
     reinet_ack& a = period_.last;
-    a.time_ns = now_ns;
-    a.newest_acked_sent_ns = delivered_bytes > sent_at_start_ ? now_ns : 0;
-    a.delivered_bytes = delivered_bytes;
+    a.time_ns = look_.time_ns;
+    a.newest_acked_sent_ns = over && !ended_before ? look_.time_ns : 0;
+    a.delivered_bytes = look_.delivered_bytes;
     a.lost_bytes = a.retrans_bytes = i.tcpi_bytes_retrans;
     a.pacing_rate_bytes_per_s = i.tcpi_pacing_rate;
     a.rtt_us = rtt_us;
@@ -72,63 +96,45 @@ class Measure {
     a.inflight_pkts = view.in_flight_pkts();
     a.mss_bytes = view.mss_bytes();
     a.flags = view.flags() | (app_limited ? REINET_FLAG_APP_LIMITED : 0);
-    if (!ends_round(rule, now_ns, delivered_bytes)) return heard_of(samples, view, rule, record);
-    // An ACK of the kernel's ends the round in the midst of a burst, and the rest of the burst is the next round's: on
-    // a cellular link, after a gap, most of it. Whoever looks for the highest rate of some rounds finds it there.
-    const std::uint64_t round_bytes =
-        std::min(delivered_bytes, std::max(sent_at_start_, delivered_bytes_) + a.mss_bytes - 1);
-    const std::uint64_t all_bytes = std::max<std::uint64_t>(came_bytes(), 1);
-    const std::uint64_t own_bytes = round_bytes - std::min(delivered_bytes_, round_bytes);
-    const auto own = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(samples * own_bytes / all_bytes, 1, samples));
-    a.delivered_bytes = round_bytes;
-    const bool ended = heard_of(own, view, rule, record);
-    a.delivered_bytes = delivered_bytes;
+    if (began_ns != 0) count_alike(acks - 1);  // the last of them, or the first of all, is taken here
     reinet_flow_stats none;
-    if (samples > own) heard_of(samples - own, view, rule, none);
-    return ended;
+    const bool ended = reinet_period_on_last(&period_, &rule, ended_before ? &none : &record) != 0;
+    if (ended_before) sent_at_start_ = before_.sent_bytes;
+    if (period_.start_ns != began_ns) sent_at_start_ = look_.sent_bytes;
+    return ended || ended_before;
   }
 
-  // Data goes out with nothing outstanding. Returns whether it was a pause that makes what is known old.
-  bool restart(std::uint64_t now_ns) {
-    reinet_period_on_restart(&period_, now_ns);
-    return period_.restarted != 0;
+  // Tells whether the ACK that ended the round came nearer to the look before, if all came evenly.
+  bool is_nearer_before(std::uint32_t acks) const {
+    const std::uint64_t rest_bytes = reinet_growth(sent_at_start_, before_.delivered_bytes);
+    const std::uint64_t rest_acks = rest_bytes * acks / std::max<std::uint64_t>(came_bytes(), 1);
+    return 2 * rest_acks + 1 < acks;
   }
 
-  const VirtualCubic& window() const { return window_; }
-  // What was delivered between the latest two looks.
-  std::uint64_t came_bytes() const {
-    return newest_delivered_bytes_ - std::min(delivered_bytes_, newest_delivered_bytes_);
+  // Ends the period at the look before, without what came since. On a cellular link that is a burst after a gap, of
+  // which the kernel counts all but the first ACK to the next round too; whoever goes by the highest rate of some
+  // rounds finds it there. Returns false where nothing had come by then, or where a silence was told of at that time.
+  bool end_before(const reinet_period_config& rule, reinet_flow_stats& record) {
+    if (before_.delivered_bytes <= period_.delivered_bytes || before_.time_ns <= told_ns_) return false;
+    period_.last.time_ns = period_.last.newest_acked_sent_ns = before_.time_ns;
+    period_.last.rtt_us = -1;
+    return reinet_period_on_last(&period_, &rule, &record) != 0;
   }
 
- private:
-  bool ends_round(const reinet_period_config& rule, std::uint64_t now_ns, std::uint64_t delivered_bytes) const {
-    return rule.packet_timed && period_.start_ns != 0 && delivered_bytes > sent_at_start_ &&
-           now_ns - period_.start_ns >= rule.min_period_ns;
-  }
-
-  // Takes period_.last as so many ACKs, all with its RTT; returns what take() does.
-  bool heard_of(std::uint32_t samples, const KernelView& view, const reinet_period_config& rule,
-                reinet_flow_stats& record) {
-    const std::uint64_t start_ns = period_.start_ns;
-    if (start_ns != 0) {  // the first of them is taken below
-      const auto rtt_us = static_cast<std::uint32_t>(period_.last.rtt_us);
-      period_.rtt_sum_us += static_cast<std::uint64_t>(rtt_us) * (samples - 1);
-      if (samples > 1 && (period_.rtt_samples == 0 || rtt_us < period_.rtt_least_us)) period_.rtt_least_us = rtt_us;
-      period_.rtt_samples += samples - 1;
-    }
-    const bool ended = reinet_period_on_last(&period_, &rule, &record) != 0;
-    // One byte more: what is acknowledged of a connection that we opened counts its SYN.
-    if (period_.start_ns != start_ns) sent_at_start_ = view.sent_bytes() + 1;
-    return ended;
+  // Counts so many samples that are as the latest one.
+  void count_alike(std::uint32_t samples) {
+    if (samples == 0) return;
+    const auto rtt_us = static_cast<std::uint32_t>(period_.last.rtt_us);
+    if (period_.rtt_samples == 0 || rtt_us < period_.rtt_least_us) period_.rtt_least_us = rtt_us;
+    period_.rtt_sum_us += static_cast<std::uint64_t>(rtt_us) * samples;
+    period_.rtt_samples += samples;
   }
 
   reinet_period period_{};
   VirtualCubic window_;
-  bool looked_ = false;
-  std::uint32_t segments_ = 0, delivered_pkts_ = 0;
-  double srtt_us_ = 0;
+  Look before_, look_;  // the latest two
   std::uint64_t sent_at_start_ = 0;
-  std::uint64_t delivered_bytes_ = 0, newest_delivered_bytes_ = 0;  // before this look, and at it
+  std::uint64_t told_ns_ = 0;  // the time of the latest record
 };
 
 }  // namespace reinet::alcc

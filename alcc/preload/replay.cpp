@@ -65,7 +65,8 @@ REINET_HOOK std::uint32_t reinet_alcc_law_look(void* law, const reinet_alcc_law_
 // What a look at a connection shows of it; segments of 1000 bytes.
 struct reinet_alcc_look {
   std::uint64_t now_ns, acked_bytes, sent_bytes;
-  std::uint32_t segments_in, rtt_us, min_rtt_us, unused;
+  std::uint64_t restarted_ns;  // when data went out with nothing outstanding, 0 = all the time some was
+  std::uint32_t segments_in, rtt_us, min_rtt_us, app_limited;
 };
 
 // Fills the records that these looks make; returns how many.
@@ -81,7 +82,10 @@ REINET_HOOK int reinet_alcc_measure(const reinet_alcc_look* looks, std::size_t c
     view.info.tcpi_segs_in = looks[i].segments_in;
     view.info.tcpi_rtt = looks[i].rtt_us;
     view.info.tcpi_min_rtt = looks[i].min_rtt_us;
-    made += measure.take(view, looks[i].now_ns, {REINET_MIN_PERIOD_NS, 1, 0}, false, 0, records[made]);
+    view.info.tcpi_unacked = static_cast<std::uint32_t>((looks[i].sent_bytes - looks[i].acked_bytes) / 1000);
+    if (looks[i].restarted_ns) measure.restart(looks[i].restarted_ns);
+    const bool app_limited = looks[i].app_limited != 0;
+    made += measure.take(view, looks[i].now_ns, {REINET_MIN_PERIOD_NS, 1, 0}, app_limited, 0, records[made]);
   }
   return made;
 }

@@ -103,7 +103,7 @@ def bench_alcc(
     process, and a 95 % interval needs six pairs. kernel: reduction_share is the queueing delay that the gate takes from
     plain, over what the kernel's cap takes. shim: nobody caps; shares are of the gate's periods that are within 5 % or
     0.5 ms (rtt, of the same bytes' ACKs), 1 % and 2 segments (delivered in the same time), 10 % (samples of the same
-    bytes), off is the median deviation, run the whole run's ratio, gate over shim, period that of the periods' lengths,
+    bytes), off is the median deviation, run the whole run's ratio, gate over shim, period that of their mean lengths,
     and cwnd that of the virtual window and the kernel's own; the spread is the largest of a share's, between runs.
     tunnel: openvpn over TCP at 40 Mbit/s, with plain TCP and with UDP that goes on and off beside it; delays are the
     flow's round trips; --agents may name copa, verus and sprout too. fetches: CPU time of nginx' threads for a fetch,

@@ -121,7 +121,8 @@ def test_what_the_gate_measures_of_a_socket_is_what_the_kernels_shim_measures_of
     """Both at once, nobody caps. What holds in every run; docs/alcc-measured.md has the shares of periods.
 
     With the smoothed RTT in the place of the mean that is computed from it, four periods of ten hold on the cellular
-    link, and the median is off by 8 %.
+    link, and the median is off by 8 %. With a period's bytes until its round's end and its time until the look after
+    it, delivered holds for three periods of ten there, and periods are 15 % longer than the shim's, 6 % on the other.
     """
     cellular = kind == "cellular"
     trace = generate("lte-driving", seconds=30, seed=2027) if cellular else Trace.constant(12, 10)
@@ -135,9 +136,12 @@ def test_what_the_gate_measures_of_a_socket_is_what_the_kernels_shim_measures_of
         assert abs(found["run_delivered_ratio"] - 1) < 0.01
         assert abs(found["run_samples_ratio"] - 1) < 0.1
         assert abs(found["run_rtt_ratio"] - 1) < 0.05
-        assert found["rtt_share"] > (0.5 if cellular else 0.95)
-        assert found["samples_share"] > (0.7 if cellular else 0.95)
+        assert found["rtt_share"] > (0.7 if cellular else 0.95)
+        assert found["delivered_share"] > 0.95
+        assert found["samples_share"] > 0.95
         assert found["rtt_off_median"] < 0.05
+        assert abs(found["period_ratio"] - 1) < (0.1 if cellular else 0.04)
+        assert abs(found["cwnd_ratio"] - 1) < 0.05
 
     figures_hold(measured, check, lambda found: found["invalid_reason"])
 

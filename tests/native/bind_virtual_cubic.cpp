@@ -29,14 +29,15 @@ using Windows = std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint32
 
 class Beside {
  public:
-  Beside(std::uint32_t buffer_pkts, std::uint32_t cap_pkts, std::uint32_t acks_per_look)
-      : buffer_pkts_(buffer_pkts), cap_pkts_(cap_pkts), acks_per_look_(acks_per_look) {}
+  Beside(std::uint32_t buffer_pkts, std::uint32_t cap_pkts, std::uint32_t acks_per_look, Us uncapped_us)
+      : buffer_pkts_(buffer_pkts), cap_pkts_(cap_pkts), acks_per_look_(acks_per_look), uncapped_us_(uncapped_us) {}
 
   Windows run(Us seconds_us);
 
  private:
   static constexpr std::uint32_t kMssBytes = 1448, kRttUs = 40'000, kServiceUs = 1'000;
   static constexpr Us kStartUs = 1'000'000;
+  static constexpr std::uint32_t kNoCapPkts = 1'000'000;  // in force, so that the window is its own, and binds never
 
   auto onto_path() {
     return [this](std::uint32_t seq, Us sent_us) {
@@ -77,6 +78,8 @@ class Beside {
     i.tcpi_rtt = seen.srtt_us;
     i.tcpi_min_rtt = seen.min_rtt_us;
     i.tcpi_rto = 200'000 + seen.srtt_us;
+    i.tcpi_snd_cwnd = sim_.window().cwnd_pkts;
+    i.tcpi_snd_ssthresh = sim_.window().ssthresh_pkts;
     waiting_ = Look{view, now_us, seen.rtt_us, sim_.window()};
   }
 
@@ -84,8 +87,11 @@ class Beside {
     Look now = *std::exchange(waiting_, std::nullopt);
     now.view.info.tcpi_ca_state = mending ? 3 : 0;  // TCP_CA_Recovery, TCP_CA_Open
     const std::uint32_t delivered_pkts = now.view.info.tcpi_delivered;
-    virtual_.on_look(now.view, now.now_us, now.rtt_us, delivered_pkts - looked_at_pkts_, true, cap_pkts_);
+    const alcc::Heard heard{looked_us_, now.now_us, now.rtt_us, acks_per_look_, delivered_pkts - looked_at_pkts_};
+    const std::uint32_t cap_pkts = cap_pkts_ ? cap_pkts_ : kNoCapPkts;
+    virtual_.on_look(now.view, heard, true, now.now_us < kStartUs + uncapped_us_ ? 0 : cap_pkts);
     looked_at_pkts_ = delivered_pkts;
+    looked_us_ = now.now_us;
     windows_.emplace_back(now.sim.cwnd_pkts, now.sim.ssthresh_pkts, virtual_.cwnd_pkts(), virtual_.ssthresh_pkts(),
                           mending);
   }
@@ -98,6 +104,7 @@ class Beside {
   };
 
   std::uint32_t buffer_pkts_, cap_pkts_, acks_per_look_;
+  Us uncapped_us_;
   Sender<Cubic> sim_{kMssBytes, Application({}, kMssBytes), 0, 1};
   alcc::VirtualCubic virtual_;
   Receiver receiver_{2.0, 0, true};
@@ -105,7 +112,7 @@ class Beside {
   std::optional<Look> waiting_;
   Windows windows_;
   std::uint32_t next_ = 0, una_ = 0, looked_at_pkts_ = 0, unseen_acks_ = 0;
-  Us left_us_ = 0;
+  Us left_us_ = 0, looked_us_ = kStartUs;
 };
 
 Windows Beside::run(Us seconds_us) {
@@ -122,15 +129,16 @@ Windows Beside::run(Us seconds_us) {
 }
 
 Windows cubic_side_by_side(double seconds, std::uint32_t buffer_pkts, std::uint32_t cap_pkts,
-                           std::uint32_t acks_per_look) {
-  return Beside(buffer_pkts, cap_pkts, acks_per_look).run(static_cast<Us>(seconds * 1e6));
+                           std::uint32_t acks_per_look, double uncapped_seconds) {
+  const auto uncapped_us = static_cast<Us>(uncapped_seconds * 1e6);
+  return Beside(buffer_pkts, cap_pkts, acks_per_look, uncapped_us).run(static_cast<Us>(seconds * 1e6));
 }
 
 }  // namespace
 
 void bind_virtual_cubic(nb::module_& m) {
   m.def("cubic_side_by_side", &cubic_side_by_side, "seconds"_a, "buffer_pkts"_a, "cap_pkts"_a = 0,
-        "acks_per_look"_a = 1);
+        "acks_per_look"_a = 1, "uncapped_seconds"_a = 0.0);
 }
 
 }  // namespace reinet

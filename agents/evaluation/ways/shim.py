@@ -161,7 +161,11 @@ def periods(gate: StatsArray, acks: npt.NDArray[np.void]) -> Periods:
 
 
 def figures(seen: Seen) -> Row:
-    """Returns a run's shares of periods within the bounds, median deviations, and the whole run's ratios."""
+    """Returns a run's shares of periods within the bounds, median deviations, and the whole run's ratios.
+
+    Lengths of periods are compared by their means: the gate's are multiples of what looks are apart, and a median of
+    such is one or the next.
+    """
     p = periods(seen.gate, seen.acks)
     lengths_ns = [told_once(records)["period_ns"] for records in (seen.gate, seen.shim)]
     return {
@@ -178,7 +182,7 @@ def figures(seen: Seen) -> Row:
         / float((p.shim_rtt_us @ p.shim_samples) / p.shim_samples.sum()),
         "run_delivered_ratio": float(p.delivered_bytes.sum() / p.shim_delivered_bytes.sum()),
         "run_samples_ratio": float(p.samples.sum() / p.shim_samples.sum()),
-        "period_ratio": float(np.median(lengths_ns[0]) / np.median(lengths_ns[1])),
+        "period_ratio": float(lengths_ns[0].mean() / lengths_ns[1].mean()),
         "cwnd_ratio": float(np.median(p.cwnd_pkts / p.shim_cwnd_pkts)),
         "valid": seen.link.invalid_reason is None,
         "invalid_reason": seen.link.invalid_reason,
