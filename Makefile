@@ -18,23 +18,26 @@ NATIVE := pyproject.toml CMakeLists.txt docker/setup.sh docker/packages.sh \
 # What clang-format checks: every native source that git knows, or, outside git, all there are.
 FORMATTED := $(or $(shell git ls-files '*.[ch]' '*.[ch]pp' 2>/dev/null),$(filter %.c %.h %.cpp %.hpp,$(NATIVE)))
 
-.PHONY: demo test test-without-kernel test-with-kernel collected test-unit test-kernel test-end-to-end sanitize lint style types format setup clean
+.PHONY: demo test test-without-kernel test-of-host test-with-links collected test-unit test-kernel test-end-to-end sanitize lint style types format setup clean
 demo: setup  ## train briefly, then compare plain and capped Cubic on real kernel sockets
 	$(BIN)/reinet demo
 
-# On two cores four of those without links at a time, which wait for a quarter of their time. Links on a busy host say nothing: their
-# tests run two at a time, which keeps the cores a quarter busy, and all else runs behind them, in what they leave. So that the
-# processes find all tests compiled, one collects them first.
+# On two cores four of those without links at a time, which wait for a quarter of their time. So that the processes find all
+# tests compiled, one collects them first. The tests of the whole host, which wait most of theirs, run beside them, and get
+# what they need first (chrt). Links on a busy host say nothing: they have it to themselves, two tests at a time.
 test: setup  ## everything that continuous integration runs
 	$(MAKE) -j 2 style collected
-	$(MAKE) -j 3 types test-without-kernel test-with-kernel BEHIND="chrt --idle 0"
+	$(MAKE) -j 3 types test-without-kernel test-of-host BEHIND="chrt --idle 0"
+	$(MAKE) test-with-links
 
 test-without-kernel: setup
 	$(BEHIND) $(SEVERAL) -n 4 tests/end-to-end tests/unit -m "not kernel and not mahimahi"
 
-test-with-kernel: setup
-	$(SEVERAL) -n 2 tests/kernel tests/end-to-end -m "(kernel or mahimahi) and not alone"
+test-of-host: setup
 	$(BIN)/python -m pytest tests/kernel -m alone --durations 20
+
+test-with-links: setup
+	$(SEVERAL) -n 2 tests/kernel tests/end-to-end -m "(kernel or mahimahi) and not alone"
 
 collected: setup
 	@$(BIN)/python -m pytest --collect-only -q tests >/dev/null || true  # who runs them says what is wrong
