@@ -163,9 +163,6 @@ class KernelShim(MappedShim):
         super().__init__(self._loader.descriptors)
         self._loader.attach()
 
-    def __enter__(self) -> "KernelShim":
-        return self
-
     def follow(self, cgroups: Sequence[Path]) -> None:
         """Chooses the new flows of these cgroups as ``KernelLoader.follow`` does."""
         self._loader.follow(cgroups)
