@@ -116,10 +116,11 @@ def sweep(
 
 
 def _points(agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: int) -> list[Point]:
-    return _points_of(logs(agent, links, seconds, threads), links, seconds)
+    return points_of(logs(agent, links, seconds, threads), links, seconds)
 
 
-def _points_of(runs: Sequence[dict[str, Any]], links: Sequence[LinkSpec], seconds: float) -> list[Point]:
+def points_of(runs: Sequence[dict[str, Any]], links: Sequence[LinkSpec], seconds: float) -> list[Point]:
+    """Returns the points of runs as ``logs`` gives them; raises LinkError for one in which no data came through."""
     each = zip(figures_of(runs, links, seconds), runs, strict=True)
     return [Point.of(metrics, run["stalled"] is not None) for metrics, run in each]
 
@@ -163,10 +164,10 @@ def against_frontier(
         own = []
         for scenario, links, found, settings in zip(scenarios, paths, rules[period], caps[period], strict=True):
             done = logs(agent, links, scenario.seconds)
-            reached = _points_of(done, links, scenario.seconds)
+            reached = points_of(done, links, scenario.seconds)
             stands = [_against(*each) for each in zip(reached, found, settings, strict=True)]
             shares = [{key: run[key] for key in ("refused_share", "capped_share")} for run in done]
-            sound = [_is_sound(*each) for each in zip(reached, found, strict=True)]
+            sound = [is_sound(*each) for each in zip(reached, found, strict=True)]
             own.append(_middle([a | b for a, b in zip(stands, shares, strict=True)], sound))
         valid = [row for row in own if row["valid"]]
         means = {key: float(np.mean([row[key] for row in valid or own])) for key in own[0]} | {"valid": bool(valid)}
@@ -175,7 +176,8 @@ def against_frontier(
     return rows
 
 
-def _is_sound(point: Point, baseline: Baseline) -> bool:
+def is_sound(point: Point, baseline: Baseline) -> bool:
+    """Returns whether a run may be quoted: its flow did not stall, nor did plain control's, nor under all settings."""
     return not (point.stalled or baseline.plain.stalled or all(setting.stalled for setting in baseline.rule))
 
 

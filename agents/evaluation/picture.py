@@ -68,9 +68,11 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
 
 def save_effects(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Saves a PNG of rows as ``agents.learn.effects.measure`` yields them: frontier ratios of every seed, each path's
-    in a panel of its own, and lines through the medians. Below a variant's name stands how often its flows ask."""
+    in a panel of its own, and lines through the medians. Below a variant's name stands how often its flows ask. A row
+    that is not valid is left out, where any is."""
     from matplotlib.figure import Figure
 
+    rows = [row for row in rows if row["valid"]] or rows
     paths = list(dict.fromkeys(row["path"] for row in rows))
     variants = list(dict.fromkeys(row["variant"] for row in rows))
     figure = Figure(figsize=(max(4.0, 1.1 * len(variants)) * len(paths), 4.2), layout="constrained")

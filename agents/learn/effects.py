@@ -7,6 +7,7 @@ utilisation (``agents/evaluation/frontier.py``), and against plain Cubic.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,8 +15,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from reinet.agents.decide.names import make_agent
-from reinet.agents.evaluation.batch import figures_of, logs
-from reinet.agents.evaluation.frontier import Baseline, Point, baselines, ratio
+from reinet.agents.evaluation.batch import logs
+from reinet.agents.evaluation.frontier import Baseline, Point, baselines, is_sound, points_of, ratio
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export, uses
@@ -119,6 +120,7 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Yields a row for each variant, seed and path as it is trained and judged: means over the traces.
 
+    A run is left out in which the flow stalled, under the variant, plain control or every setting of the rule.
     Trainings lie in ``folder`` by name and seed; those that are complete are not made again. Raises ConfigError before
     the first one for a trace that a variant learns from.
     """
@@ -141,25 +143,40 @@ def measure(
                     known[key] = baselines(paths, seconds, agent.view.period, threads)
                 own = [replace(link, cc=variant.cc) for link in paths]
                 runs = logs(agent, own, seconds, threads)
-                points = [Point.of(metrics) for metrics in figures_of(runs, own, seconds)]
                 about = {"variant": variant.name, "what": variant.what, "beside": variant.beside}
-                cost = {"decisions_per_s": float(np.mean([run["decisions"] for run in runs])) / seconds}
-                yield about | {"seed": seed, "path": path} | _stands(points, known[key]) | cost
+                asked = [run["decisions"] / seconds for run in runs]
+                names = [trace.name for trace in traces]
+                judged = means(names, points_of(runs, own, seconds), known[key], asked)
+                yield about | {"seed": seed, "path": path} | judged
 
 
-def _stands(points: Sequence[Point], beside: Sequence[Baseline]) -> dict[str, float]:
-    pairs = list(zip(points, beside, strict=True))
-    stands = [ratio(point, baseline.rule) for point, baseline in pairs]
-    columns = {
-        "frontier_mean": [one.mean for one in stands],
-        "frontier_p95": [one.p95 for one in stands],
-        "throughput_ratio": [point.utilization / baseline.plain.utilization for point, baseline in pairs],
-        "qdelay_mean_ms": [point.qdelay_mean_ms for point in points],
-        "qdelay_p95_ms": [point.qdelay_p95_ms for point in points],
-        "times_lower_mean": [baseline.plain.qdelay_mean_ms / point.qdelay_mean_ms for point, baseline in pairs],
-        "times_lower_p95": [baseline.plain.qdelay_p95_ms / point.qdelay_p95_ms for point, baseline in pairs],
+def means(
+    traces: Sequence[str], points: Sequence[Point], beside: Sequence[Baseline], decisions_per_s: Sequence[float]
+) -> dict[str, Any]:
+    """Returns the means over the traces, by their names, in which nobody's flow stalled, and which are not among them:
+    ``stalled``. Where every one is left out, the means are those of all and not ``valid``."""
+    columns = [_stands(*each) for each in zip(points, beside, decisions_per_s, strict=True)]
+    sound = list(map(is_sound, points, beside))
+    counted = list(compress(columns, sound)) or columns
+    row = {name: float(np.mean([column[name] for column in counted])) for name in columns[0]}
+    return row | {
+        "valid": any(sound),
+        "stalled": [name for name, is_it in zip(traces, sound, strict=True) if not is_it],
     }
-    return {name: float(np.mean(values)) for name, values in columns.items()}
+
+
+def _stands(point: Point, baseline: Baseline, decisions_per_s: float) -> dict[str, float]:
+    stands, plain = ratio(point, baseline.rule), baseline.plain
+    return {
+        "frontier_mean": stands.mean,
+        "frontier_p95": stands.p95,
+        "throughput_ratio": point.utilization / plain.utilization,
+        "qdelay_mean_ms": point.qdelay_mean_ms,
+        "qdelay_p95_ms": point.qdelay_p95_ms,
+        "times_lower_mean": plain.qdelay_mean_ms / point.qdelay_mean_ms,
+        "times_lower_p95": plain.qdelay_p95_ms / point.qdelay_p95_ms,
+        "decisions_per_s": decisions_per_s,
+    }
 
 
 JUDGED = (
@@ -168,13 +185,19 @@ JUDGED = (
 
 
 def over_seeds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns a row for each variant and path: the median over the seeds, and the lowest and highest ratios."""
+    """Returns a row for each variant and path: the median over the seeds, and the lowest and highest ratios.
+
+    ``seeds`` is how many are in it, the valid ones; where there is none, those of all, and the row is not ``valid``.
+    """
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["variant"], row["path"]), []).append(row)
     summary = []
-    for (variant, path), some in groups.items():
-        row = {"variant": variant, "beside": some[0]["beside"], "path": path, "seeds": len(some)}
+    for (variant, path), every in groups.items():
+        valid = [row for row in every if row["valid"]]
+        some = valid or every
+        row = {"variant": variant, "beside": some[0]["beside"], "path": path}
+        row |= {"seeds": len(valid), "valid": bool(valid)}
         for name in JUDGED:
             values = [one[name] for one in some]
             row[name] = float(np.median(values))

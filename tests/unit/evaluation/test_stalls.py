@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from helpers.links import constant
 from reinet.agents.decide.baselines import NoCap
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation import objects
 from reinet.agents.evaluation.batch import logs
-from reinet.agents.evaluation.frontier import Point, _middle, against_frontier, ratio
+from reinet.agents.evaluation.frontier import Baseline, Point, _middle, against_frontier, ratio
 from reinet.agents.evaluation.harm import Cell, row_of
 from reinet.agents.evaluation.run import run
 from reinet.agents.evaluation.scenario import Scenario
@@ -20,6 +21,8 @@ from reinet.agents.evaluation.suites.definition import load
 from reinet.agents.evaluation.suites.plan import plan
 from reinet.agents.evaluation.suites.store import Store
 from reinet.agents.evaluation.within_target import within_targets
+from reinet.agents.learn import effects
+from reinet.cli.main import app
 from reinet.cli.options import note_stalls
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.link.stalls import why_stalled
@@ -117,6 +120,41 @@ def test_a_row_of_the_targets_over_such_a_link_is_not_valid_either(capsys: pytes
     said = capsys.readouterr().err
     assert said.count("the flow stalled, so do not quote it") == 1
     assert "rule:1.5 on constant-12mbps under 50 ms" in said
+
+
+def test_a_stalled_run_of_a_variant_enters_no_mean_of_its_seed_nor_its_seed_the_median() -> None:
+    """A flow that stands still has hardly any delay, and was a variant's best run."""
+    beside = Baseline([Point(0.9, 20.0, 50.0)], Point(0.95, 40.0, 90.0))
+    sound, deaf = Point(0.9, 20.0, 50.0), Point(0.3, 1.0, 1.0, stalled=True)
+    one = effects.means(["a", "b"], [sound, deaf], [beside, beside], [50.0, 2.0])
+    assert (one["frontier_mean"], one["qdelay_mean_ms"], one["decisions_per_s"]) == (1.0, 20.0, 50.0)
+    assert (one["valid"], one["stalled"]) == (True, ["b"])
+    none = effects.means(["a"], [deaf], [beside], [2.0])
+    assert (none["valid"], none["stalled"], none["qdelay_mean_ms"]) == (False, ["a"], 1.0)
+    plain = replace(beside, plain=replace(beside.plain, stalled=True))
+    assert not effects.means(["a"], [sound], [plain], [50.0])["valid"]
+    about = {"variant": "v", "beside": None, "path": "20 ms"}
+    (row,) = effects.over_seeds([about | one, about | none])
+    assert (row["seeds"], row["valid"], row["frontier_mean"]) == (1, True, 1.0)
+    (row,) = effects.over_seeds([about | none])
+    assert (row["seeds"], row["valid"]) == (0, False)
+
+
+def test_who_judges_variants_is_told_of_each_stalled_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = Baseline([Point(0.9, 20.0, 50.0)], Point(0.95, 40.0, 90.0))
+    points = [Point(0.9, 20.0, 50.0), Point(0.3, 1.0, 1.0, stalled=True)]
+    both, none = (
+        effects.means(names, some, [beside] * len(some), [50.0] * len(some))
+        for names, some in ((["a", "b"], points), (["b"], points[1:]))
+    )
+    about = {"variant": "v", "what": "", "beside": None, "path": "20 ms"}
+    rows = [about | {"seed": seed} | row for seed, row in ((1, both), (2, none))]
+    monkeypatch.setattr(effects, "measure", lambda *_, **__: iter(rows))
+    TWELVE.save(tmp_path / "one.trace")
+    result = CliRunner().invoke(app, ["bench", "effects", "--traces", str(tmp_path / "one.trace")])
+    assert result.exit_code == 0, result.output
+    assert "note: v, seed 1, 20 ms: the flow stalled on b, so it is not in the means" in result.output
+    assert "note: v, seed 2, 20 ms: the flow stalled on b, as on every trace, so do not quote it" in result.output
 
 
 def test_a_fetch_that_stalled_makes_its_row_not_valid() -> None:
