@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,10 @@ from reinet.cli.evaluate import COLUMNS, say_reasons
 from reinet.cli.options import BufferOption, CcOption, LinkOptions, MrttOption, TargetOption, TracesOption
 from reinet.cli.output import JsonOption, Unwritten, check_folder, print_table, progress_in_seconds, say, write_json
 from reinet.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from reinet.agents.evaluation.compare.models import Comparison
+    from reinet.agents.evaluation.scenario import Scenario
 
 
 def compare(
@@ -60,6 +65,7 @@ def compare(
     from reinet.agents.evaluation.compare.models import Comparison
     from reinet.agents.evaluation.compare.page import URL_FRAGMENT, write_page
     from reinet.agents.evaluation.scenario import link_options, scenarios_of
+    from reinet.agents.model import folder_lock
     from reinet.envs.trace import load_traces
 
     check_folder("--out", out)
@@ -87,6 +93,21 @@ def compare(
             raise ConfigError(
                 f"run {name}: no evaluation in {trainings[name][0]}; a run evaluates every few iterations"
             )
+    with folder_lock.locked(out, "another comparison is made in it; wait for its end, or name another --out"):
+        rows = _run(comparison, scenarios, seconds)
+        write_json(json_destination, {"rows": rows})
+        if json_destination != "-":
+            print_table(rows, COLUMNS)
+        say_reasons(rows)
+        unwritten = Unwritten()
+        with unwritten.at(out):
+            write_page(comparison.content(learning), out)
+        unwritten.tell()
+    say(f"page: tensorboard --logdir {out}, then http://localhost:6006/#{URL_FRAGMENT}")
+
+
+def _run(comparison: Comparison, scenarios: Sequence[Scenario], seconds: float) -> list[dict[str, object]]:
+    """Returns the rows of every agent over every link, and shows how far they are."""
     rows: list[dict[str, object]] = []
     with progress_in_seconds() as progress:
         links = f"{len(scenarios)} link{'s' if len(scenarios) > 1 else ''}"
@@ -99,12 +120,4 @@ def compare(
             progress.update(task, description=f"{agent.name} on {links}")
             rows += comparison.run(agent, partial(show, place * seconds))
             progress.update(task, completed=round((place + 1) * seconds))
-    write_json(json_destination, {"rows": rows})
-    if json_destination != "-":
-        print_table(rows, COLUMNS)
-    say_reasons(rows)
-    unwritten = Unwritten()
-    with unwritten.at(out):
-        write_page(comparison.content(learning), out)
-    unwritten.tell()
-    say(f"page: tensorboard --logdir {out}, then http://localhost:6006/#{URL_FRAGMENT}")
+    return rows

@@ -8,6 +8,7 @@
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from reinet.agents.evaluation.compare.learning import TAGS, Curves, reference_cu
 from reinet.agents.evaluation.compare.series import Curve, by_step, curves_of, curves_of_link
 from reinet.agents.evaluation.run import Run
 from reinet.agents.model.artifact import Manifest
+from reinet.core.disk import durable
 from reinet.core.tensorboard.curves import bounds, intervals, layout, panels, tag
 from reinet.core.tensorboard.event_file import PREFIX, EventFile, image, page, scalar, text
 from reinet.core.visible import visible
@@ -51,12 +53,30 @@ class Content:
 
 
 def write_page(content: Content, folder: Path) -> list[str]:
-    """Writes the folder anew, and returns the links' names as their panels have them. Raises OSError.
+    """Writes the folder anew, and returns the links' names as their panels have them. Raises OSError, and an earlier
+    page stays then.
 
     Pictures are left out where there is no matplotlib.
     """
-    for old in folder.glob(f"**/{PREFIX}*.{SUFFIX}"):
+    folder.mkdir(parents=True, exist_ok=True)
+    durable.clear_staged(folder)
+    earlier = set(folder.glob(f"**/{PREFIX}*.{SUFFIX}"))
+    staged = folder / f".staged-{SUFFIX}"
+    try:
+        links = _write(content, staged)
+        for path in staged.glob(f"**/{PREFIX}*.{SUFFIX}"):
+            place = folder / path.relative_to(staged)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(place)
+            earlier.discard(place)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    for old in earlier:
         old.unlink()
+    return links
+
+
+def _write(content: Content, folder: Path) -> list[str]:
     wall_s = time.time()
     links = _by_link(content.runs)
     labels = agent_labels([run.agent for run in content.runs], content.manifests)

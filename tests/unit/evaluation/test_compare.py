@@ -1,5 +1,7 @@
 """A page that compares agents: its curves, its names, its intervals, and that batches change no run."""
 
+import errno
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from reinet.agents.evaluation.compare.series import curves_of, curves_of_link, i
 from reinet.agents.evaluation.plan import Plan
 from reinet.agents.evaluation.run import Run, run, simulate
 from reinet.agents.evaluation.scenario import Scenario
+from reinet.agents.model import folder_lock
 from reinet.cli.main import app
 from reinet.core.errors import ConfigError
 from reinet.core.records import Flag
@@ -245,3 +248,37 @@ def test_why_a_run_is_not_valid_is_said_as_evaluate_says_it(tmp_path: Path) -> N
         result = CliRunner().invoke(app, [*command, *stalling])
         assert result.exit_code == 0, result.exception
         assert "none on twelve.trace: the flow stalled: nothing left the link for" in result.output
+
+
+def test_an_earlier_page_stays_whole_where_the_disk_fills_in_the_middle_of_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = Content(runs_of(["none", "rule"], scenarios("lte-walking")))
+    write_page(content, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    add = EventFile.add
+
+    def full(self: EventFile, values: Sequence[object], step: int, wall_s: float) -> None:
+        if "rule" in self.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        add(self, values, step, wall_s)
+
+    monkeypatch.setattr(EventFile, "add", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_page(content, tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert not list(tmp_path.glob(".staged-*"))
+
+
+def test_a_second_comparison_into_one_folder_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each removed the event files that the other was writing."""
+    trace = str(Trace.constant(12, 5).save(tmp_path / "twelve.trace"))
+    monkeypatch.setattr(Comparison, "run", lambda *_: pytest.fail("a link was run"))
+    command = ["compare", "rule", "--traces", trace, "--out", str(tmp_path / "page")]
+    with (
+        folder_lock.locked(tmp_path / "page", "held"),
+        pytest.raises(ConfigError, match=r"page: another comparison is made in it; .* name another --out"),
+    ):
+        raise CliRunner().invoke(app, command).exception or AssertionError
