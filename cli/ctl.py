@@ -39,7 +39,7 @@ def flows(
         found = client.flows(most)
     rows = [one_flow.row_of(flow) for flow in found.flows]
     write_json(json_destination, {"rows": rows, "live": found.live})
-    if json_destination is None:
+    if json_destination != "-":
         of = f"{len(rows)} of {found.live}" if len(rows) < found.live else f"{len(rows)}"
         print_table(rows, FLOW_COLUMNS, title=f"{of} flows (cap 0 = uncapped)")
 
@@ -66,7 +66,7 @@ def health(socket: SocketOption = None, json_destination: JsonOption = None) -> 
             ],
         },
     )
-    if json_destination is None:
+    if json_destination != "-":
         console.print(
             f"{'ok' if found.ok else 'NOT OK'}, {found.state}, {found.model}, target {found.target}\n"
             f"{found.flows} flows, {found.decisions} decisions from {found.records} records in {found.uptime_s:.0f} s",
@@ -102,7 +102,7 @@ def swap(
         found = client.swap(named, policy)
     answered = {"states": found.states, "refused": found.refused, "us_per_state": found.us_per_state}
     write_json(json_destination, {"model": named, **answered})
-    if json_destination is None:
+    if json_destination != "-":
         console.print(
             f"{named}: {found.refused} of {found.states} recorded states refused; it gets a share of the flows"
         )
@@ -114,7 +114,7 @@ def pause(socket: SocketOption = None, json_destination: JsonOption = None) -> N
     with control_client(socket) as client:
         released = client.pause().released
     write_json(json_destination, {"released": released})
-    if json_destination is None:
+    if json_destination != "-":
         console.print(f"paused, {released} caps lifted")
 
 
@@ -124,7 +124,7 @@ def resume(socket: SocketOption = None, json_destination: JsonOption = None) -> 
     with control_client(socket) as client:
         client.resume()
     write_json(json_destination, {"resumed": True})
-    if json_destination is None:
+    if json_destination != "-":
         console.print("resumed")
 
 
@@ -163,7 +163,7 @@ def detach(socket: SocketOption = None, json_destination: JsonOption = None) -> 
     rows = [{"kind": item.kind, "id": item.id, "name": item.name, "removed": item not in still} for item in left]
     found = {"rows": rows, "socket_removed": socket_removed, "held_by": [holder._asdict() for holder in held_by]}
     write_json(json_destination, found)
-    if json_destination is None:
+    if json_destination != "-":
         if rows:
             print_table(rows, ["kind", "id", "name", "removed"])
         if socket_removed:

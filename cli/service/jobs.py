@@ -69,7 +69,7 @@ def list_(json_destination: JsonOption = None) -> None:
     with client() as trainer:
         jobs = trainer.jobs()
     write_json(json_destination, {"rows": jobs})
-    if json_destination is None:
+    if json_destination != "-":
         print_table([_row(job) for job in jobs], COLUMNS)
 
 

@@ -40,7 +40,7 @@ def list_(json_destination: JsonOption = None) -> None:
     with client() as trainer:
         models = trainer.models()
     write_json(json_destination, {"rows": models})
-    if json_destination is None:
+    if json_destination != "-":
         print_table([_row(model) for model in models], COLUMNS)
 
 
@@ -51,7 +51,7 @@ def show(model: ModelArgument, json_destination: JsonOption = None) -> None:
         found = trainer.model(model)
         lines = [line for line in trainer.history() if found["sha256"] in (line["model"], line["before"])]
     write_json(json_destination, {**found, "history": lines})
-    if json_destination is None:
+    if json_destination != "-":
         for key in ("sha256", "name", "pointers", "job", "owner", "parent", "seed", "code_version", "schema_hash"):
             say(
                 (f"{key:>14}  ", "bold"), str(found[key] if not isinstance(found[key], list) else ", ".join(found[key]))
@@ -80,7 +80,7 @@ def compare(first: ModelArgument, second: ModelArgument, json_destination: JsonO
     only = [len(sha256s[0] - sha256s[1]), len(sha256s[1] - sha256s[0])]
     write_json(json_destination, {"models": [one["sha256"], other["sha256"]], "rows": figures, "configuration": changed,
                           "traces_only_in": only})  # fmt: skip
-    if json_destination is None:
+    if json_destination != "-":
         say(f"first {one['sha256'][:12]} {one['name']}, second {other['sha256'][:12]} {other['name']}")
         print_table(figures, ["figure", "first", "second"])
         print_table(changed, ["key", "first", "second"], title="configuration")
@@ -144,7 +144,7 @@ def history(
     with client() as trainer:
         lines = trainer.history(name)
     write_json(json_destination, {"rows": lines})
-    if json_destination is None:
+    if json_destination != "-":
         _print_history(lines)
 
 
@@ -157,7 +157,7 @@ def fleet(json_destination: JsonOption = None) -> None:
     with client() as trainer:
         rows = trainer.fleet()
     write_json(json_destination, {"rows": rows})
-    if json_destination is None:
+    if json_destination != "-":
         shown = [{**row, "model": row["model"][:12], "seen": span(row["seen_s"]) + " ago",
                   "hold_out": hold_out(row["figures"])} for row in rows]  # fmt: skip
         print_table(shown, ["daemon", "name", "model", "seen", "version", "hold_out", "problem", "owner"])

@@ -114,7 +114,7 @@ def why(flow: FlowArgument, socket: SocketOption = None, json_destination: JsonO
         "records": [_record_row(record) for record in story.records],
     }
     write_json(json_destination, found)
-    if json_destination is None:
+    if json_destination != "-":
         _show(found, story)
 
 
@@ -175,16 +175,16 @@ def watch(
     with control_client(socket) as client, suppress(KeyboardInterrupt):  # which ends it as its time does
         story = client.why(flow)  # whose error says that there is no such flow
         end_s = time.monotonic() + seconds  # to connect, which takes long on a busy host, is not to watch
-        if json_destination is None:
+        if json_destination != "-":
             say(_line(None))
         while True:
             new = [record for record in story.records if record.time_ns > latest_ns]
             for record in new:
                 row = _record_row(record) | {"verdict": story.verdict if record is new[-1] else ""}
                 latest_ns = record.time_ns
-                if json_destination is None:
+                if json_destination != "-":
                     say(_line(row))
-                else:
+                if json_destination is not None:
                     rows.append(row)
             left_s = end_s - time.monotonic()
             if left_s <= 0:
@@ -196,7 +196,7 @@ def watch(
                 missed = str(error)
                 break
     write_json(json_destination, {"rows": rows})
-    if json_destination is None and missed:
+    if json_destination != "-" and missed:
         console.print(missed)
 
 
@@ -230,7 +230,7 @@ def model(socket: SocketOption = None, json_destination: JsonOption = None) -> N
         "env_steps": found.env_steps if found.HasField("env_steps") else None,
     }
     write_json(json_destination, facts)
-    if json_destination is None:
+    if json_destination != "-":
         for key, value in facts.items():
             if value not in (None, ""):
                 say(f"{key:26} {value}")
@@ -258,5 +258,5 @@ def target(
         else:
             in_force = client.why(flow).target if flow else client.health().target
     write_json(json_destination, {"target": in_force, "cookie": flow})
-    if json_destination is None:
+    if json_destination != "-":
         console.print(f"{f'flow {flow}' if flow else 'every flow without a target of its own'}: {in_force}")

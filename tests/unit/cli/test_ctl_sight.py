@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -277,3 +278,21 @@ def test_top_on_a_terminal_is_live_obeys_keys_and_puts_the_terminal_back(served:
         process.kill()
         process.wait()
         os.close(ours)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("flows",), ("health",), ("why", "8"), ("model",), ("target",), ("watch", "8", "--seconds", "0.1")],
+    ids=lambda words: words[0],
+)
+def test_people_read_the_same_whether_a_file_gets_the_results_too(
+    served: Served, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    served.feed(8)
+    shown = served.run("ctl", *words).stderr
+    beside = served.run("ctl", *words, "--json", str(tmp_path / "found.json"))
+    assert shown
+    numbers = re.compile(r"[\d.]+ *")  # ages are others by then
+    assert numbers.sub("", beside.stderr) == numbers.sub("", shown)
+    assert json.loads((tmp_path / "found.json").read_bytes())
+    assert not beside.stdout
