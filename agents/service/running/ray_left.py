@@ -25,10 +25,10 @@ def ray_processes_left(proc: Path = Path("/proc")) -> list[LeftProcess]:
     They are known by the files of its session that they have open; those of other users are not seen.
     """
     processes = [process for process in proc.iterdir() if process.name.isdigit()]
-    alive = {found[0] for process in processes if (found := _SESSION.search(_command(process)))}
+    alive = {found[0] for process in processes if (found := _SESSION.search(command_of(process)))}
     left = []
     for process in processes:
-        for path in _open_files(process):
+        for path in open_files(process):
             found = _SESSION.search(path)
             if found is not None and found[0] not in alive and not (proc / found["program"]).exists():
                 left.append(LeftProcess(int(process.name), _name(process), int(found["program"])))
@@ -36,7 +36,7 @@ def ray_processes_left(proc: Path = Path("/proc")) -> list[LeftProcess]:
     return sorted(left)
 
 
-def _command(process: Path) -> str:
+def command_of(process: Path) -> str:
     """Returns how a process was started, or what it calls itself since; empty for one that has ended."""
     with suppress(OSError):
         return (process / "cmdline").read_bytes().decode(errors="replace")
@@ -44,11 +44,12 @@ def _command(process: Path) -> str:
 
 
 def _name(process: Path) -> str:
-    return _command(process).partition("\0")[0].strip() or "unknown"
+    return command_of(process).partition("\0")[0].strip() or "unknown"
 
 
-def _open_files(process: Path) -> Iterator[str]:
-    with suppress(OSError):  # gone meanwhile, or another user's
+def open_files(process: Path) -> Iterator[str]:
+    """Yields the paths of what a process of ours has open; none for another user's, or one that has ended."""
+    with suppress(OSError):
         for entry in (process / "fd").iterdir():
             with suppress(OSError):
                 yield str(entry.readlink())

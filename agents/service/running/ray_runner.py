@@ -23,6 +23,7 @@ from typing import Any
 import structlog
 
 from reinet.agents.service.running.progress import DISK_FULL
+from reinet.agents.service.running.ray_left import command_of, open_files
 from reinet.agents.service.running.runners import END_GRACE_S, State, at_work, worker_command
 from reinet.core.errors import ServiceError
 
@@ -181,13 +182,15 @@ class RayRunner:
         raise ServiceError(f"Ray started and does not answer at {self._address}; see {self._folder / 'start.log'}")
 
     def _end_head(self) -> None:
-        """Ends every process that carries this service's mark, and their sessions: Ray's agents write their names over
-        the mark. No other Ray of the host is touched."""
-        wanted = f"{MARK}={self._folder}".encode()
+        """Ends every process that carries this service's mark, and their sessions. Ray's agents write their names over
+        the mark, and outlive a head that was killed: they are known by its files. No other Ray of the host is touched.
+        """
+        wanted, place = f"{MARK}={self._folder}".encode(), f"{_short_name(self._folder)}/"
         for _ in range(50):  # what they start meanwhile carries it too
             pids = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid != os.getpid()]
-            sessions = {_session(pid) for pid in pids if _has(pid, wanted)} - {None, os.getsid(0)}
-            found = [pid for pid in pids if _session(pid) in sessions or _has(pid, wanted)]
+            ours = {pid for pid in pids if _has(pid, wanted) or _is_agent(pid, place)}
+            sessions = {_session(pid) for pid in ours} - {None, os.getsid(0)}
+            found = [pid for pid in pids if pid in ours or _session(pid) in sessions]
             for pid in found:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -219,6 +222,13 @@ def _has(pid: int, mark: bytes) -> bool:
         return mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
+
+
+def _is_agent(pid: int, folder: str) -> bool:
+    """Returns whether a process goes by a name of Ray's and has a file of the folder open. Who only reads a log there
+    has another name."""
+    process = Path(f"/proc/{pid}")
+    return command_of(process).startswith("ray::") and any(path.startswith(folder) for path in open_files(process))
 
 
 def _session(pid: int) -> int | None:

@@ -1,6 +1,9 @@
 """What the runner under Ray does, with a Ray that only remembers what it was told."""
 
 import fcntl
+import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -104,3 +107,34 @@ def test_what_ray_leaves_in_its_folder_of_temporary_files_goes_with_its_head(
         runner.prepare()
     assert len(made) == 1
     assert not made[0].exists()
+
+
+def test_an_agent_of_a_head_that_was_killed_is_ended_though_its_name_lies_over_the_mark(tmp_path: Path) -> None:
+    """Ray's agents have the mark in their environment no more, and one of them asked for its head on a whole core."""
+    place = ray_runner._short_name(tmp_path / "ray")
+    runner = RayRunner(tmp_path, None, 8265, at_once=1, workers=1)
+    place.mkdir(mode=0o700)
+    waits = "import sys, time; file = open(sys.argv[1], 'w'); print(flush=True); time.sleep(60)"
+
+    def started(name: str, log: Path) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [name, "-c", waits, str(log)], executable=sys.executable, stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    with (
+        started("ray::DashboardAgent", place / "agent.log") as agent,
+        started("ray::DashboardAgent", tmp_path / "agent.log") as anothers,
+        started("tail", place / "tail.log") as reader,
+    ):
+        try:
+            runner.close()
+            assert agent.wait(10) == -signal.SIGKILL
+            assert anothers.poll() is None, "another Ray's"
+            assert reader.poll() is None, "somebody reads a log"
+            assert not place.exists()
+        finally:
+            for process in (agent, anothers, reader):
+                process.kill()
