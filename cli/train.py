@@ -59,6 +59,8 @@ def train(
     if run_dir is not None:
         check_folder("--run-dir", run_dir)
     settings = load_config(config)
+    folder = run_dir or Path("runs") / (settings.name if sweep_file is None else f"{settings.name}-sweep")
+    check_folder("--run-dir", folder)
     if iterations is not None:
         settings = configured(settings, {"run.iterations": iterations}, "--iterations")
     # Whatever of this cannot be is refused now, in a second, and not by a worker once Ray is up.
@@ -68,7 +70,7 @@ def train(
     if sweep_file is not None and isinstance(settings, PeerConfig):
         raise ConfigError(f"{config}: has [rllib], and sweeps are of reinet's own learner; train each seed by itself")
     if sweep_file is not None:
-        _sweep(settings, sweep_file, run_dir or Path("runs") / f"{settings.name}-sweep", ray_address, json_destination)
+        _sweep(settings, sweep_file, folder, ray_address, json_destination)
         return
     columns = (
         TextColumn("training"),
@@ -94,7 +96,6 @@ def train(
             since = since or step  # what was done before this sitting is not this sitting's pace
             bar.update(task, completed=step.iteration, note=f"{pace(step, since)}  {score}")
 
-        folder = run_dir or Path("runs") / settings.name
         result = run(settings, folder, not fresh, minutes, show, ray_address)
     say(
         f"{'interrupted' if result.interrupted else 'done'} after {result.iterations} iterations, "

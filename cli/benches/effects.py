@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from reinet.cli.options import a_picture, listed
-from reinet.cli.output import JsonOption, Unwritten, say, tell_table
+from reinet.cli.output import JsonOption, Unwritten, check_folder, say, tell_table
 
 COLUMNS = [
     "variant", "beside", "path", "seeds", "frontier_mean", "frontier_mean_range", "frontier_p95", "frontier_p95_range",
@@ -56,6 +56,7 @@ def effects(
     from reinet.envs.link.spec import check_choice
     from reinet.envs.trace import load_traces
 
+    check_folder("--run-dir", run_dir)
     plan = Plan.load(options)
     if variants:
         names = listed("variants", variants, str)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.output import JsonOption, print_table, say, write_json
+from reinet.cli.output import JsonOption, check_folder, print_table, say, write_json
 
 COLUMNS = [
     "link", "mrtt_ms", "throughput_mbps_true", "throughput_mbps_estimated", "throughput", "qdelay_mean_ms_true",
@@ -44,6 +44,7 @@ def flywheel(
     from reinet.agents.learn.config import TrainConfig
     from reinet.agents.service.flywheel import measure
 
+    check_folder("--run-dir", run_dir)
     settings = TrainConfig.load(config)
     if iterations is not None:
         run = settings.run.model_copy(update={"iterations": iterations, "evaluate_every": iterations})

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from reinet.cli.options import listed
-from reinet.cli.output import JsonOption, say, tell_table
+from reinet.cli.output import JsonOption, check_folder, say, tell_table
 
 COLUMNS = [
     "name", "minutes", "env_steps", "updates", "env_steps_per_s", "frontier_mean", "frontier_p95", "throughput_ratio",
@@ -45,6 +45,7 @@ def learners(
     from reinet.agents.learn.rllib.config import load_config
     from reinet.envs.trace import load_traces
 
+    check_folder("--run-dir", run_dir)
     scenarios = [
         Scenario.of(trace, "sim", seconds=min(seconds, trace.duration_ms / 1000)) for trace in load_traces(traces)
     ]

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reinet.cli.output import JsonOption, console, print_table, say, write_json
+from reinet.cli.output import JsonOption, check_folder, console, print_table, say, write_json
 from reinet.cli.service.reach import ago, client, reach, span
 
 app = typer.Typer(
@@ -94,6 +94,7 @@ def pull(
     json_destination: JsonOption = None,
 ) -> None:
     """Fetch a model's folder and check it. Example: reinet models pull production --out runs/models."""
+    check_folder("--out", out)
     with client() as trainer:
         folder = trainer.pull(model, out)
     say(f"model {folder}")

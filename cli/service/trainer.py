@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.output import JsonOption, say, write_json
+from reinet.cli.output import JsonOption, check_folder, say, write_json
 from reinet.core.errors import ServiceError
 
 _PACKAGES = ("grpc", "grpc_health", "grpc_reflection", "google", "ray", "torch", "onnx", "onnxruntime")
@@ -39,6 +39,7 @@ def trainer(
 
     settings = load_config(config)
     if check:
+        check_folder("trainer.folder =", settings.folder)
         say(f"{config}: ok, would serve at {settings.socket}, jobs in {settings.folder} through {settings.runner}")
         write_json(json_destination, {"ok": True, "folder": str(settings.folder), "socket": str(settings.socket)})
         return

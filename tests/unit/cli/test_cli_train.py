@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from helpers.places import ROOT
 from reinet.agents.learn.loop import Progress
 from reinet.cli.main import app
 from reinet.cli.train import pace
@@ -17,6 +18,28 @@ def test_a_run_folder_that_cannot_be_one_is_refused_before_anything_is_prepared(
     (tmp_path / "loop").symlink_to("loop")
     command = ["train", str(tmp_path / "none.toml"), "--run-dir", str(tmp_path / run_dir)]
     with pytest.raises(ConfigError, match=r"--run-dir .*: .*/(loop|file) is no folder"):
+        raise CliRunner().invoke(app, command).exception or AssertionError
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", str(ROOT / "configs" / "small.toml")],
+        ["train", str(ROOT / "configs" / "small.toml"), "--sweep", "none.toml"],
+        ["bench", "learners", "--traces", "none.trace"],
+        ["bench", "effects", "--traces", "none.trace", "--options", "none.toml"],
+        ["bench", "flywheel"],
+        ["models", "pull", "latest"],
+    ],
+    ids=lambda command: " ".join(command[:2])[:15],
+)
+def test_a_folder_that_nobody_named_is_looked_at_too_before_anything_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """In a checkout of somebody else's; ``runs`` failed with no cure, after traces had been generated."""
+    (tmp_path / "runs").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"--(run-dir|out) runs/.*: .*/runs is no folder; name another folder"):
         raise CliRunner().invoke(app, command).exception or AssertionError
 
 

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from helpers.places import ROOT
 from reinet.agents.service.config import load_config
 from reinet.agents.service.server import serve
+from reinet.cli.main import app
 from reinet.core.errors import ConfigError
 
 TLS = 'tls = { ca = "ca.pem", cert = "cert.pem", key = "key.pem" }\n'
@@ -29,6 +31,14 @@ def test_an_address_of_a_cluster_needs_no_port_and_the_example_is_valid(tmp_path
     for address in ("https://head", "http://[::1]"):
         assert load_config(written(tmp_path, f'ray_address = "{address}"')).ray_address == address
     assert load_config(ROOT / "configs" / "trainer.toml").listen is None
+
+
+def test_a_check_refuses_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    """It said that the service would run there."""
+    (tmp_path / "file").touch()
+    config = written(tmp_path, f'folder = "{tmp_path}/file/state"')
+    with pytest.raises(ConfigError, match=r"trainer\.folder = .*/file/state: .*/file is no folder; name another"):
+        raise CliRunner().invoke(app, ["trainer", str(config), "--check"]).exception or AssertionError
 
 
 @pytest.mark.parametrize("key", ["listen", "ray_address"])
