@@ -61,5 +61,7 @@ def cpu(
                 continue
             rows.append({"cc": control, "agent": agent.name, **row, "valid": row["invalid_reason"] is None})
             say(f"{control}, {agent.name}: sender {row['sender_percent']:.2f} %, {row['deciding_percent']:.2f} %")
+    if not rows:
+        raise LinkError("nothing was measured; the lines above say why of each, and reinet doctor what the host lacks")
     found = {"trace": trace.name, "trace_sha256": trace.sha256, "seconds": seconds, "rows": rows}
     tell_table(json_destination, found, rows, COLUMNS)

@@ -13,12 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from reinet.core.errors import DaemonError
 from reinet.daemon.benches.busy import CROWDS, SETTLE_S, Paired, Window, arms_in_turn, crowd, idle_share, paired, window
 from reinet.daemon.benches.sending import Senders
-from reinet.daemon.benches.served import PROCESSES, ServedDaemon
-from reinet.envs.mahimahi.namespace import own_cgroup
-from reinet.kshim.probe import cgroup2_mount
+from reinet.daemon.benches.served import PROCESSES, ServedDaemon, free_cgroup
 
 STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
@@ -89,17 +86,14 @@ def measure(
 @contextmanager
 def _own_cgroup() -> Iterator[Path]:
     """Has this process, and what it starts, in a cgroup whose CPU time is counted."""
-    mount = cgroup2_mount()
-    if mount is None:
-        raise DaemonError("no cgroup v2 hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup")
+    own = free_cgroup()
     former = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-    own = own_cgroup(mount)
     own.mkdir()
     try:
         (own / "cgroup.procs").write_text("0")
         yield own
     finally:
-        (mount / former.removeprefix("0::").lstrip("/") / "cgroup.procs").write_text("0")
+        (own.parent / former.removeprefix("0::").lstrip("/") / "cgroup.procs").write_text("0")
         with suppress(OSError):
             own.rmdir()
 

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reinet.core.errors import DaemonError
-from reinet.daemon.benches.served import ServedDaemon, weigh
-from reinet.envs.mahimahi.namespace import own_cgroup
+from reinet.daemon.benches.served import ServedDaemon, free_cgroup, weigh
 from reinet.envs.mahimahi.process import Child
 from reinet.kshim.leftovers import leftovers
-from reinet.kshim.probe import cgroup2_mount
 
 ANSWER_S = 300.0
 """Ten thousand sockets open in a few seconds; a busy host takes longer for everything."""
@@ -48,11 +46,8 @@ class Load:
 
 def measure(held_sockets: int, per_s: int, seconds: float, model: str = "rule") -> Load:
     """Returns what a crowd of sockets does to a daemon; needs root. Raises DaemonError."""
-    mount = cgroup2_mount()
-    if mount is None:
-        raise DaemonError("no cgroup v2 hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup")
+    cgroup = free_cgroup()
     before = {(item.kind, item.id) for item in leftovers()}
-    cgroup = own_cgroup(mount)
     cgroup.mkdir()
     try:
         with tempfile.TemporaryDirectory() as folder, ServedDaemon(Path(folder), cgroup, model) as daemon:

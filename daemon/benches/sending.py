@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.core.errors import DaemonError, LinkError
-from reinet.daemon.benches.served import weigh
-from reinet.envs.mahimahi.namespace import BIN, LinkNamespace, own_cgroup
+from reinet.core.errors import LinkError
+from reinet.daemon.benches.served import free_cgroup, weigh
+from reinet.envs.mahimahi.namespace import BIN, LinkNamespace
 from reinet.envs.mahimahi.process import SYSTEM_PATH, Child
-from reinet.kshim.probe import cgroup2_mount
 
 NETWORK_NICENESS = -10
 BUFFER_BYTES = 30_000
@@ -74,11 +73,8 @@ class Senders:
 
         ``variables`` are of the sending process' environment: what makes it run under the gate.
         """
-        mount = cgroup2_mount()
-        if mount is None:
-            raise DaemonError("no cgroup v2 hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup")
         self.flows = flows
-        self.cgroup = own_cgroup(mount)
+        self.cgroup = free_cgroup()
         self._namespace = LinkNamespace(self.cgroup)
         try:
             self._sender, self._shell = self._start(cc, rate_mbit, mrtt_ms, buffer_bytes, sample_s, variables or {})

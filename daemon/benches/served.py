@@ -12,6 +12,8 @@ from typing import Any
 
 from reinet.core.errors import DaemonError
 from reinet.daemon.client import ControlClient
+from reinet.envs.mahimahi.namespace import own_cgroup
+from reinet.kshim.probe import cgroup2_mount
 
 DAEMON_NICENESS = 3
 """The weight of a process is halved by it, as CPUWeight=50 of the daemon's unit does."""
@@ -22,6 +24,18 @@ TIED = "import signal; from reinet.daemon.processes.sandbox import end_with; end
 """Before anything else: a daemon whose measurement is killed, however that may be, ends in order."""
 START_S = 60.0
 """The slowest start of a daemon on a host that is busy otherwise."""
+
+
+def free_cgroup() -> Path:
+    """Returns where this process can make a cgroup of its own; raises DaemonError where it can make none."""
+    mount = cgroup2_mount()
+    if mount is None:
+        raise DaemonError("no cgroup v2 hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup")
+    if not os.access(mount, os.W_OK):
+        raise DaemonError(
+            f"{mount}: this user may make no cgroup there, and what is measured needs its own: run as root"
+        )
+    return own_cgroup(mount)
 
 
 def weigh(pid: int, niceness: int) -> None:

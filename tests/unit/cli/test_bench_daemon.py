@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from reinet.cli.main import app
+from reinet.core.errors import DaemonError
+from reinet.daemon.benches import cost, load, served
 from reinet.daemon.benches.cost import Cost
 from reinet.daemon.benches.loop import RING_RECORDS, PacedShim
 
@@ -145,3 +148,15 @@ def test_the_oldest_unanswered_record_counts_and_renewals_do_not(monkeypatch: py
     now_ns[0] = 1000 * (4 + RING_RECORDS + 7) + 500
     assert len(shim.poll(1)) == RING_RECORDS
     assert shim.records_lost == 7
+
+
+@pytest.mark.parametrize("refused", [lambda: load.measure(2, 1, 1.0), lambda: cost.measure(1, 1.0, 1, 0.01, "rule")])
+def test_who_may_make_no_cgroup_is_told_to_be_root(
+    refused: Callable[[], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of a cgroup and "Permission denied" told nobody what to do."""
+    monkeypatch.setattr(served, "cgroup2_mount", lambda: tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(DaemonError, match=f"{tmp_path}: this user may make no cgroup there, .*: run as root"):
+        refused()
+    assert not list(tmp_path.iterdir())
