@@ -1,7 +1,4 @@
-"""What the service costs: clients that list and watch, a fleet that follows, uploads, a job beside a plain training.
-
-``python -m reinet.agents.service.bench CONFIG`` is a service whose jobs are accepted and never get anywhere.
-"""
+"""What the service costs: clients that list and watch, a fleet that follows, uploads, a job beside a plain training."""
 
 import asyncio
 import json
@@ -34,6 +31,7 @@ from reinet.agents.service.running.progress import LOCK_FILE, Order, Progress
 from reinet.agents.service.running.worker import BETWEEN_S
 from reinet.agents.service.server import serve
 from reinet.core.errors import ReinetError, ServiceError
+from reinet.daemon.benches.served import SERVE, TIED
 
 START_S = 60.0
 SAMPLE_S = 0.1
@@ -46,6 +44,8 @@ TRAINING: dict[str, Any] = {
     "run": {"iterations": 60, "updates": 20, "evaluate_every": 60, "evaluate_s": 5, "checkpoint_every": 20},
 }
 """A training of some seconds: what a service adds to one does not grow with it."""
+IDLE = "import runpy; runpy.run_module('reinet.agents.service.bench', run_name='__main__')"
+"""A service whose jobs are accepted and never get anywhere."""
 
 Told = Callable[[str], None]
 
@@ -91,15 +91,9 @@ class Process:
             f"[trainer.quota]\nstored_mb = {stored_mb}\nwaiting_jobs = {waiting_jobs}\njob_hours = 1000\n"
         )
         self._log = folder / "service.log"
-        self._command = [sys.executable, "-m", "reinet.agents.service.bench", str(self.path)]
-        if not idle:
-            self._command = [
-                sys.executable,
-                "-c",
-                "from reinet.cli.main import main; main()",
-                "trainer",
-                str(self.path),
-            ]
+        words = [str(self.path)] if idle else ["trainer", str(self.path)]
+        script = TIED.format(parent=os.getpid()) + (IDLE if idle else SERVE)
+        self._command = [sys.executable, "-c", script, *words]
         self._pid = 0
 
     @contextmanager
