@@ -22,6 +22,8 @@ STARTING_S = 60.0
 """The slowest start seen, a model of 4 MB on a busy machine, took some five seconds."""
 GOING_S = 1.0
 """A process whose sockets are closed is gone within it."""
+KILLED_S = 3.0
+"""A process that was killed frees its memory first; one that waits for a disk that hangs ends when that answers."""
 MAX_WORD_BYTES = 64 * 1024
 """What a child says to its parent is short."""
 
@@ -104,10 +106,14 @@ class Child:
         return f"ended with status {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
 
     def kill(self) -> None:
-        """Ends the child at once and for certain."""
+        """Ends the child at once and for certain; nobody waits for one that waits for a disk that hangs."""
         if self._status is None:
             os.kill(self.pid, signal.SIGKILL)
-            self._status = os.waitpid(self.pid, 0)[1]
+            if not self.end(KILLED_S):
+                why = "it waits for a disk that hangs, and ends when that answers"
+                log.error(
+                    "a process of the daemon was killed and is still there", process=self.name, pid=self.pid, why=why
+                )
         self.link.close()
 
 

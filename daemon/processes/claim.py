@@ -2,8 +2,10 @@
 
 import fcntl
 import os
+import signal
 import socket as sockets
 import stat
+import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -119,6 +121,10 @@ class SocketClaim(Closing):
                 raise DaemonError(
                     f"{self._named}: {error.strerror}; set `{self._purpose.key}` to another path"
                 ) from None
+            if _was_killed(probe):
+                self.path.unlink()
+                self.replaced = True
+                return
         self._forget_lock()
         raise DaemonError(self._in_use())
 
@@ -134,6 +140,20 @@ class SocketClaim(Closing):
             f"{self._named}: another daemon is listening there; "
             f"stop it, or set `{self._purpose.key}` to another path{asks}"
         )
+
+
+def _was_killed(connected: sockets.socket) -> bool:
+    """Returns whether who listens was killed and only waits for a disk that hangs: it answers nobody any more."""
+    pid, _, _ = struct.unpack(
+        "3i", connected.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, struct.calcsize("3i"))
+    )
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:  # it is in another pid namespace
+        return False
+    found = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    pending = int(found["SigPnd"], 16) | int(found["ShdPnd"], 16)
+    return found["State"][0] in "ZX" or bool(pending >> (signal.SIGKILL - 1) & 1)
 
 
 def remove_stale_socket(path: Path) -> bool:
