@@ -1,19 +1,32 @@
 """What the ``reinet`` program calls: next to nothing is imported before Ctrl-C ends it without a traceback."""
 
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def main() -> None:
-    """Runs the command, as ``main.main``.
+    """Runs the command, as ``main.main``."""
+    with ended_at_once():
+        from reinet.cli.main import main as run
 
-    To import all commands takes half a second. Nothing is there to be cleaned up so far, so SIGINT ends the process at
-    once, as it ends any program; whoever started it with the signal ignored has it ignored all the time.
+    run()
+
+
+@contextmanager
+def ended_at_once() -> Iterator[None]:
+    """While it lasts, SIGINT ends the process at once, as it ends any program, and raises no KeyboardInterrupt.
+
+    It is for imports, which take a while and leave nothing to be cleaned up. Whoever started the process with the
+    signal ignored has it ignored all the time.
     """
-    obeys = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    in_main = threading.current_thread() is threading.main_thread()  # no other thread may say what signals do
+    obeys = in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if obeys:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from reinet.cli.main import main as run
-
-    if obeys:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    run()
+    try:
+        yield
+    finally:
+        if obeys:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

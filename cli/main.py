@@ -2,22 +2,44 @@
 
 import errno
 import sys
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from reinet.cli import bench, compare, ctl, demo, doctor, evaluate, export, fidelity, run, send, serve, traces, train
+from reinet.cli.lazy import group_of
 from reinet.cli.output import console, flush_output, say
-from reinet.cli.service import flows, jobs, models, trainer
-from reinet.cli.sight import replay, top
 from reinet.core.errors import ConfigError, ModelError, ReinetError, TraceError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What a disk says that takes no more."""
 
+COMMANDS = {
+    "doctor": "reinet.cli.doctor:doctor",
+    "demo": "reinet.cli.demo:demo",
+    "train": "reinet.cli.train:train",
+    "trainer": "reinet.cli.service.trainer:trainer",
+    "export": "reinet.cli.export:export",
+    "evaluate": "reinet.cli.evaluate:evaluate",
+    "compare": "reinet.cli.compare:compare",
+    "fidelity": "reinet.cli.fidelity:fidelity",
+    "replay": "reinet.cli.sight.replay:replay",
+    "run": "reinet.cli.run:run",
+    "send": "reinet.cli.send:send",
+    "serve": "reinet.cli.serve:serve",
+    "top": "reinet.cli.sight.top:top",
+    "traces": "reinet.cli.traces:app",
+    "jobs": "reinet.cli.service.jobs:app",
+    "models": "reinet.cli.service.models:app",
+    "ctl": "reinet.cli.ctl:app",
+    "bench": "reinet.cli.benches.bench:app",
+}
+"""Where each lies, in the order that help shows."""
+OPTIONS = {"run": {"context_settings": {"allow_interspersed_args": False}}}
+"""What follows the program is the program's."""
+
 app = typer.Typer(
     name="reinet",
+    cls=group_of(COMMANDS, OPTIONS),
     help="Learns how far TCP's congestion window may grow on cellular links, and caps it on a stock Linux kernel.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
@@ -26,6 +48,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version  # here, for nobody else needs it
+
         typer.echo(f"reinet {version('reinet')}")
         raise typer.Exit
 
@@ -37,28 +61,6 @@ def options(
     ] = False,
 ) -> None:
     """Learns how far TCP's congestion window may grow on cellular links, and caps it on a stock Linux kernel."""
-
-
-app.command("doctor")(doctor.doctor)
-app.command("demo")(demo.demo)
-traces.app.command("from-flows")(flows.from_flows)
-traces.app.command("upload")(flows.upload)
-app.add_typer(traces.app, name="traces")
-app.command("train")(train.train)
-app.command("trainer")(trainer.trainer)
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(models.app, name="models")
-app.command("export")(export.export)
-app.command("evaluate")(evaluate.evaluate)
-app.command("compare")(compare.compare)
-app.command("fidelity")(fidelity.fidelity)
-app.command("replay")(replay.replay)
-app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
-app.command("send")(send.send)
-app.command("serve")(serve.serve)
-app.command("top")(top.top)
-app.add_typer(ctl.app, name="ctl")
-app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

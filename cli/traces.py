@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from reinet.cli.output import JsonOption, console, print_table, say, tell_table, write_json
+from reinet.cli.service import flows
 from reinet.core.errors import ConfigError, TraceError
 from reinet.envs.trace.files import write_atomically
 from reinet.envs.trace.importers import FORMATS, import_trace
@@ -256,3 +257,7 @@ def _shown(value: object) -> str:
     if value is None:
         return "none"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+app.command("from-flows")(flows.from_flows)
+app.command("upload")(flows.upload)

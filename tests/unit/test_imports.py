@@ -111,7 +111,10 @@ def test_no_file_and_no_folder_is_large_without_a_reason() -> None:
 
 SERVING = f"""
 import importlib, pkgutil, sys
+import typer
 import reinet.cli.main
+commands = dict(typer.main.get_command(reinet.cli.main.app).commands)
+assert commands.keys() == reinet.cli.main.COMMANDS.keys()
 for room in {SERVING_ROOMS}:
     package = importlib.import_module("reinet." + room)
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):

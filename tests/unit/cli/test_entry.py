@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from reinet.cli.main import COMMANDS
 from reinet.envs.trace import Trace
 
 RUN = """
@@ -34,11 +35,20 @@ def run(*arguments: str, stdout: object = subprocess.PIPE, interrupted: str = ""
     return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120)  # type: ignore[call-overload, no-any-return]
 
 
-@pytest.mark.parametrize("module", ["reinet.cli.main", "typer", "rich.console", "numpy", "reinet.daemon.serve"])
+@pytest.mark.parametrize("module", ["reinet.cli.main", "typer", "numpy", "reinet.cli.serve", "reinet.daemon.serve"])
 def test_ctrl_c_while_it_imports_ends_it_without_a_traceback(module: str) -> None:
     done = run("serve", "/none", interrupted=module)
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode in (-signal.SIGINT, 130)
+
+
+def test_who_runs_a_command_waits_for_no_other() -> None:
+    code = f"import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n{RUN}"
+    command = [sys.executable, "-c", code, "", "ctl", "--help"]
+    imported = set(subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stderr.split())
+    assert "reinet.cli.ctl" in imported
+    others = {place.partition(":")[0] for name, place in COMMANDS.items() if name != "ctl"}
+    assert not imported & {*others, "reinet.envs", "gymnasium"}
 
 
 def test_who_starts_it_with_the_signal_ignored_has_it_ignored() -> None:

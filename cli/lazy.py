@@ -1,0 +1,59 @@
+"""Commands that are imported when they are asked for: who runs one does not wait for all the others."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from reinet.cli.entry import ended_at_once
+
+
+class Commands(Mapping[str, Any]):
+    """Commands by name, each imported from its place (``module:attribute``, a function or a Typer) at its first use."""
+
+    def __init__(self, places: Mapping[str, str], options: Mapping[str, dict[str, Any]]) -> None:
+        self._places, self._options = places, options
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            module, _, attribute = self._places[name].partition(":")
+            if module not in sys.modules:
+                with ended_at_once():
+                    import_module(module)
+            self._made[name] = _command(name, getattr(sys.modules[module], attribute), self._options.get(name, {}))
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places  # Mapping's own would import it
+
+
+def _command(name: str, found: Any, options: dict[str, Any]) -> Any:
+    group = typer.Typer(add_completion=False)
+    group.callback()(lambda: None)  # with it a single command is one of a group too
+    if isinstance(found, typer.Typer):
+        group.add_typer(found, name=name)
+    else:
+        group.command(name, **options)(found)
+    made: Any = typer.main.get_command(group)
+    return made.commands[name]
+
+
+def group_of(places: Mapping[str, str], options: Mapping[str, dict[str, Any]] | None = None) -> type[TyperGroup]:
+    """Returns what a Typer takes as its class to have these commands, in this order, with Click's options of some."""
+
+    class Group(TyperGroup):
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            self.commands: Any = Commands(places, options or {})
+
+    return Group
