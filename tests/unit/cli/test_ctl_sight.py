@@ -25,6 +25,7 @@ from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArra
 from reinet.cli.main import app
 from reinet.cli.serving import control_client
 from reinet.cli.sight import flow
+from reinet.cli.sight.top import _keys
 from reinet.core.errors import ConfigError, DaemonError
 from reinet.daemon.client import ControlClient
 from reinet.daemon.control import ControlServer
@@ -277,3 +278,13 @@ def test_top_on_a_terminal_is_live_obeys_keys_and_puts_the_terminal_back(served:
         process.kill()
         process.wait()
         os.close(ours)
+
+
+def test_keys_that_come_at_once_are_taken_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs) as terminal, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdin", terminal)
+        with _keys() as key_within:
+            os.write(ours, b"uq")
+            assert [key_within(DEADLINE_S), key_within(0.5), key_within(0.0)] == ["u", "q", ""]
+    os.close(ours)
