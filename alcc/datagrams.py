@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.alcc._alcc import UdpReceiver, UdpSender, law_names
-from reinet.core.errors import ConfigError, ReinetError
+from reinet.core.closing import Closing
+from reinet.core.errors import ConfigError, TransferError
 
 MOST_SECONDS = 600.0
 """Longer transfers belong to transports with users of their own; this is an instrument."""
@@ -45,10 +46,6 @@ SOCKET_BUFFER_BYTES = 4 << 20
 
 _IP_MTU_DISCOVER, _IP_PMTUDISC_DO = 10, 2
 """Of linux/in.h; Python 3.10 has no names for them."""
-
-
-class TransferError(ReinetError):
-    """A transfer did not come to its end."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +155,8 @@ def _sent(law: str, counts: dict[str, Any], cpu_s: float) -> Sent:
     )
 
 
-class Receiver:
-    """Waits at an address for one sender. Use as a context manager."""
+class Receiver(Closing):
+    """Waits at an address for one sender."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         """Binds; port 0 lets the kernel choose. Raises ConfigError where the address is taken or not this host's."""
@@ -175,15 +172,13 @@ class Receiver:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
         self.ignored_datagrams = 0
 
-    def __enter__(self) -> "Receiver":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Closes the socket."""
         self._sock.close()
 
     @property
     def port(self) -> int:
-        """The port that it listens at."""
+        """Returns the port that it listens at."""
         return int(self._sock.getsockname()[1])
 
     def receive(self, wait_s: float, out_fd: int = -1) -> Received:

@@ -13,6 +13,7 @@ from reinet.core.visible import utf8
 
 PEER_COLUMNS = ["cc", "trace", "utilization", "utilization_theirs", "qdelay_mean_ms", "qdelay_mean_ms_theirs", "agrees"]
 COLUMNS = ["trace", "cc", "buffer_bytes", "cap_pkts", "metric", "sim", "kernel", "ratio", "agrees"]
+MRTT_MS = 20.0
 
 
 def _a_page(path: Path | None) -> Path | None:
@@ -26,7 +27,7 @@ def fidelity(
     cc: CcOption = "cubic",
     buffers: Annotated[str, typer.Option(help="Droptail buffers in bytes, by commas.")] = "60000,150000,600000",
     caps: Annotated[str, typer.Option(help="Fixed caps in packets, by commas; none = no cap.")] = "none,20,40",
-    mrtt_ms: Annotated[float, typer.Option(help="The path's fixed round trip.")] = 20.0,
+    mrtt_ms: Annotated[float, typer.Option(help="The path's fixed round trip.")] = MRTT_MS,
     seconds: Annotated[float, typer.Option(min=5, help="Length of each run.")] = 60.0,
     repeat: Annotated[
         int, typer.Option(min=1, max=MOST_REPEAT, help="Kernel runs of every combination; their median counts.")
@@ -103,6 +104,7 @@ def fidelity(
         given = " ".join(f"--traces {path}" for path in traces)
         command = f"reinet fidelity {given} --cc {cc} --buffers {buffers} --caps {caps}"
         command += f" --seconds {seconds:g} --repeat {repeat}"
+        command += f" --mrtt-ms {mrtt_ms:g}" if mrtt_ms != MRTT_MS else ""
         command += f" --kernel {kernel}" if kernel != "host" else ""
         _write_page(markdown, engine.markdown(done, command, missing=len(combinations) - len(done)))
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from reinet.cli.output import JsonOption, say, write_json
-from reinet.core.errors import ConfigError
+from reinet.core.errors import ConfigError, TransferError
 
 DEFAULT_S = 10.0
 """Long enough to see a law settle, short enough to wait for."""
@@ -51,7 +51,7 @@ def send(
 
         reinet send --udp --law verus 10.0.0.2:5000 --file big.iso
     """
-    from reinet.alcc.datagrams import MOST_SECONDS, Receiver, TransferError, parse_address, read_input
+    from reinet.alcc.datagrams import MOST_SECONDS, Receiver, parse_address, read_input
     from reinet.alcc.datagrams import send as send_to
 
     if not udp:

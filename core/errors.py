@@ -9,7 +9,8 @@ The command line prints these without a traceback. ::
     ├── ShimError     the kernel side cannot be loaded, attached or reached
     ├── LinkError     an emulated link cannot be set up or stalled
     ├── DaemonError   the daemon cannot start or cannot be reached
-    └── ServiceError  the training service cannot start, cannot be reached or refuses a request
+    ├── ServiceError  the training service cannot start, cannot be reached or refuses a request
+    └── TransferError a transfer over UDP did not come to its end
 """
 
 
@@ -43,3 +44,7 @@ class DaemonError(ReinetError):
 
 class ServiceError(ReinetError):
     """The training service cannot start, cannot be reached, or refuses what was asked of it."""
+
+
+class TransferError(ReinetError):
+    """A transfer over UDP did not come to its end."""

@@ -44,15 +44,26 @@ def empty_stats(count: int) -> npt.NDArray[np.void]:
     return np.zeros(count, FLOW_STATS_DTYPE)
 
 
+def surely_silent(records: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Returns which records (N,) are a silence's, and so do not end their period (``core/period.h``).
+
+    A period that ends without an RTT sample is flagged NO_SAMPLE too: only one that had samples is surely a silence.
+    """
+    silent = records["flags"] & int(Flag.NO_SAMPLE | Flag.CLOSED) == int(Flag.NO_SAMPLE)
+    return np.asarray(silent & (records["rtt_samples"] > 0), np.bool_)
+
+
 def told_once(records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Returns one flow's records, in order, without those of a silence whose period the next record tells of again.
+    """Returns one flow's records, in order, without those of a silence whose period the next record repeats.
 
     Such a record does not end its period (``core/period.h``): what is summed or counted over records would hold its
-    bytes and samples once more for every 250 ms of the silence.
+    bytes and samples once more for every 250 ms of the silence. The next record starts before it or, where an idle time
+    has moved the period's start beyond it, had samples to report already.
     """
     starts_ns = records["time_ns"] - records["period_ns"]
-    goes_on = np.append(starts_ns[1:] < records["time_ns"][:-1], False)
-    once: npt.NDArray[np.void] = records[~goes_on[: len(records)]]
+    same_flow = records["flags"][1:] & int(Flag.CLOSED) == 0
+    repeated = same_flow & ((starts_ns[1:] < records["time_ns"][:-1]) | surely_silent(records[:-1]))
+    once: npt.NDArray[np.void] = records[~np.append(repeated, False)[: len(records)]]
     return once
 
 

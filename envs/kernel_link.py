@@ -28,7 +28,7 @@ from reinet.core.rewards import offer
 from reinet.envs.kernel_session import KernelRun, KernelSession
 from reinet.envs.link.domain import default_trace
 from reinet.envs.link.spec import LinkSpec, check_mrtt, check_target, default_target_ms, target_on
-from reinet.envs.mahimahi.spec import downlink_ms, require_emulated
+from reinet.envs.mahimahi.spec import downlink_ms, require_emulated, start_ms
 from reinet.envs.spaces import (
     EpisodeLimits,
     action_of,
@@ -72,8 +72,8 @@ class KernelLinkEnv(gym.Env[State, Any]):
         root, Mahimahi, BTF and cgroup v2 (``reinet doctor``). ``close`` leaves the host as it was; so does the end of
         this process, however it ends.
 
-    Arguments as ``SimLink``'s, without ``link``. ``cc`` is one that the shim wraps. ``random_start`` starts at any
-    delivery opportunity of the trace.
+    Arguments as ``SimLink``'s, without ``link``. ``cc`` is one that the shim wraps. ``random_start`` starts at a
+    delivery opportunity of the trace, the next one from a moment drawn uniformly.
 
     Observation
         FEATURE_TABLES
@@ -213,5 +213,5 @@ class KernelLinkEnv(gym.Env[State, Any]):
         assert self._session is not None
         record = self._record.copy()
         record["time_ns"] -= np.uint64(self._session.zero_ns)
-        record["time_ns"] += np.uint64(self._spec.start_offset_ms * 1_000_000)
+        record["time_ns"] += np.uint64(start_ms(self._spec) * 1_000_000)
         return info_from(record[0], self._rule_pkts, self._may_cap)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.flows import Rows
 from reinet.agents.decide.protocol import StatsArray
-from reinet.core.records import Flag
+from reinet.core.records import Flag, surely_silent
 
 NEITHER, PLAIN, CAPPED = -1, 0, 1
 """A flow's group. Where two models are compared, the old one's flows stand for the plain ones."""
@@ -48,6 +48,7 @@ _NO_SAMPLE = int(Flag.NO_SAMPLE)
 _COVARIATES = 3
 _RTT, _SAMPLES, _BYTES, _TIME = range(4)
 _NEVER_NS = -1
+_ALWAYS_NS = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,8 @@ class Evidence:
         self._groups = np.full(rows, NEITHER, np.int8)
         self._before = np.zeros((rows, _COVARIATES))  # logarithms, at the flow's first open gate
         self._sums = np.zeros((rows, 4))
-        self._told = np.zeros((rows, 2))  # bytes and seconds of the latest record, and its time
-        self._told_ns = np.full(rows, _NEVER_NS, np.int64)
+        self._told = np.zeros((rows, 2))  # bytes and seconds of the latest record; a period that starts before
+        self._told_ns = np.full(rows, _NEVER_NS, np.int64)  # this repeats them
         self._since_ns = np.full(rows, _NEVER_NS, np.int64)
         self._delivered_ns = np.full(rows, _NEVER_NS, np.int64)  # the latest record that delivered anything
         self._finished = np.zeros((0, 4 + _COVARIATES + 2))  # group, delay, throughput, seconds; before; bytes, time
@@ -178,9 +179,10 @@ class Evidence:
         is_first[1:] = is_last[:-1] = rows[1:] != rows[:-1]
         time_ns = records["time_ns"].astype(np.int64)
         told = np.stack([records["delivered_bytes"], records["period_ns"] / 1e9], axis=1).astype(np.float64)
-        before, before_ns = np.roll(told, 1, axis=0), np.roll(time_ns, 1)
+        until_ns = np.where(surely_silent(records), _ALWAYS_NS, time_ns)  # an idle time may move the start beyond it
+        before, before_ns = np.roll(told, 1, axis=0), np.roll(until_ns, 1)
         before[is_first], before_ns[is_first] = self._told[rows[is_first]], self._told_ns[rows[is_first]]
-        self._told[rows[is_last]], self._told_ns[rows[is_last]] = told[is_last], time_ns[is_last]
+        self._told[rows[is_last]], self._told_ns[rows[is_last]] = told[is_last], until_ns[is_last]
         goes_on = time_ns - records["period_ns"].astype(np.int64) < before_ns
         new = np.empty_like(told)
         new[order] = told - goes_on[:, None] * before

@@ -127,6 +127,6 @@ class Agent(ABC):
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns caps in packets, 0 = none, for N flows: FLOW_STATS_DTYPE[N], states (N, S), rule_pkts (N,).
 
-        rule_pkts is (max delivery rate of the last 10 periods) x (min RTT) / mss, 0 while unknown. At least one of the
+        rule_pkts is the hand rule's product as the view's feature set has it, 0 while unknown. At least one of the
         records has an RTT sample; answers to those without are not used: the cap in force stays.
         """

@@ -28,7 +28,7 @@ class Why(IntEnum):
     TOO_TIGHT = 5
     NOT_FINITE = 6
     OUT_OF_RANGE = 7
-    # ... to here. The rest is the loop's.
+    # ... to here, and OTHERS_QUEUE. The rest is the loop's.
     NO_DECISION = 8
     PAUSED = 9
     RESUMED = 10

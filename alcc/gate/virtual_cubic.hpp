@@ -3,7 +3,7 @@
 // The window that Cubic would have if the gate were its only limit. Until a cap was in force that is the kernel's own,
 // which goes with single ACKs. From the first cap on that one does not follow the gate: it neither grows while the
 // application holds back nor tells of what a capped sender would use. A record's cwnd is this one, so that FlowStats
-// and the heads mean here what they mean under the kernel's cap. The law is the landed one.
+// and the heads mean here what they mean under the kernel's cap. The law is core/cc/kernel/cubic.hpp.
 #ifndef REINET_ALCC_VIRTUAL_CUBIC_HPP
 #define REINET_ALCC_VIRTUAL_CUBIC_HPP
 

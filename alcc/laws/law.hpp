@@ -2,7 +2,7 @@
 //
 // The deciders that run in the process: a fixed cap, the hand rule and a small learned policy, behind the gate of no
 // harm and the guard of core/states/guard.hpp, looks for the path's minimum RTT and the queue of others among it.
-// States, the rule's product, heads and guard are the landed headers; a test compares the decisions with those of
+// States, the rule's product, heads and guard are those of core/states/; a test compares the decisions with those of
 // agents/decide/.
 #ifndef REINET_ALCC_LAW_HPP
 #define REINET_ALCC_LAW_HPP

@@ -2,9 +2,8 @@
 //
 // The calls that wait until a socket may be written. While a gate is closed its socket is not writable:
 //
-//   epoll          the registration goes to the kernel without EPOLLOUT; when the gate opens the flow puts it back,
-//   which
-//                  also makes a new edge, so that epoll_wait is left alone (alcc/gate/flow.cpp)
+//   epoll          the registration goes to the kernel without EPOLLOUT; when the gate opens the flow puts it
+//                  back, which also makes a new edge, so that epoll_wait is left alone (alcc/gate/flow.cpp)
 //   poll, select   the wait is cut into slices of the flow's tick, in which closed sockets are only looked at for
 //                  reading; what opened is then asked of the kernel again. A full window closes the gate here, before
 //                  anybody was refused: some programs (stunnel) sleep when what was writable takes nothing

@@ -205,9 +205,7 @@ def _line(row: Mapping[str, Any] | None) -> str:
     columns = [column for column in RECORD_COLUMNS if column not in ("age_s", "flags")]
     if row is None:
         return "  ".join([*columns, "flags and verdict"])
-    cells = [
-        f"{'' if row[c] is None else row[c]:>{len(c)}.6g}" if row[c] is not None else " " * len(c) for c in columns
-    ]
+    cells = [" " * len(c) if row[c] is None else f"{row[c]:>{len(c)}.6g}" for c in columns]
     return "  ".join([*cells, row["flags"], row["verdict"]]).rstrip()
 
 

@@ -1,5 +1,6 @@
 """``reinet top``: the flows of a running daemon, live and sorted."""
 
+import os
 import select
 import shutil
 import sys
@@ -128,6 +129,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
     before = termios.tcgetattr(fd)
     tty.setcbreak(fd)
     try:
-        yield lambda seconds: sys.stdin.read(1) if select.select([fd], [], [], seconds)[0] else ""
+        # Not sys.stdin.read(1): its buffer would swallow further keys, which select() then does not see.
+        yield lambda seconds: os.read(fd, 1).decode(errors="ignore") if select.select([fd], [], [], seconds)[0] else ""
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)

@@ -7,8 +7,8 @@
 
 namespace reinet {
 
-using Us =
-    std::uint64_t;  // microseconds of whatever clock drives the law; in the simulator 0 is the trace's first start
+// Microseconds of whatever clock drives the law; in the simulator 0 is the trace's first start.
+using Us = std::uint64_t;
 constexpr Us kUsPerMs = 1000;
 constexpr Us kNever = std::numeric_limits<Us>::max();
 

@@ -43,7 +43,7 @@ class RttEstimator {
 
   bool known() const { return srtt_ > 0.0; }
   std::uint32_t srtt_us() const { return static_cast<std::uint32_t>(srtt_); }
-  // Of the flow's life: the kernel's window is 300 s, and the base RTT of a simulated path is constant.
+  // Of the flow's life, where the kernel's has a window of 300 s: simulated flows are seldom longer.
   std::uint32_t min_us() const { return min_us_; }
   Us timeout_us() const { return timeout_us_; }
 

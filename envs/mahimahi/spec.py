@@ -67,14 +67,22 @@ def uplink_ms(link: LinkSpec) -> TraceMs:
     return Trace.constant(UPLINK_MBPS, 1).opportunities_ms if link.uplink is None else times_of(link.uplink)
 
 
+def start_ms(link: LinkSpec) -> int:
+    """Returns where in the looping trace the path starts: ``start_offset_ms``, inside a loop the next opportunity."""
+    times_ms = link.trace_ms.astype(np.int64)
+    within_ms = link.start_offset_ms % int(times_ms[-1])
+    if not within_ms:
+        return link.start_offset_ms
+    return link.start_offset_ms - within_ms + int(times_ms[np.searchsorted(times_ms, within_ms)])
+
+
 def downlink_ms(link: LinkSpec) -> npt.NDArray[np.int64]:
     """Returns the first loop's delivery opportunities in the data's direction, in ms from where the path starts.
 
-    A start inside the trace is moved to the next opportunity, so that the loop keeps its length.
+    It starts at an opportunity (``start_ms``), so that the loop keeps its length.
     """
     times_ms = link.trace_ms.astype(np.int64)
     loop_ms = int(times_ms[-1])
     if not link.start_offset_ms % loop_ms:
         return times_ms
-    start_ms = times_ms[np.searchsorted(times_ms, link.start_offset_ms % loop_ms)]
-    return np.sort((times_ms - start_ms - 1) % loop_ms + 1)
+    return np.sort((times_ms - start_ms(link) - 1) % loop_ms + 1)

@@ -2,8 +2,9 @@
  *
  * BBR under a ceiling.
  *
- * It sets window and pacing rate in cong_control. What its model learned under a cap outlives it: the bandwidth above
- * is found again by BBR's own probing, not at once. get_info is closed to BPF, so ss shows no model.
+ * It sets window and pacing rate in cong_control. Its model does not learn the cap where rates are marked
+ * (core/cc/cap_limited.h); on a kernel that lets no program mark them it does, and once the cap has gone only BBR's own
+ * probing finds the bandwidth above it. get_info is closed to BPF, so ss shows no model.
  */
 #ifndef REINET_WRAP_BBR_BPF_H
 #define REINET_WRAP_BBR_BPF_H

@@ -101,7 +101,7 @@ class Figures:
     """The same, above the path's minimum RTT."""
     delivery_rate_bytes_per_s: Distribution
     shim: Mapping[str, int]
-    """The shim's own counters, empty where it has none."""
+    """The shim's own counters (``Shim.counters``), empty until the first tick."""
 
 
 @dataclass(frozen=True)

@@ -67,13 +67,11 @@ class Sight:
             self._flows.decide(rows, stored_ns, stats, verdicts)
 
     def tick(self, shim: Shim, now_ns: int) -> None:
-        """Counts a completed tick and now and then looks at the shim's counters, where it has some."""
+        """Counts a completed tick and now and then looks at the shim's counters."""
         self._ticks += 1
         if self._counters_ns is None or now_ns - self._counters_ns >= COUNTERS_INTERVAL_NS:
             self._counters_ns = now_ns
-            counters = getattr(shim, "counters", None)
-            if counters is not None:
-                self._shim_counters = dict(counters())
+            self._shim_counters = dict(shim.counters())
 
     def grow(self, rows: int) -> None:
         """Adds rows, up to ``rows``; those there keep what they hold."""

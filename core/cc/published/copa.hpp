@@ -7,9 +7,8 @@
 //
 //            smallest RTT of four smoothed ones < RTTmin + a tenth of their range
 //   default <------------------------------------------------------------------- competitive
-//   (delta = 0.5)  ------------------------------------------------------------> (1/delta + 1 per RTT, halved by a
-//   loss)
-//                                          otherwise
+//   (delta = 0.5)  ------------------------------------------------------------> (1/delta + 1 per RTT,
+//                                          otherwise                              halved by a loss)
 //
 // Where the implementation and the paper differ, the implementation's are N3 in docs/congestion-controls.md. Constants
 // without another reason are the implementation's.

@@ -14,8 +14,8 @@
 namespace reinet {
 
 // LEDBAT (RFC 6817): a background transfer that holds the queueing delay at 100 ms and makes room for others. Delay
-// is the RTT's here, not one-way: the simulated way back has no queue. It has no slow start, which the RFC permits
-// (N1 in docs/congestion-controls.md). The RFC's names stand beside the constants.
+// is the RTT's here, not one-way, so a queue of ACKs counts as well. It has no slow start, which the RFC permits (N1 in
+// docs/congestion-controls.md). The RFC's names stand beside the constants.
 class Ledbat : public ControlDefaults {
  public:
   static constexpr const char* kName = "ledbat";

@@ -64,7 +64,7 @@ class RetransmissionTimer {
   }
 
  private:
-  static constexpr Us kTickUs = 1000;  // of the kernel's timers, at HZ = 1000
+  static constexpr Us kTickUs = 1000;  // a timer's least wait; two are the kernel's TCP_TIMEOUT_MIN_US at HZ = 1000
   static constexpr Us kMaxTimeoutUs = 120'000'000;
 
   Us expiry_us(Us now_us, const RttEstimator& rtt, const Scoreboard& board) const {

@@ -379,3 +379,22 @@ def test_a_silence_delivers_nothing() -> None:
         take(rows, records_of(rows, 6 * _SECOND_NS + after_ns, after_ns, total_bytes[rows] // 5, int(Flag.NO_SAMPLE)))
     evidence.close(flows, flows.astype(np.uint64) + 1)
     assert evidence.compare().completion.ratio == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["tick by tick", "in one batch"])
+def test_a_silence_counts_once_across_an_idle_time(at_once: bool) -> None:
+    """The idle time moves the period's start beyond the silence, so that the start alone does not tell."""
+    evidence, flows, groups, total_bytes, take = halves()
+
+    take(flows, records_of(flows, _SECOND_NS, _SECOND_NS, total_bytes))
+    silent = flows[groups == CAPPED]
+    for second in range(1, 20, 3):
+        start_ns, idle_ns = second * _SECOND_NS, 2 * _SECOND_NS
+        part = records_of(silent, start_ns + 300_000_000, 300_000_000, total_bytes[silent] // 2, int(Flag.NO_SAMPLE))
+        ends = records_of(flows, start_ns + _SECOND_NS + idle_ns, _SECOND_NS, total_bytes)
+        if at_once:
+            take(np.concatenate([silent, flows]), np.concatenate([part, ends]))
+        else:
+            take(silent, part)
+            take(flows, ends)
+    assert evidence.compare().throughput.ratio == pytest.approx(1.0, abs=1e-9)

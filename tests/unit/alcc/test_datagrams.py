@@ -20,8 +20,8 @@ import pytest
 
 from helpers.relay import Relay
 from reinet.alcc._alcc import UdpReceiver, UdpSender
-from reinet.alcc.datagrams import COOKIE, HELLO, Received, Receiver, TransferError, _ask, parse_address, send
-from reinet.core.errors import ConfigError
+from reinet.alcc.datagrams import COOKIE, HELLO, Received, Receiver, _ask, parse_address, send
+from reinet.core.errors import ConfigError, TransferError
 
 REINET = Path(sys.executable).with_name("reinet")
 LAWS = ["copa", "verus", "sprout"]

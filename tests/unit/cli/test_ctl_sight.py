@@ -26,6 +26,7 @@ from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArra
 from reinet.cli.main import app
 from reinet.cli.serving import control_client
 from reinet.cli.sight import flow
+from reinet.cli.sight.top import _keys
 from reinet.core.errors import ConfigError, DaemonError
 from reinet.daemon.client import ControlClient
 from reinet.daemon.control import ControlServer
@@ -296,3 +297,13 @@ def test_people_read_the_same_whether_a_file_gets_the_results_too(
     assert numbers.sub("", beside.stderr) == numbers.sub("", shown)
     assert json.loads((tmp_path / "found.json").read_bytes())
     assert not beside.stdout
+
+
+def test_keys_that_come_at_once_are_taken_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs) as terminal, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdin", terminal)
+        with _keys() as key_within:
+            os.write(ours, b"uq")
+            assert [key_within(DEADLINE_S), key_within(0.5), key_within(0.0)] == ["u", "q", ""]
+    os.close(ours)

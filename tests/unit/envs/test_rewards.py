@@ -266,6 +266,15 @@ def test_the_kernel_environment_earns_what_the_simulator_does(played: None, rand
     assert total == pytest.approx(expected, abs=1e-3)
 
 
+def test_the_kernel_environment_tells_time_on_the_trace(played: None) -> None:
+    """From the opportunity where the path starts, which is seldom the very millisecond that was drawn."""
+    env = KernelLinkEnv(cellular(5), random_start=True)
+    for seed in range(5):
+        _, info = env.reset(seed=seed)
+        session: Any = env._session
+        assert info["time_ns"] == session.seen[-1]["time_ns"]
+
+
 @pytest.mark.parametrize("feature_set", SETS)
 def test_the_kernel_environment_shows_every_set(played: None, feature_set: str) -> None:
     options: dict[str, Any] = {"trace": cellular(5), "feature_set": feature_set, "head": "bdp"}

@@ -10,7 +10,7 @@ import pytest
 from reinet.agents.evaluation.ways import actuators, java, native, shim, tunnel
 from reinet.agents.evaluation.ways.comparison import ATTEMPTS, RATIOS, Ways
 from reinet.core import FLOW_STATS_DTYPE, Flag
-from reinet.core.records import ACK_DTYPE
+from reinet.core.records import ACK_DTYPE, told_once
 from reinet.envs.link.metrics import Metrics
 from reinet.envs.trace import Trace
 
@@ -131,6 +131,16 @@ def test_a_silence_is_a_stall_and_its_samples_count_once() -> None:
     records["rtt_mean_us"], records["rtt_samples"] = [20_000, 100_000, 100_000, 100_000, 100_000], [2, 1, 1, 1, 2]
     assert tunnel.longest_stall_ms(records, 75_000_000, 1_000_000_001) == 900.0
     assert tunnel.round_trips_ms(records)[0] == pytest.approx(60.0)
+
+
+@pytest.mark.parametrize("last", [0, int(Flag.CLOSED)], ids=["a pause", "the flow's end"])
+def test_a_silence_counts_once_across_an_idle_time_and_at_the_end(last: int) -> None:
+    """A pause moves the period's start beyond the silence that the period's own record repeats; an end repeats none."""
+    records = np.zeros(3, FLOW_STATS_DTYPE)
+    records["time_ns"], records["period_ns"] = [100_000_000, 400_000_000, 2_000_000_000], [50_000_000, 300_000_000, 0]
+    records["rtt_samples"], records["flags"] = [2, 1, 2], [0, int(Flag.NO_SAMPLE), last]
+    kept = [0, 1, 2] if last else [0, 2]
+    assert told_once(records)["time_ns"].tolist() == records["time_ns"][kept].tolist()
 
 
 def test_round_trips_count_as_often_as_they_had_samples() -> None:

@@ -91,6 +91,15 @@ def test_a_lost_record_leaves_its_time_unmeasured() -> None:
     assert pieces.lengths_ms[~pieces.is_measured].sum() == pytest.approx(2 * PERIOD_MS)
 
 
+def test_what_a_silence_told_counts_once_across_an_idle_time() -> None:
+    """A pause moves the start of the period, which goes on, beyond the silence."""
+    records = flow(0.1)
+    records["time_us"] = np.array([20, 320, 2020, 2040, 2060]) * 1000
+    records["period_us"][1:3] = np.array([300, 320]) * 1000
+    records["flags"][1] = int(Flag.NO_SAMPLE)
+    assert Pieces.of(records).delivered_pkts.sum() == 4 * 20
+
+
 def known(count: int = 3) -> list[Trace]:
     return [generate(preset, 30, 7) for preset in ("lte-stationary", "lte-walking", "umts-driving")[:count]]
 
