@@ -33,6 +33,8 @@ from reinet.core.errors import TraceError
 from reinet.envs.trace.files import read_limited
 from reinet.envs.trace.trace import (
     DESCRIBE_BYTES,
+    GZIP_BEGINS,
+    LOOKS_COMPRESSED,
     MAX_FILE_BYTES,
     MAX_MS,
     PKTS_PER_MBIT,
@@ -116,7 +118,8 @@ def _text(path: Path) -> str:
         nul = error.start if nul < 0 else min(nul, error.start)
     if nul >= 0:
         line = raw.count(b"\n", 0, nul) + 1
-        raise TraceError(f"{path}:{line}: not text; a recording is UTF-8 text, one measurement per line")
+        looks = LOOKS_COMPRESSED if raw.startswith(GZIP_BEGINS) else ""
+        raise TraceError(f"{path}:{line}: not text{looks}; a recording is UTF-8 text, one measurement per line")
     return text
 
 
@@ -145,8 +148,13 @@ def _detect(text: str, path: Path) -> str:
                 f"{path}: two numbers per line, typically {step:g} apart with a rate of {rate:g}: the units are "
                 f"not plain; say --format {', '.join(PAIRS)}"
             )
+        if len(lines) > 1 and not rates:
+            raise TraceError(f"{path}: no line has a rate above 0; a trace needs a link that delivers at least once")
         raise TraceError(f"{path}: too few lines to tell the units from; say --format {', '.join(PAIRS)}")
-    raise TraceError(f"{path}:1: {_shown(first)} starts none of the formats known ({', '.join(FORMATS)}); see the help")
+    raise TraceError(
+        f"{path}:1: {_shown(first)} starts none of the formats known ({', '.join(FORMATS)}); delete what stands above "
+        "the first measurement, and put blanks or a comma between a time and its rate"
+    )
 
 
 def _pair_lines(text: str, path: Path, format: str, is_known: bool = True) -> list[_Line]:

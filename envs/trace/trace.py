@@ -45,8 +45,9 @@ _NOT_TRACES = frozenset({".toml", ".md", ".json", ".yaml", ".yml"})
 """Suffixes that a folder of traces may hold beside its traces."""
 
 _LF, _ZERO, _MINUS = b"\n0-"
+GZIP_BEGINS, LOOKS_COMPRESSED = b"\x1f\x8b", " (it looks compressed: unpack it first)"
 _LOOKS = {
-    b"\x1f\x8b": " (it looks compressed: unpack it first)",
+    GZIP_BEGINS: LOOKS_COMPRESSED,
     codecs.BOM_UTF8: " (it begins with an editor's byte-order mark: reinet traces import takes that away)",
 }
 """How files begin that are no plain text, and what to do about them."""

@@ -139,7 +139,10 @@ def test_rate_and_length_are_kept(tmp_path_factory: pytest.TempPathFactory, rate
         ("", 1, "empty"),
         (b"1 2\n\x00", 2, "not text"),
         (b"1 2\n3 4\n\xff", 3, "not text"),
+        (b"\x1f\x8b\x08\x00\n", 1, "unpack"),
         ("hello world\n", 1, "none of the formats known"),
+        ("# s, Mbit/s\n0 1\n1 2\n", 1, "delete what stands above"),
+        ("0;1\n1;2\n", 1, "blanks or a comma between"),
         ("1 2 3\n", 1, "none of the formats known"),
         ("0 1\n1 x\n", 2, "'x' is not a rate"),
         ("0 1\n1 nan\n", 2, "'nan' is not a rate"),
@@ -169,6 +172,7 @@ def test_refuses_with_file_line_and_what(tmp_path: Path, text: str | bytes, line
     [
         ("0 1\n1 1\n", "pcap", "unknown format"),
         ("0 1\n", None, "too few lines"),
+        ("0 0\n1 0\n2 0\n", None, "no line has a rate above 0"),
         ("\ufeff\n", "phone-csv", "the file is empty"),
         ("0 400000\n1 400000\n2 400000\n", None, "units are not plain"),
         ("0 0.1\n500 0.1\n1000 0.1\n", None, "units are not plain"),
