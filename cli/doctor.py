@@ -20,11 +20,11 @@ from reinet.envs.mahimahi.process import helper_folder
 from reinet.kshim.leftovers import CONTROL, holders, leftovers, on_their_way, why_not_looked
 from reinet.kshim.probe import Feature, cgroup2_mount, features
 
-RUN_ON = {("debian", "12")}
+RUN_ON = {("debian", "12"), ("debian", "13")}
 """Systems on which the whole set-up has been run."""
 WRITTEN_FOR = {("ubuntu", "22.04"), ("ubuntu", "24.04")}
 """Systems that the set-up was written for and nobody has run it on yet."""
-PYTHON_RUN = (3, 11)
+PYTHON_RUN = {(3, 11), (3, 13)}
 
 SETUP = "run docker/setup.sh (or make demo)"
 PACKAGES = "run docker/packages.sh as root or with sudo"
@@ -43,7 +43,7 @@ def _system() -> Feature:
     if key in WRITTEN_FOR:
         return Feature(True, f"{name}: set-up is written for it, not run", "")
     return Feature(
-        False, f"{name}: set-up does not know it", "use Debian 12, or install the list in docker/packages.sh"
+        False, f"{name}: set-up does not know it", "use Debian 12 or 13, or install the list in docker/packages.sh"
     )
 
 
@@ -52,7 +52,7 @@ def _python() -> Feature:
     text = f"Python {platform.python_version()}"
     if not (3, 10) <= here <= (3, 13):
         return Feature(False, f"{text} is outside 3.10-3.13", "set PYTHON=python3.11 and run docker/setup.sh")
-    return Feature(True, text if here == PYTHON_RUN else f"{text}: resolved, not run", "")
+    return Feature(True, text if here in PYTHON_RUN else f"{text}: resolved, not run", "")
 
 
 def _package(name: str, purpose: str, extra: str) -> Feature:

@@ -102,7 +102,7 @@ if [ $serve = no ]; then
     . /etc/os-release
     case "${ID:-}:${VERSION_ID:-}" in
       debian:11 | ubuntu:20.04 | ubuntu:22.04) ;;
-      debian:12)
+      debian:12 | debian:13)
         mahimahi=older suite=bullseye components=main foreign="mahimahi libprotobuf23 libssl1.1"
         keyring=/usr/share/keyrings/debian-archive-keyring.gpg
         archive=http://archive.debian.org/debian # where Debian keeps releases that left its mirrors

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from helpers.places import ROOT
+from reinet.cli import doctor
 from reinet.daemon.config import load_config
 from reinet.daemon.notify import notify
 
@@ -145,3 +146,14 @@ def test_the_package_takes_files_that_there_are() -> None:
     assert len(files) > 6
     for name in files:
         assert (ROOT / name).is_file(), name
+
+
+def test_the_set_up_knows_every_system_that_doctor_and_the_readme_do() -> None:
+    script, readme = ((ROOT / path).read_text() for path in ("docker/packages.sh", "README.md"))
+    cases = re.findall(r"^ +((?:(?:debian|ubuntu):[\d.]+ ?\|? ?)+)\)", script, re.M)
+    known = {tuple(case.strip().split(":")) for line in cases for case in line.split("|")}
+    assert not (doctor.RUN_ON | doctor.WRITTEN_FOR) - known
+    for system, version in doctor.RUN_ON:
+        assert re.search(rf"^\| {system.title()} {version}, .* have been run here", readme, re.M), (system, version)
+    for python in doctor.PYTHON_RUN:
+        assert f"Python {'.'.join(map(str, python))} |" in readme, python
