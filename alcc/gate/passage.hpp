@@ -27,8 +27,8 @@
 namespace reinet::alcc {
 
 // whole: SO_SNDTIMEO counts from the start of the call. file: from that of each of its pieces, as in the kernel's own
-// sendfile. single: it may end short, so one piece is all; what it brings may come late (an empty pipe), and others write
-// meanwhile.
+// sendfile. single: it may end short, so one piece is all; what it brings may come late (an empty pipe), and others
+// write meanwhile.
 enum class Call { whole, file, single };
 
 class Passage {
@@ -56,7 +56,7 @@ class Passage {
         case Answer::stop:
           return result();
         case Answer::pass:  // not ours any more
-          return sent_ ? result() : send(0, length_, false);
+          return pass(send);
       }
       Sending sending(flow_, cookie_, bytes, is_single());
       const ssize_t taken = send(sent_, bytes, sent_ > 0);
@@ -115,6 +115,15 @@ class Passage {
     if (sent_) return static_cast<ssize_t>(sent_);
     errno = error_;
     return -1;
+  }
+  // All that is left, past the gate: a call that waits ends short for nobody's sake.
+  template <class Send>
+  ssize_t pass(Send&& send) {
+    if (sent_ == 0) return send(0, length_, false);
+    if (!waits()) return result();
+    const ssize_t taken = send(sent_, length_ - sent_, true);
+    if (taken > 0) sent_ += static_cast<std::size_t>(taken);
+    return result();
   }
   Answer stop(int error) {
     error_ = error;

@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -222,6 +223,16 @@ void splice_from_an_empty_pipe() {
   pthread_join(relay, nullptr);
 }
 
+// A write that waits is let go in its midst: its connection's readiness is told once (EPOLLONESHOT).
+void let_go_in_a_write() {
+  const Pair p = pair();
+  const int watching = epoll_create1(0);
+  epoll_event once{EPOLLOUT | EPOLLONESHOT, {}};
+  epoll_ctl(watching, EPOLL_CTL_ADD, p.sender, &once);
+  started([=] { read_for(p.peer, 1000); });
+  std::printf("wrote %zd\n", write(p.sender, block.data(), block.size()));
+}
+
 // Files and pipes that bring nothing to a connection that has no room, in calls that wait and in calls that do not.
 void nothing_to_bring() {
   alarm(20);
@@ -306,6 +317,7 @@ const Cases kCases{
     {"connects_anew_beside_a_waiting_write", connects_anew_beside_a_waiting_write},
     {"count_below_zero", count_below_zero},
     {"splice_from_an_empty_pipe", splice_from_an_empty_pipe},
+    {"let_go_in_a_write", let_go_in_a_write},
     {"nothing_to_bring", nothing_to_bring},
     {"zero_copies", zero_copies},
     {"short_connections", short_connections},

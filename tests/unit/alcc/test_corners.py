@@ -138,6 +138,13 @@ def test_who_splices_from_an_empty_pipe_leaves_the_connection_to_others(program:
     assert "late 0" in seen[1]
 
 
+def test_a_waiting_write_that_is_let_go_sends_all(program: Path) -> None:
+    """It ended short, which no write that waits does: who does not look at the count lost the rest."""
+    status, lines, words = _seen(program, "let_go_in_a_write", settings())
+    assert (status, lines) == _seen(program, "let_go_in_a_write", None)[:2] == (0, ["wrote 1048576"])
+    assert words.count("EPOLLONESHOT") == 1
+
+
 def test_what_brings_nothing_is_answered_at_a_closed_gate_too(program: Path) -> None:
     """What the kernel says of a file or a pipe it says before it looks for room; a call that waits waited for ever."""
     seen = _seen(program, "nothing_to_bring", settings())
