@@ -37,7 +37,7 @@ void Flow::reset(std::uint64_t new_cookie) {
   active_ = bounded_ = false;
   if (turn) end_turn();  // else nobody waits for it
   refusals_ = 0;
-  pending_bytes_ = 0;
+  pending_bytes_ = late_bytes_ = 0;
   wake(openings);  // whoever still waits looks again, and finds another cookie
 }
 
@@ -63,7 +63,7 @@ void Flow::after_fork() {
   queued = false;
   turn = nullptr;
   ++turns;  // a handler that forked may have interrupted who waits for it
-  pending_bytes_ = 0;
+  pending_bytes_ = late_bytes_ = 0;
   slot_ = Link::kNoSlot;  // the parent's
 }
 
@@ -228,6 +228,15 @@ void Flow::end_send(std::uint64_t bytes, std::uint64_t taken_bytes) {
   process().report.bytes += taken_bytes;
 }
 
+void Flow::begin_late(std::uint64_t bytes) { late_bytes_ += bytes; }
+
+void Flow::end_late(std::uint64_t bytes, std::uint64_t taken_bytes, std::uint64_t now_ns) {
+  late_bytes_ -= std::min(late_bytes_, bytes);
+  if (taken_bytes == 0) return;
+  begin_send(taken_bytes, now_ns);
+  end_send(taken_bytes, taken_bytes);
+}
+
 bool Flow::arm() {
   if (!process().wanted()) return false;  // also in a copy, where nobody would open it
   const auto told_once = [](const Registration& r) {
@@ -308,7 +317,7 @@ int Flow::control_epoll(int epfd, int operation, int fd, const epoll_event& aske
 // Bytes in the kernel that nobody handed over here: io_uring, kTLS, another process, stdio.
 bool Flow::is_bypassed(int fd, const KernelView& view) {
   const std::uint64_t written = written_bytes(fd, view);  // after TCP_INFO: rather too low than too high
-  const std::uint64_t known = written_base_ + admitted_bytes_ + pending_bytes_;
+  const std::uint64_t known = written_base_ + admitted_bytes_ + pending_bytes_ + late_bytes_;
   if (written == kUnlimited || written <= known || !view.may_send()) return false;
   written_base_ += written - known;
   bypassing_bytes_ += written - known;

@@ -100,6 +100,9 @@ class Flow {
   // So many bytes are on their way into the kernel, and so many of them arrived there.
   void begin_send(std::uint64_t bytes, std::uint64_t now_ns);
   void end_send(std::uint64_t bytes, std::uint64_t taken_bytes);
+  // The same where nobody knows when they come: others have their room until then.
+  void begin_late(std::uint64_t bytes);
+  void end_late(std::uint64_t bytes, std::uint64_t taken_bytes, std::uint64_t now_ns);
   // Somebody was refused; readiness is withheld until there is room. Returns false where nobody would give it back.
   bool arm();
   // Somebody asks whether fd, one of the flow's, may be written. Returns whether a write would be refused; then the
@@ -163,7 +166,7 @@ class Flow {
   bool bounded_ = false;          // we set TCP_NOTSENT_LOWAT
   std::uint64_t credit_bytes_ = 0;
   Missing missing_;
-  std::uint64_t pending_bytes_ = 0;
+  std::uint64_t pending_bytes_ = 0, late_bytes_ = 0;
   std::uint64_t admitted_bytes_ = 0, written_base_ = 0, bypassing_bytes_ = 0;
 };
 

@@ -26,13 +26,15 @@
 
 namespace reinet::alcc {
 
-// What SO_SNDTIMEO counts from: the start of the call, or of each of its pieces, as in the kernel's own sendfile.
-enum class Timeout { of_call, of_piece };
+// whole: SO_SNDTIMEO counts from the start of the call. file: from that of each of its pieces, as in the kernel's own
+// sendfile. single: it may end short, so one piece is all; what it brings may come late (an empty pipe), and others
+// write meanwhile.
+enum class Call { whole, file, single };
 
 class Passage {
  public:
-  Passage(Flow* flow, int fd, std::size_t length, bool dont_wait, Timeout timeout)
-      : flow_(flow), fd_(fd), length_(length), waits_(dont_wait ? Waits::no : Waits::unknown), timeout_(timeout) {}
+  Passage(Flow* flow, int fd, std::size_t length, bool dont_wait, Call call)
+      : flow_(flow), fd_(fd), length_(length), waits_(dont_wait ? Waits::no : Waits::unknown), call_(call) {}
   ~Passage() {
     if (!had_turn_) return;
     const std::lock_guard guard(flow_->lock);
@@ -54,17 +56,17 @@ class Passage {
         case Answer::stop:
           return result();
         case Answer::pass:  // not ours any more
-          return sent_ ? result() : send(0, length_, false);
+          return pass(send);
       }
-      Sending sending(flow_, cookie_, bytes);
+      Sending sending(flow_, cookie_, bytes, is_single());
       const ssize_t taken = send(sent_, bytes, sent_ > 0);
       const int error = errno;
       sending.end(taken);
       errno = error;
       if (taken <= 0) return sent_ ? result() : taken;  // 0: the file of sendfile or splice has no more
       sent_ += static_cast<std::size_t>(taken);
-      if (timeout_ == Timeout::of_piece) deadline_ns_ = 0;
-      if (sent_ == length_ || static_cast<std::uint64_t>(taken) < bytes) return result();
+      if (call_ == Call::file) deadline_ns_ = 0;
+      if (is_single() || sent_ == length_ || static_cast<std::uint64_t>(taken) < bytes) return result();
     }
   }
 
@@ -77,11 +79,15 @@ class Passage {
   // Bytes on their way into the kernel, also where the thread is cancelled in the call.
   class Sending {
    public:
-    Sending(Flow* flow, std::uint64_t cookie, std::uint64_t bytes)
-        : flow_(flow), cookie_(cookie), bytes_(bytes), taken_(bytes) {}
+    Sending(Flow* flow, std::uint64_t cookie, std::uint64_t bytes, bool is_late)
+        : flow_(flow), cookie_(cookie), bytes_(bytes), taken_(is_late ? 0 : bytes), is_late_(is_late) {}
     ~Sending() {
       const std::lock_guard guard(flow_->lock);
-      if (flow_->cookie == cookie_) flow_->end_send(bytes_, taken_);
+      if (flow_->cookie != cookie_) return;
+      if (is_late_)
+        flow_->end_late(bytes_, taken_, now_ns());
+      else
+        flow_->end_send(bytes_, taken_);
     }
     Sending(const Sending&) = delete;
     Sending& operator=(const Sending&) = delete;
@@ -90,6 +96,7 @@ class Passage {
    private:
     Flow* flow_;
     std::uint64_t cookie_, bytes_, taken_;
+    bool is_late_;
   };
 
   // Counted while it waits, also where the thread is cancelled meanwhile.
@@ -108,6 +115,15 @@ class Passage {
     if (sent_) return static_cast<ssize_t>(sent_);
     errno = error_;
     return -1;
+  }
+  // All that is left, past the gate: a call that waits ends short for nobody's sake.
+  template <class Send>
+  ssize_t pass(Send&& send) {
+    if (sent_ == 0) return send(0, length_, false);
+    if (!waits()) return result();
+    const ssize_t taken = send(sent_, length_ - sent_, true);
+    if (taken > 0) sent_ += static_cast<std::size_t>(taken);
+    return result();
   }
   Answer stop(int error) {
     error_ = error;
@@ -133,14 +149,14 @@ class Passage {
     connection_ = flow_->connections;
     if (room.ended && sent_) return Answer::stop;
     bytes = std::min(room.bytes, left);
-    const bool alone = has_turn() || (!flow_->turn && bytes == left);
+    const bool alone = has_turn() || (!flow_->turn && (bytes == left || is_single()));
     if (room.slice && bytes < left && !waits()) bytes = left;  // the kernel takes what it has room for
     const bool is_cut = bytes < left || !alone;
     if (is_cut && deadline_ns_ == 0 && waits()) deadline_ns_ = deadline();  // of the call, not of each piece
     if (sent_ && deadline_ns_ != 0 && now >= deadline_ns_) return Answer::stop;
     if (!alone && waits()) return take_turn(guard);
     if (bytes > 0) {
-      flow_->begin_send(bytes, now);
+      is_single() ? flow_->begin_late(bytes) : flow_->begin_send(bytes, now);
       return Answer::go;
     }
     if (!flow_->arm()) return Answer::pass;
@@ -159,6 +175,7 @@ class Passage {
   // It was closed while the call waited: these bytes are not for what has its number now.
   bool is_another_socket() const { return cookie_of(fd_) != cookie_; }
 
+  bool is_single() const { return call_ == Call::single; }
   bool has_turn() const { return flow_->turn == this; }
   // One call after the other, where calls are cut into pieces.
   Answer take_turn(std::unique_lock<Lock>& guard) {
@@ -200,7 +217,7 @@ class Passage {
   int fd_;
   std::size_t length_;
   Waits waits_;
-  Timeout timeout_;
+  Call call_;
   bool had_turn_ = false;
   std::uint64_t cookie_ = 0;
   std::optional<std::uint32_t> connection_;
@@ -211,7 +228,7 @@ class Passage {
 
 // Hands length bytes to the kernel through the gate of a descriptor that has one, else at once.
 template <class Send>
-ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send, Timeout timeout = Timeout::of_call) {
+ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send, Call call = Call::whole) {
   const Inside inside;
   // More than any call takes is an error's -1, of which no piece may be made that the kernel does take.
   if (!inside || length == 0 || length > SSIZE_MAX) return send(0, length, false);
@@ -229,7 +246,7 @@ ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send, Ti
   pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &cancelled);
   ssize_t result;
   {
-    Passage passage(flow, fd, length, dont_wait, timeout);
+    Passage passage(flow, fd, length, dont_wait, call);
     result = passage.run(send);
   }
   if (cancelled != PTHREAD_CANCEL_DEFERRED) pthread_setcanceltype(cancelled, nullptr);

@@ -3,8 +3,10 @@
 // The calls that bring bytes into a socket.
 #include <alloca.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -30,6 +32,7 @@ REINET_REAL(sendmmsg);
 REINET_REAL(sendfile);
 REINET_REAL(sendfile64);
 REINET_REAL(splice);
+REINET_REAL(ppoll);
 
 // A signal's handler that writes while this looks goes straight to the kernel: the look takes locks.
 bool is_gated(int fd) {
@@ -40,14 +43,29 @@ bool is_gated(int fd) {
   return found;
 }
 
+constexpr unsigned kSpliceFlags = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
+
+// Tells whether bytes may come from a descriptor: it is a pipe's end for reading, and that pipe is not at its end.
+bool may_bring(int fd) {
+  const int before = errno;
+  const int flags = fcntl(fd, F_GETFL);
+  struct stat found;
+  bool may = flags >= 0 && (flags & O_ACCMODE) != O_WRONLY && fstat(fd, &found) == 0 && S_ISFIFO(found.st_mode);
+  pollfd asked{fd, POLLIN, 0};
+  const timespec none{0, 0};
+  if (may && real_ppoll.get()(&asked, 1, &none, nullptr) > 0) may = asked.revents & POLLIN;
+  errno = before;
+  return may;
+}
+
 template <class Function, class Offset>
 ssize_t gated_file(Function real, int to, int from, Offset* offset, std::size_t count) {
   int cancelled;  // sendfile is no cancellation point, and nothing may be unwound through it
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled);
   const auto send = [=](std::size_t, std::size_t bytes, bool) { return real(to, from, offset, bytes); };
-  const ssize_t sent = through_gate(to, count, false, send, reinet::alcc::Timeout::of_piece);
   // The kernel looks at the file before it looks for room: what is wrong with it is said of a closed gate, too.
-  if (sent < 0 && errno == EAGAIN && real(to, from, offset, 0) == 0) errno = EAGAIN;
+  const bool is_refused = is_gated(to) && real(to, from, offset, 0) < 0;
+  const ssize_t sent = is_refused ? -1 : through_gate(to, count, false, send, reinet::alcc::Call::file);
   pthread_setcancelstate(cancelled, nullptr);
   return sent;
 }
@@ -124,10 +142,11 @@ REINET_HOOK ssize_t sendfile64(int to, int from, off64_t* offset, size_t count) 
 }
 
 REINET_HOOK ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_offset, size_t size, unsigned flags) {
-  bool done = false;  // a splice may end short: whoever calls it goes on by himself
-  return through_gate(to, size, flags & SPLICE_F_NONBLOCK, [&](std::size_t, std::size_t bytes, bool) -> ssize_t {
-    if (done) return 0;
-    done = true;
+  const auto send = [=](std::size_t, std::size_t bytes, bool) {
     return real_splice.get()(from, from_offset, to, to_offset, bytes, flags);
-  });
+  };
+  // What the kernel answers before it looks for room it answers at a closed gate, too.
+  if (is_gated(to) && (from_offset || to_offset || (flags & ~kSpliceFlags) || !may_bring(from)))
+    return send(0, size, false);
+  return through_gate(to, size, flags & SPLICE_F_NONBLOCK, send, reinet::alcc::Call::single);
 }

@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -202,6 +203,62 @@ void count_below_zero() {
   std::printf("got %ld\n", read_for(p.peer, 20));
 }
 
+// A relay waits for a pipe that is empty, and another thread writes into the same connection meanwhile.
+void splice_from_an_empty_pipe() {
+  const Pair p = pair();
+  int ends[2];
+  if (pipe(ends)) std::exit(3);
+  started([=] { read_for(p.peer, 1000); });
+  const pthread_t relay = started([=] {
+    const ssize_t brought = splice(ends[0], nullptr, p.sender, nullptr, kMegabyte, 0);
+    std::printf("brought %zd\n", brought);
+  });
+  usleep(200'000);
+  const pthread_t writer = started([=] { std::printf("wrote %zd\n", write(p.sender, block.data(), 100'000)); });
+  timespec end;
+  clock_gettime(CLOCK_REALTIME, &end);
+  end.tv_sec += 5;
+  std::printf("late %d\n", pthread_timedjoin_np(writer, nullptr, &end) != 0);
+  (void)!write(ends[1], block.data(), 1000);
+  pthread_join(relay, nullptr);
+}
+
+// A write that waits is let go in its midst: its connection's readiness is told once (EPOLLONESHOT).
+void let_go_in_a_write() {
+  const Pair p = pair();
+  const int watching = epoll_create1(0);
+  epoll_event once{EPOLLOUT | EPOLLONESHOT, {}};
+  epoll_ctl(watching, EPOLL_CTL_ADD, p.sender, &once);
+  started([=] { read_for(p.peer, 1000); });
+  std::printf("wrote %zd\n", write(p.sender, block.data(), block.size()));
+}
+
+// Files and pipes that bring nothing to a connection that has no room, in calls that wait and in calls that do not.
+void nothing_to_bring() {
+  alarm(20);
+  const Pair p = pair(kSmallBufferBytes);
+  fill(p.sender);
+  int ends[2], ended[2];
+  if (pipe(ends) || pipe(ended) || write(ends[1], "abc", 3) != 3) std::exit(3);
+  close(ended[1]);
+  const int file = open("/proc/self/exe", O_RDONLY);
+  const auto say = [](const char* what, ssize_t result) {
+    std::printf("%s %zd %d\n", what, result, result < 0 ? errno : 0);
+  };
+  for (const int flags : {0, O_NONBLOCK}) {
+    fcntl(p.sender, F_SETFL, flags);
+    for (const int from : {9999, file, ends[1], ended[0]})
+      say("splice", splice(from, nullptr, p.sender, nullptr, 1000, 0));
+    off64_t at = 0;
+    say("from a place", splice(ends[0], &at, p.sender, nullptr, 1000, 0));
+    say("to a place", splice(ends[0], nullptr, p.sender, &at, 1000, 0));
+    say("flags", splice(ends[0], nullptr, p.sender, nullptr, 1000, 0x100));
+    for (const int from : {9999, ends[0]}) say("sendfile", sendfile(p.sender, from, nullptr, 1000));
+    off_t below = -5;
+    say("below zero", sendfile(p.sender, file, &below, 1000));
+  }
+}
+
 // Who sends with MSG_ZEROCOPY learns by the number of the call when its buffer is free again.
 void zero_copies() {
   const Pair p = pair();
@@ -259,6 +316,9 @@ const Cases kCases{
     {"connects_anew", connects_anew},
     {"connects_anew_beside_a_waiting_write", connects_anew_beside_a_waiting_write},
     {"count_below_zero", count_below_zero},
+    {"splice_from_an_empty_pipe", splice_from_an_empty_pipe},
+    {"let_go_in_a_write", let_go_in_a_write},
+    {"nothing_to_bring", nothing_to_bring},
     {"zero_copies", zero_copies},
     {"short_connections", short_connections},
 };

@@ -266,6 +266,12 @@ class Driver:
         c.sock.setblocking(c.blocking)
         return f"blocking {c.blocking}"
 
+    def cork(self) -> str:
+        c = self.random.choice(self.open)
+        corked = self.random.choice([0, 1])
+        c.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, corked)
+        return f"cork {corked}"
+
     def duplicate(self) -> str:
         c = self.random.choice(self.open)
         how = self.random.choice(["dup", "dup2", "fcntl"])
@@ -376,12 +382,19 @@ class Driver:
             self.wait_writable(c)
         return told
 
+    def splice_of(self, source: int, c: Connection) -> str:
+        return outcome(lambda: checked(libc.splice(source, None, c.sock.fileno(), None, ctypes.c_size_t(10), 0)))
+
     def strange(self) -> str:
         """Calls that fail or have nothing to do, each with its own errno or count."""
         c = self.random.choice(self.open)
         fresh = socket.socket()
         fd = c.sock.fileno()
-        told = [
+        reading, writing = os.pipe()
+        told = [self.splice_of(number, c) for number in (9999, writing, self.file.fileno())]
+        os.close(writing)
+        told += [
+            self.splice_of(reading, c),
             outcome(fresh.send, b"x"),
             outcome(os.write, 9999, b"x"),
             outcome(os.write, fd, b""),
@@ -392,12 +405,13 @@ class Driver:
             outcome(os.dup2, 9999, 50),
             outcome(os.close, 9999),
         ]
+        os.close(reading)
         fresh.close()
         return f"strange {told}"
 
     def run(self, operations: int) -> None:
         choices = [self.send] * 12 + [self.sendfile] * 3 + [self.check] * 3 + [self.toggle] * 2
-        choices += [self.duplicate, self.signal, self.strange, self.splice, self.timed, self.pass_on]
+        choices += [self.cork, self.duplicate, self.signal, self.strange, self.splice, self.timed, self.pass_on]
         for number in range(operations):
             step = self.random.choice(choices)
             if not self.open or (self.random.random() < 0.04 and len(self.open) < 12):

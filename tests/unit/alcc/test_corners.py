@@ -131,6 +131,27 @@ def test_a_count_that_was_an_error_sends_nothing(program: Path) -> None:
     assert seen[1][-1] == "got 0"
 
 
+def test_who_splices_from_an_empty_pipe_leaves_the_connection_to_others(program: Path) -> None:
+    """It held all the room of the gate, and the turn of those that wait: who wrote meanwhile waited for the pipe."""
+    seen = _seen(program, "splice_from_an_empty_pipe", settings())
+    assert seen == _seen(program, "splice_from_an_empty_pipe", None)
+    assert "late 0" in seen[1]
+
+
+def test_a_waiting_write_that_is_let_go_sends_all(program: Path) -> None:
+    """It ended short, which no write that waits does: who does not look at the count lost the rest."""
+    status, lines, words = _seen(program, "let_go_in_a_write", settings())
+    assert (status, lines) == _seen(program, "let_go_in_a_write", None)[:2] == (0, ["wrote 1048576"])
+    assert words.count("EPOLLONESHOT") == 1
+
+
+def test_what_brings_nothing_is_answered_at_a_closed_gate_too(program: Path) -> None:
+    """What the kernel says of a file or a pipe it says before it looks for room; a call that waits waited for ever."""
+    seen = _seen(program, "nothing_to_bring", settings())
+    assert seen == _seen(program, "nothing_to_bring", None)
+    assert seen[0] == 0
+
+
 def test_a_zero_copy_send_that_is_cut_tells_once_that_its_buffer_is_free(program: Path) -> None:
     seen = _seen(program, "zero_copies", settings())
     assert seen == _seen(program, "zero_copies", None)
