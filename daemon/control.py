@@ -5,9 +5,8 @@ requests are small and checked, replies are made from copies, and a flood of cal
 decision loop's time.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import grpc
@@ -58,13 +57,13 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     def Flows(self, request: control_pb2.FlowsRequest, context: grpc.ServicerContext) -> control_pb2.FlowsReply:  # noqa: N802
         """Returns live flows with their latest records, so many at most, in the order that is asked for."""
-        with _told(context):
+        with _Told(context):
             most = min(request.most or MOST_FLOWS, MOST_FLOWS)
             return flows_reply(self._loop.snapshot(most, request.order, request.after))
 
     def Why(self, request: control_pb2.WhyRequest, context: grpc.ServicerContext) -> control_pb2.WhyReply:  # noqa: N802
         """Returns one flow's story."""
-        with _told(context):
+        with _Told(context):
             story = self._loop.why(request.cookie)
             if story is None:
                 raise LookupError(f"no flow {request.cookie} is open; `reinet ctl flows` lists them")
@@ -72,14 +71,14 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     def Model(self, request: control_pb2.ModelRequest, context: grpc.ServicerContext) -> control_pb2.ModelReply:  # noqa: N802
         """Says who decides."""
-        with _told(context):
+        with _Told(context):
             return model_reply(self._loop.model())
 
     def SetTarget(  # noqa: N802
         self, request: control_pb2.SetTargetRequest, context: grpc.ServicerContext
     ) -> control_pb2.SetTargetReply:
         """Sets a target and says which is in force now."""
-        with _told(context, "; it goes by that target as soon as it goes on"):
+        with _Told(context, "; it goes by that target as soon as it goes on"):
             return control_pb2.SetTargetReply(target=self._loop.set_target(request.cookie, request.target))
 
     def Swap(self, request: control_pb2.SwapRequest, context: grpc.ServicerContext) -> control_pb2.SwapReply:  # noqa: N802
@@ -96,32 +95,40 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     def Pause(self, request: control_pb2.PauseRequest, context: grpc.ServicerContext) -> control_pb2.PauseReply:  # noqa: N802
         """Lifts every cap and writes none until Resume; the reply says how many were lifted."""
-        with _told(context, "; its caps lapse by themselves, and it pauses as soon as it goes on"):
+        with _Told(context, "; its caps lapse by themselves, and it pauses as soon as it goes on"):
             return control_pb2.PauseReply(released=self._loop.pause())
 
     def Resume(self, request: control_pb2.ResumeRequest, context: grpc.ServicerContext) -> control_pb2.ResumeReply:  # noqa: N802
         """Ends a pause; the reply is empty."""
-        with _told(context, "; it resumes as soon as it goes on"):
+        with _Told(context, "; it resumes as soon as it goes on"):
             self._loop.resume()
             return control_pb2.ResumeReply()
 
 
-@contextmanager
-def _told(context: grpc.ServicerContext, hangs: str = "") -> Iterator[None]:
+class _Told:
     """Tells the caller what the loop raises; ``hangs`` is what comes of the call where it does not answer in time.
 
     An error that nobody takes would be written to standard error by gRPC itself, which waits for whoever reads that.
+    No generator of contextlib's: from Python 3.12 on what was raised and the generator's frame keep each other, and
+    with them the call's stream, of which a connection has few, until the interpreter looks for such.
     """
-    try:
-        yield
-    except (ConfigError, ValueError) as error:
-        _abort(context, str(error), grpc.StatusCode.INVALID_ARGUMENT)
-    except LookupError as error:
-        _abort(context, str(error.args[0]), grpc.StatusCode.NOT_FOUND)
-    except TimeoutError as error:
-        _abort(context, f"{error}{hangs}")
-    except DaemonError as error:  # it is being started anew
-        _abort(context, str(error))
+
+    def __init__(self, context: grpc.ServicerContext, hangs: str = "") -> None:
+        self._context = context
+        self._hangs = hangs
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _where: object) -> None:
+        if isinstance(error, ConfigError | ValueError):
+            _abort(self._context, str(error), grpc.StatusCode.INVALID_ARGUMENT)
+        if isinstance(error, LookupError):
+            _abort(self._context, str(error.args[0]), grpc.StatusCode.NOT_FOUND)
+        if isinstance(error, TimeoutError):
+            _abort(self._context, f"{error}{self._hangs}")
+        if isinstance(error, DaemonError):  # it is being started anew
+            _abort(self._context, str(error))
 
 
 def _abort(

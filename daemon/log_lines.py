@@ -39,7 +39,7 @@ class LogLines:
         self._told = 0
         self._all_dropped = SharedCount(_ELSEWHERE + 1)
         self._place = 0
-        atexit.register(self.drain)
+        atexit.register(self._end)
         os.register_at_fork(after_in_child=self._begin_anew)
 
     @property
@@ -70,6 +70,14 @@ class LogLines:
         end_s = time.monotonic() + timeout_s
         while self._queue.unfinished_tasks and self._writer_pid == os.getpid() and time.monotonic() < end_s:
             time.sleep(0.005)
+
+    def _end(self) -> None:
+        """Drains; what still waits for a reader keeps its stream, which the interpreter would flush at its end, and
+        from Python 3.13 on wait for the writer for ever."""
+        self.drain()
+        blocked = self._queue.unfinished_tasks and self._writer_pid == os.getpid()
+        if blocked and self._stream() is sys.stderr:
+            sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the interpreter is gone
 
     def _begin_anew(self) -> None:
         """Forgets the parent's lines and locks in a child, where no thread would ever write or release them."""

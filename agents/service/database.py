@@ -63,6 +63,7 @@ class Database:
         """The thread that is in a change: it alone sees what does not hold yet."""
         self._hurried = False
         """Whether the last change found the file locked, and waited in vain."""
+        self._all: list[sqlite3.Connection] = []
         self._apart = ThreadPoolExecutor(1, thread_name_prefix="changes")
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -72,13 +73,18 @@ class Database:
             self._make()
             self._reader = self._opened()
             self._reader.execute("PRAGMA query_only = ON")
-        except (OSError, sqlite3.Error) as error:
+        except (ServiceError, OSError, sqlite3.Error) as error:
+            for opened in self._all:
+                opened.close()
+            if isinstance(error, ServiceError):
+                raise
             if _is_locked(error):
                 raise self._told(error) from None
             raise ServiceError(f"{self.path}: {error}; set trainer.folder to a folder of the service's own") from None
 
     def _opened(self) -> sqlite3.Connection:
         opened = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        self._all.append(opened)
         opened.row_factory = sqlite3.Row
         opened.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         return opened
@@ -166,8 +172,8 @@ class Database:
         """Closes the file."""
         self._apart.shutdown()
         with self._lock, self._reading:
-            self._reader.close()
-            self._connection.close()
+            for opened in self._all:
+                opened.close()
 
 
 def _is_locked(error: Exception) -> bool:

@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from reinet.agents.service import files
@@ -46,8 +45,10 @@ def main(folder: Path) -> int:
         unwritable = _is_unwritable(error)
         if not unwritable and isinstance(error, OSError):
             raise
-        with suppress(OSError):  # the log may lie on that disk
+        try:
             print(f"failed: {error}", flush=True)
+        except OSError:  # the log lies on that disk; Python would write at its end what is left, and end with 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
         return DISK_FULL if unwritable else 1
 
 

@@ -18,6 +18,7 @@ import struct
 import sys
 import tempfile
 import threading
+import warnings
 
 MSS_BYTES = 536
 LINGER_NONE = struct.pack("ii", 1, 0)
@@ -427,4 +428,6 @@ class Driver:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    # Python 3.12 says so of forks beside our reading threads; it names the process, so no two logs would be the same.
+    warnings.filterwarnings("ignore", ".*is multi-threaded", DeprecationWarning)
     Driver(int(sys.argv[1])).run(int(sys.argv[2]))

@@ -3,6 +3,8 @@
 import asyncio
 import inspect
 import json
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,8 +38,9 @@ def listed(folder: Path, database: Database, jobs: Jobs) -> list[pb.Job]:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Database:
-    return Database(tmp_path)
+def database(tmp_path: Path) -> Iterator[Database]:
+    with closing(Database(tmp_path)) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -99,6 +102,7 @@ def test_a_damaged_database_is_named_with_what_to_do(tmp_path: Path, database: D
     for call in calls:
         with pytest.raises(ServiceError, match=rf"{path}: database disk image is malformed; end the service, then"):
             call()
+    damaged.close()
 
 
 def test_what_stands_in_the_way_of_one_job_is_said_once_whatever_becomes_of_the_others(

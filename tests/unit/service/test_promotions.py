@@ -63,6 +63,7 @@ def test_a_model_is_kept_while_it_is_measured_and_no_longer(tmp_path: Path, monk
         run("DELETE FROM promotions WHERE model = ?", (model,))
     asyncio.run(gc())
     assert removed[-1] == [model], "it is kept no longer than it is measured"
+    database.close()
 
 
 @pytest.mark.parametrize(
@@ -93,6 +94,7 @@ def test_a_gate_that_comes_to_no_end_or_no_figures_refuses_and_can_be_overruled(
     assert (done.forced, done.gate) == (True, words)
     assert registry.pointer("production").model == model
     assert list((tmp_path / "gate").iterdir()) == []
+    database.close()
 
 
 @pytest.mark.parametrize("ok", [True, False])
@@ -120,6 +122,7 @@ def test_what_the_gate_measured_of_both_models_is_shown_of_each(
 
     monkeypatch.setattr(gate, "ask", ask)
     assert asyncio.run(shown()) == [0.2, 0.3]
+    database.close()
 
 
 def test_a_service_that_ends_ends_its_gate_and_what_watches_without_a_traceback(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import json
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,8 +38,9 @@ def job(number: int) -> Job:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Registry:
-    return Registry(tmp_path, Database(tmp_path))
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    with closing(Database(tmp_path)) as database:
+        yield Registry(tmp_path, database)
 
 
 @pytest.fixture
@@ -172,14 +175,15 @@ def test_a_lost_database_takes_no_model_along(
     assert told == []
     for path in tmp_path.glob("trainer.sqlite*"):
         path.unlink()
-    anew = Registry(tmp_path, Database(tmp_path))
-    anew.tell_of_unknown()
-    anew.add_of_job(job(9), SHIPPED[0], models[0])  # from then on the database is not empty
-    anew.tell_of_unknown()
+    with closing(Database(tmp_path)) as database:
+        anew = Registry(tmp_path, database)
+        anew.tell_of_unknown()
+        anew.add_of_job(job(9), SHIPPED[0], models[0])  # from then on the database is not empty
+        anew.tell_of_unknown()
+        assert [model.sha256 for model in anew.all()] == [models[0]]
     assert [line["count"] for line in told] == [3, 2]
     assert "left as they are; put the database back" in told[0]["event"]
     assert all(anew.place(model).is_dir() for model in models)
-    assert [model.sha256 for model in anew.all()] == [models[0]]
 
 
 def test_what_gc_was_killed_over_is_cleared_away(
@@ -203,8 +207,10 @@ def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
     with database.change() as run:
         run("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(ServiceError, match="of version 99"):
+    with pytest.raises(ServiceError, match="of version 99") as told:
         Database(tmp_path)
+    still_open = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert not [path for path in still_open if path.is_relative_to(tmp_path)], told.value
 
 
 def test_a_change_holds_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -217,6 +223,7 @@ def test_a_change_holds_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="no such table"), database.change() as run:
         insert(run)
     assert database.rows("SELECT * FROM uploads") == []
+    database.close()
 
 
 def row(agent: str, throughput: float, delay: float, seed: int = 1) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """What the supervisor makes of every end that a job's process can come to."""
 
 import errno
+import json
 import os
 import shutil
 import time
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,13 +68,12 @@ class Shop:
 
     def open(self) -> None:
         self.database = Database(self.folder)
+        weakref.finalize(self, self.database.close)  # with the shop, whose tests open it once or often
         self.jobs = Jobs(self.folder, self.database, Blobs(self.folder, self.database), 0, 2, "1")
         self.registry = Registry(self.folder, self.database)
         self.supervisor = Supervisor(self.jobs, self.registry, self.runner, self.at_once, lambda _owner: ME.quota)
 
     def submit(self, request: str = "r") -> str:
-        import json
-
         return self.jobs.submit(ME, Given(request, json.dumps(TINY))).id
 
     def step(self) -> None:
@@ -442,8 +443,7 @@ def test_a_job_whose_iteration_never_ends_is_stopped_once_its_owners_hours_are_o
         shop.jobs.resume(ME, shop.job(job))
 
 
-def test_a_runner_that_is_not_ready_is_said_and_nothing_else(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
+def test_a_runner_that_is_not_ready_is_said_and_nothing_else(shop: Shop) -> None:
     shop.runner.away = True
     shop.supervisor.prepare()
     shop.runner.away = False
