@@ -69,6 +69,9 @@ class Population:
     def release(self, cookies, slots) -> None:  # type: ignore[no-untyped-def]
         self.caps_pkts[slots] = 0
 
+    def counters(self) -> dict[str, int]:
+        return {}
+
     def outstanding(self, slots) -> np.ndarray:  # type: ignore[no-untyped-def]
         return np.ones(len(slots), np.bool_)
 

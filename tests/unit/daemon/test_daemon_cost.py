@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reinet.daemon.benches import load
+from reinet.daemon.benches import load, served
 from reinet.daemon.benches.busy import Busy, Window, busy, median_interval, paired
 from reinet.envs.mahimahi.namespace import own_cgroup
 
@@ -62,7 +62,7 @@ def test_on_a_machine_without_an_idle_moment_only_the_own_ratio_says_something()
 def test_the_cgroup_of_a_benchmark_that_was_killed_is_removed_by_whoever_makes_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "cgroup2_mount", lambda: tmp_path)
+    monkeypatch.setattr(served, "cgroup2_mount", lambda: tmp_path)
     monkeypatch.setattr(load, "leftovers", list)
     monkeypatch.setattr(load, "ServedDaemon", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     if not (pid := os.fork()):
