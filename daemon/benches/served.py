@@ -27,7 +27,7 @@ START_S = 60.0
 
 
 def free_cgroup() -> Path:
-    """Returns where this process can make a cgroup of its own; raises DaemonError where it can make none."""
+    """Makes a cgroup of this process's own; raises DaemonError where it can make none."""
     mount = cgroup2_mount()
     if mount is None:
         raise DaemonError("no cgroup v2 hierarchy is mounted: mount -t cgroup2 none /sys/fs/cgroup")
