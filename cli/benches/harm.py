@@ -130,7 +130,8 @@ def harm(
             print_table(worst[:WORST_SHOWN], ROW_COLUMNS, title="the worst")
         for row in loopback:
             say(f"loopback, {row['cc']}: {row['capped']} of {row['records']} records with a cap; none is right")
-        say(f"{failures} of {len(rows) + len(loopback)} above a limit or not valid")
+        invalid = sum(not row["valid"] for row in rows)
+        say(f"of {len(rows) + len(loopback)} cells {failures - invalid} are above a limit and {invalid} are not valid")
     if check and failures:
         raise typer.Exit(1)
 

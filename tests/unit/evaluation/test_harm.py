@@ -247,6 +247,14 @@ def test_the_command_counts_failures_and_says_so_only_when_it_is_to_check() -> N
     assert CliRunner().invoke(app, harmless).exit_code == 0
 
 
+def test_the_command_tells_cells_that_are_not_valid_from_those_above_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = harm.row_of(cell(), "sim", [(fetched([100.0]), fetched([150.0]))])
+    stalled = harm.row_of(cell(), "sim", [(fetched([100.0]), fetched([100.0], complete=False))])
+    monkeypatch.setattr(harm, "measure", lambda *_, **__: [slow, slow, stalled])
+    said = CliRunner().invoke(app, [*COMMAND, "--model", "none"]).output
+    assert "of 3 cells 2 are above a limit and 1 are not valid" in " ".join(said.split())
+
+
 def test_the_command_takes_recordings(tmp_path: Any) -> None:
     recording = str(DRAWN.save(tmp_path / "own.trace"))
     options = ["--model", "none", "--rate-mbps", "", "--pause-ms", "", "--traces", recording, "--json", "-"]
