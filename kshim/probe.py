@@ -1,5 +1,6 @@
 """Prerequisites: what this host offers the shim."""
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -18,11 +19,20 @@ _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_PERFMON": 38, "CAP_BPF": 39}
 """Loading struct_ops asks for these on 6.18; CAP_BPF and CAP_NET_ADMIN alone fail with EPERM."""
 
 _KFUNCS = {
-    "cubic": ("cubictcp_cong_avoid", "tcp_cubic"),
-    "reno": ("tcp_reno_cong_avoid", "tcp_reno"),
-    "bbr": ("bbr_main", "tcp_bbr"),
-}
-"""Each congestion control has here a function that BPF may call and the module that it may be in."""
+    "cubic": (
+        "cubictcp_cong_avoid", "cubictcp_init", "cubictcp_recalc_ssthresh", "cubictcp_state", "cubictcp_cwnd_event",
+        "cubictcp_acked", "tcp_reno_undo_cwnd",
+    ),
+    "reno": ("tcp_reno_cong_avoid", "tcp_reno_ssthresh", "tcp_reno_undo_cwnd"),
+    "bbr": (
+        "bbr_main", "bbr_init", "bbr_ssthresh", "bbr_set_state", "bbr_cwnd_event", "bbr_min_tso_segs", "bbr_undo_cwnd",
+        "bbr_sndbuf_expand",
+    ),
+}  # fmt: skip
+"""The functions that each wrapper calls (``bpf/wrap_*.bpf.h``); the first is its congestion control's main one."""
+
+_TX_START = "cwnd_event_tx_start"
+"""Where the kernel knows this operation, it is in place of ``cwnd_event`` (``bpf/kernel.h``)."""
 
 
 class Feature(NamedTuple):
@@ -42,18 +52,33 @@ def wrappable() -> dict[str, Feature]:
     """Returns for every congestion control of ``WRAPPED_CC`` whether this host has the functions to delegate to."""
     found = {}
     for cc in WRAPPED_CC:
-        function, module = _KFUNCS[cc]
         if not BTF.exists():
             found[cc] = Feature(False, f"cannot tell without {BTF}", "see btf")
-        elif _in_btf(function, BTF, BTF.with_name(module)):
-            found[cc] = Feature(True, f"the kernel has {function}")
+            continue
+        functions = _functions(cc)
+        lacking = [name for name in functions if not _in_btf(name, BTF, BTF.with_name(f"tcp_{cc}"))]
+        if not lacking:
+            found[cc] = Feature(True, f"the kernel has {functions[0]}")
+        elif functions[0] in lacking:
+            found[cc] = Feature(
+                False,
+                f"the running kernel lacks {cc}'s functions ({functions[0]})",
+                f"modprobe tcp_{cc}, or boot a kernel with CONFIG_TCP_CONG_{cc.upper()}=y",
+            )
         else:
             found[cc] = Feature(
                 False,
-                f"the running kernel lacks {cc}'s functions ({function})",
-                f"modprobe {module}, or boot a kernel with CONFIG_TCP_CONG_{cc.upper()}=y",
+                f"{cc} has another form in the running kernel, without {', '.join(lacking)}",
+                "boot one of the kernels that docs/operate-measured.md names as tried, or install a newer reinet",
             )
     return found
+
+
+def _functions(cc: str) -> list[str]:
+    """Returns the functions that the wrapper of a congestion control calls on the running kernel."""
+    if not _in_btf(_TX_START, BTF):
+        return list(_KFUNCS[cc])
+    return [re.sub("cwnd_event$", _TX_START, name) for name in _KFUNCS[cc]]
 
 
 def wrapper_names(suffix: str = "") -> dict[str, str]:

@@ -148,7 +148,15 @@ struct tcp_congestion_ops {
   void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
   void (*cong_control)(struct sock *sk, __u32 ack, int flag, const struct rate_sample *sample); /* since 6.10 */
   void (*set_state)(struct sock *sk, __u8 new_state);
+/* Linux 7.3 tells with an operation of its own that a flow with nothing outstanding sends again, and has no longer the
+ * algorithms' functions for cwnd_event, of which that was one event. libbpf 1.1 refuses a member that the kernel's
+ * structure lacks, so this too is built for either.
+ */
+#if REINET_TX_START_OPERATION
+  void (*cwnd_event_tx_start)(struct sock *sk);
+#else
   void (*cwnd_event)(struct sock *sk, enum tcp_ca_event event);
+#endif
   void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
   __u32 (*min_tso_segs)(struct sock *sk);
   __u32 (*undo_cwnd)(struct sock *sk);

@@ -14,12 +14,16 @@
 extern void bbr_init(struct sock *sk) __ksym __weak;
 extern __u32 bbr_ssthresh(struct sock *sk) __ksym __weak;
 extern void bbr_set_state(struct sock *sk, __u8 new_state) __ksym __weak;
+#if REINET_TX_START_OPERATION
+extern void bbr_cwnd_event_tx_start(struct sock *sk) __ksym __weak;
+#else
 extern void bbr_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym __weak;
+#endif
 extern __u32 bbr_min_tso_segs(struct sock *sk) __ksym __weak;
 extern __u32 bbr_undo_cwnd(struct sock *sk) __ksym __weak;
 extern __u32 bbr_sndbuf_expand(struct sock *sk) __ksym __weak;
 /* Linux 6.10 gave cong_control two more arguments. libbpf refuses a whole object over a kfunc of another prototype,
- * even a weak one; so this file is built for either, and the loader takes the one that fits.
+ * even a weak one; so the programs are built for either, and the loader takes those that fit.
  */
 #if REINET_CONG_CONTROL_ARGUMENTS == 4
 extern void bbr_main(struct sock *sk, __u32 ack, int flag, const struct rate_sample *sample) __ksym __weak;
@@ -55,10 +59,17 @@ SEC("struct_ops")
 void BPF_PROG(reinet_bbr_set_state, struct sock *sk, __u8 new_state) { bbr_set_state(sk, new_state); }
 
 SEC("struct_ops")
+#if REINET_TX_START_OPERATION
+void BPF_PROG(reinet_bbr_cwnd_event_tx_start, struct sock *sk) {
+  bbr_cwnd_event_tx_start(sk);
+  on_tx_start(sk);
+}
+#else
 void BPF_PROG(reinet_bbr_cwnd_event, struct sock *sk, enum tcp_ca_event event) {
   bbr_cwnd_event(sk, event);
   on_cwnd_event(sk, event);
 }
+#endif
 
 SEC("struct_ops")
 void BPF_PROG(reinet_bbr_pkts_acked, struct sock *sk, const struct ack_sample *sample) {
@@ -81,7 +92,11 @@ struct tcp_congestion_ops reinet_bbr = {
     .ssthresh = (void *)reinet_bbr_ssthresh,
     .cong_control = (void *)reinet_bbr_cong_control,
     .set_state = (void *)reinet_bbr_set_state,
+#if REINET_TX_START_OPERATION
+    .cwnd_event_tx_start = (void *)reinet_bbr_cwnd_event_tx_start,
+#else
     .cwnd_event = (void *)reinet_bbr_cwnd_event,
+#endif
     .pkts_acked = (void *)reinet_bbr_pkts_acked,
     .min_tso_segs = (void *)reinet_bbr_min_tso_segs,
     .undo_cwnd = (void *)reinet_bbr_undo_cwnd,

@@ -11,7 +11,11 @@ extern void cubictcp_init(struct sock *sk) __ksym __weak;
 extern __u32 cubictcp_recalc_ssthresh(struct sock *sk) __ksym __weak;
 extern void cubictcp_cong_avoid(struct sock *sk, __u32 ack, __u32 acked) __ksym __weak;
 extern void cubictcp_state(struct sock *sk, __u8 new_state) __ksym __weak;
+#if REINET_TX_START_OPERATION
+extern void cubictcp_cwnd_event_tx_start(struct sock *sk) __ksym __weak;
+#else
 extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym __weak;
+#endif
 extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __ksym __weak;
 extern __u32 tcp_reno_undo_cwnd(struct sock *sk) __ksym __weak; /* Cubic's own, too */
 
@@ -40,10 +44,17 @@ SEC("struct_ops")
 void BPF_PROG(reinet_cubic_set_state, struct sock *sk, __u8 new_state) { cubictcp_state(sk, new_state); }
 
 SEC("struct_ops")
+#if REINET_TX_START_OPERATION
+void BPF_PROG(reinet_cubic_cwnd_event_tx_start, struct sock *sk) {
+  cubictcp_cwnd_event_tx_start(sk);
+  on_tx_start(sk);
+}
+#else
 void BPF_PROG(reinet_cubic_cwnd_event, struct sock *sk, enum tcp_ca_event event) {
   cubictcp_cwnd_event(sk, event);
   on_cwnd_event(sk, event);
 }
+#endif
 
 SEC("struct_ops")
 void BPF_PROG(reinet_cubic_pkts_acked, struct sock *sk, const struct ack_sample *sample) {
@@ -61,7 +72,11 @@ struct tcp_congestion_ops reinet_cubic = {
     .ssthresh = (void *)reinet_cubic_ssthresh,
     .cong_avoid = (void *)reinet_cubic_cong_avoid,
     .set_state = (void *)reinet_cubic_set_state,
+#if REINET_TX_START_OPERATION
+    .cwnd_event_tx_start = (void *)reinet_cubic_cwnd_event_tx_start,
+#else
     .cwnd_event = (void *)reinet_cubic_cwnd_event,
+#endif
     .pkts_acked = (void *)reinet_cubic_pkts_acked,
     .undo_cwnd = (void *)reinet_cubic_undo_cwnd,
     .name = "reinet_cubic",

@@ -27,7 +27,11 @@ void BPF_PROG(reinet_reno_cong_avoid, struct sock *sk, __u32 ack, __u32 acked) {
 }
 
 SEC("struct_ops")
+#if REINET_TX_START_OPERATION
+void BPF_PROG(reinet_reno_cwnd_event_tx_start, struct sock *sk) { on_tx_start(sk); }
+#else
 void BPF_PROG(reinet_reno_cwnd_event, struct sock *sk, enum tcp_ca_event event) { on_cwnd_event(sk, event); }
+#endif
 
 SEC("struct_ops")
 void BPF_PROG(reinet_reno_pkts_acked, struct sock *sk, const struct ack_sample *sample) {
@@ -42,7 +46,11 @@ struct tcp_congestion_ops reinet_reno = {
     .release = (void *)reinet_reno_release,
     .ssthresh = (void *)reinet_reno_ssthresh,
     .cong_avoid = (void *)reinet_reno_cong_avoid,
+#if REINET_TX_START_OPERATION
+    .cwnd_event_tx_start = (void *)reinet_reno_cwnd_event_tx_start,
+#else
     .cwnd_event = (void *)reinet_reno_cwnd_event,
+#endif
     .pkts_acked = (void *)reinet_reno_pkts_acked,
     .undo_cwnd = (void *)reinet_reno_undo_cwnd,
     .name = "reinet_reno",

@@ -69,9 +69,13 @@ static __always_inline void on_window_set(struct sock *sk, enum reinet_algorithm
     slot_ ? reinet_fallen_ssthresh_pkts(&slot_->fallen, cwnd_pkts_, ssthresh_pkts_) : ssthresh_pkts_;                  \
   })
 
+#if REINET_TX_START_OPERATION
+static void on_tx_start(struct sock *sk) { take_restart((struct tcp_sock *)sk); }
+#else
 static void on_cwnd_event(struct sock *sk, enum tcp_ca_event event) {
   if (event == CA_EVENT_TX_START)
     take_restart((struct tcp_sock *)sk);
 }
+#endif
 
 #endif

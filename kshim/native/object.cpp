@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -34,9 +35,10 @@
       ".popsection\n");                                    \
   extern "C" const char name##_begin[], name##_end[]
 
-// By the number of arguments that the kernel gives cong_control.
-REINET_EMBED(reinet_bpf2, "reinet2.bpf.o");
-REINET_EMBED(reinet_bpf4, "reinet4.bpf.o");
+// By the form of the kernel's tcp_congestion_ops, which each has since that Linux (CMakeLists.txt).
+REINET_EMBED(reinet_bpf_6_4, "reinet-6.4.bpf.o");
+REINET_EMBED(reinet_bpf_6_10, "reinet-6.10.bpf.o");
+REINET_EMBED(reinet_bpf_7_3, "reinet-7.3.bpf.o");
 
 namespace reinet {
 
@@ -90,6 +92,8 @@ class KernelOps {
 
   std::size_t offset(const char* member) const { return base_ + find("tcp_congestion_ops", member).offset; }
 
+  bool has(const char* member) const { return look_up("tcp_congestion_ops", member).has_value(); }
+
   // How many arguments the function behind a member takes.
   int arguments(const char* member) const {
     const btf_type* pointer = btf__type_by_id(btf_.get(), find("tcp_congestion_ops", member).type);
@@ -103,19 +107,31 @@ class KernelOps {
   };
 
   Member find(const char* structure, const char* member) const {
+    if (const std::optional<Member> found = look_up(structure, member)) return *found;
+    fail(ENOENT, std::string("find ") + structure + "." + member + " in the kernel's BTF");
+  }
+
+  std::optional<Member> look_up(const char* structure, const char* member) const {
     const int id = btf__find_by_name_kind(btf_.get(), structure, BTF_KIND_STRUCT);
     if (id < 0) fail(id, std::string("find struct ") + structure + " in the kernel's BTF");
     const btf_type* type = btf__type_by_id(btf_.get(), static_cast<std::uint32_t>(id));
     const btf_member* members = btf_members(type);
     for (int i = 0; i < btf_vlen(type); i++)
       if (!std::strcmp(btf__name_by_offset(btf_.get(), members[i].name_off), member))
-        return {btf_member_bit_offset(type, static_cast<std::uint32_t>(i)) / 8, members[i].type};
-    fail(ENOENT, std::string("find ") + structure + "." + member + " in the kernel's BTF");
+        return Member{btf_member_bit_offset(type, static_cast<std::uint32_t>(i)) / 8, members[i].type};
+    return std::nullopt;
   }
 
   std::unique_ptr<btf, decltype(&btf__free)> btf_;
   std::size_t base_ = 0;
 };
+
+// Begin and end of the programs that were built for this kernel's structure.
+std::pair<const char*, const char*> fitting(const KernelOps& kernel) {
+  if (kernel.has("cwnd_event_tx_start")) return {reinet_bpf_7_3_begin, reinet_bpf_7_3_end};
+  if (kernel.arguments("cong_control") == 4) return {reinet_bpf_6_10_begin, reinet_bpf_6_10_end};
+  return {reinet_bpf_6_4_begin, reinet_bpf_6_4_end};
+}
 
 // A wrapper's callbacks are called after its structure and their member of it. Empty: no callback of this structure.
 std::string member_of(const std::string& structure, const bpf_program* program) {
@@ -176,9 +192,7 @@ Object::Object(const Options& options) : options_(options) {
   complaints.clear();
   LIBBPF_OPTS(bpf_object_open_opts, open_options, .object_name = "reinet");
   const KernelOps kernel;
-  const bool four = kernel.arguments("cong_control") == 4;  // else two: before 6.10
-  const char* image = four ? reinet_bpf4_begin : reinet_bpf2_begin;
-  const char* image_end = four ? reinet_bpf4_end : reinet_bpf2_end;
+  const auto [image, image_end] = fitting(kernel);
   object_.reset(bpf_object__open_mem(image, static_cast<std::size_t>(image_end - image), &open_options));
   if (!object_) fail(errno, "open the BPF object");
   set_up_rodata();

@@ -1,8 +1,19 @@
 """The probe: every prerequisite has a state, a reason and, where it is missing, a cure."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from reinet.kshim import probe
+from reinet.kshim.shim import WRAPPED_CC
+
+ROOT = Path(__file__).parents[3]
+
+
+def names_of(*controls):
+    """Return type information that knows the functions of these congestion controls, and no others."""
+    return b"\0" + "".join(f"{name}\0" for cc in controls for name in probe._KFUNCS[cc]).encode("ascii")
 
 
 @pytest.fixture
@@ -36,7 +47,7 @@ def test_a_kernel_that_lacks_a_name_is_told_from_one_that_has_it(monkeypatch, tm
 
 
 def test_a_congestion_control_that_is_missing_does_not_stop_the_others(monkeypatch, tmp_path):
-    (tmp_path / "vmlinux").write_bytes(b"\0tcp_reno_cong_avoid\0cubictcp_cong_avoid\0")
+    (tmp_path / "vmlinux").write_bytes(names_of("reno", "cubic"))
     monkeypatch.setattr(probe, "BTF", tmp_path / "vmlinux")
     assert probe.wrapper_names("7") == {"cubic": "reinet_cubic7", "reno": "reinet_reno7"}
     found = probe.features()["congestion_controls"]
@@ -45,9 +56,28 @@ def test_a_congestion_control_that_is_missing_does_not_stop_the_others(monkeypat
     assert "modprobe tcp_bbr" in found.why
     assert "modprobe tcp_bbr" in probe.why_not_capped("bbr")
     assert "only cubic, reno, bbr" in probe.why_not_capped("vegas")
-    (tmp_path / "tcp_bbr").write_bytes(b"\0bbr_main\0")  # the module was loaded
+    (tmp_path / "tcp_bbr").write_bytes(names_of("bbr"))  # the module was loaded
     assert set(probe.wrapper_names()) == {"cubic", "reno", "bbr"}
     assert probe.why_not_capped("bbr") == ""
+
+
+def test_a_kernel_without_one_of_a_wrappers_functions_runs_the_other_wrappers(monkeypatch, tmp_path):
+    known = names_of("reno", "bbr", "cubic").replace(b"\0bbr_sndbuf_expand\0", b"\0")
+    (tmp_path / "vmlinux").write_bytes(known)
+    monkeypatch.setattr(probe, "BTF", tmp_path / "vmlinux")
+    assert set(probe.wrapper_names()) == {"cubic", "reno"}
+    assert "bbr has another form in the running kernel, without bbr_sndbuf_expand" in probe.why_not_capped("bbr")
+
+
+@pytest.mark.parametrize(("is_operation", "suffix"), [(0, ""), (1, "_tx_start")])
+def test_the_probe_asks_for_the_functions_that_the_wrappers_call(monkeypatch, tmp_path, is_operation, suffix):
+    (tmp_path / "vmlinux").write_bytes(b"\0cwnd_event_tx_start\0" if is_operation else b"")
+    monkeypatch.setattr(probe, "BTF", tmp_path / "vmlinux")
+    for cc in WRAPPED_CC:
+        source = (ROOT / "kshim" / "bpf" / f"wrap_{cc}.bpf.h").read_text(encoding="ascii")
+        called = set(re.findall(r"^extern .*?(\w+)\(.*__ksym", source, re.MULTILINE))
+        other = {name for name in called if re.search("cwnd_event", name) and not name.endswith(f"cwnd_event{suffix}")}
+        assert set(probe._functions(cc)) == called - other
 
 
 @pytest.mark.parametrize(
