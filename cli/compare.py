@@ -37,7 +37,7 @@ def compare(
     ] = None,
     cc: CcOption = "cubic",
     target: TargetOption = None,
-    target_ms: Annotated[float | None, typer.Option(help="The same in ms; without either 50, as DeepCC's.")] = None,
+    target_ms: Annotated[float | None, typer.Option(help="The same in ms (default: 50, as DeepCC's).")] = None,
     mrtt_ms: MrttOption = 20.0,
     buffer_bytes: BufferOption = 150_000,
     link_option: LinkOptions = None,

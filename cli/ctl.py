@@ -30,7 +30,7 @@ FLOW_COLUMNS = [
 
 @app.command()
 def flows(
-    most: Annotated[int, typer.Option(min=0, max=MOST_FLOWS, help="So many flows at most; 0 = all.")] = 0,
+    most: Annotated[int, typer.Option(min=0, max=MOST_FLOWS, help="List at most so many flows; 0 = all.")] = 0,
     socket: SocketOption = None,
     json_destination: JsonOption = None,
 ) -> None:
@@ -85,15 +85,16 @@ def health(socket: SocketOption = None, json_destination: JsonOption = None) -> 
 @app.command()
 def swap(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or rule[:G], fixed:N, none.")],
-    policy: Annotated[str, typer.Option(help="The policy whose model it replaces; without, the default.")] = "",
+    policy: Annotated[str, typer.Option(help="The policy whose model it replaces (default: the daemon's own).")] = "",
     socket: SocketOption = None,
     json_destination: JsonOption = None,
 ) -> None:
-    """Put another model in the place of the one that decides, in steps, while flows go on.
+    """Swap in another model in steps, while flows continue.
 
-    It is shown recorded states, then a tenth of the flows for 20 s, then all; where it fails, or its flows fare worse,
-    the old one comes back; health shows how far it is. It stays until the daemon or its decision process ends, or its
-    file names another; model_sha256 holds for it too. Example:
+    The new model is tested on recorded states, then decides for a tenth of the flows for 20 s, then for all. If it
+    fails, or its flows fare worse, the old model returns. `reinet ctl health` shows the present step. The swap holds
+    until the daemon or its decision process ends, or the configuration names another model. A digest pinned by
+    model_sha256 applies to it, too. Example:
 
         sudo reinet ctl swap checkpoints/per-rtt
     """

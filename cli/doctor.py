@@ -172,7 +172,7 @@ def _ray() -> Feature:
 
 
 def doctor(json_destination: JsonOption = None) -> None:
-    """Name every prerequisite, its state and its cure.
+    """Check every prerequisite on this machine, and say how to mend what is missing.
 
     Exits 1 when something is missing. Examples:
 

@@ -81,7 +81,7 @@ def evaluate(
     cc: CcOption = "cubic",
     target: TargetOption = None,
     target_ms: Annotated[
-        float | None, typer.Option(help="The same in ms, for every path; without either 50, as DeepCC's.")
+        float | None, typer.Option(help="The same in ms, for every path (default: 50, as DeepCC's).")
     ] = None,
     mrtt_ms: MrttOption = 20.0,
     buffer_bytes: BufferOption = 150_000,
@@ -92,7 +92,7 @@ def evaluate(
         bool, typer.Option(help="Evaluate a model even on traces it was trained on; such rows are labelled.")
     ] = False,
     seed: Annotated[
-        int, typer.Option(min=0, help="Of jitter, losses and dice with --link sim; each repetition has the next one.")
+        int, typer.Option(min=0, help="Seed of the simulator's random numbers; each repetition uses the next one.")
     ] = 0,
     png: Annotated[
         Path | None,
@@ -112,7 +112,8 @@ def evaluate(
 ) -> None:
     """Compare agents over the same traces, on real kernel sockets (Mahimahi) or in the simulator.
 
-    A run in which the host lagged, or an agent failed on a real flow, says valid: no; do not quote it. Examples:
+    A run in which the host lagged, or an agent failed on a real flow, is marked "valid: no": do not use its figures.
+    Examples:
 
         reinet evaluate --agents none,checkpoints/default --traces my.trace --link sim
 
@@ -127,7 +128,7 @@ def evaluate(
     Link options are the fields of a path (docs/simulator.md); --link mahimahi has those of the queue, and loss. The
     file of --json has the rows so far after each run.
 
-    A suite (docs/evaluation.md) is many comparisons and one report; what is killed goes on where it was:
+    A suite (docs/evaluation.md) is many comparisons with one report. If it is killed, the same command continues it:
 
         reinet evaluate --suite quick
 

@@ -45,7 +45,20 @@ def _command(name: str, found: Any, options: dict[str, Any]) -> Any:
     else:
         group.command(name, **options)(found)
     made: Any = typer.main.get_command(group)
+    _reflow(made.commands[name])
     return made.commands[name]
+
+
+def _reflow(command: Any) -> None:
+    """Makes each paragraph of a command's help, and of those below it, one line, which a terminal wraps at its width.
+
+    Typer prints a docstring's line breaks as they are, so on any narrower terminal every other line is a short one.
+    What is indented, an example, stays as it is.
+    """
+    paragraphs = (command.help or "").split("\n\n")
+    command.help = "\n\n".join(text if text.startswith(" ") else " ".join(text.split("\n")) for text in paragraphs)
+    for inner in getattr(command, "commands", {}).values():
+        _reflow(inner)
 
 
 def group_of(places: Mapping[str, str], options: Mapping[str, dict[str, Any]] | None = None) -> type[TyperGroup]:

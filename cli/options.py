@@ -60,7 +60,7 @@ def note_stalls(rows: Sequence[Mapping[str, Any]]) -> None:
     """Says of which rows nothing may be quoted, because the flow stalled."""
     for row in rows:
         if row["trace"] != "mean" and not row["valid"]:
-            say(f"note: {_who(row)}: the flow stalled, so do not quote it, nor is it in the mean")
+            say(f"note: {_who(row)}: the flow stalled, so do not use this row; it is not in the mean")
 
 
 def _who(row: Mapping[str, Any]) -> str:
@@ -86,16 +86,16 @@ TargetOption = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, or +30ms or 2.5x of the path's minimum RTT."),
 ]
-MrttOption = Annotated[float, typer.Option(help="The path's fixed round trip (DeepCC: 20).")]
-BufferOption = Annotated[int, typer.Option(help="Buffer of the bottleneck (DeepCC: 150 KB).")]
+MrttOption = Annotated[float, typer.Option(help="The path's fixed round trip in ms (DeepCC: 20).")]
+BufferOption = Annotated[int, typer.Option(help="Buffer of the bottleneck in bytes (DeepCC: 150 KB).")]
 AllowTrainingTraces = Annotated[
-    bool, typer.Option(help="Judge a model even on traces it was trained on; the JSON names them (trained_on).")
+    bool, typer.Option(help="Evaluate a model even on traces it was trained on; the JSON names them (trained_on).")
 ]
 LinkOptions = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help="More of the link, such as queue=codel, loss=0.01 or uplink=FILE; may be repeated.",
+        help="Another property of the link: queue=codel, loss=0.01, uplink=FILE (docs/simulator.md); may be repeated.",
     ),
 ]
 
@@ -106,7 +106,7 @@ def listed(option: str, text: str, kind: Callable[[str], _Value]) -> list[_Value
         return once(option, [kind(part.strip()) for part in text.split(",")])
     except ValueError:
         numbers = "whole numbers" if kind is int else "numbers"
-        raise ConfigError(f"--{option} {text!r}: {numbers} are needed, by commas") from None
+        raise ConfigError(f"--{option} {text!r}: give {numbers}, separated by commas") from None
 
 
 def once(option: str, values: list[_Value]) -> list[_Value]:

@@ -117,6 +117,8 @@ def law_of(name: str, target: Target) -> Law:
     try:
         agent = make_agent(name, link="app")
     except ConfigError as error:
+        if "/" in name:  # it was to be a model's folder
+            raise
         raise ConfigError(f"{error}; beside these there are the laws {', '.join(law_names())} and daemon") from None
     trained_ms = agent.queueing_target_range_ms if target.is_relative else agent.target_range_ms
     if trained_ms and target.form is not Form.MULTIPLE and not trained_ms[0] <= target.amount <= trained_ms[1]:

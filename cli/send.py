@@ -29,21 +29,25 @@ def send(
         float | None,
         typer.Option(
             metavar="N",
-            help="How long it sends: 10 without --file; a file goes whole, but what is left after N seconds where "
-            "they are given. With --listen, how long it waits for a sender (10).",
+            help="How long it sends (default: 10, or with --file until all of it has gone). With --listen, how long "
+            "it waits for a sender (default: 10).",
         ),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Send this file, or write what comes to it; else noise that is dropped."),
+        typer.Option(
+            metavar="FILE",
+            help="Send this file, or with --listen write what comes to it; without, noise is sent and dropped.",
+        ),
     ] = None,
     json_destination: JsonOption = None,
 ) -> None:
-    """Send over UDP as a published congestion control would, and say what throughput and delay came of it.
+    """Send over UDP as a published congestion control does, and report throughput and delay.
 
-    It is the native transport of these laws, to compare `reinet run --law` with: own sequence numbers, an ACK of every
-    packet, and what is lost goes again. The receiver takes one transfer, and answers nobody without a handshake.
-    Neither end encrypts anything. Where a file was cut short both ends say so and exit with 1. Examples:
+    This is the transport that these laws are published with, to compare `reinet run --law` with it: it has its own
+    sequence numbers, an ACK for every packet, and sends lost packets again. The receiver takes one transfer, and
+    answers nobody without a handshake. Nothing is encrypted. If a file was cut short both ends say so and exit with 1.
+    Examples:
 
         reinet send --udp --listen 5000 --seconds 60
 

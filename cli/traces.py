@@ -12,6 +12,7 @@ import typer
 from reinet.cli.output import JsonOption, console, print_table, say, tell_table, write_json
 from reinet.cli.service import flows
 from reinet.core.errors import ConfigError, TraceError
+from reinet.envs.link.spec import check_choice
 from reinet.envs.trace.files import write_atomically
 from reinet.envs.trace.importers import FORMATS, import_trace
 from reinet.envs.trace.model import PRESETS, RANDOM, generate
@@ -170,7 +171,11 @@ def generate_(
 
         reinet traces generate constant:12 --out wired.trace
     """
-    trace = _constant(preset, seconds) if preset.startswith(CONSTANT) else generate(preset, seconds, seed)
+    if preset.startswith(CONSTANT):
+        trace = _constant(preset, seconds)
+    else:
+        check_choice("generate", "there is no preset", preset, [*PRESETS, RANDOM, f"{CONSTANT}MBPS"])
+        trace = generate(preset, seconds, seed)
     path = trace.save(out or Path(f"{trace.name}.trace"), overwrite=force)
     row = {"path": str(path), "preset": preset, "seed": seed, **_row(trace)}
     write_json(json_destination, row)

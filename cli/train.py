@@ -32,7 +32,7 @@ def train(
     ] = None,
     json_destination: JsonOption = None,
 ) -> None:
-    """Train a policy; goes on from the run folder's newest checkpoint. Ctrl-C and SIGTERM leave one to resume from.
+    """Train a policy, from the run folder's newest checkpoint on. Ctrl-C and SIGTERM leave a checkpoint to resume from.
 
     Examples:
 

@@ -84,7 +84,7 @@ def service_error(address: Address, error: grpc.RpcError) -> ServiceError:
     if code == grpc.StatusCode.UNAVAILABLE:
         return ServiceError(
             f"no training service answers at {address.target}: start one with `reinet trainer CONFIG`, or name its "
-            f"address ({details[:200]})"
+            f"address ({details.rpartition('error: ')[2][:200]})"  # gRPC's own words end in the system's
         )
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServiceError(

@@ -109,6 +109,8 @@ def _model(name: str, manifest_sha256: str | None) -> Agent:
         return Policy.load(folder, manifest_sha256)
     if name and folder.exists():
         raise ConfigError(f"agent {name!r}: not a model folder, it has no {MANIFEST_FILE}; `reinet export` makes one")
+    if "/" in name:
+        raise ConfigError(f"agent {name!r}: there is no such folder; name a model's, as `reinet export` makes one")
     kind = name.partition(":")[0]
     close = difflib.get_close_matches(kind, _KINDS, n=1, cutoff=0.6)
     hint = f"; did you mean {close[0]!r}?" if close else ""

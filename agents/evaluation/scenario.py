@@ -116,9 +116,9 @@ class Scenario:
                 raise ConfigError(f"link option {key}: it is said beside the link's options, not among them")
             if key not in LINK_OPTIONS:
                 near = get_close_matches(key, LINK_OPTIONS, 1)
-                hint = f"did you mean {near[0]!r}? " if near else ""
+                hint = f"did you mean {near[0]!r}? There are" if near else "there are"
                 known = LINK_OPTIONS if link == "sim" else [key for key in EMULATED if key in LINK_OPTIONS]
-                raise ConfigError(f"link option {key}: unknown; {hint}There are {', '.join(known)}")
+                raise ConfigError(f"link option {key}: unknown; {hint} {', '.join(known)}")
             needed, value = BELONGS_TO.get(key, (key, None))
             if needed not in options or value not in (None, options[needed]):
                 raise ConfigError(f"link option {key}: does nothing without {needed}{f'={value}' if value else ''}")

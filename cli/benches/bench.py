@@ -19,7 +19,10 @@ from reinet.cli.benches.targets import targets
 from reinet.cli.output import JsonOption, tell_table
 from reinet.core.errors import ConfigError
 
-app = typer.Typer(help="Measure speed, and what caps cost short transfers.", no_args_is_help=True)
+app = typer.Typer(
+    help="Measure what reinet gains and costs: caps against others, short transfers, speed, CPU time, the service.",
+    no_args_is_help=True,
+)
 
 MOST_LINKS = 100_000
 """Each link takes memory (bytes_per_link); a number typed with a digit too many is not to fill the host's."""

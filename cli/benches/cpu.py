@@ -24,11 +24,12 @@ def cpu(
     seconds: Annotated[float, typer.Option(min=2, help="Length of each flow.")] = PAPERS_SECONDS,
     json_destination: JsonOption = None,
 ) -> None:
-    """Sender CPU of every scheme that the host's kernel has, over one long flow each on an emulated link. Needs root.
+    """CPU time of a sender under each of the kernel's congestion controls, over an emulated link; needs root.
 
-    sender_percent: of one core, the sending process; deciding_percent: the loop that reads records and sets caps, which
-    with none only reads. ACKs are taken in interrupts, which are charged to nobody. Controls that the kernel lacks, and
-    Copa, Sprout, Verus and PCC, of which the simulator has ports only, are not measured. Examples:
+    sender_percent is the share of one core that the sending process takes; deciding_percent is that of the loop that
+    reads records and sets caps (with the agent none it only reads). ACKs are handled in interrupts, charged to no
+    process. Congestion controls that the kernel lacks are not measured, nor are Copa, Sprout, Verus and PCC, which
+    only the simulator has. Examples:
 
         sudo reinet bench cpu --json cpu.json
 

@@ -32,7 +32,7 @@ def flywheel(
     ),
     json_destination: JsonOption = None,
 ) -> None:
-    """What learning from daemons' recordings costs: estimated traces against the true ones behind them, simulated.
+    """Compare training on traces estimated from recorded flows with training on the true traces, in the simulator.
 
     Flows run over generated traces under the model; their records, as a daemon keeps them, become traces again
     (reinet traces from-flows). Policies learn from either side and run over links that neither has seen: delay and

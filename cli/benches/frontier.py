@@ -33,7 +33,9 @@ def frontier(
     buffer_peak_ms: Annotated[
         float | None,
         typer.Option(
-            min=1, max=10_000, help="In place of --buffer-bytes: so long at the trace's peak rate, of its best 100 ms."
+            min=1,
+            max=10_000,
+            help="In place of --buffer-bytes: a buffer of so many ms at the rate of the trace's best 100 ms.",
         ),
     ] = None,
     target: Annotated[str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, +30ms or 2.5x.")] = "50ms",
@@ -48,16 +50,17 @@ def frontier(
     allow_training_traces: AllowTrainingTraces = False,
     json_destination: JsonOption = None,
 ) -> None:
-    """Frontier ratios in the simulator: queueing delay over the best setting's of the hand rule, at equal utilisation.
+    """Compare agents with the best setting of the hand rule, at equal utilisation, in the simulator.
 
-    frontier_mean, frontier_p95: below 1 no setting of the rule's gain (1.0 to 2.5, at its own cadence or the agent's)
-    reaches as little mean or 95th percentile of queueing delay at the agent's utilisation. throughput_ratio and
-    times_lower_* are to plain congestion control. refused_share is the share of decisions in which the guard refused a
-    cap, so that the flow ran uncapped, capped_share that of decisions of which a cap came; below_rule is 1 where the
-    agent's utilisation is below that of every setting of the rule, so that the ratio ranks nothing: where there are
-    such, a note says so. A run in which the flow stalled is left out (runs: how many were not); a row without any other
-    is not valid, as a note says, and enters no mean. The last row of an agent has the means over traces. On long paths
-    one run of a trace is a draw: --repeat tells how far several lie apart. Examples:
+    frontier_mean and frontier_p95 are the agent's mean and 95th percentile of queueing delay divided by those of the
+    hand rule at the same utilisation, with its best gain (1.0 to 2.5, at its own cadence or the agent's): below 1 no
+    setting of the rule is as good. throughput_ratio and times_lower_* compare with plain congestion control.
+    refused_share is the share of decisions in which the guard refused a cap, so that the flow ran uncapped, and
+    capped_share the share of decisions that led to a cap. below_rule is 1 if the agent's utilisation is below that of
+    every setting of the rule; the ratio then ranks nothing, and a note says so. A run in which the flow stalled is left
+    out (runs counts the others); a row without any other run is not valid, as a note says, and enters no mean. The last
+    row of an agent has the means over traces. On long paths a single run of a trace depends much on chance: --repeat
+    shows how far several runs lie apart. Examples:
 
         reinet bench frontier --traces traces/validation
 

@@ -69,7 +69,7 @@ def harm(
     check: Annotated[bool, typer.Option(help="Exit 1 when a cell is above its limit or not valid.")] = False,
     json_destination: JsonOption = None,
 ) -> None:
-    """Completion times of objects, capped over plain, against the limits of "no harm".
+    """Compare how long short and long transfers take with and without a cap, with the limits of "no harm".
 
     Every cell of congestion control, path, size, and fresh or kept alive is run plain and capped over the same links,
     seeds and start offsets. plain_ms, capped_ms: medians, from the first byte written to the last byte received.

@@ -30,7 +30,7 @@ def service(
     models: Annotated[list[Path] | None, typer.Option(help="Two model folders that a name points to in turn.")] = None,
     json_destination: JsonOption = None,
 ) -> None:
-    """Load of the training service, from this machine over its Unix socket; it gets a folder of its own.
+    """Load a training service of its own from this machine, over a Unix socket, and measure it.
 
     clients: list_ms, as a client sees it, of 100 jobs. followers: the time from a roll-back until each has fetched the
     other model and reported it. uploads: the time until all are there, each with a job, while those clients list and

@@ -30,16 +30,17 @@ def targets(
     allow_training_traces: AllowTrainingTraces = False,
     json_destination: JsonOption = None,
 ) -> None:
-    """One policy, several targets, in the simulator: does who asks for less delay get less?
+    """Judge a policy under several targets in the simulator: does a lower target give less delay?
 
-    delay_mean_ms is mean queueing delay + the path's fixed RTT. can_be_kept: some clairvoyant:MS, MS = 0 to 60, at its
-    own cadence or the agent's, keeps the target at 98 % of plain utilisation; there ok means that the policy keeps it
-    too. Elsewhere it means that delay_ratio, its delay over the least clairvoyant one at its own utilisation, is at
-    most 1.3. Either judges delay alone: throughput_kept says beside it whether throughput_ratio, its utilisation over
-    plain, is at least 98 % too. refused_share is the share of decisions in which the guard refused a cap, so that the
-    flow ran uncapped, capped_share that of decisions of which a cap came: where it did not, a note says so. A row
-    is not valid where the flow stalled under the agent, plain control or every clairvoyant cap; a note says so, and it
-    enters no mean. The last row of a target has the means over traces, and shares in place of yes and no. Examples:
+    delay_mean_ms is the mean queueing delay plus the path's fixed RTT. can_be_kept says whether some clairvoyant:MS (MS
+    = 0 to 60, at its own cadence or the agent's) keeps the target at 98 % of plain utilisation; if so, ok means that
+    the policy keeps it, too. Otherwise ok means that delay_ratio, the policy's delay divided by the least clairvoyant
+    one at the policy's utilisation, is at most 1.3. Both judge delay alone; throughput_kept says whether
+    throughput_ratio, the utilisation divided by plain's, is at least 98 %, too. refused_share is the share of decisions
+    in which the guard refused a cap, so that the flow ran uncapped, and capped_share the share of decisions that led to
+    a cap; if there are none, a note says so. A row is not valid if the flow stalled under the agent, plain control or
+    every clairvoyant cap; a note says so, and it enters no mean. The last row of a target has the means over traces,
+    and shares in place of yes and no. Examples:
 
         reinet bench targets --traces traces/validation
 

@@ -16,9 +16,11 @@ def from_flows(
     flows: Annotated[list[Path], typer.Argument(help="Recorded flows (.flow), or folders of them.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the traces, their set file and figures.")],
     least_seconds: Annotated[
-        float, typer.Option(min=1, help="Shorter stretches are left out; no flow under 5 s is recorded.")
+        float, typer.Option(min=1, help="Leave out shorter stretches; no flow under 5 s is recorded.")
     ] = 5.0,
-    least_measured: Annotated[float, typer.Option(min=0, max=1, help="So are those of which less was busy.")] = 0.5,
+    least_measured: Annotated[
+        float, typer.Option(min=0, max=1, help="Leave out traces of which a smaller share was measured.")
+    ] = 0.5,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     json_destination: JsonOption = None,
 ) -> None:

@@ -11,7 +11,9 @@ from reinet.cli.output import JsonOption, TextColumn, console, print_table, put_
 from reinet.cli.service.reach import ago, client, reach, span
 from reinet.core.errors import ServiceError
 
-app = typer.Typer(help="Training jobs of a service: submit, list, watch, logs, stop, resume.", no_args_is_help=True)
+app = typer.Typer(
+    help="Submit and follow jobs of a training service: submit, list, watch, logs, stop, resume.", no_args_is_help=True
+)
 app.callback()(reach)
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or latest; see reinet jobs list.")]

@@ -9,7 +9,7 @@ from reinet.cli.output import JsonOption, check_folder, console, print_table, sa
 from reinet.cli.service.reach import ago, client, reach, span
 
 app = typer.Typer(
-    help="Models of a training service: list, show, compare, pull, promote, rollback, history, fleet, gc.",
+    help="Manage a training service's models: list, show, compare, pull, promote, rollback, history, fleet, gc.",
     no_args_is_help=True,
 )
 app.callback()(reach)
@@ -106,7 +106,9 @@ def promote(
     model: ModelArgument,
     name: NameOption = "production",
     why: WhyOption = "",
-    force: Annotated[bool, typer.Option("--force", help="Whatever the gate finds; this is recorded.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Move the name whatever the gate finds; the record says so.")
+    ] = False,
     json_destination: JsonOption = None,
 ) -> None:
     """Point a name to a model, once the gate has measured that it is no worse than the one before.

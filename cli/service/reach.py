@@ -21,8 +21,13 @@ AddressOption = Annotated[
         help="The service: unix:PATH or HOST:PORT; default: this user's socket.",
     ),
 ]
-CaOption = Annotated[Path | None, typer.Option("--ca", envvar="REINET_TRAINER_CA", help=f"Who signs: {_PEM}")]
-CertOption = Annotated[Path | None, typer.Option("--cert", envvar="REINET_TRAINER_CERT", help=f"Who calls: {_PEM}")]
+CaOption = Annotated[
+    Path | None,
+    typer.Option("--ca", envvar="REINET_TRAINER_CA", help=f"Certificate of who signed the service's: {_PEM}"),
+]
+CertOption = Annotated[
+    Path | None, typer.Option("--cert", envvar="REINET_TRAINER_CERT", help=f"This client's certificate: {_PEM}")
+]
 KeyOption = Annotated[Path | None, typer.Option("--key", envvar="REINET_TRAINER_KEY", help=f"Its key: {_PEM}")]
 
 _reached: dict[str, Any] = {}

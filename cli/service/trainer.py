@@ -17,7 +17,9 @@ def trainer(
     check: Annotated[bool, typer.Option("--check", help="Check the configuration, then exit.")] = False,
     json_destination: JsonOption = None,
 ) -> None:
-    """Take training jobs and keep models until SIGTERM or Ctrl-C; what runs goes on at the next start.
+    """Run the training service until SIGTERM or Ctrl-C: it takes jobs and keeps their models.
+
+    Jobs that run when it ends go on at its next start.
 
     Logs go to standard error, as JSON unless on a terminal. Examples:
 

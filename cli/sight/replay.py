@@ -21,11 +21,12 @@ def replay(
     target: Annotated[str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, +30ms or 2.5x.")] = "50ms",
     json_destination: JsonOption = None,
 ) -> None:
-    """Show what models would have capped in flows that daemons recorded (`daemon.record`).
+    """Show which caps models would have set in flows that daemons recorded (`daemon.record`).
 
-    Every record is shown to each agent behind gate and guard, as the daemon shows it. The flow itself stays as it was
-    recorded, under the caps of its time (agent "recorded"), so that two models are compared on the same sights; how a
-    flow fares under either, only a link tells. --json has every record's caps too. Examples:
+    Every record is shown to each agent behind gate and guard, as in the daemon. The flow itself stays as it was
+    recorded, under the caps of that time (agent "recorded"). So two models decide on the same input, but only a run
+    over a link (reinet evaluate) tells how a flow would have fared under either. --json also has every record's caps.
+    Examples:
 
         reinet replay /var/lib/reinet/flows
 

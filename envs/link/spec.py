@@ -355,8 +355,8 @@ def check_choice(key: str, no_such: str, value: object, known: Sequence[str]) ->
     """Raises ConfigError for a name that is not among the known ones; tells the nearest."""
     if value not in known:
         near = get_close_matches(str(value), known, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"{key}: {no_such} {value!r}; {hint}There are {', '.join(known)}")
+        hint = f"did you mean {near[0]!r}? There are" if near else "there are"
+        raise ConfigError(f"{key}: {no_such} {value!r}; {hint} {', '.join(known)}")
 
 
 def check_range(key: str, value: Any, low: float, high: float) -> None:

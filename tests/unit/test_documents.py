@@ -103,6 +103,13 @@ def test_a_help_text_is_shown_as_it_was_written(names: str) -> None:
 
 
 @pytest.mark.parametrize("names", EVERY_COMMAND)
+def test_a_paragraph_of_a_help_text_has_no_line_breaks_of_its_own(names: str) -> None:
+    """A terminal that is narrower than the source wraps each line, and every other one would be a short one."""
+    for paragraph in str(command_of(names.split())[0].help).split("\n\n"):
+        assert "\n" not in paragraph.strip(), paragraph
+
+
+@pytest.mark.parametrize("names", EVERY_COMMAND)
 def test_examples_of_a_help_text_are_well_formed(names: str) -> None:
     command = command_of(names.split())[0]
     found = help_examples(str(command.help))

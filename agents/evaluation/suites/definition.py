@@ -42,7 +42,7 @@ class ScenarioSpec(_Strict):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="a short name in small letters, digits and dashes")
     about: str = Field("", description="what the scenario asks, for the report")
-    link: LinkKind = Field("sim", description="sim, or mahimahi: real kernel sockets, one run at a time")
+    link: LinkKind = Field("sim", description="sim, or mahimahi: real kernel sockets, one flow a run")
     agents: tuple[str, ...] = Field(("none",), description="agents by name or model folder; none is the baseline")
     cc: tuple[str, ...] = Field(("cubic",), description="congestion controls that every agent stands over")
     plain: tuple[str, ...] = Field((), description="congestion controls and peers that run without a cap only")

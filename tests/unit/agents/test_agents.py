@@ -314,7 +314,7 @@ def test_a_model_folder_is_a_name(model: Path) -> None:
         ("rule:nan", "plain number"),
         ("rule:0", r"in \(0, 100\]"),
         ("clairvoyant:-1", "milliseconds"),
-        ("no/such/folder", "neither a folder nor"),
+        ("no/such/folder", "there is no such folder; name a model's"),
         ("/", "not a model folder"),
     ],
 )

@@ -120,6 +120,9 @@ def test_ports_and_laws_are_checked() -> None:
     for law in ("random", "roccet", "fixed:1", "no-such-folder"):
         with pytest.raises(ConfigError):
             law_of(law, TARGET)
+    # No list of laws stands behind what is said of a folder.
+    with pytest.raises(ConfigError, match=r"`reinet export` makes one$"):
+        law_of("no/such", TARGET)
 
 
 def test_the_gate_comes_after_what_is_preloaded_already(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from reinet.cli import traces
-from reinet.core.errors import TraceError
+from reinet.core.errors import ConfigError, TraceError
 from reinet.envs.trace import Trace, load_traces
 
 runner = CliRunner()
@@ -65,6 +65,13 @@ def test_existing_files_are_kept_without_force(tmp_path: Path) -> None:
         assert out.read_text() == "precious"
     assert run("import", source, "--out", out, "--force").exit_code == 0
     assert Trace.load(out).mean_mbps == pytest.approx(1, rel=0.01)
+
+
+def test_a_preset_that_does_not_exist_is_refused_with_the_nearest_and_all_there_are(tmp_path: Path) -> None:
+    result = run("generate", "lte-drving", "--out", tmp_path / "x.trace")
+    assert isinstance(result.exception, ConfigError)
+    assert "did you mean 'lte-driving'?" in str(result.exception)
+    assert str(result.exception).endswith("random, constant:MBPS")
 
 
 def test_import_says_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

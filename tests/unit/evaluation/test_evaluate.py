@@ -279,7 +279,7 @@ def test_mahimahi_takes_the_link_options_that_it_can_do() -> None:
     assert (path.queue, path.codel_target_ms, path.buffer_pkts, path.loss) == ("codel", 10, 50, 0.01)
     with pytest.raises(ConfigError, match=r"decision_ms: Mahimahi's link has no such thing, only the simulated one"):
         Scenario.of(TWELVE_MBPS, "mahimahi", link_options={"decision_ms": 5.0})
-    with pytest.raises(ConfigError, match="queue: there is no queue 'red'; There are infinite, droptail"):
+    with pytest.raises(ConfigError, match="queue: there is no queue 'red'; there are infinite, droptail"):
         Scenario.of(TWELVE_MBPS, "mahimahi", link_options={"queue": "red"})
 
 

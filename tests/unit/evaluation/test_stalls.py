@@ -118,7 +118,7 @@ def test_a_row_of_the_targets_over_such_a_link_is_not_valid_either(capsys: pytes
     assert mean["utilization"] == sound["utilization"]
     note_stalls(rows)
     said = capsys.readouterr().err
-    assert said.count("the flow stalled, so do not quote it") == 1
+    assert said.count("the flow stalled, so do not use this row") == 1
     assert "rule:1.5 on constant-12mbps under 50 ms" in said
 
 

@@ -185,3 +185,9 @@ def test_a_service_that_stands_still_is_told_with_what_to_do(tmp_path: Path, mon
         stopped.listen()
         with pytest.raises(ServiceError, match=rf"service at unix:{tmp_path}/s: no answer in time.*restart it"):
             client.jobs()
+
+
+def test_a_service_that_is_not_there_is_told_in_the_systems_words_and_not_in_grpcs(tmp_path: Path) -> None:
+    told = r"or name its address \(No such file or directory\)$"
+    with Client(f"unix:{tmp_path}/none.sock") as client, pytest.raises(ServiceError, match=told):
+        client.jobs()
