@@ -1,7 +1,8 @@
 """Log lines that never hold up whoever logs: a bounded queue, and a thread that alone waits for standard error.
 
 A pipe whose reader stops reading fills up after 64 KiB, and the next write waits for ever. Here the queue fills up
-instead; further lines are dropped and counted, and the count is logged once there is room again.
+instead; further lines are dropped and counted, and the count is logged once there is room again. So are those that a
+full disk did not take. Lines go past Python's own buffer, which would keep some of these and write a part of others.
 """
 
 import atexit
@@ -12,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TextIO
 
 from reinet.daemon.processes.shared_count import SharedCount
@@ -30,21 +30,24 @@ _ELSEWHERE = len(PLACES) + 1
 class LogLines:
     """A text stream for structlog: ``write`` never waits and never raises."""
 
-    def __init__(self, stream: Callable[[], TextIO] = lambda: sys.stderr, most_lines: int = QUEUED_LINES) -> None:
+    def __init__(
+        self, stream: Callable[[], TextIO | None] = lambda: sys.stderr, most_lines: int = QUEUED_LINES
+    ) -> None:
         self._stream = stream
         self._queue: queue.Queue[str] = queue.Queue(most_lines)
         self._lock = threading.Lock()
         self._writer_pid = 0
         self._dropped = 0
         self._told = 0
+        self._is_torn = False  # the latest line was written in part
         self._all_dropped = SharedCount(_ELSEWHERE + 1)
         self._place = 0
-        atexit.register(self._end)
+        atexit.register(self.drain)
         os.register_at_fork(after_in_child=self._begin_anew)
 
     @property
     def dropped(self) -> int:
-        """Returns how many lines were lost because nobody read the earlier ones, by this process and all its kin."""
+        """Returns how many lines were lost, by this process and all its kin."""
         return self._all_dropped.total
 
     def called(self, name: str) -> None:
@@ -58,9 +61,7 @@ class LogLines:
         try:
             self._queue.put_nowait(text)
         except queue.Full:
-            with self._lock:
-                self._dropped += 1
-                self._all_dropped.add(self._place)
+            self._lose()
 
     def flush(self) -> None:
         """Does nothing: what waits for a flush would wait for the reader."""
@@ -71,19 +72,12 @@ class LogLines:
         while self._queue.unfinished_tasks and self._writer_pid == os.getpid() and time.monotonic() < end_s:
             time.sleep(0.005)
 
-    def _end(self) -> None:
-        """Drains; what still waits for a reader keeps its stream, which the interpreter would flush at its end, and
-        from Python 3.13 on wait for the writer for ever."""
-        self.drain()
-        blocked = self._queue.unfinished_tasks and self._writer_pid == os.getpid()
-        if blocked and self._stream() is sys.stderr:
-            sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the interpreter is gone
-
     def _begin_anew(self) -> None:
         """Forgets the parent's lines and locks in a child, where no thread would ever write or release them."""
         self._queue = queue.Queue(self._queue.maxsize)
         self._lock = threading.Lock()
         self._writer_pid = self._dropped = self._told = 0
+        self._is_torn = False
         self._place = _ELSEWHERE
 
     def _start(self) -> None:
@@ -100,18 +94,46 @@ class LogLines:
     def _run(self) -> None:
         while True:
             text = self._queue.get()
-            self._put(text)
-            with self._lock:
-                lost, self._told = self._dropped - self._told, self._dropped
-            if lost:
-                self._put(json.dumps({"event": "log lines were lost", "lines": lost, "level": "warning"}) + "\n")
+            if self._put(text):
+                self._tell()
+            else:
+                self._lose()
             self._queue.task_done()
 
-    def _put(self, text: str) -> None:
-        with suppress(OSError, ValueError):  # the reader is gone: a log line must not cost a cap
+    def _lose(self) -> None:
+        with self._lock:
+            self._dropped += 1
+            self._all_dropped.add(self._place)
+
+    def _tell(self) -> None:
+        """Logs how many lines were lost since it was told last."""
+        with self._lock:
+            lost = self._dropped - self._told
+        if lost and self._put(json.dumps({"event": "log lines were lost", "lines": lost, "level": "warning"}) + "\n"):
+            self._told += lost
+
+    def _put(self, text: str) -> bool:
+        """Writes a line; returns False where it is lost, for the reader is gone, or the disk is full."""
+        try:
             stream = self._stream()
-            stream.write(text)
-            stream.flush()
+            if stream is None:  # it was closed at the start
+                return False
+            try:
+                fd = stream.fileno()
+            except OSError:  # it is no file
+                stream.write(text)
+                return True
+            self._write_whole(fd, text.encode("utf-8", "backslashreplace"))
+        except (OSError, ValueError):  # a log line must not cost a cap
+            return False
+        return True
+
+    def _write_whole(self, fd: int, line: bytes) -> None:
+        """Writes a line, on one of its own also behind one that was written in part."""
+        left = b"\n" + line if self._is_torn else line
+        while left:
+            left = left[os.write(fd, left) :]
+            self._is_torn = 0 < len(left) < len(line)
 
 
 LINES = LogLines()

@@ -10,6 +10,7 @@ import signal
 import socket as sockets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -28,6 +29,9 @@ MAX_WORD_BYTES = 64 * 1024
 """What a child says to its parent is short."""
 
 MORE_TASKS = "give it more tasks and memory (TasksMax and MemoryMax of its unit, pids.max of its cgroup, ulimit -u)"
+MORE_MEMORY = "raise MemoryMax of its unit or the limit of its cgroup, or set `max_flows` or `records_mb` lower"
+VMSTAT = Path("/proc/vmstat")
+"""Where the kernel counts whom it ended for lack of memory, a cgroup's or the host's."""
 NO_THREAD = "can't start new thread"
 """What Python says where there is no room for one; it has no error of its own for that."""
 
@@ -53,6 +57,7 @@ class Child:
         self.name = name
         self.link, far = sockets.socketpair()
         self._status: int | None = None
+        self._ended_for_memory = _ended_for_memory()
         parent = os.getpid()
         try:
             self.pid = os.fork()
@@ -103,7 +108,12 @@ class Child:
                 return ""
             self._status = os.waitpid(self.pid, 0)[1]
         code = os.waitstatus_to_exitcode(self._status)
-        return f"ended with status {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+        if code >= 0:
+            return f"ended with status {code}"
+        how = f"was ended by {signal.Signals(-code).name}"
+        if code == -signal.SIGKILL and _ended_for_memory() > self._ended_for_memory:
+            how += f" (the kernel ended a process for lack of memory meanwhile: {MORE_MEMORY})"
+        return how
 
     def kill(self) -> None:
         """Ends the child at once and for certain; nobody waits for one that waits for a disk that hangs."""
@@ -162,6 +172,15 @@ def _close_loaded() -> None:
         with suppress(OSError):  # the listing's own is gone
             if os.readlink(f"/proc/self/fd/{name}").startswith(("anon_inode:bpf", "anon_inode:btf")):
                 os.close(int(name))
+
+
+def _ended_for_memory() -> int:
+    """Returns how many processes the host's kernel has ended for lack of memory; 0 where it does not say."""
+    with suppress(OSError):
+        for line in VMSTAT.read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 def _readable(fd: int, timeout_s: float) -> bool:

@@ -97,7 +97,7 @@ def answer(
 
 
 def _collector(loop: Controlled, sink: EventLog | None, recorder: FlowRecorder | None) -> LoopCollector:
-    more = {"log_lines_dropped": ("log lines lost because nobody read them", lambda: LINES.dropped)}
+    more = {"log_lines_dropped": ("log lines lost because nobody read them or a disk took none", lambda: LINES.dropped)}
     if sink is not None:
         more["event_log_dropped_points"] = ("points of curves left out", lambda: sink.dropped_points)
         more["event_log_dropped_batches"] = ("ticks left out of the curves", lambda: sink.dropped_batches)

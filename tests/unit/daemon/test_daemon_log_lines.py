@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import resource
 import socket as sockets
 import subprocess
 import sys
@@ -67,6 +68,28 @@ def test_a_reader_that_went_away_costs_nothing() -> None:
     lines.write("lost\n")
     lines.drain(DEADLINE_S)
     assert not lines._queue.unfinished_tasks
+
+
+def test_lines_that_a_full_disk_does_not_take_are_told_and_the_next_one_stands_alone(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with path.open("a") as out:
+        lines = LogLines(lambda: out)
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (15, hard)
+        )  # as on a disk, a write that has room for a part writes it
+        try:
+            for number in range(4):
+                lines.write(f"line {number}\n")
+            lines.drain(DEADLINE_S)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert lines.dropped == 2
+        lines.write("line 4\n")
+        lines.drain(DEADLINE_S)
+    *shown, told = path.read_text().splitlines()
+    assert shown == ["line 0", "line 1", "l", "line 4"]
+    assert json.loads(told) == {"event": "log lines were lost", "lines": 2, "level": "warning"}
 
 
 def test_a_blocked_pipe_does_not_keep_a_process_from_logging_or_ending() -> None:

@@ -15,8 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
+import grpc
 import numpy as np
 import pytest
+from grpc_reflection.v1alpha import reflection
 from numpy.typing import NDArray
 
 from reinet.agents.decide.sight.facts import Snapshot
@@ -35,6 +37,8 @@ from reinet.daemon.processes.controlled import Controlled, Supervised
 from reinet.daemon.processes.front import LoopAfar
 from reinet.daemon.processes.household import MAX_ANSWER_BYTES, Household
 from reinet.daemon.serve import agent_for, load_kernel, open_shim
+
+REFLECTION = f"{reflection.SERVICE_NAME}/ServerReflectionInfo"
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,27 @@ def test_a_caller_who_is_refused_again_and_again_is_told_why_each_time(afar: Any
                     caller.set_target(0, "50ms")
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("method", ["reinet.v1.Control/Pause", "grpc.health.v1.Health/Check", REFLECTION])
+def test_requests_that_are_no_messages_are_refused_and_keep_no_stream(tmp_path: Path, method: str) -> None:
+    loop: Any = SimpleNamespace(pause=lambda: 0, status=lambda: SimpleNamespace(ok=True))
+    with (
+        SocketClaim(tmp_path / "s") as claim,
+        closing(ControlServer(claim, loop, "rule")),
+        grpc.insecure_channel(f"unix:{claim.path}") as channel,
+    ):
+        one, all_of = channel.unary_unary(f"/{method}"), channel.stream_stream(f"/{method}")
+
+        def call(request: bytes) -> list[bytes]:
+            return list(all_of(iter([request]), timeout=5)) if method == REFLECTION else [one(request, timeout=5)]
+
+        for _ in range(2 * MAX_CALLS):  # a connection has no more streams than calls may be served
+            with pytest.raises(grpc.RpcError) as caught:
+                call(b"\xff" * 100)
+            assert caught.value.details() == f"this is no request of /{method}'s"
+            assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert call(b"")
 
 
 def test_a_page_of_flows_with_the_longest_reasons_arrives(ends: tuple[socket.socket, socket.socket]) -> None:

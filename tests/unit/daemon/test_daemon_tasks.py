@@ -1,15 +1,18 @@
-"""A host, or a unit, that has no room for another process or thread: the daemon says so, and what to do."""
+"""A host, or a unit, without room for another process or thread, or memory: the daemon says so, and what to do."""
 
 import errno
 import io
 import os
+import signal
 import socket as sockets
 import threading
+from pathlib import Path
 
 import pytest
 
 from reinet.core.errors import DaemonError
 from reinet.daemon.log_lines import LogLines
+from reinet.daemon.processes import child as processes
 from reinet.daemon.processes.child import Child
 
 
@@ -39,6 +42,28 @@ def test_no_room_for_a_thread_of_a_process_is_told_with_what_to_do() -> None:
             child.hear()
     finally:
         child.kill()
+
+
+@pytest.mark.parametrize(("kills", "is_told"), [(8, True), (7, False)])
+def test_a_process_that_the_kernel_ended_for_lack_of_memory_is_told_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kills: int, is_told: bool
+) -> None:
+    counted = tmp_path / "vmstat"
+    counted.write_text("nr_free_pages 5\noom_kill 7\n")
+    monkeypatch.setattr(processes, "VMSTAT", counted)
+    child = Child("decision", lambda _link: signal.pause())
+    counted.write_text(f"nr_free_pages 5\noom_kill {kills}\n")
+    os.kill(child.pid, signal.SIGKILL)
+    try:
+        how = child.end(30.0)
+        assert how.startswith("was ended by SIGKILL")
+        assert ("for lack of memory meanwhile: raise MemoryMax" in how) == is_told
+    finally:
+        child.kill()
+
+
+def test_the_kernel_counts_whom_it_ended_for_lack_of_memory() -> None:
+    assert any(line.startswith("oom_kill ") for line in processes.VMSTAT.read_text().splitlines())
 
 
 def test_a_log_without_room_for_its_thread_raises_nothing_and_writes_later(monkeypatch: pytest.MonkeyPatch) -> None:
