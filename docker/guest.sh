@@ -91,7 +91,7 @@ ip link set lo up
 modprobe -a tun tcp_bbr
 echo "reinet: Linux \$(uname -r)"
 cd$(quote "$(pwd)") &&$command </dev/null
-echo "reinet: ended with \$?"
+printf "\nreinet: ended with %s\n" \$?  # also behind a line that is not ended
 echo b >/proc/sysrq-trigger
 COMMAND
 chmod +x "$early/init"
