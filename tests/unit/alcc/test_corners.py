@@ -180,6 +180,25 @@ def test_what_pwritev2_writes_at_the_next_place_passes_the_gate(program: Path) -
     assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1])
 
 
+@pytest.mark.parametrize("case", ["large_sets", "many_in_a_small_set"])
+def test_select_waits_at_a_closed_gate_whatever_number_it_is_told(program: Path, case: str) -> None:
+    """Beyond the usual 1024 a closed gate was called writable, and the program asked again without end."""
+    seen = _seen(program, case, settings())
+    assert seen == _seen(program, case, None)
+    assert seen[1][0] == "full 0 0"
+
+
+def test_a_connection_that_ends_at_a_closed_gate_is_writable(program: Path) -> None:
+    seen = _seen(program, "poll_at_the_end", settings())
+    assert seen == _seen(program, "poll_at_the_end", None)
+
+
+def test_of_two_closed_gates_only_the_one_that_opens_is_writable(program: Path) -> None:
+    """Both were called so, and who wrote into the other one was refused."""
+    seen = _seen(program, "one_of_two_opens", settings())
+    assert seen == _seen(program, "one_of_two_opens", None)
+
+
 def test_every_call_that_the_preload_has_is_shown() -> None:
     """Else a program calls the C library's own, and nothing says so."""
     shown = set(re.findall(r"\w+(?=;)", (ROOT / "alcc/symbols.map").read_text()))
