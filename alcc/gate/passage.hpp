@@ -254,6 +254,9 @@ class Passage {
   int error_ = EAGAIN;
 };
 
+// What the kernel takes of any one call (MAX_RW_COUNT), however much it is given: programs keep counts in an int.
+constexpr std::size_t kMostBytesOfCall = INT_MAX & ~std::size_t{4095};
+
 // Hands length bytes to the kernel through the gate of a descriptor that has one, else at once.
 template <class Send, class BeforeRoom = NothingBeforeRoom>
 ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send, Call call = Call::whole,
@@ -275,7 +278,8 @@ ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send, Ca
   pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &cancelled);
   ssize_t result;
   {
-    Passage passage(flow, fd, length, dont_wait, call, !std::is_same_v<BeforeRoom, NothingBeforeRoom>);
+    Passage passage(flow, fd, std::min(length, kMostBytesOfCall), dont_wait, call,
+                    !std::is_same_v<BeforeRoom, NothingBeforeRoom>);
     result = passage.run(send, before_room);
   }
   if (cancelled != PTHREAD_CANCEL_DEFERRED) pthread_setcanceltype(cancelled, nullptr);

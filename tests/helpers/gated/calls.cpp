@@ -155,6 +155,18 @@ void buffers_at_the_next_place() {
   std::printf("held %ld\n", held);
 }
 
+// More than the kernel takes of one call.
+void more_than_a_call_takes() {
+  alarm(60);
+  const Pair p = pair();
+  constexpr std::size_t kBytes = 2'200'000'000;
+  void* zeros = mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  started([=] {
+    while (recv(p.peer, nullptr, kMegabyte, MSG_TRUNC) > 0) {}
+  });
+  say("wrote", write(p.sender, zeros, kBytes));
+}
+
 constexpr int kLargeNumber = 2000, kLargeSetBits = 4096;
 using Words = fd_mask[kLargeSetBits / NFDBITS];
 
@@ -245,6 +257,7 @@ const Cases kCallCases{
     {"file_at_its_end", file_at_its_end},
     {"bad_messages", bad_messages},
     {"buffers_at_the_next_place", buffers_at_the_next_place},
+    {"more_than_a_call_takes", more_than_a_call_takes},
     {"large_sets", large_sets},
     {"many_in_a_small_set", many_in_a_small_set},
     {"poll_at_the_end", poll_at_the_end},

@@ -180,6 +180,12 @@ def test_what_pwritev2_writes_at_the_next_place_passes_the_gate(program: Path) -
     assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1])
 
 
+def test_no_call_takes_more_than_the_kernels_own(program: Path) -> None:
+    """A count beyond 2 GB is below zero for who keeps it in an int."""
+    seen = _seen(program, "more_than_a_call_takes", settings("fixed:4000"))
+    assert seen == _seen(program, "more_than_a_call_takes", None) == (0, ["wrote 2147479552 0"], "")
+
+
 @pytest.mark.parametrize("case", ["large_sets", "many_in_a_small_set"])
 def test_select_waits_at_a_closed_gate_whatever_number_it_is_told(program: Path, case: str) -> None:
     """Beyond the usual 1024 a closed gate was called writable, and the program asked again without end."""
