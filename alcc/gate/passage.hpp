@@ -20,6 +20,8 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <type_traits>
+#include <utility>
 
 #include "alcc/gate/futex.hpp"
 #include "alcc/gate/process.hpp"
@@ -31,10 +33,28 @@ namespace reinet::alcc {
 // write meanwhile.
 enum class Call { whole, file, single };
 
+// What the kernel answers to a call before it looks for room, or nothing where it goes on to look.
+using Answered = std::optional<ssize_t>;
+struct NothingBeforeRoom {
+  Answered operator()() const { return {}; }
+};
+
+// The error of a call that brings no byte, which is none for want of room.
+template <class Ask>
+Answered refusal(Ask&& ask) {
+  const ssize_t result = ask();
+  return result < 0 ? Answered{result} : Answered{};
+}
+
 class Passage {
  public:
-  Passage(Flow* flow, int fd, std::size_t length, bool dont_wait, Call call)
-      : flow_(flow), fd_(fd), length_(length), waits_(dont_wait ? Waits::no : Waits::unknown), call_(call) {}
+  Passage(Flow* flow, int fd, std::size_t length, bool dont_wait, Call call, bool asks)
+      : flow_(flow),
+        fd_(fd),
+        length_(length),
+        waits_(dont_wait ? Waits::no : Waits::unknown),
+        call_(call),
+        is_asked_(!asks) {}
   ~Passage() {
     if (!had_turn_) return;
     const std::lock_guard guard(flow_->lock);
@@ -44,14 +64,19 @@ class Passage {
   Passage& operator=(const Passage&) = delete;
 
   // send(offset, bytes, is_later) hands so many bytes to the kernel; is_later: without SIGPIPE, for bytes were sent.
-  template <class Send>
-  ssize_t run(Send&& send) {
+  // before_room() returns Answered; it is asked once, and only where the call would wait or be refused for want of
+  // room.
+  template <class Send, class BeforeRoom>
+  ssize_t run(Send&& send, BeforeRoom&& before_room) {
     while (true) {
       std::uint64_t bytes = 0;
       switch (admit(bytes)) {
         case Answer::go:
           break;
         case Answer::again:
+          continue;
+        case Answer::ask:
+          if (const Answered answered = before_room()) return *answered;
           continue;
         case Answer::stop:
           return result();
@@ -74,7 +99,7 @@ class Passage {
   static constexpr time_t kForEverS = 1'000'000'000;
 
   enum class Waits { unknown, yes, no };
-  enum class Answer { go, again, stop, pass };
+  enum class Answer { go, again, ask, stop, pass };
 
   // Bytes on their way into the kernel, also where the thread is cancelled in the call.
   class Sending {
@@ -154,7 +179,9 @@ class Passage {
     const bool is_cut = bytes < left || !alone;
     if (is_cut && deadline_ns_ == 0 && waits()) deadline_ns_ = deadline();  // of the call, not of each piece
     if (sent_ && deadline_ns_ != 0 && now >= deadline_ns_) return Answer::stop;
-    if (!alone && waits()) return take_turn(guard);
+    const bool takes_turn = !alone && waits();
+    if ((takes_turn || bytes == 0) && sent_ == 0 && !std::exchange(is_asked_, true)) return Answer::ask;
+    if (takes_turn) return take_turn(guard);
     if (bytes > 0) {
       is_single() ? flow_->begin_late(bytes) : flow_->begin_send(bytes, now);
       return Answer::go;
@@ -218,6 +245,7 @@ class Passage {
   std::size_t length_;
   Waits waits_;
   Call call_;
+  bool is_asked_;
   bool had_turn_ = false;
   std::uint64_t cookie_ = 0;
   std::optional<std::uint32_t> connection_;
@@ -226,9 +254,13 @@ class Passage {
   int error_ = EAGAIN;
 };
 
+// What the kernel takes of any one call (MAX_RW_COUNT), however much it is given: programs keep counts in an int.
+constexpr std::size_t kMostBytesOfCall = INT_MAX & ~std::size_t{4095};
+
 // Hands length bytes to the kernel through the gate of a descriptor that has one, else at once.
-template <class Send>
-ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send, Call call = Call::whole) {
+template <class Send, class BeforeRoom = NothingBeforeRoom>
+ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send, Call call = Call::whole,
+                     BeforeRoom&& before_room = {}) {
   const Inside inside;
   // More than any call takes is an error's -1, of which no piece may be made that the kernel does take.
   if (!inside || length == 0 || length > SSIZE_MAX) return send(0, length, false);
@@ -246,8 +278,9 @@ ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send, Ca
   pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &cancelled);
   ssize_t result;
   {
-    Passage passage(flow, fd, length, dont_wait, call);
-    result = passage.run(send);
+    Passage passage(flow, fd, std::min(length, kMostBytesOfCall), dont_wait, call,
+                    !std::is_same_v<BeforeRoom, NothingBeforeRoom>);
+    result = passage.run(send, before_room);
   }
   if (cancelled != PTHREAD_CANCEL_DEFERRED) pthread_setcanceltype(cancelled, nullptr);
   return result;
@@ -294,7 +327,7 @@ ssize_t message_through_gate(int fd, const msghdr* message, int flags, Send&& se
   if (!message || !countable(message->msg_iov, message->msg_iovlen) || (flags & MSG_OOB))
     return send(fd, message, flags);
   const std::size_t length = bytes_of(message->msg_iov, message->msg_iovlen);
-  return through_gate(fd, length, flags & MSG_DONTWAIT, [=](std::size_t offset, std::size_t bytes, bool later) {
+  const auto piece_of = [=](std::size_t offset, std::size_t bytes, bool later) {
     if (bytes == length) return send(fd, message, flags);
     auto* parts = static_cast<iovec*>(alloca(message->msg_iovlen * sizeof(iovec)));
     Part part(parts, message->msg_iov, message->msg_iovlen, offset, bytes);
@@ -303,7 +336,11 @@ ssize_t message_through_gate(int fd, const msghdr* message, int flags, Send&& se
     piece.msg_iovlen = part.count();
     if (later) piece.msg_control = nullptr, piece.msg_controllen = 0;
     return send(fd, &piece, flags_of(flags, later));
-  });
+  };
+  const bool dont_wait = flags & MSG_DONTWAIT;
+  if (!message->msg_name && message->msg_controllen == 0) return through_gate(fd, length, dont_wait, piece_of);
+  const auto before_room = [=] { return refusal([=] { return piece_of(0, 0, false); }); };
+  return through_gate(fd, length, dont_wait, piece_of, Call::whole, before_room);
 }
 
 }  // namespace reinet::alcc

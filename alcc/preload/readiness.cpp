@@ -9,12 +9,14 @@
 //                  anybody was refused: some programs (stunnel) sleep when what was writable takes nothing
 //
 // A registration with EPOLLONESHOT cannot be changed without being felt: a flow that has one as it sends runs uncapped.
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -78,7 +80,6 @@ int in_slices(std::uint64_t end_ns, std::uint64_t slice_ns, Wait&& wait, Opened&
 }
 
 int gated_poll(pollfd* fds, nfds_t count, std::uint64_t end_ns, const sigset_t* mask) {
-  const timespec none{0, 0};
   std::vector<pollfd> watched;
   std::vector<Flow*> closed;
   while (true) {
@@ -92,22 +93,22 @@ int gated_poll(pollfd* fds, nfds_t count, std::uint64_t end_ns, const sigset_t* 
       closed.push_back(flow);
       slice_ns = std::min(slice_ns, flow->tick_ns.load(std::memory_order_relaxed));
     }
-    int result;
     if (closed.empty()) {
       const std::uint64_t now = now_ns();
       const timespec left = timespec_of(end_ns > now ? end_ns - now : 0);
       return real_ppoll.get()(fds, count, end_ns == kUnlimited ? nullptr : &left, mask);
     }
-    result = in_slices(
+    const int result = in_slices(
         end_ns, slice_ns, [&](const timespec& slice) { return real_ppoll.get()(watched.data(), count, &slice, mask); },
         [&] { return any_opened(closed); });
-    if (result == kOpened) {
-      result = real_ppoll.get()(fds, count, &none, mask);
-      if (result != 0) return result;
-      continue;
-    }
+    if (result == kOpened) continue;
     if (result >= 0)
-      for (nfds_t i = 0; i < count; ++i) fds[i].revents = watched[i].revents;
+      for (nfds_t i = 0; i < count; ++i) {
+        fds[i].revents = watched[i].revents;
+        // What has come to its end is writable, too; its gate opens at the next look.
+        const int withheld = fds[i].events & ~watched[i].events;
+        if (watched[i].revents & POLLHUP) fds[i].revents |= static_cast<short>(withheld & (POLLOUT | POLLWRNORM));
+      }
     return result;
   }
 }
@@ -118,29 +119,61 @@ bool any_closed(const pollfd* fds, nfds_t count) {
   return false;
 }
 
+// Programs may have larger sets than fd_set, which is an array of such words.
+bool has(const fd_mask* set, int fd) { return set[fd / NFDBITS] >> (fd % NFDBITS) & 1; }
+
 bool any_closed(int count, const fd_set* writable) {
   if (!writable) return false;
-  for (int fd = 0; fd < count; ++fd)
-    if (FD_ISSET(fd, writable) && closed_gate(fd)) return true;
+  // Beyond the descriptors that there are a set may end, whatever the program says.
+  const int most = std::min(count, process().table.highest_fd() + 1);
+  for (int fd = 0; fd < most; ++fd)
+    if (process().table.known_flow(fd) && has(reinterpret_cast<const fd_mask*>(writable), fd) && closed_gate(fd))
+      return true;
   return false;
 }
 
+// How many descriptors the kernel looks at where a program says more, as it may in a set of FD_SETSIZE: no more than
+// its table has room for. 0 = unknown.
+int looked_at(int count) {
+  if (count <= FD_SETSIZE) return count;
+  char text[1024] = "";
+  const long file = syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/status", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  [[maybe_unused]] const long size = syscall(SYS_read, file, text, sizeof text - 1);
+  syscall(SYS_close, file);
+  const char* found = std::strstr(text, "\nFDSize:");
+  return found ? std::min(count, std::atoi(found + 8)) : 0;
+}
+
 // Of a program's sets only what the kernel reads and writes: whole words up to count, which may be all there is.
-struct Sets {
-  fd_set read{}, write{}, except{};
-  std::size_t bytes;
-  Sets(int count, const fd_set* r, const fd_set* w, const fd_set* e)
-      : bytes((static_cast<std::size_t>(count) + NFDBITS - 1) / NFDBITS * sizeof(fd_mask)) {
-    if (r) std::memcpy(&read, r, bytes);
-    if (w) std::memcpy(&write, w, bytes);
-    if (e) std::memcpy(&except, e, bytes);
+class Sets {
+ public:
+  Sets(int count, const fd_set* read, const fd_set* write, const fd_set* except)
+      : words_((static_cast<std::size_t>(count) + NFDBITS - 1) / NFDBITS), masks_(3 * words_) {
+    const fd_set* const sets[] = {read, write, except};
+    for (std::size_t i = 0; i < 3; ++i)
+      if (sets[i]) std::memcpy(&masks_[i * words_], sets[i], words_ * sizeof(fd_mask));
   }
-  void give(fd_set* r, fd_set* w, fd_set* e) const {
-    if (r) std::memcpy(r, &read, bytes);
-    if (w) std::memcpy(w, &write, bytes);
-    if (e) std::memcpy(e, &except, bytes);
+  void give(fd_set* read, fd_set* write, fd_set* except) const {
+    fd_set* const sets[] = {read, write, except};
+    for (std::size_t i = 0; i < 3; ++i)
+      if (sets[i]) std::memcpy(sets[i], &masks_[i * words_], words_ * sizeof(fd_mask));
   }
+  bool asks_writable(int fd) const { return has(&masks_[words_], fd); }
+  void withhold(int fd) { masks_[words_ + static_cast<std::size_t>(fd / NFDBITS)] &= ~(fd_mask{1} << (fd % NFDBITS)); }
+
+ private:
+  std::size_t words_;
+  std::vector<fd_mask> masks_;
 };
+
+// Tells whether there is a closed gate to wait at, for descriptors below what count becomes.
+bool any_closed_of(int& count, const fd_set* writable) {
+  if (!any_closed(count, writable)) return false;
+  const int looked = looked_at(count);
+  if (looked > 0) count = looked;
+  return looked > 0;
+}
 
 int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::uint64_t end_ns, const sigset_t* mask) {
   const Sets asked(count, read, write, except);
@@ -148,16 +181,15 @@ int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::ui
     sets.give(read, write, except);
     return real_pselect.get()(count, read, write, except, timeout, mask);
   };
-  const timespec none{0, 0};
   std::vector<Flow*> closed;
   while (true) {
     std::uint64_t slice_ns = kMostTickNs;
     Sets watched = asked;
     closed.clear();
     for (int fd = 0; fd < count; ++fd) {
-      Flow* flow = FD_ISSET(fd, &asked.write) ? closed_gate(fd) : nullptr;
+      Flow* flow = asked.asks_writable(fd) ? closed_gate(fd) : nullptr;
       if (!flow) continue;
-      FD_CLR(fd, &watched.write);
+      watched.withhold(fd);
       closed.push_back(flow);
       slice_ns = std::min(slice_ns, flow->tick_ns.load(std::memory_order_relaxed));
     }
@@ -166,14 +198,13 @@ int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::ui
       const timespec left = timespec_of(end_ns > now ? end_ns - now : 0);
       return wait(asked, end_ns == kUnlimited ? nullptr : &left);
     }
-    int result = in_slices(
+    const int result = in_slices(
         end_ns, slice_ns, [&](const timespec& slice) { return wait(watched, &slice); },
         [&] { return any_opened(closed); });
-    const bool opened = result == kOpened;
-    if (opened) result = wait(asked, &none);
+    if (result == kOpened) continue;
     if (result < 0)
       asked.give(read, write, except);  // as the kernel does: whoever was interrupted asks with them again
-    if (result != 0 || !opened) return result;
+    return result;
   }
 }
 
@@ -232,8 +263,7 @@ REINET_HOOK int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, 
 REINET_HOOK int select(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout) {
   const Inside inside;
   const bool sane = !timeout || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0 && timeout->tv_usec < 1'000'000);
-  if (!inside || count > FD_SETSIZE || !sane || !any_closed(count, write))
-    return real_select.get()(count, read, write, except, timeout);
+  if (!inside || !sane || !any_closed_of(count, write)) return real_select.get()(count, read, write, except, timeout);
   std::uint64_t end_ns = kUnlimited;
   if (timeout) {
     const timespec t{timeout->tv_sec, timeout->tv_usec * 1000};
@@ -251,7 +281,7 @@ REINET_HOOK int select(int count, fd_set* read, fd_set* write, fd_set* except, t
 REINET_HOOK int pselect(int count, fd_set* read, fd_set* write, fd_set* except, const timespec* timeout,
                         const sigset_t* mask) {
   const Inside inside;
-  if (!inside || count > FD_SETSIZE || !is_sane(timeout) || !any_closed(count, write))
+  if (!inside || !is_sane(timeout) || !any_closed_of(count, write))
     return real_pselect.get()(count, read, write, except, timeout, mask);
   return gated_select(count, read, write, except, end_of(timeout), mask);
 }

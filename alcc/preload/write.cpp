@@ -15,16 +15,20 @@
 #include "alcc/gate/passage.hpp"
 #include "alcc/preload/real.hpp"
 
+using reinet::alcc::Answered;
 using reinet::alcc::bytes_of;
+using reinet::alcc::Call;
 using reinet::alcc::countable;
 using reinet::alcc::message_through_gate;
 using reinet::alcc::Part;
+using reinet::alcc::refusal;
 using reinet::alcc::through_gate;
 
 namespace {
 
 REINET_REAL(write);
 REINET_REAL(writev);
+REINET_REAL(pwritev2);
 REINET_REAL(send);
 REINET_REAL(sendto);
 REINET_REAL(sendmsg);
@@ -47,15 +51,37 @@ constexpr unsigned kSpliceFlags = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_M
 
 // Tells whether bytes may come from a descriptor: it is a pipe's end for reading, and that pipe is not at its end.
 bool may_bring(int fd) {
-  const int before = errno;
   const int flags = fcntl(fd, F_GETFL);
   struct stat found;
-  bool may = flags >= 0 && (flags & O_ACCMODE) != O_WRONLY && fstat(fd, &found) == 0 && S_ISFIFO(found.st_mode);
+  if (flags < 0 || (flags & O_ACCMODE) == O_WRONLY || fstat(fd, &found) != 0 || !S_ISFIFO(found.st_mode)) return false;
   pollfd asked{fd, POLLIN, 0};
   const timespec none{0, 0};
-  if (may && real_ppoll.get()(&asked, 1, &none, nullptr) > 0) may = asked.revents & POLLIN;
-  errno = before;
-  return may;
+  return real_ppoll.get()(&asked, 1, &none, nullptr) == 0 || (asked.revents & POLLIN);
+}
+
+// Tells whether a file has nothing at or after a place. One without a size, as those of /proc, may have something.
+bool is_at_end(int fd, off64_t at) {
+  struct stat found;
+  return fstat(fd, &found) == 0 && S_ISREG(found.st_mode) && found.st_size > 0 && at >= found.st_size;
+}
+
+// As writev; first(parts, count) is the kernel's own call, which brings the first of the pieces.
+template <class First>
+ssize_t gated_buffers(int fd, const iovec* buffers, int count, bool dont_wait, First&& first) {
+  if (!countable(buffers, count > 0 ? static_cast<std::size_t>(count) : 0) || !reinet::alcc::process().wanted())
+    return first(buffers, count);
+  const auto buffer_count = static_cast<std::size_t>(count);
+  const std::size_t length = bytes_of(buffers, buffer_count);
+  return through_gate(fd, length, dont_wait, [=](std::size_t offset, std::size_t bytes, bool later) {
+    if (bytes == length) return first(buffers, count);
+    auto* parts = static_cast<iovec*>(alloca(buffer_count * sizeof(iovec)));
+    Part part(parts, buffers, buffer_count, offset, bytes);
+    if (!later) return first(part.data(), static_cast<int>(part.count()));
+    msghdr piece{};
+    piece.msg_iov = part.data();
+    piece.msg_iovlen = part.count();
+    return real_sendmsg.get()(fd, &piece, MSG_NOSIGNAL);
+  });
 }
 
 template <class Function, class Offset>
@@ -63,9 +89,12 @@ ssize_t gated_file(Function real, int to, int from, Offset* offset, std::size_t 
   int cancelled;  // sendfile is no cancellation point, and nothing may be unwound through it
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled);
   const auto send = [=](std::size_t, std::size_t bytes, bool) { return real(to, from, offset, bytes); };
-  // The kernel looks at the file before it looks for room: what is wrong with it is said of a closed gate, too.
-  const bool is_refused = is_gated(to) && real(to, from, offset, 0) < 0;
-  const ssize_t sent = is_refused ? -1 : through_gate(to, count, false, send, reinet::alcc::Call::file);
+  const auto before_room = [=]() -> Answered {
+    if (const Answered refused = refusal([=] { return real(to, from, offset, 0); })) return refused;
+    if (is_at_end(from, offset ? *offset : lseek(from, 0, SEEK_CUR))) return 0;
+    return {};
+  };
+  const ssize_t sent = through_gate(to, count, false, send, Call::file, before_room);
   pthread_setcancelstate(cancelled, nullptr);
   return sent;
 }
@@ -82,20 +111,21 @@ REINET_HOOK ssize_t write(int fd, const void* data, size_t size) {
 REINET_HOOK ssize_t __write(int fd, const void* data, size_t size) { return write(fd, data, size); }
 
 REINET_HOOK ssize_t writev(int fd, const iovec* buffers, int count) {
-  if (!countable(buffers, count > 0 ? static_cast<std::size_t>(count) : 0) || !reinet::alcc::process().wanted())
-    return real_writev.get()(fd, buffers, count);
-  const auto buffer_count = static_cast<std::size_t>(count);
-  const std::size_t length = bytes_of(buffers, buffer_count);
-  return through_gate(fd, length, false, [=](std::size_t offset, std::size_t bytes, bool later) {
-    if (bytes == length) return real_writev.get()(fd, buffers, count);
-    auto* parts = static_cast<iovec*>(alloca(buffer_count * sizeof(iovec)));
-    Part part(parts, buffers, buffer_count, offset, bytes);
-    if (!later) return real_writev.get()(fd, part.data(), static_cast<int>(part.count()));
-    msghdr piece{};
-    piece.msg_iov = part.data();
-    piece.msg_iovlen = part.count();
-    return real_sendmsg.get()(fd, &piece, MSG_NOSIGNAL);
-  });
+  return gated_buffers(fd, buffers, count, false,
+                       [=](const iovec* parts, int parts_count) { return real_writev.get()(fd, parts, parts_count); });
+}
+
+REINET_HOOK ssize_t pwritev2(int fd, const iovec* buffers, int count, off_t offset, int flags) {
+  const auto call = [=](const iovec* parts, int parts_count) {
+    return real_pwritev2.get()(fd, parts, parts_count, offset, flags);
+  };
+  // A connection has no other place to write at than the next one; it refuses most flags.
+  if (offset != -1 || (flags & ~RWF_NOWAIT)) return call(buffers, count);
+  return gated_buffers(fd, buffers, count, flags & RWF_NOWAIT, call);
+}
+
+REINET_HOOK ssize_t pwritev64v2(int fd, const iovec* buffers, int count, off64_t offset, int flags) {
+  return pwritev2(fd, buffers, count, offset, flags);  // here both are of one size
 }
 
 REINET_HOOK ssize_t send(int fd, const void* data, size_t size, int flags) {
@@ -108,11 +138,14 @@ REINET_HOOK ssize_t send(int fd, const void* data, size_t size, int flags) {
 REINET_HOOK ssize_t __send(int fd, const void* data, size_t size, int flags) { return send(fd, data, size, flags); }
 
 REINET_HOOK ssize_t sendto(int fd, const void* data, size_t size, int flags, const sockaddr* to, socklen_t to_size) {
+  if (!to) return send(fd, data, size, flags);
   if (flags & MSG_OOB) return real_sendto.get()(fd, data, size, flags, to, to_size);
-  return through_gate(fd, size, flags & MSG_DONTWAIT, [=](std::size_t offset, std::size_t bytes, bool later) {
+  const auto piece = [=](std::size_t offset, std::size_t bytes, bool later) {
     const char* from = static_cast<const char*>(data) + offset;
     return real_sendto.get()(fd, from, bytes, reinet::alcc::flags_of(flags, later), to, to_size);
-  });
+  };
+  const auto before_room = [=] { return refusal([=] { return piece(0, 0, false); }); };
+  return through_gate(fd, size, flags & MSG_DONTWAIT, piece, Call::whole, before_room);
 }
 
 REINET_HOOK ssize_t sendmsg(int fd, const msghdr* message, int flags) {
@@ -145,8 +178,11 @@ REINET_HOOK ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_o
   const auto send = [=](std::size_t, std::size_t bytes, bool) {
     return real_splice.get()(from, from_offset, to, to_offset, bytes, flags);
   };
-  // What the kernel answers before it looks for room it answers at a closed gate, too.
-  if (is_gated(to) && (from_offset || to_offset || (flags & ~kSpliceFlags) || !may_bring(from)))
-    return send(0, size, false);
-  return through_gate(to, size, flags & SPLICE_F_NONBLOCK, send, reinet::alcc::Call::single);
+  const auto before_room = [=]() -> Answered {
+    const int error = errno;
+    const bool looks = !from_offset && !to_offset && !(flags & ~kSpliceFlags) && may_bring(from);
+    errno = error;
+    return looks ? Answered{} : send(0, size, false);
+  };
+  return through_gate(to, size, flags & SPLICE_F_NONBLOCK, send, Call::single, before_room);
 }

@@ -85,7 +85,7 @@ inline pthread_t started(std::function<void()> work, std::size_t stack_bytes = 0
 }
 
 using Cases = std::map<std::string, void (*)()>;
-extern const Cases kProcessCases, kMemoryCases, kTableCases;
+extern const Cases kProcessCases, kMemoryCases, kTableCases, kCallCases;
 
 inline int run_case(const Cases& cases, int count, char** words) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);

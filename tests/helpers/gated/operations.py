@@ -146,6 +146,8 @@ class Driver:
         if way == "writev":
             cut = len(piece) // 3
             return os.writev(fd, [piece[:cut], b"", piece[cut : cut + 1], piece[cut + 1 :]])
+        if way == "pwritev2":
+            return os.pwritev(fd, [piece[:5], piece[5:]], -1)
         if way == "sendmsg":
             return c.sock.sendmsg([piece[:5], piece[5:]])
         if way == "dontwait":
@@ -182,7 +184,7 @@ class Driver:
     def send(self) -> str:
         c = self.random.choice(self.open)
         way = self.random.choice(
-            ["write", "writev", "sendmsg", "sendmmsg", "sendto", "dontwait", "more", "nosignal", "send"]
+            ["write", "writev", "pwritev2", "sendmsg", "sendmmsg", "sendto", "dontwait", "more", "nosignal", "send"]
         )
         piece = self.piece()
         total = len(piece)
@@ -375,14 +377,6 @@ class Driver:
         c.peer.close()
         return f"{how} {told} {end}"
 
-    def end_of_file(self, c: Connection) -> str:
-        for _ in range(100):  # a full window answers first
-            told = outcome(os.sendfile, c.sock.fileno(), self.file.fileno(), len(self.data), 10)
-            if told != "EAGAIN":
-                break
-            self.wait_writable(c)
-        return told
-
     def splice_of(self, source: int, c: Connection) -> str:
         return outcome(lambda: checked(libc.splice(source, None, c.sock.fileno(), None, ctypes.c_size_t(10), 0)))
 
@@ -400,7 +394,9 @@ class Driver:
             outcome(os.write, 9999, b"x"),
             outcome(os.write, fd, b""),
             outcome(os.sendfile, fd, 9999, 0, 10),
-            self.end_of_file(c),
+            outcome(os.sendfile, fd, self.file.fileno(), len(self.data), 10),
+            outcome(c.sock.sendmsg, [b"x"], [(socket.SOL_SOCKET, 9999, b"abcd")]),
+            outcome(os.pwritev, fd, [b"x"], 0),
             outcome(self.listener.send, b"x"),
             outcome(os.writev, fd, []),
             outcome(os.dup2, 9999, 50),

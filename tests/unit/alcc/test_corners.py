@@ -1,6 +1,7 @@
 """Threads that end, descriptors and processes that change: under the gate a program sees what it sees without it."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -10,6 +11,7 @@ import pytest
 
 from helpers.gated import CAP_PKTS, FOLDER, TIMEOUT_S, environment, reports, settings
 from helpers.gated.server import MSS_BYTES
+from helpers.places import ROOT
 from reinet.alcc.launch import Settings
 
 MOST_HELD_BYTES = 3 * CAP_PKTS * MSS_BYTES
@@ -29,7 +31,7 @@ def _built(sources: list[str], built: Path, *options: str) -> Path:
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``corners.cpp`` and the files beside it that it names, built."""
     built = tmp_path_factory.mktemp("corners") / "corners"
-    sources = ["corners.cpp", "processes.cpp", "memory.cpp", "tables.cpp"]
+    sources = ["corners.cpp", "processes.cpp", "memory.cpp", "tables.cpp", "calls.cpp"]
     return _built(sources, built, "-rdynamic")  # the gate is to find its getsockopt
 
 
@@ -150,6 +152,69 @@ def test_what_brings_nothing_is_answered_at_a_closed_gate_too(program: Path) -> 
     seen = _seen(program, "nothing_to_bring", settings())
     assert seen == _seen(program, "nothing_to_bring", None)
     assert seen[0] == 0
+
+
+def test_an_open_gate_asks_nothing_of_a_file_or_a_pipe(program: Path, tmp_path: Path) -> None:
+    """Each sendfile was two calls of the kernel, and each splice four."""
+    counts = _built(["calls.cpp"], tmp_path / "counts.so", "-shared", "-fPIC", "-DCOUNTS")
+    plain, told = environment(None), environment(settings("fixed:4000"))
+    told["LD_PRELOAD"] += f":{counts}"
+    for known in (plain | {"LD_PRELOAD": str(counts)}, told):
+        command = [str(program), "files_at_an_open_gate"]
+        done = subprocess.run(command, env=known, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        assert done.stdout == "sent 20000 brought 20000\nsendfile 20 splice 20 ppoll 0\n", done.stderr
+
+
+@pytest.mark.parametrize("case", ["file_at_its_end", "bad_messages"])
+def test_what_is_wrong_with_a_call_is_told_where_there_is_no_room_too(program: Path, case: str) -> None:
+    """It was refused for want of room, and a call that waits waited for ever."""
+    seen = _seen(program, case, settings())
+    assert seen == _seen(program, case, None)
+    assert seen[0] == 0
+
+
+def test_what_pwritev2_writes_at_the_next_place_passes_the_gate(program: Path) -> None:
+    seen, plain = (_seen(program, "buffers_at_the_next_place", asked) for asked in (settings(), None))
+    assert seen[0] == plain[0] == 0
+    assert seen[1][:-1] == plain[1][:-1]
+    assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1])
+
+
+def test_no_call_takes_more_than_the_kernels_own(program: Path) -> None:
+    """A count beyond 2 GB is below zero for who keeps it in an int."""
+    seen = _seen(program, "more_than_a_call_takes", settings("fixed:4000"))
+    assert seen == _seen(program, "more_than_a_call_takes", None) == (0, ["wrote 2147479552 0"], "")
+
+
+@pytest.mark.parametrize("case", ["large_sets", "many_in_a_small_set"])
+def test_select_waits_at_a_closed_gate_whatever_number_it_is_told(program: Path, case: str) -> None:
+    """Beyond the usual 1024 a closed gate was called writable, and the program asked again without end."""
+    seen = _seen(program, case, settings())
+    assert seen == _seen(program, case, None)
+    assert seen[1][0] == "full 0 0"
+
+
+def test_a_connection_that_ends_at_a_closed_gate_is_writable(program: Path) -> None:
+    seen = _seen(program, "poll_at_the_end", settings())
+    assert seen == _seen(program, "poll_at_the_end", None)
+
+
+def test_of_two_closed_gates_only_the_one_that_opens_is_writable(program: Path) -> None:
+    """Both were called so, and who wrote into the other one was refused."""
+    seen = _seen(program, "one_of_two_opens", settings())
+    assert seen == _seen(program, "one_of_two_opens", None)
+
+
+def test_every_call_that_the_preload_has_is_shown() -> None:
+    """Else a program calls the C library's own, and nothing says so."""
+    shown = set(re.findall(r"\w+(?=;)", (ROOT / "alcc/symbols.map").read_text()))
+    hooks = {
+        name
+        for file in (ROOT / "alcc/preload").glob("*.cpp")
+        for name in re.findall(r"^REINET_HOOK .*?(\w+)\(", file.read_text(), re.M)
+    }
+    assert {"write", "pwritev2", "epoll_ctl"} <= hooks
+    assert {name for name in hooks if not name.startswith("reinet_alcc_")} == shown
 
 
 def test_a_zero_copy_send_that_is_cut_tells_once_that_its_buffer_is_free(program: Path) -> None:
