@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -22,6 +23,8 @@ DAEMON = Path("/run/reinet-processes/socket")
 """As configs/daemon.toml suggests it: a folder of the daemon's own lets no other user through."""
 SUMS = ("flows", "bytes", "closings", "openings", "records", "decisions", "capped", "not_gated")
 MEANS = ("qdelay_mean_ms", "qdelay_saved_ms")
+MOST_REMOVALS = 1000
+"""Of the report's folder: more processes than end in the milliseconds that they take."""
 MOST_OF_A_REPORT = 1e18
 """Bytes at 100 Gbit/s for two years: what is larger nobody has counted."""
 
@@ -128,11 +131,11 @@ def law_of(name: str, target: Target) -> Law:
 
 def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple[int, dict[str, Any]]:
     """Runs the command to its end; returns its exit status and what its processes reported, added up."""
-    with tempfile.TemporaryDirectory(prefix="reinet-run-") as folder:
-        report = Path(folder) / "report"
+    with _folder() as folder:
+        report = folder / "report"
         report.touch()
         report.chmod(0o666)  # servers' processes change their user
-        Path(folder).chmod(0o711)  # and find the file there; nobody else makes one or puts a link in its place
+        folder.chmod(0o711)  # and find the file there; nobody else makes one or puts a link in its place
         environment = Settings(**{**settings.__dict__, "report": report}).environment()
         with (
             _forwarded() as begin,
@@ -146,6 +149,24 @@ def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple
             status = _end_of(process)
         reports = read_reports(report)
     return (status if status >= 0 else 128 - status), added_up(reports)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """Gives an empty folder and removes it at the end, as often as a process that outlives the command reports there.
+
+    A process makes the file anew where it is gone, once and in no other folder.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="reinet-run-"))
+    try:
+        yield folder
+    finally:
+        for _ in range(MOST_REMOVALS):
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
+        else:  # the exit status is the command's
+            say(f"{folder} cannot be removed: remove it when the command's other processes have ended")
 
 
 def _taking_sockets(program: Path, command: list[str], environment: dict[str, str]) -> Callable[[], None] | None:

@@ -236,6 +236,24 @@ def test_a_report_whose_file_the_command_has_removed_is_empty(tmp_path: Path) ->
     assert json.loads((tmp_path / "json").read_text())["processes"] == 0
 
 
+def test_processes_that_report_after_the_commands_end_change_no_exit_status(tmp_path: Path) -> None:
+    """As nghttpx's, whose main process dies of SIGTERM first: they make the file anew while its folder goes."""
+    script = (
+        "import os, time; f = os.environ['REINET_ALCC'].split('report=')[1].split()[0]\n"
+        "print(os.path.dirname(f), flush=True)\n"
+        "if os.fork(): time.sleep(0.2); os._exit(7)\n"
+        "for n in range(50_000):\n"  # so that one comes between the removal of what is there and that of the folder
+        "  try: open(f'{f}{n}', 'ab').close()\n"
+        "  except FileNotFoundError: break\n"
+        "os._exit(0)"
+    )
+    command = [str(REINET), "run", "--json", str(tmp_path / "json"), "--", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (7, "")
+    assert json.loads((tmp_path / "json").read_text())["status"] == 7
+    assert not Path(done.stdout.strip()).exists()
+
+
 @pytest.mark.parametrize("value", ["-1", "NaN", "Infinity", "1e999", '"1"', "null", "[]", "9" * 400])
 def test_a_report_with_a_number_that_nobody_counted_is_none(value: str) -> None:
     keys = ("flows", "bytes", "closings", "openings", "records", "decisions", "capped", "not_gated", "qdelay_mean_ms",
