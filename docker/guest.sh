@@ -83,7 +83,7 @@ done
 \$run mkdir -p /root/lib/modules
 \$run mount --bind "/root$unpacked/usr/lib/modules" /root/lib/modules
 \$run cp /command /root/run/command
-\$run chroot /root /bin/sh /run/command
+exec \$run switch_root /root /bin/sh /run/command
 INIT
 cat >"$early/command" <<COMMAND
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb PYTHONDONTWRITEBYTECODE=1
