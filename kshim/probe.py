@@ -69,7 +69,7 @@ def wrappable() -> dict[str, Feature]:
             found[cc] = Feature(
                 False,
                 f"{cc} has another form in the running kernel, without {', '.join(lacking)}",
-                "boot one of the kernels that docs/operate-measured.md names as tried, or install a newer reinet",
+                "boot a kernel that the README says was tried, or install a newer reinet",
             )
     return found
 
