@@ -52,7 +52,7 @@ def test_it_serves_until_a_signal_and_leaves_nothing(folder: Path, number: signa
     assert json.loads(rest)["decisions"] > 0
     untrained, *rest = log  # the model is Cubic's
     assert untrained["untrained"] == ["reno", "bbr"]
-    assert [entry["event"] for entry in rest] == ["serving", "stopping", "stopped"]
+    assert [entry["event"] for entry in rest] == ["serving", "stopping", "stopped"], rest
     assert rest[0]["target"] == "2.5x"
     assert not daemon.socket.parent.exists()
     assert list((folder / "log").rglob("flow-7/events.out.tfevents*"))

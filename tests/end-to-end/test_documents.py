@@ -181,7 +181,7 @@ SHORTENED = {
         "it serves until it is told to end",
     ),
     "reinet fidelity --traces traces --cc cubic,reno,bbr --buffers 60000,150000,600000 --caps none,20,40 --seconds 60 "
-    "--repeat 3": (
+    "--repeat 1": (
         "reinet traces generate constant:12 --seconds 10 --out traces/12.trace && reinet fidelity --traces traces "
         "--cc cubic --buffers 60000 --caps none --seconds 5 --repeat 1 --results own.jsonl",
         "five hours, on recordings that are not distributed",
