@@ -184,7 +184,7 @@ SHORTENED = {
     "--repeat 1": (
         "reinet traces generate constant:12 --seconds 10 --out traces/12.trace && reinet fidelity --traces traces "
         "--cc cubic --buffers 60000 --caps none --seconds 5 --repeat 1 --results own.jsonl",
-        "five hours, on recordings that are not distributed",
+        "two hours, on recordings that are not distributed",
     ),
 }
 """What runs in place of an example, and why: same command, less of it."""
