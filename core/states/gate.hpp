@@ -7,8 +7,10 @@
 //            slow start the bursts of a round queue for a moment and drain again, and the first ACKs of the next round
 //            see an empty queue; only a queue that never drains says that the link, not the window, is the limit. It is
 //            also from then on that the delivery rate is the link's. Evidence of a flow that its application limits
-//            does not count. Nor does it open within the first second: a transfer that is over by then pays nothing,
-//            and its rate was measured over so short a time that a cap after it would often be wrong.
+//            does not count, unless it is in slow start with its window full all the same: Linux enlarges a send buffer
+//            only where it ran empty, and marks what is then in flight, so of a slow start it marks nearly all. Nor
+//            does it open within the first second: a transfer that is over by then pays nothing, and its rate was
+//            measured over so short a time that a cap after it would often be wrong.
 //   closes   when the flow sends again after it was idle: it is a young flow once more.
 //   never    opens below 1 ms of minimum RTT: loopback and neighbours in a data centre, where scheduling delays of the
 //            hosts look like queues.
@@ -234,9 +236,10 @@ class Gate {
   // Takes a flow's record; returns whether it may be capped from now on.
   bool update(const reinet_flow_stats& s) {
     if (s.flags & REINET_FLAG_RESTARTED) *this = Gate{};
-    if (began_ns_ == kNever) began_ns_ = s.time_ns - std::min(s.period_ns, s.time_ns);
+    const bool first = began_ns_ == kNever;
+    if (first) began_ns_ = s.time_ns - std::min(s.period_ns, s.time_ns);
     if (open_ || !has_sample(s)) return open_;
-    const bool stands = s.min_rtt_us >= kLeastPathRttUs && !(s.flags & REINET_FLAG_APP_LIMITED) &&
+    const bool stands = s.min_rtt_us >= kLeastPathRttUs && !waits_for_application(s, first) &&
                         s.rtt_least_us >= static_cast<std::uint64_t>(s.min_rtt_us) + standing_queue_us(s.min_rtt_us);
     if (!stands) {
       standing_since_ns_ = kNever;
@@ -249,6 +252,14 @@ class Gate {
 
  private:
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
+  // Not all of the window: the ACK that ends a period is taken before what it makes room for is sent.
+  static constexpr double kFull = 0.9;
+
+  // A flow's first record is marked because its socket was empty before.
+  static bool waits_for_application(const reinet_flow_stats& s, bool first) {
+    const bool fills_window = !first && (s.flags & REINET_FLAG_SLOW_START) && s.inflight_pkts >= kFull * s.cwnd_pkts;
+    return (s.flags & REINET_FLAG_APP_LIMITED) && !fills_window;
+  }
 
   std::uint64_t began_ns_ = kNever, standing_since_ns_ = kNever;
   bool open_ = false;

@@ -26,6 +26,7 @@ def records(count: int, period_ms: float, **fields: Any) -> Stats:
     s["period_ns"] = round(period_ms * MS)
     s["time_ns"] = 10**12 + np.cumsum(s["period_ns"])
     s["min_rtt_us"], s["srtt_us"], s["rtt_samples"], s["mss_bytes"], s["target_us"] = 20_000, 40_000, 5, 1448, 50_000
+    s["cwnd_pkts"], s["inflight_pkts"] = 100, 50
     s["rtt_least_us"] = QUEUE_US
     for name, values in fields.items():
         s[name] = values
@@ -93,6 +94,26 @@ def test_what_the_application_limits_does_not_count() -> None:
     limited[:] = 0
     limited[20:] = Flag.APP_LIMITED
     assert gate(records(40, 5, flags=limited))[-1]  # nor does it close the gate
+
+
+@pytest.mark.parametrize(
+    ("inflight_pkts", "flags", "counts"),
+    [(89, Flag.SLOW_START, False), (90, Flag.SLOW_START, True), (90, 0, False)],
+    ids=["room in the window", "slow start", "no slow start"],
+)
+def test_what_the_application_limits_counts_in_a_slow_start_that_fills_its_window(
+    inflight_pkts: int, flags: int, counts: bool
+) -> None:
+    """Linux marks nearly all of a slow start as limited by the application: its send buffer grows where it ran dry."""
+    s = records(20, 5, flags=Flag.APP_LIMITED | flags, inflight_pkts=inflight_pkts)
+    assert opens_after(s) == (16 if counts else None)
+
+
+def test_a_flows_first_record_counts_not_where_it_is_marked() -> None:
+    """What began with an empty socket is marked until its first ACK."""
+    flags = np.array([Flag.APP_LIMITED | Flag.SLOW_START, 0, 0])
+    marked = records(3, 600, flags=flags, inflight_pkts=100, srtt_us=500_000)
+    assert (opens_after(marked, young=True), opens_after(records(3, 600, srtt_us=500_000), young=True)) == (3, 2)
 
 
 def test_a_drained_queue_does_not_close_it_but_a_restart_does() -> None:
@@ -168,7 +189,7 @@ class Rule:
             threshold_us = min(max(min_rtt_us // 8, 4_000), 16_000)
             if (
                 min_rtt_us < 1_000
-                or r["flags"] & Flag.APP_LIMITED
+                or (r["flags"] & Flag.APP_LIMITED and not (r["flags"] & Flag.SLOW_START and r["inflight_pkts"] >= 90))
                 or int(r["rtt_least_us"]) - min_rtt_us < threshold_us
             ):
                 self.since_ns = None
@@ -183,19 +204,20 @@ class Rule:
 ONE_RECORD = st.tuples(
     st.sampled_from([999, 1_000, 20_000, 60_000, 400_000, 0xFFFF_FFFF]),  # minimum RTT
     st.sampled_from([-500, 3_999, 4_000, 7_499, 7_500, 15_999, 16_000, 90_000]),  # least RTT above it
-    st.sampled_from([0, 0, 0, 0, Flag.APP_LIMITED, Flag.RESTARTED, Flag.NO_SAMPLE]),
+    st.sampled_from([0, 0, 0, Flag.APP_LIMITED, Flag.APP_LIMITED | Flag.SLOW_START, Flag.RESTARTED, Flag.NO_SAMPLE]),
     st.sampled_from([1, 20, 60, 400]),  # period in ms
     st.sampled_from([1_000, 25_000, 100_000]),  # smoothed RTT
+    st.sampled_from([0, 89, 90, 120]),  # packets of 100 in flight
 )
 
 
 @given(st.lists(ONE_RECORD, min_size=1, max_size=30))
-def test_a_plain_reading_of_the_rule_agrees(drawn: list[tuple[int, int, int, int, int]]) -> None:
+def test_a_plain_reading_of_the_rule_agrees(drawn: list[tuple[int, int, int, int, int, int]]) -> None:
     s, now_ns, rule = records(len(drawn), 1), 10**12, Rule()
-    for record, (min_rtt_us, above_us, flags, period_ms, srtt_us) in zip(s, drawn, strict=True):
+    for record, (min_rtt_us, above_us, flags, period_ms, srtt_us, inflight_pkts) in zip(s, drawn, strict=True):
         now_ns += period_ms * MS
         record["time_ns"], record["period_ns"], record["flags"] = now_ns, period_ms * MS, flags
-        record["min_rtt_us"], record["srtt_us"] = min_rtt_us, srtt_us
+        record["min_rtt_us"], record["srtt_us"], record["inflight_pkts"] = min_rtt_us, srtt_us, inflight_pkts
         silent = flags == Flag.NO_SAMPLE
         record["rtt_samples"] = 0 if silent else 3
         record["rtt_least_us"] = 0 if silent else min(min_rtt_us + above_us, 0xFFFF_FFFF)
