@@ -7,7 +7,7 @@
 //            slow start the bursts of a round queue for a moment and drain again, and the first ACKs of the next round
 //            see an empty queue; only a queue that never drains says that the link, not the window, is the limit. It is
 //            also from then on that the delivery rate is the link's. Evidence of a flow that its application limits
-//            does not count, unless it is in slow start with its window full all the same: Linux enlarges a send buffer
+//            does not count, unless it is in slow start and uses its window all the same: Linux enlarges a send buffer
 //            only where it ran empty, and marks what is then in flight, so of a slow start it marks nearly all. Nor
 //            does it open within the first second: a transfer that is over by then pays nothing, and its rate was
 //            measured over so short a time that a cap after it would often be wrong.
@@ -252,13 +252,12 @@ class Gate {
 
  private:
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
-  // Not all of the window: the ACK that ends a period is taken before what it makes room for is sent.
-  static constexpr double kFull = 0.9;
 
-  // A flow's first record is marked because its socket was empty before.
+  // A slow start that has half of its window in flight is limited by the window, as tcp_is_cwnd_limited of
+  // include/net/tcp.h has it. A flow's first record is marked because its socket was empty before.
   static bool waits_for_application(const reinet_flow_stats& s, bool first) {
-    const bool fills_window = !first && (s.flags & REINET_FLAG_SLOW_START) && s.inflight_pkts >= kFull * s.cwnd_pkts;
-    return (s.flags & REINET_FLAG_APP_LIMITED) && !fills_window;
+    const bool uses_window = !first && (s.flags & REINET_FLAG_SLOW_START) && 2 * s.inflight_pkts > s.cwnd_pkts;
+    return (s.flags & REINET_FLAG_APP_LIMITED) && !uses_window;
   }
 
   std::uint64_t began_ns_ = kNever, standing_since_ns_ = kNever;
