@@ -325,6 +325,17 @@ def test_a_process_that_forbids_itself_processes_is_gated(program: Path, case: s
 
 
 @needs_root
+def test_privileges_that_a_program_of_one_thread_gives_up_are_gone(program: Path) -> None:
+    """The gate's thread kept them: the kernel changes those of the calling thread alone."""
+    seen, plain = (_seen(program, "gives_up_privileges", asked) for asked in (settings(), None))
+    assert (seen[0], seen[2]) == (plain[0], plain[2]) == (0, "")
+    assert seen[1][::2] == plain[1][::2]
+    assert len(seen[1]) == 16
+    assert all(line.endswith(" 0 kept by 0") for line in seen[1][::2])
+    assert all(_held_bytes([line]) < MOST_HELD_BYTES for line in seen[1][1::2]), "the gate's thread is there again"
+
+
+@needs_root
 def test_where_the_gates_thread_cannot_begin_again_closed_gates_open(program: Path) -> None:
     status, lines, words = _seen(program, "no_thread_after_all", settings())
     assert (status, lines) == (0, ["writable 1"])
