@@ -17,11 +17,11 @@ namespace reinet::alcc {
 
 // Makes the call while there is no thread of the gate's.
 template <class Function, class... Arguments>
-int alone(Function call, Arguments... arguments) {
+auto alone(Function call, Arguments... arguments) {
   const Inside inside;
   if (!inside || !process().is_here()) return call(arguments...);
   process().pacer.pause();
-  const int result = call(arguments...);
+  const auto result = call(arguments...);
   const int error = errno;
   process().pacer.resume();
   errno = error;

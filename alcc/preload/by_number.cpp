@@ -10,6 +10,7 @@
 //                    seen.
 //   clone, fork      Without memory in common it is fork(), whose handlers it does not call (vsftpd's sessions).
 //   seccomp          As prctl's (alcc/preload/limits.cpp).
+//   capset, setuid   They change what the calling thread may, and landlock_restrict_self does; see users.cpp.
 //   close            libuv's (Node.js, uvloop). Allocators make it too, within the first malloc of all: where nothing
 //                    of the gate is made yet, nothing is made for it.
 #include <linux/seccomp.h>
@@ -23,6 +24,7 @@
 
 #include "alcc/gate/process.hpp"
 #include "alcc/gate/say.hpp"
+#include "alcc/preload/alone.hpp"
 #include "alcc/preload/forget.hpp"
 #include "alcc/preload/real.hpp"
 
@@ -47,6 +49,25 @@ bool forks(long number, const long* a) {
   if (number == SYS_fork) return true;
 #endif
   return number == SYS_clone && !(a[0] & CLONE_VM) && a[1] == 0;
+}
+
+bool is_of_privileges(long number) {
+#ifdef SYS_landlock_restrict_self
+  if (number == SYS_landlock_restrict_self) return true;
+#endif
+  switch (number) {
+    case SYS_capset:
+    case SYS_setuid:
+    case SYS_setgid:
+    case SYS_setreuid:
+    case SYS_setregid:
+    case SYS_setresuid:
+    case SYS_setresgid:
+    case SYS_setgroups:
+      return true;
+    default:
+      return false;
+  }
 }
 
 }  // namespace
@@ -75,6 +96,7 @@ REINET_HOOK long syscall(long number, ...) noexcept {
     errno = error;
     return result;
   }
+  if (is_of_privileges(number)) return reinet::alcc::alone(call);
   const long result = call();
   if (number == SYS_io_uring_setup && result >= 0) process().has_io_uring = true;
   return result;

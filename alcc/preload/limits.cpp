@@ -4,7 +4,7 @@
 //
 //   setrlimit   Where no more processes are allowed (vsftpd), no more threads are: the pacer's is made before.
 //   prctl       Seccomp ends a process for a call that its filter's author did not foresee, and the gate makes such: no
-//               gate from then on.
+//               gate from then on. What a thread may ever do it changes for the calling one alone, see users.cpp.
 //   _exit       Ends a process without its destructors; many servers' children end so.
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -15,6 +15,7 @@
 #include <cstdlib>
 
 #include "alcc/gate/process.hpp"
+#include "alcc/preload/alone.hpp"
 #include "alcc/preload/real.hpp"
 
 using reinet::alcc::Inside;
@@ -31,6 +32,11 @@ void before_limit(int resource, const rlimit* limit) {
   if (resource != RLIMIT_NPROC || !limit || limit->rlim_cur > 1) return;
   const Inside inside;
   if (inside && process().is_here()) process().pacer.keep();
+}
+
+bool is_of_privileges(int option) {
+  return option == PR_SET_NO_NEW_PRIVS || option == PR_CAPBSET_DROP || option == PR_CAP_AMBIENT ||
+         option == PR_SET_SECUREBITS;
 }
 
 }  // namespace
@@ -63,7 +69,8 @@ REINET_HOOK int prctl(int option, ...) noexcept {
   // Without a filter it is a question whether the kernel knows of them.
   if (option == PR_SET_SECCOMP && (a[0] == SECCOMP_MODE_STRICT || a[1]))
     process().leave("it forbids itself system calls (seccomp)");
-  return real_prctl.get()(option, a[0], a[1], a[2], a[3]);
+  const auto call = [&] { return real_prctl.get()(option, a[0], a[1], a[2], a[3]); };
+  return is_of_privileges(option) ? reinet::alcc::alone(call) : call();
 }
 
 REINET_HOOK void _exit(int status) {

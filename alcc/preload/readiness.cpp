@@ -48,6 +48,9 @@ Flow* closed_gate(int fd) {
   return flow->arm_if_full(fd, now_ns()) ? flow : nullptr;
 }
 
+// The least slice, in which all closed gates are looked at: no oftener than the pacer looks at all that it has.
+std::uint64_t fair_slice_ns(std::uint64_t slice_ns) { return std::max(slice_ns, process().pacer.fair_ns()); }
+
 // Looks for itself, which is sooner than the pacer's word and another slice.
 bool any_opened(const std::vector<Flow*>& flows) {
   return std::ranges::any_of(flows, [](Flow* flow) {
@@ -99,7 +102,8 @@ int gated_poll(pollfd* fds, nfds_t count, std::uint64_t end_ns, const sigset_t* 
       return real_ppoll.get()(fds, count, end_ns == kUnlimited ? nullptr : &left, mask);
     }
     const int result = in_slices(
-        end_ns, slice_ns, [&](const timespec& slice) { return real_ppoll.get()(watched.data(), count, &slice, mask); },
+        end_ns, fair_slice_ns(slice_ns),
+        [&](const timespec& slice) { return real_ppoll.get()(watched.data(), count, &slice, mask); },
         [&] { return any_opened(closed); });
     if (result == kOpened) continue;
     if (result >= 0)
@@ -175,6 +179,16 @@ bool any_closed_of(int& count, const fd_set* writable) {
   return looked > 0;
 }
 
+// Tells whether a gate opens now that its connection has something to tell: one that has ended is writable, too.
+bool any_opened_of_readable(const fd_set* read, const Sets& asked, const Sets& watched, int count) {
+  for (int fd = 0; read && fd < count; ++fd) {
+    if (asked.asks_writable(fd) == watched.asks_writable(fd) || !has(reinterpret_cast<const fd_mask*>(read), fd))
+      continue;
+    if (Flow* flow = process().table.known_flow(fd); flow && any_opened({flow})) return true;
+  }
+  return false;
+}
+
 int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::uint64_t end_ns, const sigset_t* mask) {
   const Sets asked(count, read, write, except);
   const auto wait = [&](const Sets& sets, const timespec* timeout) {
@@ -199,9 +213,9 @@ int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::ui
       return wait(asked, end_ns == kUnlimited ? nullptr : &left);
     }
     const int result = in_slices(
-        end_ns, slice_ns, [&](const timespec& slice) { return wait(watched, &slice); },
+        end_ns, fair_slice_ns(slice_ns), [&](const timespec& slice) { return wait(watched, &slice); },
         [&] { return any_opened(closed); });
-    if (result == kOpened) continue;
+    if (result == kOpened || (result > 0 && any_opened_of_readable(read, asked, watched, count))) continue;
     if (result < 0)
       asked.give(read, write, except);  // as the kernel does: whoever was interrupted asks with them again
     return result;
@@ -211,6 +225,12 @@ int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::ui
 std::uint64_t end_of(const timespec* timeout) {
   if (!timeout || timeout->tv_sec > 1'000'000'000) return kUnlimited;
   return now_ns() + ns_of(*timeout);
+}
+
+// Of select's, which may have its seconds as microseconds.
+std::uint64_t end_of(const timeval& timeout) {
+  if (timeout.tv_sec > 1'000'000'000 || timeout.tv_usec > 1'000'000'000'000'000) return kUnlimited;
+  return now_ns() + ns_of({timeout.tv_sec, timeout.tv_usec * 1000});
 }
 
 }  // namespace
@@ -262,13 +282,9 @@ REINET_HOOK int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, 
 
 REINET_HOOK int select(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout) {
   const Inside inside;
-  const bool sane = !timeout || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0 && timeout->tv_usec < 1'000'000);
+  const bool sane = !timeout || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0);
   if (!inside || !sane || !any_closed_of(count, write)) return real_select.get()(count, read, write, except, timeout);
-  std::uint64_t end_ns = kUnlimited;
-  if (timeout) {
-    const timespec t{timeout->tv_sec, timeout->tv_usec * 1000};
-    end_ns = end_of(&t);
-  }
+  const std::uint64_t end_ns = timeout ? end_of(*timeout) : kUnlimited;
   const int result = gated_select(count, read, write, except, end_ns, nullptr);
   if (timeout) {  // Linux tells what is left
     const std::uint64_t now = now_ns();

@@ -2,7 +2,8 @@
 //
 // The calls that change a process's user. The kernel changes a thread's; the C library has all threads do it, and ends
 // the process where one of them may not. The pacer's may not where the program has kept capabilities for its own thread
-// alone (proftpd). So it ends before such a call, and begins again after it with what its maker may then. Some
+// alone (proftpd). So it ends before such a call, and begins again after it with what its maker may then. So it does
+// around what the C library leaves to the kernel (capset): else the pacer's would keep what the program gives up. Some
 // namespaces are entered by processes of one thread only: who is refused tries again without the pacer's.
 // Who takes descriptors of its own takes the pacer along.
 #include <grp.h>
@@ -29,6 +30,7 @@ REINET_REAL(setresuid);
 REINET_REAL(setresgid);
 REINET_REAL(setgroups);
 REINET_REAL(initgroups);
+constinit reinet::alcc::Real<int (*)(void*, const void*)> real_capset{"capset"};  // the headers have none
 REINET_REAL(unshare);
 REINET_REAL(setns);
 
@@ -56,6 +58,7 @@ REINET_HOOK int setgroups(size_t count, const gid_t* groups) noexcept {
   return alone(real_setgroups.get(), count, groups);
 }
 REINET_HOOK int initgroups(const char* user, gid_t group) { return alone(real_initgroups.get(), user, group); }
+REINET_HOOK int capset(void* header, const void* data) noexcept { return alone(real_capset.get(), header, data); }
 REINET_HOOK int unshare(int flags) noexcept {
   if (flags & CLONE_FILES) return with_own_descriptors([=] { return real_unshare.get()(flags); });
   return alone_if_refused(real_unshare.get(), flags);

@@ -3,10 +3,12 @@
 // The calls that bring bytes into a socket.
 #include <alloca.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -59,11 +61,22 @@ bool may_bring(int fd) {
   return real_ppoll.get()(&asked, 1, &none, nullptr) == 0 || (asked.revents & POLLIN);
 }
 
-// Tells whether a file has nothing at or after a place. One without a size, as those of /proc, may have something.
+// Tells whether a file has nothing at or after a place. One without a size may have something (/proc), but no such file
+// can be read at once.
 bool is_at_end(int fd, off64_t at) {
   struct stat found;
-  return fstat(fd, &found) == 0 && S_ISREG(found.st_mode) && found.st_size > 0 && at >= found.st_size;
+  if (fstat(fd, &found) != 0 || !S_ISREG(found.st_mode)) return false;
+  if (found.st_size > 0) return at >= found.st_size;
+  struct statfs system;
+  if (fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC) return true;  // those cannot either
+  char byte;
+  const iovec part{&byte, 1};
+  return preadv2(fd, &part, 1, at, RWF_NOWAIT) == 0;
 }
+
+// What a connection takes of pwritev2's flags; all but RWF_NOWAIT mean nothing to it. Two are newer than many headers.
+constexpr int kNoAppend = 0x20, kNoSignal = 0x100;
+constexpr int kPwritev2Flags = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND | kNoAppend | kNoSignal;
 
 // As writev; first(parts, count) is the kernel's own call, which brings the first of the pieces.
 template <class First>
@@ -119,8 +132,8 @@ REINET_HOOK ssize_t pwritev2(int fd, const iovec* buffers, int count, off_t offs
   const auto call = [=](const iovec* parts, int parts_count) {
     return real_pwritev2.get()(fd, parts, parts_count, offset, flags);
   };
-  // A connection has no other place to write at than the next one; it refuses most flags.
-  if (offset != -1 || (flags & ~RWF_NOWAIT)) return call(buffers, count);
+  // A connection has no other place to write at than the next one.
+  if (offset != -1 || (flags & ~kPwritev2Flags)) return call(buffers, count);
   return gated_buffers(fd, buffers, count, flags & RWF_NOWAIT, call);
 }
 

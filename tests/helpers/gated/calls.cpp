@@ -52,6 +52,7 @@ int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* ma
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include "connections.hpp"
 
@@ -98,6 +99,20 @@ void file_at_its_end() {
   }
   lseek(file, 0, SEEK_SET);
   say("at its start", sendfile(p.sender, file, nullptr, 1000));
+}
+
+// The same of files with nothing in them, and of one that has no size and yet something in it.
+void empty_files() {
+  alarm(20);
+  const Pair p = pair(kSmallBufferBytes);
+  fill(p.sender);
+  const int on_disk = file_of(0), in_memory = memfd_create("empty", 0);
+  for (const int flags : {0, O_NONBLOCK}) {
+    fcntl(p.sender, F_SETFL, flags);
+    for (const int file : {on_disk, in_memory})
+      for (off_t at : {0, 100}) say("empty", sendfile(p.sender, file, &at, 1000));
+  }
+  say("without a size", sendfile(p.sender, open("/proc/cpuinfo", O_RDONLY), nullptr, 1000));
 }
 
 // What comes with a message and makes no sense, for a connection that has no room.
@@ -153,6 +168,18 @@ void buffers_at_the_next_place() {
   say("waiting", pwritev2(p.sender, parts, 2, -1, 0));
   pthread_join(reader, nullptr);
   std::printf("held %ld\n", held);
+}
+
+// The same with flags that mean something for files, of which a connection takes some.
+void buffers_with_flags() {
+  alarm(20);
+  const Pair with_room = pair(), p = pair(kSmallBufferBytes);
+  fill(p.sender);
+  const iovec part{block.data(), 100};
+  for (const int fd : {with_room.sender, p.sender}) {
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    for (int flag = 1; flag <= 1 << 12; flag <<= 1) say("flag", pwritev2(fd, &part, 1, -1, flag));
+  }
 }
 
 // More than the kernel takes of one call.
@@ -213,7 +240,7 @@ void many_in_a_small_set() {
 }
 
 // The peer of a connection without room breaks it off while its end is awaited.
-void poll_at_the_end() {
+Pair pair_that_is_broken_off() {
   const Pair p = pair(kSmallBufferBytes);
   fill(p.sender);
   started([=] {
@@ -222,9 +249,39 @@ void poll_at_the_end() {
     setsockopt(p.peer, SOL_SOCKET, SO_LINGER, &none, sizeof none);
     close(p.peer);
   });
-  pollfd asked{p.sender, POLLIN | POLLOUT, 0};
+  return p;
+}
+
+void poll_at_the_end() {
+  pollfd asked{pair_that_is_broken_off().sender, POLLIN | POLLOUT, 0};
   say("ready", poll(&asked, 1, 5000));
   std::printf("events %x\n", static_cast<unsigned>(asked.revents));
+}
+
+void select_at_the_end() {
+  const int fd = pair_that_is_broken_off().sender;
+  fd_set readable, writable;
+  FD_ZERO(&readable);
+  FD_ZERO(&writable);
+  FD_SET(fd, &readable);
+  FD_SET(fd, &writable);
+  say("ready", select(fd + 1, &readable, &writable, nullptr, nullptr));
+  std::printf("readable %d writable %d\n", FD_ISSET(fd, &readable), FD_ISSET(fd, &writable));
+}
+
+// Timeouts that say their seconds in microseconds, which the kernel takes.
+void many_microseconds() {
+  const Pair p = pair(kSmallBufferBytes);
+  fill(p.sender);
+  fd_set set;
+  FD_ZERO(&set);
+  FD_SET(p.sender, &set);
+  timeval later{0, 1'200'000};
+  say("full", select(p.sender + 1, nullptr, &set, nullptr, &later));
+  timeval never{1, (1LL << 62)};
+  FD_SET(p.sender, &set);
+  started([=] { usleep(100'000), read_for(p.peer, 100); });
+  say("read", select(p.sender + 1, nullptr, &set, nullptr, &never));
 }
 
 // Of two connections without room one gets some.
@@ -250,17 +307,48 @@ void one_of_two_opens() {
   }
 }
 
+// A thousand connections without room, in one poll() after the other and in one select() after the other.
+void waits_for_many() {
+  alarm(60);
+  const rlimit many{4096, 4096};
+  setrlimit(RLIMIT_NOFILE, &many);
+  std::vector<pollfd> asked;
+  for (int i = 0; i < 1000; ++i) {
+    asked.push_back({pair(kSmallBufferBytes).sender, POLLOUT, 0});
+    fcntl(asked.back().fd, F_SETFL, O_NONBLOCK);
+  }
+  for (int quiet = 0; quiet < 20; ++quiet) {
+    for (const pollfd& p : asked)
+      if (write(p.fd, block.data(), kMegabyte) > 0) quiet = 0;
+    usleep(20'000);
+  }
+  std::vector<fd_mask> set(4096 / NFDBITS);
+  for (const bool polls : {true, false}) {
+    const long before = looks;
+    for (const pollfd& p : asked) set[static_cast<std::size_t>(p.fd / NFDBITS)] |= fd_mask{1} << (p.fd % NFDBITS);
+    timeval later{2, 0};
+    const int ready = polls ? poll(asked.data(), asked.size(), 2000)
+                            : select(4096, nullptr, reinterpret_cast<fd_set*>(set.data()), nullptr, &later);
+    std::printf("ready %d looks %s\n", ready, looks - before < 2 * 60'000 ? "few" : "many");
+  }
+}
+
 }  // namespace
 
 const Cases kCallCases{
     {"files_at_an_open_gate", files_at_an_open_gate},
     {"file_at_its_end", file_at_its_end},
+    {"empty_files", empty_files},
     {"bad_messages", bad_messages},
     {"buffers_at_the_next_place", buffers_at_the_next_place},
+    {"buffers_with_flags", buffers_with_flags},
     {"more_than_a_call_takes", more_than_a_call_takes},
     {"large_sets", large_sets},
     {"many_in_a_small_set", many_in_a_small_set},
     {"poll_at_the_end", poll_at_the_end},
+    {"select_at_the_end", select_at_the_end},
+    {"many_microseconds", many_microseconds},
     {"one_of_two_opens", one_of_two_opens},
+    {"waits_for_many", waits_for_many},
 };
 #endif

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -22,6 +23,9 @@
 constexpr int kMssBytes = 536, kSmallBufferBytes = 4096;
 constexpr std::size_t kMegabyte = 1 << 20;
 inline std::vector<char> block(kMegabyte, 'a');
+
+// How often the gate, or whoever, looked at connections (TCP_INFO); processes.cpp counts.
+inline std::atomic<long> looks{0};
 
 struct Pair {
   int sender, peer;

@@ -3,6 +3,7 @@
 // The cases of corners.cpp that are about processes: that forbid themselves something, fork in odd places, are made
 // past fork(), or whose main thread ends first.
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <netinet/tcp.h>
@@ -20,7 +21,11 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
+#include <map>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,9 +38,13 @@ thread_local bool is_struck_in_the_gate = false;
 
 }  // namespace
 
+// As libcap calls the C library's, whose headers have none.
+extern "C" int capset(__user_cap_header_struct* header, const __user_cap_data_struct* data);
+
 // The gate asks it about a connection with its locks held: there a signal's handler interrupts this thread.
 extern "C" int getsockopt(int fd, int level, int name, void* value, socklen_t* size) noexcept {
   const long result = syscall(SYS_getsockopt, fd, level, name, value, size);
+  if (level == IPPROTO_TCP && name == TCP_INFO) ++looks;
   if (level == IPPROTO_TCP && name == TCP_INFO && std::exchange(is_struck_in_the_gate, false)) raise(SIGUSR1);
   return static_cast<int>(result);
 }
@@ -181,6 +190,44 @@ void data_as_standard_error() {
   struct stat status{};
   fstat(file, &status);
   std::printf("bytes %ld\n", static_cast<long>(status.st_size));
+}
+
+std::set<int> threads() {
+  std::set<int> found;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task"))
+    found.insert(std::stoi(task.path().filename()));
+  return found;
+}
+
+// What a program of one thread gives up, no thread keeps: each call in a process of its own that has sent.
+void gives_up_privileges() {
+  static __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  static __user_cap_data_struct none[2]{};
+  constexpr long kUser = kNobody;
+  const std::map<const char*, std::function<long()>> ways{
+      {"capset", [] { return capset(&header, none); }},
+      {"capset by number", [] { return syscall(SYS_capset, &header, none); }},
+      {"user by number", [] { return syscall(SYS_setresuid, kUser, kUser, kUser); }},
+      {"group by number", [] { return syscall(SYS_setresgid, kUser, kUser, kUser); }},
+      {"groups by number", [] { return syscall(SYS_setgroups, 0, nullptr); }},
+      {"files", [] { return syscall(SYS_landlock_restrict_self, -1, 0) == 0 ? 1L : 0L; }},  // of no set: an error
+      {"programs of others", [] { return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); }},
+      {"what it may ever have", [] { return prctl(PR_CAPBSET_DROP, CAP_SYS_TIME, 0, 0, 0); }},
+  };
+  for (const auto& [name, call] : ways) {
+    if (fork() == 0) {
+      const Pair p = pair(kSmallBufferBytes);
+      fill(p.sender);
+      const std::set<int> before = threads();
+      const long result = call();
+      std::set<int> kept = threads();
+      std::erase_if(kept, [&](int thread) { return thread == getpid() || !before.contains(thread); });
+      std::printf("%s %ld kept by %zu\n", name, result, kept.size());
+      std::printf("held %ld\n", fill(pair(kSmallBufferBytes).sender));
+      std::exit(0);
+    }
+    wait(nullptr);
+  }
 }
 
 void namespace_of_users() {
@@ -371,6 +418,7 @@ const Cases kProcessCases{
     {"told_once", told_once},
     {"full_log", full_log},
     {"data_as_standard_error", data_as_standard_error},
+    {"gives_up_privileges", gives_up_privileges},
     {"namespace_of_users", namespace_of_users},
     {"made_past_fork", made_past_fork},
     {"clones_beside_connections", clones_beside_connections},

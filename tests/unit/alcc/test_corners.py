@@ -165,7 +165,7 @@ def test_an_open_gate_asks_nothing_of_a_file_or_a_pipe(program: Path, tmp_path: 
         assert done.stdout == "sent 20000 brought 20000\nsendfile 20 splice 20 ppoll 0\n", done.stderr
 
 
-@pytest.mark.parametrize("case", ["file_at_its_end", "bad_messages"])
+@pytest.mark.parametrize("case", ["file_at_its_end", "empty_files", "bad_messages"])
 def test_what_is_wrong_with_a_call_is_told_where_there_is_no_room_too(program: Path, case: str) -> None:
     """It was refused for want of room, and a call that waits waited for ever."""
     seen = _seen(program, case, settings())
@@ -178,6 +178,13 @@ def test_what_pwritev2_writes_at_the_next_place_passes_the_gate(program: Path) -
     assert seen[0] == plain[0] == 0
     assert seen[1][:-1] == plain[1][:-1]
     assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1])
+
+
+def test_what_pwritev2_writes_with_flags_passes_the_gate_too(program: Path) -> None:
+    """With the flags for files that a connection takes all of it went past the gate."""
+    seen, plain = (_seen(program, "buffers_with_flags", asked) for asked in (settings(), None))
+    assert seen == plain
+    assert {"flag 100 0", "flag -1 11"} <= set(seen[1])
 
 
 def test_no_call_takes_more_than_the_kernels_own(program: Path) -> None:
@@ -194,15 +201,28 @@ def test_select_waits_at_a_closed_gate_whatever_number_it_is_told(program: Path,
     assert seen[1][0] == "full 0 0"
 
 
-def test_a_connection_that_ends_at_a_closed_gate_is_writable(program: Path) -> None:
-    seen = _seen(program, "poll_at_the_end", settings())
-    assert seen == _seen(program, "poll_at_the_end", None)
+@pytest.mark.parametrize("case", ["poll_at_the_end", "select_at_the_end"])
+def test_a_connection_that_ends_at_a_closed_gate_is_writable(program: Path, case: str) -> None:
+    seen = _seen(program, case, settings())
+    assert seen == _seen(program, case, None)
+
+
+def test_select_waits_at_a_closed_gate_for_seconds_in_microseconds_too(program: Path) -> None:
+    """A closed gate was called writable at once, and the program asked again without end."""
+    seen = _seen(program, "many_microseconds", settings())
+    assert seen == _seen(program, "many_microseconds", None) == (0, ["full 0 0", "read 1 0"], "")
 
 
 def test_of_two_closed_gates_only_the_one_that_opens_is_writable(program: Path) -> None:
     """Both were called so, and who wrote into the other one was refused."""
     seen = _seen(program, "one_of_two_opens", settings())
     assert seen == _seen(program, "one_of_two_opens", None)
+
+
+def test_who_polls_many_closed_gates_looks_at_them_no_oftener_than_the_gate(program: Path) -> None:
+    """All of a thousand were looked at every 10 ms."""
+    seen = _seen(program, "waits_for_many", settings())
+    assert seen == _seen(program, "waits_for_many", None) == (0, ["ready 0 looks few"] * 2, "")
 
 
 def test_every_call_that_the_preload_has_is_shown() -> None:
@@ -302,6 +322,17 @@ def test_a_process_that_forbids_itself_processes_is_gated(program: Path, case: s
     status, lines, words = _seen(program, case, settings())
     assert (status, words) == (0, "")
     assert _held_bytes(lines) < MOST_HELD_BYTES < _held_bytes(_seen(program, case, None)[1])
+
+
+@needs_root
+def test_privileges_that_a_program_of_one_thread_gives_up_are_gone(program: Path) -> None:
+    """The gate's thread kept them: the kernel changes those of the calling thread alone."""
+    seen, plain = (_seen(program, "gives_up_privileges", asked) for asked in (settings(), None))
+    assert (seen[0], seen[2]) == (plain[0], plain[2]) == (0, "")
+    assert seen[1][::2] == plain[1][::2]
+    assert len(seen[1]) == 16
+    assert all(line.endswith(" 0 kept by 0") for line in seen[1][::2])
+    assert all(_held_bytes([line]) < MOST_HELD_BYTES for line in seen[1][1::2]), "the gate's thread is there again"
 
 
 @needs_root
