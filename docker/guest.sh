@@ -62,7 +62,10 @@ early=$scratch/early
 mkdir -p "$early/drivers" "$early/proc" "$early/sys" "$early/dev" "$early/host" "$early/layer" "$early/root"
 cp "$(command -v busybox)" "$early/busybox"
 count=100 # so that their names sort in the order in which they load
-modprobe -d "$unpacked" -S "$release" --show-depends -a virtio_pci 9pnet_virtio 9p overlay |
+{
+  modprobe -d "$unpacked" -S "$release" --show-depends -q virtio_pci || true # part of the kernel itself since Debian 13
+  modprobe -d "$unpacked" -S "$release" --show-depends -a 9pnet_virtio 9p overlay
+} |
   awk '/^insmod/ && !seen[$2]++ {print $2}' |
   while read -r driver; do
     count=$((count + 1))
