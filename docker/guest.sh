@@ -43,6 +43,11 @@ trap 'exit 143' TERM
 
 unpacked=$scratch/unpacked
 for package in $packages; do dpkg-deb -x "$package" "$unpacked"; done
+# Debian 13's packages have the modules below /usr/lib, Debian 12's below /lib; so both lead there.
+if [ ! -e "$unpacked/usr/lib" ] && [ -d "$unpacked/lib" ]; then
+  mkdir -p "$unpacked/usr"
+  ln -s ../lib "$unpacked/usr/lib"
+fi
 kernel=$(find "$unpacked" -name 'vmlinuz*' -type f | head -n 1)
 release=$(ls "$unpacked/usr/lib/modules" 2>/dev/null | head -n 1)
 if [ -z "$kernel" ] || [ -z "$release" ] || [ ! -d "$unpacked/usr/lib/modules/$release/kernel" ]; then
@@ -57,7 +62,11 @@ early=$scratch/early
 mkdir -p "$early/drivers" "$early/proc" "$early/sys" "$early/dev" "$early/host" "$early/layer" "$early/root"
 cp "$(command -v busybox)" "$early/busybox"
 count=100 # so that their names sort in the order in which they load
-modprobe -d "$unpacked" -S "$release" --show-depends -a 9pnet_virtio 9p overlay | awk '/^insmod/ && !seen[$2]++ {print $2}' |
+{
+  modprobe -d "$unpacked" -S "$release" --show-depends -q virtio_pci || true # part of the kernel itself since Debian 13
+  modprobe -d "$unpacked" -S "$release" --show-depends -a 9pnet_virtio 9p overlay
+} |
+  awk '/^insmod/ && !seen[$2]++ {print $2}' |
   while read -r driver; do
     count=$((count + 1))
     case $driver in

@@ -148,7 +148,7 @@ struct tcp_congestion_ops {
   void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
   void (*cong_control)(struct sock *sk, __u32 ack, int flag, const struct rate_sample *sample); /* since 6.10 */
   void (*set_state)(struct sock *sk, __u8 new_state);
-/* Linux 7.3 tells with an operation of its own that a flow with nothing outstanding sends again, and has no longer the
+/* Linux 7.1 tells with an operation of its own that a flow with nothing outstanding sends again, and has no longer the
  * algorithms' functions for cwnd_event, of which that was one event. libbpf 1.1 refuses a member that the kernel's
  * structure lacks, so this too is built for either.
  */

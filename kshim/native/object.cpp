@@ -38,7 +38,7 @@
 // By the form of the kernel's tcp_congestion_ops, which each has since that Linux (CMakeLists.txt).
 REINET_EMBED(reinet_bpf_6_4, "reinet-6.4.bpf.o");
 REINET_EMBED(reinet_bpf_6_10, "reinet-6.10.bpf.o");
-REINET_EMBED(reinet_bpf_7_3, "reinet-7.3.bpf.o");
+REINET_EMBED(reinet_bpf_7_1, "reinet-7.1.bpf.o");
 
 namespace reinet {
 
@@ -128,7 +128,7 @@ class KernelOps {
 
 // Begin and end of the programs that were built for this kernel's structure.
 std::pair<const char*, const char*> fitting(const KernelOps& kernel) {
-  if (kernel.has("cwnd_event_tx_start")) return {reinet_bpf_7_3_begin, reinet_bpf_7_3_end};
+  if (kernel.has("cwnd_event_tx_start")) return {reinet_bpf_7_1_begin, reinet_bpf_7_1_end};
   if (kernel.arguments("cong_control") == 4) return {reinet_bpf_6_10_begin, reinet_bpf_6_10_end};
   return {reinet_bpf_6_4_begin, reinet_bpf_6_4_end};
 }

@@ -90,10 +90,11 @@ def test_bbr_keeps_its_pace_under_the_wrapper(cgroup, transfer):
 
 def test_full_table_leaves_flows_alone_until_a_slot_is_free(cgroup, transfer):
     with KernelShim([cgroup], max_flows=1) as shim:
-        first = transfer(cgroup=cgroup, seconds=0.6, own_network=False)
+        first = transfer(cgroup=cgroup, seconds=60, until_told=True, own_network=False)
         second = transfer(cgroup=cgroup, seconds=0.1, own_network=False)
         assert (first.cc, second.cc) == (shim.wrappers["cubic"], "cubic")
         assert shim.counters()["flows_without_slot"] == 1
+        assert first.result()["intact"]
         until_closed(shim, first.cookie)
         third = transfer(cgroup=cgroup, seconds=0.1, own_network=False)
         assert third.cc == shim.wrappers["cubic"]

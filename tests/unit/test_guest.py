@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "docker" / "guest.sh"
 PROGRAMS = {
-    "dpkg-deb": 'mkdir -p "$3/usr/lib/modules/9.9-test/kernel" "$3/boot"; echo image >"$3/boot/vmlinuz-9.9-test"',
+    "dpkg-deb": 'mkdir -p "$3$MODULES/9.9-test/kernel" "$3/boot"; echo image >"$3/boot/vmlinuz-9.9-test"',
     "cpio": "cat command",  # all that the stand-in of QEMU needs of the files
     "qemu-system-x86_64": r"""
         while [ "$1" != -initrd ]; do shift; done
@@ -24,7 +24,7 @@ PROGRAMS = {
 def guest(tmp_path):
     """Run the script with stand-ins of all that it needs; ``without`` names one that is not installed."""
 
-    def run(*arguments, without=""):
+    def run(*arguments, without="", modules="/usr/lib/modules"):
         tools = tmp_path / "tools"
         tools.mkdir(exist_ok=True)
         for name, body in PROGRAMS.items():
@@ -39,7 +39,7 @@ def guest(tmp_path):
         (tmp_path / "it's here").mkdir(exist_ok=True)
         environment = {
             **os.environ, "PATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache"),
-            "FAILS": str(tmp_path / "fails"),
+            "FAILS": str(tmp_path / "fails"), "MODULES": modules,
         }  # fmt: skip
         return subprocess.run(
             [SCRIPT, *arguments],
@@ -60,6 +60,12 @@ def test_every_word_of_the_command_arrives_and_its_status_is_the_scripts(guest, 
     assert done.returncode == 3, done.stderr
     assert f"{tmp_path}/it's here|it's|two words|$HOME|" in done.stdout
     assert not list((tmp_path / "cache" / "reinet" / "guest").iterdir())  # nothing is left of it
+
+
+@pytest.mark.parametrize("modules", ["/usr/lib/modules", "/lib/modules"])
+def test_a_kernel_has_its_modules_where_debian_13_or_12_puts_them(guest, modules):
+    done = guest("../linux.deb", "--", "true", modules=modules)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_guest_that_ends_before_its_command_is_a_failure(guest, tmp_path):
