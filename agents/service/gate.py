@@ -102,8 +102,9 @@ def measure(request: dict[str, Any]) -> Verdict:
 
     gate = Gate.model_validate(request["gate"])
     candidate, present = request["candidate"], request["present"] or BASELINE
+    suite = load(gate.suite)
     made = plan(
-        load(gate.suite),
+        suite,
         given=load_traces(gate.traces) if gate.traces else (),
         agents=list(dict.fromkeys([BASELINE, present, candidate])),
         repeat=gate.repeat,
@@ -118,7 +119,9 @@ def measure(request: dict[str, Any]) -> Verdict:
         """Returns a model's name in the report; one that no scenario of the suite runs has no rows there."""
         return names.get(Path(folder).name, folder)
 
-    rows = found["rows"]
+    capped = {(scenario.name, cc) for scenario in suite.scenarios for cc in scenario.cc}
+    # What runs plain alone has no pair, and is not lost for that.
+    rows = [row for row in found["rows"] if (row["scenario"], row["cc"]) in capped]
     own = suite_figures(rows, called(candidate), BASELINE, gate)
     if present == BASELINE:
         verdict = judged(rows, called(candidate), BASELINE, gate)

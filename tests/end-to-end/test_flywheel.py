@@ -10,15 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from helpers.daemons import Daemon, has_capped, write_config
-from helpers.trainer import TINY, Service
+from helpers.trainer import TINY, Service, small_gate
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.run import simulate
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.daemon.processes.flow_recorder import LEAST_S, FlowRecorder
 from reinet.envs.trace.flow_records import FlowRecording, flow_files
 from reinet.envs.trace.model import generate
-
-GATE = '[trainer.gate]\nscenarios = ["cellular"]\nrepeat = 1\n'
 
 
 def reinet(*arguments: object, service: Service) -> str:
@@ -48,7 +46,7 @@ def record(folder: Path) -> None:
 
 def test_what_flows_showed_becomes_a_model_that_the_daemon_serves_until_it_is_rolled_back(tmp_path: Path) -> None:
     record(tmp_path / "flows")
-    service = Service(tmp_path, more=GATE)
+    service = Service(tmp_path, more=small_gate(tmp_path))
     service.start()
     daemon = None
     try:

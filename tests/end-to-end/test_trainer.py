@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import signal
 import stat
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from helpers.kills import disturbed, free_port, left_over, long, plain_training, rays_of
-from helpers.trainer import TINY, Service
+from helpers.trainer import TINY, Service, small_gate
 from helpers.waiting import wait_for
 from reinet.agents.service.client import Client
 from reinet.core.errors import ReinetError, ServiceError
@@ -26,12 +27,11 @@ from reinet.envs.trace.model import generate
 
 LONG = long(6)
 """Long enough to be killed a few times."""
-GATE = '[trainer.gate]\nscenarios = ["cellular"]\nrepeat = 1\n'
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    made = Service(tmp_path, more=GATE)
+    made = Service(tmp_path, more=small_gate(tmp_path, harm_repeat=1))
     made.start()
     yield made
     made.close()
@@ -86,6 +86,7 @@ def test_recordings_go_in_and_a_model_that_a_name_points_to_comes_out(service: S
 
         done = client.promote(model["sha256"][:12], "production", why="the first")
         assert (done["who"], done["why"], done["before"]) == ("local", "the first", "")
+        assert re.search(r"1 runs; harm: \d+ of 72 cells above a limit", done["gate"]), "the gate measured it"
         assert client.pull("production", tmp_path / "pulled").name == model["sha256"]
         again = ended(client, client.submit(TINY, [traces])["job"])
         assert again["model"] == model["sha256"], "the same configuration and traces are the same model"
@@ -101,7 +102,7 @@ def test_a_daemon_follows_a_promotion_and_a_roll_back_and_is_in_the_fleet(
     tmp_path: Path, two_models: tuple[Path, list[str]]
 ) -> None:
     folder, (first, second) = two_models
-    service = Service(tmp_path, more=GATE)
+    service = Service(tmp_path, more=small_gate(tmp_path))
     shutil.copytree(folder, service.folder)
     service.start()
     swapped: list[str] = []
@@ -144,7 +145,7 @@ def test_a_model_that_is_worse_is_not_promoted_unless_forced_and_that_is_on_reco
     tmp_path: Path, two_models: tuple[Path, list[str]]
 ) -> None:
     folder, models = two_models
-    service = Service(tmp_path, more=GATE + "least_throughput = 1.5\n")
+    service = Service(tmp_path, more=small_gate(tmp_path, "least_throughput = 1.5\n"))
     shutil.copytree(folder, service.folder)
     service.start()
     try:
@@ -162,7 +163,7 @@ def test_a_model_that_is_worse_is_not_promoted_unless_forced_and_that_is_on_reco
 
 def test_a_model_cannot_be_judged_on_what_it_learned_from(tmp_path: Path) -> None:
     held_out = recordings(tmp_path / "held-out")
-    service = Service(tmp_path, more=f'{GATE}traces = ["{held_out}"]\n')
+    service = Service(tmp_path, more=small_gate(tmp_path, f'traces = ["{held_out}"]\n'))
     service.start()
     try:
         with service.client() as client:

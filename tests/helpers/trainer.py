@@ -20,6 +20,18 @@ TINY: dict[str, Any] = {
     "run": {"iterations": 6, "updates": 5, "evaluate_every": 3, "evaluate_s": 5, "checkpoint_every": 2},
     "harm": {"repeat": 0},  # it takes seconds; test_trained_harm.py asks
 }
+SMALL_SUITE = """
+title = "Small"
+[[scenario]]
+name = "walking"
+agents = ["none", "rule"]
+plain = ["reno"]
+traces = ["lte-walking"]
+trace_seconds = 10
+seconds = 5
+repeat = 1
+"""
+"""A promotion asks the whole gate over one short link, and has its answer in a second."""
 START_S = 60.0
 """A service imports for a second or two; a busy host takes longer."""
 NOBODY_WORKS = """
@@ -111,6 +123,15 @@ class Service:
             if (pid := worker_pid(folder)) is not None:
                 with suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
+
+
+def small_gate(folder: Path, more: str = "", harm_repeat: int = 0) -> str:
+    """The ``[trainer.gate]`` table of a service for which a gate in full, seconds of a core, would say no more."""
+    suite = folder / "small-suite.toml"
+    suite.write_text(SMALL_SUITE)
+    # Policies that have learned for a second may cost short transfers anything: the limits are not what is looked at.
+    harm = f"{{ repeat = {harm_repeat}, most_failed_share = 1.0, most_ratio = 1000.0 }}"
+    return f'[trainer.gate]\nsuite = "{suite}"\nscenarios = ["walking"]\nno_harm = {harm}\n{more}'
 
 
 def put_model(state: Path, folder: Path, name: str) -> str:

@@ -51,8 +51,10 @@ def test_deepcc_is_taught_by_hindsight_alone() -> None:
 def test_a_variant_is_trained_once_and_judged(tmp_path: Path) -> None:
     small = BASE.model_copy(
         update={
+            "traces": BASE.traces.model_copy(update={"train_count": 2, "select_count": 1, "seconds": 10.0}),
             "rollout": BASE.rollout.model_copy(update={"periods": 256}),
-            "run": BASE.run.model_copy(update={"updates": 2}),
+            "run": BASE.run.model_copy(update={"updates": 2, "evaluate_s": 5.0, "evaluate_seeds": 1}),
+            "harm": BASE.harm.model_copy(update={"repeat": 0}),  # how its checkpoint is chosen is no matter here
         }
     )
     plan = PLANS["deepcc"]

@@ -1,6 +1,7 @@
 """The registry: names that point, a history that tells of it, what may be removed, and a gate's verdict."""
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,17 +13,18 @@ from typing import Any
 import pytest
 
 from helpers.places import ROOT
-from helpers.trainer import TINY
+from helpers.trainer import TINY, small_gate
 from reinet.agents.evaluation.no_harm import Harm
 from reinet.agents.model.artifact import load_artifact
 from reinet.agents.service import registry as registry_module
 from reinet.agents.service.blobs import Blobs
 from reinet.agents.service.config import Gate, Quota
 from reinet.agents.service.database import Database
-from reinet.agents.service.gate import Verdict, judged, suite_figures, with_harm
+from reinet.agents.service.gate import Verdict, judged, measure, suite_figures, with_harm
 from reinet.agents.service.identity import ALL_ROLES, Caller
 from reinet.agents.service.jobs import Given, Job, Jobs
 from reinet.agents.service.registry import Registry
+from reinet.core import toml_file
 from reinet.core.disk import durable
 from reinet.core.errors import ModelError, ServiceError
 
@@ -255,6 +257,16 @@ def test_the_gate_compares_pairs_alone_and_refuses_where_there_are_none() -> Non
     assert judged([row("old", 1.0, 1.0, 1), row("new", 1.0, 1.0, 1), row("new", 1.0, 1.0, 2)], "new", "old", Gate()).ok
     idle = judged([row("new", 1.0, 0.0), row("old", 1.0, 0.0)], "new", "old", Gate())
     assert idle.ok, "two models without any queue are alike"
+
+
+def test_congestion_controls_that_a_suite_runs_plain_alone_are_no_lost_runs_of_a_first_model(tmp_path: Path) -> None:
+    """It was told that nothing came through under it in those, and had no ratios among its figures."""
+    gate = toml_file.loads(small_gate(tmp_path))["trainer"]["gate"]
+    found = measure({"gate": gate, "candidate": str(SHIPPED[0]), "present": "", "store": str(tmp_path / "runs")})
+    kept = r"[\d.]+ % of the throughput and [\d.]+ % of the queueing delay of no cap, 1 runs"
+    assert re.fullmatch(f"the name points to nothing yet; {kept}", found.words)
+    assert found.ok
+    assert {"suite/throughput_ratio", "suite/qdelay_ratio"} <= found.candidate.keys()
 
 
 def test_a_models_figures_of_the_suite_are_its_means_and_its_ratios_to_no_cap() -> None:
