@@ -110,7 +110,7 @@ class ControlLoop(Observed):
     ) -> None:
         """Makes a loop of one policy.
 
-        ``bounds_steps`` keeps each cap near the one in force (``core/states/guard.hpp``). ``gather_ms`` lets records
+        ``bounds_steps`` keeps each cap near the one in force (``core/guard/guard.hpp``). ``gather_ms`` lets records
         gather so long at most from one tick to the next (``gathering.py``).
         """
         self._shim = shim
