@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.active_policy import ActivePolicy
-from reinet.agents.decide.flows import FlowTable, Rows
+from reinet.agents.decide.decider import Rows
+from reinet.agents.decide.flows import FlowTable
 from reinet.agents.decide.modes import Mode, Placer, PolicySpec
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.recent import RecentRecords

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.decider import Mask
+from reinet.agents.decide.decider import Mask, Rows
 from reinet.agents.decide.evidence import CAPPED, NEITHER, PLAIN, Comparison, Evidence
-from reinet.agents.decide.flows import FlowTable, Rows
+from reinet.agents.decide.flows import FlowTable
 from reinet.agents.decide.modes import Mode, PolicySpec, lots
 from reinet.agents.decide.pipeline import Pipeline
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.active_policies import ActivePolicies
 from reinet.agents.decide.active_policy import ActivePolicy, PolicyStatus, Ruling
-from reinet.agents.decide.flows import FlowTable, Rows
+from reinet.agents.decide.decider import Rows
+from reinet.agents.decide.flows import FlowTable
 from reinet.agents.decide.modes import PLAIN_SHARE, Mode, Placer, PolicySpec
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.sight.memory import Sight
