@@ -16,9 +16,9 @@ from reinet.envs.link.spec import check_choice
 from reinet.envs.trace.files import write_atomically
 from reinet.envs.trace.importers import FORMATS, import_trace
 from reinet.envs.trace.model import CONSTANT, PRESETS, RANDOM, constant, generate
-from reinet.envs.trace.set_file import distinct_names, set_file
+from reinet.envs.trace.set_file import distinct_names, load_traces, set_file, trace_files
 from reinet.envs.trace.split import by_content
-from reinet.envs.trace.trace import Trace, load_traces, trace_files
+from reinet.envs.trace.trace import Trace
 
 app = typer.Typer(
     name="traces",
