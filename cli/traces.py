@@ -15,10 +15,10 @@ from reinet.core.errors import ConfigError, TraceError
 from reinet.envs.link.spec import check_choice
 from reinet.envs.trace.files import write_atomically
 from reinet.envs.trace.importers import FORMATS, import_trace
-from reinet.envs.trace.model import PRESETS, RANDOM, generate
-from reinet.envs.trace.set_file import distinct_names, set_file
+from reinet.envs.trace.model import CONSTANT, PRESETS, RANDOM, constant, generate
+from reinet.envs.trace.set_file import distinct_names, load_traces, set_file, trace_files
 from reinet.envs.trace.split import by_content
-from reinet.envs.trace.trace import Trace, load_traces, trace_files
+from reinet.envs.trace.trace import Trace
 
 app = typer.Typer(
     name="traces",
@@ -27,7 +27,6 @@ app = typer.Typer(
 )
 
 LIST_COLUMNS = ["trace", "duration_s", "mean_mbps", "longest_gap_ms", "sha256"]
-CONSTANT = "constant:"
 
 Traces = Annotated[list[Path], typer.Argument(help="Trace files, folders or set files (.toml).", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
@@ -172,7 +171,7 @@ def generate_(
         reinet traces generate constant:12 --out wired.trace
     """
     if preset.startswith(CONSTANT):
-        trace = _constant(preset, seconds)
+        trace = constant(preset, seconds)
     else:
         check_choice("generate", "there is no preset", preset, [*PRESETS, RANDOM, f"{CONSTANT}MBPS"])
         trace = generate(preset, seconds, seed)
@@ -233,14 +232,6 @@ def _by_time(traces: Sequence[Trace], share: float) -> dict[str, list[Trace]]:
         sides["train"].append(trace.cut(0, at_ms, trace.name))
         sides["validation"].append(trace.cut(at_ms, trace.duration_ms, trace.name))
     return sides
-
-
-def _constant(preset: str, seconds: float) -> Trace:
-    try:
-        mbps = float(preset.removeprefix(CONSTANT))
-    except ValueError:
-        raise TraceError(f"generate: {preset!r} is not a rate; write constant:12 for 12 Mbit/s") from None
-    return Trace.constant(mbps, seconds)
 
 
 def _preset(name: str) -> dict[str, float]:

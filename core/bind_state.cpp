@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "core/bindings.hpp"
+#include "core/guard/guard.hpp"
 #include "core/peers/peer.h"
 #include "core/peers/peers.hpp"
 #include "core/period.h"
 #include "core/states/calm.hpp"
 #include "core/states/flow_memory.hpp"
-#include "core/states/guard.hpp"
 #include "core/states/heads.hpp"
 #include "core/states/reflex.hpp"
 #include "core/states/state_bank.hpp"

@@ -28,7 +28,7 @@ LEAST_TARGET_PER_RTT: float = _core.LEAST_TARGET_PER_RTT
 """The least target that can be kept, in minimum RTTs of the path; ``states/delay_ratio.hpp`` has the reason."""
 
 FOREIGN_ROUNDS: float = _core.FOREIGN_ROUNDS
-"""So long a flow waits in a queue of others before that queue is asked; ``states/others.hpp`` has the reasons."""
+"""So long a flow waits in a queue of others before that queue is asked; ``guard/others.hpp`` has the reasons."""
 ASK_ROUNDS: float = _core.ASK_ROUNDS
 """So long each of the two questions takes."""
 LEAST_YIELD_S: float = _core.LEAST_YIELD_NS / 1e9
@@ -40,7 +40,7 @@ LOOK_REST_S: float = _core.LOOK_REST_NS / 1e9
 LOOK_STEP_ROUNDS: int = _core.LOOK_STEP_ROUNDS
 LOOK_LONGEST_ROUND_S: float = _core.LOOK_LONGEST_ROUND_NS / 1e9
 HOLD_PER_PATH: float = _core.HOLD_PER_PATH
-"""The look for a path's true minimum RTT; ``states/min_rtt_look.hpp`` has each with its reason."""
+"""The look for a path's true minimum RTT; ``guard/min_rtt_look.hpp`` has each with its reason."""
 
 KEPT_RECORDS: int = _core.KEPT_RECORDS
 """So many records of each flow are remembered."""
@@ -59,7 +59,7 @@ VERDICT_DTYPE = np.dtype(
         ("min_rtt_us", np.uint32),
     ]
 )
-"""What a guard says of a record, packed as ``states/guard.hpp`` has it; ``agents/decide/verdicts.py`` has the words."""
+"""What a guard says of a record, packed as ``guard/guard.hpp`` has it; ``agents/decide/verdicts.py`` has the words."""
 VERDICT_BYTES: int = _core.VERDICT_BYTES
 """Its size there."""
 
@@ -90,7 +90,7 @@ class Batch(NamedTuple):
     decided: npt.NDArray[np.bool_]
     """(N,), False for a record without an RTT sample: it changed nothing and asks for no decision."""
     may_cap: npt.NDArray[np.bool_]
-    """(N,), False for a flow that has shown no queue of its own, which a cap could only harm: ``states/gate.hpp``."""
+    """(N,), False for a flow that has shown no queue of its own, which a cap could only harm: ``guard/gate.hpp``."""
 
 
 def rows_of(rows: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
@@ -281,7 +281,7 @@ class Peers:
 
 
 class Guard:
-    """The last check before a cap reaches a socket, for many flows: ``states/guard.hpp``.
+    """The last check before a cap reaches a socket, for many flows: ``guard/guard.hpp``.
 
     It looks for the true minimum RTT of long flows behind a queue that does not drain, and leaves those alone that wait
     in a queue of others. A flow is named by cookie and slot; a slot has one at a time.
@@ -371,8 +371,8 @@ class FlowMemory:
         return records[:count], decided_ns
 
     def counts(self) -> dict[str, Any]:
-        """Returns ``rtt_s``, ``queueing_s``, ``rate`` and ``latency_s``, each as the numbers between the bounds and the
-        sum of all values, and ``verdicts``, how many decisions came to each by its number.
+        """Returns ``rtt_s``, ``queueing_s``, ``rate`` (in bytes/s) and ``latency_s``, each as the numbers between the
+        bounds and the sum of all values, and ``verdicts``, how many decisions came to each by its number.
         """
         return self._core.counts()
 

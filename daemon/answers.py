@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from reinet.agents.decide.course import CourseStatus
+from reinet.agents.decide.active_policy import PolicyStatus
 from reinet.agents.decide.sight.facts import ModelFacts, Snapshot, Story
 from reinet.proto import control_pb2
 
@@ -36,12 +36,12 @@ def flows_reply(seen: Snapshot) -> control_pb2.FlowsReply:
     return reply
 
 
-def swaps_reply(courses: Iterable[CourseStatus]) -> list[control_pb2.PolicySwap]:
+def swaps_reply(policies: Iterable[PolicyStatus]) -> list[control_pb2.PolicySwap]:
     """Returns the swaps of those policies that had one."""
     return [
-        control_pb2.PolicySwap(policy=course.name, under_way=course.swap, latest=course.latest_swap)
-        for course in courses
-        if course.swap or course.latest_swap
+        control_pb2.PolicySwap(policy=policy.name, under_way=policy.swap, latest=policy.latest_swap)
+        for policy in policies
+        if policy.swap or policy.latest_swap
     ]
 
 

@@ -53,7 +53,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
             flows=status.flows,
             problem=status.problem,
             target=status.target,
-            swaps=swaps_reply(status.courses),
+            swaps=swaps_reply(status.policies),
         )
 
     def Flows(self, request: control_pb2.FlowsRequest, context: grpc.ServicerContext) -> control_pb2.FlowsReply:  # noqa: N802

@@ -90,19 +90,19 @@ def hold_out_figures(status: Status) -> dict[str, float]:
     ``delay``, ``throughput`` and ``completion`` are those of capped flows over those of plain ones (over the old
     model's, while a swap is under way), with ``_low`` and ``_high``, the ends of the interval, where they are finite.
     """
-    if not status.courses:
+    if not status.policies:
         return {}
-    course = status.courses[0]
+    policy = status.policies[0]
     found: dict[str, float] = {}
-    ratios = {name: getattr(course.comparison, name) for name in ("delay", "throughput", "completion")}
+    ratios = {name: getattr(policy.comparison, name) for name in ("delay", "throughput", "completion")}
     for name, ratio in ratios.items():
         if math.isfinite(ratio.ratio):
             found |= {name: ratio.ratio, f"{name}_low": ratio.low, f"{name}_high": ratio.high}
-    delay = course.comparison.delay
+    delay = policy.comparison.delay
     if delay.capped_flows or delay.plain_flows:
         found |= {"capped_flows": float(delay.capped_flows), "plain_flows": float(delay.plain_flows)}
-    found |= {"stood_down": 1.0} if course.stood_down else {}
-    found |= {"quarantined": 1.0} if course.quarantined else {}
+    found |= {"stood_down": 1.0} if policy.stood_down else {}
+    found |= {"quarantined": 1.0} if policy.quarantined else {}
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 

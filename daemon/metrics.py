@@ -11,7 +11,7 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from reinet.agents.decide.course import CourseStatus
+from reinet.agents.decide.active_policy import PolicyStatus
 from reinet.agents.decide.sight.facts import CAPPED_KIND, KINDS, Distribution
 from reinet.core.errors import DaemonError
 from reinet.daemon.processes.controlled import Controlled
@@ -59,7 +59,7 @@ class LoopCollector(Collector):
         yield verdicts
         yield flows
         yield _gauge("caps_in_force", "flows that have a cap now", figures.flows.get(CAPPED_KIND, 0))
-        yield from _policies(status.courses)
+        yield from _policies(status.policies)
         yield _histogram(
             "decision_latency_seconds",
             "from a record's end to just after its cap was stored",
@@ -86,7 +86,7 @@ class LoopCollector(Collector):
             yield _counter(name, meaning, read())
 
 
-def _policies(courses: Iterable[CourseStatus]) -> Iterator[Metric]:
+def _policies(policies: Iterable[PolicyStatus]) -> Iterator[Metric]:
     """Yields what stands of each policy; they are few, and their names the operator's own."""
     stood_down = GaugeMetricFamily(
         PREFIX + "policy_stood_down",
@@ -96,9 +96,9 @@ def _policies(courses: Iterable[CourseStatus]) -> Iterator[Metric]:
     quarantined = GaugeMetricFamily(
         PREFIX + "policy_quarantined", "1 while the hand rule decides in the model's place", labels=["policy"]
     )
-    for course in courses:
-        stood_down.add_metric([course.name], float(bool(course.stood_down)))
-        quarantined.add_metric([course.name], float(bool(course.quarantined)))
+    for policy in policies:
+        stood_down.add_metric([policy.name], float(bool(policy.stood_down)))
+        quarantined.add_metric([policy.name], float(bool(policy.quarantined)))
     yield stood_down
     yield quarantined
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from reinet.agents.decide.modes import Mode, Order
+from reinet.agents.decide.modes import Mode, PolicySpec
 from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import ConfigError
 from reinet.core.target import Target
@@ -106,9 +106,9 @@ def distinct(policies: Sequence[PolicyConfig]) -> None:
             raise ConfigError(f"[[policy]] {index + 1}: the name {name!r} is taken by another one")
 
 
-def orders(
-    default: Order, policies: Sequence[PolicyConfig], load: Callable[[str, Target], Agent], model: str
-) -> list[Order]:
+def policy_specs(
+    default: PolicySpec, policies: Sequence[PolicyConfig], load: Callable[[str, Target], Agent], model: str
+) -> list[PolicySpec]:
     """Returns what the loop is to be told: the default first, then the policies, in order.
 
     load returns the agent of a model's name for a target, and model is the default's name. Each policy has an agent of
@@ -118,7 +118,7 @@ def orders(
     for policy in policies:
         target = policy.target or default.target
         found.append(
-            Order(
+            PolicySpec(
                 agent=load(policy.model or model, target),
                 target=target,
                 mode=policy.mode or default.mode,

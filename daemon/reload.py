@@ -12,7 +12,7 @@ from typing import Protocol
 import structlog
 
 from reinet.agents.decide.loop import ControlLoop
-from reinet.agents.decide.modes import Order, Placer
+from reinet.agents.decide.modes import Placer, PolicySpec
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.sight.facts import Snapshot
@@ -20,7 +20,7 @@ from reinet.agents.decide.swap import Canary
 from reinet.core.errors import ReinetError
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig, load_config
-from reinet.daemon.policies import orders
+from reinet.daemon.policies import policy_specs
 from reinet.daemon.sockets import Dump, SocketPlacer
 
 CHANGEABLE = {"model", "model_sha256", "target", "target_ms", "mode", "hold_out_share", "policies"}
@@ -38,7 +38,7 @@ class Commanded(Protocol):
     def snapshot(self) -> Snapshot:
         """Returns the flows that are open."""
 
-    def command(self, orders: Sequence[Order], placer: Placer | None = None) -> None:
+    def command(self, specs: Sequence[PolicySpec], placer: Placer | None = None) -> None:
         """Puts policies in the place of all, as ``ControlLoop.command`` does."""
 
 
@@ -119,8 +119,10 @@ class Reloader:
         return True
 
     def _command(self, config: DaemonConfig, agent: Agent) -> None:
-        default = Order(agent, config.asked, config.mode, config.hold_out_share)
-        wanted = orders(default, config.policies, lambda name, target: self._load(config, name, target), config.model)
+        default = PolicySpec(agent, config.asked, config.mode, config.hold_out_share)
+        wanted = policy_specs(
+            default, config.policies, lambda name, target: self._load(config, name, target), config.model
+        )
         placer = None
         if config.policies:
             placer = SocketPlacer(config.policies, self._sockets)

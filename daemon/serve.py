@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, TextIO, cast
 import structlog
 from structlog.typing import EventDict
 
-from reinet.agents.decide.courses import require_period
+from reinet.agents.decide.active_policies import require_period
 from reinet.agents.decide.loop import Status
-from reinet.agents.decide.modes import Order
+from reinet.agents.decide.modes import PolicySpec
 from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent
 from reinet.core.errors import DaemonError, ShimError
 from reinet.core.period import PeriodConfig
@@ -31,7 +31,7 @@ from reinet.daemon import cgroups
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.log_lines import LINES
 from reinet.daemon.notify import Watchdog, notify
-from reinet.daemon.policies import orders
+from reinet.daemon.policies import policy_specs
 from reinet.daemon.processes import child
 from reinet.daemon.processes.claim import PROGRAMS, SocketClaim
 from reinet.daemon.processes.decide import open_mapped_shim
@@ -70,9 +70,9 @@ def check(config: DaemonConfig) -> Checked:
 
     def look() -> tuple[str, str]:
         agent = agent_for(config, config.model, config.asked)
-        default = Order(agent, config.asked, config.mode, config.hold_out_share)
-        for order in orders(default, config.policies, lambda *asked: agent_for(config, *asked), config.model)[1:]:
-            require_period(order.agent, agent.view.period)
+        default = PolicySpec(agent, config.asked, config.mode, config.hold_out_share)
+        for spec in policy_specs(default, config.policies, lambda *asked: agent_for(config, *asked), config.model)[1:]:
+            require_period(spec.agent, agent.view.period)
         digest = agent.identity.removeprefix(MODEL_IDENTITY)
         return agent.called, digest if digest != agent.identity else ""
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from reinet.core import ConfigError, PeriodConfig, ShimError
 from reinet.core.closing import Closing
 from reinet.envs.flow_shim import FlowShim
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import LinkRun, MahimahiLink
-from reinet.envs.mahimahi.namespace import own_cgroup
+from reinet.envs.mahimahi.namespace import new_cgroup
 from reinet.kshim.kernel import KernelShim
-from reinet.kshim.probe import cgroup2_mount, wrapper_names
+from reinet.kshim.probe import wrapper_names
 
 
 class CappedLink(Closing):
@@ -25,7 +24,7 @@ class CappedLink(Closing):
 
     def __init__(self, spec: LinkSpec, *, period: PeriodConfig | None = None) -> None:
         self._kernel: KernelShim | None = None
-        self._link = MahimahiLink(spec, cgroup=_new_cgroup() if spec.cc in wrapper_names() else None)
+        self._link = MahimahiLink(spec, cgroup=new_cgroup() if spec.cc in wrapper_names() else None)
         try:
             if self._link.cgroup is not None:
                 self._kernel = KernelShim([self._link.cgroup], target_us=spec.target_us, period=period)
@@ -78,10 +77,3 @@ class CappedLink(Closing):
             self._link.close()  # first, so that no socket runs on the shim any more when it is unloaded
         finally:
             self.shim.close()
-
-
-def _new_cgroup() -> Path:
-    mount = cgroup2_mount()
-    if mount is None:
-        raise ShimError("no cgroup v2 hierarchy is mounted; mount -t cgroup2 none /sys/fs/cgroup/unified")
-    return own_cgroup(mount)

@@ -2,7 +2,7 @@
 
     records, states -> agent -> gate -> guard -> the caps in force
 
-The gate (``core/states/gate.hpp``) says of each record whether its flow has a queue of its own, which a cap could
+The gate (``core/guard/gate.hpp``) says of each record whether its flow has a queue of its own, which a cap could
 shorten; the guard checks the caps themselves.
 
 Rollouts, evaluation and the daemon all decide here. A flow is a row: in a simulation the link's, in the daemon the

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.flows import Rows
+from reinet.agents.decide.decider import Rows
 from reinet.agents.decide.protocol import StatsArray
 from reinet.core.records import Flag, surely_silent
 

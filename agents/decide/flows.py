@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from reinet.agents.decide.decider import Rows
 from reinet.agents.decide.protocol import CapArray
 from reinet.agents.decide.sight.own_targets import OwnTargets
 from reinet.agents.decide.verdicts import Verdicts
@@ -20,7 +21,6 @@ from reinet.kshim.shim import FlowStatsArray
 FIRST_ROWS = 64
 """The tables hold so many flows before they first grow; they double from there."""
 
-Rows = NDArray[np.intp]
 _CLOSED = int(Flag.CLOSED)
 
 

@@ -19,10 +19,11 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from reinet.agents.decide.course import Course, CourseStatus, Ruling
-from reinet.agents.decide.courses import Courses
-from reinet.agents.decide.flows import FlowTable, Rows
-from reinet.agents.decide.modes import PLAIN_SHARE, Mode, Order, Placer
+from reinet.agents.decide.active_policies import ActivePolicies
+from reinet.agents.decide.active_policy import ActivePolicy, PolicyStatus, Ruling
+from reinet.agents.decide.decider import Rows
+from reinet.agents.decide.flows import FlowTable
+from reinet.agents.decide.modes import PLAIN_SHARE, Mode, Placer, PolicySpec
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.sight.memory import Sight
 from reinet.agents.decide.sight.observed import Observed
@@ -76,18 +77,18 @@ class Status:
     flows: int
     uptime_s: float
     stale: int = 0  # decisions that were dropped because the record was older than a lease
-    courses: tuple[CourseStatus, ...] = ()  # the policies, the default first
+    policies: tuple[PolicyStatus, ...] = ()  # the policies, the default first
 
     @property
     def state(self) -> str:
         """Returns ``paused``, or what the policies do: ``enforcing``, ``shadow``, ``hold-out``, ``stood down``."""
-        states = dict.fromkeys(course.state for course in self.courses)
+        states = dict.fromkeys(policy.state for policy in self.policies)
         return "paused" if self.paused else ", ".join(states) or "enforcing"
 
     @property
     def model(self) -> str:
         """Returns what decides for most flows of the first policy; empty where that is not known."""
-        return self.courses[0].model if self.courses else ""
+        return self.policies[0].model if self.policies else ""
 
 
 class ControlLoop(Observed):
@@ -110,7 +111,7 @@ class ControlLoop(Observed):
     ) -> None:
         """Makes a loop of one policy.
 
-        ``bounds_steps`` keeps each cap near the one in force (``core/states/guard.hpp``). ``gather_ms`` lets records
+        ``bounds_steps`` keeps each cap near the one in force (``core/guard/guard.hpp``). ``gather_ms`` lets records
         gather so long at most from one tick to the next (``gathering.py``).
         """
         self._shim = shim
@@ -124,8 +125,8 @@ class ControlLoop(Observed):
         self._flows = FlowTable(self._grow)
         self._lock = self._flows.lock  # guards what other threads read or set; notified when a pause is obeyed
         self._sight = Sight(len(self._flows), clock_ns)
-        self._courses = Courses(
-            Order(agent, target, mode, plain_share), self._flows, partial(Guard, ceiling_pkts, bounds_steps),
+        self._policies = ActivePolicies(
+            PolicySpec(agent, target, mode, plain_share), self._flows, partial(Guard, ceiling_pkts, bounds_steps),
             ceiling_pkts, self._lease_ns, clock_ns, log,
         )  # fmt: skip
         self._pause_wanted = False
@@ -193,25 +194,25 @@ class ControlLoop(Observed):
 
         A hold-out that stood down gets another chance.
         """
-        self._courses.resume()
+        self._policies.resume()
         self._ask(False, timeout_s)
 
     def swap(self, agent: Agent, policy: str = "", share: float = SHARE) -> Canary:
         """Puts another agent in the place of a policy's, the first one's if none is named, in steps (``swap.py``).
 
         Shows it recorded states first, in the caller's thread, and returns how it answered; what becomes of it later is
-        in ``status().courses``. share is that of the flows that it gets first; 1 = all at once. Raises ModelError, and
+        in ``status().policies``. share is that of the flows that it gets first; 1 = all at once. Raises ModelError, and
         ConfigError where there is no such policy; nothing is changed then.
         """
-        return self._courses.swap(agent, policy, share)
+        return self._policies.swap(agent, policy, share)
 
-    def command(self, orders: Sequence[Order], placer: Placer | None = None) -> None:
+    def command(self, specs: Sequence[PolicySpec], placer: Placer | None = None) -> None:
         """Puts these policies in the place of all; ``placer`` says which flow is under which of them, None = the first.
 
         A policy that has its name already goes on: its agent, if it is another one, takes over as by ``swap``. Raises
-        ModelError where one of them must not, and ConfigError for orders that make no sense; nothing is changed then.
+        ModelError where one of them must not, and ConfigError for specs that make no sense; nothing is changed then.
         """
-        self._courses.command(orders, placer)
+        self._policies.command(specs, placer)
 
     def report(self, problem: str) -> None:
         """Puts what somebody else found wrong into ``status``; empty takes it back."""
@@ -227,33 +228,33 @@ class ControlLoop(Observed):
         with self._lock:
             now_ns = self._clock_ns()
             late_ns = now_ns - self._last_tick_ns
-            problem = next((course.agent_problem for course in self._courses.all if course.agent_problem), "")
+            problem = next((policy.agent_problem for policy in self._policies.all if policy.agent_problem), "")
             if not problem and late_ns > self._lease_ns:
                 problem = (
                     f"no tick completed for {late_ns / 1e9:.1f} s, longer than a lease: every cap has lapsed; "
                     "if this lasts, restart the daemon"
                 )
-            problem = problem or next((course.problem for course in self._courses.all if course.problem), "")
+            problem = problem or next((policy.problem for policy in self._policies.all if policy.problem), "")
             problem = problem or self._outside_problem
             return Status(
                 ok=not problem,
                 paused=self._paused,
                 problem=problem,
-                target=str(self._courses.all[0].order.target),
-                decisions=self._courses.decisions,
+                target=str(self._policies.all[0].spec.target),
+                decisions=self._policies.decisions,
                 records=self._records,
                 flows=self._flows.count(),
                 uptime_s=(now_ns - self._started_ns) / 1e9,
-                stale=self._courses.stale,
-                courses=tuple(course.status() for course in self._courses.all),
+                stale=self._policies.stale,
+                policies=tuple(policy.status() for policy in self._policies.all),
             )
 
     def _reflex_now(self) -> Reflex | None:
         """Returns what is to answer the next records in the shim; None where the loop does, itself."""
         decides_itself = self._answering is None or self._pause_wanted or self._paused
-        reflex = None if decides_itself else self._courses.reflex()
+        reflex = None if decides_itself else self._policies.reflex()
         if reflex is not None and reflex is not self._reflex:
-            reflex.begin(self._flows.stats["cookie"], self._courses.peers)
+            reflex.begin(self._flows.stats["cookie"], self._policies.peers)
         self._reflex = reflex
         return reflex
 
@@ -269,33 +270,33 @@ class ControlLoop(Observed):
         if answered is not None and len(live) < len(heard):
             answered = answered.of(self._flows.owned(heard))
         if fresh.size:
-            self._courses.reset(fresh, answered is not None)
+            self._policies.reset(fresh, answered is not None)
         now_ns = self._clock_ns()
-        for course, records, own in self._courses.split(live, rows, answered is not None):
-            if course is not None:
-                self._serve(course, records, own, now_ns, answered)
+        for policy, records, own in self._policies.split(live, rows, answered is not None):
+            if policy is not None:
+                self._serve(policy, records, own, now_ns, answered)
                 continue
             with self._lock:
                 self._flows.stats[own] = records
                 self._flows.verdicts["code"][own] = Why.UNPLACED
 
     def _serve(
-        self, course: Course, live: FlowStatsArray, rows: Rows, now_ns: int, answered: Answered | None = None
+        self, policy: ActivePolicy, live: FlowStatsArray, rows: Rows, now_ns: int, answered: Answered | None = None
     ) -> None:
-        """Decides for the flows of one course and puts it in force, unless that was done."""
+        """Decides for the flows of one policy and puts it in force, unless that was done."""
         flows = self._flows
         if answered is not None:
-            ruling = course.take_answers(answered, rows, flows, now_ns)
+            ruling = policy.take_answers(answered, rows, flows, now_ns)
         else:
-            ruling = course.rule(live, rows, flows, now_ns, self._pause_wanted)
+            ruling = policy.rule(live, rows, flows, now_ns, self._pause_wanted)
         self._sight.hear(rows, live)
         if self._pause_wanted and answered is None:
             ruling.caps_pkts[:] = 0
             ruling.verdicts["code"] = Why.PAUSED
         if ruling.uncap_all:
-            self._uncap_course(course, live, rows, ruling.uncap_all)
+            self._uncap_policy(policy, live, rows, ruling.uncap_all)
         elif len(ruling.rows):
-            if course.order.mode is not _SHADOW:
+            if policy.spec.mode is not _SHADOW:
                 caps = (
                     ruling.stats["cookie"],
                     ruling.rows.astype(np.uint32),
@@ -318,15 +319,15 @@ class ControlLoop(Observed):
                 flows.verdicts[ruling.rows] = ruling.verdicts
         if self._sink is not None and not ruling.uncap_all:
             shown = flows.caps_pkts[rows] if then is None else then
-            if course.order.mode is _SHADOW:
+            if policy.spec.mode is _SHADOW:
                 shown = flows.verdicts["allowed_pkts"][rows]
             self._sink.offer(live, shown)
 
-    def _uncap_course(self, course: Course, live: FlowStatsArray, rows: Rows, why: Why) -> None:
-        """Uncaps all of a course's flows at once instead of waiting for the leases."""
+    def _uncap_policy(self, policy: ActivePolicy, live: FlowStatsArray, rows: Rows, why: Why) -> None:
+        """Uncaps all of a policy's flows at once instead of waiting for the leases."""
         with self._lock:
             self._flows.stats[rows] = live
-            own = self._courses.under(course)
+            own = self._policies.under(policy)
             self._flows.uncap(own, why)
         self._keeper.release(own.astype(np.uint32))
 
@@ -351,7 +352,7 @@ class ControlLoop(Observed):
 
     def _change(self) -> None:
         """Does what other threads asked for; flows that are under another policy now lose their caps first."""
-        moved = self._courses.obey()
+        moved = self._policies.obey()
         if moved.size:
             self._keeper.release(moved.astype(np.uint32))
             with self._lock:
@@ -379,13 +380,13 @@ class ControlLoop(Observed):
         goes_on, closed = self._flows.forget_closed(records)
         if len(closed):
             self._keeper.drop(closed["cookie"], closed["slot"])
-            self._courses.forget(closed["slot"].astype(np.intp), closed["cookie"])
+            self._policies.forget(closed["slot"].astype(np.intp), closed["cookie"])
             if self._sink is not None:
                 self._sink.offer(closed, np.zeros(len(closed), np.uint32))
         return goes_on
 
     def _grow(self, rows: int) -> None:
-        self._courses.grow(rows)
+        self._policies.grow(rows)
         self._sight.grow(rows)
 
     def _ask(self, pause: bool, timeout_s: float) -> int:

@@ -27,7 +27,7 @@ class Mode(str, Enum):
 
 
 @dataclass(frozen=True)
-class Order:
+class PolicySpec:
     """One policy as it is asked for."""
 
     agent: Agent

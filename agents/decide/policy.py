@@ -113,22 +113,18 @@ class Policy(Agent):
             return None
         return Network(layers, self.manifest.schema_.head, self.manifest.calm_rtts)
 
-    def actions(self, states: FloatArray) -> FloatArray:
-        """Returns the network's output (N,) in [-1, 1] for states (N, S)."""
+    def outputs(self, states: FloatArray) -> FloatArray:
+        """Returns the network's actions (N,) in [-1, 1] for states (N, S)."""
         if len(states) == 0:
             return np.empty(0, np.float32)
         (actions,) = self._session.run([OUTPUT_NAME], {INPUT_NAME: np.ascontiguousarray(states, np.float32)})
         return np.asarray(actions, np.float32).reshape(-1)
 
-    def outputs(self, states: FloatArray) -> FloatArray:
-        """Returns the actions for states (N, S)."""
-        return self.actions(states)
-
     def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns caps in packets (N,), 0 = none; INVALID_CAP_PKTS where the network gave no finite number."""
         manifest = self.manifest
         return learned_caps(
-            manifest.schema_.head, self.actions(states), stats, rule_pkts, manifest.calm_rtts, self.ceiling_pkts
+            manifest.schema_.head, self.outputs(states), stats, rule_pkts, manifest.calm_rtts, self.ceiling_pkts
         )
 
 

@@ -16,8 +16,8 @@ from enum import Enum
 import numpy as np
 
 from reinet.agents.decide.decider import Decider
-from reinet.agents.decide.desk import Desk
 from reinet.agents.decide.evidence import Comparison, Evidence
+from reinet.agents.decide.pipeline import Pipeline
 from reinet.agents.decide.protocol import Agent, StatsArray
 from reinet.agents.decide.quarantine import MOST_REFUSED
 from reinet.agents.decide.verdicts import faults
@@ -91,9 +91,9 @@ def canary(agent: Agent, records: StatsArray, target: Target, guard: Guard) -> C
 
 
 class Trial:
-    """A swap under way: the desk that is to take over, the one that it replaces, and what is known of both."""
+    """A swap under way: the pipeline that is to take over, the one that it replaces, and what is known of both."""
 
-    def __init__(self, candidate: Desk, incumbent: Desk, share: float, rows: int, now_ns: int) -> None:
+    def __init__(self, candidate: Pipeline, incumbent: Pipeline, share: float, rows: int, now_ns: int) -> None:
         self.candidate, self.incumbent = candidate, incumbent
         self.share = share
         self.stage = Stage.SHARE

@@ -21,6 +21,8 @@ Progress = Callable[[float], None]
 """It is told the share of the simulated time that has passed."""
 STEPS_BETWEEN_WORDS = 256
 """A step takes some 0.2 ms, so a progress bar moves twenty times a second."""
+MOST_ROWS = 48
+"""So many links are simulated at once, by whoever asks for ``logs``: those of more would fill gigabytes."""
 
 
 def batch_seen(view: View, links: Sequence[LinkSpec], **options: Any) -> SimBatch:

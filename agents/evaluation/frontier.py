@@ -13,7 +13,7 @@ import numpy as np
 
 from reinet.agents.decide.baselines import NoCap
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
-from reinet.agents.evaluation.batch import figures_of, logs
+from reinet.agents.evaluation.batch import MOST_ROWS, figures_of, logs
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import Normaliser, PeriodConfig, round_caps
 from reinet.envs.link.metrics import Metrics, frontier_ratio
@@ -25,8 +25,6 @@ FIXED_CAPS_PKTS = (5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 64, 80, 100)
 """The knob of a fixed cap."""
 WINDOWED = "scalefree-5x20"
 """The feature set whose rule takes its maximum over a time, not over so many periods: the same at any cadence."""
-MOST_ROWS = 48
-"""So many links are simulated at once: the logs of more would fill gigabytes."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,15 +19,15 @@ from reinet.agents.evaluation.live import errors_only
 from reinet.agents.evaluation.objects import LIMIT_S, Fetched
 from reinet.agents.evaluation.scenario import Actuator
 from reinet.alcc.launch import Settings, find_preload
-from reinet.core.errors import ConfigError, LinkError, ShimError
+from reinet.core.errors import ConfigError, LinkError
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
-from reinet.envs.mahimahi.namespace import own_cgroup
+from reinet.envs.mahimahi.namespace import new_cgroup
 from reinet.envs.mahimahi.process import require_open_to_all
 from reinet.envs.mahimahi.web import WebLink
 from reinet.envs.trace import Trace
 from reinet.kshim.kernel import KernelShim
-from reinet.kshim.probe import cgroup2_mount, why_not_capped
+from reinet.kshim.probe import why_not_capped
 
 Pair = tuple[Fetched, Fetched]
 """A connection plain, and the same capped."""
@@ -72,7 +71,7 @@ def measure(
             raise ConfigError(f"cc {cc!r} cannot be capped in the kernel: {cannot}")
     rows = []
     with contextlib.ExitStack() as stack:
-        link = stack.enter_context(WebLink(_cgroup(), [cell.size_bytes for cell in matrix]))
+        link = stack.enter_context(WebLink(new_cgroup(), [cell.size_bytes for cell in matrix]))
         shim = stack.enter_context(_shim(link, agent)) if actuator == "kernel" else None
         for index, cell in enumerate(matrix):
             pairs, reasons = [], []
@@ -115,7 +114,7 @@ def loopback(agent: Agent, cc: str, *, target: Target, buffer_bytes: int = LinkS
     ``records``: what the loop saw of flows whose minimum RTT is below a millisecond; ``capped``: those with a cap.
     """
     cell = Cell(cc, 20.0, Trace.constant(24.0, 10.0), False, LOOPBACK_BYTES, None)
-    with WebLink(_cgroup(), [LOOPBACK_BYTES]) as link, _shim(link, agent) as shim:
+    with WebLink(new_cgroup(), [LOOPBACK_BYTES]) as link, _shim(link, agent) as shim:
         (spec,) = _links(cell, 1, target, buffer_bytes)
         link.start(spec)
         seen = _Caps()
@@ -178,13 +177,6 @@ def _links(cell: Cell, repeat: int, target: Target, buffer_bytes: int) -> list[L
     """
     links = cell.links(repeat, target_us(cell, target), buffer_bytes)
     return [replace(link, object_bytes=0, flow_bytes=0, pause_ms=0.0) for link in links[:: len(links) // repeat]]
-
-
-def _cgroup() -> Path:
-    mount = cgroup2_mount()
-    if mount is None:
-        raise ShimError("no cgroup v2 hierarchy is mounted; mount -t cgroup2 none /sys/fs/cgroup/unified")
-    return own_cgroup(mount)
 
 
 def _shim(link: WebLink, agent: Agent) -> KernelShim:

@@ -16,8 +16,8 @@ from reinet.core.errors import ConfigError, TraceError
 from reinet.core.visible import utf8
 from reinet.envs.link.domain import WeightedTrace
 from reinet.envs.trace import Trace
+from reinet.envs.trace.set_file import SET_SUFFIX, set_name, trace_files
 from reinet.envs.trace.split import by_content
-from reinet.envs.trace.trace import SET_SUFFIX, set_name, trace_files
 
 Role = Literal["train", "validation", "test"]
 ROLES: tuple[Role, ...] = ("train", "validation", "test")

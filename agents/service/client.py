@@ -24,7 +24,7 @@ from reinet.core.errors import ConfigError, ServiceError
 from reinet.daemon.client import request_of
 from reinet.daemon.registry import TIMEOUT_S, Address, fetch, service_error
 from reinet.envs.trace import Trace
-from reinet.envs.trace.trace import SET_SUFFIX, set_name, trace_files
+from reinet.envs.trace.set_file import SET_SUFFIX, set_name, trace_files
 from reinet.proto import trainer_pb2 as pb
 from reinet.proto import trainer_pb2_grpc
 

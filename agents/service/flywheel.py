@@ -23,6 +23,7 @@ from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export
 from reinet.agents.learn.train import train
+from reinet.agents.service.gate import LEAST_DELAY_MS
 from reinet.core.errors import ConfigError
 from reinet.envs.trace import Trace
 from reinet.envs.trace.estimate import Estimate, estimates
@@ -42,7 +43,6 @@ SELECT_SHARE, SELECT_S = 0.05, 5.0
 twenty for five seconds is enough, where the swept rule that it is judged by would take longer than the training."""
 MOST_DELAY, LEAST_THROUGHPUT = 1.10, 0.98
 """What a policy from estimates may have beside one from the true traces."""
-LEAST_QDELAY_MS = 0.1
 
 Told = Callable[[str], None]
 
@@ -185,7 +185,7 @@ def _row(link: int, trace: Trace, measured: dict[str, list[list[Any]]]) -> dict[
     for side, runs in measured.items():
         row[f"throughput_mbps_{side}"] = float(np.median([run[link].throughput_mbps for run in runs]))
         row[f"qdelay_mean_ms_{side}"] = float(np.median([run[link].qdelay_mean_ms for run in runs]))
-    delay_ms = [max(row[f"qdelay_mean_ms_{side}"], LEAST_QDELAY_MS) for side in ("estimated", "true")]
+    delay_ms = [max(row[f"qdelay_mean_ms_{side}"], LEAST_DELAY_MS) for side in ("estimated", "true")]
     row["delay"] = delay_ms[0] / delay_ms[1]
     row["throughput"] = row["throughput_mbps_estimated"] / max(row["throughput_mbps_true"], 1e-9)
     return row

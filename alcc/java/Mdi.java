@@ -17,7 +17,7 @@ public final class Mdi implements Law {
   private static final double QUEUE_SEEN = 1.5; // times the least delay, where doubling ends
   private static final long MIN_RTT_US = 150_000_000; // the least delay is that of two such spans: paths change
 
-  private static final long NEIGHBOUR_US = 1000; // as for the caps in the kernel (core/states/gate.hpp)
+  private static final long NEIGHBOUR_US = 1000; // as for the caps in the kernel (core/guard/gate.hpp)
 
   private final Matrix matrix;
   private final Random random;

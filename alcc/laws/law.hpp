@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The deciders that run in the process: a fixed cap, the hand rule and a small learned policy, behind the gate of no
-// harm and the guard of core/states/guard.hpp, looks for the path's minimum RTT and the queue of others among it.
+// harm and the guard of core/guard/guard.hpp, looks for the path's minimum RTT and the queue of others among it.
 // States, the rule's product, heads and guard are those of core/states/; a test compares the decisions with those of
 // agents/decide/.
 #ifndef REINET_ALCC_LAW_HPP
@@ -13,7 +13,7 @@
 #include "alcc/gate/settings.hpp"
 #include "alcc/laws/published.hpp"
 #include "core/flow_stats.h"
-#include "core/states/guard.hpp"
+#include "core/guard/guard.hpp"
 
 namespace reinet {
 class FlowStates;

@@ -8,14 +8,14 @@
 //              same peer may know better. It lends its minimum RTT to those whose RTT is the same as its own for
 //              kAgreeRounds round trips: in one queue all wait equally long, on two paths behind one address they
 //              do not. Nor for longer than kLentNs: within that time flows look for their path together
-//              (core/states/min_rtt_look.hpp), and a true minimum has become their own.
+//              (core/guard/min_rtt_look.hpp), and a true minimum has become their own.
 //   the rate   Flows of one queue take turns: what one of them gets in 20 ms goes up and down where the link's rate
 //              does not, and by its peaks a policy takes it for one that varies. The sum is the link's; of that
 //              each sees its share of the last second (by_share of core/states/feature.hpp). And a flow gets less
 //              when another one begins; the sum does not, unless the link fell or somebody else takes the rest
-//              (core/states/others.hpp). The sum is of the capped ones alone.
+//              (core/guard/others.hpp). The sum is of the capped ones alone.
 //   company    Whether any other flow that may be capped here has sent lately, to whichever peer: the server's own
-//              uplink is shared by all (PathRtt of core/states/gate.hpp).
+//              uplink is shared by all (core/guard/path_rtt.hpp).
 //
 // All of it is written into the record, before anybody else sees it.
 #ifndef REINET_PEERS_HPP
@@ -28,8 +28,8 @@
 #include <cstdint>
 
 #include "core/flow_stats.h"
+#include "core/guard/gate.hpp"
 #include "core/states/feature.hpp"
-#include "core/states/gate.hpp"
 #include "core/states/target.hpp"
 
 namespace reinet {

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "core/flow_stats.h"
+#include "core/guard/guard.hpp"
 #include "core/peers/peers.hpp"
 #include "core/states/calm.hpp"
-#include "core/states/guard.hpp"
 #include "core/states/network.hpp"
 #include "core/states/state_bank.hpp"
 #include "core/states/target.hpp"

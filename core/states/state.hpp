@@ -5,7 +5,7 @@
 //
 //   feature_sets.hpp  what is observed       normaliser.hpp  its statistics
 //   reward.hpp        what a record earns    heads.hpp       how an action becomes a cap
-//   gate.hpp          whether a cap may bind
+//   core/guard/       whether a cap may bind
 #ifndef REINET_STATE_HPP
 #define REINET_STATE_HPP
 
@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "core/flow_stats.h"
+#include "core/guard/gate.hpp"
 #include "core/states/feature_sets.hpp"
-#include "core/states/gate.hpp"
 #include "core/states/normaliser.hpp"
 #include "core/states/reward.hpp"
 

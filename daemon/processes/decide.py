@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.courses import require_period
+from reinet.agents.decide.active_policies import require_period
 from reinet.agents.decide.loop import ControlLoop
-from reinet.agents.decide.modes import Order, Placer
+from reinet.agents.decide.modes import Placer, PolicySpec
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.sight.facts import Snapshot
 from reinet.agents.decide.swap import Canary
@@ -148,10 +148,10 @@ class _Kept:
             self._asked.keep_targets(common if cookie else in_force, self._loop.own_targets())
             return in_force
 
-    def command(self, orders: Sequence[Order], placer: Placer | None = None) -> None:
+    def command(self, specs: Sequence[PolicySpec], placer: Placer | None = None) -> None:
         """Puts policies in force; one whose file was read again has the target that this file says."""
         with self._setting:
-            self._loop.command(orders, placer)
+            self._loop.command(specs, placer)
             if self._begun:
                 self._asked.keep_targets("", self._loop.own_targets())
 

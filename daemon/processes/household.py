@@ -186,7 +186,7 @@ class Household:
                 self._config = self._config.model_copy(update={key: getattr(found, key) for key in CHANGEABLE})
                 self._stamp = stamp
         status = self.loop.status()
-        if status.courses:  # a loop that never answered says nothing
+        if status.policies:  # a loop that never answered says nothing
             self.status = status
 
     def ended(self) -> str:

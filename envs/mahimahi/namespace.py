@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from reinet.core.closing import Closing
-from reinet.core.errors import LinkError
+from reinet.core.errors import LinkError, ShimError
 from reinet.envs.mahimahi.process import HELPERS, Child, find_program, find_xtables, helper_folder
+from reinet.kshim.probe import cgroup2_mount
 
 NICENESS = -10
 """The niceness of everything in a link's namespaces, the sleeper that judges it included: an emulated link should not
@@ -155,6 +156,14 @@ def stale_cgroups(mount: Path) -> list[Path]:
                 if not events.exists() or "populated 1" not in events.read_text():
                     stale.append(path)
     return stale
+
+
+def new_cgroup() -> Path:
+    """Returns what ``own_cgroup`` does, where the hierarchy is mounted; raises ShimError where it is not."""
+    mount = cgroup2_mount()
+    if mount is None:
+        raise ShimError("no cgroup v2 hierarchy is mounted; mount -t cgroup2 none /sys/fs/cgroup/unified")
+    return own_cgroup(mount)
 
 
 def own_cgroup(mount: Path) -> Path:

@@ -129,7 +129,7 @@ class SimBatch:
 
     @property
     def may_cap(self) -> npt.NDArray[np.bool_]:
-        """Returns a mask (N,), False where the flow has shown no queue of its own: ``core/states/gate.hpp``."""
+        """Returns a mask (N,), False where the flow has shown no queue of its own: ``core/guard/gate.hpp``."""
         return self._may_cap
 
     def set_link(self, row: int, link: LinkSpec | Mapping[str, Any]) -> None:

@@ -103,6 +103,19 @@ quantiles at 100 ms, time constants and shares to its autocorrelation, outages t
 its dispersion at 10 ms. ``lte-walking`` and ``lte-stationary`` meet the four moments of rows 4 and 2 in DeepCC's Table
 II; nothing more is published of them, so their speeds are assumed: slower than the drive's. docs/traces.md compares."""
 RANDOM = "random"
+CONSTANT = "constant:"
+"""So begins the name of a steady link; its rate in Mbit/s follows."""
+
+
+def constant(name: str, seconds: float) -> Trace:
+    """Returns the steady link that ``constant:MBPS`` names; raises TraceError where MBPS is no rate of a trace."""
+    try:
+        mbps = float(name.removeprefix(CONSTANT))
+    except ValueError:
+        raise TraceError(
+            f"trace {name!r}: what follows the colon is no rate; write {CONSTANT}12 for 12 Mbit/s"
+        ) from None
+    return Trace.constant(mbps, seconds)
 
 
 def generate(preset: str | LinkModel, seconds: float, seed: int) -> Trace:

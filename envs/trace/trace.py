@@ -9,8 +9,6 @@ from __future__ import annotations
 import codecs
 import hashlib
 import math
-import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +17,6 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from reinet.core import toml_file
 from reinet.core.errors import TraceError
 from reinet.envs.trace.files import read_limited, write_atomically
 
@@ -39,10 +36,6 @@ OUTAGE_MS = 200
 AUTOCORRELATION_LAGS_MS = (100, 200, 500, 1000, 2000, 5000, 10000)
 
 FloatArray = npt.NDArray[np.float64]
-
-SET_SUFFIX = ".toml"
-_NOT_TRACES = frozenset({".toml", ".md", ".json", ".yaml", ".yml"})
-"""Suffixes that a folder of traces may hold beside its traces."""
 
 _LF, _ZERO, _MINUS = b"\n0-"
 GZIP_BEGINS, LOOKS_COMPRESSED = b"\x1f\x8b", " (it looks compressed: unpack it first)"
@@ -271,86 +264,6 @@ def served_at_ms(edges_ms: FloatArray, served_pkts: FloatArray, at_pkts: FloatAr
     inside = (at_pkts - served_pkts[piece]) / rise
     exact_ms = edges_ms[piece] + inside * (edges_ms[piece + 1] - edges_ms[piece])
     return np.ceil(exact_ms).astype(np.int64)
-
-
-def load_traces(paths: Iterable[str | Path]) -> list[Trace]:
-    """Returns the traces in files, folders of them and set files (TOML), each file once, in the order given.
-
-    A folder gives its files by name, without hidden ones and documents (``.toml``, ``.md``, ``.json``, ``.yaml``); it
-    is not searched deeper. A set file is ``[set]`` with ``name`` and ``files``, whose paths are relative to the set
-    file and may be folders. Raises TraceError.
-    """
-    return [Trace.load(file) for file in trace_files(paths)]
-
-
-def trace_files(paths: Iterable[str | Path]) -> list[Path]:
-    """Returns the files that ``load_traces`` would load; raises TraceError when there is none."""
-    found: dict[str, Path] = {}
-    for path in paths:
-        if "\0" in str(path):
-            raise TraceError(f"{path}: a NUL is in no file's name; write the path without it")
-        for file in _trace_files(Path(path)):
-            found.setdefault(os.path.realpath(file), file)  # of a loop of links too, which cannot be read then
-    if not found:
-        raise TraceError("no trace was given: name a trace file, a folder of traces or a set file (.toml)")
-    return list(found.values())
-
-
-def _trace_files(path: Path) -> list[Path]:
-    if path.is_dir():
-        try:
-            entries = sorted(path.iterdir())
-        except OSError as error:
-            raise TraceError(f"{path}: cannot list the folder ({error.strerror}); check its permissions") from error
-        visible = [entry for entry in entries if not entry.name.startswith(".")]
-        files = [entry for entry in visible if entry.is_file() and entry.suffix.lower() not in _NOT_TRACES]
-        if not files:
-            folders = ", ".join(entry.name for entry in visible if entry.is_dir())
-            cure = f"name one of its sub-folders: {folders}" if folders else "put trace files there or name another"
-            raise TraceError(f"{path}: the folder holds no trace file; {cure}")
-        return files
-    return _set_files(path) if path.suffix.lower() == SET_SUFFIX else [path]
-
-
-def set_name(path: Path) -> str:
-    """Returns the name that a set file gives its set. Raises TraceError."""
-    return str(_read_set(path)["name"])
-
-
-def _read_set(path: Path) -> dict[str, Any]:
-    raw = read_limited(path, toml_file.MAX_FILE_BYTES, "set file")
-    try:
-        table = toml_file.loads(raw.decode())
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise TraceError(f"{path}:{line}: a set file is UTF-8 text, this has other bytes; write it as TOML") from error
-    except toml_file.TomlError as error:
-        raise TraceError(f"{path}: not valid TOML: {error}; see reinet traces --help for an example") from error
-    section = table.get("set")
-    example = 'a set file is [set] with name = "..." and files = ["a.down", ...]'
-    if not isinstance(section, dict) or set(table) != {"set"}:
-        raise TraceError(f"{path}: sections are {sorted(table)}; {example}")
-    unknown = sorted(set(section) - {"name", "files"})
-    if unknown:
-        raise TraceError(f"{path}: [set] has unknown key {unknown[0]!r}; {example}")
-    files = section.get("files")
-    if not isinstance(section.get("name"), str) or not isinstance(files, list) or not files:
-        raise TraceError(f"{path}: [set] lacks a name or a list of files; {example}")
-    return section
-
-
-def _set_files(path: Path) -> list[Path]:
-    result: list[Path] = []
-    for number, entry in enumerate(_read_set(path)["files"], 1):
-        if not isinstance(entry, str) or not entry:
-            raise TraceError(f"{path}: files[{number}] is {entry!r}; each is a path as text")
-        member = path.parent / entry
-        if member.suffix.lower() == SET_SUFFIX:
-            raise TraceError(f"{path}: files[{number}] is another set file ({entry}); list its traces instead")
-        if not member.exists():
-            raise TraceError(f"{path}: files[{number}] ({entry}) does not exist; paths are relative to the set file")
-        result += _trace_files(member)
-    return result
 
 
 def _parse(raw: bytes, path: Path) -> npt.NDArray[np.uint32]:

@@ -206,7 +206,7 @@ def test_the_exported_model_is_the_trained_network(tmp_path: Path) -> None:
     learner.load(tensors)
     with torch.no_grad():
         expected = learner.actor.eval()(torch.from_numpy(states)).numpy()[:, 0]
-    np.testing.assert_allclose(policy.actions(states), expected, atol=5e-6)
+    np.testing.assert_allclose(policy.outputs(states), expected, atol=5e-6)
     np.testing.assert_allclose(act(learner.actor.folded(), states), expected, atol=5e-6)
     manifest = policy.manifest
     assert {use.role for use in manifest.training.traces} == {"train", "select"}

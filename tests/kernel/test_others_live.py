@@ -76,7 +76,7 @@ def test_beside_a_plain_flow_the_model_lets_go_of_the_kernels_window():
         assert caps_after == {0}
 
     def says_nothing(found: tuple[LinkRun, list[int], set[int]]) -> str | None:
-        """The other rule for a delay that no cap shortens, that of a path which became longer (core/states/gate.hpp),
+        """The other rule for a delay that no cap shortens, that of a path which became longer (core/guard/gate.hpp),
         may lift the cap first, in a third of the runs: the flow then has more than this rule acts for."""
         run, said, _ = found
         asked = Why.NO_QUEUE in said[said.index(0) :] if 0 in said else False

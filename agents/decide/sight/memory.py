@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from reinet.agents.decide.decider import Rows
 from reinet.agents.decide.protocol import StatsArray
 from reinet.agents.decide.sight.facts import KINDS, Distribution, Figures
 from reinet.agents.decide.verdicts import Verdicts
@@ -25,8 +26,6 @@ DELAY_BOUNDS_S = (1e-3, 2e-3, 5e-3, 10e-3, 15e-3, 20e-3, 30e-3, 50e-3, 75e-3, 0.
 """Close together where targets lie, 15 to 80 ms of queueing; a full buffer of a phone's link holds a second or two."""
 RATE_BOUNDS_BYTES_PER_S = tuple(mbps * 125_000.0 for mbps in (0.1, 0.3, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))
 """In Mbit/s: from a link that hardly moves to a gigabit."""
-
-Rows = NDArray[np.intp]
 
 
 class Seen(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from reinet.agents.decide.courses import Courses
+from reinet.agents.decide.active_policies import ActivePolicies
 from reinet.agents.decide.flows import FlowTable
 from reinet.agents.decide.sight.facts import Figures, ModelFacts, Snapshot, Story, facts_of
 from reinet.agents.decide.sight.memory import Sight
@@ -20,7 +20,7 @@ class Observed:
     """Any thread may ask; the answers are copies."""
 
     _flows: FlowTable
-    _courses: Courses
+    _policies: ActivePolicies
     _keeper: LeaseKeeper
     _shim: Shim
     _clock_ns: Callable[[], int]
@@ -39,7 +39,7 @@ class Observed:
             rows = told.rows[flows.stats["cookie"][told.rows] == told.cookies]  # not those that ended meanwhile
             stats, caps_pkts = flows.stats[rows], flows.caps_pkts[rows]
             verdicts, places = flows.verdicts[rows], flows.places[rows]
-            own_words = {place: course.words() for place, course in enumerate(self._courses.all)}
+            own_words = {place: policy.words() for place, policy in enumerate(self._policies.all)}
             now_ns = self._clock_ns()
         reasons = [
             own_words[int(place)].get(int(verdict["code"])) or text(verdict, self._ceiling_pkts)
@@ -59,39 +59,39 @@ class Observed:
             row = self._row_of(cookie)
             if row is None:
                 return None
-            course = self._courses.all[max(int(flows.places[row]), 0)]
+            policy = self._policies.all[max(int(flows.places[row]), 0)]
             cap_pkts, verdict = int(flows.caps_pkts[row]), flows.verdicts[row].copy()
         seen, now_ns = self._sight.seen(row, cookie), self._clock_ns()
-        desk = course.desk_of(cookie)
-        shown, features = desk.shown(row), desk.agent.view.bank(1).feature_set.features
+        pipeline = policy.pipeline_of(cookie)
+        shown, features = pipeline.shown(row), pipeline.agent.view.bank(1).feature_set.features
         decided = bool(seen.decided_ns)
         state = shown.state[None] if decided else shown.state[None][:0]
-        outputs = desk.agent.outputs(state) if decided else None
+        outputs = pipeline.agent.outputs(state) if decided else None
         own = flows.own_targets.of(cookie)
         code = int(verdict["code"])
         return Story(
             records=seen.records,
             now_ns=now_ns,
             cap_pkts=cap_pkts,
-            verdict=course.words().get(code) or text(verdict, self._ceiling_pkts),
+            verdict=policy.words().get(code) or text(verdict, self._ceiling_pkts),
             lease_left_ms=max(self._keeper.expires_ns(row, cookie) - now_ns, 0) / 1e6 if cap_pkts else 0.0,
-            target=str(own or course.order.target),
+            target=str(own or policy.spec.target),
             own_target=own is not None,
-            policy=course.order.name,
-            feature_set=desk.agent.view.feature_set,
+            policy=policy.spec.name,
+            feature_set=pipeline.agent.view.feature_set,
             features=tuple(feature.name for feature in features),
             units=tuple(feature.unit for feature in features),
             state=state.reshape(-1, len(features)),
             decided_ns=seen.decided_ns,
             rule_pkts=shown.rule_pkts if decided else 0.0,
-            head=facts_of(desk.agent).head,
+            head=facts_of(pipeline.agent).head,
             action=None if outputs is None else float(outputs[0]),
             wanted_pkts=int(verdict["wanted_pkts"]) if decided else None,
         )
 
     def measured_by(self, period: PeriodConfig) -> None:
         """Says, before the first tick, which period models must decide by: none need be at work that tells of it."""
-        self._courses.measured = period
+        self._policies.measured = period
 
     def set_target(self, cookie: int, target: str) -> str:
         """Sets a flow's own target, an empty one takes it back; for cookie 0 that of the first policy.
@@ -102,7 +102,7 @@ class Observed:
         """
         wanted = Target.parse(target) if target or not cookie else None
         if wanted is not None and not cookie:
-            self._courses.set_target(wanted)
+            self._policies.set_target(wanted)
             return str(wanted)
         flows = self._flows
         with flows.lock:
@@ -110,7 +110,7 @@ class Observed:
             if row is None:
                 raise LookupError(f"no flow {cookie} is open; `reinet ctl flows` lists them")
             flows.own_targets.set(cookie, wanted)
-            return str(wanted or self._courses.all[max(int(flows.places[row]), 0)].order.target)
+            return str(wanted or self._policies.all[max(int(flows.places[row]), 0)].spec.target)
 
     def own_targets(self) -> dict[int, str]:
         """Returns the targets that were set for single flows, by cookie."""
@@ -120,13 +120,13 @@ class Observed:
     def go_on_with(self, target: str, own: Mapping[int, str]) -> None:
         """Has a loop that does not run yet go by what was set in one before it; an empty target is the policy's own."""
         if target:
-            self._courses.set_target(Target.parse(target))
+            self._policies.set_target(Target.parse(target))
         with self._flows.lock:
             self._flows.own_targets.expect({cookie: Target.parse(text) for cookie, text in own.items()})
 
     def model(self) -> ModelFacts:
         """Returns who decides for most flows of the first policy."""
-        return facts_of(self._courses.all[0].agent)
+        return facts_of(self._policies.all[0].agent)
 
     def figures(self) -> Figures:
         """Returns what was counted since the start, and how the flows stand."""

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.flows import FlowTable, Rows
+from reinet.agents.decide.decider import Rows
+from reinet.agents.decide.flows import FlowTable
 from reinet.core.errors import ConfigError
 
 Column = Callable[[str], NDArray[Any]]

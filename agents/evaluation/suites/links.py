@@ -18,9 +18,8 @@ from reinet.core.state import LOOK_EVERY_S
 from reinet.envs.link.metrics import rate_mbps
 from reinet.envs.link.spec import LARGEST_BUFFER_BYTES, LinkSpec, times_of
 from reinet.envs.trace import Trace, load_traces
-from reinet.envs.trace.model import PRESETS, generate
+from reinet.envs.trace.model import CONSTANT, PRESETS, constant, generate
 
-CONSTANT = "constant:"
 CONSTANT_SECONDS = 10.0
 """A constant link repeats itself; whole packets then make up any rate to 0.1 %."""
 LABELS = ("stationary", "walking", "driving")
@@ -51,7 +50,7 @@ def traces(spec: ScenarioSpec, given: Sequence[Trace]) -> list[Trace]:
     found: list[Trace] = []
     for text in spec.traces:
         if text.startswith(CONSTANT):
-            found.append(Trace.constant(_rate(text), CONSTANT_SECONDS))
+            found.append(constant(text, CONSTANT_SECONDS))
         elif text not in PRESETS:
             found.extend(load_traces([Path(text)]))
         elif not given:
@@ -59,13 +58,6 @@ def traces(spec: ScenarioSpec, given: Sequence[Trace]) -> list[Trace]:
     if any(text in PRESETS for text in spec.traces):
         found.extend(given)
     return list({trace.sha256: trace for trace in found}.values())
-
-
-def _rate(text: str) -> float:
-    try:
-        return float(text.removeprefix(CONSTANT))
-    except ValueError:
-        raise ConfigError(f"traces: {text!r} is not a rate; write constant:12 for 12 Mbit/s") from None
 
 
 def links(spec: ScenarioSpec, given: Sequence[Trace]) -> list[Link]:

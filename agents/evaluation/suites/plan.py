@@ -14,6 +14,7 @@ import numpy as np
 
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.protocol import Agent
+from reinet.agents.evaluation.batch import MOST_ROWS
 from reinet.agents.evaluation.plan import shaped_by
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.suites.definition import ScenarioSpec, Suite
@@ -27,8 +28,6 @@ from reinet.envs.trace.model import PRESETS
 BASELINE = "none"
 BLOCK = 5
 """So many repetitions are simulated together: decisions then cost little, and a run that is killed loses little."""
-MOST_ROWS = 48
-"""So many links are simulated at once: the logs of more would fill gigabytes."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from reinet.core.records import told_once
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import LinkRun, MahimahiLink
-from reinet.envs.mahimahi.namespace import USER_FILES, own_cgroup
+from reinet.envs.mahimahi.namespace import USER_FILES, new_cgroup
 from reinet.envs.trace import Trace
 from reinet.kshim.kernel import KernelShim
-from reinet.kshim.probe import cgroup2_mount
 
 MRTT_MS = 20.0
 RTT_SHARE, RTT_US = 0.05, 500.0
@@ -101,12 +100,9 @@ def measure(
 
 def see(path: LinkSpec, seconds: float) -> Seen:
     """Runs one flow without a cap and returns what both saw of it. Raises LinkError or ShimError."""
-    mount = cgroup2_mount()
-    if mount is None:
-        raise ShimError("no cgroup v2 hierarchy is mounted; mount -t cgroup2 none /sys/fs/cgroup/unified")
     variables = Settings(law=Law("none"), target=Target.parse("+30ms")).variables()
     variables[ENVIRONMENT] += f" records={USER_FILES}/{RECORDS}"
-    with MahimahiLink(path, cgroup=own_cgroup(mount), sender_variables=variables) as link:
+    with MahimahiLink(path, cgroup=new_cgroup(), sender_variables=variables) as link:
         assert link.cgroup is not None
         with KernelShim([link.cgroup], record_events=True) as shim:
             (flow,) = link.start()

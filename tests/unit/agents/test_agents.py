@@ -112,7 +112,7 @@ def test_policy_gives_the_caps_of_the_network(model: Path) -> None:
     states = np.random.default_rng(1).normal(size=(7, STATE_SIZE)).astype(np.float32)
     stats, rule = records(7), np.linspace(0, 60, 7, dtype=np.float32)
     actions = act(Folded(layers()), states)
-    np.testing.assert_allclose(policy.actions(states), actions, atol=1e-5)
+    np.testing.assert_allclose(policy.outputs(states), actions, atol=1e-5)
     np.testing.assert_array_equal(
         policy.decide(stats, states, rule), caps_from_actions("bdp", actions, stats["cwnd_pkts"], rule)
     )

@@ -94,7 +94,7 @@ def test_the_bytes_that_were_checked_are_the_bytes_that_are_used(model: Path) ->
     for file in model.iterdir():
         file.write_bytes(b"swapped after the check")
     agent = Policy(artifact)
-    assert agent.actions(np.zeros((2, SIZE), np.float32)).tolist() == [0.0, 0.0]
+    assert agent.outputs(np.zeros((2, SIZE), np.float32)).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("name", [b"\x1b]0;x", b"\xff\xfe\xfd\xfc\xfb"], ids=["for the terminal", "no text"])

@@ -12,7 +12,7 @@ from helpers.population import GOOD_PKTS, WORSE_PKTS, Population
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.evidence import CAPPED, PLAIN, Evidence, Ratio, interval_factor
 from reinet.agents.decide.loop import ControlLoop
-from reinet.agents.decide.modes import Mode, Order, lots
+from reinet.agents.decide.modes import Mode, PolicySpec, lots
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.agents.decide.swap import SHARE_NS, WATCH_NS
 from reinet.agents.decide.verdicts import HELD_OUT, NO_DECISION, NO_QUEUE, text
@@ -71,7 +71,7 @@ def test_shadow_decides_and_shows_and_applies_nothing() -> None:
     status = loop.status()
     assert status.ok
     assert status.decisions >= 150
-    assert status.courses[0].state == "shadow"
+    assert status.policies[0].state == "shadow"
 
 
 # --- hold-out ---
@@ -104,7 +104,7 @@ def test_a_hold_out_stands_down_within_a_minute_under_a_model_that_is_a_fifth_wo
     for seed in RUNS:
         pop = population(seed, WORSE[kind])
         loop = loop_of(pop, FixedCap(WORSE_PKTS))
-        took_s = run(pop, loop, 60.0, lambda loop=loop: loop.status().courses[0].stood_down)
+        took_s = run(pop, loop, 60.0, lambda loop=loop: loop.status().policies[0].stood_down)
         assert took_s < 60.0, seed
         assert not pop.capped().any(), "every cap goes at once"
         status = loop.status()
@@ -122,17 +122,17 @@ def test_a_hold_out_does_not_stand_down_under_a_model_that_is_not_worse(effect: 
         pop = Population(FLOWS, {GOOD_PKTS: effect}, seed)
         loop = loop_of(pop, FixedCap(GOOD_PKTS))
         run(pop, loop, 70.0)
-        (course,) = loop.status().courses
-        assert not course.stood_down, seed
-        assert course.comparison.delay.low < effect[0] < course.comparison.delay.high, seed
-        assert course.comparison.throughput.low < effect[1] < course.comparison.throughput.high, seed
+        (policy,) = loop.status().policies
+        assert not policy.stood_down, seed
+        assert policy.comparison.delay.low < effect[0] < policy.comparison.delay.high, seed
+        assert policy.comparison.throughput.low < effect[1] < policy.comparison.throughput.high, seed
         assert pop.capped().any()
 
 
 def test_a_hold_out_that_stood_down_gets_another_chance_when_it_is_told_to_resume() -> None:
     pop = population()
     loop = loop_of(pop, FixedCap(WORSE_PKTS))
-    run(pop, loop, 60.0, lambda: loop.status().courses[0].stood_down)
+    run(pop, loop, 60.0, lambda: loop.status().policies[0].stood_down)
     with structlog.testing.capture_logs():
         loop.resume()
         run(pop, loop, 1.0)
@@ -144,10 +144,10 @@ def test_flows_without_a_cap_prove_nothing_while_the_daemon_is_paused() -> None:
     pop = population()
     loop = loop_of(pop, FixedCap(GOOD_PKTS))
     run(pop, loop, 20.0)
-    assert loop.status().courses[0].comparison.delay.capped_flows > 0
+    assert loop.status().policies[0].comparison.delay.capped_flows > 0
     loop._pause_wanted = True
     run(pop, loop, 5.0)
-    assert loop.status().courses[0].comparison.delay.capped_flows == 0
+    assert loop.status().policies[0].comparison.delay.capped_flows == 0
     assert not pop.capped().any()
 
 
@@ -196,13 +196,13 @@ def test_a_swap_goes_from_a_share_to_all_flows_and_ends() -> None:
         assert found.states > 100
         run(pop, loop, 1.0)
         assert 1 <= (pop.caps_pkts == GOOD_PKTS).sum() <= 25
-        assert loop.status().courses[0].swap == f"share: fixed:{GOOD_PKTS}"
-        run(pop, loop, SHARE_NS / 1e9 + 40, lambda: loop.status().courses[0].swap.startswith("watch"))
+        assert loop.status().policies[0].swap == f"share: fixed:{GOOD_PKTS}"
+        run(pop, loop, SHARE_NS / 1e9 + 40, lambda: loop.status().policies[0].swap.startswith("watch"))
         run(pop, loop, 1.0)
         assert set(pop.caps_pkts[pop.capped()].tolist()) == {GOOD_PKTS}
         run(pop, loop, WATCH_NS / 1e9)
-    (course,) = loop.status().courses
-    assert (course.model, course.swap, course.latest_swap) == (f"fixed:{GOOD_PKTS}", "", f"fixed:{GOOD_PKTS}: done")
+    (policy,) = loop.status().policies
+    assert (policy.model, policy.swap, policy.latest_swap) == (f"fixed:{GOOD_PKTS}", "", f"fixed:{GOOD_PKTS}: done")
     assert [entry["event"] for entry in seen] == ["swap begins", "swap goes on to all flows", "swap ends"]
 
 
@@ -214,12 +214,12 @@ def test_a_worse_model_that_is_swapped_in_goes_again_within_a_minute(share: floa
         run(pop, loop, 10.0)
         loop.swap(FixedCap(WORSE_PKTS), share=share)
         loop.tick()
-        assert loop.status().courses[0].swap
-        took_s = run(pop, loop, 90.0, lambda loop=loop: not loop.status().courses[0].swap)
-        (course,) = loop.status().courses
-        assert "rolled back" in course.latest_swap, (seed, course)
+        assert loop.status().policies[0].swap
+        took_s = run(pop, loop, 90.0, lambda loop=loop: not loop.status().policies[0].swap)
+        (policy,) = loop.status().policies
+        assert "rolled back" in policy.latest_swap, (seed, policy)
         assert took_s < 60.0, seed
-        assert course.model == f"fixed:{GOOD_PKTS}"
+        assert policy.model == f"fixed:{GOOD_PKTS}"
         run(pop, loop, 2.0)
         assert set(pop.caps_pkts[pop.capped()].tolist()) == {GOOD_PKTS}
 
@@ -231,9 +231,9 @@ def test_a_good_model_that_is_swapped_in_stays() -> None:
         run(pop, loop, 10.0)
         loop.swap(FixedCap(WORSE_PKTS))
         run(pop, loop, 95.0)
-        (course,) = loop.status().courses
-        assert (course.model, course.latest_swap) == (f"fixed:{WORSE_PKTS}", f"fixed:{WORSE_PKTS}: done"), seed
-        assert not course.stood_down
+        (policy,) = loop.status().policies
+        assert (policy.model, policy.latest_swap) == (f"fixed:{WORSE_PKTS}", f"fixed:{WORSE_PKTS}: done"), seed
+        assert not policy.stood_down
 
 
 class Odd(Agent):
@@ -270,8 +270,8 @@ def test_a_new_model_that_fails_or_is_refused_goes_again_and_the_old_one_knows_i
     assert (pop.caps_pkts == 77).any()
     agent.answer = agent.later
     run(pop, loop, 5.0)
-    (course,) = loop.status().courses
-    assert course.latest_swap.startswith("rolled back from odd to fixed:50: the agent odd ")
+    (policy,) = loop.status().policies
+    assert policy.latest_swap.startswith("rolled back from odd to fixed:50: the agent odd ")
     assert loop.status().ok
     run(pop, loop, 1.0)
     assert set(pop.caps_pkts[pop.capped()].tolist()) == {50}
@@ -300,11 +300,11 @@ def test_a_target_that_is_set_while_the_file_is_taken_up_takes_nothing_of_it_bac
     pop = population(flows=5)
     loop = loop_of(pop, FixedCap(50), Mode.ENFORCE)
     loop.tick()
-    loop.command([Order(FixedCap(50), Target.parse("10x"), Mode.SHADOW)])
+    loop.command([PolicySpec(FixedCap(50), Target.parse("10x"), Mode.SHADOW)])
     loop.set_target(0, "9x")  # before the loop's thread has come to the other
     loop.tick()
-    course = loop.status().courses[0]
-    assert (course.mode, course.target) == ("shadow", "9x")
+    policy = loop.status().policies[0]
+    assert (policy.mode, policy.target) == ("shadow", "9x")
 
 
 def test_every_verdict_has_its_words() -> None:

@@ -130,7 +130,7 @@ def test_the_layers_in_the_process_act_as_onnxruntime_does(name: str) -> None:
         actions.ctypes.data_as(ctypes.c_void_p),
     )  # fmt: skip
     assert size == feature_set.state_size
-    np.testing.assert_allclose(actions, policy.actions(states), atol=1e-5)
+    np.testing.assert_allclose(actions, policy.outputs(states), atol=1e-5)
     assert np.ptp(actions) > 0.5, "the states were to move the action"
 
 

@@ -211,7 +211,7 @@ def test_health_and_top_name_the_model_in_force_and_the_swap_under_way(served: S
     said = served.run("ctl", "health").output.splitlines()
     assert "fixed:20, target 50ms" in said[0]
     assert said[2] == "swap under way, policy default: watch: fixed:20"
-    served.loop._courses.all[0].roll_back("its flows were slower", served.shim.now_ns)
+    served.loop._policies.all[0].roll_back("its flows were slower", served.shim.now_ns)
     served.feed(8)
     found = served.json("ctl", "health")
     (swap,) = found["swaps"]

@@ -193,8 +193,8 @@ def test_each_flow_is_under_its_policys_model_target_and_mode(serve: Serve) -> N
     served = serve(f'model = "fixed:10"\n{PORT}model = "fixed:20"\ntarget = "90ms"\n')
     assert served.caps() == [20, 10]
     assert [served.shim.target_us(cookie) for cookie in (7, 8)] == [90_000, 50_000]
-    courses = served.loop.status().courses
-    assert [(c.name, c.model, c.target, c.mode) for c in courses] == [
+    policies = served.loop.status().policies
+    assert [(c.name, c.model, c.target, c.mode) for c in policies] == [
         ("default", "fixed:10", "+30ms", "enforce"),
         ("tls", "fixed:20", "90ms", "enforce"),
     ]
@@ -238,7 +238,7 @@ def test_another_model_in_the_file_is_swapped_in_step_by_step(serve: Serve) -> N
     served.write('model = "fixed:20"\n')
     assert served.reloader.reload()
     served.caps(1)
-    assert served.loop.status().courses[0].swap == "share: fixed:20"
+    assert served.loop.status().policies[0].swap == "share: fixed:20"
     assert served.reloader.reload()
     with structlog.testing.capture_logs() as seen:
         served.caps(1)
@@ -329,13 +329,13 @@ def test_what_policies_that_are_gone_did_stays_counted(serve: Serve) -> None:
     served.write('model = "fixed:10"\n')
     served.reloader.look()
     served.loop.tick()
-    assert len(served.loop.status().courses) == 1
+    assert len(served.loop.status().policies) == 1
     assert (served.loop.status().decisions, served.loop.status().stale) == (6, 2)
     served.write(f'model = "fixed:10"\n{PORT}model = "fixed:20"\n')
     served.reloader.look()
     served.caps()
     after = served.loop.status()
-    assert after.decisions == 6 + sum(course.decisions for course in served.loop._courses.all[1:]) + 3
+    assert after.decisions == 6 + sum(policy.decisions for policy in served.loop._policies.all[1:]) + 3
     assert after.stale == 2
 
 
@@ -389,4 +389,4 @@ def test_a_models_folder_is_taken_by_its_digest_and_only_with_the_daemons_period
     assert found.states == 6
     assert found.refused == 0
     served.caps(1)
-    assert served.loop.status().courses[0].swap.startswith(f"share: {small} (schema ")
+    assert served.loop.status().policies[0].swap.startswith(f"share: {small} (schema ")

@@ -16,8 +16,8 @@ from helpers.daemons import agent_of
 from helpers.loops import started
 from helpers.registry import FIRST, FOLDERS, SECOND, Host, hurry
 from helpers.waiting import wait_for
+from reinet.agents.decide.active_policy import PolicyStatus
 from reinet.agents.decide.baselines import FixedCap
-from reinet.agents.decide.course import CourseStatus
 from reinet.agents.decide.evidence import Comparison, Ratio
 from reinet.agents.decide.loop import Status
 from reinet.agents.decide.policy import Policy
@@ -236,7 +236,7 @@ def test_a_swap_whose_answer_came_too_late_does_not_begin_anew(tmp_path: Path) -
 
     assert ends(SECOND) == ["swap begins"]
     assert ends(SECOND) == [], "it is asked for at each sign of life, until the answer comes in time"
-    loop._courses.all[0].roll_back("its flows were slower", 0)
+    loop._policies.all[0].roll_back("its flows were slower", 0)
     loop.tick()
     assert ends(SECOND) == [], "it went again, with a reason"
     assert ends(FIRST) == ["swap begins"]
@@ -255,8 +255,8 @@ def test_a_name_of_a_registry_needs_its_address(tmp_path: Path) -> None:
 
 def test_what_the_hold_out_knows_goes_into_every_report(host: Host, tmp_path: Path) -> None:
     known = Comparison(delay=Ratio(0.5, 0.4, 0.6, 40, 10), throughput=Ratio(0.97, 0.0, math.inf, 40, 10))
-    course = CourseStatus("default", "hold-out", "m", "+30ms", "hold-out", "", "slower", "", "", known)
-    status = Status(True, False, "", "+30ms", 1, 1, 1, 1.0, courses=(course,))
+    policy = PolicyStatus("default", "hold-out", "m", "+30ms", "hold-out", "", "slower", "", "", known)
+    status = Status(True, False, "", "+30ms", 1, 1, 1, 1.0, policies=(policy,))
     settings = config(host, tmp_path)
     stop = follow(settings, Path(resolved(settings).model).name, lambda _folder, _sha256: None, lambda: status)
     try:
@@ -267,6 +267,6 @@ def test_what_the_hold_out_knows_goes_into_every_report(host: Host, tmp_path: Pa
         "delay": 0.5, "delay_low": 0.4, "delay_high": 0.6, "throughput": 0.97, "throughput_low": 0.0,
         "capped_flows": 40.0, "plain_flows": 10.0, "stood_down": 1.0,
     }  # fmt: skip
-    assert hold_out_figures(replace(status, courses=())) == {}
-    unknown = replace(course, comparison=Comparison(), stood_down="")
-    assert hold_out_figures(replace(status, courses=(unknown,))) == {}, "nothing is known, so nothing is said"
+    assert hold_out_figures(replace(status, policies=())) == {}
+    unknown = replace(policy, comparison=Comparison(), stood_down="")
+    assert hold_out_figures(replace(status, policies=(unknown,))) == {}, "nothing is known, so nothing is said"

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from reinet.core.errors import TraceError
 from reinet.envs.trace.files import write_atomically
-from reinet.envs.trace.trace import MAX_FILE_BYTES, Trace, load_traces, served_at_ms
+from reinet.envs.trace.set_file import load_traces
+from reinet.envs.trace.trace import MAX_FILE_BYTES, Trace, served_at_ms
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
 

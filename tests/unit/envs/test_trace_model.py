@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from reinet.core.errors import TraceError
 from reinet.envs.trace import Trace
-from reinet.envs.trace.model import PRESETS, LinkModel, generate, random_model
+from reinet.envs.trace.model import PRESETS, LinkModel, constant, generate, random_model
 
 # Figures of recordings at 100 ms; kurtosis is 3 for a normal distribution. The drives are public saturator recordings
 # (T-Mobile LTE, 475 s, DeepCC's training trace: its Table I says 12.79, 11.38, 1.60, 6.51; T-Mobile UMTS, 928 s;
@@ -164,3 +164,14 @@ def test_refuses_what_makes_no_trace() -> None:
         for value in (-1.0, float("nan")):
             with pytest.raises(TraceError, match="trace model"):
                 replace(good, **{name: value})
+
+
+def test_a_steady_link_is_named_by_its_rate() -> None:
+    assert constant("constant:12", 2.0).mean_mbps == pytest.approx(12.0)
+    for name, what in (
+        ("constant:", "no rate; write constant:12"),
+        ("constant:12M", "no rate"),
+        ("constant:0", "0.0 Mbit/s"),
+    ):
+        with pytest.raises(TraceError, match=what):
+            constant(name, 2.0)

@@ -3,9 +3,9 @@
 import pytest
 
 from helpers.links import constant
+from reinet.agents.evaluation.batch import MOST_ROWS
 from reinet.agents.evaluation.frontier import (
     FIXED_CAPS_PKTS,
-    MOST_ROWS,
     RULE_GAINS,
     Baseline,
     Point,

@@ -9,7 +9,7 @@ import pytest
 from helpers.loops import HEALTHY, LEASE_MS, QUIET
 from helpers.places import ROOT
 from reinet.agents.decide.loop import ControlLoop
-from reinet.agents.decide.modes import Mode, Order
+from reinet.agents.decide.modes import Mode, PolicySpec
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.verdicts import Why
@@ -229,7 +229,7 @@ def test_a_swap_takes_the_flows_back_until_it_is_over_and_a_new_target_holds_at_
     shim = AnsweringFake()
     loop = looped(shim, shipped)
     drive(shim, loop, 7)
-    loop.command([Order(shipped, Target.parse("+60ms"))])
+    loop.command([PolicySpec(shipped, Target.parse("+60ms"))])
     for _ in range(2):
         shim.advance_ms(60)
         for cookie in cookies:

@@ -49,8 +49,8 @@ def test_torch_numpy_and_the_graph_are_one_network(tmp_path: Path) -> None:
     np.testing.assert_allclose(act(folded, states), expected, atol=2e-6)
     policy = Policy.load(write_model(tmp_path, onnx_data=onnx_bytes(folded, HISTORY)))
     for count in (1, 50):
-        np.testing.assert_allclose(policy.actions(states[:count]), expected[:count], atol=2e-6)
-    assert len(policy.actions(states[:0])) == 0
+        np.testing.assert_allclose(policy.outputs(states[:count]), expected[:count], atol=2e-6)
+    assert len(policy.outputs(states[:0])) == 0
 
 
 def test_extreme_inputs_overflow_nothing() -> None:

@@ -86,7 +86,7 @@ class OthersQueue {
   bool update(const reinet_flow_stats& s) {
     window_.add(s);
     if (window_.took_ns >= kRateWindowNs) {
-      peak_rate_ = std::max(peak_rate_, window_.rate());
+      peak_bytes_per_ns_ = std::max(peak_bytes_per_ns_, window_.bytes_per_ns());
       window_ = {};
     }
     const double passed_rounds = rounds_of(s);
@@ -114,7 +114,7 @@ class OthersQueue {
       took_ns += static_cast<double>(s.period_ns);
       bytes += static_cast<double>(std::max(s.peer_delivered_bytes, s.delivered_bytes));
     }
-    double rate() const { return bytes / took_ns; }
+    double bytes_per_ns() const { return bytes / took_ns; }
   };
 
   // Means over some of the latest round trips.
@@ -128,7 +128,7 @@ class OthersQueue {
       bytes_per_round += weight * (s.delivered_bytes / passed_rounds - bytes_per_round);
       rounds_ns += weight * (s.period_ns / passed_rounds - rounds_ns);
     }
-    double rate() const { return bytes_per_round / rounds_ns; }
+    double bytes_per_ns() const { return bytes_per_round / rounds_ns; }
   };
 
   enum class Cap { usual, raised, taken_back };
@@ -150,7 +150,7 @@ class OthersQueue {
     latest_.add(s, passed_rounds);
     const bool again = was_left_alone_soon_before(s);
     if (rounds_ < (again ? kAgainRounds : kForeignRounds) || stretch_.took_ns < (again ? kAgainNs : kForeignNs) ||
-        stretch_.rate() >= kForeignRateShare * peak_rate_)
+        stretch_.bytes_per_ns() >= kForeignRateShare * peak_bytes_per_ns_)
       return;
     least_pkts_ = static_cast<std::uint32_t>(std::ceil(kAskTimes * latest_.cap_pkts));
     cap_ = Cap::raised;
@@ -180,14 +180,15 @@ class OthersQueue {
     uncapped_rounds_ += passed_rounds;
     if (doublings_ == 0 && uncapped_rounds_ > kAskFillRounds &&
         s.srtt_us - 1.0 * s.min_rtt_us >= kAloneWaitTimes * before_wait_us_ &&
-        uncapped_.rate() < kAloneRateTimes * before_rate_)
+        uncapped_.bytes_per_ns() < kAloneRateTimes * before_bytes_per_ns_)
       until_ns_ = 0;
   }
 
   // Returns whether round trips under a cap and under one of kAskTimes as much are a lone flow's, or a link's that
   // changed: a wait that falls by so much as the flow sends more is nobody's queue.
   static bool is_alone(const Latest& low, const Latest& high) {
-    return (high.wait_us >= kAskedWaitTimes * low.wait_us && high.rate() < kAskedRateTimes * low.rate()) ||
+    return (high.wait_us >= kAskedWaitTimes * low.wait_us &&
+            high.bytes_per_ns() < kAskedRateTimes * low.bytes_per_ns()) ||
            low.wait_us >= kAskedWaitTimes * high.wait_us;
   }
 
@@ -196,10 +197,10 @@ class OthersQueue {
     const std::uint64_t yield_ns = kLeastYieldNs << doublings_;
     until_ns_ = ((s.time_ns + yield_ns / 4) / yield_ns + 1) * yield_ns;
     before_wait_us_ = asked_.wait_us;
-    before_rate_ = std::max(asked_.rate(), stretch_.rate());
+    before_bytes_per_ns_ = std::max(asked_.bytes_per_ns(), stretch_.bytes_per_ns());
     uncapped_ = {};
     uncapped_rounds_ = 0;
-    peak_rate_ = 0;  // by then the link may be another one
+    peak_bytes_per_ns_ = 0;  // by then the link may be another one
     begin_stretch();
   }
 
@@ -211,7 +212,7 @@ class OthersQueue {
 
   Delivered window_, stretch_, uncapped_;
   Latest latest_, asked_;
-  double rounds_ = 0, peak_rate_ = 0, uncapped_rounds_ = 0, before_wait_us_ = 0, before_rate_ = 0;
+  double rounds_ = 0, peak_bytes_per_ns_ = 0, uncapped_rounds_ = 0, before_wait_us_ = 0, before_bytes_per_ns_ = 0;
   std::uint64_t until_ns_ = 0;
   std::uint32_t least_pkts_ = 0;
   Cap cap_ = Cap::usual;

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.decider import Mask
-from reinet.agents.decide.desk import Desk
+from reinet.agents.decide.decider import Mask, Rows
 from reinet.agents.decide.evidence import CAPPED, NEITHER, PLAIN, Comparison, Evidence
-from reinet.agents.decide.flows import FlowTable, Rows
-from reinet.agents.decide.modes import Mode, Order, lots
+from reinet.agents.decide.flows import FlowTable
+from reinet.agents.decide.modes import Mode, PolicySpec, lots
+from reinet.agents.decide.pipeline import Pipeline
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
 from reinet.agents.decide.swap import Stage, Trial
 from reinet.agents.decide.verdicts import Verdicts, Why, faults
@@ -54,7 +54,7 @@ class Ruling(NamedTuple):
     """(M,), to be applied, 0 = none."""
     verdicts: Verdicts
     uncap_all: Why
-    """Why every flow of the course is to be uncapped; CAPPED = none but as above."""
+    """Why every flow of the policy is to be uncapped; CAPPED = none but as above."""
     stored_ns: NDArray[np.uint64] | None = None
     """(M,), when each cap was stored; None = it is to be."""
 
@@ -62,15 +62,15 @@ class Ruling(NamedTuple):
 class Part(NamedTuple):
     """Who is asked about which of M flows."""
 
-    desk: Desk
+    pipeline: Pipeline
     cases: Cases
-    """The M flows with the states of this desk."""
+    """The M flows with the states of this pipeline."""
     asked: Mask | None
     """(M,), None = about all of them."""
 
 
 @dataclass(frozen=True)
-class CourseStatus:
+class PolicyStatus:
     """How a policy is, as plain data."""
 
     name: str
@@ -91,17 +91,17 @@ class CourseStatus:
     """Capped flows beside plain ones under hold-out; of a swap's first stage the new model's beside the old one's."""
 
 
-class Course:
-    """One order at work."""
+class ActivePolicy:
+    """A ``PolicySpec`` at work."""
 
-    def __init__(self, order: Order, rows: int, make_guard: Callable[[], Guard], lease_ns: int, log: Any) -> None:
-        order.agent.reset()
-        self.order = order
+    def __init__(self, spec: PolicySpec, rows: int, make_guard: Callable[[], Guard], lease_ns: int, log: Any) -> None:
+        spec.agent.reset()
+        self.spec = spec
         self.stale = 0
         """Records that were too old to decide on."""
         self._lease_ns, self._rows, self._make_guard, self._log = lease_ns, rows, make_guard, log
-        self._desk = self._make_desk(order.agent)
-        self._retired_decisions = 0  # of desks that are gone
+        self._pipeline = self._make_pipeline(spec.agent)
+        self._retired_decisions = 0  # of pipelines that are gone
         self._trial: Trial | None = None
         self._latest_swap = ""
         self._stood_down = ""
@@ -112,56 +112,56 @@ class Course:
     @property
     def agent_problem(self) -> str:
         """Returns how the agent failed in its latest answer; empty when it did not."""
-        return self._desk.problem
+        return self._pipeline.problem
 
     @property
     def problem(self) -> str:
         """Returns what somebody ought to mend; empty when all is well."""
-        return self._desk.problem or self._desk.quarantined or self._stood_down
+        return self._pipeline.problem or self._pipeline.quarantined or self._stood_down
 
     @property
     def decisions(self) -> int:
         """Returns how many decisions were made."""
         trial = self._trial
         other = 0 if trial is None else (trial.candidate if trial.stage is Stage.SHARE else trial.incumbent).decisions
-        return self._desk.decisions + self._retired_decisions + other
+        return self._pipeline.decisions + self._retired_decisions + other
 
     @property
     def agent(self) -> Agent:
         """Returns the agent that decides for most flows."""
-        return self._desk.agent
+        return self._pipeline.agent
 
-    def desk_of(self, cookie: int) -> Desk:
-        """Returns the desk that decides for a flow; other threads may ask."""
+    def pipeline_of(self, cookie: int) -> Pipeline:
+        """Returns the pipeline that decides for a flow; other threads may ask."""
         trial = self._trial
         cookies = np.array([cookie], np.uint64)
-        plain = self.order.mode is Mode.HOLD_OUT and lots(cookies, _HOLD_OUT_SALT)[0] < self.order.plain_share
+        plain = self.spec.mode is Mode.HOLD_OUT and lots(cookies, _HOLD_OUT_SALT)[0] < self.spec.plain_share
         tried = trial is not None and trial.stage is Stage.SHARE and lots(cookies, _SWAP_SALT)[0] < trial.share
-        return trial.candidate if trial is not None and tried and not plain else self._desk
+        return trial.candidate if trial is not None and tried and not plain else self._pipeline
 
-    def must_swap(self, order: Order) -> bool:
-        """Returns whether an order asks for another agent than the order before it did, and than is here by now.
+    def must_swap(self, spec: PolicySpec) -> bool:
+        """Returns whether a new spec asks for another agent than the present one does, and than is here by now.
 
-        What was swapped in or rolled back meanwhile stays when an order names the same agent again.
+        What was swapped in or rolled back meanwhile stays when a new spec names the same agent again.
         """
-        here = self._desk.agent if self._trial is None else self._trial.candidate.agent
-        return order.agent.identity not in (self.order.agent.identity, here.identity)
+        here = self._pipeline.agent if self._trial is None else self._trial.candidate.agent
+        return spec.agent.identity not in (self.spec.agent.identity, here.identity)
 
     def words(self) -> dict[int, str]:
-        """Returns the course's own words for some verdicts, by their code."""
-        return {int(Why.AGENT_FAILED): self._desk.problem, int(Why.STOOD_DOWN): self._stood_down}
+        """Returns the policy's own words for some verdicts, by their code."""
+        return {int(Why.AGENT_FAILED): self._pipeline.problem, int(Why.STOOD_DOWN): self._stood_down}
 
-    def status(self) -> CourseStatus:
+    def status(self) -> PolicyStatus:
         """Returns how it is."""
         trial = self._trial
-        state = {Mode.ENFORCE: "enforcing", Mode.SHADOW: "shadow", Mode.HOLD_OUT: "hold-out"}[self.order.mode]
-        return CourseStatus(
-            name=self.order.name,
-            mode=self.order.mode.value,
-            model=self._desk.agent.called,
-            target=str(self.order.target),
+        state = {Mode.ENFORCE: "enforcing", Mode.SHADOW: "shadow", Mode.HOLD_OUT: "hold-out"}[self.spec.mode]
+        return PolicyStatus(
+            name=self.spec.name,
+            mode=self.spec.mode.value,
+            model=self._pipeline.agent.called,
+            target=str(self.spec.target),
             state="stood down" if self._stood_down else state,
-            quarantined=self._desk.quarantined,
+            quarantined=self._pipeline.quarantined,
             stood_down=self._stood_down,
             swap="" if trial is None else f"{trial.stage.value}: {trial.name}",
             latest_swap=self._latest_swap,
@@ -171,22 +171,22 @@ class Course:
     def rule(self, records: StatsArray, rows: Rows, flows: FlowTable, now_ns: int, paused: bool = False) -> Ruling:
         """Takes N records of flows in these rows, writes their targets into them and says what becomes of the flows."""
         # Anew for each record, whatever the kernel says: a relative target falls with the flow's minimum RTT.
-        records["target_us"] = flows.own_targets.resolve_us(records, self.order.target)
-        batch = self._desk.see(rows, records)
+        records["target_us"] = flows.own_targets.resolve_us(records, self.spec.target)
+        batch = self._pipeline.see(rows, records)
         seen = Cases(rows, records, batch.states, batch.rule_pkts, batch.may_cap)
         latest = flows.last_of_each(rows, np.flatnonzero(batch.decided))
         cases = seen.of(latest) if len(latest) < len(rows) else seen
-        if self._trial is None and self.order.mode is not _HOLD_OUT:
-            return self._shown(self._merged(cases, [Part(self._desk, cases, None)], now_ns))
+        if self._trial is None and self.spec.mode is not _HOLD_OUT:
+            return self._shown(self._merged(cases, [Part(self._pipeline, cases, None)], now_ns))
         return self._shown(self._rule_in_groups(seen, latest, cases, now_ns, paused))
 
     def reflex(self) -> Reflex | None:
-        """Returns what answers the flows' records as they come; None where the course has to look at each."""
-        if self._trial is not None or self.order.mode is not _ENFORCE or self._stood_down:
+        """Returns what answers the flows' records as they come; None where the policy has to look at each."""
+        if self._trial is not None or self.spec.mode is not _ENFORCE or self._stood_down:
             return None
-        found = self._desk.reflex
+        found = self._pipeline.reflex
         if found is not None:
-            found.aim(*self.order.target.line())
+            found.aim(*self.spec.target.line())
         return found
 
     def take_answers(self, answered: Answered, rows: Rows, flows: FlowTable, now_ns: int) -> Ruling:
@@ -199,7 +199,7 @@ class Course:
         stale = int(np.count_nonzero(is_stale))
         self.stale += stale
         asked = int(np.count_nonzero(answers == ANSWER_DECIDED))
-        self._desk.answered(len(latest) - stale, asked, faults(verdicts["code"]), now_ns)
+        self._pipeline.answered(len(latest) - stale, asked, faults(verdicts["code"]), now_ns)
         caps_pkts = np.array(verdicts["allowed_pkts"])
         return Ruling(rows[latest], answered.records[latest], caps_pkts, verdicts, _CAPPED, answered.stored_ns[latest])
 
@@ -210,25 +210,25 @@ class Course:
         compare with or to go back to: the new one gets all flows at once, with the hold-out to judge it.
         """
         self._end_trial("replaced by another swap")
-        desk = self._make_desk(agent)
+        pipeline = self._make_pipeline(agent)
         if len(recorded):
-            desk.see(recorded["slot"].astype(np.intp), np.array(recorded))
-        self._log.info("swap begins", policy=self.order.name, model=agent.called, share=share)
+            pipeline.see(recorded["slot"].astype(np.intp), np.array(recorded))
+        self._log.info("swap begins", policy=self.spec.name, model=agent.called, share=share)
         if self._stood_down:
-            self._retired_decisions += self._desk.decisions
-            self._desk, self._stood_down = desk, ""
+            self._retired_decisions += self._pipeline.decisions
+            self._pipeline, self._stood_down = pipeline, ""
             self._begin_evidence(now_ns)
             return
-        self._trial = Trial(desk, self._desk, share, self._rows, now_ns)
+        self._trial = Trial(pipeline, self._pipeline, share, self._rows, now_ns)
         if share >= 1.0:
             self._promote(now_ns)
 
-    def amend(self, order: Order, now_ns: int) -> None:
+    def amend(self, spec: PolicySpec, now_ns: int) -> None:
         """Takes another target, mode and share from the next record on; the agent comes by ``swap``."""
-        if (order.mode, order.plain_share) != (self.order.mode, self.order.plain_share):
+        if (spec.mode, spec.plain_share) != (self.spec.mode, self.spec.plain_share):
             self._stood_down = ""
             self._begin_evidence(now_ns)
-        self.order = order
+        self.spec = spec
 
     def resume(self, now_ns: int) -> None:
         """Gives a hold-out that stood down another chance; its evidence begins anew."""
@@ -241,24 +241,26 @@ class Course:
         if trial is None:
             return False
         self._retired_decisions += trial.candidate.decisions
-        self._desk, self._trial = trial.incumbent, None
-        self._latest_swap = f"rolled back from {trial.name} to {self._desk.agent.called}: {why}"
+        self._pipeline, self._trial = trial.incumbent, None
+        self._latest_swap = f"rolled back from {trial.name} to {self._pipeline.agent.called}: {why}"
         self._begin_evidence(now_ns)
-        self._log.error("rolled back", policy=self.order.name, model=trial.name, to=self._desk.agent.called, reason=why)
+        self._log.error(
+            "rolled back", policy=self.spec.name, model=trial.name, to=self._pipeline.agent.called, reason=why
+        )
         return True
 
     def reset(self, rows: Rows, cookies: NDArray[np.uint64], answered: bool = False) -> None:
         """Empties rows for new flows, which the reflex may have ``answered``, and forgets those that had them, named by
         their cookies.
         """
-        for desk in self._desks():
-            desk.reset(rows, cookies, answered and desk is self._desk)
+        for pipeline in self._pipelines():
+            pipeline.reset(rows, cookies, answered and pipeline is self._pipeline)
 
     def forget(self, rows: Rows, cookies: NDArray[np.uint64]) -> None:
         """Forgets flows that ended."""
-        for desk in self._desks():
-            desk.forget(rows, cookies)
-        if self.order.mode is _HOLD_OUT:
+        for pipeline in self._pipelines():
+            pipeline.forget(rows, cookies)
+        if self.spec.mode is _HOLD_OUT:
             self._evidence.close(rows, cookies)
         if self._trial is not None:
             self._trial.evidence.close(rows, cookies)
@@ -266,24 +268,24 @@ class Course:
     def grow(self, rows: int) -> None:
         """Adds rows, up to ``rows``."""
         self._rows = rows
-        for desk in self._desks():
-            desk.grow(rows)
+        for pipeline in self._pipelines():
+            pipeline.grow(rows)
 
     def _rule_in_groups(self, seen: Cases, latest: NDArray[np.intp], cases: Cases, now_ns: int, paused: bool) -> Ruling:
         """Rules where some flows stay plain, or some are under another model."""
         cookies, trial = seen.stats["cookie"], self._trial
         plain = tried = np.zeros(len(cookies), np.bool_)
-        if self.order.mode is _HOLD_OUT:
-            plain = lots(cookies, _HOLD_OUT_SALT) < self.order.plain_share
+        if self.spec.mode is _HOLD_OUT:
+            plain = lots(cookies, _HOLD_OUT_SALT) < self.spec.plain_share
         parts = []
         if trial is not None:
             beside = trial.candidate if trial.stage is Stage.SHARE else trial.incumbent
-            batch = beside.see(seen.rows, seen.stats)  # the other desk knows every flow as well
+            batch = beside.see(seen.rows, seen.stats)  # the other pipeline knows every flow as well
             if trial.stage is Stage.SHARE:
                 tried = ~plain & (lots(cookies, _SWAP_SALT) < trial.share)
                 its = Cases(seen.rows, seen.stats, batch.states, batch.rule_pkts, batch.may_cap).of(latest)
                 parts = [Part(beside, its, tried[latest])]
-        parts.append(Part(self._desk, cases, (~plain & ~tried)[latest]))
+        parts.append(Part(self._pipeline, cases, (~plain & ~tried)[latest]))
         ruling = self._merged(cases, [] if self._stood_down else parts, now_ns)
         if paused:
             self._begin_evidence(now_ns)  # flows under no cap prove nothing
@@ -296,35 +298,35 @@ class Course:
         return ruling
 
     def _merged(self, cases: Cases, parts: "list[Part]", now_ns: int) -> Ruling:
-        """Returns what the desks say of their parts of the cases; a flow whose record is too old is uncapped."""
+        """Returns what the pipelines say of their parts of the cases; a flow whose record is too old is uncapped."""
         count, oldest_ns = len(cases.rows), now_ns - self._lease_ns
         all_fresh = not count or int(cases.stats["time_ns"].min()) >= oldest_ns
         if all_fresh and count and len(parts) == 1 and parts[0].asked is None:
-            return _asked(self._desk, cases, now_ns)
+            return _asked(self._pipeline, cases, now_ns)
         fresh = cases.stats["time_ns"].astype(np.int64) >= oldest_ns
         self.stale += int(np.count_nonzero(~fresh))
         verdicts, caps_pkts = np.zeros(count, VERDICT_DTYPE), np.zeros(count, np.uint32)
         verdicts["code"] = np.where(fresh, Why.STOOD_DOWN if self._stood_down else Why.HELD_OUT, Why.STALE)
         uncap_all = Why.CAPPED
-        for desk, its, asked in parts:
+        for pipeline, its, asked in parts:
             chosen = np.flatnonzero(fresh if asked is None else fresh & asked)
             if not chosen.size:
                 continue
-            said = _asked(desk, its.of(chosen), now_ns)
+            said = _asked(pipeline, its.of(chosen), now_ns)
             caps_pkts[chosen], verdicts[chosen] = said.caps_pkts, said.verdicts
-            if desk is self._desk:
+            if pipeline is self._pipeline:
                 uncap_all = said.uncap_all
         return Ruling(cases.rows, cases.stats, caps_pkts, verdicts, uncap_all)
 
     def _shown(self, ruling: Ruling) -> Ruling:
         """Returns what is applied of a ruling: in shadow nothing."""
-        if self.order.mode is _SHADOW:
+        if self.spec.mode is _SHADOW:
             ruling.verdicts["code"][ruling.caps_pkts != 0] = Why.SHADOW
             ruling.caps_pkts[:] = 0
         return ruling
 
     def _gather(self, seen: Cases, plain: Mask, tried: Mask) -> None:
-        if self.order.mode is _HOLD_OUT:
+        if self.spec.mode is _HOLD_OUT:
             groups = np.where(plain, PLAIN, np.where(tried, NEITHER, CAPPED)).astype(np.int8)
             self._evidence.take(seen.stats, seen.rows, groups, seen.may_cap)
         if self._trial is not None and self._trial.stage is Stage.SHARE:
@@ -340,7 +342,7 @@ class Course:
         if now_ns - self._compared_ns < COMPARE_NS:
             return
         self._compared_ns = now_ns
-        if self.order.mode is _HOLD_OUT:
+        if self.spec.mode is _HOLD_OUT:
             self._comparison = self._evidence.compare()
             if harm := self._comparison.harm:
                 if trial is None or trial.stage is Stage.SHARE or not self.roll_back(harm, now_ns):
@@ -365,16 +367,16 @@ class Course:
             f"the hold-out stood down, capped flows fared worse than plain ones: {harm}; every flow is plain until "
             "another model comes or the daemon is resumed"
         )
-        self._log.error("stood down", policy=self.order.name, model=self._desk.agent.called, reason=harm)
+        self._log.error("stood down", policy=self.spec.name, model=self._pipeline.agent.called, reason=harm)
 
     def _promote(self, now_ns: int) -> None:
         """Gives all flows to the model that is on trial."""
         trial = self._trial
         assert trial is not None
-        self._desk = trial.candidate
+        self._pipeline = trial.candidate
         trial.watch(now_ns)
         self._begin_evidence(now_ns)
-        self._log.info("swap goes on to all flows", policy=self.order.name, model=trial.name)
+        self._log.info("swap goes on to all flows", policy=self.spec.name, model=trial.name)
 
     def _end_trial(self, how: str) -> None:
         """Ends the swap that is under way, if there is one; what it had come to stays."""
@@ -385,25 +387,25 @@ class Course:
         self._retired_decisions += gone.decisions
         self._trial = None
         self._latest_swap = f"{trial.name}: {how}"
-        self._log.info("swap ends", policy=self.order.name, model=trial.name, how=how)
+        self._log.info("swap ends", policy=self.spec.name, model=trial.name, how=how)
 
     def _begin_evidence(self, now_ns: int) -> None:
         self._evidence.restart()
         self._comparison = Comparison()
         self._episode_ns = self._compared_ns = now_ns
 
-    def _desks(self) -> list[Desk]:
+    def _pipelines(self) -> list[Pipeline]:
         if self._trial is None:
-            return [self._desk]
+            return [self._pipeline]
         return [self._trial.candidate, self._trial.incumbent]
 
-    def _make_desk(self, agent: Agent) -> Desk:
-        return Desk(agent, self._rows, self._make_guard(), self._lease_ns, self._log)
+    def _make_pipeline(self, agent: Agent) -> Pipeline:
+        return Pipeline(agent, self._rows, self._make_guard(), self._lease_ns, self._log)
 
 
-def _asked(desk: Desk, cases: Cases, now_ns: int) -> Ruling:
-    """Returns what a desk says."""
-    decision = desk.ask(cases.stats, cases.states, cases.rule_pkts, cases.may_cap, now_ns)
+def _asked(pipeline: Pipeline, cases: Cases, now_ns: int) -> Ruling:
+    """Returns what a pipeline says."""
+    decision = pipeline.ask(cases.stats, cases.states, cases.rule_pkts, cases.may_cap, now_ns)
     if decision is not None:
         return Ruling(cases.rows, cases.stats, decision.caps_pkts, decision.verdicts, _CAPPED)
     verdicts = np.zeros(len(cases.rows), VERDICT_DTYPE)

@@ -1,7 +1,7 @@
 """One agent at work in the loop: its flows' states, its guard, and what is to happen when it fails.
 
 records -> states -> agent -> gate -> guard -> decision        (the agent well)
-                \\--> failed: no decision, every flow of the desk uncapped
+                \\--> failed: no decision, every flow of the pipeline uncapped
                  \\-> refused or failed too often: in quarantine, the hand rule decides from then on
 """
 
@@ -28,7 +28,7 @@ class Shown(NamedTuple):
     rule_pkts: float
 
 
-class Desk:
+class Pipeline:
     """An agent with the states of ``rows`` flows."""
 
     def __init__(self, agent: Agent, rows: int, guard: Guard, lease_ns: int, log: Any) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.course import Course
-from reinet.agents.decide.flows import FlowTable, Rows
-from reinet.agents.decide.modes import Mode, Order, Placer
+from reinet.agents.decide.active_policy import ActivePolicy
+from reinet.agents.decide.decider import Rows
+from reinet.agents.decide.flows import FlowTable
+from reinet.agents.decide.modes import Mode, Placer, PolicySpec
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.recent import RecentRecords
 from reinet.agents.decide.swap import SHARE, Canary, canary
@@ -28,12 +29,12 @@ UNKNOWN = -1
 """The place of a flow whose policy is not known yet."""
 
 
-class Courses:
-    """The courses of a loop; ``swap``, ``command`` and ``resume`` may be called by any thread."""
+class ActivePolicies:
+    """The policies of a loop; ``swap``, ``command`` and ``resume`` may be called by any thread."""
 
     def __init__(
         self,
-        first: Order,
+        first: PolicySpec,
         flows: FlowTable,
         make_guard: Callable[[], Guard],
         ceiling_pkts: int,
@@ -52,59 +53,59 @@ class Courses:
         self._placer: Placer | None = None
         self._recent = RecentRecords()
         self._requests: deque[Callable[[], Rows]] = deque()
-        self._gone_decisions = self._gone_stale = 0  # of courses that were dropped: a count never falls
+        self._gone_decisions = self._gone_stale = 0  # of policies that were dropped: a count never falls
 
     @property
     def decisions(self) -> int:
         """Returns how many decisions were made, also by policies that are gone."""
-        return self._gone_decisions + sum(course.decisions for course in self.all)
+        return self._gone_decisions + sum(policy.decisions for policy in self.all)
 
     @property
     def stale(self) -> int:
         """Returns how many records were too old to decide on, also of policies that are gone."""
-        return self._gone_stale + sum(course.stale for course in self.all)
+        return self._gone_stale + sum(policy.stale for policy in self.all)
 
     def swap(self, agent: Agent, policy: str, share: float) -> Canary:
         """Does what ``ControlLoop.swap`` says."""
-        course = self._named(policy)
-        found = self._try(agent, course)
+        active = self._named(policy)
+        found = self._try(agent, active)
 
         def begin() -> Rows:
-            course.swap(agent, share, self._recorded(course), self._clock_ns())
+            active.swap(agent, share, self._recorded(active), self._clock_ns())
             return _NO_ROWS
 
         self._requests.append(begin)
         return found
 
     def set_target(self, target: Target) -> None:
-        """Sets the target of the first course, until the configuration is read again."""
+        """Sets the target of the first policy, until the configuration is read again."""
 
         def amend() -> Rows:
             first = self.all[0]  # as it is by then: what was asked for before may have changed it
-            first.amend(replace(first.order, target=target), self._clock_ns())
+            first.amend(replace(first.spec, target=target), self._clock_ns())
             return _NO_ROWS
 
         self._requests.append(amend)
 
-    def command(self, orders: Sequence[Order], placer: Placer | None) -> None:
+    def command(self, specs: Sequence[PolicySpec], placer: Placer | None) -> None:
         """Does what ``ControlLoop.command`` says."""
-        names = [order.name for order in orders]
+        names = [spec.name for spec in specs]
         if not names or len(set(names)) < len(names):
             raise ConfigError(f"policies {names}: at least one is needed, and each needs a name of its own")
         with self._flows.lock:
-            known = {course.order.name: course for course in self.all}
-        for order in orders:
-            course = known.get(order.name, self.all[0])
-            if order.name not in known or course.must_swap(order):
-                self._try(order.agent, course)
-        self._requests.append(lambda: self._change(orders, placer))
+            known = {policy.spec.name: policy for policy in self.all}
+        for spec in specs:
+            policy = known.get(spec.name, self.all[0])
+            if spec.name not in known or policy.must_swap(spec):
+                self._try(spec.agent, policy)
+        self._requests.append(lambda: self._change(specs, placer))
 
     def resume(self) -> None:
         """Gives every hold-out that stood down another chance."""
 
         def again() -> Rows:
-            for course in self.all:
-                course.resume(self._clock_ns())
+            for policy in self.all:
+                policy.resume(self._clock_ns())
             return _NO_ROWS
 
         self._requests.append(again)
@@ -126,8 +127,8 @@ class Courses:
 
     def split(
         self, live: FlowStatsArray, rows: Rows, answered: bool
-    ) -> Iterator[tuple[Course | None, FlowStatsArray, Rows]]:
-        """Gives each course the records of its flows; None stands for flows whose policy is not known yet.
+    ) -> Iterator[tuple[ActivePolicy | None, FlowStatsArray, Rows]]:
+        """Gives each policy the records of its flows; None stands for flows whose policy is not known yet.
 
         What flows know together is written into the records, unless a reflex has ``answered`` them, and so done that.
         """
@@ -151,78 +152,78 @@ class Courses:
     def reset(self, rows: Rows, answered: bool = False) -> None:
         """Empties rows for new flows; ``answered`` are those whose records a reflex has answered."""
         self._flows.places[rows] = 0 if self._placer is None else UNKNOWN
-        for course in self.all:
-            course.reset(rows, self._flows.stats["cookie"][rows], answered)
+        for policy in self.all:
+            policy.reset(rows, self._flows.stats["cookie"][rows], answered)
 
     def forget(self, rows: Rows, cookies: NDArray[np.uint64]) -> None:
         """Forgets flows that ended."""
-        for course in self.all:
-            course.forget(rows, cookies)
+        for policy in self.all:
+            policy.forget(rows, cookies)
 
     def grow(self, rows: int) -> None:
         """Adds rows, up to ``rows``."""
-        for course in self.all:
-            course.grow(rows)
+        for policy in self.all:
+            policy.grow(rows)
 
-    def under(self, course: Course) -> Rows:
-        """Returns the rows of a course's flows."""
-        return self._flows.under(self.all.index(course))
+    def under(self, policy: ActivePolicy) -> Rows:
+        """Returns the rows of a policy's flows."""
+        return self._flows.under(self.all.index(policy))
 
-    def _change(self, orders: Sequence[Order], placer: Placer | None) -> Rows:
+    def _change(self, specs: Sequence[PolicySpec], placer: Placer | None) -> Rows:
         """Puts policies in the place of all; returns the rows of flows that are under another one now, or in shadow."""
         now_ns = self._clock_ns()
         before = list(self.all)
-        known = {course.order.name: course for course in before}
-        courses = [known.get(order.name) or self._made(order) for order in orders]
-        for course, order in zip(courses, orders, strict=True):
-            if course.must_swap(order):
-                course.swap(order.agent, SHARE, self._recorded(course), now_ns)
-            course.amend(order, now_ns)
+        known = {policy.spec.name: policy for policy in before}
+        policies = [known.get(spec.name) or self._made(spec) for spec in specs]
+        for policy, spec in zip(policies, specs, strict=True):
+            if policy.must_swap(spec):
+                policy.swap(spec.agent, SHARE, self._recorded(policy), now_ns)
+            policy.amend(spec, now_ns)
         rows = self._flows.live()
         cookies = self._flows.stats["cookie"][rows]
         places = np.zeros(len(rows), np.int32) if placer is None else placer.place(cookies)
-        stays_at = np.array([courses.index(course) if course in courses else -2 for course in before], np.int32)
+        stays_at = np.array([policies.index(policy) if policy in policies else -2 for policy in before], np.int32)
         moved = stays_at[np.maximum(self._flows.places[rows], 0)] != places
-        for course in courses:
-            course.reset(rows[moved], cookies[moved])
-        in_shadow = np.array([course.order.mode is Mode.SHADOW for course in courses], np.bool_)
-        gone = [course for course in before if course not in courses]
+        for policy in policies:
+            policy.reset(rows[moved], cookies[moved])
+        in_shadow = np.array([policy.spec.mode is Mode.SHADOW for policy in policies], np.bool_)
+        gone = [policy for policy in before if policy not in policies]
         with self._flows.lock:
-            self._gone_decisions += sum(course.decisions for course in gone)
-            self._gone_stale += sum(course.stale for course in gone)
-            self.all, self._placer = courses, placer
+            self._gone_decisions += sum(policy.decisions for policy in gone)
+            self._gone_stale += sum(policy.stale for policy in gone)
+            self.all, self._placer = policies, placer
             self._flows.places[rows] = places
-        self._log.info("policies", policies=[course.order.name for course in courses], flows_moved=int(moved.sum()))
+        self._log.info("policies", policies=[policy.spec.name for policy in policies], flows_moved=int(moved.sum()))
         return np.asarray(rows[moved | in_shadow[np.maximum(places, 0)]], np.intp)
 
-    def _try(self, agent: Agent, course: Course) -> Canary:
-        """Shows an agent what was recorded of a course's flows; raises ModelError for one that must not take over."""
+    def _try(self, agent: Agent, policy: ActivePolicy) -> Canary:
+        """Shows an agent what was recorded of a policy's flows; raises ModelError for one that must not take over."""
         require_period(agent, self.measured)
         agent.ceiling_pkts = self._ceiling_pkts
         with self._flows.lock:
-            recorded = self._recorded(course)
-        return canary(agent, recorded, course.order.target, self._make_guard())
+            recorded = self._recorded(policy)
+        return canary(agent, recorded, policy.spec.target, self._make_guard())
 
-    def _recorded(self, course: Course) -> FlowStatsArray:
-        """Returns the latest records of a course's flows that are still there, the oldest first."""
+    def _recorded(self, policy: ActivePolicy) -> FlowStatsArray:
+        """Returns the latest records of a policy's flows that are still there, the oldest first."""
         records = self._recent.all()
         slots = records["slot"]
         own = self._flows.stats["cookie"][slots] == records["cookie"]
-        if course in self.all:
-            own &= self._flows.places[slots] == self.all.index(course)
+        if policy in self.all:
+            own &= self._flows.places[slots] == self.all.index(policy)
         found: FlowStatsArray = records[own]
         return found
 
-    def _named(self, name: str) -> Course:
+    def _named(self, name: str) -> ActivePolicy:
         with self._flows.lock:
-            for course in self.all:
-                if name in ("", course.order.name):
-                    return course
-            known = ", ".join(course.order.name for course in self.all)
+            for policy in self.all:
+                if name in ("", policy.spec.name):
+                    return policy
+            known = ", ".join(policy.spec.name for policy in self.all)
         raise ConfigError(f"there is no policy {name!r}; there are {known}")
 
-    def _made(self, order: Order) -> Course:
-        return Course(order, len(self._flows), self._make_guard, self._lease_ns, self._log)
+    def _made(self, spec: PolicySpec) -> ActivePolicy:
+        return ActivePolicy(spec, len(self._flows), self._make_guard, self._lease_ns, self._log)
 
 
 def require_period(agent: Agent, measured: PeriodConfig) -> None:

@@ -16,11 +16,11 @@
 #include <cstdint>
 
 #include "core/flow_stats.h"
+#include "core/guard/min_rtt_look.hpp"
+#include "core/guard/others.hpp"
 #include "core/states/delay_ratio.hpp"
 #include "core/states/feature.hpp"
 #include "core/states/heads.hpp"
-#include "core/states/min_rtt_look.hpp"
-#include "core/states/others.hpp"
 #include "core/states/target.hpp"
 
 namespace reinet {
