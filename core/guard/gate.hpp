@@ -60,7 +60,7 @@ class Gate {
  private:
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
 
-  // A slow start that has half of its window in flight is limited by the window, as tcp_is_cwnd_limited of
+  // A slow start that has more than half of its window in flight is limited by the window, as tcp_is_cwnd_limited of
   // include/net/tcp.h has it. A flow's first record is marked because its socket was empty before.
   static bool waits_for_application(const reinet_flow_stats& s, bool first) {
     const bool uses_window = !first && (s.flags & REINET_FLAG_SLOW_START) && 2 * s.inflight_pkts > s.cwnd_pkts;

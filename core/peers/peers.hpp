@@ -97,9 +97,8 @@ class PeerGroup {
   // Minimum RTTs nearer to each other are one path's.
   static constexpr double kLongerThan = 1.2;
   // The mean of |log| of the ratio of two RTTs. Simulated flows of one queue are 0.01 to 0.04 apart over steady links,
-  // for their records end at different instants, and 0.10 to 0.14 over links whose rate jumps. Flows under the shipped
-  // model on two paths with rates of their own, one longer by half, took each other's for 2 % of the time, and for less
-  // where one was twice as long.
+  // for their records end at different instants, and 0.10 to 0.14 over links whose rate jumps. A wider tolerance takes
+  // flows of two paths for those of one.
   static constexpr double kApart = 0.15;
   // Longer than flows take turns, shorter than a link's rate stays what it is.
   static constexpr double kShareNs = 1e9;
