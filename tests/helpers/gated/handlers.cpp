@@ -31,6 +31,7 @@ int main() {
       pthread_mutex_lock(&lock_of_library);
       (void)!write(p.sender, block.data(), 1);
       pthread_mutex_unlock(&lock_of_library);
+      usleep(100);  // who waits for the lock gets it: without this, only where the scheduler stops this thread here
     }
   });
   for (int i = 0; i < 300; ++i) {
