@@ -3,8 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from reinet.core.records import Flag
-from reinet.kshim.shim import FlowStatsArray
+from reinet.core.records import Flag, FlowStatsArray
 
 OLDEST_NS = 10_000_000_000
 """A record that waited longer answers nothing any more; so much a daemon may have been stopped."""

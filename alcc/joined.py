@@ -9,8 +9,9 @@ import numpy.typing as npt
 from reinet.alcc.processes import Listening, ProcessShim
 from reinet.core.closing import Closing
 from reinet.core.period import PeriodConfig
+from reinet.core.records import FlowStatsArray
 from reinet.kshim.mapped import MappedShim
-from reinet.kshim.shim import FlowStatsArray, Shim
+from reinet.kshim.shim import Shim
 
 REST_MS = 1
 """Programs wake the loop at most so often; the kernel's records do at any time."""

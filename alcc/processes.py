@@ -25,8 +25,7 @@ import numpy.typing as npt
 from reinet.alcc.checked import checked
 from reinet.core.errors import DaemonError
 from reinet.core.period import PeriodConfig
-from reinet.core.records import FLOW_STATS_DTYPE, Flag
-from reinet.kshim.shim import FlowStatsArray
+from reinet.core.records import FLOW_STATS_DTYPE, Flag, FlowStatsArray
 
 if TYPE_CHECKING:
     from reinet.alcc import _alcc

@@ -160,11 +160,11 @@ void bind_guard(nb::module_& m) {
     std::memcpy(words.data(), address.data(), address.size());
     return address.size() == 4 ? reinet_peer_of_v4(words[0]) : reinet_peer_of_v6(words.data());
   });
-  nb::class_<Peers>(m, "Peers").def(nb::init<>()).def("meet", [](Peers& self, const Matrix<std::uint8_t>& stats) {
+  nb::class_<Peers>(m, "Peers").def(nb::init<>()).def("annotate", [](Peers& self, const Matrix<std::uint8_t>& stats) {
     require_rows_of<reinet_flow_stats>(stats);
     for (std::size_t i = 0; i < stats.shape(0); ++i) {
       auto record = record_at<reinet_flow_stats>(stats, i);
-      self.meet(record);
+      self.annotate(record);
       put_record(stats, i, record);
     }
   });
@@ -271,13 +271,13 @@ void bind_memory(nb::module_& m) {
   nb::class_<FlowMemory>(m, "FlowMemory")
       .def(nb::init<std::size_t, const std::vector<double>&, const std::vector<double>&, const std::vector<double>&>())
       .def("grow", &FlowMemory::grow)
-      .def("hear",
+      .def("record",
            [](FlowMemory& self, const Vector<const std::int64_t>& rows, const Matrix<const std::uint8_t>& stats) {
              require_rows_of<reinet_flow_stats>(stats);
              require(rows.shape(0) == stats.shape(0), "rows and stats differ in length");
              require_rows_below(rows, self.size());
              for (std::size_t i = 0; i < rows.shape(0); ++i)
-               self.hear(static_cast<std::size_t>(rows(i)), record_at<reinet_flow_stats>(stats, i));
+               self.record(static_cast<std::size_t>(rows(i)), record_at<reinet_flow_stats>(stats, i));
            })
       .def("decide",
            [](FlowMemory& self, const Vector<const std::int64_t>& rows, const Vector<const std::uint64_t>& now_ns,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from reinet.core import _core
 from reinet.core.errors import ConfigError, ModelError
 from reinet.core.features import DEFAULT_FEATURE_SET, STATISTICS, FeatureSet, feature_set_named
-from reinet.core.records import FLOW_STATS_DTYPE, as_bytes
+from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray, as_bytes
 
 
 class Normaliser:
@@ -48,7 +48,7 @@ class Normaliser:
             )
         return normaliser
 
-    def observe(self, stats: npt.NDArray[np.void]) -> None:
+    def observe(self, stats: FlowStatsArray) -> None:
         """Adds FlowStats records, in order; those without an RTT sample are passed over."""
         _core.observe(self.feature_set.number, self.table, as_bytes(stats, FLOW_STATS_DTYPE))
 

@@ -6,8 +6,8 @@
  * A period ends at the first ACK of a packet sent after the period began (the packet-timed round of tcp_bbr.c) and at
  * least min_period_ns after its start. With packet_timed = 0 it ends at the first ACK min_period_ns after its start
  * (the fixed period of DeepCC's published code). An ACK that ends a period without any RTT sample yields a record
- * flagged NO_SAMPLE. With data outstanding and no ACK for REINET_SILENCE_NS a NO_SAMPLE record is emitted as well, and
- * again every REINET_SILENCE_NS while the silence lasts; such a record does not end the period.
+ * flagged NO_SAMPLE. With data outstanding and no ACK for REINET_SILENCE_NS a record flagged NO_SAMPLE and SILENCE is
+ * emitted, and again every REINET_SILENCE_NS while the silence lasts; such a record does not end the period.
  */
 #ifndef REINET_PERIOD_H
 #define REINET_PERIOD_H
@@ -78,7 +78,7 @@ static inline reinet_u64 reinet_way_back_wait_us(const struct reinet_way_back* w
 
 struct reinet_period {
   reinet_u64 start_ns;                                   /* 0 = no ACK seen yet */
-  reinet_u64 last_sign_ns;                               /* last ACK, or last NO_SAMPLE record of a silence */
+  reinet_u64 last_sign_ns;                               /* last ACK, or last record of a silence */
   reinet_u64 delivered_bytes, lost_bytes, retrans_bytes; /* lifetime counts at the start */
   reinet_u64 rtt_sum_us;
   reinet_u32 rtt_samples;
@@ -191,7 +191,7 @@ static inline int reinet_period_on_tick(struct reinet_period* p, reinet_u64 now_
   if (!outstanding || !p->start_ns || reinet_growth(now_ns, p->last_sign_ns) < REINET_SILENCE_NS) return 0;
   p->last_sign_ns = now_ns;
   reinet_period_fill(p, &p->last, now_ns, out);
-  out->flags |= REINET_FLAG_NO_SAMPLE;
+  out->flags |= REINET_FLAG_NO_SAMPLE | REINET_FLAG_SILENCE;
   return 1;
 }
 

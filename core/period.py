@@ -6,7 +6,7 @@ from reinet.core import _core
 from reinet.core.errors import ConfigError
 
 SILENCE_NS: int = _core.SILENCE_NS
-"""Data outstanding and no ACK for this long: a record flagged NO_SAMPLE."""
+"""Data outstanding and no ACK for this long: a record flagged SILENCE, which does not end its period."""
 
 _LONGEST_PERIOD_NS = 60 * 10**9
 

@@ -16,6 +16,9 @@ def _dtype(fields: list[tuple[str, str, int]], size_bytes: int) -> np.dtype[np.v
 FLOW_STATS_DTYPE = _dtype(_core.FLOW_STATS_FIELDS, _core.FLOW_STATS_SIZE)
 """One FlowStats record per flow and period; units are in the field names, meanings in ``flow_stats.h``."""
 
+FlowStatsArray = npt.NDArray[np.void]
+"""Of ``FLOW_STATS_DTYPE``, one element for each record."""
+
 ACK_DTYPE = _dtype(_core.ACK_FIELDS, _core.ACK_SIZE)
 """One ACK as the period rule sees it."""
 
@@ -37,33 +40,23 @@ class Flag(IntFlag):
     CLOSED = _core.FLAG_CLOSED
     RESTARTED = _core.FLAG_RESTARTED
     COMPANY = _core.FLAG_COMPANY
+    SILENCE = _core.FLAG_SILENCE
 
 
-def empty_stats(count: int) -> npt.NDArray[np.void]:
+def empty_stats(count: int) -> FlowStatsArray:
     """Returns ``count`` FlowStats records, all zero."""
     return np.zeros(count, FLOW_STATS_DTYPE)
 
 
-def surely_silent(records: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Returns which records (N,) are a silence's, and so do not end their period (``core/period.h``).
-
-    A period that ends without an RTT sample is flagged NO_SAMPLE too: only one that had samples is surely a silence.
-    """
-    silent = records["flags"] & int(Flag.NO_SAMPLE | Flag.CLOSED) == int(Flag.NO_SAMPLE)
-    return np.asarray(silent & (records["rtt_samples"] > 0), np.bool_)
-
-
-def told_once(records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+def told_once(records: FlowStatsArray) -> FlowStatsArray:
     """Returns one flow's records, in order, without those of a silence whose period the next record repeats.
 
     Such a record does not end its period (``core/period.h``): what is summed or counted over records would hold its
-    bytes and samples once more for every 250 ms of the silence. The next record starts before it or, where an idle time
-    has moved the period's start beyond it, had samples to report already.
+    bytes and samples once more for every 250 ms of the silence. Before the flow's end it tells of them last.
     """
-    starts_ns = records["time_ns"] - records["period_ns"]
-    same_flow = records["flags"][1:] & int(Flag.CLOSED) == 0
-    repeated = same_flow & ((starts_ns[1:] < records["time_ns"][:-1]) | surely_silent(records[:-1]))
-    once: npt.NDArray[np.void] = records[~np.append(repeated, False)[: len(records)]]
+    flags = records["flags"]
+    repeated = (flags[:-1] & int(Flag.SILENCE) != 0) & (flags[1:] & int(Flag.CLOSED) == 0)
+    once: FlowStatsArray = records[~np.append(repeated, False)[: len(records)]]
     return once
 
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from reinet.core import _core
 from reinet.core.errors import ConfigError
-from reinet.core.records import FLOW_STATS_DTYPE, OPPORTUNITY_BYTES, as_bytes
+from reinet.core.records import FLOW_STATS_DTYPE, OPPORTUNITY_BYTES, FlowStatsArray, as_bytes
 
 REWARDS: tuple[str, ...] = tuple(_core.REWARD_NAMES)
 """``deepcc``: the paper's. ``regret``: capacity left unused, and delay."""
@@ -43,7 +43,7 @@ def reward_index(name: str, delay_weight: float = DELAY_WEIGHT) -> int:
     return REWARDS.index(name)
 
 
-def delay_ratios(stats: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
+def delay_ratios(stats: FlowStatsArray) -> npt.NDArray[np.float64]:
     """Returns (RTT - min RTT) / (target - min RTT) of FLOW_STATS_DTYPE records (N,): 0 = no queue, 1 = the target.
 
     The least room that a target may leave, a tenth of the minimum RTT, guards the denominator.
@@ -53,7 +53,7 @@ def delay_ratios(stats: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
     return ratios
 
 
-def delay_rooms_us(stats: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
+def delay_rooms_us(stats: FlowStatsArray) -> npt.NDArray[np.float64]:
     """Returns the queueing delay that the target allows, at least a tenth of the minimum RTT, of N records (N,)."""
     rooms_us = np.empty(len(stats), np.float64)
     _core.delay_rooms_us(as_bytes(stats, FLOW_STATS_DTYPE), rooms_us)

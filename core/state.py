@@ -12,7 +12,7 @@ from reinet.core import _core
 from reinet.core.errors import ConfigError
 from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named, head_index
 from reinet.core.normaliser import Normaliser
-from reinet.core.records import FLOW_STATS_DTYPE, as_bytes
+from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray, as_bytes
 from reinet.core.rewards import DEFAULT_REWARD, DELAY_WEIGHT, Offers, reward_index
 
 MAX_CAP_PKTS: int = _core.MAX_CAP_PKTS
@@ -148,7 +148,7 @@ class StateBank:
         state = np.empty(self.feature_set.state_size, np.float32)
         return state, self.core.show(row, state)
 
-    def update(self, rows: npt.ArrayLike, stats: npt.NDArray[np.void], offers: Offers | None = None) -> Batch:
+    def update(self, rows: npt.ArrayLike, stats: FlowStatsArray, offers: Offers | None = None) -> Batch:
         """Takes one record per row and returns what they made of the states.
 
         A row may occur several times and is then updated in order.
@@ -207,7 +207,7 @@ def caps_from_actions(
 
 
 def calm_caps(
-    wanted_pkts: npt.NDArray[np.uint32], stats: npt.NDArray[np.void], calm_rtts: float, ceiling_pkts: int = MAX_CAP_PKTS
+    wanted_pkts: npt.NDArray[np.uint32], stats: FlowStatsArray, calm_rtts: float, ceiling_pkts: int = MAX_CAP_PKTS
 ) -> npt.NDArray[np.uint32]:
     """Returns the caps (N,) on their way from those in force to what is wanted (N,), 1 - 1 / e of it in so many minimum
     RTTs (``states/calm.hpp``). ``stats`` has the flows' records, FLOW_STATS_DTYPE (N,).
@@ -223,7 +223,7 @@ def calm_caps(
 def learned_caps(
     head: str,
     actions: npt.NDArray[np.float32],
-    stats: npt.NDArray[np.void],
+    stats: FlowStatsArray,
     rule_pkts: npt.NDArray[np.float32],
     calm_rtts: float,
     ceiling_pkts: int = MAX_CAP_PKTS,
@@ -271,13 +271,13 @@ class Peers:
         """Makes one that knows of no flow."""
         self.core = _core.Peers()
 
-    def meet(self, records: npt.NDArray[np.void]) -> None:
+    def annotate(self, records: FlowStatsArray) -> None:
         """Takes N records, FLOW_STATS_DTYPE (N,), in their order, and writes into them what others know.
 
         That is ``peer_delivered_bytes``, the flag COMPANY, and in ``min_rtt_us`` the minimum RTT of another flow that
         waits in the same queue. Nobody else may have seen the records before.
         """
-        self.core.meet(as_bytes(records, FLOW_STATS_DTYPE))
+        self.core.annotate(as_bytes(records, FLOW_STATS_DTYPE))
 
 
 class Guard:
@@ -300,7 +300,7 @@ class Guard:
 
     def judge(
         self,
-        stats: npt.NDArray[np.void],
+        stats: FlowStatsArray,
         wanted_pkts: npt.NDArray[np.uint32],
         may_cap: npt.NDArray[np.bool_],
         aims_at_target: bool = False,
@@ -340,18 +340,18 @@ class FlowMemory:
         """Adds rows, up to ``rows``; those there keep what they hold."""
         self._core.grow(rows)
 
-    def hear(self, rows: npt.NDArray[np.intp], stats: npt.NDArray[np.void]) -> None:
+    def record(self, rows: npt.NDArray[np.intp], stats: FlowStatsArray) -> None:
         """Keeps and counts N records, FLOW_STATS_DTYPE (N,), whose flows own these rows; a flow's come in order.
 
         Raises ValueError for a row that is not there.
         """
-        self._core.hear(np.ascontiguousarray(rows, np.int64), as_bytes(stats, FLOW_STATS_DTYPE))
+        self._core.record(np.ascontiguousarray(rows, np.int64), as_bytes(stats, FLOW_STATS_DTYPE))
 
     def decide(
         self,
         rows: npt.NDArray[np.intp],
         stored_ns: npt.NDArray[np.uint64],
-        stats: npt.NDArray[np.void],
+        stats: FlowStatsArray,
         verdicts: npt.NDArray[np.void],
     ) -> None:
         """Counts decisions on N records, whose caps were stored then (N,); verdicts as of ``Guard.judge``."""
@@ -362,7 +362,7 @@ class FlowMemory:
             _verdict_bytes(verdicts),
         )
 
-    def seen(self, row: int, cookie: int) -> tuple[npt.NDArray[np.void], int]:
+    def seen(self, row: int, cookie: int) -> tuple[FlowStatsArray, int]:
         """Returns the records that are kept of the flow that owns a row, oldest first, and when it was decided on, 0 =
         never; none, if the row is another's by now.
         """
@@ -380,7 +380,7 @@ class FlowMemory:
 class Answered(NamedTuple):
     """N records that a reflex answered, those of flows that ended among them."""
 
-    records: npt.NDArray[np.void]
+    records: FlowStatsArray
     """FLOW_STATS_DTYPE (N,), each with its target."""
     verdicts: npt.NDArray[np.void]
     """VERDICT_DTYPE (N,)."""
@@ -416,7 +416,7 @@ class Reflex:
         )  # fmt: skip
         self._state_size = bank.feature_set.state_size
 
-    def aim(self, min_rtts: float, extra_us: float) -> None:
+    def set_target(self, min_rtts: float, extra_us: float) -> None:
         """Asks for RTTs below so many minimum RTTs and so much more: ``Target.line``."""
         self.core.set_target(min_rtts, extra_us)
 
@@ -424,7 +424,7 @@ class Reflex:
         """Says whose the slots are by now (rows,), by their cookies, 0 = nobody's; ``peers`` are the loop's own."""
         self.core.begin(np.ascontiguousarray(owners), peers.core)
 
-    def answer(self, records: npt.NDArray[np.void], now_ns: int) -> Answered:
+    def answer(self, records: FlowStatsArray, now_ns: int) -> Answered:
         """Answers N records, FLOW_STATS_DTYPE (N,), and writes their targets into them; stores no caps."""
         count = len(records)
         done = Answered(

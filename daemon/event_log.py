@@ -18,11 +18,10 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from reinet.core.records import Flag
+from reinet.core.records import Flag, FlowStatsArray
 from reinet.core.tensorboard.curves import CURVES, LIVE_LINK, POINT_INTERVAL_MS, layout, panels, tag
 from reinet.core.tensorboard.event_file import EventFile, page, scalar
 from reinet.daemon.event_shelf import EventShelf
-from reinet.kshim.shim import FlowStatsArray
 
 MAX_POINTS_PER_S = 400
 """The bound over all flows; a point takes about 0.2 ms of Python, mostly its checksum, so at most 8 % of one core."""

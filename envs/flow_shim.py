@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from reinet.core import FLOW_STATS_DTYPE, Flag, LinkError
 from reinet.core.closing import Closing
-from reinet.kshim.shim import NO_CAP_PKTS, FlowStatsArray, Shim
+from reinet.core.records import FlowStatsArray
+from reinet.kshim.shim import NO_CAP_PKTS, Shim
 
 RECORD_TIMEOUT_S = 5.0
 """A flow with data outstanding gives a record every 250 ms at least; after this long without one a part has died."""

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core import FLOW_STATS_DTYPE, Flag, PeriodConfig
+from reinet.core.records import FlowStatsArray
 from reinet.envs.capped_link import CappedLink
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import LinkRun
 from reinet.kshim.leases import LeaseKeeper
-from reinet.kshim.shim import FlowStatsArray
 
 _POLL_MS = 50
 """A third of a lease must not pass without a tick; also how soon a dead link is noticed."""
@@ -104,6 +104,6 @@ class KernelSession:
 
     def _poll(self, timeout_ms: int) -> None:
         found = self._link.shim.poll(timeout_ms)
-        self._keeper.hear(found)
+        self._keeper.see_alive(found)
         self._keeper.tick(time.monotonic_ns())
         self._waiting.extend(found[index : index + 1] for index in range(len(found)))

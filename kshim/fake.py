@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from reinet.core import MIN_CAP_PKTS
 from reinet.core.closing import Closing
-from reinet.core.records import FLOW_STATS_DTYPE, Flag
+from reinet.core.records import FLOW_STATS_DTYPE, Flag, FlowStatsArray
 from reinet.kshim.leases import LONGEST_LEASE_MS
-from reinet.kshim.shim import NO_CAP_PKTS, FlowStatsArray
+from reinet.kshim.shim import NO_CAP_PKTS
 
 COUNTERS = (
     "flows_chosen",

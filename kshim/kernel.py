@@ -10,11 +10,10 @@ import numpy.typing as npt
 
 from reinet.core.errors import ShimError
 from reinet.core.period import PeriodConfig
-from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray
 from reinet.kshim.leftovers import ask_leftovers_to_leave, suffixes_of
 from reinet.kshim.mapped import MappedShim
 from reinet.kshim.probe import features, registered_congestion_controls, wrapper_names
-from reinet.kshim.shim import FlowStatsArray
 
 if TYPE_CHECKING:
     from reinet.kshim import _kshim

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core.period import SILENCE_NS
-from reinet.core.records import Flag
-from reinet.kshim.shim import FlowStatsArray, Shim
+from reinet.core.records import Flag, FlowStatsArray
+from reinet.kshim.shim import Shim
 
 LEASE_MS = 500
 """A lease is half of the second within which no cap may act after its owner was killed."""
@@ -34,7 +34,7 @@ _NS_PER_MS = 1_000_000
 class LeaseKeeper:
     """Gives every cap a lease and renews it by time, through outages too, until its flow is idle.
 
-    Whoever runs the loop calls ``hear`` with all records and ``tick`` as long as the loop is well. One thread.
+    Whoever runs the loop calls ``see_alive`` with all records and ``tick`` as long as the loop is well. One thread.
     """
 
     def __init__(self, shim: Shim, lease_ms: int = LEASE_MS, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -62,7 +62,7 @@ class LeaseKeeper:
         A record flagged CLOSED drops its flow. One flagged NO_SAMPLE asks for no decision: its flow's cap stays. The
         records count as heard.
         """
-        self.hear(records)
+        self.see_alive(records)
         closed = (records["flags"] & Flag.CLOSED) != 0
         if closed.any():
             self.drop(records["cookie"][closed], records["slot"][closed])
@@ -108,7 +108,7 @@ class LeaseKeeper:
         self._heard_ns[slots] = now_ns
         self._expires_ns[slots] = now_ns + self._lease_ns
 
-    def hear(self, records: FlowStatsArray) -> None:
+    def see_alive(self, records: FlowStatsArray) -> None:
         """Takes N records as signs of life; those without a sample, which tell of an outage, are signs as well."""
         here = records[records["slot"] < self._cookies.size]
         slots = here["slot"][self._cookies[here["slot"]] == here["cookie"]]

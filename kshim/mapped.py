@@ -6,9 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core.closing import Closing
-from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE
+from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE, FlowStatsArray
 from reinet.core.state import VERDICT_DTYPE, Answered, Reflex
-from reinet.kshim.shim import FlowStatsArray
 
 if TYPE_CHECKING:
     from reinet.kshim import _kshim

@@ -12,8 +12,10 @@ import json
 import numpy as np
 from numpy.typing import NDArray
 
+from reinet.core.records import FlowStatsArray
+
 SUFFIX = ".flow"
-VERSION = 1
+VERSION = 2
 COLUMNS = (
     "delivered_bytes", "rtt_samples", "rtt_mean_us", "rtt_least_us", "min_rtt_us", "inflight_pkts", "cwnd_pkts",
     "cap_pkts", "mss_bytes", "flags",
@@ -32,7 +34,7 @@ def header(flow: str) -> bytes:
     return json.dumps({"reinet_flow": VERSION, "flow": flow}).encode() + b"\n"
 
 
-def kept(stats: NDArray[np.void], first_ns: int) -> RecordArray:
+def kept(stats: FlowStatsArray, first_ns: int) -> RecordArray:
     """Returns what is kept of N records of FLOW_STATS_DTYPE of a flow whose first record ended at ``first_ns``."""
     found = np.zeros(len(stats), RECORD_DTYPE)
     found["time_us"] = (np.maximum(stats["time_ns"], first_ns) - np.uint64(first_ns)) // np.uint64(1000)

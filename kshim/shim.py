@@ -6,10 +6,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from reinet.core.records import FlowStatsArray
 from reinet.core.state import Answered, Reflex
-
-FlowStatsArray = npt.NDArray[np.void]
-"""An array of ``reinet.core.FLOW_STATS_DTYPE``, one element for each record."""
 
 WRAPPED_CC = ("cubic", "reno", "bbr")
 """The shim measures and caps flows of these, where the kernel has them; any other runs unobserved."""

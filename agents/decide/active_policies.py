@@ -21,9 +21,9 @@ from reinet.agents.decide.recent import RecentRecords
 from reinet.agents.decide.swap import SHARE, Canary, canary
 from reinet.core.errors import ConfigError, ModelError
 from reinet.core.period import PeriodConfig
+from reinet.core.records import FlowStatsArray
 from reinet.core.state import Guard, Peers, Reflex
 from reinet.core.target import Target
-from reinet.kshim.shim import FlowStatsArray
 
 UNKNOWN = -1
 """The place of a flow whose policy is not known yet."""
@@ -110,7 +110,7 @@ class ActivePolicies:
 
         self._requests.append(again)
 
-    def obey(self) -> Rows:
+    def run_requests(self) -> Rows:
         """Does what was asked for; returns the rows of flows whose caps must go."""
         if not self._requests:
             return _NO_ROWS
@@ -133,7 +133,7 @@ class ActivePolicies:
         What flows know together is written into the records, unless a reflex has ``answered`` them, and so done that.
         """
         if not answered:
-            self.peers.meet(live)
+            self.peers.annotate(live)
         with self._flows.lock:
             self._recent.add(live)
         if self._placer is None:

@@ -12,9 +12,10 @@ from reinet.agents.decide.evidence import CAPPED, NEITHER, PLAIN, Comparison, Ev
 from reinet.agents.decide.flows import FlowTable
 from reinet.agents.decide.modes import Mode, PolicySpec, lots
 from reinet.agents.decide.pipeline import Pipeline
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.swap import Stage, Trial
 from reinet.agents.decide.verdicts import Verdicts, Why, faults
+from reinet.core.records import FlowStatsArray
 from reinet.core.state import ANSWER_DECIDED, ANSWER_NONE, ANSWER_STALE, VERDICT_DTYPE, Answered, Guard, Reflex
 
 COMPARE_NS = 2_000_000_000
@@ -32,7 +33,7 @@ class Cases(NamedTuple):
     """M flows to decide on, each of which is in it once, with what their records made of their states."""
 
     rows: Rows
-    stats: StatsArray
+    stats: FlowStatsArray
     states: FloatArray
     rule_pkts: FloatArray
     may_cap: Mask
@@ -48,7 +49,7 @@ class Ruling(NamedTuple):
     """What is to become of M flows, each of which is in it once."""
 
     rows: Rows
-    stats: StatsArray
+    stats: FlowStatsArray
     """(M,), the records that were decided on."""
     caps_pkts: CapArray
     """(M,), to be applied, 0 = none."""
@@ -168,7 +169,7 @@ class ActivePolicy:
             comparison=self._comparison,
         )
 
-    def rule(self, records: StatsArray, rows: Rows, flows: FlowTable, now_ns: int, paused: bool = False) -> Ruling:
+    def rule(self, records: FlowStatsArray, rows: Rows, flows: FlowTable, now_ns: int, paused: bool = False) -> Ruling:
         """Takes N records of flows in these rows, writes their targets into them and says what becomes of the flows."""
         # Anew for each record, whatever the kernel says: a relative target falls with the flow's minimum RTT.
         records["target_us"] = flows.own_targets.resolve_us(records, self.spec.target)
@@ -186,7 +187,7 @@ class ActivePolicy:
             return None
         found = self._pipeline.reflex
         if found is not None:
-            found.aim(*self.spec.target.line())
+            found.set_target(*self.spec.target.line())
         return found
 
     def take_answers(self, answered: Answered, rows: Rows, flows: FlowTable, now_ns: int) -> Ruling:
@@ -203,7 +204,7 @@ class ActivePolicy:
         caps_pkts = np.array(verdicts["allowed_pkts"])
         return Ruling(rows[latest], answered.records[latest], caps_pkts, verdicts, _CAPPED, answered.stored_ns[latest])
 
-    def swap(self, agent: Agent, share: float, recorded: StatsArray, now_ns: int) -> None:
+    def swap(self, agent: Agent, share: float, recorded: FlowStatsArray, now_ns: int) -> None:
         """Puts another agent on trial, whose states are made of what was recorded; ``canary`` has passed it.
 
         A swap that is under way ends: what it had come to stays. After the hold-out stood down there is no old model to

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, Future, StatsArray, View
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, Future, View
 from reinet.alcc.launch import Law
 from reinet.core import MIN_CAP_PKTS, RULE_GAIN, round_caps
 from reinet.core.errors import ConfigError
+from reinet.core.records import FlowStatsArray
 
 
 class NoCap(Agent):
@@ -22,7 +23,7 @@ class NoCap(Agent):
         """Returns the law of the same name."""
         return Law(self.name)
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns zeros."""
         return np.zeros(len(stats), np.uint32)
 
@@ -38,7 +39,7 @@ class FixedCap(Agent):
         """Returns the law of the same name."""
         return Law(self.name)
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns N for every flow."""
         return np.full(len(stats), self.cap_pkts, np.uint32)
 
@@ -57,7 +58,7 @@ class Rule(Agent):
         """Returns the law of the same name."""
         return Law(self.name)
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns G x rule_pkts, no cap while the product is unknown."""
         return np.where(rule_pkts > 0, round_caps(self.gain * rule_pkts.astype(np.float64)), 0).astype(np.uint32)
 
@@ -81,7 +82,7 @@ class Clairvoyant(Agent):
         """Takes the future of the batch that it is going to decide for: ``SimBatch.clairvoyant_caps``."""
         self._future = future
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns one cap per link of the bound simulation, in its order."""
         if self._future is None:
             raise ConfigError(f"agent {self.name} sees a link's future, which only the simulator knows: use --link sim")
@@ -105,7 +106,7 @@ class RandomCap(Agent):
         """Starts the sequence again."""
         self._rng = np.random.Generator(np.random.PCG64(self._seed))
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns a random multiple of each flow's window."""
         multiplier = np.exp2(self._rng.uniform(-1.0, 1.0, len(stats)))
         return round_caps(multiplier * stats["cwnd_pkts"])

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.verdicts import Verdicts, Why, refusals
+from reinet.core.records import FlowStatsArray
 from reinet.core.state import VERDICT_DTYPE, Guard
 
 Rows = NDArray[np.intp]
@@ -50,7 +51,7 @@ class Decider:
         agent.reset()
 
     def decide(
-        self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray, decided: Mask, may_cap: Mask
+        self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray, decided: Mask, may_cap: Mask
     ) -> CapArray:
         """Returns the caps in force (rows,) after one record of every row.
 
@@ -65,7 +66,12 @@ class Decider:
         return self.caps_pkts
 
     def ask(
-        self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray, may_cap: Mask, decided: Mask | None = None
+        self,
+        stats: FlowStatsArray,
+        states: FloatArray,
+        rule_pkts: FloatArray,
+        may_cap: Mask,
+        decided: Mask | None = None,
     ) -> Decision:
         """Returns what agent, gate and guard say to those of N records that are ``decided`` (None = all of them).
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.decider import Rows
-from reinet.agents.decide.protocol import StatsArray
-from reinet.core.records import Flag, surely_silent
+from reinet.core.records import Flag, FlowStatsArray
 
 NEITHER, PLAIN, CAPPED = -1, 0, 1
 """A flow's group. Where two models are compared, the old one's flows stand for the plain ones."""
@@ -45,10 +44,10 @@ MAX_FINISHED = 8192
 _TESTS = 4
 _APP_RESTARTED = int(Flag.RESTARTED)
 _NO_SAMPLE = int(Flag.NO_SAMPLE)
+_SILENCE = int(Flag.SILENCE)
 _COVARIATES = 3
 _RTT, _SAMPLES, _BYTES, _TIME = range(4)
 _NEVER_NS = -1
-_ALWAYS_NS = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -103,13 +102,12 @@ class Evidence:
         self._groups = np.full(rows, NEITHER, np.int8)
         self._before = np.zeros((rows, _COVARIATES))  # logarithms, at the flow's first open gate
         self._sums = np.zeros((rows, 4))
-        self._told = np.zeros((rows, 2))  # bytes and seconds of the latest record; a period that starts before
-        self._told_ns = np.full(rows, _NEVER_NS, np.int64)  # this repeats them
+        self._told = np.zeros((rows, 2))  # bytes and seconds of the latest record that the next repeats, a silence's
         self._since_ns = np.full(rows, _NEVER_NS, np.int64)
         self._delivered_ns = np.full(rows, _NEVER_NS, np.int64)  # the latest record that delivered anything
         self._finished = np.zeros((0, 4 + _COVARIATES + 2))  # group, delay, throughput, seconds; before; bytes, time
 
-    def take(self, records: StatsArray, rows: Rows, groups: NDArray[np.int8], opened: NDArray[np.bool_]) -> None:
+    def take(self, records: FlowStatsArray, rows: Rows, groups: NDArray[np.int8], opened: NDArray[np.bool_]) -> None:
         """Takes N records, the oldest of a flow first, of flows in these groups whose gates are open or not."""
         self._grow(int(rows.max()) + 1)
         strange = self._cookies[rows] != records["cookie"]
@@ -156,7 +154,7 @@ class Evidence:
             completion=_ratio(done[:, 0], done[:, 3], done[:, 4:-1]),  # of as many bytes
         )
 
-    def _count(self, records: StatsArray, rows: Rows) -> None:
+    def _count(self, records: FlowStatsArray, rows: Rows) -> None:
         if not len(records):
             return
         samples = records["rtt_samples"].astype(np.float64)
@@ -168,7 +166,7 @@ class Evidence:
         delivered = new[:, 0] > 0  # of its own: a silence's record tells of bytes from before the silence
         self._delivered_ns[rows[delivered]] = records["time_ns"][delivered].astype(np.int64)
 
-    def _new(self, records: StatsArray, rows: Rows) -> NDArray[np.float64]:
+    def _new(self, records: FlowStatsArray, rows: Rows) -> NDArray[np.float64]:
         """Returns the bytes and seconds (N, 2) that no record of the flow told before.
 
         A record of a silence does not end its period (``core/period.h``): the next tells of all of it again.
@@ -177,15 +175,13 @@ class Evidence:
         rows, records = rows[order], records[order]
         is_first, is_last = np.ones(len(rows), np.bool_), np.ones(len(rows), np.bool_)
         is_first[1:] = is_last[:-1] = rows[1:] != rows[:-1]
-        time_ns = records["time_ns"].astype(np.int64)
         told = np.stack([records["delivered_bytes"], records["period_ns"] / 1e9], axis=1).astype(np.float64)
-        until_ns = np.where(surely_silent(records), _ALWAYS_NS, time_ns)  # an idle time may move the start beyond it
-        before, before_ns = np.roll(told, 1, axis=0), np.roll(until_ns, 1)
-        before[is_first], before_ns[is_first] = self._told[rows[is_first]], self._told_ns[rows[is_first]]
-        self._told[rows[is_last]], self._told_ns[rows[is_last]] = told[is_last], until_ns[is_last]
-        goes_on = time_ns - records["period_ns"].astype(np.int64) < before_ns
+        repeated = told * ((records["flags"] & _SILENCE) != 0)[:, None]
+        before = np.roll(repeated, 1, axis=0)
+        before[is_first] = self._told[rows[is_first]]
+        self._told[rows[is_last]] = repeated[is_last]
         new = np.empty_like(told)
-        new[order] = told - goes_on[:, None] * before
+        new[order] = told - before
         return np.maximum(new, 0.0)
 
     def _observed(self, rows: Rows) -> NDArray[np.float64]:
@@ -204,7 +200,8 @@ class Evidence:
         self._cookies[rows] = 0
         self._groups[rows] = NEITHER
         self._sums[rows] = 0
-        self._since_ns[rows] = self._delivered_ns[rows] = self._told_ns[rows] = _NEVER_NS
+        self._told[rows] = 0
+        self._since_ns[rows] = self._delivered_ns[rows] = _NEVER_NS
 
     def _grow(self, least_rows: int) -> None:
         missing = max(least_rows, 2 * len(self._cookies)) - len(self._cookies)
@@ -215,7 +212,6 @@ class Evidence:
         self._before = np.concatenate([self._before, np.zeros((missing, _COVARIATES))])
         self._sums = np.concatenate([self._sums, np.zeros((missing, 4))])
         self._told = np.concatenate([self._told, np.zeros((missing, 2))])
-        self._told_ns = np.concatenate([self._told_ns, np.full(missing, _NEVER_NS, np.int64)])
         self._since_ns = np.concatenate([self._since_ns, np.full(missing, _NEVER_NS, np.int64)])
         self._delivered_ns = np.concatenate([self._delivered_ns, np.full(missing, _NEVER_NS, np.int64)])
 

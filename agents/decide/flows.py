@@ -14,9 +14,8 @@ from reinet.agents.decide.decider import Rows
 from reinet.agents.decide.protocol import CapArray
 from reinet.agents.decide.sight.own_targets import OwnTargets
 from reinet.agents.decide.verdicts import Verdicts
-from reinet.core.records import FLOW_STATS_DTYPE, Flag
+from reinet.core.records import FLOW_STATS_DTYPE, Flag, FlowStatsArray
 from reinet.core.state import ANSWER_NONE, VERDICT_DTYPE, Answered
-from reinet.kshim.shim import FlowStatsArray
 
 FIRST_ROWS = 64
 """The tables hold so many flows before they first grow; they double from there."""
@@ -110,7 +109,7 @@ class FlowTable:
         fresh = np.unique(rows[new])
         with self.lock:
             self.own_targets.forget(self.stats["cookie"][fresh])  # of flows whose CLOSED record was lost
-            self.own_targets.meet(cookies[new])
+            self.own_targets.take_expected(cookies[new])
             self.caps_pkts[fresh] = 0
             self.verdicts[fresh] = 0
             self.verdicts["code"][fresh] = code

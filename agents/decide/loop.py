@@ -30,11 +30,12 @@ from reinet.agents.decide.sight.observed import Observed
 from reinet.agents.decide.swap import SHARE, Canary
 from reinet.agents.decide.verdicts import Why, refused, text
 from reinet.core import MAX_CAP_PKTS
+from reinet.core.records import FlowStatsArray
 from reinet.core.state import Answered, Guard, Reflex
 from reinet.core.target import Target
 from reinet.kshim.gathering import Gathering
 from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE, LeaseKeeper
-from reinet.kshim.shim import Answering, FlowStatsArray, Shim
+from reinet.kshim.shim import Answering, Shim
 
 TICK_MS = 50
 """The longest wait for records; it bounds how late a renewal, a pause or a stop may be."""
@@ -289,7 +290,7 @@ class ControlLoop(Observed):
             ruling = policy.take_answers(answered, rows, flows, now_ns)
         else:
             ruling = policy.rule(live, rows, flows, now_ns, self._pause_wanted)
-        self._sight.hear(rows, live)
+        self._sight.record(rows, live)
         if self._pause_wanted and answered is None:
             ruling.caps_pkts[:] = 0
             ruling.verdicts["code"] = Why.PAUSED
@@ -310,7 +311,7 @@ class ControlLoop(Observed):
             self._log_refusals(ruling)
             self._sight.decide(ruling.rows, ruling.stats, ruling.verdicts, ruling.stored_ns)
         if len(ruling.rows) < len(live):
-            self._keeper.hear(live)
+            self._keeper.see_alive(live)
         then = flows.caps_pkts_then(rows, answered) if answered is not None and self._sink is not None else None
         with self._lock:
             flows.stats[rows] = live  # of several records of one flow the last one stays
@@ -352,7 +353,7 @@ class ControlLoop(Observed):
 
     def _change(self) -> None:
         """Does what other threads asked for; flows that are under another policy now lose their caps first."""
-        moved = self._policies.obey()
+        moved = self._policies.run_requests()
         if moved.size:
             self._keeper.release(moved.astype(np.uint32))
             with self._lock:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.baselines import Rule
 from reinet.agents.decide.decider import Decider, Decision, Mask
-from reinet.agents.decide.protocol import Agent, FloatArray, StatsArray
+from reinet.agents.decide.protocol import Agent, FloatArray
 from reinet.agents.decide.quarantine import Quarantine
 from reinet.agents.decide.verdicts import faults
+from reinet.core.records import FlowStatsArray
 from reinet.core.state import Batch, Guard, Reflex
 
 REPEATED_ERROR_S = 10.0
@@ -55,7 +56,7 @@ class Pipeline:
         """
         return None if self.quarantined or self.problem else self._reflex
 
-    def see(self, rows: NDArray[np.intp], records: StatsArray) -> Batch:
+    def see(self, rows: NDArray[np.intp], records: FlowStatsArray) -> Batch:
         """Takes N records, of several of a flow the oldest first, and returns what they made of the states."""
         return self._bank.update(rows.astype(np.int32), records)
 
@@ -64,7 +65,7 @@ class Pipeline:
         return Shown(*(self._bank if self._reflex is None else self._reflex).show(row))
 
     def ask(
-        self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray, may_cap: Mask, now_ns: int
+        self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray, may_cap: Mask, now_ns: int
     ) -> Decision | None:
         """Returns what is decided for N flows; None where the agent failed, and ``problem`` says how."""
         try:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent, CapArray, FloatArray, Network, StatsArray, View
+from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent, CapArray, FloatArray, Network, View
 from reinet.agents.model.artifact import INPUT_NAME, OUTPUT_NAME, Artifact, Manifest, load_artifact
 from reinet.agents.model.layers import layers_of
 from reinet.alcc.launch import Law
 from reinet.alcc.model import text_of
 from reinet.core import FEATURE_SETS
 from reinet.core.errors import ModelError
+from reinet.core.records import FlowStatsArray
 from reinet.core.state import learned_caps
 
 COST_STATES = 256
@@ -120,7 +121,7 @@ class Policy(Agent):
         (actions,) = self._session.run([OUTPUT_NAME], {INPUT_NAME: np.ascontiguousarray(states, np.float32)})
         return np.asarray(actions, np.float32).reshape(-1)
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns caps in packets (N,), 0 = none; INVALID_CAP_PKTS where the network gave no finite number."""
         manifest = self.manifest
         return learned_caps(

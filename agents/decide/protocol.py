@@ -8,7 +8,7 @@ what kind of agent it is.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,11 @@ from reinet.core.errors import ConfigError
 from reinet.core.features import DEFAULT_FEATURE_SET
 from reinet.core.normaliser import Normaliser
 from reinet.core.period import PeriodConfig
+from reinet.core.records import FlowStatsArray
 from reinet.core.state import MAX_CAP_PKTS, StateBank
 
 FloatArray = NDArray[np.float32]
 CapArray = NDArray[np.uint32]
-StatsArray = NDArray[Any]
-"""Records, ``reinet.core.FLOW_STATS_DTYPE`` (N,)."""
 Future = Callable[[int | NDArray[np.uint64]], CapArray]
 """For a horizon in milliseconds, or one for each link, the clairvoyant caps of all links, as
 ``SimBatch.clairvoyant_caps`` gives them."""
@@ -124,7 +123,7 @@ class Agent(ABC):
         return None
 
     @abstractmethod
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns caps in packets, 0 = none, for N flows: FLOW_STATS_DTYPE[N], states (N, S), rule_pkts (N,).
 
         rule_pkts is the hand rule's product as the view's feature set has it, 0 while unknown. At least one of the

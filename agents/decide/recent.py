@@ -4,8 +4,7 @@ from collections import deque
 
 import numpy as np
 
-from reinet.core.records import FLOW_STATS_DTYPE
-from reinet.kshim.shim import FlowStatsArray
+from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray
 
 RECORDS = 1 << 14
 """2.5 MB: of a thousand flows sixteen records each, which most of a history is; of a hundred all of it."""

@@ -21,8 +21,9 @@ Cubic's business) and what is seen is a record: srRTT takes a record's mean RTT 
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, View
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS, Flag, round_caps
+from reinet.core.records import FlowStatsArray
 
 ALPHA = 0.2
 THRESHOLD = 1.0
@@ -60,7 +61,7 @@ class Roccet(Agent):
         """Forgets every flow."""
         self._flows = np.zeros(0, _FLOW_DTYPE)
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns the window of each flow (N,), 0 until LAUNCH ends, and for a record without an RTT sample.
 
         Such a record is shown only where others beside it ask for a decision, and the next one tells of the same bytes
@@ -71,7 +72,7 @@ class Roccet(Agent):
         caps_pkts[heard] = self._windows_pkts(stats[heard])
         return caps_pkts
 
-    def _windows_pkts(self, stats: StatsArray) -> CapArray:
+    def _windows_pkts(self, stats: FlowStatsArray) -> CapArray:
         slots = stats["slot"].astype(np.intp)
         if (missing := int(slots.max(initial=-1)) + 1 - self._flows.size) > 0:
             self._flows = np.concatenate([self._flows, np.zeros(missing, _FLOW_DTYPE)])
@@ -87,7 +88,7 @@ class Roccet(Agent):
         return np.where(flows["most_pkts"] > 0, round_caps(window_pkts), 0).astype(np.uint32)
 
 
-def _advance(flows: NDArray[np.void], stats: StatsArray) -> None:
+def _advance(flows: NDArray[np.void], stats: FlowStatsArray) -> None:
     """Takes one record of each flow into ``flows``, in place."""
     now_ns = stats["time_ns"].astype(np.int64)
     rtt_us, min_us = stats["rtt_mean_us"].astype(np.float64), np.maximum(stats["min_rtt_us"], 1).astype(np.float64)

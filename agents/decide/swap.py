@@ -18,10 +18,11 @@ import numpy as np
 from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.evidence import Comparison, Evidence
 from reinet.agents.decide.pipeline import Pipeline
-from reinet.agents.decide.protocol import Agent, StatsArray
+from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.quarantine import MOST_REFUSED
 from reinet.agents.decide.verdicts import faults
 from reinet.core.errors import ModelError
+from reinet.core.records import FlowStatsArray
 from reinet.core.state import Guard
 from reinet.core.target import Target
 
@@ -56,7 +57,7 @@ class Canary:
     us_per_state: float
 
 
-def canary(agent: Agent, records: StatsArray, target: Target, guard: Guard) -> Canary:
+def canary(agent: Agent, records: FlowStatsArray, target: Target, guard: Guard) -> Canary:
     """Shows recorded records to a model that is to take over, and returns how it answered.
 
     Belongs to the caller's thread, so that a model that hangs hangs there. Raises ModelError for a model that must not

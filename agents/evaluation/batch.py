@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.decider import Decider, Mask
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, View
 from reinet.agents.decide.verdicts import Verdicts, Why, refused, text
 from reinet.core.errors import LinkError
+from reinet.core.records import FlowStatsArray
 from reinet.core.state import VERDICT_DTYPE, Guard
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.link.spec import LinkSpec
@@ -141,7 +142,7 @@ class FlowDecider:
         self._decider = Decider(agent, len(links), Guard())
 
     def decide(
-        self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray, decided: Mask, may_cap: Mask
+        self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray, decided: Mask, may_cap: Mask
     ) -> CapArray:
         """Returns the caps in force (rows,) for the flows whose records these are."""
         flow = (stats["cookie"] >> np.uint64(32)).astype(np.intp)

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from reinet.agents.decide.baselines import NoCap
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, View
 from reinet.agents.evaluation.batch import MOST_ROWS, figures_of, logs
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import Normaliser, PeriodConfig, round_caps
+from reinet.core.records import FlowStatsArray
 from reinet.envs.link.metrics import Metrics, frontier_ratio
 from reinet.envs.link.spec import LinkSpec
 
@@ -79,7 +80,7 @@ class _Settings(Agent):
         super().__init__(rule, view)
         self._settings = settings
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns gain x rule for ``rule``, 0 while it is unknown, or the setting itself for ``fixed``."""
         if self.name == "fixed":
             return self._settings.astype(np.uint32)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reinet.agents.decide.protocol import Agent, CapArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray
 from reinet.alcc.launch import ENVIRONMENT, Settings
 from reinet.core import FLOW_STATS_DTYPE
+from reinet.core.records import FlowStatsArray
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import LinkRun, MahimahiLink
@@ -21,7 +22,7 @@ class GatedRun:
     """One agent over one flow through the gate."""
 
     link: LinkRun
-    records: StatsArray
+    records: FlowStatsArray
     """FLOW_STATS_DTYPE; time_ns counts from the link's start, like the log."""
     caps_pkts: CapArray
     """(N,), the cap in force as each record was made, 0 = none."""

@@ -13,13 +13,14 @@ import numpy as np
 
 from reinet.agents.decide.baselines import NoCap
 from reinet.agents.decide.loop import ControlLoop
-from reinet.agents.decide.protocol import Agent, CapArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray
 from reinet.agents.evaluation.harm import Cell, row_of, target_us
 from reinet.agents.evaluation.live import errors_only
 from reinet.agents.evaluation.objects import LIMIT_S, Fetched
 from reinet.agents.evaluation.scenario import Actuator
 from reinet.alcc.launch import Settings, find_preload
 from reinet.core.errors import ConfigError, LinkError
+from reinet.core.records import FlowStatsArray
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.namespace import new_cgroup
@@ -133,7 +134,7 @@ class _Caps:
     def __init__(self) -> None:
         self.records = self.capped = 0
 
-    def offer(self, records: StatsArray, caps_pkts: CapArray) -> None:
+    def offer(self, records: FlowStatsArray, caps_pkts: CapArray) -> None:
         local = (records["min_rtt_us"] > 0) & (records["min_rtt_us"] < 1000)
         self.records += int(np.count_nonzero(local))
         self.capped += int(np.count_nonzero(caps_pkts[local]))

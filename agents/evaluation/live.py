@@ -11,9 +11,10 @@ import numpy as np
 import structlog
 
 from reinet.agents.decide.loop import TICK_MS, ControlLoop
-from reinet.agents.decide.protocol import Agent, CapArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray
 from reinet.agents.decide.verdicts import AGENT_CHOSE_NONE, NO_DECISION
 from reinet.core import FLOW_STATS_DTYPE
+from reinet.core.records import FlowStatsArray
 from reinet.core.target import Target
 from reinet.envs.mahimahi.link import LinkRun
 from reinet.kshim.shim import Shim
@@ -44,7 +45,7 @@ class LiveRun:
     """One agent over one live flow."""
 
     link: LinkRun
-    records: StatsArray
+    records: FlowStatsArray
     """FLOW_STATS_DTYPE, as the loop saw them; time_ns counts from the link's start, like the log."""
     caps_pkts: CapArray
     """(N,), the cap in force after each of ``records``, 0 = none."""
@@ -96,10 +97,10 @@ class _Recorder:
     """Keeps what the loop offers."""
 
     def __init__(self) -> None:
-        self.records: list[StatsArray] = []
+        self.records: list[FlowStatsArray] = []
         self.caps_pkts: list[CapArray] = []
 
-    def offer(self, records: StatsArray, caps_pkts: CapArray) -> None:
+    def offer(self, records: FlowStatsArray, caps_pkts: CapArray) -> None:
         self.records.append(records)
         self.caps_pkts.append(caps_pkts)
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from reinet.agents.decide.decider import Decider, Mask
-from reinet.agents.decide.protocol import Agent, CapArray, StatsArray
-from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.agents.decide.protocol import Agent, CapArray
+from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray
 from reinet.core.state import Guard
 from reinet.core.target import Target
 from reinet.envs.trace.flow_records import FlowRecording
@@ -54,7 +54,7 @@ def replay(recording: FlowRecording, agent: Agent, target: Target) -> Replayed:
     return Replayed(recording.flow, agent.name, recording.records, caps_pkts, batch.decided)
 
 
-def stats_of(records: RecordArray, target: Target) -> StatsArray:
+def stats_of(records: RecordArray, target: Target) -> FlowStatsArray:
     """Returns FLOW_STATS_DTYPE (N,) of a flow's recorded ones, RECORD_DTYPE (N,)."""
     stats = np.zeros(len(records), FLOW_STATS_DTYPE)
     stats["cookie"] = 1

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.protocol import Agent, StatsArray
+from reinet.agents.decide.protocol import Agent
 from reinet.agents.evaluation.batch import FlowDecider, batch_seen, figures_over
 from reinet.agents.evaluation.gated import GatedRun, drive_gated
 from reinet.agents.evaluation.live import LiveLink, LiveRun, drive
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import FLOW_STATS_DTYPE, Flag
 from reinet.core.errors import ConfigError
+from reinet.core.records import FlowStatsArray
 from reinet.envs.capped_link import CappedLink
 from reinet.envs.link.metrics import LinkLog, Metrics
 from reinet.envs.link.stalls import why_stalled_in
@@ -31,7 +32,7 @@ class Run:
     scenario: Scenario
     metrics: Metrics
     log: LinkLog
-    records: StatsArray
+    records: FlowStatsArray
     """FLOW_STATS_DTYPE: what the agent saw of the first flow, one record a period; time_ns counts from its link's
     start."""
     caps_pkts: NDArray[np.uint32]
@@ -101,7 +102,7 @@ def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[fl
     start_ms = np.array([path.start_offset_ms for path in paths], np.float64)
     end_ms = start_ms + [scenario.seconds * 1000 for scenario in scenarios]
     decider = FlowDecider(agent, paths, end_ms * NS_PER_MS)
-    steps: list[tuple[StatsArray, NDArray[np.uint32]]] = []
+    steps: list[tuple[FlowStatsArray, NDArray[np.uint32]]] = []
     batch.reset()
     while np.any(batch.stats["time_ns"] < end_ms * NS_PER_MS):
         caps = decider.decide(batch.stats, batch.states, batch.rule_pkts, batch.decided, batch.may_cap)

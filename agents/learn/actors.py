@@ -5,9 +5,10 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, View
 from reinet.agents.model.mlp import Folded, act
 from reinet.core import calm_caps, caps_from_actions
+from reinet.core.records import FlowStatsArray
 
 WALK = np.log2(np.linspace(2.0, 0.5, 16)).astype(np.float32)
 """The cold start's multipliers, as actions: x2.0 down to x0.5 in steps of 0.1. Each flow starts somewhere on the walk
@@ -22,7 +23,7 @@ class FoldedActor(Agent):
         super().__init__("actor", view)
         self._actor, self._head, self._calm_rtts = actor, head, calm_rtts
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns the caps that the network's actions stand for."""
         caps_pkts = caps_from_actions(self._head, act(self._actor, states), stats["cwnd_pkts"], rule_pkts)
         return calm_caps(caps_pkts, stats, self._calm_rtts)
@@ -43,7 +44,7 @@ class Explorer(Agent):
     def act(self, states: FloatArray) -> FloatArray:
         """Returns this period's actions (flows,) in [-1, 1]."""
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns the caps that this period's actions stand for."""
         self.actions[self.period] = self.act(states)
         caps_pkts = caps_from_actions(self._head, self.actions[self.period], stats["cwnd_pkts"], rule_pkts)

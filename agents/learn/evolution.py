@@ -17,10 +17,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, View
 from reinet.agents.learn.config import EvolutionSection
 from reinet.agents.model.mlp import Folded, hidden_units
 from reinet.core import calm_caps, caps_from_actions
+from reinet.core.records import FlowStatsArray
 from reinet.envs.link.metrics import Metrics
 
 Members = NDArray[np.float64]
@@ -50,7 +51,7 @@ class Generation(Agent):
         self._weights = np.repeat(members[:, :-1].astype(np.float32), flows, axis=0)
         self._biases = np.repeat(members[:, -1].astype(np.float32), flows)
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns the caps of each row's member."""
         outputs = np.einsum("nh,nh->n", hidden_units(self._actor, states), self._weights) + self._biases
         caps_pkts = caps_from_actions(self._head, np.tanh(outputs), stats["cwnd_pkts"], rule_pkts)

@@ -143,7 +143,7 @@ def selection_links(config: TrainConfig) -> list[LinkSpec]:
         path = replace(domain.draw(rng), start_offset_ms=0)
         own = [as_reference(path)]
         if config.links.reference_share < 1:
-            own.append(ranges.conditions().meet(path, rng))
+            own.append(ranges.conditions().apply(path, rng))
         for link in own:
             _refuse_silent(trace, link, config.run.evaluate_s)
         links += own

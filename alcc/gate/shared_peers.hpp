@@ -15,13 +15,13 @@ namespace reinet::alcc {
 class SharedPeers {
  public:
   // Takes a record before anybody else does. Never waits for long: a process may have been stopped or killed in here.
-  void meet(Neighbour& own, reinet_flow_stats& s) {
+  void annotate(Neighbour& own, reinet_flow_stats& s) {
     if (!enter(s.time_ns)) {
       s.flags |= REINET_FLAG_COMPANY;
       s.peer_delivered_bytes = s.share_bytes = s.delivered_bytes;
       return;
     }
-    table_.meet(own, s);
+    table_.annotate(own, s);
     since_ns_.store(0, std::memory_order_release);
   }
 

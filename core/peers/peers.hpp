@@ -58,9 +58,9 @@ class Company {
 // What is remembered of a flow for what it shares with others.
 struct Neighbour {
   std::uint64_t group = ~0ULL;                      // where it was at its latest record
-  std::uint64_t began_ns = 0;                       // when that record's period began
   std::uint64_t began_bytes = 0, ended_bytes = 0;   // what the group had delivered by then, and by its end
-  std::uint64_t counted_bytes = 0;                  // what the flow had, in that period
+  bool period_goes_on = false;                      // that record was a silence's, and the next tells of it again
+  std::uint64_t counted_bytes = 0;                  // what the flow had delivered, of that
   double latest_bytes = 0, latest_group_bytes = 0;  // delivered in about the last kShareNs
   double rounds = 0, apart = 0;  // for how many round trips it was compared, and how far the two RTTs are apart
   std::uint32_t lent_us = 0;     // the minimum RTT of another flow
@@ -111,19 +111,17 @@ class PeerGroup {
   static constexpr std::uint64_t kRestNs = 60'000'000'000;
 
   // Adds what the flow has delivered, and writes what all have in the time of its record. A silence is told of again by
-  // the record after it (core/period.h), so that both begin at the same time: it counts once. A flow that is not capped
-  // is somebody else to those that are: it takes what they leave.
+  // the record after it (core/period.h): it counts once. A flow that is not capped is somebody else to those that are: it
+  // takes what they leave.
   void count(Neighbour& own, reinet_flow_stats& s) {
-    const std::uint64_t began_ns = s.time_ns - s.period_ns;
     if (own.group != number_)
       own = {.group = number_, .began_bytes = delivered_bytes_, .ended_bytes = delivered_bytes_};
-    const bool again = began_ns == own.began_ns;
-    if (!again) own.began_bytes = own.ended_bytes;
+    if (!own.period_goes_on) own.began_bytes = own.ended_bytes;
     const std::uint64_t counts_bytes = s.cap_pkts != 0 ? s.delivered_bytes : 0;
-    delivered_bytes_ += counts_bytes - (again ? std::min(own.counted_bytes, counts_bytes) : 0);
+    delivered_bytes_ += counts_bytes - std::min(own.counted_bytes, counts_bytes);
     if (s.cap_pkts != 0) s.peer_delivered_bytes = delivered_bytes_ - own.began_bytes;
-    own.began_ns = began_ns;
-    own.counted_bytes = counts_bytes;
+    own.period_goes_on = s.flags & REINET_FLAG_SILENCE;
+    own.counted_bytes = own.period_goes_on ? counts_bytes : 0;
     own.ended_bytes = delivered_bytes_;
   }
 
@@ -157,7 +155,7 @@ class PeerGroup {
 };
 
 // Takes a record before anybody else does. flow: a number of its own, not 0.
-inline void meet(Company& company, PeerGroup& group, std::uint64_t flow, Neighbour& own, reinet_flow_stats& s) {
+inline void annotate(Company& company, PeerGroup& group, std::uint64_t flow, Neighbour& own, reinet_flow_stats& s) {
   s.flags &= ~static_cast<std::uint32_t>(REINET_FLAG_COMPANY);
   s.peer_delivered_bytes = s.share_bytes = s.delivered_bytes;
   // On shorter paths nobody is capped; the flows of a server to its own backends are no company for its clients'.
@@ -169,10 +167,10 @@ inline void meet(Company& company, PeerGroup& group, std::uint64_t flow, Neighbo
 // The groups of a host, in memory of a fixed size: where two peers have the same place the later one has it.
 class PeerTable {
  public:
-  void meet(Neighbour& own, reinet_flow_stats& s) {
+  void annotate(Neighbour& own, reinet_flow_stats& s) {
     Place& place = places_[s.peer * kGoldenRatio >> (64 - kPlacesLog2)];
     if (s.peer != 0 && place.peer != s.peer) place = {s.peer, PeerGroup(++groups_)};
-    reinet::meet(company_, place.group, s.cookie, own, s);
+    reinet::annotate(company_, place.group, s.cookie, own, s);
   }
 
  private:
@@ -190,7 +188,7 @@ class PeerTable {
 // The same for flows named by slot and cookie.
 class Peers {
  public:
-  void meet(reinet_flow_stats& s) { table_.meet(by_slot_.of(s), s); }
+  void annotate(reinet_flow_stats& s) { table_.annotate(by_slot_.of(s), s); }
 
  private:
   PeerTable table_;

@@ -47,7 +47,7 @@ class FlowMemory {
   void grow(std::size_t rows) { rows_.resize(std::max(rows, rows_.size())); }
 
   // Takes a record of the flow that owns a row; of one flow they come in order.
-  void hear(std::size_t row, const reinet_flow_stats& s) {
+  void record(std::size_t row, const reinet_flow_stats& s) {
     Row& own = rows_[row];
     if (own.cookie != s.cookie) own = {.cookie = s.cookie};
     own.records[own.heard++ % kKept] = s;

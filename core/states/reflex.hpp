@@ -78,7 +78,7 @@ class Reflex {
   Answer answer(reinet_flow_stats& s, std::uint64_t now_ns, Verdict& verdict) {
     const std::lock_guard lock(lock_);
     own(s.slot, s.cookie);
-    if (peers_) peers_->meet(s);
+    if (peers_) peers_->annotate(s);
     s.target_us = target_.resolve_us(s.min_rtt_us);
     std::array<float, kMostUnits> state;
     const Update update = bank_.update(s.slot, s, state.data());

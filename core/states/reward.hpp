@@ -29,6 +29,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <utility>
 
 #include "core/flow_stats.h"
 #include "core/states/deepcc.hpp"
@@ -76,23 +77,12 @@ class DeepCcReward {
 class NewlyDelivered {
  public:
   std::uint64_t take(const reinet_flow_stats& s) {
-    // A period that ends without a sample is flagged NO_SAMPLE as well, but the next one starts where it ended. A start
-    // moved on by an idle time hides that; where there were samples, only a silence is flagged so.
-    const bool still_open =
-        was_silence_ && (told_had_samples_ || s.time_ns - std::min(s.time_ns, s.period_ns) < told_at_ns_);
-    const std::uint64_t before = still_open ? told_bytes_ : 0;
-    was_silence_ = (s.flags & REINET_FLAG_NO_SAMPLE) && !(s.flags & REINET_FLAG_CLOSED);
-    told_had_samples_ = s.rtt_samples > 0;
-    told_at_ns_ = s.time_ns;
-    told_bytes_ = s.delivered_bytes;
+    const std::uint64_t before = std::exchange(told_bytes_, s.flags & REINET_FLAG_SILENCE ? s.delivered_bytes : 0);
     return s.delivered_bytes > before ? s.delivered_bytes - before : 0;
   }
 
  private:
-  std::uint64_t told_bytes_ = 0;  // by the record before
-  std::uint64_t told_at_ns_ = 0;
-  bool was_silence_ = false;  // perhaps
-  bool told_had_samples_ = false;
+  std::uint64_t told_bytes_ = 0;  // by the record before, if it was a silence's
 };
 
 // Returns what the mean capacity of a trace that loops brings in one of the paper's periods, a packet at least.

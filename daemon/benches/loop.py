@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent
 from reinet.core.closing import Closing
-from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray
 from reinet.core.state import Answered, Reflex
 from reinet.core.target import Target
 from reinet.kshim.gathering import GATHER_MS
 from reinet.kshim.leases import LEASE_MS
-from reinet.kshim.shim import FlowStatsArray
 
 RING_RECORDS = (8 << 20) // (FLOW_STATS_DTYPE.itemsize + 8)
 """So many records, each with the kernel's header of 8 bytes, wait for the reader at most, as in the daemon's ring

@@ -51,8 +51,8 @@ class Child:
         """Forks; ``work`` runs in the child, with its end of the socket.
 
         Of further sockets, ``theirs`` are closed here and ``ours`` in the child, and so is whatever the parent holds of
-        BPF. An error of reinet's that ``work`` raises is raised again by ``hear``, and so is that there is no room for
-        a thread; any other is logged by the child. Raises DaemonError where there is no room for a process.
+        BPF. An error of reinet's that ``work`` raises is raised again by ``receive``, and so is that there is no room
+        for a thread; any other is logged by the child. Raises DaemonError where there is no room for a process.
         """
         self.name = name
         self.link, far = sockets.socketpair()
@@ -76,7 +76,7 @@ class Child:
             socket.close()
         self.link.settimeout(STARTING_S)
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         """Returns the next thing that the child says; raises the error that ended it, or DaemonError."""
         try:
             word = plain.receive(self.link, most_bytes=MAX_WORD_BYTES)
@@ -89,7 +89,7 @@ class Child:
             raise kind(str(word.get("why")))
         return word
 
-    def tell(self, word: Any) -> None:
+    def send(self, word: Any) -> None:
         """Says something to the child; one that is gone does not hear it."""
         try:
             plain.send(self.link, word)
@@ -128,7 +128,7 @@ class Child:
 
 
 def ask(name: str, work: Callable[[], Any], confine: Callable[[], None] = sandbox.confine_decisions) -> Any:
-    """Returns what ``work``, run in a confined process that ends with it, returns: plain data. Raises as ``hear``."""
+    """Returns the plain data that ``work`` returns in a confined process, which ends with it; raises as ``receive``."""
 
     def answer(link: sockets.socket) -> None:
         confine()
@@ -136,7 +136,7 @@ def ask(name: str, work: Callable[[], Any], confine: Callable[[], None] = sandbo
 
     child = Child(name, answer)
     try:
-        return child.hear()["result"]
+        return child.receive()["result"]
     finally:
         child.kill()
 

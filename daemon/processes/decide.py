@@ -26,7 +26,7 @@ from reinet.alcc.joined import with_programs
 from reinet.alcc.processes import listen
 from reinet.core.errors import ConfigError, DaemonError, ModelError
 from reinet.core.period import PeriodConfig
-from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.policies import REGISTRY_PREFIX
@@ -37,7 +37,7 @@ from reinet.daemon.processes.remote import Responder
 from reinet.daemon.reload import LoadAgent, Reloader, Stamp, take_model
 from reinet.daemon.sockets import KernelSockets
 from reinet.kshim.mapped import DESCRIPTORS, LAYOUT, MappedShim
-from reinet.kshim.shim import FlowStatsArray, Shim
+from reinet.kshim.shim import Shim
 
 if TYPE_CHECKING:
     from reinet.kshim import _kshim

@@ -24,9 +24,8 @@ import numpy as np
 import structlog
 
 from reinet.core.errors import ConfigError
-from reinet.core.records import Flag
+from reinet.core.records import Flag, FlowStatsArray
 from reinet.kshim.recorded import SUFFIX, header, kept
-from reinet.kshim.shim import FlowStatsArray
 
 MOST_FLOWS = 64
 """So many flows are recorded at one time: at 200 records/s each, of 52 bytes, 0.7 MB/s."""

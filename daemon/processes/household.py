@@ -243,12 +243,12 @@ class Household:
             log.critical(f"the decision loop hangs; leaving without it: {error}; every cap is lifted")
             raise DaemonError("the decision loop hung and was killed; every cap is lifted") from None
         decider, answerer = self._children
-        decider.tell("stop")
+        decider.send("stop")
         how = decider.end(JOIN_S)
         if not how:
             log.critical(f"the decision loop hangs; leaving without it after {JOIN_S:g} s, every cap is lifted")
             raise DaemonError("the decision loop hung and was killed; every cap is lifted")
-        answerer.tell("stop")
+        answerer.send("stop")
         if not answerer.end(JOIN_S):
             log.warning("the answering process was killed at the end: the last of curves and recordings may be lost",
                         waited_s=JOIN_S)  # fmt: skip
@@ -307,7 +307,7 @@ class Household:
             ours=(supervisor, decider.link),
         )
         self._children.append(answerer)
-        self.log_folder = answerer.hear()["ready"]
+        self.log_folder = answerer.receive()["ready"]
         # From here on there is a second thread, which listens for answers; children are forked before it is, or anew
         # from a process in which it waits in a system call and holds no lock.
         self._afar = LoopAfar(supervisor, Supervised, MAX_ANSWER_BYTES)
@@ -318,7 +318,7 @@ class Household:
             self.adopt()
 
     def _bring_up(self, decider: Child) -> str:
-        while "ready" not in (word := decider.hear()):
+        while "ready" not in (word := decider.receive()):
             self._hand_over(decider, word["load"])
         self._measured = PeriodConfig(**word["measured"])
         return str(word["ready"])

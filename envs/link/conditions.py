@@ -65,7 +65,7 @@ class Conditions:
                 f"cross_start_ms, cross_ms: cross traffic may end at {latest_ms:g} ms; {LATEST_MS:g} is the latest"
             )
 
-    def meet(self, link: LinkSpec, rng: np.random.Generator) -> LinkSpec:
+    def apply(self, link: LinkSpec, rng: np.random.Generator) -> LinkSpec:
         """Returns the path as a flow finds it, and the flow as it is then."""
         if (factor := drawn(self.rate_scale, rng)) != 1.0:
             link = replace(link, trace=_trace(link).scaled(factor))

@@ -121,7 +121,7 @@ class LinkDomain:
         ccs, queues = _choices(self.cc), _choices(self.queue)
         cc, queue = ccs[_index(rng, len(ccs))], queues[_index(rng, len(queues))]
         link = self._link(trace, start_ms, values, cc, queue, int(rng.integers(self.seeds)))
-        return self.conditions.meet(as_reference(link) if is_reference else link, rng)
+        return self.conditions.apply(as_reference(link) if is_reference else link, rng)
 
     def corners(self) -> Iterator[LinkSpec]:
         """Yields paths at both ends of all ranges, with each congestion control and queue: a run may refuse them."""

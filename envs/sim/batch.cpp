@@ -144,7 +144,7 @@ void Batch::run(std::size_t row) {
   record.slot = static_cast<std::uint32_t>(row);
   const std::size_t queue = r.groups.size() == 1 ? 0 : r.flow;  // flows of one queue go to one client
   record.peer = queue + 1;
-  meet(r.company, r.groups[queue], record.cookie, r.neighbours[r.flow], record);
+  annotate(r.company, r.groups[queue], record.cookie, r.neighbours[r.flow], record);
   std::memcpy(outputs_.stats + row * sizeof(record), &record, sizeof(record));
   const Offer offer = view_.config.reward.kind != RewardKind::deepcc ? offer_of(r) : Offer{};
   const Update update =

@@ -12,7 +12,7 @@ from reinet.core.errors import ConfigError
 from reinet.core.features import DEFAULT_FEATURE_SET, feature_set_named, head_index
 from reinet.core.normaliser import Normaliser
 from reinet.core.period import PeriodConfig
-from reinet.core.records import empty_stats
+from reinet.core.records import FlowStatsArray, empty_stats
 from reinet.core.rewards import DEFAULT_REWARD, DELAY_WEIGHT, reward_index
 from reinet.core.state import room_beyond_us, rows_of
 from reinet.envs.link.spec import LinkSpec
@@ -113,7 +113,7 @@ class SimBatch:
         return self._rewards
 
     @property
-    def stats(self) -> npt.NDArray[np.void]:
+    def stats(self) -> FlowStatsArray:
         """Returns records, FLOW_STATS_DTYPE (N,); ``time_ns`` is trace time, from ``start_offset_ms`` on."""
         return self._stats
 

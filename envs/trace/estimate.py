@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.core.period import SILENCE_NS
-from reinet.core.records import Flag, surely_silent
+from reinet.core.records import Flag
 from reinet.envs.trace.trace import PKTS_PER_MBIT, FloatArray, Trace, served_at_ms
 from reinet.kshim.recorded import RecordArray
 
@@ -41,7 +41,6 @@ does not stand for it."""
 SILENCE_MS = SILENCE_NS / 1e6
 """A record of a silence says that nothing came for so long (``core/period.h``)."""
 
-_ROUNDING_MS = 0.01
 Mask = NDArray[np.bool_]
 
 
@@ -107,13 +106,13 @@ class Pieces:
         ends_ms = records["time_us"].astype(np.float64) / 1000
         starts_ms = ends_ms - records["period_us"] / 1000
         flags = records["flags"]
-        goes_on = np.append(starts_ms[1:] < ends_ms[:-1] - _ROUNDING_MS, False)  # the period, in the next record
+        goes_on = (flags & int(Flag.SILENCE)) != 0  # the period, in the next record
         went_on = np.concatenate(([False], goes_on[:-1]))
         counted = records["delivered_bytes"] / np.maximum(records["mss_bytes"], 1).astype(np.float64)
-        repeated = counted * (goes_on | surely_silent(records))  # an idle time may move the start beyond a silence
+        repeated = counted * goes_on
         delivered_pkts = np.maximum(counted - np.concatenate(([0.0], repeated[:-1])), 0.0)
         lengths_ms = np.diff(ends_ms, prepend=starts_ms[0])
-        silent_ms = np.where(goes_on & ((flags & int(Flag.NO_SAMPLE)) != 0), np.minimum(SILENCE_MS, lengths_ms), 0.0)
+        silent_ms = np.where(goes_on, np.minimum(SILENCE_MS, lengths_ms), 0.0)
         worked_ms = lengths_ms - silent_ms
 
         queue_ms = (records["rtt_least_us"].astype(np.float64) - records["min_rtt_us"]) / 1000

@@ -242,11 +242,11 @@ def assert_closed(port: int, token: Path) -> None:
     jobs = f"http://127.0.0.1:{port}/api/jobs/"
     for shown in ({}, {"Authorization": "Bearer x"}):
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(urllib.request.Request(jobs, headers=shown), timeout=20)
+            urllib.request.urlopen(urllib.request.Request(jobs, headers=shown), timeout=60)
         with refused.value:
             assert refused.value.code in (401, 403)
     shown = {"Authorization": f"Bearer {token.read_text()}"}
-    with urllib.request.urlopen(urllib.request.Request(jobs, headers=shown), timeout=20) as answer:
+    with urllib.request.urlopen(urllib.request.Request(jobs, headers=shown), timeout=60) as answer:
         assert answer.status == 200
 
 

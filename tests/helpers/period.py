@@ -4,8 +4,11 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core import FLOW_STATS_DTYPE, PeriodConfig
-from reinet.core.records import as_bytes, empty_stats
+from reinet.core.records import Flag, as_bytes, empty_stats
 from reinet.envs.sim import _driven
+
+SILENT = int(Flag.NO_SAMPLE | Flag.SILENCE)
+"""The flags of a silence's record."""
 
 
 class PeriodTracker:
@@ -21,7 +24,7 @@ class PeriodTracker:
         return records[: self._core.on_acks(as_bytes(acks), _writable(records))]
 
     def on_tick(self, now_ns: int, outstanding: bool) -> npt.NDArray[np.void]:
-        """Take the time; return one NO_SAMPLE record if data is outstanding and the silence has lasted, else none."""
+        """Take the time; return one record if data is outstanding and the silence has lasted, else none."""
         records = empty_stats(1)
         return records[: self._core.on_tick(now_ns, outstanding, _writable(records))]
 

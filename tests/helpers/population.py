@@ -4,8 +4,7 @@ from types import TracebackType
 
 import numpy as np
 
-from reinet.core.records import FLOW_STATS_DTYPE, Flag
-from reinet.kshim.shim import FlowStatsArray
+from reinet.core.records import FLOW_STATS_DTYPE, Flag, FlowStatsArray
 
 PERIOD_MS = 200
 GOOD_PKTS, WORSE_PKTS = 100, 200

@@ -22,7 +22,7 @@ from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.loop import ControlLoop
 from reinet.cli import ctl
 from reinet.core.errors import DaemonError
-from reinet.core.records import Flag
+from reinet.core.records import Flag, FlowStatsArray
 from reinet.core.target import Target
 from reinet.daemon.client import ControlClient
 from reinet.envs.link.spec import LinkSpec
@@ -32,7 +32,6 @@ from reinet.envs.trace import Trace
 from reinet.kshim.kernel import KernelShim
 from reinet.kshim.leftovers import leftovers, loaded
 from reinet.kshim.probe import cgroup2_mount, why_not_capped
-from reinet.kshim.shim import FlowStatsArray
 
 pytestmark = [pytest.mark.kernel, pytest.mark.mahimahi]
 

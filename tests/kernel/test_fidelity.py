@@ -8,7 +8,7 @@ import pytest
 
 from helpers.figures import figures_hold
 from reinet.agents.decide.baselines import FixedCap
-from reinet.agents.decide.protocol import CapArray, FloatArray, StatsArray
+from reinet.agents.decide.protocol import CapArray, FloatArray
 from reinet.agents.evaluation.fidelity import (
     Combination,
     Comparison,
@@ -20,6 +20,7 @@ from reinet.agents.evaluation.fidelity import (
 )
 from reinet.agents.evaluation.run import run
 from reinet.agents.evaluation.scenario import Scenario
+from reinet.core.records import FlowStatsArray
 from reinet.envs.trace import Trace
 
 COMBINATION = Combination(Trace.constant(12, 10), "cubic", 150_000, 40)
@@ -56,7 +57,7 @@ class LiftedCap(FixedCap):
     def reset(self) -> None:
         self.lift_ns = 0
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         now_ns = int(stats["time_ns"][0])
         self.lift_ns = self.lift_ns or now_ns + 4_000_000_000
         return super().decide(stats, states, rule_pkts) * (now_ns < self.lift_ns)

@@ -9,9 +9,10 @@ import pytest
 from helpers.figures import figures_hold
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.names import make_agent
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.verdicts import Why
 from reinet.agents.evaluation.live import errors_only
+from reinet.core.records import FlowStatsArray
 from reinet.core.target import Target
 from reinet.envs.link.metrics import compute
 from reinet.envs.link.spec import LinkSpec
@@ -38,7 +39,7 @@ class FirstAlone(Agent):
         self.aims_at_target = model.aims_at_target
         self.cookie = 0
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         caps_pkts = self._model.decide(stats, states, rule_pkts)
         return np.where(stats["cookie"] == self.cookie, caps_pkts, 0).astype(np.uint32)
 

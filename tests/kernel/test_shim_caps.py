@@ -286,7 +286,7 @@ def test_what_a_pause_made_void_is_not_renewed(cgroup, transfer):
         decided = read_for(shim, 2.0, capped_loop(keeper, CAP_PKTS))
 
         def renew(records):
-            keeper.hear(records)
+            keeper.see_alive(records)
             keeper.tick(time.monotonic_ns())
 
         records = read_for(shim, 2.0, renew)

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.decider import Rows
-from reinet.agents.decide.protocol import StatsArray
 from reinet.agents.decide.sight.facts import KINDS, Distribution, Figures
 from reinet.agents.decide.verdicts import Verdicts
+from reinet.core.records import FlowStatsArray
 from reinet.core.state import FlowMemory
-from reinet.kshim.shim import FlowStatsArray, Shim
+from reinet.kshim.shim import Shim
 
 COUNTERS_INTERVAL_NS = 1_000_000_000
 """The shim's counters are read so often, in the loop's thread, since the shim has one thread."""
@@ -36,7 +36,7 @@ class Seen(NamedTuple):
 
 
 class Sight:
-    """Remembers and counts; ``hear``, ``decide``, ``tick`` and ``grow`` are for the loop's thread, the rest for any."""
+    """Remembers and counts; ``record``, ``decide``, ``tick`` and ``grow`` are for the loop's thread, others for any."""
 
     def __init__(self, rows: int, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
@@ -51,13 +51,13 @@ class Sight:
         """Returns how many ticks were completed."""
         return self._ticks
 
-    def hear(self, rows: Rows, live: FlowStatsArray) -> None:
+    def record(self, rows: Rows, live: FlowStatsArray) -> None:
         """Keeps N records, whose flows own these rows; of one flow there may be several, in order."""
         with self._lock:
-            self._flows.hear(rows, live)
+            self._flows.record(rows, live)
 
     def decide(
-        self, rows: Rows, stats: StatsArray, verdicts: Verdicts, stored_ns: NDArray[np.uint64] | None = None
+        self, rows: Rows, stats: FlowStatsArray, verdicts: Verdicts, stored_ns: NDArray[np.uint64] | None = None
     ) -> None:
         """Counts N decisions on these records, whose caps were stored then (N,), None = just now."""
         if stored_ns is None:

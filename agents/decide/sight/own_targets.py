@@ -6,8 +6,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from reinet.core.records import FlowStatsArray
 from reinet.core.target import Target
-from reinet.kshim.shim import FlowStatsArray
 
 MOST_OWN = 1024
 """So many flows may have targets of their own: they are set by hand, and each costs a comparison per batch."""
@@ -39,10 +39,10 @@ class OwnTargets:
         self._own = MappingProxyType(own)
 
     def expect(self, targets: Mapping[int, Target]) -> None:
-        """Sets the targets of flows that have given no record yet, for when they do: ``meet``."""
+        """Sets the targets of flows that have given no record yet, for when they do: ``take_expected``."""
         self._expected.update(targets)
 
-    def meet(self, cookies: Iterable[int]) -> None:
+    def take_expected(self, cookies: Iterable[int]) -> None:
         """Has those of the flows that are new here and were expected go by their targets from now on."""
         if self._expected:
             for cookie in {int(cookie) for cookie in cookies} & self._expected.keys():

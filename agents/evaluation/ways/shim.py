@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reinet.agents.decide.protocol import StatsArray
 from reinet.agents.evaluation.gated import RECORDS
 from reinet.agents.evaluation.ways.comparison import ATTEMPTS, Row, Tell
 from reinet.alcc.launch import ENVIRONMENT, Law, Settings
 from reinet.core import FLOW_STATS_DTYPE, ShimError
-from reinet.core.records import told_once
+from reinet.core.records import FlowStatsArray, told_once
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import LinkRun, MahimahiLink
@@ -37,9 +36,9 @@ class Seen:
     """A socket's run, as both saw it."""
 
     link: LinkRun
-    gate: StatsArray
+    gate: FlowStatsArray
     """FLOW_STATS_DTYPE; time_ns is CLOCK_MONOTONIC's, like the shim's."""
-    shim: StatsArray
+    shim: FlowStatsArray
     """The shim's own records, by its own periods, which begin and end at other ACKs than the gate's."""
     acks: npt.NDArray[np.void]
     """EVENT_DTYPE: every ACK from which the shim made its records."""
@@ -120,7 +119,7 @@ def see(path: LinkSpec, seconds: float) -> Seen:
     return Seen(run, gate, own, events[events["kind"] == _ACK])
 
 
-def periods(gate: StatsArray, acks: npt.NDArray[np.void]) -> Periods:
+def periods(gate: FlowStatsArray, acks: npt.NDArray[np.void]) -> Periods:
     """Returns the gate's periods that had samples beside the shim's ACKs, but for the first.
 
     The two streams are joined once, by the time at which the gate's first period began; from there on by the bytes

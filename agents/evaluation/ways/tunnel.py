@@ -6,13 +6,12 @@ from statistics import median
 
 import numpy as np
 
-from reinet.agents.decide.protocol import StatsArray
 from reinet.agents.evaluation.gated import RECORDS
 from reinet.agents.evaluation.suites.measure import jain
 from reinet.agents.evaluation.ways.comparison import Row, Tell, Ways, figures
 from reinet.alcc.launch import ENVIRONMENT, Law, Settings
 from reinet.core import FLOW_STATS_DTYPE
-from reinet.core.records import told_once
+from reinet.core.records import FlowStatsArray, told_once
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.namespace import USER_FILES
@@ -81,7 +80,7 @@ def _run(path: LinkSpec, law: Law, beside: Beside, seconds: float, way: str) -> 
     }
 
 
-def longest_stall_ms(records: StatsArray, began_ns: int, end_ns: int) -> float:
+def longest_stall_ms(records: FlowStatsArray, began_ns: int, end_ns: int) -> float:
     """Returns the longest time in which nothing was delivered, as (N,) records tell it, in ms."""
     records = told_once(records)
     delivered = records["time_ns"][records["delivered_bytes"] > 0].astype(np.int64)
@@ -89,7 +88,7 @@ def longest_stall_ms(records: StatsArray, began_ns: int, end_ns: int) -> float:
     return float(np.diff(np.concatenate(([began_ns], inside, [end_ns]))).max() / 1e6)
 
 
-def round_trips_ms(records: StatsArray) -> tuple[float, float]:
+def round_trips_ms(records: FlowStatsArray) -> tuple[float, float]:
     """Returns mean and 95th percentile of the periods' mean round trips, each as often as it had samples, in ms."""
     records = told_once(records)
     had = records[records["rtt_samples"] > 0]

@@ -86,7 +86,7 @@ void files_at_an_open_gate() {
 
 // A file that has no more, for a connection that has no room, in calls that wait and in calls that do not.
 void file_at_its_end() {
-  alarm(20);
+  alarm(60);
   const Pair p = pair(kSmallBufferBytes);
   fill(p.sender);
   const int file = file_of(1000);
@@ -103,7 +103,7 @@ void file_at_its_end() {
 
 // The same of files with nothing in them, and of one that has no size and yet something in it.
 void empty_files() {
-  alarm(20);
+  alarm(60);
   const Pair p = pair(kSmallBufferBytes);
   fill(p.sender);
   const int on_disk = file_of(0), in_memory = memfd_create("empty", 0);
@@ -117,7 +117,7 @@ void empty_files() {
 
 // What comes with a message and makes no sense, for a connection that has no room.
 void bad_messages() {
-  alarm(20);
+  alarm(60);
   const Pair p = pair(kSmallBufferBytes);
   fill(p.sender);
   iovec part{block.data(), 1000};
@@ -172,7 +172,7 @@ void buffers_at_the_next_place() {
 
 // The same with flags that mean something for files, of which a connection takes some.
 void buffers_with_flags() {
-  alarm(20);
+  alarm(60);
   const Pair with_room = pair(), p = pair(kSmallBufferBytes);
   fill(p.sender);
   const iovec part{block.data(), 100};
@@ -206,7 +206,7 @@ bool has(const Words& words, int fd) { return words[fd / NFDBITS] >> (fd % NFDBI
 
 // A set that is larger than fd_set, for a descriptor that does not fit into one.
 void large_sets() {
-  alarm(20);
+  alarm(60);
   const rlimit many{kLargeSetBits, kLargeSetBits};
   setrlimit(RLIMIT_NOFILE, &many);
   const Pair p = pair(kSmallBufferBytes);
@@ -224,7 +224,7 @@ void large_sets() {
 
 // As many descriptors as there may ever be, in a set of the usual size that ends where memory does.
 void many_in_a_small_set() {
-  alarm(20);
+  alarm(60);
   const Pair p = pair(kSmallBufferBytes);
   fill(p.sender);
   const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));

@@ -57,7 +57,7 @@ void cancelled_poll() {
 // Of two that write into one connection, the second one while the first is cut into pieces.
 template <class Handle>
 void second_writer(Handle&& handle) {
-  alarm(20);
+  alarm(60);
   const Pair p = pair(kSmallBufferBytes);
   struct sigaction quiet{};  // without SA_RESTART
   quiet.sa_handler = [](int) {};
@@ -88,7 +88,7 @@ void second_writer_forks() {
   second_writer([](pthread_t second) {
     struct sigaction forking{};
     forking.sa_handler = [](int) {
-      if (fork() == 0) alarm(10);
+      if (fork() == 0) alarm(60);
     };
     forking.sa_flags = SA_RESTART;
     sigaction(SIGUSR1, &forking, nullptr);
@@ -236,7 +236,7 @@ void let_go_in_a_write() {
 
 // Files and pipes that bring nothing to a connection that has no room, in calls that wait and in calls that do not.
 void nothing_to_bring() {
-  alarm(20);
+  alarm(60);
   const Pair p = pair(kSmallBufferBytes);
   fill(p.sender);
   int ends[2], ended[2];

@@ -23,7 +23,7 @@ void give() { pthread_mutex_unlock(&lock_of_library); }
 extern pthread_mutex_t lock_of_library;
 
 int main() {
-  alarm(20);
+  alarm(60);
   const Pair p = pair();
   started([=] { read_for(p.peer, 10'000); });
   started([=] {

@@ -31,7 +31,7 @@ std::vector<Pair> unused;
 volatile sig_atomic_t written = 0;
 
 void handler_within_malloc() {
-  alarm(20);
+  alarm(60);
   const Pair first = pair();
   (void)!write(first.sender, "a", 1);  // from now on there are two threads, and malloc() takes locks
   for (int i = 0; i < 200; ++i) unused.push_back(pair());

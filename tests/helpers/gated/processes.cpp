@@ -103,7 +103,7 @@ void no_thread_after_all() {
 
 // A write waits at a closed gate when this comes, and the peer reads only a while after it.
 void meanwhile_a_write_waits(const std::function<void()>& what) {
-  alarm(20);
+  alarm(60);
   const Pair p = pair(kSmallBufferBytes);
   fill(p.sender);
   const pthread_t thread = started([=] { std::printf("wrote %zd\n", write(p.sender, block.data(), 50'000)); });
@@ -150,7 +150,7 @@ void sandbox_beside_a_waiting_write() { meanwhile_a_write_waits(forbid_calls); }
 
 // The report is a pipe that nobody reads yet, which holds up the thread that leaves the gate for its sandbox.
 void sandbox_beside_a_change_of_user() {
-  alarm(20);
+  alarm(60);
   const pthread_t leaving = started(forbid_calls);
   usleep(300'000);
   std::printf("changed %d\n", setuid(getuid()));
@@ -244,7 +244,7 @@ void made_past_fork() {
     fill(p.sender);
     started([=] { read_for(p.peer, 1000); });
     if (syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, nullptr, nullptr, nullptr, nullptr) == 0) {
-      alarm(10);
+      alarm(60);
       std::printf("number %d wrote %zd\n", getpid(), write(p.sender, block.data(), 50'000));
       const Pair own = pair(kSmallBufferBytes);
       std::printf("held %ld\n", fill(own.sender));
@@ -273,7 +273,7 @@ void clones_beside_connections() {
       }
     });
   const auto session = [](void* fd) -> int {
-    alarm(5);
+    alarm(60);
     _exit(write(*static_cast<int*>(fd), block.data(), 1) != 1);
   };
   static char stack[65536];
@@ -320,7 +320,7 @@ void ends_at_once() {
 
 // A handler interrupts a write in the midst of the gate and forks; both processes go on with what it interrupted.
 void forks_in_a_handler() {
-  alarm(20);
+  alarm(60);
   static pid_t child = -1;
   signal(SIGUSR1, [](int) { child = fork(); });
   const Pair p = pair(), other = pair(kSmallBufferBytes);
@@ -328,7 +328,7 @@ void forks_in_a_handler() {
   const ssize_t sent = write(p.sender, block.data(), 1000);
   if (std::exchange(is_struck_in_the_gate, false)) raise(SIGUSR1);  // without a gate
   if (child == 0) {
-    alarm(20);
+    alarm(60);
     started([=] { read_for(other.peer, 1000); });
     const ssize_t own = write(other.sender, block.data(), 50'000);
     std::printf("child %zd %zd\n", sent, own);
@@ -346,7 +346,7 @@ void forks_in_a_handler() {
 
 // The same of a write that does not wait, in a program that has epoll tell it when to go on; the child goes on late.
 void forks_in_a_handler_beside_an_epoll() {
-  alarm(20);
+  alarm(60);
   static pid_t child = -1;
   signal(SIGUSR1, [](int) {
     if ((child = fork()) == 0) usleep(1'000'000);

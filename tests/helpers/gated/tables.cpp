@@ -55,7 +55,7 @@ void own_descriptors_of_a_thread() {
 
 // As CRIU restores what waits in a connection: nobody acknowledges it until the end.
 void restored() {
-  alarm(20);
+  alarm(60);
   const Pair p = pair();
   const int on = 1, send_queue = 2;
   std::printf("repairs %d\n", setsockopt(p.sender, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on));

@@ -11,13 +11,12 @@ import structlog
 from helpers.loops import HEALTHY, LEASE_MS
 from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.agents.decide.loop import ControlLoop
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.verdicts import AGENT_CHOSE_NONE, IDLE, NO_QUEUE, PAUSED
-from reinet.core.records import Flag
+from reinet.core.records import Flag, FlowStatsArray
 from reinet.core.state import INVALID_CAP_PKTS
 from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim
-from reinet.kshim.shim import FlowStatsArray
 
 YOUNG = HEALTHY | {"rtt_least_us": 21_000}
 """The queue drains within the round trip: the gate stays closed."""
@@ -26,7 +25,7 @@ YOUNG = HEALTHY | {"rtt_least_us": 21_000}
 class ScriptedAgent(Agent):
     """Returns or raises what it is told."""
 
-    def __init__(self, decide: Callable[[StatsArray, FloatArray], CapArray]) -> None:
+    def __init__(self, decide: Callable[[FlowStatsArray, FloatArray], CapArray]) -> None:
         super().__init__("scripted")
         self._decide = decide
         self.states: list[FloatArray] = []
@@ -34,7 +33,7 @@ class ScriptedAgent(Agent):
     def reset(self) -> None:
         self.states.clear()
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         self.states.append(states.copy())
         return self._decide(stats, states)
 
@@ -149,7 +148,7 @@ def test_a_hanging_agent_loses_its_caps_within_a_lease() -> None:
     go_on = threading.Event()
     calls = []
 
-    def hang(stats: StatsArray, states: FloatArray) -> CapArray:
+    def hang(stats: FlowStatsArray, states: FloatArray) -> CapArray:
         calls.append(1)
         if len(calls) > 1:
             go_on.wait(60)
@@ -181,7 +180,7 @@ def test_a_hanging_agent_loses_its_caps_within_a_lease() -> None:
 def test_a_raising_agent_lifts_every_cap_and_may_recover() -> None:
     broken = []
 
-    def decide(stats: StatsArray, states: FloatArray) -> CapArray:
+    def decide(stats: FlowStatsArray, states: FloatArray) -> CapArray:
         if broken:
             raise RuntimeError("no such tensor")
         return np.full(len(stats), 10, np.uint32)

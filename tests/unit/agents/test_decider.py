@@ -11,13 +11,14 @@ from reinet.agents.decide.baselines import FixedCap, NoCap, RandomCap, Rule
 from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.policy import Policy
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.verdicts import NO_QUEUE
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.actors import WALK, FoldedActor, NoisyActor, Walker
 from reinet.agents.model.mlp import Folded, act
 from reinet.core import FLOW_STATS_DTYPE, Flag, caps_from_actions
+from reinet.core.records import FlowStatsArray
 from reinet.core.state import Guard
 from reinet.core.target import Target
 from reinet.envs.trace import Trace
@@ -33,7 +34,7 @@ def simulated(agent: Agent, **scenario: object) -> Run:
     return run(agent, Scenario.of(OUTAGE, **{"link": "sim", "seconds": 8.0, **scenario}))  # type: ignore[arg-type]
 
 
-def decided_alone(agent: Agent, records: StatsArray) -> list[int]:
+def decided_alone(agent: Agent, records: FlowStatsArray) -> list[int]:
     bank, decider, caps = agent.view.bank(1), Decider(agent, 1, Guard()), []
     for index in range(len(records)):
         record = records[index : index + 1]
@@ -42,7 +43,7 @@ def decided_alone(agent: Agent, records: StatsArray) -> list[int]:
     return caps
 
 
-def decided_by_the_loop(agent: Agent, records: StatsArray, target_us: int) -> list[int]:
+def decided_by_the_loop(agent: Agent, records: FlowStatsArray, target_us: int) -> list[int]:
     """A tick for each record; the caps that the shim was given."""
     shim = FakeShim(0)
     loop = ControlLoop(shim, agent, Target.parse(target_us / 1000), clock_ns=lambda: shim.now_ns)
@@ -87,7 +88,7 @@ class Scripted(Agent):
         self._answers = list(answers)
         self.shown: list[int] = []
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         self.shown.append(len(stats))
         return self._answers.pop(0)  # type: ignore[return-value]
 
@@ -100,7 +101,7 @@ ALL = OPEN = np.ones(3, bool)
 CLOSED = ~OPEN
 
 
-def three(min_rtt_us: int = 20_000) -> tuple[StatsArray, FloatArray, FloatArray]:
+def three(min_rtt_us: int = 20_000) -> tuple[FlowStatsArray, FloatArray, FloatArray]:
     stats = np.zeros(3, FLOW_STATS_DTYPE)
     stats["cookie"], stats["min_rtt_us"], stats["target_us"] = [1, 2, 3], min_rtt_us, 50_000
     return stats, np.zeros((3, 100), np.float32), np.zeros(3, np.float32)

@@ -9,11 +9,11 @@ import structlog
 from helpers.loops import HEALTHY
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.loop import ControlLoop
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.quarantine import LEAST_DECISIONS, MOST_REFUSED, WINDOW_NS, Quarantine
 from reinet.agents.decide.recent import RecentRecords
 from reinet.agents.decide.verdicts import LAPSED, STALE
-from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray
 from reinet.core.state import INVALID_CAP_PKTS
 from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim
@@ -29,7 +29,7 @@ class Share(Agent):
         self.bad, self.answer_pkts = bad, answer_pkts
         self.asked = 0
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         self.asked += 1
         return np.where(stats["cookie"] <= self.bad, INVALID_CAP_PKTS, self.answer_pkts).astype(np.uint32)
 
@@ -40,7 +40,7 @@ class Broken(Agent):
     def __init__(self) -> None:
         super().__init__("broken")
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         raise RuntimeError("no such tensor")
 
 

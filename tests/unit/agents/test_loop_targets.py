@@ -5,10 +5,10 @@ import pytest
 
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.loop import ControlLoop
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
+from reinet.core.records import FlowStatsArray
 from reinet.core.target import UNKNOWN_RTT_US, Target
 from reinet.kshim.fake import FakeShim
-from reinet.kshim.shim import FlowStatsArray
 
 HEALTHY = {
     "rtt_mean_us": 40_000, "rtt_least_us": 39_000, "rtt_last_us": 40_000, "rtt_samples": 20, "min_rtt_us": 20_000,
@@ -25,7 +25,7 @@ class Shown(Agent):
         super().__init__("shown")
         self.states: list[FloatArray] = []
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         self.states.append(states.copy())
         return np.full(len(stats), 10, np.uint32)
 

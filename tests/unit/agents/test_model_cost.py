@@ -119,6 +119,6 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path, name: 
     os.mkfifo(model / name)
     code = "import sys; from reinet.agents.model.artifact import load_artifact; load_artifact(sys.argv[1])"
     done = subprocess.run(
-        [sys.executable, "-c", code, str(model)], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", code, str(model)], capture_output=True, text=True, timeout=60, check=False
     )
     assert f"{name}: is no regular file" in done.stderr

@@ -8,16 +8,17 @@ import pytest
 import structlog
 from numpy.typing import NDArray
 
+from helpers.period import SILENT
 from helpers.population import GOOD_PKTS, WORSE_PKTS, Population
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.evidence import CAPPED, PLAIN, Evidence, Ratio, interval_factor
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Mode, PolicySpec, lots
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.swap import SHARE_NS, WATCH_NS
 from reinet.agents.decide.verdicts import HELD_OUT, NO_DECISION, NO_QUEUE, text
 from reinet.core.errors import ConfigError, ModelError
-from reinet.core.records import FLOW_STATS_DTYPE, Flag
+from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray
 from reinet.core.state import INVALID_CAP_PKTS
 from reinet.core.target import Target
 
@@ -52,7 +53,7 @@ def test_shadow_decides_and_shows_and_applies_nothing() -> None:
     shown: set[int] = set()
 
     class Sink:
-        def offer(self, records: StatsArray, caps_pkts: CapArray) -> None:
+        def offer(self, records: FlowStatsArray, caps_pkts: CapArray) -> None:
             shown.update(caps_pkts.tolist())
 
     pop, sink = population(flows=20), Sink()
@@ -244,7 +245,7 @@ class Odd(Agent):
         self.answer: Callable[[int], CapArray] = lambda count: np.full(count, 77, np.uint32)
         self.later = answer
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         return self.answer(len(stats))
 
 
@@ -322,7 +323,7 @@ _SECOND_NS = 1_000_000_000
 
 def records_of(
     flows: NDArray[np.int64], time_ns: int, period_ns: int, delivered_bytes: NDArray[np.int64], flag: int = 0
-) -> StatsArray:
+) -> FlowStatsArray:
     made = np.zeros(len(flows), FLOW_STATS_DTYPE)
     made["cookie"], made["time_ns"], made["period_ns"] = flows + 1, time_ns, period_ns
     made["delivered_bytes"], made["flags"] = delivered_bytes, flag
@@ -337,7 +338,7 @@ def halves() -> tuple[Evidence, NDArray[np.int64], NDArray[np.int8], NDArray[np.
     flows = np.arange(FLOWS)
     groups = np.where(flows % 2 == 0, PLAIN, CAPPED).astype(np.int8)
 
-    def take(rows: NDArray[np.int64], records: StatsArray) -> None:
+    def take(rows: NDArray[np.int64], records: FlowStatsArray) -> None:
         evidence.take(records, rows, groups[rows], np.ones(len(rows), np.bool_))
 
     return evidence, flows, groups, 100_000 + 1000 * (flows // 2), take
@@ -354,7 +355,7 @@ def test_a_silence_counts_once(at_once: bool) -> None:
         start_ns = second * _SECOND_NS
         parts = [
             records_of(silent, start_ns + after_ms * 1_000_000, after_ms * 1_000_000, total_bytes[silent] * 2 // 5,
-                       int(Flag.NO_SAMPLE))
+                       SILENT)
             for after_ms in (250, 500, 750)
         ]  # fmt: skip
         ends = records_of(flows, start_ns + _SECOND_NS, _SECOND_NS, total_bytes)
@@ -376,21 +377,21 @@ def test_a_silence_delivers_nothing() -> None:
     for quarter in range(1, 20):
         rows = flows if quarter == 1 else flows[groups == CAPPED]
         after_ns = quarter * _SECOND_NS // 4
-        take(rows, records_of(rows, 6 * _SECOND_NS + after_ns, after_ns, total_bytes[rows] // 5, int(Flag.NO_SAMPLE)))
+        take(rows, records_of(rows, 6 * _SECOND_NS + after_ns, after_ns, total_bytes[rows] // 5, SILENT))
     evidence.close(flows, flows.astype(np.uint64) + 1)
     assert evidence.compare().completion.ratio == pytest.approx(1.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["tick by tick", "in one batch"])
 def test_a_silence_counts_once_across_an_idle_time(at_once: bool) -> None:
-    """The idle time moves the period's start beyond the silence, so that the start alone does not tell."""
+    """The idle time moves the period's start beyond the silence."""
     evidence, flows, groups, total_bytes, take = halves()
 
     take(flows, records_of(flows, _SECOND_NS, _SECOND_NS, total_bytes))
     silent = flows[groups == CAPPED]
     for second in range(1, 20, 3):
         start_ns, idle_ns = second * _SECOND_NS, 2 * _SECOND_NS
-        part = records_of(silent, start_ns + 300_000_000, 300_000_000, total_bytes[silent] // 2, int(Flag.NO_SAMPLE))
+        part = records_of(silent, start_ns + 300_000_000, 300_000_000, total_bytes[silent] // 2, SILENT)
         ends = records_of(flows, start_ns + _SECOND_NS + idle_ns, _SECOND_NS, total_bytes)
         if at_once:
             take(np.concatenate([silent, flows]), np.concatenate([part, ends]))

@@ -175,10 +175,10 @@ def test_a_value_on_a_bound_lies_below_it() -> None:
     memory = FlowMemory(1, [], [1.0, 2.0], [])
     records = np.zeros(5, FLOW_STATS_DTYPE)
     records["rtt_samples"], records["delivery_rate_bytes_per_s"] = 1, [0, 1, 2, 2, 99]
-    memory.hear(np.zeros(5, np.intp), records)
+    memory.record(np.zeros(5, np.intp), records)
     assert memory.counts()["rate"] == ([2, 2, 1], 104.0)
     with pytest.raises(ValueError, match="outside the table"):
-        memory.hear(np.array([1]), records[:1])
+        memory.record(np.array([1]), records[:1])
 
 
 def test_a_target_set_for_one_flow_holds_for_it_alone_and_goes_with_it() -> None:

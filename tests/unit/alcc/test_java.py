@@ -67,7 +67,7 @@ def _result(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 def _failure(process: subprocess.Popen[str], status: int = 1) -> str:
     """What it said as it failed; it must not have hung, nor shown a trace of its insides."""
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == status, err
     assert "\tat " not in err, err
     return err
@@ -139,7 +139,7 @@ def _peer(classes: Path, *words: str) -> Iterator[tuple[socket.socket, subproces
     """A client and, connected to it, a socket on which the test is the peer."""
     with _client(classes, *words, "--listen", "0") as process:
         host, _, port = _listening(process).partition(":")
-        with socket.create_connection((host, int(port)), timeout=20) as peer:
+        with socket.create_connection((host, int(port)), timeout=60) as peer:
             yield peer, process
 
 

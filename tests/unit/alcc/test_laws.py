@@ -18,12 +18,13 @@ from helpers.places import ROOT
 from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
-from reinet.agents.decide.protocol import Agent, StatsArray
+from reinet.agents.decide.protocol import Agent
 from reinet.alcc.launch import MODEL_ENVIRONMENT, Law, Settings, find_preload
 from reinet.alcc.model import text_of
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Flag, Normaliser
 from reinet.core.errors import ModelError
 from reinet.core.period import PeriodConfig
+from reinet.core.records import FlowStatsArray
 from reinet.core.state import Guard
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
@@ -31,7 +32,7 @@ from reinet.envs.sim import SimBatch
 from reinet.envs.trace import Trace
 
 
-def _records(seed: int, count: int = 400) -> StatsArray:
+def _records(seed: int, count: int = 400) -> FlowStatsArray:
     """A flow whose queue grows, drains and grows again, with silences and restarts."""
     rng = np.random.default_rng(seed)
     records = np.zeros(count, FLOW_STATS_DTYPE)
@@ -55,7 +56,7 @@ def _records(seed: int, count: int = 400) -> StatsArray:
     return records
 
 
-def _in_process(settings: Settings, records: StatsArray) -> tuple[np.ndarray, np.ndarray]:
+def _in_process(settings: Settings, records: FlowStatsArray) -> tuple[np.ndarray, np.ndarray]:
     targets_us, caps_pkts = np.zeros(len(records), np.uint32), np.zeros(len(records), np.uint32)
     replay = ctypes.CDLL(str(find_preload())).reinet_alcc_replay
     failed = replay(
@@ -66,7 +67,7 @@ def _in_process(settings: Settings, records: StatsArray) -> tuple[np.ndarray, np
     return targets_us, caps_pkts
 
 
-def _in_daemon(agent: Agent, records: StatsArray, guard: Guard) -> list[int]:
+def _in_daemon(agent: Agent, records: FlowStatsArray, guard: Guard) -> list[int]:
     bank = agent.view.bank(1)
     decider = Decider(agent, 1, guard)
     caps_pkts = []

@@ -22,12 +22,13 @@ from typer.testing import CliRunner, Result
 
 from helpers.loops import HEALTHY, started
 from reinet.agents.decide.baselines import FixedCap, Rule
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.cli.main import app
 from reinet.cli.serving import control_client
 from reinet.cli.sight import flow
 from reinet.cli.sight.top import _keys
 from reinet.core.errors import ConfigError, DaemonError
+from reinet.core.records import FlowStatsArray
 from reinet.daemon.client import ControlClient
 from reinet.daemon.control import ControlServer
 from reinet.daemon.processes.claim import SocketClaim
@@ -46,7 +47,7 @@ class Broken(Agent):
     def outputs(self, states: FloatArray) -> FloatArray:
         return np.full(len(states), np.nan, np.float32)
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         return np.full(len(stats), 0xFFFF_FFFF, np.uint32)
 
 

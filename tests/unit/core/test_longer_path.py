@@ -84,8 +84,8 @@ def beside(company: int, min_rtt_us: int = BEFORE_US) -> list[bool]:
     seen = []
     for i in range(len(s)):
         if i < company:
-            peers.meet(other[i : i + 1])
-        peers.meet(s[i : i + 1])
+            peers.annotate(other[i : i + 1])
+        peers.annotate(s[i : i + 1])
         seen.append(bool(bank.update([0], s[i : i + 1]).may_cap[0]))
     return seen
 

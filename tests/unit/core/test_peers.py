@@ -5,6 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from helpers.links import constant
+from helpers.period import SILENT
 from helpers.places import ROOT
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.batch import logs
@@ -37,10 +38,10 @@ def lent_ms(seconds: float, own_rtt_ms: float = 60, peer: int = CLIENT, sees: fl
     peers = Peers()
     found = []
     for time_ms in range(PERIOD_MS, round(seconds * 1000), PERIOD_MS):
-        peers.meet(record(0, time_ms, 20, 60))
+        peers.annotate(record(0, time_ms, 20, 60))
         own_ms = 21 if sees and time_ms > sees * 1000 else 58
         other = record(1, time_ms, own_ms, own_rtt_ms, peer=peer)
-        peers.meet(other)
+        peers.annotate(other)
         found.append(int(other["min_rtt_us"][0]) / 1000)
     return found
 
@@ -89,7 +90,7 @@ def test_the_sum_of_a_peers_flows_and_the_share_of_it() -> None:
     for turn in range(200):
         for number in (0, 1):
             s = record(number, (turn + 1) * PERIOD_MS, 20, 40, kbytes=60 if turn % 2 == number else 0)
-            peers.meet(s)
+            peers.annotate(s)
             bank.update([number], s)
             seen.append(s)
     late = np.concatenate(seen[-100:])
@@ -107,7 +108,7 @@ def test_one_that_is_not_capped_is_no_part_of_the_sum() -> None:
         plain, capped = (record(number, (turn + 1) * PERIOD_MS, 20, 40, kbytes=60) for number in (0, 1))
         plain["cap_pkts"] = 0
         for s in (plain, capped):
-            peers.meet(s)
+            peers.annotate(s)
             assert s["peer_delivered_bytes"][0] == s["share_bytes"][0] == s["delivered_bytes"][0]
             assert (s["flags"][0] & Flag.COMPANY != 0) == (turn > 0 or s is capped)
 
@@ -115,17 +116,17 @@ def test_one_that_is_not_capped_is_no_part_of_the_sum() -> None:
 def test_a_silence_is_counted_once() -> None:
     """Its record tells of the period so far, the one after it of the whole (core/period.h)."""
     peers = Peers()
-    peers.meet(record(0, 100, 20, 40))
-    peers.meet(record(1, 110, 20, 40))
+    peers.annotate(record(0, 100, 20, 40))
+    peers.annotate(record(1, 110, 20, 40))
     silence = record(1, 360, 20, 40, kbytes=5)
-    silence["period_ns"], silence["flags"] = 250 * 10**6, Flag.NO_SAMPLE
-    peers.meet(silence)
+    silence["period_ns"], silence["flags"] = 250 * 10**6, SILENT
+    peers.annotate(silence)
     whole = record(1, 400, 20, 40, kbytes=20)
     whole["period_ns"] = 290 * 10**6
-    peers.meet(whole)
+    peers.annotate(whole)
     other = record(0, 410, 20, 40, kbytes=15)
     other["period_ns"] = 310 * 10**6
-    peers.meet(other)
+    peers.annotate(other)
     assert silence["peer_delivered_bytes"][0] == 5_000
     assert whole["peer_delivered_bytes"][0] == 20_000
     assert other["peer_delivered_bytes"][0] == 15_000 + 15_000 + 20_000
@@ -135,7 +136,7 @@ def test_a_flow_alone_has_all_of_it() -> None:
     peers = Peers()
     s = record(0, 20, 20, 40)
     s["flags"] = Flag.COMPANY  # whoever made the record is not to say so
-    peers.meet(s)
+    peers.annotate(s)
     assert s["peer_delivered_bytes"][0] == s["share_bytes"][0] == s["delivered_bytes"][0]
     assert s["flags"][0] == 0
 
@@ -146,7 +147,7 @@ def test_two_peers_of_one_place_do_not_mix() -> None:
     for turn in range(3):
         for number in range(3000):
             s = record(number, (turn + 1) * PERIOD_MS, 20, 40, peer=number + 1)
-            peers.meet(s)
+            peers.annotate(s)
             assert s["peer_delivered_bytes"][0] == s["delivered_bytes"][0]
 
 

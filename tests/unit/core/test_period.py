@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from helpers.period import PeriodTracker
+from helpers.period import SILENT, PeriodTracker
 from reinet.core import ACK_DTYPE, ConfigError, Flag, PeriodConfig
 
 MS = 1_000_000
@@ -110,7 +110,7 @@ def test_a_silence_is_reported_every_250_ms_while_data_is_outstanding() -> None:
     assert ticks(300, 354.9, outstanding=True) == []
     assert ticks(355, outstanding=False) == []
     (r,) = tracker.on_tick(355 * MS, True)
-    assert r["flags"] & Flag.NO_SAMPLE
+    assert r["flags"] == SILENT
     assert (r["time_ns"], r["delivered_bytes"]) == (355 * MS, 1000)
     assert ticks(600, 605, 850, 855) == [605, 855]
     # It ended no period: the samples before it count in the one that ends now.
@@ -150,7 +150,7 @@ def test_a_silence_tells_of_the_restart_before_it_and_so_does_the_period() -> No
     feed(tracker, ack(100, 80, srtt_us=30_000))
     tracker.on_restart(1000 * MS)
     (r,) = tracker.on_tick(1250 * MS, True)
-    assert r["flags"] == Flag.NO_SAMPLE | Flag.RESTARTED
+    assert r["flags"] == SILENT | Flag.RESTARTED
     (r,) = feed(tracker, ack(1300, 1000, srtt_us=30_000))
     assert r["flags"] == Flag.RESTARTED
 

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from helpers.period import SILENT
 from reinet.core import (
     DELAY_WEIGHT,
     FLOW_STATS_DTYPE,
@@ -48,7 +49,7 @@ def records(*rows: tuple[int, int, int, int, int]) -> Stats:
     return s
 
 
-SILENT = int(Flag.NO_SAMPLE)
+UNSAMPLED = int(Flag.NO_SAMPLE)
 
 
 @pytest.mark.parametrize(
@@ -59,15 +60,15 @@ SILENT = int(Flag.NO_SAMPLE)
         # the same without samples
         ([(100, 40, 9, 3, 0), (360, 260, 5, 0, SILENT), (610, 510, 7, 0, SILENT), (700, 600, 8, 3, 0)], [0, 5, 2, 1]),
         # a period that ends without a sample ends all the same: the next one starts with it
-        ([(100, 40, 9, 3, 0), (140, 40, 5, 0, SILENT), (180, 40, 8, 3, 0)], [0, 5, 8]),
-        # an idle time has moved the period's start beyond the silence, whose samples tell that it was one
-        ([(100, 40, 9, 3, 0), (360, 260, 5, 2, SILENT), (1900, 400, 8, 3, 0)], [0, 5, 3]),
+        ([(100, 40, 9, 3, 0), (140, 40, 5, 0, UNSAMPLED), (180, 40, 8, 3, 0)], [0, 5, 8]),
+        # an idle time has moved the period's start beyond the silence
+        ([(100, 40, 9, 3, 0), (360, 260, 5, 0, SILENT), (1900, 400, 8, 3, 0)], [0, 5, 3]),
         # SACK reneging: a period that tells of less than its silence did
         ([(100, 40, 9, 3, 0), (360, 260, 5, 2, SILENT), (700, 600, 4, 3, 0), (740, 40, 6, 3, 0)], [0, 5, 0, 6]),
         # the first record is a silence
         ([(250, 250, 5, 2, SILENT), (300, 300, 7, 3, 0), (340, 40, 4, 3, 0)], [0, 2, 4]),
         # the flow has ended: nothing more is told
-        ([(100, 40, 9, 3, 0), (360, 260, 5, 2, SILENT), (400, 0, 0, 0, SILENT | int(Flag.CLOSED))], [0, 5, 0]),
+        ([(100, 40, 9, 3, 0), (360, 260, 5, 2, SILENT), (400, 0, 0, 0, UNSAMPLED | int(Flag.CLOSED))], [0, 5, 0]),
     ],
 )
 def test_no_delivered_byte_counts_twice(rows: list[Any], told: list[int]) -> None:

@@ -428,7 +428,7 @@ def test_a_flood_is_refused_and_ends(loop: FakeLoop, folder: Path) -> None:
 
     def pause() -> int:
         inside.release()
-        go_on.wait(10)
+        go_on.wait(60)
         return 0
 
     loop.pause = pause  # type: ignore[method-assign]

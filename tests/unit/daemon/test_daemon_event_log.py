@@ -13,11 +13,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 
 from helpers.waiting import wait_for
-from reinet.core.records import FLOW_STATS_DTYPE, Flag
+from reinet.core.records import FLOW_STATS_DTYPE, Flag, FlowStatsArray
 from reinet.core.tensorboard.curves import CURVES
 from reinet.daemon import event_log
 from reinet.daemon.event_log import EventLog
-from reinet.kshim.shim import FlowStatsArray
 
 MS = 1_000_000
 LARGE = 1 << 30

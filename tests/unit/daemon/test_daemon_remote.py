@@ -76,7 +76,7 @@ class Target:
         raise {"config": ConfigError, "time": TimeoutError, "lookup": LookupError}.get(how, RuntimeError)("because")
 
     def slow(self) -> None:
-        self.go.wait(30)
+        self.go.wait(60)
 
     def secret_type(self) -> object:
         return object()
@@ -150,7 +150,7 @@ def test_requests_that_are_no_messages_are_refused_and_keep_no_stream(tmp_path: 
         one, all_of = channel.unary_unary(f"/{method}"), channel.stream_stream(f"/{method}")
 
         def call(request: bytes) -> list[bytes]:
-            return list(all_of(iter([request]), timeout=5)) if method == REFLECTION else [one(request, timeout=5)]
+            return list(all_of(iter([request]), timeout=60)) if method == REFLECTION else [one(request, timeout=60)]
 
         for _ in range(2 * MAX_CALLS):  # a connection has no more streams than calls may be served
             with pytest.raises(grpc.RpcError) as caught:

@@ -102,7 +102,7 @@ def attempts(confine: Callable[[], None], more: dict[str, Callable[[], object]])
 
     process = child.Child("confined", inside)
     try:
-        return dict(process.hear())
+        return dict(process.receive())
     finally:
         process.kill()
 
@@ -122,7 +122,7 @@ def test_what_is_refused_of_others_works_unconfined() -> None:
 
     process = child.Child("unconfined", inside)
     try:
-        assert process.hear() == [""] * 5
+        assert process.receive() == [""] * 5
     finally:
         process.kill()
 

@@ -39,7 +39,7 @@ def test_no_room_for_a_thread_of_a_process_is_told_with_what_to_do() -> None:
     child = Child("decision", work)
     try:
         with pytest.raises(DaemonError, match=r"no room for a thread; .*TasksMax"):
-            child.hear()
+            child.receive()
     finally:
         child.kill()
 

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from reinet.core.errors import ConfigError, TraceError
-from reinet.core.records import FLOW_STATS_DTYPE, Flag
+from reinet.core.records import FLOW_STATS_DTYPE, Flag, FlowStatsArray
 from reinet.daemon.processes import flow_recorder
 from reinet.daemon.processes.flow_recorder import BLOCK_BYTES, LEAST_S, FlowRecorder, on_disk_bytes, site_key
 from reinet.envs.trace import estimate
 from reinet.envs.trace.flow_records import FlowRecording, flow_files
 from reinet.kshim.recorded import kept
-from reinet.kshim.shim import FlowStatsArray
 
 KEY = bytes(range(32))
 PERIOD_NS = 20_000_000

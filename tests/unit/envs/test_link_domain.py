@@ -261,7 +261,7 @@ def test_the_defaults_draw_nothing_and_change_nothing() -> None:
     rng = np.random.default_rng(1)
     before = rng.bit_generator.state
     link = LinkSpec(STEADY)
-    assert Conditions().meet(link, rng) is link
+    assert Conditions().apply(link, rng) is link
     assert rng.bit_generator.state == before
 
 

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from reinet.agents.decide.baselines import NoCap, Rule
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray, View
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, View
 from reinet.agents.evaluation.batch import figures, logs
 from reinet.agents.evaluation.objects import UNWATCHED
 from reinet.agents.evaluation.run import simulate
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.suites.measure import measure
+from reinet.core.records import FlowStatsArray
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
@@ -22,7 +23,7 @@ class ByFlow(Agent):
         super().__init__("by-flow")
         self.slots: set[tuple[int, int]] = set()
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         self.slots |= set(zip(stats["cookie"].tolist(), stats["slot"].tolist(), strict=True))
         return np.where(stats["cookie"] >> np.uint64(32), 12, 6).astype(np.uint32)
 

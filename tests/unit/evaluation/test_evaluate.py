@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from helpers.places import ROOT
 from reinet.agents.decide.baselines import FixedCap, NoCap
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.roccet import Roccet
 from reinet.agents.evaluation import plan
 from reinet.agents.evaluation.batch import figures as figures_of_paths
@@ -26,6 +26,7 @@ from reinet.cli.main import app
 from reinet.cli.options import MOST_REPEAT
 from reinet.core import Flag
 from reinet.core.errors import ConfigError, LinkError, TraceError
+from reinet.core.records import FlowStatsArray
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
@@ -122,7 +123,7 @@ def test_a_training_trace_does_not_hide_behind_another_of_the_same_name() -> Non
 class _TooLow(Agent):
     """It wants three packets up to some time, which the guard refuses, then twenty."""
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         return np.where(stats["time_ns"] < 5_000_000_000, 3, 20).astype(np.uint32)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from helpers.period import SILENT
 from helpers.waiting import assert_ends_with_its_command
 from reinet.agents.decide.baselines import NoCap
 from reinet.agents.evaluation.fidelity import (
@@ -70,7 +71,7 @@ def test_what_a_silence_tells_again_counts_once() -> None:
     records["time_ns"] = np.array([100, 400, 650, 700]) * 1_000_000
     records["period_ns"] = np.array([100, 300, 550, 600]) * 1_000_000
     records["retrans_bytes"], records["mss_bytes"] = np.array([1, 2, 2, 3]) * 1448, 1448
-    records["cwnd_pkts"], records["flags"] = [10, 90, 90, 20], [0, 8, 8, 0]
+    records["cwnd_pkts"], records["flags"] = [10, 90, 90, 20], [0, SILENT, SILENT, 0]
     found = figures_of(replace(done, records=records))
     assert found["retrans_pkts"] == 4
     assert found["cwnd_mean_pkts"] == pytest.approx((10 * 100 + 20 * 600) / 700)

@@ -11,17 +11,17 @@ from helpers import loops
 from reinet.agents.decide import loop as loop_module
 from reinet.agents.decide.baselines import FixedCap, NoCap, Rule
 from reinet.agents.decide.loop import ControlLoop
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, StatsArray
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.evaluation import cost, live
 from reinet.agents.evaluation.run import Run, live_run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import LinkError
+from reinet.core.records import FlowStatsArray
 from reinet.envs.flow_shim import FlowShim
 from reinet.envs.link.metrics import LinkLog, compute
 from reinet.envs.mahimahi.link import LinkRun
 from reinet.envs.trace import Trace
 from reinet.kshim.fake import FakeShim
-from reinet.kshim.shim import FlowStatsArray
 
 COOKIE = 7
 PERIOD_MS = 20
@@ -160,7 +160,7 @@ class Failing(Agent):
         self._fails = fails
         self.calls = 0
 
-    def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+    def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         self.calls += 1
         if self._fails(self.calls):
             raise RuntimeError("no such tensor")
@@ -187,7 +187,7 @@ def test_an_agent_that_hangs_lets_its_cap_lapse_and_the_run_says_so() -> None:
     class Slow(FixedCap):
         calls = 0
 
-        def decide(self, stats: StatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
+        def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
             self.calls += 1
             if self.calls == 3:
                 link.fake.advance_ms(600)  # longer than a lease

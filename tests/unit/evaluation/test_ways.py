@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.period import SILENT
 from reinet.agents.evaluation.ways import actuators, java, native, shim, tunnel
 from reinet.agents.evaluation.ways.comparison import ATTEMPTS, RATIOS, Ways
 from reinet.core import FLOW_STATS_DTYPE, Flag
@@ -127,7 +128,7 @@ def test_a_silence_is_a_stall_and_its_samples_count_once() -> None:
     records = np.zeros(5, FLOW_STATS_DTYPE)
     records["time_ns"] = np.array([100, 400, 650, 900, 1000]) * 1_000_000
     records["period_ns"] = np.array([50, 300, 550, 800, 900]) * 1_000_000
-    records["delivered_bytes"], records["flags"] = [9, 3, 3, 3, 4], [0, *[int(Flag.NO_SAMPLE)] * 3, 0]
+    records["delivered_bytes"], records["flags"] = [9, 3, 3, 3, 4], [0, *[SILENT] * 3, 0]
     records["rtt_mean_us"], records["rtt_samples"] = [20_000, 100_000, 100_000, 100_000, 100_000], [2, 1, 1, 1, 2]
     assert tunnel.longest_stall_ms(records, 75_000_000, 1_000_000_001) == 900.0
     assert tunnel.round_trips_ms(records)[0] == pytest.approx(60.0)
@@ -138,7 +139,7 @@ def test_a_silence_counts_once_across_an_idle_time_and_at_the_end(last: int) -> 
     """A pause moves the period's start beyond the silence that the period's own record repeats; an end repeats none."""
     records = np.zeros(3, FLOW_STATS_DTYPE)
     records["time_ns"], records["period_ns"] = [100_000_000, 400_000_000, 2_000_000_000], [50_000_000, 300_000_000, 0]
-    records["rtt_samples"], records["flags"] = [2, 1, 2], [0, int(Flag.NO_SAMPLE), last]
+    records["rtt_samples"], records["flags"] = [2, 1, 2], [0, SILENT, last]
     kept = [0, 1, 2] if last else [0, 2]
     assert told_once(records)["time_ns"].tolist() == records["time_ns"][kept].tolist()
 

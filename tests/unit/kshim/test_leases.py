@@ -99,7 +99,7 @@ def test_records_of_any_kind_keep_a_flow_from_counting_as_idle(shim, keeper):
     shim.set_outstanding(COOKIE, False)
     for _ in range(10):
         shim.advance_ms(450)
-        keeper.hear(records_of(shim, COOKIE, OTHER, flags=int(Flag.NO_SAMPLE)))
+        keeper.see_alive(records_of(shim, COOKIE, OTHER, flags=int(Flag.NO_SAMPLE)))
         assert keeper.tick(shim.now_ns).size == 0
         assert shim.cap_pkts(COOKIE) == 25
 
@@ -111,7 +111,7 @@ def test_another_flows_record_is_no_sign_of_life(shim, keeper):
         shim.advance_ms(240)
         record = records_of(shim, OTHER)
         record["slot"] = 0  # the slot's next owner, while the end of the one before is still to be read
-        keeper.hear(record)
+        keeper.see_alive(record)
         keeper.tick(shim.now_ns)
     assert len(keeper) == 0
 
@@ -135,7 +135,7 @@ def test_what_became_void_is_not_renewed_and_what_is_decided_anew_is(shim, keepe
     shim.void_cap(COOKIE)
     for _ in range(10):
         shim.advance_ms(100)
-        keeper.hear(records_of(shim, COOKIE, OTHER))
+        keeper.see_alive(records_of(shim, COOKIE, OTHER))
         keeper.tick(shim.now_ns)
         assert (shim.cap_pkts(COOKIE), shim.cap_pkts(OTHER)) == (0, 40)
     keeper.set(records_of(shim, COOKIE), caps(25))

@@ -14,7 +14,7 @@ from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.verdicts import Why
 from reinet.core import FLOW_STATS_DTYPE
-from reinet.core.records import Flag
+from reinet.core.records import Flag, FlowStatsArray
 from reinet.core.state import (
     ANSWER_CLOSED,
     ANSWER_DECIDED,
@@ -29,7 +29,7 @@ from reinet.core.state import (
 from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim
 from reinet.kshim.leases import RENEWALS_PER_LEASE
-from reinet.kshim.shim import Answering, FlowStatsArray
+from reinet.kshim.shim import Answering
 
 FLOWS = 6
 STEPS = 400
@@ -295,7 +295,7 @@ def test_the_layouts_and_the_errors_of_a_reflex(shipped: Policy) -> None:
     network, bank, guard = shipped.network(), shipped.view.bank(2), Guard()
     assert network is not None
     reflex = Reflex(bank, guard, network.layers, network.head, network.calm_rtts, 40_000, 500_000_000)
-    reflex.aim(1.0, 30_000)
+    reflex.set_target(1.0, 30_000)
     done = reflex.answer(records(3, slot=[0, 1, 9], cookie=[7, 8, 9]), 2_000_000_000)
     assert set(done.answers) <= {ANSWER_DECIDED, ANSWER_CLOSED}
     verdicts = done.verdicts

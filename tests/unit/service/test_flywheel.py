@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from helpers.period import SILENT
 from helpers.trainer import TINY
 from reinet.agents.decide.names import make_agent
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.service.flywheel import MRTTS_MS, measure, rate_error, recorded
 from reinet.cli.main import app
 from reinet.core.errors import TraceError
-from reinet.core.records import Flag
 from reinet.envs.trace import Trace, load_traces
 from reinet.envs.trace.estimate import BRIDGE_MS, Pieces, estimates
 from reinet.envs.trace.estimated_set import LEAST_MEASURED, estimated, save
@@ -69,7 +69,7 @@ def test_a_silence_is_an_outage_and_what_it_counts_is_counted_once() -> None:
     records = flow(10)
     silent = slice(200, 210)  # ten records, 250 ms apart, of the period that began at the last ACK
     began_us = int(records["time_us"][199])
-    records["flags"][silent] = Flag.NO_SAMPLE
+    records["flags"][silent] = SILENT
     records["time_us"][silent] = began_us + 5_000 + 250_000 * np.arange(1, 11)  # 5 ms of it had ACKs
     records["period_us"][silent] = records["time_us"][silent] - began_us
     records["delivered_bytes"][silent] = 1448 * 5
@@ -96,7 +96,7 @@ def test_what_a_silence_told_counts_once_across_an_idle_time() -> None:
     records = flow(0.1)
     records["time_us"] = np.array([20, 320, 2020, 2040, 2060]) * 1000
     records["period_us"][1:3] = np.array([300, 320]) * 1000
-    records["flags"][1] = int(Flag.NO_SAMPLE)
+    records["flags"][1] = SILENT
     assert Pieces.of(records).delivered_pkts.sum() == 4 * 20
 
 

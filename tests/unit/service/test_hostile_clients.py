@@ -95,7 +95,7 @@ def test_messages_that_are_almost_sound_end_in_a_reply_or_a_clear_error(service:
             if method.server_streaming:
                 call: Any = kind(path)(data, timeout=STREAM_S)
             else:
-                call = kind(path).future(iter([data, data]) if method.client_streaming else data, timeout=20)
+                call = kind(path).future(iter([data, data]) if method.client_streaming else data, timeout=60)
             code = call.code()
             assert code in OURS or "Error parsing message" in call.details(), (data, code, call.details())
     assert "Traceback" not in service.log()

@@ -131,7 +131,7 @@ def test_an_agent_of_a_head_that_was_killed_is_ended_though_its_name_lies_over_t
     ):
         try:
             runner.close()
-            assert agent.wait(10) == -signal.SIGKILL
+            assert agent.wait(60) == -signal.SIGKILL
             assert anothers.poll() is None, "another Ray's"
             assert reader.poll() is None, "somebody reads a log"
             assert not place.exists()

@@ -35,9 +35,9 @@ def test_a_service_that_ends_ends_the_workers_of_one_that_was_killed(
     command = [sys.executable, "-c", WORKER, str(place / LOCK_FILE), kind]
     with subprocess.Popen(command, start_new_session=True) as worker:
         try:
-            wait_for(lambda: (place / LOCK_FILE).is_file() and (place / LOCK_FILE).read_text(), 30)
+            wait_for(lambda: (place / LOCK_FILE).is_file() and (place / LOCK_FILE).read_text(), 60)
             ProcessRunner(tmp_path).close()
-            assert worker.wait(5) != 0
+            assert worker.wait(60) != 0
             assert not at_work(place)
         finally:
             worker.kill()

@@ -67,7 +67,7 @@ def is_refusal(error: Any) -> bool:
 
 def refused(call: Any, *arguments: Any) -> str:
     with pytest.raises(grpc.RpcError) as caught:
-        call(*arguments, timeout=20)
+        call(*arguments, timeout=60)
     assert is_refusal(caught.value), caught.value
     return str(caught.value.details())
 
@@ -109,7 +109,7 @@ def test_random_bytes_end_in_an_error(channel: grpc.Channel, method: Any, servic
             assert is_refusal(caught.value), caught.value
         else:
             call = channel.unary_unary(path)
-            outcome: Any = call.future(data, timeout=20)
+            outcome: Any = call.future(data, timeout=60)
             assert outcome.exception() is None or is_refusal(outcome), outcome.exception()
     with service.client() as client:
         client.jobs()
@@ -330,7 +330,7 @@ def test_strangers_at_the_port_write_nothing_into_a_log_that_nobody_reads(tmp_pa
             with service.client() as client:
                 assert client.jobs() == []
             process.terminate()
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
             process.wait()
@@ -379,7 +379,7 @@ def test_health_and_reflection_answer(channel: grpc.Channel) -> None:
     from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
     stub: Any = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
-    reply = stub.Check(health_pb2.HealthCheckRequest(service="reinet.trainer.v1.Jobs"), timeout=20)
+    reply = stub.Check(health_pb2.HealthCheckRequest(service="reinet.trainer.v1.Jobs"), timeout=60)
     assert reply.status == health_pb2.HealthCheckResponse.SERVING
     database = ProtoReflectionDescriptorDatabase(channel)
     assert "reinet.trainer.v1.Models" in database.get_services()

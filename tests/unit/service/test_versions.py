@@ -87,7 +87,7 @@ class Caller:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=getattr(self.of, gives.rpartition(".")[2]).FromString,
         )
-        reply = method(told(getattr(self.of, takes.rpartition(".")[2])(**values)), timeout=20)
+        reply = method(told(getattr(self.of, takes.rpartition(".")[2])(**values)), timeout=60)
         if not streams:
             return reply
         return list(reply) if name == "Models.Fetch" else next(reply)
