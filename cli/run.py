@@ -142,7 +142,7 @@ def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple
             subprocess.Popen(
                 command, executable=program, env=environment,
                 close_fds=False,  # what reinet was handed is the command's: listening sockets, a lock, a pipe
-                preexec_fn=_taking_sockets(program, command, environment),
+                preexec_fn=_taking_sockets(program, command, environment),  # noqa: PLW1509 - reinet has no other thread here
             ) as process,
         ):  # fmt: skip
             begin(process)

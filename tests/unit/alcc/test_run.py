@@ -1,6 +1,5 @@
 """What ``reinet run`` and ``reinet bench alcc`` report."""
 
-import fcntl
 import json
 import os
 import pty
@@ -8,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import termios
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -93,10 +91,7 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path, group: str, sent: str) 
     )
     command = [str(REINET), "run", "--json", str(tmp_path / "json"), "--", sys.executable, "-c", script]
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        command, stdin=theirs, stdout=subprocess.PIPE, start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    ) as process:  # fmt: skip
+    with subprocess.Popen(["setsid", "--ctty", *command], stdin=theirs, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         if sent == "by the key":
@@ -192,11 +187,8 @@ def test_an_interrupt_before_the_command_runs_is_no_word_on_a_key_after_it(monke
 def test_what_reinet_was_told_to_ignore_its_command_ignores() -> None:
     """As by nohup."""
     script = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
-    command = [str(REINET), "run", "--json", "-", "--", sys.executable, "-c", script]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-    )  # fmt: skip
+    command = ["env", "--ignore-signal=HUP", str(REINET), "run", "--json", "-", "--", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     assert done.stdout.startswith("True\n")
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -80,10 +79,8 @@ def test_a_disk_that_is_full_shows_no_traceback_and_loses_no_rows(tmp_path: Path
     trace = str(Trace.constant(12, 5).save(tmp_path / "twelve.trace"))
     of_links = ["--traces", trace, "--seconds", "3", "--json", "-", written, str(tmp_path / "written.png")]
     told = ["evaluate", "--agents", "none", "--link", "sim"] if written == "--png" else ["compare", "rule"]
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, "", *told, *of_links], capture_output=True, text=True, timeout=120, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
-    )  # fmt: skip
+    command = ["prlimit", "--fsize=1000", sys.executable, "-c", RUN, "", *told, *of_links]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert f"{tmp_path / 'written.png'}: File too large; the figures were told above" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode == 1

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -376,11 +375,9 @@ def test_the_command_shows_no_traceback_where_a_file_may_not_grow(tmp_path: Path
         "[ddpg]\nhidden = [64]\nbatch = 32\nreplay = 1000\ncold_start_iterations = 1\nnormaliser_iterations = 1\n"
         "[run]\niterations = 4\nupdates = 2\nevaluate_every = 4\nevaluate_s = 5\ncheckpoint_every = 2\n"
     )
-    command = [sys.executable, "-c", COMMAND, "train", str(config), "--run-dir", str(tmp_path / "run")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=120,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes)),
-    )  # fmt: skip
+    train = [sys.executable, "-c", COMMAND, "train", str(config), "--run-dir", str(tmp_path / "run")]
+    command = ["prlimit", f"--fsize={most_bytes}", *train]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     assert "cannot be written (File too large)" in done.stderr.replace("\n", " ")
     assert "Traceback" not in done.stderr
