@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from reinet.cli.inspection import flow as one_flow
 from reinet.cli.output import JsonOption, console, print_table, say, write_json
 from reinet.cli.serving import SocketOption, control_client, needs_serve_extra
-from reinet.cli.sight import flow as one_flow
 from reinet.core.errors import ShimError
 
 app = typer.Typer(

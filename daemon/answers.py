@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from reinet.agents.decide.active_policy import PolicyStatus
-from reinet.agents.decide.sight.facts import ModelFacts, Snapshot, Story
+from reinet.agents.decide.inspection.facts import FlowReport, ModelFacts, Snapshot
 from reinet.proto import control_pb2
 
 MOST_FLOWS = 20_000
@@ -45,25 +45,25 @@ def swaps_reply(policies: Iterable[PolicyStatus]) -> list[control_pb2.PolicySwap
     ]
 
 
-def why_reply(story: Story) -> control_pb2.WhyReply:
-    """Returns a flow's story."""
+def why_reply(report: FlowReport) -> control_pb2.WhyReply:
+    """Returns a flow's report."""
     return control_pb2.WhyReply(
-        records=[_record(record, story.now_ns) for record in story.records],
-        cap_pkts=story.cap_pkts,
-        verdict=story.verdict,
-        lease_left_ms=story.lease_left_ms,
-        target=story.target,
-        own_target=story.own_target,
-        policy=story.policy,
-        feature_set=story.feature_set,
-        features=story.features,
-        units=story.units,
-        state=story.state.reshape(-1).tolist(),
-        decided_age_s=_age_s(story.now_ns, story.decided_ns) if story.decided_ns else -1.0,
-        rule_pkts=story.rule_pkts,
-        head=story.head,
-        action=story.action,
-        wanted_pkts=story.wanted_pkts,
+        records=[_record(record, report.now_ns) for record in report.records],
+        cap_pkts=report.cap_pkts,
+        verdict=report.verdict,
+        lease_left_ms=report.lease_left_ms,
+        target=report.target,
+        own_target=report.own_target,
+        policy=report.policy,
+        feature_set=report.feature_set,
+        features=report.features,
+        units=report.units,
+        state=report.state.reshape(-1).tolist(),
+        decided_age_s=_age_s(report.now_ns, report.decided_ns) if report.decided_ns else -1.0,
+        rule_pkts=report.rule_pkts,
+        head=report.head,
+        action=report.action,
+        wanted_pkts=report.wanted_pkts,
     )
 
 

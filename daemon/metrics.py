@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from reinet.agents.decide.active_policy import PolicyStatus
-from reinet.agents.decide.sight.facts import CAPPED_KIND, KINDS, Distribution
+from reinet.agents.decide.inspection.facts import CAPPED_KIND, KINDS, Distribution
 from reinet.core.errors import DaemonError
 from reinet.daemon.processes.controlled import Controlled
 from reinet.kshim.shim import MOSTS

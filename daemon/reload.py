@@ -11,11 +11,11 @@ from typing import Protocol
 
 import structlog
 
+from reinet.agents.decide.inspection.facts import Snapshot
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Placer, PolicySpec
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
-from reinet.agents.decide.sight.facts import Snapshot
 from reinet.agents.decide.swap import Canary
 from reinet.core.errors import ReinetError
 from reinet.core.target import Target

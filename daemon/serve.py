@@ -1,8 +1,8 @@
 """The daemon as a process: everything checked before anything is attached, and nothing left when it ends.
 
-This is the process with capabilities, which loads and watches (``household``); what decides, and what talks to callers,
-run in processes of their own, so that neither a model that hangs nor a caller that floods keeps this one from obeying a
-signal.
+This is the process with capabilities, which loads and watches (``supervisor``); what decides, and what talks to
+callers, run in processes of their own, so that neither a model that hangs nor a caller that floods keeps this one from
+obeying a signal.
 """
 
 import os
@@ -36,7 +36,7 @@ from reinet.daemon.processes import child
 from reinet.daemon.processes.claim import PROGRAMS, SocketClaim
 from reinet.daemon.processes.decide import open_mapped_shim
 from reinet.daemon.processes.descriptors import allow_descriptors
-from reinet.daemon.processes.household import Household, Loader, with_folder
+from reinet.daemon.processes.supervisor import Loader, Supervisor, with_folder
 from reinet.kshim.probe import features
 from reinet.kshim.shim import WRAPPED_CC
 
@@ -135,12 +135,12 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
             log.info("replaced the socket of a daemon that is gone", socket=str(config.socket))
         if config.processes is not None:
             stack.enter_context(SocketClaim(config.processes, PROGRAMS))
-        household = Household(config, path, claim, agent_for, open_shim, load_kernel)
-        stack.callback(household.close)
-        household.start()
+        supervisor = Supervisor(config, path, claim, agent_for, open_shim, load_kernel)
+        stack.callback(supervisor.close)
+        supervisor.start()
         log.info(
             "serving",
-            model=household.called,
+            model=supervisor.called,
             cgroups=[str(cgroup) for cgroup in config.cgroups],
             target=str(config.asked),
             mode=config.mode.value,
@@ -148,14 +148,14 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
             lease_ms=config.lease_ms,
             max_flows=config.max_flows,
             socket=str(config.socket),
-            log_dir=household.log_folder,
+            log_dir=supervisor.log_folder,
             metrics=config.metrics,
         )
-        told = _status_line(household.called, str(config.asked))
+        told = _status_line(supervisor.called, str(config.asked))
         notify("READY=1", told)
-        _watch(household, wake, followed, taken, told)
+        _watch(supervisor, wake, followed, taken, told)
         notify("STOPPING=1")
-        status, counters = household.stop()
+        status, counters = supervisor.stop()
         log.info(
             "stopping",
             decisions=status.decisions,
@@ -228,7 +228,9 @@ class _Wake:
         return bool(select.select([self._read_fd], [], [], timeout_s)[0]) and b"!" in os.read(self._read_fd, 4096)
 
 
-def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: cgroups.CgroupClaim, told: str) -> None:
+def _watch(
+    supervisor: Supervisor, wake: _Wake, followed: cgroups.Cgroups, taken: cgroups.CgroupClaim, told: str
+) -> None:
     """Looks after processes, cgroups and counters until woken; raises DaemonError where it has to give up.
 
     ``told`` is what the service manager was told of what decides.
@@ -236,34 +238,34 @@ def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: 
     known, refused, left_out, adopted = "", "", dict.fromkeys(LEFT_OUT, 0), 0
     attached = followed.here()
     asked_s, counted_s, followed_s = 0.0, time.monotonic(), 0.0
-    watchdog = Watchdog(lambda: household.loop.ticks())
+    watchdog = Watchdog(lambda: supervisor.loop.ticks())
     while not wake.wait(WATCH_S):
-        if how := household.ended():
-            if not household.restart(how, wake.wait):
+        if how := supervisor.ended():
+            if not supervisor.restart(how, wake.wait):
                 raise DaemonError(f"{how}, and the daemon was told to stop before it was started anew")
             known = ""
-        household.adopt()
+        supervisor.adopt()
         try:
             if wake.reload_wanted:
                 wake.reload_wanted = False
-                household.loop.reload()
+                supervisor.loop.reload()
                 asked_s = 0.0  # what came of it is looked at now
             if time.monotonic() - asked_s >= ASK_S:
                 asked_s = time.monotonic()
                 watchdog.feed()
-                household.look()
-                told = _tell(household, told)
+                supervisor.look()
+                told = _tell(supervisor, told)
             if followed.changed() or (refused and time.monotonic() - followed_s >= ASK_S):
                 followed_s = time.monotonic()
-                attached, refused = _follow(household, followed.here(), attached, taken)
+                attached, refused = _follow(supervisor, followed.here(), attached, taken)
             if (problem := followed.problem() or refused) != known:
-                household.report(problem)
+                supervisor.report(problem)
                 known = problem
                 if problem:
                     log.error("cgroups lost", problem=problem)
             if time.monotonic() - counted_s >= COUNTERS_S:
                 counted_s = time.monotonic()
-                counters = household.loop.counters()
+                counters = supervisor.loop.counters()
                 left_out = _log_left_out(counters, left_out)
                 if adopted != (adopted := counters.get("flows_adopted", 0)):
                     log.info("took over flows that were open", flows=adopted)
@@ -273,11 +275,11 @@ def _watch(household: Household, wake: _Wake, followed: cgroups.Cgroups, taken: 
             log.error("the decision process answered with an error", error=repr(error))
 
 
-def _tell(household: Household, told: str) -> str:
+def _tell(supervisor: Supervisor, told: str) -> str:
     """Tells the service manager what decides now, where that is not what it was ``told``; returns what it knows."""
-    if (status := household.status) is None:
+    if (status := supervisor.status) is None:
         return told
-    line = _status_line(status.model or household.called, status.target, status.state)
+    line = _status_line(status.model or supervisor.called, status.target, status.state)
     if line != told:
         notify(line)
     return line
@@ -288,7 +290,7 @@ def _status_line(model: str, target: str, state: str = "enforcing") -> str:
 
 
 def _follow(
-    household: Household, here: Sequence[Path], attached: Sequence[Path], taken: cgroups.CgroupClaim
+    supervisor: Supervisor, here: Sequence[Path], attached: Sequence[Path], taken: cgroups.CgroupClaim
 ) -> tuple[list[Path], str]:
     """Attaches to the cgroups that are there now, but for those that another daemon serves.
 
@@ -298,7 +300,7 @@ def _follow(
     if refused and mine == list(attached):  # tried again, and nothing is new
         return mine, refused
     try:
-        household.follow(mine)
+        supervisor.follow(mine)
     except ShimError as error:
         return list(attached), str(error)
     log.info("cgroups followed", cgroups=[str(path) for path in mine])

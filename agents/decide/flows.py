@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.decider import Rows
+from reinet.agents.decide.inspection.own_targets import OwnTargets
 from reinet.agents.decide.protocol import CapArray
-from reinet.agents.decide.sight.own_targets import OwnTargets
 from reinet.agents.decide.verdicts import Verdicts
 from reinet.core.records import FLOW_STATS_DTYPE, Flag, FlowStatsArray
 from reinet.core.state import ANSWER_NONE, VERDICT_DTYPE, Answered

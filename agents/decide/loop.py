@@ -23,10 +23,10 @@ from reinet.agents.decide.active_policies import ActivePolicies
 from reinet.agents.decide.active_policy import ActivePolicy, PolicyStatus, Ruling
 from reinet.agents.decide.decider import Rows
 from reinet.agents.decide.flows import FlowTable
+from reinet.agents.decide.inspection.memory import LoopMemory
+from reinet.agents.decide.inspection.observed import Observed
 from reinet.agents.decide.modes import PLAIN_SHARE, Mode, Placer, PolicySpec
 from reinet.agents.decide.protocol import Agent
-from reinet.agents.decide.sight.memory import Sight
-from reinet.agents.decide.sight.observed import Observed
 from reinet.agents.decide.swap import SHARE, Canary
 from reinet.agents.decide.verdicts import Why, refused, text
 from reinet.core import MAX_CAP_PKTS
@@ -125,7 +125,7 @@ class ControlLoop(Observed):
         self._keeper = LeaseKeeper(shim, lease_ms, clock_ns)
         self._flows = FlowTable(self._grow)
         self._lock = self._flows.lock  # guards what other threads read or set; notified when a pause is obeyed
-        self._sight = Sight(len(self._flows), clock_ns)
+        self._memory = LoopMemory(len(self._flows), clock_ns)
         self._policies = ActivePolicies(
             PolicySpec(agent, target, mode, plain_share), self._flows, partial(Guard, ceiling_pkts, bounds_steps),
             ceiling_pkts, self._lease_ns, clock_ns, log,
@@ -177,7 +177,7 @@ class ControlLoop(Observed):
         now_ns = self._clock_ns()
         self._note_idle(self._keeper.tick(now_ns))
         self._last_tick_ns = now_ns
-        self._sight.tick(self._shim, now_ns)
+        self._memory.tick(self._shim, now_ns)
 
     def pause(self, timeout_s: float = 2.0) -> int:
         """Lifts every cap and writes none until ``resume``; returns how many were lifted.
@@ -290,7 +290,7 @@ class ControlLoop(Observed):
             ruling = policy.take_answers(answered, rows, flows, now_ns)
         else:
             ruling = policy.rule(live, rows, flows, now_ns, self._pause_wanted)
-        self._sight.record(rows, live)
+        self._memory.record(rows, live)
         if self._pause_wanted and answered is None:
             ruling.caps_pkts[:] = 0
             ruling.verdicts["code"] = Why.PAUSED
@@ -309,7 +309,7 @@ class ControlLoop(Observed):
                 else:
                     self._keeper.keep(*caps, now_ns)
             self._log_refusals(ruling)
-            self._sight.decide(ruling.rows, ruling.stats, ruling.verdicts, ruling.stored_ns)
+            self._memory.decide(ruling.rows, ruling.stats, ruling.verdicts, ruling.stored_ns)
         if len(ruling.rows) < len(live):
             self._keeper.see_alive(live)
         then = flows.caps_pkts_then(rows, answered) if answered is not None and self._sink is not None else None
@@ -388,7 +388,7 @@ class ControlLoop(Observed):
 
     def _grow(self, rows: int) -> None:
         self._policies.grow(rows)
-        self._sight.grow(rows)
+        self._memory.grow(rows)
 
     def _ask(self, pause: bool, timeout_s: float) -> int:
         with self._lock:

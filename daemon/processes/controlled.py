@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
+from reinet.agents.decide.inspection.facts import Figures, FlowReport, ModelFacts, Snapshot
 from reinet.agents.decide.loop import Status
-from reinet.agents.decide.sight.facts import Figures, ModelFacts, Snapshot, Story
 from reinet.agents.decide.swap import Canary
 
 
@@ -26,7 +26,7 @@ class Controlled(Protocol):
     def ticks(self) -> int:
         """Returns how many ticks were completed."""
 
-    def why(self, cookie: int) -> Story | None:
+    def why(self, cookie: int) -> FlowReport | None:
         """Returns what is known of one live flow and its cap, None where there is no such flow."""
 
     def set_target(self, cookie: int, target: str) -> str:

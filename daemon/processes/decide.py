@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.active_policies import require_period
+from reinet.agents.decide.inspection.facts import Snapshot
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Placer, PolicySpec
 from reinet.agents.decide.protocol import Agent
-from reinet.agents.decide.sight.facts import Snapshot
 from reinet.agents.decide.swap import Canary
 from reinet.alcc.joined import with_programs
 from reinet.alcc.processes import listen

@@ -25,7 +25,7 @@ from reinet.daemon.config import DaemonConfig
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Supervised
 from reinet.daemon.processes.front import LoopAfar
-from reinet.daemon.processes.household import Household
+from reinet.daemon.processes.supervisor import Supervisor
 from reinet.daemon.serve import agent_for
 
 
@@ -174,18 +174,18 @@ def test_a_model_that_goes_with_its_process_is_told(folder: Path, monkeypatch: p
     _, loop = started(Rule(1.5))
     config = DaemonConfig(model="rule", cgroups=(Path("/unused"),))
     with SocketClaim(folder / "control.sock") as claim:
-        household = Household(config, None, claim, agent_for, serve.open_shim, serve.load_kernel)
-        household.called = "rule:1.5"
-        household.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=loop.status))
-        monkeypatch.setattr(household, "start", lambda: None)  # what the file names decides again
-        household.look()
+        supervisor = Supervisor(config, None, claim, agent_for, serve.open_shim, serve.load_kernel)
+        supervisor.called = "rule:1.5"
+        supervisor.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=loop.status))
+        monkeypatch.setattr(supervisor, "start", lambda: None)  # what the file names decides again
+        supervisor.look()
         with capture_logs() as before:
-            assert household.restart("died", lambda _seconds: False)
+            assert supervisor.restart("died", lambda _seconds: False)
         loop.swap(FixedCap(20), share=1.0)
         loop.tick()
-        household.look()
+        supervisor.look()
         with capture_logs() as after:
-            assert household.restart("died", lambda _seconds: False)
+            assert supervisor.restart("died", lambda _seconds: False)
     told = "the model before went with its process"
     assert told not in [entry["event"] for entry in before]
     (entry,) = [entry for entry in after if entry["event"] == told]
@@ -195,18 +195,18 @@ def test_a_model_that_goes_with_its_process_is_told(folder: Path, monkeypatch: p
 def test_a_loop_that_never_answered_takes_nothing_back(folder: Path) -> None:
     config = DaemonConfig(model="rule", cgroups=(Path("/unused"),))
     with SocketClaim(folder / "control.sock") as claim:
-        household = Household(config, None, claim, agent_for, serve.open_shim, serve.load_kernel)
+        supervisor = Supervisor(config, None, claim, agent_for, serve.open_shim, serve.load_kernel)
     _, loop = started(Rule(1.5))
-    household.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=loop.status))
-    household.look()
-    known = household.status
+    supervisor.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=loop.status))
+    supervisor.look()
+    known = supervisor.status
     assert known is not None
     ours, theirs = sockets.socketpair()
     theirs.close()  # the process that was started anew dies before it has said anything
     afar = LoopAfar(ours, Supervised)
-    household.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=afar.status))
-    household.look()
-    assert household.status is known
+    supervisor.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=afar.status))
+    supervisor.look()
+    assert supervisor.status is known
 
 
 def test_a_daemon_whose_decision_process_is_stopped_ends_all_the_same_and_says_why(folder: Path) -> None:

@@ -27,7 +27,7 @@ from reinet.daemon import serve as daemon_serve
 from reinet.daemon.client import ControlClient
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.policies import PolicyConfig
-from reinet.daemon.processes.household import MOST_RESTARTS, Household
+from reinet.daemon.processes.supervisor import MOST_RESTARTS, Supervisor
 from reinet.kshim.probe import Feature
 
 
@@ -241,14 +241,14 @@ def test_the_service_manager_is_told_of_a_model_that_was_swapped_in(
     _, loop = started(Rule(1.5))
     loop.swap(FixedCap(20), share=1.0)
     loop.tick()
-    household = cast(Household, SimpleNamespace(status=loop.status(), called="rule:1.5"))
+    supervisor = cast(Supervisor, SimpleNamespace(status=loop.status(), called="rule:1.5"))
     with sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM) as manager:
         manager.bind(str(folder / "notify"))
         manager.settimeout(DEADLINE_S)
         monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
         line = "STATUS=serving fixed:20, target 50ms"
-        assert daemon_serve._tell(household, "") == manager.recv(1000).decode() == line
-        assert daemon_serve._tell(household, line) == line
+        assert daemon_serve._tell(supervisor, "") == manager.recv(1000).decode() == line
+        assert daemon_serve._tell(supervisor, line) == line
         manager.setblocking(False)
         with pytest.raises(BlockingIOError):  # nothing is said twice
             manager.recv(1000)

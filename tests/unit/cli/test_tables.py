@@ -9,7 +9,7 @@ from rich.console import Console
 from reinet.cli import output
 from reinet.cli.ctl import FLOW_COLUMNS
 from reinet.cli.evaluate import COLUMNS
-from reinet.cli.sight import top
+from reinet.cli.inspection import top
 
 REASON = (
     "target 50.0 ms is below 1.1 x the path's minimum RTT (239.9 ms): flow stays uncapped; raise the target above "

@@ -13,7 +13,7 @@ from reinet.daemon import cgroups, serve
 from reinet.daemon.cgroups import CgroupClaim, Cgroups, standing_for
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.processes.claim import SocketClaim
-from reinet.daemon.processes.household import Household, Loader
+from reinet.daemon.processes.supervisor import Loader, Supervisor
 from reinet.daemon.serve import _claimed
 
 
@@ -122,18 +122,18 @@ def test_open_flows_are_taken_over_once_beside_a_cgroup_that_cannot_be_attached(
 ) -> None:
     loader = Refusing()
     looked: list[bool] = []
-    monkeypatch.setattr("reinet.daemon.processes.household.ADOPT_EVERY_S", 0.0)
+    monkeypatch.setattr("reinet.daemon.processes.supervisor.ADOPT_EVERY_S", 0.0)
     config = DaemonConfig(model="rule", cgroups=(mount / "a",))
     with SocketClaim(mount / "control.sock") as claim:
-        household = Household(config, None, claim, serve.agent_for, serve.open_shim, serve.load_kernel)
-    household._loader = cast(Loader, loader)
-    while household.adopt():  # those of the start
+        supervisor = Supervisor(config, None, claim, serve.agent_for, serve.open_shim, serve.load_kernel)
+    supervisor._loader = cast(Loader, loader)
+    while supervisor.adopt():  # those of the start
         pass
     for found in ([mount / "c", mount / "a"], [mount / "c", mount / "a"], [mount / "c", mount / "a/b"]):
         before = loader.looks
         with pytest.raises(ShimError, match="cannot be attached"):
-            household.follow(found)
-        while household.adopt():
+            supervisor.follow(found)
+        while supervisor.adopt():
             pass
         looked.append(loader.looks > before)
     assert looked == [True, False, True]

@@ -19,9 +19,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from reinet.agents.decide.flows import FlowTable
+from reinet.agents.decide.inspection.facts import Figures, FlowReport, ModelFacts, Snapshot
+from reinet.agents.decide.inspection.order import chosen
 from reinet.agents.decide.loop import Status
-from reinet.agents.decide.sight.facts import Figures, ModelFacts, Snapshot, Story
-from reinet.agents.decide.sight.order import chosen
 from reinet.agents.decide.swap import Canary
 from reinet.alcc.processes import listen
 from reinet.core.errors import DaemonError, ModelError
@@ -83,11 +83,11 @@ class FakeLoop:
     def ticks(self) -> int:
         return 1
 
-    def why(self, cookie: int) -> Story | None:
+    def why(self, cookie: int) -> FlowReport | None:
         if cookie != MOST_COOKIE:
             return None
         features = ("a", "b")
-        return Story(
+        return FlowReport(
             self.snapshot().stats[:1], 1_250_000_000, 20, "", 400.0, "25ms", True, "default", "set", features,
             ("ms", "1"),
             np.array([[1, 2], [3, 4]], np.float32), 1_000_000_000, 20.0, "bdp", float("nan"), 0xFFFF_FFFF,

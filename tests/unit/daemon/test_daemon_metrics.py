@@ -25,8 +25,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from helpers.loops import HEALTHY, started
 from helpers.places import ROOT
 from reinet.agents.decide.baselines import Rule
+from reinet.agents.decide.inspection.facts import KINDS
 from reinet.agents.decide.loop import ControlLoop
-from reinet.agents.decide.sight.facts import KINDS
 from reinet.core.errors import DaemonError
 from reinet.daemon import metrics_server
 from reinet.daemon.endpoint import Endpoint

@@ -21,7 +21,7 @@ import pytest
 from grpc_reflection.v1alpha import reflection
 from numpy.typing import NDArray
 
-from reinet.agents.decide.sight.facts import Snapshot
+from reinet.agents.decide.inspection.facts import Snapshot
 from reinet.agents.decide.verdicts import Why, text
 from reinet.core.errors import ConfigError, DaemonError
 from reinet.core.records import FLOW_STATS_DTYPE
@@ -35,7 +35,7 @@ from reinet.daemon.processes.child import Child
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Controlled, Supervised
 from reinet.daemon.processes.front import LoopAfar
-from reinet.daemon.processes.household import MAX_ANSWER_BYTES, Household
+from reinet.daemon.processes.supervisor import MAX_ANSWER_BYTES, Supervisor
 from reinet.daemon.serve import agent_for, load_kernel, open_shim
 
 REFLECTION = f"{reflection.SERVICE_NAME}/ServerReflectionInfo"
@@ -292,9 +292,9 @@ def test_a_loop_that_is_gone_is_not_well_and_says_so(ends: tuple[socket.socket, 
     assert "the decision process is gone" in status.problem
 
 
-def household_of(loop: LoopAfar, *children: Child) -> Household:
+def supervisor_of(loop: LoopAfar, *children: Child) -> Supervisor:
     config, claim = DaemonConfig(model="rule", cgroups=(Path("/unused"),)), cast(SocketClaim, SimpleNamespace())
-    made = Household(config, None, claim, agent_for, open_shim, load_kernel)
+    made = Supervisor(config, None, claim, agent_for, open_shim, load_kernel)
     made._children, made._afar, made.loop = list(children), loop, cast(Supervised, loop)
     return made
 
@@ -322,13 +322,13 @@ def test_a_link_that_breaks_while_its_process_lives_counts_as_the_end_of_that_pr
     process = Child("decision", work)
     try:
         loop = LoopAfar(here, Supervised, MAX_ANSWER_BYTES)
-        household = household_of(loop, process)
-        assert household.ended() == ""
+        supervisor = supervisor_of(loop, process)
+        assert supervisor.ended() == ""
         process.link.sendall(b"!" if work is takes_its_time_to_end else b"")
         there.sendall(struct.pack("<II", 0xFFFFFFFF, 0))
         while not loop.gone:
             time.sleep(0.01)
-        assert household.ended() == f"the decision process {how}"
+        assert supervisor.ended() == f"the decision process {how}"
     finally:
         process.kill()
 
@@ -338,10 +338,10 @@ def test_a_decision_process_that_was_killed_is_told_by_how_it_ended(ends: tuple[
     process = Child("decision", goes_on)
     try:
         loop = LoopAfar(here, Supervised)
-        household = household_of(loop, process)
+        supervisor = supervisor_of(loop, process)
         os.kill(process.pid, signal.SIGKILL)
         there.shutdown(socket.SHUT_RDWR)
-        while not (how := household.ended()):
+        while not (how := supervisor.ended()):
             time.sleep(0.01)
         assert how == "the decision process was ended by SIGKILL"
     finally:
@@ -356,9 +356,9 @@ def test_a_problem_of_any_length_is_told_and_breaks_no_link(
     told: list[str] = []
     remote.Responder(there, SimpleNamespace(report=told.append, ticks=lambda: 5), Supervised)
     loop: Any = LoopAfar(here, Supervised)
-    household = household_of(loop)
+    supervisor = supervisor_of(loop)
     for problem in ("cgroup lost", character * 100_000):
-        household.report(problem)
+        supervisor.report(problem)
     assert told[0] == "cgroup lost"
     assert told[1].startswith(character * 1000)
     assert told[1].endswith(" ...")

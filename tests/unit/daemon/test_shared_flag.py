@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from reinet.agents.decide.inspection.own_targets import MOST_OWN
 from reinet.agents.decide.loop import ControlLoop
-from reinet.agents.decide.sight.own_targets import MOST_OWN
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.processes.asked import MOST_BYTES, Asked

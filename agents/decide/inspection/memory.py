@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.decider import Rows
-from reinet.agents.decide.sight.facts import KINDS, Distribution, Figures
+from reinet.agents.decide.inspection.facts import KINDS, Distribution, Figures
 from reinet.agents.decide.verdicts import Verdicts
 from reinet.core.records import FlowStatsArray
 from reinet.core.state import FlowMemory
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
     decided_ns: int  # when its latest decision was, 0 = never
 
 
-class Sight:
+class LoopMemory:
     """Remembers and counts; ``record``, ``decide``, ``tick`` and ``grow`` are for the loop's thread, others for any."""
 
     def __init__(self, rows: int, clock_ns: Callable[[], int]) -> None:

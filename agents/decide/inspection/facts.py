@@ -1,6 +1,6 @@
 """What a decision loop tells of itself, in plain data: whoever asks may sit in another process.
 
-``Snapshot`` is many flows, ``Story`` is one, ``Figures`` what is counted since the start, ``ModelFacts`` the agent.
+``Snapshot`` is many flows, ``FlowReport`` is one, ``Figures`` what is counted from the start, ``ModelFacts`` an agent.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Story:
+class FlowReport:
     """One flow: what was seen of it, what the agent made of that, and what came of it. The arrays are copies."""
 
     records: FlowStatsArray

@@ -75,7 +75,7 @@ def with_folder(config: DaemonConfig) -> DaemonConfig:
 
 
 class Loader(Protocol):
-    """What the household needs of ``KernelLoader``."""
+    """What the supervisor needs of ``KernelLoader``."""
 
     descriptors: "_kshim.Descriptors"
 
@@ -95,7 +95,7 @@ class Loader(Protocol):
         """Detaches and unloads."""
 
 
-class Household:
+class Supervisor:
     """The two processes and the loaded programs; belongs to the loader's main thread."""
 
     def __init__(

@@ -23,10 +23,10 @@ from typer.testing import CliRunner, Result
 from helpers.loops import HEALTHY, started
 from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
+from reinet.cli.inspection import flow
+from reinet.cli.inspection.top import _keys
 from reinet.cli.main import app
 from reinet.cli.serving import control_client
-from reinet.cli.sight import flow
-from reinet.cli.sight.top import _keys
 from reinet.core.errors import ConfigError, DaemonError
 from reinet.core.records import FlowStatsArray
 from reinet.daemon.client import ControlClient

@@ -78,12 +78,12 @@ def _record_row(record: "control_pb2.Record") -> dict[str, Any]:
     }
 
 
-def _state_rows(story: "control_pb2.WhyReply") -> list[dict[str, Any]]:
+def _state_rows(report: "control_pb2.WhyReply") -> list[dict[str, Any]]:
     """A row for each feature, its observations from the newest back."""
-    count = len(story.features)
+    count = len(report.features)
     return [
-        {"feature": name, "unit": unit, "values": list(story.state[place::count])}
-        for place, (name, unit) in enumerate(zip(story.features, story.units, strict=True))
+        {"feature": name, "unit": unit, "values": list(report.state[place::count])}
+        for place, (name, unit) in enumerate(zip(report.features, report.units, strict=True))
     ]
 
 
@@ -94,43 +94,43 @@ def _finite(value: float) -> float | None:
 def why(flow: FlowArgument, socket: SocketOption = None, json_destination: JsonOption = None) -> None:
     """Say why a flow has its cap: records, state, action, verdict, cap, lease. Example: reinet ctl why 0x4d2."""
     with control_client(socket) as client:
-        story = client.why(flow)
-    decided = story.decided_age_s >= 0
+        report = client.why(flow)
+    decided = report.decided_age_s >= 0
     found: dict[str, Any] = {
         "cookie": flow,
-        "cap_pkts": story.cap_pkts,
-        "verdict": story.verdict,
-        "lease_left_ms": story.lease_left_ms,
-        "target": story.target,
-        "own_target": story.own_target,
-        "policy": story.policy,
-        "decided_age_s": story.decided_age_s if decided else None,
-        "rule_pkts": story.rule_pkts,
-        "head": story.head,
-        "action": _finite(story.action) if story.HasField("action") else None,
-        "wanted_pkts": story.wanted_pkts if _is_number(story) else None,
-        "feature_set": story.feature_set,
-        "state": _state_rows(story),
-        "records": [_record_row(record) for record in story.records],
+        "cap_pkts": report.cap_pkts,
+        "verdict": report.verdict,
+        "lease_left_ms": report.lease_left_ms,
+        "target": report.target,
+        "own_target": report.own_target,
+        "policy": report.policy,
+        "decided_age_s": report.decided_age_s if decided else None,
+        "rule_pkts": report.rule_pkts,
+        "head": report.head,
+        "action": _finite(report.action) if report.HasField("action") else None,
+        "wanted_pkts": report.wanted_pkts if _is_number(report) else None,
+        "feature_set": report.feature_set,
+        "state": _state_rows(report),
+        "records": [_record_row(record) for record in report.records],
     }
     write_json(json_destination, found)
     if json_destination != "-":
-        _show(found, story)
+        _show(found, report)
 
 
-def _is_number(story: "control_pb2.WhyReply") -> bool:
-    return story.HasField("wanted_pkts") and story.wanted_pkts != NO_NUMBER
+def _is_number(report: "control_pb2.WhyReply") -> bool:
+    return report.HasField("wanted_pkts") and report.wanted_pkts != NO_NUMBER
 
 
-def _show(found: Mapping[str, Any], story: "control_pb2.WhyReply") -> None:
-    cap = f"cap {story.cap_pkts} packets, lease ends in {story.lease_left_ms:.0f} ms" if story.cap_pkts else "no cap"
+def _show(found: Mapping[str, Any], report: "control_pb2.WhyReply") -> None:
+    cap = f"cap {report.cap_pkts} packets, lease ends in {report.lease_left_ms:.0f} ms" if report.cap_pkts else "no cap"
     say((f"flow {found['cookie']} ({found['cookie']:#x}): {cap}", "bold"))
-    say(f"verdict  {story.verdict or 'nothing speaks against the cap'}")
-    say(f"target   {story.target}{' (its own)' if story.own_target else ''}, policy {story.policy}")
+    say(f"verdict  {report.verdict or 'nothing speaks against the cap'}")
+    say(f"target   {report.target}{' (its own)' if report.own_target else ''}, policy {report.policy}")
     if found["decided_age_s"] is None:
         say("agent    has decided nothing for it yet")
     else:
-        say(f"agent    {_said(found, story)}; {story.decided_age_s:.3f} s ago")
+        say(f"agent    {_said(found, report)}; {report.decided_age_s:.3f} s ago")
     print_table(
         found["records"], RECORD_COLUMNS, title="latest records, oldest first (cap_pkts: in force in the kernel)"
     )
@@ -142,19 +142,19 @@ def _show(found: Mapping[str, Any], story: "control_pb2.WhyReply") -> None:
     ]
     if shown:
         columns = ["feature", "unit", *(_ago(place) for place in range(len(shown[0]) - 2))]
-        print_table(shown, columns, title=f"state {story.feature_set}, as the agent saw it")
+        print_table(shown, columns, title=f"state {report.feature_set}, as the agent saw it")
 
 
 def _ago(place: int) -> str:
     return "newest" if place == 0 else f"-{place}"
 
 
-def _said(found: Mapping[str, Any], story: "control_pb2.WhyReply") -> str:
-    rule = f"the hand rule's product {story.rule_pkts:.1f} packets"
-    wanted = f"asked for {story.wanted_pkts} packets" if found["wanted_pkts"] else "asked for no cap"
+def _said(found: Mapping[str, Any], report: "control_pb2.WhyReply") -> str:
+    rule = f"the hand rule's product {report.rule_pkts:.1f} packets"
+    wanted = f"asked for {report.wanted_pkts} packets" if found["wanted_pkts"] else "asked for no cap"
     if found["wanted_pkts"] is None:
         wanted = "computed no number"
-    action = f"action {story.action:+.4f} (head {story.head}), " if story.HasField("action") else ""
+    action = f"action {report.action:+.4f} (head {report.head}), " if report.HasField("action") else ""
     return f"{action}{rule}, {wanted}"
 
 
@@ -173,14 +173,14 @@ def watch(
     rows: list[dict[str, Any]] = []
     latest_ns, missed = 0, ""
     with control_client(socket) as client, suppress(KeyboardInterrupt):  # which ends it as its time does
-        story = client.why(flow)  # whose error says that there is no such flow
+        report = client.why(flow)  # whose error says that there is no such flow
         end_s = time.monotonic() + seconds  # to connect, which takes long on a busy host, is not to watch
         if json_destination != "-":
             say(_line(None))
         while True:
-            new = [record for record in story.records if record.time_ns > latest_ns]
+            new = [record for record in report.records if record.time_ns > latest_ns]
             for record in new:
-                row = _record_row(record) | {"verdict": story.verdict if record is new[-1] else ""}
+                row = _record_row(record) | {"verdict": report.verdict if record is new[-1] else ""}
                 latest_ns = record.time_ns
                 if json_destination != "-":
                     say(_line(row))
@@ -191,7 +191,7 @@ def watch(
                 break
             time.sleep(min(interval_s, left_s))
             try:
-                story = client.why(flow)
+                report = client.why(flow)
             except DaemonError as error:
                 missed = str(error)
                 break

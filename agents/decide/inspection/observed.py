@@ -6,9 +6,9 @@ import numpy as np
 
 from reinet.agents.decide.active_policies import ActivePolicies
 from reinet.agents.decide.flows import FlowTable
-from reinet.agents.decide.sight.facts import Figures, ModelFacts, Snapshot, Story, facts_of
-from reinet.agents.decide.sight.memory import Sight
-from reinet.agents.decide.sight.order import chosen
+from reinet.agents.decide.inspection.facts import Figures, FlowReport, ModelFacts, Snapshot, facts_of
+from reinet.agents.decide.inspection.memory import LoopMemory
+from reinet.agents.decide.inspection.order import chosen
 from reinet.agents.decide.verdicts import text
 from reinet.core.period import PeriodConfig
 from reinet.core.target import Target
@@ -25,11 +25,11 @@ class Observed:
     _shim: Shim
     _clock_ns: Callable[[], int]
     _ceiling_pkts: int
-    _sight: Sight
+    _memory: LoopMemory
 
     def ticks(self) -> int:
         """Returns how many ticks were completed."""
-        return self._sight.ticks
+        return self._memory.ticks
 
     def snapshot(self, most: int = 0, order: str = "", after: int = 0) -> Snapshot:
         """Returns live flows with their latest records and caps: all, or those that ``order.chosen`` picks."""
@@ -49,7 +49,7 @@ class Observed:
         pids = shim.pids(rows.astype(np.uint32)) if isinstance(shim, OfProcesses) else np.zeros(0, np.uint32)
         return Snapshot(stats, caps_pkts, reasons, now_ns, told.live, verdicts, pids, told.next)
 
-    def why(self, cookie: int) -> Story | None:
+    def why(self, cookie: int) -> FlowReport | None:
         """Returns what is known of one live flow and its cap, None where there is no such flow.
 
         A model is asked once more, in the caller's thread, for its output.
@@ -61,7 +61,7 @@ class Observed:
                 return None
             policy = self._policies.all[max(int(flows.places[row]), 0)]
             cap_pkts, verdict = int(flows.caps_pkts[row]), flows.verdicts[row].copy()
-        seen, now_ns = self._sight.seen(row, cookie), self._clock_ns()
+        seen, now_ns = self._memory.seen(row, cookie), self._clock_ns()
         pipeline = policy.pipeline_of(cookie)
         shown, features = pipeline.shown(row), pipeline.agent.view.bank(1).feature_set.features
         decided = bool(seen.decided_ns)
@@ -69,7 +69,7 @@ class Observed:
         outputs = pipeline.agent.outputs(state) if decided else None
         own = flows.own_targets.of(cookie)
         code = int(verdict["code"])
-        return Story(
+        return FlowReport(
             records=seen.records,
             now_ns=now_ns,
             cap_pkts=cap_pkts,
@@ -132,7 +132,7 @@ class Observed:
         """Returns what was counted since the start, and how the flows stand."""
         with self._flows.lock:
             codes = self._flows.verdicts["code"][self._flows.live()]
-        return self._sight.figures(codes)
+        return self._memory.figures(codes)
 
     def _row_of(self, cookie: int) -> int | None:
         """Returns the row of a live flow; the caller holds the lock."""

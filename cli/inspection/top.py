@@ -14,9 +14,9 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from reinet.cli.inspection.flow import row_of
 from reinet.cli.output import JsonOption, PlainConsole, table_within, write_json
 from reinet.cli.serving import SocketOption, control_client
-from reinet.cli.sight.flow import row_of
 from reinet.core.visible import visible
 
 if TYPE_CHECKING:

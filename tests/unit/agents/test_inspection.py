@@ -5,9 +5,9 @@ import pytest
 
 from helpers.loops import HEALTHY, LEASE_MS, started
 from reinet.agents.decide.baselines import FixedCap, NoCap, RandomCap, Rule
+from reinet.agents.decide.inspection.facts import facts_of
+from reinet.agents.decide.inspection.own_targets import MOST_OWN, OwnTargets
 from reinet.agents.decide.names import make_agent
-from reinet.agents.decide.sight.facts import facts_of
-from reinet.agents.decide.sight.own_targets import MOST_OWN, OwnTargets
 from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.errors import ConfigError
 from reinet.core.records import Flag
