@@ -111,8 +111,8 @@ class PeerGroup {
   static constexpr std::uint64_t kRestNs = 60'000'000'000;
 
   // Adds what the flow has delivered, and writes what all have in the time of its record. A silence is told of again by
-  // the record after it (core/period.h): it counts once. A flow that is not capped is somebody else to those that are: it
-  // takes what they leave.
+  // the record after it (core/period.h): it counts once. A flow that is not capped is somebody else to those that are:
+  // it takes what they leave.
   void count(Neighbour& own, reinet_flow_stats& s) {
     if (own.group != number_)
       own = {.group = number_, .began_bytes = delivered_bytes_, .ended_bytes = delivered_bytes_};
