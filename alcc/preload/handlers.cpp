@@ -6,6 +6,7 @@
 #include "alcc/gate/process.hpp"
 #include "alcc/preload/real.hpp"
 
+#ifndef __SANITIZE_THREAD__  // which calls this before it is ready for what is built with it
 namespace {
 
 constinit reinet::alcc::Real<int (*)(void (*)(), void (*)(), void (*)(), void*)> real_register{"__register_atfork"};
@@ -17,3 +18,4 @@ REINET_HOOK int __register_atfork(void (*prepare)(), void (*parent)(), void (*ch
   if (!reinet::alcc::is_begun()) reinet::alcc::process();
   return real_register.get()(prepare, parent, child, library);
 }
+#endif

@@ -339,12 +339,12 @@ def messages_of_which_one_is_cut() -> Seen:
     sock, peer = pair(4096)
     before = fill(sock)
     sock.setblocking(True)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 300_000))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 1, 0))
     texts = [letter * 3_000_000 for letter in (b"1", b"2")]
     buffers = [(ctypes.c_size_t * 2)(ctypes.cast(text, ctypes.c_void_p).value or 0, len(text)) for text in texts]
     messages = (Message * 2)(*(Message(buffers=ctypes.addressof(buffer), count=1) for buffer in buffers))
     reader = threading.Timer(0.1, drain, (peer, before + MSS_BYTES * 20))  # some of the first is taken
-    late = threading.Timer(0.45, drain, (peer, sum(map(len, texts))))  # and later there is room again
+    late = threading.Timer(1.25, drain, (peer, sum(map(len, texts))))  # and later there is room again
     for timer in (reader, late):
         timer.daemon = True  # what is left to read keeps nobody
         timer.start()
