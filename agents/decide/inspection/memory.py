@@ -36,7 +36,7 @@ class Seen(NamedTuple):
 
 
 class LoopMemory:
-    """Remembers and counts; ``record``, ``decide``, ``tick`` and ``grow`` are for the loop's thread, others for any."""
+    """Remembers and counts; any thread may ask, only the loop's calls ``record``, ``decide``, ``tick`` and ``grow``."""
 
     def __init__(self, rows: int, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
