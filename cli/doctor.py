@@ -78,6 +78,13 @@ def _tun() -> Feature:
     return Feature(False, "/dev/net/tun is missing", "modprobe tun; in a container pass --device /dev/net/tun")
 
 
+def _processors_awake() -> Feature:
+    device = "/dev/cpu_dma_latency"
+    if Path(device).exists():
+        return Feature(True, f"{device}, which keeps processors awake while a link is up", "")
+    return Feature(True, f"no {device}: a link may lag more often (in a container pass --device {device})", "")
+
+
 def _helpers() -> Feature:
     try:
         return Feature(True, f"built: {helper_folder()}", "")
@@ -114,6 +121,7 @@ def prerequisites() -> dict[str, Feature]:
         "mahimahi.nsenter": _program("nsenter", "entering the namespaces of a link"),
         "mahimahi.setpriv": _program("setpriv", "running Mahimahi without root's rights"),
         "mahimahi.tun": _tun(),
+        "mahimahi.processors": _processors_awake(),
         "mahimahi.helpers": _helpers(),
         "harm.nginx": _program("nginx", "reinet bench harm --link mahimahi", cure=BENCH_PACKAGES),
         "harm.curl": _program("curl", "reinet bench harm --link mahimahi", cure=BENCH_PACKAGES),

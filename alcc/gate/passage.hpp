@@ -338,7 +338,8 @@ ssize_t message_through_gate(int fd, const msghdr* message, int flags, Send&& se
     return send(fd, &piece, flags_of(flags, later));
   };
   const bool dont_wait = flags & MSG_DONTWAIT;
-  if (!message->msg_name && message->msg_controllen == 0) return through_gate(fd, length, dont_wait, piece_of);
+  if (!message->msg_name && message->msg_controllen == 0 && !(flags & MSG_FASTOPEN))
+    return through_gate(fd, length, dont_wait, piece_of);
   const auto before_room = [=] { return refusal([=] { return piece_of(0, 0, false); }); };
   return through_gate(fd, length, dont_wait, piece_of, Call::whole, before_room);
 }

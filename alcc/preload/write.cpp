@@ -143,6 +143,7 @@ REINET_HOOK ssize_t pwritev64v2(int fd, const iovec* buffers, int count, off64_t
 
 REINET_HOOK ssize_t send(int fd, const void* data, size_t size, int flags) {
   if (flags & MSG_OOB) return real_send.get()(fd, data, size, flags);
+  if (flags & MSG_FASTOPEN) return sendto(fd, data, size, flags, nullptr, 0);  // refused before the look for room
   return through_gate(fd, size, flags & MSG_DONTWAIT, [=](std::size_t offset, std::size_t bytes, bool later) {
     return real_send.get()(fd, static_cast<const char*>(data) + offset, bytes, reinet::alcc::flags_of(flags, later));
   });
@@ -151,7 +152,7 @@ REINET_HOOK ssize_t send(int fd, const void* data, size_t size, int flags) {
 REINET_HOOK ssize_t __send(int fd, const void* data, size_t size, int flags) { return send(fd, data, size, flags); }
 
 REINET_HOOK ssize_t sendto(int fd, const void* data, size_t size, int flags, const sockaddr* to, socklen_t to_size) {
-  if (!to) return send(fd, data, size, flags);
+  if (!to && !(flags & MSG_FASTOPEN)) return send(fd, data, size, flags);
   if (flags & MSG_OOB) return real_sendto.get()(fd, data, size, flags, to, to_size);
   const auto piece = [=](std::size_t offset, std::size_t bytes, bool later) {
     const char* from = static_cast<const char*>(data) + offset;

@@ -134,6 +134,24 @@ def planted(path: Path, target: Path) -> Iterator[None]:
     assert target.read_text() == "root's own\n"
 
 
+PROCESSORS = Path("/dev/cpu_dma_latency")
+
+
+def open_files(pid: int) -> set[str]:
+    return {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+@pytest.mark.skipif(
+    not PROCESSORS.exists() and os.environ.get("CI") != "true",
+    reason=f"needs {PROCESSORS}: in a container pass --device {PROCESSORS}",
+)
+def test_processors_do_not_halt_while_a_link_is_up() -> None:
+    with LinkNamespace() as inside:
+        assert becomes(lambda: str(PROCESSORS) in open_files(inside._main.process.pid))
+        assert becomes(lambda: PROCESSORS.read_bytes() == bytes(4))  # the least that anybody asks for
+        assert str(PROCESSORS) not in open_files(inside.pid)  # who lives on when the supervisor is killed
+
+
 def test_a_link_planted_as_the_log_is_not_followed(tmp_path: Path) -> None:
     with MahimahiLink(LinkSpec(Trace.constant(12, 1))) as link:
         link.start()

@@ -6,6 +6,7 @@
 //
 //   supervisor (host)   makes CGROUP ("-" = none), starts init, and when init or the parent ends: kills what is left,
 //                       removes CGROUP. The parent is watched through a pidfd, so kill -9 on it ends all of this too.
+//                       Meanwhile the host's processors wait for work without halting.
 //   init (PID 1 inside) owns the namespaces. When it ends, however it ends, the kernel kills every process inside and
 //                       frees mounts, devices, addresses and NAT rules. It reads commands from standard input (end of
 //                       file = quit) and serves /run/reinet/gate.sock: whoever connects gets IPv4 forwarding switched
@@ -29,6 +30,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,6 +224,17 @@ static void run_init(const char *iptables, const char *xtables, char **helpers, 
   }
 }
 
+// A processor that has halted for want of work may need milliseconds to wake, above all a virtual one, which its host
+// has to schedule again, and then the emulator is late. As long as this file is open with a latency of 0 in it, the
+// kernel polls for work instead (Documentation/power/pm_qos_interface.rst). Where it is missing, as in most containers,
+// the processors halt as before; the sleeper says whether that did harm.
+static void keep_processors_awake(void) {
+  const int32_t latency_us = 0;
+  int fd = open("/dev/cpu_dma_latency", O_WRONLY | O_CLOEXEC);
+  if (fd >= 0 && write(fd, &latency_us, sizeof latency_us) < 0)
+    close(fd);
+}
+
 static void remove_cgroup(const char *cgroup) {
   struct timespec pause = {.tv_nsec = 10000000};
   for (int i = 0; i < 300 && rmdir(cgroup) && errno == EBUSY; i++)  // killed processes leave a cgroup a little later
@@ -266,6 +279,7 @@ int main(int argc, char **argv) {
     printf("{\"event\": \"namespaces\", \"pid\": %d}\n", init);
   fflush(stdout);
   close(STDIN_FILENO);
+  keep_processors_awake();  // here, so that init does not inherit it: it ends with this process
   while (init > 0) {
     struct pollfd ready[] = {{parent_fd, POLLIN, 0}, {signals, POLLIN, 0}};
     if (poll(ready, 2, -1) < 0 && errno != EINTR)

@@ -145,6 +145,10 @@ void bad_messages() {
     say("name from nowhere", sendmsg(p.sender, &message, flags));
     const auto* address = reinterpret_cast<const sockaddr*>(nowhere);
     say("sendto", sendto(p.sender, block.data(), 1000, flags, address, sizeof(sockaddr_in)));
+    message.msg_name = nullptr;
+    message.msg_namelen = 0;
+    say("open again", send(p.sender, block.data(), 1000, flags | MSG_FASTOPEN));
+    say("open again", sendmsg(p.sender, &message, flags | MSG_FASTOPEN));
   }
   sockaddr_in address{};
   address.sin_family = AF_INET;
