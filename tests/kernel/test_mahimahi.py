@@ -149,7 +149,7 @@ def test_processors_do_not_halt_while_a_link_is_up() -> None:
     with LinkNamespace() as inside:
         assert becomes(lambda: str(PROCESSORS) in open_files(inside._main.process.pid))
         assert becomes(lambda: PROCESSORS.read_bytes() == bytes(4))  # the least that anybody asks for
-        assert str(PROCESSORS) not in open_files(inside.pid)  # who lives on when the supervisor is killed
+        assert str(PROCESSORS) not in open_files(inside.pid)  # one process alone holds it, and it ends with that
 
 
 def test_a_link_planted_as_the_log_is_not_followed(tmp_path: Path) -> None:
