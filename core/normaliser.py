@@ -1,6 +1,6 @@
 """The normaliser: running statistics of the state's inputs, updated in training and frozen into the model."""
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +11,9 @@ from reinet.core import _core
 from reinet.core.errors import ConfigError, ModelError
 from reinet.core.features import DEFAULT_FEATURE_SET, STATISTICS, FeatureSet, feature_set_named
 from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray, as_bytes
+
+MOST_VALUE = sys.float_info.max
+"""A manifest's integers have any size, and a larger one is no float."""
 
 
 class Normaliser:
@@ -93,7 +96,7 @@ def _row_from(name: str, entry: object) -> list[float]:
     if not isinstance(entry, Mapping) or set(entry) != set(STATISTICS):
         raise ModelError(f"normaliser.{name}: the statistics must be {', '.join(STATISTICS)}; export the model again")
     row = [entry[key] for key in STATISTICS]
-    if not all(isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in row):
+    if not all(isinstance(v, (int, float)) and not isinstance(v, bool) and abs(v) <= MOST_VALUE for v in row):
         raise ModelError(f"normaliser.{name}: {row} are not all finite numbers; export the model again")
     count, mean, m2, minimum = row
     if count < 0 or m2 < 0 or (count > 0 and minimum > mean + 1e-9 * abs(mean)):

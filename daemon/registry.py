@@ -233,8 +233,8 @@ class Follower:
                 self.model, self.problem, self._sure = pointer.model, "", True
             except grpc.RpcError as error:
                 self.problem = str(service_error(self._address, error))[:500]
-            except (ReinetError, OSError) as error:
-                self.problem = str(error)[:500]
+            except Exception as error:  # whatever is wrong with what the service sent, the daemon goes on to follow
+                self.problem = (str(error) if isinstance(error, ReinetError | OSError) else repr(error))[:500]
                 # Whatever the name points to next is asked for, the model before it too: what decides already is left.
                 self._sure = self._sure and not isinstance(error, TimeoutError)
         elif pointer.model == self.model:

@@ -238,6 +238,8 @@ def _check_cost(graph: Any, more: int, path: Path) -> None:
     for node in graph.node:
         if node.op_type != "Gemm":
             continue
+        if not node.input or not node.output:
+            raise ModelError(f"{path}: layer {node.name!r} reads or makes nothing; export the model again")
         weights = set(node.input[1:])
         if not weights <= own or node.input[0] in own:
             raise ModelError(
@@ -353,9 +355,15 @@ def write_folder(
             durable.put(made / name, data, mode)
         durable.sync_folder(made)
         check(made)
-        if folder.exists():
-            os.rename(folder, staged / "replaced")  # to remove it first would leave none for as long as that takes
-        os.rename(made, folder)
+        replaced = staged / "replaced"
+        try:
+            if folder.exists():
+                os.rename(folder, replaced)  # to remove it first would leave none for as long as that takes
+            os.rename(made, folder)
+        except BaseException:  # an alarm or a second Ctrl-C may come between the two
+            if replaced.exists() and not folder.exists():
+                os.rename(replaced, folder)
+            raise
         durable.sync_folder(folder.parent)
     finally:
         shutil.rmtree(staged, ignore_errors=True)

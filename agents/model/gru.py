@@ -150,7 +150,7 @@ def units_of(graph: Any, states: str, history: int, frame: int) -> int:
         list(graph.node[:NODES]) != nodes(states, units)
         or any(sizes.get(name) != shape for name, shape in shapes(frame, units).items())
         or any(
-            name not in tensors or not np.array_equal(numpy_helper.to_array(tensors[name]), value)
+            tensors.get(name) != numpy_helper.from_array(value, name)  # nothing hostile is decoded
             for name, value in constants(history, frame).items()
         )
     ):

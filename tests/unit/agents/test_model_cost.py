@@ -68,6 +68,8 @@ def test_a_small_actor_passes() -> None:
             {"w": (SIZE, SIZE), "v": (SIZE, 1)},
             "layer 'b' uses another layer's weights",
         ),
+        ([helper.make_node("Gemm", [], ["sum"])], {}, "layer '' reads or makes nothing"),
+        ([helper.make_node("Gemm", [INPUT_NAME, "w"], [])], {}, "layer '' reads or makes nothing"),
     ],
 )
 def test_a_costly_network_is_refused_before_it_is_loaded(

@@ -190,9 +190,17 @@ def test_a_daemon_whose_decision_process_does_not_answer_reports_that(host: Host
     wait_for(lambda: host.models.reports[-1].figures and not host.models.reports[-1].problem)
 
 
-@pytest.mark.parametrize("trouble", [OSError(28, "No space left on device"), Aborted()], ids=["a disk", "a fetch"])
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        (OSError(28, "No space left on device"), "No space left"),
+        (Aborted(), "went away (ABORTED)"),
+        (IndexError("of a model that no check foresaw"), "IndexError('of a model that no check foresaw')"),
+    ],
+    ids=["a disk", "a fetch", "an oversight"],
+)
 def test_a_model_that_cannot_be_fetched_is_reported_and_tried_again(
-    host: Host, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+    host: Host, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, trouble: Exception, said: str
 ) -> None:
     wait_for(lambda: host.models.reports and daemon.models() == [FIRST])
 
@@ -205,7 +213,7 @@ def test_a_model_that_cannot_be_fetched_is_reported_and_tried_again(
         wait_for(lambda: host.models.reports[-1].problem)
         report = host.models.reports[-1]
         assert report.model == FIRST
-        assert "No space left" in report.problem or "went away (ABORTED)" in report.problem
+        assert said in report.problem
     wait_for(lambda: daemon.models() == [FIRST, SECOND])
     wait_for(lambda: host.models.reports[-1].model == SECOND and not host.models.reports[-1].problem)
 

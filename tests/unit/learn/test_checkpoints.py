@@ -324,6 +324,28 @@ def test_a_folder_that_cannot_be_written_leaves_nothing_where_it_was_made(tmp_pa
     assert list((tmp_path / "models").iterdir()) == []
 
 
+@pytest.mark.parametrize("interrupted", ["the first", "the second"])
+def test_a_folder_that_is_interrupted_as_it_is_replaced_is_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: str
+) -> None:
+    """By an alarm or a second Ctrl-C, before or after either of the two moves."""
+    folder, rename = tmp_path / "best", os.rename
+    artifact.write_folder(folder, {"a": b"1"})
+
+    def renamed(source: Path, target: Path) -> None:
+        if interrupted == "the second" and source.name == "made":
+            raise KeyboardInterrupt
+        rename(source, target)
+        if interrupted == "the first" and target.name == "replaced":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", renamed)
+    with pytest.raises(KeyboardInterrupt):
+        artifact.write_folder(folder, {"a": b"2"})
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+    assert (folder / "a").read_bytes() == b"1"
+
+
 def test_a_file_that_cannot_be_written_leaves_the_older_one_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

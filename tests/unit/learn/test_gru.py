@@ -109,6 +109,12 @@ def tensor(model: Any, name: str, value: np.ndarray) -> None:
             model.graph.initializer[index].CopyFrom(numpy_helper.from_array(value, name))
 
 
+def of_type(model: Any, name: str, data_type: int) -> None:
+    for one in model.graph.initializer:
+        if one.name == name:
+            one.data_type = data_type
+
+
 def without(model: Any, name: str) -> None:
     kept = [one for one in model.graph.initializer if one.name != name]
     del model.graph.initializer[:]
@@ -129,6 +135,8 @@ def nodes(model: Any, made: list[Any]) -> None:
         lambda m: attribute(m, "activations", ["Relu", "Relu"]),
         lambda m: tensor(m, "records_shape", np.array([-1, 1, FRAME], np.int64)),
         lambda m: tensor(m, "newest_end", np.array([SIZE], np.int64)),
+        lambda m: of_type(m, "records_shape", 0),
+        lambda m: of_type(m, "records_shape", 99),
         lambda m: tensor(m, "gru_records", np.zeros((1, 3 * UNITS, FRAME + 1), np.float32)),
         lambda m: tensor(m, "gru_memory", np.zeros((3 * UNITS, 0), np.float32)),
         lambda m: tensor(m, "gru_memory", np.array(1, np.float32)),
