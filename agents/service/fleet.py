@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reinet.agents.service import files, text
+from reinet.agents.service import files, places, text
 from reinet.agents.service.blobs import staged_bytes
 from reinet.agents.service.database import Database
 from reinet.agents.service.identity import Caller
@@ -22,7 +22,7 @@ from reinet.envs.trace.trace import MAX_FILE_BYTES
 from reinet.kshim.recorded import SUFFIX
 
 MOST_DAEMONS = 10_000
-"""A fleet of more would want its figures summed up, and one identity could fill the disk with made-up names."""
+"""A fleet of more would want its figures summed up."""
 MOST_FIGURES = 32
 FORGET_S = 30 * 86400.0
 """A daemon that was not heard of for a month is gone."""
@@ -67,10 +67,12 @@ class Fleet:
             raise ServiceError(f"figures: {MOST_FIGURES} finite numbers at most")
         for key in figures:
             text.name("figure", key)
-        if (owner, daemon) not in self._known and len(self._known) >= MOST_DAEMONS:
+        if (owner, daemon) not in self._known and len(self._known) >= places.SHARE * MOST_DAEMONS:
             self._forget()
-            if len(self._known) >= MOST_DAEMONS:
-                raise ServiceError(f"{MOST_DAEMONS} daemons are known already; no more are taken down")
+            own = sum(one.owner == owner for one in self._known.values())
+            places.check(
+                owner, own, len(self._known), MOST_DAEMONS, "daemons are known already; no more are taken down"
+            )
         self._known[owner, daemon] = Daemon(owner, daemon, name, model, version, problem, dict(figures), time.time())
         self._fresh.add((owner, daemon))
 

@@ -14,6 +14,7 @@ from reinet.agents.service.context import Guarded, guarded
 from reinet.agents.service.fleet import Flows
 from reinet.agents.service.identity import Caller, Callers
 from reinet.agents.service.jobs import ENDED, MOST_FILES, Given, GivenSet, Job, Jobs
+from reinet.agents.service.places import Places
 from reinet.agents.service.running.progress import Progress, log_since
 from reinet.core.errors import ServiceError
 from reinet.core.visible import visible
@@ -56,7 +57,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
         self._uploads_of: dict[str, asyncio.Semaphore] = {}
         """Of each identity that has called; the configuration names them all."""
         self._uploading: Counter[str] = Counter()
-        self._watchers = 0
+        self._watchers = Places(MOST_WATCHERS, "clients are watching already; ask again later")
         self._listed = NEVER
         self._seen: dict[str, tuple[float, Job, pb.Job]] = {}
 
@@ -149,10 +150,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     @guarded
     async def Watch(self, request: pb.WatchRequest, caller: Caller) -> AsyncIterator[pb.WatchReply]:  # noqa: N802
         """Sends a job whenever it changes, with its log, until it has ended."""
-        if self._watchers >= MOST_WATCHERS:
-            raise ServiceError(f"{MOST_WATCHERS} clients are watching already; ask again later")
-        self._watchers += 1
-        try:
+        with self._watchers.one(caller.name):
             job, offset = self._jobs.get(request.job), 0
             sent: pb.Job | None = None
             sent_s = 0.0
@@ -169,8 +167,6 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
                 if job.state in ENDED and not lines:
                     return
                 await asyncio.sleep(LOOK_S)
-        finally:
-            self._watchers -= 1
 
     @guarded
     async def Stop(self, request: pb.JobRequest, caller: Caller) -> pb.Job:  # noqa: N802

@@ -13,6 +13,7 @@ from reinet.agents.service.config import Gate
 from reinet.agents.service.context import Guarded, guarded
 from reinet.agents.service.fleet import Fleet as Daemons
 from reinet.agents.service.identity import Caller, Callers
+from reinet.agents.service.places import Places
 from reinet.agents.service.registry import Model, Pointer, Promotion, Registry, check_pointer
 from reinet.core.errors import ServiceError
 from reinet.core.visible import visible
@@ -36,7 +37,7 @@ class ModelsServicer(trainer_pb2_grpc.ModelsServicer, Guarded):
         self._asked: list[str] = []
         """What is to be promoted, as long as the gate measures or another promotion is waited for."""
         self._moved = asyncio.Event()
-        self._followers = 0
+        self._followers = Places(MOST_FOLLOWERS, "daemons follow already; poll instead")
 
     @guarded
     async def List(self, request: pb.ListModelsRequest, caller: Caller) -> pb.ListModelsReply:  # noqa: N802
@@ -124,10 +125,7 @@ class ModelsServicer(trainer_pb2_grpc.ModelsServicer, Guarded):
         """Sends what a name points to, now, at every change, and as a sign of life."""
         text.name("name", request.name)
         text.name("daemon", request.daemon)
-        if self._followers >= MOST_FOLLOWERS:
-            raise ServiceError(f"{MOST_FOLLOWERS} daemons follow already; poll instead")
-        self._followers += 1
-        try:
+        with self._followers.one(caller.name):
             while True:
                 moved = self._moved
                 yield _pointer(self._registry.pointer(request.name))
@@ -135,8 +133,6 @@ class ModelsServicer(trainer_pb2_grpc.ModelsServicer, Guarded):
                     await asyncio.wait_for(moved.wait(), ALIVE_S)
                 except asyncio.TimeoutError:
                     continue
-        finally:
-            self._followers -= 1
 
     @guarded
     async def Report(self, request: pb.ReportRequest, caller: Caller) -> pb.ReportReply:  # noqa: N802

@@ -21,6 +21,7 @@ from reinet.agents.service.fleet import Flows
 from reinet.agents.service.identity import ALL_ROLES, Caller, Callers
 from reinet.agents.service.jobs import Given, Jobs
 from reinet.agents.service.jobs_servicer import MOST_UPLOADS, MOST_WAITING, JobsServicer
+from reinet.agents.service.places import Places
 from reinet.agents.service.running.progress import Progress
 from reinet.core.errors import ServiceError
 from reinet.daemon.processes.flow_recorder import BLOCK_BYTES
@@ -225,3 +226,54 @@ def test_who_watches_hears_of_progress_now_and_then_and_of_the_end_at_once(
     took_s = asyncio.run(both())
     assert 3 <= len(heard) <= took_s / seldom_s + 2
     assert (heard[-1].state, heard[-1].progress.iteration) == ("stopped", 99)
+
+
+def test_one_who_watches_often_keeps_nobody_else_from_watching(
+    servicer: JobsServicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicer, "_watchers", Places(20, "clients are watching already"))
+    greedy, other = (Caller(name, ALL_ROLES, Quota()) for name in ("alice", "bob"))
+    job = servicer._jobs.submit(greedy, Given("request", json.dumps(TINY)))
+    watch: Any = inspect.unwrap(JobsServicer.Watch)
+
+    async def crowd() -> None:
+        streams = [watch(servicer, pb.WatchRequest(job=job.id), greedy) for _ in range(18)]
+        for stream in streams:
+            await anext(stream)
+        with pytest.raises(ServiceError, match="18 of alice, of 20 that may be, clients are watching already"):
+            await anext(watch(servicer, pb.WatchRequest(job=job.id), greedy))
+        streams += [watch(servicer, pb.WatchRequest(job=job.id), other) for _ in range(2)]
+        for stream in streams[-2:]:
+            await anext(stream)
+        with pytest.raises(ServiceError, match="20 clients are watching already"):
+            await anext(watch(servicer, pb.WatchRequest(job=job.id), other))
+        for stream in streams:
+            await stream.aclose()
+        late = watch(servicer, pb.WatchRequest(job=job.id), greedy)
+        await anext(late)  # who ended made room
+        await late.aclose()
+
+    asyncio.run(crowd())
+
+
+def test_made_up_daemons_of_one_identity_keep_no_others_out_of_the_fleet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "MOST_DAEMONS", 20)
+    database = Database(tmp_path)
+    known = fleet.Fleet(database)
+
+    def seen(owner: str, daemon: str) -> None:
+        known.seen(owner, daemon, "production", "", "", "", {})
+
+    for number in range(18):
+        seen("alice", f"made-up-{number}")
+    with pytest.raises(ServiceError, match="18 of alice, of 20 that may be, daemons are known already"):
+        seen("alice", "one-more")
+    seen("alice", "made-up-0")  # known already
+    seen("bob", "host-1")
+    seen("bob", "host-2")
+    with pytest.raises(ServiceError, match="20 daemons are known already"):
+        seen("bob", "host-3")
+    assert len(known.all()) == 20
+    database.close()
