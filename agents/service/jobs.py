@@ -28,7 +28,8 @@ from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, ServiceError
 
 OPEN = ("waiting", "running", "stopping")
-ENDED = ("stopped", "failed", "done")
+RESUMABLE = ("stopped", "failed")
+ENDED = (*RESUMABLE, "done")
 MOST_CONFIG_BYTES = 256 * 1024
 MOST_SETS = 64
 MOST_FILES = 4096
@@ -244,7 +245,6 @@ class Jobs:
         folder = self.place(job.id)
         (folder / "traces").mkdir(parents=True, exist_ok=True, mode=0o700)
         durable.clear_staged(folder)
-        (folder / Order.RESULT).unlink(missing_ok=True)  # that of an attempt before it was resumed
         for one in job.sets:
             (folder / "traces" / one["name"]).mkdir(exist_ok=True, mode=0o700)
             for name, sha256 in one["files"]:
@@ -279,7 +279,9 @@ class Jobs:
     def resume(self, caller: Caller, job: Job) -> None:
         """Lets a stopped or failed job go on; raises ServiceError where it has not ended so, or the quota is used."""
         self._check_quota(caller)
-        if not self.move(job.id, ("stopped", "failed"), "waiting", problem="", ended_s=0.0, failures=0):
+        if job.state in RESUMABLE:  # else the end of the attempt before would be this one's, if it is stopped at once
+            (self.place(job.id) / Order.RESULT).unlink(missing_ok=True)
+        if not self.move(job.id, RESUMABLE, "waiting", problem="", ended_s=0.0, failures=0):
             raise ServiceError(f"job {job.id} is {self.get(job.id).state}; only a stopped or failed one can go on")
 
     def model_folder(self, job: str) -> Path:
