@@ -231,6 +231,13 @@ def _by_time(traces: Sequence[Trace], share: float) -> dict[str, list[Trace]]:
         at_ms = round(trace.duration_ms * share)
         sides["train"].append(trace.cut(0, at_ms, trace.name))
         sides["validation"].append(trace.cut(at_ms, trace.duration_ms, trace.name))
+    learned = {trace.sha256 for trace in sides["train"]}
+    for trace in sides["validation"]:
+        if trace.sha256 in learned:
+            raise TraceError(
+                f"{trace.name}: its later piece is one to learn from as well, to the byte, so it cannot judge what was "
+                "learned; choose another --share, leave the trace out, or split --by content"
+            )
     return sides
 
 

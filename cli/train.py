@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
+from reinet.cli.options import refuse_said
 from reinet.cli.output import JsonOption, TextColumn, check_folder, console, say, tell_table, write_json
 from reinet.core.errors import ConfigError
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def train(
+    context: typer.Context,
     config: Annotated[Path, typer.Argument(help="TOML file, such as configs/default.toml.")],
     run_dir: Annotated[
         Path | None, typer.Option(help="Where checkpoints and TensorBoard files go (default: runs/NAME).")
@@ -56,6 +58,9 @@ def train(
     from reinet.agents.learn.rllib.config import PeerConfig, load_config
     from reinet.agents.learn.sweep import configured
 
+    if sweep_file is not None:
+        refuse_said(context, ("minutes",), "the trainings of a --sweep run to their ends; --iterations shortens them")
+        refuse_said(context, ("fresh",), "a --sweep goes on where it was; name a new folder with --run-dir")
     if run_dir is not None:
         check_folder("--run-dir", run_dir)
     settings = load_config(config)

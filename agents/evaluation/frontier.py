@@ -57,12 +57,8 @@ class Baseline:
 def baselines(links: Sequence[LinkSpec], seconds: float, period: PeriodConfig, threads: int = 1) -> list[Baseline]:
     """Returns each link's baseline for policies that decide at this cadence."""
     rules = sweep(links, seconds, (PeriodConfig(), period), threads=threads)
-    plain = [
-        point
-        for first in range(0, len(links), MOST_ROWS)
-        for point in _points(NoCap(), links[first : first + MOST_ROWS], seconds, threads)
-    ]
-    return [Baseline(rule, point) for rule, point in zip(rules, plain, strict=True)]
+    plain = _reached(NoCap(), links, seconds, threads)
+    return [Baseline(rule, point) for rule, (point, _) in zip(rules, plain, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -118,6 +114,19 @@ def _points(agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: in
     return points_of(logs(agent, links, seconds, threads), links, seconds)
 
 
+def _reached(
+    agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: int
+) -> list[tuple[Point, dict[str, float]]]:
+    """Returns the points of an agent on many links, each with its shares of decisions, ``MOST_ROWS`` at a time."""
+    found: list[tuple[Point, dict[str, float]]] = []
+    for first in range(0, len(links), MOST_ROWS):
+        some = links[first : first + MOST_ROWS]
+        runs = logs(agent, some, seconds, threads)
+        shares = [{key: float(run[key]) for key in ("refused_share", "capped_share")} for run in runs]
+        found += zip(points_of(runs, some, seconds), shares, strict=True)
+    return found
+
+
 def points_of(runs: Sequence[dict[str, Any]], links: Sequence[LinkSpec], seconds: float) -> list[Point]:
     """Returns the points of runs as ``logs`` gives them; raises LinkError for one in which no data came through."""
     each = zip(figures_of(runs, links, seconds), runs, strict=True)
@@ -162,12 +171,9 @@ def against_frontier(
             ]
         own = []
         for scenario, links, found, settings in zip(scenarios, paths, rules[period], caps[period], strict=True):
-            done = logs(agent, links, scenario.seconds)
-            reached = points_of(done, links, scenario.seconds)
-            stands = [_against(*each) for each in zip(reached, found, settings, strict=True)]
-            shares = [{key: run[key] for key in ("refused_share", "capped_share")} for run in done]
-            sound = [is_sound(*each) for each in zip(reached, found, strict=True)]
-            own.append(_middle([a | b for a, b in zip(stands, shares, strict=True)], sound))
+            each = list(zip(_reached(agent, links, scenario.seconds, threads), found, settings, strict=True))
+            stands = [_against(point, baseline, swept) | shares for (point, shares), baseline, swept in each]
+            own.append(_middle(stands, [is_sound(point, baseline) for (point, _), baseline, _ in each]))
         valid = [row for row in own if row["valid"]]
         means = {key: float(np.mean([row[key] for row in valid or own])) for key in own[0]} | {"valid": bool(valid)}
         names = [*(scenario.trace.name for scenario in scenarios), "mean"]

@@ -244,7 +244,7 @@ class _Set(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: str = Field(min_length=1, description="a trace file, a folder of them or a set file")
-    weight: float = 1.0
+    weight: float = Field(default=1.0, gt=0)  # the service takes 0, which a message that says nothing has, for 1
     role: str | None = None
 
 

@@ -122,6 +122,16 @@ def test_split_by_time(tmp_path: Path) -> None:
     assert [trace.duration_ms for trace in load_traces([tmp_path / "sets" / "train.toml"])] == [750]
 
 
+def test_split_by_time_refuses_pieces_of_one_content(tmp_path: Path) -> None:
+    """A constant rate's, for example: what was learned from would judge."""
+    source = write(tmp_path / "steady", "".join(f"{k}\n" for k in range(2, 1001, 2)))
+    refused = run("split", source, "--by", "time", "--out", tmp_path / "sets", "--share", 0.5).exception
+    assert isinstance(refused, TraceError)
+    assert "steady: its later piece is one to learn from as well" in str(refused)
+    assert not (tmp_path / "sets").exists()
+    assert data("split", source, "--by", "time", "--out", tmp_path / "sets", "--share", 0.6)["rows"]
+
+
 def test_a_name_that_is_no_utf_8_is_written_out_in_a_set(tmp_path: Path) -> None:
     for number in range(2):
         write(tmp_path / "in" / os.fsdecode(b"Z\xfcrich%d.trace" % number), f"{number + 1}\n20\n")

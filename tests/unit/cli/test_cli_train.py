@@ -22,6 +22,27 @@ def test_a_run_folder_that_cannot_be_one_is_refused_before_anything_is_prepared(
 
 
 @pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--minutes", "1"], "--minutes: the trainings of a --sweep run to their ends"),
+        (["--fresh"], "--fresh: a --sweep goes on where it was"),
+    ],
+)
+def test_what_a_sweep_does_not_heed_is_refused(tmp_path: Path, option: list[str], message: str) -> None:
+    command = [
+        "train",
+        str(ROOT / "configs" / "small.toml"),
+        "--sweep",
+        "none.toml",
+        "--run-dir",
+        str(tmp_path / "new"),
+    ]
+    with pytest.raises(ConfigError, match=message):
+        raise CliRunner().invoke(app, [*command, *option]).exception or AssertionError
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
     "command",
     [
         ["train", str(ROOT / "configs" / "small.toml")],

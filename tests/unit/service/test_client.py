@@ -86,6 +86,7 @@ def test_a_watch_gives_a_service_up_that_stays_away(clock: SimpleNamespace) -> N
         ("[traces]\nsets = [3]", "traces.sets.0: Input should be a valid dictionary"),
         ("[traces]\nsets = [{weight = 2}]", "traces.sets.0.path is missing: a trace file"),
         ("[traces]\nsets = [{path = 'a', weight = 'heavy'}]", "traces.sets.0.weight: Input should be a valid number"),
+        ("[traces]\nsets = [{path = 'a', weight = 0}]", "traces.sets.0.weight: Input should be greater than 0"),
         ("[traces]\nsets = [{path = 'a', role = 5}]", "traces.sets.0.role: Input should be a valid string, not 5"),
         ("[traces]\nsets = [{path = 'a', wait = 5}]", "unknown key 'wait' in [traces.sets.0]; nearest is 'weight'"),
         ("name = 1979-05-27", "holds what no training configuration does"),
