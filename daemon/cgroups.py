@@ -16,6 +16,7 @@ import structlog
 
 from reinet.core.closing import Closing
 from reinet.core.errors import ConfigError, DaemonError
+from reinet.daemon.processes import locks
 from reinet.kshim.probe import cgroup2_mount
 
 LOCKS = Path("/proc/locks")
@@ -89,33 +90,40 @@ class CgroupClaim(Closing):
 
     def __init__(self, cgroups: Sequence[Path]) -> None:
         self._held: dict[Path, int] = {}
-        try:
-            self.take(cgroups)
-        except BaseException:
+        if refusals := self.take(cgroups):
             self.close()
-            raise
+            raise DaemonError("; ".join(refusals.values()))
 
-    def take(self, cgroups: Sequence[Path]) -> None:
-        """Claims further folders; gives back those that are not named any more."""
-        mount = cgroup2_mount()
-        own = set(cgroups)
-        above = {
-            folder for path in own for folder in path.parents if mount is not None and folder.is_relative_to(mount)
-        } - own  # fmt: skip
-        for path in [path for path in self._held if path not in own | above or _moved(path, self._held[path])]:
-            os.close(self._held.pop(path))
-        for path in sorted(own | above):
-            self._claim(path, fcntl.LOCK_EX if path in own else fcntl.LOCK_SH)
+    def take(self, cgroups: Sequence[Path]) -> dict[Path, str]:
+        """Claims these folders in place of those before; returns which of them cannot be had, and why.
+
+        What was claimed before and is named again is never given back meanwhile.
+        """
+        for path in [path for path, fd in self._held.items() if _moved(path, fd)]:
+            self._give_back(path)
+        refusals: dict[Path, str] = {}
+        own: set[Path] = set()
+        for path in sorted(cgroups):  # those above before those below, which count on them
+            try:
+                self._claim(path, fcntl.LOCK_EX)
+                for folder in _above(path) - own:
+                    self._claim(folder, fcntl.LOCK_SH)
+                own.add(path)
+            except DaemonError as error:
+                refusals[path] = str(error)
+        for path in self._held.keys() - own.union(*map(_above, own)):
+            self._give_back(path)
+        return refusals
 
     def close(self) -> None:
         """Gives every claim back."""
-        while self._held:
-            os.close(self._held.popitem()[1])
+        for path in list(self._held):
+            self._give_back(path)
 
     def _claim(self, path: Path, kind: int) -> None:
         if path not in self._held:
             try:
-                self._held[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                self._held[path] = locks.opened(path, os.O_RDONLY | os.O_DIRECTORY)
             except OSError:  # it went meanwhile; whoever attaches says so
                 return
         try:
@@ -126,10 +134,19 @@ class CgroupClaim(Closing):
             if others:
                 log.warning("another user locks a cgroup, which counts for nothing", cgroup=str(path), pid=pid)
                 return
+            self._give_back(path)  # to lock it otherwise has ended the lock that it had
             raise DaemonError(
                 f"cgroup {path}: another daemon (pid {pid or 'unknown'}) serves it, or one below or above it; two "
                 "would take each other's flows: stop that one, or name other cgroups in one of both"
             ) from None
+
+    def _give_back(self, path: Path) -> None:
+        locks.close(self._held.pop(path))
+
+
+def _above(path: Path) -> set[Path]:
+    mount = cgroup2_mount()
+    return {folder for folder in path.parents if mount is not None and folder.is_relative_to(mount)}
 
 
 def _moved(path: Path, fd: int) -> bool:

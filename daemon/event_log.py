@@ -148,14 +148,14 @@ class EventLog:
             flow = self._flows.get(cookie)
             if flow is not None and time_ns - flow.last_point_ns < POINT_INTERVAL_MS * 1_000_000:
                 continue
-            if not self._spend_point():
+            # In this order: flows without a place are not to use up the points of those that have one.
+            if (flow is None and not self._has_room(time_ns)) or not self._spend_point():
                 self.dropped_points += 1
                 continue
             if flow is not None and self._shelf.size_bytes(Path(flow.file.name)) > self._max_file_bytes:
                 flow = self._open_again(cookie, flow, wall_s)
-            if flow is None and (flow := self._open(cookie, time_ns, wall_s)) is None:
-                self.dropped_points += 1
-                continue
+            if flow is None:
+                flow = self._open(cookie, time_ns, wall_s)
             flow.last_point_ns = time_ns
             values = [
                 scalar(tag(LIVE_LINK, curve), float(record[field]) * scale)
@@ -164,13 +164,15 @@ class EventLog:
             ]
             flow.file.add(values, (time_ns - flow.first_ns) // 1_000_000, wall_s)
 
-    def _open(self, cookie: int, time_ns: int, wall_s: float) -> _Flow | None:
+    def _has_room(self, time_ns: int) -> bool:
+        """Returns whether a further flow has a place, and ends those that have fallen silent for it."""
         if len(self._flows) >= MAX_FLOWS:
             silent = [c for c, f in self._flows.items() if time_ns - f.last_point_ns > SILENT_FLOW_S * 1_000_000_000]
-            if not silent:
-                return None
             for other in silent:
                 self._end(other)
+        return len(self._flows) < MAX_FLOWS
+
+    def _open(self, cookie: int, time_ns: int, wall_s: float) -> _Flow:
         self._flows[cookie] = _Flow(
             self._new_file(self.folder / f"flow-{cookie}", wall_s, str(time_ns)), time_ns, time_ns
         )

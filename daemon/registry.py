@@ -157,6 +157,7 @@ class Follower:
         self._call: Any = None
         self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
         self._remembered = ""
+        self._heard = False  # whether the service was, since it was asked last
         self.model = running
         """What was swapped in last, as far as is known, at first what ran already."""
         self._sure = True
@@ -186,12 +187,10 @@ class Follower:
     def _run(self) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._stop.is_set():
-            channel, polled = None, False
+            channel, polled, self._heard = None, False, False
             try:
                 channel = self._address.channel()
-                heard, polled = self._listen(stub_of(channel))
-                if heard:
-                    pause_s = FIRST_PAUSE_S
+                polled = self._listen(stub_of(channel))
             except grpc.RpcError as error:
                 self.problem = str(service_error(self._address, error))[:500]
             except (ReinetError, OSError) as error:
@@ -199,17 +198,19 @@ class Follower:
             finally:
                 if channel is not None:
                     channel.close()
+            if self._heard:  # however it ended then
+                pause_s = FIRST_PAUSE_S
             self._stop.wait((POLL_S if polled else pause_s) * random.uniform(0.5, 1.5))
             pause_s = FIRST_PAUSE_S if polled else min(2 * pause_s, MOST_PAUSE_S)
 
-    def _listen(self, stub: Any) -> tuple[bool, bool]:
-        """Takes what comes until the stream ends or falls silent; returns whether anything came, and by being asked."""
-        heard = polled = False
+    def _listen(self, stub: Any) -> bool:
+        """Takes what comes until the stream ends or falls silent; returns whether it came by being asked."""
+        polled = False
         self._call = stub.Follow(pb.FollowRequest(name=self._name, daemon=self._daemon))
         watchdog = _Watchdog(SILENCE_S, self._call.cancel)
         try:
             for pointer in self._call:
-                heard = True
+                self._heard = True
                 watchdog.feed()
                 if self._stop.is_set():
                     break
@@ -219,11 +220,11 @@ class Follower:
             if self._stop.is_set() or error.code() == grpc.StatusCode.UNAVAILABLE:
                 raise
             self._take(stub, stub.Resolve(pb.ResolveRequest(name=self._name), timeout=TIMEOUT_S))
-            heard = polled = True
+            polled = self._heard = True
         finally:
             watchdog.close()
             self._call.cancel()
-        return heard, polled
+        return polled
 
     def _take(self, stub: Any, pointer: pb.Pointer) -> None:
         if pointer.model and (pointer.model != self.model or not self._sure):

@@ -12,11 +12,8 @@ from typing import Protocol
 import structlog
 
 from reinet.agents.decide.inspection.facts import Snapshot
-from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Placer, PolicySpec
-from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
-from reinet.agents.decide.swap import Canary
 from reinet.core.errors import ReinetError
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig, load_config
@@ -130,16 +127,6 @@ class Reloader:
         self._loop.command(wanted, placer)
         self.close()
         self._placer = placer and placer.start()
-
-
-def take_model(config: DaemonConfig, loop: ControlLoop, folder: Path, sha256: str) -> Canary:
-    """Swaps a model's folder in whose manifest has this sha256, for the default policy.
-
-    Returns how it answered to recorded states. Raises ModelError or ConfigError; nothing is changed then.
-    """
-    agent = Policy.load(folder, sha256)
-    agent.ceiling_pkts = config.ceiling_pkts
-    return loop.swap(agent)
 
 
 def stamp_of(path: Path | None) -> Stamp:

@@ -34,9 +34,9 @@ from reinet.daemon.notify import Watchdog, notify
 from reinet.daemon.policies import policy_specs
 from reinet.daemon.processes import child
 from reinet.daemon.processes.claim import PROGRAMS, SocketClaim
-from reinet.daemon.processes.decide import open_mapped_shim
+from reinet.daemon.processes.decide import open_mapped_shim, with_folder
 from reinet.daemon.processes.descriptors import allow_descriptors
-from reinet.daemon.processes.supervisor import Loader, Supervisor, with_folder
+from reinet.daemon.processes.supervisor import Loader, Supervisor, fetched_folder
 from reinet.kshim.probe import features
 from reinet.kshim.shim import WRAPPED_CC
 
@@ -66,7 +66,7 @@ def check(config: DaemonConfig) -> Checked:
     Models are looked at in a confined process. Raises ShimError, ConfigError, ModelError or DaemonError with cure.
     """
     check_host(config)
-    config = with_folder(config)
+    config = with_folder(config, fetched_folder(config))
 
     def look() -> tuple[str, str]:
         agent = agent_for(config, config.model, config.asked)
@@ -236,7 +236,7 @@ def _watch(
     ``told`` is what the service manager was told of what decides.
     """
     known, refused, left_out, adopted = "", "", dict.fromkeys(LEFT_OUT, 0), 0
-    attached = followed.here()
+    attached: list[Path] | None = followed.here()
     asked_s, counted_s, followed_s = 0.0, time.monotonic(), 0.0
     watchdog = Watchdog(lambda: supervisor.loop.ticks())
     while not wake.wait(WATCH_S):
@@ -255,8 +255,11 @@ def _watch(
                 watchdog.feed()
                 supervisor.look()
                 told = _tell(supervisor, told)
-            if followed.changed() or (refused and time.monotonic() - followed_s >= ASK_S):
+            changed = followed.changed()
+            if changed or (refused and time.monotonic() - followed_s >= ASK_S):
                 followed_s = time.monotonic()
+                if changed:  # a cgroup that was made anew has its former path, and nothing attached
+                    attached = None
                 attached, refused = _follow(supervisor, followed.here(), attached, taken)
             if (problem := followed.problem() or refused) != known:
                 supervisor.report(problem)
@@ -290,39 +293,22 @@ def _status_line(model: str, target: str, state: str = "enforcing") -> str:
 
 
 def _follow(
-    supervisor: Supervisor, here: Sequence[Path], attached: Sequence[Path], taken: cgroups.CgroupClaim
-) -> tuple[list[Path], str]:
+    supervisor: Supervisor, here: Sequence[Path], attached: Sequence[Path] | None, taken: cgroups.CgroupClaim
+) -> tuple[list[Path] | None, str]:
     """Attaches to the cgroups that are there now, but for those that another daemon serves.
 
-    Returns which are attached, and why others stay alone, empty where none does.
+    Returns which are attached, None = unknown, and why others stay alone, empty where none does.
     """
-    mine, refused = _claimed(here, taken)
-    if refused and mine == list(attached):  # tried again, and nothing is new
+    refusals = taken.take(here)
+    mine, refused = [path for path in here if path not in refusals], "; ".join(refusals.values())
+    if mine == attached:  # tried again, and nothing is new
         return mine, refused
     try:
         supervisor.follow(mine)
     except ShimError as error:
-        return list(attached), str(error)
+        return None, str(error)
     log.info("cgroups followed", cgroups=[str(path) for path in mine])
     return mine, refused
-
-
-def _claimed(here: Sequence[Path], taken: cgroups.CgroupClaim) -> tuple[list[Path], str]:
-    """Returns which of the cgroups could be claimed, and why the others could not."""
-    try:
-        taken.take(here)
-        return list(here), ""
-    except DaemonError:
-        mine: list[Path] = []
-        refusals = []
-        for path in here:
-            try:
-                taken.take([*mine, path])
-                mine.append(path)
-            except DaemonError as error:
-                refusals.append(str(error))
-        taken.take(mine)
-        return mine, "; ".join(refusals)
 
 
 def _log_left_out(counters: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

@@ -85,9 +85,12 @@ class KernelLoader:
         """What ``MappedShim`` asks for; they are closed with the loader."""
 
     def attach(self) -> None:
-        """Chooses the cgroups' new flows from now on. Raises ShimError and unloads everything where that fails."""
+        """Chooses the cgroups' new flows from now on. Raises ShimError and unloads everything where that fails.
+
+        A cgroup that has gone since it was named, as short-lived containers' do, is left out.
+        """
         try:
-            self.follow(self._cgroups)
+            self.follow([cgroup for cgroup in self._cgroups if cgroup.is_dir()])
         except ShimError:
             self._native.close()
             raise

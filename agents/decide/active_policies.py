@@ -5,7 +5,7 @@ loop's thread, at the next tick.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ UNKNOWN = -1
 
 
 class ActivePolicies:
-    """The policies of a loop; ``swap``, ``command`` and ``resume`` may be called by any thread."""
+    """The policies of a loop; any thread may ask for a change."""
 
     def __init__(
         self,
@@ -76,6 +76,20 @@ class ActivePolicies:
 
         self._requests.append(begin)
         return found
+
+    def replace_agents(self, agents: Mapping[str, Agent]) -> None:
+        """Does what ``ControlLoop.replace_agents`` says."""
+        for name, agent in agents.items():
+            self._try(agent, self._named(name))
+
+        def begin() -> Rows:
+            now_ns = self._clock_ns()
+            for policy in self.all:
+                if (agent := agents.get(policy.spec.name)) is not None:
+                    self._ask_for(policy, replace(policy.spec, agent=agent), now_ns)
+            return _NO_ROWS
+
+        self._requests.append(begin)
 
     def set_target(self, target: Target) -> None:
         """Sets the target of the first policy, until the configuration is read again."""
@@ -176,9 +190,7 @@ class ActivePolicies:
         known = {policy.spec.name: policy for policy in before}
         policies = [known.get(spec.name) or self._made(spec) for spec in specs]
         for policy, spec in zip(policies, specs, strict=True):
-            if policy.must_swap(spec):
-                policy.swap(spec.agent, SHARE, self._recorded(policy), now_ns)
-            policy.amend(spec, now_ns)
+            self._ask_for(policy, spec, now_ns)
         rows = self._flows.live()
         cookies = self._flows.stats["cookie"][rows]
         places = np.zeros(len(rows), np.int32) if placer is None else placer.place(cookies)
@@ -195,6 +207,11 @@ class ActivePolicies:
             self._flows.places[rows] = places
         self._log.info("policies", policies=[policy.spec.name for policy in policies], flows_moved=int(moved.sum()))
         return np.asarray(rows[moved | in_shadow[np.maximum(places, 0)]], np.intp)
+
+    def _ask_for(self, policy: ActivePolicy, spec: PolicySpec, now_ns: int) -> None:
+        if policy.must_swap(spec):
+            policy.swap(spec.agent, SHARE, self._recorded(policy), now_ns)
+        policy.amend(spec, now_ns)
 
     def _try(self, agent: Agent, policy: ActivePolicy) -> Canary:
         """Shows an agent what was recorded of a policy's flows; raises ModelError for one that must not take over."""

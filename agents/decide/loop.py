@@ -10,7 +10,7 @@ A tick costs by the record, not by the flow: nothing in it walks over flows in P
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -206,6 +206,14 @@ class ControlLoop(Observed):
         ConfigError where there is no such policy; nothing is changed then.
         """
         return self._policies.swap(agent, policy, share)
+
+    def replace_agents(self, agents: Mapping[str, Agent]) -> None:
+        """Has policies, by their names, go by other agents from now on, as if ``command`` had said so from the start.
+
+        Each takes over as by ``swap``, unless it is there already. Raises ModelError where one of them must not, and
+        ConfigError where there is no such policy; nothing is changed then.
+        """
+        self._policies.replace_agents(agents)
 
     def command(self, specs: Sequence[PolicySpec], placer: Placer | None = None) -> None:
         """Puts these policies in the place of all; ``placer`` says which flow is under which of them, None = the first.

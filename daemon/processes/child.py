@@ -17,7 +17,7 @@ import structlog
 
 from reinet.core import errors
 from reinet.daemon.log_lines import LINES
-from reinet.daemon.processes import plain, sandbox
+from reinet.daemon.processes import locks, plain, sandbox
 
 STARTING_S = 60.0
 """The slowest start seen, a model of 4 MB on a busy machine, took some five seconds."""
@@ -51,8 +51,9 @@ class Child:
         """Forks; ``work`` runs in the child, with its end of the socket.
 
         Of further sockets, ``theirs`` are closed here and ``ours`` in the child, and so is whatever the parent holds of
-        BPF. An error of reinet's that ``work`` raises is raised again by ``receive``, and so is that there is no room
-        for a thread; any other is logged by the child. Raises DaemonError where there is no room for a process.
+        BPF and of locks. An error of reinet's that ``work`` raises is raised again by ``receive``, and so is that there
+        is no room for a thread; any other is logged by the child. Raises DaemonError where there is no room for a
+        process.
         """
         self.name = name
         self.link, far = sockets.socketpair()
@@ -148,6 +149,7 @@ def _be_child(parent: int, work: Callable[[sockets.socket], None], link: sockets
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         sandbox.end_with(parent)
+        locks.let_go()
         _close_loaded()
         work(link)
         status = 0

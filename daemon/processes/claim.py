@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from reinet.core.closing import Closing
 from reinet.core.errors import DaemonError
+from reinet.daemon.processes import locks
 
 
 class Purpose(NamedTuple):
@@ -58,7 +59,7 @@ class SocketClaim(Closing):
             with suppress(FileNotFoundError):
                 self.path.unlink()
             self._lock_path.unlink(missing_ok=True)
-            os.close(self._lock_fd)
+            locks.close(self._lock_fd)
             self._lock_fd = -1
         if self._made_folder:
             with suppress(OSError):
@@ -85,7 +86,7 @@ class SocketClaim(Closing):
     def _take_lock(self) -> int:
         while True:
             try:
-                fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                fd = locks.opened(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
             except OSError as error:
                 raise DaemonError(
                     f"{self._named}: {self._lock_path}: {error.strerror}; set `{self._purpose.key}` to another path"
@@ -93,13 +94,13 @@ class SocketClaim(Closing):
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                os.close(fd)
+                locks.close(fd)
                 raise DaemonError(self._in_use()) from None
             # The former owner may have removed the file between our open and our lock.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(self._lock_path), os.fstat(fd)):
                     return fd
-            os.close(fd)
+            locks.close(fd)
 
     def _remove_stale(self) -> None:
         try:
@@ -131,7 +132,7 @@ class SocketClaim(Closing):
     def _forget_lock(self) -> None:
         """Gives the lock back without touching what is at the socket's path."""
         self._lock_path.unlink(missing_ok=True)
-        os.close(self._lock_fd)
+        locks.close(self._lock_fd)
         self._lock_fd = -1
 
     def _in_use(self) -> str:

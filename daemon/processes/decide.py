@@ -34,7 +34,7 @@ from reinet.daemon.processes import plain, sandbox
 from reinet.daemon.processes.asked import Asked
 from reinet.daemon.processes.controlled import Served, Supervised
 from reinet.daemon.processes.remote import Responder
-from reinet.daemon.reload import LoadAgent, Reloader, Stamp, take_model
+from reinet.daemon.reload import LoadAgent, Reloader, Stamp
 from reinet.daemon.sockets import KernelSockets
 from reinet.kshim.mapped import DESCRIPTORS, LAYOUT, MappedShim
 from reinet.kshim.shim import Shim
@@ -64,21 +64,22 @@ def decide(
     ends: Sockets,
     agent_for: LoadAgent,
     open_shim: OpenShim,
-    named: str,
+    folder: str,
     asked: Asked,
     stamp: Stamp = None,
     measured: PeriodConfig | None = None,
 ) -> None:
     """Runs the loop until the loader says stop or is gone; the loader hears when it begins, and that it has ended.
 
-    ``config`` names a folder where its file may name the registry's model; ``named`` is what the file names. ``stamp``
-    is the file's when it was loaded. It begins with the pause and the targets that were ``asked`` of the former one,
+    ``folder`` is the registry's model where ``config`` names one, else empty. ``stamp`` is the file's when it was
+    loaded. It begins with the pause and the targets that were ``asked`` of the former one,
     and models must decide by the period that flows were ``measured`` by then; None = the first one says, by its model.
     """
     kernel_sockets = KernelSockets()  # what it asks on cannot be opened any more once it is confined
     programs = listen(config.processes) if config.processes is not None else None
     sandbox.confine_decisions()
-    agent = agent_for(config, config.model, config.asked)
+    followed = Followed(config, folder, agent_for)
+    agent = followed.load(config, config.model, config.asked)
     sink = RecordSender(ends.records) if config.log_dir is not None or config.record is not None else None
     measured = measured or agent.view.period
     require_period(agent, measured)
@@ -90,9 +91,8 @@ def decide(
             gather_ms=config.gather_ms,
         )  # fmt: skip
         loop.measured_by(measured)
-        kept = _Kept(config, loop, named, asked)
-        kept.load = kept.loading(agent_for)
-        kept.reloader = Reloader(path, config, kept, kept.load, kernel_sockets, stamp, waits=True)
+        kept = _Kept(loop, followed, asked)
+        kept.reloader = Reloader(path, config, kept, followed.load, kernel_sockets, stamp, waits=True)
         kept.begin(agent)
         Responder(ends.supervisor, kept, Supervised)
         Responder(ends.callers, kept, Served)
@@ -102,20 +102,57 @@ def decide(
         loop.run(stop, config.tick_ms)
 
 
+class Followed:
+    """The registry's name that a daemon follows from its start on, and the folder of the model that it stands for."""
+
+    def __init__(self, config: DaemonConfig, folder: str, agent_for: LoadAgent) -> None:
+        """``config`` is that of the start; where it names no model of the registry, ``folder`` is empty."""
+        self.name, self.folder = config.model, folder
+        self._registry, self._agent_for = config.registry, agent_for
+
+    def load(self, config: DaemonConfig, model: str, target: Target) -> Agent:
+        """Returns the agent of a model's name, by its digest where that is the registry's.
+
+        Raises ConfigError for a name of the registry that was not the file's at the start: nobody follows that one.
+        """
+        if not config.model.startswith(REGISTRY_PREFIX):
+            return self._agent_for(config, model, target)
+        if config.model != self.name:
+            raise ConfigError(
+                f'model = "{config.model}": a name of the registry is followed from the start on, '
+                f"and this daemon started with {self.name!r}; restart it"
+            )
+        return self._agent_for(with_folder(config, self.folder), self.folder if model == self.name else model, target)
+
+    def require(self, config: DaemonConfig, folder: str, sha256: str) -> None:
+        """Raises ModelError for what is no model of the registry, and where a configuration does not go by its name."""
+        if self._registry is None or Path(folder) != self._registry.folder / sha256:
+            raise ModelError(f"{folder!r:.200} is no folder of the registry's models")
+        if config.model != self.name:
+            raise ModelError(f'the file says model = "{config.model}", so what {self.name} points to is left alone')
+
+    def agents(self, config: DaemonConfig) -> dict[str, Agent]:
+        """Returns the agents of a configuration's policies that go by its name, by the policies' names."""
+        own = {policy.name: policy.target or config.asked for policy in config.policies if policy.model is None}
+        wanted = {PolicySpec.name: config.asked, **own}
+        return {name: self.load(config, config.model, target) for name, target in wanted.items()}
+
+
+def with_folder(config: DaemonConfig, folder: str) -> DaemonConfig:
+    """Returns the configuration with a registry's model, by its digest, in place of the name; none is an empty one."""
+    return config.model_copy(update={"model": folder, "model_sha256": Path(folder).name}) if folder else config
+
+
 class _Kept:
     """A loop with its file, as ``Supervised`` and ``Served`` have it; calls come from several threads."""
 
     reloader: Reloader
-    load: LoadAgent
 
-    def __init__(self, config: DaemonConfig, loop: ControlLoop, named: str, asked: Asked) -> None:
-        """Takes a configuration that names a folder, and what its file names in that place."""
-        self._config, self._loop, self._asked = config, loop, asked
+    def __init__(self, loop: ControlLoop, followed: Followed, asked: Asked) -> None:
+        self._loop, self._followed, self._asked = loop, followed, asked
         self._lock, self._pausing, self._setting = threading.Lock(), threading.Lock(), threading.Lock()
         self._begun = self._reload_wanted = False
         self._reported = ""
-        self._folder = config.model
-        self._named = named
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
@@ -159,43 +196,29 @@ class _Kept:
         """Returns the loop's flows."""
         return self._loop.snapshot(most, order, after)
 
-    def loading(self, agent_for: LoadAgent) -> LoadAgent:
-        """Returns what loads agents, and knows which folder the registry's name stands for by now.
-
-        It raises ConfigError for a name that was not the file's at the start: nobody follows that one.
-        """
-
-        def load(config: DaemonConfig, model: str, target: Target) -> Agent:
-            if not config.model.startswith(REGISTRY_PREFIX):
-                return agent_for(config, model, target)
-            if config.model != self._named:
-                raise ConfigError(
-                    f'model = "{config.model}": a name of the registry is followed from the start on, '
-                    f"and this daemon started with {self._named!r}; restart it"
-                )
-            found = config.model_copy(update={"model": self._folder})
-            return agent_for(found, self._folder if model == config.model else model, target)
-
-        return load
-
     def swap_model(self, model: str, policy: str) -> Canary:
         """Swaps the agent of that name in."""
         with self._lock:
             config = self.reloader.config.model_copy(update={"model": model})  # whose pin is the file's
-            return self._loop.swap(self.load(config, model, config.asked), policy)
+            return self._loop.swap(self._followed.load(config, model, config.asked), policy)
 
     def take_model(self, folder: str, sha256: str) -> None:
-        """Swaps the registry's model of this sha256 in; does nothing where it is the one that was swapped in last.
+        """Has the policies that go by the registry's name go by its model of this sha256 from now on.
 
-        A caller whom the answer came too late for asks again, and what became of the swap is not to begin anew.
+        Does nothing where they do already: a caller whom the answer came too late for asks again, and what became of
+        the swap is not to begin anew. Raises ModelError where the file does not go by the registry any more.
         """
-        registry = self._config.registry
-        if registry is None or Path(folder) != registry.folder / sha256:
-            raise ModelError(f"{folder!r:.200} is no folder of the registry's models")
         with self._lock:
-            if Path(folder) != Path(self._folder):
-                take_model(self._config, self._loop, Path(folder), sha256)
-                self._folder = folder
+            config, before = self.reloader.config, self._followed.folder
+            self._followed.require(config, folder, sha256)
+            if folder == before:
+                return
+            self._followed.folder = folder
+            try:
+                self._loop.replace_agents(self._followed.agents(config))
+            except BaseException:
+                self._followed.folder = before
+                raise
 
     def report(self, problem: str) -> None:
         """Puts a problem into ``status``, or else what is wrong with the file."""

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import socket as sockets
 import struct
+import types
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -69,6 +70,26 @@ def dataclasses_in(hints: Iterable[Any]) -> dict[str, type]:
             found[hint.__name__] = hint
             waiting += typing.get_type_hints(hint).values()
     return found
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Returns whether a value is what a type hint says, and so are its fields and what it holds."""
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind in (typing.Union, types.UnionType):
+        return any(fits(value, one) for one in inner)
+    if kind is float:
+        return isinstance(value, float | int)
+    if not isinstance(kind, type):
+        return kind is not None or value is None
+    if not isinstance(value, kind):
+        return False
+    if dataclasses.is_dataclass(kind):
+        return all(fits(getattr(value, name), own) for name, own in typing.get_type_hints(kind).items())
+    if isinstance(value, dict) and inner:
+        return all(fits(one, inner[1]) for one in value.values())
+    if isinstance(value, list) and inner:
+        return all(fits(one, inner[0]) for one in value)
+    return True
 
 
 def _lay_out(value: Any, arrays: list[bytes]) -> Any:

@@ -52,9 +52,10 @@ class Remote:
         methods = methods_of(protocol)
         self._socket = socket
         self._most_bytes = most_bytes
-        self._known = plain.dataclasses_in(hints.get("return") for hints in methods.values())
+        self._returns = {name: hints.get("return") for name, hints in methods.items()}
+        self._known = plain.dataclasses_in(self._returns.values())
         self._lock = threading.Lock()
-        self._waiting: dict[int, Future[Any]] = {}
+        self._waiting: dict[int, tuple[str, Future[Any]]] = {}
         self._calls = 0
         self._gone = ""
         for name in methods:
@@ -77,7 +78,7 @@ class Remote:
                 raise TimeoutError("too many calls wait for the decision process")
             self._calls += 1
             number = self._calls
-            self._waiting[number] = answer
+            self._waiting[number] = name, answer
             try:
                 plain.send(self._socket, [number, name, list(args), kwargs])
             except plain.BrokenError as error:
@@ -103,9 +104,12 @@ class Remote:
             while True:
                 number, error, result = plain.receive(self._socket, self._known, self._most_bytes)
                 with self._lock:
-                    answer = self._waiting.pop(number, None)
-                if answer is None:  # nobody asked
-                    continue
+                    if number not in self._waiting:  # nobody asked
+                        continue
+                    name, answer = self._waiting[number]
+                    if error is None and not plain.fits(result, self._returns[name]):
+                        raise plain.BrokenError(f"it answers {name} with {result!r:.100}")
+                    del self._waiting[number]
                 if error is None:
                     answer.set_result(result)
                 else:
@@ -114,7 +118,7 @@ class Remote:
             why = str(error)
         with self._lock:
             self._gone = why or "unknown"
-            for answer in self._waiting.values():
+            for _, answer in self._waiting.values():
                 answer.set_exception(errors.DaemonError(f"the decision process is gone ({why})"))
             self._waiting.clear()
             self._socket.close()

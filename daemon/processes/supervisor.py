@@ -58,20 +58,20 @@ MOST_PROBLEM_CHARS = 4000
 log = structlog.get_logger("reinet.serve")
 
 
-def with_folder(config: DaemonConfig) -> DaemonConfig:
-    """Returns the configuration with a folder in place of a registry's name, whose model a confined process fetches.
+def fetched_folder(config: DaemonConfig) -> str:
+    """Returns the folder of a registry's model, which a confined process fetches; empty where no registry is named.
 
     Raises DaemonError where neither the service nor what it said last can be had.
     """
     if not config.model.startswith(REGISTRY_PREFIX):
-        return config
+        return ""
 
     def fetched() -> str:
         from reinet.daemon.followed import resolved  # with gRPC, which no process imports that forks
 
         return resolved(config).model
 
-    return config.model_copy(update={"model": ask("fetching", fetched, confine_answers)})
+    return str(ask("fetching", fetched, confine_answers))
 
 
 class Loader(Protocol):
@@ -269,7 +269,7 @@ class Supervisor:
             loader.close()
 
     def _start(self) -> None:
-        config = with_folder(self._config)
+        folder = fetched_folder(self._config)
         to_supervisor, supervisor = sockets.socketpair()
         to_callers, callers = sockets.socketpair()
         records_out, records_in = sockets.socketpair(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
@@ -278,12 +278,12 @@ class Supervisor:
             "decision",
             lambda link: decide(
                 link,
-                config,
+                self._config,
                 self._path,
                 ends,
                 self._agent_for,
                 self._open_shim,
-                self._config.model,
+                folder,
                 self._asked,
                 self._stamp,
                 self._measured,
@@ -298,7 +298,7 @@ class Supervisor:
             for socket in (supervisor, callers, records_in):
                 socket.close()
             raise
-        running = Path(config.model).name if config is not self._config else ""
+        running = Path(folder).name
         front = FrontSockets(callers, records_in)
         answerer = Child(
             "answering",

@@ -142,6 +142,19 @@ def test_who_was_asked_to_leave_before_it_had_flows_stays(cgroup):
     loader.close()
 
 
+def test_a_cgroup_that_went_while_the_programs_were_loaded_keeps_no_other_from_being_served(cgroup, transfer):
+    """As containers that match a daemon's pattern do, every few seconds."""
+    gone = cgroup.with_name(cgroup.name + "-gone")
+    gone.mkdir()
+    loader = KernelLoader([gone, cgroup])
+    gone.rmdir()
+    loader.attach()
+    flow = transfer(cgroup=cgroup, own_network=False, seconds=0.5)
+    assert flow.cc == loader.wrappers["cubic"]
+    flow.result()
+    loader.close()
+
+
 def test_what_a_killed_shim_left_is_found_and_removed_though_another_has_its_names(
     cgroup, transfer, cleanup, monkeypatch
 ):

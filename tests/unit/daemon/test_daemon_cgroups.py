@@ -2,8 +2,10 @@
 
 import os
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -12,9 +14,9 @@ from reinet.core.errors import ConfigError, DaemonError, ShimError
 from reinet.daemon import cgroups, serve
 from reinet.daemon.cgroups import CgroupClaim, Cgroups, standing_for
 from reinet.daemon.config import DaemonConfig
+from reinet.daemon.processes.child import Child
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.supervisor import Loader, Supervisor
-from reinet.daemon.serve import _claimed
 
 
 @pytest.fixture
@@ -60,10 +62,9 @@ def test_two_claims_that_overlap_are_refused(mount: Path, first: str, second: st
 
 def test_claims_beside_each_other_are_granted_and_change_with_what_is_named(mount: Path) -> None:
     with CgroupClaim([mount / "a/b"]) as first, CgroupClaim([mount / "c", mount / "docker-1.scope"]) as second:
-        with pytest.raises(DaemonError):
-            first.take([mount / "a/b", mount / "c"])
-        second.take([mount / "docker-1.scope"])
-        first.take([mount / "a/b", mount / "c"])
+        assert list(first.take([mount / "a/b", mount / "c"])) == [mount / "c"]
+        assert not second.take([mount / "docker-1.scope"])
+        assert not first.take([mount / "a/b", mount / "c"])
 
 
 def test_one_claim_may_hold_a_folder_and_one_below_it(mount: Path) -> None:
@@ -94,12 +95,94 @@ def test_a_cgroup_goes_by_its_own_name_however_it_is_called(tmp_path: Path) -> N
 
 
 def test_a_cgroup_of_another_daemons_keeps_no_other_from_being_served(mount: Path) -> None:
+    named = [mount / "a/b", mount / "c"]
     with CgroupClaim([mount / "c"]), CgroupClaim([]) as second:
-        mine, refused = _claimed([mount / "a/b", mount / "c"], second)
-        assert mine == [mount / "a/b"]
-        assert "another daemon" in refused
+        refusals = second.take(named)
+        assert list(refusals) == [mount / "c"]
+        assert "another daemon" in refusals[mount / "c"]
+        with pytest.raises(DaemonError):
+            CgroupClaim([mount / "a/b"])
     with CgroupClaim([]) as second:
-        assert _claimed([mount / "a/b", mount / "c"], second) == ([mount / "a/b", mount / "c"], "")
+        assert not second.take(named)
+
+
+def test_a_folder_that_another_daemon_is_below_is_refused_and_those_below_stay_ones_own(mount: Path) -> None:
+    (mount / "a" / "d").mkdir()
+    with CgroupClaim([mount / "a/d"]), CgroupClaim([mount / "a/b"]) as own:
+        assert list(own.take([mount / "a", mount / "a/b"])) == [mount / "a"]
+        with pytest.raises(DaemonError):
+            CgroupClaim([mount / "a"])
+    with CgroupClaim([mount / "a"]):
+        pass
+
+
+def test_a_daemons_children_hold_none_of_its_claims(mount: Path) -> None:
+    """Else it would be refused its own cgroups, and the next daemon its place, for as long as one of them lives."""
+    release = threading.Event()
+    claim, socket = CgroupClaim([mount / "a/b", mount / "c"]), SocketClaim(mount / "control.sock")
+    child = Child("lasting", lambda link: (link.sendall(b"."), link.recv(1)) and release.wait(60))  # type: ignore[func-returns-value]
+    try:
+        assert child.link.recv(1) == b"."
+        assert not claim.take([mount / "a/b"])
+        assert not claim.take([mount / "a/b", mount / "c"])
+        claim.close()
+        socket.close()
+        with CgroupClaim([mount / "a/b", mount / "c"]), SocketClaim(mount / "control.sock"):
+            pass
+    finally:
+        child.kill()
+
+
+class Followers:
+    """What a supervisor is to ``_watch``; it notes what it was told to follow."""
+
+    status = None
+
+    def __init__(self) -> None:
+        self.followed: list[list[str]] = []
+        self.problems: list[str] = []
+        self.loop = SimpleNamespace(ticks=lambda: 1)
+
+    def ended(self) -> str:
+        return ""
+
+    def adopt(self) -> None: ...
+
+    def look(self) -> None: ...
+
+    def report(self, problem: str) -> None:
+        self.problems.append(problem)
+
+    def follow(self, cgroups: Sequence[Path]) -> None:
+        self.followed.append([path.name for path in cgroups])
+
+
+def test_a_cgroup_made_anew_is_attached_again_though_another_ones_is_refused(
+    mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "ASK_S", 0.0)
+    own, others = mount / "docker-1.scope", mount / "docker-2.scope"
+    followers = Followers()
+    todo: list[Callable[[], object]] = [
+        lambda: (mount / "docker-3.scope").mkdir(),
+        lambda: None,  # the refused one is tried again
+        lambda: (own.rename(mount / "former"), own.mkdir()),  # the former one holds its inode: the new one has another
+        lambda: None,
+    ]
+
+    def wait(_timeout_s: float) -> bool:
+        if todo:
+            todo.pop(0)()
+            return False
+        return True
+
+    with CgroupClaim([others]), CgroupClaim([own]) as taken:
+        names = Cgroups([own, mount / "docker-*.scope"])
+        wake = SimpleNamespace(wait=wait, reload_wanted=False)
+        serve._watch(cast(Supervisor, followers), wake, names, taken, "")  # type: ignore[arg-type]
+    one, three = own.name, "docker-3.scope"
+    assert followers.followed == [[one, three], [one, three]]
+    assert "another daemon" in followers.problems[-1]
 
 
 class Refusing:

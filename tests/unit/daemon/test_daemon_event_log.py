@@ -114,6 +114,21 @@ def test_all_flows_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(list(log.folder.glob("flow-*"))) == 5
 
 
+def test_flows_without_a_place_use_up_nothing_of_those_that_have_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "MAX_FLOWS", 2)
+    monkeypatch.setattr(event_log, "MAX_POINTS_PER_S", 5)
+    log = EventLog(tmp_path, LARGE, clock_s=lambda: 0.0)
+    log.offer(records((1, 0), (2, 0)), caps(9, 9))
+    log.offer(records(*((cookie, 100) for cookie in range(20, 40)), (1, 100), (2, 100)), np.zeros(22, np.uint32))
+    log.close()
+    assert log.dropped_points == 20
+    events = EventAccumulator(str(log.folder / "flow-1"))
+    events.Reload()
+    assert len(events.Scalars("flow/cap_pkts")) == 2
+
+
 def test_a_flow_that_ends_makes_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "MAX_FLOWS", 2)
     log = EventLog(tmp_path, LARGE)

@@ -13,16 +13,16 @@ from reinet.agents.decide.loop import ControlLoop
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.processes.asked import Asked
-from reinet.daemon.processes.decide import _Kept
+from reinet.daemon.processes.decide import Followed, _Kept
 from reinet.daemon.reload import Reloader, stamp_of
 from reinet.daemon.serve import agent_for
 
 
 def keeping(asked: Asked, loop: ControlLoop, path: Path | None = None, waits: bool = False) -> _Kept:
     config = DaemonConfig(model="rule", cgroups=(Path("/unused"),))
-    made = _Kept(config, loop, "rule", asked)
-    made.load = made.loading(agent_for)
-    made.reloader = Reloader(path, config, made, made.load, SimpleNamespace(), waits=waits)  # type: ignore[arg-type]
+    followed = Followed(config, "", agent_for)
+    made = _Kept(loop, followed, asked)
+    made.reloader = Reloader(path, config, made, followed.load, SimpleNamespace(), waits=waits)  # type: ignore[arg-type]
     made.begin(Rule(1.5))
     return made
 

@@ -17,14 +17,13 @@ from helpers.places import ROOT
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Mode
 from reinet.agents.decide.names import make_agent
-from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.verdicts import UNPLACED
-from reinet.core.errors import ModelError
+from reinet.core.errors import ConfigError, ModelError
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig, load_config
 from reinet.daemon.policies import PolicyConfig
-from reinet.daemon.reload import Reloader, take_model
+from reinet.daemon.reload import Reloader
 from reinet.daemon.sockets import KernelSockets, Socket, SocketPlacer, cgroup_ids
 from reinet.kshim.fake import FakeShim
 
@@ -369,24 +368,17 @@ def test_what_flows_are_measured_by_stays_whoever_decides_meanwhile(serve: Serve
     assert served.reloader.problem == ""
 
 
-def test_a_models_folder_is_taken_by_its_digest_and_only_with_the_daemons_period(serve: Serve) -> None:
-    folder = ROOT / "checkpoints" / "per-rtt"
-    digest = Policy.load(folder).identity.removeprefix("sha256:")
-    served = serve(f'model = "{ROOT / "checkpoints" / "default"}"\n')
+def test_agents_of_other_periods_replace_none(serve: Serve) -> None:
+    default, per_rtt, small = (str(ROOT / "checkpoints" / name) for name in ("default", "per-rtt", "small"))
+    for model, other in ((default, per_rtt), ("rule", small)):
+        served = serve(f'model = "{model}"\n')
+        served.caps()
+        with pytest.raises(ModelError, match="it decides by periods of its own"):
+            served.loop.replace_agents({"default": make_agent(other, "kernel")})
+    served = serve(f'model = "{default}"\n')
     served.caps()
-    with pytest.raises(ModelError, match="is pinned"):
-        take_model(served.config, served.loop, folder, "0" * 64)
-    with pytest.raises(ModelError, match="it decides by periods of its own"):
-        take_model(served.config, served.loop, folder, digest)
-    served = serve('model = "rule"\n')
-    served.caps()
-    small = ROOT / "checkpoints" / "small"
-    with pytest.raises(ModelError, match="it decides by periods of its own"):
-        take_model(served.config, served.loop, small, Policy.load(small).identity.removeprefix("sha256:"))
-    served = serve(f'model = "{ROOT / "checkpoints" / "default"}"\n')
-    served.caps()
-    found = take_model(served.config, served.loop, small, Policy.load(small).identity.removeprefix("sha256:"))
-    assert found.states == 6
-    assert found.refused == 0
+    with pytest.raises(ConfigError, match="there is no policy 'video'"):
+        served.loop.replace_agents({"video": make_agent(small, "kernel")})
+    served.loop.replace_agents({"default": make_agent(small, "kernel")})
     served.caps(1)
     assert served.loop.status().policies[0].swap.startswith(f"share: {small} (schema ")

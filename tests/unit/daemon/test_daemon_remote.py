@@ -261,6 +261,32 @@ def test_nonsense_ends_the_connection_and_nothing_else(frame: bytes, ends: tuple
         caller.add(1, 1)
 
 
+@pytest.mark.parametrize("result", [None, "2", 2.5, [2], Inner(np.zeros(1), None)])
+def test_an_answer_of_another_kind_ends_the_link(result: object, ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    caller: Any = remote.Remote(here, Calls)
+    asking = threading.Thread(target=lambda: plain.send(there, [plain.receive(there)[0], None, result]), daemon=True)
+    asking.start()
+    with pytest.raises(DaemonError, match=r"gone \(it answers add with "):
+        caller.add(1, 1)
+    asking.join(5)
+    assert "it answers add with" in caller.gone
+
+
+@pytest.mark.parametrize(
+    ("result", "is_sound"),
+    [
+        (Outer([Inner(np.zeros(1), None)], (1.0, 2.0)), True),
+        (Outer([Inner(np.zeros(1), "x")], (1.0, 2.0)), True),
+        (Outer([5], (1.0, 2.0)), False),  # type: ignore[list-item]
+        (Outer([Inner(5, None)], (1.0, 2.0)), False),  # type: ignore[arg-type]
+        (Outer(None, (1.0, 2.0)), False),  # type: ignore[arg-type]
+    ],
+)
+def test_what_a_dataclass_holds_is_looked_at_too(result: Outer, is_sound: bool) -> None:
+    assert plain.fits(result, Outer) is is_sound
+
+
 @pytest.mark.parametrize(
     "array",
     [

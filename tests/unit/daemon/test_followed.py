@@ -13,7 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from helpers.daemons import agent_of
-from helpers.loops import started
+from helpers.loops import HEALTHY, started
+from helpers.models import edit_manifest
 from helpers.registry import FIRST, FOLDERS, SECOND, Host, hurry
 from helpers.waiting import wait_for
 from reinet.agents.decide.active_policy import PolicyStatus
@@ -31,8 +32,9 @@ from reinet.daemon.followed import follow, hold_out_figures, resolved
 from reinet.daemon.policies import PolicyConfig
 from reinet.daemon.processes import child
 from reinet.daemon.processes.asked import Asked
-from reinet.daemon.processes.decide import _Kept
-from reinet.daemon.processes.shared_flag import SharedFlag
+from reinet.daemon.processes.decide import Followed, _Kept
+from reinet.daemon.reload import Reloader
+from reinet.daemon.serve import agent_for
 
 
 @pytest.fixture
@@ -204,43 +206,125 @@ def test_a_name_of_a_registry_cannot_be_pinned_for_it_names_other_models_in_time
 def test_the_file_read_again_finds_the_folder_that_its_name_stands_for(tmp_path: Path) -> None:
     where = RegistryConfig(address="unix:/x", folder=tmp_path)
     own = DaemonConfig(model="registry:production", cgroups=(tmp_path,), registry=where)
-    asked: list[tuple[str, str]] = []
+    asked: list[tuple[str, str, str | None]] = []
 
     def agent_for(config: DaemonConfig, model: str, _target: Target) -> Agent:
-        asked.append((config.model, model))
+        asked.append((config.model, model, config.model_sha256))
         return FixedCap(30)
 
-    kept = _Kept(own.model_copy(update={"model": "/models/a"}), started(FixedCap(30))[1], own.model, SharedFlag())
-    load = kept.loading(agent_for)
+    load = Followed(own, "/models/a", agent_for).load
     load(own, own.model, own.asked)
     load(own, "rule", own.asked)  # a policy's
     load(own.model_copy(update={"model": "/models/b"}), "/models/b", own.asked)
-    assert asked == [("/models/a", "/models/a"), ("/models/a", "rule"), ("/models/b", "/models/b")]
+    assert asked == [("/models/a", "/models/a", "a"), ("/models/a", "rule", "a"), ("/models/b", "/models/b", None)]
     with pytest.raises(ConfigError, match="is followed from the start on"):
         load(own.model_copy(update={"model": "registry:canary"}), "registry:canary", own.asked)
 
 
-def test_a_swap_whose_answer_came_too_late_does_not_begin_anew(tmp_path: Path) -> None:
-    where = RegistryConfig(address="unix:/x", folder=tmp_path)
-    own = DaemonConfig(model=str(tmp_path / FIRST), cgroups=(tmp_path,), registry=where)
-    for sha256 in (FIRST, SECOND):
-        shutil.copytree(FOLDERS[sha256], tmp_path / sha256)
-    _, loop = started(Policy.load(tmp_path / FIRST))
-    kept = _Kept(own, loop, "registry:production", Asked())
+class Following:
+    """A loop under the first of two models of a registry, and what takes further ones, as the decision process has it.
 
-    def ends(sha256: str) -> list[str]:
+    ``policies`` are the file's, beside which its model may change.
+    """
+
+    def __init__(self, folder: Path, policies: tuple[PolicyConfig, ...] = ()) -> None:
+        self.folder = folder
+        for sha256 in (FIRST, SECOND):
+            shutil.copytree(FOLDERS[sha256], folder / sha256)
+        where = RegistryConfig(address="unix:/x", folder=folder)
+        config = DaemonConfig(model="registry:production", cgroups=(folder,), registry=where, policies=policies)
+        name = Followed(config, str(folder / FIRST), agent_for)
+        self.shim, self.loop = started(name.load(config, config.model, config.asked))
+        self.kept = _Kept(self.loop, name, Asked())
+        self.kept.reloader = Reloader(None, config, self.kept, name.load, lambda _cookies: {})
+        self.kept.begin(self.loop._policies.all[0].agent)
+        self.load = name.load
+        self.tick()
+
+    def tick(self) -> None:
+        self.shim.feed(7, **HEALTHY)
+        self.loop.tick()
+
+    def read_again(self, **changes: object) -> None:
+        """As if the file had been changed, and was read again."""
+        reloader = self.kept.reloader
+        reloader._config = reloader._config.model_copy(update=changes)
+        config = reloader._config
+        reloader._command(config, self.load(config, config.model, config.asked))
+        self.tick()
+
+    def ends(self, sha256: str) -> list[str]:
+        """Takes a model; returns what the log says of swaps."""
         with capture_logs() as logged:
-            kept.take_model(str(tmp_path / sha256), sha256)
-            loop.tick()
+            self.kept.take_model(str(self.folder / sha256), sha256)
+            self.tick()
         return [entry["event"] for entry in logged if entry["event"].startswith("swap")]
 
-    assert ends(SECOND) == ["swap begins"]
-    assert ends(SECOND) == [], "it is asked for at each sign of life, until the answer comes in time"
-    loop._policies.all[0].roll_back("its flows were slower", 0)
-    loop.tick()
-    assert ends(SECOND) == [], "it went again, with a reason"
-    assert ends(FIRST) == ["swap begins"]
-    assert ends(SECOND) == ["swap ends", "swap begins"], "what was promoted again comes again"
+    def swaps(self) -> list[str]:
+        """Returns the folder of what each policy tries."""
+        return [policy.swap.partition(": ")[2].partition(" ")[0][-64:] for policy in self.loop.status().policies]
+
+
+def test_a_swap_whose_answer_came_too_late_does_not_begin_anew(tmp_path: Path) -> None:
+    daemon = Following(tmp_path)
+    assert daemon.ends(SECOND) == ["swap begins"]
+    assert daemon.ends(SECOND) == [], "it is asked for at each sign of life, until the answer comes in time"
+    daemon.loop._policies.all[0].roll_back("its flows were slower", 0)
+    daemon.tick()
+    assert daemon.ends(SECOND) == [], "it went again, with a reason"
+    assert daemon.ends(FIRST) == [], "which decides again already"
+    assert daemon.ends(SECOND) == ["swap begins"], "what was promoted again comes again"
+
+
+def test_what_was_rolled_back_stays_so_when_the_file_is_read_again(tmp_path: Path) -> None:
+    daemon = Following(tmp_path)
+    daemon.ends(SECOND)
+    daemon.loop._policies.all[0].roll_back("its flows were slower", 0)
+    daemon.read_again(target=Target.parse("+40ms"))
+    assert daemon.swaps() == [""]
+    assert daemon.loop.status().policies[0].target == "+40ms"
+
+
+def test_a_target_that_was_asked_for_outlives_a_promotion(tmp_path: Path) -> None:
+    daemon = Following(tmp_path)
+    daemon.kept.set_target(0, "66ms")
+    daemon.tick()
+    assert daemon.ends(SECOND) == ["swap begins"]
+    assert daemon.loop.status().target == "66ms"
+
+
+def test_policies_without_a_model_follow_too_and_others_do_not(tmp_path: Path) -> None:
+    own = tuple(PolicyConfig(name=name, local_ports=(port,), model=model)
+                for name, port, model in (("video", 443, None), ("bulk", 80, "rule")))  # fmt: skip
+    daemon = Following(tmp_path, own)
+    daemon.ends(SECOND)
+    assert daemon.swaps() == [SECOND, SECOND, ""]
+    daemon.read_again(target=Target.parse("+40ms"))
+    assert daemon.swaps() == [SECOND, SECOND, ""]
+    daemon.kept.reloader.close()
+
+
+def test_a_file_that_names_another_model_is_not_overruled_by_a_promotion(tmp_path: Path) -> None:
+    daemon = Following(tmp_path)
+    daemon.read_again(model="none")
+    with pytest.raises(
+        ModelError, match=r'the file says model = "none", so what registry:production points to is left'
+    ):
+        daemon.ends(SECOND)
+    daemon.read_again(model="registry:production")
+    assert daemon.ends(SECOND)[-1:] == ["swap begins"]
+    assert daemon.swaps() == [SECOND]
+
+
+def test_a_model_that_was_changed_where_it_lies_is_refused(tmp_path: Path) -> None:
+    """Consistently, as whoever may write there can: its digest is what the registry named."""
+    daemon = Following(tmp_path)
+    for sha256 in (FIRST, SECOND):
+        edit_manifest(tmp_path / sha256, lambda manifest: manifest.update(name="another"))
+    with pytest.raises(ModelError, match="is pinned"):
+        daemon.ends(SECOND)
+    with pytest.raises(ModelError, match="is pinned"):
+        daemon.read_again(target=Target.parse("+40ms"))
 
 
 def test_only_the_default_follows_a_name() -> None:

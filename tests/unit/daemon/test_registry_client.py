@@ -4,7 +4,8 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -15,6 +16,7 @@ from reinet.agents.model.artifact import load_artifact
 from reinet.core.errors import ModelError
 from reinet.daemon import registry
 from reinet.daemon.registry import Address, Follower, fetch
+from reinet.proto import trainer_pb2 as pb
 from reinet.proto import trainer_pb2_grpc
 
 
@@ -26,6 +28,13 @@ class Aborted(grpc.RpcError):
 
     def details(self) -> str:
         return "went away"
+
+
+class Away(Aborted):
+    """A service that restarts."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.fixture
@@ -121,6 +130,32 @@ def test_a_service_that_is_away_for_a_day_changes_nothing(
     host.up()
     wait_for(lambda: daemon.models() == [FIRST, SECOND], 90)
     daemon.follower.close()
+
+
+def test_streams_that_break_after_they_were_heard_cost_the_first_pause_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service restarts now and then; the seventh time its daemons stayed away for a minute."""
+
+    class Breaking(list[pb.Pointer]):
+        def __iter__(self) -> Iterator[pb.Pointer]:
+            yield pb.Pointer(name="production", number=1)
+            raise Away
+
+        def cancel(self) -> None: ...
+
+    pauses: list[float] = []
+    address = SimpleNamespace(channel=lambda: SimpleNamespace(close=lambda: None), target="x")
+    stub = SimpleNamespace(Follow=lambda _request: Breaking(), Report=lambda _request, timeout: None)
+    monkeypatch.setattr(registry, "stub_of", lambda _channel: stub)
+    monkeypatch.setattr(registry.random, "uniform", lambda _low, _high: 1.0)
+    follower = Follower(cast(Address, address), "production", "host-1", tmp_path, lambda _folder, _sha256: None)
+    monkeypatch.setattr(follower._stop, "wait", lambda seconds: (pauses.append(seconds), time.sleep(0.01)))
+    follower.start()
+    wait_for(lambda: len(pauses) > 8)
+    follower.close()
+    assert set(pauses) == {registry.FIRST_PAUSE_S}
+    assert "no training service answers" in follower.problem
 
 
 def test_without_streams_it_polls(host: Host, daemon: Daemon) -> None:

@@ -12,16 +12,17 @@ from reinet.agents.decide.loop import ControlLoop
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.processes.asked import MOST_BYTES, Asked
-from reinet.daemon.processes.decide import _Kept
+from reinet.daemon.processes.decide import Followed, _Kept
 from reinet.daemon.processes.shared_flag import SharedFlag
 from reinet.daemon.processes.shared_text import SharedText
+from reinet.daemon.serve import agent_for
 
 
 def kept(flag: SharedFlag, **calls: Any) -> _Kept:
     config = DaemonConfig(model="rule", cgroups=(Path("/unused"),))
     asked = Asked()
     asked.pause = flag
-    return _Kept(config, cast(ControlLoop, SimpleNamespace(**calls)), "rule", asked)
+    return _Kept(cast(ControlLoop, SimpleNamespace(**calls)), Followed(config, "", agent_for), asked)
 
 
 def test_what_a_process_that_died_has_said_is_known() -> None:
