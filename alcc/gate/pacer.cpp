@@ -41,8 +41,10 @@ void Pacer::push(Flow* flow, std::uint64_t due_ns) {
   bool first;
   {
     const std::lock_guard guard(lock_);
-    if (!started_ && !paused_) start();
-    if (!started_ && !paused_) return;  // no thread, no gate: process().settings says so by now
+    if (!started_ && !paused_) {
+      if (!process().wanted()) return;  // given up meanwhile: nothing of the gate may run any more
+      lacks_thread_ = true;
+    }
     first = waits_ && (due_.empty() || due_ns < due_.top().ns);
     due_.push({due_ns, flow});
     flow->queued = true;
@@ -52,8 +54,12 @@ void Pacer::push(Flow* flow, std::uint64_t due_ns) {
 }
 
 void Pacer::keep() {
+  {
+    const std::lock_guard guard(lock_);
+    lacks_thread_ = !started_ && !paused_;
+  }
+  attend();
   const std::lock_guard guard(lock_);
-  if (!started_ && !paused_) start();
   kept_ = started_;
 }
 
@@ -68,6 +74,7 @@ void Pacer::end_with_the_others() {
 void Pacer::pause(bool for_good) {
   pausing_.lock();
   {
+    const std::lock_guard making(making_);
     const std::lock_guard guard(lock_);
     if (kept_ && !for_good) return;
     paused_ = true;
@@ -88,22 +95,46 @@ void Pacer::resume() {
   {
     const std::lock_guard guard(lock_);
     paused_ = false;
-    if (!started_ && !due_.empty()) start();
+    lacks_thread_ = !started_ && !due_.empty();
   }
+  attend();
   pausing_.unlock();
   if (!process().wanted()) process().open_all();  // nobody would do it later
 }
 
 void Pacer::renew() {
   new (&pausing_) std::mutex;
-  paused_ = false;
+  new (&making_) Lock;
+  paused_ = lacks_thread_ = false;
   due_ = {};
   flows_ = 0;
   started_ = kept_ = ends_with_others_ = waits_ = false;
 }
 
-void Pacer::start() {
-  if (!process().wanted()) return;  // given up meanwhile: nothing of the gate may run any more
+void Pacer::make_thread() {
+  if (!process().is_here()) return;  // a child of vfork() has none
+  bool failed = false;
+  int cancelled;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled);
+  {
+    const std::lock_guard making(making_);
+    std::unique_lock guard(lock_);
+    if (lacks_thread_.exchange(false) && !started_ && !paused_ && process().wanted()) {
+      started_ = true;
+      guard.unlock();
+      failed = !start();
+      guard.lock();
+      if (failed) started_ = false;
+    }
+  }
+  if (failed) {
+    process().give_up("no thread can be made");
+    process().open_all();
+  }
+  pthread_setcancelstate(cancelled, nullptr);
+}
+
+bool Pacer::start() {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -115,11 +146,9 @@ void Pacer::start() {
     return nullptr;
   };
   const int failed = pthread_create(&thread_, &attributes, run, this);
-  if (!failed) pthread_setname_np(thread_, "reinet-alcc");
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  started_ = !failed;
-  if (failed) process().give_up("no thread can be made");
+  return !failed;
 }
 
 void Pacer::tell() {
@@ -140,11 +169,12 @@ void Pacer::wait(std::unique_lock<Lock>& guard, std::uint64_t due_ns) {
 
 void Pacer::run() {
   inside_gate = true;
+  pthread_setname_np(pthread_self(), "reinet-alcc");
   thread_id_ = static_cast<pid_t>(syscall(SYS_gettid));
   std::unique_lock guard(lock_);
   while (!paused_) {
     if (ends_with_others_ && (due_.empty() || is_last_thread())) {  // who sends after it makes another one
-      pthread_detach(thread_);
+      pthread_detach(pthread_self());
       started_ = false;
       return;
     }

@@ -22,6 +22,11 @@ class Pacer {
  public:
   // The caller holds the flow's lock, and the flow is not queued yet.
   void push(Flow* flow, std::uint64_t due_ns);
+  // Makes the thread where something is due and there is none; the caller holds no lock. Memory is asked for, and of an
+  // allocator with handlers around fork() (jemalloc) a thread may have all that waits for our locks.
+  void attend() {
+    if (lacks_thread_.load(std::memory_order_relaxed)) make_thread();
+  }
   // The least time between two looks at a flow at which all of them together stay within the thread's share of a core.
   std::uint64_t fair_ns() const { return flows_.load(std::memory_order_relaxed) * kLookShareNs; }
   // Between these two there is no thread, and gates stay as they are. A process that has given up gets none after it.
@@ -43,7 +48,8 @@ class Pacer {
     bool operator<(const Due& other) const { return ns > other.ns; }  // the earliest first
   };
 
-  void start();
+  void make_thread();
+  bool start();
   void run();
   void tell();
   // Until told of something, or until then (0 = for good).
@@ -57,6 +63,8 @@ class Pacer {
   std::atomic<std::uint32_t> changes_{0};  // moves when there is something to tell the thread
   std::priority_queue<Due> due_;
   bool started_ = false, paused_ = false;
+  std::atomic<bool> lacks_thread_{false};
+  Lock making_;  // before lock_; nobody takes it around fork()
   bool kept_ = false, ends_with_others_ = false;
   bool waits_ = false;  // the thread, to be told
   pthread_t thread_{};

@@ -193,7 +193,7 @@ class Passage {
   bool is_same_socket() {
     const std::uint64_t cookie = cookie_of(fd_);
     if (cookie_ == 0) cookie_ = cookie;
-    if (cookie != 0 && cookie == cookie_ && flow_->cookie == cookie) return true;
+    if (cookie != 0 && flow_->cookie == cookie) return cookie == cookie_;  // else the number's next socket has the flow
     std::erase(flow_->fds, fd_);
     process().table.forget(fd_, flow_);
     if (flow_->fds.empty() && !flow_->queued) process().table.release(flow_);  // else the pacer does
@@ -217,6 +217,7 @@ class Passage {
     const std::uint32_t seen = word;
     const Waiting waiting(flow_->waiting);
     guard.unlock();
+    process().pacer.attend();
     if (process().is_copy()) return Answer::pass;  // nobody would move it
     timespec left{kForEverS, 0};
     if (deadline_ns_ != kUnlimited) {
@@ -261,19 +262,21 @@ constexpr std::size_t kMostBytesOfCall = INT_MAX & ~std::size_t{4095};
 template <class Send, class BeforeRoom = NothingBeforeRoom>
 ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send, Call call = Call::whole,
                      BeforeRoom&& before_room = {}) {
-  const Inside inside;
   // More than any call takes is an error's -1, of which no piece may be made that the kernel does take.
-  if (!inside || length == 0 || length > SSIZE_MAX) return send(0, length, false);
+  if (length == 0 || length > SSIZE_MAX) return send(0, length, false);
+  std::optional<Inside> inside(std::in_place);
+  if (!*inside) return send(0, length, false);
   Process& p = process();
   const int error = errno;
   Flow* flow = p.table.flow(fd);
+  const bool is_early = flow && flow->takes_early(length);
   errno = error;  // a call that succeeds leaves it alone
-  if (flow && flow->takes_early(length)) {
+  if (!flow || is_early || !p.is_here()) {
+    inside.reset();  // of the gate it is no concern how long the kernel takes
     const ssize_t taken = send(0, length, false);
-    if (taken > 0) flow->sent_early(static_cast<std::uint64_t>(taken));
+    if (is_early && taken > 0) flow->sent_early(static_cast<std::uint64_t>(taken));
     return taken;
   }
-  if (!flow || !p.is_here()) return send(0, length, false);
   int cancelled;  // PTHREAD_CANCEL_ASYNCHRONOUS must not strike while locks are held
   pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &cancelled);
   ssize_t result;

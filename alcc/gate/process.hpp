@@ -72,7 +72,9 @@ class Inside {
     if (entered_) inside_gate = true;
   }
   ~Inside() {
-    if (entered_) inside_gate = false;
+    if (!entered_) return;
+    process().pacer.attend();
+    inside_gate = false;
   }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
@@ -80,6 +82,19 @@ class Inside {
 
  private:
   bool entered_;
+};
+
+// Leaves the gate again for a wait with no lock and nothing begun, as poll's: what a signal's handler writes meanwhile
+// is gated, and so is the thread after a handler that jumps out of it.
+class Outside {
+ public:
+  Outside() {
+    process().pacer.attend();
+    inside_gate = false;
+  }
+  ~Outside() { inside_gate = true; }
+  Outside(const Outside&) = delete;
+  Outside& operator=(const Outside&) = delete;
 };
 
 }  // namespace reinet::alcc

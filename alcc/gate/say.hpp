@@ -3,6 +3,7 @@
 #define REINET_ALCC_SAY_HPP
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -39,8 +40,12 @@ inline bool is_for_words() {
 }
 
 // Writes past our own hooks; what the kernel would end the program for (nobody reads the pipe, the file may not grow)
-// is dropped. No cancellation point, for what has something to say may be none.
+// is dropped, and so is what would wait: for whoever reads a full pipe, or has stopped the terminal. Locks may be held
+// here. No cancellation point, for what has something to say may be none.
 inline void write_or_drop(int fd, const void* data, std::size_t size) {
+  constexpr timespec kNone{};
+  pollfd asked{fd, POLLOUT, 0};
+  if (syscall(SYS_ppoll, &asked, 1, &kNone, nullptr, 0) != 1 || !(asked.revents & POLLOUT)) return;
   sigset_t fatal, before, pending;
   sigemptyset(&fatal);
   sigaddset(&fatal, SIGPIPE);
@@ -48,7 +53,6 @@ inline void write_or_drop(int fd, const void* data, std::size_t size) {
   pthread_sigmask(SIG_BLOCK, &fatal, &before);
   sigpending(&pending);
   [[maybe_unused]] const long written = syscall(SYS_write, fd, data, size);
-  constexpr timespec kNone{};
   for (const int number : {SIGPIPE, SIGXFSZ}) {
     sigset_t one;
     sigemptyset(&one);

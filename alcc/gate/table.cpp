@@ -75,6 +75,16 @@ Flow* Table::flow(int fd) {
   return flow;
 }
 
+Flow* Table::verified_flow(int fd) {
+  if (Flow* known = known_flow(fd)) {
+    std::unique_lock guard(known->lock);
+    if (known->cookie == cookie_of(fd)) return known;
+    guard.unlock();
+    close(fd);
+  }
+  return flow(fd);
+}
+
 void Table::forget(int fd, const Flow* flow) {
   if (load(fd) == reinterpret_cast<std::uintptr_t>(flow)) store(fd, kUnknown);
 }

@@ -30,6 +30,8 @@ class Table {
   // Returns the flow that a descriptor is, made if it is a TCP socket not seen before; null = not ours. None is made in
   // a child of vfork() or clone().
   Flow* flow(int fd);
+  // The same, where a connection that was closed past the C library may have had the number before.
+  Flow* verified_flow(int fd);
   // The same, but only what is known already.
   Flow* known_flow(int fd) const {
     const std::uintptr_t slot = load(fd);

@@ -99,12 +99,14 @@ int gated_poll(pollfd* fds, nfds_t count, std::uint64_t end_ns, const sigset_t* 
     if (closed.empty()) {
       const std::uint64_t now = now_ns();
       const timespec left = timespec_of(end_ns > now ? end_ns - now : 0);
+      const Outside outside;
       return real_ppoll.get()(fds, count, end_ns == kUnlimited ? nullptr : &left, mask);
     }
-    const int result = in_slices(
-        end_ns, fair_slice_ns(slice_ns),
-        [&](const timespec& slice) { return real_ppoll.get()(watched.data(), count, &slice, mask); },
-        [&] { return any_opened(closed); });
+    const auto wait = [&](const timespec& slice) {
+      const Outside outside;
+      return real_ppoll.get()(watched.data(), count, &slice, mask);
+    };
+    const int result = in_slices(end_ns, fair_slice_ns(slice_ns), wait, [&] { return any_opened(closed); });
     if (result == kOpened) continue;
     if (result >= 0)
       for (nfds_t i = 0; i < count; ++i) {
@@ -193,6 +195,7 @@ int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::ui
   const Sets asked(count, read, write, except);
   const auto wait = [&](const Sets& sets, const timespec* timeout) {
     sets.give(read, write, except);
+    const Outside outside;
     return real_pselect.get()(count, read, write, except, timeout, mask);
   };
   std::vector<Flow*> closed;
@@ -242,7 +245,7 @@ REINET_HOOK int epoll_ctl(int epfd, int operation, int fd, epoll_event* event) n
   Table& table = process().table;
   // Who does not ask whether it may be written is told nothing else at a closed gate; most servers ask so of a new one.
   const bool is_plain = event && !(event->events & kWritable) && !table.is_known(fd) && table.is_epoll(epfd);
-  Flow* flow = is_plain ? nullptr : table.flow(fd);
+  Flow* flow = is_plain ? nullptr : table.verified_flow(fd);
   errno = error;
   if (!flow || !process().is_here()) return real_epoll_ctl.get()(epfd, operation, fd, event);
   const std::lock_guard guard(flow->lock);
@@ -254,18 +257,18 @@ REINET_HOOK int epoll_create(int size) noexcept { return fresh(real_epoll_create
 REINET_HOOK int epoll_create1(int flags) noexcept { return fresh(real_epoll_create1.get()(flags)); }
 
 REINET_HOOK int poll(pollfd* fds, nfds_t count, int timeout_ms) {
-  const Inside inside;
-  if (!inside || !fds || !any_closed(fds, count)) return real_poll.get()(fds, count, timeout_ms);
-  const std::uint64_t end_ns =
-      timeout_ms < 0 ? kUnlimited : now_ns() + static_cast<std::uint64_t>(timeout_ms) * 1'000'000;
-  return gated_poll(fds, count, end_ns, nullptr);
+  if (const Inside inside; inside && fds && any_closed(fds, count)) {
+    const std::uint64_t end_ns =
+        timeout_ms < 0 ? kUnlimited : now_ns() + static_cast<std::uint64_t>(timeout_ms) * 1'000'000;
+    return gated_poll(fds, count, end_ns, nullptr);
+  }
+  return real_poll.get()(fds, count, timeout_ms);
 }
 
 REINET_HOOK int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
-  const Inside inside;
-  if (!inside || !fds || !is_sane(timeout) || !any_closed(fds, count))
-    return real_ppoll.get()(fds, count, timeout, mask);
-  return gated_poll(fds, count, end_of(timeout), mask);
+  if (const Inside inside; inside && fds && is_sane(timeout) && any_closed(fds, count))
+    return gated_poll(fds, count, end_of(timeout), mask);
+  return real_ppoll.get()(fds, count, timeout, mask);
 }
 
 // What programs built with _FORTIFY_SOURCE call; a call that would overrun its array is left to the C library to stop.
@@ -281,23 +284,23 @@ REINET_HOOK int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, 
 }
 
 REINET_HOOK int select(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout) {
-  const Inside inside;
   const bool sane = !timeout || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0);
-  if (!inside || !sane || !any_closed_of(count, write)) return real_select.get()(count, read, write, except, timeout);
-  const std::uint64_t end_ns = timeout ? end_of(*timeout) : kUnlimited;
-  const int result = gated_select(count, read, write, except, end_ns, nullptr);
-  if (timeout) {  // Linux tells what is left
-    const std::uint64_t now = now_ns();
-    const timespec left = timespec_of(end_ns > now ? end_ns - now : 0);
-    *timeout = {left.tv_sec, left.tv_nsec / 1000};
+  if (const Inside inside; inside && sane && any_closed_of(count, write)) {
+    const std::uint64_t end_ns = timeout ? end_of(*timeout) : kUnlimited;
+    const int result = gated_select(count, read, write, except, end_ns, nullptr);
+    if (timeout) {  // Linux tells what is left
+      const std::uint64_t now = now_ns();
+      const timespec left = timespec_of(end_ns > now ? end_ns - now : 0);
+      *timeout = {left.tv_sec, left.tv_nsec / 1000};
+    }
+    return result;
   }
-  return result;
+  return real_select.get()(count, read, write, except, timeout);
 }
 
 REINET_HOOK int pselect(int count, fd_set* read, fd_set* write, fd_set* except, const timespec* timeout,
                         const sigset_t* mask) {
-  const Inside inside;
-  if (!inside || !is_sane(timeout) || !any_closed_of(count, write))
-    return real_pselect.get()(count, read, write, except, timeout, mask);
-  return gated_select(count, read, write, except, end_of(timeout), mask);
+  if (const Inside inside; inside && is_sane(timeout) && any_closed_of(count, write))
+    return gated_select(count, read, write, except, end_of(timeout), mask);
+  return real_pselect.get()(count, read, write, except, timeout, mask);
 }

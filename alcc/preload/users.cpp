@@ -7,10 +7,12 @@
 // namespaces are entered by processes of one thread only: who is refused tries again without the pacer's.
 // Who takes descriptors of its own takes the pacer along.
 #include <grp.h>
+#include <limits.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 
 #include "alcc/preload/alone.hpp"
 #include "alcc/preload/real.hpp"
@@ -19,6 +21,8 @@ using reinet::alcc::alone;
 using reinet::alcc::with_own_descriptors;
 
 namespace {
+
+constexpr int kUsualGroups = 256;
 
 REINET_REAL(setuid);
 REINET_REAL(setgid);
@@ -57,7 +61,21 @@ REINET_HOOK int setresgid(gid_t real, gid_t effective, gid_t saved) noexcept {
 REINET_HOOK int setgroups(size_t count, const gid_t* groups) noexcept {
   return alone(real_setgroups.get(), count, groups);
 }
-REINET_HOOK int initgroups(const char* user, gid_t group) { return alone(real_initgroups.get(), user, group); }
+// Which groups those are the host's name service may take seconds to say, and the pacer is to go on meanwhile.
+REINET_HOOK int initgroups(const char* user, gid_t group) {
+  if (!reinet::alcc::process().wanted()) return real_initgroups.get()(user, group);
+  gid_t usual[kUsualGroups];
+  int count = kUsualGroups;
+  if (getgrouplist(user, group, usual, &count) >= 0) return setgroups(static_cast<std::size_t>(count), usual);
+  auto* groups = static_cast<gid_t*>(std::calloc(static_cast<std::size_t>(count), sizeof(gid_t)));
+  const bool found = groups && count <= NGROUPS_MAX && getgrouplist(user, group, groups, &count) >= 0;
+  const int result =
+      found ? setgroups(static_cast<std::size_t>(count), groups) : alone(real_initgroups.get(), user, group);
+  const int error = errno;
+  std::free(groups);
+  errno = error;
+  return result;
+}
 REINET_HOOK int capset(void* header, const void* data) noexcept { return alone(real_capset.get(), header, data); }
 REINET_HOOK int unshare(int flags) noexcept {
   if (flags & CLONE_FILES) return with_own_descriptors([=] { return real_unshare.get()(flags); });

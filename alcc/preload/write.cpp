@@ -51,14 +51,15 @@ bool is_gated(int fd) {
 
 constexpr unsigned kSpliceFlags = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
 
-// Tells whether bytes may come from a descriptor: it is a pipe's end for reading, and that pipe is not at its end.
-bool may_bring(int fd) {
+// Tells whether bytes may come from a descriptor, or are there now: it is a pipe's end for reading, and that pipe is
+// not at its end.
+bool may_bring(int fd, bool now) {
   const int flags = fcntl(fd, F_GETFL);
   struct stat found;
   if (flags < 0 || (flags & O_ACCMODE) == O_WRONLY || fstat(fd, &found) != 0 || !S_ISFIFO(found.st_mode)) return false;
   pollfd asked{fd, POLLIN, 0};
   const timespec none{0, 0};
-  return real_ppoll.get()(&asked, 1, &none, nullptr) == 0 || (asked.revents & POLLIN);
+  return real_ppoll.get()(&asked, 1, &none, nullptr) == 0 ? !now : asked.revents & POLLIN;
 }
 
 // Tells whether a file has nothing at or after a place. One without a size may have something (/proc), but no such file
@@ -93,7 +94,7 @@ ssize_t gated_buffers(int fd, const iovec* buffers, int count, bool dont_wait, F
     msghdr piece{};
     piece.msg_iov = part.data();
     piece.msg_iovlen = part.count();
-    return real_sendmsg.get()(fd, &piece, MSG_NOSIGNAL);
+    return real_sendmsg.get()(fd, &piece, MSG_NOSIGNAL | (dont_wait ? MSG_DONTWAIT : 0));
   });
 }
 
@@ -194,9 +195,10 @@ REINET_HOOK ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_o
   };
   const auto before_room = [=]() -> Answered {
     const int error = errno;
-    const bool looks = !from_offset && !to_offset && !(flags & ~kSpliceFlags) && may_bring(from);
+    const bool waits = !(flags & SPLICE_F_NONBLOCK);  // for the pipe; the connection has a flag of its own
+    const bool looks = !from_offset && !to_offset && !(flags & ~kSpliceFlags) && may_bring(from, !waits);
     errno = error;
     return looks ? Answered{} : send(0, size, false);
   };
-  return through_gate(to, size, flags & SPLICE_F_NONBLOCK, send, Call::single, before_room);
+  return through_gate(to, size, false, send, Call::single, before_room);
 }

@@ -2,6 +2,7 @@
 //
 // An allocator to preload that makes a system call by its number in each call of its own, as jemalloc does in the
 // first: also while the gate is being made, and while the gate holds its locks. It gives nothing back.
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,7 +20,24 @@ constexpr int kNobodys = 9999;
 std::atomic<char*> memory{nullptr};
 std::atomic<std::size_t> used{0};
 
+#ifdef FORKS
+// A lock that is taken around fork(), as jemalloc's, for as long as a busy host may stop whoever forks.
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+void take() {
+  pthread_mutex_lock(&lock);
+  usleep(20'000);
+}
+void give() { pthread_mutex_unlock(&lock); }
+
+[[gnu::constructor]] void begin() { pthread_atfork(take, give, give); }
+#endif
+
 void* taken(std::size_t size, std::size_t alignment) {
+#ifdef FORKS
+  pthread_mutex_lock(&lock);
+  pthread_mutex_unlock(&lock);
+#endif
   const int error = errno;
   syscall(SYS_close, kNobodys);
   errno = error;

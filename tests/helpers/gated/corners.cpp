@@ -328,7 +328,7 @@ const Cases kCases{
 
 int main(int count, char** words) {
   Cases cases = kCases;
-  for (const Cases* more : {&kProcessCases, &kMemoryCases, &kTableCases, &kCallCases})
+  for (const Cases* more : {&kProcessCases, &kMemoryCases, &kTableCases, &kCallCases, &kWaitCases})
     cases.insert(more->begin(), more->end());
   return run_case(cases, count, words);
 }

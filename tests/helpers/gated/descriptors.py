@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from edges import Seen, drain, fill, pair  # beside this file
 from server import BLOCK, MSS_BYTES, held_bytes
@@ -90,6 +91,25 @@ def watched_once_as_it_connects() -> Seen:
         return {"held": held_bytes(sock)}
 
 
+def watched_with_a_number_used_before() -> Seen:
+    """A connection was closed unseen, and another one has got its number unseen, which is watched for edges."""
+    sock, peer = pair(4096)
+    number = connection()
+    library.dup2(sock.fileno(), number)
+    library.close(sock.detach())
+    os.set_blocking(number, False)
+    edges = sent = 0
+    with select.epoll() as waiter:
+        waiter.register(number, select.EPOLLOUT | select.EPOLLET)
+        for _ in range(5):
+            edges += len(waiter.poll(5))
+            with suppress(BlockingIOError):
+                while True:
+                    sent += os.write(number, BLOCK[:20_000])
+            sent -= len(drain(peer, sent))
+    return {"edges": edges}
+
+
 def small_sets() -> Seen:
     """Select's sets are as long as the count asks for; behind this one is memory that nobody may touch."""
     sock, _peer = pair(4096)
@@ -125,7 +145,7 @@ def forked_with_the_links_numbers() -> Seen:
 CASES: dict[str, Callable[[], Seen]] = {
     f.__name__: f
     for f in (closed_by_number, closed_past_the_library, closed_and_a_file_since, closed_epolls,
-              watched_once_as_it_connects, small_sets, forked_with_the_links_numbers)
+              watched_once_as_it_connects, watched_with_a_number_used_before, small_sets, forked_with_the_links_numbers)
 }  # fmt: skip
 
 if __name__ == "__main__":

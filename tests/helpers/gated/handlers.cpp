@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A library with HANDLERS, which has a lock taken around fork() from before main() on; without it a program whose one
-// thread writes while it holds that lock, as the other one forks.
+// A library with HANDLERS, which has a lock taken around fork() from before main() on, or with NAMES, whose name
+// service is far away; without them a program whose one thread writes while it holds that lock, as the other one forks.
+#include <grp.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #ifdef HANDLERS
 pthread_mutex_t lock_of_library = PTHREAD_MUTEX_INITIALIZER;
@@ -15,6 +17,14 @@ void give() { pthread_mutex_unlock(&lock_of_library); }
 [[gnu::constructor]] void begin() { pthread_atfork(take, give, give); }
 
 }  // namespace
+#elif defined NAMES
+extern "C" int initgroups(const char*, gid_t) noexcept { return static_cast<int>(sleep(2)); }
+
+extern "C" int getgrouplist(const char*, gid_t group, gid_t* groups, int* count) noexcept {
+  sleep(2);
+  *groups = group;
+  return *count = 1;
+}
 #else
 #include <sys/wait.h>
 

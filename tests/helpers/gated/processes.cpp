@@ -173,6 +173,16 @@ void nobody_listens() {
   execl("/proc/self/exe", "corners", "told_once", nullptr);
 }
 
+// The same where the pipe is full and nobody reads it.
+void nobody_reads() {
+  int ends[2];
+  if (pipe(ends) != 0 || fcntl(ends[1], F_SETFL, O_NONBLOCK) < 0) std::exit(3);
+  while (write(ends[1], block.data(), 4096) > 0) {}
+  fcntl(ends[1], F_SETFL, 0);
+  dup2(ends[1], STDERR_FILENO);
+  execl("/proc/self/exe", "corners", "told_once", nullptr);
+}
+
 // The same where standard error is a log, and no file may grow: sshd's before a login.
 void full_log() {
   const rlimit none{0, 0};
@@ -415,6 +425,7 @@ const Cases kProcessCases{
     {"sandbox_beside_a_waiting_write", sandbox_beside_a_waiting_write},
     {"sandbox_beside_a_change_of_user", sandbox_beside_a_change_of_user},
     {"nobody_listens", nobody_listens},
+    {"nobody_reads", nobody_reads},
     {"told_once", told_once},
     {"full_log", full_log},
     {"data_as_standard_error", data_as_standard_error},

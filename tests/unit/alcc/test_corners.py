@@ -2,63 +2,28 @@
 
 import os
 import re
-import shutil
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from helpers.gated import CAP_PKTS, FOLDER, TIMEOUT_S, environment, reports, settings
-from helpers.gated.server import MSS_BYTES
+from helpers.gated import TIMEOUT_S, environment, reports, settings
+from helpers.gated.built import MOST_HELD_BYTES, built, held_bytes_of, seen_of
 from helpers.places import ROOT
-from reinet.alcc.launch import Settings
-
-MOST_HELD_BYTES = 3 * CAP_PKTS * MSS_BYTES
-"""What the cap and the peer's small buffer hold together; without a gate it is 80 KB and more."""
-
-
-def _built(sources: list[str], built: Path, *options: str) -> Path:
-    compiler = shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    command = [compiler, "-std=c++20", "-O1", "-pthread", *options, *[str(FOLDER / source) for source in sources]]
-    subprocess.run([*command, "-o", str(built)], check=True)
-    return built
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``corners.cpp`` and the files beside it that it names, built."""
-    built = tmp_path_factory.mktemp("corners") / "corners"
-    sources = ["corners.cpp", "processes.cpp", "memory.cpp", "tables.cpp", "calls.cpp"]
-    return _built(sources, built, "-rdynamic")  # the gate is to find its getsockopt
-
-
-def _seen(program: Path, case: str, asked: Settings | None) -> tuple[int, list[str], str]:
-    """Return the exit status, what was printed, and what was said on standard error."""
-    done = subprocess.run(
-        [str(program), case], env=environment(asked), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    return done.returncode, done.stdout.splitlines(), done.stderr
-
-
-def _held_bytes(lines: list[str]) -> int:
-    (held,) = (int(line.split()[1]) for line in lines if line.startswith("held"))
-    return held
 
 
 @pytest.mark.parametrize("case", ["cancelled_write", "cancelled_poll", "cancelled_sendfile"])
 def test_a_thread_is_cancelled_where_it_waits(program: Path, case: str) -> None:
-    seen = _seen(program, case, settings())
-    assert seen == _seen(program, case, None)
+    seen = seen_of(program, case, settings())
+    assert seen == seen_of(program, case, None)
     assert "cancelled 1 late 0" in seen[1]
 
 
 def test_a_thread_is_cancelled_in_no_call_that_is_no_cancellation_point(program: Path) -> None:
     """It ended the process."""
-    seen = _seen(program, "cancelled_later", settings())
-    assert seen[:2] == _seen(program, "cancelled_later", None)[:2]
+    seen = seen_of(program, "cancelled_later", settings())
+    assert seen[:2] == seen_of(program, "cancelled_later", None)[:2]
     assert seen[1] == ["changed 0 added 0 cancelled 1"]
 
 
@@ -67,96 +32,93 @@ def test_a_thread_is_cancelled_in_no_call_that_is_no_cancellation_point(program:
     [("second_writer_is_interrupted", "second -1 interrupted 1"), ("second_writer_is_cancelled", "cancelled 1 late 0")],
 )
 def test_who_waits_for_anothers_write_to_end_is_interrupted_there(program: Path, case: str, end: str) -> None:
-    seen = _seen(program, case, settings())
-    assert seen == _seen(program, case, None) == (0, [end, "first 50000"], "")
+    seen = seen_of(program, case, settings())
+    assert seen == seen_of(program, case, None) == (0, [end, "first 50000"], "")
 
 
 def test_who_waits_for_anothers_write_to_end_goes_on_in_a_child_too(program: Path) -> None:
     """There the other one is not, and it waited for ever."""
-    status, lines, _ = _seen(program, "second_writer_forks", settings())
+    status, lines, _ = seen_of(program, "second_writer_forks", settings())
     assert status == 0
     assert sorted(lines) == ["first 50000", "second 50000 interrupted 0", "second 50000 interrupted 0", "status 0"]
 
 
 def test_a_handler_that_interrupts_the_gate_may_fork(program: Path) -> None:
     """It waited for ever for a lock that the thread which it had interrupted held."""
-    seen, plain = (_seen(program, "forks_in_a_handler", asked) for asked in (settings(), None))
+    seen, plain = (seen_of(program, "forks_in_a_handler", asked) for asked in (settings(), None))
     for status, lines, words in (seen, plain):
         held = [line for line in lines if line.startswith("held")]
         assert (status, words) == (0, "")
         assert [line for line in lines if line not in held] == ["child 1000 50000", "parent 1000", "forked"]
-    assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1]), "the parent is gated as before"
+    assert held_bytes_of(seen[1]) < MOST_HELD_BYTES < held_bytes_of(plain[1]), "the parent is gated as before"
 
 
 def test_what_such_a_handlers_child_does_withholds_nothing_from_an_epoll_of_both(program: Path) -> None:
-    seen = _seen(program, "forks_in_a_handler_beside_an_epoll", settings())
-    assert seen == _seen(program, "forks_in_a_handler_beside_an_epoll", None)
+    seen = seen_of(program, "forks_in_a_handler_beside_an_epoll", settings())
+    assert seen == seen_of(program, "forks_in_a_handler_beside_an_epoll", None)
     assert seen[1] == ["writable before the child 1", "writable after the child 1"]
 
 
 def test_a_thread_with_little_stack_sends_several_buffers(program: Path) -> None:
-    assert _seen(program, "little_stack", settings()) == (0, ["sent 800701"], "")
+    assert seen_of(program, "little_stack", settings()) == (0, ["sent 800701"], "")
 
 
 def test_an_allocator_may_close_descriptors_by_number_while_the_gate_is_made(program: Path, tmp_path: Path) -> None:
-    allocator = _built(["allocator.cpp"], tmp_path / "allocator.so", "-shared", "-fPIC", "-fno-builtin")
-    told = environment(settings())
-    told["LD_PRELOAD"] = f"{allocator}:{told['LD_PRELOAD']}"
-    command = [str(program), "cancelled_write"]
-    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert (done.returncode, done.stdout) == (0, "cancelled 1 late 0\nwrote 50000\n")
+    allocator = built(["allocator.cpp"], tmp_path / "allocator.so", "-shared", "-fPIC", "-fno-builtin")
+    seen = seen_of(program, "cancelled_write", settings(), preload=f"{allocator}:{{gate}}")
+    assert seen[:2] == (0, ["cancelled 1 late 0", "wrote 50000"])
 
 
 def test_a_waiting_writes_bytes_never_reach_what_took_its_descriptors_number(program: Path) -> None:
-    assert _seen(program, "number_used_again", settings()) == (0, ["another's bytes 0"], "")
+    assert seen_of(program, "number_used_again", settings()) == (0, ["another's bytes 0"], "")
 
 
 def test_a_socket_that_connects_anew_is_another_connection(program: Path, tmp_path: Path) -> None:
     """Its counts begin at zero: their differences, of 32 bits, told the law of four thousand million packets sent."""
     report = tmp_path / "report"
-    seen = _seen(program, "connects_anew", settings("copa", report=report))
-    assert seen == _seen(program, "connects_anew", None)
+    seen = seen_of(program, "connects_anew", settings("copa", report=report))
+    assert seen == seen_of(program, "connects_anew", None)
     assert seen[1] == ["sent 1000000", "dissolved 0", "sent 200000", "dissolved 0"]
     assert reports(report)["flows"] == 2
 
 
 def test_a_waiting_writes_bytes_never_reach_its_sockets_next_connection(program: Path) -> None:
-    seen = _seen(program, "connects_anew_beside_a_waiting_write", settings())
-    assert sorted(seen[1]) == sorted(_seen(program, "connects_anew_beside_a_waiting_write", None)[1])
+    seen = seen_of(program, "connects_anew_beside_a_waiting_write", settings())
+    assert sorted(seen[1]) == sorted(seen_of(program, "connects_anew_beside_a_waiting_write", None)[1])
     assert "another's bytes 0" in seen[1]
 
 
 def test_a_count_that_was_an_error_sends_nothing(program: Path) -> None:
     """What read() returned when it failed; the kernel refuses it, the gate made pieces of it that it does not."""
-    seen = _seen(program, "count_below_zero", settings())
-    assert seen == _seen(program, "count_below_zero", None)
+    seen = seen_of(program, "count_below_zero", settings())
+    assert seen == seen_of(program, "count_below_zero", None)
     assert seen[1][-1] == "got 0"
 
 
 def test_who_splices_from_an_empty_pipe_leaves_the_connection_to_others(program: Path) -> None:
     """It held all the room of the gate, and the turn of those that wait: who wrote meanwhile waited for the pipe."""
-    seen = _seen(program, "splice_from_an_empty_pipe", settings())
-    assert seen == _seen(program, "splice_from_an_empty_pipe", None)
+    seen = seen_of(program, "splice_from_an_empty_pipe", settings())
+    assert seen == seen_of(program, "splice_from_an_empty_pipe", None)
     assert "late 0" in seen[1]
 
 
 def test_a_waiting_write_that_is_let_go_sends_all(program: Path) -> None:
     """It ended short, which no write that waits does: who does not look at the count lost the rest."""
-    status, lines, words = _seen(program, "let_go_in_a_write", settings())
-    assert (status, lines) == _seen(program, "let_go_in_a_write", None)[:2] == (0, ["wrote 1048576"])
+    status, lines, words = seen_of(program, "let_go_in_a_write", settings())
+    assert (status, lines) == seen_of(program, "let_go_in_a_write", None)[:2] == (0, ["wrote 1048576"])
     assert words.count("EPOLLONESHOT") == 1
 
 
 def test_what_brings_nothing_is_answered_at_a_closed_gate_too(program: Path) -> None:
     """What the kernel says of a file or a pipe it says before it looks for room; a call that waits waited for ever."""
-    seen = _seen(program, "nothing_to_bring", settings())
-    assert seen == _seen(program, "nothing_to_bring", None)
+    seen = seen_of(program, "nothing_to_bring", settings())
+    assert seen == seen_of(program, "nothing_to_bring", None)
     assert seen[0] == 0
 
 
 def test_an_open_gate_asks_nothing_of_a_file_or_a_pipe(program: Path, tmp_path: Path) -> None:
     """Each sendfile was two calls of the kernel, and each splice four."""
-    counts = _built(["calls.cpp"], tmp_path / "counts.so", "-shared", "-fPIC", "-DCOUNTS")
+    counts = built(["calls.cpp"], tmp_path / "counts.so", "-shared", "-fPIC", "-DCOUNTS")
     plain, told = environment(None), environment(settings("fixed:4000"))
     told["LD_PRELOAD"] += f":{counts}"
     for known in (plain | {"LD_PRELOAD": str(counts)}, told):
@@ -168,61 +130,61 @@ def test_an_open_gate_asks_nothing_of_a_file_or_a_pipe(program: Path, tmp_path: 
 @pytest.mark.parametrize("case", ["file_at_its_end", "empty_files", "bad_messages"])
 def test_what_is_wrong_with_a_call_is_told_where_there_is_no_room_too(program: Path, case: str) -> None:
     """It was refused for want of room, and a call that waits waited for ever."""
-    seen = _seen(program, case, settings())
-    assert seen == _seen(program, case, None)
+    seen = seen_of(program, case, settings())
+    assert seen == seen_of(program, case, None)
     assert seen[0] == 0
 
 
 def test_what_pwritev2_writes_at_the_next_place_passes_the_gate(program: Path) -> None:
-    seen, plain = (_seen(program, "buffers_at_the_next_place", asked) for asked in (settings(), None))
+    seen, plain = (seen_of(program, "buffers_at_the_next_place", asked) for asked in (settings(), None))
     assert seen[0] == plain[0] == 0
     assert seen[1][:-1] == plain[1][:-1]
-    assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1])
+    assert held_bytes_of(seen[1]) < MOST_HELD_BYTES < held_bytes_of(plain[1])
 
 
 def test_what_pwritev2_writes_with_flags_passes_the_gate_too(program: Path) -> None:
     """With the flags for files that a connection takes all of it went past the gate."""
-    seen, plain = (_seen(program, "buffers_with_flags", asked) for asked in (settings(), None))
+    seen, plain = (seen_of(program, "buffers_with_flags", asked) for asked in (settings(), None))
     assert seen == plain
     assert {"flag 100 0", "flag -1 11"} <= set(seen[1])
 
 
 def test_no_call_takes_more_than_the_kernels_own(program: Path) -> None:
     """A count beyond 2 GB is below zero for who keeps it in an int."""
-    seen = _seen(program, "more_than_a_call_takes", settings("fixed:4000"))
-    assert seen == _seen(program, "more_than_a_call_takes", None) == (0, ["wrote 2147479552 0"], "")
+    seen = seen_of(program, "more_than_a_call_takes", settings("fixed:4000"))
+    assert seen == seen_of(program, "more_than_a_call_takes", None) == (0, ["wrote 2147479552 0"], "")
 
 
 @pytest.mark.parametrize("case", ["large_sets", "many_in_a_small_set"])
 def test_select_waits_at_a_closed_gate_whatever_number_it_is_told(program: Path, case: str) -> None:
     """Beyond the usual 1024 a closed gate was called writable, and the program asked again without end."""
-    seen = _seen(program, case, settings())
-    assert seen == _seen(program, case, None)
+    seen = seen_of(program, case, settings())
+    assert seen == seen_of(program, case, None)
     assert seen[1][0] == "full 0 0"
 
 
 @pytest.mark.parametrize("case", ["poll_at_the_end", "select_at_the_end"])
 def test_a_connection_that_ends_at_a_closed_gate_is_writable(program: Path, case: str) -> None:
-    seen = _seen(program, case, settings())
-    assert seen == _seen(program, case, None)
+    seen = seen_of(program, case, settings())
+    assert seen == seen_of(program, case, None)
 
 
 def test_select_waits_at_a_closed_gate_for_seconds_in_microseconds_too(program: Path) -> None:
     """A closed gate was called writable at once, and the program asked again without end."""
-    seen = _seen(program, "many_microseconds", settings())
-    assert seen == _seen(program, "many_microseconds", None) == (0, ["full 0 0", "read 1 0"], "")
+    seen = seen_of(program, "many_microseconds", settings())
+    assert seen == seen_of(program, "many_microseconds", None) == (0, ["full 0 0", "read 1 0"], "")
 
 
 def test_of_two_closed_gates_only_the_one_that_opens_is_writable(program: Path) -> None:
     """Both were called so, and who wrote into the other one was refused."""
-    seen = _seen(program, "one_of_two_opens", settings())
-    assert seen == _seen(program, "one_of_two_opens", None)
+    seen = seen_of(program, "one_of_two_opens", settings())
+    assert seen == seen_of(program, "one_of_two_opens", None)
 
 
 def test_who_polls_many_closed_gates_looks_at_them_no_oftener_than_the_gate(program: Path) -> None:
     """All of a thousand were looked at every 10 ms."""
-    seen = _seen(program, "waits_for_many", settings())
-    assert seen == _seen(program, "waits_for_many", None) == (0, ["ready 0 looks few"] * 2, "")
+    seen = seen_of(program, "waits_for_many", settings())
+    assert seen == seen_of(program, "waits_for_many", None) == (0, ["ready 0 looks few"] * 2, "")
 
 
 def test_every_call_that_the_preload_has_is_shown() -> None:
@@ -238,15 +200,15 @@ def test_every_call_that_the_preload_has_is_shown() -> None:
 
 
 def test_a_zero_copy_send_that_is_cut_tells_once_that_its_buffer_is_free(program: Path) -> None:
-    seen = _seen(program, "zero_copies", settings())
-    assert seen == _seen(program, "zero_copies", None)
+    seen = seen_of(program, "zero_copies", settings())
+    assert seen == seen_of(program, "zero_copies", None)
     assert seen[1][-1] == "told 2"
 
 
 def test_a_process_that_sandboxes_itself_is_let_alone_and_that_is_said(program: Path, tmp_path: Path) -> None:
     report = tmp_path / "report"
-    status, lines, words = _seen(program, "sandbox", settings(report=report))
-    assert (status, lines) == _seen(program, "sandbox", None)[:2] == (0, ["set 0", "wrote 1000"])
+    status, lines, words = seen_of(program, "sandbox", settings(report=report))
+    assert (status, lines) == seen_of(program, "sandbox", None)[:2] == (0, ["set 0", "wrote 1000"])
     assert words.count("seccomp") == 1
     assert reports(report)["bytes"] == 1, "what was sent before is reported"
 
@@ -255,7 +217,7 @@ def test_a_process_that_sandboxes_itself_is_let_alone_and_that_is_said(program: 
 def test_a_process_that_the_gate_gave_up_on_may_sandbox_itself(program: Path, tmp_path: Path) -> None:
     """It was killed at its end, by the report that its filter forbids."""
     report = tmp_path / "report"
-    seen, plain = (_seen(program, "sandbox_after_giving_up", asked) for asked in (settings(report=report), None))
+    seen, plain = (seen_of(program, "sandbox_after_giving_up", asked) for asked in (settings(report=report), None))
     assert seen[:2] == plain[:2] == (0, ["unshared 0", "wrote 1000", "set 0"])
     assert seen[2].count("nothing of process") == 1
     assert report.exists()
@@ -263,7 +225,7 @@ def test_a_process_that_the_gate_gave_up_on_may_sandbox_itself(program: Path, tm
 
 @pytest.mark.parametrize("law", ["fixed:8", "copa"])
 def test_a_write_that_waits_at_the_gate_goes_on_where_another_thread_sandboxes_itself(program: Path, law: str) -> None:
-    seen, plain = (_seen(program, "sandbox_beside_a_waiting_write", asked) for asked in (settings(law), None))
+    seen, plain = (seen_of(program, "sandbox_beside_a_waiting_write", asked) for asked in (settings(law), None))
     assert seen[0] == plain[0] == 0
     assert sorted(seen[1]) == sorted(plain[1]) == ["set 0", "wrote 50000"], "which is first is chance"
     assert seen[2].count("seccomp") == 1
@@ -281,23 +243,23 @@ def test_another_thread_changes_its_user_while_one_leaves_the_gate(program: Path
     assert (process.returncode, sorted(output.splitlines())) == (0, ["changed 0", "set 0"])
 
 
-@pytest.mark.parametrize("case", ["nobody_listens", "full_log", "data_as_standard_error"])
+@pytest.mark.parametrize("case", ["nobody_listens", "nobody_reads", "full_log", "data_as_standard_error"])
 def test_what_the_gate_has_to_say_neither_ends_a_program_nor_goes_into_its_data(program: Path, case: str) -> None:
-    assert "EPOLLONESHOT" in _seen(program, "told_once", settings())[2]
-    assert _seen(program, case, settings()) == _seen(program, case, None)
+    assert "EPOLLONESHOT" in seen_of(program, "told_once", settings())[2]
+    assert seen_of(program, case, settings()) == seen_of(program, case, None)
 
 
 def test_a_process_enters_a_namespace_that_is_for_one_thread_only(program: Path) -> None:
-    assert _seen(program, "namespace_of_users", settings()) == _seen(program, "namespace_of_users", None)
+    assert seen_of(program, "namespace_of_users", settings()) == seen_of(program, "namespace_of_users", None)
 
 
 def test_a_child_made_past_fork_waits_for_no_lock_of_another_thread(program: Path) -> None:
-    assert _seen(program, "clones_beside_connections", settings()) == (0, ["ended 500"], "")
+    assert seen_of(program, "clones_beside_connections", settings()) == (0, ["ended 500"], "")
 
 
 def test_a_child_that_ends_without_destructors_reports(program: Path, tmp_path: Path) -> None:
     report = tmp_path / "report"
-    assert _seen(program, "ends_at_once", settings(report=report))[0] == 0
+    assert seen_of(program, "ends_at_once", settings(report=report))[0] == 0
     total = reports(report)
     assert (total["processes"], total["bytes"]) == (2, 1000)
 
@@ -309,7 +271,7 @@ def test_a_process_whose_main_thread_ends_ends_with_the_last_of_the_others(
     program: Path, case: str, tmp_path: Path
 ) -> None:
     report = tmp_path / "report"
-    assert _seen(program, case, settings(report=report)) == _seen(program, case, None)
+    assert seen_of(program, case, settings(report=report)) == seen_of(program, case, None)
     assert reports(report)["bytes"] > 0
 
 
@@ -319,63 +281,63 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which it 
 @needs_root
 @pytest.mark.parametrize("case", ["no_more_processes", "no_more_processes_of_another_user"])
 def test_a_process_that_forbids_itself_processes_is_gated(program: Path, case: str) -> None:
-    status, lines, words = _seen(program, case, settings())
+    status, lines, words = seen_of(program, case, settings())
     assert (status, words) == (0, "")
-    assert _held_bytes(lines) < MOST_HELD_BYTES < _held_bytes(_seen(program, case, None)[1])
+    assert held_bytes_of(lines) < MOST_HELD_BYTES < held_bytes_of(seen_of(program, case, None)[1])
 
 
 @needs_root
 def test_privileges_that_a_program_of_one_thread_gives_up_are_gone(program: Path) -> None:
     """The gate's thread kept them: the kernel changes those of the calling thread alone."""
-    seen, plain = (_seen(program, "gives_up_privileges", asked) for asked in (settings(), None))
+    seen, plain = (seen_of(program, "gives_up_privileges", asked) for asked in (settings(), None))
     assert (seen[0], seen[2]) == (plain[0], plain[2]) == (0, "")
     assert seen[1][::2] == plain[1][::2]
     assert len(seen[1]) == 16
     assert all(line.endswith(" 0 kept by 0") for line in seen[1][::2])
-    assert all(_held_bytes([line]) < MOST_HELD_BYTES for line in seen[1][1::2]), "the gate's thread is there again"
+    assert all(held_bytes_of([line]) < MOST_HELD_BYTES for line in seen[1][1::2]), "the gate's thread is there again"
 
 
 @needs_root
 def test_where_the_gates_thread_cannot_begin_again_closed_gates_open(program: Path) -> None:
-    status, lines, words = _seen(program, "no_thread_after_all", settings())
+    status, lines, words = seen_of(program, "no_thread_after_all", settings())
     assert (status, lines) == (0, ["writable 1"])
     assert "no thread can be made" in words
 
 
 @needs_root
 def test_where_the_gates_thread_cannot_begin_again_a_write_that_waits_goes_on(program: Path) -> None:
-    status, lines, words = _seen(program, "no_thread_for_a_waiting_write", settings())
+    status, lines, words = seen_of(program, "no_thread_for_a_waiting_write", settings())
     assert (status, lines) == (0, ["wrote 50000"])
     assert "no thread can be made" in words
 
 
 @needs_root
 def test_a_process_made_past_fork_is_gated_also_where_it_has_its_parents_number(program: Path) -> None:
-    status, lines, _ = _seen(program, "made_past_fork", settings())
-    plain = _seen(program, "made_past_fork", None)
+    status, lines, _ = seen_of(program, "made_past_fork", settings())
+    plain = seen_of(program, "made_past_fork", None)
     assert [status, *(line for line in lines if not line.startswith("held"))] == [
         plain[0],
         *(line for line in plain[1] if not line.startswith("held")),
     ]
     assert "number 1 wrote 50000" in lines
-    assert _held_bytes(lines) < MOST_HELD_BYTES < _held_bytes(plain[1])
+    assert held_bytes_of(lines) < MOST_HELD_BYTES < held_bytes_of(plain[1])
 
 
 @pytest.mark.parametrize("law", ["fixed:8", "copa"])
 def test_a_gate_takes_little_address_space(program: Path, law: str, tmp_path: Path) -> None:
     """The C library gave the gate's thread 64 MB, which a server under ``ulimit -v`` lacked for threads of its own."""
-    status, lines, _ = _seen(program, "address_space", settings(law, records=tmp_path / "records"))
+    status, lines, _ = seen_of(program, "address_space", settings(law, records=tmp_path / "records"))
     assert status == 0
-    assert _held_bytes(lines) < 8 << 20
+    assert held_bytes_of(lines) < 8 << 20
 
 
 def test_a_handler_that_interrupts_malloc_writes_into_new_connections(program: Path) -> None:
     """What is remembered of them was allocated by the malloc that it had interrupted, which waited for itself."""
-    assert _seen(program, "handler_within_malloc", settings()) == (0, ["written 200"], "")
+    assert seen_of(program, "handler_within_malloc", settings()) == (0, ["written 200"], "")
 
 
 def test_a_program_without_memory_goes_on_ungated(program: Path) -> None:
-    seen, plain = (_seen(program, "no_memory_left", asked) for asked in (settings(), None))
+    seen, plain = (seen_of(program, "no_memory_left", asked) for asked in (settings(), None))
     assert seen[:2] == plain[:2] == (0, ["begins", "wrote 1000", "got 1000"])
     assert "there is no memory left: nothing of process" in seen[2]
 
@@ -383,12 +345,12 @@ def test_a_program_without_memory_goes_on_ungated(program: Path) -> None:
 def test_a_connection_of_an_initial_window_costs_no_look(program: Path, tmp_path: Path) -> None:
     """Each of nginx's with 1 KB woke the gate's thread and made 22 system calls of the gate's."""
     report = tmp_path / "report"
-    status, lines, words = _seen(program, "short_connections", settings("rule:1", always=False, report=report))
-    plain = _seen(program, "short_connections", None)[1]
+    status, lines, words = seen_of(program, "short_connections", settings("rule:1", always=False, report=report))
+    plain = seen_of(program, "short_connections", None)[1]
     assert (status, words) == (0, "")
     assert lines[:-1] == plain[:-1]
     assert lines[-2] == "threads 1"
-    assert _held_bytes(lines[-1:]) == 2, "who sends more is looked at"
+    assert held_bytes_of(lines[-1:]) == 2, "who sends more is looked at"
     total = reports(report)
     assert (total["flows"], total["bytes"]) == (51, 50 * 1240 + 20 * 1000), "all are reported"
 
@@ -396,29 +358,29 @@ def test_a_connection_of_an_initial_window_costs_no_look(program: Path, tmp_path
 @pytest.mark.parametrize("case", ["own_descriptors_by_unshare", "own_descriptors_by_close_range"])
 def test_a_connection_closed_in_descriptors_of_ones_own_ends(program: Path, case: str) -> None:
     """The gate's thread kept the others, and with them the connection: its peer waited for an end without end."""
-    seen, plain = (_seen(program, case, asked) for asked in (settings(), None))
+    seen, plain = (seen_of(program, case, asked) for asked in (settings(), None))
     assert seen[0] == plain[0] == 0
     assert seen[1][:-1] == plain[1][:-1] == ["took 0", "end 0"]
-    assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1]), "the gate's thread is there again"
+    assert held_bytes_of(seen[1]) < MOST_HELD_BYTES < held_bytes_of(plain[1]), "the gate's thread is there again"
 
 
 def test_a_thread_with_descriptors_of_its_own_is_let_go_and_the_others_are_not(program: Path) -> None:
-    seen, plain = (_seen(program, "own_descriptors_of_a_thread", asked) for asked in (settings(), None))
+    seen, plain = (seen_of(program, "own_descriptors_of_a_thread", asked) for asked in (settings(), None))
     assert seen[1][:-1] == plain[1][:-1] == ["took 0", "got 50000"]
-    assert _held_bytes(seen[1]) < MOST_HELD_BYTES < _held_bytes(plain[1])
+    assert held_bytes_of(seen[1]) < MOST_HELD_BYTES < held_bytes_of(plain[1])
     assert "its thread has descriptors of its own" in seen[2]
 
 
 @needs_root
 def test_a_connection_whose_state_is_restored_is_let_go(program: Path) -> None:
     """What is written into it is acknowledged by nobody until that is done: a closed gate never opened."""
-    seen, plain = (_seen(program, "restored", asked) for asked in (settings(), None))
+    seen, plain = (seen_of(program, "restored", asked) for asked in (settings(), None))
     assert seen[:2] == plain[:2] == (0, ["repairs 0", "restored 300000"])
     assert "TCP_REPAIR" in seen[2]
 
 
 def test_a_fork_waits_for_a_lock_of_who_writes(tmp_path: Path) -> None:
     """A library's handler waits for it; the gate had taken its own locks by then, and the write waited for one."""
-    library = _built(["handlers.cpp"], tmp_path / "libhandlers.so", "-shared", "-fPIC", "-DHANDLERS")
-    writer = _built(["handlers.cpp"], tmp_path / "writer", f"-Wl,-rpath,{tmp_path}", f"-Wl,--no-as-needed,{library}")
-    assert _seen(writer, "forks", settings()) == _seen(writer, "forks", None) == (0, ["forks 300"], "")
+    library = built(["handlers.cpp"], tmp_path / "libhandlers.so", "-shared", "-fPIC", "-DHANDLERS")
+    writer = built(["handlers.cpp"], tmp_path / "writer", f"-Wl,-rpath,{tmp_path}", f"-Wl,--no-as-needed,{library}")
+    assert seen_of(writer, "forks", settings()) == seen_of(writer, "forks", None) == (0, ["forks 300"], "")

@@ -32,6 +32,11 @@ def test_a_registration_that_tells_once_of_the_connection_itself_lifts_no_cap() 
     assert not words
 
 
+def test_a_connection_that_got_a_number_unseen_hears_of_every_opening() -> None:
+    assert seen_in("watched_with_a_number_used_before", GATED, FILE)[0] == {"edges": 5}
+    assert seen_in("watched_with_a_number_used_before", None, FILE)[0] == {"edges": 5}
+
+
 def test_selects_sets_may_be_as_short_as_the_kernel_has_them() -> None:
     assert seen_in("small_sets", GATED, FILE)[0] == {"ready": 0, "set": 0}
 

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Waits of one thread beside what others do: handlers, forks, descriptors' numbers, who looks users up.
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "connections.hpp"
+
+namespace {
+
+constexpr int kAlarmUs = 50'000, kWaitMs = 1000;
+constexpr std::size_t kSlowBytes = 1 << 18;
+
+void after(int us, void (*handler)(int)) {
+  struct sigaction action{};
+  action.sa_handler = handler;
+  sigaction(SIGALRM, &action, nullptr);
+  const itimerval once{{0, 0}, {us / 1'000'000, us % 1'000'000}};
+  setitimer(ITIMER_REAL, &once, nullptr);
+}
+
+double now_s() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
+}
+
+void read_all(int fd) {
+  char into[65536];
+  while (recv(fd, into, sizeof into, 0) > 0) {}
+}
+
+// Writes all in pieces that do not wait, and waits for edges between them; returns whether one never came.
+bool is_forgotten(int fd, int epfd) {
+  epoll_event event{EPOLLOUT | EPOLLET, {.fd = fd}};
+  epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event);
+  for (std::size_t left = kSlowBytes; left > 0;) {
+    const ssize_t taken = send(fd, block.data(), left, MSG_DONTWAIT);
+    if (taken > 0)
+      left -= static_cast<std::size_t>(taken);
+    else if (errno != EAGAIN || epoll_wait(epfd, &event, 1, kWaitMs) != 1)
+      return true;
+  }
+  return false;
+}
+
+// While a write waits, its connection is closed, and the next one gets the number and waits for edges.
+void number_goes_to_one_that_waits() {
+  int forgotten = 0;
+  for (int round = 0; round < 40; ++round) {
+    const Pair old = pair(kSmallBufferBytes), next = pair();
+    const pthread_t writer = started([=] { (void)!send(old.sender, block.data(), block.size(), MSG_NOSIGNAL); });
+    usleep(20'000);
+    const int epfd = epoll_create1(0);
+    shutdown(old.sender, SHUT_RDWR);
+    close(old.sender);
+    const int fd = fcntl(next.sender, F_DUPFD, old.sender);
+    close(next.sender);
+    const pthread_t reader = started([=] { read_all(next.peer); });
+    forgotten += fd != old.sender || is_forgotten(fd, epfd);
+    close(fd);
+    pthread_join(writer, nullptr);
+    pthread_join(reader, nullptr);
+    close(epfd);
+    close(old.peer);
+    close(next.peer);
+  }
+  std::printf("forgotten %d\n", forgotten);
+}
+
+sigjmp_buf place;
+
+// What a thread writes after a handler has jumped out of a wait for something else.
+template <class Wait>
+void jump_out_of(Wait&& wait, int alarm_us = kAlarmUs) {
+  const Pair p = pair(kSmallBufferBytes);
+  int ends[2];
+  if (pipe(ends) != 0) std::exit(3);
+  if (sigsetjmp(place, 1) == 0) {
+    after(alarm_us, [](int) { siglongjmp(place, 1); });
+    wait(ends[0]);
+  }
+  std::printf("held %ld\n", fill(p.sender));
+}
+
+void poll_for(int fd) {
+  pollfd asked{fd, POLLIN, 0};
+  poll(&asked, 1, -1);
+}
+
+void jumps_out_of_poll() { jump_out_of(poll_for); }
+
+void jumps_out_of_read_by_select() {
+  jump_out_of([](int fd) {
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    select(fd + 1, &set, nullptr, nullptr, nullptr);
+  });
+}
+
+void jumps_out_of_poll_at_a_closed_gate() {
+  const auto wait = [](int) {
+    const Pair closed = pair(kSmallBufferBytes);
+    fill(closed.sender);
+    pollfd asked{closed.sender, POLLOUT, 0};
+    poll(&asked, 1, -1);
+  };
+  jump_out_of(wait, 40 * kAlarmUs);
+}
+
+void jumps_out_of_a_write_into_a_pipe() {
+  jump_out_of([](int) {
+    int full[2];
+    if (pipe(full) != 0) std::exit(3);
+    (void)!write(full[1], block.data(), block.size());
+  });
+}
+
+int written_fd;
+long handler_held;
+
+// A program whose main thread polls, and that works in handlers.
+void writes_in_a_handler() {
+  const Pair p = pair(kSmallBufferBytes);
+  written_fd = p.sender;
+  int ends[2];
+  if (pipe(ends) != 0) std::exit(3);
+  after(kAlarmUs, [](int) { handler_held = fill(written_fd); });
+  poll_for(ends[0]);
+  std::printf("held %ld\n", handler_held);
+}
+
+// SPLICE_F_NONBLOCK is for the pipe alone.
+void splices_what_is_there() {
+  const Pair p = pair(kSmallBufferBytes);
+  int ends[2];
+  if (pipe(ends) != 0) std::exit(3);
+  const pthread_t reader = started([=] { read_all(p.peer); });
+  int refused = 0;
+  for (int round = 0; round < 8; ++round) {
+    (void)!write(ends[1], block.data(), 65536);
+    for (int left = 1; left > 0; ioctl(ends[0], FIONREAD, &left))
+      refused += splice(ends[0], nullptr, p.sender, nullptr, 65536, SPLICE_F_NONBLOCK) < 0;
+  }
+  const ssize_t none = splice(ends[0], nullptr, p.sender, nullptr, 65536, SPLICE_F_NONBLOCK);
+  std::printf("refused %d, of nothing %zd %s\n", refused, none, std::strerror(errno));
+  shutdown(p.sender, SHUT_WR);
+  pthread_join(reader, nullptr);
+}
+
+void splices_nothing_at_a_closed_gate() {
+  const Pair p = pair(kSmallBufferBytes);
+  int ends[2];
+  if (pipe(ends) != 0) std::exit(3);
+  fill(p.sender);
+  alarm(10);
+  const ssize_t none = splice(ends[0], nullptr, p.sender, nullptr, 65536, SPLICE_F_NONBLOCK);
+  std::printf("of nothing %zd %s\n", none, std::strerror(errno));
+}
+
+// The gate's room is more than the kernel's.
+void pwritev2_that_may_not_wait() {
+  const Pair p = pair(400'000);
+  constexpr int kBytes = 16'384;
+  setsockopt(p.sender, SOL_SOCKET, SO_SNDBUF, &kBytes, sizeof kBytes);
+  alarm(20);
+  const std::vector<iovec> buffers(8, {block.data(), block.size()});
+  ssize_t taken = 0;
+  for (int quiet = 0; quiet < 30; quiet = taken > 0 ? 0 : quiet + 1) {
+    taken = pwritev2(p.sender, buffers.data(), static_cast<int>(buffers.size()), -1, RWF_NOWAIT);
+    if (taken < 0) usleep(1'000);
+  }
+  std::printf("at last %zd %s\n", taken, std::strerror(errno));
+}
+
+// Processes that are made past fork()'s handlers: what each holds.
+void made_past_the_handlers() {
+  clone_args arguments{};
+  arguments.exit_signal = SIGCHLD;
+  for (const int way : {0, 1}) {
+    const Pair p = pair(kSmallBufferBytes);
+    const long child = way ? syscall(SYS_clone3, &arguments, sizeof arguments) : _Fork();
+    if (child == 0) {
+      std::printf("held %ld\n", fill(p.sender));
+      std::fflush(stdout);
+      _exit(0);
+    }
+    waitpid(static_cast<pid_t>(child), nullptr, 0);
+  }
+  const long none = syscall(SYS_clone3, 8L, sizeof arguments);
+  std::printf("of nowhere %ld %s\n", none, std::strerror(errno));
+}
+
+// The first write beyond an initial window, while another thread forks: the gate's thread is made, with memory that the
+// allocator gives out again after the fork.
+void first_write_beside_a_fork() {
+  alarm(20);
+  const Pair p = pair();
+  const pthread_t forking = started([] {
+    const pid_t child = fork();
+    if (child == 0) _exit(0);
+    waitpid(child, nullptr, 0);
+  });
+  usleep(10'000);
+  (void)!send(p.sender, block.data(), 65536, MSG_DONTWAIT);
+  pthread_join(forking, nullptr);
+  std::puts("forked");
+}
+
+// Another thread's writes, while this one asks for a user's groups.
+void slow_groups() {
+  const Pair p = pair();
+  std::atomic<bool> ends{false};
+  double longest_s = 0;
+  const pthread_t reader = started([=] { read_all(p.peer); });
+  const pthread_t writer = started([&] {
+    while (!ends) {
+      const double before_s = now_s();
+      (void)!send(p.sender, block.data(), 65536, MSG_NOSIGNAL);
+      longest_s = std::max(longest_s, now_s() - before_s);
+    }
+  });
+  usleep(100'000);
+  initgroups("nobody", 65534);
+  ends = true;
+  pthread_join(writer, nullptr);
+  shutdown(p.sender, SHUT_WR);
+  pthread_join(reader, nullptr);
+  std::puts(longest_s < 1 ? "went on" : "stood still");
+}
+
+}  // namespace
+
+const Cases kWaitCases{
+    {"number_goes_to_one_that_waits", number_goes_to_one_that_waits},
+    {"jumps_out_of_poll", jumps_out_of_poll},
+    {"jumps_out_of_read_by_select", jumps_out_of_read_by_select},
+    {"jumps_out_of_poll_at_a_closed_gate", jumps_out_of_poll_at_a_closed_gate},
+    {"jumps_out_of_a_write_into_a_pipe", jumps_out_of_a_write_into_a_pipe},
+    {"writes_in_a_handler", writes_in_a_handler},
+    {"splices_what_is_there", splices_what_is_there},
+    {"splices_nothing_at_a_closed_gate", splices_nothing_at_a_closed_gate},
+    {"pwritev2_that_may_not_wait", pwritev2_that_may_not_wait},
+    {"made_past_the_handlers", made_past_the_handlers},
+    {"first_write_beside_a_fork", first_write_beside_a_fork},
+    {"slow_groups", slow_groups},
+};

@@ -1,0 +1,67 @@
+"""Waits of one thread beside what handlers, forks and other threads do: under the gate they end as without it."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.gated import settings
+from helpers.gated.built import MOST_HELD_BYTES, built, held_bytes_of, seen_of
+
+
+def test_a_waiting_write_takes_nothing_from_the_connection_that_gets_its_number(program: Path) -> None:
+    """Its registration was forgotten, and it never heard that the gate had opened."""
+    seen = seen_of(program, "number_goes_to_one_that_waits", settings())
+    assert seen == seen_of(program, "number_goes_to_one_that_waits", None) == (0, ["forgotten 0"], "")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "jumps_out_of_poll",
+        "jumps_out_of_read_by_select",
+        "jumps_out_of_poll_at_a_closed_gate",
+        "jumps_out_of_a_write_into_a_pipe",
+        "writes_in_a_handler",
+    ],
+)
+def test_a_handler_in_a_wait_for_something_else_is_gated_and_so_is_the_thread_that_it_jumps_out_of(
+    program: Path, case: str
+) -> None:
+    gated, plain = (seen_of(program, case, asked) for asked in (settings(), None))
+    assert (gated[0], gated[2]) == (plain[0], plain[2]) == (0, "")
+    assert held_bytes_of(gated[1]) < MOST_HELD_BYTES < held_bytes_of(plain[1])
+
+
+@pytest.mark.parametrize(
+    ("case", "law", "lines"),
+    [
+        ("splices_what_is_there", "fixed:8", ["refused 0, of nothing -1 Resource temporarily unavailable"]),
+        ("splices_nothing_at_a_closed_gate", "fixed:8", ["of nothing -1 Resource temporarily unavailable"]),
+        ("pwritev2_that_may_not_wait", "fixed:260", ["at last -1 Resource temporarily unavailable"]),
+    ],
+)
+def test_a_flag_that_says_not_to_wait_means_what_it_means_to_the_kernel(
+    program: Path, case: str, law: str, lines: list[str]
+) -> None:
+    assert seen_of(program, case, settings(law)) == seen_of(program, case, None) == (0, lines, "")
+
+
+def test_a_process_made_past_the_handlers_of_fork_is_gated(program: Path) -> None:
+    gated, plain = (seen_of(program, "made_past_the_handlers", asked) for asked in (settings(), None))
+    assert gated[1][2:] == plain[1][2:] == ["of nowhere -1 Bad address"]
+    for child in (0, 1):
+        assert held_bytes_of(gated[1][child : child + 1]) < MOST_HELD_BYTES < held_bytes_of(plain[1][child : child + 1])
+
+
+def test_a_fork_beside_a_first_write_ends_with_an_allocator_that_has_handlers(program: Path, tmp_path: Path) -> None:
+    """The gate's thread is made with memory that only the fork gives free again; jemalloc is such a one."""
+    allocator = built(["allocator.cpp"], tmp_path / "allocator.so", "-shared", "-fPIC", "-fno-builtin", "-DFORKS")
+    for asked in (settings(), None):
+        seen = seen_of(program, "first_write_beside_a_fork", asked, preload=f"{allocator}:{{gate}}")
+        assert seen == (0, ["forked"], "")
+
+
+def test_gates_open_and_close_while_a_users_groups_are_looked_up(program: Path, tmp_path: Path) -> None:
+    """The host's name service takes two seconds for it."""
+    names = built(["handlers.cpp"], tmp_path / "names.so", "-shared", "-fPIC", "-DNAMES")
+    assert seen_of(program, "slow_groups", settings(), preload=f"{{gate}}:{names}") == (0, ["went on"], "")
