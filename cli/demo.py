@@ -27,14 +27,14 @@ REAL_LINK_NEEDS = ("kernel.", "mahimahi.")
 
 
 def demo(
-    minutes: Annotated[float, typer.Option(min=0.1, help="Time to train.")] = 3.0,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Most time to train.")] = 3.0,
     seconds: Annotated[float, typer.Option(min=5, help="Length of each of the two transfers.")] = 60.0,
     run_dir: Annotated[Path, typer.Option(help="Where everything goes; training resumes from here.")] = Path(
         "runs/demo"
     ),
     json_destination: JsonOption = None,
 ) -> None:
-    """Train a model for a few minutes, then run plain and capped Cubic over the same generated LTE link.
+    """Train a model, in a minute or two, then run plain and capped Cubic over the same generated LTE link.
 
     With root and Mahimahi the transfers are real kernel sockets; otherwise simulated, and it says so. Examples:
 

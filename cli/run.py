@@ -39,7 +39,7 @@ def run(
         typer.Option(
             metavar="LAW",
             help="rule[:G], fixed:N (packets), a small model's folder, daemon (it decides), none (only measure), or a "
-            "congestion control with a window of its own: copa, verus, sprout.",
+            "congestion control with a window of its own: copa, copa-default, verus, sprout.",
         ),
     ] = "rule",
     daemon: Annotated[

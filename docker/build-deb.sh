@@ -34,8 +34,7 @@ ln -s /opt/reinet/bin/reinet "$stage/usr/bin/reinet"
 put 644 docker/systemd/reinet.service lib/systemd/system/reinet.service
 put 644 docker/systemd/reinet.slice lib/systemd/system/reinet.slice
 for file in checkpoints/default/*; do put 644 "$file" "usr/share/reinet/models/default/$(basename "$file")"; done
-for file in docs/operate.md docs/operate-measured.md docs/faults.md docs/monitoring/alerts.yml \
-  docs/monitoring/grafana.json LICENSE; do
+for file in docs/*.md docs/monitoring/alerts.yml docs/monitoring/grafana.json LICENSE; do
   put 644 "$file" "usr/share/doc/reinet/$(basename "$file")"
 done
 sed -e 's#^model = .*#model = "/usr/share/reinet/models/default"#' \

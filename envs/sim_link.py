@@ -54,12 +54,12 @@ class SimLinkEnv(gym.Env[State, Any]):
         ``deepcc-5x20``; so in [-100, 100]. Its statistics are the ``normaliser``'s, or typical ones where the feature
         set has none.
 
-        ``regret``, what the shipped model was trained on: -[(C - D) + w D log(1 + 4 rho) / log 5] / U, with C the bytes
-        of the trace's opportunities since the record before (seen half a base RTT earlier), D the delivered ones (both
-        with headers), rho = (RTT - min RTT) / max(target - min RTT, 0.1 x min RTT), w = ``delay_weight``, and U the
-        trace's mean capacity x 20 ms, at least a packet. Over the steps from one record with an RTT sample to the next
-        it sums up to something in [-10, 10]. 0 with the record that says the flow is closed. Why it has this form is in
-        ``core/states/reward.hpp``.
+        ``regret``, training's default for policy gradients: -[(C - D) + w D log(1 + 4 rho) / log 5] / U, with C the
+        bytes of the trace's opportunities since the record before (seen half a base RTT earlier), D the delivered ones
+        (both with headers), rho = (RTT - min RTT) / max(target - min RTT, 0.1 x min RTT), w = ``delay_weight``, and U
+        the trace's mean capacity x 20 ms, at least a packet. Over the steps from one record with an RTT sample to the
+        next it sums up to something in [-10, 10]. 0 with the record that says the flow is closed. Why it has this form
+        is in ``core/states/reward.hpp``.
 
     Start
         With the first record of a new flow, which ran without a cap until then. ``random_start`` starts it anywhere in

@@ -52,7 +52,7 @@ class FlowSpec:
     """When it stops, from the start of the path: it then sends no more (the first flow's records are flagged CLOSED),
     and what is on its way still takes its place in the queue. None = never."""
     mrtt_ms: float | None = None
-    """The fixed delay, half of it each way; a path measures up to 2 ms more, for each link's clock of 1 ms."""
+    """The fixed delay, half of it each way; a path measures 1 to 4 ms more, for the links' clocks of 1 ms."""
     forward_ms: float | None = None
     """The part of ``mrtt_ms`` on the way to the receiver; None = half, as mm-delay splits it."""
     flow_bytes: int = 0
@@ -330,7 +330,7 @@ def default_target_ms(mrtt_ms: float) -> float:
 def target_on(target_ms: float | str, mrtt_ms: float) -> float:
     """Returns the RTT in ms that is asked for on a path of this ``mrtt_ms``, of a number in ms or a target's text.
 
-    A relative one ("+30ms", "2.5x") counts from the fixed delay, although a flow measures up to 2 ms more. Raises
+    A relative one ("+30ms", "2.5x") counts from the fixed delay, although a flow measures 1 to 4 ms more. Raises
     ConfigError for a text that is none.
     """
     return Target.parse(target_ms).resolve_ms(mrtt_ms) if isinstance(target_ms, str) else target_ms
