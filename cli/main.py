@@ -1,6 +1,5 @@
 """The ``reinet`` command: mounts one thin file per subcommand and turns the project's errors into exit codes."""
 
-import errno
 import sys
 from typing import Annotated
 
@@ -8,10 +7,7 @@ import typer
 
 from reinet.cli.lazy import group_of
 from reinet.cli.output import console, flush_output, say
-from reinet.core.errors import ConfigError, ModelError, ReinetError, TraceError
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What a disk says that takes no more."""
+from reinet.core.errors import UNWRITABLE, ConfigError, ModelError, ReinetError, TraceError
 
 COMMANDS = {
     "doctor": "reinet.cli.doctor:doctor",
@@ -78,7 +74,7 @@ def main() -> None:
     except OSError as error:
         if error.filename is not None:
             say(("error:", "bold red"), f" {error.filename}: {error.strerror}")
-        elif error.errno in FULL:  # to write to a file that is open names none
+        elif error.errno in UNWRITABLE:  # to write to a file that is open names none
             say(("error:", "bold red"), f" {error.strerror}: a file could not be written; make room, or name another")
         else:
             raise

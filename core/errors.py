@@ -13,6 +13,11 @@ The command line prints these without a traceback. ::
     └── TransferError a transfer over UDP did not come to its end
 """
 
+import errno
+
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
+"""What a disk says that takes no more; ``os.strerror`` has the words."""
+
 
 class ReinetError(Exception):
     """The base of all: its message says what was wrong, where (file, line, flow), and how to mend it."""

@@ -1,6 +1,5 @@
 """The loop that every training run goes through, whoever learns: iterations, their scalars, checkpoints."""
 
-import errno
 import signal
 import threading
 import time
@@ -14,11 +13,9 @@ import numpy as np
 
 from reinet.agents.learn.checkpoint import Best
 from reinet.agents.learn.config import RunSection
-from reinet.core.errors import ReinetError
+from reinet.core.errors import UNWRITABLE, ReinetError
 from reinet.core.tensorboard.event_file import PREFIX, EventFile, scalar
 
-UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
-"""What a disk says that takes no more; ``os.strerror`` has the words."""
 LAST_S = 20.0
 """So long the iteration at hand may take after SIGTERM, seconds as a rule: who says that kills after 30 s at the
 earliest, but for Docker, which waits 10."""

@@ -93,6 +93,7 @@ class Driver final : public LawDriver {
     if constexpr (Paced<Control>) return control_.pacing_bytes_per_s();
     return 0.0;
   }
+  bool grants_packets() const override { return Control::kGrantsPackets; }
   std::uint32_t min_burst_pkts() const override {
     if constexpr (Paced<Control>) return control_.min_burst_pkts();
     return 1;

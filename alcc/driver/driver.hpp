@@ -49,6 +49,7 @@ class LawDriver {
 
   virtual std::uint32_t window_pkts() const = 0;
   virtual double pacing_bytes_per_s() const = 0;  // 0 = sends at once
+  virtual bool grants_packets() const = 0;        // ControlDefaults::kGrantsPackets
   virtual std::uint32_t min_burst_pkts() const = 0;
   virtual std::uint32_t most_ip_bytes() const = 0;
 

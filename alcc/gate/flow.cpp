@@ -177,13 +177,11 @@ void Flow::leave_daemon() {
   slot_ = Link::kNoSlot;
 }
 
-std::uint64_t Flow::credit_under(std::uint32_t cap_pkts, const KernelView& view, std::uint64_t now_ns) {
+std::uint64_t Flow::room_under(std::uint32_t cap_pkts, const KernelView& view) const {
   const std::uint64_t mss = view.mss_bytes();
   const std::uint64_t used_pkts = view.in_flight_pkts() + view.waiting_pkts() + (pending_bytes_ + mss - 1) / mss;
   const std::uint64_t most_pkts = cap_pkts + std::min(missing_.pkts(), cap_pkts / 4);
-  const std::uint64_t room_bytes = used_pkts >= most_pkts ? 0 : (most_pkts - used_pkts) * mss;
-  missing_.look(now_ns, room_bytes);
-  return room_bytes;
+  return used_pkts >= most_pkts ? 0 : (most_pkts - used_pkts) * mss;
 }
 
 Room Flow::room(int fd, std::uint64_t want, std::uint64_t now_ns) {
@@ -205,7 +203,8 @@ Room Flow::room(int fd, std::uint64_t want, std::uint64_t now_ns) {
     cap_pkts = cap_in_force_pkts(now_ns);
     if (cap_pkts == 0) return uncapped;
   }
-  credit_bytes_ = credit_under(cap_pkts, view, now_ns);
+  credit_bytes_ = room_under(cap_pkts, view);
+  missing_.look(now_ns, credit_bytes_);
   if (credit_bytes_ >= want) return {want};
   return {credit_bytes_ - credit_bytes_ % view.mss_bytes()};
 }
@@ -249,7 +248,7 @@ bool Flow::arm() {
   const std::uint64_t now = now_ns();
   refused_ = true;
   active_ = true;
-  missing_.begin(now);
+  if (!law_.grants_packets()) missing_.begin(now);
   if (process().has_io_uring && registrations.empty() && ++refusals_ > kMostRefusals) {
     exempt("an io_uring tells when it may be written, unseen (reinet run --no-io-uring keeps it from the program)");
     return false;
@@ -379,7 +378,10 @@ void Flow::look(std::uint64_t now_ns) {
   const int fd = live_fd();
   if (!armed || fd < 0) return;
   const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
-  if (cap_pkts == 0 || !view.read(fd) || !view.may_send() || credit_under(cap_pkts, view, now_ns) > 0) open();
+  if (cap_pkts == 0 || !view.read(fd) || !view.may_send()) return open();
+  const std::uint64_t room_bytes = room_under(cap_pkts, view);
+  missing_.look(now_ns, room_bytes);
+  if (room_bytes > 0) open();
 }
 
 std::uint64_t Flow::tick(std::uint64_t now_ns) {
@@ -419,9 +421,10 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
   // Where looks are further apart than round trips, as on loopback, more than the window itself would be missing.
   if (!cap_pkts || !wanted || view.info.tcpi_min_rtt < kLeastPathRttUs) missing_.end();
-  if (cap_pkts) credit_under(cap_pkts, view, now_ns);
+  if (cap_pkts) missing_.look(now_ns, room_under(cap_pkts, view));
   missing_.make_up(now_ns, view.info.tcpi_rtt, view.mss_bytes(), measure_.came_bytes() > 0);
-  credit_bytes_ = cap_pkts ? credit_under(cap_pkts, view, now_ns) : 0;
+  credit_bytes_ = cap_pkts ? room_under(cap_pkts, view) : 0;
+  if (cap_pkts) missing_.look(now_ns, credit_bytes_);
   if (cap_pkts == 0 || credit_bytes_ > 0) open();
   active_ = view.outstanding() || armed || pending_bytes_ > 0;
   process().link.set_busy(slot_, active_);

@@ -142,7 +142,7 @@ class Flow {
   void leave_daemon();
   void take_record(reinet_flow_stats& record, const KernelView& view, int fd, std::uint64_t now_ns);
   bool is_bypassed(int fd, const KernelView& view);
-  std::uint64_t credit_under(std::uint32_t cap_pkts, const KernelView& view, std::uint64_t now_ns);
+  std::uint64_t room_under(std::uint32_t cap_pkts, const KernelView& view) const;
   void bound_backlog(int fd, bool bounded);
   int live_fd();
 

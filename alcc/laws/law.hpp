@@ -31,6 +31,8 @@ class Law {
   std::uint32_t cap_pkts() const { return cap_pkts_; }
   // A published law decides at each look and knows neither target nor gate: it is a congestion control of its own.
   void look(const KernelView& view, std::uint64_t now_ns, const Settings& settings, std::uint64_t seed);
+  // Of a window that moves with what is in flight nothing is missing: what more is let through would move it.
+  bool grants_packets() const { return published_ && published_->grants_packets(); }
   std::uint64_t due_ns() const { return published_ ? published_->due_ns() : kNever; }
 
  private:

@@ -32,6 +32,7 @@ class PublishedLaw {
 
   // Takes a look at the connection; returns the cap in packets from now on.
   std::uint32_t look(const KernelView& view, std::uint64_t now_ns);
+  bool grants_packets() const { return law_ && law_->grants_packets(); }
   // When the law's own clock wants the next look, kNever if it has none.
   std::uint64_t due_ns() const;
 

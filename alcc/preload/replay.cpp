@@ -49,6 +49,11 @@ REINET_HOOK void* reinet_alcc_law_new(const char* name) {
 }
 REINET_HOOK void reinet_alcc_law_end(void* law) { delete static_cast<reinet::alcc::PublishedLaw*>(law); }
 
+// Whether its window moves with what is in flight.
+REINET_HOOK int reinet_alcc_law_grants(void* law) {
+  return static_cast<reinet::alcc::PublishedLaw*>(law)->grants_packets();
+}
+
 // Returns the cap that the law has after a look.
 REINET_HOOK std::uint32_t reinet_alcc_law_look(void* law, const reinet_alcc_law_view* look) {
   reinet::alcc::KernelView view;

@@ -83,6 +83,8 @@ struct ControlDefaults {
   // Whether its own implementation is a transport over datagrams, whose receiver acknowledges each packet at once, by
   // itself, and whose sender takes a packet for lost when a later one was acknowledged. TCP's receiver delays ACKs.
   static constexpr bool kAckedSingly = false;
+  // Its window is what is in flight and what may be sent beyond that, once.
+  static constexpr bool kGrantsPackets = false;
   // The size of that implementation's datagrams as IP packets; the path's are no larger for its flows.
   static constexpr std::uint32_t kMostIpBytes = ~0U;
 

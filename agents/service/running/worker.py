@@ -27,7 +27,7 @@ from reinet.agents.service.running.progress import (
 )
 from reinet.core import toml_file
 from reinet.core.disk import durable
-from reinet.core.errors import ConfigError, ReinetError
+from reinet.core.errors import UNWRITABLE, ConfigError, ReinetError
 
 LOCK_WAIT_S = 10.0
 """So long a worker waits for the lock: the service looks at it for a moment now and then."""
@@ -98,8 +98,6 @@ def _train(folder: Path) -> Result | None:
 
 def _is_unwritable(error: BaseException | None) -> bool:
     """Returns whether an error is what a disk says that takes no more, or was raised in its place."""
-    from reinet.agents.learn.loop import UNWRITABLE
-
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error is not None and error.errno in UNWRITABLE

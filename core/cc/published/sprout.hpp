@@ -28,6 +28,7 @@ class Sprout : public ControlDefaults {
  public:
   static constexpr const char* kName = "sprout";
   static constexpr bool kAckedSingly = true;
+  static constexpr bool kGrantsPackets = true;
 
   void on_start(Window& w, const Start& start) {
     w.ssthresh_pkts = 0;

@@ -31,6 +31,7 @@ class Verus : public ControlDefaults {
  public:
   static constexpr const char* kName = "verus";
   static constexpr bool kAckedSingly = true;
+  static constexpr bool kGrantsPackets = true;
   static constexpr std::uint32_t kMostIpBytes = 1450 + 28;  // its MTU, with the headers of IP and UDP
 
   void on_start(Window& w, const Start& start) {

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from helpers.gated.server import MSS_BYTES
 from helpers.places import HELPERS
 from reinet.alcc.launch import Law, Settings
 from reinet.core.target import Target
@@ -19,6 +23,10 @@ FOLDER = HELPERS / "gated"
 CAP_PKTS = 8
 TIMEOUT_S = 120.0
 """The longest that anything here may take: only a test that fails does."""
+
+
+MOST_HELD_BYTES = 3 * CAP_PKTS * MSS_BYTES
+"""What the cap and the peer's small buffer hold together; without a gate it is 80 KB and more."""
 
 
 def settings(law: str = f"fixed:{CAP_PKTS}", **more: Any) -> Settings:
@@ -95,3 +103,27 @@ def reports(path: Path) -> dict[str, int]:
     from reinet.cli.run import added_up
 
     return added_up([json.loads(line) for line in path.read_text().splitlines()])
+
+
+def built(sources: list[str], program: Path, *options: str) -> Path:
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    command = [compiler, "-std=c++20", "-O1", "-pthread", *options, *[str(FOLDER / source) for source in sources]]
+    subprocess.run([*command, "-o", str(program)], check=True)
+    return program
+
+
+def seen_of(program: Path, case: str, asked: Settings | None, preload: str = "{gate}") -> tuple[int, list[str], str]:
+    """Return the exit status, what was printed, and what was said on standard error."""
+    told = environment(asked)
+    told["LD_PRELOAD"] = preload.format(gate=told.get("LD_PRELOAD", ""))
+    done = subprocess.run(
+        [str(program), case], env=told, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+def held_bytes_of(lines: list[str]) -> int:
+    (held,) = (int(line.split()[1]) for line in lines if line.startswith("held"))
+    return held

@@ -89,7 +89,7 @@ inline pthread_t started(std::function<void()> work, std::size_t stack_bytes = 0
 }
 
 using Cases = std::map<std::string, void (*)()>;
-extern const Cases kProcessCases, kMemoryCases, kTableCases, kCallCases, kWaitCases;
+extern const Cases kProcessCases, kPossessionCases, kCallCases, kWaitCases;
 
 inline int run_case(const Cases& cases, int count, char** words) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);

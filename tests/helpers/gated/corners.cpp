@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Single cases that Python cannot make, each named on the command line: threads that are cancelled or have little
-// stack, descriptors that change hands under a waiting write, and what processes.cpp, memory.cpp, tables.cpp and
-// calls.cpp have. Prints what was seen; what is printed must not depend on the gate, but for lines that begin with
+// stack, descriptors that change hands under a waiting write, and what processes.cpp, memory.cpp, calls.cpp
+// and waits.cpp have. Prints what was seen; what is printed must not depend on the gate, but for lines that begin with
 // "held".
 #include <time.h>  // before what needs its timespec
 
@@ -328,7 +328,7 @@ const Cases kCases{
 
 int main(int count, char** words) {
   Cases cases = kCases;
-  for (const Cases* more : {&kProcessCases, &kMemoryCases, &kTableCases, &kCallCases, &kWaitCases})
+  for (const Cases* more : {&kProcessCases, &kPossessionCases, &kCallCases, &kWaitCases})
     cases.insert(more->begin(), more->end());
   return run_case(cases, count, words);
 }

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.gated import TIMEOUT_S, environment, reports, settings
-from helpers.gated.built import MOST_HELD_BYTES, built, held_bytes_of, seen_of
+from helpers.gated import MOST_HELD_BYTES, TIMEOUT_S, built, environment, held_bytes_of, reports, seen_of, settings
 from helpers.places import ROOT
 
 

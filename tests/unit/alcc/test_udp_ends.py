@@ -1,4 +1,4 @@
-"""The ends of a flow over UDP say what a link's own sender and receiver say."""
+"""The ends of a flow over UDP say what a link's own sender and receiver say; and UDP that goes on and off."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from reinet.core.errors import LinkError
+from reinet.envs.mahimahi import bursts
 from reinet.envs.mahimahi.process import require_open_to_all
 
 ENDS = [sys.executable, "-m", "reinet.envs.mahimahi.udp_ends"]
@@ -52,3 +53,21 @@ def test_a_python_that_the_links_user_cannot_read_is_named_before_anything_start
         home.chmod(folder_mode)
         with nullcontext() if open_to_all else pytest.raises(LinkError, match=f"cannot read {python}"):
             require_open_to_all(python)
+
+
+def test_what_a_burst_sends_arrives_and_is_counted() -> None:
+    command = [sys.executable, "-m", "reinet.envs.mahimahi.bursts"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, "receive", "127.0.0.1"], **pipes) as receiver:
+        assert receiver.stdout is not None
+        assert json.loads(receiver.stdout.readline()) == {"event": "began"}
+        with subprocess.Popen([*command, "send", "127.0.0.1"], **pipes) as sender:
+            assert sender.stdout is not None
+            assert json.loads(sender.stdout.readline()) == {"event": "began"}
+            time.sleep(0.5)
+            sent = json.loads(sender.communicate(timeout=60)[0])
+        time.sleep(0.2)
+        got = json.loads(receiver.communicate(timeout=60)[0])
+    assert sent["event"] == got["event"] == "bursts"
+    assert 0 < got["bytes"] <= sent["bytes"]
+    assert got["bytes"] % bursts.DATAGRAM_BYTES == 0

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.gated import settings
-from helpers.gated.built import MOST_HELD_BYTES, built, held_bytes_of, seen_of
+from helpers.gated import MOST_HELD_BYTES, built, held_bytes_of, seen_of, settings
 
 
 def test_a_waiting_write_takes_nothing_from_the_connection_that_gets_its_number(program: Path) -> None:
