@@ -51,10 +51,9 @@ leave_out="--deselect tests/end-to-end/test_wheel.py --deselect tests/end-to-end
 # built with them and would be too early.
 ulimit -c 0
 # Within poll() and select() the thread sanitizer takes no notice of locks, for in a kernel's own there are none: it calls
-# a race what the gate's hooks there do under a flow's lock. These two functions are all that they do under one
-# (alcc/preload/readiness.cpp), and nobody else calls them.
+# a race what the gate's hooks there (alcc/preload/readiness.cpp) do under one.
 suppressions=$folder/suppressions
-printf 'race:%s\n' closed_gate any_opened >"$suppressions"
+printf 'race:^%s$\n' poll ppoll select pselect >"$suppressions"
 # Python's own allocator would hide what lies in its pools. Shadow memory has its place, which a randomised address
 # space may take. Programs under the gate (alcc/) inherit all this, with the gate's library behind it. Those programs fork
 # and go on with a thread, which the thread sanitizer would not have; and at a fork the gate holds every flow's lock, 64 and
