@@ -266,7 +266,7 @@ def runnable(line: str, cgroup: Path) -> str:
 def test_an_example_runs(example: Example, folder: Path, cgroup: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     if example.language == "python":
-        text = example.text if "import " in example.text else f"import gymnasium as gym, reinet.envs\n{example.text}"
+        text = example.text if "import " in example.text else f"import gymnasium, reinet.envs\n{example.text}"
         command = [sys.executable, "-W", "error", "-c", text]
     else:
         script = "\n".join(["set -euo pipefail", *(runnable(line, cgroup) for line in example.lines)])

@@ -47,7 +47,7 @@ def test_systemd_takes_the_drop_in_that_puts_a_service_under_the_gate(tmp_path: 
     )
     (tmp_path / "nginx.service.d").mkdir()
     program = shutil.which("true") or ""
-    for path in ("/opt/reinet/.venv/bin/reinet", "/usr/sbin/nginx"):
+    for path in ("/usr/bin/reinet", "/usr/sbin/nginx"):
         assert path in drop_in
         drop_in = drop_in.replace(path, program)
     (tmp_path / "nginx.service.d" / "reinet.conf").write_text(drop_in)
