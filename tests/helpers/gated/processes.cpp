@@ -274,8 +274,9 @@ void made_past_fork() {
 // Children with a copy of memory in which other threads' locks may be held send and end.
 void clones_beside_connections() {
   static std::atomic<bool> over{false};
-  for (int i = 0; i < 3; ++i)
-    started([] {
+  pthread_t threads[3];
+  for (pthread_t& thread : threads)
+    thread = started([] {
       while (!over) {
         const Pair p = pair();
         (void)!write(p.sender, block.data(), 1);
@@ -296,6 +297,7 @@ void clones_beside_connections() {
     close(p.sender), close(p.peer);
   }
   over = true;
+  for (const pthread_t thread : threads) pthread_join(thread, nullptr);
   std::printf("ended %d\n", ended);
 }
 
