@@ -11,6 +11,7 @@
 // A registration with EPOLLONESHOT cannot be changed without being felt: a flow that has one as it sends runs uncapped.
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 
@@ -65,6 +66,26 @@ std::uint64_t ns_of(const timespec& t) {
 }
 bool is_sane(const timespec* t) { return !t || (t->tv_sec >= 0 && t->tv_nsec >= 0 && t->tv_nsec < 1'000'000'000); }
 
+// A wait in slices is one wait to the program: a handler that runs between two of them would not end it. Signals come
+// only in the slices, but for those that a thread's own faults raise.
+class SignalsInSlices {
+ public:
+  explicit SignalsInSlices(const sigset_t* mask) {
+    sigset_t held;
+    sigfillset(&held);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&held, fault);
+    pthread_sigmask(SIG_SETMASK, &held, &before_);
+    of_slices_ = mask ? *mask : before_;
+  }
+  ~SignalsInSlices() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsInSlices(const SignalsInSlices&) = delete;
+  SignalsInSlices& operator=(const SignalsInSlices&) = delete;
+  const sigset_t* mask() const { return &of_slices_; }
+
+ private:
+  sigset_t before_, of_slices_;
+};
+
 // Waits in slices: wait(timeout) waits for all but closed gates and returns how many are ready, or -1; opened() tells
 // whether one of them opened. Returns kOpened then, else the last result.
 constexpr int kOpened = -2;
@@ -83,6 +104,7 @@ int in_slices(std::uint64_t end_ns, std::uint64_t slice_ns, Wait&& wait, Opened&
 }
 
 int gated_poll(pollfd* fds, nfds_t count, std::uint64_t end_ns, const sigset_t* mask) {
+  const SignalsInSlices signals(mask);
   std::vector<pollfd> watched;
   std::vector<Flow*> closed;
   while (true) {
@@ -100,11 +122,11 @@ int gated_poll(pollfd* fds, nfds_t count, std::uint64_t end_ns, const sigset_t* 
       const std::uint64_t now = now_ns();
       const timespec left = timespec_of(end_ns > now ? end_ns - now : 0);
       const Outside outside;
-      return real_ppoll.get()(fds, count, end_ns == kUnlimited ? nullptr : &left, mask);
+      return real_ppoll.get()(fds, count, end_ns == kUnlimited ? nullptr : &left, signals.mask());
     }
     const auto wait = [&](const timespec& slice) {
       const Outside outside;
-      return real_ppoll.get()(watched.data(), count, &slice, mask);
+      return real_ppoll.get()(watched.data(), count, &slice, signals.mask());
     };
     const int result = in_slices(end_ns, fair_slice_ns(slice_ns), wait, [&] { return any_opened(closed); });
     if (result == kOpened) continue;
@@ -192,11 +214,12 @@ bool any_opened_of_readable(const fd_set* read, const Sets& asked, const Sets& w
 }
 
 int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::uint64_t end_ns, const sigset_t* mask) {
+  const SignalsInSlices signals(mask);
   const Sets asked(count, read, write, except);
   const auto wait = [&](const Sets& sets, const timespec* timeout) {
     sets.give(read, write, except);
     const Outside outside;
-    return real_pselect.get()(count, read, write, except, timeout, mask);
+    return real_pselect.get()(count, read, write, except, timeout, signals.mask());
   };
   std::vector<Flow*> closed;
   while (true) {

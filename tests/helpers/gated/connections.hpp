@@ -26,6 +26,8 @@ inline std::vector<char> block(kMegabyte, 'a');
 
 // How often the gate, or whoever, looked at connections (TCP_INFO); processes.cpp counts.
 inline std::atomic<long> looks{0};
+// Whether SIGUSR1 is to come to this thread as it looks next; the same file sees to it.
+inline thread_local bool is_struck_in_the_gate = false;
 
 struct Pair {
   int sender, peer;

@@ -34,7 +34,6 @@
 namespace {
 
 constexpr int kNobody = 65534;
-thread_local bool is_struck_in_the_gate = false;
 
 }  // namespace
 

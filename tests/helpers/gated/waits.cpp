@@ -146,6 +146,28 @@ void writes_in_a_handler() {
   std::printf("held %ld\n", handler_held);
 }
 
+bool is_late;
+
+// A handler that runs while the gate looks, between two slices of a wait.
+void struck_between_slices() {
+  const Pair p = pair(kSmallBufferBytes);
+  fill(p.sender);
+  signal(SIGUSR1, [](int) {});
+  const auto told = [](const char* name, int result) {
+    std::printf("%s %d %s%s\n", name, result, std::strerror(errno), is_late ? ", late" : "");
+  };
+  after(kWaitMs * 1000, [](int) { is_late = true; });
+  pollfd asked{p.sender, POLLOUT, 0};
+  is_struck_in_the_gate = true;
+  told("poll", poll(&asked, 1, -1));
+  fd_set set;
+  FD_ZERO(&set);
+  FD_SET(p.sender, &set);
+  after(kWaitMs * 1000, [](int) { is_late = true; });
+  is_struck_in_the_gate = true;
+  told("select", select(p.sender + 1, nullptr, &set, nullptr, nullptr));
+}
+
 // SPLICE_F_NONBLOCK is for the pipe alone.
 void splices_what_is_there() {
   const Pair p = pair(kSmallBufferBytes);
@@ -254,6 +276,7 @@ const Cases kWaitCases{
     {"jumps_out_of_poll_at_a_closed_gate", jumps_out_of_poll_at_a_closed_gate},
     {"jumps_out_of_a_write_into_a_pipe", jumps_out_of_a_write_into_a_pipe},
     {"writes_in_a_handler", writes_in_a_handler},
+    {"struck_between_slices", struck_between_slices},
     {"splices_what_is_there", splices_what_is_there},
     {"splices_nothing_at_a_closed_gate", splices_nothing_at_a_closed_gate},
     {"pwritev2_that_may_not_wait", pwritev2_that_may_not_wait},

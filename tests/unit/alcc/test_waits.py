@@ -31,6 +31,12 @@ def test_a_handler_in_a_wait_for_something_else_is_gated_and_so_is_the_thread_th
     assert held_bytes_of(gated[1]) < MOST_HELD_BYTES < held_bytes_of(plain[1])
 
 
+def test_a_handler_ends_a_wait_at_a_closed_gate_also_while_the_gate_looks(program: Path) -> None:
+    """The gate waits in slices, and a handler that ran between two of them had ended nothing."""
+    seen = [f"{call} -1 Interrupted system call" for call in ("poll", "select")]
+    assert seen_of(program, "struck_between_slices", settings()) == (0, seen, "")
+
+
 @pytest.mark.parametrize(
     ("case", "law", "lines"),
     [
