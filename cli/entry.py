@@ -1,9 +1,11 @@
 """What the ``reinet`` program calls: next to nothing is imported before Ctrl-C ends it without a traceback."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 
 def main() -> None:
@@ -30,3 +32,41 @@ def ended_at_once() -> Iterator[None]:
     finally:
         if obeys:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Ended(SystemExit):
+    """A signal ends the command."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(128 + signum)
+        self.signum = signum
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """While it lasts, SIGTERM and SIGHUP raise Ended, so that what a command has made on the host goes, as at Ctrl-C.
+
+    Worker processes are told, too. A second signal ends the process at once. Commands with handlers of their own, as
+    daemons have, keep these.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    taken = [one for one in (signal.SIGTERM, signal.SIGHUP) if in_main and signal.getsignal(one) is signal.SIG_DFL]
+    own = os.getpid()
+
+    def end(signum: int, _frame: FrameType | None) -> None:
+        signal.signal(signum, signal.SIG_DFL)
+        if os.getpid() != own:
+            os.kill(os.getpid(), signum)  # a fork, which has made nothing
+        from multiprocessing import active_children
+
+        for worker in active_children():
+            worker.terminate()
+        raise Ended(signum)
+
+    for one in taken:
+        signal.signal(one, end)
+    try:
+        yield
+    finally:
+        for one in taken:
+            signal.signal(one, signal.SIG_DFL)

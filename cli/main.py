@@ -1,10 +1,12 @@
 """The ``reinet`` command: mounts one thin file per subcommand and turns the project's errors into exit codes."""
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
+from reinet.cli.entry import Ended, ended_in_order
 from reinet.cli.lazy import group_of
 from reinet.cli.output import console, flush_output, say
 from reinet.core.errors import UNWRITABLE, ConfigError, ModelError, ReinetError, TraceError
@@ -60,10 +62,14 @@ def options(
 
 
 def main() -> None:
-    """Runs the command; exits 0 (ok), 1 (failed) or 2 (wrong usage or input), 130 where Ctrl-C ended it."""
+    """Runs the command; exits 0 (ok), 1 (failed) or 2 (wrong usage or input), 130 where Ctrl-C ended it.
+
+    After SIGTERM and SIGHUP it ends by the signal, as a program that has nothing to clear away.
+    """
     try:
         try:
-            app()
+            with ended_in_order():
+                app()
         finally:
             flush_output()  # what did not fit may be in no pipe or file yet, whatever the command thinks
     except ReinetError as error:
@@ -79,6 +85,8 @@ def main() -> None:
         else:
             raise
         sys.exit(1)
+    except Ended as ended:
+        os.kill(os.getpid(), ended.signum)
     except KeyboardInterrupt:
         console.print("interrupted")
         sys.exit(130)

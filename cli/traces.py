@@ -236,7 +236,7 @@ def _by_time(traces: Sequence[Trace], share: float) -> dict[str, list[Trace]]:
         if trace.sha256 in learned:
             raise TraceError(
                 f"{trace.name}: its later piece is one to learn from as well, to the byte, so it cannot judge what was "
-                "learned; choose another --share, leave the trace out, or split --by content"
+                "learned; choose another --share, leave the trace out, or split --by trace"
             )
     return sides
 

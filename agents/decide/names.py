@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +70,20 @@ def make_agent(name: str, link: str = "sim", seed: int = 0, manifest_sha256: str
     if agent.needs_future and link != "sim":
         raise ConfigError(f"agent {name!r} sees a link's future, which only the simulator knows: use --link sim")
     return agent
+
+
+def make_agents(names: Sequence[str], link: str = "sim", seed: int = 0) -> list[Agent]:
+    """Returns the agents of those names. Raises as ``make_agent`` and ``refuse_twice`` do."""
+    made = [make_agent(name, link, seed) for name in names]
+    refuse_twice(made)
+    return made
+
+
+def refuse_twice(agents: Sequence[Agent]) -> None:
+    """Raises ConfigError for an agent under two spellings (rule, rule:1.5): its runs would be counted twice."""
+    names = [agent.name for agent in agents]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"agents: two names stand for {twice[0]}; give every agent once")
 
 
 def _agent(name: str, seed: int, manifest_sha256: str | None) -> Agent:

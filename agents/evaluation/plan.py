@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from reinet.agents.decide.names import make_agent, split_names
+from reinet.agents.decide.names import make_agent, make_agents, split_names
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
@@ -24,7 +24,7 @@ class Plan:
         self, agents: str, scenarios: Sequence[Scenario], repeat: int = 1, allow_training_traces: bool = False
     ) -> None:
         (link,) = {scenario.require_data().link for scenario in scenarios}
-        self._agents = [make_agent(name, link, scenarios[0].path.seed) for name in split_names(agents)]
+        self._agents = make_agents(split_names(agents), link, scenarios[0].path.seed)
         self._again = [[agent] for agent in self._agents]  # (agents, repetitions)
         for own, name in zip(self._again, split_names(agents), strict=True):
             dices = own[0].manifest is None  # a model has none, and is not loaded once more

@@ -35,7 +35,7 @@ def cpu(
 
         sudo reinet bench cpu --cc cubic,bbr --agents none,checkpoints/default --seconds 30
     """
-    from reinet.agents.decide.names import make_agent, split_names
+    from reinet.agents.decide.names import make_agents, split_names
     from reinet.agents.evaluation.cost import measure
     from reinet.agents.evaluation.scenario import Scenario
     from reinet.core.errors import ConfigError, LinkError
@@ -47,7 +47,7 @@ def cpu(
     if len(given) > 1:
         raise ConfigError(f"--traces: {len(given)} traces are given, and one is measured over; name that one")
     (trace,) = given
-    chosen = [make_agent(name, link="mahimahi") for name in split_names(agents)]
+    chosen = make_agents(split_names(agents), link="mahimahi")
     rows = []
     for control in listed("cc", cc, str):
         for agent in chosen:

@@ -68,7 +68,7 @@ def frontier(
 
         reinet bench frontier --traces one.trace --seconds 20 --agents rule:1.3,fixed:20 --json -
     """
-    from reinet.agents.decide.names import make_agent, split_names
+    from reinet.agents.decide.names import make_agents, split_names
     from reinet.agents.evaluation.frontier import against_frontier
     from reinet.agents.evaluation.plan import trained_on
     from reinet.agents.evaluation.scenario import Scenario
@@ -84,7 +84,7 @@ def frontier(
         )
         for trace in load_traces(traces)
     ]  # fmt: skip
-    chosen = [make_agent(name) for name in split_names(agents)]
+    chosen = make_agents(split_names(agents))
     seen = trained_on(chosen, [scenario.trace for scenario in scenarios], allow_training_traces)
     uncapped_ms = uncapped_paths(Target.parse(target), [mrtt_ms])
     rows = against_frontier(chosen, scenarios, fixed=fixed, threads=threads, runs=repeat)

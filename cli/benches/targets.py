@@ -46,7 +46,7 @@ def targets(
 
         reinet bench targets --traces one.trace --seconds 20 --target 30,50,100 --agents rule --json -
     """
-    from reinet.agents.decide.names import make_agent, split_names
+    from reinet.agents.decide.names import make_agents, split_names
     from reinet.agents.evaluation.plan import trained_on
     from reinet.agents.evaluation.scenario import Scenario
     from reinet.agents.evaluation.within_target import within_targets
@@ -61,7 +61,7 @@ def targets(
         )
         for trace in load_traces(traces)
     ]  # fmt: skip
-    chosen = [make_agent(name) for name in split_names(agents)]
+    chosen = make_agents(split_names(agents))
     seen = trained_on(chosen, [scenario.trace for scenario in scenarios], allow_training_traces)
     rows = within_targets(chosen, scenarios, targets_ms, threads)
     write_json(json_destination, {"rows": rows, "trained_on": seen})

@@ -32,13 +32,13 @@ def replay(
 
         reinet replay week14.flow --agents checkpoints/default,runs/mine/model --target +30ms --json caps.json
     """
-    from reinet.agents.decide.names import make_agent, split_names
+    from reinet.agents.decide.names import make_agents, split_names
     from reinet.agents.evaluation import replayed
     from reinet.core.errors import ConfigError
     from reinet.core.target import Target
     from reinet.envs.trace.flow_records import FlowRecording, flow_files, read_each
 
-    chosen = [make_agent(name) for name in split_names(agents)]
+    chosen = make_agents(split_names(agents))
     if needs := [agent.name for agent in chosen if agent.needs_future]:
         raise ConfigError(f"agents: {', '.join(needs)} needs a link's future, which no recording has")
     asked = Target.parse(target)

@@ -90,7 +90,7 @@ class ServedDaemon:
     def bpf_runs(self) -> tuple[float, int]:
         """Returns how long its BPF programs ran, in seconds, and how often, since the kernel counts that.
 
-        It does while the sysctl kernel.bpf_stats_enabled is 1.
+        It does while somebody asks it to (``count_runs`` of ``reinet.kshim._kshim``).
         """
         run_s, runs = 0.0, 0
         for entry in Path(f"/proc/{self._process.pid}/fdinfo").iterdir():

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from reinet.core import OPPORTUNITY_BYTES
 from reinet.core.errors import ConfigError
-from reinet.envs.link.spec import LinkSpec, TraceMs, times_of
+from reinet.envs.link.spec import LinkSpec, times_of
 from reinet.envs.trace import Trace
 
 EMULATED = (
@@ -62,11 +62,6 @@ def queue_options(link: LinkSpec) -> list[str]:
     return [f"--downlink-queue={link.queue}", f"--downlink-queue-args={text}"]
 
 
-def uplink_ms(link: LinkSpec) -> TraceMs:
-    """Returns the delivery opportunities in the ACKs' direction, in ms."""
-    return Trace.constant(UPLINK_MBPS, 1).opportunities_ms if link.uplink is None else times_of(link.uplink)
-
-
 def start_ms(link: LinkSpec) -> int:
     """Returns where in the looping trace the path starts: ``start_offset_ms``, inside a loop the next opportunity."""
     times_ms = link.trace_ms.astype(np.int64)
@@ -82,7 +77,24 @@ def downlink_ms(link: LinkSpec) -> npt.NDArray[np.int64]:
     It starts at an opportunity (``start_ms``), so that the loop keeps its length.
     """
     times_ms = link.trace_ms.astype(np.int64)
-    loop_ms = int(times_ms[-1])
-    if not link.start_offset_ms % loop_ms:
+    return _turned(times_ms, start_ms(link)) if link.start_offset_ms % int(times_ms[-1]) else times_ms
+
+
+def uplink_ms(link: LinkSpec) -> npt.NDArray[np.int64]:
+    """Returns the first loop's delivery opportunities in the ACKs' direction, in ms from where the path starts.
+
+    Mahimahi's loop ends with its last opportunity, so one is added there where the uplink's own has none.
+    """
+    if link.uplink is None:
+        return Trace.constant(UPLINK_MBPS, 1).opportunities_ms.astype(np.int64)
+    times_ms = times_of(link.uplink).astype(np.int64)
+    if not link.start_offset_ms:
         return times_ms
-    return np.sort((times_ms - start_ms(link) - 1) % loop_ms + 1)
+    turned = _turned(times_ms, start_ms(link))
+    return turned if turned[-1] == times_ms[-1] else np.append(turned, times_ms[-1])
+
+
+def _turned(times_ms: npt.NDArray[np.int64], begin_ms: int) -> npt.NDArray[np.int64]:
+    """Returns a loop's opportunities from that time of it on."""
+    loop_ms = int(times_ms[-1])
+    return np.sort((times_ms - begin_ms - 1) % loop_ms + 1)

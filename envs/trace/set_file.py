@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,15 @@ def load_traces(paths: Iterable[str | Path]) -> list[Trace]:
 
     A folder gives its files by name, without hidden ones and documents (``.toml``, ``.md``, ``.json``, ``.yaml``); it
     is not searched deeper. A set file is ``[set]`` with ``name`` and ``files``, whose paths are relative to the set
-    file and may be folders. Raises TraceError.
+    file and may be folders. Traces of one name, from several folders, are named apart, for rows go by names. Raises
+    TraceError.
     """
-    return [Trace.load(file) for file in trace_files(paths)]
+    loaded = [Trace.load(file) for file in trace_files(paths)]
+    named = [trace.name for trace in loaded]
+    return [
+        replace(trace, name=name) if named.count(trace.name) > 1 else trace
+        for trace, name in zip(loaded, distinct_names(loaded), strict=True)
+    ]
 
 
 def trace_files(paths: Iterable[str | Path]) -> list[Path]:

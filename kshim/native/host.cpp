@@ -65,6 +65,8 @@ class Control {
 
 }  // namespace
 
+int count_runs() { return checked(bpf_enable_stats(BPF_STATS_RUN_TIME), "count the runs of BPF programs"); }
+
 std::string ask_to_leave(std::uint32_t control_map_id) {
   Control control(control_map_id);
   control.first().leaving = 1;

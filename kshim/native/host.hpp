@@ -18,6 +18,9 @@ struct Loaded {
 int open_map(std::uint32_t id);
 // Returns the programs and maps whose names begin with prefix.
 std::vector<Loaded> loaded(const std::string& prefix);
+// Has the kernel count how long programs run and how often, until the descriptor that is returned is closed, also by
+// the process' end. Needs CAP_SYS_ADMIN.
+int count_runs();
 // Tells the flows of the object that a control map belongs to, to go back to their own congestion control. Returns the
 // name of a wrapper of theirs.
 std::string ask_to_leave(std::uint32_t control_map_id);

@@ -306,6 +306,7 @@ NB_MODULE(_kshim, m) {
   m.def("sweep_flows", &sweep_flows, nb::arg("wrappers"), nb::arg("flows_map_ids"));
   m.def("where", &where, nb::arg("wrappers"), nb::arg("flows_map_ids"));
   m.def("loaded", &loaded, nb::arg("prefix"));
+  m.def("count_runs", &reinet::count_runs);
   m.def("ask_to_leave", &reinet::ask_to_leave, nb::arg("control_map_id"));
   m.def("wrapper_of", &reinet::wrapper_of, nb::arg("control_map_id"));
   m.def("link_of", &reinet::link_of, nb::arg("control_map_id"));

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from reinet.agents.decide.names import make_agent
+from reinet.agents.decide.names import make_agent, refuse_twice
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.evaluation.batch import MOST_ROWS
 from reinet.agents.evaluation.plan import shaped_by
@@ -147,11 +147,12 @@ def plan(
             agent = made[name, spec.link]
             trained.setdefault(agent.name, set())
             trained[agent.name] |= shaped_by(agent, [one.trace for one in found], allow_training_traces)
+        asked_for = [made[name, spec.link] for name in names]
+        refuse_twice(asked_for)
         for repetition in range(repeat or spec.repeat):
             for one in found:
                 seed, start_ms = begin(suite.seed, spec, one.trace, repetition)
-                for agent, cc, flows, beside, role in _combinations(spec, [made[name, spec.link] for name in names],
-                                                                    made[BASELINE, spec.link]):  # fmt: skip
+                for agent, cc, flows, beside, role in _combinations(spec, asked_for, made[BASELINE, spec.link]):
                     path = scenario(
                         spec, one, cc, seed=seed, start_ms=start_ms, flows=flows, beside=beside, alone=role == "solo"
                     )

@@ -6,6 +6,8 @@ there is one less at a time. Only what is not valid alone counts as an attempt.
 """
 
 import os
+import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -64,7 +66,11 @@ def make_real(jobs: Iterable[Job], at_once: int, take: Callable[[Job, Found], bo
 
 
 def end_with_parent() -> None:
-    """Has this process end when its parent ends, however that does: an executor's processes wait for work for ever."""
+    """Has this process end when its parent ends, however that does: an executor's processes wait for work for ever.
+
+    Told to end (SIGTERM), it clears its run away first.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     parent = parent_process()
     assert parent is not None
 

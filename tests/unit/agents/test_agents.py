@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from helpers.models import edit_manifest
 from helpers.places import ROOT
 from reinet.agents.decide.baselines import Clairvoyant, FixedCap, NoCap, RandomCap, Rule
-from reinet.agents.decide.names import NAMES, make_agent, split_names
+from reinet.agents.decide.names import NAMES, make_agent, make_agents, split_names
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.roccet import Roccet
 from reinet.agents.decide.verdicts import Why, target_too_tight, text
@@ -344,6 +344,8 @@ def test_split_names() -> None:
         split_names("none,,rule")
     with pytest.raises(ConfigError, match="appears twice"):
         split_names("none,none")
+    with pytest.raises(ConfigError, match="two names stand for rule:1.5; give every agent once"):
+        make_agents(split_names("rule,none,rule:1.5"))
 
 
 # --- baselines ---

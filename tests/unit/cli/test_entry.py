@@ -57,6 +57,27 @@ def test_who_starts_it_with_the_signal_ignored_has_it_ignored() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_told_to_end_clears_away_what_it_has_made(told: signal.Signals) -> None:
+    code = """if True:
+        import time
+        from reinet.cli import main
+        def made():
+            try:
+                print("made", flush=True)
+                time.sleep(60)
+            finally:
+                print("cleared away")
+        main.app = made
+        main.main()"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "made\n"
+        process.send_signal(told)
+        assert process.stdout.read() == "cleared away\n"
+        assert process.wait(60) == -told
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["ctl", "--help"], ["traces", "list", "--json", "-"]])
 def test_a_standard_output_that_is_full_is_named(arguments: list[str]) -> None:
     with Path("/dev/full").open("w") as full:

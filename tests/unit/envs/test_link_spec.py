@@ -285,6 +285,14 @@ def test_a_moved_start_keeps_the_looping_trace(times_ms: list[int], offset_ms: i
         assert sorted((t + start_ms) % loop_ms for t in moved_ms.tolist()) == sorted(t % loop_ms for t in times_ms)
 
 
+def test_a_moved_start_moves_both_directions() -> None:
+    times_ms, offset_ms = np.array([3, 40, 90], np.uint32), 20
+    link = LinkSpec(TRACE, uplink=times_ms, start_offset_ms=offset_ms)
+    assert uplink_ms(link).tolist() == [20, 70, 73, 90]  # the last one is added, so that the loop keeps its length
+    assert uplink_ms(replace(link, start_offset_ms=40)).tolist() == [50, 53, 90]
+    assert uplink_ms(replace(link, start_offset_ms=0)).tolist() == times_ms.tolist()
+
+
 @given(times_ms=loops, start_ms=moments_ms, length_ms=moments_ms)
 def test_opportunities_are_counted_as_the_loops_have_them(
     times_ms: list[int], start_ms: float, length_ms: float

@@ -285,8 +285,14 @@ def test_sets_and_folders(tmp_path: Path) -> None:
     assert [trace.name for trace in load_traces([set_file, folder / "a.down"])] == ["b.down", "a.down"]
     with pytest.raises(TraceError, match="no trace was given"):
         load_traces([])
+    other = tmp_path / "other"
+    other.mkdir()
+    write(other, b"2\n", "a.down")  # whose rows are not to be taken for the other's
+    named = [trace.name for trace in load_traces([folder, other])]
+    assert [name.partition("down")[0] for name in named] == ["a.", "b.", "a."]
+    assert len(set(named)) == 3
     set_file.unlink()
-    with pytest.raises(TraceError, match="sub-folders: traces"):
+    with pytest.raises(TraceError, match="sub-folders: other, traces"):
         load_traces([tmp_path])
 
 
