@@ -344,7 +344,7 @@ def test_split_names() -> None:
         split_names("none,,rule")
     with pytest.raises(ConfigError, match="appears twice"):
         split_names("none,none")
-    with pytest.raises(ConfigError, match="two names stand for rule:1.5; give every agent once"):
+    with pytest.raises(ConfigError, match=r"two names stand for rule:1\.5; give every agent once"):
         make_agents(split_names("rule,none,rule:1.5"))
 
 
