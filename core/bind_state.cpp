@@ -25,6 +25,12 @@ namespace nb = nanobind;
 namespace reinet {
 namespace {
 
+template <typename BySlot>
+void forget(BySlot& self, const Vector<const std::int64_t>& slots, const Vector<const std::uint64_t>& cookies) {
+  require(slots.shape(0) == cookies.shape(0), "slots and cookies differ in length");
+  for (std::size_t i = 0; i < slots.shape(0); ++i) self.forget(static_cast<std::size_t>(slots(i)), cookies(i));
+}
+
 nb::dict dict_of(const FeatureSet& set) {
   nb::list features, inputs;
   for (const Feature& f : set.features) features.append(nb::make_tuple(f.name, f.unit, f.low, f.high, f.formula));
@@ -160,22 +166,27 @@ void bind_guard(nb::module_& m) {
     std::memcpy(words.data(), address.data(), address.size());
     return address.size() == 4 ? reinet_peer_of_v4(words[0]) : reinet_peer_of_v6(words.data());
   });
-  nb::class_<Peers>(m, "Peers").def(nb::init<>()).def("annotate", [](Peers& self, const Matrix<std::uint8_t>& stats) {
-    require_rows_of<reinet_flow_stats>(stats);
-    for (std::size_t i = 0; i < stats.shape(0); ++i) {
-      auto record = record_at<reinet_flow_stats>(stats, i);
-      self.annotate(record);
-      put_record(stats, i, record);
-    }
-  });
+  nb::class_<Peers>(m, "Peers")
+      .def(nb::init<>())
+      .def("annotate",
+           [](Peers& self, const Matrix<std::uint8_t>& stats) {
+             require_rows_of<reinet_flow_stats>(stats);
+             for (std::size_t i = 0; i < stats.shape(0); ++i) {
+               auto record = record_at<reinet_flow_stats>(stats, i);
+               self.annotate(record);
+               put_record(stats, i, record);
+             }
+           })
+      .def("forget", &forget<Peers>);
   nb::class_<GuardBank>(m, "GuardBank")
       .def("__init__", [](GuardBank* self, std::uint32_t ceiling_pkts,
                           bool bounds_steps) { new (self) GuardBank({ceiling_pkts, bounds_steps, true, false}); })
-      .def("forget",
-           [](GuardBank& self, const Vector<const std::int64_t>& slots, const Vector<const std::uint64_t>& cookies) {
-             require(slots.shape(0) == cookies.shape(0), "slots and cookies differ in length");
-             for (std::size_t i = 0; i < slots.shape(0); ++i)
-               self.forget(static_cast<std::size_t>(slots(i)), cookies(i));
+      .def("forget", &forget<GuardBank>)
+      .def("see",
+           [](GuardBank& self, const Matrix<const std::uint8_t>& stats, bool aims_at_target) {
+             require_rows_of<reinet_flow_stats>(stats);
+             for (std::size_t i = 0; i < stats.shape(0); ++i)
+               self.see(record_at<reinet_flow_stats>(stats, i), aims_at_target);
            })
       .def("judge", [](GuardBank& self, const Matrix<const std::uint8_t>& stats,
                        const Vector<const std::uint32_t>& wanted_pkts, const Vector<const std::uint8_t>& may_cap,
@@ -271,6 +282,11 @@ void bind_memory(nb::module_& m) {
   nb::class_<FlowMemory>(m, "FlowMemory")
       .def(nb::init<std::size_t, const std::vector<double>&, const std::vector<double>&, const std::vector<double>&>())
       .def("grow", &FlowMemory::grow)
+      .def("reset",
+           [](FlowMemory& self, const Vector<const std::int64_t>& rows) {
+             require_rows_below(rows, self.size());
+             for (std::size_t i = 0; i < rows.shape(0); ++i) self.reset(static_cast<std::size_t>(rows(i)));
+           })
       .def("record",
            [](FlowMemory& self, const Vector<const std::int64_t>& rows, const Matrix<const std::uint8_t>& stats) {
              require_rows_of<reinet_flow_stats>(stats);
@@ -325,6 +341,8 @@ void bind_bank(nb::module_& m) {
       .def_prop_ro("capacity", &StateBank::capacity)
       .def("grow", &StateBank::grow)
       .def("reset", [](StateBank& self, const Vector<const std::int32_t>& rows) { self.reset(span_of(rows)); })
+      .def("longer_us",
+           [](const StateBank& self, const Vector<const std::int32_t>& rows) { return self.longer_us(span_of(rows)); })
       .def("show",
            [](const StateBank& self, std::size_t row, const Vector<float>& state) {
              require(row < self.capacity() && state.shape(0) == self.feature_set().state_size(), "no such row");

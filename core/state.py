@@ -143,6 +143,10 @@ class StateBank:
         """Empties the histories of these rows, their numbers or a mask (N,), for new flows. Raises ConfigError."""
         self.core.reset(rows_of(rows, self.capacity).astype(np.int32))
 
+    def longer_us(self, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.uint32]:
+        """Returns the least RTT (N,) of each row's path where that has become longer than the kernel's, else 0."""
+        return np.array(self.core.longer_us(rows.astype(np.int32)), np.uint32)
+
     def show(self, row: int) -> tuple[npt.NDArray[np.float32], float]:
         """Returns a row's state (S,) as it is, and the hand rule's product."""
         state = np.empty(self.feature_set.state_size, np.float32)
@@ -158,12 +162,9 @@ class StateBank:
         index = np.atleast_1d(np.asarray(rows, dtype=np.int32))
         count = len(index)
         batch = Batch(
-            np.empty((count, self.feature_set.state_size), np.float32),
-            np.empty(count, np.float32),
-            np.empty(count, np.float32),
-            np.empty(count, np.bool_),
-            np.empty(count, np.bool_),
-        )
+            np.empty((count, self.feature_set.state_size), np.float32), np.empty(count, np.float32),
+            np.empty(count, np.float32), np.empty(count, np.bool_), np.empty(count, np.bool_),
+        )  # fmt: skip
         self.core.update(
             index, as_bytes(stats, FLOW_STATS_DTYPE),
             _NO_OFFERS if offers is None else np.stack([offers.bytes, offers.unit_bytes], axis=1),
@@ -262,10 +263,7 @@ def peer_of(address: str) -> int:
 
 
 class Peers:
-    """What flows of a host know together, those to the same peer above all: ``peers/peers.hpp``.
-
-    A flow is named by cookie and slot, its peer by ``peer``, 0 = unknown.
-    """
+    """What flows of a host know together: ``peers/peers.hpp``. A flow is named by cookie and slot, 0 = no peer."""
 
     def __init__(self) -> None:
         """Makes one that knows of no flow."""
@@ -278,6 +276,10 @@ class Peers:
         waits in the same queue. Nobody else may have seen the records before.
         """
         self.core.annotate(as_bytes(records, FLOW_STATS_DTYPE))
+
+    def forget(self, slots: npt.NDArray[np.intp], cookies: npt.NDArray[np.uint64]) -> None:
+        """Drops what is known of flows that ended; a socket that connects anew is another flow of that name."""
+        self.core.forget(np.asarray(slots, np.int64), np.asarray(cookies, np.uint64))
 
 
 class Guard:
@@ -297,6 +299,10 @@ class Guard:
     def forget(self, slots: npt.NDArray[np.intp], cookies: npt.NDArray[np.uint64]) -> None:
         """Drops what is known of flows that ended."""
         self.core.forget(np.asarray(slots, np.int64), np.asarray(cookies, np.uint64))
+
+    def see(self, stats: FlowStatsArray, aims_at_target: bool = False) -> None:
+        """Takes N records with RTT samples on which nobody decides, as later ones of their flows are there by now."""
+        self.core.see(as_bytes(stats, FLOW_STATS_DTYPE), aims_at_target)
 
     def judge(
         self,
@@ -339,6 +345,10 @@ class FlowMemory:
     def grow(self, rows: int) -> None:
         """Adds rows, up to ``rows``; those there keep what they hold."""
         self._core.grow(rows)
+
+    def reset(self, rows: npt.NDArray[np.intp]) -> None:
+        """Empties the rows of new flows. Raises ValueError for a row that is not there."""
+        self._core.reset(np.ascontiguousarray(rows, np.int64))
 
     def record(self, rows: npt.NDArray[np.intp], stats: FlowStatsArray) -> None:
         """Keeps and counts N records, FLOW_STATS_DTYPE (N,), whose flows own these rows; a flow's come in order.

@@ -96,7 +96,6 @@ def agent_for(config: DaemonConfig, model: str, target: Target) -> Agent:
 
     pin = config.model_sha256 if model == config.model else None
     agent = make_agent(model, link="kernel", manifest_sha256=pin)
-    agent.ceiling_pkts = config.ceiling_pkts
     _check_target(agent, target)
     trained_cc = WRAPPED_CC if agent.congestion_controls is None else agent.congestion_controls
     if untrained := [cc for cc in WRAPPED_CC if cc not in trained_cc]:

@@ -171,6 +171,7 @@ class ActivePolicies:
 
     def forget(self, rows: Rows, cookies: NDArray[np.uint64]) -> None:
         """Forgets flows that ended."""
+        self.peers.forget(rows, cookies)
         for policy in self.all:
             policy.forget(rows, cookies)
 
@@ -240,6 +241,7 @@ class ActivePolicies:
         raise ConfigError(f"there is no policy {name!r}; there are {known}")
 
     def _made(self, spec: PolicySpec) -> ActivePolicy:
+        spec.agent.ceiling_pkts = self._ceiling_pkts
         return ActivePolicy(spec, len(self._flows), self._make_guard, self._lease_ns, self._log)
 
 

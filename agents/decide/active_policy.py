@@ -172,14 +172,19 @@ class ActivePolicy:
     def rule(self, records: FlowStatsArray, rows: Rows, flows: FlowTable, now_ns: int, paused: bool = False) -> Ruling:
         """Takes N records of flows in these rows, writes their targets into them and says what becomes of the flows."""
         # Anew for each record, whatever the kernel says: a relative target falls with the flow's minimum RTT.
-        records["target_us"] = flows.own_targets.resolve_us(records, self.spec.target)
+        longer_us = self._pipeline.longer_us(rows)
+        records["target_us"] = flows.own_targets.resolve_us(records, longer_us, self.spec.target)
         batch = self._pipeline.see(rows, records)
         seen = Cases(rows, records, batch.states, batch.rule_pkts, batch.may_cap)
         latest = flows.last_of_each(rows, np.flatnonzero(batch.decided))
         cases = seen.of(latest) if len(latest) < len(rows) else seen
+        passed = np.array(batch.decided)  # the guard counts round trips: it misses no record
+        passed[latest] = False
         if self._trial is None and self.spec.mode is not _HOLD_OUT:
+            if passed.any():
+                self._pipeline.pass_over(records[passed])
             return self._shown(self._merged(cases, [Part(self._pipeline, cases, None)], now_ns))
-        return self._shown(self._rule_in_groups(seen, latest, cases, now_ns, paused))
+        return self._shown(self._rule_in_groups(seen, latest, passed, cases, now_ns, paused))
 
     def reflex(self) -> Reflex | None:
         """Returns what answers the flows' records as they come; None where the policy has to look at each."""
@@ -272,7 +277,9 @@ class ActivePolicy:
         for pipeline in self._pipelines():
             pipeline.grow(rows)
 
-    def _rule_in_groups(self, seen: Cases, latest: NDArray[np.intp], cases: Cases, now_ns: int, paused: bool) -> Ruling:
+    def _rule_in_groups(
+        self, seen: Cases, latest: NDArray[np.intp], passed: Mask, cases: Cases, now_ns: int, paused: bool
+    ) -> Ruling:
         """Rules where some flows stay plain, or some are under another model."""
         cookies, trial = seen.stats["cookie"], self._trial
         plain = tried = np.zeros(len(cookies), np.bool_)
@@ -285,7 +292,9 @@ class ActivePolicy:
             if trial.stage is Stage.SHARE:
                 tried = ~plain & (lots(cookies, _SWAP_SALT) < trial.share)
                 its = Cases(seen.rows, seen.stats, batch.states, batch.rule_pkts, batch.may_cap).of(latest)
+                beside.pass_over(seen.stats[passed & tried])
                 parts = [Part(beside, its, tried[latest])]
+        self._pipeline.pass_over(seen.stats[passed & ~plain & ~tried])
         parts.append(Part(self._pipeline, cases, (~plain & ~tried)[latest]))
         ruling = self._merged(cases, [] if self._stood_down else parts, now_ns)
         if paused:
@@ -343,6 +352,10 @@ class ActivePolicy:
         if now_ns - self._compared_ns < COMPARE_NS:
             return
         self._compared_ns = now_ns
+        of_trial = trial.compare() if trial is not None and trial.stage is Stage.SHARE else None
+        if of_trial is not None and of_trial.harm:
+            self.roll_back(f"beside the old model's flows {of_trial.harm}", now_ns)
+            return
         if self.spec.mode is _HOLD_OUT:
             self._comparison = self._evidence.compare()
             if harm := self._comparison.harm:
@@ -353,11 +366,9 @@ class ActivePolicy:
                 self._begin_evidence(now_ns)
         if trial is None:
             return
-        if trial.stage is Stage.SHARE:
-            self._comparison = trial.compare()
-            if harm := self._comparison.harm:
-                self.roll_back(f"beside the old model's flows {harm}", now_ns)
-            elif trial.share_is_over(now_ns):
+        if of_trial is not None:
+            self._comparison = of_trial
+            if trial.share_is_over(now_ns):
                 self._promote(now_ns)
         elif trial.watch_is_over(now_ns):
             self._end_trial("done")

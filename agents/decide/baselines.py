@@ -40,8 +40,8 @@ class FixedCap(Agent):
         return Law(self.name)
 
     def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
-        """Returns N for every flow."""
-        return np.full(len(stats), self.cap_pkts, np.uint32)
+        """Returns N for every flow, or the ceiling where that is lower."""
+        return np.full(len(stats), min(self.cap_pkts, self.ceiling_pkts), np.uint32)
 
 
 class Rule(Agent):
@@ -60,7 +60,8 @@ class Rule(Agent):
 
     def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns G x rule_pkts, no cap while the product is unknown."""
-        return np.where(rule_pkts > 0, round_caps(self.gain * rule_pkts.astype(np.float64)), 0).astype(np.uint32)
+        caps_pkts = round_caps(self.gain * rule_pkts.astype(np.float64), self.ceiling_pkts)
+        return np.where(rule_pkts > 0, caps_pkts, 0).astype(np.uint32)
 
 
 class Clairvoyant(Agent):
@@ -109,4 +110,4 @@ class RandomCap(Agent):
     def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns a random multiple of each flow's window."""
         multiplier = np.exp2(self._rng.uniform(-1.0, 1.0, len(stats)))
-        return round_caps(multiplier * stats["cwnd_pkts"])
+        return round_caps(multiplier * stats["cwnd_pkts"], self.ceiling_pkts)

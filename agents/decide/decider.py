@@ -92,6 +92,11 @@ class Decider:
         verdicts["target_us"], verdicts["min_rtt_us"] = stats["target_us"], stats["min_rtt_us"]
         return Decision(caps_pkts, verdicts)
 
+    def see(self, stats: FlowStatsArray) -> None:
+        """Shows the guard N records with RTT samples that nobody is asked about, for later ones of their flows are."""
+        if self._guard is not None:
+            self._guard.see(stats, self.agent.aims_at_target)
+
     def hold(self, rows: Rows | slice, decision: Decision) -> None:
         """Puts a decision in force for these rows."""
         self.caps_pkts[rows] = decision.caps_pkts

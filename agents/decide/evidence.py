@@ -42,7 +42,6 @@ MAX_FINISHED = 8192
 """So many flows that ended are remembered, the latest ones."""
 
 _TESTS = 4
-_APP_RESTARTED = int(Flag.RESTARTED)
 _NO_SAMPLE = int(Flag.NO_SAMPLE)
 _SILENCE = int(Flag.SILENCE)
 _COVARIATES = 3
@@ -115,7 +114,8 @@ class Evidence:
             self._forget(rows[strange])
             self._cookies[rows[strange]] = records["cookie"][strange]
         counted = self._groups[rows] != NEITHER
-        self._count(records[counted], rows[counted])
+        stays = self._groups[rows] == groups  # else it has gone to the model on trial, or has come back
+        self._count(records[counted], rows[counted], stays[counted])
         begins = ~counted & opened & (groups != NEITHER) & (records["rtt_mean_us"] > 0)
         if begins.any():
             first, own = records[begins], rows[begins]
@@ -154,16 +154,15 @@ class Evidence:
             completion=_ratio(done[:, 0], done[:, 3], done[:, 4:-1]),  # of as many bytes
         )
 
-    def _count(self, records: FlowStatsArray, rows: Rows) -> None:
+    def _count(self, records: FlowStatsArray, rows: Rows, stays: NDArray[np.bool_]) -> None:
         if not len(records):
             return
         samples = records["rtt_samples"].astype(np.float64)
         samples[(records["flags"] & _NO_SAMPLE) != 0] = 0
-        moving = (records["flags"] & _APP_RESTARTED) == 0  # that period holds the idle time before it
         rtts = np.stack([samples * records["rtt_mean_us"], samples], axis=1)
         new = self._new(records, rows)
-        np.add.at(self._sums, rows, np.hstack([rtts, moving[:, None] * new]))
-        delivered = new[:, 0] > 0  # of its own: a silence's record tells of bytes from before the silence
+        np.add.at(self._sums, rows[stays], np.hstack([rtts, new])[stays])
+        delivered = stays & (new[:, 0] > 0)  # of its own: a silence's record tells of bytes from before the silence
         self._delivered_ns[rows[delivered]] = records["time_ns"][delivered].astype(np.int64)
 
     def _new(self, records: FlowStatsArray, rows: Rows) -> NDArray[np.float64]:

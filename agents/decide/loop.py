@@ -280,6 +280,7 @@ class ControlLoop(Observed):
             answered = answered.of(self._flows.owned(heard))
         if fresh.size:
             self._policies.reset(fresh, answered is not None)
+            self._memory.reset(fresh)
         now_ns = self._clock_ns()
         for policy, records, own in self._policies.split(live, rows, answered is not None):
             if policy is not None:

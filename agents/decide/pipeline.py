@@ -60,6 +60,14 @@ class Pipeline:
         """Takes N records, of several of a flow the oldest first, and returns what they made of the states."""
         return self._bank.update(rows.astype(np.int32), records)
 
+    def longer_us(self, rows: NDArray[np.intp]) -> NDArray[np.uint32]:
+        """Returns the least RTT (N,) of each flow's path where that has become longer than the kernel's, else 0."""
+        return self._bank.longer_us(rows)
+
+    def pass_over(self, records: FlowStatsArray) -> None:
+        """Takes N records with RTT samples that nobody is asked about, for later ones of their flows are there."""
+        self._decider.see(records)
+
     def shown(self, row: int) -> Shown:
         """Returns what the agent was shown of a row's flow; any thread may ask."""
         return Shown(*(self._bank if self._reflex is None else self._reflex).show(row))
@@ -108,6 +116,7 @@ class Pipeline:
         if self.quarantined or not (why := self._quarantine.note(decided, refused, now_ns)):
             return
         rule = Rule()
+        rule.ceiling_pkts = self.agent.ceiling_pkts
         self.quarantined = (
             f"the agent {self.agent.name} is in quarantine, {rule.name} caps in its place: {why}; replace the model"
         )

@@ -80,7 +80,7 @@ class Agent(ABC):
     congestion_controls: Sequence[str] | None = None
     """Congestion controls that it was trained with, None = any will do."""
     ceiling_pkts: int = MAX_CAP_PKTS
-    """Its owner sets it: a learned agent keeps its caps below, those of others are left to the guard."""
+    """Its owner sets it; no cap is above."""
 
     def __init__(self, name: str, view: View | None = None) -> None:
         self.name = name

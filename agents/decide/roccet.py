@@ -85,7 +85,7 @@ class Roccet(Agent):
         _advance(flows, stats)
         self._flows[slots] = flows
         window_pkts = _grown(flows, stats["time_ns"].astype(np.int64))
-        return np.where(flows["most_pkts"] > 0, round_caps(window_pkts), 0).astype(np.uint32)
+        return np.where(flows["most_pkts"] > 0, round_caps(window_pkts, self.ceiling_pkts), 0).astype(np.uint32)
 
 
 def _advance(flows: NDArray[np.void], stats: FlowStatsArray) -> None:

@@ -63,6 +63,8 @@ std::uint32_t Law::decide(const reinet_flow_stats& s, const Settings& settings) 
   return cap_pkts_;
 }
 
+std::uint32_t Law::longer_us() const { return states_ ? states_->longer_us(0) : 0; }
+
 void Law::look(const KernelView& view, std::uint64_t now_ns, const Settings& settings, std::uint64_t seed) {
   if (settings.law != Settings::Law::published) return;
   if (!published_) published_ = std::make_unique<PublishedLaw>(settings.published, seed);

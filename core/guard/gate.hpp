@@ -79,6 +79,8 @@ class PathGate {
     if (has_sample(s)) s.min_rtt_us = path_.update(s);
     return gate_.update(s) && !path_.opens(s);
   }
+  // A target that is relative to the path is to be resolved by this, where it is not 0.
+  std::uint32_t longer_us() const { return path_.longer_us(); }
 
  private:
   PathRtt path_;

@@ -95,19 +95,17 @@ class Guard {
  public:
   // Takes a record with an RTT sample, the cap that the agent wants (0 = none) and whether the flow's gate is open.
   Verdict judge(const reinet_flow_stats& s, std::uint32_t wanted_pkts, bool may_cap, const GuardRules& rules) {
-    std::uint32_t cap_pkts = may_cap ? wanted_pkts : 0;
-    bool capped = cap_pkts != 0;
-    Refusal why = refusal_of(s, cap_pkts, rules.ceiling_pkts);
-    if (why != Refusal::none) cap_pkts = 0;
-    if (rules.bounds_steps) cap_pkts = bound_step_pkts(s, cap_pkts, rules.ceiling_pkts);
-    if (rules.aims_at_target && others_.update(s)) {
-      if (cap_pkts != 0) why = Refusal::others_queue;
-      cap_pkts = 0;
-      capped = false;
-    }
-    if (cap_pkts != 0) cap_pkts = std::max(cap_pkts, std::min(others_.least_pkts(), rules.ceiling_pkts));
-    const std::uint32_t held_pkts = rules.looks ? look_.hold_pkts(s, why == Refusal::too_tight, capped) : 0;
-    if (held_pkts != 0) {  // a flow that is looked at gets less, and no reason
+    const std::uint32_t asked_pkts = may_cap ? wanted_pkts : 0;
+    Refusal why = refusal_of(s, asked_pkts, rules.ceiling_pkts);
+    const bool out_of_reach = why == Refusal::too_tight;
+    const bool may_look = why == Refusal::none || out_of_reach;  // a look that shows the path may mend the latter
+    const bool yields = rules.aims_at_target && others_.update(s);
+    would_cap_ = asked_pkts != 0 && may_look && !yields;
+    const std::uint32_t held_pkts = rules.looks ? look_.hold_pkts(s, out_of_reach, would_cap_) : 0;
+
+    if (why == Refusal::none && asked_pkts != 0 && yields) why = Refusal::others_queue;
+    std::uint32_t cap_pkts = why == Refusal::none ? bounded_pkts(s, asked_pkts, rules) : 0;
+    if (held_pkts != 0 && may_look) {  // a flow that is looked at gets less, and no reason
       cap_pkts = std::min(held_pkts, cap_pkts ? cap_pkts : rules.ceiling_pkts);
       why = Refusal::none;
     }
@@ -116,9 +114,24 @@ class Guard {
     return {why, wanted_pkts, cap_pkts, s.target_us, s.min_rtt_us};
   }
 
+  // Takes a record with an RTT sample on which nobody decides, as a later one of the flow is there by now.
+  void see(const reinet_flow_stats& s, const GuardRules& rules) {
+    if (rules.aims_at_target) others_.update(s);
+    const bool out_of_reach = refusal_of(s, 0, rules.ceiling_pkts) == Refusal::too_tight;
+    if (rules.looks) look_.hold_pkts(s, out_of_reach, would_cap_);
+  }
+
  private:
+  // Returns a sound cap within what may change in one decision, and no less than a question about the queue needs.
+  std::uint32_t bounded_pkts(const reinet_flow_stats& s, std::uint32_t cap_pkts, const GuardRules& rules) const {
+    if (cap_pkts == 0) return 0;
+    if (rules.bounds_steps) cap_pkts = bound_step_pkts(s, cap_pkts, rules.ceiling_pkts);
+    return rules.aims_at_target ? std::max(cap_pkts, std::min(others_.least_pkts(), rules.ceiling_pkts)) : cap_pkts;
+  }
+
   OthersQueue others_;
   MinRttLook look_;
+  bool would_cap_ = false;  // the latest decision, but for looks
 };
 
 // The guards of flows by slot.
@@ -127,16 +140,21 @@ class GuardBank {
   explicit GuardBank(const GuardRules& rules) : rules_(rules) {}
 
   Verdict judge(const reinet_flow_stats& s, std::uint32_t wanted_pkts, bool may_cap, bool aims_at_target) {
-    GuardRules rules = rules_;
-    rules.aims_at_target = aims_at_target;
-    return by_slot_.of(s).judge(s, wanted_pkts, may_cap, rules);
+    return by_slot_.of(s).judge(s, wanted_pkts, may_cap, rules_for(aims_at_target));
   }
+  void see(const reinet_flow_stats& s, bool aims_at_target) { by_slot_.of(s).see(s, rules_for(aims_at_target)); }
 
   void forget(std::size_t slot, std::uint64_t cookie) { by_slot_.forget(slot, cookie); }
 
   const GuardRules& rules() const { return rules_; }
 
  private:
+  GuardRules rules_for(bool aims_at_target) const {
+    GuardRules rules = rules_;
+    rules.aims_at_target = aims_at_target;
+    return rules;
+  }
+
   GuardRules rules_;
   BySlot<Guard> by_slot_;
 };

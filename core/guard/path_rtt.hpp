@@ -57,6 +57,9 @@ class PathRtt {
     return std::max(s.min_rtt_us, longer_us_);
   }
 
+  // Returns the path's least RTT where that has become longer than the kernel's, else 0.
+  std::uint32_t longer_us() const { return longer_us_; }
+
   // Returns whether the flow is to have no cap: it is asked, or its target cannot be kept on the path as it is now.
   bool opens(const reinet_flow_stats& s) const { return asked_ns_ != 0 || is_too_long(s); }
 

@@ -60,7 +60,7 @@ struct Neighbour {
   std::uint64_t group = ~0ULL;                      // where it was at its latest record
   std::uint64_t began_bytes = 0, ended_bytes = 0;   // what the group had delivered by then, and by its end
   bool period_goes_on = false;                      // that record was a silence's, and the next tells of it again
-  std::uint64_t counted_bytes = 0;                  // what the flow had delivered, of that
+  std::uint64_t counted_bytes = 0, counted_ns = 0;  // what the flow had delivered of that, and in which time
   double latest_bytes = 0, latest_group_bytes = 0;  // delivered in about the last kShareNs
   double rounds = 0, apart = 0;  // for how many round trips it was compared, and how far the two RTTs are apart
   std::uint32_t lent_us = 0;     // the minimum RTT of another flow
@@ -76,13 +76,13 @@ class PeerGroup {
   // Takes a flow's record and writes into it what the group knows.
   void see(std::uint64_t flow, Neighbour& own, reinet_flow_stats& s) {
     count(own, s);
-    s.share_bytes = share_bytes(own, s);
+    const std::uint32_t own_us = s.min_rtt_us;
     if (own.lent_us != 0 && s.time_ns < own.until_ns) s.min_rtt_us = std::min(s.min_rtt_us, own.lent_us);
     if (!has_sample(s)) return;
-    if (flow == lender_ || s.time_ns >= heard_ns_ + kFreshNs || s.min_rtt_us <= least_us_) {
+    if (lender_ == 0 || flow == lender_ || s.time_ns >= heard_ns_ + kFreshNs || own_us <= least_us_) {
       lender_ = flow;
       heard_ns_ = s.time_ns;
-      least_us_ = s.min_rtt_us;
+      least_us_ = own_us;  // what is lent is lent once: the path may have become longer
       rtt_us_ = s.rtt_mean_us;
       own.rounds = 0;
     } else if (s.min_rtt_us > kLongerThan * least_us_ && s.time_ns >= own.rests_ns && agrees(own, s)) {
@@ -110,32 +110,32 @@ class PeerGroup {
   // What was lent and never became the flow's own was another path's.
   static constexpr std::uint64_t kRestNs = 60'000'000'000;
 
-  // Adds what the flow has delivered, and writes what all have in the time of its record. A silence is told of again by
-  // the record after it (core/period.h): it counts once. A flow that is not capped is somebody else to those that are:
-  // it takes what they leave.
+  // Adds what the flow has delivered, and writes what all have in the time of its record, and its share of that. A
+  // silence is told of again by the record after it (core/period.h): it counts once. A flow that is not capped is
+  // somebody else to those that are: it takes what they leave.
   void count(Neighbour& own, reinet_flow_stats& s) {
     if (own.group != number_)
       own = {.group = number_, .began_bytes = delivered_bytes_, .ended_bytes = delivered_bytes_};
     if (!own.period_goes_on) own.began_bytes = own.ended_bytes;
     const std::uint64_t counts_bytes = s.cap_pkts != 0 ? s.delivered_bytes : 0;
-    delivered_bytes_ += counts_bytes - std::min(own.counted_bytes, counts_bytes);
+    const std::uint64_t new_bytes = counts_bytes - std::min(own.counted_bytes, counts_bytes);
+    const std::uint64_t new_ns = s.period_ns - std::min(own.counted_ns, s.period_ns);
+    delivered_bytes_ += new_bytes;
     if (s.cap_pkts != 0) s.peer_delivered_bytes = delivered_bytes_ - own.began_bytes;
-    own.period_goes_on = s.flags & REINET_FLAG_SILENCE;
-    own.counted_bytes = own.period_goes_on ? counts_bytes : 0;
-    own.ended_bytes = delivered_bytes_;
-  }
-
-  // Returns the flow's share, as it was lately, of what the group has delivered.
-  static std::uint64_t share_bytes(Neighbour& own, const reinet_flow_stats& s) {
     if (!(s.flags & REINET_FLAG_COMPANY) || s.cap_pkts == 0) {
       own.latest_bytes = own.latest_group_bytes = 0;
-      return s.delivered_bytes;
+      s.share_bytes = s.delivered_bytes;
+    } else {
+      const double stays = std::exp(-static_cast<double>(new_ns) / kShareNs);
+      own.latest_bytes = stays * own.latest_bytes + static_cast<double>(new_bytes);
+      own.latest_group_bytes = stays * own.latest_group_bytes + static_cast<double>(delivered_bytes_ - own.ended_bytes);
+      const double share = own.latest_group_bytes > 0 ? own.latest_bytes / own.latest_group_bytes : 0;
+      s.share_bytes = static_cast<std::uint64_t>(std::llround(share * static_cast<double>(s.peer_delivered_bytes)));
     }
-    const double stays = std::exp(-static_cast<double>(s.period_ns) / kShareNs);
-    own.latest_bytes = stays * own.latest_bytes + static_cast<double>(s.delivered_bytes);
-    own.latest_group_bytes = stays * own.latest_group_bytes + static_cast<double>(s.peer_delivered_bytes);
-    const double share = own.latest_group_bytes > 0 ? own.latest_bytes / own.latest_group_bytes : 0;
-    return static_cast<std::uint64_t>(std::llround(share * static_cast<double>(s.peer_delivered_bytes)));
+    own.period_goes_on = s.flags & REINET_FLAG_SILENCE;
+    own.counted_bytes = own.period_goes_on ? counts_bytes : 0;
+    own.counted_ns = own.period_goes_on ? s.period_ns : 0;
+    own.ended_bytes = delivered_bytes_;
   }
 
   // Returns whether the flow has been waiting as long as the one that knows of a shorter path.
@@ -189,6 +189,7 @@ class PeerTable {
 class Peers {
  public:
   void annotate(reinet_flow_stats& s) { table_.annotate(by_slot_.of(s), s); }
+  void forget(std::size_t slot, std::uint64_t cookie) { by_slot_.forget(slot, cookie); }
 
  private:
   PeerTable table_;

@@ -46,6 +46,9 @@ class FlowMemory {
   std::size_t size() const { return rows_.size(); }
   void grow(std::size_t rows) { rows_.resize(std::max(rows, rows_.size())); }
 
+  // Empties the row of a new flow. One that connects anew has the cookie of the one before.
+  void reset(std::size_t row) { rows_[row] = {}; }
+
   // Takes a record of the flow that owns a row; of one flow they come in order.
   void record(std::size_t row, const reinet_flow_stats& s) {
     Row& own = rows_[row];

@@ -79,7 +79,7 @@ class Reflex {
     const std::lock_guard lock(lock_);
     own(s.slot, s.cookie);
     if (peers_) peers_->annotate(s);
-    s.target_us = target_.resolve_us(s.min_rtt_us);
+    s.target_us = target_.resolve_us(std::max(s.min_rtt_us, bank_.longer_us(s.slot)));
     std::array<float, kMostUnits> state;
     const Update update = bank_.update(s.slot, s, state.data());
     verdict = {Refusal::none, 0, 0, s.target_us, s.min_rtt_us};
@@ -97,6 +97,7 @@ class Reflex {
     const std::lock_guard lock(lock_);
     if (slot < owners_.size() && owners_[slot] == cookie) owners_[slot] = 0;
     guards_.forget(slot, cookie);
+    if (peers_) peers_->forget(slot, cookie);
   }
 
   // Says whose the slots are, which the loop may have changed meanwhile, and what flows know together: it is the loop's

@@ -59,6 +59,9 @@ class FlowStates {
                         float* state) = 0;
   // Writes the state as it is; returns the hand rule's product.
   virtual float show(std::size_t flow, float* state) const = 0;
+  // Returns the least RTT of the flow's path where that has become longer than the kernel's, else 0: relative targets
+  // are resolved by it.
+  virtual std::uint32_t longer_us(std::size_t flow) const = 0;
   virtual void reset(std::size_t flow) = 0;
   virtual void grow(std::size_t flows) = 0;
   virtual std::size_t size() const = 0;
@@ -92,6 +95,7 @@ class FlowStatesOf final : public FlowStates {
     std::copy(flows_[flow].history.begin(), flows_[flow].history.end(), state);
     return flows_[flow].features.rule_pkts;
   }
+  std::uint32_t longer_us(std::size_t flow) const override { return flows_[flow].gate.longer_us(); }
   void reset(std::size_t flow) override { flows_[flow] = Flow{}; }
   void grow(std::size_t flows) override { flows_.resize(flows); }
   std::size_t size() const override { return flows_.size(); }

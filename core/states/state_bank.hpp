@@ -10,6 +10,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "core/states/state.hpp"
 
@@ -52,8 +53,16 @@ class StateBank {
     return flows_->update(row, record, config_, Offer{}, state);
   }
   void reset(std::size_t row) { flows_->reset(row); }
+  std::uint32_t longer_us(std::size_t row) const { return flows_->longer_us(row); }
   // Writes the state as it is; returns the hand rule's product.
   float show(std::size_t row, float* state) const { return flows_->show(row, state); }
+
+  std::vector<std::uint32_t> longer_us(std::span<const std::int32_t> rows) const {
+    check(rows);
+    std::vector<std::uint32_t> found;
+    for (const std::int32_t row : rows) found.push_back(longer_us(static_cast<std::size_t>(row)));
+    return found;
+  }
 
   // Takes one record per entry of rows, perhaps unaligned; offers has as many, or none where the reward needs none.
   void update(std::span<const std::int32_t> rows, const std::uint8_t* stats, std::span<const Offer> offers,

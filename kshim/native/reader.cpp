@@ -24,13 +24,16 @@ T load(const T& shared) {
 
 }  // namespace
 
-Reader::Reader(Memory& memory) : memory_(memory), ledger_(memory.max_flows()), reported_ns_(memory.max_flows()) {
+Reader::Reader(Memory& memory)
+    : memory_(memory), ledger_(memory.max_flows()), reported_ns_(memory.max_flows()), peers_(memory.max_flows()) {
   memory_.records.discard();
 }
 
 void Reader::take_records() {
   memory_.records.consume<reinet_flow_stats>([this](const reinet_flow_stats& record) {
-    if (record.slot < memory_.max_flows()) ledger_.take(record);
+    if (record.slot >= memory_.max_flows()) return;
+    peers_[record.slot] = record.peer;
+    ledger_.take(record);
   });
 }
 
@@ -54,6 +57,7 @@ void Reader::report_silence(std::uint32_t slot, std::uint64_t cookie, std::uint6
     return;
   reported_ns_[slot] = now_ns;
   record.slot = slot;
+  if (ledger_.owner(slot) == cookie) record.peer = peers_[slot];
   ledger_.take(record);
 }
 

@@ -29,6 +29,7 @@ class Reader {
   Memory& memory_;
   Ledger ledger_;
   std::vector<std::uint64_t> reported_ns_;  // by slot: the last silence record
+  std::vector<std::uint64_t> peers_;        // by slot: the latest record's, which a slot does not tell
   std::uint64_t scanned_ns_ = 0;
 };
 

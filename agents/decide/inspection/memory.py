@@ -36,7 +36,7 @@ class Seen(NamedTuple):
 
 
 class LoopMemory:
-    """Remembers and counts; any thread may ask, only the loop's calls ``record``, ``decide``, ``tick`` and ``grow``."""
+    """Remembers and counts; any thread may ask, only the loop's calls those that change it."""
 
     def __init__(self, rows: int, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
@@ -50,6 +50,11 @@ class LoopMemory:
     def ticks(self) -> int:
         """Returns how many ticks were completed."""
         return self._ticks
+
+    def reset(self, rows: Rows) -> None:
+        """Empties the rows of new flows."""
+        with self._lock:
+            self._flows.reset(rows)
 
     def record(self, rows: Rows, live: FlowStatsArray) -> None:
         """Keeps N records, whose flows own these rows; of one flow there may be several, in order."""

@@ -61,11 +61,15 @@ class OwnTargets:
         if self._own and (ended := {int(cookie) for cookie in cookies} & self._own.keys()):
             self._own = MappingProxyType({c: target for c, target in self._own.items() if c not in ended})
 
-    def resolve_us(self, records: FlowStatsArray, common: Target) -> NDArray[np.uint32]:
-        """Returns the RTT to stay below of each record's flow (N,), 0 while it is unknown: ``Target.resolve_us``."""
-        resolved_us = common.resolve_us(records["min_rtt_us"])
+    def resolve_us(self, records: FlowStatsArray, longer_us: NDArray[np.uint32], common: Target) -> NDArray[np.uint32]:
+        """Returns the RTT to stay below of each record's flow (N,), 0 while it is unknown: ``Target.resolve_us``.
+
+        ``longer_us`` (N,) is what its path has become, where that is longer than the record says.
+        """
+        path_us = np.maximum(records["min_rtt_us"], longer_us)
+        resolved_us = common.resolve_us(path_us)
         for cookie, target in self._own.items():
             mine = records["cookie"] == np.uint64(cookie)
             if mine.any():
-                resolved_us[mine] = target.resolve_us(records["min_rtt_us"][mine])
+                resolved_us[mine] = target.resolve_us(path_us[mine])
         return resolved_us

@@ -205,6 +205,18 @@ def test_a_target_set_for_one_flow_holds_for_it_alone_and_goes_with_it() -> None
     assert made.snapshot().stats["target_us"].tolist() == [50_000, 50_000]
 
 
+def test_a_socket_that_connects_anew_has_a_story_of_its_own() -> None:
+    shim, made = started(FixedCap(10))
+    shim.close_flow(7)
+    made.tick()
+    shim.open_flow(7)
+    shim.feed(7, **HEALTHY | {"rtt_samples": 0, "flags": int(Flag.NO_SAMPLE)})
+    made.tick()
+    story = made.why(7)
+    assert story is not None
+    assert (len(story.records), story.decided_ns) == (1, 0)
+
+
 def test_the_common_target_holds_for_every_flow_without_its_own() -> None:
     shim, made = started(FixedCap(10), 7, 8)
     made.set_target(7, "2.5x")

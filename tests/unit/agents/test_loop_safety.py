@@ -9,6 +9,7 @@ import structlog
 from helpers.loops import HEALTHY
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.loop import ControlLoop
+from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.quarantine import LEAST_DECISIONS, MOST_REFUSED, WINDOW_NS, Quarantine
 from reinet.agents.decide.recent import RecentRecords
@@ -261,6 +262,21 @@ class ArrayShim(FakeShim):
 
     def release(self, *_: object) -> None:
         pass
+
+
+# --- the ceiling ---
+
+
+@pytest.mark.parametrize("name", ["rule:1.2", "fixed:300", "random"])
+def test_an_agent_that_wants_more_than_the_ceiling_gets_that_and_is_not_at_fault(name: str) -> None:
+    shim = FakeShim()
+    loop = ControlLoop(shim, make_agent(name), Target.parse("50ms"), ceiling_pkts=15, clock_ns=lambda: shim.now_ns)
+    for cookie in COOKIES:
+        shim.open_flow(cookie)
+    tick(shim, loop, LEAST_DECISIONS)
+    caps_pkts = {shim.cap_pkts(cookie) for cookie in COOKIES}
+    assert caps_pkts <= {15} if name != "random" else max(caps_pkts) == 15
+    assert loop.status().problem == ""
 
 
 # --- what is kept for a model that is to take over ---

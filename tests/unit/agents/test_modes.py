@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from helpers.period import SILENT
 from helpers.population import GOOD_PKTS, WORSE_PKTS, Population
 from reinet.agents.decide.baselines import FixedCap
-from reinet.agents.decide.evidence import CAPPED, PLAIN, Evidence, Ratio, interval_factor
+from reinet.agents.decide.evidence import CAPPED, NEITHER, PLAIN, Evidence, Ratio, interval_factor
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Mode, PolicySpec, lots
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
@@ -235,6 +235,21 @@ def test_a_good_model_that_is_swapped_in_stays() -> None:
         (policy,) = loop.status().policies
         assert (policy.model, policy.latest_swap) == (f"fixed:{WORSE_PKTS}", f"fixed:{WORSE_PKTS}: done"), seed
         assert not policy.stood_down
+
+
+def test_what_a_flow_goes_through_under_a_model_on_trial_is_not_held_against_the_old_one() -> None:
+    evidence, rows = Evidence(60), np.arange(60)
+    plain = np.where(rows < 20, PLAIN, CAPPED).astype(np.int8)
+    tried = np.where(rows >= 40, NEITHER, plain).astype(np.int8)
+    for second in range(1, 61):
+        records = np.zeros(60, FLOW_STATS_DTYPE)
+        records["cookie"], records["time_ns"], records["period_ns"] = rows + 1, 10**12 + second * 10**9, 10**9
+        records["rtt_samples"], records["min_rtt_us"], records["delivered_bytes"] = 20, 20_000, 10**6
+        records["delivery_rate_bytes_per_s"] = 10**6
+        groups = plain if second <= 20 else tried
+        records["rtt_mean_us"] = np.where(groups == NEITHER, 400_000, 40_000 + 10 * rows)
+        evidence.take(records, rows, groups, np.ones(60, np.bool_))
+    assert evidence.compare().delay.ratio == pytest.approx(1.0, abs=0.05)
 
 
 class Odd(Agent):

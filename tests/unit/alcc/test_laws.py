@@ -16,6 +16,7 @@ from helpers.gated import reports, serving
 from helpers.gated.server import pattern
 from helpers.places import ROOT
 from reinet.agents.decide.decider import Decider
+from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
@@ -25,11 +26,12 @@ from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Flag, Normaliser
 from reinet.core.errors import ModelError
 from reinet.core.period import PeriodConfig
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import Guard
+from reinet.core.state import Guard, Peers, Reflex
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import SimBatch
 from reinet.envs.trace import Trace
+from reinet.kshim.fake import FakeShim
 
 
 def _records(seed: int, count: int = 400) -> FlowStatsArray:
@@ -92,9 +94,8 @@ def test_the_same_caps_as_in_the_daemon(law: str, target: str, seed: int) -> Non
         assert 0 < np.count_nonzero(caps_pkts) < len(records), "both answers were to be seen"
 
 
-@pytest.mark.parametrize("law", ["rule:1.5", "rule:1.2"])
-def test_on_a_path_that_became_longer_too(law: str) -> None:
-    """The records of a flow of the simulator's whose path is 20 ms longer from the fifth second on."""
+def _over_a_detour(law: str) -> tuple[FlowStatsArray, list[int]]:
+    """The records of a flow of the simulator's whose path is 20 ms longer from the fifth second on, and its caps."""
     link = LinkSpec(Trace.constant(24.0, 20.0), detour_ms=[(5000.0, 20.0)])
     agent = make_agent(law)
     sim, decider = SimBatch([link], agent.view.period), Decider(agent, 1, Guard())
@@ -104,10 +105,49 @@ def test_on_a_path_that_became_longer_too(law: str) -> None:
         records.append(sim.stats.copy())
         sim.step_caps(decider.decide(sim.stats, sim.states, sim.rule_pkts, sim.decided, sim.may_cap))
         caps_pkts.append(int(decider.caps_pkts[0]))
-    _, in_process = _in_process(Settings(law=Law(law), target=Target.parse("50ms")), np.concatenate(records))
+    return np.concatenate(records), caps_pkts
+
+
+@pytest.mark.parametrize("law", ["rule:1.5", "rule:1.2"])
+def test_on_a_path_that_became_longer_too(law: str) -> None:
+    records, caps_pkts = _over_a_detour(law)
+    _, in_process = _in_process(Settings(law=Law(law), target=Target.parse("50ms")), records)
     np.testing.assert_array_equal(in_process, caps_pkts)
     late = in_process[len(in_process) * 3 // 4 :]
     assert np.median(late) > 0.9 * float(law.partition(":")[2]) * 24e6 / 8 * 0.042 / 1448
+
+
+@pytest.mark.parametrize("decides", ["process", "loop", "reflex"])
+def test_a_relative_target_follows_a_path_that_became_longer(decides: str) -> None:
+    """By the kernel's minimum, which is the least of five minutes, +30ms would soon be less than the path itself."""
+    records, target = _over_a_detour("rule:1.5")[0], Target.parse("+30ms")
+    if decides == "process":
+        targets_us = _in_process(Settings(law=Law("rule:1.5"), target=target), records)[0]
+    elif decides == "reflex":
+        agent = _model("small")
+        network = agent.network()
+        assert network is not None
+        reflex = Reflex(agent.view.bank(1), Guard(), network.layers, network.head, 1.0, 40_000, 10**9)
+        reflex.set_target(*target.line())
+        owners = np.array(records["cookie"][:1], np.uint64)
+        reflex.begin(owners, Peers())
+        each = (reflex.answer(records[i : i + 1].copy(), int(records["time_ns"][i])) for i in range(len(records)))
+        targets_us = np.array([done.records["target_us"][0] for done in each])
+    else:
+        shim = FakeShim()
+        loop = ControlLoop(shim, make_agent("rule:1.5"), target, clock_ns=lambda: shim.now_ns)
+        shim.open_flow(7)
+        told = []
+        for record in records:
+            shim.now_ns = int(record["time_ns"])
+            names = [name for name in FLOW_STATS_DTYPE.names or () if name not in ("slot", "cookie", "target_us")]
+            shim.feed(7, **{name: int(record[name]) for name in names})
+            loop.tick()
+            told.append(int(loop.snapshot().stats["target_us"][0]))
+        targets_us = np.array(told)
+    late, least_us = targets_us[-len(targets_us) // 4 :], int(records["min_rtt_us"][-1])
+    assert set(targets_us[: len(targets_us) // 8].tolist()) <= {0, least_us + 30_000, *targets_us[:8].tolist()}
+    assert np.median(late) == pytest.approx(least_us + 20_000 + 30_000, abs=3000)
 
 
 MODELS = ("small", "default")

@@ -20,12 +20,18 @@ CLIENT, OTHER_CLIENT = peer_of("198.51.100.7"), peer_of("2001:db8::7")
 
 
 def record(
-    number: int, time_ms: int, min_rtt_ms: float, rtt_ms: float, kbytes: float = 15, peer: int = CLIENT
+    number: int,
+    time_ms: int,
+    min_rtt_ms: float,
+    rtt_ms: float,
+    kbytes: float = 15,
+    peer: int = CLIENT,
+    begun_ns: int = 10**12,
 ) -> Stats:
     """One record of a flow; its slot and cookie are by its number."""
     s = np.zeros(1, FLOW_STATS_DTYPE)
     s["cookie"], s["slot"], s["peer"] = number + 10, number, peer
-    s["time_ns"], s["period_ns"] = 10**12 + time_ms * 10**6, PERIOD_MS * 10**6
+    s["time_ns"], s["period_ns"] = begun_ns + time_ms * 10**6, PERIOD_MS * 10**6
     s["min_rtt_us"] = min_rtt_ms * 1000
     s["rtt_mean_us"] = s["rtt_least_us"] = s["rtt_last_us"] = s["srtt_us"] = rtt_ms * 1000
     s["rtt_samples"], s["mss_bytes"], s["delivered_bytes"], s["cap_pkts"] = 5, 1448, kbytes * 1000, 40
@@ -83,6 +89,46 @@ def test_a_flow_that_has_seen_its_path_keeps_what_it_has_seen() -> None:
     assert lent_ms(30, sees=15)[-1] == 21
 
 
+def test_what_was_lent_is_not_lent_on() -> None:
+    """The flow that has seen 20 ms ends, and by now the path has 58 ms; there is always another connection."""
+    peers = Peers()
+    latest: dict[int, float] = {}
+    for time_ms in range(PERIOD_MS, 120_000, PERIOD_MS):
+        if time_ms < 5000:
+            peers.annotate(record(0, time_ms, 20, 60))
+        for number in range(10):
+            if 0 <= time_ms - 12_000 * number < 30_000:
+                s = record(1 + number, time_ms, 58, 60)
+                peers.annotate(s)
+                if s["min_rtt_us"][0] < 58_000:
+                    latest[number] = time_ms / 1000
+    assert set(latest) == {0}, "which was there beside it"
+    assert latest[0] < 5 + 20
+
+
+@pytest.mark.parametrize("begun_ns", [0, 10**12])
+def test_the_first_record_makes_its_flow_the_one_that_knows_also_when_the_clock_has_just_begun(begun_ns: int) -> None:
+    peers = Peers()
+    for time_ms in range(PERIOD_MS, 600, PERIOD_MS):
+        peers.annotate(record(0, time_ms, 20, 60, begun_ns=begun_ns))
+        other = record(1, time_ms, 58, 60, begun_ns=begun_ns)
+        peers.annotate(other)
+    assert other["min_rtt_us"][0] == 20_000
+
+
+def test_a_socket_that_connects_anew_takes_nothing_of_its_former_connection_along() -> None:
+    peers = Peers()
+    peers.annotate(record(0, 100, 20, 40))
+    peers.annotate(record(1, 110, 20, 40))
+    silence = record(1, 360, 20, 40, kbytes=500)
+    silence["flags"] = SILENT
+    peers.annotate(silence)
+    peers.forget(np.array([1]), silence["cookie"])
+    first = record(1, 2000, 20, 40, kbytes=15)
+    peers.annotate(first)
+    assert first["peer_delivered_bytes"][0] == 15_000
+
+
 def test_the_sum_of_a_peers_flows_and_the_share_of_it() -> None:
     """The two take turns, 20 ms each: each sees half of what both get, and its own rate as steady as the link's."""
     peers, bank = Peers(), StateBank(2)
@@ -130,6 +176,25 @@ def test_a_silence_is_counted_once() -> None:
     assert silence["peer_delivered_bytes"][0] == 5_000
     assert whole["peer_delivered_bytes"][0] == 20_000
     assert other["peer_delivered_bytes"][0] == 15_000 + 15_000 + 20_000
+
+
+@pytest.mark.parametrize("silences", [0, 1, 12])
+def test_a_share_does_not_hang_on_how_often_a_silence_was_told(silences: int) -> None:
+    """Two take turns; in an outage of 3 s one of them gets 30 KB, of which each record of the silence tells again."""
+    peers = Peers()
+    for turn in range(200):
+        for number in (0, 1):
+            peers.annotate(record(number, (turn + 1) * PERIOD_MS, 20, 40, kbytes=60 if turn % 2 == number else 0))
+    end_ms = 200 * PERIOD_MS
+    for number in range(silences):
+        silence = record(1, end_ms + 10 + 250 * (number + 1), 20, 40, kbytes=30)
+        silence["period_ns"], silence["flags"] = (10 + 250 * (number + 1)) * 10**6, SILENT
+        peers.annotate(silence)
+    whole = record(1, end_ms + 3010, 20, 40, kbytes=60)
+    whole["period_ns"] = 3010 * 10**6
+    peers.annotate(whole)
+    share = whole["share_bytes"][0] / whole["peer_delivered_bytes"][0]
+    assert share == pytest.approx(0.62, abs=0.05)
 
 
 def test_a_flow_alone_has_all_of_it() -> None:

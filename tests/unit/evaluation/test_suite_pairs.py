@@ -41,6 +41,14 @@ def planned(folder: Path, start_s: float) -> SuitePlan:
     return plan(load(str(path)))
 
 
+def test_an_agent_in_two_spellings_is_refused(tmp_path: Path) -> None:
+    """Its runs were counted twice, and the intervals of their mean were too narrow."""
+    path = tmp_path / "suite.toml"
+    path.write_text('title = "Twice"\n[[scenario]]\nname = "a"\nagents = ["rule", "rule:1.5"]\ntraces = ["constant:12"]\n')
+    with pytest.raises(ConfigError, match=r"two names stand for rule:1\.5"):
+        plan(load(str(path)))
+
+
 def test_a_flow_alone_is_measured_over_the_stretch_that_it_shares_with_others(tmp_path: Path) -> None:
     """Alone from the trace's beginning it had 2 Mbit/s, beside another from 4 s on some 6: that looked like no harm."""
     suite, store = planned(tmp_path, 4.0), Store(tmp_path / "store")

@@ -120,12 +120,6 @@ def test_a_value_that_nothing_can_be_worked_out_from_is_refused_with_its_place(
         load(suite_file(tmp_path, text))
 
 
-def test_an_agent_in_two_spellings_is_refused(tmp_path: Path) -> None:
-    """Its runs were counted twice, and the intervals of their mean were too narrow."""
-    with pytest.raises(ConfigError, match=r"two names stand for rule:1\.5"):
-        planned(tmp_path, agents=["none", "rule", "rule:1.5"])
-
-
 def test_every_agent_meets_the_same_links_seeds_and_starts(tmp_path: Path) -> None:
     suite = planned(tmp_path)
     first = [job for job in suite.jobs if job.cell.scenario == "one"]
