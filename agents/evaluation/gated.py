@@ -5,16 +5,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.protocol import Agent, CapArray
+from reinet.agents.decide.verdicts import Why, text
 from reinet.alcc.launch import ENVIRONMENT, Settings
 from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.records import FlowStatsArray
+from reinet.core.state import Guard
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import LinkRun, MahimahiLink
 from reinet.envs.mahimahi.namespace import USER_FILES
 
 RECORDS = "records"
+NEVER_SEEN = "the gate made no record with an RTT sample, so no cap came: flow ran uncapped; run it longer"
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class GatedRun:
     """FLOW_STATS_DTYPE; time_ns counts from the link's start, like the log."""
     caps_pkts: CapArray
     """(N,), the cap in force as each record was made, 0 = none."""
+    uncapped_reason: str | None
+    """Why the flow was refused a cap at its end, None = it was not."""
 
 
 def drive_gated(
@@ -42,5 +48,26 @@ def drive_gated(
         link.go_on(seconds, progress)
         run = link.stop()
         records = np.frombuffer(link.read_file(RECORDS), FLOW_STATS_DTYPE).copy()
+    reason = why_uncapped(agent, records)
     records["time_ns"] -= np.uint64(run.zero_ns)
-    return GatedRun(run, records, records["cap_pkts"].copy())
+    return GatedRun(run, records, records["cap_pkts"].copy(), reason)
+
+
+def why_uncapped(agent: Agent, records: FlowStatsArray) -> str | None:
+    """Returns why a flow through the gate was refused a cap at its end, None = it was not, or the agent sets none.
+
+    The process writes records, but no reasons. It decides as the daemon does (``tests/unit/alcc/test_laws.py``), so the
+    daemon's decider is asked about the same records, whose times are still the process's own: looks for a path's
+    minimum RTT begin at set times of that clock.
+    """
+    if not agent.sets_caps:
+        return None
+    seen = agent.view.bank(1).update(np.zeros(len(records), np.int32), records)
+    if not seen.decided.any():
+        return NEVER_SEEN
+    decider = Decider(agent, 1, Guard())
+    for at in range(len(records)):
+        one = slice(at, at + 1)
+        decider.decide(records[one], seen.states[one], seen.rule_pkts[one], seen.decided[one], seen.may_cap[one])
+    (verdict,) = decider.verdicts
+    return None if verdict["code"] in (Why.CAPPED, Why.AGENT_CHOSE_NONE) else text(verdict)

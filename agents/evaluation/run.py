@@ -145,7 +145,7 @@ def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], 
 
 def _run_gated(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
     done = drive_gated(agent, scenario.path, scenario.target, scenario.seconds, progress)
-    return _run_of(agent, scenario, done, done.link.invalid_reason, None)
+    return _run_of(agent, scenario, done, done.link.invalid_reason, done.uncapped_reason)
 
 
 def live_run(

@@ -21,7 +21,9 @@ def from_flows(
     least_measured: Annotated[
         float, typer.Option(min=0, max=1, help="Leave out traces of which a smaller share was measured.")
     ] = 0.5,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite existing files; remove traces that earlier estimates there name.")
+    ] = False,
     json_destination: JsonOption = None,
 ) -> None:
     """Estimate links' capacity from flows that daemons recorded (`daemon.record`); writes traces to learn from.

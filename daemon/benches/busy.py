@@ -60,7 +60,7 @@ class Paired:
 
     pairs: int
     pairs_valid: int
-    """Of them the throughput was the same within 1 %; the others count nowhere."""
+    """Of them the throughput was the same within 1 %; the others count in ``throughput_ratio`` alone."""
     cpu_ratio_vs_plain: float
     """The median over the pairs of busy time per byte, over plain's."""
     cpu_ratio_low: float
@@ -74,10 +74,35 @@ class Paired:
     own_ratio_high: float
     own_plain_percent: float
     throughput_ratio: float
+    """The median over all pairs: it tells why some are not valid, of which the others would say nothing."""
     plain_percent: float
     """Busy in plain's arm, less the idle machine's."""
     capped_percent: float
     idle_percent: float
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way's runs, one element for each pair."""
+
+    busy: NDArray[np.float64]
+    """The machine's share of one core, less the idle machine's."""
+    own: NDArray[np.float64]
+    """The same of the given cgroups' processes, from which nothing is taken off."""
+    bytes_per_s: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, runs: Sequence[tuple[Window, float]], idle: float) -> "Arm":
+        """Returns what each run's window and bytes a second say beside an idle machine's share."""
+        return cls(
+            np.array([_share(*took) for took, _ in runs]) - idle,
+            np.array([_own_share(*took) for took, _ in runs]),
+            np.array([bytes_per_s for _, bytes_per_s in runs]),
+        )
+
+    def only(self, pairs: NDArray[np.bool_]) -> "Arm":
+        """Returns the runs of these pairs."""
+        return Arm(self.busy[pairs], self.own[pairs], self.bytes_per_s[pairs])
 
 
 def crowd(cc: str, flows: int, rate_mbit: float, mrtt_ms: float, variables: Mapping[str, str] | None = None) -> Senders:
@@ -104,13 +129,14 @@ def paired(
 ) -> dict[str, Any]:
     """Returns the fields of ``Paired`` out of each run's window and bytes a second, and the idle machine's shares."""
     idle = float(np.median(idles))
-    share = [np.array([_share(*window) for window, _ in arm]) - idle for arm in (plain, capped)]
-    own = [np.array([_own_share(*window) for window, _ in arm]) for arm in (plain, capped)]
-    rate = [np.array([bytes_per_s for _, bytes_per_s in arm]) for arm in (plain, capped)]
-    same = np.abs(rate[1] / rate[0] - 1) <= SAME_THROUGHPUT
-    seen = same & (share[0] > 0)  # a machine that was busy throughout before shows no share of the flows
-    ratios = (share[1][seen] / rate[1][seen]) / (share[0][seen] / rate[0][seen])
-    own_ratios = ((own[1] / rate[1]) / (own[0] / rate[0]))[same]
+    arms = Arm.of(plain, idle), Arm.of(capped, idle)
+    throughput_ratios = arms[1].bytes_per_s / arms[0].bytes_per_s
+    same = np.abs(throughput_ratios - 1) <= SAME_THROUGHPUT
+    before, after = (arm.only(same) for arm in arms)
+    per_byte = after.bytes_per_s / before.bytes_per_s
+    own_ratios = after.own / before.own / per_byte
+    seen = before.busy > 0  # a machine that was busy throughout before shows no share of the flows
+    ratios = after.busy[seen] / before.busy[seen] / per_byte[seen]
     low, high = median_interval(ratios)
     own_low, own_high = median_interval(own_ratios)
     return {
@@ -123,10 +149,10 @@ def paired(
         "own_ratio": _median(own_ratios),
         "own_ratio_low": own_low,
         "own_ratio_high": own_high,
-        "own_plain_percent": 100 * _median(own[0]),
-        "throughput_ratio": _median(rate[1] / rate[0]),
-        "plain_percent": 100 * _median(share[0]),
-        "capped_percent": 100 * _median(share[1]),
+        "own_plain_percent": 100 * _median(before.own),
+        "throughput_ratio": _median(throughput_ratios),
+        "plain_percent": 100 * _median(before.busy),
+        "capped_percent": 100 * _median(after.busy),
         "idle_percent": 100 * idle,
     }
 

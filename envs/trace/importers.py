@@ -275,6 +275,12 @@ def _resample(lines: list[_Line], longest_hold_s: float, path: Path) -> tuple[Tr
         )
     edges_ms = np.concatenate(([0.0], np.cumsum(held_s))) * 1000
     duration_ms = max(round(float(edges_ms[-1])), 1)
+    if duration_ms > MAX_MS:  # the lines themselves are not, but the last one's rate is held for a while
+        raise TraceError(
+            f"{path}: {duration_ms / 1000:.0f} s are more than a trace can hold ({MAX_MS / 1000:.0f} s, 49.7 days); "
+            f"the last line's rate lasts for {held_s[-1]:g} s of them, the median step; check the unit (--format), or "
+            "leave out the last lines"
+        )
     most = most_opportunities(duration_ms)
     if served_pkts[-1] > most:
         raise TraceError(

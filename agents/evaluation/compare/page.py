@@ -104,13 +104,21 @@ def _write(content: Content, folder: Path) -> list[str]:
 
 
 def agent_labels(agents: Iterable[str], manifests: Mapping[str, Manifest]) -> dict[str, str]:
-    """Returns the agents' labels, which are folders below the page's: a model's is the end of its path."""
+    """Returns the agents' labels, which are folders below the page's: a model's is the end of its path. Labels that
+    would be the same are numbered, the first one aside, for TensorBoard takes what is in one folder for one run."""
     names = list(dict.fromkeys(agents))
     paths = {name: Path(name).resolve().parts for name in names if name in manifests}
     parts = 2
     while parts < 10 and len({path[-parts:] for path in paths.values()}) < len(paths):
         parts += 1
-    return {name: "/".join(map(_safe, paths[name][-parts:] if name in paths else [name])) for name in names}
+    labels: dict[str, str] = {}
+    for name in names:
+        label = plain = "/".join(map(_safe, paths[name][-parts:] if name in paths else [name]))
+        number = 2
+        while label in labels.values():
+            label, number = f"{plain}-{number}", number + 1
+        labels[name] = label
+    return labels
 
 
 def _safe(text: str) -> str:

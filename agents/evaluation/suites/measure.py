@@ -34,14 +34,16 @@ def measure(
     where own flows got nothing through.
     """
     from_ms = start_ms + together_ms
-    owns = _window(_flows(log, own), mrtts_ms[0], from_ms, end_ms)
+    own_log = _flows(log, own)
+    owns = _window(own_log, 0.0, from_ms, end_ms)
+    path_rtt_ms = _path_rtt_ms(log, mrtts_ms, own, max(from_ms, first_data_ms(own_log)), end_ms)
     found: Figures = {
         "throughput_mbps": owns.throughput_mbps,
         "capacity_mbps": owns.capacity_mbps,
         "utilization": owns.utilization,
         "qdelay_mean_ms": owns.qdelay_mean_ms,
         "qdelay_p95_ms": owns.qdelay_p95_ms,
-        "delay_mean_ms": owns.delay_mean_ms,
+        "delay_mean_ms": owns.qdelay_mean_ms + path_rtt_ms,
         "longest_stall_ms": owns.longest_stall_ms,
     }
     if len(mrtts_ms) > 1:
@@ -104,6 +106,16 @@ def _flows(log: Mapping[str, Any], flows: Sequence[int]) -> LinkLog:
 
 def _window(log: LinkLog, mrtt_ms: float, from_ms: float, end_ms: float) -> Metrics:
     return compute(log, mrtt_ms, end_ms, max(0.0, from_ms - first_data_ms(log)))
+
+
+def _path_rtt_ms(
+    log: Mapping[str, Any], mrtts_ms: Sequence[float], own: Sequence[int], start_ms: float, end_ms: float
+) -> float:
+    """Returns the fixed RTT of own flows' paths: a mean over the packets that left in the time, as their delay is."""
+    if len({mrtts_ms[flow] for flow in own}) == 1:
+        return mrtts_ms[own[0]]
+    left = (log["departure_ms"] >= start_ms) & (log["departure_ms"] < end_ms) & np.isin(log["departure_flow"], own)
+    return float(np.asarray(mrtts_ms)[log["departure_flow"][left]].mean())
 
 
 def _flow_rate(log: Mapping[str, Any], flow: int, from_ms: float, end_ms: float) -> float:

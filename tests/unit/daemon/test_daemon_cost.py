@@ -46,11 +46,23 @@ def test_ratios_are_of_busy_time_per_byte_without_the_idle_machines_and_of_pairs
     assert (told["pairs"], told["pairs_valid"], told["quiet"]) == (3, 2, False)
     assert told["cpu_ratio_vs_plain"] == pytest.approx(np.median([0.5 / 0.4, 0.6 / 0.4 / 1.005]))
     assert told["own_ratio"] == pytest.approx(np.median([2.0, 3.0 / 1.005]))
-    assert (told["plain_percent"], told["capped_percent"]) == pytest.approx((40.0, 60.0))
+    assert (told["plain_percent"], told["capped_percent"]) == pytest.approx((40.0, 55.0))
     assert math.isnan(told["cpu_ratio_low"])
+    assert told["own_plain_percent"] == pytest.approx(10.0)
     nothing = paired(plain[:1], capped[2:], (0.01,))
     assert nothing["quiet"]
     assert math.isnan(nothing["cpu_ratio_vs_plain"])
+    assert nothing["pairs_valid"] == 0
+
+
+def test_a_pair_of_unequal_throughput_is_told_of_by_the_throughput_alone() -> None:
+    equal = (window(5.0, 1.0), 100.0), (window(6.0, 2.0), 100.0)
+    unequal = (window(20.0, 9.0), 100.0), (window(90.0, 90.0), 70.0)
+    alone, beside = (paired(*zip(*pairs, strict=True), (0.01,)) for pairs in ([equal], [equal, unequal]))
+    assert (beside.pop("pairs"), beside["pairs_valid"]) == (alone.pop("pairs") + 1, 1)
+    assert (alone.pop("throughput_ratio"), beside.pop("throughput_ratio")) == pytest.approx((1.0, 0.85))
+    np.testing.assert_equal(beside, alone)  # NaN, of too few pairs for an interval, is equal to itself there
+    assert beside["plain_percent"] == pytest.approx(49.0)
 
 
 def test_on_a_machine_without_an_idle_moment_only_the_own_ratio_says_something() -> None:

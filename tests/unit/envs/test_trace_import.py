@@ -191,6 +191,7 @@ def test_refuses_with_file_line_and_what(tmp_path: Path, text: str | bytes, line
         ("0 -\n1 -\n", "s-mbps", "no line has a measured rate"),
         ("3 1\n3 1\n", "s-mbps", "fewer than two lines"),
         ("0 90000\n100000 90000\n", "s-mbps", "more than a trace of this length"),
+        ("0 0\n4294967 1e-6\n", "s-mbps", r"8589934 s are more than a trace can hold .* lasts for 4\.29497e\+06 s"),
         (phone(("09.38.22", "5", "I"), ("09.38.23", "5", "I")), None, "no line has a measured rate"),
     ],
 )

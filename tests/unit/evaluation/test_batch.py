@@ -11,6 +11,7 @@ from reinet.agents.evaluation.run import simulate
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.suites.measure import measure
 from reinet.core.records import FlowStatsArray
+from reinet.envs.link.metrics import LinkLog, compute, first_data_ms
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
@@ -77,3 +78,17 @@ def test_own_flows_and_the_one_beside_them_are_told_apart() -> None:
     alone = measure(log, [20.0, 20.0], [0, 1], 0.0, 1000.0, 6000.0)
     assert 0.5 <= alone["jain"] <= 1
     assert alone["throughput_mbps"] == pytest.approx(12, rel=0.02)
+
+
+def test_each_packets_delay_has_the_fixed_round_trip_of_its_own_flow() -> None:
+    """The mean over two flows' packets is that of either flow's mean, weighted by its packets."""
+    link = LinkSpec(Trace.constant(24, 10), flows=[{"stepped": True, "mrtt_ms": 80.0}])
+    (log,) = logs(NoCap(), [link], 6.0)
+    found = measure(log, [20.0, 80.0], [0, 1], 0.0, 1000.0, 6000.0)
+    each = [compute(own, mrtt_ms, 6000.0, 1000.0 - first_data_ms(own))
+            for own, mrtt_ms in ((LinkLog.of_flow(log, 0), 20.0), (LinkLog.of_flow(log, 1), 80.0))]  # fmt: skip
+    mean_ms = np.average([one.delay_mean_ms for one in each], weights=[one.packets for one in each])
+    assert found["delay_mean_ms"] == pytest.approx(mean_ms)
+    assert 20.5 < found["delay_mean_ms"] - found["qdelay_mean_ms"] < 79.5
+    second = measure(log, [20.0, 80.0], [1], 0.0, 1000.0, 6000.0)
+    assert second["delay_mean_ms"] == pytest.approx(second["qdelay_mean_ms"] + 80.0)

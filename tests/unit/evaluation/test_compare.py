@@ -108,6 +108,13 @@ def test_models_are_called_by_as_much_of_their_paths_as_tells_them_apart() -> No
     assert agent_labels(["../x y/.m"], {"../x y/.m": manifest})["../x y/.m"] == "x_y/m"
 
 
+def test_models_whose_labels_would_be_the_same_are_numbered() -> None:
+    """A label is a folder that is one run of TensorBoard's."""
+    models = dict.fromkeys(("a b/m", "a_b/m", "a?b/m", "a_b/m-2"), Policy.load(ROOT / "checkpoints" / "small").manifest)
+    labels = agent_labels(models, models)
+    assert list(labels.values()) == ["a_b/m", "a_b/m-2", "a_b/m-3", "a_b/m-2-2"]
+
+
 def test_a_page_has_a_run_for_each_agent_and_a_row_of_panels_for_each_link(tmp_path: Path) -> None:
     links = scenarios("lte-walking", "lte-driving")
     comparison = Comparison([str(ROOT / "checkpoints" / "small"), "rule"], ["none", "rule:1.5"], links)

@@ -12,13 +12,14 @@ from reinet.agents.decide import loop as loop_module
 from reinet.agents.decide.baselines import FixedCap, NoCap, Rule
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
-from reinet.agents.evaluation import cost, live
-from reinet.agents.evaluation.run import Run, live_run
+from reinet.agents.evaluation import cost, gated, live
+from reinet.agents.evaluation.run import Run, live_run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import LinkError
 from reinet.core.records import FlowStatsArray
 from reinet.envs.flow_shim import FlowShim
 from reinet.envs.link.metrics import LinkLog, compute
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import LinkRun
 from reinet.envs.trace import Trace
 from reinet.kshim.fake import FakeShim
@@ -76,6 +77,47 @@ class Link:
 def evaluate(agent: Agent, link: Link, seconds: float = 1.0, target: str | None = None) -> Run:
     scenario = Scenario.of(Trace.constant(12, 1), "mahimahi", seconds=seconds, target=target)
     return live_run(link, agent, scenario, clock_ns=lambda: link.fake.now_ns)
+
+
+class GatedLink(Link):
+    """A link whose sender is under the gate and wrote these records, which count from the link's start."""
+
+    ZERO_NS = 3 * 10**9
+
+    def __init__(self, records: FlowStatsArray) -> None:
+        super().__init__()
+        self._records = records.copy()
+        self._records["time_ns"] += np.uint64(self.ZERO_NS)
+
+    def __call__(self, path: LinkSpec, sender_variables: object) -> "GatedLink":
+        return self
+
+    def __enter__(self) -> "GatedLink":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def go_on(self, seconds: float, progress: object) -> None:
+        pass
+
+    def stop(self) -> LinkRun:
+        return replace(super().stop(), zero_ns=self.ZERO_NS)
+
+    def read_file(self, name: str) -> bytes:
+        return self._records.tobytes()
+
+
+def through_the_gate(
+    monkeypatch: pytest.MonkeyPatch, agent: Agent, target: str | None = None, seen: slice = slice(None)
+) -> Run:
+    """Returns a run through the gate, which made some of a simulated flow's records."""
+    asked = partial(Scenario.of, Trace.constant(12, 10), seconds=10.0, target=target)
+    records = run(agent, asked("sim")).records[seen]
+    monkeypatch.setattr(gated, "MahimahiLink", GatedLink(records))
+    done = run(agent, asked("mahimahi", actuator="app"))
+    np.testing.assert_array_equal(done.records, records)
+    return done
 
 
 def test_a_live_run_is_the_daemons_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +192,25 @@ def test_a_refused_flow_says_why() -> None:
     done = evaluate(FixedCap(20), link)
     assert "below 1.1 x the path's minimum RTT" in str(done.uncapped_reason)
     assert done.invalid_reason is None  # refusing is the guard's right
+
+
+def test_a_flow_that_was_refused_through_the_gate_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process writes no reasons: they are found in its records."""
+    refused = through_the_gate(monkeypatch, Rule(1.5), target="21ms")
+    assert "target 21.0 ms is below 1.1 x the path's minimum RTT" in str(refused.row()["uncapped_reason"])
+    assert refused.invalid_reason is None
+    capped = through_the_gate(monkeypatch, Rule(1.5))
+    assert capped.caps_pkts[-1] > 0
+    assert capped.uncapped_reason is None
+    assert through_the_gate(monkeypatch, NoCap(), target="21ms").uncapped_reason is None
+
+
+def test_a_flow_of_which_the_gate_made_no_record_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    unseen = through_the_gate(monkeypatch, Rule(1.5), seen=slice(0))
+    assert str(unseen.uncapped_reason).startswith(
+        "the gate made no record with an RTT sample, so no cap came: flow ran uncapped"
+    )
+    assert through_the_gate(monkeypatch, NoCap(), seen=slice(0)).uncapped_reason is None
 
 
 class Failing(Agent):

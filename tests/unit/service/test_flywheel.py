@@ -182,6 +182,64 @@ def test_a_set_of_estimates_names_its_traces_whatever_the_recordings_are_called(
     assert len({trace.sha256 for trace in loaded}) == 4
 
 
+def _forced(flows: Path, out: Path, least_measured: float) -> list[str]:
+    """Estimates into a folder that has estimates already; returns the names of its traces."""
+    command = ["traces", "from-flows", str(flows), "--out", str(out), "--force", "--json", "-"]
+    done = CliRunner().invoke(app, [*command, "--least-measured", str(least_measured)])
+    assert done.exit_code == 0, done.output
+    names = sorted(path.name for path in out.glob("*.trace"))
+    assert [trace.name for trace in load_traces([out])] == names
+    return names
+
+
+def _recordings(folder: Path) -> Path:
+    """Writes one flow that was busy all the time, and one that was for two thirds of it."""
+    folder.mkdir()
+    doubtful = flow(6)
+    for at in range(0, len(doubtful), 30):
+        doubtful["rtt_least_us"][at : at + 10] = 40_000
+    (folder / "doubtful.flow").write_bytes(header("ab12") + doubtful.tobytes())
+    (folder / "sure.flow").write_bytes(header("ab12") + flow(6).tobytes())
+    return folder
+
+
+def test_whoever_estimates_anew_finds_no_earlier_estimate_among_the_new_ones(tmp_path: Path) -> None:
+    """What a training takes is the folder, and the earlier trace was too uncertain by now."""
+    flows, out = _recordings(tmp_path / "flows"), tmp_path / "out"
+    assert _forced(flows, out, 0.5) == ["flow-doubtful.trace", "flow-sure.trace"]
+    Trace.constant(6, 1).save(out / "mine.trace")
+    assert _forced(flows, out, 0.9) == ["flow-sure.trace", "mine.trace"]
+
+
+NAMES = ["../beside.trace", "{parent}/beside.trace", "inner/x.trace", "folder.trace", "notes.txt",
+         "estimated.toml", "..", "", None, 7, "a\0.trace", "\ud800.trace"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_traces_of_the_very_folder_are_removed(tmp_path: Path, name: object) -> None:
+    flows, out = _recordings(tmp_path / "flows"), tmp_path / "out"
+    for folder in (out / "inner", out / "folder.trace"):
+        folder.mkdir(parents=True)
+    others = [tmp_path / "beside.trace", out / "inner" / "x.trace", out / "notes.txt", out / "folder.trace" / "y"]
+    for path in others:
+        path.write_text("1\n")
+    told = name.format(parent=tmp_path) if isinstance(name, str) else name
+    (out / "estimates.json").write_text(json.dumps({"rows": [{"path": told}]}))
+    save(estimated([flows])[0], out, overwrite=True)
+    assert all(path.exists() for path in others)
+    assert (out / "estimated.toml").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"rows": [1]}', '{"rows": null}', "[" * 100_000])
+def test_estimates_that_cannot_be_read_are_not_written_over(tmp_path: Path, text: str) -> None:
+    flows, out = _recordings(tmp_path / "flows"), tmp_path / "out"
+    out.mkdir()
+    (out / "estimates.json").write_text(text)
+    with pytest.raises(TraceError, match=r"estimates\.json does not name the traces of earlier estimates.*; delete it"):
+        save(estimated([flows])[0], out, overwrite=True)
+    assert [path.name for path in out.iterdir()] == ["estimates.json"]
+
+
 def test_a_damaged_recording_is_named_and_left_out(tmp_path: Path) -> None:
     flows, out, told = tmp_path / "flows", tmp_path / "out", tmp_path / "told.json"
     flows.mkdir()
