@@ -44,7 +44,7 @@ def planned(folder: Path, start_s: float) -> SuitePlan:
 def test_an_agent_in_two_spellings_is_refused(tmp_path: Path) -> None:
     """Its runs were counted twice, and the intervals of their mean were too narrow."""
     path = tmp_path / "suite.toml"
-    path.write_text('title = "Twice"\n[[scenario]]\nname = "a"\nagents = ["rule", "rule:1.5"]\ntraces = ["constant:12"]\n')
+    path.write_text('title = "2"\n[[scenario]]\nname = "a"\nagents = ["rule", "rule:1.5"]\ntraces = ["constant:9"]\n')
     with pytest.raises(ConfigError, match=r"two names stand for rule:1\.5"):
         plan(load(str(path)))
 
