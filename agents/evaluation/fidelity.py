@@ -29,9 +29,11 @@ from reinet.core.records import told_once
 from reinet.core.target import MOST_MS
 from reinet.envs.link.metrics import Metrics, syn_ack_ms
 from reinet.envs.link.spec import LinkSpec
+from reinet.envs.mahimahi.spec import require_emulated
 from reinet.envs.mahimahi.uml import run_flow
 from reinet.envs.sim.options import require_simulated
 from reinet.envs.trace import Trace
+from reinet.kshim.probe import why_not_capped
 
 Figures = dict[str, float | None]
 
@@ -133,7 +135,8 @@ class Comparison:
         if not 0 < self.mrtt_ms <= MOST_MS:
             raise ConfigError(f"mrtt_ms is {self.mrtt_ms:g}; it must be above 0 and at most {MOST_MS:g}")
         for combination in self.combinations:
-            require_simulated(combination.path(self.mrtt_ms))  # hours of kernel runs would have nothing beside them
+            path = combination.path(self.mrtt_ms)
+            require_emulated(require_simulated(path))  # hours of runs on one side would have nothing beside them
             if combination.cap_pkts and not MIN_CAP_PKTS <= combination.cap_pkts <= MAX_CAP_PKTS:
                 raise ConfigError(
                     f"caps: {combination.cap_pkts} is outside {MIN_CAP_PKTS} to {MAX_CAP_PKTS} packets; none is no cap"
@@ -147,8 +150,14 @@ class Comparison:
         return "uml" if self.uml is not None else "host"
 
     def measure(self, progress: Callable[[int, int, str | None], None]) -> None:
-        """Makes the kernel runs that are missing; ``progress`` hears (done, all, why one did not count) after each."""
+        """Makes the kernel runs that are missing; ``progress`` hears (done, all, why one did not count) after each.
+
+        Raises ConfigError before the first one where this host's kernel lets no cap be set over a congestion control.
+        """
         todo = [one for one in self.combinations for _ in range(self.repeat - len(self._runs(one)))]
+        for cc in dict.fromkeys(one.cc for one in todo if one.cap_pkts):
+            if reason := why_not_capped(cc):
+                raise ConfigError(f"cc {cc!r} cannot be capped in the kernel: {reason}; leave it out, or --caps none")
         total = len(todo)
         done = 0
         failures: dict[str, int] = {}

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from helpers.period import SILENT
 from helpers.waiting import assert_ends_with_its_command
 from reinet.agents.decide.baselines import NoCap
+from reinet.agents.evaluation import fidelity
 from reinet.agents.evaluation.fidelity import (
     MAX_ATTEMPTS,
     TOLERANCES,
@@ -191,6 +192,8 @@ def test_a_page_names_the_command_that_makes_it_again(tmp_path: Path) -> None:
         (["--buffers", "-5"], "buffer_bytes: -5 is outside"),
         (["--caps", "-3"], "caps: -3 is outside 4 to 40000 packets"),
         (["--mrtt-ms", "nan"], "mrtt_ms is nan; it must be above 0"),
+        (["--mrtt-ms", "25"], "mrtt_ms is 25: Mahimahi delays each way by whole milliseconds"),
+        (["--buffers", "60000,2000"], r"buffer_bytes is 2000; two full packets \(3008\) must fit"),
         (["--markdown", "{}"], "--markdown .*: it is a folder"),
         (["--markdown", "{}/12.trace/page.md"], r"--markdown .*: .*/12\.trace is no folder"),
         (["--results", "{}"], "--results .*: it is a folder"),
@@ -201,6 +204,17 @@ def test_what_cannot_be_compared_is_refused_before_hours_of_runs(tmp_path: Path,
     command = ["fidelity", "--report", "--results", str(tmp_path / "results.jsonl"), "--traces", str(trace)]
     with pytest.raises(ConfigError, match=why):
         raise CliRunner().invoke(app, [*command, *(word.format(tmp_path) for word in more)]).exception or AssertionError
+
+
+def test_a_cap_that_the_kernel_cannot_set_is_refused_before_the_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fidelity, "kernel_run", lambda *_: pytest.fail("a run has begun"))
+    asked = [("cubic", 0), ("westwood", 0), ("westwood", 20)]
+    combinations = [Combination(COMBINATION.trace, cc, 150_000, cap_pkts) for cc, cap_pkts in asked]
+    comparison = Comparison(combinations, Results(tmp_path / "results.jsonl"), seconds=8.0)
+    with pytest.raises(ConfigError, match=r"cc 'westwood' cannot be capped .*wraps only .*--caps none"):
+        comparison.measure(lambda *_: pytest.fail("a run has ended"))
 
 
 def test_results_that_could_not_be_kept_are_refused_before_the_first_run(tmp_path: Path) -> None:
