@@ -8,9 +8,11 @@ records: what only records tell is None then.
 """
 
 import json
+import os
 import statistics
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,7 +26,7 @@ from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.suites.real import end_with_parent
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
 from reinet.core.disk import durable
-from reinet.core.errors import ConfigError, LinkError
+from reinet.core.errors import ConfigError, LinkError, ShimError
 from reinet.core.records import told_once
 from reinet.core.target import MOST_MS
 from reinet.envs.link.metrics import Metrics, syn_ack_ms
@@ -36,6 +38,8 @@ from reinet.envs.trace import Trace
 from reinet.kshim.probe import why_not_capped
 
 Figures = dict[str, float | None]
+Told = Callable[[int, int, str | None], None]
+"""It hears (runs through, all, why one did not count) after each run."""
 
 METRICS = ("throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms", "retrans_pkts", "cwnd_mean_pkts")
 
@@ -44,6 +48,8 @@ TOLERANCES = {"throughput_mbps": (0.03, 0.0), "qdelay_mean_ms": (0.10, 2.0), "qd
 
 MAX_ATTEMPTS = 3
 """A kernel run that the host's lag made invalid is tried so often before it is left out."""
+
+NOT_TRIED = "not tried: others of this congestion control could not be run"
 
 SIM_RUNS = 3
 """Every kernel run has so many simulated ones, with jitter of their own: they cost next to nothing."""
@@ -92,8 +98,13 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._found: dict[str, list[KernelResult]] = {}
+        self._whole_bytes: int | None = None
+        """Where the last line begins if it is not whole: whoever wrote it was killed, or is writing it just now."""
         if path.exists():
-            for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            content = path.read_bytes()
+            whole_bytes = content.rfind(b"\n") + 1
+            self._whole_bytes = whole_bytes if whole_bytes < len(content) else None
+            for number, line in enumerate(content[:whole_bytes].splitlines(), 1):
                 self._remember(self._parse(line, number))
 
     def of(self, key: str) -> list[KernelResult]:
@@ -101,8 +112,11 @@ class Results:
         return self._found.get(key, [])
 
     def add(self, result: KernelResult) -> None:
-        """Writes a run down."""
+        """Writes a run down, in the place of a last line that is not whole: that run is made again."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._whole_bytes is not None:
+            os.truncate(self._path, self._whole_bytes)
+            self._whole_bytes = None
         durable.append(self._path, json.dumps(result.__dict__) + "\n")
         self._remember(result)
 
@@ -111,11 +125,89 @@ class Results:
 
     def _parse(self, line: bytes, number: int) -> KernelResult:
         try:
-            return KernelResult(**json.loads(line))
+            return _checked(KernelResult(**json.loads(line)))
         except (ValueError, TypeError, RecursionError) as error:  # of ValueError are what is no JSON and no UTF-8
             raise ConfigError(
                 f"{self._path}:{number}: not a result of this command ({error}); remove that line, or name another file"
             ) from None
+
+
+def _checked(found: KernelResult) -> KernelResult:
+    """Returns the same result; raises ValueError where something in it is missing, or of another kind."""
+    if not isinstance(found.key, str) or not isinstance(found.begin_ms, int | float):
+        raise ValueError("key is to be a text, begin_ms a number")
+    if not isinstance(found.figures, dict):
+        raise ValueError("figures are to be an object")
+    for metric in METRICS:
+        value = found.figures.get(metric, "")
+        if value is not None and not isinstance(value, int | float):
+            raise ValueError(f"its figures have no number or null as {metric}")
+    return found
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A combination that this host could not run on the kernel."""
+
+    combination: Combination
+    why: str
+
+
+class _Tally:
+    """What has become of a comparison's kernel runs: which still wait, how many are through, what cannot be run."""
+
+    def __init__(self, results: Results, repeat: int, waiting: deque[tuple[str, Combination]]) -> None:
+        self.waiting = waiting
+        """Each with its key."""
+        self.total = len(waiting)
+        self.done = 0
+        self.left_out: dict[str, LeftOut] = {}
+        self._results = results
+        self._most_invalid = MAX_ATTEMPTS * repeat
+        self._invalid: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        """Of each key in a row: a busy host may be too slow to bring a link up in time."""
+        self._able: set[tuple[str, bool]] = set()
+        """Congestion controls, without and with a cap, of which any combination was run."""
+
+    def take(self, key: str, one: Combination, future: "Future[tuple[KernelResult, str | None]]") -> str | None:
+        """Writes an ended run down, has it made again or leaves its combination out; returns why it does not count."""
+        try:
+            result, invalid_reason = future.result()
+        except (LinkError, ShimError) as error:
+            self._errors[key] += 1
+            if isinstance(error, LinkError) and self._errors[key] < MAX_ATTEMPTS:
+                self.waiting.append((key, one))
+            else:  # what the kernel lacks, it will lack again
+                self._leave_out(key, one, str(error))
+            return str(error)
+        self._able.add(_kind(one))
+        self._errors[key] = 0
+        if invalid_reason is None:
+            self._results.add(result)
+        else:
+            self._invalid[key] += 1
+            if self._invalid[key] < self._most_invalid:
+                self.waiting.append((key, one))
+                return invalid_reason
+        self.done += 1
+        return invalid_reason
+
+    def _leave_out(self, key: str, one: Combination, why: str) -> None:
+        self.left_out[key] = LeftOut(one, why)
+        self.done += 1
+        alike = [other for other in self.left_out.values() if _kind(other.combination) == _kind(one)]
+        if _kind(one) not in self._able and len(alike) >= MAX_ATTEMPTS:
+            unlikely = {other: it for other, it in self.waiting if _kind(it) == _kind(one)}
+            self.left_out |= {other: LeftOut(it, NOT_TRIED) for other, it in unlikely.items()} | self.left_out
+        kept = [(other, it) for other, it in self.waiting if other not in self.left_out]
+        self.done += len(self.waiting) - len(kept)
+        self.waiting = deque(kept)
+
+
+def _kind(one: Combination) -> tuple[str, bool]:
+    """Returns what of a combination a host may lack."""
+    return one.cc, one.cap_pkts > 0
 
 
 @dataclass(frozen=True)
@@ -149,44 +241,33 @@ class Comparison:
         """Returns the name of the kernel that the runs are of."""
         return "uml" if self.uml is not None else "host"
 
-    def measure(self, progress: Callable[[int, int, str | None], None]) -> None:
-        """Makes the kernel runs that are missing; ``progress`` hears (done, all, why one did not count) after each.
+    def measure(self, progress: Told) -> list[LeftOut]:
+        """Makes the kernel runs that are missing; returns the combinations that this host could not run, and why.
 
-        Raises ConfigError before the first one where this host's kernel lets no cap be set over a congestion control.
+        Raises ConfigError before the first run where this host's kernel lets no cap be set over a congestion control,
+        LinkError where a process of a run is killed.
         """
         todo = [one for one in self.combinations for _ in range(self.repeat - len(self._runs(one)))]
         for cc in dict.fromkeys(one.cc for one in todo if one.cap_pkts):
             if reason := why_not_capped(cc):
                 raise ConfigError(f"cc {cc!r} cannot be capped in the kernel: {reason}; leave it out, or --caps none")
-        total = len(todo)
-        done = 0
-        failures: dict[str, int] = {}
+        tally = _Tally(self.results, self.repeat, deque((self._key(one), one) for one in todo))
+        try:
+            self._make(tally, progress)
+        except BrokenExecutor:
+            raise LinkError("a process of a kernel run was killed; the same command goes on where it was") from None
+        return list(tally.left_out.values())
+
+    def _make(self, tally: "_Tally", progress: Told) -> None:
+        running: dict[Future[tuple[KernelResult, str | None]], tuple[str, Combination]] = {}
         with ProcessPoolExecutor(self.parallel, get_context("spawn"), end_with_parent) as pool:
-            waiting = list(todo)
-            running: dict[Future[tuple[KernelResult, str | None]], Combination] = {}
-            while waiting or running:
-                while waiting and len(running) < self.parallel:
-                    combination = waiting.pop(0)
-                    running[pool.submit(kernel_run, combination, self.seconds, self.mrtt_ms, self.uml)] = combination
+            while tally.waiting or running:
+                while tally.waiting and len(running) < self.parallel:
+                    key, one = tally.waiting.popleft()
+                    running[pool.submit(kernel_run, one, self.seconds, self.mrtt_ms, self.uml)] = (key, one)
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    combination = running.pop(future)
-                    key = self._key(combination)
-                    failures_left = MAX_ATTEMPTS * self.repeat - failures.get(key, 0) - 1
-                    try:
-                        result, invalid_reason = future.result()
-                    except LinkError as error:  # a busy host may be too slow to bring a link up in time
-                        if not failures_left:
-                            raise
-                        invalid_reason = str(error)
-                    if invalid_reason is None:
-                        self.results.add(result)
-                    elif failures_left:
-                        failures[key] = failures.get(key, 0) + 1
-                        waiting.append(combination)
-                        progress(done, total, invalid_reason)
-                        continue
-                    done += 1
-                    progress(done, total, invalid_reason)
+                    reason = tally.take(*running.pop(future), future)
+                    progress(tally.done, tally.total, reason)
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
         for combination in self.combinations:

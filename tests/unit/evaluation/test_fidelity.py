@@ -1,7 +1,11 @@
 """``reinet fidelity``: what counts as agreement, going on after an interruption, what fails, the page."""
 
+import json
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +17,8 @@ from reinet.agents.decide.baselines import NoCap
 from reinet.agents.evaluation import fidelity
 from reinet.agents.evaluation.fidelity import (
     MAX_ATTEMPTS,
+    METRICS,
+    NOT_TRIED,
     TOLERANCES,
     Combination,
     Comparison,
@@ -26,7 +32,7 @@ from reinet.agents.evaluation.fidelity import (
 from reinet.agents.evaluation.run import run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.cli.main import app
-from reinet.core.errors import ConfigError, LinkError
+from reinet.core.errors import ConfigError, LinkError, ShimError
 from reinet.envs.mahimahi.spec import LinkSpec
 from reinet.envs.mahimahi.uml import find_kernel, run_flow
 from reinet.envs.trace import Trace
@@ -78,14 +84,33 @@ def test_what_a_silence_tells_again_counts_once() -> None:
     assert found["cwnd_mean_pkts"] == pytest.approx((10 * 100 + 20 * 600) / 700)
 
 
+FIGURES = dict.fromkeys(METRICS, 1.0)
+
+
 def test_a_damaged_results_file_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    Results(path).add(KernelResult(KEY, 60.0, {}))
+    Results(path).add(KernelResult(KEY, 60.0, FIGURES))
     whole = path.read_bytes()
-    for damage in (b'{"half": ', b"\x89PNG\xff\n", b"[" * 100_000):
-        path.write_bytes(whole + damage)
+    empty = json.dumps({"key": KEY, "begin_ms": 60.0, "figures": {}}).encode()
+    text = json.dumps({"key": KEY, "begin_ms": "60", "figures": FIGURES}).encode()
+    for damage in (b'{"half": ', b"\x89PNG\xff", b"[" * 100_000, empty, text, b"3"):
+        path.write_bytes(whole + damage + b"\n")
         with pytest.raises(ConfigError, match=r"results\.jsonl:2: not a result"):
             Results(path)
+
+
+def test_a_last_line_that_was_being_written_is_made_anew(tmp_path: Path) -> None:
+    """Where the command is killed while it writes, the line has no end; the suites' store cuts it off, too."""
+    path = tmp_path / "results.jsonl"
+    Results(path).add(KernelResult(KEY, 60.0, FIGURES))
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:30])
+    results = Results(path)
+    assert len(results.of(KEY)) == 1
+    assert path.read_bytes() == whole + whole[:30], "who only reads may not write, and another may be writing now"
+    results.add(KernelResult(KEY, 60.0, FIGURES))
+    results.add(KernelResult(KEY, 60.0, FIGURES))
+    assert path.read_bytes() == 3 * whole
 
 
 def test_runs_in_virtual_time_are_kept_apart_and_may_lack_what_records_tell(tmp_path: Path) -> None:
@@ -131,12 +156,76 @@ def test_a_link_that_does_not_come_up_is_tried_again(tmp_path: Path) -> None:
     machine.chmod(0o755)
     uncapped = Combination(COMBINATION.trace, "vegas", 150_000, 0)
     told: list[str | None] = []
-    with pytest.raises(LinkError):
-        Comparison([uncapped], Results(tmp_path / "results.jsonl"), seconds=5.0, repeat=1, uml=machine).measure(
-            lambda done, total, invalid_reason: told.append(invalid_reason)
-        )
-    assert len(told) == MAX_ATTEMPTS - 1
+    comparison = Comparison([uncapped], Results(tmp_path / "results.jsonl"), seconds=5.0, repeat=1, uml=machine)
+    (left_out,) = comparison.measure(lambda done, total, invalid_reason: told.append(invalid_reason))
+    assert len(told) == MAX_ATTEMPTS
     assert all(told)
+    assert left_out.combination == uncapped
+
+
+def lacking(monkeypatch: pytest.MonkeyPatch, lacks: dict[str, Exception]) -> list[str]:
+    """Has kernel runs be simulated ones, in threads, but for congestion controls that the host lacks."""
+    begun: list[str] = []
+
+    def kernel_run(one: Combination, seconds: float, mrtt_ms: float, _uml: Path | None) -> Any:
+        begun.append(one.cc)
+        if one.cc in lacks:
+            raise lacks[one.cc]
+        return KernelResult(one.key(seconds, mrtt_ms), 60.0, sim_figures(one, seconds, mrtt_ms, 60.0, 0)), None
+
+    monkeypatch.setattr(fidelity, "ProcessPoolExecutor", lambda most, *_: ThreadPoolExecutor(most))
+    monkeypatch.setattr(fidelity, "kernel_run", kernel_run)
+    return begun
+
+
+def test_what_the_host_lacks_is_left_out_and_the_rest_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, told = COMBINATION.trace.save(tmp_path / "12.trace"), tmp_path / "told.json"
+    lacks: dict[str, Exception] = {"vegas": LinkError("no vegas here"), "westwood": ShimError("no shim here")}
+    begun = lacking(monkeypatch, lacks)
+    command = ["fidelity", "--traces", str(trace), "--cc", "vegas,westwood,cubic", "--buffers", "150000"]
+    command += [
+        "--caps",
+        "none",
+        "--seconds",
+        "8",
+        "--repeat",
+        "2",
+        "--results",
+        str(tmp_path / "results.jsonl"),
+        "--json",
+        str(told),
+    ]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1, "what is missing is a failure"
+    assert sorted(begun) == ["cubic"] * 2 + ["vegas"] * MAX_ATTEMPTS + ["westwood"]
+    assert "left out: vegas on 12.trace, buffer 150000, cap none: no vegas here" in done.output
+    found = json.loads(told.read_text())
+    assert {row["cc"] for row in found["rows"]} == {"cubic"}
+    assert [(one["cc"], one["why"]) for one in found["left_out"]] == [
+        ("westwood", "no shim here"), ("vegas", "no vegas here")
+    ]  # fmt: skip
+
+
+def test_what_a_host_lacks_is_asked_for_no_more_than_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = lacking(monkeypatch, {"westwood": ShimError("no root")})
+    combinations = [Combination(COMBINATION.trace, "westwood", 10_000 + n, 0) for n in range(8)]
+    combinations += [replace(COMBINATION, cap_pkts=0)]
+    through: list[tuple[int, int]] = []
+    comparison = Comparison(combinations, Results(tmp_path / "results.jsonl"), seconds=8.0, repeat=3)
+    left_out = comparison.measure(lambda done, total, _: through.append((done, total)))
+    assert begun == ["westwood"] * MAX_ATTEMPTS + ["cubic"] * 3
+    assert [one.why for one in left_out] == ["no root"] * MAX_ATTEMPTS + [NOT_TRIED] * 5
+    assert through[-1] == (27, 27)
+
+
+def test_a_run_whose_process_was_killed_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking(monkeypatch, {"cubic": BrokenProcessPool("a traceback")})
+    uncapped = replace(COMBINATION, cap_pkts=0)
+    comparison = Comparison([uncapped], Results(tmp_path / "results.jsonl"), seconds=8.0)
+    with pytest.raises(LinkError, match="was killed; the same command goes on where it was"):
+        comparison.measure(lambda *_: None)
 
 
 RUNNING = """
