@@ -10,6 +10,7 @@ from reinet.agents.decide.baselines import NoCap
 from reinet.agents.decide.protocol import View
 from reinet.agents.evaluation.batch import logs
 from reinet.agents.evaluation.objects import UNWATCHED
+from reinet.agents.evaluation.run import require_caps
 from reinet.agents.evaluation.suites.links import together_ms
 from reinet.agents.evaluation.suites.measure import Figures, measure, series
 from reinet.agents.evaluation.suites.plan import Job, SuitePlan
@@ -57,7 +58,7 @@ def make(
         outcome.made += len(todo)
         through_s += seconds
         told(through_s, what)
-    real_made = 0
+    real_made = refused = 0
 
     def take(job: Job, found: Found) -> bool:
         nonlocal real_made, through_s
@@ -70,10 +71,14 @@ def make(
         told(through_s, f"{job.cell.scenario}, {job.agent.name}, {job.cell.cc}, {job.scenario.trace.name}")
 
     def due() -> Iterator[Job]:
+        nonlocal refused
         for job in plan.real:
             if not _due(job, store):
                 continue
-            if len(outcome.failed) >= ATTEMPTS and not real_made:
+            if reason := _why_no_caps(job):  # says nothing of the other runs: it is this congestion control's
+                outcome.failed[job.key] = reason
+                refused += 1
+            elif len(outcome.failed) - refused >= ATTEMPTS and not real_made:
                 outcome.failed[job.key] = "not tried: the runs before it could not be made"
             else:
                 yield job
@@ -84,6 +89,15 @@ def make(
 
 def _due(job: Job, store: Store) -> bool:
     return store.valid(job.key) is None and len(store.invalid(job.key)) < ATTEMPTS
+
+
+def _why_no_caps(job: Job) -> str:
+    """Returns why nothing on this host sets the caps of a run; empty where something does."""
+    try:
+        require_caps(job.agent, job.scenario)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def _simulated(batch: list[Job], threads: int, progress: Callable[[float], None]) -> list[Stored]:
