@@ -327,7 +327,7 @@ def agrees(metric: str, sim: float | None, kernel: float | None) -> bool | None:
     if metric not in TOLERANCES or sim is None or kernel is None:
         return None
     relative, absolute = TOLERANCES[metric]
-    return abs(sim - kernel) <= max(relative * kernel, absolute)
+    return bool(abs(sim - kernel) <= max(relative * kernel, absolute))  # NumPy's own is no JSON
 
 
 def kernel_run(

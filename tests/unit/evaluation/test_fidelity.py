@@ -257,8 +257,10 @@ def test_a_report_runs_nothing(tmp_path: Path) -> None:
     COMBINATION.trace.save(trace)
     Results(results).add(KernelResult(KEY, 60.0, sim_figures(COMBINATION, 8.0, 20.0, begin_ms=60.0, seed=0)))
     command = ["fidelity", "--traces", str(trace), "--buffers", "150000", "--caps", "20,40", "--seconds", "8"]
-    done = CliRunner().invoke(app, [*command, "--results", str(results), "--report", "--markdown", str(page)])
+    command += ["--results", str(results), "--report", "--markdown", str(page), "--json", str(tmp_path / "told.json")]
+    done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
+    assert {row["agrees"] for row in json.loads((tmp_path / "told.json").read_text())["rows"]} == {True, None}
     assert "1 of 1 combinations agree; 1 not measured." in done.output
     assert "**1 of 1 combinations agree**; 1 not measured." in page.read_text()
 
