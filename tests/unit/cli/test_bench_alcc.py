@@ -1,17 +1,24 @@
-"""``reinet bench alcc --against``: what is refused before any link is made."""
+"""``reinet bench alcc --against``: what is refused before any link is made, what Ctrl-C leaves."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from reinet.agents.evaluation.ways import actuators
 from reinet.cli.main import app
 from reinet.core.errors import ConfigError
+from reinet.envs.link.metrics import Metrics
+from reinet.envs.trace import Trace
 
 
 @pytest.mark.parametrize(
@@ -52,6 +59,28 @@ def test_ctrl_c_ends_it_without_a_traceback() -> None:
     _, said = bench.communicate(timeout=60)
     assert "Traceback" not in said
     assert bench.returncode == 130
+
+
+def test_ctrl_c_leaves_the_runs_that_were_made_and_their_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def run(agent: Any, scenario: Any) -> Any:
+        if len(made) == 4:
+            raise KeyboardInterrupt
+        made.append(agent.name)
+        return SimpleNamespace(metrics=Metrics(*([1.0] * len(fields(Metrics)))), invalid_reason=None, sender_cpu_us=5)
+
+    monkeypatch.setattr(actuators, "run", run)
+    trace, told = Trace.constant(12, 1).save(tmp_path / "12.trace"), tmp_path / "told.json"
+    command = ["bench", "alcc", "--against", "kernel", "--agents", "rule", "--repeat", "2", "--traces", str(trace)]
+    result = CliRunner().invoke(app, [*command, "--json", str(told)])
+    assert result.exit_code == 130
+    found = json.loads(told.read_text())
+    assert [row["way"] for row in found["rows"]] == ["none", "kernel", "gate", "none"]
+    assert [row["agent"] for row in found["compared"]] == ["rule"]
+    assert "│ rule" in result.output
 
 
 def commands_of(pid: int) -> str:
