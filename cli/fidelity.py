@@ -97,6 +97,8 @@ def fidelity(
         raise ConfigError(f"--uml {uml} is for --kernel uml")
     machine = find_kernel(uml) if kernel == "uml" else None
     comparison = engine.Comparison(combinations, engine.Results(results), seconds, mrtt_ms, repeat, parallel, machine)
+    if others := comparison.of_other_kernels():
+        say(f"note: {others} runs in {results} are of another kernel or of links of other programs: left out")
     left_out = [] if report else _measure(comparison)
     done = list(comparison)
     rows = [row for one in done for row in one]

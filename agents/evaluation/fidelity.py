@@ -1,12 +1,14 @@
 """The simulator against Mahimahi and the real kernel: the same trace, congestion control, buffer and cap on both sides.
 
-The kernel side runs each combination of these several times, the simulator a few times for each of those runs
-and from where the kernel's flow started in the trace; both count by their medians. Every kernel run is written down
-when it ends, so an interrupted comparison goes on where it stopped. The kernel is the host's, or one in virtual time
-(``reinet.envs.mahimahi.uml``), which has every congestion control and which no load disturbs, but neither caps nor
+The kernel side runs each combination of these several times, the simulator a few times for each of those runs and from
+where the kernel's flow started in the trace; both count by their medians. Every kernel run is written down when it
+ends, so an interrupted comparison goes on where it stopped; its key has the kernel and the link's programs, and not the
+simulator: a changed one is compared with the kernel's runs as they are. The kernel is the host's, or one in virtual
+time (``reinet.envs.mahimahi.uml``), which has every congestion control and which no load disturbs, but neither caps nor
 records: what only records tell is None then.
 """
 
+import hashlib
 import json
 import os
 import statistics
@@ -14,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ import numpy as np
 from reinet.agents.decide.baselines import FixedCap, NoCap
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
+from reinet.agents.evaluation.suites.provenance import emulator_sha256
 from reinet.agents.evaluation.suites.real import end_with_parent
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
 from reinet.core.disk import durable
@@ -64,10 +68,13 @@ class Combination:
     buffer_bytes: int
     cap_pkts: int
 
-    def key(self, seconds: float, mrtt_ms: float, kernel: str = "host") -> str:
-        """Returns the combination's name in the results file, made of the trace's content, not of its name."""
-        key = f"{self.trace.sha256[:16]} {self.cc} {self.buffer_bytes} {self.cap_pkts} {seconds:g} {mrtt_ms:g}"
-        return key if kernel == "host" else f"{key} {kernel}"
+    def key(self, seconds: float, mrtt_ms: float, uml: Path | None = None) -> str:
+        """Returns the combination's name in the results file: the trace's content, not its name, and the kernel."""
+        return f"{self.key_of_any_kernel(seconds, mrtt_ms)} {kernel_identity(uml)}"
+
+    def key_of_any_kernel(self, seconds: float, mrtt_ms: float) -> str:
+        """Returns what the keys of this combination begin with, whatever kernel ran it."""
+        return f"{self.trace.sha256[:16]} {self.cc} {self.buffer_bytes} {self.cap_pkts} {seconds:g} {mrtt_ms:g}"
 
     def path(self, mrtt_ms: float, begin_ms: float = 0.0, seed: int = 0) -> LinkSpec:
         """Returns the path of both sides, from that time of the trace; its target is so far off that none is capped."""
@@ -80,6 +87,14 @@ class Combination:
             start_offset_ms=max(0, round(begin_ms)),
             seed=seed,
         )
+
+
+@cache
+def kernel_identity(uml: Path | None) -> str:
+    """Returns what tells kernels apart in a key: the host's release, or the hash of a User-Mode Linux; and of both the
+    hash of the link's programs."""
+    kernel = f"host {os.uname().release}" if uml is None else f"uml {hashlib.sha256(uml.read_bytes()).hexdigest()[:16]}"
+    return f"{kernel} {emulator_sha256()[:16]}"
 
 
 @dataclass(frozen=True)
@@ -110,6 +125,14 @@ class Results:
     def of(self, key: str) -> list[KernelResult]:
         """Returns the runs of a combination so far."""
         return self._found.get(key, [])
+
+    def of_other_kernels(self, key: str, key_of_any_kernel: str) -> int:
+        """Returns how many runs of the same combination are there that another kernel made, or links of other programs.
+
+        Among them are those of a reinet that did not yet write down which.
+        """
+        others = [one for one in self._found if one != key and f"{one} ".startswith(f"{key_of_any_kernel} ")]
+        return sum(len(self._found[one]) for one in others)
 
     def add(self, result: KernelResult) -> None:
         """Writes a run down, in the place of a last line that is not whole: that run is made again."""
@@ -269,6 +292,13 @@ class Comparison:
                     reason = tally.take(*running.pop(future), future)
                     progress(tally.done, tally.total, reason)
 
+    def of_other_kernels(self) -> int:
+        """Returns how many runs in the results file do not count because another kernel made them."""
+        return sum(
+            self.results.of_other_kernels(self._key(one), one.key_of_any_kernel(self.seconds, self.mrtt_ms))
+            for one in self.combinations
+        )
+
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
         for combination in self.combinations:
             runs = self._runs(combination)
@@ -279,7 +309,7 @@ class Comparison:
         return self.results.of(self._key(combination))
 
     def _key(self, combination: Combination) -> str:
-        return combination.key(self.seconds, self.mrtt_ms, self.kernel)
+        return combination.key(self.seconds, self.mrtt_ms, self.uml)
 
     def _rows(self, combination: Combination, runs: Sequence[KernelResult]) -> list[dict[str, Any]]:
         simulated = [
@@ -346,7 +376,7 @@ def _uml_run(combination: Combination, seconds: float, mrtt_ms: float, uml: Path
     retrans_pkts = float(sum(event["retrans_pkts"] for event in done.closed))
     figures = _figures(done.metrics, retrans_pkts, None)
     begin_ms = syn_ack_ms(done.log) - mrtt_ms / 2
-    return KernelResult(combination.key(seconds, mrtt_ms, "uml"), begin_ms, figures), done.invalid_reason
+    return KernelResult(combination.key(seconds, mrtt_ms, uml), begin_ms, figures), done.invalid_reason
 
 
 def sim_figures(combination: Combination, seconds: float, mrtt_ms: float, begin_ms: float, seed: int) -> Figures:

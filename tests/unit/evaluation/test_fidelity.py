@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -115,16 +116,47 @@ def test_a_last_line_that_was_being_written_is_made_anew(tmp_path: Path) -> None
 
 def test_runs_in_virtual_time_are_kept_apart_and_may_lack_what_records_tell(tmp_path: Path) -> None:
     uncapped = Combination(COMBINATION.trace, "westwood", 150_000, 0)
-    results = Results(tmp_path / "results.jsonl")
+    results, machine = Results(tmp_path / "results.jsonl"), tmp_path / "linux"
+    machine.write_text("a kernel")
     exact = sim_figures(uncapped, 8.0, 20.0, begin_ms=60.0, seed=0)
-    results.add(KernelResult(uncapped.key(8.0, 20.0, "uml"), 60.0, {**exact, "cwnd_mean_pkts": None}))
+    results.add(KernelResult(uncapped.key(8.0, 20.0, machine), 60.0, {**exact, "cwnd_mean_pkts": None}))
     assert not list(Comparison([uncapped], results, seconds=8.0, repeat=1))
-    (rows,) = Comparison([uncapped], results, seconds=8.0, repeat=1, uml=Path("linux"))
+    (rows,) = Comparison([uncapped], results, seconds=8.0, repeat=1, uml=machine)
     assert {row["kernel_kind"] for row in rows} == {"uml"}
     window = next(row for row in rows if row["metric"] == "cwnd_mean_pkts")
     assert window["kernel"] is window["ratio"] is window["agrees"] is None
     assert all(row["agrees"] for row in rows if row["metric"] in TOLERANCES)
     assert "/ ? |" in markdown([rows], "reinet fidelity")
+
+
+def test_runs_of_different_kernels_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uncapped = replace(COMBINATION, cap_pkts=0)
+    machines = [tmp_path / "linux", tmp_path / "true"]
+    for machine in machines:
+        machine.write_text(machine.name)
+    keys = {uncapped.key(8.0, 20.0, uml) for uml in (None, *machines)}
+    for release in ("7.0", "7.1"):
+        fidelity.kernel_identity.cache_clear()
+        monkeypatch.setattr(fidelity.os, "uname", lambda release=release: SimpleNamespace(release=release))
+        keys.add(uncapped.key(8.0, 20.0))
+    fidelity.kernel_identity.cache_clear()
+    monkeypatch.setattr(fidelity, "emulator_sha256", lambda: "others")
+    keys.add(uncapped.key(8.0, 20.0))
+    fidelity.kernel_identity.cache_clear()
+    assert len(keys) == 6
+
+
+def test_runs_of_another_kernel_are_said_and_do_not_count(tmp_path: Path) -> None:
+    """Those of a file from before keys had the kernel as well, for nothing tells of which one they are."""
+    trace, path = COMBINATION.trace.save(tmp_path / "12.trace"), tmp_path / "results.jsonl"
+    before = COMBINATION.key_of_any_kernel(8.0, 20.0)
+    for key in (before, f"{before} uml", f"{before} host 7.0 0", f"{before}0 host 7.0 0"):
+        Results(path).add(KernelResult(key, 60.0, FIGURES))
+    command = ["fidelity", "--traces", str(trace), "--buffers", "150000", "--caps", "20,40", "--seconds", "8"]
+    done = CliRunner().invoke(app, [*command, "--results", str(path), "--report"])
+    assert done.exit_code == 0, done.output
+    assert "note: 3 runs in" in done.output
+    assert "0 of 0 combinations agree; 2 not measured." in done.output
 
 
 def test_caps_and_a_missing_machine_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
