@@ -1,5 +1,6 @@
 """Makes the runs of a plan that a store lacks: simulated ones in batches, then the real ones."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,11 +59,14 @@ def make(
         outcome.made += len(todo)
         through_s += seconds
         told(through_s, what)
-    real_made = refused = 0
+    able = set[str]()  # congestion controls that this host has run
+    unable = Counter[str]()
 
     def take(job: Job, found: Found) -> bool:
-        nonlocal real_made, through_s
-        real_made += _keep(job, found, store, outcome)
+        nonlocal through_s
+        if _keep(job, found, store, outcome):
+            able.add(job.cell.cc)
+        unable[job.cell.cc] += job.key in outcome.failed
         is_through = job.key in outcome.failed or not _due(job, store)
         through_s += job.scenario.seconds * is_through
         return is_through
@@ -71,14 +75,12 @@ def make(
         told(through_s, f"{job.cell.scenario}, {job.agent.name}, {job.cell.cc}, {job.scenario.trace.name}")
 
     def due() -> Iterator[Job]:
-        nonlocal refused
         for job in plan.real:
             if not _due(job, store):
                 continue
-            if reason := _why_no_caps(job):  # says nothing of the other runs: it is this congestion control's
+            if reason := _why_no_caps(job):  # of the runs without caps it says nothing
                 outcome.failed[job.key] = reason
-                refused += 1
-            elif len(outcome.failed) - refused >= ATTEMPTS and not real_made:
+            elif unable[job.cell.cc] >= ATTEMPTS and job.cell.cc not in able:
                 outcome.failed[job.key] = "not tried: the runs before it could not be made"
             else:
                 yield job

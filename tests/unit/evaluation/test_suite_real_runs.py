@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,20 @@ def test_a_congestion_control_that_cannot_be_capped_is_left_out_and_all_else_is_
     (reason,) = built["runs"]["not_made_because"]
     assert "cc 'westwood' cannot be capped in the kernel: the shim wraps no such" in reason
     assert (built["runs"]["valid"], built["runs"]["not_made"]) == (12, 4)
+
+
+def test_a_congestion_control_that_the_host_lacks_stops_none_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order is random: the first runs may all be of what the host lacks."""
+    text = REAL.replace("repeat = 2", 'repeat = 9\ncc = ["vegas", "cubic"]').replace(', "fixed:20"', "")
+    (tmp_path / "real.toml").write_text(text)
+    planned = plan(load(str(tmp_path / "real.toml")))
+    monkeypatch.setattr(SuitePlan, "real", sorted(planned.real, key=lambda job: job.cell.cc != "vegas"))
+    made = answers(monkeypatch, chain([LinkError("no vegas")] * 3, repeat(None)))
+    outcome = runner.make(planned, Store(tmp_path / "store"))
+    assert [one.scenario.path.cc for one in made] == ["cubic"] * 9
+    assert len(outcome.failed) == 9
 
 
 def test_beside_others_a_run_that_is_not_valid_is_none_and_from_then_on_there_are_fewer_at_a_time(
