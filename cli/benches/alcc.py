@@ -41,10 +41,6 @@ PLAIN = ["law", "flows", "pairs_valid", "quiet", "cpu_ratio_vs_plain", "cpu_rati
 FETCHES = ["law", "bytes", "fresh", "pairs", "plain_us", "gated_us", "cpu_ratio", "cpu_ratio_q1", "cpu_ratio_q3"]
 
 
-OVER_LINKS = ("traces", "laws", "agents", "repeat", "buffer_bytes")
-"""Options of --against alone."""
-
-
 class Against(str, Enum):
     """What runs over emulated links, in the place of the measurements over loopback."""
 
@@ -55,6 +51,30 @@ class Against(str, Enum):
     tunnel = "tunnel"
     java = "java"
     fetches = "fetches"
+
+
+_GIVEN_LINKS = (Against.udp, Against.kernel, Against.shim, Against.java)
+BELONGS_TO: dict[str, tuple[Against | None, ...]] = {
+    "connections": (None,),
+    "law": (None,),
+    "seconds": (None, *(against for against in Against if against is not Against.fetches)),
+    "traces": _GIVEN_LINKS,
+    "laws": (Against.udp,),
+    "agents": (Against.plain, Against.kernel, Against.tunnel, Against.fetches),
+    "repeat": tuple(Against),
+    "buffer_bytes": (Against.java,),
+}
+"""Of every option what may be given after --against where it does something, None = without --against."""
+
+
+def _refuse_foreign(context: typer.Context, against: Against | None) -> None:
+    """Raises ConfigError for an option that was given and that this measurement does not look at."""
+    where = "over loopback" if against is None else f"with --against {against.value}"
+    for name, places in BELONGS_TO.items():
+        if against not in places:
+            those = ", ".join(place.value for place in places if place is not None)
+            at = f"--against {those}" if those else "the measurements without --against"
+            refuse_said(context, (name,), f"{where} it does nothing; it belongs to {at}")
 
 
 def bench_alcc(
@@ -132,14 +152,15 @@ def bench_alcc(
 
         reinet bench alcc --against fetches --agents rule --repeat 25
     """
+    _refuse_foreign(context, against)
     from reinet.agents.decide.names import split_names
 
     names = split_names(laws if against is Against.udp else agents)
     if against is Against.plain:
-        _against_plain(names, traces, repeat, seconds, json_destination)
+        _against_plain(names, repeat, seconds, json_destination)
         return
     if against is Against.fetches:
-        _fetches(names, traces, repeat, json_destination)
+        _fetches(names, repeat, json_destination)
         return
     if against is not None:
         make, compared, columns = _over_links(against, traces or [], names, buffer_bytes)
@@ -151,7 +172,6 @@ def bench_alcc(
                 rows = compared(runs)
                 tell_table(json_destination, {"rows": runs, "compared": rows}, rows, columns)
         return
-    refuse_said(context, OVER_LINKS, "over loopback it does nothing; it belongs to --against")
     from reinet.alcc.bench import measure
     from reinet.cli.run import law_of
     from reinet.core.target import Target
@@ -160,27 +180,21 @@ def bench_alcc(
     tell_table(json_destination, {"rows": rows}, rows, ["what", "connections", "plain", "gated"])
 
 
-def _against_plain(
-    names: list[str], traces: list[Path] | None, pairs: int, seconds: float, json_destination: str | None
-) -> None:
+def _against_plain(names: list[str], pairs: int, seconds: float, json_destination: str | None) -> None:
     """Measures and shows what the gate costs the machine. Raises ConfigError."""
     from reinet.cli.run import law_of
     from reinet.daemon.benches.gate_cost import TARGET, measure_all
 
-    if traces:
-        raise ConfigError("--against plain has links of its own, of one rate: leave --traces out")
     laws = [law_of(name, TARGET) for name in names]
     found = (without_nan(asdict(row)) for law in laws for row in measure_all(law, pairs, seconds, say))
     _tell_as_far(found, json_destination, PLAIN)
 
 
-def _fetches(names: list[str], traces: list[Path] | None, pairs: int, json_destination: str | None) -> None:
+def _fetches(names: list[str], pairs: int, json_destination: str | None) -> None:
     """Measures and shows what a short fetch costs nginx. Raises ConfigError."""
     from reinet.agents.evaluation.ways.fetches import TARGET, measure
     from reinet.cli.run import law_of
 
-    if traces:
-        raise ConfigError("--against fetches runs over loopback: leave --traces out")
     laws = [law_of(name, TARGET) for name in names]
     _tell_as_far((row for law in laws for row in measure(law, pairs, say)), json_destination, FETCHES)
 
@@ -206,8 +220,6 @@ def _over_links(
     from reinet.envs.trace import load_traces
 
     if against is Against.tunnel:
-        if paths:
-            raise ConfigError("--against tunnel has a link of its own, of 40 Mbit/s: leave --traces out")
         return partial(tunnel.measure, [law_of(name, tunnel.TARGET) for name in names]), tunnel.compared, TUNNEL
     if not paths:
         raise ConfigError(f"--against {against.value} needs links: give --traces FILE or FOLDER")

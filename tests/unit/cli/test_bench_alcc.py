@@ -1,5 +1,6 @@
 """``reinet bench alcc --against``: what is refused before any link is made, what Ctrl-C leaves."""
 
+import inspect
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from reinet.agents.evaluation.ways import actuators
+from reinet.cli.benches import alcc
 from reinet.cli.main import app
 from reinet.core.errors import ConfigError
 from reinet.envs.link.metrics import Metrics
@@ -28,9 +30,20 @@ from reinet.envs.trace import Trace
         (["--against", "udp"], "udp needs links: give --traces"),
         (["--against", "kernel"], "kernel needs links: give --traces"),
         (["--against", "shim"], "shim needs links: give --traces"),
-        (["--against", "plain", "--traces", "x"], "leave --traces out"),
-        (["--against", "tunnel", "--traces", "x"], "leave --traces out"),
-        (["--traces", "x"], "--traces: over loopback it does nothing; it belongs to --against"),
+        (["--against", "plain", "--traces", "x"], "--traces: with --against plain it does nothing; it belongs to "),
+        (["--against", "tunnel", "--traces", "x"], "it belongs to --against udp, kernel, shim, java"),
+        (["--against", "fetches", "--traces", "x"], "--traces: with --against fetches it does nothing"),
+        (["--against", "fetches", "--seconds", "5"], "--seconds: with --against fetches it does nothing"),
+        (
+            ["--against", "kernel", "--buffer-bytes", "30000"],
+            "--buffer-bytes: with --against kernel it does",
+        ),
+        (["--against", "kernel", "--laws", "copa"], "--laws: with --against kernel it does nothing"),
+        (["--against", "udp", "--agents", "rule"], "--agents: with --against udp it does nothing"),
+        (["--against", "shim", "--agents", "rule"], "--agents: with --against shim it does nothing"),
+        (["--against", "java", "--law", "rule"], "--law: with --against java it does nothing; it belongs to the measu"),
+        (["--against", "plain", "--connections", "9"], "--connections: with --against plain it does nothing"),
+        (["--traces", "x"], "--traces: over loopback it does nothing; it belongs to --against udp, kernel"),
         (["--agents", "rule"], "--agents: over loopback"),
         (["--laws", "copa"], "--laws: over loopback"),
         (["--repeat", "1"], "--repeat: over loopback"),
@@ -43,6 +56,11 @@ def test_what_cannot_be_compared_is_refused(arguments: list[str], says: str) -> 
     result = CliRunner().invoke(app, ["bench", "alcc", *arguments])
     assert isinstance(result.exception, ConfigError)
     assert says in str(result.exception)
+
+
+def test_every_option_says_to_which_measurement_it_belongs() -> None:
+    options = inspect.signature(alcc.bench_alcc).parameters
+    assert {*alcc.BELONGS_TO, "context", "against", "json_destination"} == set(options)
 
 
 def test_ctrl_c_ends_it_without_a_traceback() -> None:
