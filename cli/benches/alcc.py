@@ -203,7 +203,8 @@ def _tell_as_far(found: Iterable[Row], json_destination: str | None, columns: li
     """Shows the rows that were found, whatever ends the command."""
     rows: list[Row] = []
     try:
-        rows.extend(found)
+        for row in found:
+            rows.append(row)
     finally:
         if rows:
             tell_table(json_destination, {"rows": rows}, rows, columns)

@@ -101,6 +101,19 @@ def test_ctrl_c_leaves_the_runs_that_were_made_and_their_comparison(
     assert "│ rule" in result.output
 
 
+def test_ctrl_c_leaves_the_laws_whose_fetches_were_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(law: Any, _pairs: int, _tell: Any) -> list[dict[str, Any]]:
+        if law.name != "fixed:8":
+            raise KeyboardInterrupt
+        return [{"law": law.name}]
+
+    monkeypatch.setattr("reinet.agents.evaluation.ways.fetches.measure", measure)
+    told = tmp_path / "told.json"
+    command = ["bench", "alcc", "--against", "fetches", "--agents", "fixed:8,rule", "--json", str(told)]
+    assert CliRunner().invoke(app, command).exit_code == 130
+    assert [row["law"] for row in json.loads(told.read_text())["rows"]] == ["fixed:8"]
+
+
 def commands_of(pid: int) -> str:
     """The command lines of a process's children."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
