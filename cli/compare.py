@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reinet.cli.evaluate import COLUMNS, say_reasons
-from reinet.cli.options import BufferOption, CcOption, LinkOptions, MrttOption, TargetOption, TracesOption
+from reinet.cli.options import (
+    BufferOption,
+    CcOption,
+    LinkOptions,
+    MrttOption,
+    TargetOption,
+    TracesOption,
+    refuse_idle_buffer,
+)
 from reinet.cli.output import JsonOption, Unwritten, check_folder, print_table, progress_in_seconds, say, write_json
 from reinet.core.errors import ConfigError
 
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
 
 
 def compare(
+    context: typer.Context,
     models: Annotated[
         list[str],
         typer.Argument(metavar="MODEL...", help="Model folders, or agents by the names of reinet evaluate."),
@@ -70,6 +79,7 @@ def compare(
 
     check_folder("--out", out)
     options = link_options(link_option or [])
+    refuse_idle_buffer(context, options)
     trainings = run_folders(run or [])
     scenarios = scenarios_of(
         load_traces(traces),

@@ -51,10 +51,12 @@ def demo(
         for name, feature in prerequisites().items()
         if name.startswith(REAL_LINK_NEEDS) and not feature.ok
     ]
+    # The link comes first: what cannot be made is refused before the training, not after it.
+    trace = generate(PRESET, seconds, TRACE_SEED)
+    scenario = Scenario.of(trace, "sim" if missing else "mahimahi", seconds=seconds)
     console.rule("1 of 3: train")
     model = _train(minutes, run_dir)
     console.rule("2 of 3: plain and capped Cubic over one link")
-    trace = generate(PRESET, seconds, TRACE_SEED)
     trace.save(run_dir / f"{PRESET}.trace", overwrite=True)
     if missing:
         say("No real link here, so both transfers are ", ("simulated", "bold"), ":")
@@ -62,7 +64,6 @@ def demo(
             console.print(f"  {line}")
     else:
         console.print("Real kernel sockets through Mahimahi, in namespaces of their own.")
-    scenario = Scenario.of(trace, "sim" if missing else "mahimahi", seconds=seconds)
     done: list[tuple[Run, dict[str, object]]] = []
     run_shown(Plan(f"none,{model}", [scenario]), seconds, lambda run, row: done.append((run, row)))
     console.rule("3 of 3: what it did")

@@ -18,6 +18,7 @@ from reinet.cli.options import (
     MrttOption,
     TargetOption,
     a_picture,
+    refuse_idle_buffer,
     refuse_said,
     was_said,
 )
@@ -167,6 +168,7 @@ def evaluate(
     from reinet.envs.trace import load_traces
 
     options = link_options(link_option or [])
+    refuse_idle_buffer(context, options)
     compared = scenarios_of(
         load_traces(traces),
         cc.split(","),

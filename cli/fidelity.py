@@ -1,15 +1,18 @@
 """``reinet fidelity``: what the simulator says against what the kernel does."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 from reinet.cli.options import MOST_REPEAT, CcOption, TracesOption, listed
-from reinet.cli.output import JsonOption, TextColumn, Unwritten, check_writable, console, tell_table, write_whole
+from reinet.cli.output import JsonOption, TextColumn, Unwritten, check_writable, console, say, tell_table, write_whole
 from reinet.core.errors import ConfigError
 from reinet.core.visible import utf8
+
+if TYPE_CHECKING:
+    from reinet.agents.evaluation.fidelity import Comparison, LeftOut
 
 PEER_COLUMNS = ["cc", "trace", "utilization", "utilization_theirs", "qdelay_mean_ms", "qdelay_mean_ms_theirs", "agrees"]
 COLUMNS = ["trace", "cc", "buffer_bytes", "cap_pkts", "metric", "sim", "kernel", "ratio", "agrees"]
@@ -63,7 +66,8 @@ def fidelity(
 ) -> None:
     """Compare the simulator with Mahimahi and the real kernel: same traces, congestion controls, buffers and caps.
 
-    Takes as long as the kernel runs last; Ctrl-C loses only those under way. Examples:
+    Takes as long as the kernel runs last; Ctrl-C loses only those under way. What this host cannot run is left out, and
+    said; the command then fails, with all the rest told. Examples:
 
         sudo reinet fidelity --traces my.trace --seconds 30 --repeat 1
 
@@ -93,11 +97,12 @@ def fidelity(
         raise ConfigError(f"--uml {uml} is for --kernel uml")
     machine = find_kernel(uml) if kernel == "uml" else None
     comparison = engine.Comparison(combinations, engine.Results(results), seconds, mrtt_ms, repeat, parallel, machine)
-    if not report:
-        _measure(comparison)
+    if others := comparison.of_other_kernels():
+        say(f"note: {others} runs in {results} are of another kernel or of links of other programs: left out")
+    left_out = [] if report else _measure(comparison)
     done = list(comparison)
     rows = [row for one in done for row in one]
-    tell_table(json_destination, {"rows": rows}, rows, COLUMNS)
+    tell_table(json_destination, {"rows": rows, "left_out": [_row(one) for one in left_out]}, rows, COLUMNS)
     agreeing = sum(all(row["agrees"] in (True, None) for row in one) for one in done)
     console.print(f"{agreeing} of {len(done)} combinations agree; {len(combinations) - len(done)} not measured.")
     if markdown is not None:
@@ -107,6 +112,26 @@ def fidelity(
         command += f" --mrtt-ms {mrtt_ms:g}" if mrtt_ms != MRTT_MS else ""
         command += f" --kernel {kernel}" if kernel != "host" else ""
         _write_page(markdown, engine.markdown(done, command, missing=len(combinations) - len(done)))
+    for one in left_out:
+        if one.why != engine.NOT_TRIED:
+            row = _row(one)
+            cap = f"{row['cap_pkts']} packets" if row["cap_pkts"] else "none"
+            where = f"{row['cc']} on {row['trace']}, buffer {row['buffer_bytes']}, cap {cap}"
+            say(("left out: ", "bold"), f"{where}: {one.why}")
+    if left_out:
+        raise typer.Exit(1)
+
+
+def _row(left_out: "LeftOut") -> dict[str, object]:
+    one = left_out.combination
+    return {
+        "cc": one.cc,
+        "trace": one.trace.name,
+        "buffer_bytes": one.buffer_bytes,
+        "cap_pkts": one.cap_pkts,
+        "trace_sha256": one.trace.sha256,
+        "why": left_out.why,
+    }
 
 
 def _compare_peers(traces: list[Path], markdown: Path | None, json_destination: str | None) -> None:
@@ -129,7 +154,7 @@ def _write_page(path: Path, text: str) -> None:
     unwritten.tell()
 
 
-def _measure(comparison: Any) -> None:
+def _measure(comparison: "Comparison") -> "list[LeftOut]":
     columns = (TextColumn("kernel runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("runs", total=None)
@@ -139,4 +164,4 @@ def _measure(comparison: Any) -> None:
             if invalid_reason:
                 progress.console.print(f"thrown away: {invalid_reason}")
 
-        comparison.measure(show)
+        return comparison.measure(show)

@@ -80,6 +80,15 @@ def refuse_said(context: typer.Context, names: Sequence[str], why: str) -> None:
             raise ConfigError(f"--{name.replace('_', '-')}: {why}")
 
 
+def refuse_idle_buffer(context: typer.Context, options: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a buffer that was given beside a queue that never drops: it would do nothing."""
+    if options.get("queue") == "infinite":
+        why = "queue=infinite holds whatever comes, so it does nothing; leave one of the two out"
+        refuse_said(context, ("buffer_bytes",), why)
+        if "buffer_pkts" in options:
+            raise ConfigError(f"link option buffer_pkts: {why}")
+
+
 TracesOption = Annotated[list[Path], typer.Option(help="A trace, a folder or a set file; may be repeated.")]
 CcOption = Annotated[str, typer.Option(help="Congestion controls by their kernel names, by commas.")]
 TargetOption = Annotated[

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from reinet.cli.options import refuse_said
 from reinet.cli.output import JsonOption, console, print_table, say, tell_table, write_json
 from reinet.cli.service import flows
 from reinet.core.errors import ConfigError, TraceError
@@ -150,6 +151,7 @@ def import_(
 
 @app.command("generate")
 def generate_(
+    context: typer.Context,
     preset: Annotated[
         str, typer.Argument(help=f"{', '.join([*PRESETS, RANDOM])}, or constant:MBPS.", show_default=False)
     ],
@@ -170,13 +172,15 @@ def generate_(
 
         reinet traces generate constant:12 --out wired.trace
     """
-    if preset.startswith(CONSTANT):
+    draws = not preset.startswith(CONSTANT)
+    if not draws:
+        refuse_said(context, ("seed",), f"nothing of {preset} is drawn, so it does nothing; leave it out")
         trace = constant(preset, seconds)
     else:
         check_choice("generate", "there is no preset", preset, [*PRESETS, RANDOM, f"{CONSTANT}MBPS"])
         trace = generate(preset, seconds, seed)
     path = trace.save(out or Path(f"{trace.name}.trace"), overwrite=force)
-    row = {"path": str(path), "preset": preset, "seed": seed, **_row(trace)}
+    row = {"path": str(path), "preset": preset, "seed": seed if draws else None, **_row(trace)}
     write_json(json_destination, row)
     if json_destination != "-":
         console.print(

@@ -1,17 +1,22 @@
 """The simulator against Mahimahi and the real kernel: the same trace, congestion control, buffer and cap on both sides.
 
-The kernel side runs each combination of these several times, the simulator a few times for each of those runs
-and from where the kernel's flow started in the trace; both count by their medians. Every kernel run is written down
-when it ends, so an interrupted comparison goes on where it stopped. The kernel is the host's, or one in virtual time
-(``reinet.envs.mahimahi.uml``), which has every congestion control and which no load disturbs, but neither caps nor
+The kernel side runs each combination of these several times, the simulator a few times for each of those runs and from
+where the kernel's flow started in the trace; both count by their medians. Every kernel run is written down when it
+ends, so an interrupted comparison goes on where it stopped; its key has the kernel and the link's programs, and not the
+simulator: a changed one is compared with the kernel's runs as they are. The kernel is the host's, or one in virtual
+time (``reinet.envs.mahimahi.uml``), which has every congestion control and which no load disturbs, but neither caps nor
 records: what only records tell is None then.
 """
 
+import hashlib
 import json
+import os
 import statistics
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -21,19 +26,24 @@ import numpy as np
 from reinet.agents.decide.baselines import FixedCap, NoCap
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
+from reinet.agents.evaluation.suites.provenance import emulator_sha256
 from reinet.agents.evaluation.suites.real import end_with_parent
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
 from reinet.core.disk import durable
-from reinet.core.errors import ConfigError, LinkError
+from reinet.core.errors import ConfigError, LinkError, ShimError
 from reinet.core.records import told_once
 from reinet.core.target import MOST_MS
 from reinet.envs.link.metrics import Metrics, syn_ack_ms
 from reinet.envs.link.spec import LinkSpec
+from reinet.envs.mahimahi.spec import require_emulated
 from reinet.envs.mahimahi.uml import run_flow
 from reinet.envs.sim.options import require_simulated
 from reinet.envs.trace import Trace
+from reinet.kshim.probe import why_not_capped
 
 Figures = dict[str, float | None]
+Told = Callable[[int, int, str | None], None]
+"""It hears (runs through, all, why one did not count) after each run."""
 
 METRICS = ("throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms", "retrans_pkts", "cwnd_mean_pkts")
 
@@ -42,6 +52,8 @@ TOLERANCES = {"throughput_mbps": (0.03, 0.0), "qdelay_mean_ms": (0.10, 2.0), "qd
 
 MAX_ATTEMPTS = 3
 """A kernel run that the host's lag made invalid is tried so often before it is left out."""
+
+NOT_TRIED = "not tried: others of this congestion control could not be run"
 
 SIM_RUNS = 3
 """Every kernel run has so many simulated ones, with jitter of their own: they cost next to nothing."""
@@ -56,10 +68,13 @@ class Combination:
     buffer_bytes: int
     cap_pkts: int
 
-    def key(self, seconds: float, mrtt_ms: float, kernel: str = "host") -> str:
-        """Returns the combination's name in the results file, made of the trace's content, not of its name."""
-        key = f"{self.trace.sha256[:16]} {self.cc} {self.buffer_bytes} {self.cap_pkts} {seconds:g} {mrtt_ms:g}"
-        return key if kernel == "host" else f"{key} {kernel}"
+    def key(self, seconds: float, mrtt_ms: float, uml: Path | None = None) -> str:
+        """Returns the combination's name in the results file: the trace's content, not its name, and the kernel."""
+        return f"{self.key_of_any_kernel(seconds, mrtt_ms)} {kernel_identity(uml)}"
+
+    def key_of_any_kernel(self, seconds: float, mrtt_ms: float) -> str:
+        """Returns what the keys of this combination begin with, whatever kernel ran it."""
+        return f"{self.trace.sha256[:16]} {self.cc} {self.buffer_bytes} {self.cap_pkts} {seconds:g} {mrtt_ms:g}"
 
     def path(self, mrtt_ms: float, begin_ms: float = 0.0, seed: int = 0) -> LinkSpec:
         """Returns the path of both sides, from that time of the trace; its target is so far off that none is capped."""
@@ -72,6 +87,14 @@ class Combination:
             start_offset_ms=max(0, round(begin_ms)),
             seed=seed,
         )
+
+
+@cache
+def kernel_identity(uml: Path | None) -> str:
+    """Returns what tells kernels apart in a key: the host's release, or the hash of a User-Mode Linux; and of both the
+    hash of the link's programs."""
+    kernel = f"host {os.uname().release}" if uml is None else f"uml {hashlib.sha256(uml.read_bytes()).hexdigest()[:16]}"
+    return f"{kernel} {emulator_sha256()[:16]}"
 
 
 @dataclass(frozen=True)
@@ -90,17 +113,33 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._found: dict[str, list[KernelResult]] = {}
+        self._whole_bytes: int | None = None
+        """Where the last line begins if it is not whole: whoever wrote it was killed, or is writing it just now."""
         if path.exists():
-            for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            content = path.read_bytes()
+            whole_bytes = content.rfind(b"\n") + 1
+            self._whole_bytes = whole_bytes if whole_bytes < len(content) else None
+            for number, line in enumerate(content[:whole_bytes].splitlines(), 1):
                 self._remember(self._parse(line, number))
 
     def of(self, key: str) -> list[KernelResult]:
         """Returns the runs of a combination so far."""
         return self._found.get(key, [])
 
+    def of_other_kernels(self, key: str, key_of_any_kernel: str) -> int:
+        """Returns how many runs of the same combination are there that another kernel made, or links of other programs.
+
+        Among them are those of a reinet that did not yet write down which.
+        """
+        others = [one for one in self._found if one != key and f"{one} ".startswith(f"{key_of_any_kernel} ")]
+        return sum(len(self._found[one]) for one in others)
+
     def add(self, result: KernelResult) -> None:
-        """Writes a run down."""
+        """Writes a run down, in the place of a last line that is not whole: that run is made again."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._whole_bytes is not None:
+            os.truncate(self._path, self._whole_bytes)
+            self._whole_bytes = None
         durable.append(self._path, json.dumps(result.__dict__) + "\n")
         self._remember(result)
 
@@ -109,11 +148,89 @@ class Results:
 
     def _parse(self, line: bytes, number: int) -> KernelResult:
         try:
-            return KernelResult(**json.loads(line))
+            return _checked(KernelResult(**json.loads(line)))
         except (ValueError, TypeError, RecursionError) as error:  # of ValueError are what is no JSON and no UTF-8
             raise ConfigError(
                 f"{self._path}:{number}: not a result of this command ({error}); remove that line, or name another file"
             ) from None
+
+
+def _checked(found: KernelResult) -> KernelResult:
+    """Returns the same result; raises ValueError where something in it is missing, or of another kind."""
+    if not isinstance(found.key, str) or not isinstance(found.begin_ms, int | float):
+        raise ValueError("key is to be a text, begin_ms a number")
+    if not isinstance(found.figures, dict):
+        raise ValueError("figures are to be an object")
+    for metric in METRICS:
+        value = found.figures.get(metric, "")
+        if value is not None and not isinstance(value, int | float):
+            raise ValueError(f"its figures have no number or null as {metric}")
+    return found
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A combination that this host could not run on the kernel."""
+
+    combination: Combination
+    why: str
+
+
+class _Tally:
+    """What has become of a comparison's kernel runs: which still wait, how many are through, what cannot be run."""
+
+    def __init__(self, results: Results, repeat: int, waiting: deque[tuple[str, Combination]]) -> None:
+        self.waiting = waiting
+        """Each with its key."""
+        self.total = len(waiting)
+        self.done = 0
+        self.left_out: dict[str, LeftOut] = {}
+        self._results = results
+        self._most_invalid = MAX_ATTEMPTS * repeat
+        self._invalid: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        """Of each key in a row: a busy host may be too slow to bring a link up in time."""
+        self._able: set[tuple[str, bool]] = set()
+        """Congestion controls, without and with a cap, of which any combination was run."""
+
+    def take(self, key: str, one: Combination, future: "Future[tuple[KernelResult, str | None]]") -> str | None:
+        """Writes an ended run down, has it made again or leaves its combination out; returns why it does not count."""
+        try:
+            result, invalid_reason = future.result()
+        except (LinkError, ShimError) as error:
+            self._errors[key] += 1
+            if isinstance(error, LinkError) and self._errors[key] < MAX_ATTEMPTS:
+                self.waiting.append((key, one))
+            else:  # what the kernel lacks, it will lack again
+                self._leave_out(key, one, str(error))
+            return str(error)
+        self._able.add(_kind(one))
+        self._errors[key] = 0
+        if invalid_reason is None:
+            self._results.add(result)
+        else:
+            self._invalid[key] += 1
+            if self._invalid[key] < self._most_invalid:
+                self.waiting.append((key, one))
+                return invalid_reason
+        self.done += 1
+        return invalid_reason
+
+    def _leave_out(self, key: str, one: Combination, why: str) -> None:
+        self.left_out[key] = LeftOut(one, why)
+        self.done += 1
+        alike = [other for other in self.left_out.values() if _kind(other.combination) == _kind(one)]
+        if _kind(one) not in self._able and len(alike) >= MAX_ATTEMPTS:
+            unlikely = {other: it for other, it in self.waiting if _kind(it) == _kind(one)}
+            self.left_out |= {other: LeftOut(it, NOT_TRIED) for other, it in unlikely.items()} | self.left_out
+        kept = [(other, it) for other, it in self.waiting if other not in self.left_out]
+        self.done += len(self.waiting) - len(kept)
+        self.waiting = deque(kept)
+
+
+def _kind(one: Combination) -> tuple[str, bool]:
+    """Returns what of a combination a host may lack."""
+    return one.cc, one.cap_pkts > 0
 
 
 @dataclass(frozen=True)
@@ -133,7 +250,8 @@ class Comparison:
         if not 0 < self.mrtt_ms <= MOST_MS:
             raise ConfigError(f"mrtt_ms is {self.mrtt_ms:g}; it must be above 0 and at most {MOST_MS:g}")
         for combination in self.combinations:
-            require_simulated(combination.path(self.mrtt_ms))  # hours of kernel runs would have nothing beside them
+            path = combination.path(self.mrtt_ms)
+            require_emulated(require_simulated(path))  # hours of runs on one side would have nothing beside them
             if combination.cap_pkts and not MIN_CAP_PKTS <= combination.cap_pkts <= MAX_CAP_PKTS:
                 raise ConfigError(
                     f"caps: {combination.cap_pkts} is outside {MIN_CAP_PKTS} to {MAX_CAP_PKTS} packets; none is no cap"
@@ -146,38 +264,40 @@ class Comparison:
         """Returns the name of the kernel that the runs are of."""
         return "uml" if self.uml is not None else "host"
 
-    def measure(self, progress: Callable[[int, int, str | None], None]) -> None:
-        """Makes the kernel runs that are missing; ``progress`` hears (done, all, why one did not count) after each."""
+    def measure(self, progress: Told) -> list[LeftOut]:
+        """Makes the kernel runs that are missing; returns the combinations that this host could not run, and why.
+
+        Raises ConfigError before the first run where this host's kernel lets no cap be set over a congestion control,
+        LinkError where a process of a run is killed.
+        """
         todo = [one for one in self.combinations for _ in range(self.repeat - len(self._runs(one)))]
-        total = len(todo)
-        done = 0
-        failures: dict[str, int] = {}
+        for cc in dict.fromkeys(one.cc for one in todo if one.cap_pkts):
+            if reason := why_not_capped(cc):
+                raise ConfigError(f"cc {cc!r} cannot be capped in the kernel: {reason}; leave it out, or --caps none")
+        tally = _Tally(self.results, self.repeat, deque((self._key(one), one) for one in todo))
+        try:
+            self._make(tally, progress)
+        except BrokenExecutor:
+            raise LinkError("a process of a kernel run was killed; the same command goes on where it was") from None
+        return list(tally.left_out.values())
+
+    def _make(self, tally: "_Tally", progress: Told) -> None:
+        running: dict[Future[tuple[KernelResult, str | None]], tuple[str, Combination]] = {}
         with ProcessPoolExecutor(self.parallel, get_context("spawn"), end_with_parent) as pool:
-            waiting = list(todo)
-            running: dict[Future[tuple[KernelResult, str | None]], Combination] = {}
-            while waiting or running:
-                while waiting and len(running) < self.parallel:
-                    combination = waiting.pop(0)
-                    running[pool.submit(kernel_run, combination, self.seconds, self.mrtt_ms, self.uml)] = combination
+            while tally.waiting or running:
+                while tally.waiting and len(running) < self.parallel:
+                    key, one = tally.waiting.popleft()
+                    running[pool.submit(kernel_run, one, self.seconds, self.mrtt_ms, self.uml)] = (key, one)
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    combination = running.pop(future)
-                    key = self._key(combination)
-                    failures_left = MAX_ATTEMPTS * self.repeat - failures.get(key, 0) - 1
-                    try:
-                        result, invalid_reason = future.result()
-                    except LinkError as error:  # a busy host may be too slow to bring a link up in time
-                        if not failures_left:
-                            raise
-                        invalid_reason = str(error)
-                    if invalid_reason is None:
-                        self.results.add(result)
-                    elif failures_left:
-                        failures[key] = failures.get(key, 0) + 1
-                        waiting.append(combination)
-                        progress(done, total, invalid_reason)
-                        continue
-                    done += 1
-                    progress(done, total, invalid_reason)
+                    reason = tally.take(*running.pop(future), future)
+                    progress(tally.done, tally.total, reason)
+
+    def of_other_kernels(self) -> int:
+        """Returns how many runs in the results file do not count because another kernel made them."""
+        return sum(
+            self.results.of_other_kernels(self._key(one), one.key_of_any_kernel(self.seconds, self.mrtt_ms))
+            for one in self.combinations
+        )
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
         for combination in self.combinations:
@@ -189,7 +309,7 @@ class Comparison:
         return self.results.of(self._key(combination))
 
     def _key(self, combination: Combination) -> str:
-        return combination.key(self.seconds, self.mrtt_ms, self.kernel)
+        return combination.key(self.seconds, self.mrtt_ms, self.uml)
 
     def _rows(self, combination: Combination, runs: Sequence[KernelResult]) -> list[dict[str, Any]]:
         simulated = [
@@ -237,7 +357,7 @@ def agrees(metric: str, sim: float | None, kernel: float | None) -> bool | None:
     if metric not in TOLERANCES or sim is None or kernel is None:
         return None
     relative, absolute = TOLERANCES[metric]
-    return abs(sim - kernel) <= max(relative * kernel, absolute)
+    return bool(abs(sim - kernel) <= max(relative * kernel, absolute))  # NumPy's own is no JSON
 
 
 def kernel_run(
@@ -256,7 +376,7 @@ def _uml_run(combination: Combination, seconds: float, mrtt_ms: float, uml: Path
     retrans_pkts = float(sum(event["retrans_pkts"] for event in done.closed))
     figures = _figures(done.metrics, retrans_pkts, None)
     begin_ms = syn_ack_ms(done.log) - mrtt_ms / 2
-    return KernelResult(combination.key(seconds, mrtt_ms, "uml"), begin_ms, figures), done.invalid_reason
+    return KernelResult(combination.key(seconds, mrtt_ms, uml), begin_ms, figures), done.invalid_reason
 
 
 def sim_figures(combination: Combination, seconds: float, mrtt_ms: float, begin_ms: float, seed: int) -> Figures:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from reinet.agents.decide.names import make_agent, make_agents, split_names
 from reinet.agents.decide.protocol import Agent
-from reinet.agents.evaluation.run import Run, run
+from reinet.agents.evaluation.run import Run, require_caps, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.model.artifact import used_traces
 from reinet.core.errors import ConfigError
@@ -25,6 +25,9 @@ class Plan:
     ) -> None:
         (link,) = {scenario.require_data().link for scenario in scenarios}
         self._agents = make_agents(split_names(agents), link, scenarios[0].path.seed)
+        for scenario in {(one.path.cc, one.actuator): one for one in scenarios}.values():
+            for agent in self._agents:
+                require_caps(agent, scenario)
         self._again = [[agent] for agent in self._agents]  # (agents, repetitions)
         for own, name in zip(self._again, split_names(agents), strict=True):
             dices = own[0].manifest is None  # a model has none, and is not loaded once more

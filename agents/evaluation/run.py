@@ -133,12 +133,24 @@ def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[fl
     return runs
 
 
-def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
-    if agent.sets_caps and (reason := why_not_capped(scenario.path.cc)):
+def require_caps(agent: Agent, scenario: Scenario) -> None:
+    """Raises ReinetError where nothing on this host sets the agent's caps over a real link: neither shim nor gate.
+
+    A run asks when it begins; who has many asks before the first one, for a refusal midway would lose the others.
+    """
+    if scenario.link == "sim":
+        return
+    if scenario.actuator == "app":
+        agent.law_of_the_gate()
+    elif agent.sets_caps and (reason := why_not_capped(scenario.path.cc)):
         raise ConfigError(
             f"cc {scenario.path.cc!r} cannot be capped in the kernel: {reason}; "
             "without a cap it runs under --agents none"
         )
+
+
+def _run_mahimahi(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
+    require_caps(agent, scenario)
     with CappedLink(scenario.path, period=agent.view.period) as link:
         return live_run(link, agent, scenario, progress)
 

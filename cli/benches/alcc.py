@@ -1,7 +1,9 @@
 """``reinet bench alcc``: what the gate of ``reinet run`` costs; over links, who sends through it."""
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +12,8 @@ import typer
 from reinet.cli.options import refuse_said
 from reinet.cli.output import JsonOption, say, tell_table, without_nan
 from reinet.core.errors import ConfigError
+
+Row = dict[str, Any]
 
 UDP = ["law", "trace", "gate_throughput_mbps", "udp_throughput_mbps", "throughput_ratio", "spread",
        "gate_delay_mean_ms", "udp_delay_mean_ms", "delay_ratio", "cpu_ratio", "valid"]  # fmt: skip
@@ -37,10 +41,6 @@ PLAIN = ["law", "flows", "pairs_valid", "quiet", "cpu_ratio_vs_plain", "cpu_rati
 FETCHES = ["law", "bytes", "fresh", "pairs", "plain_us", "gated_us", "cpu_ratio", "cpu_ratio_q1", "cpu_ratio_q3"]
 
 
-OVER_LINKS = ("traces", "laws", "agents", "repeat", "buffer_bytes")
-"""Options of --against alone."""
-
-
 class Against(str, Enum):
     """What runs over emulated links, in the place of the measurements over loopback."""
 
@@ -51,6 +51,30 @@ class Against(str, Enum):
     tunnel = "tunnel"
     java = "java"
     fetches = "fetches"
+
+
+_GIVEN_LINKS = (Against.udp, Against.kernel, Against.shim, Against.java)
+BELONGS_TO: dict[str, tuple[Against | None, ...]] = {
+    "connections": (None,),
+    "law": (None,),
+    "seconds": (None, *(against for against in Against if against is not Against.fetches)),
+    "traces": _GIVEN_LINKS,
+    "laws": (Against.udp,),
+    "agents": (Against.plain, Against.kernel, Against.tunnel, Against.fetches),
+    "repeat": tuple(Against),
+    "buffer_bytes": (Against.java,),
+}
+"""Of every option what may be given after --against where it does something, None = without --against."""
+
+
+def _refuse_foreign(context: typer.Context, against: Against | None) -> None:
+    """Raises ConfigError for an option that was given and that this measurement does not look at."""
+    where = "over loopback" if against is None else f"with --against {against.value}"
+    for name, places in BELONGS_TO.items():
+        if against not in places:
+            those = ", ".join(place.value for place in places if place is not None)
+            at = f"--against {those}" if those else "the measurements without --against"
+            refuse_said(context, (name,), f"{where} it does nothing; it belongs to {at}")
 
 
 def bench_alcc(
@@ -128,23 +152,26 @@ def bench_alcc(
 
         reinet bench alcc --against fetches --agents rule --repeat 25
     """
+    _refuse_foreign(context, against)
     from reinet.agents.decide.names import split_names
 
     names = split_names(laws if against is Against.udp else agents)
     if against is Against.plain:
-        _against_plain(names, traces, repeat, seconds, json_destination)
+        _against_plain(names, repeat, seconds, json_destination)
         return
     if against is Against.fetches:
-        _fetches(names, traces, repeat, json_destination)
+        _fetches(names, repeat, json_destination)
         return
     if against is not None:
-        runs, rows, columns = _over_links(
-            against, traces or [], names, buffer_bytes,
-            {"seconds": seconds, "repeat": repeat, "progress": _tell},
-        )  # fmt: skip
-        tell_table(json_destination, {"rows": runs, "compared": rows}, rows, columns)
+        make, compared, columns = _over_links(against, traces or [], names, buffer_bytes)
+        runs: list[Row] = []
+        try:
+            make(seconds=seconds, repeat=repeat, progress=_tell, kept=runs)
+        finally:  # whatever ends the command, what was measured is told
+            if runs:
+                rows = compared(runs)
+                tell_table(json_destination, {"rows": runs, "compared": rows}, rows, columns)
         return
-    refuse_said(context, OVER_LINKS, "over loopback it does nothing; it belongs to --against")
     from reinet.alcc.bench import measure
     from reinet.cli.run import law_of
     from reinet.core.target import Target
@@ -153,35 +180,40 @@ def bench_alcc(
     tell_table(json_destination, {"rows": rows}, rows, ["what", "connections", "plain", "gated"])
 
 
-def _against_plain(
-    names: list[str], traces: list[Path] | None, pairs: int, seconds: float, json_destination: str | None
-) -> None:
+def _against_plain(names: list[str], pairs: int, seconds: float, json_destination: str | None) -> None:
     """Measures and shows what the gate costs the machine. Raises ConfigError."""
     from reinet.cli.run import law_of
     from reinet.daemon.benches.gate_cost import TARGET, measure_all
 
-    if traces:
-        raise ConfigError("--against plain has links of its own, of one rate: leave --traces out")
     laws = [law_of(name, TARGET) for name in names]
-    rows = [without_nan(asdict(row)) for law in laws for row in measure_all(law, pairs, seconds, say)]
-    tell_table(json_destination, {"rows": rows}, rows, PLAIN)
+    found = (without_nan(asdict(row)) for law in laws for row in measure_all(law, pairs, seconds, say))
+    _tell_as_far(found, json_destination, PLAIN)
 
 
-def _fetches(names: list[str], traces: list[Path] | None, pairs: int, json_destination: str | None) -> None:
+def _fetches(names: list[str], pairs: int, json_destination: str | None) -> None:
     """Measures and shows what a short fetch costs nginx. Raises ConfigError."""
     from reinet.agents.evaluation.ways.fetches import TARGET, measure
     from reinet.cli.run import law_of
 
-    if traces:
-        raise ConfigError("--against fetches runs over loopback: leave --traces out")
-    rows = [row for name in names for row in measure(law_of(name, TARGET), pairs, say)]
-    tell_table(json_destination, {"rows": rows}, rows, FETCHES)
+    laws = [law_of(name, TARGET) for name in names]
+    _tell_as_far((row for law in laws for row in measure(law, pairs, say)), json_destination, FETCHES)
+
+
+def _tell_as_far(found: Iterable[Row], json_destination: str | None, columns: list[str]) -> None:
+    """Shows the rows that were found, whatever ends the command."""
+    rows: list[Row] = []
+    try:
+        for row in found:
+            rows.append(row)
+    finally:
+        if rows:
+            tell_table(json_destination, {"rows": rows}, rows, columns)
 
 
 def _over_links(
-    against: Against, paths: list[Path], names: list[str], buffer_bytes: int | None, asked: dict[str, Any]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
-    """Returns the rows of runs, those of the comparison, and the columns of these to show. Raises ConfigError."""
+    against: Against, paths: list[Path], names: list[str], buffer_bytes: int | None
+) -> tuple[Callable[..., object], Callable[[Sequence[Row]], list[Row]], list[str]]:
+    """Returns what makes runs, what compares their rows, and the columns to show of these. Raises ConfigError."""
     from reinet.agents.evaluation.ways import actuators, java, native, shim, tunnel
     from reinet.alcc._alcc import law_names
     from reinet.cli.run import law_of
@@ -189,24 +221,23 @@ def _over_links(
     from reinet.envs.trace import load_traces
 
     if against is Against.tunnel:
-        if paths:
-            raise ConfigError("--against tunnel has a link of its own, of 40 Mbit/s: leave --traces out")
-        return (*tunnel.measure([law_of(name, tunnel.TARGET) for name in names], **asked), TUNNEL)
+        return partial(tunnel.measure, [law_of(name, tunnel.TARGET) for name in names]), tunnel.compared, TUNNEL
     if not paths:
         raise ConfigError(f"--against {against.value} needs links: give --traces FILE or FOLDER")
     if against is Against.udp and (unknown := sorted(set(names) - set(law_names()))):
         raise ConfigError(f"--laws: {', '.join(unknown)} do not run over UDP; choose of {', '.join(law_names())}")
     traces = load_traces(paths)
     if against is Against.java:
-        return (*java.measure(traces, buffer_bytes=buffer_bytes or LinkSpec.buffer_bytes, **asked), JAVA)
+        make = partial(java.measure, traces, buffer_bytes=buffer_bytes or LinkSpec.buffer_bytes)
+        return make, java.compared, JAVA
     if against is Against.shim:
-        return (*shim.measure(traces, **asked), SHIM)
+        return partial(shim.measure, traces), shim.compared, SHIM
     if against is Against.kernel:
-        return (*actuators.measure(names, traces, **asked), KERNEL)
-    return (*native.measure(names, traces, **asked), UDP)
+        return partial(actuators.measure, names, traces), actuators.compared, KERNEL
+    return partial(native.measure, names, traces), native.compared, UDP
 
 
-def _tell(run: dict[str, Any]) -> None:
+def _tell(run: Row) -> None:
     """Says a run's row as it comes."""
     what = ", ".join(str(run[label]) for label in ("law", "agent", "trace", "beside", "way") if label in run)
     cpu = f", {run['cpu_s']:.2f} s of CPU" if "cpu_s" in run else ""

@@ -1,5 +1,6 @@
 """Makes the runs of a plan that a store lacks: simulated ones in batches, then the real ones."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from reinet.agents.decide.baselines import NoCap
 from reinet.agents.decide.protocol import View
 from reinet.agents.evaluation.batch import logs
 from reinet.agents.evaluation.objects import UNWATCHED
+from reinet.agents.evaluation.run import require_caps
 from reinet.agents.evaluation.suites.links import together_ms
 from reinet.agents.evaluation.suites.measure import Figures, measure, series
 from reinet.agents.evaluation.suites.plan import Job, SuitePlan
@@ -57,11 +59,14 @@ def make(
         outcome.made += len(todo)
         through_s += seconds
         told(through_s, what)
-    real_made = 0
+    able = set[str]()  # congestion controls that this host has run
+    unable = Counter[str]()
 
     def take(job: Job, found: Found) -> bool:
-        nonlocal real_made, through_s
-        real_made += _keep(job, found, store, outcome)
+        nonlocal through_s
+        if _keep(job, found, store, outcome):
+            able.add(job.cell.cc)
+        unable[job.cell.cc] += job.key in outcome.failed
         is_through = job.key in outcome.failed or not _due(job, store)
         through_s += job.scenario.seconds * is_through
         return is_through
@@ -73,7 +78,9 @@ def make(
         for job in plan.real:
             if not _due(job, store):
                 continue
-            if len(outcome.failed) >= ATTEMPTS and not real_made:
+            if reason := _why_no_caps(job):  # of the runs without caps it says nothing
+                outcome.failed[job.key] = reason
+            elif unable[job.cell.cc] >= ATTEMPTS and job.cell.cc not in able:
                 outcome.failed[job.key] = "not tried: the runs before it could not be made"
             else:
                 yield job
@@ -84,6 +91,15 @@ def make(
 
 def _due(job: Job, store: Store) -> bool:
     return store.valid(job.key) is None and len(store.invalid(job.key)) < ATTEMPTS
+
+
+def _why_no_caps(job: Job) -> str:
+    """Returns why nothing on this host sets the caps of a run; empty where something does."""
+    try:
+        require_caps(job.agent, job.scenario)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def _simulated(batch: list[Job], threads: int, progress: Callable[[float], None]) -> list[Stored]:

@@ -25,6 +25,7 @@ def measure(
     cc: str = "cubic",
     target: Target = TARGET,
     progress: Tell | None = None,
+    kept: list[Row] | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """Returns a row for each run, and one for each agent and trace with medians and ratios, gate over kernel.
 
@@ -41,8 +42,13 @@ def measure(
             scenarios = {way: Scenario.of(trace, "mahimahi", seconds=seconds, target=target, cc=cc, actuator=actuator)
                          for way, actuator in _ACTUATORS.items()}  # fmt: skip
             cells.append(({"agent": name, "trace": trace.name}, partial(_run, plain, agent, scenarios)))
-    runs = WAYS.in_turn(cells, repeat=repeat, progress=progress)
-    return runs, [with_share(row) for row in WAYS.summary(runs, ("agent", "trace"))]
+    runs = WAYS.in_turn(cells, repeat=repeat, progress=progress, kept=kept)
+    return runs, compared(runs)
+
+
+def compared(runs: Sequence[Row]) -> list[Row]:
+    """Returns a row for each agent and trace of such rows of runs."""
+    return [with_share(row) for row in WAYS.summary(runs, ("agent", "trace"))]
 
 
 _ACTUATORS: dict[str, Actuator] = {"none": "kernel", "kernel": "kernel", "gate": "app"}

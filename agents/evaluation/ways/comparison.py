@@ -56,13 +56,15 @@ class Ways:
         *,
         repeat: int = 1,
         progress: Tell | None = None,
+        kept: list[Row] | None = None,
     ) -> list[Row]:
         """Returns a row for each run: a cell's labels, its way and its figures.
 
         A cell is its labels, and what makes a run in a way and returns its figures. A run that is not valid is made
-        again, ``ATTEMPTS`` times in all, and the last one counts; ``progress`` is told the row of each.
+        again, ``ATTEMPTS`` times in all, and the last one counts; ``progress`` is told the row of each. ``kept`` gets
+        the rows as they come: whatever ends this, they are there.
         """
-        runs: list[Row] = []
+        runs = [] if kept is None else kept
         for labels, run_in in cells:
             for _ in range(repeat):
                 for way in self.names:  # in turn: the host's load drifts
@@ -78,12 +80,15 @@ class Ways:
     def summary(self, runs: Sequence[Row], labels: Sequence[str]) -> list[Row]:
         """Returns a row for each cell, which ``labels`` tell apart: medians of each way, ratios of these, ``spread``.
 
+        A cell that has not been run in every way has none: there is nothing to compare.
         ``valid`` says whether all its runs are. ``spread`` is the largest distance between the throughputs of runs of
         one and the same way, over their median: a ratio that is nearer to 1 than that says nothing.
         """
         rows: list[Row] = []
         for key in dict.fromkeys(tuple(run[label] for label in labels) for run in runs):
             cell = [run for run in runs if tuple(run[label] for label in labels) == key]
+            if {run["way"] for run in cell} != set(self.names):
+                continue
             row: Row = {**dict(zip(labels, key, strict=True)), "runs": len(cell) // len(self.names), "spread": 0.0}
             of: dict[str, Row] = {}
             for way, name in self.names.items():

@@ -24,6 +24,7 @@ def measure(
     mrtt_ms: float = LinkSpec.mrtt_ms,
     buffer_bytes: int = LinkSpec.buffer_bytes,
     progress: Tell | None = None,
+    kept: list[Row] | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """Returns a row for each run, and one for each trace with medians and ratios, mdi over plain.
 
@@ -38,8 +39,13 @@ def measure(
              partial(_run, LinkSpec(trace, mrtt_ms=mrtt_ms, buffer_bytes=buffer_bytes), classes, seconds))
             for trace in traces
         ]  # fmt: skip
-        runs = WAYS.in_turn(cells, repeat=repeat, progress=progress)
-    return runs, WAYS.summary(runs, ("trace",))
+        runs = WAYS.in_turn(cells, repeat=repeat, progress=progress, kept=kept)
+    return runs, compared(runs)
+
+
+def compared(runs: Sequence[Row]) -> list[Row]:
+    """Returns a row for each trace of such rows of runs."""
+    return WAYS.summary(runs, ("trace",))
 
 
 def _run(path: LinkSpec, classes: Path, seconds: float, way: str) -> Row:

@@ -22,6 +22,7 @@ def measure(
     repeat: int = 1,
     mrtt_ms: float = LinkSpec.mrtt_ms,
     progress: Tell | None = None,
+    kept: list[Row] | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """Returns a row for each run, and one for each law and trace with medians and ratios, gate over UDP.
 
@@ -34,8 +35,13 @@ def measure(
         for trace in traces
         for law in laws
     ]
-    runs = WAYS.in_turn(cells, repeat=repeat, progress=progress)
-    return runs, WAYS.summary(runs, ("law", "trace"))
+    runs = WAYS.in_turn(cells, repeat=repeat, progress=progress, kept=kept)
+    return runs, compared(runs)
+
+
+def compared(runs: Sequence[Row]) -> list[Row]:
+    """Returns a row for each law and trace of such rows of runs."""
+    return WAYS.summary(runs, ("law", "trace"))
 
 
 def _run(path: LinkSpec, law: str, seconds: float, way: str) -> Row:

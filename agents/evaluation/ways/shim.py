@@ -77,13 +77,19 @@ class Periods:
 
 
 def measure(
-    traces: Sequence[Trace], *, seconds: float, repeat: int = 1, cc: str = "cubic", progress: Tell | None = None
+    traces: Sequence[Trace],
+    *,
+    seconds: float,
+    repeat: int = 1,
+    cc: str = "cubic",
+    progress: Tell | None = None,
+    kept: list[Row] | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """Returns a row for each run, and one for each trace with medians over its runs and the spread of each share.
 
     Raises LinkError or ShimError where the host lacks something.
     """
-    runs: list[Row] = []
+    runs = [] if kept is None else kept
     for trace in traces:
         for _ in range(repeat):
             for _ in range(ATTEMPTS):
@@ -94,7 +100,12 @@ def measure(
                 if row["valid"]:
                     break
             runs.append(row)
-    return runs, [_summary([run for run in runs if run["trace"] == name]) for name in {r["trace"]: 0 for r in runs}]
+    return runs, compared(runs)
+
+
+def compared(runs: Sequence[Row]) -> list[Row]:
+    """Returns a row for each trace of such rows of runs."""
+    return [_summary([run for run in runs if run["trace"] == name]) for name in {r["trace"]: 0 for r in runs}]
 
 
 def see(path: LinkSpec, seconds: float) -> Seen:

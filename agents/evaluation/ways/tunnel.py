@@ -38,6 +38,7 @@ def measure(
     repeat: int = 1,
     beside: Sequence[Beside] = BESIDE,
     progress: Tell | None = None,
+    kept: list[Row] | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """Returns a row for each run, and one for each law and what ran beside it: medians and ratios, gate over plain.
 
@@ -50,8 +51,13 @@ def measure(
         for other in beside
         for law in laws
     ]
-    runs = WAYS.in_turn(cells, repeat=repeat, progress=progress)
-    return runs, WAYS.summary(runs, ("law", "beside"))
+    runs = WAYS.in_turn(cells, repeat=repeat, progress=progress, kept=kept)
+    return runs, compared(runs)
+
+
+def compared(runs: Sequence[Row]) -> list[Row]:
+    """Returns a row for each law and what ran beside it of such rows of runs."""
+    return WAYS.summary(runs, ("law", "beside"))
 
 
 def _run(path: LinkSpec, law: Law, beside: Beside, seconds: float, way: str) -> Row:

@@ -1,14 +1,17 @@
-"""``reinet demo``: what it trains."""
+"""``reinet demo``: what it trains, and what it refuses before that."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from helpers.places import ROOT
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.loop import Result
 from reinet.cli import demo
+from reinet.cli.main import app
+from reinet.core.errors import ReinetError
 
 
 def test_it_trains_the_default_configuration_under_a_name_of_its_own(
@@ -30,3 +33,12 @@ def test_it_trains_the_default_configuration_under_a_name_of_its_own(
     assert config.model_copy(update={"name": "default"}) == default
     assert (run_dir, minutes) == (tmp_path / "train", 2.5)
     assert exported == (tmp_path / "checkpoint", tmp_path / "model")
+
+
+def test_a_transfer_that_cannot_be_is_refused_before_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "_train", lambda *_: pytest.fail("the training has begun"))
+    done = CliRunner().invoke(app, ["demo", "--seconds", "100000", "--run-dir", str(tmp_path)])
+    assert isinstance(done.exception, ReinetError)
+    assert "generate: 100000.0 s; between" in str(done.exception)

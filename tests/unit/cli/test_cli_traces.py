@@ -55,6 +55,14 @@ def test_generate_info_list_agree(tmp_path: Path) -> None:
     assert "lte-driving" in [row["preset"] for row in data("list")["rows"]]
 
 
+def test_a_constant_rate_has_no_seed(tmp_path: Path) -> None:
+    assert data("generate", "constant:12", "--seconds", 1, "--out", tmp_path / "a.trace")["seed"] is None
+    refused = run("generate", "constant:12", "--seconds", 1, "--seed", 7, "--out", tmp_path / "b.trace")
+    assert isinstance(refused.exception, ConfigError)
+    assert "--seed: nothing of constant:12 is drawn" in str(refused.exception)
+    assert not (tmp_path / "b.trace").exists()
+
+
 def test_existing_files_are_kept_without_force(tmp_path: Path) -> None:
     out = write(tmp_path / "t", "precious")
     source = write(tmp_path / "s", "0 1\n1 1\n")

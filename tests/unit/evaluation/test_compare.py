@@ -238,6 +238,14 @@ def test_a_place_where_no_page_can_be_written_is_refused_before_anything_runs(tm
         raise CliRunner().invoke(app, command).exception or AssertionError
 
 
+def test_a_buffer_beside_a_queue_without_a_limit_is_refused(tmp_path: Path) -> None:
+    trace = Trace.constant(12, 1).save(tmp_path / "12.trace")
+    command = ["compare", "rule", "--traces", str(trace), "--out", str(tmp_path / "page"), "--seconds", "1"]
+    done = CliRunner().invoke(app, [*command, "--link-option", "queue=infinite", "--buffer-bytes", "30000"])
+    assert isinstance(done.exception, ConfigError)
+    assert "--buffer-bytes: queue=infinite holds whatever comes" in str(done.exception)
+
+
 def test_rows_are_those_of_an_evaluation_also_where_caps_are_drawn() -> None:
     links = scenarios("evdo-driving", "lte-driving", seconds=6.0)
     for name in ("random", "roccet"):

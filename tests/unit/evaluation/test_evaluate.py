@@ -372,10 +372,18 @@ def test_traces_of_one_name_have_pictures_of_their_own(tmp_path: Path) -> None:
         (["--cc", "cubic, reno,cubic"], "cc: cubic is there twice"),
         (["--seconds", "1e9"], r"seconds is 1e\+09; it must be above 0 and below 1e6"),
         (["--link-option", "start_ms=5000"], "ends before anything comes back: the flow starts after 5000 ms"),
+        (["--link-option", "queue=infinite", "--buffer-bytes", "30000"], "--buffer-bytes: queue=infinite holds"),
+        (["--link-option", "queue=infinite", "--link-option", "buffer_pkts=9"], "option buffer_pkts: queue=infinite"),
         (["--link", "mahimahi", "--seed", "2"], "a real host's noise has none"),
+        (["--link", "mahimahi", "--actuator", "app", "--agents", "none,random"], "random does not run in a process"),
+        (["--link", "mahimahi", "--actuator", "app", "--agents", "none,roccet"], "roccet does not run in a process"),
+        (["--link", "mahimahi", "--agents", "none,rule", "--cc", "westwood"], "'westwood' cannot be capped in"),
     ],
 )
-def test_what_cannot_be_is_refused_before_the_first_run(tmp_path: Path, more: list[str], why: str) -> None:
+def test_what_cannot_be_is_refused_before_the_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], why: str
+) -> None:
+    monkeypatch.setattr(plan, "run", lambda *_: pytest.fail("a run has begun"))
     trace = TWELVE_MBPS.save(tmp_path / "twelve.trace")
     command = ["evaluate", "--agents", "none", "--link", "sim", "--seconds", "5", "--traces", str(trace)]
     command += [word.format(tmp_path) for word in more]

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from reinet.agents.evaluation.suites.definition import load
 from reinet.agents.evaluation.suites.plan import Job, SuitePlan, plan
 from reinet.agents.evaluation.suites.store import Store
 from reinet.core.errors import LinkError, ShimError
+from reinet.kshim.shim import WRAPPED_CC
 
 REAL = """
 title = "Real"
@@ -29,6 +31,14 @@ traces = ["constant:12"]
 seconds = 1
 repeat = 2
 """
+
+
+@pytest.fixture(autouse=True)
+def wraps_all_that_the_shim_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine's kernel has."""
+    monkeypatch.setattr(
+        "reinet.agents.evaluation.run.why_not_capped", lambda cc: "" if cc in WRAPPED_CC else "the shim wraps no such"
+    )
 
 
 @pytest.fixture
@@ -77,6 +87,38 @@ def test_a_host_that_cannot_is_said_so_and_asked_no_more_than_a_few_times(
     built = report.build(planned, Store(tmp_path / "store"), "reinet", outcome.failed)
     assert built["runs"]["not_made_because"] == ["no BTF", "no root"]
     assert "4 could not be made here: no BTF; no root" in markdown.page(built)
+
+
+def test_a_congestion_control_that_cannot_be_capped_is_left_out_and_all_else_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More runs of it than a host that can do nothing is asked for: they stop nothing, and come in any order."""
+    text = REAL.replace("repeat = 2", 'repeat = 4\ncc = ["westwood", "cubic"]')
+    (tmp_path / "real.toml").write_text(text)
+    planned = plan(load(str(tmp_path / "real.toml")))
+    made = answers(monkeypatch, repeat(None))
+    outcome = runner.make(planned, Store(tmp_path / "store"))
+    assert sorted((one.agent, one.scenario.path.cc) for one in made) == [
+        *[("fixed:20", "cubic")] * 4, *[("none", "cubic")] * 4, *[("none", "westwood")] * 4
+    ]  # fmt: skip
+    built = report.build(planned, Store(tmp_path / "store"), "reinet", outcome.failed)
+    (reason,) = built["runs"]["not_made_because"]
+    assert "cc 'westwood' cannot be capped in the kernel: the shim wraps no such" in reason
+    assert (built["runs"]["valid"], built["runs"]["not_made"]) == (12, 4)
+
+
+def test_a_congestion_control_that_the_host_lacks_stops_none_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order is random: the first runs may all be of what the host lacks."""
+    text = REAL.replace("repeat = 2", 'repeat = 9\ncc = ["vegas", "cubic"]').replace(', "fixed:20"', "")
+    (tmp_path / "real.toml").write_text(text)
+    planned = plan(load(str(tmp_path / "real.toml")))
+    monkeypatch.setattr(SuitePlan, "real", sorted(planned.real, key=lambda job: job.cell.cc != "vegas"))
+    made = answers(monkeypatch, chain([LinkError("no vegas")] * 3, repeat(None)))
+    outcome = runner.make(planned, Store(tmp_path / "store"))
+    assert [one.scenario.path.cc for one in made] == ["cubic"] * 9
+    assert len(outcome.failed) == 9
 
 
 def test_beside_others_a_run_that_is_not_valid_is_none_and_from_then_on_there_are_fewer_at_a_time(

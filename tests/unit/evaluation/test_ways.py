@@ -54,6 +54,21 @@ def test_a_run_in_which_the_host_lagged_is_made_again(failures: int, valid: bool
     assert PAIR.summary(runs, ("trace",))[0]["valid"] == valid
 
 
+def test_what_was_run_when_it_ends_is_kept_and_compared_where_every_way_was_run() -> None:
+    """Ctrl-C after hours took all of it."""
+    kept: list[dict[str, Any]] = []
+
+    def run_in(way: str) -> dict[str, Any]:
+        if len(kept) == 3:
+            raise KeyboardInterrupt
+        return _run("x", way, 1.0, 2.0)
+
+    with pytest.raises(KeyboardInterrupt):
+        PAIR.in_turn([({"cell": name}, run_in) for name in "st"], kept=kept)
+    assert [(run["cell"], run["way"]) for run in kept] == [("s", "a"), ("s", "b"), ("t", "a")]
+    assert [row["cell"] for row in PAIR.summary(kept, ("cell",))] == ["s"]
+
+
 def test_cells_come_one_after_the_other_and_their_ways_in_turn() -> None:
     made: list[tuple[str, str]] = []
 
