@@ -8,7 +8,8 @@
 //              same peer may know better. It lends its minimum RTT to those whose RTT is the same as its own for
 //              kAgreeRounds round trips: in one queue all wait equally long, on two paths behind one address they
 //              do not. Nor for longer than kLentNs: within that time flows look for their path together
-//              (core/guard/min_rtt_look.hpp), and a true minimum has become their own.
+//              (core/guard/min_rtt_look.hpp), and a true minimum has become their own. Nor is it lent on when the
+//              flow that saw it is gone, for the path may have become longer since.
 //   the rate   Flows of one queue take turns: what one of them gets in 20 ms goes up and down where the link's rate
 //              does not, and by its peaks a policy takes it for one that varies. The sum is the link's; of that
 //              each sees its share of the last second (by_share of core/states/feature.hpp). And a flow gets less
@@ -34,6 +35,9 @@
 
 namespace reinet {
 
+// So long after its last record a flow is no longer there for others.
+constexpr std::uint64_t kGoneNs = 5'000'000'000;
+
 // Whether there are other flows: the latest signs of life, of one flow and of any other.
 class Company {
  public:
@@ -46,9 +50,6 @@ class Company {
   }
 
  private:
-  // So long after its last record a flow is no longer there for others.
-  static constexpr std::uint64_t kGoneNs = 5'000'000'000;
-
   struct Sign {
     std::uint64_t flow = 0, time_ns = 0;  // 0 = there was none
   };
@@ -79,13 +80,15 @@ class PeerGroup {
     const std::uint32_t own_us = s.min_rtt_us;
     if (own.lent_us != 0 && s.time_ns < own.until_ns) s.min_rtt_us = std::min(s.min_rtt_us, own.lent_us);
     if (!has_sample(s)) return;
-    if (lender_ == 0 || flow == lender_ || s.time_ns >= heard_ns_ + kFreshNs || own_us <= least_us_) {
+    if (lender_ == 0 || flow == lender_ || s.time_ns >= knew_ns_ + kGoneNs || own_us <= least_us_) {
       lender_ = flow;
-      heard_ns_ = s.time_ns;
-      least_us_ = own_us;  // what is lent is lent once: the path may have become longer
-      rtt_us_ = s.rtt_mean_us;
-      own.rounds = 0;
-    } else if (s.min_rtt_us > kLongerThan * least_us_ && s.time_ns >= own.rests_ns && agrees(own, s)) {
+      knew_ns_ = s.time_ns;
+      least_us_ = own_us;
+      hear(own, s);
+    } else if (s.min_rtt_us <= least_us_) {  // lent: it waits in the lender's queue, and tells how long that is
+      hear(own, s);
+    } else if (s.min_rtt_us > kLongerThan * least_us_ && s.time_ns >= own.rests_ns &&
+               s.time_ns < heard_ns_ + kFreshNs && agrees(own, s)) {
       own.lent_us = s.min_rtt_us = least_us_;
       own.until_ns = s.time_ns + kLentNs;
       own.rests_ns = own.until_ns + kRestNs;
@@ -104,7 +107,7 @@ class PeerGroup {
   static constexpr double kShareNs = 1e9;
   static constexpr double kAgreeRounds = 8;
   static constexpr double kMeanRounds = 8;
-  // Whose latest record is older lends nothing, and whoever comes next takes its place.
+  // No RTT is compared with one that is older.
   static constexpr std::uint64_t kFreshNs = 1'000'000'000;
   static constexpr std::uint64_t kLentNs = 2 * kLookEveryNs;
   // What was lent and never became the flow's own was another path's.
@@ -138,6 +141,12 @@ class PeerGroup {
     own.ended_bytes = delivered_bytes_;
   }
 
+  void hear(Neighbour& own, const reinet_flow_stats& s) {
+    heard_ns_ = s.time_ns;
+    rtt_us_ = s.rtt_mean_us;
+    own.rounds = 0;
+  }
+
   // Returns whether the flow has been waiting as long as the one that knows of a shorter path.
   bool agrees(Neighbour& own, const reinet_flow_stats& s) const {
     const double passed_rounds = rounds_of(s);
@@ -150,8 +159,9 @@ class PeerGroup {
 
   std::uint64_t number_;  // among those of its place
   std::uint64_t delivered_bytes_ = 0;
-  std::uint64_t lender_ = 0, heard_ns_ = 0;  // the flow that knows of the shortest path, its latest record
-  std::uint32_t least_us_ = 0, rtt_us_ = 1;  // what it knows, and how long it waits itself
+  std::uint64_t lender_ = 0, knew_ns_ = 0;   // the flow that has seen the shortest path itself, its latest record
+  std::uint64_t heard_ns_ = 0;               // the latest record of it, or of one to which that was lent
+  std::uint32_t least_us_ = 0, rtt_us_ = 1;  // what it has seen, and how long those wait
 };
 
 // Takes a record before anybody else does. flow: a number of its own, not 0.
