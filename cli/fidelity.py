@@ -78,6 +78,7 @@ def fidelity(
         reinet fidelity --peers --traces traces/ --markdown docs/peers.md
     """
     from reinet.agents.evaluation import fidelity as engine
+    from reinet.agents.evaluation.kernel_results import Results
     from reinet.envs.mahimahi.uml import find_kernel
     from reinet.envs.trace import load_traces
 
@@ -96,7 +97,7 @@ def fidelity(
     if uml is not None and kernel != "uml":
         raise ConfigError(f"--uml {uml} is for --kernel uml")
     machine = find_kernel(uml) if kernel == "uml" else None
-    comparison = engine.Comparison(combinations, engine.Results(results), seconds, mrtt_ms, repeat, parallel, machine)
+    comparison = engine.Comparison(combinations, Results(results), seconds, mrtt_ms, repeat, parallel, machine)
     if others := comparison.of_other_kernels():
         say(f"note: {others} runs in {results} are of another kernel or of links of other programs: left out")
     left_out = [] if report else _measure(comparison)

@@ -9,7 +9,6 @@ records: what only records tell is None then.
 """
 
 import hashlib
-import json
 import os
 import statistics
 from collections import Counter, deque
@@ -24,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from reinet.agents.decide.baselines import FixedCap, NoCap
+from reinet.agents.evaluation.kernel_results import METRICS, Figures, KernelResult, Results
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.suites.provenance import emulator_sha256
 from reinet.agents.evaluation.suites.real import end_with_parent
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
-from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, LinkError, ShimError
 from reinet.core.records import told_once
 from reinet.core.target import MOST_MS
@@ -41,11 +40,8 @@ from reinet.envs.sim.options import require_simulated
 from reinet.envs.trace import Trace
 from reinet.kshim.probe import why_not_capped
 
-Figures = dict[str, float | None]
 Told = Callable[[int, int, str | None], None]
 """It hears (runs through, all, why one did not count) after each run."""
-
-METRICS = ("throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms", "retrans_pkts", "cwnd_mean_pkts")
 
 TOLERANCES = {"throughput_mbps": (0.03, 0.0), "qdelay_mean_ms": (0.10, 2.0), "qdelay_p95_ms": (0.15, 4.0)}
 """Metric -> (relative, absolute): a combination agrees when each metric is within one of its two tolerances."""
@@ -95,77 +91,6 @@ def kernel_identity(uml: Path | None) -> str:
     hash of the link's programs."""
     kernel = f"host {os.uname().release}" if uml is None else f"uml {hashlib.sha256(uml.read_bytes()).hexdigest()[:16]}"
     return f"{kernel} {emulator_sha256()[:16]}"
-
-
-@dataclass(frozen=True)
-class KernelResult:
-    """The figures of one run on the kernel."""
-
-    key: str
-    begin_ms: float
-    """The trace time at which the sender answered the SYN: its path began there."""
-    figures: Figures
-
-
-class Results:
-    """The results file: one JSON object a line, appended as runs end."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._found: dict[str, list[KernelResult]] = {}
-        self._whole_bytes: int | None = None
-        """Where the last line begins if it is not whole: whoever wrote it was killed, or is writing it just now."""
-        if path.exists():
-            content = path.read_bytes()
-            whole_bytes = content.rfind(b"\n") + 1
-            self._whole_bytes = whole_bytes if whole_bytes < len(content) else None
-            for number, line in enumerate(content[:whole_bytes].splitlines(), 1):
-                self._remember(self._parse(line, number))
-
-    def of(self, key: str) -> list[KernelResult]:
-        """Returns the runs of a combination so far."""
-        return self._found.get(key, [])
-
-    def of_other_kernels(self, key: str, key_of_any_kernel: str) -> int:
-        """Returns how many runs of the same combination are there that another kernel made, or links of other programs.
-
-        Among them are those of a reinet that did not yet write down which.
-        """
-        others = [one for one in self._found if one != key and f"{one} ".startswith(f"{key_of_any_kernel} ")]
-        return sum(len(self._found[one]) for one in others)
-
-    def add(self, result: KernelResult) -> None:
-        """Writes a run down, in the place of a last line that is not whole: that run is made again."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        if self._whole_bytes is not None:
-            os.truncate(self._path, self._whole_bytes)
-            self._whole_bytes = None
-        durable.append(self._path, json.dumps(result.__dict__) + "\n")
-        self._remember(result)
-
-    def _remember(self, result: KernelResult) -> None:
-        self._found.setdefault(result.key, []).append(result)
-
-    def _parse(self, line: bytes, number: int) -> KernelResult:
-        try:
-            return _checked(KernelResult(**json.loads(line)))
-        except (ValueError, TypeError, RecursionError) as error:  # of ValueError are what is no JSON and no UTF-8
-            raise ConfigError(
-                f"{self._path}:{number}: not a result of this command ({error}); remove that line, or name another file"
-            ) from None
-
-
-def _checked(found: KernelResult) -> KernelResult:
-    """Returns the same result; raises ValueError where something in it is missing, or of another kind."""
-    if not isinstance(found.key, str) or not isinstance(found.begin_ms, int | float):
-        raise ValueError("key is to be a text, begin_ms a number")
-    if not isinstance(found.figures, dict):
-        raise ValueError("figures are to be an object")
-    for metric in METRICS:
-        value = found.figures.get(metric, "")
-        if value is not None and not isinstance(value, int | float):
-            raise ValueError(f"its figures have no number or null as {metric}")
-    return found
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ from reinet.agents.decide.protocol import CapArray, FloatArray
 from reinet.agents.evaluation.fidelity import (
     Combination,
     Comparison,
-    KernelResult,
-    Results,
     agrees,
     kernel_run,
     sim_figures,
 )
+from reinet.agents.evaluation.kernel_results import KernelResult, Results
 from reinet.agents.evaluation.run import run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core.records import FlowStatsArray

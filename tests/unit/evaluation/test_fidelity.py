@@ -18,18 +18,16 @@ from reinet.agents.decide.baselines import NoCap
 from reinet.agents.evaluation import fidelity
 from reinet.agents.evaluation.fidelity import (
     MAX_ATTEMPTS,
-    METRICS,
     NOT_TRIED,
     TOLERANCES,
     Combination,
     Comparison,
-    KernelResult,
-    Results,
     agrees,
     figures_of,
     markdown,
     sim_figures,
 )
+from reinet.agents.evaluation.kernel_results import METRICS, KernelResult, Results
 from reinet.agents.evaluation.run import run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.cli.main import app
@@ -263,7 +261,7 @@ def test_a_run_whose_process_was_killed_is_said_in_words(tmp_path: Path, monkeyp
 RUNNING = """
 import os, sys, time
 from pathlib import Path
-from reinet.agents.evaluation import fidelity
+from reinet.agents.evaluation import fidelity, kernel_results
 from reinet.envs.trace import Trace
 
 def run_for_ever(*_):
@@ -273,7 +271,7 @@ def run_for_ever(*_):
 if __name__ == "__main__":
     fidelity.kernel_run = run_for_ever
     one = fidelity.Combination(Trace.constant(12, 10), "cubic", 150_000, 0)
-    fidelity.Comparison([one], fidelity.Results(Path(sys.argv[1]))).measure(print)
+    fidelity.Comparison([one], kernel_results.Results(Path(sys.argv[1]))).measure(print)
 """
 
 
