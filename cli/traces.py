@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from reinet.cli.options import refuse_said
 from reinet.cli.output import JsonOption, console, print_table, say, tell_table, write_json
 from reinet.cli.service import flows
 from reinet.core.errors import ConfigError, TraceError
@@ -151,7 +150,6 @@ def import_(
 
 @app.command("generate")
 def generate_(
-    context: typer.Context,
     preset: Annotated[
         str, typer.Argument(help=f"{', '.join([*PRESETS, RANDOM])}, or constant:MBPS.", show_default=False)
     ],
@@ -174,7 +172,6 @@ def generate_(
     """
     draws = not preset.startswith(CONSTANT)
     if not draws:
-        refuse_said(context, ("seed",), f"nothing of {preset} is drawn, so it does nothing; leave it out")
         trace = constant(preset, seconds)
     else:
         check_choice("generate", "there is no preset", preset, [*PRESETS, RANDOM, f"{CONSTANT}MBPS"])

@@ -56,11 +56,9 @@ def test_generate_info_list_agree(tmp_path: Path) -> None:
 
 
 def test_a_constant_rate_has_no_seed(tmp_path: Path) -> None:
-    assert data("generate", "constant:12", "--seconds", 1, "--out", tmp_path / "a.trace")["seed"] is None
-    refused = run("generate", "constant:12", "--seconds", 1, "--seed", 7, "--out", tmp_path / "b.trace")
-    assert isinstance(refused.exception, ConfigError)
-    assert "--seed: nothing of constant:12 is drawn" in str(refused.exception)
-    assert not (tmp_path / "b.trace").exists()
+    """A script may give one for all kinds; nothing of this one is drawn."""
+    made = data("generate", "constant:12", "--seconds", 1, "--seed", 7, "--out", tmp_path / "a.trace")
+    assert made["seed"] is None
 
 
 def test_existing_files_are_kept_without_force(tmp_path: Path) -> None:
