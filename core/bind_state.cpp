@@ -342,7 +342,10 @@ void bind_bank(nb::module_& m) {
       .def("grow", &StateBank::grow)
       .def("reset", [](StateBank& self, const Vector<const std::int32_t>& rows) { self.reset(span_of(rows)); })
       .def("longer_us",
-           [](const StateBank& self, const Vector<const std::int32_t>& rows) { return self.longer_us(span_of(rows)); })
+           [](const StateBank& self, const Vector<const std::int32_t>& rows, const Vector<std::uint32_t>& found_us) {
+             require(rows.shape(0) == found_us.shape(0), "rows and times differ in length");
+             self.longer_us(span_of(rows), found_us.data());
+           })
       .def("show",
            [](const StateBank& self, std::size_t row, const Vector<float>& state) {
              require(row < self.capacity() && state.shape(0) == self.feature_set().state_size(), "no such row");

@@ -145,7 +145,9 @@ class StateBank:
 
     def longer_us(self, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.uint32]:
         """Returns the least RTT (N,) of each row's path where that has become longer than the kernel's, else 0."""
-        return np.array(self.core.longer_us(rows.astype(np.int32)), np.uint32)
+        found = np.empty(len(rows), np.uint32)
+        self.core.longer_us(rows.astype(np.int32), found)
+        return found
 
     def show(self, row: int) -> tuple[npt.NDArray[np.float32], float]:
         """Returns a row's state (S,) as it is, and the hand rule's product."""
@@ -366,11 +368,9 @@ class FlowMemory:
     ) -> None:
         """Counts decisions on N records, whose caps were stored then (N,); verdicts as of ``Guard.judge``."""
         self._core.decide(
-            np.ascontiguousarray(rows, np.int64),
-            np.ascontiguousarray(stored_ns),
-            as_bytes(stats, FLOW_STATS_DTYPE),
-            _verdict_bytes(verdicts),
-        )
+            np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(stored_ns),
+            as_bytes(stats, FLOW_STATS_DTYPE), _verdict_bytes(verdicts),
+        )  # fmt: skip
 
     def seen(self, row: int, cookie: int) -> tuple[FlowStatsArray, int]:
         """Returns the records that are kept of the flow that owns a row, oldest first, and when it was decided on, 0 =

@@ -10,7 +10,6 @@
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "core/states/state.hpp"
 
@@ -57,11 +56,10 @@ class StateBank {
   // Writes the state as it is; returns the hand rule's product.
   float show(std::size_t row, float* state) const { return flows_->show(row, state); }
 
-  std::vector<std::uint32_t> longer_us(std::span<const std::int32_t> rows) const {
+  // Writes that of one row after the other.
+  void longer_us(std::span<const std::int32_t> rows, std::uint32_t* found_us) const {
     check(rows);
-    std::vector<std::uint32_t> found;
-    for (const std::int32_t row : rows) found.push_back(longer_us(static_cast<std::size_t>(row)));
-    return found;
+    for (const std::int32_t row : rows) *found_us++ = longer_us(static_cast<std::size_t>(row));
   }
 
   // Takes one record per entry of rows, perhaps unaligned; offers has as many, or none where the reward needs none.
