@@ -73,6 +73,7 @@ def interrupted() -> Seen:
     signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)  # again: a busy host may begin the wait later
     result = libc_write(sock.fileno(), BLOCK, len(BLOCK))
     error = ctypes.get_errno()
+    signal.setitimer(signal.ITIMER_REAL, 0)
     return {"result": result, "errno": errno.errorcode.get(error, str(error))}
 
 
@@ -88,6 +89,7 @@ def interrupted_select() -> Seen:
     signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)  # again: a busy host may begin the wait later
     result = libc.select(sock.fileno() + 1, read, write, None, None)
     error = errno.errorcode.get(ctypes.get_errno())
+    signal.setitimer(signal.ITIMER_REAL, 0)
     return {"result": result, "errno": error, "read": read.raw == asked, "write": write.raw == asked}
 
 
