@@ -37,6 +37,13 @@ def make_real(jobs: Iterable[Job], at_once: int, take: Callable[[Job, Found], bo
     The next of ``jobs`` is asked for when there is room for it. Each run, or why it could not be made, is handed to
     ``take`` until that returns True. Raises LinkError where a process of a run is killed.
     """
+    try:
+        _make(jobs, at_once, take, told)
+    except BrokenExecutor:  # told by a run's future, or where the next one is to begin
+        raise LinkError("a process that made a real run was killed; the same command goes on where it was") from None
+
+
+def _make(jobs: Iterable[Job], at_once: int, take: Callable[[Job, Found], bool], told: Told) -> None:
     apart = at_once > 1
     fresh, again = iter(jobs), deque[Job]()
     running, shared = dict[Future[Run], Job](), set[Future[Run]]()
@@ -99,8 +106,6 @@ def _found(future: Future[Run]) -> Found:
         return future.result()
     except ReinetError as error:
         return error
-    except BrokenExecutor:
-        raise LinkError("a process that made a real run was killed; the same command goes on where it was") from None
 
 
 def _run_named(name: str, identity: str, scenario: Scenario) -> Run:
