@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
 from reinet.cli.doctor import prerequisites
 from reinet.cli.evaluate import COLUMNS, run_shown
-from reinet.cli.output import JsonOption, TextColumn, Unwritten, console, print_table, say, write_json
+from reinet.cli.output import JsonOption, TextColumn, Unwritten, console, note_column, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def _train(minutes: float, run_dir: Path) -> Path:
 
     if not CONFIG.is_file():
         raise ConfigError(f"{CONFIG} is not here; run this in reinet's checkout")
-    columns = (TextColumn("training"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
-    with Progress(*columns, console=console) as progress:
+    columns = (TextColumn("training"), BarColumn(), TimeElapsedColumn(), note_column())
+    with Progress(*columns, console=console, expand=True) as progress:
         task = progress.add_task("training", total=60 * minutes, note="starting Ray")
 
         def show(now: TrainingProgress) -> None:

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, a shell's for a program that SIGINT has ended."""
+
 
 def main() -> None:
     """Runs the command, as ``main.main``."""

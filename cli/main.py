@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.entry import Ended, ended_in_order
+from reinet.cli.entry import INTERRUPTED, Ended, ended_in_order
 from reinet.cli.lazy import group_of
 from reinet.cli.output import console, flush_output, say
 from reinet.core.errors import UNWRITABLE, ConfigError, ModelError, ReinetError, TraceError
@@ -89,4 +89,4 @@ def main() -> None:
         os.kill(os.getpid(), ended.signum)
     except KeyboardInterrupt:
         console.print("interrupted")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)

@@ -19,7 +19,7 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segments
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from reinet.core.disk import durable
@@ -38,8 +38,8 @@ class PlainConsole(Console):
 class TextColumn(rich.progress.TextColumn):
     """A column of a progress bar whose format and fields are text."""
 
-    def __init__(self, text_format: str) -> None:
-        super().__init__(text_format, markup=False)
+    def __init__(self, text_format: str, column: Column | None = None) -> None:
+        super().__init__(text_format, markup=False, table_column=column)
 
     def render(self, task: rich.progress.Task) -> Text:
         """Returns the text for a task."""
@@ -52,6 +52,14 @@ console = PlainConsole(
 )  # fmt: skip
 """People read standard error; standard output is kept for ``--json -``. Into a file, lines may be longer. Whoever
 starts a command may have closed either: Python has None in its place then."""
+
+
+def note_column() -> TextColumn:
+    """Returns the column of a task's field ``note``: what of the line the other columns leave, and they are not cut.
+
+    The progress bar is to be expanded.
+    """
+    return TextColumn("{task.fields[note]}", Column(ratio=1, no_wrap=True, overflow="ellipsis"))
 
 
 def progress_in_seconds() -> rich.progress.Progress:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
+from reinet.cli.entry import INTERRUPTED
 from reinet.cli.options import refuse_said
-from reinet.cli.output import JsonOption, TextColumn, check_folder, console, say, tell_table, write_json
+from reinet.cli.output import JsonOption, check_folder, console, note_column, say, tell_table, write_json
 from reinet.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,28 +79,26 @@ def train(
         _sweep(settings, sweep_file, folder, ray_address, json_destination)
         return
     columns = (
-        TextColumn("training"),
-        BarColumn(),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
+        note_column(),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, disable=not console.is_terminal, expand=True) as bar:
         task = bar.add_task("training", total=settings.run.iterations, note="")
-        score, since = "", cast("Step | None", None)
+        since = cast("Step | None", None)
 
         def show(step: "Step") -> None:
-            nonlocal score, since
+            nonlocal since
             if "eval/score" in step.scalars:
-                score = (
-                    f"{100 * step.scalars['eval/throughput_ratio']:.0f} % of Cubic's rate at "
-                    f"{100 * step.scalars['eval/qdelay_ratio']:.0f} % of its delay"
+                console.print(
+                    f"iteration {step.iteration}/{step.iterations}: "
+                    f"{100 * step.scalars['eval/throughput_ratio']:.0f} % of plain's rate at "
+                    f"{100 * step.scalars['eval/qdelay_ratio']:.0f} % of its delay  {pace(step, since)}"
                 )
-                if not console.is_terminal:
-                    console.print(f"iteration {step.iteration}/{step.iterations}: {pace(step, since)}  {score}")
             since = since or step  # what was done before this sitting is not this sitting's pace
-            bar.update(task, completed=step.iteration, note=f"{pace(step, since)}  {score}")
+            bar.update(task, completed=step.iteration, note=pace(step, since))
 
         result = run(settings, folder, not fresh, minutes, show, ray_address)
     say(
@@ -123,16 +122,18 @@ def train(
             "harms": result.harms,
         },
     )
+    if result.interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def pace(step: "Step", since: "Step | None") -> str:
     """Returns how fast periods are simulated, since an iteration that is over, and what they return on the mean."""
-    words = [f"{step.env_steps / 1e6:.2f} M periods"]
+    words = []
     if since is not None and step.wall_s > since.wall_s:
         words.append(f"{(step.env_steps - since.env_steps) / (step.wall_s - since.wall_s):,.0f} steps/s")
     if "charts/reward_per_period" in step.scalars:  # no evolution's iteration has one
         words.append(f"return {step.scalars['charts/reward_per_period']:.3f} a period")
-    return "  ".join(words)
+    return "  ".join([*words, f"{step.env_steps / 1e6:.2f} M periods"])
 
 
 def _sweep(

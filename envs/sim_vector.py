@@ -188,7 +188,9 @@ def domain_from(values: dict[str, Any]) -> LinkDomain:
     """Returns the domain with these fields, ``trace`` a word for ``traces``; raises ConfigError for unknown ones."""
     values = dict(values)
     if "trace" in values:
-        values.setdefault("traces", values.pop("trace"))
+        if "traces" in values:
+            raise ConfigError("trace: give it or traces, not both")
+        values["traces"] = values.pop("trace")
     known = list(LinkDomain.__dataclass_fields__)
     unknown = sorted(set(values) - set(known))
     if unknown:

@@ -178,8 +178,11 @@ def _sources(training: Training) -> str:
     if not traces["sets"]:
         return f"{generated} only"
     own = training.traces[traces["train_count"] + traces["select_count"] if presets else 0 :]
-    count = len({use.sha256 for use in own})
-    return f"{generated} and {count} recordings" if generated else f"{count} recordings only"
+    learned, chosen = (len({use.sha256 for use in own if use.role == role}) for role in ("train", "select"))
+    if not learned and not chosen:
+        return f"{generated} only"
+    recordings = f"{learned} recordings" + (f" (and {chosen} to choose among checkpoints)" if chosen else "")
+    return f"{generated} and {recordings}" if generated else f"{recordings} only"
 
 
 class Spread(BaseModel):

@@ -243,11 +243,16 @@ def returns(
 
 
 def _summary(stats: NDArray[Any], rewards: NDArray[np.float64]) -> dict[str, float]:
-    """Returns the means over decided records; ``rewards`` are those of all, since a silence's count to the next one."""
+    """Returns the means over decided records; ``rewards`` are those of all, since a silence's count to the next one.
+
+    Where no record is decided there is nothing to tell.
+    """
+    if not len(stats):
+        return {}
     rho = delay_ratios(stats)
     queueing_us = stats["rtt_mean_us"].astype(np.float64) - stats["min_rtt_us"]
     return {
-        "charts/reward_per_period": float(rewards.sum()) / max(len(stats), 1),
+        "charts/reward_per_period": float(rewards.sum()) / len(stats),
         "charts/rho_median": float(np.median(rho)),
         "charts/rho_above_1_share": float((rho > 1).mean()),
         "charts/queueing_delay_ms": float(queueing_us.mean() / 1e3),

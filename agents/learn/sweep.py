@@ -208,7 +208,9 @@ def _run_trial(config: TrainConfig, point: Mapping[str, Any], number: int, run_d
     with SummaryWriter(str(folder)) as writer:
         hparams = {key: value if isinstance(value, bool | int | float | str) else str(value)
                    for key, value in point.items()}  # fmt: skip
-        writer.add_hparams(hparams, evaluated, run_name=".")
+        # Under names of their own: at step 0 of eval/... they would be a point of its curves before any learning.
+        figures = {f"best/{key}": value for key, value in best.metrics.items()} if best else {}
+        writer.add_hparams(hparams, figures, run_name=".")
     durable.write(folder / TRIAL_FILE, json.dumps(found).encode(), READABLE)
 
 

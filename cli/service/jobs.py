@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress
 
-from reinet.cli.output import JsonOption, TextColumn, console, print_table, put_out, say, write_json
+from reinet.cli.output import JsonOption, TextColumn, console, note_column, print_table, put_out, say, write_json
 from reinet.cli.service.reach import ago, client, reach, span
 from reinet.core.errors import ServiceError
 
@@ -117,9 +117,9 @@ def resume(job: JobArgument, json_destination: JsonOption = None) -> None:
 
 def _watched(seen: Iterator[tuple[dict[str, Any], str]], job: dict[str, Any]) -> dict[str, Any]:
     """Returns the job once it has ended, shown meanwhile."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), MofNCompleteColumn(), note_column())
     state = ""
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, disable=not console.is_terminal, expand=True) as bar:
         task = bar.add_task(job["state"], total=job["iterations"], note="")
         for job, _ in seen:
             score = job["scalars"].get("eval/score")

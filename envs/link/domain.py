@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain, product
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class LinkDomain:
             raise ConfigError("queueing_target_ms: give it or target_ms, not both")
         laws = self._laws()
         check_law("mrtt_ms", laws["mrtt_ms"])
-        if self.queueing_target_ms is None and isinstance(self.target_ms, int | float | str):
+        if self.queueing_target_ms is None and isinstance(self.target_ms, Real | str):
             longest_ms = limits(laws["mrtt_ms"])[1]
             check_target(target_on(self.target_ms, longest_ms), longest_ms)
         for key, law in laws.items():
@@ -213,7 +214,7 @@ class LinkDomain:
             target_ms = target_on(self.target_ms, mrtt_ms)
         else:
             target_ms = own.pop("target_ms")
-            if not isinstance(self.target_ms, int | float):
+            if not isinstance(self.target_ms, Real):
                 target_ms = max(target_ms, LEAST_TARGET_PER_RTT * mrtt_ms)
         whole = {key: round(value) for key, value in own.items() if isinstance(getattr(LinkSpec, key, None), int)}
         return LinkSpec.from_mapping({

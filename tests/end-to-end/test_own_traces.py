@@ -61,7 +61,7 @@ def test_a_model_of_recordings_tells_of_them_all_and_is_judged_on_none(folder: P
     assert sorted(use.role for use in uses.values()) == ["select", "train", "train", "train"]
     assert policy.congestion_controls == ["cubic", "bbr"]
     card = (folder / "model" / "README.md").read_text()
-    assert "over 4 recordings only" in card
+    assert "over 3 recordings (and 1 to choose among checkpoints) only" in card
     assert "random loss" in card.partition("## Limits")[0]
     assert "applications slower than the link" in card.partition("## Limits")[2]
     for name, trace in files.items():
@@ -81,7 +81,7 @@ def test_generated_traces_and_recordings_stand_in_one_manifest(folder: Path) -> 
     uses = Policy.load(folder / "model").manifest.training.traces
     assert [use.name.partition("/")[0] for use in uses if "/" in use.name] == ["mine"] * 4
     assert len(uses) == 3 + 1 + 4
-    assert "and 4 recordings" in (folder / "model" / "README.md").read_text()
+    assert "and 3 recordings (and 1 to choose among checkpoints)" in (folder / "model" / "README.md").read_text()
 
 
 def test_a_run_goes_on_with_the_recordings_it_began_with(folder: Path) -> None:

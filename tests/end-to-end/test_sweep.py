@@ -48,6 +48,8 @@ def test_each_point_is_a_training_of_its_own_and_a_sweep_goes_on_where_it_was(tm
         events.Reload()
         assert "eval/score" in events.Tags()["scalars"]
         assert "_hparams_/session_start_info" in events.summary_metadata
+        assert "best/score" in events.Tags()["scalars"]
+        assert all(event.step > 0 for event in events.Scalars("eval/score")), "nothing is evaluated before learning"
 
     shutil.rmtree(rows[1]["run_dir"])
     before = (Path(rows[0]["run_dir"]) / "trial.json").stat().st_mtime_ns

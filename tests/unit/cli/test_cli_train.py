@@ -1,12 +1,15 @@
 """``reinet train``: what it refuses before it prepares anything."""
 
+import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from helpers.places import ROOT
-from reinet.agents.learn.loop import Progress
+from reinet.agents.learn import learners
+from reinet.agents.learn.loop import Progress, Result
+from reinet.cli.entry import INTERRUPTED
 from reinet.cli.main import app
 from reinet.cli.train import pace
 from reinet.core.errors import ConfigError
@@ -67,5 +70,17 @@ def test_a_folder_that_nobody_named_is_looked_at_too_before_anything_is_prepared
 def test_the_bar_says_steps_a_second_of_this_sitting_and_the_return() -> None:
     since = Progress(10, 40, 1_000_000, 100.0, {})
     step = Progress(12, 40, 1_030_000, 102.0, {"charts/reward_per_period": -0.25})
-    assert pace(step, since) == "1.03 M periods  15,000 steps/s  return -0.250 a period"
+    assert pace(step, since) == "15,000 steps/s  return -0.250 a period  1.03 M periods"
     assert pace(since, None) == pace(since, since) == "1.00 M periods"
+
+
+@pytest.mark.parametrize(("interrupted", "status"), [(False, 0), (True, INTERRUPTED)])
+def test_who_goes_on_after_a_training_hears_that_it_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool, status: int
+) -> None:
+    found = Result(tmp_path / "checkpoint", None, 3, 100, 0, 1.0, interrupted)
+    monkeypatch.setattr(learners, "train_any", lambda *_: found)
+    command = ["train", str(ROOT / "configs" / "small.toml"), "--run-dir", str(tmp_path / "run"), "--json", "-"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == status
+    assert json.loads(done.stdout)["interrupted"] == interrupted

@@ -17,7 +17,10 @@ from typing import Any
 
 import pytest
 import structlog
-from rich.progress import Progress
+from rich.cells import cell_len
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.text import Text
 from typer.testing import CliRunner
 
 from helpers.places import ROOT
@@ -323,3 +326,12 @@ def test_a_pipe_gets_the_results_once(tmp_path: Path) -> None:
         assert json.loads(os.read(reader, 1000)) == {"rows": [1, 2]}
     finally:
         os.close(reader)
+
+
+def test_a_long_note_cuts_neither_bar_nor_count_nor_times() -> None:
+    written = io.StringIO()
+    columns = (BarColumn(bar_width=12), MofNCompleteColumn(), TimeElapsedColumn(), output.note_column())
+    with Progress(*columns, console=Console(file=written, width=60, force_terminal=True), expand=True) as bar:
+        bar.add_task("training", total=40, completed=7, note="a note " * 20)
+    lines = Text.from_ansi(written.getvalue()).plain.splitlines()
+    assert all(" 7/40 0:00:00 a note a note" in line and cell_len(line) <= 60 for line in lines if line.strip())

@@ -152,6 +152,7 @@ def test_corners_are_the_ends_of_all_ranges_with_every_choice() -> None:
         ({"queueing_target_ms": 10.0, "target_ms": "2.5x"}, "queueing_target_ms: give it or target_ms"),
         ({"queueing_target_ms": (1.0, 1e308)}, "target_us: 4294967296 is outside"),
         ({"target_ms": "fast"}, "target 'fast': write 50ms"),
+        ({"target_ms": np.int64(10), "mrtt_ms": 40.0}, "at least 44 ms"),
         ({"target_ms": "+5ms", "mrtt_ms": (4.0, 80.0)}, "target_ms: 85 ms is below 1.1 x .* at least 88 ms"),
         ({"mrtt_ms": LogUniform(0.0, 4.0)}, "mrtt_ms"),
         ({"loss": Uniform(0.2, 0.1)}, "loss"),

@@ -122,6 +122,7 @@ def test_the_default_target_follows_a_path_that_is_too_long_for_it() -> None:
     ("fields", "message"),
     [
         ({"mrtt": 20.0}, "unknown argument mrtt"),
+        ({"trace": TRACES[0], "traces": TRACES[1]}, "trace: give it or traces, not both"),
         ({"mrtt_ms": (80.0, 4.0)}, "mrtt_ms"),
         ({"mrtt_ms": (0.0, 4.0)}, "mrtt_ms"),
         ({"cc": ("cubic", "cubik")}, "did you mean 'cubic'"),
