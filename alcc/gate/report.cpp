@@ -59,13 +59,14 @@ void Report::flush() {
 
 void Report::exempted(const char* reason) {
   const std::lock_guard guard(lock_);
+  ++not_gated_;
   if (exemptions_.insert(reason).second) say("a connection is not gated: %s", reason);
 }
 
 void Report::clear() {
   new (&lock_) Lock;
   flows = bytes = closings = openings = 0;
-  records_ = decided_ = capped_ = 0;
+  records_ = decided_ = capped_ = not_gated_ = 0;
   delivered_bytes_ = delay_byte_us_ = saved_byte_us_ = 0;
   unwritten_.clear();
   exemptions_.clear();
@@ -85,12 +86,13 @@ void Report::write(const char* path) {
   const int size = snprintf(
       line, sizeof line,
       "{\"pid\": %d, \"flows\": %llu, \"bytes\": %llu, \"closings\": %llu, \"openings\": %llu, \"records\": %llu, "
-      "\"decisions\": %llu, \"capped\": %llu, \"not_gated\": %zu, \"qdelay_mean_ms\": %.3f, \"qdelay_saved_ms\": "
+      "\"decisions\": %llu, \"capped\": %llu, \"not_gated\": %llu, \"qdelay_mean_ms\": %.3f, \"qdelay_saved_ms\": "
       "%.3f}\n",
       static_cast<int>(getpid()), static_cast<unsigned long long>(flows), static_cast<unsigned long long>(bytes),
       static_cast<unsigned long long>(closings), static_cast<unsigned long long>(openings),
       static_cast<unsigned long long>(records_), static_cast<unsigned long long>(decided_),
-      static_cast<unsigned long long>(capped_), exemptions_.size(), delay_byte_us_ / weight, saved_byte_us_ / weight);
+      static_cast<unsigned long long>(capped_), static_cast<unsigned long long>(not_gated_), delay_byte_us_ / weight,
+      saved_byte_us_ / weight);
   append(path, line, static_cast<std::size_t>(size));
 }
 

@@ -23,7 +23,7 @@ class Report {
 
   // Takes a record, the cap decided on it and the packets in flight or waiting in the kernel.
   void take(const reinet_flow_stats& record, std::uint32_t cap_pkts, std::uint32_t held_pkts);
-  // A flow is not gated any more; said on standard error once for each reason.
+  // A flow is not gated any more: counted, and said on standard error once for each reason.
   void exempted(const char* reason);
   void write(const char* path);
   void clear();
@@ -32,7 +32,7 @@ class Report {
   void flush();  // of records
 
   Lock lock_;
-  std::uint64_t records_ = 0, decided_ = 0, capped_ = 0;
+  std::uint64_t records_ = 0, decided_ = 0, capped_ = 0, not_gated_ = 0;
   double delivered_bytes_ = 0, delay_byte_us_ = 0, saved_byte_us_ = 0;
   std::set<std::string> exemptions_;
   std::vector<reinet_flow_stats> unwritten_;

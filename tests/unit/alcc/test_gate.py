@@ -36,6 +36,16 @@ def test_every_way_of_sending_brings_every_byte(mode: str, tmp_path: Path) -> No
         assert total["closings"] > 0, "the gate never closed: nothing was tested"
 
 
+def test_every_connection_that_is_let_go_is_counted(tmp_path: Path) -> None:
+    """Whoever read 1 took one of them for ungated, where all were: it counted the reasons."""
+    size, report = 1_000_003, tmp_path / "report"
+    with serving("once", size, 3, settings(report=report)) as server:
+        for sock in [server.connect(receive_buffer_bytes=4096) for _ in range(3)]:
+            assert received(sock) == _digest(size)
+        server.ended()
+    assert (reports(report)["flows"], reports(report)["not_gated"]) == (3, 3)
+
+
 @pytest.mark.parametrize("size", [1, 2, MSS_BYTES - 1, MSS_BYTES * CAP_PKTS, MSS_BYTES * CAP_PKTS + 1, 65_537])
 @pytest.mark.parametrize("mode", ["blocking", "edge", "poll"])
 def test_sizes_around_segments_and_caps_arrive_whole(mode: str, size: int) -> None:
