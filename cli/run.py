@@ -92,6 +92,8 @@ def run(
             signal.signal(number, signal.SIG_DFL)
         os.execve(program, command, environment)
     status, report = run_reported(settings, program, command)
+    if not report["processes"]:
+        say("none of its processes reported: signals have ended them, or they had no gate; the sums are nobody's")
     if shadow:
         say(
             f"{report['flows']} connections, {report['bytes'] / 1e6:.1f} MB, {report['decisions']} decisions: queueing "

@@ -50,6 +50,15 @@ def test_shadow_mode_measures_and_gates_nothing(tmp_path: Path) -> None:
     assert report["closings"] == 0
 
 
+def test_sums_of_nobody_are_said_to_be_such(tmp_path: Path) -> None:
+    """As of a server that dies of SIGTERM: it looked as if it had sent nothing."""
+    asked = [str(REINET), "run", "--json", str(tmp_path / "json"), "--", "sh", "-c", "kill $$"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert "none of its processes reported" in done.stderr
+    assert json.loads((tmp_path / "json").read_text())["processes"] == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2])
 def test_signals_that_servers_know_reach_the_command(number: signal.Signals, tmp_path: Path) -> None:
     """Nginx ends in order at SIGQUIT, and reads its log anew at SIGUSR1."""
