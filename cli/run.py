@@ -93,7 +93,7 @@ def run(
         os.execve(program, command, environment)
     status, report = run_reported(settings, program, command)
     if not report["processes"]:
-        say("none of its processes reported: signals have ended them, or they had no gate; the sums are nobody's")
+        say("none of its processes reported: they sent nothing, had no gate, or a signal ended them; no sum counts any")
     if shadow:
         say(
             f"{report['flows']} connections, {report['bytes'] / 1e6:.1f} MB, {report['decisions']} decisions: queueing "
