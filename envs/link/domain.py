@@ -1,7 +1,7 @@
 """Domain randomisation as configuration: which paths an environment, or training, draws its flows from."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain, product
@@ -92,9 +92,9 @@ class LinkDomain:
         given = self.traces
         if given is None:
             given = [default_trace()]
-        elif isinstance(given, Trace | str | Path):
+        elif isinstance(given, Trace | str | Path) or not isinstance(given, Iterable):
             given = [given]
-        loaded = tuple(t if isinstance(t, Trace) else Trace.load(t) for t in given)
+        loaded = tuple(_loaded(trace) for trace in given)
         if not loaded:
             raise ConfigError("traces: at least one is needed")
         object.__setattr__(self, "traces", loaded)
@@ -221,6 +221,17 @@ class LinkDomain:
             **self.link, **own, **whole, "trace": trace, "start_offset_ms": start_ms, "cc": cc, "queue": queue,
             "target_us": round(min(target_ms * 1000, 2.0**32)), "seed": seed,  # LinkSpec refuses what is too large
         })  # fmt: skip
+
+
+def _loaded(given: object) -> Trace:
+    if isinstance(given, Trace):
+        return given
+    if isinstance(given, str | Path):
+        return Trace.load(given)
+    raise ConfigError(
+        f"traces: {given!r:.40} is neither a Trace nor a path; of delivery opportunities in ms make one by "
+        "Trace(opportunities_ms, name)"
+    )
 
 
 def target_above(mrtt_ms: float, queueing_ms: float) -> float:

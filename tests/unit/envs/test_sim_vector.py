@@ -128,6 +128,8 @@ def test_the_default_target_follows_a_path_that_is_too_long_for_it() -> None:
         ({"cc": ("cubic", "cubik")}, "did you mean 'cubic'"),
         ({"queue": "codl"}, "did you mean 'codel'"),
         ({"traces": ()}, "at least one"),
+        ({"trace": 5}, "5 is neither a Trace nor a path"),
+        ({"trace": np.arange(1, 9)}, "neither a Trace nor a path; of delivery opportunities in ms make one"),
         ({"mrtt_ms": (4.0, 80.0), "target_ms": 50.0}, "at least 88 ms"),
         ({"link": {"seed": 1}}, "beside link"),
         ({"link": {"bufer_pkts": 1}}, "unknown key bufer_pkts"),
