@@ -45,9 +45,10 @@ class SimLinkEnv(gym.Env[State, Any]):
         FEATURE_TABLES
 
     Action
-        Box, float32, shape (1,), a in [-1, 1]. Head ``cwnd``: cap = 2^a x cwnd. Head ``bdp``: cap = 1.5 x 2^a x the
-        hand rule's product, ``wide``: 1.3 x 4^a x that. No cap before the flow has shown a queue of its own
-        (``core/guard/gate.hpp``, ``info["may_cap"]``). In packets, rounded, between 4 and 40000.
+        Box, float32, shape (1,), a in [-1, 1]; what lies beyond counts as the nearer end, and NaN is refused. Head
+        ``cwnd``: cap = 2^a x cwnd. Head ``bdp``: cap = 1.5 x 2^a x the hand rule's product, ``wide``: 1.3 x 4^a x that.
+        No cap before the flow has shown a queue of its own (``core/guard/gate.hpp``, ``info["may_cap"]``). In packets,
+        rounded, between 4 and 40000.
 
     Reward
         ``deepcc``, the paper's: min(samples~ x rate~ x rho, 100), negated while k = 0, with the symbols of
