@@ -19,15 +19,18 @@ from helpers.daemons import DEADLINE_S, Daemon, agent_of, has_capped, write_conf
 from helpers.loops import started
 from helpers.models import FEATURES, write_model
 from reinet.agents.decide.baselines import FixedCap, Rule
+from reinet.agents.decide.loop import ControlLoop
 from reinet.cli import ctl
 from reinet.core import schema_hash
 from reinet.core.errors import ConfigError, DaemonError, ModelError, ShimError
 from reinet.core.records import FLOW_STATS_DTYPE
+from reinet.core.target import Target
 from reinet.daemon import serve as daemon_serve
 from reinet.daemon.client import ControlClient
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.policies import PolicyConfig
 from reinet.daemon.processes.supervisor import MOST_RESTARTS, Supervisor
+from reinet.kshim.fake import FakeShim
 from reinet.kshim.probe import Feature
 
 
@@ -342,6 +345,7 @@ def test_models_that_do_not_exist_or_need_a_simulator_are_refused() -> None:
 def test_the_ceiling_reaches_the_model(folder: Path) -> None:
     config = DaemonConfig(model=str(write_model(folder)), cgroups=(Path("/x"),), ceiling_pkts=20)
     agent = agent_of(config)
+    ControlLoop(FakeShim(), agent, Target.parse("50ms"), ceiling_pkts=config.ceiling_pkts)
     stats = np.zeros(1, FLOW_STATS_DTYPE)
     states = np.zeros((1, agent.view.bank(1).feature_set.state_size), np.float32)
     assert agent.decide(stats, states, np.array([500], np.float32)).tolist() == [20]
