@@ -81,7 +81,7 @@ def _train(minutes: float, run_dir: Path) -> Path:
 
     if not CONFIG.is_file():
         raise ConfigError(f"{CONFIG} is not here; run this in reinet's checkout")
-    columns = (TextColumn("training"), BarColumn(), TimeElapsedColumn(), note_column())
+    columns = (TextColumn("training"), BarColumn(bar_width=20), TimeElapsedColumn(), note_column())
     with Progress(*columns, console=console, expand=True) as progress:
         task = progress.add_task("training", total=60 * minutes, note="starting Ray")
 
