@@ -352,7 +352,7 @@ void Flow::take_record(reinet_flow_stats& record, const KernelView& view, int fd
 std::uint32_t Flow::decide(reinet_flow_stats& record) {
   const Settings& settings = process().settings;
   process().peers->annotate(neighbour_, record);
-  record.target_us = resolve_target_us(settings, std::max(record.min_rtt_us, law_.longer_us()));
+  record.target_us = law_.target_us(settings, record.min_rtt_us);
   if (has_sample(record)) void_ = false;
   return law_.decide(record, settings);
 }

@@ -13,10 +13,6 @@
 
 namespace reinet::alcc {
 
-std::uint32_t resolve_target_us(const Settings& settings, std::uint32_t min_rtt_us) {
-  return TargetLine{settings.target_min_rtts, 1.0 * settings.target_extra_us}.resolve_us(min_rtt_us);
-}
-
 namespace {
 
 // Of a law whose features need no model's statistics. It never ends: the gate's thread goes on while the program exits.
@@ -47,6 +43,11 @@ std::uint32_t wanted_pkts(const reinet_flow_stats& s, float rule_pkts, const flo
 
 }  // namespace
 
+std::uint32_t Law::target_us(const Settings& settings, std::uint32_t min_rtt_us) const {
+  const std::uint32_t path_us = std::max(min_rtt_us, states_ ? states_->longer_us(0) : 0);
+  return TargetLine{settings.target_min_rtts, 1.0 * settings.target_extra_us}.resolve_us(path_us);
+}
+
 std::uint32_t Law::decide(const reinet_flow_stats& s, const Settings& settings) {
   if (settings.law == Settings::Law::published) return cap_pkts_;
   const bool learned = settings.law == Settings::Law::policy;
@@ -62,8 +63,6 @@ std::uint32_t Law::decide(const reinet_flow_stats& s, const Settings& settings) 
   cap_pkts_ = guard_.judge(s, wanted, may_cap, rules).allowed_pkts;
   return cap_pkts_;
 }
-
-std::uint32_t Law::longer_us() const { return states_ ? states_->longer_us(0) : 0; }
 
 void Law::look(const KernelView& view, std::uint64_t now_ns, const Settings& settings, std::uint64_t seed) {
   if (settings.law != Settings::Law::published) return;

@@ -21,16 +21,14 @@ class FlowStates;
 
 namespace reinet::alcc {
 
-// Returns the RTT to stay below, 0 = unknown; core/target.py.
-std::uint32_t resolve_target_us(const Settings& settings, std::uint32_t min_rtt_us);
-
 class Law {
  public:
+  // Returns the RTT to stay below, 0 = unknown (core/target.py), for a record with that minimum RTT, or over the path
+  // as it is now where that has become longer.
+  std::uint32_t target_us(const Settings& settings, std::uint32_t min_rtt_us) const;
   // Takes a record whose target is set; returns the cap in packets from now on, 0 = none.
   std::uint32_t decide(const reinet_flow_stats& s, const Settings& settings);
   std::uint32_t cap_pkts() const { return cap_pkts_; }
-  // Returns the least RTT of the path where that has become longer than the kernel's, else 0.
-  std::uint32_t longer_us() const;
   // A published law decides at each look and knows neither target nor gate: it is a congestion control of its own.
   void look(const KernelView& view, std::uint64_t now_ns, const Settings& settings, std::uint64_t seed);
   // Of a window that moves with what is in flight nothing is missing: what more is let through would move it.

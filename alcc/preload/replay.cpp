@@ -2,7 +2,6 @@
 //
 // The deciders on records and states from elsewhere, so that tests can compare them with those of agents/decide/; and
 // what the gate holds on to, so that tests see it let go.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -22,8 +21,7 @@ REINET_HOOK int reinet_alcc_replay(const char* text, const reinet_flow_stats* re
   reinet::alcc::Law law;
   for (std::size_t i = 0; i < count; ++i) {
     reinet_flow_stats record = records[i];
-    record.target_us = targets_us[i] =
-        reinet::alcc::resolve_target_us(*settings, std::max(record.min_rtt_us, law.longer_us()));
+    record.target_us = targets_us[i] = law.target_us(*settings, record.min_rtt_us);
     caps_pkts[i] = law.decide(record, *settings);
   }
   return 0;

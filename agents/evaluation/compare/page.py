@@ -10,8 +10,9 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -113,12 +114,14 @@ def agent_labels(agents: Iterable[str], manifests: Mapping[str, Manifest]) -> di
         parts += 1
     labels: dict[str, str] = {}
     for name in names:
-        label = plain = "/".join(map(_safe, paths[name][-parts:] if name in paths else [name]))
-        number = 2
-        while label in labels.values():
-            label, number = f"{plain}-{number}", number + 1
-        labels[name] = label
+        label = "/".join(map(_safe, paths[name][-parts:] if name in paths else [name]))
+        labels[name] = _numbered(label, label, labels.values())
     return labels
+
+
+def _numbered(name: str, plain: str, taken: Container[str]) -> str:
+    """Returns the name, or where that is taken the first of ``plain``-2, ``plain``-3, ... that is not."""
+    return next(one for one in chain([name], (f"{plain}-{number}" for number in count(2))) if one not in taken)
 
 
 def _safe(text: str) -> str:
@@ -135,10 +138,7 @@ def _by_link(runs: Sequence[Run]) -> dict[str, dict[str, Run]]:
             name = plain = _safe(run.scenario.trace.name)
             if name in links:
                 name = f"{plain}-{_safe(run.scenario.path.cc)}"
-            number = 2
-            while name in links:
-                name, number = f"{plain}-{number}", number + 1
-            names[key] = name
+            names[key] = _numbered(name, plain, links)
         links.setdefault(names[key], {})[run.agent] = run
     return links
 
