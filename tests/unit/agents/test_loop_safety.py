@@ -9,6 +9,7 @@ import structlog
 from helpers.loops import HEALTHY
 from reinet.agents.decide.baselines import FixedCap
 from reinet.agents.decide.loop import ControlLoop
+from reinet.agents.decide.modes import Mode, lots
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.quarantine import LEAST_DECISIONS, MOST_REFUSED, WINDOW_NS, Quarantine
@@ -262,6 +263,42 @@ class ArrayShim(FakeShim):
 
     def release(self, *_: object) -> None:
         pass
+
+
+# --- several records of a flow at once ---
+
+
+class Aiming(FixedCap):
+    """One whose flows' queues are asked whether they are others'."""
+
+    aims_at_target = True
+
+
+@pytest.mark.parametrize("mode", [Mode.ENFORCE, Mode.HOLD_OUT])
+@pytest.mark.parametrize("together", [1, 5])
+def test_the_guard_misses_no_record_of_those_that_come_at_once(together: int, mode: Mode) -> None:
+    """A loop that is busy finds several records of a flow in a tick: its queue was asked so many times as late."""
+    shim = FakeShim(now_ns=23 * 10**9)
+    loop = ControlLoop(shim, Aiming(10), Target.parse("50ms"), clock_ns=lambda: shim.now_ns, mode=mode)
+    capped = next(cookie for cookie in COOKIES if lots(np.array([cookie], np.uint64), 0)[0] > 0.5)
+    shim.open_flow(capped)
+    asked_s = 0.0
+    for number in range(1, 4001):
+        shim.now_ns += 5_000_000
+        seconds = 0.005 * number
+        fast = seconds <= 5
+        shim.feed(
+            capped, period_ns=5_000_000, delivered_bytes=7500 if fast else 1000,
+            delivery_rate_bytes_per_s=1_500_000 if fast else 200_000, srtt_us=80_000, rtt_mean_us=80_000,
+            rtt_least_us=25_000 if fast else 70_000, rtt_last_us=80_000, rtt_samples=4, min_rtt_us=20_000,
+            mss_bytes=1448, cwnd_pkts=40, inflight_pkts=10,
+        )  # fmt: skip
+        if number % together == 0:
+            loop.tick()
+            if shim.cap_pkts(capped) > 10:
+                asked_s = seconds - 5
+                break
+    assert asked_s == pytest.approx(2.55, abs=0.05)
 
 
 # --- the ceiling ---
