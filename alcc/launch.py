@@ -12,7 +12,7 @@ from reinet.core.errors import ConfigError
 from reinet.core.target import Target
 
 ENVIRONMENT = "REINET_ALCC"
-"""The variable that the gate reads; ``alcc/gate/settings.hpp`` has the grammar."""
+"""The variable that the gate reads; ``alcc/laws/settings.hpp`` has the grammar."""
 MODEL_ENVIRONMENT = "REINET_ALCC_MODEL"
 """The variable with a learned law's network; ``alcc/laws/model.hpp`` has the layout."""
 PRELOAD = "libreinet_alcc_preload.so"

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-/* Says what the gate is to do, as REINET_ALCC does (alcc/gate/settings.hpp), such as "law=rule:1.5 target=1:30000". The
+/* Says what the gate is to do, as REINET_ALCC does (alcc/laws/settings.hpp), such as "law=rule:1.5 target=1:30000". The
  * variable of the environment, where it is set, was read before. Call it before any other thread uses the library.
  * Returns 0, or -1 with EINVAL where the text makes no sense; nothing is changed then. */
 int reinet_alcc_start(const char* settings);

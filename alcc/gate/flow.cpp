@@ -4,32 +4,15 @@
 #include <algorithm>
 #include <new>
 
-#include "alcc/gate/futex.hpp"
+#include "alcc/base/futex.hpp"
 #include "alcc/gate/process.hpp"
-#include "kshim/cap.h"
 
 namespace reinet::alcc {
 
-namespace {
-
-void tell_epoll(const Registration& r, std::uint32_t events) {
-  const int epfd = process().table.fd_of(r.epoll, r.generation);
-  if (epfd < 0) return;
-  epoll_event event{events, r.data};
-  if (!(events & EPOLLEXCLUSIVE)) {
-    syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_MOD, r.fd, &event);
-    return;
-  }
-  // The kernel changes no such registration; made anew it tells at once what is ready, as a changed one does.
-  if (syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, r.fd, &event) == 0)
-    syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, r.fd, &event);
-}
-
-}  // namespace
-
 void Flow::reset(std::uint64_t new_cookie) {
-  forget_connection();
+  cap_.end();
   cookie = new_cookie;
+  forget_connection();
   fds.clear();
   registrations.clear();
   armed = false;
@@ -42,7 +25,8 @@ void Flow::reset(std::uint64_t new_cookie) {
 }
 
 void Flow::forget_connection() {
-  leave_daemon();
+  cap_.end();
+  cap_ = LeasedCap(cookie);
   ++connections;
   tick_ns = kLeastTickNs;
   stage_ = Stage::fresh;
@@ -50,10 +34,7 @@ void Flow::forget_connection() {
   counted_ = false;
   growing_ = {};
   measure_ = Measure{};
-  neighbour_ = {};
-  law_ = Law{};
-  lease_ = void_lease_ = 0;
-  void_ = refused_ = false;
+  refused_ = false;
   credit_bytes_ = admitted_bytes_ = written_base_ = bypassing_bytes_ = 0;
   missing_.end();
 }
@@ -64,7 +45,7 @@ void Flow::after_fork() {
   turn = nullptr;
   ++turns;  // a handler that forked may have interrupted who waits for it
   pending_bytes_ = late_bytes_ = 0;
-  slot_ = Link::kNoSlot;  // the parent's
+  cap_.forget_place();
 }
 
 void Flow::end_turn() {
@@ -108,8 +89,7 @@ void Flow::exempt(const char* reason) {
   if (exempt_) return;
   exempt_ = reason;
   if (const int fd = live_fd(); fd >= 0) bound_backlog(fd, false);
-  lease_ = 0;
-  leave_daemon();
+  cap_.end();
   process().report.exempted(reason);
   open();
 }
@@ -128,7 +108,7 @@ bool Flow::begin(int fd, std::uint64_t now_ns) {
   growing_.takes(view.info);
   const Settings& settings = process().settings;
   const Ends ends = ends_of(fd);
-  peer_ = ends.peer;
+  cap_.know_peer(ends.peer);
   const auto named = [&](std::uint16_t port) { return std::ranges::count(settings.ports, port) > 0; };
   count();
   if (!settings.ports.empty() && !named(ends.local_port) && !named(ends.peer_port)) {
@@ -147,34 +127,13 @@ bool Flow::begin(int fd, std::uint64_t now_ns) {
   if (settings.binds_at_once()) bound_backlog(fd, true);
   reinet_flow_stats unused;
   measure_.take(view, now_ns, settings.period, true, 0, unused);
-  ask_law(view, now_ns);
+  cap_.look(view, now_ns);
   return true;
 }
 
-// A published law sees each look, also those between ticks: what it does not know of it would let through twice.
-void Flow::ask_law(const KernelView& view, std::uint64_t now_ns) {
-  law_.look(view, now_ns, process().settings, cookie);
-  renew(now_ns);
-}
-
 std::uint32_t Flow::cap_in_force_pkts(std::uint64_t now_ns) const {
-  const Settings& settings = process().settings;
-  if (exempt_ || !settings.gates() || process().given_up) return 0;
-  if (settings.always && settings.law == Settings::Law::fixed) return settings.fixed_pkts;
-  return void_ ? 0 : reinet_lease_cap_pkts(lease_in_force(), now_ns);
-}
-
-// The daemon's is read at each use, so that it lapses whatever the pacer does.
-std::uint64_t Flow::lease_in_force() const {
-  if (process().settings.law != Settings::Law::daemon) return lease_;
-  std::uint32_t target_us = 0;
-  const std::uint64_t lease = process().link.lease(slot_, cookie, target_us);
-  return lease == void_lease_ ? 0 : lease;
-}
-
-void Flow::leave_daemon() {
-  process().link.give_slot(slot_, cookie);
-  slot_ = Link::kNoSlot;
+  const Process& p = process();
+  return exempt_ || !p.settings.gates() || p.given_up ? 0 : cap_.in_force_pkts(now_ns);
 }
 
 std::uint64_t Flow::room_under(std::uint32_t cap_pkts, const KernelView& view) const {
@@ -199,7 +158,7 @@ Room Flow::room(int fd, std::uint64_t want, std::uint64_t now_ns) {
     return room(fd, want, now_ns);
   }
   if (asks) {  // also where its lease has lapsed because nothing was sent
-    ask_law(view, now_ns);
+    cap_.look(view, now_ns);
     cap_pkts = cap_in_force_pkts(now_ns);
     if (cap_pkts == 0) return uncapped;
   }
@@ -216,7 +175,7 @@ void Flow::begin_send(std::uint64_t bytes, std::uint64_t now_ns) {
   if (stage_ != Stage::running || exempt_) return;
   if (!active_) {
     active_ = true;
-    if (measure_.restart(now_ns) && !process().settings.binds_at_once()) void_ = true;
+    if (measure_.restart(now_ns) && !process().settings.binds_at_once()) cap_.make_void();
   }
   if (!queued) process().pacer.push(this, now_ns + kLeastTickNs);
 }
@@ -238,17 +197,14 @@ void Flow::end_late(std::uint64_t bytes, std::uint64_t taken_bytes, std::uint64_
 
 bool Flow::arm() {
   if (!process().wanted()) return false;  // also in a copy, where nobody would open it
-  const auto told_once = [](const Registration& r) {
-    return r.epoll->generation == r.generation && is_told_once(r.wanted);
-  };
-  if (std::ranges::any_of(registrations, told_once)) {
+  if (registrations.has_one_that_is_told_once()) {
     exempt(kToldOnce);
     return false;
   }
   const std::uint64_t now = now_ns();
   refused_ = true;
   active_ = true;
-  if (!law_.grants_packets()) missing_.begin(now);
+  if (!cap_.grants_packets()) missing_.begin(now);
   if (process().has_io_uring && registrations.empty() && ++refusals_ > kMostRefusals) {
     exempt("an io_uring tells when it may be written, unseen (reinet run --no-io-uring keeps it from the program)");
     return false;
@@ -257,12 +213,7 @@ bool Flow::arm() {
   if (!queued) return false;
   if (!armed) process().report.closings++;
   armed = true;
-  for (Registration& r : registrations) {
-    // Who asked for edges gets none for a buffer that never was full; only who asks for levels would spin.
-    if (r.withheld || !(r.wanted & kWritable) || (r.wanted & EPOLLET)) continue;
-    r.withheld = true;
-    tell_epoll(r, r.wanted & ~kWritable);
-  }
+  registrations.withhold();
   return true;
 }
 
@@ -279,38 +230,14 @@ void Flow::open() {
   armed = false;
   refusals_ = 0;
   process().report.openings++;
-  for (Registration& r : registrations) {
-    if (!(r.wanted & kWritable)) continue;
-    r.withheld = false;
-    tell_epoll(r, r.wanted);  // also makes a new edge
-  }
+  registrations.give_back();
   wake(openings);
 }
 
 int Flow::control_epoll(int epfd, int operation, int fd, const epoll_event& asked) {
-  Epoll* epoll = process().table.epoll(epfd);
-  const std::uint32_t generation = epoll->generation;
   // Before anything was sent it may be for connect() to come to its end, with another one after it (arm).
   if (operation != EPOLL_CTL_DEL && is_told_once(asked.events) && stage_ != Stage::fresh) exempt(kToldOnce);
-  const bool withheld = armed && (asked.events & kWritable) && operation != EPOLL_CTL_DEL;
-  epoll_event told = asked;
-  if (withheld) told.events &= ~kWritable;
-  if (syscall(SYS_epoll_ctl, epfd, operation, fd, &told) != 0) return -1;
-  const auto is_it = [=](const Registration& r) {
-    return r.epoll == epoll && r.generation == generation && r.fd == fd;
-  };
-  if (operation == EPOLL_CTL_DEL) {
-    std::erase_if(registrations, is_it);
-    return 0;
-  }
-  const Registration made{epoll, generation, fd, asked.events, asked.data, withheld};
-  if (const auto known = std::ranges::find_if(registrations, is_it); known != registrations.end()) {
-    *known = made;
-    return 0;
-  }
-  std::erase_if(registrations, [](const Registration& r) { return r.epoll->generation != r.generation; });
-  registrations.push_back(made);
-  return 0;
+  return registrations.control(epfd, operation, fd, asked, armed);
 }
 
 // Bytes in the kernel that nobody handed over here: io_uring, kTLS, another process, stdio.
@@ -330,47 +257,6 @@ int Flow::live_fd() {
     fds.pop_back();
   }
   return -1;
-}
-
-void Flow::renew(std::uint64_t now_ns) {
-  const std::uint32_t cap_pkts = law_.cap_pkts();
-  lease_ = cap_pkts ? reinet_lease(now_ns + kLeaseNs, cap_pkts) : 0;
-}
-
-void Flow::take_record(reinet_flow_stats& record, const KernelView& view, int fd, std::uint64_t now_ns) {
-  Process& p = process();
-  record.cookie = cookie;
-  record.slot = 0;
-  record.peer = peer_;
-  record.cap_pkts = cap_in_force_pkts(now_ns);
-  const std::uint32_t cap_pkts = p.settings.law == Settings::Law::daemon ? ask_daemon(record) : decide(record);
-  p.report.take(record, cap_pkts, view.in_flight_pkts() + view.waiting_pkts());
-  if (p.settings.gates() && record.min_rtt_us >= kLeastPathRttUs) bound_backlog(fd, true);  // below it no cap comes
-  if (p.settings.leaves_capped() && is_capped_in_kernel(fd)) exempt(kCappedInKernel);
-}
-
-std::uint32_t Flow::decide(reinet_flow_stats& record) {
-  const Settings& settings = process().settings;
-  process().peers->annotate(neighbour_, record);
-  record.target_us = law_.target_us(settings, record.min_rtt_us);
-  if (has_sample(record)) void_ = false;
-  return law_.decide(record, settings);
-}
-
-// Hands the record over; returns the cap that is in force until the answer comes.
-std::uint32_t Flow::ask_daemon(reinet_flow_stats& record) {
-  Link& link = process().link;
-  if (slot_ == Link::kNoSlot) slot_ = link.take_slot();
-  if (slot_ == Link::kNoSlot) return 0;
-  const std::uint64_t lease = link.lease(slot_, cookie, record.target_us);
-  record.slot = static_cast<std::uint32_t>(slot_);
-  link.set_busy(slot_, true);
-  link.push(record);
-  if (void_ && has_sample(record)) {  // as the kernel shim does: void until another one is written (kshim/slot.h)
-    void_lease_ = lease;
-    void_ = false;
-  }
-  return record.cap_pkts;
 }
 
 void Flow::look(std::uint64_t now_ns) {
@@ -408,16 +294,44 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
     return 0;
   }
   const bool wanted = armed || refused_;
+  refused_ = armed;  // who is woken now has had no time to write at the next look
+  const reinet_period_config rule = period_rule(now_ns);
+  take_look(view, fd, now_ns, rule, wanted);
+  open_if_room(view, now_ns, wanted);
+  active_ = view.outstanding() || armed || pending_bytes_ > 0;
+  cap_.set_busy(active_);
+  if (!active_) {
+    missing_.end();
+    return 0;
+  }
+  tick_ns = next_tick_ns(view, now_ns, rule);
+  return now_ns + tick_ns;
+}
+
+reinet_period_config Flow::period_rule(std::uint64_t now_ns) {
+  Process& p = process();
+  if (p.settings.law != Settings::Law::daemon) return p.settings.period;
+  p.link.look(p.settings.daemon, now_ns);
+  return p.link.period(p.settings.period);
+}
+
+void Flow::take_look(const KernelView& view, int fd, std::uint64_t now_ns, const reinet_period_config& rule,
+                     bool wanted) {
   const bool app_limited =
       !wanted && view.info.tcpi_notsent_bytes == 0 && view.in_flight_pkts() < view.info.tcpi_snd_cwnd;
-  refused_ = armed;  // who is woken now has had no time to write at the next look
-  const bool afar = process().settings.law == Settings::Law::daemon;
-  if (afar) process().link.look(process().settings.daemon, now_ns);
-  const reinet_period_config rule = afar ? process().link.period(process().settings.period) : process().settings.period;
+  const std::uint32_t in_force_pkts = cap_in_force_pkts(now_ns);
   reinet_flow_stats record{};
-  if (measure_.take(view, now_ns, rule, app_limited, cap_in_force_pkts(now_ns), record))
-    take_record(record, view, fd, now_ns);
-  ask_law(view, now_ns);
+  if (measure_.take(view, now_ns, rule, app_limited, in_force_pkts, record)) {
+    Process& p = process();
+    const std::uint32_t cap_pkts = cap_.decide(record, in_force_pkts);
+    p.report.take(record, cap_pkts, view.in_flight_pkts() + view.waiting_pkts());
+    if (p.settings.gates() && record.min_rtt_us >= kLeastPathRttUs) bound_backlog(fd, true);  // below it no cap comes
+    if (p.settings.leaves_capped() && is_capped_in_kernel(fd)) exempt(kCappedInKernel);
+  }
+  cap_.look(view, now_ns);
+}
+
+void Flow::open_if_room(const KernelView& view, std::uint64_t now_ns, bool wanted) {
   const std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
   // Where looks are further apart than round trips, as on loopback, more than the window itself would be missing.
   if (!cap_pkts || !wanted || view.info.tcpi_min_rtt < kLeastPathRttUs) missing_.end();
@@ -426,12 +340,9 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   credit_bytes_ = cap_pkts ? room_under(cap_pkts, view) : 0;
   if (cap_pkts) missing_.look(now_ns, credit_bytes_);
   if (cap_pkts == 0 || credit_bytes_ > 0) open();
-  active_ = view.outstanding() || armed || pending_bytes_ > 0;
-  process().link.set_busy(slot_, active_);
-  if (!active_) {
-    missing_.end();
-    return 0;
-  }
+}
+
+std::uint64_t Flow::next_tick_ns(const KernelView& view, std::uint64_t now_ns, const reinet_period_config& rule) const {
   // A peer that has stopped reading, or an outage: nothing is missed by looking seldom.
   const bool silent = view.info.tcpi_last_ack_recv > kSilentMs;
   const bool published = process().settings.law == Settings::Law::published;
@@ -441,9 +352,8 @@ std::uint64_t Flow::tick(std::uint64_t now_ns) {
   const std::uint64_t most_ns =
       rule.packet_timed ? kMostTickNs : std::clamp(rule.min_period_ns, kLeastTickNs, kMostTickNs);
   const std::uint64_t own_ns = silent ? kMostTickNs : std::clamp<std::uint64_t>(part_ns, kLeastTickNs, most_ns);
-  const std::uint64_t law_ns = law_.due_ns() > now_ns ? law_.due_ns() - now_ns : 0;
-  tick_ns = std::max({std::min(own_ns, law_ns), kLeastTickNs, process().pacer.fair_ns()});
-  return now_ns + tick_ns;
+  const std::uint64_t law_ns = cap_.due_ns() > now_ns ? cap_.due_ns() - now_ns : 0;
+  return std::max({std::min(own_ns, law_ns), kLeastTickNs, process().pacer.fair_ns()});
 }
 
 }  // namespace reinet::alcc

@@ -15,26 +15,20 @@
 #ifndef REINET_ALCC_FLOW_HPP
 #define REINET_ALCC_FLOW_HPP
 
-#include <sys/epoll.h>
-
 #include <atomic>
 #include <cstdint>
 #include <vector>
 
-#include "alcc/gate/kernel_view.hpp"
-#include "alcc/gate/lock.hpp"
-#include "alcc/gate/measure.hpp"
+#include "alcc/base/lock.hpp"
+#include "alcc/gate/leased_cap.hpp"
 #include "alcc/gate/missing.hpp"
-#include "alcc/laws/law.hpp"
-#include "alcc/link/link.hpp"
-#include "core/peers/peers.hpp"
+#include "alcc/gate/registrations.hpp"
+#include "alcc/stats/kernel_view.hpp"
+#include "alcc/stats/measure.hpp"
 
 namespace reinet::alcc {
 
-struct Epoll;
-
 constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
-constexpr std::uint64_t kLeaseNs = 500'000'000;    // as kshim/leases.py
 constexpr std::uint64_t kLeastTickNs = 1'000'000;  // a millisecond is 4 packets at 50 Mbit/s
 constexpr std::uint64_t kMostTickNs = 10'000'000;
 constexpr std::uint32_t kSilentMs = 100;  // without an ACK, looks are kMostTickNs apart
@@ -55,21 +49,8 @@ constexpr std::uint32_t kMostRefusals = 1000;
 // So much may come past the gate by and by, as what git's upload-pack says by stdio before it sends: the window counts
 // it as it counts all that is in the kernel. A program that sends so in earnest has it through in a few looks.
 constexpr std::uint64_t kMostBypassingBytes = 64 * 1024;
-constexpr std::uint32_t kWritable = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
-// A registration that is silent once it has told: whoever changes it has it tell again.
-constexpr bool is_told_once(std::uint32_t events) { return (events & EPOLLONESHOT) && (events & kWritable); }
 constexpr const char* kCappedInKernel = "the kernel caps it already (a congestion control of reinet's)";
 constexpr const char* kToldOnce = "its readiness is told once (EPOLLONESHOT)";
-
-// What an application asked epoll for.
-struct Registration {
-  Epoll* epoll;
-  std::uint32_t generation;  // of the epoll's
-  int fd;
-  std::uint32_t wanted;
-  epoll_data_t data;
-  bool withheld;  // the kernel was told of all but kWritable
-};
 
 struct Room {
   std::uint64_t bytes;  // at most what was wanted; less than that only in whole segments
@@ -84,7 +65,7 @@ class Flow {
   std::uint64_t cookie = 0;       // 0 = the flow is free
   std::uint32_t connections = 0;  // moves when the socket has another one
   std::vector<int> fds;
-  std::vector<Registration> registrations;
+  Registrations registrations;
   std::atomic<bool> armed{false};          // somebody was refused; read without the lock too
   std::atomic<std::uint32_t> openings{0};  // moves when the gate opens
   std::atomic<std::uint64_t> tick_ns{kLeastTickNs};
@@ -134,17 +115,16 @@ class Flow {
   // What is known of the connection is of none any more; the socket's own remains.
   void forget_connection();
   std::uint32_t cap_in_force_pkts(std::uint64_t now_ns) const;
-  void renew(std::uint64_t now_ns);
-  void ask_law(const KernelView& view, std::uint64_t now_ns);
-  std::uint64_t lease_in_force() const;
-  std::uint32_t decide(reinet_flow_stats& record);
-  std::uint32_t ask_daemon(reinet_flow_stats& record);
-  void leave_daemon();
-  void take_record(reinet_flow_stats& record, const KernelView& view, int fd, std::uint64_t now_ns);
-  bool is_bypassed(int fd, const KernelView& view);
   std::uint64_t room_under(std::uint32_t cap_pkts, const KernelView& view) const;
   void bound_backlog(int fd, bool bounded);
+  bool is_bypassed(int fd, const KernelView& view);
   int live_fd();
+  // The steps of a tick: what the connection shows becomes a record and that a cap, the gate opens where there is room,
+  // and the next tick is set. wanted: somebody was refused since the tick before.
+  reinet_period_config period_rule(std::uint64_t now_ns);
+  void take_look(const KernelView& view, int fd, std::uint64_t now_ns, const reinet_period_config& rule, bool wanted);
+  void open_if_room(const KernelView& view, std::uint64_t now_ns, bool wanted);
+  std::uint64_t next_tick_ns(const KernelView& view, std::uint64_t now_ns, const reinet_period_config& rule) const;
 
   enum class Stage { fresh, running };
   Stage stage_ = Stage::fresh;
@@ -153,17 +133,11 @@ class Flow {
   const char* exempt_ = nullptr;
   Growing growing_;
   Measure measure_;
-  std::uint64_t peer_ = 0;
-  Neighbour neighbour_;
-  Law law_;
-  std::uint64_t lease_ = 0;
-  bool void_ = false;             // after a pause, until a new decision
-  int slot_ = Link::kNoSlot;      // in the memory that the daemon reads
-  std::uint64_t void_lease_ = 0;  // of the daemon's, that answers what was before a pause
-  bool active_ = false;           // ticks are due
-  bool refused_ = false;          // since the last look
-  std::uint32_t refusals_ = 0;    // since the gate opened
-  bool bounded_ = false;          // we set TCP_NOTSENT_LOWAT
+  LeasedCap cap_;
+  bool active_ = false;         // ticks are due
+  bool refused_ = false;        // since the last look
+  std::uint32_t refusals_ = 0;  // since the gate opened
+  bool bounded_ = false;        // we set TCP_NOTSENT_LOWAT
   std::uint64_t credit_bytes_ = 0;
   Missing missing_;
   std::uint64_t pending_bytes_ = 0, late_bytes_ = 0;

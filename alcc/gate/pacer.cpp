@@ -11,7 +11,7 @@
 #include <cstring>
 #include <new>
 
-#include "alcc/gate/futex.hpp"
+#include "alcc/base/futex.hpp"
 #include "alcc/gate/process.hpp"
 
 namespace reinet::alcc {

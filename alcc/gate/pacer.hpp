@@ -13,8 +13,8 @@
 #include <queue>
 #include <vector>
 
+#include "alcc/base/lock.hpp"
 #include "alcc/gate/flow.hpp"
-#include "alcc/gate/lock.hpp"
 
 namespace reinet::alcc {
 

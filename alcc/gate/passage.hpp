@@ -23,7 +23,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "alcc/gate/futex.hpp"
+#include "alcc/base/futex.hpp"
 #include "alcc/gate/process.hpp"
 
 namespace reinet::alcc {

@@ -9,7 +9,7 @@
 #include <new>
 #include <utility>
 
-#include "alcc/gate/say.hpp"
+#include "alcc/base/say.hpp"
 
 namespace reinet::alcc {
 

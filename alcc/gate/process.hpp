@@ -9,12 +9,12 @@
 
 #include <atomic>
 
-#include "alcc/gate/lock.hpp"
+#include "alcc/base/lock.hpp"
 #include "alcc/gate/pacer.hpp"
 #include "alcc/gate/report.hpp"
-#include "alcc/gate/settings.hpp"
 #include "alcc/gate/shared_peers.hpp"
 #include "alcc/gate/table.hpp"
+#include "alcc/laws/settings.hpp"
 #include "alcc/link/link.hpp"
 
 namespace reinet::alcc {

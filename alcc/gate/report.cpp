@@ -9,8 +9,8 @@
 #include <cstdio>
 #include <new>
 
+#include "alcc/base/say.hpp"
 #include "alcc/gate/process.hpp"
-#include "alcc/gate/say.hpp"
 #include "core/states/feature.hpp"
 
 namespace reinet::alcc {

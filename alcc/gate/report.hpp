@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "alcc/gate/lock.hpp"
+#include "alcc/base/lock.hpp"
 #include "core/flow_stats.h"
 
 namespace reinet::alcc {

@@ -111,13 +111,13 @@ void Table::close(int fd) {
   if (load(fd) != slot) return;
   store(fd, kUnknown);
   std::erase(flow->fds, fd);
-  const bool watched = std::ranges::any_of(flow->registrations, [&](const Registration& r) { return r.fd == fd; });
+  const bool watched = flow->registrations.has(fd);
   if (watched) flow->open();  // another process may share the epoll
   if (watched && !flow->fds.empty()) {
     // The registration outlives this descriptor and cannot be changed any more.
     flow->exempt("a descriptor that epoll watches was closed while a duplicate lives");
   }
-  std::erase_if(flow->registrations, [&](const Registration& r) { return r.fd == fd; });
+  flow->registrations.forget(fd);
   if (flow->fds.empty()) release(flow);
 }
 

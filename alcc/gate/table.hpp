@@ -14,8 +14,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "alcc/base/lock.hpp"
 #include "alcc/gate/flow.hpp"
-#include "alcc/gate/lock.hpp"
 
 namespace reinet::alcc {
 

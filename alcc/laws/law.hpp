@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "alcc/gate/settings.hpp"
 #include "alcc/laws/published.hpp"
+#include "alcc/laws/settings.hpp"
 #include "core/flow_stats.h"
 #include "core/guard/guard.hpp"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "alcc/gate/measure.hpp"
+#include "alcc/stats/measure.hpp"
 #include "core/states/heads.hpp"
 
 namespace reinet::alcc {

@@ -6,7 +6,7 @@
 //   sent        segments that went out since the last look, those sent again too
 //   delivered   segments acknowledged or SACKed, each as an ACK of its own, the oldest first
 //   lost        what left the flight and was not delivered
-//   RTT         of all ACKs between two looks the mean (mean_of_samples_us of alcc/gate/measure.hpp), less what the
+//   RTT         of all ACKs between two looks the mean (mean_of_samples_us of alcc/stats/measure.hpp), less what the
 //               receiver waited before it acknowledged
 //
 // The window is the law's, and nothing else is: the kernel repeats what is lost, and nothing is paced, which was tried
@@ -21,7 +21,7 @@
 #include <string_view>
 
 #include "alcc/driver/driver.hpp"
-#include "alcc/gate/kernel_view.hpp"
+#include "alcc/stats/kernel_view.hpp"
 
 namespace reinet::alcc {
 

@@ -13,7 +13,7 @@
 #include <cstring>
 #include <new>
 
-#include "alcc/gate/kernel_view.hpp"
+#include "alcc/stats/kernel_view.hpp"
 
 namespace reinet::alcc {
 

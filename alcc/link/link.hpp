@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "alcc/gate/lock.hpp"
+#include "alcc/base/lock.hpp"
 #include "alcc/link/memory.hpp"
 #include "core/period.h"
 

@@ -25,11 +25,11 @@
 #include <cerrno>
 #include <cstdarg>
 
+#include "alcc/base/real.hpp"
+#include "alcc/base/say.hpp"
 #include "alcc/gate/process.hpp"
-#include "alcc/gate/say.hpp"
 #include "alcc/preload/alone.hpp"
 #include "alcc/preload/forget.hpp"
-#include "alcc/preload/real.hpp"
 
 using reinet::alcc::Inside;
 using reinet::alcc::process;

@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <cstdarg>
 
+#include "alcc/base/real.hpp"
 #include "alcc/preload/alone.hpp"
 #include "alcc/preload/forget.hpp"
-#include "alcc/preload/real.hpp"
 
 using reinet::alcc::forget;
 using reinet::alcc::fresh;

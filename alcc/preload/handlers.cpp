@@ -3,8 +3,8 @@
 // What others have done around fork() (pthread_atfork). Before it the C library calls whoever registered last first:
 // the gate registers before anybody else, so that its locks are taken when no other handler has to wait any more. A
 // thread that holds what such a handler waits for may be in a write, and want one of them.
+#include "alcc/base/real.hpp"
 #include "alcc/gate/process.hpp"
-#include "alcc/preload/real.hpp"
 
 #ifndef __SANITIZE_THREAD__  // which calls this before it is ready for what is built with it
 namespace {

@@ -14,9 +14,9 @@
 #include <cstdarg>
 #include <cstdlib>
 
+#include "alcc/base/real.hpp"
 #include "alcc/gate/process.hpp"
 #include "alcc/preload/alone.hpp"
-#include "alcc/preload/real.hpp"
 
 using reinet::alcc::Inside;
 using reinet::alcc::process;

@@ -11,7 +11,7 @@
 #include <new>
 #include <utility>
 
-#include "alcc/gate/lock.hpp"
+#include "alcc/base/lock.hpp"
 #include "alcc/gate/process.hpp"
 
 namespace {

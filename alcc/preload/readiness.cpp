@@ -21,10 +21,10 @@
 #include <cstring>
 #include <vector>
 
-#include "alcc/gate/futex.hpp"
+#include "alcc/base/futex.hpp"
+#include "alcc/base/real.hpp"
 #include "alcc/gate/process.hpp"
 #include "alcc/preload/forget.hpp"
-#include "alcc/preload/real.hpp"
 
 using namespace reinet::alcc;
 

@@ -5,12 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "alcc/gate/measure.hpp"
+#include "alcc/base/real.hpp"
 #include "alcc/gate/process.hpp"
 #include "alcc/laws/law.hpp"
 #include "alcc/laws/model.hpp"
 #include "alcc/laws/published.hpp"
-#include "alcc/preload/real.hpp"
+#include "alcc/stats/measure.hpp"
 
 // Fills, for each record of one flow, the target that the settings resolve to and the cap decided on it. Returns 0, or
 // -1 for settings that make no sense.

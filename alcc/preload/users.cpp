@@ -14,8 +14,8 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "alcc/base/real.hpp"
 #include "alcc/preload/alone.hpp"
-#include "alcc/preload/real.hpp"
 
 using reinet::alcc::alone;
 using reinet::alcc::with_own_descriptors;

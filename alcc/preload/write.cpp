@@ -14,8 +14,8 @@
 
 #include <algorithm>
 
+#include "alcc/base/real.hpp"
 #include "alcc/gate/passage.hpp"
-#include "alcc/preload/real.hpp"
 
 using reinet::alcc::Answered;
 using reinet::alcc::bytes_of;

@@ -103,8 +103,8 @@ def windows_side_by_side(law: str, seconds: float, loss_every: int, reordering_p
 def cubic_side_by_side(
     seconds: float, buffer_pkts: int, cap_pkts: int = 0, acks_per_look: int = 1
 ) -> list[tuple[int, int, int, int, bool]]:
-    """After each look: the simulator's window and ssthresh, those of alcc/gate/virtual_cubic.hpp, and whether a loss is
-    being mended; over a link of a packet a millisecond and 40 ms."""
+    """After each look: the simulator's window and ssthresh, those of alcc/stats/virtual_cubic.hpp, and whether a loss
+    is being mended; over a link of a packet a millisecond and 40 ms."""
 
 def given_up(sent: int, acked: list[int], reordering_pkts: int) -> list[int]:
     """The packets given up while these of them are acknowledged, in that order."""

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "alcc/gate/virtual_cubic.hpp"
+#include "alcc/stats/virtual_cubic.hpp"
 #include "core/cc/kernel/cubic.hpp"
 #include "driven.hpp"
 #include "envs/sim/path/packet.hpp"

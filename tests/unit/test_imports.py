@@ -92,6 +92,26 @@ def test_native_code_includes_only_from_those_before_it(room: str) -> None:
             assert any(include.startswith(f"{allowed}/") for allowed in NATIVE_ROOMS[room]), f"{path}: {include}"
 
 
+ALCC_FOLDERS = ["base", "stats", "driver", "laws", "link", "gate", "library", "preload", "udp", "native"]
+"""The native folders of ``alcc``, from the bottom up, as ``ROOMS``."""
+
+
+@pytest.mark.parametrize("folder", ALCC_FOLDERS)
+def test_a_folder_of_the_gate_includes_only_from_those_before_it(folder: str) -> None:
+    allowed = ALCC_FOLDERS[: ALCC_FOLDERS.index(folder) + 1]
+    paths = sorted((ROOT / "alcc" / folder).glob("*.[ch]pp"))
+    assert paths, f"alcc/{folder} has no files"
+    for path in paths:
+        for include in HEADERS.findall(path.read_text()):
+            parts = include.split("/")
+            if parts[0] == "alcc" and len(parts) > 2:  # the C interface lies beside the folders
+                assert parts[1] in allowed, f"{path.relative_to(ROOT)} includes {include}, a folder above {folder}"
+
+
+def test_every_native_folder_of_the_gate_has_its_place() -> None:
+    assert {path.parent.name for path in (ROOT / "alcc").glob("*/*.[ch]pp")} == set(ALCC_FOLDERS)
+
+
 def _sources() -> list[Path]:
     found = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if found.returncode:

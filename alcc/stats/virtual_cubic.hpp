@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "alcc/gate/kernel_view.hpp"
+#include "alcc/stats/kernel_view.hpp"
 #include "core/cc/capped_window.hpp"
 #include "core/cc/kernel/cubic.hpp"
 

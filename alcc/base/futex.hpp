@@ -13,7 +13,7 @@
 #include <climits>
 #include <cstdint>
 
-#include "alcc/preload/real.hpp"
+#include "alcc/base/real.hpp"
 
 namespace reinet::alcc {
 

@@ -17,8 +17,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "alcc/gate/kernel_view.hpp"
-#include "alcc/gate/virtual_cubic.hpp"
+#include "alcc/stats/kernel_view.hpp"
+#include "alcc/stats/virtual_cubic.hpp"
 #include "core/period.h"
 
 namespace reinet::alcc {
