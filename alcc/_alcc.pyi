@@ -16,6 +16,12 @@ class Link:
     def release(self, slot: int, cookie: int) -> None: ...
     def busy(self, slot: int) -> bool: ...
 
+SUMS_BYTES: int
+SUMS_PLACES: int
+
+def sums_of(copy: bytes) -> tuple[int, list[dict[str, float]]]:
+    """How many processes took a place among those of ``alcc/gate/sums.hpp``, and what is in each place."""
+
 def watch_signal(number: int) -> None:
     """From now on, until its handler of Python's is another one, ``was_sent`` knows of that signal."""
 

@@ -53,7 +53,7 @@ class Settings:
     no_io_uring: bool = False
     """Whoever asks for an io_uring by the C library's ``syscall`` gets ENOSYS."""
     report: Path | None = None
-    """Each process appends a line of JSON when it ends."""
+    """Of the memory in which processes add up what they come to, ``sums.Sums.path``."""
     records: Path | None = None
     """FlowStats records are appended as they come."""
     own: dict[str, str] = field(default_factory=dict)

@@ -1,32 +1,25 @@
 """``reinet run``: a program under the gate, without privileges."""
 
 import contextlib
-import json
 import os
 import select
-import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from reinet.alcc.launch import Law, Settings, check_command, parse_ports
+from reinet.alcc.sums import Sums
 from reinet.cli.output import JsonOption, say, write_json
 from reinet.core.errors import ConfigError, ReinetError
 from reinet.core.target import Form, Target
 
 DAEMON = Path("/run/reinet-processes/socket")
 """As configs/daemon.toml suggests it: a folder of the daemon's own lets no other user through."""
-SUMS = ("flows", "bytes", "closings", "openings", "records", "decisions", "capped", "not_gated")
-MEANS = ("qdelay_mean_ms", "qdelay_saved_ms")
-MOST_REMOVALS = 1000
-"""Of the report's folder: more processes than end in the milliseconds that they take."""
-MOST_OF_A_REPORT = 1e18
-"""Bytes at 100 Gbit/s for two years: what is larger nobody has counted."""
 
 
 def run(
@@ -93,7 +86,7 @@ def run(
         os.execve(program, command, environment)
     status, report = run_reported(settings, program, command)
     if not report["processes"]:
-        say("none of its processes reported: they sent nothing, had no gate, or a signal ended them; no sum counts any")
+        say("none of its processes had a connection to tell of: they sent nothing, or had no gate")
     if shadow:
         say(
             f"{report['flows']} connections, {report['bytes'] / 1e6:.1f} MB, {report['decisions']} decisions: queueing "
@@ -132,13 +125,10 @@ def law_of(name: str, target: Target) -> Law:
 
 
 def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple[int, dict[str, Any]]:
-    """Runs the command to its end; returns its exit status and what its processes reported, added up."""
-    with _folder() as folder:
-        report = folder / "report"
-        report.touch()
-        report.chmod(0o666)  # servers' processes change their user
-        folder.chmod(0o711)  # and find the file there; nobody else makes one or puts a link in its place
-        environment = Settings(**{**settings.__dict__, "report": report}).environment()
+    """Runs the command to its end; returns its exit status and the sums of its processes."""
+    sums = Sums()
+    try:
+        environment = replace(settings, report=sums.path).environment()
         with (
             _forwarded() as begin,
             subprocess.Popen(
@@ -149,26 +139,12 @@ def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple
         ):  # fmt: skip
             begin(process)
             status = _end_of(process)
-        reports = read_reports(report)
-    return (status if status >= 0 else 128 - status), added_up(reports)
-
-
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    """Gives an empty folder and removes it at the end, as often as a process that outlives the command reports there.
-
-    A process makes the file anew where it is gone, once and in no other folder.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="reinet-run-"))
-    try:
-        yield folder
+        total = sums.total()
     finally:
-        for _ in range(MOST_REMOVALS):
-            shutil.rmtree(folder, ignore_errors=True)
-            if not folder.exists():
-                break
-        else:  # the exit status is the command's
-            say(f"{folder} cannot be removed: remove it when the command's other processes have ended")
+        sums.close()
+    if senseless := total.pop("senseless"):
+        say(f"the sums of {senseless} processes make no sense and are left out")
+    return (status if status >= 0 else 128 - status), total
 
 
 def _taking_sockets(program: Path, command: list[str], environment: dict[str, str]) -> Callable[[], None] | None:
@@ -179,33 +155,6 @@ def _taking_sockets(program: Path, command: list[str], environment: dict[str, st
     if environment.get("LISTEN_PID") != str(os.getpid()):
         return None
     return lambda: os.execve(program, command, {**environment, "LISTEN_PID": str(os.getpid())})
-
-
-def read_reports(path: Path) -> list[dict[str, Any]]:
-    """Returns what processes reported. Who may write there is not known: lines that make no sense are left out."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:  # the command may have removed it
-        say(f"its processes reported nothing: {error.strerror}")
-        return []
-    found = [parse_report(line) for line in lines]
-    if None in found:
-        say(f"{found.count(None)} of {len(found)} lines of the report make no sense and are left out")
-    return [report for report in found if report is not None]
-
-
-def parse_report(line: bytes) -> dict[str, Any] | None:
-    """Returns a line of a process's report, None where it is no such line."""
-    try:
-        report = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(report, dict):
-        return None
-    numbers = [report.get(key) for key in (*SUMS, *MEANS)]
-    # NaN and infinities fail the comparison, too.
-    sane = all(isinstance(n, int | float) and 0 <= n < MOST_OF_A_REPORT for n in numbers)
-    return report if sane else None
 
 
 @contextlib.contextmanager
@@ -286,12 +235,3 @@ def _in_foreground(pid: int) -> bool:
         return False
     finally:
         os.close(terminal)
-
-
-def added_up(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the sums of some processes' reports; delays are means over the bytes."""
-    total: dict[str, Any] = {key: sum(report[key] for report in reports) for key in SUMS}
-    for key in MEANS:
-        weighted = sum(report[key] * report["bytes"] for report in reports)
-        total[key] = weighted / total["bytes"] if total["bytes"] else 0.0
-    return total | {"processes": len(reports)}

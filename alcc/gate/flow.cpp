@@ -68,11 +68,11 @@ bool Flow::takes_early(std::uint64_t bytes) {
 
 void Flow::sent_early(std::uint64_t taken_bytes) {
   count();
-  process().report.bytes += taken_bytes;
+  process().report.sums().bytes += taken_bytes;
 }
 
 void Flow::count() {
-  if (!counted_.exchange(true)) process().report.flows++;
+  if (!counted_.exchange(true)) ++process().report.sums().flows;
 }
 
 // Bounds what waits unsent in the kernel; an application's own bound stays.
@@ -183,7 +183,7 @@ void Flow::begin_send(std::uint64_t bytes, std::uint64_t now_ns) {
 void Flow::end_send(std::uint64_t bytes, std::uint64_t taken_bytes) {
   pending_bytes_ -= std::min(pending_bytes_, bytes);
   admitted_bytes_ += taken_bytes;
-  process().report.bytes += taken_bytes;
+  process().report.sums().bytes += taken_bytes;
 }
 
 void Flow::begin_late(std::uint64_t bytes) { late_bytes_ += bytes; }
@@ -211,7 +211,7 @@ bool Flow::arm() {
   }
   if (!queued) process().pacer.push(this, now + kLeastTickNs);
   if (!queued) return false;
-  if (!armed) process().report.closings++;
+  if (!armed) ++process().report.sums().closings;
   armed = true;
   registrations.withhold();
   return true;
@@ -229,7 +229,7 @@ void Flow::open() {
   if (!armed) return;
   armed = false;
   refusals_ = 0;
-  process().report.openings++;
+  ++process().report.sums().openings;
   registrations.give_back();
   wake(openings);
 }
@@ -324,7 +324,7 @@ void Flow::take_look(const KernelView& view, int fd, std::uint64_t now_ns, const
   if (measure_.take(view, now_ns, rule, app_limited, in_force_pkts, record)) {
     Process& p = process();
     const std::uint32_t cap_pkts = cap_.decide(record, in_force_pkts);
-    p.report.take(record, cap_pkts, view.in_flight_pkts() + view.waiting_pkts());
+    p.report.take(record, cap_pkts, view.in_flight_pkts() + view.waiting_pkts(), p.settings.records.c_str());
     if (p.settings.gates() && record.min_rtt_us >= kLeastPathRttUs) bound_backlog(fd, true);  // below it no cap comes
     if (p.settings.leaves_capped() && is_capped_in_kernel(fd)) exempt(kCappedInKernel);
   }

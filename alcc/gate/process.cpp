@@ -86,8 +86,7 @@ void after_fork_in_child() {
   if (p.alive) *p.alive = true;
   give_locks_back();
   p.pacer.renew();
-  p.report.clear();
-  p.ended = p.left.load();
+  p.report.renew();
   p.given_up = p.left.load();  // what was no more possible in the parent may be here
   p.link.renew();
   p.table.each_flow(p.table.chunks(), [](Flow& flow) { flow.after_fork(); });
@@ -144,6 +143,7 @@ bool is_made() { return is_process_made.load(std::memory_order_acquire); }
 void Process::ask(const Settings& what) {
   settings = what;
   if (!asked) pthread_atfork(before_fork, give_locks_back, after_fork_in_child);
+  if (!settings.report.empty()) report.share(settings.report.c_str());
   asked = true;
 }
 
@@ -153,12 +153,10 @@ void Process::give_up(const char* why) {
 }
 
 void Process::leave(const char* why) {
-  if (given_up) end();  // what comes now may forbid the report's file
   const Inside inside;
   if (!inside || !is_here()) return;
   pacer.pause(true);  // also until another thread that does the same has done it
   if (!left.exchange(true)) {
-    end();
     give_up(why);
     open_all();
   }
@@ -188,21 +186,12 @@ void Process::end_fork(bool in_child) {
   pacer.resume();
 }
 
-void Process::end() {
-  if (!asked || !is_here() || ended.exchange(true)) return;
-  const bool before = std::exchange(inside_gate, true);
-  report.write(settings.report.c_str());
-  inside_gate = before;
-}
-
 namespace {
 
 [[gnu::constructor]] void begin() {
   process();
   await_end_of_main_thread();
 }
-
-[[gnu::destructor]] void end() { process().end(); }
 
 }  // namespace
 

@@ -34,7 +34,6 @@ struct Process {
   Table table;
   Pacer pacer;
   Report report;
-  std::atomic<bool> ended{false};  // the report is written
   Link link;
   std::atomic<bool>* alive = nullptr;  // in memory that every new process gets empty
   SharedPeers* peers = nullptr;        // in memory that all processes made by fork() share
@@ -46,7 +45,7 @@ struct Process {
   void ask(const Settings& what);
   // Opens all gates for good and says why.
   void give_up(const char* why);
-  // The same, in time before a call after which nothing of the gate may run in this process; the report is written.
+  // The same, in time before a call after which nothing of the gate may run in this process.
   void leave(const char* why);
   // Wakes and tells all that wait at a gate; the caller is inside the gate, with no lock.
   void open_all();
@@ -56,8 +55,6 @@ struct Process {
   // What fork() has done around it, around a call of the kernel that does the same.
   void begin_fork();
   void end_fork(bool in_child);
-  // Writes the report, once.
-  void end();
 };
 
 Process& process();

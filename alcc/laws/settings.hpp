@@ -10,7 +10,7 @@
 //   shadow   1                                 decide, count and gate nothing
 //   always   1                                 cap before a queue was seen too: for tests and measurements
 //   no_io_uring 1                               the C library's syscall() makes none
-//   report   PATH                              a line of JSON is appended when the process ends
+//   report   PATH                              the memory for the sums of processes (alcc/gate/sums.hpp)
 //   records  PATH                              FlowStats records, as they come, are appended
 #ifndef REINET_ALCC_SETTINGS_HPP
 #define REINET_ALCC_SETTINGS_HPP

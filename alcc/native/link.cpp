@@ -127,4 +127,5 @@ NB_MODULE(_alcc, m) {
       .def("busy", &Link::busy);
   reinet::alcc::bind_udp(m);
   reinet::alcc::bind_signals(m);
+  reinet::alcc::bind_sums(m);
 }

@@ -9,6 +9,7 @@ namespace reinet::alcc {
 // What the other files of this folder add to the module of link.cpp.
 void bind_udp(nanobind::module_& m);
 void bind_signals(nanobind::module_& m);
+void bind_sums(nanobind::module_& m);
 
 }  // namespace reinet::alcc
 

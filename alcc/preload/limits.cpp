@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a process forbids itself, and its end.
+// What a process forbids itself.
 //
 //   setrlimit   Where no more processes are allowed (vsftpd), no more threads are: the pacer's is made before.
 //   prctl       Seccomp ends a process for a call that its filter's author did not foresee, and the gate makes such: no
 //               gate from then on. What a thread may ever do it changes for the calling one alone, see users.cpp.
-//   _exit       Ends a process without its destructors; many servers' children end so.
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <cstdarg>
-#include <cstdlib>
 
 #include "alcc/base/real.hpp"
 #include "alcc/gate/process.hpp"
@@ -26,7 +23,6 @@ namespace {
 constinit reinet::alcc::Real<int (*)(int, const rlimit*)> real_setrlimit{"setrlimit"};
 constinit reinet::alcc::Real<int (*)(pid_t, int, const rlimit*, rlimit*)> real_prlimit{"prlimit"};
 REINET_REAL(prctl);
-constinit reinet::alcc::Real<void (*)(int)> real__exit{"_exit"};
 
 void before_limit(int resource, const rlimit* limit) {
   if (resource != RLIMIT_NPROC || !limit || limit->rlim_cur > 1) return;
@@ -72,11 +68,3 @@ REINET_HOOK int prctl(int option, ...) noexcept {
   const auto call = [&] { return real_prctl.get()(option, a[0], a[1], a[2], a[3]); };
   return is_of_privileges(option) ? reinet::alcc::alone(call) : call();
 }
-
-REINET_HOOK void _exit(int status) {
-  if (process().asked && process().report.flows > 0) process().end();
-  real__exit.get()(status);
-  std::abort();  // not reached
-}
-
-REINET_HOOK void _Exit(int status) noexcept { _exit(status); }

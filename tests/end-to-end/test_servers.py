@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers.gated import CAP_PKTS, TIMEOUT_S, reports
+from helpers.gated import CAP_PKTS, TIMEOUT_S
 from helpers.gated.server import MSS_BYTES, pattern
 from helpers.gated.web import digest, free_port, needed, nginx
+from reinet.alcc.sums import Sums
 
 REINET = Path(sys.executable).with_name("reinet")
 MOST_HELD_BYTES = 3 * CAP_PKTS * MSS_BYTES
@@ -52,8 +53,8 @@ def _vsftpd(folder: Path, more: str) -> Iterator[int]:
     for path in (folder, *folder.parents[:3]):  # pytest's folders are nobody else's
         path.chmod(path.stat().st_mode | 0o055)
     (folder / "conf").write_text(CONFIG.format(port=port, root=root, empty=empty, user="ftp", more=more))
-    command = [str(REINET), "run", "--law", f"fixed:{CAP_PKTS}", "--always", "--", needed("vsftpd", "--servers")]
-    with subprocess.Popen([*command, str(folder / "conf")]) as process:
+    command = [str(REINET), "run", "--law", f"fixed:{CAP_PKTS}", "--always", "--json", str(folder / "json")]
+    with subprocess.Popen([*command, "--", needed("vsftpd", "--servers"), str(folder / "conf")]) as process:
         try:
             yield port
         finally:
@@ -105,10 +106,12 @@ def test_vsftpd_is_gated_and_serves_every_byte(tmp_path: Path, more: str) -> Non
             assert [_fetched(client, size) for size in SIZES] == [digest(pattern(size)) for size in SIZES]
         with contextlib.closing(_login(port)) as client:
             assert _held_bytes(client, SIZES[-1]) <= MOST_HELD_BYTES
+    report = json.loads((tmp_path / "json").read_text())  # its sessions end by a signal, as another user in a chroot
+    assert report["bytes"] >= sum(SIZES)
 
 
 def test_nginx_serves_a_gigabyte(tmp_path: Path) -> None:
-    report, block, blocks = tmp_path / "report", pattern(1_000_003), 1000
+    report, block, blocks = Sums(), pattern(1_000_003), 1000
     with nginx(tmp_path, {"small": b"x"}, report) as (process, port):
         sent, got = hashlib.sha256(), hashlib.sha256()
         with (tmp_path / "www" / "large").open("wb") as file:
@@ -122,7 +125,7 @@ def test_nginx_serves_a_gigabyte(tmp_path: Path) -> None:
         assert process.wait(60) == 0
     (tmp_path / "www" / "large").unlink()  # pytest keeps the folders of its last runs
     assert got.digest() == sent.digest()
-    assert reports(report)["openings"] > 0
+    assert report.total()["openings"] > 0
 
 
 def test_iperf3_sends_backwards_over_four_streams(tmp_path: Path) -> None:

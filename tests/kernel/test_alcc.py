@@ -12,7 +12,7 @@ import pytest
 
 from helpers.figures import figures_hold
 from helpers.flows import Transfer, running_loader
-from helpers.gated import reports, seen_in, settings
+from helpers.gated import seen_in, settings
 from helpers.gated.program import Program, record
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.run import Run, run
@@ -21,6 +21,7 @@ from reinet.agents.evaluation.ways import shim, tunnel
 from reinet.alcc.joined import with_programs
 from reinet.alcc.launch import Law, Settings
 from reinet.alcc.processes import listen
+from reinet.alcc.sums import Sums
 from reinet.core.period import PeriodConfig
 from reinet.core.target import Target
 from reinet.envs.link.metrics import Metrics, compute, first_data_ms
@@ -199,14 +200,15 @@ def sent_under_both(
     """Sends over a socket that the kernel caps, from a program under the gate; returns what the gate reports."""
 
     def send(asked: Settings) -> dict[str, int]:
-        environment = replace(asked, report=tmp_path / "report").environment()
+        sums = Sums()
+        environment = replace(asked, report=sums.path).environment()
         with running_loader(cgroup):
             for name in ("LD_PRELOAD", "REINET_ALCC"):
                 monkeypatch.setenv(name, environment[name])
             flow = transfer(own_network=False, cgroup=cgroup, seconds=1.0)
             assert flow.cc.startswith("reinet")
             assert flow.result()["intact"]
-        return reports(tmp_path / "report")
+        return sums.total()
 
     return send
 

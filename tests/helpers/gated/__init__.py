@@ -99,12 +99,6 @@ def received(sock: socket.socket) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def reports(path: Path) -> dict[str, int]:
-    from reinet.cli.run import added_up
-
-    return added_up([json.loads(line) for line in path.read_text().splitlines()])
-
-
 def built(sources: list[str], program: Path, *options: str) -> Path:
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:

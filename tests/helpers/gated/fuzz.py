@@ -5,10 +5,10 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 from helpers.gated import FOLDER, environment, settings
 from reinet.alcc.launch import Settings
+from reinet.alcc.sums import Sums
 
 
 def log_of(seed: int, operations: int, asked: Settings | None, timeout_s: float) -> list[str]:
@@ -21,10 +21,10 @@ def log_of(seed: int, operations: int, asked: Settings | None, timeout_s: float)
     return [*done.stdout.splitlines(), *words, f"status {done.returncode}"]
 
 
-def differences(seed: int, operations: int, report: Path | None = None, timeout_s: float = 600.0) -> list[str]:
+def differences(seed: int, operations: int, report: Sums | None = None, timeout_s: float = 600.0) -> list[str]:
     """Returns the first lines that differ, of both sides; none = all went as without the gate."""
     plain = log_of(seed, operations, None, timeout_s)
-    gated = log_of(seed, operations, settings(report=report), timeout_s)
+    gated = log_of(seed, operations, settings(report=report and report.path), timeout_s)
     if plain == gated:
         return []
     at = next((i for i, (a, b) in enumerate(zip(plain, gated, strict=False)) if a != b), min(len(plain), len(gated)))

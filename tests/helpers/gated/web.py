@@ -17,6 +17,7 @@ import pytest
 
 from helpers.gated import TIMEOUT_S, settings
 from helpers.gated.server import MSS_BYTES
+from reinet.alcc.sums import Sums
 
 CONFIG = """
 {user}
@@ -62,7 +63,7 @@ def needed(program: str, option: str) -> str:
 
 @contextlib.contextmanager
 def nginx(
-    folder: Path, files: Mapping[str, bytes], report: Path, sendfile: str = "on"
+    folder: Path, files: Mapping[str, bytes], report: Sums, sendfile: str = "on"
 ) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
     """Runs nginx with two workers under a cap of 4 packets; yields it and its port."""
     program = needed("nginx", "--bench")
@@ -73,7 +74,7 @@ def nginx(
     user = "user root;" if os.geteuid() == 0 else ""  # workers of another user cannot read pytest's folders
     (folder / "conf").write_text(CONFIG.format(folder=folder, port=port, sendfile=sendfile, user=user))
     command = [program, "-p", str(folder), "-c", str(folder / "conf")]
-    with subprocess.Popen(command, env=settings("fixed:4", report=report).environment()) as process:
+    with subprocess.Popen(command, env=settings("fixed:4", report=report.path).environment()) as process:
         try:
             _wait_up(port, next(iter(files)))
             yield process, port

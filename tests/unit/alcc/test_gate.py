@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.gated import CAP_PKTS, received, reports, serving, settings
+from helpers.gated import CAP_PKTS, received, serving, settings
 from helpers.gated.server import LOOPS, MSS_BYTES, ONE_BY_ONE, pattern
+from reinet.alcc.sums import Sums
 
 MODES = [*ONE_BY_ONE, *LOOPS, "asyncio"]
 
@@ -20,12 +21,12 @@ def _digest(size: int) -> tuple[int, str]:
 @pytest.mark.parametrize("mode", MODES)
 def test_every_way_of_sending_brings_every_byte(mode: str, tmp_path: Path) -> None:
     size = 1_000_003
-    for attempt in range(5):  # a receiver that the host favours may take all before a look
-        report = tmp_path / f"report{attempt}"
-        with serving(mode, size, 1, settings(report=report)) as server:
+    for _ in range(5):  # a receiver that the host favours may take all before a look
+        report = Sums()
+        with serving(mode, size, 1, settings(report=report.path)) as server:
             assert received(server.connect()) == _digest(size)
             server.ended()
-        total = reports(report)
+        total = report.total()
         if mode == "once" or total["closings"]:
             break
     if mode == "once":
@@ -38,12 +39,12 @@ def test_every_way_of_sending_brings_every_byte(mode: str, tmp_path: Path) -> No
 
 def test_every_connection_that_is_let_go_is_counted(tmp_path: Path) -> None:
     """Whoever read 1 took one of them for ungated, where all were: it counted the reasons."""
-    size, report = 1_000_003, tmp_path / "report"
-    with serving("once", size, 3, settings(report=report)) as server:
+    size, report = 1_000_003, Sums()
+    with serving("once", size, 3, settings(report=report.path)) as server:
         for sock in [server.connect(receive_buffer_bytes=4096) for _ in range(3)]:
             assert received(sock) == _digest(size)
         server.ended()
-    assert (reports(report)["flows"], reports(report)["not_gated"]) == (3, 3)
+    assert (report.total()["flows"], report.total()["not_gated"]) == (3, 3)
 
 
 @pytest.mark.parametrize("size", [1, 2, MSS_BYTES - 1, MSS_BYTES * CAP_PKTS, MSS_BYTES * CAP_PKTS + 1, 65_537])
@@ -83,15 +84,15 @@ def test_the_kernel_holds_no_more_than_the_cap_and_says_so_to_every_waiter() -> 
 @pytest.mark.parametrize("mode", ["level", "edge", "demand", "poll"])
 def test_ten_thousand_openings_lose_no_wake_up(mode: str, tmp_path: Path) -> None:
     clients, size, openings = 50, 1_500_000, 0
-    for number in range(20):  # how often a gate closes for so many bytes is the host's; one round or two will do
-        report = tmp_path / f"report{number}"
-        with serving(mode, size, clients, settings("fixed:4", report=report)) as server:
+    for _ in range(20):  # how often a gate closes for so many bytes is the host's; one round or two will do
+        report = Sums()
+        with serving(mode, size, clients, settings("fixed:4", report=report.path)) as server:
             socks = [server.connect() for _ in range(clients)]
             with ThreadPoolExecutor(clients) as readers:
                 got = list(readers.map(received, socks))
             server.ended()
         assert got == [_digest(size)] * clients
-        total = reports(report)
+        total = report.total()
         assert 0 <= total["closings"] - total["openings"] <= clients  # a gate may be closed when its socket goes
         openings += total["openings"]
         if openings >= 10_000:

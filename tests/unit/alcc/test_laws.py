@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from helpers.gated import reports, serving
+from helpers.gated import serving
 from helpers.gated.server import pattern
 from helpers.places import ROOT
 from reinet.agents.decide.decider import Decider
@@ -22,6 +22,7 @@ from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
 from reinet.alcc.launch import MODEL_ENVIRONMENT, Law, Settings, find_preload
 from reinet.alcc.model import text_of
+from reinet.alcc.sums import Sums
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Flag, Normaliser
 from reinet.core.errors import ModelError
 from reinet.core.period import PeriodConfig
@@ -245,7 +246,8 @@ def test_a_graph_that_is_no_plain_chain_does_not_run_in_a_process(change: Callab
 def test_bytes_pass_whole_under_a_model(tmp_path: Path) -> None:
     size = 1_000_003
     law = _model("small").law_of_the_gate()
-    asked = Settings(law, Target.parse("+30ms"), always=True, report=tmp_path / "report")
+    sums = Sums()
+    asked = Settings(law, Target.parse("+30ms"), always=True, report=sums.path)
     digest = hashlib.sha256()
     with serving("edge", size, 1, asked) as server, server.connect(receive_buffer_bytes=4096) as sock:
         while block := sock.recv(1 << 14):
@@ -253,7 +255,7 @@ def test_bytes_pass_whole_under_a_model(tmp_path: Path) -> None:
             time.sleep(0.002)  # a path slow enough for periods to pass
         server.ended()
     assert digest.digest() == hashlib.sha256(pattern(size)).digest()
-    total = reports(tmp_path / "report")
+    total = sums.total()
     assert total["decisions"] >= total["capped"] > 0
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers.gated import reports, seen_in, serving
+from helpers.gated import seen_in, serving
 from helpers.gated.server import MSS_BYTES, pattern
 from reinet.alcc.launch import Law, Settings, find_preload
+from reinet.alcc.sums import Sums
 from reinet.cli.run import law_of
 from reinet.core.errors import ReinetError
 from reinet.core.target import Target
@@ -206,7 +207,8 @@ def test_after_a_long_pause_the_law_starts_anew() -> None:
 @pytest.mark.parametrize("mode", ["blocking", "edge", "asyncio"])
 def test_bytes_pass_whole_under_a_law(law: str, mode: str, tmp_path: Path) -> None:
     size = 1_000_003
-    asked = Settings(Law(law), TARGET, report=tmp_path / "report")
+    sums = Sums()
+    asked = Settings(Law(law), TARGET, report=sums.path)
     digest = hashlib.sha256()
     with serving(mode, size, 1, asked) as server, server.connect(receive_buffer_bytes=4096) as sock:
         while block := sock.recv(1 << 14):
@@ -214,7 +216,7 @@ def test_bytes_pass_whole_under_a_law(law: str, mode: str, tmp_path: Path) -> No
             time.sleep(0.002)  # slow enough for the window to bind
         server.ended()
     assert digest.digest() == hashlib.sha256(pattern(size)).digest()
-    total = reports(tmp_path / "report")
+    total = sums.total()
     assert total["bytes"] == size
     assert total["closings"] > 0, "the law's window was to bind, without --always"
     assert total["not_gated"] == 0
@@ -229,12 +231,13 @@ def test_after_a_pause_longer_than_a_lease_the_law_still_binds() -> None:
 
 
 def test_in_shadow_a_law_gates_nothing(tmp_path: Path) -> None:
-    asked = Settings(Law("copa"), TARGET, shadow=True, report=tmp_path / "report")
+    sums = Sums()
+    asked = Settings(Law("copa"), TARGET, shadow=True, report=sums.path)
     with serving("blocking", 100_000, 1, asked) as server, server.connect() as sock:
         while sock.recv(1 << 16):
             pass
         server.ended()
-    assert reports(tmp_path / "report")["closings"] == 0
+    assert sums.total()["closings"] == 0
 
 
 def test_names_of_laws_are_known_on_both_sides_and_others_refused() -> None:
