@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 
 from reinet.alcc.launch import Law, Settings, check_command, parse_ports
-from reinet.alcc.sums import Sums
 from reinet.cli.output import JsonOption, say, write_json
 from reinet.core.errors import ConfigError, ReinetError
 from reinet.core.target import Form, Target
@@ -126,6 +125,8 @@ def law_of(name: str, target: Target) -> Law:
 
 def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple[int, dict[str, Any]]:
     """Runs the command to its end; returns its exit status and the sums of its processes."""
+    from reinet.alcc.sums import Sums
+
     sums = Sums()
     try:
         environment = replace(settings, report=sums.path).environment()
