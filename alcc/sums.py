@@ -7,7 +7,8 @@ from typing import Any
 
 from reinet.alcc._alcc import SUMS_BYTES, SUMS_PLACES, sums_of
 
-COUNTS = ("flows", "bytes", "closings", "openings", "records", "decisions", "capped", "not_gated")
+COUNTS = ("flows", "bytes", "closings", "openings", "records", "decisions", "capped", "not_gated",
+          "accepted")  # fmt: skip
 MOST_OF_A_SUM = 1e18
 """Bytes at 100 Gbit/s for two years: what is larger nobody has counted."""
 _MOST_DELAY_US = 1e9
@@ -37,7 +38,8 @@ class Sums:
         """Returns the sums of all processes.
 
         COUNTS; ``qdelay_mean_ms``, and ``qdelay_saved_ms``, what a cap would have saved of it, means over bytes;
-        ``processes``, how many had a connection; ``senseless``, how many places were left out.
+        ``processes``, how many had a connection that sent anything or was let go; ``senseless``, how many places were
+        left out.
         """
         taken, places = sums_of(os.pread(self._fd, SUMS_BYTES, 0))
         sane = [place for place in places if _makes_sense(place)]

@@ -84,7 +84,12 @@ def run(
             signal.signal(number, signal.SIG_DFL)
         os.execve(program, command, environment)
     status, report = run_reported(settings, program, command)
-    if not report["processes"]:
+    if report["accepted"] and not report["processes"]:
+        say(
+            f"{report['accepted']} connections were accepted, and the gate saw nothing sent over them: nothing was, or "
+            "by calls that are not hooked, such as those of stdio (docs/alcc-programs.md)"
+        )
+    elif not report["processes"]:
         say("none of its processes had a connection to tell of: they sent nothing, or had no gate")
     if shadow:
         say(

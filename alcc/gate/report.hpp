@@ -25,6 +25,8 @@ class Report {
   // Takes a record, the cap decided on it and the packets in flight or waiting in the kernel. Records are appended to
   // the file of that path as they come, unless it is empty.
   void take(const reinet_flow_stats& record, std::uint32_t cap_pkts, std::uint32_t held_pkts, const char* records_path);
+  // Whether anybody wants to know.
+  bool is_shared() const { return shared_ != nullptr; }
   // A flow is not gated any more: counted, and said on standard error once for each reason.
   void exempted(const char* reason);
   // In a forked child, which has told nothing yet.

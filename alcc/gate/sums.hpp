@@ -14,11 +14,11 @@ namespace reinet::alcc {
 // Of one process. It fills cache lines of its own in the shared memory, for others count at the same time.
 struct Sums {
   std::atomic<std::uint64_t> flows{0}, bytes{0}, closings{0}, openings{0}, records{0}, decisions{0}, capped{0},
-      not_gated{0};
+      not_gated{0}, accepted{0};
   // Bytes of records with a sample, and each of these bytes times its record's queueing delay, and times what of that
   // was due to packets beyond the cap.
   std::atomic<double> delivered_bytes{0}, delay_byte_us{0}, saved_byte_us{0};
-  std::uint64_t unused[5] = {};
+  std::uint64_t unused[4] = {};
 };
 
 // Processes after these share the last place: a server with a process for each connection makes many.

@@ -28,6 +28,7 @@ nb::dict dict_of(const Sums& s) {
   d["decisions"] = s.decisions.load();
   d["capped"] = s.capped.load();
   d["not_gated"] = s.not_gated.load();
+  d["accepted"] = s.accepted.load();
   d["delivered_bytes"] = s.delivered_bytes.load();
   d["delay_byte_us"] = s.delay_byte_us.load();
   d["saved_byte_us"] = s.saved_byte_us.load();

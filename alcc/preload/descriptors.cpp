@@ -38,6 +38,16 @@ int copied(int fd, int copy) {
   return copy;
 }
 
+// Counted for whoever reads the sums: a server may send over what it accepts by calls that are not hooked.
+int accepted(int fd) {
+  fresh(fd);
+  if (fd >= 0 && process().wanted() && process().report.is_shared())
+    in_table([=](auto&) {
+      if (reinet::alcc::is_tcp(fd)) ++process().report.sums().accepted;
+    });
+  return fd;
+}
+
 template <class Function>
 int copying_fcntl(Function real, int fd, int command, void* argument) {
   const int result = real(fd, command, argument);
@@ -107,9 +117,9 @@ REINET_HOOK int socket(int domain, int type, int protocol) noexcept {
 }
 
 REINET_HOOK int accept(int fd, sockaddr* address, socklen_t* size) {
-  return fresh(real_accept.get()(fd, address, size));
+  return accepted(real_accept.get()(fd, address, size));
 }
 
 REINET_HOOK int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
-  return fresh(real_accept4.get()(fd, address, size, flags));
+  return accepted(real_accept4.get()(fd, address, size, flags));
 }

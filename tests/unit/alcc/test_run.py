@@ -47,6 +47,29 @@ def test_sums_of_nobody_are_said_to_be_such(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "json").read_text())["processes"] == 0
 
 
+@pytest.mark.parametrize("call", ["stdio", "write"])
+def test_a_server_that_sends_past_the_gate_is_named_at_its_end(call: str, tmp_path: Path) -> None:
+    """Nobody said that such a server had no gate."""
+    script = (
+        "import ctypes, os, socket, sys\n"
+        "server = socket.create_server(('127.0.0.1', 0))\n"
+        "client = socket.create_connection(server.getsockname())\n"
+        "sock, _ = server.accept()\n"
+        "if sys.argv[1] == 'write': os.write(sock.fileno(), b'words')\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.fdopen.restype = ctypes.c_void_p\n"
+        "if sys.argv[1] == 'stdio':\n"
+        "  file = ctypes.c_void_p(libc.fdopen(sock.fileno(), b'w'))\n"
+        "  libc.fputs(b'words', file); libc.fflush(file)\n"
+        "assert client.recv(5) == b'words'"
+    )
+    asked = [str(REINET), "run", "--json", str(tmp_path / "json"), "--", sys.executable, "-c", script, call]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=True)
+    assert ("1 connections were accepted, and the gate saw nothing" in done.stderr) == (call == "stdio"), done.stderr
+    report = json.loads((tmp_path / "json").read_text())
+    assert (report["accepted"], report["flows"]) == (1, int(call == "write"))
+
+
 def test_what_a_server_sent_that_a_signal_ends_is_counted(tmp_path: Path) -> None:
     """As of HAProxy, Ruby's servers and PHP's, which die of SIGTERM: it looked as if they had sent nothing."""
     script = (

@@ -23,7 +23,7 @@ def _write(into: Sums, taken: int, *places: dict[str, float]) -> None:
     os.pwrite(fd, struct.pack("<Q", taken), 0)
     for number, place in enumerate(places, 1):
         counts = [int(place.get(key, 0)) for key in COUNTS]
-        os.pwrite(fd, struct.pack("<8Q3d", *counts, *[place.get(key, 0.0) for key in DELAYS]), number * PLACE_BYTES)
+        os.pwrite(fd, struct.pack("<9Q3d", *counts, *[place.get(key, 0.0) for key in DELAYS]), number * PLACE_BYTES)
     os.close(fd)
 
 
