@@ -54,6 +54,18 @@ def test_repeated_runs_have_seeds_of_their_own_and_their_medians_count(tmp_path:
     assert "frontier_mean_low" not in rows[1]
 
 
+def test_figures_are_the_same_on_any_number_of_threads(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        generate("lte-walking", 8.0, seed).save(tmp_path / f"{seed}.trace")
+    command = ["bench", "frontier", "--traces", str(tmp_path), "--fixed", "--agents", "rule:2", "--json", "-"]
+    rows = []
+    for threads in (1, 3):
+        result = CliRunner().invoke(app, [*command, "--threads", str(threads)])
+        assert result.exit_code == 0, result.output
+        rows.append(json.loads(result.stdout)["rows"])
+    assert rows[0] == rows[1]
+
+
 def test_a_buffer_in_time_follows_each_traces_peak_rate(tmp_path: Path) -> None:
     """The fast one has what --buffer-bytes says, 60 KB; the slow one beside it has less."""
     fast, slow = (Trace.constant(mbps, 10.0) for mbps in (24, 6))
