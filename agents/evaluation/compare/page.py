@@ -1,8 +1,7 @@
 """The page: one TensorBoard folder in which runs are agents and each link has its panels.
 
 <folder>/<agent>/     curves on every link, hyper-parameters, mean figures
-<folder>/link/        capacity, target and minimum RTT of every link
-<folder>/report/      layout of the page, pictures, the table
+<folder>/link/        capacity, target and minimum RTT of every link; layout of the page, pictures, the table
 <folder>/<NAME>/      evaluation curves of trainings, means over seeds with intervals
 """
 
@@ -215,10 +214,13 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, float | str]
 
 
 def _learning(given: Mapping[str, Curves], labels: Mapping[str, str]) -> dict[str, Curves]:
-    """Returns the evaluation curves by the folder that they are written to: a model's own, where they are named so."""
-    found: dict[str, Curves] = {labels.get(name, _safe(name)): curves for name, curves in given.items()}
-    for name, curves in reference_curves(list(given.values())).items():
-        found[labels.get(name, name)] = curves
+    """Returns the evaluation curves by the folder that they are written to: an agent's own, where they are named so."""
+    found = {labels.get(name, name): curves for name, curves in reference_curves(list(given.values())).items()}
+    for name, curves in given.items():
+        label = labels.get(name, "")
+        if not label or label in found:  # nobody's, or that of who stands at 1 there
+            label = _numbered(_safe(name), _safe(name), {*found, *labels.values(), LINK_RUN})
+        found[label] = curves
     return found
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from helpers.places import ROOT
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
-from reinet.agents.evaluation.compare.learning import estimate, learning_curves, reference_curves, run_folders
+from reinet.agents.evaluation.compare.learning import Curves, estimate, learning_curves, reference_curves, run_folders
 from reinet.agents.evaluation.compare.models import Comparison
 from reinet.agents.evaluation.compare.page import LINK_RUN, Content, agent_labels, write_page
 from reinet.agents.evaluation.compare.series import curves_of, curves_of_link, interval_ms
@@ -194,6 +194,20 @@ def test_evaluation_curves_are_means_over_seeds_with_students_interval(tmp_path:
     events = EventAccumulator(str(tmp_path / "page" / LINK_RUN))
     events.Reload()
     assert "learning curves" in events.Tags()["images"]
+
+
+def test_trainings_whose_names_would_be_one_folder_are_all_drawn(tmp_path: Path) -> None:
+    """And none is drawn over an agent of that name, or over plain control and the rule, which stand at 1."""
+    named: dict[str, Curves] = {
+        name: {"eval/throughput_ratio": {1: estimate([value])}}
+        for name, value in {"a b": 2.0, "a,b": 3.0, "none": 4.0, "link": 5.0}.items()
+    }
+    write_page(Content(runs_of(["none"], scenarios("lte-walking")), learning=named), tmp_path / "page")
+    drawn = {
+        name: scalars(tmp_path / "page" / name)["eval/throughput_ratio"][0][1]
+        for name in ("a_b", "a_b-2", "none", "none-2", "link-2")
+    }
+    assert drawn == {"a_b": 2, "a_b-2": 3, "none": 1, "none-2": 4, "link-2": 5}
 
 
 def test_who_stands_at_one_is_drawn_where_a_training_is() -> None:
