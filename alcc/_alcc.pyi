@@ -18,6 +18,7 @@ class Link:
 
 SUMS_BYTES: int
 SUMS_PLACES: int
+SUMS_MAGIC: int
 
 def sums_of(copy: bytes) -> tuple[int, list[dict[str, float]]]:
     """How many processes took a place among those of ``alcc/gate/sums.hpp``, and what is in each place."""

@@ -2,10 +2,11 @@
 
 import fcntl
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
-from reinet.alcc._alcc import SUMS_BYTES, SUMS_PLACES, sums_of
+from reinet.alcc._alcc import SUMS_BYTES, SUMS_MAGIC, SUMS_PLACES, sums_of
 
 COUNTS = ("flows", "bytes", "closings", "openings", "records", "decisions", "capped", "not_gated",
           "accepted")  # fmt: skip
@@ -23,6 +24,7 @@ class Sums:
     def __init__(self) -> None:
         self._fd = os.memfd_create("reinet-sums", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.posix_fallocate(self._fd, 0, SUMS_BYTES)  # else a full memory ended whoever touches it first
+        os.pwrite(self._fd, SUMS_MAGIC.to_bytes(8, sys.byteorder), 0)
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
 
     @property

@@ -28,10 +28,12 @@ void append(const char* path, const void* data, std::size_t size) {
 
 // Whether it is memory for sums that nobody can take away: to touch what was cut off would end this process.
 bool is_for_sums(int fd) {
+  std::uint64_t magic = 0;
   struct stat file{};
   const long seals = syscall(SYS_fcntl, fd, F_GET_SEALS);
   return seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd, &file) == 0 &&
-         file.st_size >= static_cast<off_t>(sizeof(AllSums));
+         file.st_size >= static_cast<off_t>(sizeof(AllSums)) &&
+         syscall(SYS_pread64, fd, &magic, sizeof magic, 0) == sizeof magic && magic == kSumsMagic;
 }
 
 }  // namespace

@@ -24,9 +24,13 @@ struct Sums {
 // Processes after these share the last place: a server with a process for each connection makes many.
 constexpr std::size_t kMostPlaces = 1024;
 
+// Tells this memory, of this layout, from whatever else has its path once who made it is gone.
+constexpr std::uint64_t kSumsMagic = 0x0001'736d'7573'6e72;
+
 struct AllSums {
+  std::uint64_t magic = 0;              // first, and there before anybody is told of it
   std::atomic<std::uint64_t> taken{0};  // places, counted on beyond the last one
-  std::uint64_t unused[15] = {};
+  std::uint64_t unused[14] = {};
   Sums places[kMostPlaces];
 };
 

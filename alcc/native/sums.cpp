@@ -51,6 +51,7 @@ nb::tuple sums_of(nb::bytes copy) {
 void bind_sums(nb::module_& m) {
   m.attr("SUMS_BYTES") = sizeof(AllSums);
   m.attr("SUMS_PLACES") = kMostPlaces;
+  m.attr("SUMS_MAGIC") = kSumsMagic;
   m.def("sums_of", &sums_of, "copy"_a);
 }
 

@@ -11,7 +11,7 @@ import pytest
 
 from helpers.gated import FOLDER, TIMEOUT_S, environment, seen_in, settings
 from reinet.alcc import sums
-from reinet.alcc._alcc import SUMS_PLACES
+from reinet.alcc._alcc import SUMS_MAGIC, SUMS_PLACES
 from reinet.alcc.sums import COUNTS, Sums
 
 PLACE_BYTES = 128
@@ -20,7 +20,7 @@ DELAYS = ("delivered_bytes", "delay_byte_us", "saved_byte_us")
 
 def _write(into: Sums, taken: int, *places: dict[str, float]) -> None:
     fd = os.open(into.path, os.O_RDWR)
-    os.pwrite(fd, struct.pack("<Q", taken), 0)
+    os.pwrite(fd, struct.pack("<Q", taken), 8)
     for number, place in enumerate(places, 1):
         counts = [int(place.get(key, 0)) for key in COUNTS]
         os.pwrite(fd, struct.pack("<9Q3d", *counts, *[place.get(key, 0.0) for key in DELAYS]), number * PLACE_BYTES)
@@ -91,15 +91,26 @@ def test_nobody_can_take_the_memory_away() -> None:
 
 def test_a_gate_takes_no_memory_that_somebody_can_take_away(tmp_path: Path) -> None:
     """What is there instead of it is let alone: a file, or memory without a seal."""
-    fd = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, 1 << 20)
+    as_made = SUMS_MAGIC.to_bytes(8, "little") + bytes(1 << 20)
+    unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.pwrite(unsealed, as_made, 0)
     file, none = tmp_path / "file", tmp_path / "none"
-    file.write_bytes(bytes(1 << 20))
-    for path in (Path(f"/proc/{os.getpid()}/fd/{fd}"), file, none):
+    file.write_bytes(as_made)
+    for path in (Path(f"/proc/{os.getpid()}/fd/{unsealed}"), file, none):
         seen_in("passed_on", settings(report=path))
-    assert os.pread(fd, 1 << 20, 0) == file.read_bytes() == bytes(1 << 20)
+    assert os.pread(unsealed, 2 << 20, 0) == file.read_bytes() == as_made
     assert not none.exists()
-    os.close(fd)
+    os.close(unsealed)
+
+
+def test_a_gate_takes_nobody_elses_memory() -> None:
+    """Who made the sums may be gone, and another process have its number."""
+    others = os.memfd_create("others", os.MFD_ALLOW_SEALING)
+    os.ftruncate(others, 1 << 20)
+    fcntl.fcntl(others, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    seen_in("passed_on", settings(report=Path(f"/proc/{os.getpid()}/fd/{others}")))
+    assert os.pread(others, 1 << 20, 0) == bytes(1 << 20)
+    os.close(others)
 
 
 STARTER = """
