@@ -6,13 +6,18 @@ from typing import Annotated
 
 import typer
 
+from reinet.agents.model.artifact import MANIFEST_FILE
 from reinet.cli.output import JsonOption, say, write_json
 
 
 def export(
-    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint folder, such as runs/NAME/best.")],
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(help="Checkpoint folder, such as runs/NAME/best; with --spread also a model's folder."),
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="Model folder to write (default: model, in CHECKPOINT's run).")
+        Path | None,
+        typer.Option(help="Model folder to write (default: model, in CHECKPOINT's run; of a model's folder itself)."),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Also where the training's gate for no harm refused the checkpoint.")
@@ -26,20 +31,27 @@ def export(
     """Export a checkpoint as a model folder: ONNX, weights, manifest and model card.
 
     A checkpoint that slows short transfers beyond what its training allows is refused, with the worst cells named.
+    Of a model's folder only the card is made anew: it gets the spread over seeds that --spread names.
 
     Examples:
 
         reinet export runs/demo/best
 
         reinet export runs/default/best --out checkpoints/mine --json -
-    """
-    from reinet.agents.learn.export import (
-        export as write,  # here, for torch takes seconds to import and --help needs none
-    )
 
-    model = out or _run_of(checkpoint) / "model"
-    is_new = not model.exists()
-    digest = write(checkpoint, model, force, spread)
+        reinet export checkpoints/mine --spread seeds.json
+    """
+    # Here, for torch takes seconds to import and --help needs none.
+    from reinet.agents.learn import export as learned
+
+    if spread is not None and (checkpoint / MANIFEST_FILE).exists():
+        model = out or checkpoint
+        is_new = not model.exists()
+        digest = learned.tell_spread(checkpoint, model, spread)
+    else:
+        model = out or _run_of(checkpoint) / "model"
+        is_new = not model.exists()
+        digest = learned.export(checkpoint, model, force, spread)
     say(f"model {model}, manifest sha256 {digest}" + ("" if is_new else ", in place of what was there"))
     write_json(json_destination, {"model": str(model), "manifest_sha256": digest})
 

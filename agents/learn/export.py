@@ -31,6 +31,7 @@ from reinet.agents.model.artifact import (
     TraceUse,
     Training,
     finite_metrics,
+    load_artifact,
     write_artifact,
 )
 from reinet.agents.model.mlp import Folded
@@ -38,6 +39,8 @@ from reinet.core import FEATURE_SETS, schema_hash
 from reinet.core.errors import ModelError
 from reinet.envs.trace import Trace
 
+SPREAD, LIMITS = "\n## Spread over seeds ", "\n## Limits\n"
+"""How these two sections of a card begin, the second right after the first."""
 OPSET = 17
 IR_VERSION = 8
 """Both are of 2022: every onnxruntime that the serving extra admits loads them."""
@@ -98,6 +101,20 @@ def export(folder: Path, out: Path, force: bool = True, spread: Path | None = No
         WEIGHTS_FILE: safetensors.numpy.save(weights),
         CARD_FILE: model_card(manifest, state.iteration, Spread.load(spread, config.name) if spread else None).encode(),
     }
+    return write_artifact(out, files, manifest)
+
+
+def tell_spread(model: Path, out: Path, spread: Path) -> str:
+    """Writes a model as ``out`` whose card alone is another: it has the spread over seeds of that file, as ``export``
+    puts it there. Returns the manifest's sha256; raises ModelError.
+    """
+    manifest = load_artifact(model).manifest
+    found = Spread.load(spread, manifest.name)
+    files = {name: (model / name).read_bytes() for name in (ONNX_FILE, WEIGHTS_FILE, CARD_FILE)}
+    card, limits, rest = files[CARD_FILE].decode().partition(LIMITS)
+    if not limits:
+        raise ModelError(f"{model / CARD_FILE}: is no card of `reinet export`, which has a section {LIMITS.strip()!r}")
+    files[CARD_FILE] = (card.partition(SPREAD)[0] + found.section() + LIMITS + rest).encode()
     return write_artifact(out, files, manifest)
 
 
@@ -214,8 +231,7 @@ class Spread(BaseModel):
             f"| {name} | {middle:.3f} | {least:.3f} to {most:.3f} |"
             for name, (middle, least, most) in self.figures.items()
         )
-        return f"""
-## Spread over seeds {", ".join(map(str, self.seeds))} ({self.traces} traces of {self.seconds:g} s at most)
+        return f"""{SPREAD}{", ".join(map(str, self.seeds))} ({self.traces} traces of {self.seconds:g} s at most)
 
 Weights differ between seeds and machines. These are other trainings of the same configuration, each judged on traces
 that it has not seen (`reinet bench learners --seeds`): means over the traces.
@@ -285,9 +301,7 @@ other ratios are to plain congestion control on the same link; all are means ove
 |---|---|
 {figures}
 
-{_harm(manifest.metrics)}{spread.section() if spread else ""}
-## Limits
-
+{_harm(manifest.metrics)}{spread.section() if spread else ""}{LIMITS}
 Not trained for: {", ".join([*unmet, "other congestion controls"])}, paths or targets outside the ranges above. Outside
 of them the hand rule inside the head still bounds the cap, but nothing was measured.
 """
