@@ -93,6 +93,7 @@ class Reader(threading.Thread):
 
     def finish(self) -> str:
         self.join(60)
+        self.sock.close()  # now, not when Python's end of the thread lets go of it: numbers are compared
         return f"{self.end} {self.size} {self.digest.hexdigest()[:12]}"
 
 
