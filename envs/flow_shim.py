@@ -15,14 +15,17 @@ from reinet.kshim.shim import NO_CAP_PKTS, Shim
 
 RECORD_TIMEOUT_S = 5.0
 """A flow with data outstanding gives a record every 250 ms at least; after this long without one a part has died."""
+FIRST_RECORD_TIMEOUT_S = 60.0
+"""Nothing tells of a flow before its first ACK, which an outage at the flow's start holds up; those of cellular
+recordings last up to a dozen seconds, and behind a longer one retransmissions are further apart as well."""
 
 
 class FlowShim(Closing):
     """A ``Shim`` that passes one flow's records and caps on, whoever drives it: an environment or a control loop.
 
-    ``poll`` raises LinkError when the flow ended or fell silent for too long, and what ``check`` raises when the link
-    has died. A cap that lapsed, because nobody renewed its lease in time, is remembered for ``end``. Without a ``shim``
-    the flow is not observed: there are no records then, and no caps.
+    ``poll`` raises LinkError when the flow ended, fell silent for too long or never gave a record, and what ``check``
+    raises when the link has died. A cap that lapsed, because nobody renewed its lease in time, is remembered for
+    ``end``. Without a ``shim`` the flow is not observed: there are no records then, and no caps.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class FlowShim(Closing):
         self._clock_ns = clock_ns
         self._cookie: int | None = None
         self._heard_ns = 0
+        self._patience_s = FIRST_RECORD_TIMEOUT_S
         self._applied_ns = self._expires_ns = 0  # of the cap in force; 0 = there is none
         self._lapse: str | None = None
 
@@ -40,6 +44,7 @@ class FlowShim(Closing):
         """Takes up a flow that has just begun."""
         self._cookie = cookie
         self._heard_ns = self._clock_ns()
+        self._patience_s = FIRST_RECORD_TIMEOUT_S
         self._applied_ns = self._expires_ns = 0
         self._lapse = None
 
@@ -65,13 +70,16 @@ class FlowShim(Closing):
             raise LinkError(f"flow {self._cookie} was closed while it was to send; did something else end it?")
         if len(own):
             self._heard_ns = now_ns
+            self._patience_s = RECORD_TIMEOUT_S
             return own
         self._check()
-        if now_ns - self._heard_ns > RECORD_TIMEOUT_S * 1e9:
-            raise LinkError(
-                f"flow {self._cookie}: no record for {RECORD_TIMEOUT_S:g} s, although even a silent flow gives one "
-                "every 250 ms; is the host overloaded?"
+        if now_ns - self._heard_ns > self._patience_s * 1e9:
+            why = (
+                "although even a silent flow gives one every 250 ms; is the host overloaded?"
+                if self._patience_s == RECORD_TIMEOUT_S
+                else "nor any ACK; does the trace begin with a longer outage?"
             )
+            raise LinkError(f"flow {self._cookie}: no record for {self._patience_s:g} s, {why}")
         return own
 
     def apply(

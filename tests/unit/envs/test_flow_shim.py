@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reinet.core import LinkError
-from reinet.envs.flow_shim import RECORD_TIMEOUT_S, FlowShim
+from reinet.envs.flow_shim import FIRST_RECORD_TIMEOUT_S, RECORD_TIMEOUT_S, FlowShim
 from reinet.kshim.fake import FakeShim
 from reinet.kshim.leases import LEASE_MS, LeaseKeeper
 from reinet.kshim.shim import Shim
@@ -97,6 +97,7 @@ def test_a_flow_without_a_cap_has_none_to_lose(cap_pkts: int) -> None:
 
 def test_a_flow_that_ends_or_falls_silent_is_an_error_and_a_dead_link_says_so_first() -> None:
     run = Run()
+    run.cap(0)
     run.wait(RECORD_TIMEOUT_S * 1000, tick=False)
     assert len(run.shim.poll(0)) == 0
     run.wait(1, tick=False)
@@ -108,6 +109,18 @@ def test_a_flow_that_ends_or_falls_silent_is_an_error_and_a_dead_link_says_so_fi
     run.dead = True
     with pytest.raises(LinkError, match="sender ended"):
         run.shim.poll(0)
+
+
+def test_a_flow_whose_first_ack_an_outage_holds_up_is_waited_for() -> None:
+    run = Run()
+    run.wait(FIRST_RECORD_TIMEOUT_S * 1000, tick=False)
+    assert len(run.shim.poll(0)) == 0
+    run.wait(1, tick=False)
+    with pytest.raises(LinkError, match="no record for 60 s, nor any ACK"):
+        run.shim.poll(0)
+    run.shim.follow(8)
+    run.wait(FIRST_RECORD_TIMEOUT_S * 1000, tick=False)
+    assert len(run.shim.poll(0)) == 0
 
 
 def test_a_flow_that_was_let_go_may_end() -> None:
