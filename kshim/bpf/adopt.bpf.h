@@ -13,7 +13,13 @@
 
 #define DEEPEST_CGROUP 64 /* levels; systemd's services in containers have about ten */
 
-enum tcp_state { TCP_ESTABLISHED = 1, TCP_FIN_WAIT1 = 4, TCP_CLOSE_WAIT = 8 };
+enum tcp_state {
+  TCP_ESTABLISHED = 1,
+  TCP_FIN_WAIT1 = 4,
+  TCP_CLOSE_WAIT = 8,
+  TCP_LAST_ACK = 9,
+  TCP_CLOSING = 11,
+};
 
 /* Tells whether a wrapper that is being put on this socket goes on with what was known there, and lets it. */
 static bool goes_on(struct sock *sk) {
@@ -44,9 +50,12 @@ static bool in_chosen_cgroup(struct tcp_sock *tp) {
   return false;
 }
 
-/* In these states a socket may have data to send. */
+/* In these states a socket may have data to send: one that was closed still sends what was written before, whether or
+ * not its peer has ended its own direction.
+ */
 static bool may_send(__u8 state) {
-  return state == TCP_ESTABLISHED || state == TCP_CLOSE_WAIT || state == TCP_FIN_WAIT1;
+  return state == TCP_ESTABLISHED || state == TCP_CLOSE_WAIT || state == TCP_FIN_WAIT1 || state == TCP_LAST_ACK ||
+         state == TCP_CLOSING;
 }
 
 static void adopt(struct tcp_sock *tp, const volatile struct reinet_wrapped *w) {

@@ -1,6 +1,8 @@
 """Flows that were open before the shim: they are taken over as they are, and none begins anew."""
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -10,6 +12,7 @@ from helpers.flows import (
     RATE_MBIT,
     capped_loop,
     held_by,
+    line_of,
     read_for,
     running_loader,
     settled,
@@ -22,6 +25,31 @@ from reinet.kshim.leftovers import leftovers
 from reinet.kshim.probe import wrappable
 
 pytestmark = [pytest.mark.kernel, pytest.mark.alone]  # whoever starts a shim asks what killed ones left to go
+
+CLOSED_WITH_DATA = """
+import os, socket, subprocess, sys
+peer_ends, = sys.argv[2:]
+subprocess.run("ip link set lo mtu 1500 up".split(), check=True)
+subprocess.run("tc qdisc add dev lo root tbf rate 4mbit burst 3000 limit 60000".split(), check=True)
+listening = socket.create_server(("127.0.0.1", 0))
+open(sys.argv[1] + "/cgroup.procs", "w").write("0")
+sending = socket.socket()
+sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+sending.setsockopt(socket.IPPROTO_TCP, 13, b"cubic")
+sending.connect(listening.getsockname())
+taking, _ = listening.accept()
+if peer_ends == "first":
+    taking.shutdown(socket.SHUT_WR)
+    sending.recv(1)
+sending.sendall(bytes(1_000_000))
+sending.close()
+if peer_ends == "later":
+    taking.shutdown(socket.SHUT_WR)
+print("[]", flush=True)
+while taking.recv(100_000):
+    pass
+"""
+"""Two seconds of data are left to send when the socket is closed; the peer ends its own direction or not."""
 
 
 def adopted(shim):
@@ -102,6 +130,19 @@ def test_idle_flows_and_many_are_taken_over_in_one_call(cgroup, transfer):
         assert adopted(shim) == 4
         assert shim.counters()["flows_without_slot"] == 2
     assert all(flow.result()["intact"] for flow in flows)
+
+
+@pytest.mark.parametrize("peer_ends", ["first", "later", "never"])
+def test_a_closed_flow_with_data_left_is_taken_over_whichever_end_closed_first(cgroup, peer_ends):
+    command = ["unshare", "-n", sys.executable, "-IS", "-c", CLOSED_WITH_DATA, str(cgroup), peer_ends]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            line_of(program)
+            with KernelShim([cgroup]) as shim:
+                assert adopted(shim) == 1
+            assert program.wait(timeout=60) == 0
+        finally:
+            program.kill()
 
 
 def test_flows_of_a_living_shim_stay_its_own(cgroup, transfer):
