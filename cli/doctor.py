@@ -156,7 +156,8 @@ def _leftovers() -> Feature:
         return Feature(
             True,
             f"left by a run that has ended, inert: {some_of(left, '; ')}; on {kept}, which go back to their own "
-            "congestion control at their next ACK (`reinet ctl detach` does not wait for it; BBR then begins anew)",
+            "congestion control at their next ACK of data (`reinet ctl detach` does not wait for it; BBR then begins "
+            "anew)",
         )
     return Feature(False, f"left by a run that has ended, inert: {some_of(left, '; ')}; held by {kept}",
                    "reinet ctl detach")  # fmt: skip

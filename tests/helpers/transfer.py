@@ -5,6 +5,7 @@ Prints a JSON line when connected (cookie, cc) and one at the end: intact, cc, a
 
 - ``idle``: when all that was sent is acknowledged, print another line (idle), and keep the connection open until
   standard input ends.
+- ``keepalive``: probe the connection each second while it is idle.
 - ``burst``: (bytes, seconds): send so much, wait until all of it is acknowledged and then so long, and again.
 - ``until_told``: the end of standard input also ends the sending.
 - ``rate_mbit``: make loopback a bottleneck with a droptail queue of 150 KB, which asks for a network namespace of its
@@ -121,6 +122,10 @@ def main() -> None:
             sysctl.write("0")
     sender, receiver = connect(plan["cc"], plan["passive"], plan.get("cgroup"))
     sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    if plan.get("keepalive"):
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+            sender.setsockopt(socket.IPPROTO_TCP, option, 1)
     cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8))[0]
     print(json.dumps({"cookie": cookie, "cc": cc_of(sender)}), flush=True)
 

@@ -206,6 +206,18 @@ def test_an_idle_flow_keeps_the_inert_wrapper_until_its_next_ack(cgroup, transfe
     assert settled(lambda: not still_loaded(held)), "something stayed loaded although the flow has ended"
 
 
+def test_an_answer_to_a_keepalive_probe_gives_no_idle_flow_back(cgroup, transfer):
+    """It acknowledges no data, and so the kernel does not tell the wrapper of it: only the next data's ACK does."""
+    with KernelShim([cgroup]) as shim:
+        held = held_by(os.getpid())
+        idle = transfer(cgroup=cgroup, seconds=0.1, idle=True, keepalive=True, rate_mbit=RATE_MBIT)
+        idle.wait_idle()
+        wrapper = shim.wrappers["cubic"]
+    time.sleep(2.5)  # two probes
+    assert on_their_way([item for item in leftovers() if (item.kind, item.id) in held])
+    assert idle.result()["cc"] == wrapper
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_bbr_goes_on_with_what_it_has_learned(cgroup, transfer, killed):
     """A switch from outside would begin anew: STARTUP sends at nearly three times the rate of the link."""
