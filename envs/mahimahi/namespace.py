@@ -175,4 +175,6 @@ def own_cgroup(mount: Path) -> Path:
     for stale in stale_cgroups(mount):
         with contextlib.suppress(OSError):  # gone meanwhile
             stale.rmdir()
-    return mount / f"{_CGROUP_PREFIX}{os.getpid()}-{next(_numbers)}"
+    while (path := mount / f"{_CGROUP_PREFIX}{os.getpid()}-{next(_numbers)}").exists():
+        pass  # left by a process of the same pid, which are few in a container, or another container's
+    return path

@@ -313,3 +313,17 @@ def test_a_cgroup_whose_owner_and_supervisor_were_killed_is_removed_by_the_next(
         for cgroup in (stale, own):
             if cgroup.exists():
                 cgroup.rmdir()
+
+
+def test_a_cgroup_that_a_killed_process_of_the_same_pid_left_keeps_no_link_from_being_made() -> None:
+    mount = cgroup2_mount()
+    assert mount is not None
+    prefix, _, number = own_cgroup(mount).name.rpartition("-")
+    left = mount / f"{prefix}-{int(number) + 1}"
+    left.mkdir()
+    try:
+        with LinkNamespace(own_cgroup(mount)) as inside:
+            assert inside.cgroup not in (None, left)
+        assert left.exists()  # whoever made it may be another container's process
+    finally:
+        left.rmdir()
