@@ -1,6 +1,7 @@
 """The shim on a stock Linux kernel: BPF programs that measure and cap the TCP flows of chosen cgroups."""
 
 import errno
+import mmap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,6 +65,8 @@ class KernelLoader:
         period: PeriodConfig | None = None,
         record_events: bool = False,
     ) -> None:
+        if records_bytes < mmap.PAGESIZE or records_bytes & (records_bytes - 1):
+            raise ShimError(f"a ring of {records_bytes} bytes: it has to be a power of two, and a page at least")
         _require_features()
         for cgroup in cgroups:
             _require_cgroup(cgroup)

@@ -33,3 +33,10 @@ def test_a_kernel_that_takes_no_programs_is_told_with_the_cure(
         kernel._load(_kshim.Options(), left=[])
     assert str(raised.value).startswith(f"the kernel shim cannot be loaded{'; ' if cure else ''}{cure}")
     assert os.strerror(number) in str(raised.value)
+
+
+@pytest.mark.parametrize("records_bytes", [0, 2048, 5000, 3 << 20])
+def test_a_ring_of_records_that_the_kernel_would_round_up_is_refused(records_bytes: int) -> None:
+    """Records were lost there: who reads the ring goes by the size that was asked for."""
+    with pytest.raises(ShimError, match="has to be a power of two"):
+        kernel.KernelShim([], records_bytes=records_bytes)
