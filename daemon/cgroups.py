@@ -16,6 +16,7 @@ import structlog
 
 from reinet.core.closing import Closing
 from reinet.core.errors import ConfigError, DaemonError
+from reinet.daemon.policies import PolicyConfig
 from reinet.daemon.processes import locks
 from reinet.kshim.probe import cgroup2_mount
 
@@ -172,6 +173,24 @@ def check(names: Sequence[Path]) -> None:
     """Raises ConfigError with the cure where one of the names is no cgroup v2 folder."""
     for name in names:
         _check_name(name)
+
+
+def check_policies(policies: Sequence[PolicyConfig]) -> None:
+    """Raises ConfigError where a policy names a folder outside cgroup v2, which would never hold a socket.
+
+    A folder that is not there passes, since a service's own one comes and goes with the service.
+    """
+    mount = cgroup2_mount()
+    if mount is None:
+        return
+    for policy in policies:
+        for name in policy.cgroups:
+            below = (name if is_pattern(name) else name.resolve()).is_relative_to(mount)
+            if not below and not (name / "cgroup.controllers").exists():
+                raise ConfigError(
+                    f"[[policy]] {policy.name!r}: cgroups: {name} lies outside cgroup v2, so no socket would be under "
+                    f"the policy; name a folder below {mount}"
+                )
 
 
 def _check_name(name: Path) -> None:

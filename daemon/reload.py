@@ -16,6 +16,7 @@ from reinet.agents.decide.modes import Placer, PolicySpec
 from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import ReinetError
 from reinet.core.target import Target
+from reinet.daemon.cgroups import check_policies
 from reinet.daemon.config import DaemonConfig, load_config
 from reinet.daemon.policies import policy_specs
 from reinet.daemon.sockets import Dump, SocketPlacer
@@ -97,6 +98,7 @@ class Reloader:
         self.stamp = stamp_of(self._path)
         try:
             config = load_config(self._path)
+            check_policies(config.policies)
             self._command(config, self._load(config, config.model, config.asked))
         except Exception as error:  # whatever is wrong with a file that was changed, the daemon goes on
             why = str(error) if isinstance(error, ReinetError | OSError) else repr(error)

@@ -85,6 +85,7 @@ def check_host(config: DaemonConfig) -> None:
     if lacking:
         raise ShimError("this host cannot serve: " + "; ".join(lacking))
     cgroups.check(config.cgroups)
+    cgroups.check_policies(config.policies)
 
 
 def agent_for(config: DaemonConfig, model: str, target: Target) -> Agent:

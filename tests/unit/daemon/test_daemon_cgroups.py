@@ -14,6 +14,7 @@ from reinet.core.errors import ConfigError, DaemonError, ShimError
 from reinet.daemon import cgroups, serve
 from reinet.daemon.cgroups import CgroupClaim, Cgroups, standing_for
 from reinet.daemon.config import DaemonConfig
+from reinet.daemon.policies import PolicyConfig
 from reinet.daemon.processes.child import Child
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.supervisor import Loader, Supervisor
@@ -34,6 +35,18 @@ def test_a_pattern_stands_for_what_is_there_and_a_name_for_itself(mount: Path) -
     with pytest.raises(ConfigError, match="a pattern names folders below"):
         cgroups.check([Path("/elsewhere/*")])
     cgroups.check([mount / "none-*"])
+
+
+def test_a_policys_cgroup_outside_the_hierarchy_is_refused_and_one_that_may_come_is_not(
+    mount: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "link").symlink_to(mount / "a")
+    cgroups.check_policies([PolicyConfig(name="web", cgroups=(mount / "a", mount / "gone", mount / "docker-*.scope"))])
+    cgroups.check_policies([PolicyConfig(name="web", cgroups=(elsewhere / "link",)), PolicyConfig(name="all")])
+    for name in (elsewhere, elsewhere / "gone", elsewhere / "docker-*.scope"):
+        with pytest.raises(ConfigError, match=r"\[\[policy\]\] 'web': cgroups: .* lies outside cgroup v2"):
+            cgroups.check_policies([PolicyConfig(name="web", cgroups=(name,))])
 
 
 def test_what_comes_goes_and_is_made_anew_is_noticed(mount: Path) -> None:

@@ -231,6 +231,18 @@ def test_a_changed_file_is_taken_up_and_a_flow_that_moves_begins_anew(serve: Ser
     assert served.shim.target_us(7) == 70_000
 
 
+def test_a_policys_cgroup_that_no_socket_can_be_in_leaves_the_old_file_in_force(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reinet.daemon.cgroups.cgroup2_mount", lambda: Path("/sys/fs/cgroup"))
+    served = serve('model = "fixed:10"\n')
+    served.write(f'model = "fixed:20"\n[[policy]]\nname = "web"\ncgroups = ["{tmp_path}"]\n')
+    with structlog.testing.capture_logs():
+        assert not served.reloader.reload()
+    assert f"{tmp_path} lies outside cgroup v2" in served.reloader.problem
+    assert served.caps() == [10, 10]
+
+
 def test_another_model_in_the_file_is_swapped_in_step_by_step(serve: Serve) -> None:
     served = serve('model = "fixed:10"\n')
     served.caps()
