@@ -86,7 +86,10 @@ class Clairvoyant(Agent):
     def decide(self, stats: FlowStatsArray, states: FloatArray, rule_pkts: FloatArray) -> CapArray:
         """Returns one cap per link of the bound simulation, in its order."""
         if self._future is None:
-            raise ConfigError(f"agent {self.name} sees a link's future, which only the simulator knows: use --link sim")
+            raise ConfigError(
+                f"agent {self.name} sees a link's future, which only the simulator knows: "
+                "name it where links are simulated (--link sim)"
+            )
         caps = np.asarray(self._future(self._horizon_ms), np.uint32)
         if len(caps) != len(stats):
             raise ValueError(f"agent {self.name} is bound to {len(caps)} links but was asked about {len(stats)}")

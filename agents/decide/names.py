@@ -68,7 +68,10 @@ def make_agent(name: str, link: str = "sim", seed: int = 0, manifest_sha256: str
     """
     agent = _agent(name, seed, manifest_sha256)
     if agent.needs_future and link != "sim":
-        raise ConfigError(f"agent {name!r} sees a link's future, which only the simulator knows: use --link sim")
+        raise ConfigError(
+            f"agent {name!r} sees a link's future, which only the simulator knows: "
+            "name it where links are simulated (--link sim)"
+        )
     return agent
 
 

@@ -324,9 +324,9 @@ def test_wrong_names(name: str, message: str) -> None:
 
 
 def test_the_clairvoyant_needs_the_simulator() -> None:
-    with pytest.raises(ConfigError, match="use --link sim"):
+    with pytest.raises(ConfigError, match=r"name it where links are simulated \(--link sim\)"):
         make_agent("clairvoyant:10", link="mahimahi")
-    with pytest.raises(ConfigError, match="use --link sim"):
+    with pytest.raises(ConfigError, match=r"name it where links are simulated \(--link sim\)"):
         Clairvoyant(10).decide(records(1), np.zeros((1, STATE_SIZE), np.float32), np.zeros(1, np.float32))
 
 
