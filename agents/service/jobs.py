@@ -24,6 +24,7 @@ from reinet.agents.service.config import Quota
 from reinet.agents.service.database import Database, Row
 from reinet.agents.service.identity import Caller
 from reinet.agents.service.running.progress import MODEL_FOLDER, Order
+from reinet.core import toml_file
 from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, ServiceError
 
@@ -302,6 +303,8 @@ def _with_traces(config_json: str, sets: Sequence[GivenSet]) -> dict[str, Any]:
         traces = content.get("traces", {}) if isinstance(content, dict) else None
         if not isinstance(traces, dict):
             raise ValueError("it is no table of tables")
+        if "rllib" in content:
+            raise ValueError("it has [rllib], and jobs are of reinet's own learner; train it with `reinet train`")
         if traces.get("sets") or traces.get("forbid"):
             raise ValueError("traces.sets and traces.forbid hold paths; send the traces with the job")
         own = [
@@ -310,7 +313,10 @@ def _with_traces(config_json: str, sets: Sequence[GivenSet]) -> dict[str, Any]:
             if one.role != "forbid"
         ]
         forbidden = [f"traces/{one.name}" for one in sets if one.role == "forbid"]
-        config = TrainConfig.model_validate({**content, "traces": {**traces, "sets": own, "forbid": forbidden}})
+        document = {**content, "traces": {**traces, "sets": own, "forbid": forbidden}}
+        config = toml_file.check(document, "the configuration is refused", TrainConfig, "give a training configuration")
+    except ConfigError as error:
+        raise ConfigError(str(error)[:500]) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the configuration is refused: {str(error)[:500]}") from None
     return config.model_dump(mode="json")

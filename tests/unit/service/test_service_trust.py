@@ -156,6 +156,22 @@ def test_a_configuration_is_checked_and_names_no_file(channel: grpc.Channel, con
     assert refused(jobs.Submit, pb.SubmitRequest(request_id="r", config_json=config))
 
 
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ('{"seeed": 1}', "unknown key 'seeed'; nearest is 'seed'"),
+        ('{"hindsight": {"quantile": 9}}', "hindsight.quantile: Input should be less than 1, not 9"),
+        ('{"rllib": {"algorithm": "SAC"}}', "it has [rllib], and jobs are of reinet's own learner; train it with"),
+    ],
+)
+def test_a_refused_configuration_is_told_of_in_the_words_of_reinet_train(
+    channel: grpc.Channel, config: str, why: str
+) -> None:
+    jobs, _ = stubs(channel)
+    said = refused(jobs.Submit, pb.SubmitRequest(request_id="r", config_json=config))
+    assert said.startswith(f"the configuration is refused: {why}")
+
+
 def test_notes_are_short_and_print(channel: grpc.Channel) -> None:
     jobs, models = stubs(channel)
     for note in ("x" * 501, "two\nlines", "\x1b]0;title\x07", "\u202eright to left"):
