@@ -147,8 +147,10 @@ class Registry:
             return models[-1]
         pointer = self.pointer(wanted) if _is_name(wanted) else Pointer("")
         beginning = pointer.model or wanted
-        if len(beginning) < LEAST_DIGITS or not set(beginning) <= set("0123456789abcdef"):
+        if not beginning or not set(beginning) <= set("0123456789abcdef"):
             raise ServiceError(f"there is no model {text.shown(wanted)}; see `reinet models list`")
+        if len(beginning) < LEAST_DIGITS:
+            raise ServiceError(f"there is no name {text.shown(wanted)}; of a sha256 give {LEAST_DIGITS} digits or more")
         rows = self._database.rows("SELECT * FROM models WHERE substr(sha256, 1, ?) = ?", len(beginning), beginning)
         if len(rows) != 1:
             several = f"{len(rows)} models begin so; give more digits" if rows else "see `reinet models list`"
