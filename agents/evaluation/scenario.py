@@ -112,6 +112,8 @@ class Scenario:
         """
         options = dict(link_options or {})
         for key in options:
+            if key == "start_offset_ms":
+                raise ConfigError(f"link option {key}: a run begins where its trace does; cut off what lies before")
             if key in SAID_BESIDE:
                 raise ConfigError(f"link option {key}: it is said beside the link's options, not among them")
             if key not in LINK_OPTIONS:

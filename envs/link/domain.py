@@ -25,6 +25,12 @@ CLOCK_MS = 2.0
 
 _MAY_BE_ZERO = ("loss", "jitter_us")
 _OWN = ("mrtt_ms", "buffer_bytes", "target_ms", "loss", "jitter_us")
+_SET_OTHERWISE = {
+    "seed": "it is drawn for each path, from the seed of a reset or of a training",
+    "start_offset_ms": "flows start at the trace's beginning, or with random_start anywhere in it",
+    "target_us": "give target_ms beside link",
+}
+"""Fields of ``LinkSpec`` that a domain has by no name of their own, and what sets them."""
 
 
 def default_trace() -> Trace:
@@ -86,8 +92,10 @@ class LinkDomain:
     """What flows meet beside their path, a reference path or not."""
 
     def __post_init__(self) -> None:
-        taken = {f.name for f in fields(self)} | {"trace", "target_us", "start_offset_ms", "seed"}
-        if both := sorted(taken & set(self.link)):
+        for key, cure in _SET_OTHERWISE.items():
+            if key in self.link:
+                raise ConfigError(f"link: {key} is the domain's own; {cure}")
+        if both := sorted(({f.name for f in fields(self)} | {"trace"}) & set(self.link)):
             raise ConfigError(f"link: {', '.join(both)} is the domain's own; give it beside link, not in it")
         given = self.traces
         if given is None:

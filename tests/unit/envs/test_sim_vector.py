@@ -131,7 +131,7 @@ def test_the_default_target_follows_a_path_that_is_too_long_for_it() -> None:
         ({"trace": 5}, "5 is neither a Trace nor a path"),
         ({"trace": np.arange(1, 9)}, "neither a Trace nor a path; of delivery opportunities in ms make one"),
         ({"mrtt_ms": (4.0, 80.0), "target_ms": 50.0}, "at least 88 ms"),
-        ({"link": {"seed": 1}}, "beside link"),
+        ({"link": {"seed": 1}}, "seed is the domain's own; it is drawn for each path"),
         ({"link": {"bufer_pkts": 1}}, "unknown key bufer_pkts"),
         ({"num_envs": 0}, "num_envs"),
         ({"threads": 0}, "threads"),

@@ -310,6 +310,15 @@ def test_an_agent_that_throws_dice_throws_others_in_each_repetition() -> None:
     assert plain[0] == plain[1]
 
 
+def test_a_field_that_no_option_of_the_link_sets_is_refused_with_what_sets_it() -> None:
+    for option, cure in (
+        ("mrtt_ms=30", "said beside the link's options"),
+        ("start_offset_ms=5", "cut off what lies before"),
+    ):
+        with pytest.raises(ConfigError, match=cure):
+            Scenario.of(TWELVE_MBPS, "sim", link_options=link_options([option]))
+
+
 @pytest.mark.parametrize("option", ["codel_target_ms=5", "pie_burst_ms=5", "wired_buffer_bytes=4000", "pause_ms=10",
                                     "fair_window_ms=5"])  # fmt: skip
 def test_an_option_that_would_do_nothing_is_refused(option: str) -> None:
