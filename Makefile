@@ -18,7 +18,7 @@ NATIVE := pyproject.toml CMakeLists.txt docker/setup.sh docker/packages.sh \
 # What clang-format checks: every native source that git knows, or, outside git, all there are.
 FORMATTED := $(or $(shell git ls-files '*.[ch]' '*.[ch]pp' 2>/dev/null),$(filter %.c %.h %.cpp %.hpp,$(NATIVE)))
 
-.PHONY: demo test test-without-kernel test-of-host test-with-links collected test-unit test-kernel test-end-to-end sanitize lint style types format setup clean
+.PHONY: demo test test-without-kernel test-of-host test-with-links collected test-unit test-kernel test-end-to-end sanitize lint style types format setup clean help
 demo: setup  ## train briefly, then compare plain and capped Cubic on real kernel sockets
 	$(BIN)/reinet demo
 
@@ -69,10 +69,13 @@ format: setup  ## what the hooks would change
 	$(BIN)/ruff format .
 	@$(BIN)/clang-format -i $(FORMATTED)
 
-setup: $(STAMP)
+setup: $(STAMP)  ## the environment, and native parts that changed built anew: what most targets begin with
 $(STAMP): $(NATIVE)
 	PYTHON=$(PYTHON) docker/setup.sh $(VENV)
 	@touch $@
 
-clean:
+clean:  ## remove what was built; the next target sets up again
 	rm -rf build dist $(STAMP)
+
+help:  ## list these targets
+	@sed -n 's/^\([a-z][a-z -]*\):.*  ## /\1: /p' $(MAKEFILE_LIST)

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,16 @@ def test_every_path_that_a_source_names_exists() -> None:
             if path.suffix in suffixes and folder not in ("build", "runs", "tests"):
                 for name in named.findall(path.read_text()):
                     assert (ROOT / name).is_file(), f"{path.relative_to(ROOT)}: there is no {name}"
+
+
+def test_make_help_lists_every_target_that_a_page_names() -> None:
+    listed = subprocess.run(
+        ["make", "-C", ROOT, "--no-print-directory", "help"], capture_output=True, text=True, check=True
+    )
+    targets = {word for line in listed.stdout.splitlines() for word in line.partition(":")[0].split()}
+    named = {word for page in PAGES for code in inline(page) if code.startswith("make ") for word in code.split()[1:]}
+    assert named
+    assert named <= targets, f"make help leaves out {named - targets}"
 
 
 OTHERS = ("tcp_bbr.c", "tcp_rate.c")
