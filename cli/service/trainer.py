@@ -40,8 +40,8 @@ def trainer(
         raise ServiceError(f"{error.name} is not installed: run pip install 'reinet[serve,train,trainer]'") from None
 
     settings = load_config(config)
+    check_folder("trainer.folder =", settings.folder)
     if check:
-        check_folder("trainer.folder =", settings.folder)
         say(f"{config}: ok, would serve at {settings.socket}, jobs in {settings.folder} through {settings.runner}")
         write_json(json_destination, {"ok": True, "folder": str(settings.folder), "socket": str(settings.socket)})
         return

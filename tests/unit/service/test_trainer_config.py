@@ -1,5 +1,6 @@
 """The service's configuration: what it refuses, and how it says so."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ def test_a_check_refuses_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     config = written(tmp_path, f'folder = "{tmp_path}/file/state"')
     with pytest.raises(ConfigError, match=r"trainer\.folder = .*/file/state: .*/file is no folder; name another"):
         raise CliRunner().invoke(app, ["trainer", str(config), "--check"]).exception or AssertionError
+
+
+def test_who_may_not_write_into_the_folder_is_told_so_and_not_to_move_the_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock in the folder failed first, with the advice to set another path for the socket."""
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    config = written(tmp_path, f'folder = "{tmp_path}"\nsocket = "{tmp_path / "s"}"\nrunner = "process"')
+    with pytest.raises(ConfigError, match=rf"trainer\.folder = {tmp_path}: this user may not write into"):
+        raise CliRunner().invoke(app, ["trainer", str(config)]).exception or AssertionError
 
 
 @pytest.mark.parametrize("key", ["listen", "ray_address"])
