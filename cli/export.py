@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from reinet.agents.model.artifact import MANIFEST_FILE
-from reinet.cli.output import JsonOption, say, write_json
+from reinet.cli.output import JsonOption, check_folder, say, write_json
 
 
 def export(
@@ -44,13 +44,13 @@ def export(
     # Here, for torch takes seconds to import and --help needs none.
     from reinet.agents.learn import export as learned
 
-    if spread is not None and (checkpoint / MANIFEST_FILE).exists():
-        model = out or checkpoint
-        is_new = not model.exists()
+    is_model = spread is not None and (checkpoint / MANIFEST_FILE).exists()
+    model = out or (checkpoint if is_model else _run_of(checkpoint) / "model")
+    check_folder("--out", model.parent)
+    is_new = not model.exists()
+    if spread is not None and is_model:
         digest = learned.tell_spread(checkpoint, model, spread)
     else:
-        model = out or _run_of(checkpoint) / "model"
-        is_new = not model.exists()
         digest = learned.export(checkpoint, model, force, spread)
     say(f"model {model}, manifest sha256 {digest}" + ("" if is_new else ", in place of what was there"))
     write_json(json_destination, {"model": str(model), "manifest_sha256": digest})

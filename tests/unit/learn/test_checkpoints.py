@@ -317,6 +317,16 @@ def test_a_link_that_leads_to_itself_is_neither_a_checkpoint_nor_a_place_for_a_m
         artifact._refuse_to_replace(tmp_path / "loop")
 
 
+def test_who_may_not_write_where_a_model_is_to_lie_is_told_so_with_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of a folder that the export makes for a moment, and "Permission denied", told nobody what to do."""
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    asked = ["export", str(tmp_path / "best"), "--out", str(tmp_path / "model")]
+    with pytest.raises(ConfigError, match=f"--out {tmp_path}: this user may not write into {tmp_path}; name another"):
+        raise CliRunner().invoke(app, asked).exception or AssertionError
+
+
 def test_a_folder_that_cannot_be_written_leaves_nothing_where_it_was_made(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         artifact.write_folder(tmp_path / "models" / "one", {"a/b": b"1"}, tmp_path)
