@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.output import JsonOption, console, write_json
+from reinet.cli.output import JsonOption, check_folder, console, write_json
 from reinet.cli.serving import needs_serve_extra
 
 
@@ -34,6 +34,10 @@ def serve(
     configure_logging()
     settings = load_config(config)
     if check:
+        if settings.log_dir is not None:
+            check_folder("daemon.log_dir =", settings.log_dir)
+        if settings.record is not None:
+            check_folder("daemon.record.folder =", settings.record.folder)
         found = check_host(settings)
         cgroups = ", ".join(map(str, settings.cgroups))
         console.print(f"{config}: ok, would serve {found.model}, target {settings.asked}, for {cgroups}")

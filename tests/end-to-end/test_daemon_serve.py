@@ -21,6 +21,7 @@ from helpers.models import FEATURES, write_model
 from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.agents.decide.loop import ControlLoop
 from reinet.cli import ctl
+from reinet.cli.main import app
 from reinet.core import schema_hash
 from reinet.core.errors import ConfigError, DaemonError, ModelError, ShimError
 from reinet.core.records import FLOW_STATS_DTYPE
@@ -334,6 +335,16 @@ def test_a_check_says_what_to_pin_and_looks_at_the_model_in_a_process_of_its_own
     (model / "policy.onnx").write_bytes(b"")
     with pytest.raises(ModelError, match="changed after export"):
         daemon_serve.check(config)
+
+
+@pytest.mark.parametrize("key", ["log_dir", "record.folder"])
+def test_a_check_refuses_a_folder_that_cannot_be_made(tmp_path: Path, key: str) -> None:
+    """It said that the daemon would serve, which then refused to start."""
+    (tmp_path / "file").touch()
+    config = tmp_path / "daemon.toml"
+    config.write_text(f'[daemon]\nmodel = "rule"\ncgroups = ["/x"]\n{key} = "{tmp_path}/file/state"\n')
+    with pytest.raises(ConfigError, match=rf"daemon\.{key} = .*/file/state: .*/file is no folder; name another"):
+        raise CliRunner().invoke(app, ["serve", str(config), "--check"]).exception or AssertionError
 
 
 def test_models_that_do_not_exist_or_need_a_simulator_are_refused() -> None:
