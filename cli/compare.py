@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -113,7 +114,7 @@ def compare(
         with unwritten.at(out):
             write_page(comparison.content(learning), out)
         unwritten.tell()
-    say(f"page: tensorboard --logdir {out}, then http://localhost:6006/#{URL_FRAGMENT}")
+    say(f"page: tensorboard --logdir {shlex.quote(str(out))}, then http://localhost:6006/#{URL_FRAGMENT}")
 
 
 def _run(comparison: Comparison, scenarios: Sequence[Scenario], seconds: float) -> list[dict[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -117,4 +118,4 @@ def _report(runs: list[Run], run_dir: Path) -> None:
     unwritten.tell()
     console.print(f"picture:     {run_dir / 'demo.png'}")
     console.print(f"model:       {run_dir / 'model'}")
-    console.print(f"TensorBoard: .venv/bin/tensorboard --logdir {run_dir}")
+    console.print(f"TensorBoard: .venv/bin/tensorboard --logdir {shlex.quote(str(run_dir))}")

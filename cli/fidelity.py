@@ -1,5 +1,6 @@
 """``reinet fidelity``: what the simulator says against what the kernel does."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -107,7 +108,7 @@ def fidelity(
     agreeing = sum(all(row["agrees"] in (True, None) for row in one) for one in done)
     console.print(f"{agreeing} of {len(done)} combinations agree; {len(combinations) - len(done)} not measured.")
     if markdown is not None:
-        given = " ".join(f"--traces {path}" for path in traces)
+        given = " ".join(f"--traces {shlex.quote(str(path))}" for path in traces)
         command = f"reinet fidelity {given} --cc {cc} --buffers {buffers} --caps {caps}"
         command += f" --seconds {seconds:g} --repeat {repeat}"
         command += f" --mrtt-ms {mrtt_ms:g}" if mrtt_ms != MRTT_MS else ""
@@ -144,7 +145,7 @@ def _compare_peers(traces: list[Path], markdown: Path | None, json_destination: 
     tell_table(json_destination, {"rows": rows}, rows, PEER_COLUMNS)
     console.print(f"{sum(row['agrees'] for row in rows)} of {len(rows)} cells agree.")
     if markdown is not None:
-        given = " ".join(f"--traces {path}" for path in traces)
+        given = " ".join(f"--traces {shlex.quote(str(path))}" for path in traces)
         _write_page(markdown, engine.markdown(rows, f"reinet fidelity --peers {given}", reference))
 
 

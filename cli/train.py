@@ -1,5 +1,6 @@
 """``reinet train``: learn a policy from a configuration file."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -108,7 +109,7 @@ def train(
     if result.harms:
         say(f"warning: the best so far does harm, and its export needs --force: {result.harms}")
     if result.best:
-        say(f"best so far: {result.best}; make a model of it: reinet export {result.best}")
+        say(f"best so far: {result.best}; make a model of it: reinet export {shlex.quote(str(result.best))}")
     write_json(
         json_destination,
         {
@@ -147,4 +148,4 @@ def _sweep(
         rows = run(settings, plan, run_dir, ray_address)
     columns = ["trial", *plan.grid, *plan.random, "state", "score", "wall_s", "run_dir"]
     tell_table(json_destination, {"rows": rows, "run_dir": str(run_dir)}, rows, columns)
-    say(f"TensorBoard shows them side by side: tensorboard --logdir {run_dir / 'trials'}")
+    say(f"TensorBoard shows them side by side: tensorboard --logdir {shlex.quote(str(run_dir / 'trials'))}")

@@ -260,6 +260,13 @@ def test_a_buffer_beside_a_queue_without_a_limit_is_refused(tmp_path: Path) -> N
     assert "--buffer-bytes: queue=infinite holds whatever comes" in str(done.exception)
 
 
+def test_the_command_that_shows_the_page_can_be_copied_where_its_folder_has_a_space(tmp_path: Path) -> None:
+    trace, page = Trace.constant(12, 1).save(tmp_path / "12.trace"), tmp_path / "my page"
+    told = ["compare", "rule", "--beside", "none", "--traces", str(trace), "--out", str(page), "--seconds", "1"]
+    done = CliRunner().invoke(app, told)
+    assert f"tensorboard --logdir '{page}', then" in " ".join(done.output.split()), done.exception
+
+
 def test_rows_are_those_of_an_evaluation_also_where_caps_are_drawn() -> None:
     links = scenarios("evdo-driving", "lte-driving", seconds=6.0)
     for name in ("random", "roccet"):

@@ -297,12 +297,13 @@ def test_a_report_runs_nothing(tmp_path: Path) -> None:
 
 def test_a_page_names_the_command_that_makes_it_again(tmp_path: Path) -> None:
     """Over another path the figures are others, and the command has to say so."""
-    trace, page = tmp_path / "12.trace", tmp_path / "page.md"
+    trace, page = tmp_path / "12 Mbit.trace", tmp_path / "page.md"
     COMBINATION.trace.save(trace)
     command = ["fidelity", "--traces", str(trace), "--report", "--results", str(tmp_path / "none.jsonl")]
     for more, named in ([], False), (["--mrtt-ms", "40"], True):
         done = CliRunner().invoke(app, [*command, "--markdown", str(page), *more])
         assert done.exit_code == 0, done.output
+        assert f"--traces '{trace}' --cc" in page.read_text()
         assert (" --mrtt-ms 40" in page.read_text()) is named
 
 
