@@ -141,13 +141,17 @@ def generate(preset: str | LinkModel, seconds: float, seed: int) -> Trace:
     most = model.rates_mbps[-1] * PKTS_PER_MBIT * seconds
     limit = most_opportunities(duration_ms)
     if most > 4 * limit:  # what is drawn is at most this; refuse before memory is spent on it
-        raise TraceError(f"generate: {seconds:g} s at up to {model.rates_mbps[-1]:g} Mbit/s is too long; ask for less")
+        raise TraceError(
+            f"generate: {seconds:g} s at up to {model.rates_mbps[-1]:g} Mbit/s are more than a file may hold; "
+            f"{int(seconds * limit / most)} s fit in any case"
+        )
     rate_mbps = _rate(model, -(-duration_ms // STEP_MS), draw)
     times_ms = _schedule(model, rate_mbps, draw)
     times_ms = times_ms[times_ms < duration_ms]
     if times_ms.size >= limit:
         raise TraceError(
-            f"generate: {times_ms.size} opportunities are more than a file may hold; ask for fewer seconds"
+            f"generate: {seconds:g} s have {times_ms.size} opportunities, more than the {limit - 1} that a file may "
+            f"hold; ask for {int(seconds * limit / times_ms.size)} s or so"
         )
     # The last opportunity falls on the end, so that the loop is as long as was asked for.
     return Trace(np.append(times_ms, duration_ms).astype(np.uint32), f"{name}-{seconds:g}s-seed{seed}")
