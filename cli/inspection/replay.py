@@ -18,7 +18,10 @@ def replay(
     agents: Annotated[
         str, typer.Option(help="Model folders or agents' names, by commas; others are compared with the first.")
     ] = "checkpoints/default",
-    target: Annotated[str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, +30ms or 2.5x.")] = "50ms",
+    target: Annotated[
+        str,
+        typer.Option(metavar="TEXT", help="RTT to stay below, as the daemon had it: 50ms, +30ms or 2.5x."),
+    ] = "+30ms",  # the daemon's own default: an absolute one of 50 ms is out of reach on long paths, which it capped
     json_destination: JsonOption = None,
 ) -> None:
     """Show which caps models would have set in flows that daemons recorded (`daemon.record`).
@@ -30,7 +33,7 @@ def replay(
 
         reinet replay /var/lib/reinet/flows
 
-        reinet replay week14.flow --agents checkpoints/default,runs/mine/model --target +30ms --json caps.json
+        reinet replay week14.flow --agents checkpoints/default,runs/mine/model --target 50ms --json caps.json
     """
     from reinet.agents.decide.names import make_agents, split_names
     from reinet.agents.evaluation import replayed

@@ -15,6 +15,7 @@ from reinet.agents.evaluation.scenario import Scenario
 from reinet.cli.main import app
 from reinet.core.errors import ConfigError
 from reinet.core.target import Target
+from reinet.daemon.config import DaemonConfig
 from reinet.envs.trace.flow_records import FlowRecording
 from reinet.envs.trace.model import generate
 from reinet.kshim.recorded import header, kept
@@ -81,6 +82,21 @@ def test_the_command_prints_a_row_for_each_and_every_records_caps(flow: Path) ->
     assert "recorded" in shown.output
     refused = CliRunner().invoke(app, ["replay", str(flow), "--agents", "clairvoyant:20"])
     assert isinstance(refused.exception, ConfigError)
+
+
+def test_a_flow_over_a_long_path_is_replayed_under_the_daemons_own_target(tmp_path: Path) -> None:
+    """Under DeepCC's 50 ms, out of reach over 100 ms, the model that had capped the flow seemed never to cap it."""
+    link = generate("lte-walking", 20.0, 1)
+    capped = run(
+        make_agent(MODEL),
+        Scenario.of(link, "sim", seconds=8, mrtt_ms=100, target=str(DaemonConfig.model_fields["target"].default)),
+    )
+    file = tmp_path / "far.flow"
+    file.write_bytes(header("abc123") + kept(capped.records, int(capped.records["time_ns"][0])).tobytes())
+    result = CliRunner().invoke(app, ["replay", str(file), "--agents", MODEL, "--json", "-"])
+    recorded, replayed = json.loads(result.stdout)["rows"]
+    assert recorded["capped_share"] > 0.5
+    assert replayed["capped_share"] == pytest.approx(recorded["capped_share"], abs=0.01)
 
 
 def test_one_damaged_file_of_several_is_named_and_left_out(flow: Path) -> None:
