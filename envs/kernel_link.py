@@ -26,7 +26,7 @@ from reinet.core import (
 from reinet.core.features import head_index
 from reinet.core.rewards import offer
 from reinet.envs.kernel_session import KernelRun, KernelSession
-from reinet.envs.link.domain import default_trace
+from reinet.envs.link.domain import default_trace, trace_of
 from reinet.envs.link.spec import LinkSpec, check_mrtt, check_target, default_target_ms, target_on
 from reinet.envs.mahimahi.spec import downlink_ms, require_emulated, start_ms
 from reinet.envs.spaces import (
@@ -109,9 +109,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
         if cc not in WRAPPED_CC:
             raise ConfigError(f"cc: {cc!r} cannot be capped in the kernel; choose {' or '.join(WRAPPED_CC)}")
         head_index(head)
-        if trace is None:
-            trace = default_trace()
-        self.trace = trace if isinstance(trace, Trace) else Trace.load(trace)
+        self.trace = default_trace() if trace is None else trace_of(trace)
         self.observation_space = observation_space(feature_set)
         self.action_space = action_space()
         self._spec = require_emulated(

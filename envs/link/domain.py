@@ -102,7 +102,7 @@ class LinkDomain:
             given = [default_trace()]
         elif isinstance(given, Trace | str | Path) or not isinstance(given, Iterable):
             given = [given]
-        loaded = tuple(_loaded(trace) for trace in given)
+        loaded = tuple(trace_of(trace) for trace in given)
         if not loaded:
             raise ConfigError("traces: at least one is needed")
         object.__setattr__(self, "traces", loaded)
@@ -231,7 +231,8 @@ class LinkDomain:
         })  # fmt: skip
 
 
-def _loaded(given: object) -> Trace:
+def trace_of(given: object) -> Trace:
+    """Returns the trace that is given, as itself or by its path; raises TraceError, or ConfigError for neither."""
     if isinstance(given, Trace):
         return given
     if isinstance(given, str | Path):

@@ -40,3 +40,8 @@ def test_a_sender_waits_for_its_receiver_as_long_as_who_started_both() -> None:
     """It gave up after 15 s, and the link with it, on a host that brings one up in 20."""
     (accept_ms,) = re.findall(r"#define ACCEPT_MS (\d+)", (ROOT / "envs/mahimahi/helpers/sender.c").read_text())
     assert int(accept_ms) == 1000 * START_TIMEOUT_S == 1000 * udp_ends.WAIT_S
+
+
+def test_what_is_neither_a_trace_nor_a_path_is_refused_as_by_the_simulated_link() -> None:
+    with pytest.raises(ConfigError, match="neither a Trace nor a path"):
+        KernelLinkEnv([1, 2])  # type: ignore[arg-type]
