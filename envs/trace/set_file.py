@@ -71,6 +71,7 @@ def set_name(path: Path) -> str:
 
 
 def _read_set(path: Path) -> dict[str, Any]:
+    example = 'a set file is [set] with name = "..." and files = ["a.down", ...]'
     raw = read_limited(path, toml_file.MAX_FILE_BYTES, "set file")
     try:
         table = toml_file.loads(raw.decode())
@@ -78,9 +79,8 @@ def _read_set(path: Path) -> dict[str, Any]:
         line = raw.count(b"\n", 0, error.start) + 1
         raise TraceError(f"{path}:{line}: a set file is UTF-8 text, this has other bytes; write it as TOML") from error
     except toml_file.TomlError as error:
-        raise TraceError(f"{path}: not valid TOML: {error}; see reinet traces --help for an example") from error
+        raise TraceError(f"{path}: not valid TOML: {error}; {example}") from error
     section = table.get("set")
-    example = 'a set file is [set] with name = "..." and files = ["a.down", ...]'
     if not isinstance(section, dict) or set(table) != {"set"}:
         raise TraceError(f"{path}: sections are {sorted(table)}; {example}")
     unknown = sorted(set(section) - {"name", "files"})

@@ -299,7 +299,7 @@ def test_sets_and_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b"[set", "not valid TOML"),
+        (b"[set", r"not valid TOML: .*; a set file is \[set\] with name"),
         (b"\xff", ":1: a set file is UTF-8"),
         (b"files = []", "sections are"),
         (b"[set]\nn = " + b"9" * 5000, "not valid TOML: Exceeds the limit"),
