@@ -55,7 +55,7 @@ def with_feature_tables(documented: Documented) -> Documented:
 
 
 def action_space() -> Space[Any]:
-    """Returns the space of actions: float32 (1,), an a in [-1, 1] that heads make a cap of 2^a reference windows."""
+    """Returns the space of actions: float32 (1,), an a in [-1, 1] of which the head makes a cap in packets."""
     return Box(-1.0, 1.0, (1,), np.float32)
 
 
