@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from reinet.core.errors import DaemonError
 from reinet.daemon.endpoint import Endpoint
-from reinet.daemon.processes.claim import SocketClaim
+from reinet.daemon.processes.claim import METRICS, SocketClaim
 
 MOST_REQUESTS = 4
 """A Prometheus asks once at a time; a second one and a person with curl fit too."""
@@ -146,7 +146,7 @@ class MetricsServer:
         self._claim: SocketClaim | None = None
         try:
             if where.path is not None:
-                self._claim = SocketClaim(where.path)
+                self._claim = SocketClaim(where.path, METRICS)
                 self._server = _on_unix_socket(registry, where.path)
             else:
                 family = sockets.AF_INET6 if ":" in where.host else sockets.AF_INET

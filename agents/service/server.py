@@ -6,6 +6,7 @@ One event loop serves all clients; the supervisor steps in a thread beside it.
 import asyncio
 import importlib.metadata
 import signal
+import socket as sockets
 import sqlite3
 import subprocess
 from contextlib import ExitStack, suppress
@@ -31,7 +32,7 @@ from reinet.agents.service.running.supervisor import Supervisor
 from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, DaemonError, ReinetError, ServiceError
 from reinet.daemon.endpoint import listen_privately
-from reinet.daemon.processes.claim import SocketClaim
+from reinet.daemon.processes.claim import Purpose, SocketClaim
 from reinet.daemon.processes.descriptors import allow_descriptors
 from reinet.proto import trainer_pb2, trainer_pb2_grpc
 
@@ -50,6 +51,8 @@ LOOKAHEAD_BYTES = 1024 * 1024
 """So much of an upload arrives before it is asked for: 20 MB/s over a path of 50 ms."""
 GRACE_S = 1.0
 SERVICES = ("Jobs", "Models")
+FOLDER = Purpose("lock of the folder", "trainer.folder", sockets.SOCK_STREAM, 0o700)
+SOCKET = Purpose("socket", "trainer.socket", sockets.SOCK_STREAM, 0o700)
 
 health_aio: Any = health.aio  # type: ignore[attr-defined]  # which the stubs do not know
 
@@ -74,10 +77,10 @@ def serve(config: TrainerConfig, runner: Runner | None = None) -> None:
             ) from None
         try:
             # One service for each folder and each socket: both claims are locks that go with the process.
-            stack.enter_context(SocketClaim(config.folder / "service.sock"))
-            claim = stack.enter_context(SocketClaim(config.socket))
+            stack.enter_context(SocketClaim(config.folder / "service.sock", FOLDER))
+            claim = stack.enter_context(SocketClaim(config.socket, SOCKET))
         except (DaemonError, OSError) as error:
-            raise ServiceError(str(error).replace("control socket", "socket").replace("daemon", "service")) from None
+            raise ServiceError(str(error).replace("another daemon", "another service")) from None
         database = Database(config.folder)
         stack.callback(database.close)
         runner = runner or make_runner(config)

@@ -26,6 +26,7 @@ class Purpose(NamedTuple):
 
 CONTROL = Purpose("control socket", "socket", sockets.SOCK_STREAM, 0o700)
 PROGRAMS = Purpose("socket of programs", "processes", sockets.SOCK_SEQPACKET, 0o755)
+METRICS = Purpose("socket of metrics", "metrics", sockets.SOCK_STREAM, 0o700)
 
 
 class SocketClaim(Closing):

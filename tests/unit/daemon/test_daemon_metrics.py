@@ -261,7 +261,9 @@ def test_a_unix_socket_is_its_owners_and_groups_and_goes_with_the_server() -> No
             raw.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
             with raw.makefile("rb") as reply:
                 assert b"reinet_caps_in_force 1" in reply.read()
-        with pytest.raises(DaemonError, match="another daemon is listening"):
+        with pytest.raises(
+            DaemonError, match=r"socket of metrics .*: another daemon is .* set `metrics` to another path$"
+        ):
             MetricsServer(Endpoint.parse(f"unix:{path}"), LoopCollector(made_loop()))
         server.close()
         assert os.listdir(folder) == []

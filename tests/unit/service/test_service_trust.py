@@ -409,7 +409,7 @@ def test_a_second_service_in_the_same_folder_is_refused(service: Service, tmp_pa
     from reinet.agents.service.config import load_config
     from reinet.agents.service.server import serve
 
-    with pytest.raises(ServiceError, match="another service is listening"):
+    with pytest.raises(ServiceError, match=r"another service is listening there; .* set `trainer.folder` .* path$"):
         serve(load_config(config))
 
 
