@@ -17,6 +17,16 @@ import errno
 
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
 """What a disk says that takes no more; ``os.strerror`` has the words."""
+CLOSED = (
+    "open it to whoever reads it (chmod o+x its folders, o+r the file), or copy it to where it is open; a daemon "
+    "decides and answers as its user, without root's privilege to open other users' files"
+)
+"""What to do about a file that is closed: that root may not read one surprises who has forgotten the capabilities."""
+
+
+def unread(error: OSError) -> str:
+    """Returns what the system says of a file that cannot be read, with what to do where it is closed."""
+    return f"{error.strerror}; {CLOSED}" if error.errno == errno.EACCES else str(error.strerror)
 
 
 class ReinetError(Exception):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
-from reinet.core.errors import ConfigError
+from reinet.core.errors import ConfigError, unread
 
 try:
     import tomllib
@@ -55,7 +55,7 @@ def read(path: Path, cure: str) -> dict[str, Any]:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; {cure}") from None
+        raise ConfigError(f"{path}: {unread(error)}; {cure}") from None
     if len(content) > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes, so not a configuration; {cure}")
     try:

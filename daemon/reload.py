@@ -14,7 +14,7 @@ import structlog
 from reinet.agents.decide.inspection.facts import Snapshot
 from reinet.agents.decide.modes import Placer, PolicySpec
 from reinet.agents.decide.protocol import Agent
-from reinet.core.errors import ReinetError
+from reinet.core.errors import ReinetError, unread
 from reinet.core.target import Target
 from reinet.daemon.cgroups import check_policies
 from reinet.daemon.config import DaemonConfig, load_config
@@ -68,6 +68,7 @@ class Reloader:
         """That of the file that was read last."""
         self._waits = waits
         self._seen: Stamp = None  # that of a file that was not there at the look before
+        self._told_closed = False
 
     @property
     def config(self) -> DaemonConfig:
@@ -87,9 +88,23 @@ class Reloader:
     def look(self) -> None:
         """Reloads the file if it is another one than before."""
         stamp = stamp_of(self._path)
+        if stamp is None:
+            self._tell_if_closed()
         before, self._seen = self._seen, stamp
         if stamp is not None and stamp != self.stamp and (stamp == before or not self._waits):
             self.reload()
+
+    def _tell_if_closed(self) -> None:
+        """Says, once, that the file lies in a folder closed to whoever looks: what changes there goes unseen."""
+        if self._path is None or self._told_closed:
+            return
+        try:
+            self._path.stat()
+        except PermissionError as error:
+            self._told_closed = True
+            log.warning("changes of the configuration are not seen", file=str(self._path), why=unread(error))
+        except OSError:  # it was removed
+            return
 
     def reload(self) -> bool:
         """Puts the file in force as it is now; returns False where the old one stays, and ``problem`` says why."""

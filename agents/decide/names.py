@@ -18,7 +18,7 @@ from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.roccet import Roccet
 from reinet.agents.model.artifact import MANIFEST_FILE
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
-from reinet.core.errors import ConfigError
+from reinet.core.errors import ConfigError, unread
 
 
 class _Kind(NamedTuple):
@@ -122,9 +122,13 @@ def split_names(names: str) -> list[str]:
 
 def _model(name: str, manifest_sha256: str | None) -> Agent:
     folder = Path(name)
-    if (folder / MANIFEST_FILE).is_file():
+    try:
+        is_model, is_there = (folder / MANIFEST_FILE).is_file(), bool(name) and folder.exists()
+    except OSError as error:  # a folder that is closed to whoever asks, or a name that no folder can have
+        raise ConfigError(f"agent {name!r}: {unread(error)}") from None
+    if is_model:
         return Policy.load(folder, manifest_sha256)
-    if name and folder.exists():
+    if is_there:
         raise ConfigError(f"agent {name!r}: not a model folder, it has no {MANIFEST_FILE}; `reinet export` makes one")
     if "/" in name:
         raise ConfigError(f"agent {name!r}: there is no such folder; name a model's, as `reinet export` makes one")

@@ -22,7 +22,7 @@ from reinet.agents.model import gru
 from reinet.agents.model.period import PeriodTable
 from reinet.core import MOST_CALM_RTTS, Normaliser, toml_file
 from reinet.core.disk import durable
-from reinet.core.errors import ModelError
+from reinet.core.errors import ModelError, unread
 from reinet.core.features import FEATURE_SETS, HEADS, schema_hash
 
 MANIFEST_FILE = "manifest.json"
@@ -281,7 +281,7 @@ def _read(path: Path) -> bytes:
             data = file.read(MAX_FILE_BYTES + 1) if is_file else b""
     except OSError as error:
         raise ModelError(
-            f"{path}: {error.strerror}; a model folder holds {', '.join((MANIFEST_FILE, *PINNED_FILES))}"
+            f"{path}: {unread(error)}; a model folder holds {', '.join((MANIFEST_FILE, *PINNED_FILES))}"
         ) from None
     if not is_file:
         raise ModelError(f"{path}: is no regular file; export the model again")

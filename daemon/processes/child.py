@@ -4,6 +4,7 @@ A child is forked from a parent with a single thread and goes on with what was i
 parent's code. The first thing it does is to give up what it does not need (``sandbox``).
 """
 
+import errno
 import os
 import select
 import signal
@@ -52,8 +53,8 @@ class Child:
 
         Of further sockets, ``theirs`` are closed here and ``ours`` in the child, and so is whatever the parent holds of
         BPF and of locks. An error of reinet's that ``work`` raises is raised again by ``receive``, and so is that there
-        is no room for a thread; any other is logged by the child. Raises DaemonError where there is no room for a
-        process.
+        is no room for a thread, or that a file is closed; any other is logged by the child. Raises DaemonError where
+        there is no room for a process.
         """
         self.name = name
         self.link, far = sockets.socketpair()
@@ -159,6 +160,8 @@ def _be_child(parent: int, work: Callable[[sockets.socket], None], link: sockets
         if NO_THREAD in str(error):
             why = f"a process of the daemon has no room for a thread; {MORE_TASKS}"
             plain.send(link, {"failed": "DaemonError", "why": why})
+        if isinstance(error, PermissionError) and error.errno == errno.EACCES:  # a module, where a home is closed
+            plain.send(link, {"failed": "DaemonError", "why": f"{error.filename}: {errors.unread(error)}"})
         log.error("a process of the daemon failed", exc_info=error)
     finally:
         LINES.drain()

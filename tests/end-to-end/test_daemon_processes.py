@@ -300,3 +300,27 @@ def test_a_model_whose_folder_is_removed_decides_on_and_is_missed_only_by_a_proc
     assert code == 1
     (said,) = [entry for entry in log if entry["event"] == "starting anew"]
     assert said["caps"] == "lifted"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give a folder away")
+def test_what_lies_in_another_users_closed_folder_is_told_with_what_to_do(folder: Path) -> None:
+    home = folder / "home"
+    shutil.copytree(ROOT / "checkpoints" / "small", home / "model")
+    path = write_config(home, home / "model", socket=str(folder / "control.sock"))
+    os.chown(home, 65534, 65534)
+    home.chmod(0o700)
+    refused = Daemon(path)
+    said = refused.process.communicate(timeout=DEADLINE_S)[1]
+    assert f"error: agent '{home / 'model'}': Permission denied; open it to whoever reads it" in said
+    assert "Traceback" not in said
+
+    write_config(home, "rule", socket=str(folder / "control.sock"))
+    daemon = Daemon(path)
+    daemon.socket = folder / "control.sock"
+    daemon.wait_for(has_capped)
+    time.sleep(2.5)  # the loader looks each second
+    code, _, log = daemon.end(signal.SIGTERM)
+    assert code == 0
+    (unseen,) = [entry for entry in log if entry["event"] == "changes of the configuration are not seen"]
+    assert unseen["file"] == str(path)
+    assert "without root's privilege" in unseen["why"]

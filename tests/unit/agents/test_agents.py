@@ -315,6 +315,7 @@ def test_a_model_folder_is_a_name(model: Path) -> None:
         ("rule:0", r"in \(0, 100\]"),
         ("clairvoyant:-1", "milliseconds"),
         ("no/such/folder", "there is no such folder; name a model's"),
+        ("y" * 300, "File name too long"),
         ("/", "not a model folder"),
     ],
 )

@@ -184,3 +184,13 @@ def test_a_childs_error_is_raised_by_whoever_hears_it() -> None:
 def test_a_child_that_dies_is_named_with_its_end() -> None:
     with pytest.raises(DaemonError, match="the checking process was ended by SIGKILL"):
         child.ask("checking", lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give a folder away")
+def test_a_file_that_is_closed_without_capabilities_is_told_with_what_to_do(tmp_path: Path) -> None:
+    closed = tmp_path / "home"
+    closed.mkdir(0o700)
+    (closed / "module.py").write_text("")
+    os.chown(closed, 65534, 65534)
+    with pytest.raises(DaemonError, match=r"home/module\.py: Permission denied; open it .* without root's privilege"):
+        child.ask("checking", lambda: (closed / "module.py").read_text())
