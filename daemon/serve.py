@@ -33,6 +33,7 @@ from reinet.daemon.log_lines import LINES
 from reinet.daemon.notify import Watchdog, notify
 from reinet.daemon.policies import policy_specs
 from reinet.daemon.processes import child
+from reinet.daemon.processes.child import StoppedError
 from reinet.daemon.processes.claim import PROGRAMS, SocketClaim
 from reinet.daemon.processes.decide import open_mapped_shim, with_folder
 from reinet.daemon.processes.descriptors import allow_descriptors
@@ -137,7 +138,11 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
             stack.enter_context(SocketClaim(config.processes, PROGRAMS))
         supervisor = Supervisor(config, path, claim, agent_for, open_shim, load_kernel)
         stack.callback(supervisor.close)
-        supervisor.start()
+        try:
+            supervisor.start(wake.wait)
+        except StoppedError:
+            log.info("stopped before it served")
+            return Status(True, False, "", str(config.asked), decisions=0, records=0, flows=0, uptime_s=0.0)
         log.info(
             "serving",
             model=supervisor.called,

@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import socket as sockets
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,8 @@ GOING_S = 1.0
 """A process whose sockets are closed is gone within it."""
 KILLED_S = 3.0
 """A process that was killed frees its memory first; one that waits for a disk that hangs ends when that answers."""
+HEARD_S = 0.02
+"""Who waits for a child's word and for a signal looks so often: a start has three words, and takes a second or more."""
 MAX_WORD_BYTES = 64 * 1024
 """What a child says to its parent is short."""
 
@@ -36,7 +39,14 @@ VMSTAT = Path("/proc/vmstat")
 NO_THREAD = "can't start new thread"
 """What Python says where there is no room for one; it has no error of its own for that."""
 
+Pause = Callable[[float], bool]
+"""Waits for so many seconds; returns True where that was cut short, for the daemon is told to end."""
+
 log = structlog.get_logger("reinet.serve")
+
+
+class StoppedError(Exception):
+    """The daemon was told to end while it waited for a child."""
 
 
 class Child:
@@ -78,8 +88,18 @@ class Child:
             socket.close()
         self.link.settimeout(STARTING_S)
 
-    def receive(self) -> Any:
-        """Returns the next thing that the child says; raises the error that ended it, or DaemonError."""
+    def receive(self, pause: Pause | None = None) -> Any:
+        """Returns the next thing that the child says; raises the error that ended it, or DaemonError.
+
+        ``pause`` waits and returns True where that was cut short: then this raises StoppedError, for a model that is
+        fetched may take most of a minute.
+        """
+        end_s = time.monotonic() + STARTING_S
+        while pause is not None and not _readable(self.link.fileno(), 0.0):
+            if pause(HEARD_S):
+                raise StoppedError
+            if time.monotonic() > end_s:
+                raise errors.DaemonError(f"the {self.name} process says nothing for {STARTING_S:g} s")
         try:
             word = plain.receive(self.link, most_bytes=MAX_WORD_BYTES)
         except plain.BrokenError as error:
@@ -129,7 +149,12 @@ class Child:
         self.link.close()
 
 
-def ask(name: str, work: Callable[[], Any], confine: Callable[[], None] = sandbox.confine_decisions) -> Any:
+def ask(
+    name: str,
+    work: Callable[[], Any],
+    confine: Callable[[], None] = sandbox.confine_decisions,
+    pause: Pause | None = None,
+) -> Any:
     """Returns the plain data that ``work`` returns in a confined process, which ends with it; raises as ``receive``."""
 
     def answer(link: sockets.socket) -> None:
@@ -138,7 +163,7 @@ def ask(name: str, work: Callable[[], Any], confine: Callable[[], None] = sandbo
 
     child = Child(name, answer)
     try:
-        return child.receive()["result"]
+        return child.receive(pause)["result"]
     finally:
         child.kill()
 

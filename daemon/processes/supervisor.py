@@ -26,7 +26,7 @@ from reinet.core.period import PeriodConfig
 from reinet.daemon.config import DaemonConfig, load_config
 from reinet.daemon.policies import REGISTRY_PREFIX
 from reinet.daemon.processes.asked import Asked
-from reinet.daemon.processes.child import GOING_S, Child, ask
+from reinet.daemon.processes.child import GOING_S, Child, Pause, StoppedError, ask
 from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Supervised
 from reinet.daemon.processes.decide import OpenShim, decide, hand_over
@@ -58,10 +58,11 @@ MOST_PROBLEM_CHARS = 4000
 log = structlog.get_logger("reinet.serve")
 
 
-def fetched_folder(config: DaemonConfig) -> str:
+def fetched_folder(config: DaemonConfig, pause: Pause | None = None) -> str:
     """Returns the folder of a registry's model, which a confined process fetches; empty where no registry is named.
 
-    Raises DaemonError where neither the service nor what it said last can be had.
+    Raises DaemonError where neither the service nor what it said last can be had, and StoppedError where ``pause`` is
+    cut short meanwhile.
     """
     if not config.model.startswith(REGISTRY_PREFIX):
         return ""
@@ -71,7 +72,7 @@ def fetched_folder(config: DaemonConfig) -> str:
 
         return resolved(config).model
 
-    return str(ask("fetching", fetched, confine_answers))
+    return str(ask("fetching", fetched, confine_answers, pause))
 
 
 class Loader(Protocol):
@@ -129,10 +130,13 @@ class Supervisor:
         """How the loop was at the latest look."""
         self.loop: Supervised
 
-    def start(self) -> None:
-        """Starts both processes and attaches; raises a ReinetError, with neither left running, where that fails."""
+    def start(self, pause: Pause | None = None) -> None:
+        """Starts both processes and attaches; raises a ReinetError, with neither left running, where that fails.
+
+        Raises StoppedError, the same, where ``pause`` is cut short before they run.
+        """
         try:
-            self._start()
+            self._start(pause)
         except BaseException:
             self.kill()
             raise
@@ -206,10 +210,11 @@ class Supervisor:
         cut = len(problem) > MOST_PROBLEM_CHARS
         self.loop.report(problem[:MOST_PROBLEM_CHARS] + " ..." if cut else problem)
 
-    def restart(self, why: str, pause: Callable[[float], bool]) -> bool:
-        """Ends every lease and starts both processes anew; ``pause`` waits and returns True where that was cut short.
+    def restart(self, why: str, pause: Pause) -> bool:
+        """Ends every lease and starts both processes anew, or returns False, with nothing started, where ``pause`` is
+        cut short meanwhile.
 
-        Returns False then, with nothing started. Raises DaemonError after too many deaths.
+        Raises DaemonError after too many deaths.
         """
         self.kill()
         if self._loader is not None:
@@ -223,7 +228,9 @@ class Supervisor:
         if pause(PAUSE_S * 2 ** (len(self._deaths_s) - 1)):
             return False
         try:
-            self.start()
+            self.start(pause)
+        except StoppedError:
+            return False
         except ReinetError as error:
             raise DaemonError(f"{why}; and it cannot be started anew: {error}") from error
         if self.status is not None and self.status.model != self.called:
@@ -268,8 +275,8 @@ class Supervisor:
             loader, self._loader = self._loader, None
             loader.close()
 
-    def _start(self) -> None:
-        folder = fetched_folder(self._config)
+    def _start(self, pause: Pause | None) -> None:
+        folder = fetched_folder(self._config, pause)
         to_supervisor, supervisor = sockets.socketpair()
         to_callers, callers = sockets.socketpair()
         records_out, records_in = sockets.socketpair(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
@@ -293,7 +300,7 @@ class Supervisor:
         )
         self._children = [decider]
         try:
-            self.called = self._bring_up(decider)
+            self.called = self._bring_up(decider, pause)
         except BaseException:
             for socket in (supervisor, callers, records_in):
                 socket.close()
@@ -307,7 +314,7 @@ class Supervisor:
             ours=(supervisor, decider.link),
         )
         self._children.append(answerer)
-        self.log_folder = answerer.receive()["ready"]
+        self.log_folder = answerer.receive(pause)["ready"]
         # From here on there is a second thread, which listens for answers; children are forked before it is, or anew
         # from a process in which it waits in a system call and holds no lock.
         self._afar = LoopAfar(supervisor, Supervised, MAX_ANSWER_BYTES)
@@ -317,8 +324,8 @@ class Supervisor:
             self._attached = True
             self.adopt()
 
-    def _bring_up(self, decider: Child) -> str:
-        while "ready" not in (word := decider.receive()):
+    def _bring_up(self, decider: Child, pause: Pause | None) -> str:
+        while "ready" not in (word := decider.receive(pause)):
             self._hand_over(decider, word["load"])
         self._measured = PeriodConfig(**word["measured"])
         return str(word["ready"])

@@ -177,7 +177,7 @@ def test_a_model_that_goes_with_its_process_is_told(folder: Path, monkeypatch: p
         supervisor = Supervisor(config, None, claim, agent_for, serve.open_shim, serve.load_kernel)
         supervisor.called = "rule:1.5"
         supervisor.loop = cast(Supervised, SimpleNamespace(look=lambda: True, status=loop.status))
-        monkeypatch.setattr(supervisor, "start", lambda: None)  # what the file names decides again
+        monkeypatch.setattr(supervisor, "start", lambda _pause: None)  # what the file names decides again
         supervisor.look()
         with capture_logs() as before:
             assert supervisor.restart("died", lambda _seconds: False)
