@@ -115,6 +115,7 @@ class Client(Closing):
             try:
                 for reply in self._jobs.Watch(request_of(pb.WatchRequest, job=job, log=log)):
                     broken_s = None
+                    job = reply.job.job or job  # the latest one may be another's by the time of a restart
                     yield _job(reply.job), reply.log
                 return
             except grpc.RpcError as error:

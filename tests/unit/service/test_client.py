@@ -62,6 +62,21 @@ def test_a_watch_outlives_a_restart_however_long_the_job_was_quiet(clock: Simple
         assert [job["state"] for job, _ in client.watch("latest")] == ["running", "running", "done"]
 
 
+def test_a_watch_goes_on_with_the_job_that_was_the_latest_when_it_began(clock: SimpleNamespace) -> None:
+    asked: list[str] = []
+
+    def watch(request: pb.WatchRequest) -> Iterator[pb.WatchReply]:
+        asked.append(request.job)
+        yield pb.WatchReply(job=pb.Job(job="0123456789ab", state="running" if len(asked) == 1 else "done"))
+        if len(asked) == 1:
+            raise AWAY
+
+    with Client("unix:/nowhere") as client:
+        client._jobs = SimpleNamespace(Watch=watch)
+        assert [job["state"] for job, _ in client.watch("latest")] == ["running", "done"]
+    assert asked == ["latest", "0123456789ab"], "who submits one meanwhile has the latest"
+
+
 def test_a_watch_gives_a_service_up_that_stays_away(clock: SimpleNamespace) -> None:
     def watch(_request: Any) -> Iterator[pb.WatchReply]:
         if clock.now_s == 0:
