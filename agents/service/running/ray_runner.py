@@ -34,6 +34,8 @@ OBJECT_STORE_BYTES = 512 * 1024 * 1024
 """An iteration's experience is some tens of megabytes; Ray's default is a third of the machine."""
 NAPS_S = 0.2
 UNDER_WAY = ("PENDING", "RUNNING")
+ADDRESSES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+"""Of whoever trains by hand, as a rule: where one is set, Ray's client takes it in place of the address it is given."""
 SHELLS_SIGNAL = 128
 """Ray starts workers through a shell: statuses from here on are its way to say that a signal ended them."""
 
@@ -53,7 +55,10 @@ class RayRunner:
         self._address = address or f"http://127.0.0.1:{port}"
         self._port, self._at_once, self._workers = port, at_once, workers
         self._folder = folder / "ray"
+        self._mark = f"{MARK}={self._folder}".encode()
         self._client: Any = None
+        for name in ADDRESSES:
+            os.environ.pop(name, None)
         if self._own:
             self._folder.mkdir(exist_ok=True, mode=0o700)
             # Ray's own clients in this process look here.
@@ -140,6 +145,8 @@ class RayRunner:
         return self._client
 
     def _connect(self) -> Any:
+        if self._own and not any(_has(int(pid), self._mark) for pid in filter(str.isdigit, os.listdir("/proc"))):
+            return None  # whatever listens at the port: other Rays have it by default too, and some ask for no token
         from ray.job_submission import JobSubmissionClient
 
         try:
@@ -149,6 +156,11 @@ class RayRunner:
 
     def _start_head(self) -> Any:
         self._end_head()  # what is left of one that died: a worker without a head never ends
+        if _is_taken(self._port):
+            raise ServiceError(
+                f"another program, as another Ray, listens at {self._address}, where the service's own Ray has its "
+                "job port: set trainer.ray_port to one that is free"
+            )
         place = _short_folder(self._folder)
         command = [
             str(Path(sys.executable).with_name("ray")), "start", "--head", "--node-ip-address=127.0.0.1", "--port=0",
@@ -185,10 +197,10 @@ class RayRunner:
         """Ends every process that carries this service's mark, and their sessions. Ray's agents write their names over
         the mark, and outlive a head that was killed: they are known by its files. No other Ray of the host is touched.
         """
-        wanted, place = f"{MARK}={self._folder}".encode(), f"{_short_name(self._folder)}/"
+        place = f"{_short_name(self._folder)}/"
         for _ in range(50):  # what they start meanwhile carries it too
             pids = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid != os.getpid()]
-            ours = {pid for pid in pids if _has(pid, wanted) or _is_agent(pid, place)}
+            ours = {pid for pid in pids if _has(pid, self._mark) or _is_agent(pid, place)}
             sessions = {_session(pid) for pid in ours} - {None, os.getsid(0)}
             found = [pid for pid in pids if pid in ours or _session(pid) in sessions]
             for pid in found:
@@ -237,6 +249,12 @@ def _session(pid: int) -> int | None:
         return os.getsid(pid)
     except OSError:
         return None
+
+
+def _is_taken(port: int) -> bool:
+    """Returns whether somebody listens at a port of loopback."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _free_port() -> int:

@@ -1,14 +1,18 @@
 """What the runner under Ray does, with a Ray that only remembers what it was told."""
 
 import fcntl
+import http.server
+import json
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -102,11 +106,55 @@ def test_what_ray_leaves_in_its_folder_of_temporary_files_goes_with_its_head(
 
     monkeypatch.setattr(RayRunner, "_connect", lambda _: None)
     monkeypatch.setattr(ray_runner.subprocess, "run", start)
-    runner = RayRunner(tmp_path, None, 8265, at_once=1, workers=1)
+    runner = RayRunner(tmp_path, None, ray_runner._free_port(), at_once=1, workers=1)
     with pytest.raises(ServiceError, match="Ray did not start"):
         runner.prepare()
     assert len(made) == 1
     assert not made[0].exists()
+
+
+class AnotherRay(http.server.BaseHTTPRequestHandler):
+    """The job port of a Ray of somebody else's, which asks for no token."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        version = json.dumps({"version": "4", "ray_version": "2", "ray_commit": "c", "session_name": "s"}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(version)))
+        self.end_headers()
+        self.wfile.write(version)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def another_ray() -> Iterator[int]:
+    """The port of one."""
+    AnotherRay.asked.clear()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), AnotherRay) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def test_jobs_go_to_no_other_ray_that_has_the_port_of_the_services_own(tmp_path: Path, another_ray: int) -> None:
+    runner = RayRunner(tmp_path, None, another_ray, at_once=1, workers=1)
+    with pytest.raises(ServiceError, match=rf"listens at http://127\.0\.0\.1:{another_ray}, .*: set trainer\.ray_port"):
+        runner.start("abc", 1, tmp_path)
+    assert not AnotherRay.asked
+
+
+def test_the_address_of_the_configuration_holds_whatever_the_environment_says(
+    tmp_path: Path, another_ray: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ray_runner.ADDRESSES:
+        monkeypatch.setenv(name, f"http://127.0.0.1:{ray_runner._free_port()}")
+    RayRunner(tmp_path, f"http://127.0.0.1:{another_ray}", 8265, at_once=1, workers=1).prepare()
+    assert AnotherRay.asked
 
 
 def test_an_agent_of_a_head_that_was_killed_is_ended_though_its_name_lies_over_the_mark(tmp_path: Path) -> None:
