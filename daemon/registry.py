@@ -7,6 +7,7 @@ The service being away changes nothing: the daemon keeps what it runs, and asks 
 import os
 import random
 import re
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -65,11 +66,32 @@ class Address:
             raise ServiceError(
                 f"service {self.target}: over TCP it asks for a certificate; give --ca, --cert and --key"
             )
-        try:
-            ca, cert, key = (path.read_bytes() for path in (self.ca, self.cert, self.key))
-        except OSError as error:
-            raise ServiceError(f"{error.filename}: {error.strerror}; name a PEM file") from None
+        ca, cert, key = pem_files(self.ca, self.cert, self.key)
         return grpc.secure_channel(self.target, grpc.ssl_channel_credentials(ca, key, cert), options=options)
+
+
+def pem_files(ca: Path, cert: Path, key: Path) -> tuple[bytes, bytes, bytes]:
+    """Returns the content of the files of mutual TLS; raises ServiceError naming what is wrong with which.
+
+    gRPC tells a file that is none from a service that is away, or an address that is taken, in its own log alone.
+    """
+    try:
+        content = ca.read_bytes(), cert.read_bytes(), key.read_bytes()
+    except OSError as error:
+        raise ServiceError(f"{error.filename}: {error.strerror}; name a PEM file") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(ca)
+    except ssl.SSLError:
+        raise ServiceError(f"{ca}: holds no certificate; name a PEM file with that of who signs the others'") from None
+    try:
+        context.load_cert_chain(cert, key, password="")
+    except ssl.SSLError as error:
+        raise ServiceError(
+            f"{cert} and {key}: no certificate with its own key ({error.reason or 'no PEM'}); name two PEM files that "
+            "belong together, the key without a password"
+        ) from None
+    return content
 
 
 def stub_of(channel: grpc.Channel) -> Any:

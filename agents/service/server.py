@@ -34,6 +34,7 @@ from reinet.core.errors import ConfigError, DaemonError, ReinetError, ServiceErr
 from reinet.daemon.endpoint import listen_privately
 from reinet.daemon.processes.claim import Purpose, SocketClaim
 from reinet.daemon.processes.descriptors import allow_descriptors
+from reinet.daemon.registry import pem_files
 from reinet.proto import trainer_pb2, trainer_pb2_grpc
 
 STEP_S = 0.3
@@ -171,14 +172,16 @@ def _listen_tls(server: Any, config: TrainerConfig) -> str | None:
     if config.listen is None or config.tls is None:
         return None
     try:
-        ca, cert, key = (path.read_bytes() for path in (config.tls.ca, config.tls.cert, config.tls.key))
-    except OSError as error:
-        raise ConfigError(f"trainer.tls: {error.filename}: {error.strerror}; name a PEM file") from None
+        ca, cert, key = pem_files(config.tls.ca, config.tls.cert, config.tls.key)
+    except ServiceError as error:
+        raise ConfigError(f"trainer.tls: {error}") from None
     credentials = grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=True)
     try:
         server.add_secure_port(config.listen, credentials)
     except RuntimeError as error:
-        raise ServiceError(f"trainer.listen = {config.listen}: {error}; is another service there?") from None
+        raise ServiceError(
+            f"trainer.listen = {config.listen}: {error}; is another service there, and is it an address of this host?"
+        ) from None
     return config.listen
 
 

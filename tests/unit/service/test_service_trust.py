@@ -22,11 +22,12 @@ from helpers.trainer import TINY, Service
 from helpers.waiting import wait_for
 from reinet.agents.service.blobs import CHUNK_BYTES, SMALL_BYTES
 from reinet.agents.service.client import Client
-from reinet.agents.service.config import TrainerConfig
+from reinet.agents.service.config import Tls, TrainerConfig, load_config
 from reinet.agents.service.identity import ALL_ROLES, NEEDS, Callers
 from reinet.agents.service.jobs_servicer import JobsServicer, without_stalls
 from reinet.agents.service.models_servicer import ModelsServicer
-from reinet.core.errors import ServiceError
+from reinet.agents.service.server import serve
+from reinet.core.errors import ConfigError, ServiceError
 from reinet.envs.trace import Trace
 from reinet.proto import trainer_pb2 as pb
 from reinet.proto import trainer_pb2_grpc
@@ -352,6 +353,24 @@ def test_strangers_at_the_port_write_nothing_into_a_log_that_nobody_reads(tmp_pa
             process.wait()
 
 
+def test_files_that_are_no_certificate_are_named_at_both_ends_and_not_told_as_a_service_that_is_away(
+    tmp_path: Path,
+) -> None:
+    config = Service(tmp_path, more=over_tls(tmp_path, free_port())).config
+    (tmp_path / "bad.pem").write_text("none\n")
+    right = {"ca": "ca.pem", "cert": "service.pem", "key": "service.key"}
+    for wrong, said in (
+        ({"ca": "bad.pem"}, r"bad\.pem: holds no certificate"),
+        ({"cert": "bad.pem"}, r"bad\.pem and .*service\.key: no certificate with its own key \(no PEM\)"),
+        ({"key": "alice.key"}, r"service\.pem and .*alice\.key: no .* \(KEY_VALUES_MISMATCH\); name two PEM files"),
+    ):
+        files = {key: tmp_path / name for key, name in (right | wrong).items()}
+        with pytest.raises(ServiceError, match=said):
+            Client("127.0.0.1:1", **files)
+        with pytest.raises(ConfigError, match=rf"trainer\.tls: .*{said}"):
+            serve(load_config(config).model_copy(update={"tls": Tls(**files)}))
+
+
 def test_over_tcp_a_certificate_decides_who_may_do_what(tmp_path: Path) -> None:
     port = free_port()
     target = f"127.0.0.1:{port}"
@@ -406,9 +425,6 @@ def test_health_and_reflection_answer(channel: grpc.Channel) -> None:
 def test_a_second_service_in_the_same_folder_is_refused(service: Service, tmp_path: Path) -> None:
     config = tmp_path / "trainer.toml"
     config.write_text(f'[trainer]\nfolder = "{service.folder}"\nsocket = "{tmp_path}/s"\nrunner = "process"\n')
-    from reinet.agents.service.config import load_config
-    from reinet.agents.service.server import serve
-
     with pytest.raises(ServiceError, match=r"another service is listening there; .* set `trainer.folder` .* path$"):
         serve(load_config(config))
 
