@@ -139,9 +139,11 @@ class FlowSender:
         names, now_s = {path.name for path in states}, time.monotonic()
         self._refused = {name: one for name, one in self._refused.items() if name in names}
         out = {name: size for name, (size, again_s) in self._refused.items() if now_s < again_s}
+        # One of a later time is from before the clock was set back: it would wait for days, and make room meanwhile.
+        wall_s = time.time()
         over = sorted(
             (state.st_mtime, path, state.st_size) for path, state in states.items()
-            if time.time() - state.st_mtime >= quiet_s and state.st_size > sent.get(path.name, 0)
+            if not wall_s - quiet_s < state.st_mtime <= wall_s and state.st_size > sent.get(path.name, 0)
             and state.st_size != out.get(path.name)
         )  # fmt: skip
         return {path: size for _, path, size in over}, sent

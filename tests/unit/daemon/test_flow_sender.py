@@ -66,6 +66,16 @@ def test_what_is_over_goes_once_and_what_grew_goes_again(service: Service, tmp_p
     assert [path.name for path in place.iterdir()] == ["b.flow"]
 
 
+def test_a_recording_from_before_the_clock_was_set_back_goes_too(service: Service, tmp_path: Path) -> None:
+    sender = sender_of(service, tmp_path / "own", "host-9")
+    path = recording(tmp_path / "own", "later", old=False)
+    then_s = path.stat().st_mtime + 86_400
+    os.utime(path, (then_s, then_s))
+    sender.round(QUIET_S, 20)
+    assert not sender.problem
+    assert (service.folder / "flows" / "local" / "host-9" / "later.flow").exists()
+
+
 def test_a_recording_that_made_room_meanwhile_keeps_no_other_from_going(service: Service, tmp_path: Path) -> None:
     sender = sender_of(service, tmp_path / "own", "host-6")
     recording(tmp_path / "own", "k")
