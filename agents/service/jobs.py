@@ -250,8 +250,15 @@ class Jobs:
             (folder / "traces" / one["name"]).mkdir(exist_ok=True, mode=0o700)
             for name, sha256 in one["files"]:
                 link = folder / "traces" / one["name"] / name
-                if not link.exists():
+                if link.exists():
+                    continue
+                try:
                     os.link(self._blobs.path(sha256), link)
+                except FileNotFoundError:
+                    raise ServiceError(
+                        f"trace {one['name']}/{name} ({sha256[:12]}) is not in the service's store any more; upload it "
+                        "again (`reinet traces upload`), and the job goes on"
+                    ) from None
         files.write_json(folder / Order.FILE, Order(job.config).as_json())
         return folder
 

@@ -118,7 +118,7 @@ def resume(job: JobArgument, json_destination: JsonOption = None) -> None:
 def _watched(seen: Iterator[tuple[dict[str, Any], str]], job: dict[str, Any]) -> dict[str, Any]:
     """Returns the job once it has ended, shown meanwhile."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), MofNCompleteColumn(), note_column())
-    state = ""
+    state = problem = ""
     with Progress(*columns, console=console, disable=not console.is_terminal, expand=True) as bar:
         task = bar.add_task(job["state"], total=job["iterations"], note="")
         for job, _ in seen:
@@ -129,7 +129,9 @@ def _watched(seen: Iterator[tuple[dict[str, Any], str]], job: dict[str, Any]) ->
             bar.update(task, description=job["state"], completed=job["iteration"], total=job["iterations"], note=note)
             if job["state"] != state and not console.is_terminal:
                 say(f"{job['job']}: {job['state']}, iteration {job['iteration']}/{job['iterations']}")
-            state = job["state"]
+            if job["problem"] and job["problem"] != problem and job["state"] in ("waiting", "running"):
+                say(f"{job['job']} does not get on: {job['problem']}")
+            state, problem = job["state"], job["problem"]
     if job["state"] == "done":
         say(f"done after {span(job['wall_s'])} of training; model ", (job["model"], "bold"))
     elif job["problem"]:

@@ -4,6 +4,7 @@ what it does follows from the table of jobs, their folders and the runner, so a 
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ may have a reason that passes; and that the service itself was away is not the j
 FULL_PAUSE_S = 60.0
 """A job whose disk took no more waits so long, and again while less is free than the service keeps free. Each such
 minute is a point, also of a try that was in vain: whoever makes room has an hour before the job is given up."""
+NO_ROOM = "the service's disk has no room, and the job waits for some: for an hour, with what it tries meanwhile"
 WALL_STEP_S = 5.0
 """The table learns so often how long a job has trained."""
 
@@ -67,12 +69,24 @@ class Supervisor:
             try:
                 running += self._look(job, running + later)
                 self._problems.pop(job.id, None)
+                if job.problem and job.id not in self._paused_until_s:
+                    self._tell(job, "")
             except (ReinetError, OSError) as error:
                 # A full disk or a Ray that is down: said once, however many jobs it stands in the way of, tried again.
                 if str(error) not in self._problems.values():
                     log.error("a job could not be looked after", job=job.id, problem=str(error))
                 self._problems[job.id] = str(error)
+                why = str(error) if isinstance(error, ReinetError) else f"the service's disk says: {error.strerror}"
+                self._tell(job, visible(why)[:1000])
                 running += job.state != "waiting"
+
+    def _tell(self, job: Job, problem: str) -> None:
+        """Has whoever watches a job see what stands in its way, or that nothing does; why one is to stop stays."""
+        if job.state == "stopping" or problem == job.problem:
+            return
+        with suppress(ReinetError):  # a database that takes nothing has been told of
+            for state in ("waiting", "running"):  # it may have been moved between these, or have ended since
+                self._jobs.move(job.id, (state,), state, problem=problem)
 
     def _look(self, job: Job, running: int) -> bool:
         """Returns whether the job takes one of the places."""
@@ -145,7 +159,7 @@ class Supervisor:
             told = f"the service's disk took no more; make room, then `reinet jobs resume {job.id}`; {why}"
             self._end(job, "failed", told)
             return False
-        self._jobs.move(job.id, (job.state,), "waiting", failures=failures, wall_s=job.wall_s)
+        self._jobs.move(job.id, (job.state,), "waiting", failures=failures, wall_s=job.wall_s, problem=NO_ROOM)
         self._paused_until_s[job.id] = time.monotonic() + FULL_PAUSE_S
         log.warning("no room on the disk, job waits", job=job.id, attempt=job.attempt)
         return True

@@ -1,6 +1,7 @@
 """A job's file that a power cut left damaged, or that says what no message holds: all jobs are still listed."""
 
 import asyncio
+import hashlib
 import inspect
 import json
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from reinet.agents.service.config import Quota, TrainerConfig
 from reinet.agents.service.database import Database
 from reinet.agents.service.fleet import Fleet, Flows
 from reinet.agents.service.identity import ALL_ROLES, Caller, Callers
-from reinet.agents.service.jobs import Given, Jobs
+from reinet.agents.service.jobs import Given, GivenSet, Jobs
 from reinet.agents.service.jobs_servicer import MOST_SHOWN, JobsServicer
 from reinet.agents.service.registry import Registry
 from reinet.agents.service.running.progress import STOP_FILE, Order, Progress, Result
@@ -127,3 +128,47 @@ def test_what_stands_in_the_way_of_one_job_is_said_once_whatever_becomes_of_the_
         supervisor.step()
     told = [line["job"] for line in lines if line["event"] == "a job could not be looked after"]
     assert told == [stopped, stopped], "once, and once again after it had gone well"
+
+
+def test_a_trace_that_was_removed_from_the_store_is_told_to_whoever_watches_the_job_and_goes_on_once_it_is_back(
+    tmp_path: Path, database: Database, jobs: Jobs
+) -> None:
+    data = b"1\n5\n"
+    sha256 = hashlib.sha256(data).hexdigest()
+    place = Blobs(tmp_path, database).path(sha256)
+    place.parent.mkdir()
+    place.write_bytes(data)
+    job = jobs.submit(ME, Given("r", json.dumps(TINY), (GivenSet("own", (("a.trace", sha256),)),))).id
+    place.unlink()
+    runner = SimpleNamespace(state=lambda *_: "running", start=lambda *_: None)
+    supervisor = Supervisor(jobs, Registry(tmp_path, database), runner, 2, lambda _owner: Quota())
+    supervisor.step()
+    assert jobs.get(job).state == "waiting"
+    assert jobs.get(job).problem.startswith(f"trace own/a.trace ({sha256[:12]}) is not in the service's store any more")
+    place.write_bytes(data)
+    supervisor.step()
+    assert (jobs.get(job).state, jobs.get(job).problem) == ("running", "")
+
+
+def test_a_ray_that_is_away_is_told_to_whoever_watches_a_job_until_it_is_back(
+    tmp_path: Path, database: Database, jobs: Jobs
+) -> None:
+    """The job was shown as running, for ever at its first iteration, and the service's log alone said why."""
+    job = jobs.submit(ME, Given("r", json.dumps(TINY))).id
+
+    def away(*_: object) -> str:
+        raise ServiceError("no Ray answers at http://head:8265")
+
+    runner = SimpleNamespace(state=away, start=away)
+    supervisor = Supervisor(jobs, Registry(tmp_path, database), runner, 2, lambda _owner: Quota())
+    for _ in range(2):
+        supervisor.step()
+        assert (jobs.get(job).state, jobs.get(job).problem) == ("running", "no Ray answers at http://head:8265")
+    runner.state = lambda *_: "running"
+    supervisor.step()
+    assert (jobs.get(job).state, jobs.get(job).problem) == ("running", "")
+    runner.state = away
+    supervisor.step()
+    jobs.stop(jobs.get(job), "it was stopped: hours")
+    supervisor.step()
+    assert (jobs.get(job).state, jobs.get(job).problem) == ("stopping", "it was stopped: hours")
