@@ -103,6 +103,17 @@ def stub_of(channel: grpc.Channel) -> Any:
 def service_error(address: Address, error: grpc.RpcError) -> ServiceError:
     """Returns what a failed call says, as an error of ours."""
     code, details = error.code(), error.details() or "no reason given"
+    if code == grpc.StatusCode.UNAVAILABLE and "handshake failed" in details:
+        why = details.rpartition("OPENSSL_internal:")[2][:200]
+        return ServiceError(
+            f"the certificate of what listens at {address.target} is refused ({why}): name it by a name that its "
+            "certificate has, and as `ca` the certificate of who signed that"
+        )
+    if code == grpc.StatusCode.UNAVAILABLE and details.endswith("Socket closed") and address.ca is not None:
+        return ServiceError(
+            f"what listens at {address.target} hung up: it is ending, or refuses this certificate; is that one signed "
+            "by whom the service's `ca` names, and not expired?"
+        )
     if code == grpc.StatusCode.UNAVAILABLE:
         return ServiceError(
             f"no training service answers at {address.target}: start one with `reinet trainer CONFIG`, or name its "

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from reinet.agents.service.client import RETRY_S, Client
 from reinet.agents.service.server import _listen_unix
 from reinet.cli.main import app, main
 from reinet.core.errors import ConfigError, ServiceError, TraceError
+from reinet.daemon.registry import Address, service_error
 from reinet.proto import trainer_pb2 as pb
 
 
@@ -201,6 +203,28 @@ def test_a_service_that_stands_still_is_told_with_what_to_do(tmp_path: Path, mon
         stopped.listen()
         with pytest.raises(ServiceError, match=rf"service at unix:{tmp_path}/s: no answer in time.*restart it"):
             client.jobs()
+
+
+@pytest.mark.parametrize(
+    ("details", "said"),
+    [
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:7443: Tls handshake failed "
+            "(TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:"
+            "CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate",
+            r"host:7443 is refused \(CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate\): name it by",
+        ),
+        (
+            "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:7443: Socket closed",
+            r"host:7443 hung up: it is ending, or refuses this certificate",
+        ),
+    ],
+)
+def test_a_certificate_that_either_end_refuses_is_not_told_as_a_service_that_is_away(details: str, said: str) -> None:
+    """In gRPC's words, as it says them of a service whose certificate, or to one whose `ca`, is another's."""
+    error = Failed(grpc.StatusCode.UNAVAILABLE, details)
+    some = Path("some.pem")
+    assert re.search(said, str(service_error(Address("host:7443", some, some, some), error)))
 
 
 def test_a_service_that_is_not_there_is_told_in_the_systems_words_and_not_in_grpcs(tmp_path: Path) -> None:
