@@ -271,8 +271,8 @@ class Follower:
                 self.problem = (str(error) if isinstance(error, ReinetError | OSError) else repr(error))[:500]
                 # Whatever the name points to next is asked for, the model before it too: what decides already is left.
                 self._sure = self._sure and not isinstance(error, TimeoutError)
-        elif pointer.model == self.model:
-            self.problem = ""
+        else:  # of a service that is back without its database as well: that it was away is over
+            self.problem = "" if pointer.model else f"the name {self._name!r} points to no model, so this one stays"
         if pointer.model and pointer.model == self.model != self._remembered:
             try:
                 self._remember()

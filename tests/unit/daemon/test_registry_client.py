@@ -192,6 +192,18 @@ def test_a_name_that_points_to_nothing_changes_nothing(host: Host, daemon: Daemo
     assert daemon.models() == [FIRST]
 
 
+def test_a_service_that_is_back_without_what_it_knew_is_not_reported_as_away(host: Host, daemon: Daemon) -> None:
+    """The fleet's list, which that service itself makes, said for ever that no service answers."""
+    wait_for(lambda: daemon.models() == [FIRST])
+    host.down()
+    wait_for(lambda: "no training service answers" in daemon.follower.problem)
+    host.models.move("")
+    host.models.reports.clear()
+    host.up()
+    wait_for(lambda: any("points to no model, so this one stays" in one.problem for one in host.models.reports))
+    assert daemon.models() == [FIRST]
+
+
 def test_a_model_that_the_swap_refuses_is_reported_and_tried_again(host: Host, daemon: Daemon) -> None:
     wait_for(lambda: daemon.models() == [FIRST])
     daemon.refuse = "the canary\nwas worse"
