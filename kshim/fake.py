@@ -19,6 +19,7 @@ COUNTERS = (
     "flows_switched_back",
     "slots_used",
     "leases_too_long",
+    "answers_replaced",
     "records_lost",
     "acks_lost",
 )

@@ -44,15 +44,16 @@ struct reinet_slot {
 /* What happened to the flows since the shim was loaded: COUNTs, whose growth says something, and MOSTs, which grow to
  * the most that there was at the same time and stay there.  kind, field, meaning
  */
-#define REINET_COUNTERS(X)                                                                     \
-  X(COUNT, flows_chosen, "flows that were given a slot when they began")                       \
-  X(COUNT, flows_adopted, "flows that were given a slot while they were open already")         \
-  X(COUNT, flows_without_slot, "flows left alone because every slot was taken")                \
-  X(COUNT, flows_not_switched, "flows left alone because the kernel refused the wrapper")      \
-  X(COUNT, flows_switched_back, "flows given back to their own congestion control while open") \
-  X(MOST, slots_used, "slots that have been in use at the same time, at most")                 \
-  X(COUNT, leases_too_long, "caps not obeyed because their lease reached too far ahead")       \
-  X(COUNT, records_lost, "records dropped because the ring buffer was full")                   \
+#define REINET_COUNTERS(X)                                                                       \
+  X(COUNT, flows_chosen, "flows that were given a slot when they began")                         \
+  X(COUNT, flows_adopted, "flows that were given a slot while they were open already")           \
+  X(COUNT, flows_without_slot, "flows left alone because every slot was taken")                  \
+  X(COUNT, flows_not_switched, "flows left alone because the kernel refused the wrapper")        \
+  X(COUNT, flows_switched_back, "flows given back to their own congestion control while open")   \
+  X(MOST, slots_used, "slots that have been in use at the same time, at most")                   \
+  X(COUNT, leases_too_long, "caps not obeyed because their lease reached too far ahead")         \
+  X(COUNT, answers_replaced, "losses whose wrapper the kernel had skipped, and was asked again") \
+  X(COUNT, records_lost, "records dropped because the ring buffer was full")                     \
   X(COUNT, acks_lost, "recorded ACKs dropped because their ring buffer was full")
 
 #define REINET_DECLARE_COUNTER(kind, name, meaning) reinet_u64 name;

@@ -113,6 +113,8 @@ struct tcp_sock {
   __u32 snd_cwnd;
   __u32 snd_cwnd_clamp;
   __u32 snd_ssthresh;
+  __u32 prior_cwnd;  /* when the latest reduction began */
+  __u32 undo_marker; /* snd_una then, 0 = it was undone, or cannot be (CWR) */
   __u32 packets_out;
   __u32 sacked_out;
   __u32 lost_out;

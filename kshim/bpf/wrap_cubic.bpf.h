@@ -59,6 +59,8 @@ void BPF_PROG(reinet_cubic_cwnd_event, struct sock *sk, enum tcp_ca_event event)
 SEC("struct_ops")
 void BPF_PROG(reinet_cubic_pkts_acked, struct sock *sk, const struct ack_sample *sample) {
   cubictcp_acked(sk, sample);
+  if (lacks_answer((struct tcp_sock *)sk))
+    ANSWER_AGAIN(sk, cubictcp_recalc_ssthresh);
   on_pkts_acked(sk, sample, REINET_CUBIC);
 }
 

@@ -35,6 +35,8 @@ void BPF_PROG(reinet_reno_cwnd_event, struct sock *sk, enum tcp_ca_event event) 
 
 SEC("struct_ops")
 void BPF_PROG(reinet_reno_pkts_acked, struct sock *sk, const struct ack_sample *sample) {
+  if (lacks_answer((struct tcp_sock *)sk))
+    ANSWER_AGAIN(sk, tcp_reno_ssthresh);
   on_pkts_acked(sk, sample, REINET_RENO);
 }
 

@@ -69,6 +69,29 @@ static __always_inline void on_window_set(struct sock *sk, enum reinet_algorithm
     slot_ ? reinet_fallen_ssthresh_pkts(&slot_->fallen, cwnd_pkts_, ssthresh_pkts_) : ssthresh_pkts_;                  \
   })
 
+/* Where the kernel skips a program, it takes what is on its stack for the answer; one with patches of its own does so
+ * now and then in a softirq. As ssthresh that is a window without a bound. An answer of ours is never above the window
+ * that the reduction began with; what is above it, and was not put there by its undoing, is none, so we are asked
+ * again.
+ */
+static bool lacks_answer(const struct tcp_sock *tp) {
+  __u32 most_pkts = tp->prior_cwnd < REINET_LEAST_SSTHRESH_PKTS ? REINET_LEAST_SSTHRESH_PKTS : tp->prior_cwnd;
+  __u8 state = ca_state(tp);
+
+  return state >= TCP_CA_CWR && tp->snd_ssthresh > most_pkts && (state == TCP_CA_CWR || tp->undo_marker);
+}
+
+#define ANSWER_AGAIN(sk, algorithms_own)                                                                               \
+  ({                                                                                                                   \
+    struct tcp_sock *reduced_ = (struct tcp_sock *)(sk);                                                               \
+    __u32 present_pkts_ = reduced_->snd_cwnd;                                                                          \
+                                                                                                                       \
+    reduced_->snd_cwnd = reduced_->prior_cwnd;                                                                         \
+    reduced_->snd_ssthresh = SSTHRESH_OF_LOSS(sk, algorithms_own);                                                     \
+    reduced_->snd_cwnd = present_pkts_;                                                                                \
+    COUNT(answers_replaced);                                                                                           \
+  })
+
 #if REINET_TX_START_OPERATION
 static void on_tx_start(struct sock *sk) { take_restart((struct tcp_sock *)sk); }
 #else
