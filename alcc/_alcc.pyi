@@ -19,6 +19,7 @@ class Link:
 SUMS_BYTES: int
 SUMS_PLACES: int
 SUMS_MAGIC: int
+SUM_COUNTS: tuple[str, ...]
 
 def sums_of(copy: bytes) -> tuple[int, list[dict[str, float]]]:
     """How many processes took a place among those of ``alcc/gate/sums.hpp``, and what is in each place."""

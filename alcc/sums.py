@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from reinet.alcc._alcc import SUMS_BYTES, SUMS_MAGIC, SUMS_PLACES, sums_of
+from reinet.alcc._alcc import SUM_COUNTS, SUMS_BYTES, SUMS_MAGIC, SUMS_PLACES, sums_of
 
-COUNTS = ("flows", "bytes", "closings", "openings", "records", "decisions", "capped", "not_gated",
-          "accepted")  # fmt: skip
 MOST_OF_A_SUM = 1e18
 """Bytes at 100 Gbit/s for two years: what is larger nobody has counted."""
 _MOST_DELAY_US = 1e9
@@ -39,13 +37,13 @@ class Sums:
     def total(self) -> dict[str, Any]:
         """Returns the sums of all processes.
 
-        COUNTS; ``qdelay_mean_ms``, and ``qdelay_saved_ms``, what a cap would have saved of it, means over bytes;
+        SUM_COUNTS; ``qdelay_mean_ms``, and ``qdelay_saved_ms``, what a cap would have saved of it, means over bytes;
         ``processes``, how many had a connection that sent anything or was let go; ``senseless``, how many places were
         left out.
         """
         taken, places = sums_of(os.pread(self._fd, SUMS_BYTES, 0))
         sane = [place for place in places if _makes_sense(place)]
-        total: dict[str, Any] = {key: sum(place[key] for place in sane) for key in COUNTS}
+        total: dict[str, Any] = {key: sum(place[key] for place in sane) for key in SUM_COUNTS}
         delivered_bytes = sum(place["delivered_bytes"] for place in sane)
         for key, name in (("delay_byte_us", "qdelay_mean_ms"), ("saved_byte_us", "qdelay_saved_ms")):
             total[name] = sum(place[key] for place in sane) / delivered_bytes / 1000 if delivered_bytes else 0.0
@@ -56,6 +54,6 @@ class Sums:
 
 def _makes_sense(place: dict[str, float]) -> bool:
     # NaN and infinities fail the comparisons, too.
-    counted = all(0 <= place[key] < MOST_OF_A_SUM for key in (*COUNTS, "delivered_bytes"))
+    counted = all(0 <= place[key] < MOST_OF_A_SUM for key in (*SUM_COUNTS, "delivered_bytes"))
     most_byte_us = place["delivered_bytes"] * _MOST_DELAY_US
     return counted and all(0 <= place[key] <= most_byte_us for key in ("delay_byte_us", "saved_byte_us"))

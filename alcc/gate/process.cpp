@@ -7,7 +7,6 @@
 
 #include <cstdlib>
 #include <new>
-#include <utility>
 
 #include "alcc/base/say.hpp"
 

@@ -11,13 +11,21 @@
 
 namespace reinet::alcc {
 
+// What is counted.
+#define REINET_SUM_COUNTS(X) \
+  X(flows) X(bytes) X(closings) X(openings) X(records) X(decisions) X(capped) X(not_gated) X(accepted)
+// Bytes of records with a sample, and each of these bytes times its record's queueing delay, and times what of that was
+// due to packets beyond the cap.
+#define REINET_SUM_DELAYS(X) X(delivered_bytes) X(delay_byte_us) X(saved_byte_us)
+
 // Of one process. It fills cache lines of its own in the shared memory, for others count at the same time.
 struct Sums {
-  std::atomic<std::uint64_t> flows{0}, bytes{0}, closings{0}, openings{0}, records{0}, decisions{0}, capped{0},
-      not_gated{0}, accepted{0};
-  // Bytes of records with a sample, and each of these bytes times its record's queueing delay, and times what of that
-  // was due to packets beyond the cap.
-  std::atomic<double> delivered_bytes{0}, delay_byte_us{0}, saved_byte_us{0};
+#define REINET_DECLARE_COUNT(name) std::atomic<std::uint64_t> name{0};
+#define REINET_DECLARE_DELAY(name) std::atomic<double> name{0};
+  REINET_SUM_COUNTS(REINET_DECLARE_COUNT)
+  REINET_SUM_DELAYS(REINET_DECLARE_DELAY)
+#undef REINET_DECLARE_COUNT
+#undef REINET_DECLARE_DELAY
   std::uint64_t unused[4] = {};
 };
 

@@ -18,20 +18,16 @@ namespace reinet::alcc {
 
 namespace {
 
+#define REINET_NAME(name) #name,
+constexpr const char* kCounts[] = {REINET_SUM_COUNTS(REINET_NAME)};
+#undef REINET_NAME
+
 nb::dict dict_of(const Sums& s) {
   nb::dict d;
-  d["flows"] = s.flows.load();
-  d["bytes"] = s.bytes.load();
-  d["closings"] = s.closings.load();
-  d["openings"] = s.openings.load();
-  d["records"] = s.records.load();
-  d["decisions"] = s.decisions.load();
-  d["capped"] = s.capped.load();
-  d["not_gated"] = s.not_gated.load();
-  d["accepted"] = s.accepted.load();
-  d["delivered_bytes"] = s.delivered_bytes.load();
-  d["delay_byte_us"] = s.delay_byte_us.load();
-  d["saved_byte_us"] = s.saved_byte_us.load();
+#define REINET_ITEM(name) d[#name] = s.name.load();
+  REINET_SUM_COUNTS(REINET_ITEM)
+  REINET_SUM_DELAYS(REINET_ITEM)
+#undef REINET_ITEM
   return d;
 }
 
@@ -52,6 +48,9 @@ void bind_sums(nb::module_& m) {
   m.attr("SUMS_BYTES") = sizeof(AllSums);
   m.attr("SUMS_PLACES") = kMostPlaces;
   m.attr("SUMS_MAGIC") = kSumsMagic;
+  nb::list counts;
+  for (const char* name : kCounts) counts.append(name);
+  m.attr("SUM_COUNTS") = nb::tuple(counts);
   m.def("sums_of", &sums_of, "copy"_a);
 }
 

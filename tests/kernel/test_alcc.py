@@ -195,7 +195,7 @@ def test_nobody_stalls_inside_a_tcp_tunnel(beside: Beside) -> None:
 
 @pytest.fixture
 def sent_under_both(
-    cgroup: Path, transfer: Callable[..., Transfer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cgroup: Path, transfer: Callable[..., Transfer], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Settings], dict[str, int]]:
     """Sends over a socket that the kernel caps, from a program under the gate; returns what the gate reports."""
 

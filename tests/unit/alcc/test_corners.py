@@ -72,7 +72,7 @@ def test_a_waiting_writes_bytes_never_reach_what_took_its_descriptors_number(pro
     assert seen_of(program, "number_used_again", settings()) == (0, ["another's bytes 0"], "")
 
 
-def test_a_socket_that_connects_anew_is_another_connection(program: Path, tmp_path: Path) -> None:
+def test_a_socket_that_connects_anew_is_another_connection(program: Path) -> None:
     """Its counts begin at zero: their differences, of 32 bits, told the law of four thousand million packets sent."""
     report = Sums()
     seen = seen_of(program, "connects_anew", settings("copa", report=report.path))
@@ -204,7 +204,7 @@ def test_a_zero_copy_send_that_is_cut_tells_once_that_its_buffer_is_free(program
     assert seen[1][-1] == "told 2"
 
 
-def test_a_process_that_sandboxes_itself_is_let_alone_and_that_is_said(program: Path, tmp_path: Path) -> None:
+def test_a_process_that_sandboxes_itself_is_let_alone_and_that_is_said(program: Path) -> None:
     report = Sums()
     status, lines, words = seen_of(program, "sandbox", settings(report=report.path))
     assert (status, lines) == seen_of(program, "sandbox", None)[:2] == (0, ["set 0", "wrote 1000"])
@@ -213,7 +213,7 @@ def test_a_process_that_sandboxes_itself_is_let_alone_and_that_is_said(program: 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a namespace in which no thread can be made")
-def test_a_process_that_the_gate_gave_up_on_may_sandbox_itself(program: Path, tmp_path: Path) -> None:
+def test_a_process_that_the_gate_gave_up_on_may_sandbox_itself(program: Path) -> None:
     """It was killed at its end, by a report that its filter forbade."""
     report = Sums()
     seen, plain = (seen_of(program, "sandbox_after_giving_up", asked) for asked in (settings(report=report.path), None))
@@ -261,9 +261,7 @@ def test_what_a_child_sent_is_counted_however_it_ends(program: Path) -> None:
 @pytest.mark.parametrize(
     "case", ["main_thread_ends_first", "main_thread_ends_before_a_gate_closes", "main_thread_sends_as_it_ends"]
 )
-def test_a_process_whose_main_thread_ends_ends_with_the_last_of_the_others(
-    program: Path, case: str, tmp_path: Path
-) -> None:
+def test_a_process_whose_main_thread_ends_ends_with_the_last_of_the_others(program: Path, case: str) -> None:
     report = Sums()
     assert seen_of(program, case, settings(report=report.path)) == seen_of(program, case, None)
     assert report.total()["bytes"] > 0
@@ -336,7 +334,7 @@ def test_a_program_without_memory_goes_on_ungated(program: Path) -> None:
     assert "there is no memory left: nothing of process" in seen[2]
 
 
-def test_a_connection_of_an_initial_window_costs_no_look(program: Path, tmp_path: Path) -> None:
+def test_a_connection_of_an_initial_window_costs_no_look(program: Path) -> None:
     """Each of nginx's with 1 KB woke the gate's thread and made 22 system calls of the gate's."""
     report = Sums()
     status, lines, words = seen_of(program, "short_connections", settings("rule:1", always=False, report=report.path))

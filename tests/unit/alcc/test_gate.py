@@ -19,7 +19,7 @@ def _digest(size: int) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_way_of_sending_brings_every_byte(mode: str, tmp_path: Path) -> None:
+def test_every_way_of_sending_brings_every_byte(mode: str) -> None:
     size = 1_000_003
     for _ in range(5):  # a receiver that the host favours may take all before a look
         report = Sums()
@@ -37,7 +37,7 @@ def test_every_way_of_sending_brings_every_byte(mode: str, tmp_path: Path) -> No
         assert total["closings"] > 0, "the gate never closed: nothing was tested"
 
 
-def test_every_connection_that_is_let_go_is_counted(tmp_path: Path) -> None:
+def test_every_connection_that_is_let_go_is_counted() -> None:
     """Whoever read 1 took one of them for ungated, where all were: it counted the reasons."""
     size, report = 1_000_003, Sums()
     with serving("once", size, 3, settings(report=report.path)) as server:
@@ -82,7 +82,7 @@ def test_the_kernel_holds_no_more_than_the_cap_and_says_so_to_every_waiter() -> 
 
 
 @pytest.mark.parametrize("mode", ["level", "edge", "demand", "poll"])
-def test_ten_thousand_openings_lose_no_wake_up(mode: str, tmp_path: Path) -> None:
+def test_ten_thousand_openings_lose_no_wake_up(mode: str) -> None:
     clients, size, openings = 50, 1_500_000, 0
     for _ in range(20):  # how often a gate closes for so many bytes is the host's; one round or two will do
         report = Sums()

@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -243,7 +242,7 @@ def test_a_graph_that_is_no_plain_chain_does_not_run_in_a_process(change: Callab
         policy.law_of_the_gate()
 
 
-def test_bytes_pass_whole_under_a_model(tmp_path: Path) -> None:
+def test_bytes_pass_whole_under_a_model() -> None:
     size = 1_000_003
     law = _model("small").law_of_the_gate()
     sums = Sums()

@@ -4,7 +4,6 @@ import ctypes
 import hashlib
 import time
 from collections import deque
-from pathlib import Path
 
 import pytest
 
@@ -205,7 +204,7 @@ def test_after_a_long_pause_the_law_starts_anew() -> None:
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("mode", ["blocking", "edge", "asyncio"])
-def test_bytes_pass_whole_under_a_law(law: str, mode: str, tmp_path: Path) -> None:
+def test_bytes_pass_whole_under_a_law(law: str, mode: str) -> None:
     size = 1_000_003
     sums = Sums()
     asked = Settings(Law(law), TARGET, report=sums.path)
@@ -230,7 +229,7 @@ def test_after_a_pause_longer_than_a_lease_the_law_still_binds() -> None:
     assert taken["none"] > 5 * first_window_bytes, "the kernel takes more than the law, so it was the law"
 
 
-def test_in_shadow_a_law_gates_nothing(tmp_path: Path) -> None:
+def test_in_shadow_a_law_gates_nothing() -> None:
     sums = Sums()
     asked = Settings(Law("copa"), TARGET, shadow=True, report=sums.path)
     with serving("blocking", 100_000, 1, asked) as server, server.connect() as sock:

@@ -11,8 +11,8 @@ import pytest
 
 from helpers.gated import FOLDER, TIMEOUT_S, environment, seen_in, settings
 from reinet.alcc import sums
-from reinet.alcc._alcc import SUMS_MAGIC, SUMS_PLACES
-from reinet.alcc.sums import COUNTS, Sums
+from reinet.alcc._alcc import SUM_COUNTS, SUMS_MAGIC, SUMS_PLACES
+from reinet.alcc.sums import Sums
 
 PLACE_BYTES = 128
 DELAYS = ("delivered_bytes", "delay_byte_us", "saved_byte_us")
@@ -22,7 +22,7 @@ def _write(into: Sums, taken: int, *places: dict[str, float]) -> None:
     fd = os.open(into.path, os.O_RDWR)
     os.pwrite(fd, struct.pack("<Q", taken), 8)
     for number, place in enumerate(places, 1):
-        counts = [int(place.get(key, 0)) for key in COUNTS]
+        counts = [int(place.get(key, 0)) for key in SUM_COUNTS]
         os.pwrite(fd, struct.pack("<9Q3d", *counts, *[place.get(key, 0.0) for key in DELAYS]), number * PLACE_BYTES)
     os.close(fd)
 
@@ -39,7 +39,7 @@ def test_the_sums_of_several_processes_are_added_up_and_delays_are_means_over_by
 
 def test_of_nobody_they_are_nothing() -> None:
     total = Sums().total()
-    assert set(total) == {*COUNTS, "qdelay_mean_ms", "qdelay_saved_ms", "processes", "senseless"}
+    assert set(total) == {*SUM_COUNTS, "qdelay_mean_ms", "qdelay_saved_ms", "processes", "senseless"}
     assert not any(total.values())
 
 

@@ -84,5 +84,5 @@ def test_the_command_writes_rows_and_a_page(tmp_path: Path, monkeypatch: pytest.
     done = CliRunner().invoke(app, ["fidelity", *options])
     assert done.exit_code == 0, done.output
     assert "of 2 cells agree." in done.output
-    assert f"Made by `reinet fidelity --peers --traces {visible(trace)}`." in page.read_text()
+    assert f"Made by `reinet fidelity --peers --traces '{visible(trace)}'`." in page.read_text()
     assert '"utilization_theirs"' in rows.read_text()
