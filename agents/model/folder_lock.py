@@ -7,7 +7,8 @@ from pathlib import Path
 
 from reinet.core.errors import ConfigError
 
-LOCK_FILE = "lock"
+LOCK_FILE = ".lock"
+"""Hidden: the folder may hold traces too, and a folder of traces gives all its files that are not."""
 
 
 @contextmanager

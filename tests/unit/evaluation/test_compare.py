@@ -318,3 +318,12 @@ def test_a_second_comparison_into_one_folder_is_refused_before_anything_runs(
         pytest.raises(ConfigError, match=r"page: another comparison is made in it; .* name another --out"),
     ):
         raise CliRunner().invoke(app, command).exception or AssertionError
+
+
+def test_a_comparison_beside_its_traces_leaves_them_a_folder_of_traces(tmp_path: Path) -> None:
+    """Its lock was taken for a trace without a line."""
+    Trace.constant(12, 5).save(tmp_path / "twelve.trace")
+    command = ["compare", "none", "--beside", "rule", "--traces", str(tmp_path), "--seconds", "2"]
+    for _ in range(2):
+        result = CliRunner().invoke(app, [*command, "--out", str(tmp_path)])
+        assert result.exit_code == 0, result.exception
