@@ -131,7 +131,11 @@ def _model(name: str, manifest_sha256: str | None) -> Agent:
     if is_there:
         raise ConfigError(f"agent {name!r}: not a model folder, it has no {MANIFEST_FILE}; `reinet export` makes one")
     if "/" in name:
-        raise ConfigError(f"agent {name!r}: there is no such folder; name a model's, as `reinet export` makes one")
+        near = "" if folder.is_absolute() else f" in {Path.cwd()}"
+        raise ConfigError(
+            f"agent {name!r}: there is no such folder{near}; name a model's, as `reinet export` makes one, or one of "
+            f"{', '.join(NAMES)}"
+        )
     kind = name.partition(":")[0]
     close = difflib.get_close_matches(kind, _KINDS, n=1, cutoff=0.6)
     hint = f"; did you mean {close[0]!r}?" if close else ""
