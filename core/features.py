@@ -94,7 +94,7 @@ DEFAULT_FEATURE_SET: str = next(iter(FEATURE_SETS))
 
 def feature_set_named(name: str) -> FeatureSet:
     """Returns the feature set of that name; raises ConfigError for an unknown one."""
-    if name not in FEATURE_SETS:
+    if name not in tuple(FEATURE_SETS):  # also what has no hash
         raise ConfigError(f"feature_set: there is no feature set {name!r}; choose one of {', '.join(FEATURE_SETS)}")
     return FEATURE_SETS[name]
 

@@ -44,6 +44,8 @@ class Normaliser:
         """Returns the normaliser of a feature set, None = the reference; raises ConfigError for another set's."""
         if normaliser is None:
             return cls.reference(feature_set.name)
+        if not isinstance(normaliser, Normaliser):
+            raise ConfigError(f"normaliser: a Normaliser, or None, is needed, not {normaliser!r:.40}")
         if normaliser.feature_set != feature_set:
             raise ConfigError(
                 f"normaliser: it belongs to the feature set {normaliser.feature_set.name}, not to {feature_set.name}; "

@@ -1,6 +1,7 @@
 """Rewards by name; formulas, constants and reasons are in ``states/reward.hpp``."""
 
 import math
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +39,7 @@ def reward_index(name: str, delay_weight: float = DELAY_WEIGHT) -> int:
     """Returns the reward's number in the C++ core; raises ConfigError for an unknown one and for a bad weight."""
     if name not in REWARDS:
         raise ConfigError(f"reward: there is no reward {name!r}; choose one of {', '.join(REWARDS)}")
-    if not (math.isfinite(delay_weight) and delay_weight >= 0):
+    if not (isinstance(delay_weight, Real) and math.isfinite(delay_weight) and delay_weight >= 0):
         raise ConfigError(f"delay_weight: {delay_weight} is not a number from 0 on")
     return REWARDS.index(name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import gymnasium as gym
@@ -27,7 +28,7 @@ from reinet.core.features import head_index
 from reinet.core.rewards import offer
 from reinet.envs.kernel_session import KernelRun, KernelSession
 from reinet.envs.link.domain import default_trace, trace_of
-from reinet.envs.link.spec import LinkSpec, check_mrtt, check_target, default_target_ms, target_on
+from reinet.envs.link.spec import LinkSpec, check_kind, check_mrtt, check_target, default_target_ms, target_on
 from reinet.envs.mahimahi.spec import downlink_ms, require_emulated, start_ms
 from reinet.envs.spaces import (
     EpisodeLimits,
@@ -109,6 +110,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
         if cc not in WRAPPED_CC:
             raise ConfigError(f"cc: {cc!r} cannot be capped in the kernel; choose {' or '.join(WRAPPED_CC)}")
         head_index(head)
+        check_kind("period", period, (PeriodConfig, NoneType), "a PeriodConfig, or None,")
         self.trace = default_trace() if trace is None else trace_of(trace)
         self.observation_space = observation_space(feature_set)
         self.action_space = action_space()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from reinet.core import DEFAULT_FEATURE_SET, DEFAULT_REWARD, DELAY_WEIGHT, Flag, Normaliser, PeriodConfig
 from reinet.envs.link.domain import LinkDomain
+from reinet.envs.link.spec import check_kind
 from reinet.envs.sim import SimBatch
 from reinet.envs.spaces import (
     EpisodeLimits,
@@ -121,6 +123,7 @@ class SimLinkEnv(gym.Env[State, Any]):
     ) -> None:
         refuse_render_mode("SimLink", render_mode)
         self._limits = EpisodeLimits(episode_periods, episode_s)
+        check_kind("link", link, (Mapping, NoneType), "a mapping of LinkSpec's fields, or None,")
         link = dict(link or {})
         self._domain = LinkDomain(
             trace, random_start, mrtt_ms, buffer_bytes, target_ms, link.pop("loss", 0.0), link.pop("jitter_us", 1000.0),

@@ -1,6 +1,8 @@
 """``reinet/SimLink-v0`` as a vector environment: many simulated links, stepped together in C++."""
 
 from collections.abc import Sequence
+from numbers import Integral
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from reinet.core import (
     PeriodConfig,
 )
 from reinet.envs.link.domain import LinkDomain
+from reinet.envs.link.spec import check_kind
 from reinet.envs.sim import SimBatch
 from reinet.envs.sim.options import require_simulated
 from reinet.envs.spaces import (
@@ -82,10 +85,12 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
         **fields: Any,
     ) -> None:
         refuse_render_mode("SimLink", render_mode)
+        check_kind("num_envs", num_envs, Integral, "a whole number")
         if num_envs < 1:
             raise ConfigError(f"num_envs: {num_envs} is not above 0")
         if domain is not None and fields:
             raise ConfigError(f"domain: give it or its fields, {', '.join(fields)}, not both")
+        check_kind("domain", domain, (LinkDomain, NoneType), "a LinkDomain, or None,")
         self._limits = EpisodeLimits(episode_periods, episode_s)
         self.domain = domain or domain_from(fields)
         for link in self.domain.corners():

@@ -4,6 +4,7 @@ import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from gymnasium.spaces import Box, Space
 
 from reinet.core import DEFAULT_FEATURE_SET, FLOW_STATS_DTYPE, ConfigError, Flag
 from reinet.core.features import FEATURE_SETS, FeatureSet, feature_set_named
+from reinet.envs.link.spec import check_kind
 
 MOST_EPISODE_S = 1e9
 """Thirty years, after which a path plans nothing (``LATEST_MS``): longer ones do not fit the records' clock."""
@@ -112,6 +114,8 @@ class EpisodeLimits:
 
     def __post_init__(self) -> None:
         for name, limit in (("episode_periods", self.episode_periods), ("episode_s", self.episode_s)):
+            if limit is not None:
+                check_kind(name, limit, Real, "a number, or None for no limit,")
             if limit is not None and not limit > 0:
                 raise ConfigError(f"{name}: {limit} is not above 0; give None for no limit")
         if self.episode_s is not None and self.episode_s > MOST_EPISODE_S:

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain, product
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from reinet.core import ConfigError, TraceError
 from reinet.core.state import LEAST_TARGET_PER_RTT
 from reinet.envs.link.conditions import Conditions
 from reinet.envs.link.laws import Law, LogUniform, Range, Uniform, check_law, drawn, limits, value_at
-from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec, check_target, target_on
+from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec, check_kind, check_target, target_on
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
@@ -92,6 +93,12 @@ class LinkDomain:
     """What flows meet beside their path, a reference path or not."""
 
     def __post_init__(self) -> None:
+        check_kind("link", self.link, Mapping, "a mapping of LinkSpec's fields")
+        if odd := [key for key in self.link if not isinstance(key, str)]:
+            raise ConfigError(f"link: {odd[0]!r} is no name of a field")
+        for key in ("cc", "queue"):
+            check_kind(key, getattr(self, key), (str, Sequence), "a name, or a list of names,")
+        check_kind("conditions", self.conditions, Conditions, "a Conditions")
         for key, cure in _SET_OTHERWISE.items():
             if key in self.link:
                 raise ConfigError(f"link: {key} is the domain's own; {cure}")
@@ -106,8 +113,10 @@ class LinkDomain:
         if not loaded:
             raise ConfigError("traces: at least one is needed")
         object.__setattr__(self, "traces", loaded)
+        check_kind("reference_share", self.reference_share, (Real, NoneType), "a share from 0 to 1, or None,")
         if self.reference_share is not None and not 0 <= self.reference_share <= 1:
             raise ConfigError(f"reference_share: {self.reference_share} is no share; give 0 to 1, or None")
+        check_kind("seeds", self.seeds, Integral, "a whole number")
         if not 1 <= self.seeds <= 2**63:
             raise ConfigError(f"seeds: {self.seeds} is outside 1 to 2^63")
         if self.queueing_target_ms is not None and self.target_ms is not None:

@@ -333,7 +333,10 @@ def target_on(target_ms: float | str, mrtt_ms: float) -> float:
     A relative one ("+30ms", "2.5x") counts from the fixed delay, although a flow measures 1 to 4 ms more. Raises
     ConfigError for a text that is none.
     """
-    return Target.parse(target_ms).resolve_ms(mrtt_ms) if isinstance(target_ms, str) else target_ms
+    if isinstance(target_ms, str):
+        return Target.parse(target_ms).resolve_ms(mrtt_ms)
+    check_kind("target_ms", target_ms, Real, "a number of ms, or a text such as '+30ms'")
+    return target_ms
 
 
 def check_mrtt(mrtt_ms: float) -> None:
@@ -357,6 +360,12 @@ def check_choice(key: str, no_such: str, value: object, known: Sequence[str]) ->
         near = get_close_matches(str(value), known, 1)
         hint = f"did you mean {near[0]!r}? There are" if near else "there are"
         raise ConfigError(f"{key}: {no_such} {value!r}; {hint} {', '.join(known)}")
+
+
+def check_kind(key: str, value: object, kind: type | tuple[type, ...], needed: str) -> None:
+    """Raises ConfigError for a value of another type, which would else be an error in the midst of the code."""
+    if not isinstance(value, kind):
+        raise ConfigError(f"{key}: {needed} is needed, not {value!r:.40}")
 
 
 def check_range(key: str, value: Any, low: float, high: float) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from reinet.core.period import PeriodConfig
 from reinet.core.records import FlowStatsArray, empty_stats
 from reinet.core.rewards import DEFAULT_REWARD, DELAY_WEIGHT, reward_index
 from reinet.core.state import room_beyond_us, rows_of
-from reinet.envs.link.spec import LinkSpec
+from reinet.envs.link.spec import LinkSpec, check_kind, check_range
 from reinet.envs.link.tandem import carried_bytes
 from reinet.envs.sim import _sim
 from reinet.envs.sim.options import native_options
@@ -61,8 +62,8 @@ class SimBatch:
         delay_weight: float = DELAY_WEIGHT,
         room_beyond_ms: float | None = None,
     ) -> None:
-        if not 1 <= threads <= MOST_THREADS:
-            raise ConfigError(f"threads: {threads} is outside 1 to {MOST_THREADS}")
+        check_range("threads", threads, 1, MOST_THREADS)
+        check_kind("period", period, (PeriodConfig, NoneType), "a PeriodConfig, or None,")
         period = period or PeriodConfig()
         count = len(links)
         self.feature_set = feature_set_named(feature_set)

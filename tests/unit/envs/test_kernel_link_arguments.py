@@ -23,6 +23,8 @@ from reinet.envs.trace import Trace
         ({"mrtt_ms": 7}, "mrtt_ms"),
         ({"mrtt_ms": float("inf")}, "mrtt_ms: inf"),
         ({"head": "nose"}, "head"),
+        ({"period": 5}, "period: a PeriodConfig"),
+        ({"target_ms": [50]}, "target_ms: a number"),
     ],
 )
 def test_arguments_are_checked_before_anything_starts(wrong: dict[str, object], message: str) -> None:

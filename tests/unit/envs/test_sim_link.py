@@ -159,6 +159,19 @@ def test_refuses_what_makes_no_sense(tmp_path: Path) -> None:
         SimLinkEnv(tmp_path / "empty.down")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("link", 5), ("link", {5: 5}), ("cc", 5), ("period", 5), ("normaliser", 5), ("feature_set", ["deepcc-5x20"]),
+        ("episode_s", "5"), ("episode_periods", [5]), ("delay_weight", "x"), ("target_ms", [50]),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type_is_refused_by_the_arguments_name(name: str, value: Any) -> None:
+    """It was a TypeError or an AttributeError from the midst of the code."""
+    with pytest.raises(ConfigError, match=f"^{name}: "):
+        SimLinkEnv(constant(), **{name: value})
+
+
 @pytest.mark.parametrize("action", ["a", ["a"], [1j], [[0.0], [0.0, 1.0]], {}, None, [1e300], [0.0, 0.0], []])
 def test_what_is_no_action_is_refused_as_such_without_a_warning(action: Any) -> None:
     """An imaginary part was dropped, and text showed NumPy's own error."""

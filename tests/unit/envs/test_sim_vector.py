@@ -203,3 +203,16 @@ def test_a_trace_that_is_written_into_later_is_not_the_links() -> None:
     times_ms[:] = 0  # no trace at all
     batch.reset()
     assert batch.stats["time_ns"][0] == first_ns
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_envs", 2.5), ("num_envs", "2"), ("domain", 3), ("threads", 2.5), ("threads", "2"), ("link", 5),
+        ("conditions", 5), ("seeds", "5"), ("reference_share", "x"), ("queue", 5),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type_is_refused_by_the_arguments_name(name: str, value: Any) -> None:
+    """It was a TypeError or an AttributeError from the midst of the code."""
+    with pytest.raises(ConfigError, match=f"^{name}: "):
+        SimLinkVectorEnv(**{name: value})
