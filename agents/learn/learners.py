@@ -9,6 +9,7 @@ import numpy as np
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.frontier import against_frontier
 from reinet.agents.evaluation.scenario import Scenario
+from reinet.agents.learn.checkpoint import checkpoints
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export, learned_by, uses
 from reinet.agents.learn.loop import Progress, Result
@@ -62,7 +63,8 @@ def side_by_side(
 ) -> Iterator[dict[str, Any]]:
     """Yields a row for each configuration as it is trained, for ``minutes`` at most, and judged.
 
-    The best checkpoint is judged, the newest where none was evaluated. Runs and models lie in ``folder`` by name.
+    The best checkpoint is judged, the newest where none was evaluated. Runs and models lie in ``folder`` by name; a run
+    that lies there already goes on, or is judged as it is, and its row says from which checkpoint.
     Raises ConfigError before the first training for a trace that a configuration learns from or selects by, or that
     lets no data through; and where an RLlib run lies there already.
     """
@@ -73,6 +75,7 @@ def side_by_side(
             raise ConfigError(f"traces: {name} has the content of {use.name}, which {config.name} learns or selects by")
     for config in configs:
         run_dir = folder / config.name
+        earlier = checkpoints(run_dir)
         result = train_any(config, run_dir, minutes=minutes).undisturbed()
         export(result.best or result.checkpoint, run_dir / "model")
         *_, mean = against_frontier([make_agent(str(run_dir / "model"))], scenarios, threads=threads)
@@ -80,6 +83,7 @@ def side_by_side(
             "name": config.name,
             "learner": learned_by(config, result.iterations),
             "seed": config.seed,
+            "went_on_from": str(earlier[-1]) if earlier else None,
             "minutes": result.wall_s / 60,
             "iterations": result.iterations,
             "env_steps": result.env_steps,

@@ -30,7 +30,8 @@ def learners(
 
     Minutes, records simulated and updates are what a training cost; frontier_mean and frontier_p95 its policy's delay
     over that of the hand rule's best setting at equal utilisation (below 1 no setting is as good). With --seeds the
-    JSON also has median, least and most over them, which `reinet export --spread FILE` puts on a card. Examples:
+    JSON also has median, least and most over them, which `reinet export --spread FILE` puts on a card. Trainings that
+    lie in --run-dir already go on from there. Examples:
 
         reinet bench learners --traces traces/validation
 
@@ -59,6 +60,8 @@ def learners(
         rows.append(row)
         judged = f"frontier {row['frontier_mean']:.3f} / {row['frontier_p95']:.3f}"
         say(f"{row['name']}: {row['minutes']:.1f} minutes, {judged}")
+        if row["went_on_from"]:  # its beginning may be an earlier version's of reinet
+            say(f"{row['name']} was not trained anew: it went on from {row['went_on_from']}; or give another --run-dir")
     spreads = {}
     for one, some in zip(given, several, strict=True):
         names = [each.name for each in some]

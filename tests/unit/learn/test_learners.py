@@ -9,6 +9,7 @@ from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn import learners
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.learners import JUDGED, seeded, side_by_side, spread
+from reinet.agents.learn.loop import Result
 from reinet.core.errors import ConfigError
 from reinet.envs.trace import Trace, generate
 
@@ -45,3 +46,18 @@ def test_a_configuration_with_several_seeds_is_several_trainings_and_their_sprea
     assert seeded(one, []) == [one]
     rows = [dict.fromkeys(JUDGED, value) for value in (0.9, 0.7, 0.8)]
     assert spread(rows) == {key: [0.8, 0.7, 0.9] for key in JUDGED}
+
+
+def test_a_row_says_from_which_checkpoint_its_training_went_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainConfig.model_validate(TINY)
+    done = Result(tmp_path, None, iterations=1, env_steps=1, updates=1, wall_s=1.0, interrupted=False)
+    monkeypatch.setattr(learners, "train_any", lambda *_, **__: done)
+    monkeypatch.setattr(learners, "export", lambda *_: "")
+    monkeypatch.setattr(learners, "make_agent", lambda _: None)
+    monkeypatch.setattr(learners, "against_frontier", lambda *_, **__: [dict.fromkeys(JUDGED, 0.8)])
+    (fresh,) = side_by_side([config], [], None, tmp_path)
+    newest = tmp_path / config.name / "checkpoints" / "iteration-000040"
+    for folder in (newest.with_name("iteration-000020"), newest):
+        folder.mkdir(parents=True)
+    (again,) = side_by_side([config], [], None, tmp_path)
+    assert (fresh["went_on_from"], again["went_on_from"]) == (None, str(newest))
