@@ -111,6 +111,7 @@ class KernelLinkEnv(gym.Env[State, Any]):
             raise ConfigError(f"cc: {cc!r} cannot be capped in the kernel; choose {' or '.join(WRAPPED_CC)}")
         head_index(head)
         check_kind("period", period, (PeriodConfig, NoneType), "a PeriodConfig, or None,")
+        check_kind("random_start", random_start, (bool, np.bool_), "True or False")
         self.trace = default_trace() if trace is None else trace_of(trace)
         self.observation_space = observation_space(feature_set)
         self.action_space = action_space()

@@ -94,6 +94,7 @@ class LinkDomain:
 
     def __post_init__(self) -> None:
         check_kind("link", self.link, Mapping, "a mapping of LinkSpec's fields")
+        check_kind("random_start", self.random_start, (bool, np.bool_), "True or False")
         if odd := [key for key in self.link if not isinstance(key, str)]:
             raise ConfigError(f"link: {odd[0]!r} is no name of a field")
         for key in ("cc", "queue"):

@@ -25,6 +25,7 @@ from reinet.envs.trace import Trace
         ({"head": "nose"}, "head"),
         ({"period": 5}, "period: a PeriodConfig"),
         ({"target_ms": [50]}, "target_ms: a number"),
+        ({"random_start": "no"}, "random_start: True or False"),
     ],
 )
 def test_arguments_are_checked_before_anything_starts(wrong: dict[str, object], message: str) -> None:

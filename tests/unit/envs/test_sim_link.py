@@ -164,6 +164,7 @@ def test_refuses_what_makes_no_sense(tmp_path: Path) -> None:
     [
         ("link", 5), ("link", {5: 5}), ("cc", 5), ("period", 5), ("normaliser", 5), ("feature_set", ["deepcc-5x20"]),
         ("episode_s", "5"), ("episode_periods", [5]), ("delay_weight", "x"), ("target_ms", [50]),
+        ("random_start", "no"),
     ],
 )  # fmt: skip
 def test_a_value_of_another_type_is_refused_by_the_arguments_name(name: str, value: Any) -> None:
