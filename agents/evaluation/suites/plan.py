@@ -153,9 +153,12 @@ def plan(
             for one in found:
                 seed, start_ms = begin(suite.seed, spec, one.trace, repetition)
                 for agent, cc, flows, beside, role in _combinations(spec, asked_for, made[BASELINE, spec.link]):
-                    path = scenario(
-                        spec, one, cc, seed=seed, start_ms=start_ms, flows=flows, beside=beside, alone=role == "solo"
-                    )
+                    try:
+                        path = scenario(
+                            spec, one, cc, seed=seed, start_ms=start_ms, flows=flows, beside=beside, alone=role == "solo"
+                        )
+                    except ConfigError as error:
+                        raise ConfigError(f"suite {suite.name}, scenario {spec.name}: {error}") from error
                     shown = agent.name if role == "run" else BASELINE
                     cell = Cell(spec.name, shown, cc, tuple(one.point.items()), flows, beside, role)
                     jobs.append(Job(
