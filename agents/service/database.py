@@ -155,7 +155,10 @@ class Database:
                 f"sqlite3 in a transaction (`fuser {self.path}` names it), then try again"
             )
         if isinstance(error, sqlite3.OperationalError):
-            return ServiceError(f"{self.path}: {error}; is the disk full?")
+            return ServiceError(
+                f"{self.path}: {error}; see that its disk has room and that the service may write the file and "
+                "its folder"
+            )
         if type(error) is sqlite3.DatabaseError:  # the file itself
             return ServiceError(
                 f"{self.path}: {error}; end the service, then put back a copy of the file, or move it away: traces and "

@@ -154,8 +154,9 @@ def plan(
                 seed, start_ms = begin(suite.seed, spec, one.trace, repetition)
                 for agent, cc, flows, beside, role in _combinations(spec, asked_for, made[BASELINE, spec.link]):
                     try:
+                        alone = role == "solo"
                         path = scenario(
-                            spec, one, cc, seed=seed, start_ms=start_ms, flows=flows, beside=beside, alone=role == "solo"
+                            spec, one, cc, seed=seed, start_ms=start_ms, flows=flows, beside=beside, alone=alone
                         )
                     except ConfigError as error:
                         raise ConfigError(f"suite {suite.name}, scenario {spec.name}: {error}") from error

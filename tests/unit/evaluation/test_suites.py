@@ -326,7 +326,7 @@ def test_a_path_starts_so_long_after_the_common_look_as_a_suite_says(tmp_path: P
     assert starts == {0, 5500}
     assert {job.scenario.path.start_offset_ms % 10_000 for job in jobs if job.cell.scenario == "one"} == {2000}
     for wrong in ("10", "-1", "true", "'late'"):
-        with pytest.raises(ConfigError, match="suite s.*scenario one: look_phase_s"):
+        with pytest.raises(ConfigError, match=r"suite s.*scenario one: look_phase_s"):
             planned(tmp_path, text.replace("look_phase_s = 2", f"look_phase_s = {wrong}"))
 
 

@@ -12,6 +12,7 @@ import pytest
 from helpers.trainer import TINY, Service
 from helpers.waiting import wait_for
 from reinet.agents.service import files
+from reinet.agents.service.database import Database
 from reinet.agents.service.running import runners
 from reinet.agents.service.running.progress import DISK_FULL, LOG_FILE, Order
 from reinet.agents.service.running.runners import ProcessRunner, worker_command
@@ -82,3 +83,13 @@ def test_the_runner_tells_a_full_disk_from_another_failure(
     runner.start("abc", 1, tmp_path)
     found = wait_for(lambda: (now := runner.state("abc", 1)) != "running" and now, 30)
     assert found == state
+
+
+@pytest.mark.parametrize("pragma", ["max_page_count = 1", "query_only = ON"], ids=["full", "not to be written"])
+def test_a_file_that_takes_nothing_is_told_with_both_of_what_may_be_wrong(tmp_path: Path, pragma: str) -> None:
+    database = Database(tmp_path)
+    database._connection.execute(f"PRAGMA {pragma}")
+    match = "its disk has room and that the service may write the file"
+    with pytest.raises(ServiceError, match=match), database.change() as run:
+        run("CREATE TABLE further (x)")
+    database.close()
