@@ -131,10 +131,9 @@ def _model(name: str, manifest_sha256: str | None) -> Agent:
     if is_there:
         raise ConfigError(f"agent {name!r}: not a model folder, it has no {MANIFEST_FILE}; `reinet export` makes one")
     if "/" in name:
-        near = "" if folder.is_absolute() else f" in {Path.cwd()}"
+        near = "" if folder.is_absolute() else " in the working directory"
         raise ConfigError(
-            f"agent {name!r}: there is no such folder{near}; name a model's, as `reinet export` makes one, or one of "
-            f"{', '.join(NAMES)}"
+            f"agent {name!r}: there is no such folder{near}; name a model's, as `reinet export` makes one"
         )
     kind = name.partition(":")[0]
     close = difflib.get_close_matches(kind, _KINDS, n=1, cutoff=0.6)
