@@ -116,7 +116,8 @@ def _explain(fault: dict[str, Any], model: type[BaseModel], table: str | None) -
         return f"{where} is missing: {(field and field.description) or 'write it down'}"
     message = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "value_error":
-        return f"{where}: {message}"
+        own = f"{keys[-1]}: " if keys else ""  # what also checks an argument of the same name begins with it
+        return f"{where}: {message.removeprefix(own)}"
     return f"{where} = {fault['input']!r}: {message}" if table else f"{where}: {message}, not {fault['input']!r}"
 
 

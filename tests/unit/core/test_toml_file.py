@@ -7,6 +7,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from helpers.places import ROOT
+from reinet.agents.learn.config import TrainConfig
 from reinet.core import toml_file
 from reinet.core.errors import ConfigError
 
@@ -55,6 +56,11 @@ def test_a_fault_in_a_list_of_sections_is_told_as_one_in_a_section(tmp_path: Pat
         "other.name is missing: what it is called",
         "unknown key 'siz' in [other]; nearest is 'size' (known: size, pair, name)",
     ]
+
+
+def test_a_fault_that_begins_with_its_keys_name_names_it_once(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "feature_set = 'nope'", TrainConfig)
+    assert said.startswith("feature_set: there is no feature set 'nope'")
 
 
 def test_a_configuration_may_be_one_table(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatc
         (NEEDED + 'socket = ""\n', r"daemon\.socket: '' names no file"),
         (NEEDED + 'processes = "/run/a\\u0000b"\n', r"daemon\.processes: '/run/a.x00b' names no file"),
         (NEEDED + '[daemon.record]\nfolder = ""\n', r"daemon\.record\.folder: '' names no file"),
-        (NEEDED + f"target = 1{'0' * 400}\n", r"daemon\.target: target: a number of 401 digits; .* at most 10000"),
+        (NEEDED + f"target = 1{'0' * 400}\n", r"daemon\.target: a number of 401 digits; .* at most 10000"),
         (NEEDED + "[policy]\n", r"write \[\[policy\]\], once for each policy"),
         (NEEDED + "policies = []\n", r"unknown key daemon\.policies; write \[\[policy\]\]"),
         (NEEDED + "[[policy]]\nport = 4\n", r"\[\[policy\]\] 1: policy\.name is missing"),
