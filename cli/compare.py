@@ -53,7 +53,11 @@ def compare(
     link_option: LinkOptions = None,
     seconds: Annotated[float, typer.Option(help="Length of each run.")] = 60.0,
     allow_training_traces: Annotated[
-        bool, typer.Option(help="Show a model even on traces it was trained on; such rows are labelled.")
+        bool,
+        typer.Option(
+            "--allow-training-traces",
+            help="Show a model even on traces it was trained on; such rows are labelled.",
+        ),
     ] = False,
     out: Annotated[Path, typer.Option(help="The folder for TensorBoard; an earlier comparison in it is replaced.")] = (
         Path("runs/compare")

@@ -90,7 +90,11 @@ def evaluate(
     seconds: Annotated[float, typer.Option(help="Length of each run.")] = 60.0,
     repeat: Annotated[int, typer.Option(min=1, max=MOST_REPEAT, help="Runs of every combination.")] = 1,
     allow_training_traces: Annotated[
-        bool, typer.Option(help="Evaluate a model even on traces it was trained on; such rows are labelled.")
+        bool,
+        typer.Option(
+            "--allow-training-traces",
+            help="Evaluate a model even on traces it was trained on; such rows are labelled.",
+        ),
     ] = False,
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the simulator's random numbers; each repetition uses the next one.")

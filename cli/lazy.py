@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from reinet.cli.entry import ended_at_once
+from reinet.cli.output import FoldingTable
 
 
 class Commands(Mapping[str, Any]):
@@ -49,14 +50,32 @@ def _command(name: str, found: Any, options: dict[str, Any]) -> Any:
     return made.commands[name]
 
 
+def _fold(command: Any) -> None:
+    """Makes a command's help tell its options in a ``FoldingTable``.
+
+    Typer's own cut a word that is wider than its column: on a terminal of 80 columns that was the name of an option.
+    """
+    show = command.format_help
+
+    def format_help(context: Any, formatter: Any) -> None:
+        from typer import rich_utils  # here, for nothing but help needs it
+
+        typers: Any = rich_utils
+        typers.Table = FoldingTable
+        show(context, formatter)
+
+    command.format_help = format_help
+
+
 def _reflow(command: Any) -> None:
     """Makes each paragraph of a command's help, and of those below it, one line, which a terminal wraps at its width.
 
     Typer prints a docstring's line breaks as they are, so on any narrower terminal every other line is a short one.
-    What is indented, an example, stays as it is.
+    What is indented, an example, stays as it is. Their tables of options fold.
     """
     paragraphs = (command.help or "").split("\n\n")
     command.help = "\n\n".join(text if text.startswith(" ") else " ".join(text.split("\n")) for text in paragraphs)
+    _fold(command)
     for inner in getattr(command, "commands", {}).values():
         _reflow(inner)
 
@@ -68,5 +87,6 @@ def group_of(places: Mapping[str, str], options: Mapping[str, dict[str, Any]] | 
         def __init__(self, **given: Any) -> None:
             super().__init__(**given)
             self.commands: Any = Commands(places, options or {})
+            _fold(self)
 
     return Group

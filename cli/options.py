@@ -98,7 +98,11 @@ TargetOption = Annotated[
 MrttOption = Annotated[float, typer.Option(help="The path's fixed round trip in ms (DeepCC: 20).")]
 BufferOption = Annotated[int, typer.Option(help="Buffer of the bottleneck in bytes (DeepCC: 150 KB).")]
 AllowTrainingTraces = Annotated[
-    bool, typer.Option(help="Evaluate a model even on traces it was trained on; the JSON names them (trained_on).")
+    bool,
+    typer.Option(
+        "--allow-training-traces",
+        help="Evaluate a model even on traces it was trained on; the JSON names them (trained_on).",
+    ),
 ]
 LinkOptions = Annotated[
     list[str] | None,

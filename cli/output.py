@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import rich.progress
 import typer
 from rich.cells import cell_len
+from rich.columns import Columns
 from rich.console import Console
 from rich.segment import Segments
 from rich.table import Column, Table
@@ -296,6 +297,18 @@ def table_within(
     for cells in rows:
         table.add_row(*cells)
     return table, sum(widths) + _LEFT + _BETWEEN * len(widths)
+
+
+class FoldingTable(Table):
+    """A table whose words go on in a further line where they do not fit, and are not cut."""
+
+    def add_row(self, *cells: Any, **others: Any) -> None:
+        """Adds a row."""
+        for cell in cells:
+            for text in cell.renderables if isinstance(cell, Columns) else [cell]:
+                if isinstance(text, Text):
+                    text.overflow = "fold"
+        super().add_row(*cells, **others)
 
 
 def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], title: str | None = None) -> None:

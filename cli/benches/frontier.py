@@ -39,7 +39,7 @@ def frontier(
         ),
     ] = None,
     target: Annotated[str, typer.Option(metavar="TEXT", help="RTT to stay below: 50ms, +30ms or 2.5x.")] = "50ms",
-    fixed: Annotated[bool, typer.Option(help="Compare with fixed caps too.")] = False,
+    fixed: Annotated[bool, typer.Option("--fixed", help="Compare with fixed caps too.")] = False,
     repeat: Annotated[
         int,
         typer.Option(

@@ -66,7 +66,7 @@ def harm(
         ),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the simulated links.")] = 2,
-    check: Annotated[bool, typer.Option(help="Exit 1 when a cell is above its limit or not valid.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 when a cell is above its limit or not valid.")] = False,
     json_destination: JsonOption = None,
 ) -> None:
     """Compare how long short and long transfers take with and without a cap, with the limits of "no harm".

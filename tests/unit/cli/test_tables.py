@@ -5,11 +5,13 @@ import re
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from reinet.cli import output
 from reinet.cli.ctl import FLOW_COLUMNS
 from reinet.cli.evaluate import COLUMNS
 from reinet.cli.inspection import top
+from reinet.cli.main import app
 
 REASON = (
     "target 50.0 ms is below 1.1 x the path's minimum RTT (239.9 ms): flow stays uncapped; raise the target above "
@@ -73,3 +75,18 @@ def test_top_keeps_a_flow_on_one_line_and_cuts_its_reason_alone() -> None:
     (first, second) = [line for line in file.getvalue().splitlines() if line.startswith("│")]
     assert first == second
     assert re.search(r"│ +123456 │ +40 │ +1234 │ +241\.2 │ .* 123\.45 │ +0\.2 │ target 50.0 ms.*… │$", first)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.parametrize("command", [[], ["evaluate"], ["compare"], ["bench", "frontier"], ["bench", "harm"]])
+def test_the_help_of_a_command_cuts_no_name_or_default(command: list[str], width: int) -> None:
+    """On 80 columns it had --allow-training…, which no run takes, and defaults without their ends."""
+    help_text = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": str(width)}).output
+    assert "Usage:" in help_text
+    assert "…" not in help_text
+
+
+def test_a_flag_has_one_name_which_a_usual_terminal_shows_on_one_line() -> None:
+    help_text = CliRunner().invoke(app, ["compare", "--help"], env={"COLUMNS": "100"}).output
+    assert "--allow-training-traces " in help_text
+    assert "--no-" not in help_text
