@@ -140,6 +140,12 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return sorted(found, key=lambda folder: (len(folder.name), folder.name))  # a seventh digit comes after six
 
 
+def refuse_a_run(run_dir: Path) -> None:
+    """Raises ConfigError where a run folder holds a run, for a training by RLlib, which goes on from none."""
+    if checkpoints(run_dir) or (run_dir / "best").exists():
+        raise ConfigError(f"{run_dir}: holds a run, and RLlib's are not resumed; choose another --run-dir")
+
+
 def newest_whole(run_dir: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
     """Returns a run's newest checkpoint that is whole, None where there is none at all, and what is wrong with each
     newer one. Raises ModelError where all are damaged."""

@@ -9,12 +9,12 @@ import numpy as np
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.frontier import against_frontier
 from reinet.agents.evaluation.scenario import Scenario
-from reinet.agents.learn.checkpoint import checkpoints
+from reinet.agents.learn.checkpoint import checkpoints, refuse_a_run
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export, learned_by, uses
 from reinet.agents.learn.loop import Progress, Result
 from reinet.agents.learn.rllib.config import PeerConfig
-from reinet.agents.learn.train import train
+from reinet.agents.learn.train import refuse_another_run, train
 from reinet.agents.model.artifact import used_traces
 from reinet.core.errors import ConfigError
 
@@ -66,13 +66,24 @@ def side_by_side(
     The best checkpoint is judged, the newest where none was evaluated. Runs and models lie in ``folder`` by name; a run
     that lies there already goes on, or is judged as it is, and its row says from which checkpoint.
     Raises ConfigError before the first training for a trace that a configuration learns from or selects by, or that
-    lets no data through; and where an RLlib run lies there already.
+    lets no data through; for two configurations of one name; and where a run lies there that one cannot go on from:
+    that of another configuration, or any for RLlib.
     """
+    names = [config.name for config in configs]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(
+            f"--config: two trainings are called {twice[0]}, and each has a folder by its name; rename one"
+        )
     judges = [(scenario.require_data().trace.name, scenario.trace.sha256) for scenario in scenarios]
     for config in configs:
         if found := used_traces(uses(config.traces), judges):
             name, use = found[0]
             raise ConfigError(f"traces: {name} has the content of {use.name}, which {config.name} learns or selects by")
+    for config in configs:
+        if isinstance(config, PeerConfig):
+            refuse_a_run(folder / config.name)
+        else:
+            refuse_another_run(config, folder / config.name)
     for config in configs:
         run_dir = folder / config.name
         earlier = checkpoints(run_dir)

@@ -82,6 +82,12 @@ def train(
             return learn(Run(config, run_dir, gatherers, previous), config.run, run_dir, minutes, progress)
 
 
+def refuse_another_run(config: TrainConfig, run_dir: Path) -> None:
+    """Raises ConfigError where ``train`` would before it begins, for a run in the folder or one at work in it."""
+    with checkpoint.locked(run_dir):
+        _previous(config, run_dir, resume=True)
+
+
 class Run:
     """The state of a run and its one iteration; who calls it writes down the scalars and asks for checkpoints."""
 

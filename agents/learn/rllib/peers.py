@@ -45,8 +45,7 @@ def train_peer(
     Raises ConfigError where the folder holds a run, or RLlib knows no such setting; ReinetError without RLlib.
     """
     with checkpoint.locked(run_dir):
-        if checkpoint.checkpoints(run_dir) or (run_dir / "best").exists():
-            raise ConfigError(f"{run_dir}: holds a run, and RLlib's are not resumed; choose another --run-dir")
+        checkpoint.refuse_a_run(run_dir)
         return _train_peer(config, run_dir, minutes, progress, ray_address)
 
 

@@ -10,6 +10,8 @@ from reinet.agents.learn import learners
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.learners import JUDGED, seeded, side_by_side, spread
 from reinet.agents.learn.loop import Result
+from reinet.agents.learn.rllib.config import PeerConfig
+from reinet.agents.learn.train import train
 from reinet.core.errors import ConfigError
 from reinet.envs.trace import Trace, generate
 
@@ -52,6 +54,7 @@ def test_a_row_says_from_which_checkpoint_its_training_went_on(tmp_path: Path, m
     config = TrainConfig.model_validate(TINY)
     done = Result(tmp_path, None, iterations=1, env_steps=1, updates=1, wall_s=1.0, interrupted=False)
     monkeypatch.setattr(learners, "train_any", lambda *_, **__: done)
+    monkeypatch.setattr(learners, "refuse_another_run", lambda *_: None)  # the checkpoints below are empty folders
     monkeypatch.setattr(learners, "export", lambda *_: "")
     monkeypatch.setattr(learners, "make_agent", lambda _: None)
     monkeypatch.setattr(learners, "against_frontier", lambda *_, **__: [dict.fromkeys(JUDGED, 0.8)])
@@ -61,3 +64,21 @@ def test_a_row_says_from_which_checkpoint_its_training_went_on(tmp_path: Path, m
         folder.mkdir(parents=True)
     (again,) = side_by_side([config], [], None, tmp_path)
     assert (fresh["went_on_from"], again["went_on_from"]) == (None, str(newest))
+
+
+def test_a_run_that_a_training_cannot_go_on_from_is_refused_before_the_first_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused when its turn came, and what the trainings before it had reached was told nowhere."""
+    first = TrainConfig.model_validate({**TINY, "name": "first"})
+    earlier = TrainConfig.model_validate({**TINY, "name": "second", "run": {**TINY["run"], "iterations": 1}})
+    train(earlier, tmp_path / "second")
+    second = earlier.model_copy(update={"seed": earlier.seed + 1})
+    peer = PeerConfig.model_validate({
+        **TrainConfig().model_dump(mode="json"), "name": "second", "rllib": {"algorithm": "PPO"},
+        "ddpg": {"batch_norm": False},
+    })  # fmt: skip
+    monkeypatch.setattr(learners, "train_any", lambda *_, **__: pytest.fail("a training began"))
+    for other, message in ((second, "second: its run has seed"), (peer, "RLlib's are not resumed"), (first, "first")):
+        with pytest.raises(ConfigError, match=message):
+            list(side_by_side([first, other], [], None, tmp_path))
