@@ -267,6 +267,7 @@ def model_card(manifest: Manifest, done: int, spread: Spread | None = None) -> s
     mrtt_ms = "{:g}-{:g} ms".format(*ranges.mrtt_ms)
     buffers = "{:g}-{:g} KB".format(*(size / 1000 for size in ranges.buffer_bytes))
     ddpg = training.config["ddpg"]
+    bound = "the window, of which it is half to twice," if schema.head == "cwnd" else "the hand rule inside the head"
     features, units = FEATURE_SETS[schema.feature_set], ddpg.get("gru", 0)
     seen = gru.seen_size(features.history, len(features.features), units)
     shape = " - ".join(str(size) for size in (seen, *ddpg["hidden"], 1))
@@ -303,5 +304,5 @@ other ratios are to plain congestion control on the same link; all are means ove
 
 {_harm(manifest.metrics)}{spread.section() if spread else ""}{LIMITS}
 Not trained for: {", ".join([*unmet, "other congestion controls"])}, paths or targets outside the ranges above. Outside
-of them the hand rule inside the head still bounds the cap, but nothing was measured.
+of them {bound} still bounds the cap, but nothing was measured.
 """

@@ -132,3 +132,14 @@ def test_a_models_card_says_what_has_made_it_and_not_what_was_planned(tmp_path: 
 
     export(train(config, tmp_path / "run", progress=end).checkpoint, tmp_path / "model")
     assert f"Method: {told[0]}; " in (tmp_path / "model" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("head", "bound"),
+    [("cwnd", "the window, of which it is half to twice,"), ("wide", "the hand rule inside the head")],
+)
+def test_a_models_card_says_what_its_own_head_bounds_a_cap_by(head: str, bound: str, tmp_path: Path) -> None:
+    """Of the paper's head it said that the hand rule was inside."""
+    changes = {"head": head, "run": {**TINY["run"], "iterations": 2}}
+    export(train(TrainConfig.model_validate({**TINY, **changes}), tmp_path / "run").checkpoint, tmp_path / "model")
+    assert f"of them {bound} still bounds the cap" in (tmp_path / "model" / "README.md").read_text()
