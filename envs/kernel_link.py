@@ -173,8 +173,8 @@ class KernelLinkEnv(gym.Env[State, Any]):
             self.close()
             raise
         self._periods += 1
-        elapsed_s = (int(self._record["time_ns"][0]) - session.started_ns) / 1e9
-        truncated = self._limits.reached(self._periods, elapsed_s)
+        elapsed_ns = int(self._record["time_ns"][0]) - session.started_ns
+        truncated = self._limits.reached(self._periods, elapsed_ns)
         return self._state, self._reward, False, truncated, self._info()
 
     def finish(self) -> KernelRun:

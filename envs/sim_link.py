@@ -151,8 +151,8 @@ class SimLinkEnv(gym.Env[State, Any]):
         """Sets the cap and runs to the flow's next record; returns state, reward, terminated, truncated and info."""
         self._batch.step([action_of(action)])
         self._periods += 1
-        elapsed_s = int(self._batch.stats["time_ns"][0]) / 1e9 - self._start_ms / 1e3
-        truncated = self._limits.reached(self._periods, elapsed_s)
+        elapsed_ns = int(self._batch.stats["time_ns"][0]) - self._start_ms * 1_000_000
+        truncated = self._limits.reached(self._periods, elapsed_ns)
         record = self._batch.stats[0]
         terminated = bool(record["flags"] & Flag.CLOSED) and int(record["cookie"]) >> 32 == 0  # of the first flow
         return self._state(), float(self._batch.rewards[0]), terminated, truncated, self._info()

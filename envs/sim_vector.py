@@ -160,8 +160,8 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
         self._truncated[:] = False
         if self._limits.episode_periods is not None:
             np.greater_equal(self._periods, self._limits.episode_periods, out=self._truncated)
-        if self._limits.episode_s is not None:
-            self._truncated |= self._batch.stats["time_ns"] - self._start_ns >= round(self._limits.episode_s * 1e9)
+        if self._limits.episode_ns is not None:
+            self._truncated |= self._batch.stats["time_ns"] - self._start_ns >= self._limits.episode_ns
         self._terminated[begun] = self._truncated[begun] = False  # a reset ends nothing, however short the flow is
         np.logical_or(self._terminated, self._truncated, out=self._over)
         return (

@@ -121,8 +121,13 @@ class EpisodeLimits:
         if self.episode_s is not None and self.episode_s > MOST_EPISODE_S:
             raise ConfigError(f"episode_s: {self.episode_s} is above {MOST_EPISODE_S:g}; give None for no limit")
 
-    def reached(self, periods: int, elapsed_s: float) -> bool:
-        """Returns whether an episode of so many periods and seconds is over."""
+    @property
+    def episode_ns(self) -> int | None:
+        """Returns ``episode_s`` on the records' clock: every environment ends an episode at the same record."""
+        return None if self.episode_s is None else round(self.episode_s * 1e9)
+
+    def reached(self, periods: int, elapsed_ns: int) -> bool:
+        """Returns whether an episode of so many periods and nanoseconds is over."""
         return (self.episode_periods is not None and periods >= self.episode_periods) or (
-            self.episode_s is not None and elapsed_s >= self.episode_s
+            self.episode_ns is not None and elapsed_ns >= self.episode_ns
         )

@@ -14,6 +14,7 @@ from reinet.envs.registration import register_envs
 from reinet.envs.sim import SimBatch
 from reinet.envs.sim_link import SimLinkEnv
 from reinet.envs.sim_vector import SimLinkVectorEnv
+from reinet.envs.trace import Trace
 
 register_envs()
 
@@ -169,6 +170,21 @@ def test_episodes_that_end_with_their_first_record_end_where_single_environments
         vector.close()
     assert ended["vector_entry_point"] == ended["sync"]
     assert [True, True] in ended["sync"]
+
+
+def test_an_episode_of_whole_milliseconds_ends_at_the_same_record_in_both_environments() -> None:
+    """Without jitter records end at whole milliseconds; in seconds as floats some of them were just below the limit."""
+    limits: dict[str, Any] = {"episode_s": 0.9, "episode_periods": None, "random_start": True}
+    single = SimLinkEnv(Trace.constant(12, 100), link={"late_us": 0, "jitter_us": 0}, **limits)
+    vector = SimLinkVectorEnv(1, trace=Trace.constant(12, 100), link={"late_us": 0}, jitter_us=0.0, **limits)
+    for seed in range(20):
+        single.reset(seed=seed)
+        vector.reset(seed=seed)
+        for _ in range(30):
+            truncated = single.step([0.0])[3]
+            assert truncated == vector.step([[0.0]])[3][0]
+            if truncated:
+                break
 
 
 def test_a_further_flows_end_is_not_the_episodes() -> None:
