@@ -126,7 +126,7 @@ def _text(path: Path) -> str:
 def _detect(text: str, path: Path) -> str:
     """Returns the format that the first lines show; raises TraceError where their unit is not plain."""
     first = text.lstrip().split("\n", 1)[0].strip()
-    if _TIME_COLUMN in (name.strip() for name in first.split(",")):
+    if _TIME_COLUMN in (name.strip().strip('"') for name in first.split(",")):
         return "phone-csv"
     fields = _fields(first)
     if len(fields) == 1 and fields[0].isdigit():

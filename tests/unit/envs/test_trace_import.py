@@ -99,6 +99,13 @@ def test_phone_log_of_another_shape(tmp_path: Path) -> None:
     assert imported.trace.duration_ms == 2000
 
 
+def test_a_phone_log_whose_fields_stand_in_quotes_is_found_out_too(tmp_path: Path) -> None:
+    """R writes a header so, and many a program every field."""
+    text = '"State","Timestamp","DL_bitrate"\n"D","2020-02-14T23:59:59Z","1200"\n"D","2020-02-15T00:00:00Z","1200"\n'
+    imported = import_trace(write(tmp_path, text))
+    assert (imported.format, imported.trace.duration_ms) == ("phone-csv", 2000)
+
+
 def test_mahimahi_is_taken_as_it_is(tmp_path: Path) -> None:
     imported = import_trace(write(tmp_path, "0\n0\n7\n"))
     assert (imported.format, imported.trace.opportunities_ms.tolist()) == ("mahimahi", [0, 0, 7])
