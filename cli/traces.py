@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from reinet.envs.link.spec import check_choice
 from reinet.envs.trace.files import write_atomically
 from reinet.envs.trace.importers import FORMATS, import_trace
 from reinet.envs.trace.model import CONSTANT, PRESETS, RANDOM, constant, generate
-from reinet.envs.trace.set_file import distinct_names, load_traces, set_file, trace_files
+from reinet.envs.trace.set_file import distinct_names, folder_name, load_traces, set_file, trace_files
 from reinet.envs.trace.split import by_content
 from reinet.envs.trace.trace import Trace
 
@@ -215,7 +216,7 @@ def split(
         sides = {"train": first, "validation": rest}
     rows: list[dict[str, Any]] = []
     for side, members in sides.items():
-        names = distinct_names(members)
+        names = distinct_names([replace(trace, name=folder_name(trace.name)) for trace in members])
         for trace, name in zip(members, names, strict=True):
             rows.append({"set": side, "path": str(trace.save(out / side / name)), **_row(trace)})
         write_atomically(out / f"{side}.toml", set_file(side, [f"{side}/{name}" for name in names]))

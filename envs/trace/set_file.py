@@ -117,6 +117,12 @@ def distinct_names(traces: Sequence[Trace]) -> list[str]:
     return [f"{name}.{number}" if distinct.count(name) > 1 else name for number, name in enumerate(distinct)]
 
 
+def folder_name(name: str) -> str:
+    """Returns the name for a file that a folder of traces is to give: none of a hidden file or of a document."""
+    shown = f"_{name}" if name.startswith(".") else name
+    return f"{shown}.trace" if Path(shown).suffix.lower() in _NOT_TRACES else shown
+
+
 def set_file(name: str, files: Sequence[str]) -> bytes:
     """Returns what a set file says: its name and its traces' files, as paths from where it lies."""
     lines = "".join(f"  {_toml_string(file)},\n" for file in files)

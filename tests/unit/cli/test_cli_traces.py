@@ -147,6 +147,18 @@ def test_a_name_that_is_no_utf_8_is_written_out_in_a_set(tmp_path: Path) -> None
     assert {trace.name for trace in load_traces(tmp_path.glob("sets/*.toml"))} == names
 
 
+def test_the_folders_of_a_split_hold_the_same_traces_as_its_set_files(tmp_path: Path) -> None:
+    """Of a folder a hidden file or a document is no trace: what a training learned from was missing where it judges."""
+    given = [
+        write(tmp_path / name, f"{k + 1}\n20\n") for k, name in enumerate((".city", "tram.md", "bus.JSON", "ferry"))
+    ]
+    data("split", *given, "--out", tmp_path / "sets", "--share", 0.5)
+    for side in ("train", "validation"):
+        by_file, by_folder = (load_traces([tmp_path / "sets" / name]) for name in (f"{side}.toml", side))
+        assert len(by_file) == 2
+        assert {trace.sha256 for trace in by_folder} == {trace.sha256 for trace in by_file}
+
+
 def test_split_refuses(tmp_path: Path) -> None:
     one = write(tmp_path / "one", "1\n2\n")
     for arguments, what in (
