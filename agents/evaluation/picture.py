@@ -11,6 +11,7 @@ from reinet.agents.evaluation.run import Run
 from reinet.core import Flag
 from reinet.core.visible import visible
 from reinet.envs.link.metrics import rate_mbps
+from reinet.envs.link.spec import LinkSpec
 
 BIN_MS = 500
 """Width of a rate bin: wide enough to average TCP's bursts, narrow enough to show a cell's fades."""
@@ -58,12 +59,20 @@ def save_comparison(runs: Sequence[Run], path: Path) -> None:
         axis.set_ylim(bottom=0)
     first = runs[0].scenario
     figure.suptitle(
-        f"{visible(first.trace.name)}, {first.path.mrtt_ms:g} ms path, {first.path.buffer_bytes / 1000:g} KB buffer, "
-        f"{first.link} link",
+        f"{visible(first.trace.name)}, {first.path.mrtt_ms:g} ms path, {buffer_of(first.path)}, {first.link} link",
         parse_math=False,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
+
+
+def buffer_of(path: LinkSpec) -> str:
+    """Returns what a path's queue holds, in words."""
+    if path.queue == "infinite":
+        return "no limit to its buffer"
+    limits = [f"{path.buffer_bytes / 1000:g} KB"] if path.buffer_bytes else []
+    limits += [f"{path.buffer_pkts} packets"] if path.buffer_pkts else []
+    return f"buffer of {' and '.join(limits)}"
 
 
 def save_effects(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -189,7 +189,7 @@ def _row(job: Job, stored: Stored) -> dict[str, Any]:
         "start_offset_ms": path.start_offset_ms,
         "seconds": job.scenario.seconds,
         "mrtt_ms": path.mrtt_ms,
-        "buffer_bytes": path.buffer_bytes,
+        "buffer_bytes": None if path.queue == "infinite" else path.buffer_bytes,
         "target_ms": job.scenario.target_ms,
         "trained_on": job.trained_on,
         "valid": True,

@@ -6,7 +6,7 @@ import re
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.roccet import Roccet
 from reinet.agents.evaluation import plan
 from reinet.agents.evaluation.batch import figures as figures_of_paths
+from reinet.agents.evaluation.picture import buffer_of
 from reinet.agents.evaluation.plan import Plan
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario, link_options
@@ -27,6 +28,7 @@ from reinet.cli.options import MOST_REPEAT
 from reinet.core import Flag
 from reinet.core.errors import ConfigError, LinkError, TraceError
 from reinet.core.records import FlowStatsArray
+from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
 from reinet.envs.trace.model import generate
 
@@ -329,6 +331,20 @@ def test_an_option_that_would_do_nothing_is_refused(option: str) -> None:
 
 def test_an_infinite_queue_has_no_size() -> None:
     assert figures("none", link_options={"queue": "infinite"}, seconds=1.0)["buffer_bytes"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "buffer of 150 KB"),
+        ({"queue": "infinite"}, "no limit to its buffer"),
+        ({"buffer_pkts": 40}, "buffer of 150 KB and 40 packets"),
+        ({"buffer_pkts": 40, "buffer_bytes": 0}, "buffer of 40 packets"),
+    ],
+)
+def test_a_pictures_title_tells_of_the_buffer_that_there_was(options: dict[str, Any], words: str) -> None:
+    """Over a queue without a limit it said 150 KB, and 0 KB where the limit was one of packets."""
+    assert buffer_of(LinkSpec(TWELVE_MBPS, **options)) == words
 
 
 @pytest.mark.parametrize("ended", [LinkError("the link died"), KeyboardInterrupt()])
