@@ -27,6 +27,7 @@ from reinet.agents.service.running.progress import MODEL_FOLDER, Order
 from reinet.core import toml_file
 from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, ServiceError
+from reinet.envs.trace.set_file import folder_name
 
 OPEN = ("waiting", "running", "stopping")
 RESUMABLE = ("stopped", "failed")
@@ -249,7 +250,7 @@ class Jobs:
         for one in job.sets:
             (folder / "traces" / one["name"]).mkdir(exist_ok=True, mode=0o700)
             for name, sha256 in one["files"]:
-                link = folder / "traces" / one["name"] / name
+                link = folder / "traces" / one["name"] / folder_name(name)
                 if link.exists():
                     continue
                 try:

@@ -26,6 +26,7 @@ from reinet.agents.service.registry import Registry
 from reinet.agents.service.running.progress import STOP_FILE, Order, Progress, Result
 from reinet.agents.service.running.supervisor import Supervisor
 from reinet.core.errors import ConfigError, ServiceError
+from reinet.envs.trace import Trace, load_traces
 from reinet.proto import trainer_pb2 as pb
 
 DAMAGED = [b"", bytes(200), b'{"iteration": 1', b"\xff\xfe", b"[1]", b'{"iteration": "many"}', b'{"ok": 7}']
@@ -172,3 +173,18 @@ def test_a_ray_that_is_away_is_told_to_whoever_watches_a_job_until_it_is_back(
     jobs.stop(jobs.get(job), "it was stopped: hours")
     supervisor.step()
     assert (jobs.get(job).state, jobs.get(job).problem) == ("stopping", "it was stopped: hours")
+
+
+def test_a_trace_that_is_named_as_a_document_is_one_of_the_folder_that_a_job_reads(
+    tmp_path: Path, database: Database, jobs: Jobs
+) -> None:
+    """The worker reads a set as a folder, which gives no documents: such a recording was not forbidden, either."""
+    traces = {name: Trace.constant(mbps, 6) for mbps, name in enumerate(("tram.json", "bus.trace"), 1)}
+    blobs = Blobs(tmp_path, database)
+    for trace in traces.values():
+        blobs.claim(ME, trace.sha256, trace.save(tmp_path / "staged" / trace.sha256))
+    given = GivenSet("mine", tuple((name, trace.sha256) for name, trace in traces.items()), role="forbid")
+    folder = jobs.prepare(jobs.submit(ME, Given("r", json.dumps(TINY), (given,))))
+    assert {trace.sha256 for trace in load_traces([folder / "traces" / "mine"])} == {
+        trace.sha256 for trace in traces.values()
+    }
