@@ -5,11 +5,13 @@ leaves them, and the options that make it another one as hparams. A sweep that w
 are left, the others go on from their newest checkpoints. What a trial learns does not hang on the others beside it.
 """
 
+import contextlib
 import copy
 import json
 import math
 import os
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -181,7 +183,9 @@ def _run(
                 failure_config=tune.FailureConfig(max_failures=RETRIES),
             ),
         )  # fmt: skip
-        return [str(error).strip().rpartition("\n")[2][:300] for error in tuner.fit().errors]
+        with contextlib.redirect_stdout(sys.stderr):  # Tune tells of itself, also where it is to be silent
+            errors = tuner.fit().errors
+        return [str(error).strip().rpartition("\n")[2][:300] for error in errors]
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, interrupt)  # Tune puts its own there, and leaves it

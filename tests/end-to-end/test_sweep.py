@@ -25,11 +25,11 @@ SWEEP = '[sweep]\nat_once = 2\n[sweep.grid]\nseed = [1, 2]\n"ddpg.noise" = [0.1]
 def run(folder: Path) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-c", "from reinet.cli.main import main; main()", "train", str(folder / "tiny.toml"),
-         "--sweep", str(folder / "sweep.toml"), "--run-dir", str(folder / "run"), "--json", str(folder / "out.json")],
+         "--sweep", str(folder / "sweep.toml"), "--run-dir", str(folder / "run"), "--json", "-"],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return dict(json.loads((folder / "out.json").read_text()))
+    return dict(json.loads(done.stdout))  # nothing else is there: Tune's words go to standard error
 
 
 def test_each_point_is_a_training_of_its_own_and_a_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
