@@ -150,7 +150,7 @@ class Run:
         self.ddpg.set_progress(self.iteration, config.run.iterations - config.evolution.generations)
         normaliser = Normaliser.reference(config.feature_set) if calibrating else self.normaliser
         gathered = self._gatherers.gather(actor, normaliser, self.iteration)
-        scalars = {tag: float(np.mean([e.summary[tag] for e in gathered])) for tag in gathered[0].summary}
+        scalars = means([experience.summary for experience in gathered])
         self.env_steps += sum(experience.records for experience in gathered)
         gathered_s = time.monotonic()
         if calibrating:
@@ -296,6 +296,12 @@ class Run:
                 self._evolution.members()
                 self._evolution.tell(costs)
         self._start_s = time.monotonic() - state.wall_s
+
+
+def means(summaries: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Returns each tag's mean over the workers that have it: one whose flows were all too short to decide has none."""
+    tags = dict.fromkeys(tag for summary in summaries for tag in summary)
+    return {tag: float(np.mean([summary[tag] for summary in summaries if tag in summary])) for tag in tags}
 
 
 def chosen(

@@ -2,6 +2,8 @@
 curriculum seeks."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ from helpers.trainer import TINY
 from reinet.agents.learn.config import DdpgSection, TrainConfig
 from reinet.agents.learn.ddpg import Ddpg
 from reinet.agents.learn.evolution import last_layer
-from reinet.agents.learn.gatherer import Gatherer, _stretches, _summary, correlate, returns
+from reinet.agents.learn.gatherer import Experience, Gatherer, _stretches, _summary, correlate, returns
 from reinet.agents.learn.links import training_traces
+from reinet.agents.learn.train import Run
+from reinet.agents.learn.workers import RayGatherers
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Normaliser
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import Trace
@@ -163,3 +167,30 @@ def test_nothing_is_learned_from_more_room_than_targets_leave() -> None:
         np.testing.assert_array_equal(one.frames, two.frames)
         np.testing.assert_array_equal(one.rewards, two.rewards)
     assert (told.view(NONE).room_beyond_ms, asked.view(NONE).room_beyond_ms) == (20, None)
+
+
+class _Workers:
+    """Two workers' flows, gathered in this process."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._each = [Gatherer(config, training_traces(config), number) for number in range(2)]
+        self.silent: list[bool] = []
+
+    def gather(self, *arguments: Any) -> list[Experience]:
+        found = [gatherer.gather(*arguments) for gatherer in self._each]
+        self.silent += [not experience.summary for experience in found]
+        return found
+
+
+def test_a_worker_whose_flows_were_all_over_at_once_ends_no_training(tmp_path: Path) -> None:
+    """It has nothing to tell of them, and the training ended with a KeyError where the other worker had."""
+    changes = {
+        "feature_set": "timescales-24x1", "rollout": {"workers": 2, "links": 1, "periods": 40},
+        "links": {"short_share": 0.6, "short_bytes": [1000, 5000]},
+    }  # fmt: skip
+    config = TrainConfig.model_validate({**TINY, **changes})
+    workers = _Workers(config)
+    run = Run(config, tmp_path, cast(RayGatherers, workers))
+    told = [run.iterate() for _ in range(2)]
+    assert set(workers.silent) == {True, False}
+    assert any("charts/reward_per_period" in scalars for scalars in told)
