@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 
 import numpy as np
 
 from reinet.core.errors import ConfigError
 from reinet.envs.link.laws import Law, LogUniform, Uniform, check_law, drawn, happens, limits
-from reinet.envs.link.spec import LATEST_MS, FurtherFlow, LinkSpec
+from reinet.envs.link.spec import LATEST_MS, FurtherFlow, LinkSpec, check_kind
 from reinet.envs.trace import Trace
 
 _CROSS_START_MS, _CROSS_MS = Uniform(0.0, 8000.0), LogUniform(1000.0, 10_000.0)
@@ -48,7 +49,9 @@ class Conditions:
             value = getattr(self, entry.name)
             if not entry.name.endswith("_share"):
                 check_law(entry.name, value)
-            elif not 0 <= value <= 1:
+                continue
+            check_kind(entry.name, value, Real, "a share from 0 to 1")
+            if not 0 <= value <= 1:
                 raise ConfigError(f"{entry.name}: {value} is no share; give 0 to 1")
         if not limits(self.rate_scale)[0] > 0:
             raise ConfigError(f"rate_scale: {limits(self.rate_scale)} reaches down to 0; a link without a rate is none")

@@ -346,6 +346,7 @@ def test_the_simulator_runs_all_conditions_together() -> None:
     [
         ({"codel_share": 1.5}, "codel_share: 1.5 is no share"),
         ({"short_share": float("nan")}, "short_share: nan is no share"),
+        ({"cross_share": "0.5"}, "cross_share: a share from 0 to 1 is needed, not '0.5'"),
         ({"rate_scale": 0.0}, "rate_scale: .* reaches down to 0"),
         ({"rate_scale": Uniform(2.0, 1.0)}, "rate_scale: .* is no range"),
         ({"app_rate": Uniform(0.5, 1.0)}, "app_rate: .* stay below 1"),
