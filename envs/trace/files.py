@@ -1,5 +1,6 @@
 """Files as traces and their sets need them: read within a limit, written whole or not at all."""
 
+import math
 import os
 from pathlib import Path
 
@@ -24,9 +25,9 @@ def read_limited(path: Path, limit_bytes: int, what: str) -> bytes:
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise TraceError(f"{path}: cannot read the {what} ({reason}); check the path and its permissions") from error
-    if max(size, len(raw)) > limit_bytes:
+    if (size := max(size, len(raw))) > limit_bytes:
         raise TraceError(
-            f"{path}: {size / 2**20:.0f} MiB is more than a {what} may have ({limit_bytes // 2**20} MiB); "
+            f"{path}: {math.ceil(size / 2**20)} MiB is more than a {what} may have ({limit_bytes // 2**20} MiB); "
             "name a part of it: head -n LINES keeps a start"
         )
     return raw
