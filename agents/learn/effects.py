@@ -21,7 +21,7 @@ from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export, uses
 from reinet.agents.learn.sweep import configured
-from reinet.agents.learn.train import train
+from reinet.agents.learn.train import refuse_another_run, train
 from reinet.agents.model.artifact import used_traces
 from reinet.core import PeriodConfig, toml_file
 from reinet.core.errors import ConfigError
@@ -122,13 +122,15 @@ def measure(
 
     A run is left out in which the flow stalled, under the variant, plain control or every setting of the rule.
     Trainings lie in ``folder`` by name and seed; those that are complete are not made again. Raises ConfigError before
-    the first one for a trace that a variant learns from.
+    the first one for a trace that a variant learns from, and where the run of another configuration lies in its place.
     """
     for variant in plan.variant:  # before the first training, which takes minutes
         learned_from = uses(plan.config(variant, base, seeds[0], iterations).traces)
         if found := used_traces(learned_from, [(trace.name, trace.sha256) for trace in traces]):
             name, use = found[0]
             raise ConfigError(f"traces: {name} has the content of {use.name}, which variant {variant.name} learns from")
+        for seed in seeds:
+            refuse_another_run(plan.config(variant, base, seed, iterations), folder / f"{variant.name}-seed{seed}")
     links = {path.name: [path.over(trace, seconds) for trace in traces] for path in plan.path}
     known: dict[tuple[str, PeriodConfig], list[Baseline]] = {}
     for variant in plan.variant:

@@ -67,6 +67,11 @@ def test_a_variant_is_trained_once_and_judged(tmp_path: Path) -> None:
     stamp = state.stat().st_mtime_ns
     assert rows == list(measure(small, plan, traces, 5.0, tmp_path, iterations=1))
     assert state.stat().st_mtime_ns == stamp
+    other = variant.model_copy(update={"keys": variant.keys | {"ddpg.noise": 0.7}})
+    later = plan.model_copy(update={"variant": (variant.model_copy(update={"name": "first"}), other)})
+    with pytest.raises(ConfigError, match=r"clean-slate-20ms-seed1: its run has ddpg\.noise"):
+        list(measure(small, later, traces, 5.0, tmp_path, iterations=1))
+    assert not (tmp_path / "first-seed1" / "checkpoints").exists(), "it is refused before the first training"
     (row,) = rows
     assert 0 < row["throughput_ratio"] < 1.1
     assert row["frontier_mean"] > 0
