@@ -21,7 +21,6 @@ from prometheus_client.registry import Collector
 
 from reinet.core.errors import DaemonError
 from reinet.daemon.endpoint import Endpoint
-from reinet.daemon.processes.claim import METRICS, SocketClaim
 
 MOST_REQUESTS = 4
 """A Prometheus asks once at a time; a second one and a person with curl fit too."""
@@ -140,19 +139,18 @@ class MetricsServer:
     """Serves what a collector tells, from construction until ``close``."""
 
     def __init__(self, where: Endpoint, collector: Collector) -> None:
-        """Starts to listen; raises DaemonError where it cannot."""
+        """Starts to listen, at a Unix socket in place of who listened before: who may is for the caller to know, who
+        has claimed its path (``claim.METRICS``). Raises DaemonError where it cannot.
+        """
         registry = CollectorRegistry(auto_describe=False)
         registry.register(collector)
-        self._claim: SocketClaim | None = None
         try:
             if where.path is not None:
-                self._claim = SocketClaim(where.path, METRICS)
                 self._server = _on_unix_socket(registry, where.path)
             else:
                 family = sockets.AF_INET6 if ":" in where.host else sockets.AF_INET
                 self._server = _Server(registry, family, (where.host, where.port))
         except OSError as error:
-            self._release()
             raise DaemonError(f"metrics at {where}: {error.strerror}; set `metrics` to another place") from None
         self.port = 0 if where.path else int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
@@ -163,17 +161,13 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(REQUEST_S)
-        self._release()
 
     def _serve(self) -> None:
         cast(BaseServer, self._server).serve_forever(poll_interval=0.2)
 
-    def _release(self) -> None:
-        if self._claim is not None:
-            self._claim.close()
-
 
 def _on_unix_socket(registry: CollectorRegistry, path: Path) -> _Server:
+    path.unlink(missing_ok=True)
     before = os.umask(0o117)  # its owner and group: a Prometheus of another user is put into the group
     try:
         return _Server(registry, sockets.AF_UNIX, str(path))

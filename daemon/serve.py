@@ -29,12 +29,13 @@ from reinet.core.target import Form, Target
 from reinet.core.visible import visible
 from reinet.daemon import cgroups
 from reinet.daemon.config import DaemonConfig
+from reinet.daemon.endpoint import Endpoint
 from reinet.daemon.log_lines import LINES
 from reinet.daemon.notify import Watchdog, notify
 from reinet.daemon.policies import policy_specs
 from reinet.daemon.processes import child
 from reinet.daemon.processes.child import StoppedError
-from reinet.daemon.processes.claim import PROGRAMS, SocketClaim
+from reinet.daemon.processes.claim import METRICS, PROGRAMS, SocketClaim
 from reinet.daemon.processes.decide import open_mapped_shim, with_folder
 from reinet.daemon.processes.descriptors import allow_descriptors
 from reinet.daemon.processes.supervisor import Loader, Supervisor, fetched_folder
@@ -134,8 +135,10 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
         claim = stack.enter_context(SocketClaim(config.socket))
         if claim.replaced:
             log.info("replaced the socket of a daemon that is gone", socket=str(config.socket))
-        if config.processes is not None:
-            stack.enter_context(SocketClaim(config.processes, PROGRAMS))
+        metrics = None if config.metrics is None else Endpoint.parse(config.metrics).path
+        for place, purpose in ((config.processes, PROGRAMS), (metrics, METRICS)):
+            if place is not None:
+                stack.enter_context(SocketClaim(place, purpose))
         supervisor = Supervisor(config, path, claim, agent_for, open_shim, load_kernel)
         stack.callback(supervisor.close)
         try:

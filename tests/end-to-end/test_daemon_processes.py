@@ -266,6 +266,15 @@ def test_a_decision_process_that_is_stopped_does_not_stop_the_answers(folder: Pa
     assert daemon.end(signal.SIGTERM)[0] == 0
 
 
+def test_an_answering_process_that_is_stopped_at_the_end_leaves_none_of_its_sockets(folder: Path) -> None:
+    daemon = Daemon(write_config(folder, metrics=f"unix:{folder / 'run' / 'metrics.sock'}"))
+    daemon.wait_for(has_capped)
+    _, answering = children_of(daemon.process.pid)
+    os.kill(answering, signal.SIGSTOP)
+    assert daemon.end(signal.SIGTERM)[0] == 0
+    assert not daemon.socket.parent.exists()
+
+
 def test_a_killed_loader_takes_both_along(folder: Path) -> None:
     daemon = Daemon(write_config(folder))
     daemon.wait_for(has_capped)

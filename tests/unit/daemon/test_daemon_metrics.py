@@ -32,6 +32,7 @@ from reinet.daemon import metrics_server
 from reinet.daemon.endpoint import Endpoint
 from reinet.daemon.metrics import LoopCollector
 from reinet.daemon.metrics_server import MOST_REQUESTS, MetricsServer
+from reinet.daemon.processes.claim import METRICS, SocketClaim
 
 DEADLINE_S = 60.0
 """Only a test that fails takes so long."""
@@ -251,21 +252,23 @@ def test_a_daemon_without_a_descriptor_left_rests_between_two_looks(
     assert "reinet_healthy 1" in ask(served.port)
 
 
-def test_a_unix_socket_is_its_owners_and_groups_and_goes_with_the_server() -> None:
+def test_a_unix_socket_is_its_owners_and_groups_and_goes_with_its_claim() -> None:
     with tempfile.TemporaryDirectory(prefix="reinet-test-") as folder:
         path = Path(folder) / "metrics.sock"
-        server = MetricsServer(Endpoint.parse(f"unix:{path}"), LoopCollector(made_loop()))
-        assert stat.S_IMODE(path.stat().st_mode) == 0o660
-        with sockets.socket(sockets.AF_UNIX) as raw:
-            raw.connect(str(path))
-            raw.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-            with raw.makefile("rb") as reply:
-                assert b"reinet_caps_in_force 1" in reply.read()
-        with pytest.raises(
-            DaemonError, match=r"socket of metrics .*: another daemon is .* set `metrics` to another path$"
-        ):
-            MetricsServer(Endpoint.parse(f"unix:{path}"), LoopCollector(made_loop()))
-        server.close()
+        with SocketClaim(path, METRICS):
+            for _ in range(2):  # the second time in place of one that was killed
+                server = MetricsServer(Endpoint.parse(f"unix:{path}"), LoopCollector(made_loop()))
+                assert stat.S_IMODE(path.stat().st_mode) == 0o660
+                with sockets.socket(sockets.AF_UNIX) as raw:
+                    raw.connect(str(path))
+                    raw.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                    with raw.makefile("rb") as reply:
+                        assert b"reinet_caps_in_force 1" in reply.read()
+                with pytest.raises(
+                    DaemonError, match=r"socket of metrics .*: another daemon is .* set `metrics` to another path$"
+                ):
+                    SocketClaim(path, METRICS)
+                server.close()
         assert os.listdir(folder) == []
 
 
