@@ -53,7 +53,7 @@ class Cgroups:
     def changed(self) -> bool:
         """Returns whether others are there than at the latest call, or the same ones made anew."""
         before, self._known = self._known, self._look()
-        self._seen.update(self.here())
+        self._seen = (self._seen | set(self.here())) & self._known.keys()  # not all containers that ever were
         return before != self._known
 
     def here(self) -> list[Path]:

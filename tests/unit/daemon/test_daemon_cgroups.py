@@ -58,6 +58,7 @@ def test_what_comes_goes_and_is_made_anew_is_noticed(mount: Path) -> None:
     (mount / "docker-3.scope").rmdir()
     assert seen.changed()
     assert not seen.problem(), "a container may end"
+    assert mount / "docker-3.scope" not in seen._seen, "nor is it remembered: there are many in a year"
     (mount / "c").rename(mount / "former")  # holds its inode, so that the new one has another
     assert seen.changed()
     assert f"{mount / 'c'} was removed" in seen.problem()
