@@ -102,17 +102,19 @@ class CgroupClaim(Closing):
         """
         for path in [path for path, fd in self._held.items() if _moved(path, fd)]:
             self._give_back(path)
+        mount = cgroup2_mount()  # once: the table of mounts is long where there are many containers
+        above = {path: _above(path, mount) for path in cgroups}
         refusals: dict[Path, str] = {}
         own: set[Path] = set()
         for path in sorted(cgroups):  # those above before those below, which count on them
             try:
                 self._claim(path, fcntl.LOCK_EX)
-                for folder in _above(path) - own:
+                for folder in above[path] - own:
                     self._claim(folder, fcntl.LOCK_SH)
                 own.add(path)
             except DaemonError as error:
                 refusals[path] = str(error)
-        for path in self._held.keys() - own.union(*map(_above, own)):
+        for path in self._held.keys() - own.union(*(above[path] for path in own)):
             self._give_back(path)
         return refusals
 
@@ -145,8 +147,7 @@ class CgroupClaim(Closing):
         locks.close(self._held.pop(path))
 
 
-def _above(path: Path) -> set[Path]:
-    mount = cgroup2_mount()
+def _above(path: Path, mount: Path | None) -> set[Path]:
     return {folder for folder in path.parents if mount is not None and folder.is_relative_to(mount)}
 
 

@@ -147,6 +147,16 @@ def test_a_daemons_children_hold_none_of_its_claims(mount: Path) -> None:
         child.kill()
 
 
+def test_the_table_of_mounts_is_read_once_however_many_cgroups_are_claimed(
+    mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read twice for each: beside a thousand containers, which mount a lot, a claim took seconds."""
+    looks: list[Path] = []
+    monkeypatch.setattr(cgroups, "cgroup2_mount", lambda: looks.append(mount) or mount)
+    with CgroupClaim([mount / "a/b", mount / "c", mount / "docker-1.scope"]):
+        assert len(looks) == 1
+
+
 class Followers:
     """What a supervisor is to ``_watch``; it notes what it was told to follow."""
 
