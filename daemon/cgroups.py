@@ -7,6 +7,7 @@ flows in turn: a lock on the folder itself, exclusive where a daemon serves, sha
 
 import fcntl
 import os
+import resource
 from collections.abc import Sequence
 from contextlib import suppress
 from glob import glob, has_magic
@@ -16,11 +17,16 @@ import structlog
 
 from reinet.core.closing import Closing
 from reinet.core.errors import ConfigError, DaemonError
+from reinet.core.visible import some_of
 from reinet.daemon.policies import PolicyConfig
 from reinet.daemon.processes import locks
 from reinet.kshim.probe import cgroup2_mount
 
 LOCKS = Path("/proc/locks")
+PER_CGROUP = 2
+"""A cgroup takes so many descriptors: that of its claim, and that of what is attached to it."""
+SPARE_DESCRIPTORS = 160
+"""So many stay free of cgroups: programs and maps take some sixty, and without any nobody looks after the processes."""
 
 log = structlog.get_logger("reinet.serve")
 
@@ -91,9 +97,10 @@ class CgroupClaim(Closing):
 
     def __init__(self, cgroups: Sequence[Path]) -> None:
         self._held: dict[Path, int] = {}
+        self._room = 0  # there are descriptors for so many further ones
         if refusals := self.take(cgroups):
             self.close()
-            raise DaemonError("; ".join(refusals.values()))
+            raise DaemonError(some_of(list(refusals.values()), "; "))
 
     def take(self, cgroups: Sequence[Path]) -> dict[Path, str]:
         """Claims these folders in place of those before; returns which of them cannot be had, and why.
@@ -102,6 +109,7 @@ class CgroupClaim(Closing):
         """
         for path in [path for path, fd in self._held.items() if _moved(path, fd)]:
             self._give_back(path)
+        self._room = _room()
         mount = cgroup2_mount()  # once: the table of mounts is long where there are many containers
         above = {path: _above(path, mount) for path in cgroups}
         refusals: dict[Path, str] = {}
@@ -125,6 +133,12 @@ class CgroupClaim(Closing):
 
     def _claim(self, path: Path, kind: int) -> None:
         if path not in self._held:
+            if self._room <= 0:
+                raise DaemonError(
+                    f"cgroup {path}: no descriptors are left for it; have more open files allowed (ulimit -n, or "
+                    "LimitNOFILE= in its unit)"
+                )
+            self._room -= 1
             try:
                 self._held[path] = locks.opened(path, os.O_RDONLY | os.O_DIRECTORY)
             except OSError:  # it went meanwhile; whoever attaches says so
@@ -145,6 +159,12 @@ class CgroupClaim(Closing):
 
     def _give_back(self, path: Path) -> None:
         locks.close(self._held.pop(path))
+
+
+def _room() -> int:
+    """Returns for how many further cgroups there are descriptors."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (limit - len(os.listdir("/proc/self/fd")) - SPARE_DESCRIPTORS) // PER_CGROUP
 
 
 def _above(path: Path, mount: Path | None) -> set[Path]:

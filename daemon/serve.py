@@ -26,7 +26,7 @@ from reinet.agents.decide.protocol import MODEL_IDENTITY, Agent
 from reinet.core.errors import DaemonError, ShimError
 from reinet.core.period import PeriodConfig
 from reinet.core.target import Form, Target
-from reinet.core.visible import visible
+from reinet.core.visible import some_of, visible
 from reinet.daemon import cgroups
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.endpoint import Endpoint
@@ -308,7 +308,7 @@ def _follow(
     Returns which are attached, None = unknown, and why others stay alone, empty where none does.
     """
     refusals = taken.take(here)
-    mine, refused = [path for path in here if path not in refusals], "; ".join(refusals.values())
+    mine, refused = [path for path in here if path not in refusals], some_of(list(refusals.values()), "; ")
     if mine == attached:  # tried again, and nothing is new
         return mine, refused
     try:

@@ -147,6 +147,20 @@ def test_a_daemons_children_hold_none_of_its_claims(mount: Path) -> None:
         child.kill()
 
 
+def test_cgroups_beyond_the_descriptors_are_told_and_leave_some_for_all_else(
+    mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon ended, without any to look after its processes, when some containers more than usual were started."""
+    limit = len(os.listdir("/proc/self/fd")) + cgroups.SPARE_DESCRIPTORS + 2 * cgroups.PER_CGROUP
+    monkeypatch.setattr(cgroups.resource, "getrlimit", lambda _which: (limit, limit))
+    with CgroupClaim([mount / "c"]) as claim:  # and what is above it
+        refusals = claim.take([mount / "c", mount / "docker-1.scope", mount / "docker-2.scope"])
+        assert list(refusals) == [mount / "docker-2.scope"]
+        assert "have more open files allowed (ulimit -n" in refusals[mount / "docker-2.scope"]
+        assert not claim.take([mount / "c"])
+        assert not claim.take([mount / "c", mount / "docker-2.scope"])
+
+
 def test_the_table_of_mounts_is_read_once_however_many_cgroups_are_claimed(
     mount: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
