@@ -1,12 +1,16 @@
 """``reinet serve``: the daemon that caps live flows."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reinet.cli.output import JsonOption, check_folder, console, write_json
 from reinet.cli.serving import needs_serve_extra
+
+if TYPE_CHECKING:
+    from reinet.daemon.config import DaemonConfig
 
 
 def serve(
@@ -27,6 +31,8 @@ def serve(
     """
     with needs_serve_extra():
         from reinet.daemon.config import load_config
+        from reinet.daemon.processes.child import ask
+        from reinet.daemon.processes.sandbox import confine_answers
         from reinet.daemon.serve import check as check_host
         from reinet.daemon.serve import configure_logging
         from reinet.daemon.serve import serve as run_daemon
@@ -34,10 +40,8 @@ def serve(
     configure_logging()
     settings = load_config(config)
     if check:
-        if settings.log_dir is not None:
-            check_folder("daemon.log_dir =", settings.log_dir)
-        if settings.record is not None:
-            check_folder("daemon.record.folder =", settings.record.folder)
+        # As who keeps curves and recordings will: root's right to other users' folders and files is given up there.
+        ask("checking", partial(_check_places, settings), confine_answers)
         found = check_host(settings)
         cgroups = ", ".join(map(str, settings.cgroups))
         console.print(f"{config}: ok, would serve {found.model}, target {settings.asked}, for {cgroups}")
@@ -50,3 +54,14 @@ def serve(
     write_json(
         json_destination, {"decisions": status.decisions, "records": status.records, "uptime_s": status.uptime_s}
     )
+
+
+def _check_places(settings: "DaemonConfig") -> None:
+    """Raises ConfigError where curves or recorded flows could not be kept."""
+    from reinet.daemon.processes.flow_recorder import site_key
+
+    if settings.log_dir is not None:
+        check_folder("daemon.log_dir =", settings.log_dir)
+    if settings.record is not None:
+        check_folder("daemon.record.folder =", settings.record.folder)
+        site_key(settings.record.key_file)

@@ -347,6 +347,21 @@ def test_a_check_refuses_a_folder_that_cannot_be_made(tmp_path: Path, key: str) 
         raise CliRunner().invoke(app, ["serve", str(config), "--check"]).exception or AssertionError
 
 
+def test_a_check_refuses_what_the_daemon_without_roots_rights_cannot_use(tmp_path: Path) -> None:
+    """It said that the daemon would serve, which then refused to start."""
+    config = tmp_path / "daemon.toml"
+    start = f'[daemon]\nmodel = "rule"\ncgroups = ["/x"]\nrecord.folder = "{tmp_path}/flows"\n'
+    config.write_text(f'{start}record.key_file = "{tmp_path}/key"\n')
+    with pytest.raises(ConfigError, match=r"daemon\.record\.key_file: .*/key: No such file"):
+        raise CliRunner().invoke(app, ["serve", str(config), "--check"]).exception or AssertionError
+    if os.geteuid() == 0:
+        (tmp_path / "log").mkdir()
+        os.chown(tmp_path / "log", 65534, -1)
+        config.write_text(f'{start}log_dir = "{tmp_path}/log"\n')
+        with pytest.raises(ConfigError, match=r"daemon\.log_dir = .*: this user may not write into .*/log"):
+            raise CliRunner().invoke(app, ["serve", str(config), "--check"]).exception or AssertionError
+
+
 def test_models_that_do_not_exist_or_need_a_simulator_are_refused() -> None:
     for name, message in [("rulee", "did you mean 'rule'"), ("clairvoyant:10", "only the simulator knows")]:
         with pytest.raises(ConfigError, match=message):
