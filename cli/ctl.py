@@ -137,7 +137,7 @@ FREE_WAIT_S = 15.0
 
 @app.command()
 def detach(socket: SocketOption = None, json_destination: JsonOption = None) -> None:
-    """Remove what a killed daemon left: BPF programs that open sockets still run, and its control socket.
+    """Remove what a killed daemon left: BPF programs that open sockets still run, its control socket and those beside.
 
     A running daemon and its flows are not touched. Exits 1 when something is still there afterwards. Example:
 
@@ -145,7 +145,7 @@ def detach(socket: SocketOption = None, json_destination: JsonOption = None) -> 
     """
     with needs_serve_extra():
         from reinet.daemon.config import default_socket
-        from reinet.daemon.processes.claim import remove_stale_socket
+        from reinet.daemon.processes.claim import remove_stale_socket, stale_sockets
     from reinet.kshim.leftovers import holders, leftovers, remove_leftovers, why_not_looked
 
     if reason := why_not_looked():
@@ -160,16 +160,16 @@ def detach(socket: SocketOption = None, json_destination: JsonOption = None) -> 
         time.sleep(0.1)
     held_by = holders(still)
     path = (socket or default_socket()).absolute()
-    socket_removed = remove_stale_socket(path)
+    removed = [one for one in dict.fromkeys([path, *stale_sockets(path.parent)]) if remove_stale_socket(one)]
     rows = [{"kind": item.kind, "id": item.id, "name": item.name, "removed": item not in still} for item in left]
-    found = {"rows": rows, "socket_removed": socket_removed, "held_by": [holder._asdict() for holder in held_by]}
+    found = {"rows": rows, "socket_removed": path in removed, "held_by": [holder._asdict() for holder in held_by]}
     write_json(json_destination, found)
     if json_destination != "-":
         if rows:
             print_table(rows, ["kind", "id", "name", "removed"])
-        if socket_removed:
-            console.print(f"removed the stale control socket {path}")
-        if not rows and not socket_removed:
+        for one in removed:
+            console.print(f"removed the stale {'control ' if one == path else ''}socket {one}")
+        if not rows and not removed:
             console.print("nothing was left behind")
         for holder in held_by:
             console.print(f"held by {holder}", highlight=False, markup=False)

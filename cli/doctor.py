@@ -14,6 +14,8 @@ from reinet.agents.service.running.ray_left import ray_processes_left
 from reinet.cli.output import JsonOption, say, write_json
 from reinet.core.errors import DaemonError, LinkError
 from reinet.core.visible import some_of
+from reinet.daemon.endpoint import own_socket
+from reinet.daemon.processes.claim import stale_sockets
 from reinet.daemon.processes.sandbox import library
 from reinet.envs.mahimahi.namespace import stale_cgroups
 from reinet.envs.mahimahi.process import helper_folder
@@ -130,6 +132,7 @@ def prerequisites() -> dict[str, Feature]:
         "alcc.javac": _program("javac", "reinet bench alcc --against java", cure=BENCH_PACKAGES),
     }
     found["leftovers"] = _leftovers()
+    found["leftovers.sockets"] = _sockets()
     found["leftovers.cgroups"] = _cgroups()
     found["leftovers.ray"] = _ray()
     return found
@@ -148,7 +151,7 @@ def _leftovers() -> Feature:
         return Feature(False, f"cannot look for what a run left behind: {reason}", "run as root")
     left = leftovers()
     if not left:
-        return Feature(True, "nothing of reinet is left on this host", "")
+        return Feature(True, "nothing of reinet is left in this host's kernel", "")
     kept = some_of(holders(left), "; ") or "sockets closed with data unsent, or not connected any more"
     if all(item.name == CONTROL for item in left):
         kept = "sockets that are not looked for, since a shim lives whose process is not seen from here"
@@ -161,6 +164,19 @@ def _leftovers() -> Feature:
         )
     return Feature(False, f"left by a run that has ended, inert: {some_of(left, '; ')}; held by {kept}",
                    "reinet ctl detach")  # fmt: skip
+
+
+def _sockets() -> Feature:
+    folder = own_socket("control.sock").parent
+    left = stale_sockets(folder)
+    if not left:
+        return Feature(True, f"no socket is left in {folder} of a daemon that was killed", "")
+    paths = some_of(left, " ")
+    return Feature(
+        True,
+        f"sockets of a daemon that was killed: {paths} (`reinet ctl detach` removes them, or the next one does)",
+        "",
+    )
 
 
 def _cgroups() -> Feature:

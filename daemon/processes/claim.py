@@ -28,6 +28,8 @@ CONTROL = Purpose("control socket", "socket", sockets.SOCK_STREAM, 0o700)
 PROGRAMS = Purpose("socket of programs", "processes", sockets.SOCK_SEQPACKET, 0o755)
 METRICS = Purpose("socket of metrics", "metrics", sockets.SOCK_STREAM, 0o700)
 
+LOCK_SUFFIX = ".lock"
+
 
 class SocketClaim(Closing):
     """The right to listen at a path, held until ``close``; raises DaemonError where it cannot be had.
@@ -43,7 +45,7 @@ class SocketClaim(Closing):
         self._named = f"{purpose.called} {path}"
         self.replaced = False
         """True where the socket of a daemon that was killed was in the way."""
-        self._lock_path = path.with_name(path.name + ".lock")
+        self._lock_path = path.with_name(path.name + LOCK_SUFFIX)
         self._made_folder = False
         self._lock_fd = -1
         self._prepare_folder()
@@ -156,6 +158,24 @@ def _was_killed(connected: sockets.socket) -> bool:
     found = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
     pending = int(found["SigPnd"], 16) | int(found["ShdPnd"], 16)
     return found["State"][0] in "ZX" or bool(pending >> (signal.SIGKILL - 1) & 1)
+
+
+def stale_sockets(folder: Path) -> list[Path]:
+    """Returns the sockets in a folder that killed daemons left: the lock of each lies beside it, and nobody listens."""
+    beside = (lock.with_name(lock.name.removesuffix(LOCK_SUFFIX)) for lock in sorted(folder.glob(f"*{LOCK_SUFFIX}")))
+    return [path for path in beside if path.is_socket() and _refuses(path)]
+
+
+def _refuses(path: Path) -> bool:
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:  # whoever listens is busy, or of another kind
+            return False
+    return False
 
 
 def remove_stale_socket(path: Path) -> bool:

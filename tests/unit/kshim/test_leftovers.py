@@ -1,8 +1,13 @@
 """What is left on a host, and what holds it: said, or said why it cannot be."""
 
-import pytest
+import socket as sockets
+from pathlib import Path
 
-from reinet.cli import doctor
+import pytest
+from typer.testing import CliRunner
+
+from reinet.cli import ctl, doctor
+from reinet.daemon.processes.claim import SocketClaim
 from reinet.kshim import leftovers, probe
 
 
@@ -75,3 +80,28 @@ def test_names_are_taken_on_from_the_latest_shim_first_and_none_that_is_no_shims
     monkeypatch.setattr(_kshim, "wrapper_of", wrapper_of)
     left = [leftovers.Loaded("map", number, leftovers.CONTROL, ()) for number in (*names, 11)]
     assert leftovers.suffixes_of(left) == ["123", "7", ""]
+
+
+def test_what_a_killed_daemon_left_beside_its_control_socket_is_listed_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The doctor said that nothing was left, and nobody removed the socket of metrics."""
+    path = {name: tmp_path / name for name in ("control.sock", "metrics", "programs", "foreign")}
+    for name, kind in (("metrics", sockets.SOCK_STREAM), ("programs", sockets.SOCK_SEQPACKET)):
+        with sockets.socket(sockets.AF_UNIX, kind) as dead:
+            dead.bind(str(path[name]))
+        (tmp_path / f"{name}.lock").touch()
+    with sockets.socket(sockets.AF_UNIX) as foreign:
+        foreign.bind(str(path["foreign"]))
+    for name, found in (("why_not_looked", ""), ("leftovers", []), ("holders", []), ("remove_leftovers", None)):
+        monkeypatch.setattr(leftovers, name, lambda *_, found=found: found)
+    monkeypatch.setattr(doctor, "own_socket", lambda name: tmp_path / name)
+    with SocketClaim(path["control.sock"]), sockets.socket(sockets.AF_UNIX) as alive:
+        alive.bind(str(path["control.sock"]))
+        alive.listen()
+        assert f"{path['metrics']} {path['programs']} (" in doctor._sockets().why
+        done = CliRunner().invoke(ctl.app, ["detach", "--socket", str(path["control.sock"])])
+        assert (done.exit_code, done.output.count("removed the stale socket")) == (0, 2)
+        assert "no socket is left" in doctor._sockets().why
+        assert path["control.sock"].exists()
+    assert list(tmp_path.iterdir()) == [path["foreign"]]
