@@ -27,8 +27,10 @@ def own_socket(name: str) -> Path:
 
 
 def socket_path(path: Path) -> Path:
-    """Returns a Unix socket's path, made absolute; raises ValueError for one that is too long."""
+    """Returns a Unix socket's path, made absolute; raises ValueError for one that is too long, or that no file has."""
     absolute = path.absolute()
+    if not absolute.name or "\0" in absolute.name:
+        raise ValueError(f"{str(path)!r} names no file; write the path of a socket")
     if (length := len(os.fsencode(absolute))) > MAX_SOCKET_PATH_BYTES:
         raise ValueError(f"a Unix socket's path has at most {MAX_SOCKET_PATH_BYTES} bytes, this one {length}")
     return absolute
