@@ -239,8 +239,9 @@ def load_config(path: Path) -> DaemonConfig:
     if not isinstance(entries, list):
         raise ConfigError(f"{path}: [policy] is one table; write [[policy]], once for each policy")
     table = document.get("daemon")
-    if isinstance(table, dict) and "policies" in table:
-        raise ConfigError(f"{path}: unknown key daemon.policies; write [[policy]] below, once for each policy")
+    for key in ("policies", "policy"):
+        if isinstance(table, dict) and key in table:
+            raise ConfigError(f"{path}: unknown key daemon.{key}; write [[policy]] below, once for each policy")
     config = toml_file.check(document, str(path), DaemonConfig, _CURE, table="daemon")
     policies = [
         toml_file.check({"policy": entry}, f"{path}: [[policy]] {index}", PolicyConfig, _CURE, table="policy")
