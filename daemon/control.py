@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from reinet.agents.decide.swap import Canary
 from reinet.core.errors import ConfigError, DaemonError, ModelError
+from reinet.core.visible import utf8
 from reinet.daemon.answers import MOST_FLOWS, flows_reply, model_reply, swaps_reply, why_reply
 from reinet.daemon.endpoint import listen_privately
 from reinet.daemon.processes.claim import SocketClaim
@@ -51,7 +52,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
             records=status.records,
             uptime_s=status.uptime_s,
             flows=status.flows,
-            problem=status.problem,
+            problem=utf8(status.problem),  # a cgroup's name may be of any bytes
             target=status.target,
             swaps=swaps_reply(status.policies),
         )

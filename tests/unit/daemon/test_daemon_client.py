@@ -13,6 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
+from helpers.loops import started
+from reinet.agents.decide.baselines import Rule
 from reinet.agents.service.client import Client
 from reinet.core.errors import ConfigError, DaemonError, ServiceError
 from reinet.daemon import client
@@ -40,6 +42,18 @@ def test_a_target_that_a_loop_will_go_by_when_it_goes_on_is_told_as_such(folder:
         pytest.raises(DaemonError, match=told),
     ):
         caller.set_target(0, "+20ms")
+
+
+def test_a_problem_with_a_cgroup_whose_name_is_no_utf8_is_told(folder: Path) -> None:
+    """Whoever may make a cgroup under a pattern chooses its name; `reinet ctl health` and `reinet top` failed."""
+    _, loop = started(Rule(1.5))
+    loop.report("cgroup docker-\udcff.scope: another daemon (pid 7) serves it")
+    with (
+        SocketClaim(folder / "control.sock") as claim,
+        closing(ControlServer(claim, loop, "rule")),
+        ControlClient(claim.path) as caller,
+    ):
+        assert caller.health().problem == r"cgroup docker-\udcff.scope: another daemon (pid 7) serves it"
 
 
 def test_a_daemon_that_does_not_answer_at_all_is_told_with_what_to_do(
