@@ -104,7 +104,7 @@ class KernelLoader:
         Raises ShimError where one of them cannot be attached; those that could are.
         """
         try:
-            self._native.attach([str(cgroup) for cgroup in cgroups])
+            self._native.attach(list(cgroups))
         except OSError as error:
             raise ShimError(f"the kernel shim cannot be attached: {error}") from error
 

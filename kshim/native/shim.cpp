@@ -3,6 +3,7 @@
 #include <bpf/libbpf.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -11,6 +12,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -233,7 +235,8 @@ NB_MODULE(_kshim, m) {
     try {
       std::rethrow_exception(thrown);
     } catch (const Failure& failure) {
-      PyErr_SetObject(PyExc_OSError, nb::make_tuple(failure.code().value(), failure.what()).ptr());
+      const auto what = nb::steal<nb::object>(PyUnicode_DecodeFSDefault(failure.what()));  // it may name a file
+      PyErr_SetObject(PyExc_OSError, nb::make_tuple(failure.code().value(), what).ptr());
     }
   });
 
@@ -281,7 +284,9 @@ NB_MODULE(_kshim, m) {
       .def("descriptors", [](const Loader& loader) { return loader.open().descriptors(); })
       .def(
           "attach",
-          [](const Loader& loader, const std::vector<std::string>& cgroups) { loader.open().attach(cgroups); },
+          [](const Loader& loader, const std::vector<std::filesystem::path>& cgroups) {
+            loader.open().attach({cgroups.begin(), cgroups.end()});  // a cgroup's name may be of any bytes
+          },
           nb::arg("cgroups"))
       .def("adopt", [](const Loader& loader) { return loader.open().adopt(); })
       .def("lift_caps", [](const Loader& loader) { loader.open().lift_caps(); })

@@ -176,6 +176,22 @@ def test_cgroups_beyond_those_that_there_is_room_for_are_told_each_time(cgroup, 
         shim.follow(many[:-1])
 
 
+def test_a_cgroup_whose_name_is_no_utf8_is_followed_as_others_are(cgroup, cleanup, transfer):
+    """Whoever may make one under a pattern chooses its name: none beside it was followed, and no daemon began."""
+    named, beside = cgroup / os.fsdecode(b"docker-\xff.scope"), cgroup / "docker-1.scope"
+    for path in (named, beside):
+        path.mkdir()
+        cleanup.callback(path.rmdir)
+    with KernelShim([named]) as shim:
+        shim.follow([named, beside])
+        for path in (named, beside):
+            flow = transfer(cgroup=path, seconds=0.05, own_network=False)
+            assert flow.cc == shim.wrappers["cubic"]
+            flow.result()
+        with pytest.raises(ShimError, match=r"docker-\udcff\.scope/gone: No such file"):
+            shim.follow([named / "gone"])
+
+
 def test_a_foreign_sockops_program_works_on_beside_ours(cgroup, transfer):
     with foreign_sockops(cgroup) as before:
         transfer(cgroup=cgroup, seconds=0.05, own_network=False).result()
