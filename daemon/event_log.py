@@ -67,7 +67,7 @@ class EventLog:
         queue_batches: int = QUEUE_BATCHES,
         max_files: int = MAX_FILES,
     ) -> None:
-        """Makes the folder; raises OSError where it cannot be written."""
+        """Makes the folder; raises OSError where it cannot be written, but for a disk that is full or read-only."""
         self._wall_s = wall_s
         self._clock_s = clock_s
         started = time.strftime("%Y%m%d-%H%M%S", time.localtime(wall_s()))
@@ -116,6 +116,7 @@ class EventLog:
         while True:
             try:
                 if not self._has_layout:
+                    self._shelf.make_folder()
                     self._write_layout()
                 try:
                     item = self._queue.get(timeout=max(next_flush_s - self._clock_s(), 0.0))

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
 
+from reinet.core.errors import UNWRITABLE
 from reinet.core.tensorboard.event_file import PREFIX
 
 _START = re.compile(r"serve-\d{8}-\d{6}-\d+")
@@ -24,10 +25,17 @@ class EventShelf:
     """Knows every closed event file of the folder, oldest first, and makes room by removing them."""
 
     def __init__(self, folder: Path, name: str, max_bytes: int, max_files: int) -> None:
-        """Makes the folder ``name`` in ``folder``, for this daemon; raises OSError where it cannot."""
+        """Makes the folder ``name`` in ``folder``, for this daemon; raises OSError where it cannot.
+
+        On a disk that is full or read-only it is left to ``make_folder``, which may be called again.
+        """
         self.own = folder / name
         self._lock_fd = -1
-        self.make_folder()
+        try:
+            self.make_folder()
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
         self._max_bytes, self._max_files = max_bytes, max_files
         self._open_bytes: dict[Path, int] = {}
         self._closed_bytes: OrderedDict[Path, int] = OrderedDict(_files_of_others(folder, self.own))

@@ -23,7 +23,7 @@ from typing import BinaryIO
 import numpy as np
 import structlog
 
-from reinet.core.errors import ConfigError
+from reinet.core.errors import UNWRITABLE, ConfigError
 from reinet.core.records import Flag, FlowStatsArray
 from reinet.kshim.recorded import SUFFIX, header, kept
 
@@ -91,9 +91,14 @@ class FlowRecorder:
     """Takes what the loop saw and writes the sample's share; belongs to one thread."""
 
     def __init__(self, folder: Path, share: float, most_bytes: int, key: bytes) -> None:
-        """Makes the folder; raises OSError where it cannot be written."""
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not os.access(folder, os.W_OK | os.X_OK):
+        """Makes the folder; raises OSError where it cannot be written, but for a disk that is full or read-only."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+        is_closed = folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK)
+        if is_closed and not os.statvfs(folder).f_flag & os.ST_RDONLY:
             raise PermissionError(13, "no permission to write", str(folder))
         self._folder, self._share, self._key = folder, share, key
         self._most_bytes = most_bytes
@@ -230,7 +235,7 @@ class FlowRecorder:
 def _recorded(folder: Path) -> list[tuple[Path, int]]:
     """Returns what earlier starts left and what each takes of the disk, oldest first; follows no link."""
     found = []
-    for entry in os.scandir(folder):
+    for entry in os.scandir(folder) if folder.is_dir() else ():
         if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
             state = entry.stat(follow_symlinks=False)
             found.append((state.st_mtime, Path(entry.path), on_disk_bytes(state.st_size)))

@@ -111,3 +111,37 @@ def test_recordings_of_flows_on_a_full_disk_are_given_up_for_a_minute(tmp_path: 
     assert left_out > 0
     assert new == 1, "with room it is recorded again"
     assert sum("not recorded for now" in line for line in told) <= 1 + sum("recorded again" in line for line in told)
+
+
+READ_ONLY = """
+import subprocess, sys, time
+from pathlib import Path
+import numpy as np
+from unit.daemon.test_flow_recorder import KEY, records
+from reinet.daemon import event_log
+from reinet.daemon.processes.flow_recorder import FlowRecorder, RETRY_S
+
+folder = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", folder], check=True)
+event_log.RETRY_S = event_log.FLUSH_INTERVAL_S = 0.2
+log, recorder = event_log.EventLog(folder / "log", 1 << 30), FlowRecorder(folder / "flows", 1.0, 10**9, KEY)
+FlowRecorder(folder, 1.0, 10**9, KEY)
+recorder.take(records(1, 0, 300))
+subprocess.run(["mount", "-o", "remount,rw", folder], check=True)
+recorder.take(records(2, (RETRY_S + 1) * 50, 300))
+recorder.close()
+end_s = time.monotonic() + 30
+while not list(log.folder.glob("flow-2/*")) and time.monotonic() < end_s:
+    log.offer(records(2, 0, 1), np.array([10], np.uint32))
+    time.sleep(0.05)
+print(len(list((folder / "flows").iterdir())), recorder.left_out, len(list(log.folder.glob("flow-2/*"))))
+"""
+
+
+def test_a_disk_that_is_read_only_at_a_start_costs_curves_and_recordings_alone(tmp_path: Path) -> None:
+    """A daemon ended where one of its processes was to be started anew after the disk had become read-only."""
+    command = ["unshare", "--mount", sys.executable, "-c", READ_ONLY, str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "1 300 1"
