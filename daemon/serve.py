@@ -136,10 +136,12 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
         if claim.replaced:
             log.info("replaced the socket of a daemon that is gone", socket=str(config.socket))
         metrics = None if config.metrics is None else Endpoint.parse(config.metrics).path
-        for place, purpose in ((config.processes, PROGRAMS), (metrics, METRICS)):
-            if place is not None:
-                stack.enter_context(SocketClaim(place, purpose))
-        supervisor = Supervisor(config, path, claim, agent_for, open_shim, load_kernel)
+        beside = [
+            stack.enter_context(SocketClaim(place, purpose))
+            for place, purpose in ((config.processes, PROGRAMS), (metrics, METRICS))
+            if place is not None
+        ]
+        supervisor = Supervisor(config, path, claim, agent_for, open_shim, load_kernel, beside)
         stack.callback(supervisor.close)
         try:
             supervisor.start(wake.wait)

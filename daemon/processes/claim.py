@@ -48,7 +48,7 @@ class SocketClaim(Closing):
         self._lock_path = path.with_name(path.name + LOCK_SUFFIX)
         self._made_folder = False
         self._lock_fd = -1
-        self._prepare_folder()
+        self.prepare_folder()
         try:
             self._lock_fd = self._take_lock()
             self._remove_stale()
@@ -69,7 +69,11 @@ class SocketClaim(Closing):
                 self.path.parent.rmdir()
             self._made_folder = False
 
-    def _prepare_folder(self) -> None:
+    def prepare_folder(self) -> None:
+        """Makes the folder where it is missing, as at first, also where somebody has removed it since.
+
+        Raises DaemonError where it cannot, and for one in which others may replace files.
+        """
         folder = self.path.parent
         try:
             with suppress(FileExistsError):

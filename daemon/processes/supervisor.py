@@ -107,8 +107,11 @@ class Supervisor:
         agent_for: LoadAgent,
         open_shim: OpenShim,
         load: Callable[[DaemonConfig, PeriodConfig], Loader],
+        beside: Sequence[SocketClaim] = (),
     ) -> None:
+        """Takes the claim of the control socket, and those of the other sockets of the daemon ``beside`` it."""
         self._config, self._path, self._claim = config, path, claim
+        self._claims = (claim, *beside)
         self._stamp = stamp_of(path)
         self._asked = Asked()
         self._agent_for, self._open_shim, self._load = agent_for, open_shim, load
@@ -228,6 +231,8 @@ class Supervisor:
         if pause(PAUSE_S * 2 ** (len(self._deaths_s) - 1)):
             return False
         try:
+            for claim in self._claims:
+                claim.prepare_folder()
             self.start(pause)
         except StoppedError:
             return False

@@ -275,6 +275,22 @@ def test_an_answering_process_that_is_stopped_at_the_end_leaves_none_of_its_sock
     assert not daemon.socket.parent.exists()
 
 
+def test_sockets_whose_folders_were_removed_are_there_again_once_a_process_was_started_anew(folder: Path) -> None:
+    """The daemon ended then."""
+    elsewhere = {"processes": str(folder / "programs" / "socket"), "metrics": f"unix:{folder}/metrics/socket"}
+    daemon = Daemon(write_config(folder, **elsewhere))
+    daemon.wait_for(has_capped)
+    for name in ("run", "programs", "metrics"):
+        shutil.rmtree(folder / name)
+    _, answering = children_of(daemon.process.pid)
+    os.kill(answering, signal.SIGKILL)
+    daemon.wait_for(has_capped)
+    assert (folder / "programs" / "socket").is_socket()
+    assert (folder / "metrics" / "socket").is_socket()
+    assert daemon.end(signal.SIGTERM)[0] == 0
+    assert {path.name for path in folder.iterdir()} == {"daemon.toml"}
+
+
 def test_a_killed_loader_takes_both_along(folder: Path) -> None:
     daemon = Daemon(write_config(folder))
     daemon.wait_for(has_capped)
