@@ -190,8 +190,9 @@ class Supervisor:
         if self._path is not None and stamp not in (None, self._stamp):
             with suppress(ReinetError):  # it changed again meanwhile; the next look tells
                 found = load_config(self._path)
-                self._config = self._config.model_copy(update={key: getattr(found, key) for key in CHANGEABLE})
-                self._stamp = stamp
+                if stamp_of(self._path) == stamp:  # else it is one that may never be in force
+                    self._config = self._config.model_copy(update={key: getattr(found, key) for key in CHANGEABLE})
+                    self._stamp = stamp
         status = self.loop.status()
         if status.policies:  # a loop that never answered says nothing
             self.status = status

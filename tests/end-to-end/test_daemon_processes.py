@@ -26,6 +26,7 @@ from reinet.daemon.processes.claim import SocketClaim
 from reinet.daemon.processes.controlled import Supervised
 from reinet.daemon.processes.front import LoopAfar
 from reinet.daemon.processes.supervisor import Supervisor
+from reinet.daemon.reload import stamp_of
 from reinet.daemon.serve import agent_for
 
 
@@ -190,6 +191,24 @@ def test_a_model_that_goes_with_its_process_is_told(folder: Path, monkeypatch: p
     assert told not in [entry["event"] for entry in before]
     (entry,) = [entry for entry in after if entry["event"] == told]
     assert (entry["model"], entry["decides"]) == ("fixed:20", "rule:1.5")
+
+
+def test_a_file_that_changed_after_it_was_put_in_force_is_not_what_a_process_is_started_anew_with(folder: Path) -> None:
+    """It may name a model that is not there: the daemon ended when a process died then."""
+    path = write_config(folder)
+    in_force = stamp_of(path)
+    write_config(folder, model=folder / "gone")
+    _, loop = started(Rule(1.5))
+    with SocketClaim(folder / "control.sock") as claim:
+        config = DaemonConfig(model="rule", cgroups=(Path("/unused"),))
+        supervisor = Supervisor(config, path, claim, agent_for, serve.open_shim, serve.load_kernel)
+        supervisor._stamp = None
+        supervisor.loop = cast(Supervised, SimpleNamespace(look=lambda: in_force, status=loop.status))
+        supervisor.look()
+        assert supervisor._config.model == "rule"
+        supervisor.loop = cast(Supervised, SimpleNamespace(look=lambda: stamp_of(path), status=loop.status))
+        supervisor.look()
+        assert supervisor._config.model == str(folder / "gone"), "it is in force by now"
 
 
 def test_a_loop_that_never_answered_takes_nothing_back(folder: Path) -> None:
