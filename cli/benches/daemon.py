@@ -24,15 +24,17 @@ def daemon(
         "checkpoints/per-rtt"  # a decision in each round trip, so that flows of 20 ms are due every 20 ms
     ),
     flows: Annotated[str, typer.Option(help="Numbers of flows, by commas.")] = "1,100,1000",
-    rtt_ms: Annotated[float, typer.Option(min=1.0, help="The flows' minimum RTT.")] = 20.0,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time for each number of flows, and as much again.")] = 5.0,
+    rtt_ms: Annotated[float, typer.Option(min=1.0, max=60_000.0, help="The flows' minimum RTT.")] = 20.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=3600.0, help="Time for each number of flows, and as much again.")
+    ] = 5.0,
     pairs: Annotated[
         int,
         typer.Option(
             min=0, help="Pairs of runs for cpu_ratio_vs_plain, half a minute each for either crowd; 0 = none."
         ),
     ] = 10,
-    pair_seconds: Annotated[float, typer.Option(min=1.0, help="Length of either run of a pair.")] = 8.0,
+    pair_seconds: Annotated[float, typer.Option(min=1.0, max=3600.0, help="Length of either run of a pair.")] = 8.0,
     cpu_model: Annotated[
         str | None, typer.Option(help="What decides in those; the daemon's own default unless said.")
     ] = None,

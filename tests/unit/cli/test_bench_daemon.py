@@ -160,3 +160,11 @@ def test_who_may_make_no_cgroup_is_told_to_be_root(
     with pytest.raises(DaemonError, match=f"{tmp_path}: this user may make no cgroup there, .*: run as root"):
         refused()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["--seconds", "--rtt-ms", "--pair-seconds"])
+def test_a_time_without_an_end_is_refused_by_its_option(option: str) -> None:
+    """It was a traceback."""
+    done = CliRunner().invoke(app, ["bench", "daemon", "--pairs", "0", "--model", "rule", option, "inf"])
+    assert done.exit_code == 2
+    assert option in done.output
