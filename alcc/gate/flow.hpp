@@ -51,6 +51,7 @@ constexpr std::uint32_t kMostRefusals = 1000;
 constexpr std::uint64_t kMostBypassingBytes = 64 * 1024;
 constexpr const char* kCappedInKernel = "the kernel caps it already (a congestion control of reinet's)";
 constexpr const char* kToldOnce = "its readiness is told once (EPOLLONESHOT)";
+constexpr const char* kToldBySignal = "its readiness is told by a signal (O_ASYNC)";
 
 struct Room {
   std::uint64_t bytes;  // at most what was wanted; less than that only in whole segments

@@ -187,7 +187,16 @@ class Passage {
       return Answer::go;
     }
     if (!flow_->arm()) return Answer::pass;
-    return waits() ? wait(guard, flow_->openings) : stop(EAGAIN);
+    if (waits()) return wait(guard, flow_->openings);
+    if (!is_told_by_signal()) return stop(EAGAIN);
+    flow_->exempt(kToldBySignal);
+    return Answer::again;  // also where bytes were sent: the kernel is to fill up, or its signal never comes
+  }
+
+  // Whoever is refused now waits for SIGIO, which the kernel sends of its own buffer alone.
+  bool is_told_by_signal() const {
+    const int flags = fcntl(fd_, F_GETFL);
+    return flags >= 0 && (flags & O_ASYNC);
   }
 
   bool is_same_socket() {

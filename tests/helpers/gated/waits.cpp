@@ -15,6 +15,7 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -267,6 +268,31 @@ void slow_groups() {
   std::puts(longest_s < 1 ? "went on" : "stood still");
 }
 
+// Writes that do not wait, and waits for signals between them; the peer reads only after a while.
+void waits_for_signals() {
+  const Pair p = pair(kSmallBufferBytes);
+  sigset_t told;
+  sigemptyset(&told);
+  sigaddset(&told, SIGIO);
+  pthread_sigmask(SIG_BLOCK, &told, nullptr);
+  fcntl(p.sender, F_SETOWN, getpid());
+  fcntl(p.sender, F_SETFL, O_NONBLOCK | O_ASYNC);
+  const pthread_t reader = started([=] {
+    usleep(2 * kAlarmUs);
+    read_all(p.peer);
+  });
+  const timespec most{kWaitMs / 1000, 0};
+  bool came = true;
+  for (std::size_t left = 4 * kMegabyte; left > 0 && came;) {
+    const ssize_t taken = write(p.sender, block.data(), std::min(left, kMegabyte));
+    if (taken > 0) left -= static_cast<std::size_t>(taken);
+    if (left > 0 && taken < static_cast<ssize_t>(kMegabyte)) came = sigtimedwait(&told, nullptr, &most) == SIGIO;
+  }
+  shutdown(p.sender, SHUT_WR);
+  pthread_join(reader, nullptr);
+  std::puts(came ? "told" : "never told");
+}
+
 }  // namespace
 
 const Cases kWaitCases{
@@ -283,4 +309,5 @@ const Cases kWaitCases{
     {"made_past_the_handlers", made_past_the_handlers},
     {"first_write_beside_a_fork", first_write_beside_a_fork},
     {"slow_groups", slow_groups},
+    {"waits_for_signals", waits_for_signals},
 };

@@ -70,3 +70,10 @@ def test_gates_open_and_close_while_a_users_groups_are_looked_up(program: Path, 
     """The host's name service takes two seconds for it."""
     names = built(["handlers.cpp"], tmp_path / "names.so", "-shared", "-fPIC", "-DNAMES")
     assert seen_of(program, "slow_groups", settings(), preload=f"{{gate}}:{names}") == (0, ["went on"], "")
+
+
+def test_who_waits_for_a_signal_to_write_again_is_let_go(program: Path) -> None:
+    """The kernel sends it when its own buffer has room again, and under a cap that never fills: it never came."""
+    said = "reinet: a connection is not gated: its readiness is told by a signal (O_ASYNC)\n"
+    assert seen_of(program, "waits_for_signals", settings()) == (0, ["told"], said)
+    assert seen_of(program, "waits_for_signals", None) == (0, ["told"], "")
