@@ -167,20 +167,20 @@ def _taking_sockets(program: Path, command: list[str], environment: dict[str, st
 def _forwarded() -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
     """Hands signals that ask us to end, or servers for something else, to the command, whose end is ours.
 
-    Gives what takes the command as soon as it runs: what came until then is handed to it then. Those of the terminal's
-    keys have reached the command already, unless it has left for a group of processes of its own, as `timeout` and
-    `setsid` do. What somebody sends to this process alone (`kill -INT`) has not.
+    Gives what takes the command as soon as it runs: what came until then is handed to it then. Those that a terminal
+    sends, for a key or a new size, have reached the command already, unless it has left for a group of processes of its
+    own, as `timeout` and `setsid` do. What somebody sends to this process alone (`kill -INT`) has not.
     """
     from reinet.alcc._alcc import was_sent, watch_signal
 
-    signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-    keys = (signal.SIGINT, signal.SIGQUIT)
+    of_terminals = (signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH)  # Apache ends in order at the last
+    signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, *of_terminals)
     running: list[subprocess.Popen[bytes]] = []
     early: list[int] = []
     before: dict[int, Any] = {}
 
     def pass_on(number: int, _: object) -> None:
-        sent = number not in keys or was_sent(number)  # the answer is of this one alone, also where it is early
+        sent = number not in of_terminals or was_sent(number)  # the answer is of this one alone, also where it is early
         if not running:
             early.append(number)
         elif sent or not _in_foreground(running[0].pid):
@@ -189,7 +189,7 @@ def _forwarded() -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
     def take(numbers: Iterable[int]) -> None:
         for number in numbers:
             before[number] = signal.signal(number, pass_on)
-            if number in keys:
+            if number in of_terminals:
                 watch_signal(number)
 
     def begin(process: "subprocess.Popen[bytes]") -> None:

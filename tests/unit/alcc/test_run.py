@@ -83,9 +83,9 @@ def test_what_a_server_sent_that_a_signal_ends_is_counted(tmp_path: Path) -> Non
     assert report["bytes"] > 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH])
 def test_signals_that_servers_know_reach_the_command(number: signal.Signals, tmp_path: Path) -> None:
-    """Nginx ends in order at SIGQUIT, and reads its log anew at SIGUSR1."""
+    """Nginx ends in order at SIGQUIT, and reads its log anew at SIGUSR1; Apache ends in order at SIGWINCH."""
     script = (
         "import signal, sys; signal.signal(int(sys.argv[1]), lambda *_: sys.exit(7)); print(flush=True); signal.pause()"
     )
