@@ -140,7 +140,7 @@ def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple
             subprocess.Popen(
                 command, executable=program, env=environment,
                 close_fds=False,  # what reinet was handed is the command's: listening sockets, a lock, a pipe
-                preexec_fn=_taking_sockets(program, command, environment),  # noqa: PLW1509 - reinet has no other thread here
+                preexec_fn=_under_own_number(program, command, environment),  # noqa: PLW1509 - reinet has no other thread here
             ) as process,
         ):  # fmt: skip
             begin(process)
@@ -153,14 +153,16 @@ def run_reported(settings: Settings, program: Path, command: list[str]) -> tuple
     return (status if status >= 0 else 128 - status), total
 
 
-def _taking_sockets(program: Path, command: list[str], environment: dict[str, str]) -> Callable[[], None] | None:
-    """Returns what the command's process does where reinet was handed listening sockets, as systemd hands them.
+def _under_own_number(program: Path, command: list[str], environment: dict[str, str]) -> Callable[[], None] | None:
+    """Returns what the command's process does where a service manager's words to reinet are meant for the command.
 
-    They are for the process that LISTEN_PID names; who finds another's number there leaves them alone.
+    The listening sockets that systemd hands over, and the watchdog that it keeps, are for the process that a variable
+    names; who finds another's number there leaves them alone.
     """
-    if environment.get("LISTEN_PID") != str(os.getpid()):
+    named = [name for name in ("LISTEN_PID", "WATCHDOG_PID") if environment.get(name) == str(os.getpid())]
+    if not named:
         return None
-    return lambda: os.execve(program, command, {**environment, "LISTEN_PID": str(os.getpid())})
+    return lambda: os.execve(program, command, {**environment, **dict.fromkeys(named, str(os.getpid()))})
 
 
 @contextlib.contextmanager

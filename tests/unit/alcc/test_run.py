@@ -154,6 +154,16 @@ def test_the_command_has_the_descriptors_and_the_listening_sockets_that_reinet_w
             assert done.stdout == f"True {listener.getsockname()}\n", done.stderr
 
 
+@pytest.mark.parametrize("options", [[], ["--json", os.devnull]], ids=["in its place", "beside it"])
+def test_the_watchdog_of_reinet_is_the_commands(options: list[str]) -> None:
+    """Systemd names the process that is to tell of itself; nobody told, and the service was ended for it."""
+    begin = "import os, sys; os.environ['WATCHDOG_PID'] = str(os.getpid()); os.execv(sys.argv[1], sys.argv[1:])"
+    script = "import os; print(os.environ['WATCHDOG_PID'] == str(os.getpid()), os.environ.get('LISTEN_PID'))"
+    command = [sys.executable, "-c", begin, str(REINET), "run", *options, "--", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.stdout == "True None\n", done.stderr
+
+
 def test_the_command_has_a_pipe_that_reinet_was_handed() -> None:
     """Also where nobody says so with LISTEN_PID: a lock, or where to say that it is ready."""
     script = "import os, sys; os.write(int(sys.argv[1]), b'ready')"
