@@ -104,7 +104,8 @@ class Flow {
   // In a forked child, where no other thread is: nothing is under way, and locks are free.
   void after_fork();
 
-  // Which call is cut into pieces now; others that may wait do so, so that the bytes of two calls do not mix.
+  // Which thread's call is cut into pieces now, by the address of its inside_gate; others that may wait do so, so that
+  // the bytes of two calls do not mix.
   const void* turn = nullptr;
   std::atomic<std::uint32_t> turns{0};  // moves when it ends
   void end_turn();

@@ -166,6 +166,7 @@ class Passage {
   Answer admit(std::uint64_t& bytes) {
     std::unique_lock guard(flow_->lock);
     if (!is_same_socket()) return is_another_socket() ? stop(EBADF) : Answer::pass;
+    if (has_turn()) had_turn_ = true;  // also that of a call which a handler interrupted, and perhaps jumped out of
     const std::uint64_t left = length_ - sent_;
     const std::uint64_t now = now_ns();
     const Room room = flow_->room(fd_, left, now);
@@ -212,11 +213,12 @@ class Passage {
   bool is_another_socket() const { return cookie_of(fd_) != cookie_; }
 
   bool is_single() const { return call_ == Call::single; }
-  bool has_turn() const { return flow_->turn == this; }
+  // A turn is a thread's: whoever writes in a handler must not wait for the call that it interrupted.
+  bool has_turn() const { return flow_->turn == &inside_gate; }
   // One call after the other, where calls are cut into pieces.
   Answer take_turn(std::unique_lock<Lock>& guard) {
     if (flow_->turn) return wait(guard, flow_->turns);
-    flow_->turn = this;
+    flow_->turn = &inside_gate;
     had_turn_ = true;
     return Answer::again;
   }
@@ -226,7 +228,7 @@ class Passage {
     const std::uint32_t seen = word;
     const Waiting waiting(flow_->waiting);
     guard.unlock();
-    process().pacer.attend();
+    const Outside left_gate;
     if (process().is_copy()) return Answer::pass;  // nobody would move it
     timespec left{kForEverS, 0};
     if (deadline_ns_ != kUnlimited) {

@@ -133,6 +133,13 @@ void jumps_out_of_a_write_into_a_pipe() {
   });
 }
 
+void jumps_out_of_a_write_at_a_closed_gate() {
+  jump_out_of([](int) {
+    const Pair closed = pair(kSmallBufferBytes);
+    while (write(closed.sender, block.data(), block.size()) > 0) {}
+  });
+}
+
 int written_fd;
 long handler_held;
 
@@ -268,6 +275,25 @@ void slow_groups() {
   std::puts(longest_s < 1 ? "went on" : "stood still");
 }
 
+// A handler writes into the connection of the write that it interrupts; the peer reads only after a while.
+void writes_in_a_handler_of_a_waiting_write() {
+  alarm(20);
+  const Pair p = pair(kSmallBufferBytes);
+  written_fd = p.sender;
+  static ssize_t in_handler;
+  after(kAlarmUs, [](int) { in_handler = write(written_fd, block.data(), kMssBytes); });
+  long came = 0;
+  const pthread_t reader = started([&] {
+    usleep(4 * kAlarmUs);
+    char into[65536];
+    for (ssize_t taken; (taken = recv(p.peer, into, sizeof into, 0)) > 0;) came += taken;
+  });
+  const ssize_t in_call = write(p.sender, std::vector<char>(16 * kMegabyte).data(), 16 * kMegabyte);
+  shutdown(p.sender, SHUT_WR);
+  pthread_join(reader, nullptr);
+  std::printf("in the handler %zd, all came %d\n", in_handler, came == in_call + in_handler && in_call > 0);
+}
+
 // Writes that do not wait, and waits for signals between them; the peer reads only after a while.
 void waits_for_signals() {
   const Pair p = pair(kSmallBufferBytes);
@@ -301,7 +327,9 @@ const Cases kWaitCases{
     {"jumps_out_of_read_by_select", jumps_out_of_read_by_select},
     {"jumps_out_of_poll_at_a_closed_gate", jumps_out_of_poll_at_a_closed_gate},
     {"jumps_out_of_a_write_into_a_pipe", jumps_out_of_a_write_into_a_pipe},
+    {"jumps_out_of_a_write_at_a_closed_gate", jumps_out_of_a_write_at_a_closed_gate},
     {"writes_in_a_handler", writes_in_a_handler},
+    {"writes_in_a_handler_of_a_waiting_write", writes_in_a_handler_of_a_waiting_write},
     {"struck_between_slices", struck_between_slices},
     {"splices_what_is_there", splices_what_is_there},
     {"splices_nothing_at_a_closed_gate", splices_nothing_at_a_closed_gate},

@@ -20,6 +20,7 @@ def test_a_waiting_write_takes_nothing_from_the_connection_that_gets_its_number(
         "jumps_out_of_read_by_select",
         "jumps_out_of_poll_at_a_closed_gate",
         "jumps_out_of_a_write_into_a_pipe",
+        "jumps_out_of_a_write_at_a_closed_gate",
         "writes_in_a_handler",
     ],
 )
@@ -29,6 +30,12 @@ def test_a_handler_in_a_wait_for_something_else_is_gated_and_so_is_the_thread_th
     gated, plain = (seen_of(program, case, asked) for asked in (settings(), None))
     assert (gated[0], gated[2]) == (plain[0], plain[2]) == (0, "")
     assert held_bytes_of(gated[1]) < MOST_HELD_BYTES < held_bytes_of(plain[1])
+
+
+def test_a_handler_does_not_wait_for_the_write_that_it_interrupted(program: Path) -> None:
+    seen = (0, ["in the handler 536, all came 1"], "")
+    for asked in (settings(), None):
+        assert seen_of(program, "writes_in_a_handler_of_a_waiting_write", asked) == seen
 
 
 def test_a_handler_ends_a_wait_at_a_closed_gate_also_while_the_gate_looks(program: Path) -> None:
