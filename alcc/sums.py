@@ -48,7 +48,8 @@ class Sums:
         for key, name in (("delay_byte_us", "qdelay_mean_ms"), ("saved_byte_us", "qdelay_saved_ms")):
             total[name] = sum(place[key] for place in sane) / delivered_bytes / 1000 if delivered_bytes else 0.0
         beyond = min(max(taken - SUMS_PLACES, 0), int(MOST_OF_A_SUM))
-        telling = sum(bool(place["flows"] or place["not_gated"]) for place in sane)
+        # A child that goes on with its parent's connection has bytes alone: the connection is counted once.
+        telling = sum(bool(place["flows"] or place["bytes"] or place["not_gated"]) for place in sane)
         return total | {"processes": telling + beyond, "senseless": len(places) - len(sane)}
 
 

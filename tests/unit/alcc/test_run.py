@@ -83,6 +83,21 @@ def test_what_a_server_sent_that_a_signal_ends_is_counted(tmp_path: Path) -> Non
     assert report["bytes"] > 0
 
 
+def test_a_process_that_goes_on_with_its_parents_connection_is_counted() -> None:
+    script = (
+        "import os, socket\n"
+        "server = socket.create_server(('127.0.0.1', 0))\n"
+        "client = socket.create_connection(server.getsockname())\n"
+        "client.send(b'x')\n"
+        "if os.fork() == 0: os._exit(client.send(b'x') - 1)\n"
+        "os.wait()"
+    )
+    command = [str(REINET), "run", "--json", "-", "--", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    report = json.loads(done.stdout)
+    assert (report["processes"], report["flows"], report["bytes"]) == (2, 1, 2)
+
+
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH])
 def test_signals_that_servers_know_reach_the_command(number: signal.Signals, tmp_path: Path) -> None:
     """Nginx ends in order at SIGQUIT, and reads its log anew at SIGUSR1; Apache ends in order at SIGWINCH."""
