@@ -248,6 +248,13 @@ int gated_select(int count, fd_set* read, fd_set* write, fd_set* except, std::ui
   }
 }
 
+// Known from the start: copies of its descriptor that are made before anything is registered are the same epoll.
+int fresh_epoll(int epfd) {
+  fresh(epfd);
+  if (epfd >= 0 && process().wanted()) in_table([=](Table& table) { table.epoll(epfd); });
+  return epfd;
+}
+
 std::uint64_t end_of(const timespec* timeout) {
   if (!timeout || timeout->tv_sec > 1'000'000'000) return kUnlimited;
   return now_ns() + ns_of(*timeout);
@@ -275,9 +282,9 @@ REINET_HOOK int epoll_ctl(int epfd, int operation, int fd, epoll_event* event) n
   return flow->control_epoll(epfd, operation, fd, event ? *event : epoll_event{});
 }
 
-REINET_HOOK int epoll_create(int size) noexcept { return fresh(real_epoll_create.get()(size)); }
+REINET_HOOK int epoll_create(int size) noexcept { return fresh_epoll(real_epoll_create.get()(size)); }
 
-REINET_HOOK int epoll_create1(int flags) noexcept { return fresh(real_epoll_create1.get()(flags)); }
+REINET_HOOK int epoll_create1(int flags) noexcept { return fresh_epoll(real_epoll_create1.get()(flags)); }
 
 REINET_HOOK int poll(pollfd* fds, nfds_t count, int timeout_ms) {
   if (const Inside inside; inside && fds && any_closed(fds, count)) {

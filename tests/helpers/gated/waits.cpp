@@ -275,6 +275,20 @@ void slow_groups() {
   std::puts(longest_s < 1 ? "went on" : "stood still");
 }
 
+// An epoll by a copy of its descriptor that was made before it had anything to watch; the first one is closed.
+void waits_at_a_copied_epoll() {
+  const Pair p = pair(kSmallBufferBytes);
+  const int first = epoll_create1(0), copy = dup(first);
+  epoll_event event{EPOLLOUT | EPOLLET, {.fd = p.sender}};
+  epoll_ctl(first, EPOLL_CTL_ADD, p.sender, &event);
+  close(first);
+  const pthread_t reader = started([=] { read_all(p.peer); });
+  const bool forgotten = is_forgotten(p.sender, copy);
+  shutdown(p.sender, SHUT_WR);
+  pthread_join(reader, nullptr);
+  std::printf("forgotten %d\n", forgotten);
+}
+
 // A handler writes into the connection of the write that it interrupts; the peer reads only after a while.
 void writes_in_a_handler_of_a_waiting_write() {
   alarm(20);
@@ -337,5 +351,6 @@ const Cases kWaitCases{
     {"made_past_the_handlers", made_past_the_handlers},
     {"first_write_beside_a_fork", first_write_beside_a_fork},
     {"slow_groups", slow_groups},
+    {"waits_at_a_copied_epoll", waits_at_a_copied_epoll},
     {"waits_for_signals", waits_for_signals},
 };

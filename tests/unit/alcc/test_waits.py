@@ -13,6 +13,12 @@ def test_a_waiting_write_takes_nothing_from_the_connection_that_gets_its_number(
     assert seen == seen_of(program, "number_goes_to_one_that_waits", None) == (0, ["forgotten 0"], "")
 
 
+def test_a_copy_of_an_epoll_hears_of_every_opening(program: Path) -> None:
+    """Made before anything was registered it was another epoll, and the closed one's registrations were forgotten."""
+    for asked in (settings(), None):
+        assert seen_of(program, "waits_at_a_copied_epoll", asked) == (0, ["forgotten 0"], "")
+
+
 @pytest.mark.parametrize(
     "case",
     [
