@@ -48,6 +48,12 @@ int accepted(int fd) {
   return fd;
 }
 
+void forget_range(unsigned first, unsigned last) {
+  if (!process().wanted()) return;
+  const int highest = process().table.highest_fd();
+  for (std::int64_t fd = first; fd <= std::min<std::int64_t>(last, highest); ++fd) forget(static_cast<int>(fd));
+}
+
 template <class Function>
 int copying_fcntl(Function real, int fd, int command, void* argument) {
   const int result = real(fd, command, argument);
@@ -64,13 +70,14 @@ REINET_HOOK int close(int fd) {
 REINET_HOOK int __close(int fd) { return close(fd); }
 
 REINET_HOOK int close_range(unsigned first, unsigned last, int flags) noexcept {
-  if (process().wanted() && !(flags & 4U)) {  // CLOSE_RANGE_CLOEXEC closes nothing
-    const int highest = process().table.highest_fd();
-    for (std::int64_t fd = first; fd <= std::min<std::int64_t>(last, highest); ++fd) forget(static_cast<int>(fd));
-  }
   const auto real = real_close_range.get();
-  if (real && (flags & 2U))  // CLOSE_RANGE_UNSHARE
-    return reinet::alcc::with_own_descriptors([=] { return real(first, last, flags); });
+  if (real && (flags & 2U)) {  // CLOSE_RANGE_UNSHARE
+    const int result = reinet::alcc::with_own_descriptors([=] { return real(first, last, flags); });
+    // Of a thread that has company they are still open for the others: it is left alone, and forgets nothing.
+    if (result == 0 && !(flags & 4U)) forget_range(first, last);
+    return result;
+  }
+  if (!(flags & 4U)) forget_range(first, last);  // CLOSE_RANGE_CLOEXEC closes nothing
   if (real) return real(first, last, flags);
   errno = ENOSYS;
   return -1;

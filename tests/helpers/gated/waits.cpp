@@ -3,6 +3,7 @@
 // Waits of one thread beside what others do: handlers, forks, descriptors' numbers, who looks users up.
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/close_range.h>
 #include <linux/sched.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -289,6 +290,20 @@ void waits_at_a_copied_epoll() {
   std::printf("forgotten %d\n", forgotten);
 }
 
+// Another thread takes descriptors of its own, and closes them all.
+void waits_beside_descriptors_of_anothers_own() {
+  const Pair p = pair(kSmallBufferBytes);
+  const int epfd = epoll_create1(0);
+  epoll_event event{EPOLLOUT | EPOLLET, {.fd = p.sender}};
+  epoll_ctl(epfd, EPOLL_CTL_ADD, p.sender, &event);
+  pthread_join(started([] { close_range(3, ~0U, CLOSE_RANGE_UNSHARE); }), nullptr);
+  const pthread_t reader = started([=] { read_all(p.peer); });
+  const bool forgotten = is_forgotten(p.sender, epfd);
+  shutdown(p.sender, SHUT_WR);
+  pthread_join(reader, nullptr);
+  std::printf("forgotten %d\n", forgotten);
+}
+
 // A handler writes into the connection of the write that it interrupts; the peer reads only after a while.
 void writes_in_a_handler_of_a_waiting_write() {
   alarm(20);
@@ -352,5 +367,6 @@ const Cases kWaitCases{
     {"first_write_beside_a_fork", first_write_beside_a_fork},
     {"slow_groups", slow_groups},
     {"waits_at_a_copied_epoll", waits_at_a_copied_epoll},
+    {"waits_beside_descriptors_of_anothers_own", waits_beside_descriptors_of_anothers_own},
     {"waits_for_signals", waits_for_signals},
 };

@@ -19,6 +19,11 @@ def test_a_copy_of_an_epoll_hears_of_every_opening(program: Path) -> None:
         assert seen_of(program, "waits_at_a_copied_epoll", asked) == (0, ["forgotten 0"], "")
 
 
+def test_who_closes_descriptors_of_its_own_takes_no_registration_of_the_others_along(program: Path) -> None:
+    gated, plain = (seen_of(program, "waits_beside_descriptors_of_anothers_own", asked) for asked in (settings(), None))
+    assert gated[:2] == plain[:2] == (0, ["forgotten 0"])
+
+
 @pytest.mark.parametrize(
     "case",
     [
