@@ -170,18 +170,19 @@ async def ask(gate: Gate, folder: Path, candidate: Path, present: Path | None) -
     place.mkdir(exist_ok=True, mode=0o700)
     name = os.urandom(6).hex()
     request, verdict = place / f"{name}.request", place / f"{name}.verdict"
-    files.write_json(request, {
-        "gate": gate.model_dump(mode="json"), "candidate": str(candidate), "present": str(present or ""),
-        "store": str(place / "runs"),
-    })  # fmt: skip
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "reinet.agents.service.gate", str(request), str(verdict),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stderr is not None
     end_s = time.monotonic() + 60 * gate.minutes
+    process = None
     try:
+        files.write_json(request, {
+            "gate": gate.model_dump(mode="json"), "candidate": str(candidate), "present": str(present or ""),
+            "store": str(place / "runs"),
+        })  # fmt: skip
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "reinet.agents.service.gate", str(request), str(verdict),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
         stderr = asyncio.ensure_future(process.stderr.read())
         while line := await asyncio.wait_for(process.stdout.readline(), max(end_s - time.monotonic(), 0.001)):
             yield line.decode("utf-8", "replace").strip()
@@ -194,9 +195,10 @@ async def ask(gate: Gate, folder: Path, candidate: Path, present: Path | None) -
     except asyncio.TimeoutError:
         yield Verdict(False, f"the gate took more than {gate.minutes:g} minutes; see [trainer.gate]")
     finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        if process is not None:  # else it was called off while the process began, which asyncio then ends
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
         for path in (request, verdict):
             path.unlink(missing_ok=True)
 

@@ -125,6 +125,22 @@ def test_what_the_gate_measured_of_both_models_is_shown_of_each(
     database.close()
 
 
+def test_a_gate_that_is_called_off_while_its_process_begins_leaves_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def called_off(*_arguments: Any, **_options: Any) -> None:
+        assert list((tmp_path / "gate").glob("*.request"))
+        raise asyncio.CancelledError
+
+    async def asked() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await anext(aiter(gate.ask(Gate(), tmp_path, tmp_path, None)))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", called_off)
+    asyncio.run(asked())
+    assert not list((tmp_path / "gate").iterdir())
+
+
 def test_a_service_that_ends_ends_its_gate_and_what_watches_without_a_traceback(tmp_path: Path) -> None:
     """What its end calls off was cancelled a second time with the loop, before the gate's process was waited for."""
     service = Service(tmp_path, idle=True, more="[trainer.gate]\nrepeat = 200\n")
