@@ -8,6 +8,7 @@ flows in turn: a lock on the folder itself, exclusive where a daemon serves, sha
 import fcntl
 import os
 import resource
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from glob import glob, has_magic
@@ -27,6 +28,11 @@ PER_CGROUP = 2
 """A cgroup takes so many descriptors: that of its claim, and that of what is attached to it."""
 SPARE_DESCRIPTORS = 160
 """So many stay free of cgroups: programs and maps take some sixty, and without any nobody looks after the processes."""
+
+CHEAP_LOOK_S = 0.01
+"""Looks of so little CPU time are made whenever one is asked for, five times a second."""
+MOST_OF_A_CORE = 0.05
+"""Dearer ones, at hundreds of containers, are made so much later that they take no more of a core."""
 
 log = structlog.get_logger("reinet.serve")
 
@@ -53,11 +59,14 @@ class Cgroups:
 
     def __init__(self, names: Sequence[Path]) -> None:
         self._names = names
+        self._next_look_s = 0.0
         self._known = self._look()
         self._seen = set(self.here())
 
     def changed(self) -> bool:
-        """Returns whether others are there than at the latest call, or the same ones made anew."""
+        """Returns whether others are there than at the latest look, or the same ones made anew."""
+        if time.monotonic() < self._next_look_s:
+            return False
         before, self._known = self._known, self._look()
         self._seen = (self._seen | set(self.here())) & self._known.keys()  # not all containers that ever were
         return before != self._known
@@ -77,7 +86,11 @@ class Cgroups:
         )
 
     def _look(self) -> dict[Path, tuple[int, int] | None]:
-        return {path: _identity(path) for path in standing_for(self._names)}
+        began_s = time.thread_time()
+        found = {path: _identity(path) for path in standing_for(self._names)}
+        took_s = time.thread_time() - began_s
+        self._next_look_s = time.monotonic() + took_s / MOST_OF_A_CORE if took_s > CHEAP_LOOK_S else 0.0
+        return found
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -49,6 +49,26 @@ def test_a_policys_cgroup_outside_the_hierarchy_is_refused_and_one_that_may_come
             cgroups.check_policies([PolicyConfig(name="web", cgroups=(name,))])
 
 
+def test_dear_looks_are_made_seldom(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand containers, looked at five times a second, took a sixth of a core."""
+    clock = SimpleNamespace(now_s=100.0, cpu_s=0.0, look_s=0.034)
+
+    def thread_time() -> float:
+        clock.cpu_s += clock.look_s
+        return clock.cpu_s
+
+    monkeypatch.setattr(cgroups, "time", SimpleNamespace(monotonic=lambda: clock.now_s, thread_time=thread_time))
+    seen = Cgroups([mount / "docker-*.scope"])
+    (mount / "docker-3.scope").mkdir()
+    clock.now_s += 0.6
+    assert not seen.changed()
+    clock.now_s += 0.1
+    clock.look_s = 0.005
+    assert seen.changed()
+    (mount / "docker-3.scope").rmdir()
+    assert seen.changed(), "a cheap look is made at once"
+
+
 def test_what_comes_goes_and_is_made_anew_is_noticed(mount: Path) -> None:
     seen = Cgroups([mount / "c", mount / "docker-*.scope"])
     assert not seen.changed()
