@@ -276,6 +276,14 @@ void slow_groups() {
   std::puts(longest_s < 1 ? "went on" : "stood still");
 }
 
+void says_whether_forgotten(const Pair& p, int epfd) {
+  const pthread_t reader = started([peer = p.peer] { read_all(peer); });
+  const bool forgotten = is_forgotten(p.sender, epfd);
+  shutdown(p.sender, SHUT_WR);
+  pthread_join(reader, nullptr);
+  std::printf("forgotten %d\n", forgotten);
+}
+
 // An epoll by a copy of its descriptor that was made before it had anything to watch; the first one is closed.
 void waits_at_a_copied_epoll() {
   const Pair p = pair(kSmallBufferBytes);
@@ -283,11 +291,7 @@ void waits_at_a_copied_epoll() {
   epoll_event event{EPOLLOUT | EPOLLET, {.fd = p.sender}};
   epoll_ctl(first, EPOLL_CTL_ADD, p.sender, &event);
   close(first);
-  const pthread_t reader = started([=] { read_all(p.peer); });
-  const bool forgotten = is_forgotten(p.sender, copy);
-  shutdown(p.sender, SHUT_WR);
-  pthread_join(reader, nullptr);
-  std::printf("forgotten %d\n", forgotten);
+  says_whether_forgotten(p, copy);
 }
 
 // Another thread takes descriptors of its own, and closes them all.
@@ -297,11 +301,7 @@ void waits_beside_descriptors_of_anothers_own() {
   epoll_event event{EPOLLOUT | EPOLLET, {.fd = p.sender}};
   epoll_ctl(epfd, EPOLL_CTL_ADD, p.sender, &event);
   pthread_join(started([] { close_range(3, ~0U, CLOSE_RANGE_UNSHARE); }), nullptr);
-  const pthread_t reader = started([=] { read_all(p.peer); });
-  const bool forgotten = is_forgotten(p.sender, epfd);
-  shutdown(p.sender, SHUT_WR);
-  pthread_join(reader, nullptr);
-  std::printf("forgotten %d\n", forgotten);
+  says_whether_forgotten(p, epfd);
 }
 
 // A handler writes into the connection of the write that it interrupts; the peer reads only after a while.
