@@ -48,9 +48,9 @@ class Transfer:
         return json.loads(line)
 
 
-def resize_queue(transfer, limit_bytes):
+def resize_queue(transfer, limit_bytes, rate_mbit=RATE_MBIT):
     """Change the queue of a transfer's bottleneck; what it holds stays."""
-    enter = f"nsenter -t {transfer.process.pid} -n tc qdisc change dev lo root tbf rate {RATE_MBIT}mbit burst 3000"
+    enter = f"nsenter -t {transfer.process.pid} -n tc qdisc change dev lo root tbf rate {rate_mbit}mbit burst 3000"
     subprocess.run([*enter.split(), "limit", str(limit_bytes)], check=True)
 
 

@@ -27,6 +27,8 @@ from reinet.core.records import Flag
 from reinet.kshim.kernel import KernelLoader, KernelShim
 from reinet.kshim.leases import LeaseKeeper
 
+SLOW_MBIT = 8
+"""A packet takes 1.5 ms: who hears of room in a queue by an ACK sends before there is room for a packet, too."""
 pytestmark = pytest.mark.kernel
 
 
@@ -82,7 +84,7 @@ def ssthresh_after_a_fall(cgroup, transfer, loss_based, from_pkts, to_pkts):
     """Return what the first loss after a fall of the cap makes ssthresh, or None where the host lagged."""
     often = PeriodConfig(min_period_ns=2_000_000, packet_timed=False)  # a reduction lasts a round trip, 25 ms or more
     with KernelShim([cgroup], period=often) as shim:
-        flow = transfer(cc=loss_based, cgroup=cgroup, rate_mbit=RATE_MBIT, seconds=60, until_told=True)
+        flow = transfer(cc=loss_based, cgroup=cgroup, rate_mbit=SLOW_MBIT, seconds=60, until_told=True)
         cookies, slots = of_one(flow, shim)
         targets = np.zeros(1, np.uint32)
 
@@ -98,10 +100,10 @@ def ssthresh_after_a_fall(cgroup, transfer, loss_based, from_pkts, to_pkts):
         # Nothing is sent before all but the cap's packets have left the queue, and what then is does not fit. Data and
         # ACKs share the queue, so ACKs are dropped, too, for as long as it holds more than 8 packets: the next one
         # makes the flow send while these are outstanding.
-        resize_queue(flow, 12_000)
-        late = time.monotonic() - capped_s > (from_pkts - to_pkts) * 1500 * 8 / (RATE_MBIT * 1e6)
-        records = read_for(shim, 0.3)
-        resize_queue(flow, 150_000)
+        resize_queue(flow, 12_000, SLOW_MBIT)
+        late = time.monotonic() - capped_s > (from_pkts - to_pkts) * 1500 * 8 / (SLOW_MBIT * 1e6)
+        records = read_for(shim, 0.6)
+        resize_queue(flow, 150_000, SLOW_MBIT)
         assert flow.result()["intact"]
     capped = records[records["cap_pkts"] == to_pkts]
     in_recovery = capped[has(capped, Flag.IN_RECOVERY)]  # the first is of the first loss, the only one that counts
