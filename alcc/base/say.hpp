@@ -14,6 +14,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <initializer_list>
 
 namespace reinet::alcc {
 

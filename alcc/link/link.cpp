@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <initializer_list>
 #include <new>
 
 #include "alcc/stats/kernel_view.hpp"

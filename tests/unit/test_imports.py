@@ -119,6 +119,17 @@ def _sources() -> list[Path]:
     return [path for name in found.stdout.splitlines() if (path := ROOT / name).suffix in SOURCES and path.is_file()]
 
 
+OVER_A_LIST = re.compile(r"for \([^;)]*: \{")
+"""A loop over a list in braces: GCC 14, Debian 13's, refuses it where no header brings ``std::initializer_list``."""
+
+
+def test_a_loop_over_a_list_has_the_header_that_newer_compilers_ask_for() -> None:
+    looping = [path for path in _sources() if path.suffix in (".cpp", ".hpp") and OVER_A_LIST.search(path.read_text())]
+    assert looping, "the expression finds none: is it still right?"
+    without = [path.name for path in looping if "#include <initializer_list>" not in path.read_text()]
+    assert not without, f"#include <initializer_list> is missing in {without}"
+
+
 def test_no_file_and_no_folder_is_large_without_a_reason() -> None:
     sources = _sources()
     large = {str(p.relative_to(ROOT)) for p in sources if len(p.read_text().splitlines()) > MOST_LINES}
