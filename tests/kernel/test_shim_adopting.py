@@ -34,7 +34,7 @@ subprocess.run("tc qdisc add dev lo root tbf rate 4mbit burst 3000 limit 60000".
 listening = socket.create_server(("127.0.0.1", 0))
 open(sys.argv[1] + "/cgroup.procs", "w").write("0")
 sending = socket.socket()
-sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+sending.setsockopt(socket.SOL_SOCKET, 32, 1 << 20)  # SO_SNDBUFFORCE: all is taken at once, whatever wmem_max is
 sending.setsockopt(socket.IPPROTO_TCP, 13, b"cubic")
 sending.connect(listening.getsockname())
 taking, _ = listening.accept()
