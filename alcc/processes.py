@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.alcc.checked import checked
+from reinet.alcc.handed import MOST_FDS, Handed, is_event, is_memory
 from reinet.core.errors import DaemonError
 from reinet.core.period import PeriodConfig
 from reinet.core.records import FLOW_STATS_DTYPE, Flag, FlowStatsArray
@@ -110,6 +111,8 @@ class ProcessShim:
         self._seen_ns = np.zeros(most_flows, np.uint64)
         self._slot_of: dict[int, int] = {}
         self._ended: list[tuple[int, int]] = []
+        self._handed = Handed()
+        self._waiting: list[_Process] = []  # until what their users handed over is closed
         self.refused = 0
         """Records that made no sense."""
 
@@ -119,6 +122,9 @@ class ProcessShim:
 
     def take(self, now_ns: int) -> FlowStatsArray:
         """Returns the records that are there, each process's in order, and lets programs come and go; never waits."""
+        for process in [p for p in self._waiting if self._handed.may_hand_over(p.uid)]:
+            self._waiting.remove(process)
+            self._epoll.register(process.socket, select.EPOLLIN)
         with suppress(BlockingIOError):
             for fd, _ in self._epoll.poll(0):
                 if fd == self._listening.socket.fileno():
@@ -196,7 +202,7 @@ class ProcessShim:
         pid, uid, _ = _CREDENTIALS.unpack(socket.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _CREDENTIALS.size))
         of_user = sum(process.uid == uid for process in self._processes.values())
         if len(self._processes) >= MOST_PROCESSES or of_user >= MOST_OF_A_USER:
-            socket.close()
+            self._handed.close([socket.detach()], uid)
             return
         self._processes[socket.fileno()] = _Process(socket, pid, uid)
         self._epoll.register(socket, select.EPOLLIN)
@@ -205,9 +211,15 @@ class ProcessShim:
         """Takes what a program says: its descriptors, once, and then nothing any more but its end."""
         fds: list[int] = []
         try:
-            word, fds, _, _ = sockets.recv_fds(process.socket, 1, 2)
+            if not self._handed.may_hand_over(process.uid):
+                self._epoll.unregister(process.socket)
+                self._waiting.append(process)
+                return
+            word, fds, _, _ = sockets.recv_fds(process.socket, 1, MOST_FDS)
             if process.link is not None or word != b"M" or len(fds) != 2:
                 raise ValueError("the program is gone, or says what it should not")
+            if not is_memory(fds[0]) or not is_event(fds[1]):
+                raise ValueError("no memory, or nothing to be woken by")
             self._open(process, fds[0], fds[1])
             process.event_fd, fds = fds[1], fds[:1]
             process.refilled_ns = now_ns
@@ -216,8 +228,7 @@ class ProcessShim:
         except (OSError, ValueError):
             self._drop(process)
         finally:
-            for fd in fds:
-                os.close(fd)
+            self._handed.close(fds, process.uid)
 
     def _open(self, process: _Process, memory_fd: int, event_fd: int) -> None:
         """Maps the memory; raises OSError or ValueError for what is none, or could be taken away again."""
@@ -244,7 +255,11 @@ class ProcessShim:
             with suppress(OSError):
                 self._epoll.unregister(process.event_fd)
             os.close(process.event_fd)
-        process.socket.close()
+        if process in self._waiting:
+            self._waiting.remove(process)
+        else:
+            self._epoll.unregister(process.socket)
+        self._handed.close([process.socket.detach()], process.uid)  # with what was not read of it
 
     def _records(self, process: _Process, now_ns: int) -> FlowStatsArray:
         """Returns the records of a program that make sense, with slots of ours."""

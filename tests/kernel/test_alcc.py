@@ -1,6 +1,8 @@
 """The gate of ``alcc/`` over an emulated cellular link, beside the cap in the kernel."""
 
+import errno
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,14 +15,14 @@ import pytest
 from helpers.figures import figures_hold
 from helpers.flows import Transfer, running_loader
 from helpers.gated import seen_in, settings
-from helpers.gated.program import Program, record
+from helpers.gated.program import FLUSH, GETATTR, POLL, Program, own_file, record
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.ways import shim, tunnel
 from reinet.alcc.joined import with_programs
 from reinet.alcc.launch import Law, Settings
-from reinet.alcc.processes import listen
+from reinet.alcc.processes import ProcessShim, listen
 from reinet.alcc.sums import Sums
 from reinet.core.period import PeriodConfig
 from reinet.core.target import Target
@@ -256,6 +258,47 @@ def test_the_kernels_records_wake_a_loop_that_hears_programs_too(
         assert program.caps[3]["lease"] & 0xFFFFF == 9
         program.close()
         joined.close()
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("as_memory", [True, False])
+@pytest.mark.parametrize(
+    "behaviour",
+    [{"silent": [GETATTR]}, {"silent": [POLL]}, {"silent": [FLUSH]}, {"flush_error": errno.EIO}],
+    ids=["its size", "its readiness", "its end", "an error at its end"],
+)
+def test_a_file_of_a_programs_own_file_system_neither_ends_nor_delays_the_daemon(
+    tmp_path: Path, behaviour: dict[str, Any], as_memory: bool
+) -> None:
+    """The close() of one that fails ended the deciding process, and one that does not answer had it wait for ever."""
+    shim = ProcessShim(listen(tmp_path / "socket"), PeriodConfig())
+    failures: list[BaseException] = []
+
+    def take() -> None:
+        try:
+            for _ in range(3):
+                shim.take(time.monotonic_ns())
+        except BaseException as error:
+            failures.append(error)
+
+    with own_file(tmp_path / "file", **behaviour) as fd:
+        given = {"memory_fd": fd} if as_memory else {"event_fd": fd}
+        program = Program(tmp_path / "socket", **given)
+        program.socket.settimeout(5)
+        taking = threading.Thread(target=take, daemon=True)
+        taking.start()
+        taking.join(5)
+        assert not taking.is_alive()
+        assert failures == []
+        assert program.socket.recv(1) == b"", "it is not heard"
+        program.socket.close()
+
+    after = Program(tmp_path / "socket")
+    take()
+    after.tell(record(5))
+    assert len(shim.take(time.monotonic_ns())) == 1
+    after.close()
+    shim.close()
 
 
 @pytest.mark.kernel

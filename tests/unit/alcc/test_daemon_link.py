@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -34,6 +35,7 @@ from reinet.kshim.fake import FakeShim
 PERIOD = PeriodConfig(min_period_ns=5_000_000, packet_timed=False)
 CAP_PKTS = 8
 LIMIT_BYTES = CAP_PKTS * MSS_BYTES
+LINGER_S = 20
 
 
 @pytest.fixture
@@ -351,6 +353,42 @@ def test_memory_that_could_be_taken_away_is_refused(shim: ProcessShim, tmp_path:
     _taken(shim)  # a pipe can, and is never read
     late.close()
     os.close(read_end)
+
+
+@contextlib.contextmanager
+def _lingering() -> Iterator[socket.socket]:
+    """Yield a connection whose last close() waits for the peer, which reads nothing until the end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sock = socket.create_connection(listener.getsockname())
+        with listener.accept()[0]:
+            sock.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sock.send(bytes(1 << 20))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_S))
+            yield sock
+
+
+@pytest.mark.parametrize("way", ["memory", "further", "another message"])
+def test_a_connection_that_closes_late_keeps_nobody_waiting(shim: ProcessShim, tmp_path: Path, way: str) -> None:
+    """Whoever closed it last waited for its peer, and so did the loop, for as long as the program had it linger."""
+    path = tmp_path / "socket"
+    with _lingering() as sock:
+        program = Program(path, memory_fd=sock.fileno() if way == "memory" else None)
+        if way == "another message":
+            for _ in range(2):
+                socket.send_fds(program.socket, [b"M"], [sock.fileno()])
+        elif way == "further":
+            program.socket.close()
+            program.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            program.socket.connect(str(path))
+            socket.send_fds(program.socket, [b"M"], [program.memory_fd, program.event_fd, sock.fileno()])
+        sock.close()  # what is on its way to the daemon is the last
+        begin_s = time.monotonic()
+        for _ in range(6):
+            shim.take(time.monotonic_ns())
+        assert time.monotonic() - begin_s < LINGER_S / 2
+        program.close()
 
 
 def test_a_place_that_is_taken_is_not_cleared(tmp_path: Path) -> None:
