@@ -94,6 +94,15 @@ class Socket(socket.socket):
         part = np.frombuffer(memoryview(data), np.uint8)
         return _checked(_library.reinet_alcc_send(self.fileno(), part.ctypes.data, part.nbytes, flags))
 
+    def sendall(self, data: "ReadableBuffer", flags: int = 0, /) -> None:
+        """As the kernel's; at a closed gate a BlockingIOError, which does not say how much was sent."""
+        if _library is None:
+            super().sendall(data, flags)
+            return
+        left = memoryview(data).cast("B")
+        while left:
+            left = left[self.send(left, flags) :]
+
     def sendmsg(
         self,
         buffers: "Iterable[ReadableBuffer]",

@@ -69,6 +69,32 @@ def _started(program: str) -> str:
     return done.stdout
 
 
+def test_what_is_sent_by_sendall_passes_the_gate() -> None:
+    told = _started(f"""
+import fcntl, socket, struct, termios, time
+gated.start("{LAW}", always=True)
+listener = socket.socket()
+listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, {MSS_BYTES})
+listener.bind(("127.0.0.1", 0))
+listener.listen()
+peer = socket.socket()
+peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+peer.connect(listener.getsockname())
+accepted, _ = listener.accept()
+sender = gated.Socket(fileno=accepted.detach())
+sender.setblocking(False)
+for _ in range(50):
+    try:
+        sender.sendall(bytes(1 << 20))
+    except BlockingIOError:
+        time.sleep(0.01)
+print(struct.unpack("i", fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)))[0])
+for sock in (sender, peer, listener):
+    sock.close()
+""")
+    assert 0 < int(told) <= MOST_HELD_BYTES
+
+
 def test_a_process_has_one_gate() -> None:
     told = _started("""
 gated.start("rule:1.2", "+20ms", ports=[80])
