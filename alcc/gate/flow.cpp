@@ -144,7 +144,9 @@ std::uint64_t Flow::room_under(std::uint32_t cap_pkts, const KernelView& view) c
 }
 
 Room Flow::room(int fd, std::uint64_t want, std::uint64_t now_ns) {
-  if (exempt_ || !process().wanted() || (stage_ == Stage::fresh && !begin(fd, now_ns))) return {want};
+  if (exempt_ || !process().wanted()) return {want};
+  if (stage_ == Stage::fresh && !begin(fd, now_ns))
+    return exempt_ ? Room{want} : Room{std::min(want, kEarlyBytes), true};
   const Settings& settings = process().settings;
   const bool asks = settings.law == Settings::Law::published && settings.gates();
   std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);

@@ -55,7 +55,8 @@ constexpr const char* kToldBySignal = "its readiness is told by a signal (O_ASYN
 
 struct Room {
   std::uint64_t bytes;  // at most what was wanted; less than that only in whole segments
-  bool slice = false;   // a call that would wait in the kernel may hand over this much at a time: a cap may come
+  bool slice = false;   // a call that would wait in the kernel may hand over this much at a time: a cap may come, or a
+                        // connection is still to come about
   bool ended = false;   // the connection takes nothing any more
 };
 

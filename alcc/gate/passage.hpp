@@ -181,7 +181,8 @@ class Passage {
     if (is_cut && deadline_ns_ == 0 && waits()) deadline_ns_ = deadline();  // of the call, not of each piece
     if (sent_ && deadline_ns_ != 0 && now >= deadline_ns_) return Answer::stop;
     const bool takes_turn = !alone && waits();
-    if ((takes_turn || bytes == 0) && sent_ == 0 && !std::exchange(is_asked_, true)) return Answer::ask;
+    const bool would_wait = bytes == 0 || (takes_turn && flow_->turn);
+    if (would_wait && sent_ == 0 && !std::exchange(is_asked_, true)) return Answer::ask;
     if (takes_turn) return take_turn(guard);
     if (bytes > 0) {
       is_single() ? flow_->begin_late(bytes) : flow_->begin_send(bytes, now);
@@ -300,9 +301,12 @@ ssize_t through_gate(int fd, std::size_t length, bool dont_wait, Send&& send, Ca
   return result;
 }
 
-// The flags of a call's pieces after its first: bytes were sent, so no SIGPIPE, and whoever asked to be told when the
-// kernel needs his memory no more (MSG_ZEROCOPY) counts calls, so that only the first may tell.
-inline int flags_of(int flags, bool is_later) { return is_later ? (flags & ~MSG_ZEROCOPY) | MSG_NOSIGNAL : flags; }
+// The flags of a call's pieces after its first: bytes were sent, so no SIGPIPE, and the socket is connected
+// (MSG_FASTOPEN); whoever asked to be told when the kernel needs his memory no more (MSG_ZEROCOPY) counts calls, so
+// that only the first may tell.
+inline int flags_of(int flags, bool is_later) {
+  return is_later ? (flags & ~(MSG_ZEROCOPY | MSG_FASTOPEN)) | MSG_NOSIGNAL : flags;
+}
 
 // The part of an array of buffers that starts at a byte and has so many.
 class Part {

@@ -40,7 +40,9 @@ int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* ma
 }
 #else
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/select.h>
@@ -244,6 +246,55 @@ void many_in_a_small_set() {
   say("read", select(1'000'000, nullptr, set, nullptr, nullptr));
 }
 
+// A connection that its first data open (MSG_FASTOPEN), all in one call, to a peer that reads late.
+template <class Send>
+void opens_with(Send&& first) {
+  alarm(60);
+  const int listener = socket(AF_INET, SOCK_STREAM, 0), sender = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  setsockopt(listener, IPPROTO_TCP, TCP_MAXSEG, &kMssBytes, sizeof kMssBytes);
+  setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &kSmallBufferBytes, sizeof kSmallBufferBytes);
+  bind(listener, reinterpret_cast<sockaddr*>(&address), size);
+  listen(listener, 8);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  const pthread_t opening = started([=] { say("sent", first(sender, address)); });
+  const int peer = accept(listener, nullptr, nullptr);
+  usleep(500'000);
+  int held = 0;
+  ioctl(sender, SIOCOUTQ, &held);
+  std::printf("held %d\n", held);
+  std::size_t got = 0;
+  char into[65536];
+  while (got < block.size()) {
+    const ssize_t taken = recv(peer, into, sizeof into, 0);
+    if (taken <= 0) break;
+    got += static_cast<std::size_t>(taken);
+  }
+  pthread_join(opening, nullptr);
+  std::printf("got %zu\n", got);
+}
+
+void opens_with_data() {
+  opens_with([](int fd, const sockaddr_in& to) {
+    return sendto(fd, block.data(), block.size(), MSG_FASTOPEN, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+  });
+}
+
+void opens_with_a_message() {
+  opens_with([](int fd, sockaddr_in to) {
+    iovec part{block.data(), block.size()};
+    msghdr message{};
+    message.msg_name = &to;
+    message.msg_namelen = sizeof to;
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    return sendmsg(fd, &message, MSG_FASTOPEN);
+  });
+}
+
 // The peer of a connection without room breaks it off while its end is awaited.
 Pair pair_that_is_broken_off() {
   const Pair p = pair(kSmallBufferBytes);
@@ -348,6 +399,8 @@ const Cases kCallCases{
     {"buffers_at_the_next_place", buffers_at_the_next_place},
     {"buffers_with_flags", buffers_with_flags},
     {"more_than_a_call_takes", more_than_a_call_takes},
+    {"opens_with_data", opens_with_data},
+    {"opens_with_a_message", opens_with_a_message},
     {"large_sets", large_sets},
     {"many_in_a_small_set", many_in_a_small_set},
     {"poll_at_the_end", poll_at_the_end},

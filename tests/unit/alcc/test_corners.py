@@ -154,6 +154,16 @@ def test_no_call_takes_more_than_the_kernels_own(program: Path) -> None:
     assert seen == seen_of(program, "more_than_a_call_takes", None) == (0, ["wrote 2147479552 0"], "")
 
 
+@pytest.mark.parametrize("case", ["opens_with_data", "opens_with_a_message"])
+def test_what_opens_a_connection_is_gated_beyond_its_first_segments(program: Path, case: str) -> None:
+    """A call that waited for the connection had the kernel take all that it was given, however much."""
+    seen, plain = (seen_of(program, case, asked) for asked in (settings(), None))
+    for status, lines, words in (seen, plain):
+        assert (status, words) == (0, "")
+        assert sorted(line for line in lines if not line.startswith("held")) == ["got 1048576", "sent 1048576 0"]
+    assert held_bytes_of(seen[1]) < 10 * 1448 < held_bytes_of(plain[1])
+
+
 @pytest.mark.parametrize("case", ["large_sets", "many_in_a_small_set"])
 def test_select_waits_at_a_closed_gate_whatever_number_it_is_told(program: Path, case: str) -> None:
     """Beyond the usual 1024 a closed gate was called writable, and the program asked again without end."""
