@@ -55,6 +55,7 @@ REINET_EXPORT ssize_t reinet_alcc_sendmsg(int fd, const struct msghdr* message, 
 
 REINET_EXPORT int reinet_alcc_epoll_ctl(int epfd, int operation, int fd, struct epoll_event* event) {
   const Inside inside;
+  if (operation == EPOLL_CTL_DEL) event = nullptr;  // wherever it points to, the kernel does not look there
   Flow* flow = inside ? process().table.flow(fd) : nullptr;
   if (!flow || !process().is_here() || (!event && operation != EPOLL_CTL_DEL))
     return epoll_ctl(epfd, operation, fd, event);

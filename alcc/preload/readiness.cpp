@@ -40,6 +40,8 @@ REINET_REAL(select);
 REINET_REAL(pselect);
 
 constexpr short kPollWritable = POLLOUT | POLLWRNORM | POLLWRBAND;
+// More than a process may ever have descriptors (fs.nr_open): such a count is an error's, which the kernel refuses.
+constexpr nfds_t kMostPolled = nfds_t{1} << 31;
 
 // The gate of a descriptor if it is closed, also where nobody was refused yet: what is writable takes a byte at least.
 Flow* closed_gate(int fd) {
@@ -143,6 +145,7 @@ int gated_poll(pollfd* fds, nfds_t count, std::uint64_t end_ns, const sigset_t* 
 }
 
 bool any_closed(const pollfd* fds, nfds_t count) {
+  if (count >= kMostPolled) return false;
   for (nfds_t i = 0; i < count; ++i)
     if ((fds[i].events & kPollWritable) && fds[i].fd >= 0 && closed_gate(fds[i].fd)) return true;
   return false;
@@ -271,6 +274,7 @@ std::uint64_t end_of(const timeval& timeout) {
 
 REINET_HOOK int epoll_ctl(int epfd, int operation, int fd, epoll_event* event) noexcept {
   const Inside inside;
+  if (operation == EPOLL_CTL_DEL) event = nullptr;  // wherever it points to, the kernel does not look there
   if (!inside || (!event && operation != EPOLL_CTL_DEL)) return real_epoll_ctl.get()(epfd, operation, fd, event);
   const int error = errno;
   Table& table = process().table;

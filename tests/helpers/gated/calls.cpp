@@ -42,6 +42,7 @@ int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* ma
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -295,6 +296,19 @@ void opens_with_a_message() {
   });
 }
 
+// What the kernel does not look at may be anything.
+void what_is_not_looked_at() {
+  const Pair p = pair();
+  const int watching = epoll_create1(0);
+  epoll_event event{EPOLLIN | EPOLLOUT, {}};
+  say("added", epoll_ctl(watching, EPOLL_CTL_ADD, p.sender, &event));
+  auto* nowhere = reinterpret_cast<epoll_event*>(std::uintptr_t{8});
+  say("deleted", epoll_ctl(watching, EPOLL_CTL_DEL, p.sender, nowhere));
+  pollfd asked{p.sender, POLLOUT, 0};
+  volatile int count = -1;
+  say("polled", poll(&asked, static_cast<nfds_t>(count), 100));
+}
+
 // The peer of a connection without room breaks it off while its end is awaited.
 Pair pair_that_is_broken_off() {
   const Pair p = pair(kSmallBufferBytes);
@@ -401,6 +415,7 @@ const Cases kCallCases{
     {"more_than_a_call_takes", more_than_a_call_takes},
     {"opens_with_data", opens_with_data},
     {"opens_with_a_message", opens_with_a_message},
+    {"what_is_not_looked_at", what_is_not_looked_at},
     {"large_sets", large_sets},
     {"many_in_a_small_set", many_in_a_small_set},
     {"poll_at_the_end", poll_at_the_end},

@@ -164,6 +164,13 @@ def test_what_opens_a_connection_is_gated_beyond_its_first_segments(program: Pat
     assert held_bytes_of(seen[1]) < 10 * 1448 < held_bytes_of(plain[1])
 
 
+def test_what_the_kernel_does_not_look_at_may_point_anywhere(program: Path) -> None:
+    """A deletion's event and the array of a senseless count were read, which ended the process."""
+    seen = seen_of(program, "what_is_not_looked_at", settings())
+    assert seen == seen_of(program, "what_is_not_looked_at", None)
+    assert seen[1] == ["added 0 0", "deleted 0 0", "polled -1 22"]
+
+
 @pytest.mark.parametrize("case", ["large_sets", "many_in_a_small_set"])
 def test_select_waits_at_a_closed_gate_whatever_number_it_is_told(program: Path, case: str) -> None:
     """Beyond the usual 1024 a closed gate was called writable, and the program asked again without end."""
