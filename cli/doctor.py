@@ -17,10 +17,10 @@ from reinet.core.visible import some_of
 from reinet.daemon.endpoint import own_socket
 from reinet.daemon.processes.claim import stale_sockets
 from reinet.daemon.processes.sandbox import library
-from reinet.envs.mahimahi.namespace import stale_cgroups
+from reinet.envs.mahimahi.namespace import CAPABILITIES, CAPABILITIES_CURE, stale_cgroups
 from reinet.envs.mahimahi.process import helper_folder
 from reinet.kshim.leftovers import CONTROL, holders, leftovers, on_their_way, why_not_looked
-from reinet.kshim.probe import Feature, cgroup2_mount, features
+from reinet.kshim.probe import Feature, cgroup2_mount, features, missing_capabilities
 
 RUN_ON = {("debian", "12"), ("debian", "13")}
 """Systems on which the whole set-up has been run."""
@@ -74,6 +74,12 @@ def _program(name: str, purpose: str, *, setuid: bool = False, cure: str = PACKA
     return Feature(True, path, "")
 
 
+def _link_privileges() -> Feature:
+    if missing := missing_capabilities(CAPABILITIES):
+        return Feature(False, f"this process lacks {', '.join(missing)}", CAPABILITIES_CURE)
+    return Feature(True, f"has {', '.join(CAPABILITIES)}", "")
+
+
 def _tun() -> Feature:
     if Path("/dev/net/tun").exists():
         return Feature(True, "/dev/net/tun", "")
@@ -116,6 +122,7 @@ def prerequisites() -> dict[str, Feature]:
     found["seccomp"] = _seccomp()
     found |= {f"kernel.{name}" if not name.startswith("kernel") else name: f for name, f in features().items()}
     found |= {
+        "mahimahi.privileges": _link_privileges(),
         "mahimahi.mm-link": _program("mm-link", "real-kernel environments", setuid=True),
         "mahimahi.mm-delay": _program("mm-delay", "real-kernel environments", setuid=True),
         "mahimahi.mm-loss": _program("mm-loss", "real-kernel links that lose packets", setuid=True),

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from reinet.core.closing import Closing
 from reinet.core.errors import LinkError, ShimError
 from reinet.envs.mahimahi.process import HELPERS, Child, find_program, find_xtables, helper_folder
-from reinet.kshim.probe import cgroup2_mount
+from reinet.kshim.probe import cgroup2_mount, missing_capabilities
 
 NICENESS = -10
 """The niceness of everything in a link's namespaces, the sleeper that judges it included: an emulated link should not
@@ -25,6 +25,11 @@ slow down because a learner computes beside it."""
 
 LINK_USER = 65521
 """Everything without rights inside runs as this user, who is nobody else's; helpers/user.h says why this one."""
+
+CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
+"""Of those that a link needs, what root lacks in a container as it is usually started: for addresses and devices, to
+reach the namespaces of another user's process, and to make namespaces."""
+CAPABILITIES_CURE = "run as root, in a container with --privileged"
 
 TRACES = "/run/reinet/traces"
 """The folder of traces inside; it is root's, so that what is there is what was written."""
@@ -44,6 +49,8 @@ class LinkNamespace(Closing):
     def __init__(self, cgroup: Path | None = None) -> None:
         if os.geteuid() != 0:
             raise LinkError("emulated links need root, to make namespaces of their own: run as root")
+        if missing := missing_capabilities(CAPABILITIES):
+            raise LinkError(f"emulated links need {', '.join(missing)}, which this root lacks: {CAPABILITIES_CURE}")
         for program in ("mm-link", "mm-delay", "nsenter", "setpriv"):
             find_program(program)
         if not Path("/dev/net/tun").exists():

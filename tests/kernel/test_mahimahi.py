@@ -327,3 +327,26 @@ def test_a_cgroup_that_a_killed_process_of_the_same_pid_left_keeps_no_link_from_
         assert left.exists()  # whoever made it may be another container's process
     finally:
         left.rmdir()
+
+
+ASKS_FOR_A_LINK = """
+from reinet.cli.doctor import prerequisites
+from reinet.core.errors import LinkError
+from reinet.envs.mahimahi.namespace import LinkNamespace
+try:
+    LinkNamespace()
+except LinkError as error:
+    print(error)
+print(*prerequisites()["mahimahi.privileges"])
+"""
+
+
+@pytest.mark.parametrize("capability", ["net_admin", "sys_ptrace", "sys_admin"])
+def test_a_root_without_the_capabilities_for_a_link_is_told_how_to_get_them(capability: str) -> None:
+    without = ["setpriv", f"--bounding-set=-{capability}", f"--inh-caps=-{capability}"]
+    asked = [*without, sys.executable, "-c", ASKS_FOR_A_LINK]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    name, cure = f"CAP_{capability.upper()}", "run as root, in a container with --privileged"
+    assert told == (
+        f"emulated links need {name}, which this root lacks: {cure}\nFalse this process lacks {name} {cure}\n"
+    )
