@@ -113,7 +113,7 @@ def fidelity(
         command += f" --seconds {seconds:g} --repeat {repeat}"
         command += f" --mrtt-ms {mrtt_ms:g}" if mrtt_ms != MRTT_MS else ""
         command += f" --kernel {kernel}" if kernel != "host" else ""
-        _write_page(markdown, engine.markdown(done, command, missing=len(combinations) - len(done)))
+        _write_page(markdown, engine.markdown(comparison, done, command))
     for one in left_out:
         if one.why != engine.NOT_TRIED:
             row = _row(one)

@@ -334,12 +334,14 @@ def _agent(combination: Combination) -> FixedCap | NoCap:
     return FixedCap(combination.cap_pkts) if combination.cap_pkts else NoCap()
 
 
-def markdown(done: Sequence[list[dict[str, Any]]], command: str, missing: int = 0) -> str:
+def markdown(comparison: Comparison, done: Sequence[list[dict[str, Any]]], command: str) -> str:
     """Returns the comparison as a page: a line a combination, figures as simulator / kernel, and what does not agree.
 
-    ``missing`` is the number of combinations that were not measured.
+    ``done`` has the rows of the combinations that were measured.
     """
     agreeing = sum(all(row["agrees"] in (True, None) for row in rows) for rows in done)
+    missing = len(comparison.combinations) - len(done)
+    kernel = "the real kernel" if comparison.uml is None else "a kernel in virtual time"
 
     def deviations(metric: str) -> str:
         ratios = [row["ratio"] for rows in done for row in rows if row["metric"] == metric and row["ratio"]]
@@ -347,17 +349,20 @@ def markdown(done: Sequence[list[dict[str, Any]]], command: str, missing: int = 
         return f"{metric} {np.median(shares):.1f} % and {np.percentile(shares, 90):.1f} %"
 
     lines = [
-        "# The simulator against Mahimahi and the real kernel",
+        f"# The simulator against Mahimahi and {kernel}",
         "",
         f"Made by `{command}`.",
-        "Simulator / median of the kernel's runs. A combination agrees when throughput is within 3 %, mean queueing",
-        "delay within 10 % or 2 ms and its 95th percentile within 15 % or 4 ms.",
+        f"One flow over a droptail buffer and a path of {comparison.mrtt_ms:g} ms, without a cap or under a fixed one.",
+        "Figures are the simulator's / the kernel's, medians of the runs; `?` is one that this kernel does not tell.",
+        "A combination agrees when throughput is within 3 %, mean queueing delay within 10 % or 2 ms and its 95th",
+        "percentile within 15 % or 4 ms; `docs/simulator.md` says which kernels these were and why some do not agree.",
         "",
         f"**{agreeing} of {len(done)} combinations agree**" + (f"; {missing} not measured." if missing else "."),
         "",
         "Deviations, median and 90th percentile over the combinations: " + ", ".join(map(deviations, TOLERANCES)) + ".",
         "",
-        "| trace | cc | buffer (KB) | cap | Mbit/s | mean (ms) | p95 (ms) | retransmitted | cwnd | runs | agrees |",
+        "| trace | cc | buffer (KB) | cap (packets) | Mbit/s | mean queueing (ms) | p95 (ms) | retransmitted (packets) "
+        "| mean cwnd (packets) | runs | agrees |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for rows in done:

@@ -67,7 +67,7 @@ def test_it_goes_on_where_it_stopped_and_compares_by_the_median(tmp_path: Path) 
     assert throughput["ratio"] == pytest.approx(1 / 1.01, rel=0.01)
     assert throughput["kernel_max"] == pytest.approx(5 * throughput["kernel_min"])
     assert all(row["agrees"] is not False for row in rows)
-    assert "**1 of 1 combinations agree**." in markdown([rows], "reinet fidelity")
+    assert "**1 of 1 combinations agree**." in markdown(comparison, [rows], "reinet fidelity")
 
 
 def test_what_a_silence_tells_again_counts_once() -> None:
@@ -119,12 +119,15 @@ def test_runs_in_virtual_time_are_kept_apart_and_may_lack_what_records_tell(tmp_
     exact = sim_figures(uncapped, 8.0, 20.0, begin_ms=60.0, seed=0)
     results.add(KernelResult(uncapped.key(8.0, 20.0, machine), 60.0, {**exact, "cwnd_mean_pkts": None}))
     assert not list(Comparison([uncapped], results, seconds=8.0, repeat=1))
-    (rows,) = Comparison([uncapped], results, seconds=8.0, repeat=1, uml=machine)
+    comparison = Comparison([uncapped], results, seconds=8.0, repeat=1, uml=machine)
+    (rows,) = comparison
     assert {row["kernel_kind"] for row in rows} == {"uml"}
     window = next(row for row in rows if row["metric"] == "cwnd_mean_pkts")
     assert window["kernel"] is window["ratio"] is window["agrees"] is None
     assert all(row["agrees"] for row in rows if row["metric"] in TOLERANCES)
-    assert "/ ? |" in markdown([rows], "reinet fidelity")
+    page = markdown(comparison, [rows], "reinet fidelity")
+    assert page.startswith("# The simulator against Mahimahi and a kernel in virtual time\n")
+    assert "/ ? |" in page
 
 
 def test_runs_of_different_kernels_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,6 +308,7 @@ def test_a_page_names_the_command_that_makes_it_again(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         assert f"--traces '{trace}' --cc" in page.read_text()
         assert (" --mrtt-ms 40" in page.read_text()) is named
+        assert f"a path of {'40' if named else '20'} ms" in page.read_text()
 
 
 @pytest.mark.parametrize(
