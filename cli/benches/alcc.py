@@ -1,4 +1,4 @@
-"""``reinet bench alcc``: what the gate of ``reinet run`` costs; over links, who sends through it."""
+"""``reinet bench alcc``: what the gate of ``reinet run`` costs, and how it compares with other ways of sending."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -42,7 +42,7 @@ FETCHES = ["law", "bytes", "fresh", "pairs", "plain_us", "gated_us", "cpu_ratio"
 
 
 class Against(str, Enum):
-    """What runs over emulated links, in the place of the measurements over loopback."""
+    """What is measured in the place of the gate's own cost; ``bench_alcc`` describes each."""
 
     plain = "plain"
     udp = "udp"
@@ -91,12 +91,7 @@ def bench_alcc(
     ] = "fixed:8",
     against: Annotated[
         Against | None,
-        typer.Option(
-            help="Instead, over emulated links: what --agents through the gate cost the machine, over plain; --laws "
-            "through the gate and over UDP; --agents through the gate, in the kernel and plain; what the gate measures "
-            "of a socket, and the kernel's shim of the same; --agents inside a TCP tunnel and plain; the Java client "
-            "with its window and plain. And over loopback: nginx for a short fetch, gated and plain.",
-        ),
+        typer.Option(help="What to measure instead; each is described above."),
     ] = None,
     traces: Annotated[
         list[Path] | None, typer.Option(metavar="PATH", help="With --against: the links' traces.")
@@ -120,18 +115,34 @@ def bench_alcc(
 
     No privileges are needed. A closed gate is one whose peer reads nothing; the share is of one core.
 
-    With --against, as root, over Mahimahi links of 20 ms and 150 KB and the kernel's Cubic, runs are made in turn, and
-    again where the host lagged. Ratios are of medians: gate over UDP, gate over kernel, gate over plain (tunnel), mdi
-    over plain (java). The spread is the largest of any way's own throughputs. plain: cpu_ratio_vs_plain and own_ratio
-    as bench daemon has them, of 1 flow of 100 Mbit/s and of 100 of 1 Mbit/s over the target +30ms; own is the sending
-    process, and a 95 % interval needs six pairs. kernel: reduction_share is the queueing delay that the gate takes from
-    plain, over what the kernel's cap takes. shim: nobody caps; shares are of the gate's periods that are within 5 % or
-    0.5 ms (rtt, of the same bytes' ACKs), 1 % and 2 segments (delivered in the same time), 10 % (samples of the same
-    bytes), off is the median deviation, run the whole run's ratio, gate over shim, period that of their mean lengths,
-    and cwnd that of the virtual window and the kernel's own; the spread is the largest of a share's, between runs.
-    tunnel: openvpn over TCP at 40 Mbit/s, with plain TCP and with UDP that goes on and off beside it; delays are the
-    flow's round trips; --agents may name copa, verus and sprout too. fetches: CPU time of nginx' threads for a fetch,
-    and gated over plain, median and quartiles of --repeat pairs in random order; it needs neither root nor a link.
+    With --against it measures one of the following instead, in runs that take turns; all but fetches need root. udp,
+    kernel, shim, tunnel and java send over Mahimahi links of 20 ms and 150 KB under the kernel's Cubic; there a run in
+    which the host lagged is made again, ratios are of medians, and the spread is the largest of any way's throughputs.
+
+    --against plain: what --agents through the gate cost the machine, gate over plain. cpu_ratio_vs_plain and own_ratio
+    are as bench daemon has them, of 1 flow of 100 Mbit/s and of 100 of 1 Mbit/s over the target +30ms; own is the
+    sending process, and a 95 % interval needs six pairs.
+
+    --against udp: --laws through the gate and over UDP, gate over UDP.
+
+    --against kernel: --agents through the gate, in the kernel and plain, gate over kernel. reduction_share is the
+    queueing delay that the gate takes from plain, over what the kernel's cap takes.
+
+    --against shim: what the gate measures of a socket that nobody caps, and the kernel's shim of the same. Shares are
+    of the gate's periods that are within 5 % or 0.5 ms (rtt, of the same bytes' ACKs), 1 % and 2 segments (delivered in
+    the same time), 10 % (samples of the same bytes); off is the median deviation, run the whole run's ratio, gate over
+    shim, period that of their mean lengths, and cwnd that of the virtual window and the kernel's own. The spread is the
+    largest of a share's, between runs.
+
+    --against tunnel: --agents, of which some may be copa, verus and sprout, inside openvpn over TCP at 40 Mbit/s and
+    plain there, gate over plain, with plain TCP and with UDP that goes on and off beside it. Delays are the flow's
+    round trips.
+
+    --against java: the Java client with its learned window and plain, mdi over plain.
+
+    --against fetches: CPU time of nginx' threads for a short fetch over loopback, gated over plain: median and
+    quartiles of --repeat pairs in random order.
+
     Examples:
 
         reinet bench alcc
