@@ -91,8 +91,9 @@ class ScenarioSpec(_Strict):
                 raise ValueError(f"{key}: {twice[0]!r} is there twice; give it once")
         if self.link == "mahimahi" and (self.flows != (1,) or self.beside):
             raise ValueError("flows and beside need link = 'sim': a Mahimahi link here carries one flow")
-        if "flows" in self.path and (self.flows != (1,) or self.beside):
-            raise ValueError("path.flows says each flow by itself; leave out flows and beside")
+        for name, fields in (("path", self.path), ("sweep", self.sweep)):
+            if "flows" in fields and (self.flows != (1,) or self.beside):
+                raise ValueError(f"{name}.flows says each flow by itself; leave out flows and beside")
         if not (self.agents and self.cc) and not self.plain:
             raise ValueError("nothing runs: give agents and cc, or plain")
         return self

@@ -107,6 +107,8 @@ def test_a_suite_that_cannot_be_run_is_refused_with_its_place(tmp_path: Path) ->
         ("sweep = {mrtt_ms = [20, 'x']}", "mrtt_ms = 'x' is no number above 0"),
         ("path = {flows = 3}", "path.flows is a list of tables"),
         ("path = {flows = [{start_ms = 'x'}]}", "path.flows is a list of tables"),
+        ("beside = ['bbr']\npath = {flows = [{}]}", "path.flows says each flow by itself"),
+        ("flows = [2]\nsweep = {flows = [[{}], [{}, {}]]}", "sweep.flows says each flow by itself"),
         ("sweep = {mrtt_ms = [20, 20]}", "sweep.mrtt_ms: 20 is there twice"),
         ("agents = ['none', 'none']", "agents: 'none' is there twice"),
         ("plain = ['bbr', 'cubic', 'bbr']", "plain: 'bbr' is there twice"),
