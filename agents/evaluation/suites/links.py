@@ -101,8 +101,6 @@ def scenario(
     if "look_phase_s" in said:
         start_ms = _at_phase(start_ms, said.pop("look_phase_s"))
     step_ms = spec.flow_start_s * 1000
-    if alone and step_ms > 0:
-        said["start_ms"] = flows * step_ms
     further: list[dict[str, Any]] = [
         {"cc": cc, "stepped": True, "start_ms": number * step_ms} for number in range(1, 1 if alone else flows)
     ]
@@ -111,7 +109,8 @@ def scenario(
     if further:
         said["flows"] = further
     last_ms = max((float(flow.get("start_ms", 0.0)) for flow in said.get("flows", ())), default=0.0)
-    last_ms = flows * step_ms if alone else last_ms
+    if alone and step_ms > 0:
+        last_ms = said["start_ms"] = flows * step_ms
     return Scenario.of(
         link.trace,
         spec.link,

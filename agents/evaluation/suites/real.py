@@ -45,8 +45,9 @@ def make_real(jobs: Iterable[Job], at_once: int, take: Callable[[Job, Found], bo
 
 def _make(jobs: Iterable[Job], at_once: int, take: Callable[[Job, Found], bool], told: Told) -> None:
     apart = at_once > 1
-    fresh, again = iter(jobs), deque[Job]()
-    running, shared = dict[Future[Run], Job](), set[Future[Run]]()
+    fresh, again = iter(jobs), deque[Job]()  # the latter are to be made once more
+    running = dict[Future[Run], Job]()
+    shared = set[Future[Run]]()  # they had another run beside them for a time: it may be why one is not valid
     # Spawned: a fork would copy the threads' locks of onnxruntime and torch, whoever holds them.
     processes = partial(ProcessPoolExecutor, at_once, get_context("spawn"), end_with_parent)
     with processes() if apart else _Here() as executor:
