@@ -145,7 +145,7 @@ class RayRunner:
         return self._client
 
     def _connect(self) -> Any:
-        if self._own and not any(_has(int(pid), self._mark) for pid in filter(str.isdigit, os.listdir("/proc"))):
+        if self._own and not any(_has(pid, self._mark) for pid in _others()):
             return None  # whatever listens at the port: other Rays have it by default too, and some ask for no token
         from ray.job_submission import JobSubmissionClient
 
@@ -199,7 +199,7 @@ class RayRunner:
         """
         place = f"{_short_name(self._folder)}/"
         for _ in range(50):  # what they start meanwhile carries it too
-            pids = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid != os.getpid()]
+            pids = _others()
             ours = {pid for pid in pids if _has(pid, self._mark) or _is_agent(pid, place)}
             sessions = {_session(pid) for pid in ours} - {None, os.getsid(0)}
             found = [pid for pid in pids if pid in ours or _session(pid) in sessions]
@@ -226,6 +226,11 @@ def _entrypoint(folder: Path) -> str:
 
 def _id(job: str, attempt: int) -> str:
     return f"{job}-{attempt}"
+
+
+def _others() -> list[int]:
+    """Returns the pids of the host's processes without this one's."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid != os.getpid()]
 
 
 def _has(pid: int, mark: bytes) -> bool:
