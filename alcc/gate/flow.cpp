@@ -150,11 +150,11 @@ Room Flow::room(int fd, std::uint64_t want, std::uint64_t now_ns) {
   const Settings& settings = process().settings;
   const bool asks = settings.law == Settings::Law::published && settings.gates();
   std::uint32_t cap_pkts = cap_in_force_pkts(now_ns);
-  const Room uncapped = bounded_ ? Room{std::min(want, kSliceBytes), true} : Room{want};
+  const Room uncapped{.bytes = bounded_ ? std::min(want, kSliceBytes) : want, .slice = bounded_};
   if (cap_pkts == 0 && !asks) return uncapped;
   if (cap_pkts != 0 && credit_bytes_ >= want) return {want};
   KernelView view;
-  if (!view.read(fd) || !view.may_send()) return {want, false, true};
+  if (!view.read(fd) || !view.may_send()) return {.bytes = want, .ended = true};
   if (!growing_.takes(view.info)) {
     forget_connection();
     return room(fd, want, now_ns);

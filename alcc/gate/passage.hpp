@@ -99,6 +99,8 @@ class Passage {
   static constexpr time_t kForEverS = 1'000'000'000;
 
   enum class Waits { unknown, yes, no };
+  // go: the bytes may be handed over. again: things have moved, look anew. ask: first what the kernel says before it
+  // looks for room. stop: the call ends, with what was sent or else with error_. pass: nobody's gate is in the way.
   enum class Answer { go, again, ask, stop, pass };
 
   // Bytes on their way into the kernel, also where the thread is cancelled in the call.
@@ -163,6 +165,7 @@ class Passage {
     return waits_ == Waits::yes;
   }
 
+  // Returns what the call does next; where it may go on, bytes is how many of what is left it hands over.
   Answer admit(std::uint64_t& bytes) {
     std::unique_lock guard(flow_->lock);
     if (!is_same_socket()) return is_another_socket() ? stop(EBADF) : Answer::pass;
@@ -170,11 +173,10 @@ class Passage {
     const std::uint64_t left = length_ - sent_;
     const std::uint64_t now = now_ns();
     const Room room = flow_->room(fd_, left, now);
-    // It was dissolved and connected anew while the call waited: these bytes are not for the new one's peer.
-    if (connection_.value_or(flow_->connections) != flow_->connections) return stop(EPIPE);
-    connection_ = flow_->connections;
+    if (is_another_connection()) return stop(EPIPE);
     if (room.ended && sent_) return Answer::stop;
     bytes = std::min(room.bytes, left);
+    // Nobody else's bytes may come between the pieces of a call that is cut.
     const bool alone = has_turn() || (!flow_->turn && (bytes == left || is_single()));
     if (room.slice && bytes < left && !waits()) bytes = left;  // the kernel takes what it has room for
     const bool is_cut = bytes < left || !alone;
@@ -184,10 +186,12 @@ class Passage {
     const bool would_wait = bytes == 0 || (takes_turn && flow_->turn);
     if (would_wait && sent_ == 0 && !std::exchange(is_asked_, true)) return Answer::ask;
     if (takes_turn) return take_turn(guard);
-    if (bytes > 0) {
-      is_single() ? flow_->begin_late(bytes) : flow_->begin_send(bytes, now);
-      return Answer::go;
-    }
+    if (bytes == 0) return wait_or_refuse(guard);
+    is_single() ? flow_->begin_late(bytes) : flow_->begin_send(bytes, now);
+    return Answer::go;
+  }
+
+  Answer wait_or_refuse(std::unique_lock<Lock>& guard) {
     if (!flow_->arm()) return Answer::pass;
     if (waits()) return wait(guard, flow_->openings);
     if (!is_told_by_signal()) return stop(EAGAIN);
@@ -212,6 +216,12 @@ class Passage {
   }
   // It was closed while the call waited: these bytes are not for what has its number now.
   bool is_another_socket() const { return cookie_of(fd_) != cookie_; }
+
+  // It was dissolved and connected anew while the call waited: these bytes are not for the new one's peer.
+  bool is_another_connection() {
+    if (!connection_) connection_ = flow_->connections;
+    return *connection_ != flow_->connections;
+  }
 
   bool is_single() const { return call_ == Call::single; }
   // A turn is a thread's: whoever writes in a handler must not wait for the call that it interrupted.
@@ -261,7 +271,7 @@ class Passage {
   bool is_asked_;
   bool had_turn_ = false;
   std::uint64_t cookie_ = 0;
-  std::optional<std::uint32_t> connection_;
+  std::optional<std::uint32_t> connection_;  // of the flow's, at the first look
   std::size_t sent_ = 0;
   std::uint64_t deadline_ns_ = 0;  // by SO_SNDTIMEO, 0 = not asked for yet
   int error_ = EAGAIN;
