@@ -79,7 +79,15 @@ constexpr double kAloneRateTimes = (kAloneWaitTimes - 1 + kForeignRateShare) / (
 // Rates are means over so much: the bursts of a cellular link are none.
 constexpr double kRateWindowNs = 1e9;
 
-// What is known of one flow.
+// What is known of one flow. The cap is
+//
+//         long waits at a low rate          as long, more came           as long, less came
+//   usual ------------------------> raised -------------> taken_back ------------------> none, until until_ns_
+//     ^                               |                        |                            |
+//     +-------------------------------+------------------------+                            |
+//     |  no long wait under a cap, or the answer is a lone flow's, or a changed link's      |
+//     +-------------------------------------------------------------------------------------+
+//              that time has come, or the flow turned out to wait for itself
 class OthersQueue {
  public:
   // Takes a record with an RTT sample; returns whether the flow is to be left alone.
