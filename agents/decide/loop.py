@@ -272,8 +272,8 @@ class ControlLoop(Observed):
         goes_on = self._forget_closed(records)
         if answered is not None and not goes_on.all():
             answered = answered.of(goes_on)
-        live = heard = np.array(records[goes_on])
-        live, rows, fresh = self._flows.admit(live, _PAUSED if self._pause_wanted else _NO_DECISION)
+        heard = np.array(records[goes_on])
+        live, rows, fresh = self._flows.admit(heard, _PAUSED if self._pause_wanted else _NO_DECISION)
         if not len(live):
             return
         if answered is not None and len(live) < len(heard):
@@ -282,13 +282,13 @@ class ControlLoop(Observed):
             self._policies.reset(fresh, answered is not None)
             self._memory.reset(fresh)
         now_ns = self._clock_ns()
-        for policy, records, own in self._policies.split(live, rows, answered is not None):
+        for policy, its_records, its_rows in self._policies.split(live, rows, answered is not None):
             if policy is not None:
-                self._serve(policy, records, own, now_ns, answered)
+                self._serve(policy, its_records, its_rows, now_ns, answered)
                 continue
             with self._lock:
-                self._flows.stats[own] = records
-                self._flows.verdicts["code"][own] = Why.UNPLACED
+                self._flows.stats[its_rows] = its_records
+                self._flows.verdicts["code"][its_rows] = Why.UNPLACED
 
     def _serve(
         self, policy: ActivePolicy, live: FlowStatsArray, rows: Rows, now_ns: int, answered: Answered | None = None
