@@ -59,25 +59,23 @@ def _nginx(size_bytes: int, environment: Mapping[str, str]) -> Iterator[tuple[in
         with socket.create_server(("127.0.0.1", 0)) as found:
             port = found.getsockname()[1]
         Path(folder, "conf").write_text(nginx_config(folder, folder, f"127.0.0.1:{port}"))
-        with subprocess.Popen(
-            [program, "-p", folder, "-e", f"{folder}/error.log", "-c", f"{folder}/conf"],
-            env=dict(environment),
-            stderr=subprocess.DEVNULL,
-        ) as process:
+        command = [program, "-p", folder, "-e", f"{folder}/error.log", "-c", f"{folder}/conf"]
+        words = Path(folder, "words")
+        with words.open("wb") as stderr, subprocess.Popen(command, env=dict(environment), stderr=stderr) as process:
             try:
-                _wait_up(process, port)
+                _wait_up(process, port, words)
                 yield process.pid, port
             finally:
                 process.kill()
 
 
-def _wait_up(process: "subprocess.Popen[bytes]", port: int) -> None:
+def _wait_up(process: "subprocess.Popen[bytes]", port: int, words: Path) -> None:
     ends_s = time.monotonic() + START_S
     while time.monotonic() < ends_s and process.poll() is None:
         with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
             return
         time.sleep(0.02)
-    raise LinkError("nginx did not start")
+    raise LinkError(f"nginx did not start: {words.read_text(errors='replace').strip() or 'it said nothing'}")
 
 
 def _fetch_us(pid: int, port: int, size_bytes: int, is_fresh: bool) -> float:

@@ -20,6 +20,7 @@ from reinet.agents.evaluation.ways import fetches
 from reinet.alcc.launch import PRELOAD, Law
 from reinet.cli import run
 from reinet.cli.main import app
+from reinet.core.errors import LinkError
 
 REINET = Path(sys.executable).with_name("reinet")
 
@@ -211,6 +212,7 @@ import ctypes, itertools, operator, os, select, signal
 from pathlib import Path
 from reinet.alcc.launch import Law, Settings
 from reinet.cli.run import run_reported
+from reinet.core.errors import LinkError
 from reinet.core.target import Target
 
 calls = [(ctypes.CDLL(None).kill, os.getpid(), signal.SIGTERM)]
@@ -312,3 +314,10 @@ def test_what_a_short_fetch_costs_is_measured_of_nginx_plain_and_gated(monkeypat
     assert sum(gated) == len(gated) / 2 == 2 * len(fetches.KINDS)
     done = CliRunner().invoke(app, ["bench", "alcc", "--against", "fetches", "--traces", "x"])
     assert "--traces: with --against fetches it does nothing" in str(done.exception)
+
+
+def test_an_nginx_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed("nginx", "--bench")
+    monkeypatch.setattr(fetches, "nginx_config", lambda *_: "nonsense;")
+    with pytest.raises(LinkError, match=r'nginx did not start: .*unknown directive "nonsense"'):
+        fetches.measure(Law("rule"), 1)
