@@ -11,7 +11,7 @@ from reinet.agents.evaluation.suites import markdown, pictures, report, runner
 from reinet.agents.evaluation.suites.definition import ScenarioSpec, load
 from reinet.agents.evaluation.suites.links import links, scenario
 from reinet.agents.evaluation.suites.plan import SuitePlan, plan
-from reinet.agents.evaluation.suites.statistics import estimate
+from reinet.agents.evaluation.suites.statistics import LEAST_PAIRS, change, estimate, interval
 from reinet.agents.evaluation.suites.store import RUNS_FILE, Store
 from reinet.cli import evaluate_suite
 from reinet.core import toml_file
@@ -81,6 +81,49 @@ def test_an_interval_holds_the_scatter_of_traces_and_runs_once() -> None:
     assert found.high is not None
     width = 2 * 1.96 / np.sqrt(3 * 60)  # runs drawn once for a trace that is drawn twice: sqrt(5 / 3) times that
     assert found.high - found.low == pytest.approx(width, rel=0.1)
+
+
+def test_an_interval_leaves_as_much_out_above_as_below() -> None:
+    assert interval(np.linspace(0.0, 100.0, 1001)) == pytest.approx((2.5, 97.5))
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [(0.0, "within noise"), (5.0, "changed")])
+def test_runs_that_two_reports_do_not_share_are_compared_by_their_means(shift: float, verdict: str) -> None:
+    values = np.linspace(10.0, 12.0, 2 * LEAST_PAIRS)
+    before = {("trace", f"{seed}"): value for seed, value in enumerate(values)}
+    after = {("trace", f"other {seed}"): value + shift for seed, value in enumerate(values[::-1])}
+    found = change(before, after)
+    assert found is not None
+    assert not found.paired
+    assert (found.before, found.after) == pytest.approx((11.0, 11.0 + shift))
+    low, mean, high = found.difference.low, found.difference.mean, found.difference.high
+    assert low is not None
+    assert high is not None
+    assert mean == pytest.approx(shift)
+    width = 2 * 1.96 * values.std() * np.sqrt(2 / len(values))
+    assert (low, high) == pytest.approx((shift - width / 2, shift + width / 2), abs=0.1 * width)
+    assert found.verdict == verdict
+
+
+def test_a_trace_counts_once_in_a_comparison_however_many_runs_it_has() -> None:
+    before = {("a", "1"): 0.0, ("a", "2"): 0.0, ("a", "3"): 0.0, ("b", "1"): 8.0}
+    for prefix in ("", "other "):  # in pairs, and not
+        after = {(trace, f"{prefix}{run}"): value + 1.0 for (trace, run), value in before.items()}
+        found = change(before, after)
+        assert found is not None
+        assert found.paired is not bool(prefix)
+        assert (found.before, found.after, found.difference.mean) == pytest.approx((4.0, 5.0, 1.0))
+
+
+def test_a_difference_of_few_runs_is_called_no_change_however_large() -> None:
+    few = range(LEAST_PAIRS - 1)
+    for name in ("{}", "other {}"):  # in pairs, and not
+        found = change(
+            {("trace", f"{run}"): float(run) for run in few}, {("trace", name.format(run)): 99.0 for run in few}
+        )
+        assert found is not None
+        assert found.verdict == "too few runs"
+    assert change({}, {("trace", "1"): 1.0}) is change({("trace", "1"): 1.0}, {}) is None
 
 
 def test_the_runs_alone_of_each_number_of_flows_are_told_apart(tmp_path: Path) -> None:
