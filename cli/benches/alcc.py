@@ -177,7 +177,7 @@ def bench_alcc(
         make, compared, columns = _over_links(against, traces or [], names, buffer_bytes)
         runs: list[Row] = []
         try:
-            make(seconds=seconds, repeat=repeat, progress=_tell, kept=runs)
+            runs.extend(make(seconds=seconds, repeat=repeat, progress=_tell))
         finally:  # whatever ends the command, what was measured is told
             if runs:
                 rows = compared(runs)
@@ -223,7 +223,7 @@ def _tell_as_far(found: Iterable[Row], json_destination: str | None, columns: li
 
 def _over_links(
     against: Against, paths: list[Path], names: list[str], buffer_bytes: int | None
-) -> tuple[Callable[..., object], Callable[[Sequence[Row]], list[Row]], list[str]]:
+) -> tuple[Callable[..., Iterable[Row]], Callable[[Sequence[Row]], list[Row]], list[str]]:
     """Returns what makes runs, what compares their rows, and the columns to show of these. Raises ConfigError."""
     from reinet.agents.evaluation.ways import actuators, java, native, shim, tunnel
     from reinet.alcc._alcc import law_names

@@ -131,9 +131,9 @@ def test_what_the_gate_measures_of_a_socket_is_what_the_kernels_shim_measures_of
     trace = generate("lte-driving", seconds=30, seed=2027) if cellular else Trace.constant(12, 10)
 
     def measured() -> dict[str, Any]:
-        runs, _ = shim.measure([trace], seconds=8.0)
-        assert runs[0]["periods"] > 20
-        return runs[0]
+        (run,) = shim.measure([trace], seconds=8.0)
+        assert run["periods"] > 20
+        return run
 
     def check(found: dict[str, Any]) -> None:
         assert abs(found["run_delivered_ratio"] - 1) < 0.01
@@ -180,10 +180,10 @@ def test_nobody_stalls_inside_a_tcp_tunnel(beside: Beside) -> None:
         pytest.skip("openvpn is not installed: run docker/packages.sh --bench as root")
 
     def measured() -> list[dict[str, Any]]:
-        runs, rows = tunnel.measure([Law("rule:1.5")], seconds=6.0, beside=[beside])
+        runs = list(tunnel.measure([Law("rule:1.5")], seconds=6.0, beside=[beside]))
         assert [run["way"] for run in runs] == ["plain", "gate"]
         assert all(run["throughput_mbps"] > 0 and run["beside_mbps"] > 0 for run in runs)
-        return [*runs, *rows]
+        return [*runs, *tunnel.compared(runs)]
 
     def check(told: list[dict[str, Any]]) -> None:
         plain, gate, row = told

@@ -1,6 +1,6 @@
 """An agent through the gate against the same agent in the kernel, and both against no cap, on the same links."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from reinet.agents.decide.names import make_agent
@@ -25,13 +25,11 @@ def measure(
     cc: str = "cubic",
     target: Target = TARGET,
     progress: Tell | None = None,
-    kept: list[Row] | None = None,
-) -> tuple[list[Row], list[Row]]:
-    """Returns a row for each run, and one for each agent and trace with medians and ratios, gate over kernel.
+) -> Iterator[Row]:
+    """Yields a row for each run, when it was made.
 
-    ``reduction_share`` of the latter is the queueing delay that the gate takes from plain, over what the cap in the
-    kernel takes, None where that takes nothing; ``cpu_over_plain`` is the sender's CPU time, gate over plain. Raises
-    ReinetError for an agent that does not run in a process, LinkError or ShimError where the host lacks something.
+    Raises ReinetError for an agent that does not run in a process, LinkError or ShimError where the host lacks
+    something.
     """
     plain = make_agent("none", "mahimahi")
     cells = []
@@ -42,12 +40,11 @@ def measure(
             scenarios = {way: Scenario.of(trace, "mahimahi", seconds=seconds, target=target, cc=cc, actuator=actuator)
                          for way, actuator in _ACTUATORS.items()}  # fmt: skip
             cells.append(({"agent": name, "trace": trace.name}, partial(_run, plain, agent, scenarios)))
-    runs = WAYS.in_turn(cells, repeat=repeat, progress=progress, kept=kept)
-    return runs, compared(runs)
+    return WAYS.in_turn(cells, repeat=repeat, progress=progress)
 
 
 def compared(runs: Sequence[Row]) -> list[Row]:
-    """Returns a row for each agent and trace of such rows of runs."""
+    """Returns a row for each agent and trace of such rows of runs: medians and ratios, gate over kernel."""
     return [with_share(row) for row in WAYS.summary(runs, ("agent", "trace"))]
 
 
@@ -60,7 +57,11 @@ def _run(plain: Agent, agent: Agent, scenarios: dict[str, Scenario], way: str) -
 
 
 def with_share(row: Row) -> Row:
-    """Returns a row of the summary with ``reduction_share`` and ``cpu_over_plain``."""
+    """Returns a row of the summary with ``reduction_share`` and ``cpu_over_plain``.
+
+    The one is the queueing delay that the gate takes from plain, over what the cap in the kernel takes, None where that
+    takes nothing; the other the sender's CPU time, gate over plain.
+    """
     plain_ms, kernel_ms, gate_ms = (row[f"{name}_qdelay_mean_ms"] for name in WAYS.names.values())
     saved_ms = plain_ms - kernel_ms
     plain_cpu_s = row["plain_cpu_s"]

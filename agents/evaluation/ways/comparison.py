@@ -1,7 +1,8 @@
 """Ways of sending against each other: in turn over the same links, again where the host lagged, medians and ratios."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -38,6 +39,20 @@ def figures(metrics: Metrics, invalid_reason: str | None, cpu_us: int | None = N
     }
 
 
+def made(run: Callable[[], Row], progress: Tell | None = None) -> Row:
+    """Returns a run's row; one that is not valid is made again, ``ATTEMPTS`` times in all, and the last one counts.
+
+    ``progress`` is told the row of each.
+    """
+    for _ in range(ATTEMPTS):
+        row = run()
+        if progress is not None:
+            progress(row)
+        if row["valid"]:
+            break
+    return row
+
+
 @dataclass(frozen=True)
 class Ways:
     """Which ways there are, and which one is compared with which."""
@@ -56,26 +71,19 @@ class Ways:
         *,
         repeat: int = 1,
         progress: Tell | None = None,
-        kept: list[Row] | None = None,
-    ) -> list[Row]:
-        """Returns a row for each run: a cell's labels, its way and its figures.
+    ) -> Iterator[Row]:
+        """Yields a row for each run, when it was ``made``: a cell's labels, its way and its figures.
 
-        A cell is its labels, and what makes a run in a way and returns its figures. A run that is not valid is made
-        again, ``ATTEMPTS`` times in all, and the last one counts; ``progress`` is told the row of each. ``kept`` gets
-        the rows as they come: whatever ends this, they are there.
+        A cell is its labels, and what makes a run in a way and returns its figures.
         """
-        runs = [] if kept is None else kept
+
+        def run_of(labels: Row, run_in: Callable[[str], Row], way: str) -> Row:
+            return {**labels, "way": way, **run_in(way)}
+
         for labels, run_in in cells:
             for _ in range(repeat):
                 for way in self.names:  # in turn: the host's load drifts
-                    for _ in range(ATTEMPTS):
-                        row = {**labels, "way": way, **run_in(way)}
-                        if progress is not None:
-                            progress(row)
-                        if row["valid"]:
-                            break
-                    runs.append(row)
-        return runs
+                    yield made(partial(run_of, labels, run_in, way), progress)
 
     def summary(self, runs: Sequence[Row], labels: Sequence[str]) -> list[Row]:
         """Returns a row for each cell, which ``labels`` tell apart: medians of each way, ratios of these, ``spread``.

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,9 +24,8 @@ def measure(
     mrtt_ms: float = LinkSpec.mrtt_ms,
     buffer_bytes: int = LinkSpec.buffer_bytes,
     progress: Tell | None = None,
-    kept: list[Row] | None = None,
-) -> tuple[list[Row], list[Row]]:
-    """Returns a row for each run, and one for each trace with medians and ratios, mdi over plain.
+) -> Iterator[Row]:
+    """Yields a row for each run, when it was made.
 
     ``progress`` is told each run's row, also of those made again. Raises ReinetError without a JDK, LinkError where a
     link cannot be made or dies.
@@ -39,12 +38,11 @@ def measure(
              partial(_run, LinkSpec(trace, mrtt_ms=mrtt_ms, buffer_bytes=buffer_bytes), classes, seconds))
             for trace in traces
         ]  # fmt: skip
-        runs = WAYS.in_turn(cells, repeat=repeat, progress=progress, kept=kept)
-    return runs, compared(runs)
+        yield from WAYS.in_turn(cells, repeat=repeat, progress=progress)
 
 
 def compared(runs: Sequence[Row]) -> list[Row]:
-    """Returns a row for each trace of such rows of runs."""
+    """Returns a row for each trace of such rows of runs: medians and ratios, mdi over plain."""
     return WAYS.summary(runs, ("trace",))
 
 

@@ -1,6 +1,6 @@
 """A published law through the gate against the same law over UDP, on the same emulated links."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import median
 
@@ -22,9 +22,8 @@ def measure(
     repeat: int = 1,
     mrtt_ms: float = LinkSpec.mrtt_ms,
     progress: Tell | None = None,
-    kept: list[Row] | None = None,
-) -> tuple[list[Row], list[Row]]:
-    """Returns a row for each run, and one for each law and trace with medians and ratios, gate over UDP.
+) -> Iterator[Row]:
+    """Yields a row for each run, when it was made.
 
     ``undelivered_pkts`` came to the link and did not leave it: its queue dropped them, or they were in it at the end.
     ``progress`` is told the row of each, also of those made again. Raises LinkError where a link cannot be made, or
@@ -35,12 +34,11 @@ def measure(
         for trace in traces
         for law in laws
     ]
-    runs = WAYS.in_turn(cells, repeat=repeat, progress=progress, kept=kept)
-    return runs, compared(runs)
+    return WAYS.in_turn(cells, repeat=repeat, progress=progress)
 
 
 def compared(runs: Sequence[Row]) -> list[Row]:
-    """Returns a row for each law and trace of such rows of runs."""
+    """Returns a row for each law and trace of such rows of runs: medians and ratios, gate over UDP."""
     return WAYS.summary(runs, ("law", "trace"))
 
 

@@ -1,14 +1,15 @@
 """What the gate measures of a socket against what the kernel's shim measures of it at the same time; nobody caps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from reinet.agents.evaluation.gated import RECORDS
-from reinet.agents.evaluation.ways.comparison import ATTEMPTS, Row, Tell
+from reinet.agents.evaluation.ways.comparison import Row, Tell, made
 from reinet.alcc.launch import ENVIRONMENT, Law, Settings
 from reinet.core import FLOW_STATS_DTYPE, ShimError
 from reinet.core.records import FlowStatsArray, told_once
@@ -83,29 +84,24 @@ def measure(
     repeat: int = 1,
     cc: str = "cubic",
     progress: Tell | None = None,
-    kept: list[Row] | None = None,
-) -> tuple[list[Row], list[Row]]:
-    """Returns a row for each run, and one for each trace with medians over its runs and the spread of each share.
+) -> Iterator[Row]:
+    """Yields a row for each run, when it was made.
 
     Raises LinkError or ShimError where the host lacks something.
     """
-    runs = [] if kept is None else kept
     for trace in traces:
         for _ in range(repeat):
-            for _ in range(ATTEMPTS):
-                seen = see(LinkSpec(trace, mrtt_ms=MRTT_MS, cc=cc), seconds)
-                row = {"trace": trace.name, "cc": cc, **figures(seen)}
-                if progress is not None:
-                    progress(row)
-                if row["valid"]:
-                    break
-            runs.append(row)
-    return runs, compared(runs)
+            yield made(partial(_run, trace, cc, seconds), progress)
 
 
 def compared(runs: Sequence[Row]) -> list[Row]:
-    """Returns a row for each trace of such rows of runs."""
+    """Returns a row for each trace of such rows of runs: medians, and the largest spread of a share."""
     return [_summary([run for run in runs if run["trace"] == name]) for name in {r["trace"]: 0 for r in runs}]
+
+
+def _run(trace: Trace, cc: str, seconds: float) -> Row:
+    seen = see(LinkSpec(trace, mrtt_ms=MRTT_MS, cc=cc), seconds)
+    return {"trace": trace.name, "cc": cc, **figures(seen)}
 
 
 def see(path: LinkSpec, seconds: float) -> Seen:

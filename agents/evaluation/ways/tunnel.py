@@ -1,6 +1,6 @@
 """A law through the gate inside a TCP tunnel, against the same program without it, beside plain TCP and beside UDP."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import median
 
@@ -38,9 +38,8 @@ def measure(
     repeat: int = 1,
     beside: Sequence[Beside] = BESIDE,
     progress: Tell | None = None,
-    kept: list[Row] | None = None,
-) -> tuple[list[Row], list[Row]]:
-    """Returns a row for each run, and one for each law and what ran beside it: medians and ratios, gate over plain.
+) -> Iterator[Row]:
+    """Yields a row for each run, when it was made.
 
     Plain is the same program with a gate that only measures. ``delay_mean_ms`` and ``delay_p95_ms`` are round trips of
     the measured flow, the tunnel's own queues included; ``jain`` is of both flows' throughputs. Raises LinkError.
@@ -51,12 +50,11 @@ def measure(
         for other in beside
         for law in laws
     ]
-    runs = WAYS.in_turn(cells, repeat=repeat, progress=progress, kept=kept)
-    return runs, compared(runs)
+    return WAYS.in_turn(cells, repeat=repeat, progress=progress)
 
 
 def compared(runs: Sequence[Row]) -> list[Row]:
-    """Returns a row for each law and what ran beside it of such rows of runs."""
+    """Returns a row for each law and what ran beside it of such rows of runs: medians and ratios, gate over plain."""
     return WAYS.summary(runs, ("law", "beside"))
 
 

@@ -48,7 +48,7 @@ def test_a_run_in_which_the_host_lagged_is_made_again(failures: int, valid: bool
         return {"throughput_mbps": 1.0, "valid": left[way] < 0}
 
     told: list[dict[str, Any]] = []
-    runs = PAIR.in_turn([({"trace": "t"}, run_in)], progress=told.append)
+    runs = list(PAIR.in_turn([({"trace": "t"}, run_in)], progress=told.append))
     assert [(run["trace"], run["way"], run["valid"]) for run in runs] == [("t", "a", valid), ("t", "b", True)]
     assert len(told) == 2 + min(failures, ATTEMPTS - 1)
     assert PAIR.summary(runs, ("trace",))[0]["valid"] == valid
@@ -64,7 +64,7 @@ def test_what_was_run_when_it_ends_is_kept_and_compared_where_every_way_was_run(
         return _run("x", way, 1.0, 2.0)
 
     with pytest.raises(KeyboardInterrupt):
-        PAIR.in_turn([({"cell": name}, run_in) for name in "st"], kept=kept)
+        kept.extend(PAIR.in_turn([({"cell": name}, run_in) for name in "st"]))
     assert [(run["cell"], run["way"]) for run in kept] == [("s", "a"), ("s", "b"), ("t", "a")]
     assert [row["cell"] for row in PAIR.summary(kept, ("cell",))] == ["s"]
 
@@ -79,7 +79,7 @@ def test_cells_come_one_after_the_other_and_their_ways_in_turn() -> None:
 
         return {"trace": name}, run_in
 
-    PAIR.in_turn([cell("s"), cell("t")], repeat=2)
+    assert len(list(PAIR.in_turn([cell("s"), cell("t")], repeat=2))) == 8
     assert made == [(name, way) for name in "st" for _ in range(2) for way in "ab"]
 
 
@@ -115,11 +115,12 @@ def test_plain_kernel_and_gate_are_run_with_their_agent_and_actuator(monkeypatch
 
     monkeypatch.setattr(actuators, "run", run)
     trace = Trace.constant(12.0, 1.0)
-    runs, rows = actuators.measure(["fixed:25", "rule:1.5"], [trace], seconds=1.0)
+    runs = list(actuators.measure(["fixed:25", "rule:1.5"], [trace], seconds=1.0))
     assert made == [(name, actuator) for agent in ("fixed:25", "rule:1.5")
                     for name, actuator in (("none", "kernel"), (agent, "kernel"), (agent, "app"))]  # fmt: skip
     assert [run["way"] for run in runs] == ["none", "kernel", "gate"] * 2
-    assert [(row["agent"], row["throughput_ratio"]) for row in rows] == [("fixed:25", 1.0), ("rule:1.5", 1.0)]
+    assert [(row["agent"], row["throughput_ratio"]) for row in actuators.compared(runs)] == [
+        ("fixed:25", 1.0), ("rule:1.5", 1.0)]  # fmt: skip
 
 
 def test_a_summary_has_the_further_figures_that_were_asked_for() -> None:
