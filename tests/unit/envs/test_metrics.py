@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reinet.core.errors import LinkError
-from reinet.envs.link.metrics import LinkLog, compute, first_data_ms, frontier_ratio, rate_mbps
+from reinet.envs.link.metrics import LinkLog, compute, first_data_ms, frontier_ratio, rate_mbps, syn_ack_ms
 
 
 def log(**changes: object) -> LinkLog:
@@ -78,6 +78,24 @@ def test_refuses_what_has_no_meaning() -> None:
     for bad in (-1.0, float("nan")):
         with pytest.raises(LinkError, match="before it arrived"):
             log(departure_delay_ms=[10, 0, bad, 3])
+
+
+def test_the_sender_answered_the_syn_with_the_packet_before_its_first_data() -> None:
+    assert syn_ack_ms(log()) == 10
+    assert syn_ack_ms(log(arrival_bytes=[64, 64, 1504, 1504])) == 100
+    assert syn_ack_ms(log(arrival_bytes=[1504] * 4)) == 10, "a log without it begins with the data"
+
+
+def test_a_flows_log_has_its_own_packets_and_every_opportunity() -> None:
+    whole = {f"arrival_{name}": getattr(log(), f"arrival_{name}") for name in ("ms", "bytes")}
+    whole |= {f"departure_{name}": getattr(log(), f"departure_{name}") for name in ("ms", "bytes", "delay_ms")}
+    whole |= {"opportunity_ms": log().opportunity_ms, "arrival_flow": np.array([0, 0, 1, 1])}
+    whole |= {"departure_flow": np.array([0, 1, 1, 0])}
+    own = LinkLog.of_flow(whole, 1)
+    assert own.arrival_ms.tolist() == [100, 110]
+    assert own.departure_ms.tolist() == [100, 120]
+    assert own.departure_delay_ms.tolist() == [0, 20]
+    assert own.opportunity_ms.tolist() == log().opportunity_ms.tolist()
 
 
 def test_rate_over_time() -> None:
