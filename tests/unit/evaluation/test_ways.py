@@ -119,6 +119,7 @@ def test_plain_kernel_and_gate_are_run_with_their_agent_and_actuator(monkeypatch
     assert made == [(name, actuator) for agent in ("fixed:25", "rule:1.5")
                     for name, actuator in (("none", "kernel"), (agent, "kernel"), (agent, "app"))]  # fmt: skip
     assert [run["way"] for run in runs] == ["none", "kernel", "gate"] * 2
+    assert {run["cpu_s"] for run in runs} == {5e-6}
     assert [(row["agent"], row["throughput_ratio"]) for row in actuators.compared(runs)] == [
         ("fixed:25", 1.0), ("rule:1.5", 1.0)]  # fmt: skip
 
