@@ -16,8 +16,8 @@ MOST_FDS = 253
 """The kernel lets a message carry so many. Those for which there is no room are closed while it is read."""
 MOST_CLOSING = 64
 MOST_OF_A_USER = 8
-"""Closings that may be under way at the same time; while there are so many, nothing more is read of any program, or of
-that user's."""
+"""Closings that may be under way at the same time; while there are so many, no program is let in and nothing more is
+read of any, or nothing of that user's."""
 _EVENT = "anon_inode:[eventfd]"  # no file has such a name: theirs begin with a slash
 
 
@@ -45,6 +45,11 @@ class Handed:
         """Knows of nothing yet."""
         self._lock = threading.Lock()
         self._closing: Counter[int] = Counter()  # by user
+
+    def may_come(self) -> bool:
+        """Returns whether there is room for one more closing, which is what becomes of a program that is refused."""
+        with self._lock:
+            return self._closing.total() < MOST_CLOSING
 
     def may_hand_over(self, uid: int) -> bool:
         """Returns whether what this user's programs and others' handed over before is closed, but for a little."""

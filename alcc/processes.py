@@ -128,7 +128,8 @@ class ProcessShim:
         with suppress(BlockingIOError):
             for fd, _ in self._epoll.poll(0):
                 if fd == self._listening.socket.fileno():
-                    self._accept()
+                    if self._handed.may_come():
+                        self._accept()
                 elif fd in self._processes:
                     self._hear(self._processes[fd], now_ns)
         batches = [self._records(process, now_ns) for process in list(self._processes.values())]

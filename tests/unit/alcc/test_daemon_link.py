@@ -22,7 +22,7 @@ from helpers.gated.program import SEALS, Program, record
 from helpers.gated.server import MSS_BYTES, pattern
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.names import make_agent
-from reinet.alcc import _alcc
+from reinet.alcc import _alcc, handed, processes
 from reinet.alcc.joined import JoinedShim
 from reinet.alcc.launch import Law, Settings
 from reinet.alcc.processes import MOST_BAD, RECORDS_AT_ONCE, ProcessShim, listen
@@ -389,6 +389,25 @@ def test_a_connection_that_closes_late_keeps_nobody_waiting(shim: ProcessShim, t
             shim.take(time.monotonic_ns())
         assert time.monotonic() - begin_s < LINGER_S / 2
         program.close()
+
+
+def test_programs_that_are_refused_start_no_threads_without_end(
+    shim: ProcessShim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection beyond a user's number had a thread that waited for what lay in it unread."""
+    most = 2
+    monkeypatch.setattr(handed, "MOST_CLOSING", most)
+    monkeypatch.setattr(processes, "MOST_OF_A_USER", 0)
+    with contextlib.ExitStack() as stack:
+        for _ in range(most + 2):
+            sock = stack.enter_context(_lingering())
+            caller = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            caller.connect(str(tmp_path / "socket"))
+            socket.send_fds(caller, [b"M"], [sock.fileno()])
+            sock.close()  # what is on its way to the daemon is the last
+        for _ in range(most + 2):
+            shim.take(time.monotonic_ns())
+        assert sum(thread.name == "closing" for thread in threading.enumerate()) == most
 
 
 def test_a_place_that_is_taken_is_not_cleared(tmp_path: Path) -> None:
