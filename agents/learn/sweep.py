@@ -127,8 +127,7 @@ def sweep(
     Raises ConfigError for keys that make no sense, before anything runs, and where the folder holds another sweep.
     """
     points = plan.points()
-    for point in points:
-        configured(config, point)
+    _refuse_twice(points, [configured(config, point) for point in points])
     run_dir = run_dir.absolute()
     _keep_plan(run_dir, {"config": config.model_dump(mode="json"), "points": points})
     left = [number for number in range(len(points)) if not _found(run_dir, number)]
@@ -142,6 +141,16 @@ def sweep(
 def folder_of(run_dir: Path, number: int) -> Path:
     """Returns the run folder of a trial."""
     return run_dir / "trials" / f"{number:03d}"
+
+
+def _refuse_twice(points: list[dict[str, Any]], configs: list[TrainConfig]) -> None:
+    """Raises ConfigError for two trials of one configuration: they would come to the same, bit for bit."""
+    first: dict[str, int] = {}
+    for number, config in enumerate(configs):
+        if (other := first.setdefault(config.model_dump_json(), number)) != number:
+            raise ConfigError(
+                f"sweep: trials {other} and {number} are the same training, {points[number]}; take one of them out"
+            )
 
 
 def _run(

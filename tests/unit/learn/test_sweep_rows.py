@@ -15,7 +15,7 @@ from reinet.agents.learn import sweep as sweeps
 from reinet.agents.learn.checkpoint import Checkpoint
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.loop import Progress, Result
-from reinet.agents.learn.sweep import PLAN_FILE, TRIAL_FILE, SweepConfig, folder_of, sweep
+from reinet.agents.learn.sweep import PLAN_FILE, TRIAL_FILE, Law, SweepConfig, folder_of, sweep
 from reinet.agents.learn.train import train
 from reinet.core.errors import ConfigError
 
@@ -75,3 +75,18 @@ def test_a_plan_is_whole_or_not_there(tmp_path: Path, told: list[float], monkeyp
     assert [path.name for path in tmp_path.glob("*.json")] == [PLAN_FILE]
     with pytest.raises(ConfigError, match="holds another sweep"):
         sweep(config, SweepConfig(grid={"seed": [2]}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        SweepConfig(grid={"seed": [1, 2, 1]}),
+        SweepConfig(grid={"ddpg.noise": [1, 1.0]}),
+        SweepConfig(random={"ddpg.noise": Law(low=0.1, high=0.1)}, samples=2),
+    ],
+)
+def test_the_same_training_twice_is_refused_before_anything_runs(tmp_path: Path, plan: SweepConfig) -> None:
+    """Equal rows would be taken for what two seeds agree on."""
+    with pytest.raises(ConfigError, match="are the same training"):
+        sweep(TrainConfig.model_validate(TINY), plan, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
