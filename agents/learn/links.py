@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from reinet.agents.decide.baselines import NoCap
+from reinet.agents.evaluation.batch import figures_if_any
 from reinet.agents.learn.config import LinkSection, TraceSection, TrainConfig
 from reinet.agents.learn.recordings import Recordings, recordings
 from reinet.core.errors import ConfigError
@@ -133,7 +135,8 @@ def selection_links(config: TrainConfig) -> list[LinkSpec]:
     is left out where training takes none from there.
 
     Neither is short or limited by its application: nothing would be left there to compare. Only the second meets the
-    other conditions. All are there once for each of ``run.evaluate_seeds``, with other jitter. Raises ConfigError.
+    other conditions. All are there once for each of ``run.evaluate_seeds``, with other jitter and losses. Raises
+    ConfigError.
     """
     ranges = config.links.model_copy(update={"reference_share": 0.0, "short_share": 0.0, "app_limited_share": 0.0})
     rng = np.random.Generator(np.random.PCG64(config.traces.seed))
@@ -147,7 +150,36 @@ def selection_links(config: TrainConfig) -> list[LinkSpec]:
         for link in own:
             _refuse_silent(trace, link, config.run.evaluate_s)
         links += own
-    return [replace(link, seed=link.seed + more) for more in range(config.run.evaluate_seeds) for link in links]
+    seeds = config.run.evaluate_seeds
+    every = [replace(link, seed=link.seed + more) for more in range(seeds) for link in links]
+    return _with_data(every, seeds, config.run.evaluate_s)
+
+
+HARDLY_LOSSY = 0.01
+"""Up to this share of losses a flow loses three answers to its SYN, those of 5 s, once in a million times."""
+MOST_SEEDS = 100
+"""So many seeds are tried: at the largest share, a half, one of eight flows has no data in 5 s."""
+
+
+def _with_data(links: list[LinkSpec], step: int, seconds: float) -> list[LinkSpec]:
+    """Returns the links; lossy ones that let no data through in an evaluation get the next seed, ``step`` further on,
+    with which they do.
+
+    A lost answer to a SYN is sent again after 1, 3, 7 ... s, and until the first ACK no agent has a say. Raises
+    ConfigError where no seed helps.
+    """
+    silent = [row for row, link in enumerate(links) if link.loss > HARDLY_LOSSY]
+    for _ in range(MOST_SEEDS):
+        if not silent:
+            return links
+        found, _ = figures_if_any(NoCap(), [links[row] for row in silent], seconds)
+        silent = [row for row, figures in zip(silent, found, strict=True) if figures is None]
+        for row in silent:
+            links[row] = replace(links[row], seed=links[row].seed + step)
+    raise ConfigError(
+        f"links.loss: with {links[silent[0]].loss:.0%} of its packets lost a flow has no data in the {seconds:g} s of "
+        "an evaluation; lower it, or raise run.evaluate_s"
+    )
 
 
 SLOW_MBPS, FAST_MBPS = 4.0, 16.0

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reinet.agents.decide.baselines import NoCap
 from reinet.agents.decide.policy import REFERENCE_QUEUEING_MS
+from reinet.agents.evaluation.batch import figures_of, logs
 from reinet.agents.learn.config import LinkSection, TrainConfig
 from reinet.agents.learn.gatherer import Gatherer
 from reinet.agents.learn.links import (
@@ -197,3 +199,15 @@ def test_a_recording_that_begins_with_a_long_outage_cannot_select_and_may_be_lea
         return
     with pytest.raises(ConfigError, match=r"tunnel\.trace lets no data through in its first 40\.\d+ s, .* take 30 s"):
         selection_links(asked)
+
+
+def test_a_lossy_link_that_would_let_no_data_through_while_it_is_judged_has_another_seed() -> None:
+    """The answer to a SYN may be lost for longer than an evaluation, the first of which ended the training then."""
+    lossy = config(loss=[0.5, 0.5])
+    run = lossy.run.model_copy(update={"evaluate_s": 5.0})
+    links = selection_links(lossy.model_copy(update={"run": run}))
+    assert all(figures.packets for figures in figures_of(logs(NoCap(), links, 5.0), links, 5.0))
+    drawn = [link.seed for link in selection_links(config(loss=[0.005, 0.005]))]
+    others = [link.seed - seed for link, seed in zip(links, drawn, strict=True) if link.seed != seed]
+    assert others
+    assert all(more % run.evaluate_seeds == 0 for more in others), "no two seeds of a link become one"
