@@ -55,6 +55,8 @@ EVALUATED = (
 its model's manifest and card also have the strata of its links, and what the gate for no harm found."""
 EVOLUTION_STATES = 4096
 """So many states of the replay tell how much each unit varies."""
+ANEW = "train anew, as another job or in another --run-dir"
+"""A job of the training service has a folder that its owner does not choose."""
 _MAY_CHANGE = {"iterations", "keep", "checkpoint_every"}
 """These keys of [run] may differ when a run is resumed: they change nothing that was computed before. Iterations may
 not once there was evolution, which ends a run: what was learned after it would be neither run's. Nor may policy
@@ -140,7 +142,7 @@ class Run:
         return ConfigError(
             f"{self._run_dir}: {self.iteration} iterations taught nothing: caps act once a flow's first second is over "
             "and it has shown a queue, and no flow came so far. Give more than rollout.periods = "
-            f"{self._config.rollout.periods}, or longer flows in links.short_bytes, and train in another folder"
+            f"{self._config.rollout.periods}, or longer flows in links.short_bytes, and {ANEW}"
         )
 
     def _gather_and_learn(self, calibrating: bool) -> dict[str, float]:
@@ -214,7 +216,7 @@ class Run:
             raise ReinetError(
                 f"{lost[0]} is not finite in iteration {self.iteration + 1}: the training diverged, and "
                 f"nothing of this iteration is kept; the newest checkpoint below {self._run_dir} is from before. "
-                "Train with a lower ddpg.critic_lr or ddpg.actor_lr, in another folder"
+                f"Choose a lower ddpg.critic_lr or ddpg.actor_lr, and {ANEW}"
             )
         return scalars
 

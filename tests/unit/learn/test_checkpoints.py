@@ -114,7 +114,7 @@ def test_a_training_whose_flows_are_over_before_any_cap_acts_ends_with_what_to_d
     tmp_path: Path, generations: int
 ) -> None:
     evolution = {"generations": generations, "members": 4, "links": 1, "seconds": 2}
-    with pytest.raises(ConfigError, match=r"iterations taught nothing: .* more than rollout\.periods = 8, .*"):
+    with pytest.raises(ConfigError, match=r"taught nothing: .* more than rollout\.periods = 8, .*, as another job or"):
         run(tmp_path, 6, **SHORT, evolution=evolution)
     assert not (tmp_path / "best").exists()
 
