@@ -345,7 +345,9 @@ def check_mrtt(mrtt_ms: float) -> None:
 
 
 def check_target(target_ms: float, mrtt_ms: float) -> None:
-    """Raises ConfigError for a target below 1.1 x the path's minimum RTT."""
+    """Raises ConfigError for a target below 1.1 x the path's minimum RTT, or of 0 where that is 0."""
+    if target_ms == 0 == mrtt_ms:
+        raise ConfigError("target_ms: 0 ms, of a path whose mrtt_ms is 0, is no target; give more of either")
     least_ms = LEAST_TARGET_PER_RTT * mrtt_ms
     if not target_ms >= least_ms:
         raise ConfigError(

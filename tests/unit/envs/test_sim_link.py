@@ -139,6 +139,14 @@ def test_refuses_a_target_below_the_paths_rtt(target_ms: float) -> None:
         SimLinkEnv(constant(), target_ms=target_ms)
 
 
+@pytest.mark.parametrize("target_ms", [0.0, "2.5x"])
+def test_refuses_a_target_of_nothing(target_ms: float | str) -> None:
+    """To the guard and to rewards a target of 0 is one that is not known yet."""
+    with pytest.raises(ConfigError, match="target_ms: 0 ms, of a path whose mrtt_ms is 0, is no target"):
+        SimLinkEnv(constant(), mrtt_ms=0, target_ms=target_ms)
+    assert SimLinkEnv(constant(), mrtt_ms=0, target_ms="+30ms").reset(seed=0)[1]["target_us"] == 30_000
+
+
 def test_refuses_what_makes_no_sense(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cc: .*'vegaz'.*cubic"):
         SimLinkEnv(constant(), cc="vegaz")
