@@ -1,6 +1,6 @@
 """``reinet/SimLink-v0`` as a vector environment: many simulated links, stepped together in C++."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from types import NoneType
 from typing import Any
@@ -35,6 +35,8 @@ from reinet.envs.spaces import (
 )
 
 States = npt.NDArray[np.float32]
+IN_LINK = ("loss", "jitter_us", "queue")
+"""Fields of a domain that are no arguments of ``SimLinkEnv``."""
 Info = dict[str, Any]
 
 
@@ -56,7 +58,8 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
         num_envs
             number of links.
         domain
-            what is drawn at every reset; None = DeepCC's path. Further keyword arguments are ``LinkDomain``'s fields.
+            what is drawn at every reset; None = DeepCC's path. Further keyword arguments are ``LinkDomain``'s fields,
+            or ``trace`` and ``link`` as in ``SimLinkEnv``.
         head, feature_set, normaliser, period, episode_periods, episode_s, reward, delay_weight, render_mode
             as in ``SimLinkEnv``.
         threads
@@ -190,8 +193,14 @@ class SimLinkVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def domain_from(values: dict[str, Any]) -> LinkDomain:
-    """Returns the domain with these fields, ``trace`` a word for ``traces``; raises ConfigError for unknown ones."""
+    """Returns the domain with these fields, ``trace`` a word for ``traces``; raises ConfigError for unknown ones.
+
+    What of them ``SimLinkEnv`` has in ``link`` alone may stand there: ``gymnasium.make_vec`` hands both the same.
+    """
     values = dict(values)
+    if isinstance(link := values.get("link"), Mapping):
+        moved = {key: link[key] for key in IN_LINK if key in link and key not in values}
+        values |= {**moved, "link": {key: value for key, value in link.items() if key not in moved}}
     if "trace" in values:
         if "traces" in values:
             raise ConfigError("trace: give it or traces, not both")

@@ -93,6 +93,23 @@ def test_gymnasium_makes_it() -> None:
     assert not np.shares_memory(stepped, env.step(env.action_space.sample())[0])
 
 
+@pytest.mark.parametrize("link", [{"loss": 0.05}, {"queue": "codel", "buffer_pkts": 50}, {"jitter_us": 0}])
+def test_the_same_arguments_make_a_vector_whoever_steps_it(link: dict[str, Any]) -> None:
+    """The single environment has some fields in ``link`` alone, where the vector refused them."""
+    arguments: dict[str, Any] = {"trace": TRACES[0], "link": link}
+    together, apart = (
+        gym.make_vec("reinet/SimLink-v0", num_envs=2, vectorization_mode=mode, **arguments)
+        for mode in ("vector_entry_point", "sync")
+    )
+    plain = gym.make_vec("reinet/SimLink-v0", num_envs=2, trace=TRACES[0])
+    assert np.array_equal(together.reset(seed=3)[0], apart.reset(seed=3)[0])
+    plain.reset(seed=3)
+    for _ in range(100):
+        states, same, others = (env.step(np.zeros((2, 1), np.float32))[0] for env in (together, apart, plain))
+        assert np.array_equal(states, same)
+    assert not np.array_equal(states, others)
+
+
 def test_buffers_are_returned_on_demand() -> None:
     env = SimLinkVectorEnv(2, traces=TRACES[0], copy=False)
     first, _ = env.reset(seed=0)
@@ -134,6 +151,7 @@ def test_the_default_target_follows_a_path_that_is_too_long_for_it() -> None:
         ({"mrtt_ms": (4.0, 80.0), "target_ms": 50.0}, "at least 88 ms"),
         ({"link": {"seed": 1}}, "seed is the domain's own; it is drawn for each path"),
         ({"link": {"bufer_pkts": 1}}, "unknown key bufer_pkts"),
+        ({"link": {"loss": 0.1}, "loss": 0.2}, "loss is the domain's own; give it beside link"),
         ({"num_envs": 0}, "num_envs"),
         ({"threads": 0}, "threads"),
         ({"episode_periods": 0}, "episode_periods"),
