@@ -13,6 +13,8 @@ COLUMNS = [
     "flows", "period_ms", "records", "records_lost", "decision_latency_us_p50", "decision_latency_us_p99",
     "decisions_per_s",
 ]  # fmt: skip
+MOST_FLOWS = 65_536
+"""A daemon's room unless it is told otherwise (``max_flows``); these take a minute, and millions go on for hours."""
 COST_COLUMNS = [
     "flows", "rate_mbit", "pairs_valid", "quiet", "cpu_ratio_vs_plain", "own_ratio", "own_ratio_low", "own_ratio_high",
     "own_plain_percent", "loader_percent", "decision_percent", "answering_percent", "bpf_percent",
@@ -23,7 +25,7 @@ def daemon(
     model: Annotated[str, typer.Option(help="A model folder, or an agent's name: none, fixed:N, rule[:G].")] = (
         "checkpoints/per-rtt"  # a decision in each round trip, so that flows of 20 ms are due every 20 ms
     ),
-    flows: Annotated[str, typer.Option(help="Numbers of flows, by commas.")] = "1,100,1000",
+    flows: Annotated[str, typer.Option(help=f"Numbers of flows, by commas, up to {MOST_FLOWS}.")] = "1,100,1000",
     rtt_ms: Annotated[float, typer.Option(min=1.0, max=60_000.0, help="The flows' minimum RTT.")] = 20.0,
     seconds: Annotated[
         float, typer.Option(min=0.1, max=3600.0, help="Time for each number of flows, and as much again.")
@@ -61,8 +63,8 @@ def daemon(
     from reinet.daemon.benches.loop import measure
 
     counts = listed("flows", flows, int)
-    if min(counts) < 1:
-        raise ConfigError(f"--flows {flows!r}: there is at least 1 flow")
+    if not 1 <= min(counts) <= max(counts) <= MOST_FLOWS:
+        raise ConfigError(f"--flows {flows!r}: give numbers from 1 to {MOST_FLOWS}, for which a daemon has room")
     agent = make_agent(model, "kernel")
     # NaN: of flows that have no record within the time
     rows = [without_nan(asdict(measure(agent, count, rtt_ms, seconds))) for count in counts]

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from reinet.cli.main import app
-from reinet.core.errors import DaemonError
+from reinet.core.errors import ConfigError, DaemonError
 from reinet.daemon.benches import cost, load, served
 from reinet.daemon.benches.cost import Cost
 from reinet.daemon.benches.loop import RING_RECORDS, PacedShim
@@ -119,10 +119,10 @@ def test_a_latency_that_nothing_was_measured_of_is_none_and_no_failure() -> None
     assert (told["records"], told["decision_latency_us_p50"], told["decision_latency_us_p99"]) == (0, None, None)
 
 
-@pytest.mark.parametrize("flows", ["", "1,x", "0"])
+@pytest.mark.parametrize("flows", ["", "1,x", "0", "1,2000000"])
 def test_a_number_of_flows_that_is_none_is_refused(flows: str) -> None:
     result = CliRunner().invoke(app, ["bench", "daemon", "--flows", flows])
-    assert result.exit_code != 0
+    assert isinstance(result.exception, ConfigError)
 
 
 def test_a_list_may_have_spaces_behind_its_commas() -> None:
