@@ -108,13 +108,14 @@ class Client(Closing):
     def watch(self, job: str, log: bool = False) -> Iterator[tuple[Data, str]]:
         """Yields the job now and whenever it changes, with new lines of its log, until it has ended.
 
-        It goes on over a restart of the service.
+        It goes on over a restart of the service, and with the log where it was.
         """
         broken_s: float | None = None
+        log_end = 0
         while True:
             try:
-                for reply in self._jobs.Watch(request_of(pb.WatchRequest, job=job, log=log)):
-                    broken_s = None
+                for reply in self._jobs.Watch(request_of(pb.WatchRequest, job=job, log=log, log_from=log_end)):
+                    broken_s, log_end = None, reply.log_end
                     job = reply.job.job or job  # the latest one may be another's by the time of a restart
                     yield _job(reply.job), reply.log
                 return

@@ -151,7 +151,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
     async def Watch(self, request: pb.WatchRequest, caller: Caller) -> AsyncIterator[pb.WatchReply]:  # noqa: N802
         """Sends a job whenever it changes, with its log, until it has ended."""
         with self._watchers.one(caller.name):
-            job, offset = self._jobs.get(request.job), 0
+            job, offset = self._jobs.get(request.job), request.log_from
             sent: pb.Job | None = None
             sent_s = 0.0
             while True:
@@ -162,7 +162,7 @@ class JobsServicer(trainer_pb2_grpc.JobsServicer, Guarded):
                 now_s = time.monotonic()
                 due = sent is None or message.state != sent.state or now_s - sent_s >= PROGRESS_S
                 if lines or (due and message != sent):
-                    yield pb.WatchReply(job=message, log=visible(lines, keep="\n"))
+                    yield pb.WatchReply(job=message, log=visible(lines, keep="\n"), log_end=offset)
                     sent, sent_s = message, now_s
                 if job.state in ENDED and not lines:
                     return

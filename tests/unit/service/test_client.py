@@ -16,6 +16,8 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
+from helpers.trainer import TINY, Service
+from helpers.waiting import wait_for
 from reinet.agents.service import client as client_module
 from reinet.agents.service.client import RETRY_S, Client
 from reinet.agents.service.server import _listen_unix
@@ -77,6 +79,27 @@ def test_a_watch_goes_on_with_the_job_that_was_the_latest_when_it_began(clock: S
         client._jobs = SimpleNamespace(Watch=watch)
         assert [job["state"] for job, _ in client.watch("latest")] == ["running", "done"]
     assert asked == ["latest", "0123456789ab"], "who submits one meanwhile has the latest"
+
+
+def test_a_log_that_is_followed_goes_on_after_a_restart_with_the_lines_that_are_new(tmp_path: Path) -> None:
+    """It began again with all that fits into a message."""
+    service = Service(tmp_path, idle=True)
+    service.start()
+    try:
+        with service.client() as client:
+            job = client.submit(TINY)["job"]
+            log = service.folder / "jobs" / job / "log.txt"
+            wait_for(log.parent.is_dir)  # the service makes it when it starts the job
+            log.write_text("one\ntwo\n")
+            seen = (lines for _, lines in client.watch(job, log=True) if lines)
+            assert next(seen) == "one\ntwo\n"
+            service.kill()
+            with log.open("a") as file:
+                file.write("three\nfo")
+            service.start()
+            assert next(seen) == "three\n"
+    finally:
+        service.close()
 
 
 def test_a_watch_gives_a_service_up_that_stays_away(clock: SimpleNamespace) -> None:
