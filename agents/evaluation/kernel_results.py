@@ -1,7 +1,6 @@
 """What kernel runs of ``reinet fidelity`` came to, kept in a file of one line each."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,13 +28,8 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._found: dict[str, list[KernelResult]] = {}
-        self._whole_bytes: int | None = None
-        """Where the last line begins if it is not whole: whoever wrote it was killed, or is writing it just now."""
         if path.exists():
-            content = path.read_bytes()
-            whole_bytes = content.rfind(b"\n") + 1
-            self._whole_bytes = whole_bytes if whole_bytes < len(content) else None
-            for number, line in enumerate(content[:whole_bytes].splitlines(), 1):
+            for number, line in enumerate(durable.lines_of(path), 1):
                 self._remember(self._parse(line, number))
 
     def of(self, key: str) -> list[KernelResult]:
@@ -53,9 +47,6 @@ class Results:
     def add(self, result: KernelResult) -> None:
         """Writes a run down, in the place of a last line that is not whole: that run is made again."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        if self._whole_bytes is not None:
-            os.truncate(self._path, self._whole_bytes)
-            self._whole_bytes = None
         durable.append(self._path, json.dumps(result.__dict__) + "\n")
         self._remember(result)
 

@@ -46,9 +46,10 @@ def write(path: Path, data: bytes, mode: int | None = None) -> None:
 
 def append(path: Path, lines: str) -> None:
     """Adds whole lines to a file, which is made where it is missing, all of them or none; they are on the disk when
-    this returns."""
-    with _named(path), path.open("ab", buffering=0) as file:  # a buffer would be written when it is closed, too
-        before, left = file.tell(), memoryview(lines.encode())
+    this returns. A last line that is not whole, for who wrote it was killed, gives way."""
+    with _named(path), path.open("ab+", buffering=0) as file:  # a buffer would be written when it is closed, too
+        before, left = _end_of_lines(file), memoryview(lines.encode())
+        file.truncate(before)
         try:
             while left:
                 left = left[file.write(left) :]
@@ -57,6 +58,24 @@ def append(path: Path, lines: str) -> None:
             with suppress(OSError):
                 os.ftruncate(file.fileno(), before)
             raise
+
+
+def lines_of(path: Path) -> list[bytes]:
+    """Returns a file's whole lines: what follows them is of a writer that was killed, or that is at it just now."""
+    with path.open("rb") as file:
+        whole = _end_of_lines(file)
+        file.seek(0)
+        return file.read(whole).splitlines()
+
+
+def _end_of_lines(file: BinaryIO) -> int:
+    """Returns where the last whole line ends."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - 1, 0))
+    if file.read(1) == b"\n":
+        return size
+    file.seek(0)
+    return file.read().rfind(b"\n") + 1
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """The store of a suite: a folder whose file of runs only grows, a JSON object a line, so that a killed run resumes."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -79,11 +78,7 @@ class Store:
             self._found.setdefault(run.key, []).append(run)
 
     def _read(self) -> None:
-        content = self._path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):  # killed while it wrote: that run is made again
-            os.truncate(self._path, whole)
-        for number, line in enumerate(content[:whole].splitlines(), 1):
+        for number, line in enumerate(durable.lines_of(self._path), 1):
             try:
                 run = Stored(**json.loads(line))
             except (ValueError, TypeError, RecursionError) as error:

@@ -27,6 +27,17 @@ def test_a_disk_that_takes_a_part_leaves_the_lines_that_were_there(tmp_path: Pat
     assert path.read_bytes() == b"one\nfour\n"
 
 
+@pytest.mark.parametrize("left", [b"", b"half of a li"])
+@pytest.mark.parametrize("before", [b"", b"one\ntwo\n"])
+def test_what_a_killed_writer_left_of_a_line_is_none_and_gives_way(tmp_path: Path, before: bytes, left: bytes) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(before + left)
+    assert durable.lines_of(path) == before.splitlines()
+    assert path.read_bytes() == before + left, "it may be written just now"
+    durable.append(path, "three\n")
+    assert path.read_bytes() == before + b"three\n"
+
+
 def test_a_file_of_nobodys_mode_is_as_the_umask_says(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 200)
     before = os.umask(0o027)
