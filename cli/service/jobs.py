@@ -129,8 +129,9 @@ def _watched(seen: Iterator[tuple[dict[str, Any], str]], job: dict[str, Any]) ->
             bar.update(task, description=job["state"], completed=job["iteration"], total=job["iterations"], note=note)
             if job["state"] != state and not console.is_terminal:
                 say(f"{job['job']}: {job['state']}, iteration {job['iteration']}/{job['iterations']}")
-            if job["problem"] and job["problem"] != problem and job["state"] in ("waiting", "running"):
-                say(f"{job['job']} does not get on: {job['problem']}")
+            if job["problem"] and job["problem"] != problem and job["state"] in ("waiting", "running", "stopping"):
+                is_stopping = job["state"] == "stopping"
+                say(f"{job['job']} {'is stopping' if is_stopping else 'does not get on'}: {job['problem']}")
             state, problem = job["state"], job["problem"]
     if job["state"] == "done":
         say(f"done after {span(job['wall_s'])} of training; model ", (job["model"], "bold"))

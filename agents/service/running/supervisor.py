@@ -29,6 +29,8 @@ may have a reason that passes; and that the service itself was away is not the j
 FULL_PAUSE_S = 60.0
 """A job whose disk took no more waits so long, and again while less is free than the service keeps free. Each such
 minute is a point, also of a try that was in vain: whoever makes room has an hour before the job is given up."""
+STOPPED = "it was stopped: "
+"""So begins why a job is to stop that nobody asked to; another problem of one that stops is what it waits for."""
 NO_ROOM = "the service's disk has no room, and the job waits for some: for an hour, with what it tries meanwhile"
 WALL_STEP_S = 5.0
 """The table learns so often how long a job has trained."""
@@ -82,10 +84,12 @@ class Supervisor:
 
     def _tell(self, job: Job, problem: str) -> None:
         """Has whoever watches a job see what stands in its way, or that nothing does; why one is to stop stays."""
-        if job.state == "stopping" or problem == job.problem:
+        if problem == job.problem or (job.state == "stopping" and _why_stopped(job)):
             return
+        # It may have been moved between the first two, or have ended since.
+        states = ("stopping",) if job.state == "stopping" else ("waiting", "running")
         with suppress(ReinetError):  # a database that takes nothing has been told of
-            for state in ("waiting", "running"):  # it may have been moved between these, or have ended since
+            for state in states:
                 self._jobs.move(job.id, (state,), state, problem=problem)
 
     def _look(self, job: Job, running: int) -> bool:
@@ -110,7 +114,7 @@ class Supervisor:
                 return False
             if (state := self._runner.state(job.id, job.attempt)) != "running":
                 if job.state == "stopping":
-                    self._end(job, "stopped", job.problem)
+                    self._end(job, "stopped", _why_stopped(job))
                     return False
                 return self._again(job, state)
         if job.state == "stopping":
@@ -210,7 +214,12 @@ class Supervisor:
         if wall_s > job.wall_s + WALL_STEP_S:
             self._jobs.set(job.id, wall_s=wall_s)
             if job.state == "running" and (over := self._jobs.over_time(job.owner, self._quota_of(job.owner))):
-                self._jobs.stop(job, f"it was stopped: {over}")
+                self._jobs.stop(job, f"{STOPPED}{over}")
+
+
+def _why_stopped(job: Job) -> str:
+    """Returns why a job is to stop, empty where somebody asked for it."""
+    return job.problem if job.problem.startswith(STOPPED) else ""
 
 
 def _log_end(folder: Path) -> str:

@@ -173,6 +173,35 @@ def test_a_ray_that_is_away_is_told_to_whoever_watches_a_job_until_it_is_back(
     jobs.stop(jobs.get(job), "it was stopped: hours")
     supervisor.step()
     assert (jobs.get(job).state, jobs.get(job).problem) == ("stopping", "it was stopped: hours")
+    runner.state = lambda *_: "gone"
+    supervisor.step()
+    assert (jobs.get(job).state, jobs.get(job).problem) == ("stopped", "it was stopped: hours")
+
+
+def test_a_ray_that_is_away_is_told_to_whoever_asked_a_job_to_stop_until_it_has(
+    tmp_path: Path, database: Database, jobs: Jobs
+) -> None:
+    """It was shown as stopping, for as long as Ray was away, and nothing else."""
+    job = jobs.submit(ME, Given("r", json.dumps(TINY))).id
+
+    def away(*_: object) -> str:
+        raise ServiceError("no Ray answers at http://head:8265")
+
+    runner = SimpleNamespace(state=lambda *_: "running", start=lambda *_: None, kill=lambda *_: None)
+    supervisor = Supervisor(jobs, Registry(tmp_path, database), runner, 2, lambda _owner: Quota())
+    supervisor.step()
+    jobs.stop(jobs.get(job))
+    runner.state = away
+    supervisor.step()
+    assert (jobs.get(job).state, jobs.get(job).problem) == ("stopping", "no Ray answers at http://head:8265")
+    runner.state = lambda *_: "running"
+    supervisor.step()
+    assert (jobs.get(job).state, jobs.get(job).problem) == ("stopping", "")
+    runner.state = away
+    supervisor.step()
+    runner.state = lambda *_: "gone"
+    supervisor.step()
+    assert (jobs.get(job).state, jobs.get(job).problem) == ("stopped", "")
 
 
 def test_a_trace_that_is_named_as_a_document_is_one_of_the_folder_that_a_job_reads(
