@@ -170,9 +170,10 @@ class _PeerRun:
         self.env_steps = int(told["num_env_steps_sampled_lifetime"])
         self.updates += updates_in(told)
         scalars = {"charts/env_steps": float(self.env_steps)}
-        returned = told["env_runners"].get("episode_return_mean", np.nan)
-        if np.isfinite(returned):
-            scalars["charts/reward_per_period"] = float(returned) / self._config.rollout.periods
+        ended = told["env_runners"]
+        returned, periods = (ended.get(f"episode_{what}_mean", np.nan) for what in ("return", "len"))
+        if np.isfinite(returned) and periods > 0:  # an episode that its flow ended has fewer than rollout.periods
+            scalars["charts/reward_per_period"] = float(returned) / float(periods)
         run = self._config.run
         if self.iteration % run.evaluate_every == 0 or self.iteration == run.iterations:
             scalars |= self._evaluate()

@@ -1,5 +1,6 @@
 """What stands between RLlib and reinet, each part by itself: configuration, environment, policy. None needs RLlib."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -160,6 +161,31 @@ def test_reinets_checkpoints_are_what_they_were() -> None:
     assert type(State.model_validate_json(state.model_dump_json()).config) is TrainConfig
 
 
+def peer_run(folder: Path, state: dict[str, Any], trained: Callable[[], dict[str, Any]]) -> Any:
+    """A run before its first iteration, whose RLlib has these weights and does this."""
+    run = object.__new__(peers._PeerRun)
+    run._config, run._run_dir, run.iteration, run.updates = PeerConfig.model_validate(PEER), folder, 0, 0
+    group = SimpleNamespace(get_state=lambda **_: {"learner": {"rl_module": {"default_policy": state}}})
+    run._algorithm = SimpleNamespace(train=trained, learner_group=group)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("ended", "reward"),
+    [
+        ({"episode_return_mean": -4.0, "episode_len_mean": 6.4}, -0.625),  # of short flows; rollout.periods are 40
+        ({"episode_return_mean": np.nan, "episode_len_mean": np.nan}, None),
+        ({}, None),  # no episode ended yet
+    ],
+)
+def test_rllibs_reward_per_period_is_that_of_the_periods_that_its_episodes_had(
+    ended: dict[str, float], reward: float | None, tmp_path: Path
+) -> None:
+    state = module_state(np.random.default_rng(1), "encoder.actor_encoder.")
+    run = peer_run(tmp_path, state, lambda: {"num_env_steps_sampled_lifetime": 9, "env_runners": ended})
+    assert run.iterate().get("charts/reward_per_period") == reward
+
+
 @pytest.mark.parametrize("lost", [np.nan, 1e30])
 @pytest.mark.parametrize("told", [{"num_env_steps_sampled_lifetime": 9, "env_runners": {}}, RuntimeError("std >= 0")])
 def test_a_training_of_rllibs_that_diverged_says_so(
@@ -173,10 +199,7 @@ def test_a_training_of_rllibs_that_diverged_says_so(
             raise told
         return told
 
-    run = object.__new__(peers._PeerRun)
-    run._config, run._run_dir, run.iteration, run.updates = PeerConfig.model_validate(PEER), tmp_path, 0, 0
-    group = SimpleNamespace(get_state=lambda **_: {"learner": {"rl_module": {"default_policy": state}}})
-    run._algorithm = SimpleNamespace(train=trained, learner_group=group)
+    run = peer_run(tmp_path, state, trained)
     with nullcontext() if isinstance(told, dict) else pytest.raises(RuntimeError, match="std"):
         run.iterate()  # the weights are whole, so whatever broke is another matter
     for part in ("pi.net.mlp.0", "encoder.actor_encoder.net.mlp.2"):
