@@ -263,8 +263,9 @@ class Supervisor:
             raise DaemonError("the decision loop hung and was killed; every cap is lifted")
         answerer.send("stop")
         if not answerer.end(JOIN_S):
-            log.warning("the answering process was killed at the end: the last of curves and recordings may be lost",
-                        waited_s=JOIN_S)  # fmt: skip
+            keeps = self._config.log_dir is not None or self._config.record is not None
+            lost = ": the last of curves and recordings may be lost" if keeps else ""
+            log.warning(f"the answering process was killed at the end{lost}", waited_s=JOIN_S)
         return status, counters
 
     def kill(self) -> None:

@@ -239,14 +239,17 @@ def test_a_daemon_whose_decision_process_is_stopped_ends_all_the_same_and_says_w
     assert "the decision loop hung and was killed; every cap is lifted" in said
 
 
-def test_a_daemon_whose_answering_process_is_stopped_ends_in_order_and_says_what_is_lost(folder: Path) -> None:
-    daemon = Daemon(write_config(folder))
+@pytest.mark.parametrize(("log_dir", "lost"), [("log", ": the last of curves and recordings may be lost"), (None, "")])
+def test_a_daemon_whose_answering_process_is_stopped_ends_in_order_and_says_what_is_lost(
+    folder: Path, log_dir: str | None, lost: str
+) -> None:
+    daemon = Daemon(write_config(folder, **({"log_dir": str(folder / log_dir)} if log_dir else {})))
     daemon.wait_for(has_capped)
     os.kill(children_of(daemon.process.pid)[1], signal.SIGSTOP)
     code, _, log = daemon.end(signal.SIGTERM)
     assert code == 0
     assert [entry["event"] for entry in log if entry["level"] == "warning"] == [
-        "the answering process was killed at the end: the last of curves and recordings may be lost"
+        f"the answering process was killed at the end{lost}"
     ]
 
 
