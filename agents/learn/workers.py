@@ -47,12 +47,20 @@ def start_ray(ray: Any, workers: int) -> None:
 def join_ray(ray: Any, workers: int, address: str | None) -> bool:
     """Has a Ray for so many workers: the one that this process is in, the one at ``address``, or one of its own.
 
-    Returns whether it was joined or started here, and so is to be left here.
+    Returns whether it was joined or started here, and so is to be left here. Raises ReinetError where there is none.
     """
     if ray.is_initialized():
         return False
     if address:
-        ray.init(address=address, log_to_driver=False)
+        try:
+            ray.init(address=address, log_to_driver=False)
+        except Exception as error:  # Ray's are of many kinds
+            ray.shutdown()
+            why = " ".join(str(error).split())
+            raise ReinetError(
+                f"the Ray cluster at {address} cannot be joined ({why}); give the HOST:PORT of one that runs, as `ray "
+                "start --head` says it, or train without it"
+            ) from error
     else:
         start_ray(ray, workers)
     return True

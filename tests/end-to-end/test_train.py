@@ -161,6 +161,12 @@ def test_a_ray_that_does_not_start_is_started_again() -> None:
         start_ray(FailingRay(failures=RAY_STARTS), 2)
 
 
+def test_a_cluster_that_cannot_be_joined_is_said_in_words_without_a_traceback(tmp_path: Path) -> None:
+    with pytest.raises(ReinetError, match=r"^the Ray cluster at nowhere cannot be joined \(.*nowhere\); give the HOST"):
+        train(config(rollout={"workers": 1}), tmp_path / "run", ray_address="nowhere")
+    assert not ray.is_initialized()
+
+
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     result = run(tmp_path, 2)
     path = result.checkpoint / "replay.safetensors"
