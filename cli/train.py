@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from reinet.cli.entry import INTERRUPTED
 from reinet.cli.options import refuse_said
 from reinet.cli.output import JsonOption, check_folder, console, note_column, say, tell_table, write_json
-from reinet.core.errors import ConfigError
+from reinet.core.errors import ConfigError, ReinetError
 
 if TYPE_CHECKING:
     from reinet.agents.learn.config import TrainConfig
@@ -149,3 +149,9 @@ def _sweep(
     columns = ["trial", *plan.grid, *plan.random, "state", "score", "wall_s", "run_dir"]
     tell_table(json_destination, {"rows": rows, "run_dir": str(run_dir)}, rows, columns)
     say(f"TensorBoard shows them side by side: tensorboard --logdir {shlex.quote(str(run_dir / 'trials'))}")
+    if lost := [row for row in rows if row["state"] != "done"]:
+        first = lost[0]
+        raise ReinetError(
+            f"{len(lost)} of {len(rows)} trials are not done, and the same command tries them again; trial "
+            f"{first['trial']}: {first['problem'] or 'its process ended, see above'}"
+        )

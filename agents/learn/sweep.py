@@ -124,15 +124,17 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """Runs what is left of a sweep; returns a row for each trial, the best score first, those without one last.
 
-    Raises ConfigError for keys that make no sense, before anything runs, and where the folder holds another sweep.
+    A trial that failed is tried again the next time. Raises ConfigError for keys that make no sense, before anything
+    runs, and where the folder holds another sweep; ReinetError where every trial failed.
     """
     points = plan.points()
     _refuse_twice(points, [configured(config, point) for point in points])
     run_dir = run_dir.absolute()
     _keep_plan(run_dir, {"config": config.model_dump(mode="json"), "points": points})
-    left = [number for number in range(len(points)) if not _found(run_dir, number)]
+    left = [number for number, point in enumerate(points) if _row(run_dir, number, point)["state"] != "done"]
     problems = _run(config, points, left, plan.at_once, run_dir, ray_address) if left else []
     rows = [_row(run_dir, number, point) for number, point in enumerate(points)]
+    problems += [str(row["problem"]) for row in rows if row["problem"]]
     if problems and not any(row["state"] == "done" for row in rows):
         raise ReinetError(f"every trial of the sweep failed: {problems[0]}")
     return sorted(rows, key=lambda row: -math.inf if row["score"] is None else row["score"], reverse=True)
@@ -212,7 +214,11 @@ def _run_trial(config: TrainConfig, point: Mapping[str, Any], number: int, run_d
         if "eval/score" in step.scalars:
             tune.report({"score": step.scalars["eval/score"], "iteration": step.iteration})
 
-    result = train(configured(config, point), folder, progress=told)
+    try:
+        result = train(configured(config, point), folder, progress=told)
+    except ReinetError as error:  # at once it would be the same again, and Tune would show a traceback of it
+        durable.write(folder / TRIAL_FILE, json.dumps({"problem": str(error)}).encode(), READABLE)
+        return
     # The figures are those of the checkpoint that the row names, which the last evaluation need not have been.
     best = Checkpoint(result.best).state.best if result.best else None
     evaluated = {f"eval/{key}": value for key, value in best.metrics.items()} if best else {}
@@ -241,11 +247,12 @@ def _row(run_dir: Path, number: int, point: Mapping[str, Any]) -> dict[str, Any]
     return {
         "trial": number,
         **point,
-        "state": "done" if found else "unfinished",
+        "state": "failed" if found.get("problem") else "done" if found else "unfinished",
         "score": found.get("score"),
         "iterations": found.get("iterations", 0),
         "wall_s": found.get("wall_s"),
         "best": found.get("best"),
+        "problem": found.get("problem"),
         "run_dir": str(folder),
     }
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.loop import Progress, Result
 from reinet.agents.learn.sweep import PLAN_FILE, TRIAL_FILE, Law, SweepConfig, folder_of, sweep
 from reinet.agents.learn.train import train
-from reinet.core.errors import ConfigError
+from reinet.core.errors import ConfigError, ReinetError
 
 
 @pytest.fixture
@@ -90,3 +91,19 @@ def test_the_same_training_twice_is_refused_before_anything_runs(tmp_path: Path,
     with pytest.raises(ConfigError, match="are the same training"):
         sweep(TrainConfig.model_validate(TINY), plan, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_trial_that_failed_says_why_and_is_tried_again(tmp_path: Path, told: list[float]) -> None:
+    """It was called unfinished, with nothing else, after three tries and their tracebacks."""
+    config = TrainConfig.model_validate({**TINY, "period": {"min_ms": 5, "packet_timed": False}})
+    good, bad = sweep(config, SweepConfig(grid={"rollout.periods": [8, 300]}), tmp_path)
+    assert (good["state"], good["rollout.periods"], good["problem"]) == ("done", 300, None)
+    assert (bad["state"], bad["score"]) == ("failed", None)
+    assert "iterations taught nothing" in bad["problem"]
+    shutil.rmtree(folder_of(tmp_path, 0) / "checkpoints")
+    count = len(told)
+    sweep(config, SweepConfig(grid={"rollout.periods": [8, 300]}), tmp_path)
+    assert (folder_of(tmp_path, 0) / "checkpoints").exists()
+    assert len(told) == count, "what is done is left"
+    with pytest.raises(ReinetError, match=r"every trial of the sweep failed: .* taught nothing"):
+        sweep(config, SweepConfig(grid={"rollout.periods": [8]}), tmp_path / "alone")
