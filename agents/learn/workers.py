@@ -1,6 +1,7 @@
 """Gatherers at work: one Ray actor for each worker, or none and all of it in this process."""
 
 import logging
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,10 @@ from reinet.envs.trace import Trace
 
 RAY_STARTS = 3
 """Now and then a Ray of one's own does not come up within its 30 s, without a word why; the next one does."""
+
+
+REACH_S = 10.0
+"""A cluster's head answers within so long, wherever on earth it is."""
 
 
 def start_ray(ray: Any, workers: int) -> None:
@@ -53,6 +58,7 @@ def join_ray(ray: Any, workers: int, address: str | None) -> bool:
         return False
     if address:
         try:
+            _reach(address)
             ray.init(address=address, log_to_driver=False)
         except Exception as error:  # Ray's are of many kinds
             ray.shutdown()
@@ -64,6 +70,13 @@ def join_ray(ray: Any, workers: int, address: str | None) -> bool:
     else:
         start_ray(ray, workers)
     return True
+
+
+def _reach(address: str) -> None:
+    """Raises OSError where nobody listens at a HOST:PORT: Ray's own client says so every minute, and never ends."""
+    host, _, port = address.rpartition(":")
+    if host and "/" not in host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
 
 
 def bundles(workers: int) -> list[dict[str, float]]:

@@ -161,9 +161,11 @@ def test_a_ray_that_does_not_start_is_started_again() -> None:
         start_ray(FailingRay(failures=RAY_STARTS), 2)
 
 
-def test_a_cluster_that_cannot_be_joined_is_said_in_words_without_a_traceback(tmp_path: Path) -> None:
-    with pytest.raises(ReinetError, match=r"^the Ray cluster at nowhere cannot be joined \(.*nowhere\); give the HOST"):
-        train(config(rollout={"workers": 1}), tmp_path / "run", ray_address="nowhere")
+@pytest.mark.parametrize(("address", "why"), [("nowhere", "nowhere"), ("127.0.0.1:1", "Connection refused")])
+def test_a_cluster_that_cannot_be_joined_is_said_in_words_at_once(tmp_path: Path, address: str, why: str) -> None:
+    """It was a traceback, or a warning of Ray's a minute, without an end."""
+    with pytest.raises(ReinetError, match=rf"^the Ray cluster at {address} cannot be joined \(.*{why}\); give"):
+        train(config(rollout={"workers": 1}), tmp_path / "run", ray_address=address)
     assert not ray.is_initialized()
 
 
