@@ -86,17 +86,28 @@ def _about(spec: Row, cells: Sequence[Row]) -> list[str]:
 
 
 def _refusals(cells: Sequence[Row]) -> list[str]:
-    """Returns a sentence where flows of a line ran uncapped for some of their time: its figures do not tell."""
-    told = []
+    """Returns a sentence where flows of a line ran uncapped for some of their time, or all of it: its figures do not
+    tell."""
+    refused, plain = [], []
     for cell in cells:
-        share = cell["numbers"].get("refused_share", {"mean": 0.0})["mean"]
-        if share >= LEAST_REFUSED:
-            place = {**cell["point"], **{key: cell[key] for key in ("flows", "beside") if cell[key] not in (1, None)}}
-            at = f" ({', '.join(f'{key} {_plain(value)}' for key, value in place.items())})" if place else ""
-            told.append(f"{cell['agent']} over {cell['cc']}{at} {100 * share:.1f} %")
-    if not told:
-        return []
-    return [f"The guard refused caps, and flows ran uncapped, in so many of the decisions: {', '.join(told)}."]
+        place = {**cell["point"], **{key: cell[key] for key in ("flows", "beside") if cell[key] not in (1, None)}}
+        at = f" ({', '.join(f'{key} {_plain(value)}' for key, value in place.items())})" if place else ""
+        line = f"{cell['agent']} over {cell['cc']}{at}"
+        share, capped = (cell["numbers"].get(f"{what}_share", {"mean": None})["mean"] for what in ("refused", "capped"))
+        if (share or 0.0) >= LEAST_REFUSED:
+            refused.append(f"{line} {100 * share:.1f} %")
+        elif capped == 0 and cell["flows"] == 1:  # of several the share is the first one's
+            plain.append(line)
+    told = []
+    if refused:
+        told.append(
+            f"The guard refused caps, and flows ran uncapped, in so many of the decisions: {', '.join(refused)}."
+        )
+    if plain:
+        told.append(
+            f"No cap acted in any run of {', '.join(plain)}: what stands there are plain congestion control's figures."
+        )
+    return told
 
 
 def table(cells: Sequence[Row]) -> list[str]:

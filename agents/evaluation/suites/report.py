@@ -19,7 +19,7 @@ FORMAT = 1
 """A report of another number is not compared with."""
 METRICS = (
     "throughput_mbps", "utilization", "qdelay_mean_ms", "qdelay_p95_ms", "jain", "share", "beside_mbps",
-    "beside_qdelay_mean_ms", "longest_stall_ms", "beside_stall_ms", "refused_share",
+    "beside_qdelay_mean_ms", "longest_stall_ms", "beside_stall_ms", "refused_share", "capped_share",
 )  # fmt: skip
 """What a cell tells of its runs, where they have it."""
 RATIOS = {"throughput_kept": "throughput_mbps", "delay_left": "qdelay_mean_ms", "p95_left": "qdelay_p95_ms"}

@@ -126,7 +126,7 @@ def _simulated(batch: list[Job], threads: int, progress: Callable[[float], None]
         mrtts_ms = [float(flow.mrtt_ms or 0.0) for flow in path.all_flows()]
         try:
             figures = measure(log, mrtts_ms, job.own_flows, start_ms, together_ms(path), end_ms)
-            figures |= {"refused_share": log["refused_share"]} if agent.sets_caps else {}
+            figures |= {key: log[key] for key in ("refused_share", "capped_share") if agent.sets_caps}
             reason = why_stalled_in(log, path, start_ms + together_ms(path), end_ms)
         except LinkError as error:  # an outage as long as the run: nothing to tell of, and no more next time
             figures, reason = {}, str(error)

@@ -1,5 +1,6 @@
 """What a suite's report compares, a flow alone and beside another over one stretch of the trace, and how sure it is."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -231,3 +232,25 @@ def test_of_a_paths_own_flows_only_those_that_the_agent_decides_for_are_its_own(
     first, plain, second = two.figures["flows_mbps"]
     assert two.figures["beside_mbps"] == plain
     assert two.figures["share"] == pytest.approx((first + second) / (first + plain + second))
+
+
+IDLE = """
+title = "Idle"
+[[scenario]]
+name = "slow"
+agents = ["none", "fixed:20"]
+traces = ["constant:12"]
+seconds = 5
+repeat = 1
+sweep = { app_mbps = [0.5, 0.0] }
+"""
+
+
+def test_a_report_says_where_no_cap_ever_acted(tmp_path: Path) -> None:
+    """A slow application builds no queue: plain's figures looked like those of a harmless cap."""
+    (tmp_path / "idle.toml").write_text(IDLE)
+    suite, store = plan(load(str(tmp_path / "idle.toml"))), Store(tmp_path / "store")
+    runner.make(suite, store)
+    (said,) = re.findall("No cap acted.*", markdown.page(report.build(suite, store, "here")))
+    line = "fixed:20 over cubic (app_mbps 0.5)"
+    assert said == f"No cap acted in any run of {line}: what stands there are plain congestion control's figures."

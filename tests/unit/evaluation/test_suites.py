@@ -447,3 +447,4 @@ def test_a_report_says_where_flows_ran_uncapped(tmp_path: Path) -> None:
     assert "fixed:20 over cubic (target_ms 22) " in said
     assert "target_ms 50" not in said
     assert "none" not in said
+    assert "No cap acted" not in page
