@@ -59,7 +59,10 @@ def run_folders(texts: Sequence[str]) -> dict[str, list[Path]]:
             raise ConfigError(f"run {text!r}: give NAME=FOLDER, once for each seed, such as mine=runs/mine-seed1")
         if not any(Path(folder).glob(f"*{PREFIX}*")):
             raise ConfigError(f"run {text!r}: {folder} holds no TensorBoard files; give the --run-dir of a training")
-        found.setdefault(name, []).append(Path(folder))
+        seeds = found.setdefault(name, [])
+        if Path(folder).resolve() in (seed.resolve() for seed in seeds):  # its interval would be too narrow
+            raise ConfigError(f"run {text!r}: {folder} is there twice; give each seed's folder once")
+        seeds.append(Path(folder))
     return found
 
 

@@ -220,6 +220,14 @@ def test_a_run_that_cannot_be_read_is_refused(text: str) -> None:
         run_folders([text])
 
 
+def test_a_run_is_one_seed_however_often_it_is_named(tmp_path: Path) -> None:
+    """One run, given twice, was two seeds that agree: an interval of no width."""
+    folder = training(tmp_path / "run", [1.0, 2.0])
+    with pytest.raises(ConfigError, match=r"run 'mine=.*/\.\./run': .* is there twice; give each seed's folder once"):
+        run_folders([f"mine={folder}", f"mine={folder}/../run"])
+    assert run_folders([f"a={folder}", f"b={folder}"]) == {"a": [folder], "b": [folder]}
+
+
 @pytest.mark.parametrize("agent", ["none", "checkpoints/default"])
 def test_a_curve_of_rates_has_the_throughputs_mean_however_often_an_agent_decides(agent: str) -> None:
     """Over a link whose bursts make short records with high rates."""
