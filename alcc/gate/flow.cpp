@@ -37,6 +37,7 @@ void Flow::forget_connection() {
   refused_ = false;
   credit_bytes_ = admitted_bytes_ = written_base_ = bypassing_bytes_ = 0;
   missing_.end();
+  looked_for_epolls_ = false;
 }
 
 void Flow::after_fork() {
@@ -197,6 +198,20 @@ void Flow::end_late(std::uint64_t bytes, std::uint64_t taken_bytes, std::uint64_
   end_send(taken_bytes, taken_bytes);
 }
 
+// Tells whether somebody is refused over and over because an epoll that nobody here knows of calls it writable; looks
+// for one once, or again as long as nobody can look. Who tries again without any goes on so.
+bool Flow::is_told_unseen(std::uint64_t now_ns) {
+  if (looked_for_epolls_ || !registrations.empty()) return false;
+  if (now_ns - quick_since_ns_ > kRefusalsNs) {
+    quick_since_ns_ = now_ns;
+    quick_refusals_ = 0;
+  }
+  if (++quick_refusals_ != kMostRefusals) return false;
+  const std::optional<bool> found = is_in_an_epoll(live_fd());
+  looked_for_epolls_ = found.has_value();
+  return found.value_or(false);
+}
+
 bool Flow::arm() {
   if (!process().wanted()) return false;  // also in a copy, where nobody would open it
   if (registrations.has_one_that_is_told_once()) {
@@ -207,8 +222,11 @@ bool Flow::arm() {
   refused_ = true;
   active_ = true;
   if (!cap_.grants_packets()) missing_.begin(now);
-  if (process().has_io_uring && registrations.empty() && ++refusals_ > kMostRefusals) {
-    exempt("an io_uring tells when it may be written, unseen (reinet run --no-io-uring keeps it from the program)");
+  const bool has_ring = process().has_io_uring;
+  if ((has_ring && registrations.empty() && ++refusals_ > kMostRefusals) || is_told_unseen(now)) {
+    exempt(has_ring
+               ? "an io_uring tells when it may be written, unseen (reinet run --no-io-uring keeps it from the program)"
+               : "an epoll tells when it may be written, unseen (past the C library, or from before an exec)");
     return false;
   }
   if (!queued) process().pacer.push(this, now + kLeastTickNs);

@@ -1,12 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "alcc/gate/registrations.hpp"
 
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string_view>
 
 #include "alcc/gate/process.hpp"
 
 namespace reinet::alcc {
+
+namespace {
+
+// Files of /proc are read past our own hooks, and past malloc.
+long open_at(long folder, const char* path, int flags = 0) {
+  return syscall(SYS_openat, folder, path, O_RDONLY | O_CLOEXEC | flags);
+}
+
+bool is_epoll(long folder, const char* name) {
+  constexpr std::string_view kEpoll = "anon_inode:[eventpoll]";
+  char link[kEpoll.size() + 1];
+  const long size = syscall(SYS_readlinkat, folder, name, link, sizeof link);
+  return size > 0 && std::string_view(link, static_cast<std::size_t>(size)) == kEpoll;
+}
+
+// Of a line of an epoll's fdinfo, "tfd: 3 events: 1c data: 0 pos:0 ino:6bba70 sdev:9". The number alone may be another
+// file's by now. A registration with EPOLLONESHOT that has told has no other events until it is made anew.
+bool tells_of(const char* line, const struct stat& socket) {
+  unsigned events = 0, device = 0;
+  unsigned long inode = 0;
+  const int found =
+      std::sscanf(line, "tfd: %*d events: %x data: %*x pos:%*d ino:%lx sdev:%x", &events, &inode, &device);
+  return found == 3 && (events & (kWritable | EPOLLONESHOT)) && inode == socket.st_ino &&
+         device == (major(socket.st_dev) << 20 | minor(socket.st_dev));  // as the kernel has it in itself
+}
+
+bool has_line_of(long info, const struct stat& socket) {
+  char text[1024];
+  std::size_t kept = 0;  // of a line whose end is still to come
+  for (long size; (size = syscall(SYS_read, info, text + kept, sizeof text - 1 - kept)) > 0;) {
+    text[kept + static_cast<std::size_t>(size)] = 0;
+    char* line = text;
+    for (char* end; (end = std::strchr(line, '\n')); line = end + 1)
+      if (tells_of(line, socket)) return true;
+    kept = std::strlen(line);
+    std::memmove(text, line, kept);
+  }
+  return false;
+}
+
+std::optional<bool> is_in_an_epoll_of(long folder, const struct stat& socket) {
+  alignas(dirent64) char entries[1024];
+  long size;
+  while ((size = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0)
+    for (const char* at = entries; at < entries + size; at += reinterpret_cast<const dirent64*>(at)->d_reclen) {
+      const char* name = reinterpret_cast<const dirent64*>(at)->d_name;
+      if (!is_epoll(folder, name)) continue;
+      char path[sizeof "../fdinfo/" + sizeof(dirent64::d_name)];
+      std::snprintf(path, sizeof path, "../fdinfo/%s", name);
+      const long info = open_at(folder, path);
+      if (info < 0) return {};
+      const bool found = has_line_of(info, socket);
+      syscall(SYS_close, info);
+      if (found) return true;
+    }
+  return size < 0 ? std::nullopt : std::optional(false);
+}
+
+}  // namespace
+
+std::optional<bool> is_in_an_epoll(int fd) {
+  struct stat socket{};
+  const long folder = fstat(fd, &socket) == 0 ? open_at(AT_FDCWD, "/proc/thread-self/fd", O_DIRECTORY) : -1;
+  if (folder < 0) return {};
+  const std::optional<bool> found = is_in_an_epoll_of(folder, socket);
+  syscall(SYS_close, folder);
+  return found;
+}
 
 void Registrations::tell(const Registration& r, std::uint32_t events) {
   const int epfd = process().table.fd_of(r.epoll, r.generation);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace reinet::alcc {
@@ -19,6 +20,10 @@ struct Epoll;
 constexpr std::uint32_t kWritable = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
 // A registration that is silent once it has told: whoever changes it has it tell again.
 constexpr bool is_told_once(std::uint32_t events) { return (events & EPOLLONESHOT) && (events & kWritable); }
+
+// Looks through the epolls of the process for one that has this socket and may tell when it can be written, whoever
+// registered it. Returns nothing where nobody can look, as where descriptors have run out.
+std::optional<bool> is_in_an_epoll(int fd);
 
 class Registrations {
  public:

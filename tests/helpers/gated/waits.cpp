@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Waits of one thread beside what others do: handlers, forks, descriptors' numbers, who looks users up.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/close_range.h>
@@ -10,6 +11,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -349,6 +351,69 @@ void waits_for_signals() {
   std::puts(came ? "told" : "never told");
 }
 
+// As programs with a system call of their own register, which no preload sees (Rust's rustix).
+void control_unseen(int epfd, int operation, int fd, std::uint32_t events) {
+  static const auto call =
+      reinterpret_cast<long (*)(long, ...)>(dlsym(dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD), "syscall"));
+  epoll_event event{events, {.fd = fd}};
+  if (call(SYS_epoll_ctl, epfd, operation, fd, &event) != 0) std::exit(3);
+}
+
+// Writes as often as such an epoll says so, while the peer reads nothing; returns how often it was told in vain. Until
+// it was so often there are no more descriptors.
+int told_in_vain(int fd, int epfd, int without_descriptors = 0) {
+  constexpr int kMost = 400'000;
+  rlimit usual{};
+  getrlimit(RLIMIT_NOFILE, &usual);
+  const rlimit none{0, usual.rlim_max};
+  if (without_descriptors > 0) setrlimit(RLIMIT_NOFILE, &none);
+  int in_vain = 0;
+  for (epoll_event event; in_vain < kMost;) {
+    control_unseen(epfd, EPOLL_CTL_MOD, fd, EPOLLOUT | EPOLLONESHOT);
+    if (epoll_wait(epfd, &event, 1, kWaitMs / 2) != 1) break;
+    in_vain += send(fd, block.data(), 1000, MSG_DONTWAIT) < 0;
+    if (in_vain == without_descriptors) setrlimit(RLIMIT_NOFILE, &usual);
+  }
+  return in_vain;
+}
+
+// Two connections, one after the other.
+void waits_at_an_unseen_epoll() {
+  alarm(60);
+  const int epfd = epoll_create1(0);
+  for (int i = 0; i < 2; ++i) {
+    const Pair p = pair(kSmallBufferBytes);
+    control_unseen(epfd, EPOLL_CTL_ADD, p.sender, EPOLLONESHOT);
+    std::puts(told_in_vain(p.sender, epfd) < 10'000 ? "slept" : "spun");
+  }
+}
+
+// The limit of descriptors is reached meanwhile.
+void waits_at_an_unseen_epoll_without_descriptors() {
+  alarm(60);
+  const Pair p = pair(kSmallBufferBytes);
+  const int epfd = epoll_create1(0);
+  control_unseen(epfd, EPOLL_CTL_ADD, p.sender, EPOLLONESHOT);
+  const int in_vain = told_in_vain(p.sender, epfd, 20'000);
+  std::printf("refused %d\n", in_vain);
+  std::puts(in_vain < 400'000 ? "slept" : "spun");
+}
+
+// Tries again without end; the epolls that there are do not tell whether it may be written.
+void spins_without_an_epoll() {
+  const Pair p = pair(kSmallBufferBytes);
+  const int epfd = epoll_create1(0), seen = epoll_create1(0);
+  control_unseen(epfd, EPOLL_CTL_ADD, p.peer, EPOLLOUT | EPOLLONESHOT);
+  epoll_event event{EPOLLIN, {.fd = p.sender}};
+  epoll_ctl(seen, EPOLL_CTL_ADD, p.sender, &event);
+  long sent = 0;
+  for (int refused = 0; refused < 50'000;) {
+    const ssize_t taken = send(p.sender, block.data(), 1000, MSG_DONTWAIT);
+    taken > 0 ? sent += taken : ++refused;
+  }
+  std::printf("held %ld\n", sent);
+}
+
 }  // namespace
 
 const Cases kWaitCases{
@@ -370,4 +435,7 @@ const Cases kWaitCases{
     {"waits_at_a_copied_epoll", waits_at_a_copied_epoll},
     {"waits_beside_descriptors_of_anothers_own", waits_beside_descriptors_of_anothers_own},
     {"waits_for_signals", waits_for_signals},
+    {"waits_at_an_unseen_epoll", waits_at_an_unseen_epoll},
+    {"waits_at_an_unseen_epoll_without_descriptors", waits_at_an_unseen_epoll_without_descriptors},
+    {"spins_without_an_epoll", spins_without_an_epoll},
 };

@@ -95,3 +95,30 @@ def test_who_waits_for_a_signal_to_write_again_is_let_go(program: Path) -> None:
     said = "reinet: a connection is not gated: its readiness is told by a signal (O_ASYNC)\n"
     assert seen_of(program, "waits_for_signals", settings()) == (0, ["told"], said)
     assert seen_of(program, "waits_for_signals", None) == (0, ["told"], "")
+
+
+UNSEEN = (
+    "reinet: a connection is not gated: an epoll tells when it may be written, unseen "
+    "(past the C library, or from before an exec)\n"
+)
+
+
+@pytest.mark.parametrize("law", ["fixed:8", "copa"])
+def test_who_waits_at_an_epoll_that_the_gate_does_not_see_is_let_go(program: Path, law: str) -> None:
+    """It was told at once that a closed gate may be written, and took a core; what is said is said once for both."""
+    assert seen_of(program, "waits_at_an_unseen_epoll", settings(law)) == (0, ["slept", "slept"], UNSEEN)
+    assert seen_of(program, "waits_at_an_unseen_epoll", None) == (0, ["slept", "slept"], "")
+
+
+def test_such_an_epoll_is_looked_for_again_where_there_were_no_descriptors(program: Path) -> None:
+    case = "waits_at_an_unseen_epoll_without_descriptors"
+    status, lines, words = seen_of(program, case, settings())
+    assert (status, lines[1:], words) == (0, ["slept"], UNSEEN)
+    assert int(lines[0].removeprefix("refused ")) >= 20_000, "it was refused for as long as there were none"
+
+
+def test_who_tries_again_without_end_of_its_own_stays_gated(program: Path) -> None:
+    """No epoll tells it that it may write: one has another socket, and one is asked whether it may read."""
+    gated, plain = (seen_of(program, "spins_without_an_epoll", asked) for asked in (settings(), None))
+    assert (gated[0], gated[2]) == (plain[0], plain[2]) == (0, "")
+    assert held_bytes_of(gated[1]) < MOST_HELD_BYTES < held_bytes_of(plain[1])
