@@ -75,6 +75,8 @@ def dataclasses_in(hints: Iterable[Any]) -> dict[str, type]:
 def fits(value: Any, hint: Any) -> bool:
     """Returns whether a value is what a type hint says, and so are its fields and what it holds."""
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if alias := getattr(kind, "__value__", None):  # a name for a type, as NDArray is from Python 3.12 and NumPy 2.5 on
+        return fits(value, alias)
     if kind in (typing.Union, types.UnionType):
         return any(fits(value, one) for one in inner)
     if kind is float:

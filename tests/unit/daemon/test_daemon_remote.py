@@ -273,6 +273,13 @@ def test_an_answer_of_another_kind_ends_the_link(result: object, ends: tuple[soc
     assert "it answers add with" in caller.gone
 
 
+@pytest.mark.parametrize(("value", "is_sound"), [(np.zeros(1), True), (5, False), (None, False)])
+def test_a_name_for_a_type_stands_for_the_type(value: object, is_sound: bool) -> None:
+    """NumPy's NDArray is one on newer Pythons, where everything passed for an array."""
+    named = SimpleNamespace(__value__=np.ndarray[Any, np.dtype[np.float32]])  # as TypeAliasType has it
+    assert plain.fits(value, named) is is_sound
+
+
 @pytest.mark.parametrize(
     ("result", "is_sound"),
     [
