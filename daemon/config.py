@@ -225,6 +225,11 @@ class DaemonConfig(BaseModel):
         """Returns the target of every flow, by whichever of its two keys it was given."""
         return self.target if self.target_ms is None else Target(Form.ABSOLUTE, self.target_ms)
 
+    @property
+    def keeps_records(self) -> bool:
+        """Tells whether records of flows are kept, as curves or as recordings."""
+        return self.log_dir is not None or self.record is not None
+
 
 _CURE = "configs/daemon.toml is a commented example"
 

@@ -80,7 +80,7 @@ def decide(
     sandbox.confine_decisions()
     followed = Followed(config, folder, agent_for)
     agent = followed.load(config, config.model, config.asked)
-    sink = RecordSender(ends.records) if config.log_dir is not None or config.record is not None else None
+    sink = RecordSender(ends.records) if config.keeps_records else None
     measured = measured or agent.view.period
     require_period(agent, measured)
     period = _period(config, measured)

@@ -263,8 +263,7 @@ class Supervisor:
             raise DaemonError("the decision loop hung and was killed; every cap is lifted")
         answerer.send("stop")
         if not answerer.end(JOIN_S):
-            keeps = self._config.log_dir is not None or self._config.record is not None
-            lost = ": the last of curves and recordings may be lost" if keeps else ""
+            lost = ": the last of curves and recordings may be lost" if self._config.keeps_records else ""
             log.warning(f"the answering process was killed at the end{lost}", waited_s=JOIN_S)
         return status, counters
 
