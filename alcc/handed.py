@@ -54,7 +54,8 @@ class Handed:
     def may_hand_over(self, uid: int) -> bool:
         """Returns whether what this user's programs and others' handed over before is closed, but for a little."""
         with self._lock:
-            return self._closing[uid] < MOST_OF_A_USER and self._closing.total() < MOST_CLOSING
+            of_user = self._closing[uid]
+        return of_user < MOST_OF_A_USER and self.may_come()
 
     def close(self, fds: Sequence[int], uid: int) -> None:
         """Closes descriptors of a user's programs, in a thread of their own where that may wait."""
