@@ -151,20 +151,24 @@ def test_a_trace_that_was_removed_from_the_store_is_told_to_whoever_watches_the_
     assert (jobs.get(job).state, jobs.get(job).problem) == ("running", "")
 
 
+AWAY = "no Ray answers at http://head:8265"
+
+
+def away(*_: object) -> str:
+    raise ServiceError(AWAY)
+
+
 def test_a_ray_that_is_away_is_told_to_whoever_watches_a_job_until_it_is_back(
     tmp_path: Path, database: Database, jobs: Jobs
 ) -> None:
     """The job was shown as running, for ever at its first iteration, and the service's log alone said why."""
     job = jobs.submit(ME, Given("r", json.dumps(TINY))).id
 
-    def away(*_: object) -> str:
-        raise ServiceError("no Ray answers at http://head:8265")
-
     runner = SimpleNamespace(state=away, start=away)
     supervisor = Supervisor(jobs, Registry(tmp_path, database), runner, 2, lambda _owner: Quota())
     for _ in range(2):
         supervisor.step()
-        assert (jobs.get(job).state, jobs.get(job).problem) == ("running", "no Ray answers at http://head:8265")
+        assert (jobs.get(job).state, jobs.get(job).problem) == ("running", AWAY)
     runner.state = lambda *_: "running"
     supervisor.step()
     assert (jobs.get(job).state, jobs.get(job).problem) == ("running", "")
@@ -184,16 +188,13 @@ def test_a_ray_that_is_away_is_told_to_whoever_asked_a_job_to_stop_until_it_has(
     """It was shown as stopping, for as long as Ray was away, and nothing else."""
     job = jobs.submit(ME, Given("r", json.dumps(TINY))).id
 
-    def away(*_: object) -> str:
-        raise ServiceError("no Ray answers at http://head:8265")
-
     runner = SimpleNamespace(state=lambda *_: "running", start=lambda *_: None, kill=lambda *_: None)
     supervisor = Supervisor(jobs, Registry(tmp_path, database), runner, 2, lambda _owner: Quota())
     supervisor.step()
     jobs.stop(jobs.get(job))
     runner.state = away
     supervisor.step()
-    assert (jobs.get(job).state, jobs.get(job).problem) == ("stopping", "no Ray answers at http://head:8265")
+    assert (jobs.get(job).state, jobs.get(job).problem) == ("stopping", AWAY)
     runner.state = lambda *_: "running"
     supervisor.step()
     assert (jobs.get(job).state, jobs.get(job).problem) == ("stopping", "")
