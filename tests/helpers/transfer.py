@@ -11,6 +11,7 @@ Prints a JSON line when connected (cookie, cc) and one at the end: intact, cc, a
 - ``rate_mbit``: make loopback a bottleneck with a droptail queue of 150 KB, which asks for a network namespace of its
   own (``unshare -n``).
 - ``keeps_windows``: idle flows of the own network namespace do not begin anew (tcp_slow_start_after_idle).
+- ``lossy``: what comes within 10 ms of SIGUSR1 is lost at the receiver's door.
 - ``leave_network``: go back to the parent's network namespace, so that only sockets hold the own one.
 """
 
@@ -20,6 +21,7 @@ import hashlib
 import json
 import os
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -32,6 +34,7 @@ TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
 SO_COOKIE = 57
 TCP_INFO_CWND_OFFSET = 80
 TCP_CC_INFO = 26
+SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
 BBR_STARTUP_GAIN = 739  # of 256: 2 / ln 2, bbr_high_gain
 BLOCK = bytes(range(256)) * 64
 
@@ -106,6 +109,15 @@ def receive(sock: socket.socket, digest: "hashlib._Hash") -> None:
         digest.update(block)
 
 
+def lose_a_few(receiver: socket.socket) -> None:
+    """Drop packets for 10 ms. A filter in front of the socket begins and ends at once; one of tc takes tens of ms."""
+    nothing = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0))  # classic BPF: return, none of its bytes
+    program = struct.pack("HP", 1, ctypes.addressof(nothing))
+    receiver.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+    time.sleep(0.01)
+    receiver.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+
+
 def main() -> None:
     plan = {
         "seconds": 1.0,
@@ -126,6 +138,8 @@ def main() -> None:
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
             sender.setsockopt(socket.IPPROTO_TCP, option, 1)
+    if plan.get("lossy"):
+        signal.signal(signal.SIGUSR1, lambda *_: lose_a_few(receiver))
     cookie = struct.unpack("=Q", sender.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8))[0]
     print(json.dumps({"cookie": cookie, "cc": cc_of(sender)}), flush=True)
 
