@@ -6,12 +6,12 @@ from reinet.core.normaliser import Normaliser
 from reinet.core.period import PeriodConfig
 from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE, HEADER_BYTES, OPPORTUNITY_BYTES, Flag
 from reinet.core.rewards import DEFAULT_REWARD, DELAY_WEIGHT, REWARDS, Offers, delay_ratios
-from reinet.core.state import (
+from reinet.core.state import StateBank
+from reinet.core.states.caps import (
     MAX_CAP_PKTS,
     MIN_CAP_PKTS,
     MOST_CALM_RTTS,
     RULE_GAIN,
-    StateBank,
     actions_from_caps,
     calm_caps,
     caps_from_actions,

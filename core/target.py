@@ -7,9 +7,11 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
+from reinet.core import _core
 from reinet.core.errors import ConfigError
-from reinet.core.state import LEAST_TARGET_PER_RTT
 
+LEAST_TARGET_PER_RTT: float = _core.LEAST_TARGET_PER_RTT
+"""The least target that can be kept, in minimum RTTs of the path; ``states/delay_ratio.hpp`` has the reason."""
 MOST_MS = 10_000.0
 """Nobody waits longer for a round trip on purpose; a larger number was meant in microseconds."""
 MOST_MIN_RTTS = 100.0

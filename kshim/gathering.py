@@ -9,7 +9,7 @@ with a hundred it is the host that gains, and a decision is some milliseconds la
 import time
 from collections.abc import Callable
 
-from reinet.core.state import Rest
+from reinet.core.states.reflex import Rest
 
 GATHER_MS = 0.0
 """By default nothing waits: what it costs a flow whose model was made for 5 ms has not been measured on sockets."""

@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core.closing import Closing
+from reinet.core.guard import VERDICT_DTYPE
 from reinet.core.records import ACK_DTYPE, FLOW_STATS_DTYPE, FlowStatsArray
-from reinet.core.state import VERDICT_DTYPE, Answered, Reflex
+from reinet.core.states.reflex import Answered, Reflex
 
 if TYPE_CHECKING:
     from reinet.kshim import _kshim

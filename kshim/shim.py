@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import Answered, Reflex
+from reinet.core.states.reflex import Answered, Reflex
 
 WRAPPED_CC = ("cubic", "reno", "bbr")
 """The shim measures and caps flows of these, where the kernel has them; any other runs unobserved."""

@@ -20,9 +20,11 @@ from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.recent import RecentRecords
 from reinet.agents.decide.swap import SHARE, Canary, canary
 from reinet.core.errors import ConfigError, ModelError
+from reinet.core.guard import Guard
+from reinet.core.peers import Peers
 from reinet.core.period import PeriodConfig
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import Guard, Peers, Reflex
+from reinet.core.states.reflex import Reflex
 from reinet.core.target import Target
 
 UNKNOWN = -1

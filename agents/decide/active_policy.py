@@ -15,8 +15,9 @@ from reinet.agents.decide.pipeline import Pipeline
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.swap import Stage, Trial
 from reinet.agents.decide.verdicts import Verdicts, Why, faults
+from reinet.core.guard import VERDICT_DTYPE, Guard
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import ANSWER_DECIDED, ANSWER_NONE, ANSWER_STALE, VERDICT_DTYPE, Answered, Guard, Reflex
+from reinet.core.states.reflex import ANSWER_DECIDED, ANSWER_NONE, ANSWER_STALE, Answered, Reflex
 
 COMPARE_NS = 2_000_000_000
 """The groups are compared so often: flows tell little more after less, and it takes a millisecond."""

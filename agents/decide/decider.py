@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.verdicts import Verdicts, Why, refusals
+from reinet.core.guard import VERDICT_DTYPE, Guard
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import VERDICT_DTYPE, Guard
 
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]

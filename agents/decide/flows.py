@@ -14,8 +14,9 @@ from reinet.agents.decide.decider import Rows
 from reinet.agents.decide.inspection.own_targets import OwnTargets
 from reinet.agents.decide.protocol import CapArray
 from reinet.agents.decide.verdicts import Verdicts
+from reinet.core.guard import VERDICT_DTYPE
 from reinet.core.records import FLOW_STATS_DTYPE, Flag, FlowStatsArray
-from reinet.core.state import ANSWER_NONE, VERDICT_DTYPE, Answered
+from reinet.core.states.reflex import ANSWER_NONE, Answered
 
 FIRST_ROWS = 64
 """The tables hold so many flows before they first grow; they double from there."""

@@ -30,8 +30,9 @@ from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.swap import SHARE, Canary
 from reinet.agents.decide.verdicts import Why, refused, text
 from reinet.core import MAX_CAP_PKTS
+from reinet.core.guard import Guard
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import Answered, Guard, Reflex
+from reinet.core.states.reflex import Answered, Reflex
 from reinet.core.target import Target
 from reinet.kshim.gathering import Gathering
 from reinet.kshim.leases import LEASE_MS, RENEWALS_PER_LEASE, LeaseKeeper

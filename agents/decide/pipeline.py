@@ -15,8 +15,10 @@ from reinet.agents.decide.decider import Decider, Decision, Mask
 from reinet.agents.decide.protocol import Agent, FloatArray
 from reinet.agents.decide.quarantine import Quarantine
 from reinet.agents.decide.verdicts import faults
+from reinet.core.guard import Guard
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import Batch, Guard, Reflex
+from reinet.core.state import Batch
+from reinet.core.states.reflex import Reflex
 
 REPEATED_ERROR_S = 10.0
 """An agent that fails on every tick is logged this often, not every time."""

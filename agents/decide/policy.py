@@ -16,7 +16,7 @@ from reinet.alcc.model import text_of
 from reinet.core import FEATURE_SETS
 from reinet.core.errors import ModelError
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import learned_caps
+from reinet.core.states.caps import learned_caps
 
 COST_STATES = 256
 """So many flows may have a record in one tick: a thousand with an RTT of 20 ms and ticks of 5 ms."""

@@ -21,7 +21,8 @@ from reinet.core.features import DEFAULT_FEATURE_SET
 from reinet.core.normaliser import Normaliser
 from reinet.core.period import PeriodConfig
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import MAX_CAP_PKTS, StateBank
+from reinet.core.state import StateBank
+from reinet.core.states.caps import MAX_CAP_PKTS
 
 FloatArray = NDArray[np.float32]
 CapArray = NDArray[np.uint32]

@@ -22,8 +22,8 @@ from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.quarantine import MOST_REFUSED
 from reinet.agents.decide.verdicts import faults
 from reinet.core.errors import ModelError
+from reinet.core.guard import Guard
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import Guard
 from reinet.core.target import Target
 
 SHARE = 0.1

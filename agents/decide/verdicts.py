@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS
-from reinet.core.state import LEAST_TARGET_PER_RTT
+from reinet.core.target import LEAST_TARGET_PER_RTT
 
 
 class Why(IntEnum):

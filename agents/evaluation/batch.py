@@ -10,8 +10,8 @@ from reinet.agents.decide.decider import Decider, Mask
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, View
 from reinet.agents.decide.verdicts import Verdicts, Why, refused, text
 from reinet.core.errors import LinkError
+from reinet.core.guard import VERDICT_DTYPE, Guard
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import VERDICT_DTYPE, Guard
 from reinet.envs.link.metrics import LinkLog, Metrics, compute
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.link.stalls import why_stalled_in

@@ -10,8 +10,8 @@ from reinet.agents.decide.protocol import Agent, CapArray
 from reinet.agents.decide.verdicts import Why, text
 from reinet.alcc.launch import ENVIRONMENT, Settings
 from reinet.core import FLOW_STATS_DTYPE
+from reinet.core.guard import Guard
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import Guard
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.mahimahi.link import LinkRun, MahimahiLink

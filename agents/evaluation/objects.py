@@ -15,8 +15,8 @@ from reinet.agents.decide.protocol import Agent
 from reinet.agents.evaluation.batch import batch_seen
 from reinet.agents.evaluation.scenario import data_leaves_s
 from reinet.core import PeriodConfig
+from reinet.core.guard import Guard
 from reinet.core.records import Flag
-from reinet.core.state import Guard
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.link.stalls import why_stalled
 from reinet.envs.sim import SimBatch

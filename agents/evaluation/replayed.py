@@ -15,8 +15,8 @@ import numpy as np
 
 from reinet.agents.decide.decider import Decider, Mask
 from reinet.agents.decide.protocol import Agent, CapArray
+from reinet.core.guard import Guard
 from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray
-from reinet.core.state import Guard
 from reinet.core.target import Target
 from reinet.envs.trace.flow_records import FlowRecording
 from reinet.kshim.recorded import COLUMNS, RecordArray

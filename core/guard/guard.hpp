@@ -47,7 +47,7 @@ enum class Refusal : std::uint8_t {
   others_queue = 20,
 };
 
-// What becomes of one record, as VERDICT_DTYPE of core/state.py has it.
+// What becomes of one record, as VERDICT_DTYPE of core/guard/__init__.py has it.
 #pragma pack(push, 1)
 struct Verdict {
   Refusal code;

@@ -16,7 +16,7 @@ from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent
 from reinet.core.closing import Closing
 from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray
-from reinet.core.state import Answered, Reflex
+from reinet.core.states.reflex import Answered, Reflex
 from reinet.core.target import Target
 from reinet.kshim.gathering import GATHER_MS
 from reinet.kshim.leases import LEASE_MS

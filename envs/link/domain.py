@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.core import ConfigError, TraceError
-from reinet.core.state import LEAST_TARGET_PER_RTT
+from reinet.core.target import LEAST_TARGET_PER_RTT
 from reinet.envs.link.conditions import Conditions
 from reinet.envs.link.laws import Law, LogUniform, Range, Uniform, check_law, drawn, limits, value_at
 from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec, check_kind, check_target, target_on

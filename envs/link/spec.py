@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from reinet.core.errors import ConfigError
 from reinet.core.records import HEADER_BYTES
-from reinet.core.state import LEAST_TARGET_PER_RTT
-from reinet.core.target import Target
+from reinet.core.target import LEAST_TARGET_PER_RTT, Target
 from reinet.envs.trace import Trace
 from reinet.envs.trace.trace import MAX_MS
 

@@ -16,7 +16,8 @@ from gymnasium.utils.env_checker import check_env
 
 from helpers.figures import figures_hold
 from reinet.core import Flag, LinkError
-from reinet.core.state import StateBank, caps_from_actions
+from reinet.core.state import StateBank
+from reinet.core.states.caps import caps_from_actions
 from reinet.envs.capped_link import CappedLink
 from reinet.envs.kernel_link import KernelLinkEnv
 from reinet.envs.kernel_session import KernelRun, KernelSession

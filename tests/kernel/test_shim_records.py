@@ -9,8 +9,8 @@ import pytest
 
 from helpers.flows import RATE_MBIT, has, read_for, settled, until_closed
 from helpers.period import PeriodTracker
+from reinet.core.peers import peer_of
 from reinet.core.records import FLOW_STATS_DTYPE, Flag
-from reinet.core.state import peer_of
 from reinet.kshim.kernel import KernelShim
 
 pytestmark = pytest.mark.kernel

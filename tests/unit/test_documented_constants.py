@@ -18,17 +18,11 @@ from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.train import SCORE_FLOOR, SCORE_FLOOR_WEIGHT, SCORE_WORST_WEIGHT, judged
 from reinet.core import PeriodConfig, _core
 from reinet.core.features import DEFAULT_FEATURE_SET, FEATURE_SETS
+from reinet.core.guard import HOLD_PER_PATH, LOOK_AFTER_S, LOOK_EVERY_S
 from reinet.core.period import SILENCE_NS
 from reinet.core.records import FLOW_STATS_DTYPE, OPPORTUNITY_BYTES
-from reinet.core.state import (
-    HOLD_PER_PATH,
-    LEAST_TARGET_PER_RTT,
-    LOOK_AFTER_S,
-    LOOK_EVERY_S,
-    MAX_CAP_PKTS,
-    MIN_CAP_PKTS,
-    RULE_GAIN,
-)
+from reinet.core.states.caps import MAX_CAP_PKTS, MIN_CAP_PKTS, RULE_GAIN
+from reinet.core.target import LEAST_TARGET_PER_RTT
 from reinet.daemon.config import DaemonConfig
 from reinet.daemon.registry import POLL_S
 from reinet.envs.link.spec import DEFAULT_TARGET_MS, LinkSpec

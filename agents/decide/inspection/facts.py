@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.verdicts import Verdicts, Why
+from reinet.core.guard import VERDICT_DTYPE
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import VERDICT_DTYPE
 
 KINDS = {int(why): why.name.lower() for why in Why}
 """What verdicts are counted under: few words, which a metric's label may be."""

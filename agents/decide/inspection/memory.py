@@ -14,7 +14,7 @@ from reinet.agents.decide.decider import Rows
 from reinet.agents.decide.inspection.facts import KINDS, Distribution, Figures
 from reinet.agents.decide.verdicts import Verdicts
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import FlowMemory
+from reinet.core.states.flow_memory import FlowMemory
 from reinet.kshim.shim import Shim
 
 COUNTERS_INTERVAL_NS = 1_000_000_000

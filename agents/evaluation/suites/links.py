@@ -14,8 +14,8 @@ import numpy as np
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.suites.definition import ScenarioSpec
 from reinet.core.errors import ConfigError
+from reinet.core.guard import LOOK_EVERY_S
 from reinet.core.records import OPPORTUNITY_BYTES
-from reinet.core.state import LOOK_EVERY_S
 from reinet.envs.link.metrics import rate_mbps
 from reinet.envs.link.spec import LARGEST_BUFFER_BYTES, LinkSpec, times_of
 from reinet.envs.trace import Trace, load_traces

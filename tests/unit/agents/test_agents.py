@@ -47,7 +47,8 @@ from reinet.core import (
     schema_hash,
 )
 from reinet.core.errors import ConfigError, ModelError
-from reinet.core.state import INVALID_CAP_PKTS, VERDICT_DTYPE, Guard
+from reinet.core.guard import VERDICT_DTYPE, Guard
+from reinet.core.states.caps import INVALID_CAP_PKTS
 
 STATE_SIZE = FEATURE_SETS[DEFAULT_FEATURE_SET].state_size
 SHA = "ab" * 32

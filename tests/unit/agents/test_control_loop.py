@@ -14,7 +14,7 @@ from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.verdicts import AGENT_CHOSE_NONE, IDLE, NO_QUEUE, PAUSED
 from reinet.core.records import Flag, FlowStatsArray
-from reinet.core.state import INVALID_CAP_PKTS
+from reinet.core.states.caps import INVALID_CAP_PKTS
 from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim
 

@@ -18,8 +18,8 @@ from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.actors import WALK, FoldedActor, NoisyActor, Walker
 from reinet.agents.model.mlp import Folded, act
 from reinet.core import FLOW_STATS_DTYPE, Flag, caps_from_actions
+from reinet.core.guard import Guard
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import Guard
 from reinet.core.target import Target
 from reinet.envs.trace import Trace
 from reinet.kshim.fake import FakeShim

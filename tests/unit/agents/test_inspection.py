@@ -11,7 +11,7 @@ from reinet.agents.decide.names import make_agent
 from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.errors import ConfigError
 from reinet.core.records import Flag
-from reinet.core.state import KEPT_RECORDS, FlowMemory
+from reinet.core.states.flow_memory import KEPT_RECORDS, FlowMemory
 from reinet.core.target import Target
 
 

@@ -16,7 +16,7 @@ from reinet.agents.decide.quarantine import LEAST_DECISIONS, MOST_REFUSED, WINDO
 from reinet.agents.decide.recent import RecentRecords
 from reinet.agents.decide.verdicts import LAPSED, STALE
 from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray
-from reinet.core.state import INVALID_CAP_PKTS
+from reinet.core.states.caps import INVALID_CAP_PKTS
 from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim
 

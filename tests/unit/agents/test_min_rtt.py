@@ -10,8 +10,8 @@ from reinet.agents.decide.verdicts import Why
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import FLOW_STATS_DTYPE
+from reinet.core.guard import LOOK_AFTER_S, LOOK_EVERY_S, LOOK_LONGEST_ROUND_S, LOOK_REST_S, LOOK_STEP_ROUNDS, Guard
 from reinet.core.records import Flag
-from reinet.core.state import LOOK_AFTER_S, LOOK_EVERY_S, LOOK_LONGEST_ROUND_S, LOOK_REST_S, LOOK_STEP_ROUNDS, Guard
 from reinet.envs.trace import Trace
 
 WANTED_PKTS = 30

@@ -19,7 +19,7 @@ from reinet.agents.decide.swap import SHARE_NS, WATCH_NS
 from reinet.agents.decide.verdicts import HELD_OUT, NO_DECISION, NO_QUEUE, text
 from reinet.core.errors import ConfigError, ModelError
 from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray
-from reinet.core.state import INVALID_CAP_PKTS
+from reinet.core.states.caps import INVALID_CAP_PKTS
 from reinet.core.target import Target
 
 FLOWS = 200
@@ -325,7 +325,7 @@ def test_a_target_that_is_set_while_the_file_is_taken_up_takes_nothing_of_it_bac
 
 def test_every_verdict_has_its_words() -> None:
     from reinet.agents.decide.verdicts import Why
-    from reinet.core.state import VERDICT_DTYPE
+    from reinet.core.guard import VERDICT_DTYPE
 
     verdict = np.zeros(1, VERDICT_DTYPE)
     for code in Why:

@@ -12,8 +12,8 @@ from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.verdicts import Why
 from reinet.agents.evaluation.batch import figures
 from reinet.core import FLOW_STATS_DTYPE
+from reinet.core.guard import ASK_ROUNDS, FOREIGN_ROUNDS, LEAST_YIELD_S, Guard
 from reinet.core.records import Flag
-from reinet.core.state import ASK_ROUNDS, FOREIGN_ROUNDS, LEAST_YIELD_S, Guard
 from reinet.envs.link.spec import FurtherFlow, LinkSpec
 from reinet.envs.trace import Trace
 

@@ -24,9 +24,11 @@ from reinet.alcc.model import text_of
 from reinet.alcc.sums import Sums
 from reinet.core import FEATURE_SETS, FLOW_STATS_DTYPE, Flag, Normaliser
 from reinet.core.errors import ModelError
+from reinet.core.guard import Guard
+from reinet.core.peers import Peers
 from reinet.core.period import PeriodConfig
 from reinet.core.records import FlowStatsArray
-from reinet.core.state import Guard, Peers, Reflex
+from reinet.core.states.reflex import Reflex
 from reinet.core.target import Target
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import SimBatch

@@ -6,7 +6,8 @@ import pytest
 
 from reinet.agents.decide.verdicts import Why
 from reinet.core import FLOW_STATS_DTYPE
-from reinet.core.state import INVALID_CAP_PKTS, Guard
+from reinet.core.guard import Guard
+from reinet.core.states.caps import INVALID_CAP_PKTS
 
 PERIOD_MS = 20
 

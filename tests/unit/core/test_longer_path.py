@@ -12,7 +12,8 @@ from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.batch import batch_seen, logs
 from reinet.core import FLOW_STATS_DTYPE, Flag, StateBank
-from reinet.core.state import Guard, Peers
+from reinet.core.guard import Guard
+from reinet.core.peers import Peers
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.trace import generate
 

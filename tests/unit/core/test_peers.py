@@ -10,7 +10,8 @@ from helpers.places import ROOT
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.batch import logs
 from reinet.core import FLOW_STATS_DTYPE, Flag
-from reinet.core.state import Peers, StateBank, peer_of
+from reinet.core.peers import Peers, peer_of
+from reinet.core.state import StateBank
 from reinet.envs.link.spec import LinkSpec
 from reinet.envs.sim import SimBatch
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reinet.core.errors import ConfigError
+from reinet.core.guard import Guard
 from reinet.core.records import FLOW_STATS_DTYPE
-from reinet.core.state import LEAST_TARGET_PER_RTT, Guard
-from reinet.core.target import MOST_MIN_RTTS, MOST_MS, UNKNOWN_RTT_US, Form, Target
+from reinet.core.target import LEAST_TARGET_PER_RTT, MOST_MIN_RTTS, MOST_MS, UNKNOWN_RTT_US, Form, Target
 
 MILLISECONDS = st.floats(0.0, MOST_MS, exclude_min=True)
 TARGETS = st.one_of(

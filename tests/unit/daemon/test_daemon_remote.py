@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from reinet.agents.decide.inspection.facts import Snapshot
 from reinet.agents.decide.verdicts import Why, text
 from reinet.core.errors import ConfigError, DaemonError
+from reinet.core.guard import VERDICT_DTYPE
 from reinet.core.records import FLOW_STATS_DTYPE
-from reinet.core.state import VERDICT_DTYPE
 from reinet.daemon.answers import MOST_FLOWS
 from reinet.daemon.client import ControlClient
 from reinet.daemon.config import DaemonConfig, RecordConfig, RegistryConfig

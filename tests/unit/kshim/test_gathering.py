@@ -2,7 +2,7 @@
 
 import pytest
 
-from reinet.core.state import Rest
+from reinet.core.states.reflex import Rest
 from reinet.kshim.gathering import LEAST_NS, Gathering
 
 MS = 1_000_000

@@ -14,18 +14,9 @@ from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.verdicts import Why
 from reinet.core import FLOW_STATS_DTYPE
+from reinet.core.guard import VERDICT_BYTES, VERDICT_DTYPE, Guard
 from reinet.core.records import Flag, FlowStatsArray
-from reinet.core.state import (
-    ANSWER_CLOSED,
-    ANSWER_DECIDED,
-    ANSWER_NONE,
-    ANSWER_STALE,
-    VERDICT_BYTES,
-    VERDICT_DTYPE,
-    Answered,
-    Guard,
-    Reflex,
-)
+from reinet.core.states.reflex import ANSWER_CLOSED, ANSWER_DECIDED, ANSWER_NONE, ANSWER_STALE, Answered, Reflex
 from reinet.core.target import Target
 from reinet.kshim.fake import FakeShim
 from reinet.kshim.leases import RENEWALS_PER_LEASE

@@ -1,0 +1,1 @@
+"""What is made of a flow's records: states, rewards, actions and caps."""
