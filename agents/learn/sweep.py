@@ -251,7 +251,8 @@ def _row(run_dir: Path, number: int, point: Mapping[str, Any]) -> dict[str, Any]
         "score": found.get("score"),
         "iterations": found.get("iterations", 0),
         "wall_s": found.get("wall_s"),
-        "best": found.get("best"),
+        # Where it lies now: the folder may have been moved, or copied, since the trial was done.
+        "best": str(folder / "best") if found.get("best") else None,
         "problem": found.get("problem"),
         "run_dir": str(folder),
     }

@@ -60,6 +60,19 @@ def test_a_row_tells_of_its_best_checkpoint_and_a_damaged_one_is_made_again(tmp_
         assert json.loads(path.read_text())["metrics"] == kept["metrics"]
 
 
+def test_the_best_checkpoint_of_a_sweep_that_was_moved_is_named_where_it_lies_now(
+    tmp_path: Path, told: list[float]
+) -> None:
+    """It was named in the folder that the sweep was made in: nothing lies there any more, or another sweep does."""
+    config, plan = TrainConfig.model_validate(TINY), SweepConfig(grid={"seed": [1]})
+    (made,) = sweep(config, plan, tmp_path / "made")
+    (tmp_path / "made").rename(tmp_path / "moved")
+    (row,) = sweep(config, plan, tmp_path / "moved")
+    assert (row["state"], row["score"]) == ("done", made["score"])
+    assert Path(row["best"]) == folder_of(tmp_path / "moved", 0) / "best"
+    assert Checkpoint(Path(row["best"])).state.best is not None
+
+
 def test_a_plan_is_whole_or_not_there(tmp_path: Path, told: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of one would be taken for another sweep's from then on."""
     config, plan = TrainConfig.model_validate(TINY), SweepConfig(grid={"seed": [1]})
