@@ -56,7 +56,7 @@ def compare(
         bool,
         typer.Option(
             "--allow-training-traces",
-            help="Show a model even on traces it was trained on; such rows are labelled.",
+            help="Show a model even on traces it was trained on; such rows are labelled, and a note names them.",
         ),
     ] = False,
     out: Annotated[Path, typer.Option(help="The folder for TensorBoard; an earlier comparison in it is replaced.")] = (

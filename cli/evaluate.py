@@ -18,6 +18,7 @@ from reinet.cli.options import (
     MrttOption,
     TargetOption,
     a_picture,
+    note_training,
     refuse_idle_buffer,
     refuse_said,
     was_said,
@@ -93,7 +94,7 @@ def evaluate(
         bool,
         typer.Option(
             "--allow-training-traces",
-            help="Evaluate a model even on traces it was trained on; such rows are labelled.",
+            help="Evaluate a model even on traces it was trained on; such rows are labelled, and a note names them.",
         ),
     ] = False,
     seed: Annotated[
@@ -225,11 +226,14 @@ def _tell(rows: list[dict[str, object]], json_destination: str | None) -> None:
 
 
 def say_reasons(rows: Sequence[Mapping[str, object]]) -> None:
-    """Says why runs are not valid, and why flows were uncapped."""
+    """Says why runs are not valid, why flows were uncapped, and which figures are of traces that shaped a model."""
+    from reinet.agents.evaluation.plan import labelled
+
     for row in rows:
         for key in ("invalid_reason", "uncapped_reason"):
             if row[key]:
                 say(f"{row['agent']} on {row['trace']}: {row[key]}")
+    note_training(labelled(rows))
 
 
 def _pictures(png: Path, scenarios: Sequence[Scenario]) -> list[Path]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
-from reinet.cli.options import listed
+from reinet.cli.options import listed, note_training
 from reinet.cli.output import TextColumn, Unwritten, check_folder, console, print_table, say, write_json
 from reinet.core.disk import durable
 from reinet.core.visible import utf8
@@ -50,6 +50,7 @@ class Request:
 def evaluate_suite(request: Request) -> int:
     """Runs what the store lacks, writes the report beside it, prints it; returns the exit status."""
     from reinet.agents.decide.names import split_names
+    from reinet.agents.evaluation.plan import labelled
     from reinet.agents.evaluation.suites import against, markdown, pictures, report
     from reinet.agents.evaluation.suites.definition import load
     from reinet.agents.evaluation.suites.plan import plan
@@ -90,6 +91,7 @@ def evaluate_suite(request: Request) -> int:
     write_json(request.json_destination, found)
     if request.json_destination != "-":
         print_table(list(map(_shown, found["cells"])), COLUMNS)
+    note_training(labelled(found["rows"]))
     unwritten.tell()
     say(f"report: {folder / 'report.md'} ({found['runs']['valid']} of {found['runs']['planned']} runs)")
     for reason in found["runs"]["not_made_because"]:

@@ -63,6 +63,14 @@ def note_stalls(rows: Sequence[Mapping[str, Any]]) -> None:
             say(f"note: {_who(row)}: the flow stalled, so do not use this row; it is not in the mean")
 
 
+def note_training(seen: Mapping[str, Sequence[str]]) -> None:
+    """Says which agents' figures are of traces that shaped them, by agent the traces' names: a table does not tell."""
+    from reinet.agents.evaluation.plan import training_notes  # here, for it imports numpy and --help needs none
+
+    for note in training_notes(seen):
+        say(f"note: {note}")
+
+
 def _who(row: Mapping[str, Any]) -> str:
     return f"{row['agent']} on {row['trace']}" + (f" under {row['target_ms']:g} ms" if "target_ms" in row else "")
 
@@ -101,7 +109,7 @@ AllowTrainingTraces = Annotated[
     bool,
     typer.Option(
         "--allow-training-traces",
-        help="Evaluate a model even on traces it was trained on; the JSON names them (trained_on).",
+        help="Evaluate a model even on traces it was trained on; the JSON (trained_on) and a note name them.",
     ),
 ]
 LinkOptions = Annotated[

@@ -1,7 +1,8 @@
 """Every combination of agent, scenario and repetition: refused as a whole before the first run, or run in turn."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from reinet.agents.decide.names import make_agent, make_agents, split_names
 from reinet.agents.decide.protocol import Agent
@@ -74,6 +75,24 @@ def trained_on(agents: Sequence[Agent], traces: Sequence[Trace], allow: bool) ->
     """Returns by agent the names of the traces that shaped it; raises ConfigError as ``shaped_by`` does."""
     found = {agent.name: shaped_by(agent, traces, allow) for agent in agents}
     return {name: [trace.name for trace in traces if trace.sha256 in seen] for name, seen in found.items() if seen}
+
+
+def labelled(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Returns by agent the names of the traces, each once, of those rows that are labelled ``trained_on``."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row["trained_on"]:
+            found.setdefault(str(row["agent"]), {})[str(row["trace"])] = None
+    return {agent: list(names) for agent, names in found.items()}
+
+
+def training_notes(seen: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns a sentence for each agent that was shaped by traces it is judged on: a table of figures does not tell."""
+    return [
+        f"{agent} was trained on, or selected by, {', '.join(names)}: its figures there do not tell what it does on "
+        "links that it has not seen."
+        for agent, names in seen.items()
+    ]
 
 
 def shaped_by(agent: Agent, traces: Sequence[Trace], allow: bool) -> set[str]:

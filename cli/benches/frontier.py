@@ -13,6 +13,7 @@ from reinet.cli.options import (
     BufferOption,
     note_refusals,
     note_stalls,
+    note_training,
     uncapped_paths,
 )
 from reinet.cli.output import JsonOption, print_table, say, write_json
@@ -94,5 +95,6 @@ def frontier(
         if row["trace"] != "mean" and row["below_rule"]:
             say(f"note: {row['agent']} on {row['trace']}: less utilisation than every setting of the rule, so no rank")
     note_stalls(rows)
+    note_training(seen)
     if json_destination != "-":
         print_table(rows, COLUMNS if fixed else [column for column in COLUMNS if column != "frontier_fixed_mean"])

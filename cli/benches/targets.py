@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reinet.cli.options import AllowTrainingTraces, BufferOption, note_refusals, note_stalls, once
+from reinet.cli.options import AllowTrainingTraces, BufferOption, note_refusals, note_stalls, note_training, once
 from reinet.cli.output import JsonOption, print_table, write_json
 
 COLUMNS = [
@@ -67,5 +67,6 @@ def targets(
     write_json(json_destination, {"rows": rows, "trained_on": seen})
     note_refusals(rows)
     note_stalls(rows)
+    note_training(seen)
     if json_destination != "-":
         print_table(rows, COLUMNS)

@@ -6,7 +6,7 @@ from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.evaluation.compare.learning import Curves
 from reinet.agents.evaluation.compare.page import Content
-from reinet.agents.evaluation.plan import shaped_by
+from reinet.agents.evaluation.plan import labelled, shaped_by
 from reinet.agents.evaluation.run import Run, simulate
 from reinet.agents.evaluation.scenario import Scenario
 
@@ -28,6 +28,7 @@ class Comparison:
         traces = [scenario.require_data().trace for scenario in scenarios]
         self._trained_on = {agent.name: shaped_by(agent, traces, allow_training_traces) for agent in self.agents}
         self._runs: list[Run] = []
+        self._rows: list[dict[str, object]] = []
 
     def run(self, agent: Agent, progress: Callable[[float], None] | None = None) -> list[dict[str, object]]:
         """Runs one of the agents over all links; returns the rows, as ``reinet evaluate`` has them."""
@@ -35,7 +36,7 @@ class Comparison:
         together = [[one] for one in self._scenarios] if agent.draws else [self._scenarios]
         done = [run for scenarios in together for run in simulate(agent, scenarios, progress)]
         self._runs += done
-        return [
+        rows = [
             {
                 **run.row(),
                 "repetition": 0,
@@ -43,8 +44,10 @@ class Comparison:
             }
             for run in done
         ]
+        self._rows += rows
+        return rows
 
     def content(self, learning: Mapping[str, Curves]) -> Content:
         """Returns what the page shows of the runs so far, with these evaluation curves."""
         manifests = {agent.name: agent.manifest for agent in self.agents if agent.manifest is not None}
-        return Content(self._runs, manifests, learning)
+        return Content(self._runs, manifests, learning, labelled(self._rows))

@@ -21,6 +21,7 @@ from tensorboard.plugins.hparams import summary_v2 as hparams
 from reinet.agents.evaluation.compare import figures
 from reinet.agents.evaluation.compare.learning import TAGS, Curves, reference_curves
 from reinet.agents.evaluation.compare.series import Curve, by_step, curves_of, curves_of_link
+from reinet.agents.evaluation.plan import training_notes
 from reinet.agents.evaluation.run import Run
 from reinet.agents.model.artifact import Manifest
 from reinet.core.disk import durable
@@ -50,6 +51,8 @@ class Content:
     """Agent -> its model's manifest; agents that are not learned have none."""
     learning: Mapping[str, Curves] = field(default_factory=dict)
     """Name -> evaluation curves of its trainings."""
+    trained_on: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Agent -> the names of those traces that shaped it."""
 
 
 def write_page(content: Content, folder: Path) -> list[str]:
@@ -249,7 +252,11 @@ def _report(content: Content, links: Mapping[str, Mapping[str, Run]], labels: Ma
         categories.append(intervals("training: means over seeds, 95 % intervals", learned))
     shown = {link: {labels[name]: run for name, run in runs.items()} for link, runs in links.items()}
     made = [_hyper_parameters(label, name, content.manifests) for name, label in labels.items()]
-    yield [page(layout(categories)), text("figures", _table(shown)), *_experiment(made, content.manifests)]
+    yield [
+        page(layout(categories)),
+        text("figures", _table(shown, content.trained_on)),
+        *_experiment(made, content.manifests),
+    ]
     if figures.have_matplotlib():
         agents = {label: [runs[label] for runs in shown.values() if label in runs] for label in labels.values()}
         yield [image("throughput against delay", figures.throughput_against_delay(agents))]
@@ -259,11 +266,12 @@ def _report(content: Content, links: Mapping[str, Mapping[str, Run]], labels: Ma
             yield [image(f"time series/{link}", figures.time_series(runs))]
 
 
-def _table(shown: Mapping[str, Mapping[str, Run]]) -> str:
-    """Returns the figures of every run as a table in Markdown."""
+def _table(shown: Mapping[str, Mapping[str, Run]], trained_on: Mapping[str, Sequence[str]]) -> str:
+    """Returns the figures of every run as a table in Markdown, and whose figures are of traces that shaped it."""
     lines = ["| link | agent | " + " | ".join(FIGURES) + " |", "|---" * (2 + len(FIGURES)) + "|"]
     for link, runs in shown.items():
         for label, run in runs.items():
             values = " | ".join(f"{getattr(run.metrics, name):.2f}" for name in FIGURES)
             lines.append(f"| {link} | {label} | {values} |")
+    lines += [line for note in training_notes(trained_on) for line in ("", visible(note))]
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reinet.agents.evaluation.plan import labelled, training_notes
 from reinet.agents.evaluation.suites import better
 from reinet.agents.evaluation.suites.report import Report
 
@@ -53,7 +54,8 @@ def page(report: Report, pictures: Sequence[tuple[str, str]] = (), against: Mapp
         cells = [cell for cell in report["cells"] if cell["scenario"] == spec["name"] and cell["role"] == "run"]
         if cells:
             lines += ["", f"## {spec['name']}", "", *_about(spec, cells), "", *table(cells)]
-            said = [*better.sentences(report["better_in_both"], spec["name"]), *_refusals(cells)]
+            seen = labelled(row for row in report["rows"] if row["scenario"] == spec["name"])
+            said = [*better.sentences(report["better_in_both"], spec["name"]), *_refusals(cells), *training_notes(seen)]
             lines += [line for one in said for line in ("", one)]
         lines += [
             line for scenario, file in pictures if scenario == spec["name"] for line in ("", f"![{file}]({file})")

@@ -94,6 +94,7 @@ def test_a_model_is_judged_on_its_training_traces_only_where_that_is_allowed(tmp
     result = CliRunner().invoke(app, [*asked, "--allow-training-traces"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["trained_on"] == {str(model): ["renamed.trace"]}
+    assert f"note: {model} was trained on, or selected by, renamed.trace" in result.stderr
 
 
 def test_who_starves_its_flow_below_every_setting_is_told_of(tmp_path: Path) -> None:

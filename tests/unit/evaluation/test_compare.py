@@ -169,6 +169,23 @@ def test_a_model_is_not_shown_on_what_it_learned_from() -> None:
         Comparison([model], ["none"], [trained_on])
 
 
+def test_a_page_says_which_figures_are_of_traces_that_a_model_learned_from(tmp_path: Path) -> None:
+    model = str(ROOT / "checkpoints" / "default")
+    other = Scenario.of(generate("lte-driving", 60, 77), "sim", seconds=SECONDS)
+    links = [Scenario.of(generate("lte-driving", 60, 1), "sim", seconds=SECONDS), other]
+    comparison = Comparison([model], ["none"], links, allow_training_traces=True)
+    for agent in comparison.agents:
+        comparison.run(agent)
+    write_page(comparison.content({}), tmp_path)
+    events = EventAccumulator(str(tmp_path / LINK_RUN), size_guidance={"tensors": 0})
+    events.Reload()
+    (shown,) = events.Tensors("figures")
+    table = shown.tensor_proto.string_val[0].decode()
+    assert f"{model} was trained on, or selected by, {links[0].trace.name}: its figures" in table
+    assert "none was trained" not in table
+    assert table.count(other.trace.name) == 2, "its rows alone: nobody learned from it"
+
+
 def training(folder: Path, values: Sequence[float]) -> Path:
     with EventFile(folder, 1.7e9, "test") as file:
         for iteration, value in enumerate(values, 1):

@@ -109,6 +109,10 @@ def test_a_model_is_not_judged_on_its_training_traces(tmp_path: Path) -> None:
     ((_, row),) = Plan(str(MODEL), [scenario], allow_training_traces=True)
     assert row["trained_on"] is True
     assert figures(str(MODEL))["trained_on"] is False
+    command = ["evaluate", "--link", "sim", "--seconds", "3", "--traces", str(renamed), "--allow-training-traces"]
+    result = CliRunner().invoke(app, [*command, "--agents", f"none,{MODEL}"])
+    assert result.stderr.count("was trained on") == 1, "who looks at the table alone is told of it"
+    assert f"note: {MODEL} was trained on, or selected by, renamed.trace: its figures" in result.stderr
 
 
 def test_a_training_trace_does_not_hide_behind_another_of_the_same_name() -> None:

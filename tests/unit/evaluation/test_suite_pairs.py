@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.places import ROOT
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.run import run
 from reinet.agents.evaluation.suites import markdown, pictures, report, runner
@@ -19,7 +20,9 @@ from reinet.core import toml_file
 from reinet.core.errors import ConfigError
 from reinet.envs.link.spec import LARGEST_BUFFER_BYTES
 from reinet.envs.trace import Trace
+from reinet.envs.trace.model import generate
 
+MODEL = ROOT / "checkpoints" / "default"
 BESIDE = """
 title = "Beside"
 [[scenario]]
@@ -48,6 +51,21 @@ def test_an_agent_in_two_spellings_is_refused(tmp_path: Path) -> None:
     path.write_text('title = "2"\n[[scenario]]\nname = "a"\nagents = ["rule", "rule:1.5"]\ntraces = ["constant:9"]\n')
     with pytest.raises(ConfigError, match=r"two names stand for rule:1\.5"):
         plan(load(str(path)))
+
+
+def test_a_page_says_which_lines_are_of_traces_that_a_model_learned_from(tmp_path: Path) -> None:
+    """The rows of its JSON had a label, and the page, which is what is read, said nothing."""
+    trace = generate("lte-driving", 60, 1).save(tmp_path / "renamed.trace")
+    path = tmp_path / "suite.toml"
+    path.write_text(
+        f'title = "2"\n[[scenario]]\nname = "seen"\nagents = ["none", "{MODEL}"]\ntraces = ["{trace}"]\nseconds = 2\n'
+        f'repeat = 2\n[[scenario]]\nname = "new"\nagents = ["none", "{MODEL}"]\ntraces = ["constant:9"]\nseconds = 2\n'
+    )
+    suite, store = plan(load(str(path)), allow_training_traces=True), Store(tmp_path / "store")
+    runner.make(suite, store)
+    seen, new = markdown.page(report.build(suite, store, "")).split("## new")
+    assert f"{MODEL} was trained on, or selected by, renamed.trace: its figures" in seen
+    assert "was trained on" not in new
 
 
 def test_a_flow_alone_is_measured_over_the_stretch_that_it_shares_with_others(tmp_path: Path) -> None:
