@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reinet.envs.link.metrics import LinkLog, first_data_ms
-from reinet.envs.link.spec import LinkSpec
+from reinet.envs.link.spec import LinkSpec, times_of
 from reinet.envs.link.tandem import longest_pause_ms
 
 STALL_SLACK_MS = 2000
@@ -23,8 +23,7 @@ def why_stalled(longest_stall_ms: float, opportunities_ms: npt.NDArray[Any], als
     """
     if longest_stall_ms <= also_ms + STALL_SLACK_MS:
         return None  # whatever the trace's gaps; to look for the longest takes longer than many a run
-    gap_ms = int(np.diff(np.asarray(opportunities_ms, np.int64), prepend=0).max())
-    allowed_ms = gap_ms + also_ms + STALL_SLACK_MS
+    allowed_ms = _longest_gap_ms(opportunities_ms) + also_ms + STALL_SLACK_MS
     if longest_stall_ms <= allowed_ms:
         return None
     which = "the trace's longest gap" if not also_ms else "the path's longest gap"
@@ -46,5 +45,16 @@ def why_stalled_in(log: Mapping[str, Any], path: LinkSpec, from_ms: float, end_m
     left_ms = np.asarray(log["departure_ms"], np.float64)
     inside = left_ms[(left_ms >= start_ms) & (left_ms < end_ms)]
     longest_ms = float(np.diff(np.concatenate(([start_ms], inside, [end_ms]))).max())
+    return why_stalled(longest_ms, path.trace_ms, held_up_ms(path))
+
+
+def held_up_ms(path: LinkSpec) -> float:
+    """Returns for how long the rest of a path, beside its trace, may hold a flow up: while no ACK comes back a sender
+    has its timer alone, which doubles."""
+    uplink_ms = 0 if path.uplink is None else _longest_gap_ms(times_of(path.uplink))
     longer_ms = max((ms for _, ms in path.detour_ms), default=0.0)
-    return why_stalled(longest_ms, path.trace_ms, longest_pause_ms(path.wired_mbps) + longer_ms)
+    return longest_pause_ms(path.wired_mbps) + longer_ms + uplink_ms
+
+
+def _longest_gap_ms(times_ms: npt.NDArray[Any]) -> int:
+    return int(np.diff(np.asarray(times_ms, np.int64), prepend=0).max())

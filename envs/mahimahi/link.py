@@ -22,6 +22,7 @@ from reinet.core.closing import Closing
 from reinet.core.errors import LinkError
 from reinet.envs.link.metrics import LinkLog, Metrics, compute, first_data_ms
 from reinet.envs.link.spec import LinkSpec
+from reinet.envs.link.stalls import held_up_ms
 from reinet.envs.mahimahi.log import parse_log
 from reinet.envs.mahimahi.namespace import BIN, TRACES, USER_FILES, LinkNamespace
 from reinet.envs.mahimahi.process import SYSTEM_PATH, Event, require_open_to_all
@@ -196,7 +197,9 @@ class MahimahiLink(Closing):
         return LinkRun(
             log=log,
             metrics=metrics,
-            invalid_reason=judge(log, metrics, self._opportunities_ms, start_ms, end_ms, sleeper),
+            invalid_reason=judge(
+                log, metrics, self._opportunities_ms, start_ms, end_ms, sleeper, held_up_ms(self.spec)
+            ),
             zero_ns=self.zero_ns,
             start_ms=start_ms,
             end_ms=end_ms,

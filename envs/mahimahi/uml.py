@@ -20,6 +20,7 @@ from pathlib import Path
 from reinet.core.errors import LinkError
 from reinet.envs.link.metrics import compute, first_data_ms
 from reinet.envs.link.spec import LinkSpec
+from reinet.envs.link.stalls import held_up_ms
 from reinet.envs.mahimahi.link import DRAIN_MS, LinkRun
 from reinet.envs.mahimahi.log import parse_log
 from reinet.envs.mahimahi.namespace import LINK_USER
@@ -79,7 +80,7 @@ def run_flow(kernel: Path, spec: LinkSpec, seconds: float) -> LinkRun:
     return LinkRun(
         log=log,
         metrics=metrics,
-        invalid_reason=judge(log, metrics, downlink_ms(spec), start_ms, end_ms, sleeper),
+        invalid_reason=judge(log, metrics, downlink_ms(spec), start_ms, end_ms, sleeper, held_up_ms(spec)),
         zero_ns=0,
         start_ms=start_ms,
         end_ms=end_ms,

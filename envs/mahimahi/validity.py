@@ -33,8 +33,12 @@ def judge(
     start_ms: float,
     end_ms: float,
     sleeper: Sleeper,
+    also_ms: float = 0.0,
 ) -> str | None:
-    """Returns why a run must not be believed, or None. Times count from the trace's start, as the log's do."""
+    """Returns why a run must not be believed, or None. Times count from the trace's start, as the log's do.
+
+    ``also_ms`` is for how long the path may hold a flow up beside its trace's gaps (``held_up_ms``).
+    """
     if sleeper.late_5ms > LATE_SHARE * sleeper.wakes:
         return (
             f"the host lagged: {sleeper.late_5ms} of {sleeper.wakes} one-millisecond sleeps ended over 5 ms late "
@@ -46,4 +50,4 @@ def judge(
     logged = int(((log.opportunity_ms >= start_ms) & (log.opportunity_ms < end_ms)).sum())
     if logged < LOGGED_SHARE * expected:
         return f"the link lagged: {logged} of the trace's {expected} delivery opportunities were logged"
-    return why_stalled(metrics.longest_stall_ms, opportunities_ms)
+    return why_stalled(metrics.longest_stall_ms, opportunities_ms, also_ms)

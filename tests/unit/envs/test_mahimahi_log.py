@@ -66,6 +66,8 @@ def test_validity(sleeper: Sleeper, opportunity_ms: list[int], departure_ms: lis
     log = run_of(opportunity_ms, departure_ms)
     found = judge(log, compute(log, 20, 5000), np.array([1]), 0, 5000, sleeper)
     assert found is None if reason is None else found is not None and reason in found
+    if reason is not None and "stalled" in reason:  # the uplink has a gap as well
+        assert judge(log, compute(log, 20, 5000), np.array([1]), 0, 5000, sleeper, also_ms=100) is None
 
 
 @pytest.mark.parametrize("pause", ["", "sleep 0.2; "], ids=["at-once", "one-by-one"])

@@ -25,7 +25,7 @@ from reinet.agents.learn import effects
 from reinet.cli.main import app
 from reinet.cli.options import note_stalls
 from reinet.envs.link.spec import LinkSpec
-from reinet.envs.link.stalls import why_stalled
+from reinet.envs.link.stalls import held_up_ms, why_stalled
 from reinet.envs.trace import Trace
 
 TWELVE = Trace.constant(12.0, 10.0)
@@ -50,6 +50,7 @@ def test_a_stalled_simulated_run_is_not_valid_and_says_why() -> None:
         {"stop_ms": 3000.0},
         {"flow_bytes": 30_000},
         {"wired_mbps": ((0.0, 12.0), (3000.0, 0.0), (8000.0, 12.0))},
+        {"uplink": np.array([*range(1, 3001), *range(8000, 11_000)], np.uint32)},  # no ACK for five seconds
         {"loss": 0.5, "flows": [{"stepped": True} for _ in range(40)]},  # the link is never without a packet for long
     ],
     ids=lambda path: next(iter(path)),
@@ -66,6 +67,17 @@ def test_the_traces_own_gap_and_two_seconds_more_may_pass() -> None:
         "the flow stalled: nothing left the link for 6999 ms; the trace's longest gap + 2 s is 6998 ms"
     )
     assert why_stalled(7400, times_ms, 500.0) is None
+
+
+def test_a_run_is_valid_in_which_no_ack_came_for_as_long_as_the_uplinks_own_gap() -> None:
+    """Its timer doubles meanwhile: every run over a recorded uplink with an outage of some seconds was refused."""
+    uplink = Trace(np.array([*range(1, 4001), *range(16_000, 20_001)], np.uint32), "up")
+    path = LinkSpec(TWELVE, uplink=uplink)
+    assert held_up_ms(path) == 12_000
+    row = run(NoCap(), Scenario(path, "sim", seconds=20.0)).row()
+    assert (row["valid"], row["invalid_reason"]) == (True, None)
+    (longer,) = logs(NoCap(), [replace(path, loss=0.5, seed=1)], 60.0)
+    assert "the path's longest gap + 2 s is 14001 ms" in str(longer["stalled"])
 
 
 def test_a_suites_stalled_runs_are_counted_and_in_no_table(tmp_path: Path) -> None:
