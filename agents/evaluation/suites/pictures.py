@@ -62,17 +62,28 @@ def _figure(width: float, height: float) -> "Figure":
 
 
 def _styles(groups: Sequence[Group]) -> dict[Cell, tuple[str, str]]:
-    """Returns a colour for each agent and a marker for each congestion control."""
-    agents = [agent for agent in dict.fromkeys(group.cell.agent for group in groups) if agent != BASELINE]
+    """Returns a colour for each agent, where words are swept for each of these too, and a marker for each congestion
+    control."""
+    lines = list(dict.fromkeys((group.cell.agent, _words(group.cell)) for group in groups))
+    plain = next((line for line in lines if line[0] == BASELINE), None)
     ccs = list(dict.fromkeys(group.cell.cc for group in groups))
-    colours = {BASELINE: PLAIN_COLOUR} | {agent: COLOURS[number % 10] for number, agent in enumerate(agents)}
+    colours = {line: COLOURS[number % 10] for number, line in enumerate(line for line in lines if line != plain)}
     return {
-        group.cell: (colours[group.cell.agent], MARKERS[ccs.index(group.cell.cc) % len(MARKERS)]) for group in groups
+        group.cell: (
+            colours.get((group.cell.agent, _words(group.cell)), PLAIN_COLOUR),
+            MARKERS[ccs.index(group.cell.cc) % len(MARKERS)],
+        )
+        for group in groups
     }
 
 
+def _words(cell: Cell) -> str:
+    """Returns the swept values that no axis shows, such as a queue's name: each is a line of its own."""
+    return "".join(f", {key} {value}" for key, value in cell.point if not isinstance(value, int | float))
+
+
 def _called(cell: Cell) -> str:
-    return visible(cell.cc if cell.agent == BASELINE else f"{cell.cc} + {cell.agent}")
+    return visible((cell.cc if cell.agent == BASELINE else f"{cell.cc} + {cell.agent}") + _words(cell))
 
 
 def _throughput_against_delay(groups: Sequence[Group]) -> "Figure | None":
@@ -204,9 +215,9 @@ def _sweeps(groups: Sequence[Group], key: str) -> "Figure | None":
     """Throughput, mean and p95 delay over the swept field, with intervals."""
     figure = _figure(13, 3.8)
     panels = figure.subplots(1, 3)
-    lines: dict[tuple[str, str], list[Group]] = {}
+    lines: dict[tuple[str, str, str], list[Group]] = {}
     for group in groups:
-        lines.setdefault((group.cell.agent, group.cell.cc), []).append(group)
+        lines.setdefault((group.cell.agent, group.cell.cc, _words(group.cell)), []).append(group)
     styles = _styles(groups)
     names = (("throughput_mbps", "throughput (Mbit/s)"), ("qdelay_mean_ms", "mean queueing delay (ms)"),
              ("qdelay_p95_ms", "95th percentile (ms)"))  # fmt: skip

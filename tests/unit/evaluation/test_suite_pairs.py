@@ -272,3 +272,25 @@ def test_a_report_says_where_no_cap_ever_acted(tmp_path: Path) -> None:
     (said,) = re.findall("No cap acted.*", markdown.page(report.build(suite, store, "here")))
     line = "fixed:20 over cubic (app_mbps 0.5)"
     assert said == f"No cap acted in any run of {line}: what stands there are plain congestion control's figures."
+
+
+def test_what_is_swept_in_words_has_lines_of_its_own_in_the_pictures(tmp_path: Path) -> None:
+    """Droptail and CoDel were marks of one colour under one name, and points of one zigzag over a swept number."""
+    path = tmp_path / "suite.toml"
+    path.write_text(
+        'title = "2"\n[[scenario]]\nname = "a"\nagents = ["none", "rule"]\ntraces = ["constant:9"]\nseconds = 3\n'
+        'repeat = 1\nsweep = { queue = ["droptail", "codel"], buffer_bytes = [30000, 90000] }\n'
+    )
+    suite, store = plan(load(str(path))), Store(tmp_path / "store")
+    runner.make(suite, store)
+    groups = report.groups(suite, store)
+    names = [f"cubic{agent}, queue {queue}" for queue in ("droptail", "codel") for agent in ("", " + rule:1.5")]
+    one_buffer = [group for group in groups if ("buffer_bytes", 30_000) in group.cell.point]
+    delay, sweeps = pictures._throughput_against_delay(one_buffer), pictures._sweeps(groups, "buffer_bytes")
+    assert delay is not None
+    assert sweeps is not None
+    for figure, points in ((delay, 1), (sweeps, 2)):
+        drawn = figure.axes[0].lines
+        assert sorted(str(line.get_label()) for line in drawn) == sorted(names)
+        assert len({str(line.get_color()) for line in drawn}) == 4
+        assert [len(line.get_xydata()) for line in drawn] == [points] * 4
