@@ -74,7 +74,10 @@ def _left_out(runs: Row) -> str:
     if runs["not_made"]:
         text += f" {runs['not_made']} could not be made here: {'; '.join(runs['not_made_because'])}."
     if runs["of_other_definitions"]:
-        text += f" The store holds {runs['of_other_definitions']} runs of other definitions, models or code, left out."
+        text += (
+            f" The store holds {runs['of_other_definitions']} other runs, left out: of scenarios or repetitions that "
+            "were not asked for, or of other definitions, models or code."
+        )
     return text
 
 

@@ -294,3 +294,11 @@ def test_what_is_swept_in_words_has_lines_of_its_own_in_the_pictures(tmp_path: P
         assert sorted(str(line.get_label()) for line in drawn) == sorted(names)
         assert len({str(line.get_color()) for line in drawn}) == 4
         assert [len(line.get_xydata()) for line in drawn] == [points] * 4
+
+
+def test_runs_that_were_not_asked_for_again_are_not_said_to_be_of_another_definition(tmp_path: Path) -> None:
+    path, store = tmp_path / "suite.toml", Store(tmp_path / "store")
+    path.write_text('title = "2"\n[[scenario]]\nname = "a"\nagents = ["none"]\ntraces = ["constant:9"]\nseconds = 2\n')
+    runner.make(plan(load(str(path)), repeat=3), store)
+    page = markdown.page(report.build(plan(load(str(path)), repeat=1), store, ""))
+    assert "1 of 1 runs are valid and in the tables. The store holds 2 other runs, left out: of scenarios or" in page
