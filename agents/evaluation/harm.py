@@ -166,12 +166,17 @@ def measure(
     pairs: dict[int, list[tuple[Fetched, Fetched]]] = defaultdict(list)
     for (index, _), before, after in zip(jobs, plain, capped, strict=True):
         pairs[index].append((before, after))
-    given = {(cell.trace.name, cell.trace.sha256) for cell in matrix}
-    trained_on = {use.sha256 for _, use in used_traces(agent.trace_uses, given)}
+    seen = learned_from(matrix, agent)
     return [
-        {**row_of(cell, "sim", pairs[index]), "target": str(target), "trained_on": cell.trace.sha256 in trained_on}
+        {**row_of(cell, "sim", pairs[index]), "target": str(target), "trained_on": cell.trace.sha256 in seen}
         for index, cell in enumerate(matrix)
     ]
+
+
+def learned_from(matrix: Sequence[Cell], agent: Agent) -> set[str]:
+    """Returns the hashes of those traces of a matrix that shaped the agent."""
+    given = {(cell.trace.name, cell.trace.sha256) for cell in matrix}
+    return {use.sha256 for _, use in used_traces(agent.trace_uses, given)}
 
 
 def row_of(cell: Cell, link: str, pairs: Sequence[tuple[Fetched, Fetched]]) -> dict[str, Any]:

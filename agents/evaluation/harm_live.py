@@ -14,7 +14,7 @@ import numpy as np
 from reinet.agents.decide.baselines import NoCap
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray
-from reinet.agents.evaluation.harm import Cell, row_of, target_us
+from reinet.agents.evaluation.harm import Cell, learned_from, row_of, target_us
 from reinet.agents.evaluation.live import errors_only
 from reinet.agents.evaluation.objects import LIMIT_S, Fetched
 from reinet.agents.evaluation.scenario import Actuator
@@ -70,7 +70,7 @@ def measure(
     for cc in {cell.cc for cell in matrix}:
         if actuator == "kernel" and (cannot := why_not_capped(cc)):
             raise ConfigError(f"cc {cc!r} cannot be capped in the kernel: {cannot}")
-    rows = []
+    rows, seen = [], learned_from(matrix, agent)
     with contextlib.ExitStack() as stack:
         link = stack.enter_context(WebLink(new_cgroup(), [cell.size_bytes for cell in matrix]))
         shim = stack.enter_context(_shim(link, agent)) if actuator == "kernel" else None
@@ -86,7 +86,8 @@ def measure(
                 reasons.append(told)
                 if progress is not None:
                     progress((index + (number + 1) / repeat) / len(matrix))
-            rows.append({**live_row(cell, pairs, reasons), "target": str(target), "actuator": actuator})
+            own = {"target": str(target), "actuator": actuator, "trained_on": cell.trace.sha256 in seen}
+            rows.append({**live_row(cell, pairs, reasons), **own})
             if keep is not None:
                 keep(rows)
     return rows

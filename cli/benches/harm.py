@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from reinet.cli.evaluate import Actuator, Link
-from reinet.cli.options import MOST_REPEAT, BufferOption, CcOption, listed, uncapped_paths
+from reinet.cli.options import MOST_REPEAT, BufferOption, CcOption, listed, note_training, uncapped_paths
 from reinet.cli.output import JsonOption, TextColumn, console, keep_json, print_table, say, write_json
 from reinet.core.errors import ConfigError
 
@@ -123,6 +123,8 @@ def harm(
     report = _report(agent.called, rows, loopback, uncapped_ms)
     failures = report["failures"]
     write_json(json_destination, report)
+    if seen := list(dict.fromkeys(row["trace"] for row in rows if row.get("trained_on"))):
+        note_training({agent.name: seen})
     if json_destination != "-":
         worst = sorted((row for row in rows if not row["ok"]), key=lambda row: -(row["ratio_p50"] or 0.0))
         print_table(report["groups"], GROUP_COLUMNS)

@@ -41,6 +41,7 @@ def test_a_cap_of_ten_packets_slows_real_fetches_down() -> None:
         kept: list[int] = []
         agent = make_agent("fixed:10", "mahimahi")
         rows = harm_live.measure(matrix, agent, target=TARGET, repeat=1, keep=lambda sofar: kept.append(len(sofar)))
+        assert not any(row["trained_on"] for row in rows)
         assert kept == [1, 2], "who ends the matrix early keeps the rows so far"
         assert [row["objects"] for row in rows] == [1, 5]
         assert all(row["capped_ms"] > 0 and row["link"] == "mahimahi" for row in rows)

@@ -8,6 +8,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from helpers.places import ROOT
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.protocol import View
 from reinet.agents.evaluation import harm, harm_live, objects
@@ -261,6 +262,17 @@ def test_the_command_takes_recordings(tmp_path: Any) -> None:
     result = CliRunner().invoke(app, [*COMMAND, *options])
     assert result.exit_code == 0, result.output
     assert {row["trace"] for row in json.loads(result.stdout)["rows"]} == {"own.trace"}
+
+
+def test_the_command_says_which_recordings_the_model_learned_from(tmp_path: Any) -> None:
+    model = ROOT / "checkpoints" / "default"
+    generate("lte-driving", 60.0, 1).save(tmp_path / "renamed.trace")
+    STEADY.save(tmp_path / "new.trace")
+    command = ["bench", "harm", "--model", str(model), "--cc", "cubic", "--mrtt-ms", "20", "--rate-mbps", ""]
+    command += ["--bytes", "10000", "--pause-ms", "", "--repeat", "1", "--traces", str(tmp_path)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert f"note: {model} was trained on, or selected by, renamed.trace: its figures" in result.stderr
 
 
 def test_the_command_asks_for_what_the_daemon_asks_for() -> None:
