@@ -221,6 +221,11 @@ def split(
             rows.append({"set": side, "path": str(trace.save(out / side / name)), **_row(trace)})
         write_atomically(out / f"{side}.toml", set_file(side, [f"{side}/{name}" for name in names]))
     tell_table(json_destination, {"rows": rows}, rows, ["set", "path", "duration_s", "mean_mbps"])
+    if by is By.TIME:
+        say(
+            f"note: judge what learns from {out / 'train.toml'} on {out / 'validation.toml'}, not on the whole traces: "
+            "a piece is another content than they are, so nothing would refuse them"
+        )
 
 
 def _by_time(traces: Sequence[Trace], share: float) -> dict[str, list[Trace]]:

@@ -126,6 +126,8 @@ def test_split_by_time(tmp_path: Path) -> None:
     rows = data("split", source, "--by", "time", "--out", tmp_path / "sets", "--share", 0.75)["rows"]
     assert [row["duration_s"] for row in rows] == [0.75, 0.25]
     assert [trace.duration_ms for trace in load_traces([tmp_path / "sets" / "train.toml"])] == [750]
+    said = run("split", source, "--by", "time", "--out", tmp_path / "again").output
+    assert "not on the whole traces" in " ".join(said.split()), "no hash tells that they hold what was learned from"
 
 
 def test_split_by_time_refuses_pieces_of_one_content(tmp_path: Path) -> None:
