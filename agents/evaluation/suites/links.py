@@ -72,8 +72,17 @@ def begin(suite_seed: int, spec: ScenarioSpec, trace: Trace, repetition: int) ->
     text = f"{suite_seed} {trace.sha256} {repetition}"
     digest = hashlib.sha256(text.encode()).digest()
     seed = int.from_bytes(digest[:6], "big")
-    moves = spec.random_start and repetition > 0 and not trace.name.startswith("constant-")
+    moves = spec.random_start and repetition > 0 and not _is_steady(trace)
     return seed, int.from_bytes(digest[8:16], "big") % trace.duration_ms if moves else 0
+
+
+def _is_steady(trace: Trace) -> bool:
+    """Returns whether a trace is a constant link, which is the same wherever a run begins: one that is only called so
+    may be a recording."""
+    if not trace.name.startswith("constant-"):
+        return False
+    steady = Trace.constant(trace.mean_mbps, trace.duration_ms / 1000)
+    return np.array_equal(trace.opportunities_ms, steady.opportunities_ms)
 
 
 def scenario(

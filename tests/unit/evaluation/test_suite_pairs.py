@@ -68,6 +68,21 @@ def test_a_page_says_which_lines_are_of_traces_that_a_model_learned_from(tmp_pat
     assert "was trained on" not in new
 
 
+def test_a_recording_that_is_called_constant_is_begun_anywhere_all_the_same(tmp_path: Path) -> None:
+    """All its repetitions began where it does, and the intervals over places in it were those of one place."""
+    drawn = generate("lte-driving", 60, 7).save(tmp_path / "constant-speed-drive.trace")
+    steady = [Trace.constant(mbps, 10).save(tmp_path / f"constant-{mbps:g}mbps.trace") for mbps in (0.7, 12, 100)]
+    path = tmp_path / "suite.toml"
+    names = ", ".join(f'"{file}"' for file in (drawn, *steady))
+    path.write_text(f'title = "2"\n[[scenario]]\nname = "a"\nagents = ["none"]\ntraces = [{names}]\nrepeat = 3\n')
+    begins: dict[str, list[int]] = {}
+    for job in plan(load(str(path))).jobs:
+        begins.setdefault(job.scenario.trace.name, []).append(job.scenario.path.start_offset_ms)
+    first, *others = begins.pop(drawn.name)
+    assert first == 0 < min(others)
+    assert list(begins.values()) == [[0, 0, 0]] * 3
+
+
 def test_a_flow_alone_is_measured_over_the_stretch_that_it_shares_with_others(tmp_path: Path) -> None:
     """Alone from the trace's beginning it had 2 Mbit/s, beside another from 4 s on some 6: that looked like no harm."""
     suite, store = planned(tmp_path, 4.0), Store(tmp_path / "store")
