@@ -160,7 +160,7 @@ class CgroupClaim(Closing):
             fcntl.flock(self._held[path], kind | fcntl.LOCK_NB)
         except BlockingIOError:
             found = os.fstat(self._held[path])
-            pid, others = _holder(found.st_ino)
+            pid, others = _holder(found)
             if others:
                 log.warning("another user locks a cgroup, which counts for nothing", cgroup=str(path), pid=pid)
                 return
@@ -189,12 +189,16 @@ def _moved(path: Path, fd: int) -> bool:
     return _identity(path) != (found.st_dev, found.st_ino)
 
 
-def _holder(inode: int) -> tuple[int, bool]:
-    """Returns a process that locks a file, 0 = unknown, and whether only other users than root and our own do."""
+def _holder(found: os.stat_result) -> tuple[int, bool]:
+    """Returns a process that locks a file, 0 = unknown, and whether only other users than root and our own do.
+
+    The file is named with its file system: each has files of the same numbers, and somebody locks some of them.
+    """
+    file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     pids = []
     for line in LOCKS.read_text().splitlines():
         words = line.replace("-> ", "").split()
-        if words[1] == "FLOCK" and words[5].rsplit(":", 1)[-1] == str(inode) and int(words[4]) != os.getpid():
+        if words[1] == "FLOCK" and words[5] == file and int(words[4]) != os.getpid():
             pids.append(int(words[4]))
     for pid in pids:
         with suppress(OSError):

@@ -121,6 +121,15 @@ def test_another_users_lock_counts_for_nothing(mount: Path) -> None:
         other.kill()
 
 
+def test_a_lock_on_another_file_system_is_nobodys_claim(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that a service of root's held on a file of the same number kept the daemon from its cgroup."""
+    monkeypatch.setattr(cgroups, "LOCKS", mount / "locks")
+    with CgroupClaim([mount / "a"]):
+        (mount / "locks").write_text(f"1: FLOCK  ADVISORY  WRITE 1 ff:ff:{(mount / 'a').stat().st_ino} 0 EOF\n")
+        with pytest.raises(DaemonError, match=r"another daemon \(pid unknown\)"):
+            CgroupClaim([mount / "a"])
+
+
 def test_a_cgroup_goes_by_its_own_name_however_it_is_called(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
