@@ -33,6 +33,7 @@ from reinet.daemon.processes.decide import OpenShim, decide, hand_over
 from reinet.daemon.processes.decide import Sockets as DecideSockets
 from reinet.daemon.processes.front import LoopAfar, answer
 from reinet.daemon.processes.front import Sockets as FrontSockets
+from reinet.daemon.processes.plain import BrokenError
 from reinet.daemon.processes.sandbox import confine_answers
 from reinet.daemon.reload import CHANGEABLE, LoadAgent, stamp_of
 
@@ -344,4 +345,5 @@ class Supervisor:
             self._loader, self._period = self._load(self._config, period), period
         elif period != self._period:
             raise DaemonError(f"the decision process asks for {period} where {self._period} is loaded")
-        hand_over(decider.link, self._loader.descriptors)
+        with suppress(BrokenPipeError, ConnectionResetError, BrokenError):  # it has ended; the next word says how
+            hand_over(decider.link, self._loader.descriptors)

@@ -7,13 +7,22 @@ import signal
 import socket as sockets
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from reinet.core.errors import DaemonError
+from reinet.core.period import PeriodConfig
+from reinet.daemon.config import DaemonConfig
 from reinet.daemon.log_lines import LogLines
 from reinet.daemon.processes import child as processes
+from reinet.daemon.processes import plain
 from reinet.daemon.processes.child import Child
+from reinet.daemon.processes.claim import SocketClaim
+from reinet.daemon.processes.supervisor import Loader, Supervisor
+from reinet.daemon.serve import agent_for, open_shim
+from reinet.kshim.mapped import DESCRIPTORS, LAYOUT
 
 
 def no_room(*_: object) -> None:
@@ -58,6 +67,29 @@ def test_a_process_that_the_kernel_ended_for_lack_of_memory_is_told_with_what_to
         how = child.end(30.0)
         assert how.startswith("was ended by SIGKILL")
         assert ("for lack of memory meanwhile: raise MemoryMax" in how) == is_told
+    finally:
+        child.kill()
+
+
+def test_a_decision_process_that_is_ended_while_the_programs_are_loaded_is_told_by_how_it_ended() -> None:
+    """That it could not be handed their memory any more ended the daemon without a word."""
+
+    def asks_and_goes(link: sockets.socket) -> None:
+        plain.send(link, {"load": {"min_period_ns": 10_000_000, "packet_timed": 1}})
+        signal.pause()
+
+    def load(_config: DaemonConfig, _period: PeriodConfig) -> Loader:
+        os.kill(child.pid, signal.SIGKILL)
+        assert child.end(30.0)
+        descriptors = SimpleNamespace(**dict.fromkeys((*DESCRIPTORS, *LAYOUT), 0))
+        return cast(Loader, SimpleNamespace(descriptors=descriptors))
+
+    config, claim = DaemonConfig(model="rule", cgroups=(Path("/unused"),)), cast(SocketClaim, SimpleNamespace())
+    supervisor = Supervisor(config, None, claim, agent_for, open_shim, load)
+    child = Child("decision", asks_and_goes)
+    try:
+        with pytest.raises(DaemonError, match="the decision process was ended by SIGKILL"):
+            supervisor._bring_up(child, None)
     finally:
         child.kill()
 
