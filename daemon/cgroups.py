@@ -60,6 +60,8 @@ class Cgroups:
     def __init__(self, names: Sequence[Path]) -> None:
         self._names = names
         self._next_look_s = 0.0
+        self.came: list[Path] = []
+        """Those that the latest change brought, one that was made anew among them."""
         self._known = self._look()
         self._seen = set(self.here())
 
@@ -68,8 +70,11 @@ class Cgroups:
         if time.monotonic() < self._next_look_s:
             return False
         before, self._known = self._known, self._look()
+        if before == self._known:
+            return False
+        self.came = [path for path in self.here() if before.get(path) != self._known[path]]
         self._seen = (self._seen | set(self.here())) & self._known.keys()  # not all containers that ever were
-        return before != self._known
+        return True
 
     def here(self) -> list[Path]:
         """Returns those that are there."""

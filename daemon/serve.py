@@ -270,7 +270,7 @@ def _watch(
                 followed_s = time.monotonic()
                 if changed:  # a cgroup that was made anew has its former path, and nothing attached
                     attached = None
-                attached, refused = _follow(supervisor, followed.here(), attached, taken)
+                attached, refused = _follow(supervisor, followed, attached, taken)
             if (problem := followed.problem() or refused) != known:
                 supervisor.report(problem)
                 known = problem
@@ -303,12 +303,13 @@ def _status_line(model: str, target: str, state: str = "enforcing") -> str:
 
 
 def _follow(
-    supervisor: Supervisor, here: Sequence[Path], attached: Sequence[Path] | None, taken: cgroups.CgroupClaim
+    supervisor: Supervisor, followed: cgroups.Cgroups, attached: Sequence[Path] | None, taken: cgroups.CgroupClaim
 ) -> tuple[list[Path] | None, str]:
     """Attaches to the cgroups that are there now, but for those that another daemon serves.
 
     Returns which are attached, None = unknown, and why others stay alone, empty where none does.
     """
+    here = followed.here()
     refusals = taken.take(here)
     mine, refused = [path for path in here if path not in refusals], some_of(list(refusals.values()), "; ")
     if mine == attached:  # tried again, and nothing is new
@@ -317,7 +318,9 @@ def _follow(
         supervisor.follow(mine)
     except ShimError as error:
         return None, str(error)
-    log.info("cgroups followed", cgroups=[str(path) for path in mine])
+    # A line names a few of them: that of a thousand containers would be longer than a journal's may be (LineMax=48K).
+    came = followed.came if attached is None else [path for path in mine if path not in attached]
+    log.info("cgroups followed", cgroups=len(mine), came=some_of(came))
     return mine, refused
 
 

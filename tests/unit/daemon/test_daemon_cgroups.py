@@ -252,6 +252,29 @@ def test_a_cgroup_made_anew_is_attached_again_though_another_ones_is_refused(
     assert "another daemon" in followers.problems[-1]
 
 
+def test_a_change_among_hundreds_of_cgroups_takes_a_short_line_that_names_what_came(
+    mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line named all of them: at five hundred it was longer than a journal's may be, and came with each container."""
+    lines: list[dict[str, object]] = []
+    monkeypatch.setattr(cgroups, "CHEAP_LOOK_S", 60.0)  # however busy this host is
+    monkeypatch.setattr(serve.log, "info", lambda event, **more: lines.append({"event": event, **more}))
+    for number in range(300):
+        (mount / f"docker-{number:064}.scope").mkdir()
+    names, followers = Cgroups([mount / "docker-*.scope"]), cast(Supervisor, Followers())
+    (mount / "docker-new.scope").mkdir()
+    (mount / "docker-2.scope").rename(mount / "former")  # holds its inode, so that the new one has another
+    (mount / "docker-2.scope").mkdir()
+    assert names.changed()
+    with CgroupClaim([]) as taken:
+        attached, _ = serve._follow(followers, names, None, taken)
+        assert attached is not None
+        serve._follow(followers, names, attached[1:], taken)  # as when another daemon has left the first one
+    assert lines[0]["cgroups"] == 303
+    assert lines[0]["came"] == f"{mount / 'docker-2.scope'}, {mount / 'docker-new.scope'}"
+    assert lines[1]["came"] == str(attached[0])
+
+
 class Refusing:
     """A loader whose kernel refuses cgroups of one name."""
 
