@@ -59,7 +59,7 @@ def read(path: Path, cure: str) -> dict[str, Any]:
     if len(content) > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes, so not a configuration; {cure}")
     try:
-        return loads(content.decode("utf-8"))
+        return loads(content.decode("utf-8-sig"))  # some editors begin a file with a mark that nobody sees
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not TOML: byte {error.start} is not UTF-8; {cure}") from None
     except TomlError as error:
@@ -115,6 +115,8 @@ def _explain(fault: dict[str, Any], model: type[BaseModel], table: str | None) -
         field = _section(model, keys).model_fields.get(keys[-1])
         return f"{where} is missing: {(field and field.description) or 'write it down'}"
     message = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "tuple_type":  # TOML has none
+        message = "write a list, in brackets, also of one"
     if fault["type"] == "value_error":
         own = f"{keys[-1]}: " if keys else ""  # what also checks an argument of the same name begins with it
         return f"{where}: {message.removeprefix(own)}"

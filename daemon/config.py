@@ -243,6 +243,8 @@ def load_config(path: Path) -> DaemonConfig:
     entries = document.pop("policy", [])
     if not isinstance(entries, list):
         raise ConfigError(f"{path}: [policy] is one table; write [[policy]], once for each policy")
+    if "policies" in document:
+        raise ConfigError(f"{path}: unknown key 'policies'; write [[policy]], once for each policy")
     table = document.get("daemon")
     for key in ("policies", "policy"):
         if isinstance(table, dict) and key in table:

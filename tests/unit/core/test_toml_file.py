@@ -79,6 +79,13 @@ def test_what_is_no_configuration(tmp_path: Path) -> None:
         toml_file.load(tmp_path, Whole, "see the example")
 
 
+def test_a_mark_that_an_editor_puts_in_front_is_no_fault(tmp_path: Path) -> None:
+    """It was told as an invalid statement in the first line, at which nobody sees anything wrong."""
+    path = tmp_path / "own.toml"
+    path.write_text("seed = 5\n", encoding="utf-8-sig")
+    assert toml_file.read(path, "see the example") == {"seed": 5}
+
+
 def test_toml_is_parsed_in_one_place() -> None:
     for room in ("core", "kshim", "envs", "agents", "daemon", "cli"):
         for path in (ROOT / room).rglob("*.py"):

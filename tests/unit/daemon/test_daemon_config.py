@@ -75,6 +75,8 @@ def test_the_example_shows_every_key_with_its_default(tmp_path: Path, monkeypatc
         (NEEDED + f"target = 1{'0' * 400}\n", r"daemon\.target: a number of 401 digits; .* at most 10000"),
         (NEEDED + "[policy]\n", r"write \[\[policy\]\], once for each policy"),
         (NEEDED + "policies = []\n", r"unknown key daemon\.policies; write \[\[policy\]\]"),
+        (NEEDED + '[[policies]]\nname = "web"\n', r"unknown key 'policies'; write \[\[policy\]\]"),
+        (NEEDED + '[[policy]]\nname = "a"\nlocal_ports = 443\n', r"local_ports = 443: write a list, in brackets"),
         (NEEDED + '[[daemon.policy]]\nname = "web"\n', r"unknown key daemon\.policy; write \[\[policy\]\]"),
         (NEEDED + "[[policy]]\nport = 4\n", r"\[\[policy\]\] 1: policy\.name is missing"),
         (NEEDED + '[[policy]]\nname = "a"\nport = 4\n', r"unknown key policy\.port; did you mean 'local_ports'\?"),
