@@ -2,10 +2,14 @@
 
 import os
 import socket as sockets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from reinet.core.errors import ReinetError
+
+SIGN_S = 1.0
+"""A sign of life in so long is several in WatchdogSec."""
 
 
 def notify(*words: str) -> bool:
@@ -30,6 +34,7 @@ class Watchdog:
     def __init__(self, ticks: Callable[[], int]) -> None:
         self._ticks = ticks
         self._fed_at = 0
+        self._signed_s = -SIGN_S
 
     def feed(self) -> None:
         """Sends a sign of life if a tick was completed since the last one; call it several times per WatchdogSec."""
@@ -39,3 +44,18 @@ class Watchdog:
             return
         if ticks != self._fed_at and notify("WATCHDOG=1"):
             self._fed_at = ticks
+
+    def beside(self, wait: Callable[[float], bool]) -> Callable[[float], bool]:
+        """Returns ``wait`` with signs of life, for a start anew: no ticks complete meanwhile, and it ends by itself.
+
+        On a host without CPU to spare, or where a registry stalls, it takes longer than WatchdogSec. A service manager
+        that restarts all of the daemon then would end a pause that somebody has asked for.
+        """
+
+        def waited(timeout_s: float) -> bool:
+            if time.monotonic() - self._signed_s >= SIGN_S:
+                self._signed_s = time.monotonic()
+                notify("WATCHDOG=1")
+            return wait(timeout_s)
+
+        return waited

@@ -251,7 +251,7 @@ def _watch(
     watchdog = Watchdog(lambda: supervisor.loop.ticks())
     while not wake.wait(WATCH_S):
         if how := supervisor.ended():
-            if not supervisor.restart(how, wake.wait):
+            if not supervisor.restart(how, watchdog.beside(wake.wait)):
                 raise DaemonError(f"{how}, and the daemon was told to stop before it was started anew")
             known = ""
         supervisor.adopt()

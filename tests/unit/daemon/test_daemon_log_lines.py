@@ -8,11 +8,16 @@ import socket as sockets
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from reinet.core.errors import DaemonError
+from reinet.daemon import serve
 from reinet.daemon.log_lines import LINES, PLACES, LogLines
 from reinet.daemon.notify import Watchdog, notify
 from reinet.daemon.processes import child
@@ -222,3 +227,28 @@ def test_the_watchdog_is_fed_by_completed_ticks_alone(manager: sockets.socket) -
     ticks += 1
     watchdog.feed()
     assert manager.recv(100) == b"WATCHDOG=1"
+
+
+def test_the_watchdog_is_fed_while_processes_are_started_anew(
+    manager: sockets.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a starved host that took longer than WatchdogSec: all of the daemon was restarted, and a pause was over."""
+    clock = SimpleNamespace(now_s=1000.0)
+    monkeypatch.setattr("reinet.daemon.notify.time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    manager.setblocking(False)
+    followed = SimpleNamespace(here=list, changed=lambda: False, problem=str)
+    wake = SimpleNamespace(wait=lambda _timeout_s: False, reload_wanted=False)
+    signs = []
+
+    def restart(_why: str, pause: Callable[[float], bool]) -> bool:
+        for _ in range(50):
+            assert not pause(0.02)
+            clock.now_s += 0.5
+            with suppress(BlockingIOError):
+                signs.append(manager.recv(100))
+        return False  # ends the daemon
+
+    supervisor = SimpleNamespace(ended=lambda: "the decision process ended", restart=restart)
+    with pytest.raises(DaemonError, match="told to stop"):
+        serve._watch(cast(Any, supervisor), cast(Any, wake), cast(Any, followed), cast(Any, None), "")
+    assert signs == [b"WATCHDOG=1"] * 25
