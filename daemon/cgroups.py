@@ -116,6 +116,8 @@ class CgroupClaim(Closing):
     def __init__(self, cgroups: Sequence[Path]) -> None:
         self._held: dict[Path, int] = {}
         self._room = 0  # there are descriptors for so many further ones
+        self._lockers: dict[str, list[int]] | None = None  # as of this look, None = not asked for yet
+        self._others: dict[Path, int] = {}  # what other users lock, each by a process of theirs
         if refusals := self.take(cgroups):
             self.close()
             raise DaemonError(some_of(list(refusals.values()), "; "))
@@ -127,7 +129,8 @@ class CgroupClaim(Closing):
         """
         for path in [path for path, fd in self._held.items() if _moved(path, fd)]:
             self._give_back(path)
-        self._room = _room()
+        self._room, self._lockers = _room(), None
+        known, self._others = self._others, {}
         mount = cgroup2_mount()  # once: the table of mounts is long where there are many containers
         above = {path: _above(path, mount) for path in cgroups}
         refusals: dict[Path, str] = {}
@@ -142,6 +145,9 @@ class CgroupClaim(Closing):
                 refusals[path] = str(error)
         for path in self._held.keys() - own.union(*(above[path] for path in own)):
             self._give_back(path)
+        if new := {path: pid for path, pid in self._others.items() if path not in known}:
+            of = {"cgroups": some_of(list(new)), "pids": some_of(sorted(set(new.values())))}
+            log.warning("another user locks cgroups, which counts for nothing", **of)
         return refusals
 
     def close(self) -> None:
@@ -164,10 +170,11 @@ class CgroupClaim(Closing):
         try:
             fcntl.flock(self._held[path], kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            found = os.fstat(self._held[path])
-            pid, others = _holder(found)
+            if self._lockers is None:
+                self._lockers = _lockers()
+            pid, others = _holder(self._lockers.get(_in_table(os.fstat(self._held[path])), []))
             if others:
-                log.warning("another user locks a cgroup, which counts for nothing", cgroup=str(path), pid=pid)
+                self._others[path] = pid
                 return
             self._give_back(path)  # to lock it otherwise has ended the lock that it had
             raise DaemonError(
@@ -194,17 +201,23 @@ def _moved(path: Path, fd: int) -> bool:
     return _identity(path) != (found.st_dev, found.st_ino)
 
 
-def _holder(found: os.stat_result) -> tuple[int, bool]:
-    """Returns a process that locks a file, 0 = unknown, and whether only other users than root and our own do.
+def _in_table(found: os.stat_result) -> str:
+    """Returns what ``LOCKS`` calls a file: with its file system, for each has files of the same numbers."""
+    return f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
 
-    The file is named with its file system: each has files of the same numbers, and somebody locks some of them.
-    """
-    file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    pids = []
+
+def _lockers() -> dict[str, list[int]]:
+    """Returns the other processes that lock each file of the host; any user may hold many thousands of locks."""
+    pids: dict[str, list[int]] = {}
     for line in LOCKS.read_text().splitlines():
         words = line.replace("-> ", "").split()
-        if words[1] == "FLOCK" and words[5] == file and int(words[4]) != os.getpid():
-            pids.append(int(words[4]))
+        if words[1] == "FLOCK" and int(words[4]) != os.getpid():
+            pids.setdefault(words[5], []).append(int(words[4]))
+    return pids
+
+
+def _holder(pids: Sequence[int]) -> tuple[int, bool]:
+    """Returns which of the processes locks, 0 = unknown, and whether only other users than root and our own do."""
     for pid in pids:
         with suppress(OSError):
             if Path(f"/proc/{pid}").stat().st_uid in (0, os.geteuid()):

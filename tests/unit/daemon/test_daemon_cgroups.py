@@ -121,6 +121,35 @@ def test_another_users_lock_counts_for_nothing(mount: Path) -> None:
         other.kill()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_however_much_another_user_locks_the_hosts_locks_are_read_once_and_it_is_told_once(
+    mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were read for each cgroup, each time that a container came, and told of as often."""
+    hold = "import fcntl, sys; [fcntl.flock(int(fd), fcntl.LOCK_EX) for fd in sys.argv[1:]]; print(flush=True); input()"
+    named = [mount / "a/b", mount / "c", mount / "docker-1.scope"]
+    fds = [os.open(path, os.O_RDONLY) for path in named]
+    command = ["/usr/bin/python3", "-IS", "-c", hold, *map(str, fds)]
+    looks: list[int] = []
+    lines: list[dict[str, object]] = []
+    read = cgroups._lockers
+    monkeypatch.setattr(cgroups, "_lockers", lambda: looks.append(1) or read())
+    monkeypatch.setattr(cgroups.log, "warning", lambda event, **more: lines.append(more))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=65534, pass_fds=fds) as other:
+        for fd in fds:
+            os.close(fd)
+        assert other.stdout is not None
+        other.stdout.readline()
+        with CgroupClaim(named[:2]) as claim:
+            assert len(looks) == 1
+            assert not claim.take(named)
+            assert not claim.take(named)
+        other.kill()
+    assert len(looks) == 3
+    assert [line["cgroups"] for line in lines] == [f"{named[0]}, {named[1]}", str(named[2])]
+    assert lines[0]["pids"] == str(other.pid)
+
+
 def test_a_lock_on_another_file_system_is_nobodys_claim(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock that a service of root's held on a file of the same number kept the daemon from its cgroup."""
     monkeypatch.setattr(cgroups, "LOCKS", mount / "locks")
