@@ -17,7 +17,7 @@ void Flow::reset(std::uint64_t new_cookie) {
   registrations.clear();
   armed = false;
   exempt_ = nullptr;
-  active_ = bounded_ = false;
+  active_ = bounded_ = owes_edge_ = false;
   if (turn) end_turn();  // else nobody waits for it
   refusals_ = 0;
   pending_bytes_ = late_bytes_ = 0;
@@ -212,7 +212,7 @@ bool Flow::is_told_unseen(std::uint64_t now_ns) {
   return found.value_or(false);
 }
 
-bool Flow::arm() {
+bool Flow::arm(bool waits) {
   if (!process().wanted()) return false;  // also in a copy, where nobody would open it
   if (registrations.has_one_that_is_told_once()) {
     exempt(kToldOnce);
@@ -233,6 +233,7 @@ bool Flow::arm() {
   if (!queued) return false;
   if (!armed) ++process().report.sums().closings;
   armed = true;
+  owes_edge_ |= !waits;
   registrations.withhold();
   return true;
 }
@@ -242,7 +243,7 @@ bool Flow::arm_if_full(int fd, std::uint64_t now_ns) {
   // Most who ask have no cap: they are not to pay for a system call.
   const bool may_bind = cap_in_force_pkts(now_ns) != 0 || process().settings.law == Settings::Law::published;
   if (stage_ != Stage::running || !may_bind || cookie_of(fd) != cookie) return false;
-  return room(fd, kSliceBytes, now_ns).bytes == 0 && arm();
+  return room(fd, kSliceBytes, now_ns).bytes == 0 && arm(true);
 }
 
 void Flow::open() {
@@ -250,7 +251,8 @@ void Flow::open() {
   armed = false;
   refusals_ = 0;
   ++process().report.sums().openings;
-  registrations.give_back();
+  if (const int fd = registrations.give_back() || !owes_edge_ ? -1 : live_fd(); fd >= 0) make_edge(fd);
+  owes_edge_ = false;
   wake(openings);
 }
 

@@ -90,8 +90,9 @@ class Flow {
   // The same where nobody knows when they come: others have their room until then.
   void begin_late(std::uint64_t bytes);
   void end_late(std::uint64_t bytes, std::uint64_t taken_bytes, std::uint64_t now_ns);
-  // Somebody was refused; readiness is withheld until there is room. Returns false where nobody would give it back.
-  bool arm();
+  // Somebody was refused; readiness is withheld until there is room. waits: in this call, else perhaps for an edge that
+  // it is to get. Returns false where nobody would give it back.
+  bool arm(bool waits);
   // Somebody asks whether fd, one of the flow's, may be written. Returns whether a write would be refused; then the
   // flow is armed, as by that write.
   bool arm_if_full(int fd, std::uint64_t now_ns);
@@ -144,6 +145,7 @@ class Flow {
   LeasedCap cap_;
   bool active_ = false;         // ticks are due
   bool refused_ = false;        // since the last look
+  bool owes_edge_ = false;      // somebody who was refused may wait for one
   std::uint32_t refusals_ = 0;  // since the gate opened
   std::uint64_t quick_since_ns_ = 0;
   std::uint32_t quick_refusals_ = 0;  // since then, at most kRefusalsNs ago

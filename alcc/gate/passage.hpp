@@ -192,7 +192,7 @@ class Passage {
   }
 
   Answer wait_or_refuse(std::unique_lock<Lock>& guard) {
-    if (!flow_->arm()) return Answer::pass;
+    if (!flow_->arm(waits())) return Answer::pass;
     if (waits()) return wait(guard, flow_->openings);
     if (!is_told_by_signal()) return stop(EAGAIN);
     flow_->exempt(kToldBySignal);

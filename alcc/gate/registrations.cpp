@@ -3,6 +3,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -84,17 +88,26 @@ std::optional<bool> is_in_an_epoll(int fd) {
   return found;
 }
 
-void Registrations::tell(const Registration& r, std::uint32_t events) {
+void make_edge(int fd) {
+  pollfd asked{fd, POLLOUT, 0};
+  const timespec at_once{};
+  // A kernel that has no room now makes an edge when it has, for it was asked. Where it has, it makes one whenever this
+  // bound is set, to whatever value.
+  if (syscall(SYS_ppoll, &asked, 1, &at_once, nullptr, 0) != 1) return;
+  int bytes = 0;
+  socklen_t size = sizeof bytes;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, &size) == 0)
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
+}
+
+bool Registrations::tell(const Registration& r, std::uint32_t events) {
   const int epfd = process().table.fd_of(r.epoll, r.generation);
-  if (epfd < 0) return;
+  if (epfd < 0) return false;
   epoll_event event{events, r.data};
-  if (!(events & EPOLLEXCLUSIVE)) {
-    syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_MOD, r.fd, &event);
-    return;
-  }
+  if (!(events & EPOLLEXCLUSIVE)) return syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_MOD, r.fd, &event) == 0;
   // The kernel changes no such registration; made anew it tells at once what is ready, as a changed one does.
-  if (syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, r.fd, &event) == 0)
-    syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, r.fd, &event);
+  return syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, r.fd, &event) == 0 &&
+         syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, r.fd, &event) == 0;
 }
 
 bool Registrations::has_one_that_is_told_once() const {
@@ -110,12 +123,14 @@ void Registrations::withhold() {
   }
 }
 
-void Registrations::give_back() {
+bool Registrations::give_back() {
+  bool is_told = false;
   for (Registration& r : all_) {
     if (!(r.wanted & kWritable)) continue;
     r.withheld = false;
-    tell(r, r.wanted);
+    is_told |= tell(r, r.wanted);
   }
+  return is_told;
 }
 
 int Registrations::control(int epfd, int operation, int fd, const epoll_event& asked, bool withheld) {

@@ -25,6 +25,10 @@ constexpr bool is_told_once(std::uint32_t events) { return (events & EPOLLONESHO
 // registered it. Returns nothing where nobody can look, as where descriptors have run out.
 std::optional<bool> is_in_an_epoll(int fd);
 
+// Tells whoever waits for an edge that this socket may be written, in whatever epoll of whatever process; where the
+// kernel itself has no room, it tells when it has.
+void make_edge(int fd);
+
 class Registrations {
  public:
   bool empty() const { return all_.empty(); }
@@ -40,8 +44,8 @@ class Registrations {
   // The gate closes. Who asked for edges gets none for a buffer that never was full; only who asks for levels would
   // spin.
   void withhold();
-  // The gate opens.
-  void give_back();
+  // The gate opens. Returns whether somebody is told.
+  bool give_back();
   // As epoll_ctl for fd; withheld: the gate is closed.
   int control(int epfd, int operation, int fd, const epoll_event& asked, bool withheld);
 
@@ -55,7 +59,7 @@ class Registrations {
     bool withheld;  // the kernel was told of all but kWritable
   };
 
-  static void tell(const Registration& r, std::uint32_t events);
+  static bool tell(const Registration& r, std::uint32_t events);
 
   std::vector<Registration> all_;
 };

@@ -28,7 +28,7 @@
 
 namespace {
 
-constexpr int kAlarmUs = 50'000, kWaitMs = 1000;
+constexpr int kAlarmUs = 50'000, kPauseUs = 1000, kWaitMs = 1000;
 constexpr std::size_t kSlowBytes = 1 << 18;
 
 void after(int us, void (*handler)(int)) {
@@ -45,9 +45,9 @@ double now_s() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
 }
 
-void read_all(int fd) {
+void read_all(int fd, int pause_us = 0) {
   char into[65536];
-  while (recv(fd, into, sizeof into, 0) > 0) {}
+  while (recv(fd, into, sizeof into, 0) > 0) usleep(static_cast<useconds_t>(pause_us));
 }
 
 // Writes all in pieces that do not wait, and waits for edges between them; returns whether one never came.
@@ -279,8 +279,8 @@ void slow_groups() {
   std::puts(longest_s < 1 ? "went on" : "stood still");
 }
 
-void says_whether_forgotten(const Pair& p, int epfd) {
-  const pthread_t reader = started([peer = p.peer] { read_all(peer); });
+void says_whether_forgotten(const Pair& p, int epfd, int pause_us = 0) {
+  const pthread_t reader = started([peer = p.peer, pause_us] { read_all(peer, pause_us); });
   const bool forgotten = is_forgotten(p.sender, epfd);
   shutdown(p.sender, SHUT_WR);
   pthread_join(reader, nullptr);
@@ -388,6 +388,13 @@ void waits_at_an_unseen_epoll() {
   }
 }
 
+void waits_for_edges_unseen() {
+  const Pair p = pair(kSmallBufferBytes);
+  const int epfd = epoll_create1(0);
+  control_unseen(epfd, EPOLL_CTL_ADD, p.sender, EPOLLOUT | EPOLLET);
+  says_whether_forgotten(p, epfd, kPauseUs);
+}
+
 // The limit of descriptors is reached meanwhile.
 void waits_at_an_unseen_epoll_without_descriptors() {
   alarm(60);
@@ -436,6 +443,7 @@ const Cases kWaitCases{
     {"waits_beside_descriptors_of_anothers_own", waits_beside_descriptors_of_anothers_own},
     {"waits_for_signals", waits_for_signals},
     {"waits_at_an_unseen_epoll", waits_at_an_unseen_epoll},
+    {"waits_for_edges_unseen", waits_for_edges_unseen},
     {"waits_at_an_unseen_epoll_without_descriptors", waits_at_an_unseen_epoll_without_descriptors},
     {"spins_without_an_epoll", spins_without_an_epoll},
 };

@@ -110,6 +110,15 @@ def test_who_waits_at_an_epoll_that_the_gate_does_not_see_is_let_go(program: Pat
     assert seen_of(program, "waits_at_an_unseen_epoll", None) == (0, ["slept", "slept"], "")
 
 
+@pytest.mark.parametrize("law", ["fixed:8", "fixed:200"])
+def test_who_waits_for_an_edge_of_an_epoll_that_the_gate_does_not_see_gets_one_and_stays_gated(
+    program: Path, law: str
+) -> None:
+    """It waited for ever; under the wide cap the kernel, too, has more than it calls writable as the gate opens."""
+    for asked in (settings(law), None):
+        assert seen_of(program, "waits_for_edges_unseen", asked) == (0, ["forgotten 0"], "")
+
+
 def test_such_an_epoll_is_looked_for_again_where_there_were_no_descriptors(program: Path) -> None:
     case = "waits_at_an_unseen_epoll_without_descriptors"
     status, lines, words = seen_of(program, case, settings())
