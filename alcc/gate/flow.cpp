@@ -198,15 +198,14 @@ void Flow::end_late(std::uint64_t bytes, std::uint64_t taken_bytes, std::uint64_
   end_send(taken_bytes, taken_bytes);
 }
 
-// Tells whether somebody is refused over and over because an epoll that nobody here knows of calls it writable; looks
-// for one once, or again as long as nobody can look. Who tries again without any goes on so.
-bool Flow::is_told_unseen(std::uint64_t now_ns) {
-  if (looked_for_epolls_ || !registrations.empty()) return false;
-  if (now_ns - quick_since_ns_ > kRefusalsNs) {
-    quick_since_ns_ = now_ns;
-    quick_refusals_ = 0;
-  }
-  if (++quick_refusals_ != kMostRefusals) return false;
+// Tells whether somebody is refused over and over because something that nobody here knows of calls it writable: an
+// io_uring where there is one, else an epoll. Looks for that once, or again as long as nobody can look. Who tries again
+// without any goes on so.
+bool Flow::is_told_unseen() {
+  if (!registrations.empty() || ++refusals_ < kMostRefusals) return false;
+  refusals_ = 0;
+  if (process().has_io_uring) return true;
+  if (looked_for_epolls_) return false;
   const std::optional<bool> found = is_in_an_epoll(live_fd());
   looked_for_epolls_ = found.has_value();
   return found.value_or(false);
@@ -222,9 +221,8 @@ bool Flow::arm(bool waits) {
   refused_ = true;
   active_ = true;
   if (!cap_.grants_packets()) missing_.begin(now);
-  const bool has_ring = process().has_io_uring;
-  if ((has_ring && registrations.empty() && ++refusals_ > kMostRefusals) || is_told_unseen(now)) {
-    exempt(has_ring
+  if (!waits && is_told_unseen()) {
+    exempt(process().has_io_uring
                ? "an io_uring tells when it may be written, unseen (reinet run --no-io-uring keeps it from the program)"
                : "an epoll tells when it may be written, unseen (past the C library, or from before an exec)");
     return false;
@@ -249,7 +247,7 @@ bool Flow::arm_if_full(int fd, std::uint64_t now_ns) {
 void Flow::open() {
   if (!armed) return;
   armed = false;
-  refusals_ = 0;
+  refusals_ -= std::min(refusals_, kRefusalsPerOpening);
   ++process().report.sums().openings;
   if (const int fd = registrations.give_back() || !owes_edge_ ? -1 : live_fd(); fd >= 0) make_edge(fd);
   owes_edge_ = false;

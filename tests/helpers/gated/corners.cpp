@@ -306,6 +306,17 @@ void short_connections() {
   std::printf("held %d\n", threads());
 }
 
+// At one epoll that the gate does not see, which tells of one after the other; their peers read nothing.
+void many_at_an_unseen_epoll() {
+  constexpr int kMany = 300, kMostInVain = 2'000'000, kWaitMs = 500;
+  const int epfd = epoll_create1(0);
+  for (int i = 0; i < kMany; ++i) control_unseen(epfd, EPOLL_CTL_ADD, pair(kSmallBufferBytes).sender, EPOLLOUT);
+  int in_vain = 0;
+  for (epoll_event event; in_vain < kMostInVain && epoll_wait(epfd, &event, 1, kWaitMs) == 1;)
+    in_vain += send(event.data.fd, block.data(), 1000, MSG_DONTWAIT) < 0;
+  std::puts(in_vain < kMostInVain ? "slept" : "spun");
+}
+
 const Cases kCases{
     {"cancelled_write", cancelled_write},
     {"cancelled_poll", cancelled_poll},
@@ -323,6 +334,7 @@ const Cases kCases{
     {"nothing_to_bring", nothing_to_bring},
     {"zero_copies", zero_copies},
     {"short_connections", short_connections},
+    {"many_at_an_unseen_epoll", many_at_an_unseen_epoll},
 };
 
 }  // namespace

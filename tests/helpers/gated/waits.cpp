@@ -351,14 +351,6 @@ void waits_for_signals() {
   std::puts(came ? "told" : "never told");
 }
 
-// As programs with a system call of their own register, which no preload sees (Rust's rustix).
-void control_unseen(int epfd, int operation, int fd, std::uint32_t events) {
-  static const auto call =
-      reinterpret_cast<long (*)(long, ...)>(dlsym(dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD), "syscall"));
-  epoll_event event{events, {.fd = fd}};
-  if (call(SYS_epoll_ctl, epfd, operation, fd, &event) != 0) std::exit(3);
-}
-
 // Writes as often as such an epoll says so, while the peer reads nothing; returns how often it was told in vain. Until
 // it was so often there are no more descriptors.
 int told_in_vain(int fd, int epfd, int without_descriptors = 0) {

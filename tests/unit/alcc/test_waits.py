@@ -110,6 +110,12 @@ def test_who_waits_at_an_epoll_that_the_gate_does_not_see_is_let_go(program: Pat
     assert seen_of(program, "waits_at_an_unseen_epoll", None) == (0, ["slept", "slept"], "")
 
 
+def test_however_many_wait_at_such_an_epoll_all_are_let_go(program: Path) -> None:
+    """Of many each is refused so seldom that none was, and the program took a core."""
+    assert seen_of(program, "many_at_an_unseen_epoll", settings()) == (0, ["slept"], UNSEEN)
+    assert seen_of(program, "many_at_an_unseen_epoll", None) == (0, ["slept"], "")
+
+
 @pytest.mark.parametrize("law", ["fixed:8", "fixed:200"])
 def test_who_waits_for_an_edge_of_an_epoll_that_the_gate_does_not_see_gets_one_and_stays_gated(
     program: Path, law: str
