@@ -112,7 +112,7 @@ qemu-system-x86_64 -accel tcg,thread=single -icount shift=1,sleep=on -rtc clock=
   -display none -serial stdio -monitor none -net none -no-reboot \
   -kernel "$kernel" -initrd "$scratch/early.gz" -append "console=ttyS0 quiet panic=-1" \
   -fsdev local,id=host,path=/,security_model=none,multidevs=remap,readonly=on -device virtio-9p-pci,fsdev=host,mount_tag=host \
-  </dev/null | sed -u "s/\r$//" | tee "$scratch/said"
+  </dev/null | stdbuf -o0 tr -d '\r' | tee "$scratch/said" # each character as it comes: a test is a dot within a line
 status=$(sed -n 's/^reinet: ended with \([0-9]*\)$/\1/p' "$scratch/said" | tail -n 1)
 [ -n "$status" ] || say "the guest ended before its command; its last lines say why"
 exit "${status:-1}"

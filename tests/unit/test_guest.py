@@ -62,6 +62,14 @@ def test_every_word_of_the_command_arrives_and_its_status_is_the_scripts(guest, 
     assert not list((tmp_path / "cache" / "reinet" / "guest").iterdir())  # nothing is left of it
 
 
+def test_what_the_command_says_comes_at_once_also_within_a_line(guest):
+    said = "../cache/reinet/guest/run-*/said"
+    heard = f"printf ..F; for i in $(seq 100); do grep -q F {said} && exit; sleep 0.05; done; exit 9"
+    done = guest("../linux.deb", "--", "sh", "-c", heard)
+    assert done.returncode == 0, done.stderr
+    assert "..F" in done.stdout
+
+
 @pytest.mark.parametrize("modules", ["/usr/lib/modules", "/lib/modules"])
 def test_a_kernel_has_its_modules_where_debian_13_or_12_puts_them(guest, modules):
     done = guest("../linux.deb", "--", "true", modules=modules)
