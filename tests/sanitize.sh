@@ -52,6 +52,7 @@ alcc=tests/unit/alcc
 # is what is tried there; and of two allocators it knows one.
 [ $sanitizers = address,undefined ] || for one in \
   waits.py::test_a_waiting_write_takes_nothing waits.py::test_a_fork_beside_a_first_write \
+  waits.py::test_a_handler_does_not_wait_for_the_write_that_it_interrupted \
   "waits.py::test_a_handler_in_a_wait_for_something_else_is_gated_and_so_is_the_thread_that_it_jumps_out_of[writes_in_a_handler]"; do
   leave_out="$leave_out --deselect $alcc/test_$one"
 done
