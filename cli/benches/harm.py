@@ -92,6 +92,7 @@ def harm(
     from reinet.agents.decide.names import make_agent
     from reinet.agents.evaluation import harm as matrix
     from reinet.agents.evaluation import harm_live as live
+    from reinet.agents.evaluation.plan import labelled
     from reinet.core.target import Target
     from reinet.envs.trace import load_traces
 
@@ -123,8 +124,7 @@ def harm(
     report = _report(agent.called, rows, loopback, uncapped_ms)
     failures = report["failures"]
     write_json(json_destination, report)
-    if seen := list(dict.fromkeys(row["trace"] for row in rows if row.get("trained_on"))):
-        note_training({agent.name: seen})
+    note_training(labelled({"agent": agent.name, **row} for row in rows))
     if json_destination != "-":
         worst = sorted((row for row in rows if not row["ok"]), key=lambda row: -(row["ratio_p50"] or 0.0))
         print_table(report["groups"], GROUP_COLUMNS)

@@ -3,7 +3,8 @@
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -106,19 +107,26 @@ def test_one_claim_may_hold_a_folder_and_one_below_it(mount: Path) -> None:
         pass
 
 
+@contextmanager
+def locked_by_another_user(*paths: Path) -> Iterator[int]:
+    """Have another user's process lock these, and give its pid."""
+    hold = "import fcntl, sys; [fcntl.flock(int(fd), fcntl.LOCK_EX) for fd in sys.argv[1:]]; print(flush=True); input()"
+    fds = [os.open(path, os.O_RDONLY) for path in paths]
+    command = ["/usr/bin/python3", "-IS", "-c", hold, *map(str, fds)]  # one that any user may run
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=65534, pass_fds=fds) as other:
+        for fd in fds:
+            os.close(fd)
+        assert other.stdout is not None
+        other.stdout.readline()
+        yield other.pid
+        other.kill()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
 def test_another_users_lock_counts_for_nothing(mount: Path) -> None:
     """Any user may open and lock a cgroup's folder, and none of them may keep the daemon from it."""
-    hold = "import fcntl, os, sys; fcntl.flock(int(sys.argv[1]), fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
-    fd = os.open(mount / "a", os.O_RDONLY)
-    command = ["/usr/bin/python3", "-IS", "-c", hold, str(fd)]  # one that any user may run
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=65534, pass_fds=[fd]) as other:
-        os.close(fd)
-        assert other.stdout is not None
-        other.stdout.readline()
-        with CgroupClaim([mount / "a"]):
-            pass
-        other.kill()
+    with locked_by_another_user(mount / "a"), CgroupClaim([mount / "a"]):
+        pass
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
@@ -126,28 +134,19 @@ def test_however_much_another_user_locks_the_hosts_locks_are_read_once_and_it_is
     mount: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were read for each cgroup, each time that a container came, and told of as often."""
-    hold = "import fcntl, sys; [fcntl.flock(int(fd), fcntl.LOCK_EX) for fd in sys.argv[1:]]; print(flush=True); input()"
     named = [mount / "a/b", mount / "c", mount / "docker-1.scope"]
-    fds = [os.open(path, os.O_RDONLY) for path in named]
-    command = ["/usr/bin/python3", "-IS", "-c", hold, *map(str, fds)]
     looks: list[int] = []
     lines: list[dict[str, object]] = []
     read = cgroups._lockers
     monkeypatch.setattr(cgroups, "_lockers", lambda: looks.append(1) or read())
     monkeypatch.setattr(cgroups.log, "warning", lambda event, **more: lines.append(more))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=65534, pass_fds=fds) as other:
-        for fd in fds:
-            os.close(fd)
-        assert other.stdout is not None
-        other.stdout.readline()
-        with CgroupClaim(named[:2]) as claim:
-            assert len(looks) == 1
-            assert not claim.take(named)
-            assert not claim.take(named)
-        other.kill()
+    with locked_by_another_user(*named) as pid, CgroupClaim(named[:2]) as claim:
+        assert len(looks) == 1
+        assert not claim.take(named)
+        assert not claim.take(named)
     assert len(looks) == 3
     assert [line["cgroups"] for line in lines] == [f"{named[0]}, {named[1]}", str(named[2])]
-    assert lines[0]["pids"] == str(other.pid)
+    assert lines[0]["pids"] == str(pid)
 
 
 def test_a_lock_on_another_file_system_is_nobodys_claim(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,7 +251,8 @@ def test_the_command_counts_failures_and_says_so_only_when_it_is_to_check() -> N
 def test_the_command_tells_cells_that_are_not_valid_from_those_above_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = harm.row_of(cell(), "sim", [(fetched([100.0]), fetched([150.0]))])
     stalled = harm.row_of(cell(), "sim", [(fetched([100.0]), fetched([100.0], complete=False))])
-    monkeypatch.setattr(harm, "measure", lambda *_, **__: [slow, slow, stalled])
+    rows = [{**row, "trained_on": False} for row in (slow, slow, stalled)]
+    monkeypatch.setattr(harm, "measure", lambda *_, **__: rows)
     said = CliRunner().invoke(app, [*COMMAND, "--model", "none"]).output
     assert "of 3 cells 2 are above a limit and 1 are not valid" in " ".join(said.split())
 

@@ -45,6 +45,16 @@ def planned(folder: Path, start_s: float) -> SuitePlan:
     return plan(load(str(path)))
 
 
+def made(folder: Path, text: str, *, allow_training_traces: bool = False) -> tuple[SuitePlan, Store]:
+    """Return a suite of this definition and its store, with every run in it."""
+    path = folder / "suite.toml"
+    path.write_text(text)
+    suite = plan(load(str(path)), allow_training_traces=allow_training_traces)
+    store = Store(folder / "store")
+    runner.make(suite, store)
+    return suite, store
+
+
 def test_an_agent_in_two_spellings_is_refused(tmp_path: Path) -> None:
     """Its runs were counted twice, and the intervals of their mean were too narrow."""
     path = tmp_path / "suite.toml"
@@ -56,13 +66,12 @@ def test_an_agent_in_two_spellings_is_refused(tmp_path: Path) -> None:
 def test_a_page_says_which_lines_are_of_traces_that_a_model_learned_from(tmp_path: Path) -> None:
     """The rows of its JSON had a label, and the page, which is what is read, said nothing."""
     trace = generate("lte-driving", 60, 1).save(tmp_path / "renamed.trace")
-    path = tmp_path / "suite.toml"
-    path.write_text(
+    suite, store = made(
+        tmp_path,
         f'title = "2"\n[[scenario]]\nname = "seen"\nagents = ["none", "{MODEL}"]\ntraces = ["{trace}"]\nseconds = 2\n'
-        f'repeat = 2\n[[scenario]]\nname = "new"\nagents = ["none", "{MODEL}"]\ntraces = ["constant:9"]\nseconds = 2\n'
+        f'repeat = 2\n[[scenario]]\nname = "new"\nagents = ["none", "{MODEL}"]\ntraces = ["constant:9"]\nseconds = 2\n',
+        allow_training_traces=True,
     )
-    suite, store = plan(load(str(path)), allow_training_traces=True), Store(tmp_path / "store")
-    runner.make(suite, store)
     seen, new = markdown.page(report.build(suite, store, "")).split("## new")
     assert f"{MODEL} was trained on, or selected by, renamed.trace: its figures" in seen
     assert "was trained on" not in new
@@ -219,13 +228,11 @@ def test_a_run_whose_link_lets_nothing_through_in_time_is_written_down_without_i
 )
 def test_a_swept_field_whose_values_are_lists_has_a_cell_for_each(tmp_path: Path, sweep: str) -> None:
     """Its report ended in a traceback when all runs had been made."""
-    file = tmp_path / "lists.toml"
-    file.write_text(
+    suite, store = made(
+        tmp_path,
         'title = "Lists"\n[[scenario]]\nname = "lists"\nagents = ["none", "rule"]\ntraces = ["constant:12"]\n'
-        f"seconds = 2\nrepeat = 1\nsweep = {{ {sweep} }}\n"
+        f"seconds = 2\nrepeat = 1\nsweep = {{ {sweep} }}\n",
     )
-    store, suite = Store(tmp_path / "store"), plan(load(str(file)))
-    runner.make(suite, store)
     found = report.build(suite, store, "test")
     assert [(cell["agent"], cell["runs"]) for cell in found["cells"]] == [("none", 1), ("rule:1.5", 1)] * 2
     assert found["cells"][0]["point"] != found["cells"][2]["point"]
@@ -246,13 +253,11 @@ def test_traces_and_agents_that_would_replace_nothing_are_refused(tmp_path: Path
 
 def test_of_a_paths_own_flows_only_those_that_the_agent_decides_for_are_its_own(tmp_path: Path) -> None:
     """A plain flow that a path names was counted among the agent's: its throughput was that of both."""
-    file = tmp_path / "named.toml"
-    file.write_text(
+    suite, store = made(
+        tmp_path,
         'title = "Named"\n[[scenario]]\nname = "named"\nagents = ["rule"]\ntraces = ["constant:12"]\nseconds = 5\n'
-        'repeat = 1\nsweep = { flows = [[{ cc = "bbr" }], [{ cc = "bbr" }, { stepped = true }]] }\n'
+        'repeat = 1\nsweep = { flows = [[{ cc = "bbr" }], [{ cc = "bbr" }, { stepped = true }]] }\n',
     )
-    suite, store = plan(load(str(file))), Store(tmp_path / "store")
-    runner.make(suite, store)
     jobs = [job for job in suite.jobs if job.agent.name == "rule:1.5"]
     assert [job.own_flows for job in jobs] == [[0], [0, 2]]
     one, two = (store.valid(job.key) for job in jobs)
@@ -281,9 +286,7 @@ sweep = { app_mbps = [0.5, 0.0] }
 
 def test_a_report_says_where_no_cap_ever_acted(tmp_path: Path) -> None:
     """A slow application builds no queue: plain's figures looked like those of a harmless cap."""
-    (tmp_path / "idle.toml").write_text(IDLE)
-    suite, store = plan(load(str(tmp_path / "idle.toml"))), Store(tmp_path / "store")
-    runner.make(suite, store)
+    suite, store = made(tmp_path, IDLE)
     (said,) = re.findall("No cap acted.*", markdown.page(report.build(suite, store, "here")))
     line = "fixed:20 over cubic (app_mbps 0.5)"
     assert said == f"No cap acted in any run of {line}: what stands there are plain congestion control's figures."
@@ -291,13 +294,11 @@ def test_a_report_says_where_no_cap_ever_acted(tmp_path: Path) -> None:
 
 def test_what_is_swept_in_words_has_lines_of_its_own_in_the_pictures(tmp_path: Path) -> None:
     """Droptail and CoDel were marks of one colour under one name, and points of one zigzag over a swept number."""
-    path = tmp_path / "suite.toml"
-    path.write_text(
+    suite, store = made(
+        tmp_path,
         'title = "2"\n[[scenario]]\nname = "a"\nagents = ["none", "rule"]\ntraces = ["constant:9"]\nseconds = 3\n'
-        'repeat = 1\nsweep = { queue = ["droptail", "codel"], buffer_bytes = [30000, 90000] }\n'
+        'repeat = 1\nsweep = { queue = ["droptail", "codel"], buffer_bytes = [30000, 90000] }\n',
     )
-    suite, store = plan(load(str(path))), Store(tmp_path / "store")
-    runner.make(suite, store)
     groups = report.groups(suite, store)
     names = [f"cubic{agent}, queue {queue}" for queue in ("droptail", "codel") for agent in ("", " + rule:1.5")]
     one_buffer = [group for group in groups if ("buffer_bytes", 30_000) in group.cell.point]
