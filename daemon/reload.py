@@ -16,6 +16,7 @@ from reinet.agents.decide.modes import Placer, PolicySpec
 from reinet.agents.decide.protocol import Agent
 from reinet.core.errors import ReinetError, unread
 from reinet.core.target import Target
+from reinet.core.visible import some_of
 from reinet.daemon.cgroups import check_policies
 from reinet.daemon.config import DaemonConfig, load_config
 from reinet.daemon.policies import policy_specs
@@ -129,7 +130,7 @@ class Reloader:
         if fixed:
             log.warning("these keys take effect with the next start only", keys=fixed)
         self._config = config
-        log.info("reloaded", file=str(self._path), policies=[policy.name for policy in config.policies])
+        log.info("reloaded", file=str(self._path), policies=some_of([policy.name for policy in config.policies]))
         return True
 
     def _command(self, config: DaemonConfig, agent: Agent) -> None:

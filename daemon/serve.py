@@ -151,10 +151,10 @@ def serve(config: DaemonConfig, path: Path | None = None) -> Status:
         log.info(
             "serving",
             model=supervisor.called,
-            cgroups=[str(cgroup) for cgroup in config.cgroups],
+            cgroups=some_of(config.cgroups),  # a line that lists hundreds is longer than a journal's may be
             target=str(config.asked),
             mode=config.mode.value,
-            policies=[policy.name for policy in config.policies],
+            policies=some_of([policy.name for policy in config.policies]),
             lease_ms=config.lease_ms,
             max_flows=config.max_flows,
             socket=str(config.socket),

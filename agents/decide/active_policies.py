@@ -26,6 +26,7 @@ from reinet.core.period import PeriodConfig
 from reinet.core.records import FlowStatsArray
 from reinet.core.states.reflex import Reflex
 from reinet.core.target import Target
+from reinet.core.visible import some_of
 
 UNKNOWN = -1
 """The place of a flow whose policy is not known yet."""
@@ -208,7 +209,9 @@ class ActivePolicies:
             self._gone_stale += sum(policy.stale for policy in gone)
             self.all, self._placer = policies, placer
             self._flows.places[rows] = places
-        self._log.info("policies", policies=[policy.spec.name for policy in policies], flows_moved=int(moved.sum()))
+        self._log.info(
+            "policies", policies=some_of([policy.spec.name for policy in policies]), flows_moved=int(moved.sum())
+        )
         return np.asarray(rows[moved | in_shadow[np.maximum(places, 0)]], np.intp)
 
     def _ask_for(self, policy: ActivePolicy, spec: PolicySpec, now_ns: int) -> None:

@@ -1,5 +1,6 @@
 """The daemon's processes: what they may do, and what becomes of the others when one dies or stands still."""
 
+import json
 import os
 import shutil
 import signal
@@ -115,6 +116,8 @@ def test_hundreds_of_policies_are_looked_after_as_one_is(folder: Path) -> None:
     code, _, log = daemon.end(signal.SIGTERM)
     assert code == 0
     assert "starting anew" not in [entry["event"] for entry in log]
+    of = {entry["event"]: len(json.dumps(entry)) for entry in log}
+    assert max(of[event] for event in ("serving", "reloaded", "policies")) < 2000, "a journal's lines end at 48 KB"
 
 
 @pytest.mark.parametrize("which", [0, 1])
