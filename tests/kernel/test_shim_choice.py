@@ -53,6 +53,25 @@ def test_a_socket_is_of_the_cgroup_it_was_opened_in_whereto_its_process_moves(cg
         assert shim.counters()["flows_chosen"] == 1
 
 
+SERVER = """
+import os, socket, sys
+def accepted(listening):
+    listening.setsockopt(socket.IPPROTO_TCP, 13, b"cubic")
+    with socket.create_connection(listening.getsockname()):
+        return listening.accept()[0].getsockopt(socket.IPPROTO_TCP, 13, 16).rstrip(b"\\0").decode()
+before = socket.create_server(("127.0.0.1", 0))
+with open(f"{sys.argv[1]}/cgroup.procs", "w") as procs:
+    procs.write(str(os.getpid()))
+print(accepted(before), accepted(socket.create_server(("127.0.0.1", 0))))
+"""
+
+
+def test_what_a_server_accepts_is_of_the_cgroup_that_its_listening_socket_was_opened_in(cgroup):
+    with KernelShim([cgroup]) as shim:
+        moved = subprocess.run([sys.executable, "-c", SERVER, cgroup], stdout=subprocess.PIPE, text=True, check=True)
+        assert moved.stdout.split() == ["cubic", shim.wrappers["cubic"]]
+
+
 def test_what_is_not_wrapped_is_left_alone(cgroup, transfer, monkeypatch):
     monkeypatch.setitem(probe._KFUNCS, "reno", ("reno_of_another_kernel",))
     with KernelShim([cgroup]) as shim:
