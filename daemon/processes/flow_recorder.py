@@ -7,9 +7,12 @@ hash alone.
 
 The loop is never held up and a full disk costs recordings, not caps: all of them end, which is said once, and new ones
 are begun a minute later. The folder's files together stay below ``most_bytes`` of the disk and are ``MOST_FILES`` at
-most; where room is needed the oldest closed one goes. A flow too short to learn a link from leaves no file.
+most; where room is needed the oldest closed one goes. A flow too short to learn a link from leaves no file. A lock on
+the folder keeps a second daemon from it, which would take for closed, and remove, what the first one writes.
 """
 
+import errno
+import fcntl
 import hashlib
 import hmac
 import os
@@ -102,16 +105,22 @@ class FlowRecorder:
             raise PermissionError(13, "no permission to write", str(folder))
         self._folder, self._share, self._key = folder, share, key
         self._most_bytes = most_bytes
-        self._closed = OrderedDict(_recorded(folder))  # of many an OrderedDict finds the oldest one at once
+        self._lock_fd = -1
+        self._closed: OrderedDict[Path, int] = OrderedDict()  # of many it finds the oldest one at once
         self._open: dict[int, _Flow] = {}
         self._over: set[int] = set()  # flows whose recording ended before they did
         self._names: dict[int, str] = {}  # of flows in the sample; empty for others
-        self._bytes = sum(self._closed.values())
+        self._bytes = 0
         self._failed_ns: int | None = None
         self._told_of_room = False
         self.left_out = 0
         """Records of the sample's flows that were not written: too many flows at once, or a disk that failed."""
-        self._make_room(0)  # an earlier start may have been allowed more
+        with suppress(OSError):  # the first flow tells
+            self._take_up()
+
+    def has_folder(self) -> bool:
+        """Tells whether the folder is this recorder's, and no other daemon records there."""
+        return self._lock_fd >= 0
 
     def take(self, records: FlowStatsArray) -> None:
         """Takes N records, of several of a flow the oldest first; never raises for what a disk does."""
@@ -127,15 +136,37 @@ class FlowRecorder:
                 self._write(cookie, name, own)
             except OSError as error:
                 self.left_out += len(own)
-                self.close()
+                self.end_all()
                 if self._failed_ns is None:
                     log.warning("flows are not recorded for now", folder=str(self._folder), error=str(error))
                 self._failed_ns = now_ns
 
-    def close(self) -> None:
+    def end_all(self) -> None:
         """Ends every recording."""
         for cookie in list(self._open):
             self._end(cookie)
+
+    def close(self) -> None:
+        """Ends every recording, and leaves the folder to whoever records next."""
+        self.end_all()
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _take_up(self) -> None:
+        """Locks the folder and takes up what earlier starts left there; raises OSError where another daemon records."""
+        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if not isinstance(error, BlockingIOError):
+                raise
+            raise OSError(errno.EBUSY, "another daemon records there; give each a folder of its own") from None
+        self._lock_fd = fd
+        self._closed = OrderedDict(_recorded(self._folder))
+        self._bytes = sum(self._closed.values())
+        self._make_room(0)  # an earlier start may have been allowed more
 
     def _sampled(self, cookie: int) -> str:
         """Returns what the flow is called; empty where it is not in the sample."""
@@ -187,9 +218,11 @@ class FlowRecorder:
                 self._end(other)
             if len(self._open) >= MOST_FLOWS:
                 return None
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # whoever makes room on a disk may remove it whole
+        if not self.has_folder():
+            self._take_up()
         if not self._make_room(BLOCK_BYTES, files=1):
             return None
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # whoever makes room on a disk may remove it whole
         path = self._folder / f"{name}-{secrets.token_hex(4)}{SUFFIX}"
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
         began_ns = first_ns - int(first["period_ns"])

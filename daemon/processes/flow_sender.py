@@ -46,8 +46,9 @@ log = structlog.get_logger("reinet.flow_sender")
 class FlowSender:
     """Sends in a thread of its own, from ``start`` to ``close``."""
 
-    def __init__(self, address: Address, daemon: str, folder: Path) -> None:
-        self._address, self._daemon, self._folder = address, daemon, folder
+    def __init__(self, address: Address, daemon: str, folder: Path, is_ours: Callable[[], bool] = lambda: True) -> None:
+        """Takes what tells whether the folder is this daemon's: what another records there is for that one to send."""
+        self._address, self._daemon, self._folder, self._is_ours = address, daemon, folder, is_ours
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flow sender", daemon=True)
         self._refused: dict[str, tuple[int, float]] = {}
@@ -73,6 +74,8 @@ class FlowSender:
 
     def round(self, quiet_s: float, most_s: float) -> None:
         """Sends the recordings that have been quiet for so long and did not go yet, for so long; never raises."""
+        if not self._is_ours():
+            return
         problem, sent, end_s = "", None, time.monotonic() + most_s
         refused: dict[str, str] = {}
         try:
@@ -161,8 +164,8 @@ def _parts(daemon: str, flow: str, data: bytes) -> Iterator[pb.FlowRequest]:
         yield pb.FlowRequest(chunk=data[start : start + CHUNK_BYTES])
 
 
-def sending(address: Address, daemon: str, folder: Path) -> Callable[[], None]:
+def sending(address: Address, daemon: str, folder: Path, is_ours: Callable[[], bool]) -> Callable[[], None]:
     """Begins to send a folder's recordings under a daemon's name; returns what ends that."""
-    sender = FlowSender(address, daemon, folder)
+    sender = FlowSender(address, daemon, folder, is_ours)
     sender.start()
     return sender.close

@@ -75,8 +75,9 @@ def answer(
         metrics = MetricsServer(Endpoint.parse(config.metrics), _collector(afar, sink, recorder))
     unfollow = follow(config, running, lambda folder, sha256: afar.take_model(str(folder), sha256), afar.status)
     stop_sending = None
-    if config.record is not None and config.record.send and config.registry is not None:
-        stop_sending = sending(address_of(config), config.registry.called, config.record.folder)
+    if recorder is not None and config.record is not None and config.record.send and config.registry is not None:
+        own = config.registry.called, config.record.folder, recorder.has_folder
+        stop_sending = sending(address_of(config), *own)
     plain.send(link, {"ready": str(sink.folder) if sink is not None else None})
     try:
         plain.receive(link)
@@ -134,4 +135,4 @@ def _keep(records: sockets.socket, sink: EventLog | None, recorder: FlowRecorder
         if recorder is not None:
             recorder.take(batch)
     if recorder is not None:
-        recorder.close()
+        recorder.end_all()

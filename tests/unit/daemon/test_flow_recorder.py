@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from reinet.core.errors import ConfigError, TraceError
 from reinet.core.records import FLOW_STATS_DTYPE, Flag, FlowStatsArray
@@ -102,6 +103,7 @@ def test_the_folder_has_no_more_files_than_may_be_and_the_newest_are_kept(
     recorder = FlowRecorder(tmp_path, 1.0, 10**9, KEY)
     for cookie in range(20):
         recorder.take(np.concatenate([records(cookie, 0, 1), records(cookie, 1, 1, flags=int(Flag.CLOSED))]))
+    recorder.close()
     earlier = flow_files([tmp_path])
     assert len(earlier) == 20
     monkeypatch.setattr(flow_recorder, "MOST_FILES", 5)
@@ -212,3 +214,29 @@ def test_a_folder_that_was_removed_is_made_anew_with_the_next_flow(tmp_path: Pat
     assert len(FlowRecording.load(path).records) == 3
     assert folder.stat().st_mode & 0o777 == 0o700
     assert recorder.left_out == 0
+
+
+def test_a_second_daemon_records_nothing_in_the_folder_of_another_and_takes_none_of_its_files(tmp_path: Path) -> None:
+    bound = 8 * BLOCK_BYTES
+    first = FlowRecorder(tmp_path, 1.0, bound, KEY)
+    first.take(records(1, 0, 2))
+    second = FlowRecorder(tmp_path, 1.0, bound, KEY)
+    a_minute = flow_recorder.RETRY_S * 50  # records
+    with capture_logs() as log:
+        for cookie in range(2, 22):
+            second.take(records(cookie, 0, 2))
+            second.take(records(cookie, 2, 1, flags=int(Flag.CLOSED)))
+    assert [(entry["event"], entry["error"]) for entry in log] == [
+        ("flows are not recorded for now", "[Errno 16] another daemon records there; give each a folder of its own")
+    ]
+    assert (second.left_out, second.has_folder()) == (60, False)
+    first.take(records(1, 2, 2))
+    first.close()
+    (path,) = flow_files([tmp_path])
+    assert len(FlowRecording.load(path).records) == 4
+    for cookie in range(102, 122):  # the other one is gone
+        second.take(records(cookie, a_minute, 2))
+        second.take(records(cookie, a_minute + 2, 1, flags=int(Flag.CLOSED)))
+    second.close()
+    assert len(flow_files([tmp_path])) == 8
+    assert not path.exists(), "the oldest one made room"

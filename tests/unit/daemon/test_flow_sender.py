@@ -85,6 +85,18 @@ def test_a_recording_that_made_room_meanwhile_keeps_no_other_from_going(service:
     assert (service.folder / "flows" / "local" / "host-6" / "k.flow").exists()
 
 
+def test_what_another_daemon_records_is_for_that_one_to_send(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    recording(tmp_path / "own", "m")
+    ours = [False, True]
+    sender = FlowSender(Address(f"unix:{service.socket}"), "host-7", tmp_path / "own", lambda: ours.pop(0))
+    place = service.folder / "flows" / "local" / "host-7"
+    sender.round(QUIET_S, 20)
+    assert not place.exists()
+    sender.round(QUIET_S, 20)
+    assert (place / "m.flow").exists()
+
+
 def test_a_service_that_is_away_costs_nothing_but_the_try(service: Service, tmp_path: Path) -> None:
     sender = sender_of(service, tmp_path / "own", "host-2")
     kept = recording(tmp_path / "own", "c")
