@@ -132,7 +132,8 @@ class Child:
         code = os.waitstatus_to_exitcode(self._status)
         if code >= 0:
             return f"ended with status {code}"
-        how = f"was ended by {signal.Signals(-code).name}"
+        named = -code in set(signal.Signals)  # most real-time signals have no name
+        how = f"was ended by {signal.Signals(-code).name if named else f'signal {-code}'}"
         if code == -signal.SIGKILL and _ended_for_memory() > self._ended_for_memory:
             how += f" (the kernel ended a process for lack of memory meanwhile: {MORE_MEMORY})"
         return how

@@ -40,17 +40,19 @@ def under_way(client: ControlClient) -> str:
     return "".join(swap.under_way for swap in client.health().swaps)
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_process_that_dies_is_started_anew_and_the_log_says_so(folder: Path, which: int) -> None:
+@pytest.mark.parametrize(("which", "number", "called"), [(0, 9, "SIGKILL"), (1, 9, "SIGKILL"), (0, 40, "signal 40")])
+def test_a_process_that_dies_is_started_anew_and_the_log_says_so(
+    folder: Path, which: int, number: int, called: str
+) -> None:
     daemon = Daemon(write_config(folder, log_dir=str(folder / "log")))
     daemon.wait_for(has_capped)
     before = children_of(daemon.process.pid)
-    os.kill(before[which], signal.SIGKILL)
+    os.kill(before[which], number)
     daemon.wait_for(lambda client: not set(before) & set(children_of(daemon.process.pid)) and has_capped(client))
     code, _, log = daemon.end(signal.SIGTERM)
     assert code == 0
     (anew,) = [entry for entry in log if entry["event"] == "starting anew"]
-    assert anew["why"] == f"the {['decision', 'answering'][which]} process was ended by SIGKILL"
+    assert anew["why"] == f"the {['decision', 'answering'][which]} process was ended by {called}"
     assert not daemon.socket.parent.exists()
 
 
