@@ -26,7 +26,7 @@ class Purpose(NamedTuple):
 
 CONTROL = Purpose("control socket", "socket", sockets.SOCK_STREAM, 0o700)
 PROGRAMS = Purpose("socket of programs", "processes", sockets.SOCK_SEQPACKET, 0o755)
-METRICS = Purpose("socket of metrics", "metrics", sockets.SOCK_STREAM, 0o700)
+METRICS = Purpose("socket of metrics", "metrics", sockets.SOCK_STREAM, 0o750)  # which its group may open, too
 
 LOCK_SUFFIX = ".lock"
 
@@ -34,9 +34,8 @@ LOCK_SUFFIX = ".lock"
 class SocketClaim(Closing):
     """The right to listen at a path, held until ``close``; raises DaemonError where it cannot be had.
 
-    The folder is made where it is missing, for the owner alone but where any user's programs connect. A lock beside
-    the socket decides between two daemons that start at once; it goes with its process, so a killed daemon's socket is
-    stale and is replaced.
+    The folder is made where it is missing, for those who may connect. A lock beside the socket decides between two
+    daemons that start at once; it goes with its process, so a killed daemon's socket is stale and is replaced.
     """
 
     def __init__(self, path: Path, purpose: Purpose = CONTROL) -> None:

@@ -254,8 +254,9 @@ def test_a_daemon_without_a_descriptor_left_rests_between_two_looks(
 
 def test_a_unix_socket_is_its_owners_and_groups_and_goes_with_its_claim() -> None:
     with tempfile.TemporaryDirectory(prefix="reinet-test-") as folder:
-        path = Path(folder) / "metrics.sock"
+        path = Path(folder) / "own" / "metrics.sock"
         with SocketClaim(path, METRICS):
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o750
             for _ in range(2):  # the second time in place of one that was killed
                 server = MetricsServer(Endpoint.parse(f"unix:{path}"), LoopCollector(made_loop()))
                 assert stat.S_IMODE(path.stat().st_mode) == 0o660
