@@ -77,7 +77,8 @@ class Fleet:
         self._fresh.add((owner, daemon))
 
     def all(self) -> list[Daemon]:
-        """Returns the daemons, by name."""
+        """Returns the daemons that are not gone, by name."""
+        self._forget()
         return sorted(self._known.values(), key=lambda one: (one.daemon, one.owner))
 
     async def flush(self, after_s: float = 0.0) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -276,4 +277,20 @@ def test_made_up_daemons_of_one_identity_keep_no_others_out_of_the_fleet(
     with pytest.raises(ServiceError, match="20 daemons are known already"):
         seen("bob", "host-3")
     assert len(known.all()) == 20
+    database.close()
+
+
+def test_a_daemon_that_was_not_heard_of_for_a_month_is_gone_also_while_the_service_runs_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood in the fleet's list, and `reinet models gc` kept its model, until the service was started anew."""
+    database = Database(tmp_path)
+    known = fleet.Fleet(database)
+    began_s = time.time()
+    known.seen("alice", "host-1", "production", "ab" * 32, "", "", {})
+    monkeypatch.setattr(fleet, "time", SimpleNamespace(time=lambda: began_s + 20 * 86400, monotonic=time.monotonic))
+    known.seen("alice", "host-2", "production", "", "", "", {})
+    assert [one.daemon for one in known.all()] == ["host-1", "host-2"]
+    monkeypatch.setattr(fleet, "time", SimpleNamespace(time=lambda: began_s + 31 * 86400, monotonic=time.monotonic))
+    assert [one.daemon for one in known.all()] == ["host-2"]
     database.close()
