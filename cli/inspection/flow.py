@@ -245,7 +245,12 @@ def target(
     socket: SocketOption = None,
     json_destination: JsonOption = None,
 ) -> None:
-    """Show or set what flows are asked for, until the daemon ends. Example: sudo reinet ctl target +20ms --flow 7."""
+    """Show or set the target: of one flow, or of all under no policy that have none of their own.
+
+    One flow's holds until it or the daemon ends, that of all until the daemon ends or reads its file again. Example:
+
+        sudo reinet ctl target +20ms --flow 7
+    """
     if value == TAKE_BACK and not flow:
         raise typer.BadParameter(f"{TAKE_BACK} is for one flow: name it with --flow, or give a target")
     if value not in (None, TAKE_BACK):
@@ -257,4 +262,5 @@ def target(
             in_force = client.why(flow).target if flow else client.health().target
     write_json(json_destination, {"target": in_force, "cookie": flow})
     if json_destination != "-":
-        console.print(f"{f'flow {flow}' if flow else 'every flow without a target of its own'}: {in_force}")
+        whose = f"flow {flow}" if flow else "every flow under no policy and without a target of its own"
+        console.print(f"{whose}: {in_force}")

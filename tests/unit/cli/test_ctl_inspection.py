@@ -229,7 +229,7 @@ def test_targets_are_shown_set_and_taken_back(served: Served) -> None:
     served.feed(8)  # the loop takes it up with its next tick
     assert served.json("ctl", "target", "--flow", "8")["target"] == "+40ms"
     assert served.json("ctl", "target", "default", "--flow", "1234")["target"] == "+40ms"
-    assert "every flow without a target of its own: +40ms" in served.run("ctl", "target").output
+    assert "every flow under no policy and without a target of its own: +40ms" in served.run("ctl", "target").output
     assert served.run("ctl", "target", "default").exit_code == 2
     wrong = served.run("ctl", "target", "fast")
     assert isinstance(wrong.exception, ConfigError), "who asks is wrong, not the daemon, so that it exits 2"
