@@ -74,7 +74,7 @@ class ActivePolicies:
         found = self._try(agent, active)
 
         def begin() -> Rows:
-            active.swap(agent, share, self._recorded(active), self._clock_ns())
+            active.swap(agent, share, self._recorded(active, self._latest()), self._clock_ns())
             return _NO_ROWS
 
         self._requests.append(begin)
@@ -86,10 +86,10 @@ class ActivePolicies:
             self._try(agent, self._named(name))
 
         def begin() -> Rows:
-            now_ns = self._clock_ns()
+            now_ns, latest = self._clock_ns(), self._latest()
             for policy in self.all:
                 if (agent := agents.get(policy.spec.name)) is not None:
-                    self._ask_for(policy, replace(policy.spec, agent=agent), now_ns)
+                    self._ask_for(policy, replace(policy.spec, agent=agent), latest, now_ns)
             return _NO_ROWS
 
         self._requests.append(begin)
@@ -189,12 +189,12 @@ class ActivePolicies:
 
     def _change(self, specs: Sequence[PolicySpec], placer: Placer | None) -> Rows:
         """Puts policies in the place of all; returns the rows of flows that are under another one now, or in shadow."""
-        now_ns = self._clock_ns()
+        now_ns, latest = self._clock_ns(), self._latest()
         before = list(self.all)
         known = {policy.spec.name: policy for policy in before}
         policies = [known.get(spec.name) or self._made(spec) for spec in specs]
         for policy, spec in zip(policies, specs, strict=True):
-            self._ask_for(policy, spec, now_ns)
+            self._ask_for(policy, spec, latest, now_ns)
         rows = self._flows.live()
         cookies = self._flows.stats["cookie"][rows]
         places = np.zeros(len(rows), np.int32) if placer is None else placer.place(cookies)
@@ -214,9 +214,9 @@ class ActivePolicies:
         )
         return np.asarray(rows[moved | in_shadow[np.maximum(places, 0)]], np.intp)
 
-    def _ask_for(self, policy: ActivePolicy, spec: PolicySpec, now_ns: int) -> None:
+    def _ask_for(self, policy: ActivePolicy, spec: PolicySpec, latest: FlowStatsArray, now_ns: int) -> None:
         if policy.must_swap(spec):
-            policy.swap(spec.agent, SHARE, self._recorded(policy), now_ns)
+            policy.swap(spec.agent, SHARE, self._recorded(policy, latest), now_ns)
         policy.amend(spec, now_ns)
 
     def _try(self, agent: Agent, policy: ActivePolicy) -> Canary:
@@ -224,17 +224,20 @@ class ActivePolicies:
         require_period(agent, self.measured)
         agent.ceiling_pkts = self._ceiling_pkts
         with self._flows.lock:
-            recorded = self._recorded(policy)
+            recorded = self._recorded(policy, self._latest())
         return canary(agent, recorded, policy.spec.target, self._make_guard())
 
-    def _recorded(self, policy: ActivePolicy) -> FlowStatsArray:
-        """Returns the latest records of a policy's flows that are still there, the oldest first."""
+    def _latest(self) -> FlowStatsArray:
+        """Returns the latest records of flows that are still there, the oldest first."""
         records = self._recent.all()
-        slots = records["slot"]
-        own = self._flows.stats["cookie"][slots] == records["cookie"]
-        if policy in self.all:
-            own &= self._flows.places[slots] == self.all.index(policy)
-        found: FlowStatsArray = records[own]
+        found: FlowStatsArray = records[self._flows.stats["cookie"][records["slot"]] == records["cookie"]]
+        return found
+
+    def _recorded(self, policy: ActivePolicy, latest: FlowStatsArray) -> FlowStatsArray:
+        """Returns those of the latest records that are a policy's flows'."""
+        if policy not in self.all:
+            return latest
+        found: FlowStatsArray = latest[self._flows.places[latest["slot"]] == self.all.index(policy)]
         return found
 
     def _named(self, name: str) -> ActivePolicy:

@@ -26,6 +26,10 @@ class RecentRecords:
             self._kept -= len(self._batches.popleft())
 
     def all(self) -> FlowStatsArray:
-        """Returns a copy of the latest, the oldest first."""
-        found: FlowStatsArray = np.concatenate([np.zeros(0, FLOW_STATS_DTYPE), *self._batches])
+        """Returns a copy of the latest, the oldest first.
+
+        The loop waits for it. NumPy itself looks at every field of each batch: of a few flows, whose records come one
+        by one, that took 350 ms.
+        """
+        found = np.frombuffer(bytearray(b"".join(batch.tobytes() for batch in self._batches)), FLOW_STATS_DTYPE)
         return found[-self._most :]
