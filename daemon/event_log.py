@@ -129,7 +129,8 @@ class EventLog:
                     for flow in self._flows.values():
                         flow.file.flush()
                     if self._has_layout and not self.folder.exists():
-                        self._begin_again()
+                        self._begin_folder_again()
+                    self._go_on_elsewhere()
                     next_flush_s = self._clock_s() + FLUSH_INTERVAL_S
                     self._recovered()
             except Exception as error:  # curves are never worth a cap: whatever happens here stays here
@@ -187,12 +188,16 @@ class EventLog:
         self._flows[cookie] = flow
         return flow
 
-    def _begin_again(self) -> None:
-        """Goes on in a folder of the same name where somebody removed it: what is written there is lost."""
+    def _begin_folder_again(self) -> None:
+        """Makes the folder anew where somebody removed it, and has its page written."""
         self._shelf.make_folder()
         self._has_layout = False
+
+    def _go_on_elsewhere(self) -> None:
+        """Goes on in other files with flows whose own somebody removed: what is written there is lost."""
         for cookie, flow in list(self._flows.items()):
-            self._open_again(cookie, flow, self._wall_s())
+            if not Path(flow.file.name).exists():
+                self._open_again(cookie, flow, self._wall_s())
 
     def _new_file(self, folder: Path, wall_s: float, suffix: str) -> EventFile:
         path = EventFile.path(folder, wall_s, suffix)

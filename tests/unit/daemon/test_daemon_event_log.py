@@ -55,6 +55,24 @@ def test_a_folder_that_was_removed_is_made_anew_with_its_page_and_its_flows_go_o
     assert log.failure is None
 
 
+@pytest.mark.parametrize("whole_folder", [False, True])
+def test_a_flow_whose_own_curves_were_removed_goes_on_in_another_file(tmp_path: Path, whole_folder: bool) -> None:
+    log = EventLog(tmp_path, LARGE)
+    log.offer(records((7, 1000), (8, 1000)), caps(33, 44))
+    wait_for(lambda: len(list(log.folder.glob("flow-*/*"))) == 2)
+    (removed,), (kept,) = log.folder.glob("flow-7/*"), log.folder.glob("flow-8/*")
+    if whole_folder:
+        shutil.rmtree(removed.parent)
+    else:
+        removed.unlink()
+    wait_for(lambda: list(log.folder.glob("flow-7/*")))
+    log.offer(records((7, 2000), (8, 2000)), caps(34, 45))
+    log.close()
+    assert [(point.step, point.value) for point in read(log, 7).Scalars("flow/cap_pkts")] == [(1000, 34)]
+    assert [point.value for point in read(log, 8).Scalars("flow/cap_pkts")] == [44, 45]
+    assert list(log.folder.glob("flow-8/*")) == [kept]
+
+
 def test_curves_of_two_flows(tmp_path: Path) -> None:
     log = EventLog(tmp_path, LARGE, wall_s=lambda: 1_700_000_000.0)
     fields = {
