@@ -298,8 +298,10 @@ class ActivePolicy:
         self._pipeline.pass_over(seen.stats[passed & ~plain & ~tried])
         parts.append(Part(self._pipeline, cases, (~plain & ~tried)[latest]))
         ruling = self._merged(cases, [] if self._stood_down else parts, now_ns)
-        if paused:
-            self._begin_evidence(now_ns)  # flows under no cap prove nothing
+        if paused:  # flows under no cap prove nothing
+            self._begin_evidence(now_ns)
+            if trial is not None:
+                trial.begin_stage_again(now_ns)
             return ruling
         if not self._stood_down:
             self._gather(seen, plain, tried)

@@ -99,6 +99,7 @@ class Trial:
         self.share = share
         self.stage = Stage.SHARE
         self.since_ns = now_ns
+        self._decided = 0  # decisions under a pause, which were not put in force
         self.evidence = Evidence(rows)
 
     @property
@@ -112,7 +113,13 @@ class Trial:
 
     def share_is_over(self, now_ns: int) -> bool:
         """Returns whether the candidate has been under way for long enough to get all flows."""
-        return now_ns - self.since_ns >= SHARE_NS and self.candidate.decisions >= SHARE_DECISIONS
+        decided = self.candidate.decisions - self._decided
+        return now_ns - self.since_ns >= SHARE_NS and decided >= SHARE_DECISIONS
+
+    def begin_stage_again(self, now_ns: int) -> None:
+        """Begins the present stage anew, as under a pause: what is under no cap shows nothing of a model."""
+        self.since_ns, self._decided = now_ns, self.candidate.decisions
+        self.evidence.restart()
 
     def watch(self, now_ns: int) -> None:
         """Begins the last stage."""

@@ -208,6 +208,20 @@ def test_a_swap_goes_from_a_share_to_all_flows_and_ends() -> None:
 
 
 @pytest.mark.parametrize("share", [0.1, 1.0])
+def test_a_step_of_a_swap_begins_anew_after_a_pause_in_which_nothing_was_in_force(share: float) -> None:
+    pop = population(flows=30)
+    loop = loop_of(pop, FixedCap(50), Mode.ENFORCE)
+    run(pop, loop, 2.0)
+    loop._pause_wanted = True
+    loop.swap(FixedCap(GOOD_PKTS), share=share)
+    run(pop, loop, WATCH_NS / 1e9 + 30)
+    loop._pause_wanted = False
+    run(pop, loop, SHARE_NS / 1e9 - 1)
+    assert loop.status().policies[0].swap == f"{'share' if share < 1 else 'watch'}: fixed:{GOOD_PKTS}"
+    assert 1 <= (pop.caps_pkts == GOOD_PKTS).sum() <= (10 if share < 1 else 30)
+
+
+@pytest.mark.parametrize("share", [0.1, 1.0])
 def test_a_worse_model_that_is_swapped_in_goes_again_within_a_minute(share: float) -> None:
     for seed in RUNS:
         pop = population(seed)
