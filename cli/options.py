@@ -59,8 +59,12 @@ def note_refusals(rows: Sequence[Mapping[str, Any]]) -> None:
 def note_stalls(rows: Sequence[Mapping[str, Any]]) -> None:
     """Says of which rows nothing may be quoted, because the flow stalled."""
     for row in rows:
-        if row["trace"] != "mean" and not row["valid"]:
-            say(f"note: {_who(row)}: the flow stalled, so do not use this row; it is not in the mean")
+        if row["valid"]:
+            continue
+        if row["trace"] == "mean":
+            say(f"note: {_who(row)}: the flow stalled on every trace, so do not use this row either")
+        else:
+            say(f"note: {_who(row)}: the flow stalled, so do not use this row, which enters no mean of others")
 
 
 def note_training(seen: Mapping[str, Sequence[str]]) -> None:

@@ -150,9 +150,10 @@ def against_frontier(
 
     A scenario is run with so many seeds from its own on, by all that stand against each other, and its row has the
     medians. A run is left out in which the flow stalled, under the agent, plain control or every setting of the rule;
-    where none is left, the row has those all the same, is not ``valid`` and enters no mean. With ``fixed`` agents stand
-    against swept fixed caps too. What agents of one cadence stand against is swept once. Raises ConfigError for a
-    scenario in which no data comes through.
+    where none is left, the row has those all the same, is not ``valid`` and enters no mean. Ratios to a frontier that
+    rank nothing (``below_rule``) enter none either; where there are no others, the means are of what there is. With
+    ``fixed`` agents stand against swept fixed caps too. What agents of one cadence stand against is swept once. Raises
+    ConfigError for a scenario in which no data comes through.
     """
     scenarios = [scenario.require_data() for scenario in scenarios]
     paths = [[replace(s.path, seed=s.path.seed + run) for run in range(runs)] for s in scenarios]
@@ -174,11 +175,21 @@ def against_frontier(
             each = list(zip(_reached(agent, links, scenario.seconds, threads), found, settings, strict=True))
             stands = [_against(point, baseline, swept) | shares for (point, shares), baseline, swept in each]
             own.append(_middle(stands, [is_sound(point, baseline) for (point, _), baseline, _ in each]))
-        valid = [row for row in own if row["valid"]]
-        means = {key: float(np.mean([row[key] for row in valid or own])) for key in own[0]} | {"valid": bool(valid)}
+        means = _means(own)
         names = [*(scenario.trace.name for scenario in scenarios), "mean"]
         rows += [{"agent": agent.name, "trace": name, **row} for name, row in zip(names, [*own, means], strict=True)]
     return rows
+
+
+def _means(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Returns the means of the rows that are valid, and of those that rank the means of their ratios; see above."""
+    counted = [row for row in rows if row["valid"]] or rows
+    ranking = [row for row in counted if not row["below_rule"]] or counted
+    means = {
+        key: float(np.mean([row[key] for row in (ranking if key.startswith("frontier_") else counted)]))
+        for key in rows[0]
+    }
+    return means | {"valid": any(row["valid"] for row in rows)}
 
 
 def is_sound(point: Point, baseline: Baseline) -> bool:

@@ -49,8 +49,10 @@ def seeded(config: TrainConfig, seeds: Sequence[int]) -> list[TrainConfig]:
 
 
 def spread(rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """Returns median, least and most of what rows of one configuration with several seeds were judged by."""
-    columns = {key: [float(row[key]) for row in rows] for key in JUDGED}
+    """Returns median, least and most of what rows of one configuration with several seeds were judged by: of the valid
+    ones, or of all where none is."""
+    counted = [row for row in rows if row["valid"]] or rows
+    columns = {key: [float(row[key]) for row in counted] for key in JUDGED}
     return {key: [float(np.median(values)), min(values), max(values)] for key, values in columns.items()}
 
 
@@ -64,7 +66,9 @@ def side_by_side(
     """Yields a row for each configuration as it is trained, for ``minutes`` at most, and judged.
 
     The best checkpoint is judged, the newest where none was evaluated. Runs and models lie in ``folder`` by name; a run
-    that lies there already goes on, or is judged as it is, and its row says from which checkpoint.
+    that lies there already goes on, or is judged as it is, and its row says from which checkpoint. ``stalled`` are the
+    traces that are left out because a flow stalled, ``below_rule`` is the share of the others on which the policy's
+    ratios to the frontier rank nothing; a row is not ``valid`` where every trace would be left out.
     Raises ConfigError before the first training for a trace that a configuration learns from or selects by, or that
     lets no data through; for two configurations of one name; and where a run lies there that one cannot go on from:
     that of another configuration, or any for RLlib.
@@ -89,7 +93,7 @@ def side_by_side(
         earlier = checkpoints(run_dir)
         result = train_any(config, run_dir, minutes=minutes).undisturbed()
         export(result.best or result.checkpoint, run_dir / "model")
-        *_, mean = against_frontier([make_agent(str(run_dir / "model"))], scenarios, threads=threads)
+        *each, mean = against_frontier([make_agent(str(run_dir / "model"))], scenarios, threads=threads)
         yield {
             "name": config.name,
             "learner": learned_by(config, result.iterations),
@@ -100,6 +104,7 @@ def side_by_side(
             "env_steps": result.env_steps,
             "env_steps_per_s": result.env_steps / max(result.wall_s, 1e-9),
             "updates": result.updates,
-            **{key: mean[key] for key in JUDGED},
+            **{key: mean[key] for key in (*JUDGED, "below_rule", "valid")},
+            "stalled": [row["trace"] for row in each if not row["valid"]],
             "model": str(run_dir / "model"),
         }

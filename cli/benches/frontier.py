@@ -58,10 +58,11 @@ def frontier(
     setting of the rule is as good. throughput_ratio and times_lower_* compare with plain congestion control.
     refused_share is the share of decisions in which the guard refused a cap, so that the flow ran uncapped, and
     capped_share the share of decisions that led to a cap. below_rule is 1 if the agent's utilisation is below that of
-    every setting of the rule; the ratio then ranks nothing, and a note says so. A run in which the flow stalled is left
-    out (runs counts the others); a row without any other run is not valid, as a note says, and enters no mean. The last
-    row of an agent has the means over traces. On long paths a single run of a trace depends much on chance: --repeat
-    shows how far several runs lie apart. Examples:
+    every setting of the rule; the ratios then rank nothing, as a note says, and enter no mean. A run in which the flow
+    stalled is left out (runs counts the others); a row without any other run is not valid, as a note says, and enters
+    no mean. The last row of an agent has the means over traces, or those of what there is where nothing else is left.
+    On long paths a single run of a trace depends much on chance: --repeat shows how far several runs lie apart.
+    Examples:
 
         reinet bench frontier --traces traces/validation
 
@@ -92,7 +93,7 @@ def frontier(
     write_json(json_destination, {"rows": rows, "uncapped_mrtts_ms": uncapped_ms, "trained_on": seen})
     note_refusals(rows)
     for row in rows:
-        if row["trace"] != "mean" and row["below_rule"]:
+        if row["below_rule"] == 1 if row["trace"] == "mean" else row["below_rule"]:
             say(f"note: {row['agent']} on {row['trace']}: less utilisation than every setting of the rule, so no rank")
     note_stalls(rows)
     note_training(seen)

@@ -29,9 +29,10 @@ def learners(
     """Train with reinet's learner and with RLlib's SAC and PPO, and judge the policies over the same simulated links.
 
     Minutes, records simulated and updates are what a training cost; frontier_mean and frontier_p95 its policy's delay
-    over that of the hand rule's best setting at equal utilisation (below 1 no setting is as good). With --seeds the
-    JSON also has median, least and most over them, which `reinet export --spread FILE` puts on a card. Trainings that
-    lie in --run-dir already go on from there. Examples:
+    over that of the hand rule's best setting at equal utilisation (below 1 no setting is as good). A note names traces
+    that are left out, because the flow stalled or the ratio ranks nothing (see `reinet bench frontier`). With --seeds
+    the JSON also has median, least and most over them, which `reinet export --spread FILE` puts on a card. Trainings
+    that lie in --run-dir already go on from there. Examples:
 
         reinet bench learners --traces traces/validation
 
@@ -60,6 +61,12 @@ def learners(
         rows.append(row)
         judged = f"frontier {row['frontier_mean']:.3f} / {row['frontier_p95']:.3f}"
         say(f"{row['name']}: {row['minutes']:.1f} minutes, {judged}")
+        if row["stalled"]:
+            left = "which its row leaves out" if row["valid"] else "as on every trace, so do not quote it"
+            say(f"note: {row['name']}: the flow stalled on {', '.join(row['stalled'])}, {left}")
+        if row["below_rule"]:
+            share = f"{100 * row['below_rule']:.3g} % of the traces"
+            say(f"note: {row['name']}: less utilisation than every setting of the rule on {share}, so no rank there")
         if row["went_on_from"]:  # its beginning may be an earlier version's of reinet
             say(f"{row['name']} was not trained anew: it went on from {row['went_on_from']}; or give another --run-dir")
     spreads = {}

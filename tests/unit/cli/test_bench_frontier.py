@@ -103,10 +103,27 @@ def test_who_starves_its_flow_below_every_setting_is_told_of(tmp_path: Path) -> 
     asked = ["bench", "frontier", "--traces", str(tmp_path), "--seconds", "8", "--agents", "fixed:4,rule:1.2"]
     result = CliRunner().invoke(app, [*asked, "--mrtt-ms", "100", "--target", "2.5x", "--json", "-"])
     assert result.exit_code == 0, result.output
-    starved, _, sound, _ = json.loads(result.stdout)["rows"]
+    starved, mean, sound, _ = json.loads(result.stdout)["rows"]
     assert (starved["below_rule"], sound["below_rule"]) == (1, 0)
-    assert "fixed:4 on steady.trace: less utilisation than every setting" in " ".join(result.stderr.split())
+    assert mean["frontier_mean"] == starved["frontier_mean"], "the mean of what there is"
+    for trace in ("steady.trace", "mean"):
+        assert f"fixed:4 on {trace}: less utilisation than every setting" in " ".join(result.stderr.split())
     assert "rule:1.2 on" not in result.stderr
+
+
+def test_ratios_that_rank_nothing_enter_no_mean(tmp_path: Path) -> None:
+    """Twelve packets are a sixteenth of what a path of 100 ms and 24 Mbit/s holds, and enough for one of 1 Mbit/s."""
+    for mbps in (1, 24):
+        Trace.constant(mbps, 10).save(tmp_path / f"{mbps:02}.trace")
+    asked = ["bench", "frontier", "--traces", str(tmp_path), "--seconds", "8", "--agents", "fixed:12", "--fixed"]
+    result = CliRunner().invoke(app, [*asked, "--mrtt-ms", "100", "--target", "2.5x", "--json", "-"])
+    assert result.exit_code == 0, result.output
+    slow, starved, mean = json.loads(result.stdout)["rows"]
+    assert (slow["below_rule"], starved["below_rule"], mean["below_rule"]) == (0, 1, 0.5)
+    ratios = [key for key in mean if key.startswith("frontier_")]
+    assert ratios == ["frontier_mean", "frontier_p95", "frontier_fixed_mean"]
+    assert all(mean[key] == slow[key] != starved[key] for key in ratios)
+    assert mean["utilization"] == pytest.approx((slow["utilization"] + starved["utilization"]) / 2)
 
 
 def test_a_flow_that_was_refused_its_caps_is_told_of(tmp_path: Path) -> None:

@@ -120,6 +120,15 @@ def test_a_row_of_the_frontier_over_a_link_where_flows_stall_is_not_valid() -> N
     assert mean["utilization"] == sound["utilization"]
 
 
+def test_a_mean_of_nothing_but_stalled_rows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its row stood in the table without a word, and each trace's note said that it is not in the mean."""
+    rows = against_frontier([make_agent("rule")], [Scenario.of(TWELVE, "sim", seconds=12, link_options=DEAF)])
+    note_stalls(rows)
+    deaf, mean = capsys.readouterr().err.splitlines()
+    assert deaf.endswith("the flow stalled, so do not use this row, which enters no mean of others")
+    assert mean == "note: rule:1.5 on mean: the flow stalled on every trace, so do not use this row either"
+
+
 def test_a_row_of_the_targets_over_such_a_link_is_not_valid_either(capsys: pytest.CaptureFixture[str]) -> None:
     """A flow that stands still has hardly any delay, and was told to keep its target."""
     scenarios = [Scenario.of(TWELVE, "sim", seconds=12, link_options=options) for options in ({}, DEAF)]

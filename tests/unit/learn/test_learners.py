@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.configs import as_toml
 from helpers.trainer import TINY
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn import learners
@@ -12,10 +13,12 @@ from reinet.agents.learn.learners import JUDGED, seeded, side_by_side, spread
 from reinet.agents.learn.loop import Result
 from reinet.agents.learn.rllib.config import PeerConfig
 from reinet.agents.learn.train import train
+from reinet.cli.benches.learners import learners as bench_learners
 from reinet.core.errors import ConfigError
 from reinet.envs.trace import Trace, generate
 
 OWN = generate("lte-walking", 10.0, 77)
+MEAN = dict.fromkeys(JUDGED, 0.8) | {"below_rule": 0.0, "valid": True}
 SHOWN = TrainConfig.model_validate(TINY).traces
 
 
@@ -46,8 +49,35 @@ def test_a_configuration_with_several_seeds_is_several_trainings_and_their_sprea
     one = TrainConfig.model_validate(TINY)
     assert [(each.name, each.seed) for each in seeded(one, [3, 1, 3])] == [("tiny-seed3", 3), ("tiny-seed1", 1)]
     assert seeded(one, []) == [one]
-    rows = [dict.fromkeys(JUDGED, value) for value in (0.9, 0.7, 0.8)]
+    rows = [MEAN | dict.fromkeys(JUDGED, value) for value in (0.9, 0.7, 0.8)]
     assert spread(rows) == {key: [0.8, 0.7, 0.9] for key in JUDGED}
+    stalled = MEAN | dict.fromkeys(JUDGED, 0.1) | {"valid": False}
+    assert spread([*rows, stalled]) == spread(rows), "a flow that stands still has hardly any delay"
+    assert spread([stalled]) == {key: [0.1, 0.1, 0.1] for key in JUDGED}
+
+
+def test_a_row_says_what_its_judgement_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A policy whose flow had stalled on every trace stood beside the others as if it were the best of them."""
+    config = TrainConfig.model_validate(TINY)
+    done = Result(tmp_path, None, iterations=1, env_steps=1, updates=1, wall_s=1.0, interrupted=False)
+    monkeypatch.setattr(learners, "train_any", lambda *_, **__: done)
+    monkeypatch.setattr(learners, "export", lambda *_: "")
+    monkeypatch.setattr(learners, "make_agent", lambda _: None)
+    file = tmp_path / "tiny.toml"
+    file.write_text(as_toml(TINY))
+    trace = Trace.constant(12, 10).save(tmp_path / "12.trace")
+    for is_valid, told in ((True, "which its row leaves out"), (False, "as on every trace, so do not quote it")):
+        mean = MEAN | {"trace": "mean", "valid": is_valid, "below_rule": 0.25}
+        judged = [MEAN | {"trace": "deaf.trace", "valid": False}, mean]
+        monkeypatch.setattr(learners, "against_frontier", lambda *_, judged=judged, **__: judged)
+        (row,) = side_by_side([config], [], None, tmp_path / "out")
+        assert (row["valid"], row["stalled"], row["below_rule"]) == (is_valid, ["deaf.trace"], 0.25)
+        bench_learners([trace], [file], run_dir=tmp_path / "out")
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"note: tiny: the flow stalled on deaf.trace, {told}" in said
+        assert "note: tiny: less utilisation than every setting of the rule on 25 % of the traces" in said
 
 
 def test_a_row_says_from_which_checkpoint_its_training_went_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +87,7 @@ def test_a_row_says_from_which_checkpoint_its_training_went_on(tmp_path: Path, m
     monkeypatch.setattr(learners, "refuse_another_run", lambda *_: None)  # the checkpoints below are empty folders
     monkeypatch.setattr(learners, "export", lambda *_: "")
     monkeypatch.setattr(learners, "make_agent", lambda _: None)
-    monkeypatch.setattr(learners, "against_frontier", lambda *_, **__: [dict.fromkeys(JUDGED, 0.8)])
+    monkeypatch.setattr(learners, "against_frontier", lambda *_, **__: [MEAN])
     (fresh,) = side_by_side([config], [], None, tmp_path)
     newest = tmp_path / config.name / "checkpoints" / "iteration-000040"
     for folder in (newest.with_name("iteration-000020"), newest):
