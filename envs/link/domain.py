@@ -99,6 +99,9 @@ class LinkDomain:
             raise ConfigError(f"link: {odd[0]!r} is no name of a field")
         for key in ("cc", "queue"):
             check_kind(key, getattr(self, key), (str, Sequence), "a name, or a list of names,")
+        for key in (*_OWN, "queueing_target_ms"):
+            if isinstance(pair := getattr(self, key), list):
+                object.__setattr__(self, key, tuple(pair))
         check_kind("conditions", self.conditions, Conditions, "a Conditions")
         for key, cure in _SET_OTHERWISE.items():
             if key in self.link:

@@ -34,8 +34,9 @@ class LogUniform:
 
 
 Law = Uniform | LogUniform
-Range = float | tuple[float, float] | Law
-"""A number, or a range to draw from. A pair of limits is drawn by the option's own law, as ``LinkDomain`` says."""
+Range = float | tuple[float, float] | list[float] | Law
+"""A number, or a range to draw from. A pair of limits, which YAML and JSON have as a list, is drawn by the option's own
+law, as ``LinkDomain`` says."""
 
 
 def law_of(kind: type[Law], low: float, high: float) -> float | Law:
