@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from google.protobuf.message import DecodeError
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from reinet.core.errors import ConfigError
@@ -67,7 +68,10 @@ def run_folders(texts: Sequence[str]) -> dict[str, list[Path]]:
 
 
 def learning_curves(folders: Sequence[Path]) -> Curves:
-    """Returns the curves of a configuration, over its seeds; an iteration counts those seeds that reached it."""
+    """Returns the curves of a configuration, over its seeds; an iteration counts those seeds that reached it.
+
+    Raises ConfigError where TensorBoard's files cannot be read.
+    """
     seeds = [_scalars(folder) for folder in folders]
     curves: Curves = {}
     for tag in TAGS:
@@ -92,8 +96,13 @@ def reference_curves(curves: Sequence[Curves]) -> dict[str, Curves]:
 
 
 def _scalars(folder: Path) -> dict[str, dict[int, float]]:
-    """Returns tag -> iteration -> value; what a resumed run wrote anew counts."""
+    """Returns tag -> iteration -> value; what a resumed run wrote anew counts. Raises ConfigError."""
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    events.Reload()
+    try:
+        events.Reload()
+    except OSError as error:  # TensorBoard names files by bytes
+        raise ConfigError(f"run {folder}: a TensorBoard file in it cannot be read: {error.strerror}") from None
+    except DecodeError:
+        raise ConfigError(f"run {folder}: a TensorBoard file in it is damaged; take it away") from None
     known = set(events.Tags()["scalars"])
     return {tag: {point.step: point.value for point in events.Scalars(tag)} for tag in TAGS if tag in known}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.summary.writer.record_writer import RecordWriter
 from typer.testing import CliRunner
 
 from helpers.places import ROOT
@@ -235,6 +236,18 @@ def test_who_stands_at_one_is_drawn_where_a_training_is() -> None:
 def test_a_run_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="run"):
         run_folders([text])
+
+
+def test_event_files_that_cannot_be_read_are_refused_with_their_folder(tmp_path: Path) -> None:
+    """Their names were told as bytes, b'...', and of what is no event there was a traceback."""
+    (tmp_path / "folder" / "events.out.tfevents.1").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"run .*/folder: a TensorBoard file in it cannot be read: Is a directory$"):
+        learning_curves([tmp_path / "folder"])
+    (tmp_path / "damaged").mkdir()
+    with (tmp_path / "damaged" / "events.out.tfevents.1").open("wb") as file:
+        RecordWriter(file).write(b"\xff" * 60)
+    with pytest.raises(ConfigError, match=r"run .*/damaged: a TensorBoard file in it is damaged"):
+        learning_curves([tmp_path / "damaged"])
 
 
 def test_a_run_is_one_seed_however_often_it_is_named(tmp_path: Path) -> None:
