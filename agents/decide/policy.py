@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -63,6 +64,10 @@ class Policy(Agent):
     def load(cls, folder: Path | str, manifest_sha256: str | None = None) -> "Policy":
         """Returns the policy of a model folder, checked; raises ModelError."""
         return cls(load_artifact(folder, manifest_sha256))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Returns how to make it again, in another process or as a copy: onnxruntime's session is neither."""
+        return Policy, (self.artifact,), {"ceiling_pkts": self.ceiling_pkts}
 
     def _check_cost(self) -> None:
         """Raises ModelError where a batch takes longer than a decision may be old.

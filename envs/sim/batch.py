@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from types import NoneType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -102,6 +102,13 @@ class SimBatch:
 
     def __len__(self) -> int:
         return len(self._rewards)
+
+    def __reduce__(self) -> NoReturn:
+        """Raises TypeError: nobody copies simulations in their midst, and environments are asked for a copy, too."""
+        raise TypeError(
+            "simulated links cannot be pickled or copied; hand on what makes them, such as "
+            "functools.partial(gymnasium.make, 'reinet/SimLink-v0', ...), and call it where they are to run"
+        )
 
     @property
     def states(self) -> npt.NDArray[np.float32]:

@@ -1,6 +1,7 @@
 """What a model may cost is bounded before it is used, and by the bytes that are then used."""
 
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -97,6 +98,17 @@ def test_the_bytes_that_were_checked_are_the_bytes_that_are_used(model: Path) ->
         file.write_bytes(b"swapped after the check")
     agent = Policy(artifact)
     assert agent.outputs(np.zeros((2, SIZE), np.float32)).tolist() == [0.0, 0.0]
+
+
+def test_a_model_can_be_handed_to_another_process(model: Path) -> None:
+    """onnxruntime's session cannot, so that a pool of processes took every agent but the learned one."""
+    here = Policy.load(model)
+    here.ceiling_pkts = 100
+    (model / WHERE).write_bytes(b"another model, which nobody has checked")
+    there = pickle.loads(pickle.dumps(here))
+    states = np.random.default_rng(1).normal(size=(5, SIZE)).astype(np.float32)
+    assert np.array_equal(there.outputs(states), here.outputs(states))
+    assert (there.name, there.identity, there.ceiling_pkts) == (here.name, here.identity, 100)
 
 
 @pytest.mark.parametrize("name", [b"\x1b]0;x", b"\xff\xfe\xfd\xfc\xfb"], ids=["for the terminal", "no text"])

@@ -1,5 +1,8 @@
 """SimLink as a Gymnasium environment."""
 
+import copy
+import functools
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -190,3 +193,13 @@ def test_what_is_no_action_is_refused_as_such_without_a_warning(action: Any) -> 
         warnings.simplefilter("error")
         with pytest.raises(ConfigError, match="action: one finite number"):
             env.step(action)
+
+
+def test_a_copy_of_a_simulation_is_refused_with_what_to_hand_on_instead() -> None:
+    """What makes one can be pickled, its trace too: so the processes of Gymnasium and others each make their own."""
+    make = functools.partial(gym.make, "reinet/SimLink-v0", trace=Trace.constant(12, 10), mrtt_ms=[4, 40])
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"hand on what makes them, such as functools\.partial"):
+            copied(make().unwrapped)
+    (here, _), (there, _) = make().reset(seed=3), pickle.loads(pickle.dumps(make))().reset(seed=3)
+    assert np.array_equal(here, there)
