@@ -99,10 +99,18 @@ def refuse_options(name: str, options: Mapping[str, Any] | None) -> None:
         raise ConfigError(f"options: {name} knows none, {', '.join(options)} among them")
 
 
+class RenderModeError(ConfigError, TypeError):
+    """An environment that draws nothing is asked for a picture.
+
+    It is a TypeError, too, as of an argument that nobody takes: ``make_vec_env`` of stable-baselines3 asks every
+    environment for pictures, and after that error alone makes it without.
+    """
+
+
 def refuse_render_mode(name: str, render_mode: str | None) -> None:
-    """Raises ConfigError for any render mode but None, which Gymnasium hands to every environment: nothing is drawn."""
+    """Raises RenderModeError for any render mode but None, which Gymnasium hands to every environment."""
     if render_mode is not None:
-        raise ConfigError(f"render_mode: {name} draws nothing, so it has no {render_mode!r}; leave it None")
+        raise RenderModeError(f"render_mode: {name} draws nothing, so it has no {render_mode!r}; leave it None")
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,12 @@ def test_gymnasium_may_hand_on_that_nothing_is_to_be_drawn(vector: bool) -> None
         assert gym.make("reinet/SimLink-v0", render_mode=None).render_mode is None
 
 
+def test_who_asks_every_environment_for_pictures_is_told_as_of_an_unknown_argument() -> None:
+    """``make_vec_env`` of stable-baselines3 asks so, and makes the environment without after a TypeError alone."""
+    with pytest.raises(TypeError, match="render_mode: SimLink draws nothing"), pytest.warns(match="render_mode"):
+        gym.make("reinet/SimLink-v0", render_mode="rgb_array")
+
+
 def test_truncates_after_periods_and_after_seconds() -> None:
     env = SimLinkEnv(constant(), episode_periods=7)
     env.reset(seed=0)
