@@ -73,8 +73,11 @@ def join_ray(ray: Any, workers: int, address: str | None) -> bool:
 
 
 def _reach(address: str) -> None:
-    """Raises OSError where nobody listens at a HOST:PORT: Ray's own client says so every minute, and never ends."""
-    host, _, port = address.rpartition(":")
+    """Raises OSError where nobody listens at a HOST:PORT, with ray:// before it or not.
+
+    Ray's own client says so every minute, and never ends; the one of ray:// says nothing for half a minute.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and "/" not in host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
 

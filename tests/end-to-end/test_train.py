@@ -161,9 +161,16 @@ def test_a_ray_that_does_not_start_is_started_again() -> None:
         start_ray(FailingRay(failures=RAY_STARTS), 2)
 
 
-@pytest.mark.parametrize(("address", "why"), [("nowhere", "nowhere"), ("127.0.0.1:1", "Connection refused")])
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("nowhere", "nowhere"),
+        ("127.0.0.1:1", "Connection refused"),
+        ("ray://127.0.0.1:1", "Connection refused"),
+    ],
+)
 def test_a_cluster_that_cannot_be_joined_is_said_in_words_at_once(tmp_path: Path, address: str, why: str) -> None:
-    """It was a traceback, or a warning of Ray's a minute, without an end."""
+    """It was a traceback, a warning of Ray's a minute without an end, or half a minute without a word."""
     with pytest.raises(ReinetError, match=rf"^the Ray cluster at {address} cannot be joined \(.*{why}\); give"):
         train(config(rollout={"workers": 1}), tmp_path / "run", ray_address=address)
     assert not ray.is_initialized()
