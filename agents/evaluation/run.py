@@ -45,7 +45,10 @@ class Run:
     """The CPU time of the sender's process on a real link, None = it was simulated."""
 
     def row(self) -> dict[str, object]:
-        """Returns the run as one row of a table; units are in the keys."""
+        """Returns the run as one row of a table; units are in the keys.
+
+        ``decisions`` are those of which a cap came; elsewhere (``logs``, ``reinet replay``) they are all.
+        """
         s, path, m = self.scenario, self.scenario.path, self.metrics
         return {
             "agent": self.agent,
