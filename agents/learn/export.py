@@ -96,10 +96,11 @@ def export(folder: Path, out: Path, force: bool = True, spread: Path | None = No
         metrics=finite_metrics(metrics),
         files={},
     )
+    found = Spread.load(spread, config.name, config.seed) if spread else None
     files = {
         ONNX_FILE: onnx_bytes(actor, features.history),
         WEIGHTS_FILE: safetensors.numpy.save(weights),
-        CARD_FILE: model_card(manifest, state.iteration, Spread.load(spread, config.name) if spread else None).encode(),
+        CARD_FILE: model_card(manifest, state.iteration, found).encode(),
     }
     return write_artifact(out, files, manifest)
 
@@ -109,7 +110,7 @@ def tell_spread(model: Path, out: Path, spread: Path) -> str:
     puts it there. Returns the manifest's sha256; raises ModelError.
     """
     manifest = load_artifact(model).manifest
-    found = Spread.load(spread, manifest.name)
+    found = Spread.load(spread, manifest.name, manifest.training.seed)
     files = {name: (model / name).read_bytes() for name in (ONNX_FILE, WEIGHTS_FILE, CARD_FILE)}
     card, limits, rest = files[CARD_FILE].decode().partition(LIMITS)
     if not limits:
@@ -214,10 +215,14 @@ class Spread(BaseModel):
     """Median, least and most over the seeds."""
 
     @classmethod
-    def load(cls, path: Path, name: str) -> "Spread":
-        """Returns what a file has of the configuration with this name; raises ModelError."""
+    def load(cls, path: Path, name: str, seed: int) -> "Spread":
+        """Returns what a file has of the configuration with this name; raises ModelError.
+
+        One of the bench's own trainings is called by its seed, too (``seeded``), and is found by what they all share.
+        """
         try:
-            return cls.model_validate(json.loads(path.read_bytes())["spread"][name])
+            found = json.loads(path.read_bytes())["spread"]
+            return cls.model_validate(found[name if name in found else name.removesuffix(f"-seed{seed}")])
         except OSError as error:
             raise ModelError(f"{path}: {error.strerror}; give a file of `reinet bench learners --seeds`") from None
         except (ValueError, KeyError, TypeError):
@@ -233,8 +238,8 @@ class Spread(BaseModel):
         )
         return f"""{SPREAD}{", ".join(map(str, self.seeds))} ({self.traces} traces of {self.seconds:g} s at most)
 
-Weights differ between seeds and machines. These are other trainings of the same configuration, each judged on traces
-that it has not seen (`reinet bench learners --seeds`): means over the traces.
+Weights differ between seeds and machines. These are trainings of the same configuration, each judged on traces that
+it has not seen (`reinet bench learners --seeds`): means over the traces.
 
 | figure | median | range |
 |---|---|---|

@@ -16,6 +16,7 @@ from reinet.agents.learn.loop import Progress, Result
 from reinet.agents.learn.rllib.config import PeerConfig
 from reinet.agents.learn.train import refuse_another_run, train
 from reinet.agents.model.artifact import used_traces
+from reinet.core import toml_file
 from reinet.core.errors import ConfigError
 
 JUDGED = (
@@ -42,9 +43,14 @@ def train_any(
 
 
 def seeded(config: TrainConfig, seeds: Sequence[int]) -> list[TrainConfig]:
-    """Returns the configuration with each of these seeds, and a name that says which; unchanged without any."""
+    """Returns the configuration with each of these seeds, and a name that says which; unchanged without any.
+
+    Raises ConfigError for a seed or name that no configuration may have: its checkpoints would be refused.
+    """
+    data, kind = config.model_dump(mode="json"), type(config)
     return [
-        config.model_copy(update={"seed": seed, "name": f"{config.name}-seed{seed}"}) for seed in dict.fromkeys(seeds)
+        toml_file.check(data | {"seed": seed, "name": f"{config.name}-seed{seed}"}, f"--seeds {seed}", kind, "")
+        for seed in dict.fromkeys(seeds)
     ] or [config]
 
 

@@ -1,5 +1,6 @@
 """``reinet bench learners``: what it refuses before the first training."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,13 @@ from helpers.trainer import TINY
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn import learners
 from reinet.agents.learn.config import TrainConfig
+from reinet.agents.learn.export import Spread
 from reinet.agents.learn.learners import JUDGED, seeded, side_by_side, spread
 from reinet.agents.learn.loop import Result
 from reinet.agents.learn.rllib.config import PeerConfig
 from reinet.agents.learn.train import train
 from reinet.cli.benches.learners import learners as bench_learners
-from reinet.core.errors import ConfigError
+from reinet.core.errors import ConfigError, ModelError
 from reinet.envs.trace import Trace, generate
 
 OWN = generate("lte-walking", 10.0, 77)
@@ -49,11 +51,25 @@ def test_a_configuration_with_several_seeds_is_several_trainings_and_their_sprea
     one = TrainConfig.model_validate(TINY)
     assert [(each.name, each.seed) for each in seeded(one, [3, 1, 3])] == [("tiny-seed3", 3), ("tiny-seed1", 1)]
     assert seeded(one, []) == [one]
+    assert seeded(one, [3])[0] == one.model_copy(update={"seed": 3, "name": "tiny-seed3"})
+    for refused, seed, key in ((one, -1, "seed"), (one.model_copy(update={"name": "n" * 60}), 1, "name")):
+        with pytest.raises(ConfigError, match=f"^--seeds {seed}: {key}: "):
+            seeded(refused, [seed])
     rows = [MEAN | dict.fromkeys(JUDGED, value) for value in (0.9, 0.7, 0.8)]
     assert spread(rows) == {key: [0.8, 0.7, 0.9] for key in JUDGED}
     stalled = MEAN | dict.fromkeys(JUDGED, 0.1) | {"valid": False}
     assert spread([*rows, stalled]) == spread(rows), "a flow that stands still has hardly any delay"
     assert spread([stalled]) == {key: [0.1, 0.1, 0.1] for key in JUDGED}
+
+
+def test_a_training_of_the_bench_itself_finds_the_spread_of_its_seeds(tmp_path: Path) -> None:
+    """The file was refused for whatever the bench had trained, where a run by hand found itself in it."""
+    told = {"seeds": [1, 3], "traces": 7, "seconds": 60.0, "figures": {"frontier_mean": [0.8, 0.7, 0.9]}}
+    (tmp_path / "seeds.json").write_text(json.dumps({"spread": {"tiny": told}}))
+    for config in (TrainConfig.model_validate(TINY), *seeded(TrainConfig.model_validate(TINY), [1, 3])):
+        assert Spread.load(tmp_path / "seeds.json", config.name, config.seed).seeds == [1, 3]
+    with pytest.raises(ModelError, match=r"seeds\.json: has no spread over seeds of tiny-seed3"):
+        Spread.load(tmp_path / "seeds.json", "tiny-seed3", 1)
 
 
 def test_a_row_says_what_its_judgement_left_out(
