@@ -64,6 +64,8 @@ class SimLinkEnv(gym.Env[State, Any]):
         next it sums up to something in [-10, 10]. 0 with the record that says the flow is closed. Why it has this form
         is in ``core/states/reward.hpp``.
 
+        ``regret-linear``, the same with w D rho in place of the logarithm's term.
+
     Start
         With the first record of a new flow, which ran without a cap until then. ``random_start`` starts it anywhere in
         the trace.
@@ -93,7 +95,7 @@ class SimLinkEnv(gym.Env[State, Any]):
         episode_periods, episode_s, random_start
             see above; None = no limit.
         reward, delay_weight
-            see above; the weight is for ``regret``.
+            see above; the weight is for ``regret`` and ``regret-linear``.
         render_mode
             None, as nothing is drawn.
 
