@@ -207,6 +207,12 @@ def _middle(runs: Sequence[dict[str, float]], sound: Sequence[bool]) -> dict[str
     return row | {"valid": any(sound), "runs": sum(sound)}
 
 
+def below_rule(point: Point, baseline: Baseline) -> float:
+    """Returns 1 where a run's utilisation is below that of every setting of the rule, so that its ratios rank nothing:
+    its delay is divided by the least that the rule has, which any starved flow would be ahead of."""
+    return float(point.utilization < min(setting.utilization for setting in baseline.rule))
+
+
 def _against(point: Point, baseline: Baseline, caps: Sequence[Point]) -> dict[str, float]:
     found, plain = ratio(point, baseline.rule), baseline.plain
     row = {
@@ -218,7 +224,6 @@ def _against(point: Point, baseline: Baseline, caps: Sequence[Point]) -> dict[st
         "qdelay_p95_ms": point.qdelay_p95_ms,
         "times_lower_mean": plain.qdelay_mean_ms / point.qdelay_mean_ms,
         "times_lower_p95": plain.qdelay_p95_ms / point.qdelay_p95_ms,
-        # Its delay is divided by the least that the rule has, which it would be ahead of with any starved flow.
-        "below_rule": float(point.utilization < min(setting.utilization for setting in baseline.rule)),
+        "below_rule": below_rule(point, baseline),
     }
     return row | {"frontier_fixed_mean": ratio(point, caps).mean} if caps else row

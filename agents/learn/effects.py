@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from reinet.agents.decide.names import make_agent
 from reinet.agents.evaluation.batch import logs
-from reinet.agents.evaluation.frontier import Baseline, Point, baselines, is_sound, points_of, ratio
+from reinet.agents.evaluation.frontier import Baseline, Point, baselines, below_rule, is_sound, points_of, ratio
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.config import TrainConfig
 from reinet.agents.learn.export import export, uses
@@ -156,7 +156,8 @@ def means(
     traces: Sequence[str], points: Sequence[Point], beside: Sequence[Baseline], decisions_per_s: Sequence[float]
 ) -> dict[str, Any]:
     """Returns the means over the traces, by their names, in which nobody's flow stalled, and which are not among them:
-    ``stalled``. Where every one is left out, the means are those of all and not ``valid``."""
+    ``stalled``. Where every one is left out, the means are those of all and not ``valid``. ``below_rule`` is the share
+    of them on which the ratios to the frontier rank nothing; their means have these all the same."""
     columns = [_stands(*each) for each in zip(points, beside, decisions_per_s, strict=True)]
     sound = list(map(is_sound, points, beside))
     counted = list(compress(columns, sound)) or columns
@@ -178,6 +179,7 @@ def _stands(point: Point, baseline: Baseline, decisions_per_s: float) -> dict[st
         "times_lower_mean": plain.qdelay_mean_ms / point.qdelay_mean_ms,
         "times_lower_p95": plain.qdelay_p95_ms / point.qdelay_p95_ms,
         "decisions_per_s": decisions_per_s,
+        "below_rule": below_rule(point, baseline),
     }
 
 

@@ -44,8 +44,9 @@ def effects(
     configs/effects/domain.toml what flows meet in training.
     A file of your own is as good. frontier_mean and frontier_p95: delay over that of the hand rule's setting of equal
     utilisation, median and range over the seeds; decisions_per_s: how often a flow asked. A run in which the flow
-    stalled is left out, as a note says, and seeds is how many had any other. Half a minute and more for each training
-    on an idle core. Examples:
+    stalled is left out, as a note says, and seeds is how many had any other; below_rule is the share of the others with
+    less utilisation than every setting of the rule, whose ratios rank nothing, as a note says, too. Half a minute and
+    more for each training on an idle core. Examples:
 
         reinet bench effects --traces traces/validation --seeds 1,2,3
 
@@ -75,10 +76,13 @@ def effects(
         stands = f"{row['frontier_mean']:.3f} / {row['frontier_p95']:.3f} at {row['throughput_ratio']:.3f}"
         say(f"{row['variant']}, seed {row['seed']}, {row['path']}: frontier {stands} of plain throughput")
     for row in rows:
+        who = f"{row['variant']}, seed {row['seed']}, {row['path']}"
         if row["stalled"]:
-            who = f"{row['variant']}, seed {row['seed']}, {row['path']}"
             left = "so it is not in the means" if row["valid"] else "as on every trace, so do not quote it"
             say(f"note: {who}: the flow stalled on {', '.join(row['stalled'])}, {left}")
+        if row["below_rule"]:
+            share = f"{100 * row['below_rule']:.3g} % of the traces"
+            say(f"note: {who}: less utilisation than every setting of the rule on {share}, so no rank there")
     summary = over_seeds(rows)
     said = {"about": plan.about, "seconds": seconds, "iterations": iterations}
     tell_table(json_destination, said | {"rows": rows, "summary": summary}, summary, COLUMNS)

@@ -161,21 +161,29 @@ def test_a_stalled_run_of_a_variant_enters_no_mean_of_its_seed_nor_its_seed_the_
     assert (row["seeds"], row["valid"]) == (0, False)
 
 
-def test_who_judges_variants_is_told_of_each_stalled_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_judges_variants_is_told_of_each_run_that_stalled_or_starved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     beside = Baseline([Point(0.9, 20.0, 50.0)], Point(0.95, 40.0, 90.0))
-    points = [Point(0.9, 20.0, 50.0), Point(0.3, 1.0, 1.0, stalled=True)]
-    both, none = (
+    sound, deaf, starved = Point(0.9, 20.0, 50.0), Point(0.3, 1.0, 1.0, stalled=True), Point(0.3, 1.0, 1.0)
+    seeds = [
         effects.means(names, some, [beside] * len(some), [50.0] * len(some))
-        for names, some in ((["a", "b"], points), (["b"], points[1:]))
-    )
+        for names, some in ((["a", "b"], [sound, deaf]), (["b"], [deaf]), (["a", "c"], [sound, starved]))
+    ]
     about = {"variant": "v", "what": "", "beside": None, "path": "20 ms"}
-    rows = [about | {"seed": seed} | row for seed, row in ((1, both), (2, none))]
+    rows = [about | {"seed": seed} | row for seed, row in enumerate(seeds, 1)]
     monkeypatch.setattr(effects, "measure", lambda *_, **__: iter(rows))
     TWELVE.save(tmp_path / "one.trace")
     result = CliRunner().invoke(app, ["bench", "effects", "--traces", str(tmp_path / "one.trace")])
     assert result.exit_code == 0, result.output
     assert "note: v, seed 1, 20 ms: the flow stalled on b, so it is not in the means" in result.output
     assert "note: v, seed 2, 20 ms: the flow stalled on b, as on every trace, so do not quote it" in result.output
+    assert [row["below_rule"] for row in seeds] == [0, 1, 0.5]
+    told = " ".join(result.output.split())
+    assert (
+        "note: v, seed 3, 20 ms: less utilisation than every setting of the rule on 50 % of the traces, so no" in told
+    )
+    assert "seed 1, 20 ms: less utilisation" not in told
 
 
 def test_a_fetch_that_stalled_makes_its_row_not_valid() -> None:
