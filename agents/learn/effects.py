@@ -76,8 +76,9 @@ class Plan(_Strict):
     @model_validator(mode="after")
     def _stand_beside_each_other(self) -> "Plan":
         names = [one.name for one in self.variant]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"the variant {twice[0]} is there twice")
+        for what, given in (("variant", names), ("path", [one.name for one in self.path])):
+            if twice := [name for name in given if given.count(name) > 1]:
+                raise ValueError(f"the {what} {twice[0]} is there twice")
         if lost := [one for one in self.variant if one.beside not in (None, *names)]:
             raise ValueError(f"{lost[0].name} stands beside {lost[0].beside!r}, which there is not")
         return self

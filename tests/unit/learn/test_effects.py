@@ -114,12 +114,17 @@ def test_a_wrong_key_is_named_before_anything_is_trained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "beside", "match"), [(["a", "a"], None, "there twice"), (["a"], "b", "stands beside")]
+    ("names", "more", "match"),
+    [
+        (["a", "a"], "", "the variant a is there twice"),
+        (["a"], 'beside = "b"\n', "stands beside"),
+        (["a"], '[[path]]\nname = "p"\n[[path]]\nname = "p"\nmrtt_ms = 80\n', "the path p is there twice"),
+    ],
 )
-def test_a_plan_without_sense_is_refused(tmp_path: Path, names: list[str], beside: str | None, match: str) -> None:
+def test_a_plan_without_sense_is_refused(tmp_path: Path, names: list[str], more: str, match: str) -> None:
     rows = "".join(f'[[variant]]\nname = "{name}"\nwhat = "x"\n' for name in names)
     file = tmp_path / "plan.toml"
-    file.write_text('about = "x"\n' + rows + (f'beside = "{beside}"\n' if beside else ""))
+    file.write_text('about = "x"\n' + rows + more)
     with pytest.raises(ConfigError, match=match):
         Plan.load(file)
 
