@@ -9,14 +9,13 @@ Rollouts, evaluation and the daemon all decide here. A flow is a row: in a simul
 shim's slot.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
-from reinet.agents.decide.verdicts import Verdicts, Why, refusals
+from reinet.agents.decide.verdicts import Verdicts, Why
 from reinet.core.guard import VERDICT_DTYPE, Guard
 from reinet.core.records import FlowStatsArray
 
@@ -101,10 +100,6 @@ class Decider:
         """Puts a decision in force for these rows."""
         self.caps_pkts[rows] = decision.caps_pkts
         self.verdicts[rows] = decision.verdicts
-
-    def refusals(self) -> Sequence[str | None]:
-        """Returns (rows,), as text, why gate or guard refused a flow's latest cap, None = they did not."""
-        return refusals(self.verdicts)
 
     def clear(self, rows: Rows | slice) -> None:
         """Puts no cap in force for these rows."""

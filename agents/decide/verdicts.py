@@ -5,7 +5,6 @@ writes numbers, for all flows at once, and ``text`` makes words of them later.
 """
 
 import math
-from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -51,41 +50,30 @@ Codes = NDArray[np.uint8]
 _FIRST_REFUSAL, _LAST_REFUSAL = int(Why.NO_QUEUE), int(Why.OUT_OF_RANGE)
 _FIRST_FAULT = int(Why.NOT_FINITE)  # plain numbers: a tick cannot afford to look members up
 
-NO_QUEUE = "the flow has shown no queue of its own: left to its congestion control"
-"""The reason of a flow whose gate is closed. It is the usual state of young and short flows, nothing to warn of."""
-NO_DECISION = "no RTT sample yet: flow stays uncapped until the first"
-PAUSED = "paused: no caps until `reinet ctl resume`"
-RESUMED = "resumed: a cap comes with the flow's next RTT sample"
-AGENT_CHOSE_NONE = "the agent set no cap"
-IDLE = "idle: its cap has lapsed; the flow's next records decide anew"
-STALE = "its latest record came more than a lease late: too old to decide on; the flow's next records decide"
-LAPSED = "the daemon was held up for longer than a lease: its cap has lapsed; the flow's next records decide anew"
-CHANGED = "model or policy were changed: the flow's next records decide anew"
-HELD_OUT = "held out: the flow stays plain, to be compared with those that are capped"
-STOOD_DOWN = "stood down: capped flows fared worse than plain ones"
-UNPLACED = "which policy the flow is under is not known yet"
-OTHERS_QUEUE = "it waits in a queue that no cap shortens, which is others': left to its congestion control for a while"
-
-_FIXED = {
+WORDS = {
     Why.CAPPED: "",
-    Why.AGENT_CHOSE_NONE: AGENT_CHOSE_NONE,
-    Why.NO_QUEUE: NO_QUEUE,
+    Why.AGENT_CHOSE_NONE: "the agent set no cap",
+    # The usual state of young and short flows, nothing to warn of.
+    Why.NO_QUEUE: "the flow has shown no queue of its own: left to its congestion control",
     Why.UNMEASURED: "no RTT measured yet: flow stays uncapped until the first sample",
     Why.NO_TARGET: "no target delay is set: flow stays uncapped; set one (target)",
     Why.NOT_FINITE: "the model's output was not a finite number: flow stays uncapped; replace the model",
-    Why.NO_DECISION: NO_DECISION,
-    Why.PAUSED: PAUSED,
-    Why.RESUMED: RESUMED,
-    Why.IDLE: IDLE,
-    Why.STALE: STALE,
-    Why.LAPSED: LAPSED,
+    Why.NO_DECISION: "no RTT sample yet: flow stays uncapped until the first",
+    Why.PAUSED: "paused: no caps until `reinet ctl resume`",
+    Why.RESUMED: "resumed: a cap comes with the flow's next RTT sample",
+    Why.IDLE: "idle: its cap has lapsed; the flow's next records decide anew",
+    Why.STALE: "its latest record came more than a lease late: too old to decide on; the flow's next records decide",
+    Why.LAPSED: "the daemon was held up for longer than a lease: its cap has lapsed; "
+    "the flow's next records decide anew",
     Why.AGENT_FAILED: "the agent failed: all flows are uncapped",
-    Why.CHANGED: CHANGED,
-    Why.HELD_OUT: HELD_OUT,
-    Why.STOOD_DOWN: STOOD_DOWN,
-    Why.UNPLACED: UNPLACED,
-    Why.OTHERS_QUEUE: OTHERS_QUEUE,
+    Why.CHANGED: "model or policy were changed: the flow's next records decide anew",
+    Why.HELD_OUT: "held out: the flow stays plain, to be compared with those that are capped",
+    Why.STOOD_DOWN: "stood down: capped flows fared worse than plain ones",
+    Why.UNPLACED: "which policy the flow is under is not known yet",
+    Why.OTHERS_QUEUE: "it waits in a queue that no cap shortens, which is others': "
+    "left to its congestion control for a while",
 }
+"""The reasons as sentences; those that tell numbers are ``text``'s."""
 
 
 def text(verdict: Any, ceiling_pkts: int = MAX_CAP_PKTS) -> str:
@@ -101,7 +89,7 @@ def text(verdict: Any, ceiling_pkts: int = MAX_CAP_PKTS) -> str:
         )
     if code is Why.SHADOW:
         return f"shadow: a cap of {verdict['allowed_pkts']} packets was decided and not applied"
-    return _FIXED[code]
+    return WORDS[code]
 
 
 def refused(codes: Codes) -> NDArray[np.bool_]:
@@ -112,12 +100,6 @@ def refused(codes: Codes) -> NDArray[np.bool_]:
 def faults(codes: Codes) -> int:
     """Returns how many refusals the agent has to answer for; the others tell of the flow or of the target."""
     return int(np.count_nonzero((codes >= _FIRST_FAULT) & (codes <= _LAST_REFUSAL)))
-
-
-def refusals(verdicts: Verdicts) -> Sequence[str | None]:
-    """Returns, as text, why gate or guard left a flow uncapped; None where they did not."""
-    told = zip(verdicts, refused(verdicts["code"]), strict=True)
-    return [text(verdict) if is_refused else None for verdict, is_refused in told]
 
 
 def target_too_tight(target_us: int, min_rtt_us: int) -> str:

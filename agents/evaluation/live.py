@@ -12,7 +12,7 @@ import structlog
 
 from reinet.agents.decide.loop import TICK_MS, ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray
-from reinet.agents.decide.verdicts import AGENT_CHOSE_NONE, NO_DECISION
+from reinet.agents.decide.verdicts import WORDS, Why
 from reinet.core import FLOW_STATS_DTYPE
 from reinet.core.records import FlowStatsArray
 from reinet.core.target import Target
@@ -20,6 +20,7 @@ from reinet.envs.mahimahi.link import LinkRun
 from reinet.kshim.shim import Shim
 
 NS_PER_S = 1_000_000_000
+_NO_REFUSALS = [WORDS[why] for why in (Why.CAPPED, Why.NO_DECISION, Why.AGENT_CHOSE_NONE)]
 
 
 class LiveLink(Protocol):
@@ -89,7 +90,7 @@ def drive(
         records=records,
         caps_pkts=np.concatenate([np.zeros(0, np.uint32), *seen.caps_pkts]),
         problem=problem or None,
-        uncapped_reason=next((why for why in reasons if why not in ("", NO_DECISION, AGENT_CHOSE_NONE)), None),
+        uncapped_reason=next((why for why in reasons if why not in _NO_REFUSALS), None),
     )
 
 

@@ -12,7 +12,7 @@ from helpers.loops import HEALTHY, LEASE_MS
 from reinet.agents.decide.baselines import FixedCap, Rule
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
-from reinet.agents.decide.verdicts import AGENT_CHOSE_NONE, IDLE, NO_QUEUE, PAUSED
+from reinet.agents.decide.verdicts import WORDS, Why
 from reinet.core.records import Flag, FlowStatsArray
 from reinet.core.states.caps import INVALID_CAP_PKTS
 from reinet.core.target import Target
@@ -98,7 +98,7 @@ def test_the_cap_of_an_idle_flow_lapses_and_comes_again_with_its_next_decision()
         shim.feed(8, flags=int(Flag.NO_SAMPLE), min_rtt_us=20_000)
         loop.tick()
     assert (shim.cap_pkts(7), shim.cap_pkts(8)) == (0, 10)
-    assert reasons(loop) == {7: IDLE, 8: ""}
+    assert reasons(loop) == {7: WORDS[Why.IDLE], 8: ""}
     assert loop.snapshot().caps_pkts.tolist() == [0, 10]
     shim.feed(7, **HEALTHY)
     loop.tick()
@@ -260,7 +260,7 @@ def test_a_flow_without_a_queue_of_its_own_is_left_alone_and_nothing_is_logged()
             shim.feed(7, **YOUNG)
             loop.tick()
             assert shim.cap_pkts(7) == 0
-            assert reasons(loop) == {7: NO_QUEUE}
+            assert reasons(loop) == {7: WORDS[Why.NO_QUEUE]}
             shim.advance_ms(2000)
         shim.feed(7, **HEALTHY)
         loop.tick()
@@ -269,7 +269,7 @@ def test_a_flow_without_a_queue_of_its_own_is_left_alone_and_nothing_is_logged()
         shim.feed(7, **YOUNG | {"flags": int(Flag.RESTARTED)})
         loop.tick()
     assert shim.cap_pkts(7) == 0
-    assert reasons(loop) == {7: NO_QUEUE}
+    assert reasons(loop) == {7: WORDS[Why.NO_QUEUE]}
     assert seen == []
     assert loop.status().ok
 
@@ -304,7 +304,7 @@ def test_no_cap_is_the_agents_right() -> None:
     shim.feed(7, **HEALTHY | {"delivery_rate_bytes_per_s": 0})
     loop.tick()
     assert shim.cap_pkts(7) == 0
-    assert reasons(loop) == {7: AGENT_CHOSE_NONE}
+    assert reasons(loop) == {7: WORDS[Why.AGENT_CHOSE_NONE]}
 
 
 def run_in_background(loop: ControlLoop) -> tuple[threading.Thread, threading.Event]:
@@ -326,7 +326,7 @@ def test_pause_lifts_caps_until_resume() -> None:
     try:
         assert loop.pause(timeout_s=60) == 2
         assert (shim.cap_pkts(7), shim.cap_pkts(8)) == (0, 0)
-        assert reasons(loop) == {7: PAUSED, 8: PAUSED}
+        assert reasons(loop) == {7: WORDS[Why.PAUSED], 8: WORDS[Why.PAUSED]}
         assert loop.pause(timeout_s=60) == 0
     finally:
         stop.set()

@@ -12,7 +12,7 @@ from reinet.agents.decide.decider import Decider
 from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
-from reinet.agents.decide.verdicts import NO_QUEUE
+from reinet.agents.decide.verdicts import Why, text
 from reinet.agents.evaluation.run import Run, run
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.learn.actors import WALK, FoldedActor, NoisyActor, Walker
@@ -119,10 +119,10 @@ def test_flows_without_a_sample_keep_their_caps_and_an_agent_is_not_asked_for_no
 def test_a_refusal_is_kept_until_the_next_decision() -> None:
     decider = Decider(Scripted(caps(3, 10, 0), caps(10, 10, 10)), 3, Guard())
     assert decider.decide(*three(), ALL, OPEN).tolist() == [0, 10, 0]
-    assert "a cap of 3 packets is outside" in decider.refusals()[0]
-    assert decider.refusals()[1:] == [None, None]
+    assert "a cap of 3 packets is outside" in text(decider.verdicts[0])
+    assert decider.verdicts["code"].tolist() == [Why.OUT_OF_RANGE, Why.CAPPED, Why.AGENT_CHOSE_NONE]
     decider.decide(*three(), np.array([False, True, True]), OPEN)
-    assert decider.refusals()[0] is not None
+    assert decider.verdicts["code"].tolist() == [Why.OUT_OF_RANGE, Why.CAPPED, Why.CAPPED]
     assert decider.caps_pkts.tolist() == [0, 10, 10]
 
 
@@ -156,10 +156,9 @@ def test_rollouts_are_not_guarded() -> None:
 def test_a_flow_whose_gate_is_closed_gets_no_cap(guarded: bool) -> None:
     decider = Decider(Scripted(caps(10, 11, 0), caps(10, 11, 0)), 3, Guard() if guarded else None)
     assert decider.decide(*three(), ALL, np.array([False, True, False])).tolist() == [0, 11, 0]
-    if guarded:
-        assert decider.refusals() == [NO_QUEUE, None, None]  # the third is uncapped by the agent's choice
+    assert decider.verdicts["code"].tolist() == [Why.NO_QUEUE, Why.CAPPED, Why.AGENT_CHOSE_NONE]
     assert decider.decide(*three(), ALL, OPEN).tolist() == [10, 11, 0]
-    assert decider.refusals() == [None, None, None]
+    assert decider.verdicts["code"].tolist() == [Why.CAPPED, Why.CAPPED, Why.AGENT_CHOSE_NONE]
 
 
 def test_a_gate_that_closes_lifts_the_cap_with_the_next_decision() -> None:
@@ -167,7 +166,7 @@ def test_a_gate_that_closes_lifts_the_cap_with_the_next_decision() -> None:
     decider.decide(*three(), ALL, OPEN)
     assert decider.decide(*three(), ~ALL, CLOSED).tolist() == [10, 10, 10]  # nothing was decided
     assert decider.decide(*three(), np.array([True, False, True]), CLOSED).tolist() == [0, 10, 0]
-    assert decider.refusals() == [NO_QUEUE, None, NO_QUEUE]
+    assert decider.verdicts["code"].tolist() == [Why.NO_QUEUE, Why.CAPPED, Why.NO_QUEUE]
 
 
 def test_the_guards_reason_goes_before_the_gates() -> None:
@@ -176,10 +175,7 @@ def test_the_guards_reason_goes_before_the_gates() -> None:
     stats, states, rule_pkts = three()
     stats["min_rtt_us"], stats["target_us"] = [20_000, 60_000, 0xFFFF_FFFF], [0, 50_000, 50_000]
     assert decider.decide(stats, states, rule_pkts, ALL, CLOSED).tolist() == [0, 0, 0]
-    for reason, said in zip(
-        decider.refusals(), ("no target delay is set", "is below 1.1 x", "no RTT measured"), strict=True
-    ):
-        assert said in reason
+    assert decider.verdicts["code"].tolist() == [Why.NO_TARGET, Why.TOO_TIGHT, Why.UNMEASURED]
 
 
 def test_a_closed_flow_is_not_held_at_the_floor_to_look_for_its_path() -> None:

@@ -14,7 +14,7 @@ from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.quarantine import LEAST_DECISIONS, MOST_REFUSED, WINDOW_NS, Quarantine
 from reinet.agents.decide.recent import RECORDS, RecentRecords
-from reinet.agents.decide.verdicts import LAPSED, STALE
+from reinet.agents.decide.verdicts import WORDS, Why
 from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray
 from reinet.core.states.caps import INVALID_CAP_PKTS
 from reinet.core.target import Target
@@ -76,7 +76,7 @@ def test_a_record_older_than_a_lease_is_not_decided_on_and_enters_the_history() 
     loop.tick()
     assert (shim.cap_pkts(7), shim.cap_pkts(8)) == (0, 10)
     seen = loop.snapshot()
-    assert dict(zip(seen.stats["cookie"].tolist(), seen.reasons, strict=True)) == {7: STALE, 8: ""}
+    assert dict(zip(seen.stats["cookie"].tolist(), seen.reasons, strict=True)) == {7: WORDS[Why.STALE], 8: ""}
     assert loop.status().stale == 1
     assert loop.status().decisions == 1
 
@@ -91,7 +91,7 @@ def test_caps_from_before_a_pause_of_the_process_are_not_renewed() -> None:
     loop.tick()
     assert (shim.cap_pkts(7), shim.cap_pkts(8)) == (0, 10)
     reasons = dict(zip(*(loop.snapshot().stats["cookie"].tolist(), loop.snapshot().reasons), strict=True))
-    assert (reasons[7], reasons[8]) == (LAPSED, "")
+    assert (reasons[7], reasons[8]) == (WORDS[Why.LAPSED], "")
     tick(shim, loop)
     assert shim.cap_pkts(7) == 10
 

@@ -16,7 +16,7 @@ from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Mode, PolicySpec, lots
 from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.agents.decide.swap import SHARE_NS, WATCH_NS
-from reinet.agents.decide.verdicts import HELD_OUT, NO_DECISION, NO_QUEUE, text
+from reinet.agents.decide.verdicts import WORDS, Why, text
 from reinet.core.errors import ConfigError, ModelError
 from reinet.core.records import FLOW_STATS_DTYPE, FlowStatsArray
 from reinet.core.states.caps import INVALID_CAP_PKTS
@@ -67,8 +67,9 @@ def test_shadow_decides_and_shows_and_applies_nothing() -> None:
     assert shown == {0, GOOD_PKTS}
     seen = loop.snapshot()
     assert not seen.caps_pkts.any()
-    assert set(seen.reasons) <= {f"shadow: a cap of {GOOD_PKTS} packets was decided and not applied", NO_QUEUE}
-    assert seen.reasons.count(NO_QUEUE) < 10
+    decided = f"shadow: a cap of {GOOD_PKTS} packets was decided and not applied"
+    assert set(seen.reasons) <= {decided, WORDS[Why.NO_QUEUE]}
+    assert seen.reasons.count(WORDS[Why.NO_QUEUE]) < 10
     status = loop.status()
     assert status.ok
     assert status.decisions >= 150
@@ -95,8 +96,9 @@ def test_a_share_of_flows_stays_plain_and_says_so() -> None:
     plain = lots(seen.stats["cookie"], 0) < 0.2
     assert 25 < plain.sum() < 60
     assert not seen.caps_pkts[plain].any()
-    assert {why for why, held in zip(seen.reasons, plain, strict=True) if held} == {HELD_OUT}
-    assert {why for why, held in zip(seen.reasons, plain, strict=True) if not held} <= {"", NO_QUEUE, NO_DECISION}
+    assert {why for why, held in zip(seen.reasons, plain, strict=True) if held} == {WORDS[Why.HELD_OUT]}
+    others = {why for why, held in zip(seen.reasons, plain, strict=True) if not held}
+    assert others <= {"", WORDS[Why.NO_QUEUE], WORDS[Why.NO_DECISION]}
     assert (seen.caps_pkts[~plain] != 0).mean() > 0.8
 
 
@@ -338,7 +340,6 @@ def test_a_target_that_is_set_while_the_file_is_taken_up_takes_nothing_of_it_bac
 
 
 def test_every_verdict_has_its_words() -> None:
-    from reinet.agents.decide.verdicts import Why
     from reinet.core.guard import VERDICT_DTYPE
 
     verdict = np.zeros(1, VERDICT_DTYPE)

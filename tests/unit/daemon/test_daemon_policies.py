@@ -18,7 +18,7 @@ from reinet.agents.decide.loop import ControlLoop
 from reinet.agents.decide.modes import Mode
 from reinet.agents.decide.names import make_agent
 from reinet.agents.decide.protocol import Agent
-from reinet.agents.decide.verdicts import UNPLACED
+from reinet.agents.decide.verdicts import WORDS, Why
 from reinet.core.errors import ConfigError, ModelError
 from reinet.core.target import Target
 from reinet.daemon.config import DaemonConfig, load_config
@@ -210,7 +210,7 @@ def test_a_flow_has_no_cap_before_its_policy_is_known(serve: Serve) -> None:
     served.sockets.append(flow(9, 443))
     served.shim.open_flow(9)
     assert served.caps() == [10, 10, 0]
-    assert served.loop.snapshot().reasons[-1] == UNPLACED
+    assert served.loop.snapshot().reasons[-1] == WORDS[Why.UNPLACED]
 
 
 def test_a_changed_file_is_taken_up_and_a_flow_that_moves_begins_anew(serve: Serve) -> None:
