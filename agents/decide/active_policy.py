@@ -124,9 +124,7 @@ class ActivePolicy:
     @property
     def decisions(self) -> int:
         """Returns how many decisions were made."""
-        trial = self._trial
-        other = 0 if trial is None else (trial.candidate if trial.stage is Stage.SHARE else trial.incumbent).decisions
-        return self._pipeline.decisions + self._retired_decisions + other
+        return self._retired_decisions + sum(pipeline.decisions for pipeline in self._pipelines())
 
     @property
     def agent(self) -> Agent:
@@ -136,10 +134,11 @@ class ActivePolicy:
     def pipeline_of(self, cookie: int) -> Pipeline:
         """Returns the pipeline that decides for a flow; other threads may ask."""
         trial = self._trial
+        if trial is None or trial.stage is not Stage.SHARE:
+            return self._pipeline
         cookies = np.array([cookie], np.uint64)
         plain = self.spec.mode is Mode.HOLD_OUT and lots(cookies, _HOLD_OUT_SALT)[0] < self.spec.plain_share
-        tried = trial is not None and trial.stage is Stage.SHARE and lots(cookies, _SWAP_SALT)[0] < trial.share
-        return trial.candidate if trial is not None and tried and not plain else self._pipeline
+        return trial.candidate if not plain and lots(cookies, _SWAP_SALT)[0] < trial.share else self._pipeline
 
     def must_swap(self, spec: PolicySpec) -> bool:
         """Returns whether a new spec asks for another agent than the present one does, and than is here by now.
@@ -242,11 +241,10 @@ class ActivePolicy:
         self._stood_down = ""
         self._begin_evidence(now_ns)
 
-    def roll_back(self, why: str, now_ns: int) -> bool:
-        """Goes back to the model before the swap that is under way; returns False where none is."""
+    def roll_back(self, why: str, now_ns: int) -> None:
+        """Goes back to the model before the swap that is under way."""
         trial = self._trial
-        if trial is None:
-            return False
+        assert trial is not None
         self._retired_decisions += trial.candidate.decisions
         self._pipeline, self._trial = trial.incumbent, None
         self._latest_swap = f"rolled back from {trial.name} to {self._pipeline.agent.called}: {why}"
@@ -254,7 +252,6 @@ class ActivePolicy:
         self._log.error(
             "rolled back", policy=self.spec.name, model=trial.name, to=self._pipeline.agent.called, reason=why
         )
-        return True
 
     def reset(self, rows: Rows, cookies: NDArray[np.uint64], answered: bool = False) -> None:
         """Empties rows for new flows, which the reflex may have ``answered``, and forgets those that had them, named by
@@ -288,7 +285,7 @@ class ActivePolicy:
             plain = lots(cookies, _HOLD_OUT_SALT) < self.spec.plain_share
         parts = []
         if trial is not None:
-            beside = trial.candidate if trial.stage is Stage.SHARE else trial.incumbent
+            beside = trial.beside
             batch = beside.see(seen.rows, seen.stats)  # the other pipeline knows every flow as well
             if trial.stage is Stage.SHARE:
                 tried = ~plain & (lots(cookies, _SWAP_SALT) < trial.share)
@@ -310,7 +307,7 @@ class ActivePolicy:
                 return ruling._replace(uncap_all=Why.STOOD_DOWN)
         return ruling
 
-    def _merged(self, cases: Cases, parts: "list[Part]", now_ns: int) -> Ruling:
+    def _merged(self, cases: Cases, parts: list[Part], now_ns: int) -> Ruling:
         """Returns what the pipelines say of their parts of the cases; a flow whose record is too old is uncapped."""
         count, oldest_ns = len(cases.rows), now_ns - self._lease_ns
         all_fresh = not count or int(cases.stats["time_ns"].min()) >= oldest_ns
@@ -355,14 +352,16 @@ class ActivePolicy:
         if now_ns - self._compared_ns < COMPARE_NS:
             return
         self._compared_ns = now_ns
-        of_trial = trial.compare() if trial is not None and trial.stage is Stage.SHARE else None
+        of_trial = trial.evidence.compare() if trial is not None and trial.stage is Stage.SHARE else None
         if of_trial is not None and of_trial.harm:
             self.roll_back(f"beside the old model's flows {of_trial.harm}", now_ns)
             return
         if self.spec.mode is _HOLD_OUT:
             self._comparison = self._evidence.compare()
             if harm := self._comparison.harm:
-                if trial is None or trial.stage is Stage.SHARE or not self.roll_back(harm, now_ns):
+                if trial is not None and trial.stage is Stage.WATCH:
+                    self.roll_back(harm, now_ns)
+                else:
                     self._stand_down(harm)
                 return
             if now_ns - self._episode_ns >= EPISODE_NS:
@@ -398,8 +397,7 @@ class ActivePolicy:
         trial = self._trial
         if trial is None:
             return
-        gone = trial.candidate if trial.stage is Stage.SHARE else trial.incumbent
-        self._retired_decisions += gone.decisions
+        self._retired_decisions += trial.beside.decisions
         self._trial = None
         self._latest_swap = f"{trial.name}: {how}"
         self._log.info("swap ends", policy=self.spec.name, model=trial.name, how=how)
@@ -410,9 +408,8 @@ class ActivePolicy:
         self._episode_ns = self._compared_ns = now_ns
 
     def _pipelines(self) -> list[Pipeline]:
-        if self._trial is None:
-            return [self._pipeline]
-        return [self._trial.candidate, self._trial.incumbent]
+        trial = self._trial
+        return [self._pipeline] if trial is None else [self._pipeline, trial.beside]
 
     def _make_pipeline(self, agent: Agent) -> Pipeline:
         return Pipeline(agent, self._rows, self._make_guard(), self._lease_ns, self._log)

@@ -16,7 +16,7 @@ from enum import Enum
 import numpy as np
 
 from reinet.agents.decide.decider import Decider
-from reinet.agents.decide.evidence import Comparison, Evidence
+from reinet.agents.decide.evidence import Evidence
 from reinet.agents.decide.pipeline import Pipeline
 from reinet.agents.decide.protocol import Agent
 from reinet.agents.decide.quarantine import MOST_REFUSED
@@ -107,6 +107,11 @@ class Trial:
         """Returns what the model is called that is to take over."""
         return self.candidate.agent.called
 
+    @property
+    def beside(self) -> Pipeline:
+        """Returns the pipeline beside the policy's own: the candidate, for its share of flows, or the incumbent."""
+        return self.candidate if self.stage is Stage.SHARE else self.incumbent
+
     def fault(self) -> str:
         """Returns why the candidate must go whatever its flows say; empty when it may stay."""
         return self.candidate.quarantined or self.candidate.problem
@@ -128,7 +133,3 @@ class Trial:
     def watch_is_over(self, now_ns: int) -> bool:
         """Returns whether the old model may go."""
         return self.stage is Stage.WATCH and now_ns - self.since_ns >= WATCH_NS
-
-    def compare(self) -> Comparison:
-        """Returns how the candidate's flows fare beside the old model's."""
-        return self.evidence.compare()
