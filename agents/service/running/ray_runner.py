@@ -128,12 +128,9 @@ class RayRunner:
         client = self._connected()
         try:
             return client.get_job_info(_id(job, attempt))
-        except RuntimeError as error:
-            if "does not exist" in str(error):
-                return None
-            self._client = None
-            raise ServiceError(f"Ray at {self._address} does not answer: {error}") from None
         except Exception as error:
+            if isinstance(error, RuntimeError) and "does not exist" in str(error):
+                return None
             self._client = None
             raise ServiceError(f"Ray at {self._address} does not answer: {error}") from None
 
