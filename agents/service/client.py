@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import grpc
 from google.protobuf.message import Message
@@ -88,7 +88,7 @@ class Client(Closing):
             parent=parent,
         )
         self._upload(found, told)
-        return _job(self._patiently("Submit", request).job)
+        return _job(self._submit(request).job)
 
     def upload(
         self, traces: Sequence[Path], told: Callable[[str, int, int], None] = lambda _what, _done, _of: None
@@ -203,11 +203,11 @@ class Client(Closing):
         except grpc.RpcError as error:
             raise service_error(self._address, error) from None
 
-    def _patiently(self, name: Literal["Submit"], request: pb.SubmitRequest) -> Any:
-        """Calls what may be called twice, again where the connection broke."""
+    def _submit(self, request: pb.SubmitRequest) -> Any:
+        """Submits, again where the connection broke: the same request is accepted once."""
         for attempt in (1, 2, 3):
             try:
-                return getattr(self._jobs, name)(request, timeout=TIMEOUT_S)
+                return self._jobs.Submit(request, timeout=TIMEOUT_S)
             except grpc.RpcError as error:
                 if error.code() == grpc.StatusCode.INVALID_ARGUMENT:  # a ConfigError of the service
                     raise ConfigError(error.details() or "the configuration is refused") from None
