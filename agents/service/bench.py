@@ -27,7 +27,7 @@ from reinet.agents.service.database import Database
 from reinet.agents.service.identity import ALL_ROLES, LOCAL, Caller
 from reinet.agents.service.jobs import Given, Jobs
 from reinet.agents.service.registry import Registry
-from reinet.agents.service.running.progress import LOCK_FILE, Order, Progress
+from reinet.agents.service.running.progress import LOCK_FILE, Progress, Result
 from reinet.agents.service.running.worker import BETWEEN_S
 from reinet.agents.service.server import serve
 from reinet.core.errors import ReinetError, ServiceError
@@ -303,7 +303,7 @@ def _through(client: Client, process: Process) -> dict[str, float]:
         "job_s": time.monotonic() - start_s,
         "training_s": job["wall_s"],
         "until_worker_s": (place / LOCK_FILE).stat().st_mtime - submitted_s,
-        "after_s": time.time() - (place / Order.RESULT).stat().st_mtime,
+        "after_s": time.time() - (place / Result.FILE).stat().st_mtime,
     }
 
 

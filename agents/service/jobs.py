@@ -23,7 +23,7 @@ from reinet.agents.service.blobs import Blobs
 from reinet.agents.service.config import Quota
 from reinet.agents.service.database import Database, Row
 from reinet.agents.service.identity import Caller
-from reinet.agents.service.running.progress import MODEL_FOLDER, Order
+from reinet.agents.service.running.progress import MODEL_FOLDER, ORDER_FILE, Result
 from reinet.core import toml_file
 from reinet.core.disk import durable
 from reinet.core.errors import ConfigError, ServiceError
@@ -260,7 +260,7 @@ class Jobs:
                         f"trace {one['name']}/{name} ({sha256[:12]}) is not in the service's store any more; upload it "
                         "again (`reinet traces upload`), and the job goes on"
                     ) from None
-        files.write_json(folder / Order.FILE, Order(job.config).as_json())
+        files.write_json(folder / ORDER_FILE, {"config": job.config})
         return folder
 
     def set(self, job: str, **values: Any) -> None:
@@ -289,7 +289,7 @@ class Jobs:
         """Lets a stopped or failed job go on; raises ServiceError where it has not ended so, or the quota is used."""
         self._check_quota(caller)
         if job.state in RESUMABLE:  # else the end of the attempt before would be this one's, if it is stopped at once
-            (self.place(job.id) / Order.RESULT).unlink(missing_ok=True)
+            (self.place(job.id) / Result.FILE).unlink(missing_ok=True)
         if not self.move(job.id, RESUMABLE, "waiting", problem="", ended_s=0.0, failures=0):
             raise ServiceError(f"job {job.id} is {self.get(job.id).state}; only a stopped or failed one can go on")
 

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -10,6 +10,8 @@ from reinet.agents.service import files
 
 MODEL_FOLDER = "model"
 RUN_FOLDER = "run"
+ORDER_FILE = "job.json"
+"""What the worker is to do: the training's ``config``."""
 LOG_FILE = "log.txt"
 LOCK_FILE = "lock"
 STOP_FILE = "stop"
@@ -18,20 +20,6 @@ DISK_FULL = 74
 """The exit status of a worker whose disk takes no more (sysexits' IOERR)."""
 MOST_LOG_BYTES = 4 * 1024 * 1024
 """A log of more is cut to its end at the next start."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """What the worker is to do."""
-
-    FILE: ClassVar[str] = "job.json"
-    RESULT: ClassVar[str] = "result.json"
-
-    config: dict[str, Any]
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns it for the file."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -65,6 +53,8 @@ class Progress:
 class Result:
     """How a job ended: with a model, or with a problem that would meet it again."""
 
+    FILE: ClassVar[str] = "result.json"
+
     ok: bool
     problem: str = ""
     manifest_sha256: str = ""
@@ -74,13 +64,13 @@ class Result:
     def read(cls, folder: Path) -> "Result | None":
         """Returns a job's result, None while there is none that makes sense: the worker then comes to it again."""
         try:
-            return _RESULT.validate_python(files.read_json(folder / Order.RESULT))
+            return _RESULT.validate_python(files.read_json(folder / cls.FILE))
         except ValidationError:
             return None
 
     def write(self, folder: Path) -> None:
         """Writes it into a job's folder."""
-        files.write_json(folder / Order.RESULT, asdict(self))
+        files.write_json(folder / self.FILE, asdict(self))
 
 
 _PROGRESS, _RESULT = TypeAdapter(Progress), TypeAdapter(Result)

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reinet.agents.service import files
 from reinet.agents.service.running.progress import (
@@ -19,15 +20,18 @@ from reinet.agents.service.running.progress import (
     LOG_FILE,
     MODEL_FOLDER,
     MOST_LOG_BYTES,
+    ORDER_FILE,
     RUN_FOLDER,
     STOP_FILE,
-    Order,
     Progress,
     Result,
 )
 from reinet.core import toml_file
 from reinet.core.disk import durable
 from reinet.core.errors import UNWRITABLE, ConfigError, ReinetError
+
+if TYPE_CHECKING:
+    from reinet.agents.learn.loop import Progress as Step
 
 LOCK_WAIT_S = 10.0
 """So long a worker waits for the lock: the service looks at it for a moment now and then."""
@@ -78,9 +82,9 @@ def _train(folder: Path) -> Result | None:
     from reinet.agents.learn.config import TrainConfig
     from reinet.agents.learn.export import export
 
-    order = files.read_json(folder / Order.FILE)
+    order = files.read_json(folder / ORDER_FILE)
     if order is None:
-        raise ConfigError(f"{folder / Order.FILE} is not there; submit the job again")
+        raise ConfigError(f"{folder / ORDER_FILE} is not there; submit the job again")
     # An earlier version may have taken what this one refuses.
     refused = "this version refuses the job's configuration, so submit it again with another"
     config = toml_file.check(order["config"], refused, TrainConfig, "")
@@ -116,10 +120,7 @@ class _Told:
         self._first: tuple[int, int, float] | None = None
         self._stopped = False
 
-    def step(self, step: "object") -> None:
-        from reinet.agents.learn.loop import Progress as Step
-
-        assert isinstance(step, Step)
+    def step(self, step: "Step") -> None:
         now_s = time.monotonic()
         first = self._first or (step.iteration, step.env_steps, now_s)
         self._first = first

@@ -23,7 +23,7 @@ from reinet.agents.service.identity import ALL_ROLES, Caller, Callers
 from reinet.agents.service.jobs import Given, GivenSet, Jobs
 from reinet.agents.service.jobs_servicer import MOST_SHOWN, JobsServicer
 from reinet.agents.service.registry import Registry
-from reinet.agents.service.running.progress import STOP_FILE, Order, Progress, Result
+from reinet.agents.service.running.progress import ORDER_FILE, STOP_FILE, Progress, Result
 from reinet.agents.service.running.supervisor import Supervisor
 from reinet.core.errors import ConfigError, ServiceError
 from reinet.envs.trace import Trace, load_traces
@@ -55,7 +55,7 @@ def test_a_damaged_file_of_a_job_is_none(tmp_path: Path, database: Database, job
     job = jobs.submit(ME, Given("r", json.dumps(TINY))).id
     folder = jobs.prepare(jobs.get(job))
     (folder / Progress.FILE).write_bytes(data)
-    (folder / Order.RESULT).write_bytes(data)
+    (folder / Result.FILE).write_bytes(data)
     assert Progress.read(folder) == Progress()
     assert Result.read(folder) is None
     (found,) = listed(tmp_path, database, jobs)
@@ -124,7 +124,7 @@ def test_what_stands_in_the_way_of_one_job_is_said_once_whatever_becomes_of_the_
         supervisor.step()
         (jobs.place(stopped) / STOP_FILE).unlink()
         (jobs.place(stopped) / "traces").rmdir()
-        (jobs.place(stopped) / Order.FILE).unlink()
+        (jobs.place(stopped) / ORDER_FILE).unlink()
         jobs.place(stopped).rmdir()
         supervisor.step()
     told = [line["job"] for line in lines if line["event"] == "a job could not be looked after"]

@@ -14,7 +14,7 @@ from helpers.waiting import wait_for
 from reinet.agents.service import files
 from reinet.agents.service.database import Database
 from reinet.agents.service.running import runners
-from reinet.agents.service.running.progress import DISK_FULL, LOG_FILE, Order
+from reinet.agents.service.running.progress import DISK_FULL, LOG_FILE, ORDER_FILE
 from reinet.agents.service.running.runners import ProcessRunner, worker_command
 from reinet.core.errors import ServiceError
 from reinet.daemon.processes.flow_sender import FlowSender
@@ -60,7 +60,7 @@ def test_recordings_wait_for_room_and_none_is_taken_for_one_that_the_service_ref
 
 @pytest.mark.parametrize("log_bytes", [0, LIMIT_BYTES], ids=["room for a log", "no room for a log"])
 def test_a_worker_whose_disk_takes_no_more_ends_with_a_status_of_its_own(tmp_path: Path, log_bytes: int) -> None:
-    files.write_json(tmp_path / Order.FILE, Order(TINY).as_json())
+    files.write_json(tmp_path / ORDER_FILE, {"config": TINY})
     (tmp_path / LOG_FILE).write_bytes(b"x" * log_bytes)
     limits = f"import resource; resource.setrlimit({resource.RLIMIT_FSIZE}, ({LIMIT_BYTES}, {LIMIT_BYTES}));"
     _, *module = worker_command(tmp_path)

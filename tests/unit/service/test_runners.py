@@ -10,7 +10,7 @@ from helpers.trainer import TINY
 from helpers.waiting import wait_for
 from reinet.agents.service import files
 from reinet.agents.service.running import runners
-from reinet.agents.service.running.progress import LOCK_FILE, LOG_FILE, Order, Result
+from reinet.agents.service.running.progress import LOCK_FILE, LOG_FILE, ORDER_FILE, Result
 from reinet.agents.service.running.runners import ProcessRunner, at_work, worker_command
 
 WORKER = """
@@ -46,8 +46,7 @@ def test_a_service_that_ends_ends_the_workers_of_one_that_was_killed(
 def test_a_job_whose_configuration_an_older_version_took_ends_with_the_reason_and_is_not_tried_again(
     tmp_path: Path,
 ) -> None:
-    order = Order({**TINY, "ddpg": {**TINY["ddpg"], "gamma": 0}})
-    files.write_json(tmp_path / Order.FILE, order.as_json())
+    files.write_json(tmp_path / ORDER_FILE, {"config": {**TINY, "ddpg": {**TINY["ddpg"], "gamma": 0}}})
     done = subprocess.run(worker_command(tmp_path), check=False, timeout=120)
     assert done.returncode == 0, "which is: it came to a result"
     found = Result.read(tmp_path)
