@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import grpc
 
-from reinet.agents.model.artifact import MANIFEST_FILE, MAX_FILE_BYTES, PINNED_FILES, load_artifact, write_folder
+from reinet.agents.model.artifact import MAX_FILE_BYTES, MODEL_FILES, load_artifact, write_folder
 from reinet.core.disk import durable
 from reinet.core.errors import ModelError, ReinetError, ServiceError
 from reinet.daemon.client import CHANNEL_OPTIONS
@@ -157,7 +157,7 @@ def _received(chunks: Any) -> dict[str, bytes]:
     current: bytearray | None = None
     for chunk in chunks:
         if chunk.file:
-            if chunk.file not in (MANIFEST_FILE, *PINNED_FILES) or chunk.file in content:
+            if chunk.file not in MODEL_FILES or chunk.file in content:
                 raise ModelError(f"the service sent {chunk.file[:64]!r}, which is no file of a model, or twice")
             current = content.setdefault(chunk.file, bytearray())
         if current is None:
@@ -165,7 +165,7 @@ def _received(chunks: Any) -> dict[str, bytes]:
         current += chunk.data
         if len(current) > MAX_FILE_BYTES:
             raise ModelError(f"the service sent a file of more than {MAX_FILE_BYTES} bytes; no model has that")
-    if set(content) != {MANIFEST_FILE, *PINNED_FILES}:
+    if set(content) != set(MODEL_FILES):
         raise ModelError("the service sent no whole model")
     return {name: bytes(data) for name, data in content.items()}
 

@@ -30,6 +30,7 @@ ONNX_FILE = "policy.onnx"
 WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "README.md"
 PINNED_FILES = (ONNX_FILE, WEIGHTS_FILE, CARD_FILE)
+MODEL_FILES = (MANIFEST_FILE, *PINNED_FILES)
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
 """The paper's network, 100-1000-1000-1 in float32, is 4.4 MB; nothing here needs more than a few times that."""
@@ -280,9 +281,7 @@ def _read(path: Path) -> bytes:
             is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             data = file.read(MAX_FILE_BYTES + 1) if is_file else b""
     except OSError as error:
-        raise ModelError(
-            f"{path}: {unread(error)}; a model folder holds {', '.join((MANIFEST_FILE, *PINNED_FILES))}"
-        ) from None
+        raise ModelError(f"{path}: {unread(error)}; a model folder holds {', '.join(MODEL_FILES)}") from None
     if not is_file:
         raise ModelError(f"{path}: is no regular file; export the model again")
     if len(data) > MAX_FILE_BYTES:
@@ -319,7 +318,7 @@ def _refuse_to_replace(folder: Path) -> None:
         return
     if MANIFEST_FILE not in found:
         raise ModelError(f"{folder}: exists and is not a model folder; choose another place or empty it")
-    if others := [name for name in found if name not in (MANIFEST_FILE, *PINNED_FILES)]:
+    if others := [name for name in found if name not in MODEL_FILES]:
         raise ModelError(
             f"{folder}: holds {', '.join(others[:3])} beside what a model's folder holds, which would be lost; "
             "choose another place or move that away"

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from reinet.agents.model.artifact import MANIFEST_FILE, PINNED_FILES, load_artifact, write_folder
+from reinet.agents.model.artifact import MODEL_FILES, load_artifact, write_folder
 from reinet.agents.service import text
 from reinet.agents.service.database import Database, Row
 from reinet.agents.service.gate import SUITE
@@ -28,7 +28,6 @@ MOST_CACHED = 4
 """So many models are in memory: a fleet that follows a name fetches one and the same, within seconds."""
 MOST_AGE_S = 100 * 365 * 86400.0
 """No model is older; who names such an age means something else."""
-MODEL_FILES = (MANIFEST_FILE, *PINNED_FILES)
 
 log = structlog.get_logger("reinet.trainer")
 
@@ -225,11 +224,12 @@ class Registry:
         every model would be old enough, and what is no number would leave all of them without a word."""
         if not 0 <= older_than_s <= MOST_AGE_S:
             raise ServiceError(f"{older_than_s / 86400:g} days are no age; give 0 to {MOST_AGE_S / 86400:g}")
-        kept = {line.model for line in self.history()} | {line.before for line in self.history()} | set(in_use)
-        kept |= {model.parent for model in self.all() if model.pointers}
+        history, models = self.history(), self.all()
+        kept = {line.model for line in history} | {line.before for line in history} | set(in_use)
+        kept |= {model.parent for model in models if model.pointers}
         gone = [
             model
-            for model in self.all()
+            for model in models
             if not model.pointers and model.sha256 not in kept and time.time() - model.created_s >= older_than_s
         ]
         if not dry_run:

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from helpers.places import ROOT
-from reinet.agents.model.artifact import MANIFEST_FILE, PINNED_FILES, load_artifact
+from reinet.agents.model.artifact import MODEL_FILES, load_artifact
 from reinet.daemon import registry
 from reinet.proto import trainer_pb2 as pb
 from reinet.proto import trainer_pb2_grpc
@@ -51,7 +51,7 @@ class Registry(trainer_pb2_grpc.ModelsServicer):
         return self._pointer()
 
     def Fetch(self, request: pb.ModelRequest, context: Any) -> Iterator[pb.FileChunk]:  # noqa: N802
-        for name in (MANIFEST_FILE, *PINNED_FILES):
+        for name in MODEL_FILES:
             name, data = self.spoil(name, (FOLDERS[request.model] / name).read_bytes())
             yield pb.FileChunk(file=name, data=data[:1000])
             yield pb.FileChunk(data=data[1000:])

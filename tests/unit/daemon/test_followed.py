@@ -23,7 +23,7 @@ from reinet.agents.decide.evidence import Comparison, Ratio
 from reinet.agents.decide.loop import Status
 from reinet.agents.decide.policy import Policy
 from reinet.agents.decide.protocol import Agent
-from reinet.agents.model.artifact import MANIFEST_FILE, PINNED_FILES
+from reinet.agents.model.artifact import MODEL_FILES
 from reinet.core.errors import ConfigError, DaemonError, ModelError
 from reinet.core.target import Target
 from reinet.daemon import followed, registry
@@ -158,7 +158,7 @@ def test_where_no_model_is_known_a_slow_path_has_the_rest_of_the_start_for_the_f
     monkeypatch.setattr(registry, "FETCH_S", 60.0)
     monkeypatch.setattr(followed, "FETCH_S", 0.5)
     assert Path(resolved(config(host, tmp_path), wait_s=20.0).model).name == FIRST
-    assert len(begun) == len((MANIFEST_FILE, *PINNED_FILES)), "in one go"
+    assert len(begun) == len(MODEL_FILES), "in one go"
     shutil.rmtree(tmp_path / "models")
     with pytest.raises(DaemonError, match="no answer in time"):
         resolved(config(host, tmp_path), wait_s=0.0)

@@ -22,7 +22,7 @@ from helpers.places import ROOT
 from helpers.registry import FIRST, FOLDERS, SECOND
 from helpers.trainer import TINY, Service, put_model
 from helpers.waiting import wait_for
-from reinet.agents.model.artifact import MANIFEST_FILE, PINNED_FILES
+from reinet.agents.model.artifact import MODEL_FILES
 from reinet.daemon import registry
 from reinet.daemon.registry import Address, Follower
 
@@ -117,7 +117,7 @@ def test_the_service_serves_clients_and_daemons_of_the_release_before_and_after(
         pointer = caller.call("Models.Follow", name="production", daemon="host-1")
         assert pointer.model == caller.call("Models.Resolve", name="production").model == SECOND
         chunks = caller.call("Models.Fetch", model=pointer.model)
-        assert [chunk.file for chunk in chunks if chunk.file] == [MANIFEST_FILE, *PINNED_FILES]
+        assert [chunk.file for chunk in chunks if chunk.file] == list(MODEL_FILES)
         caller.call("Models.Report", daemon="host-1", name="production", model=SECOND, figures={"delay": 0.5})
         (daemon,) = caller.call("Models.Fleet").daemons
         assert (daemon.daemon, daemon.model, dict(daemon.figures)) == ("host-1", SECOND, {"delay": 0.5})
@@ -157,7 +157,7 @@ class OtherService:
         return self.of.Pointer(name=request.name, model=self.model, number=1)
 
     def fetch(self, request: Any, context: Any) -> Iterator[Any]:
-        for name in (MANIFEST_FILE, *PINNED_FILES):
+        for name in MODEL_FILES:
             yield self.of.FileChunk(file=name, data=(FOLDERS[request.model] / name).read_bytes())
 
     def report(self, request: Any, context: Any) -> Any:
