@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from reinet.agents.decide.protocol import MODEL_IDENTITY
 from reinet.agents.evaluation.no_harm import Harm
 from reinet.agents.service import files
 from reinet.agents.service.config import Gate
@@ -110,7 +111,7 @@ def measure(request: dict[str, Any]) -> Verdict:
         repeat=gate.repeat,
         only=gate.scenarios,
     )
-    names = {agent.identity.removeprefix("sha256:"): agent.name for agent in made.agents.values()}
+    names = {agent.identity.removeprefix(MODEL_IDENTITY): agent.name for agent in made.agents.values()}
     with Store.locked(Path(request["store"])) as store:
         outcome = make(made, store, os.cpu_count() or 1, lambda _s, what: print(_short(what, names), flush=True))
         found = report.build(made, store, "gate", outcome.failed)
