@@ -85,13 +85,8 @@ def run(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | No
     cannot be had.
     """
     if scenario.link == "sim":
-        return _run_sim(agent, scenario, progress)
+        return simulate(agent, [scenario], progress)[0]
     return (_run_gated if scenario.actuator == "app" else _run_mahimahi)(agent, scenario, progress)
-
-
-def _run_sim(agent: Agent, scenario: Scenario, progress: Callable[[float], None] | None) -> Run:
-    (done,) = simulate(agent, [scenario], progress)
-    return done
 
 
 def simulate(agent: Agent, scenarios: Sequence[Scenario], progress: Callable[[float], None] | None = None) -> list[Run]:
