@@ -105,13 +105,10 @@ def sweep(
             some = links[first : first + step]
             rows = [link for link in some for _ in knob]
             agent = _Settings(rule, np.tile(np.array(knob, np.float64), len(some)), view)
-            for row, point in enumerate(_points(agent, rows, seconds, threads)):
+            found = points_of(logs(agent, rows, seconds, threads), rows, seconds)
+            for row, point in enumerate(found):
                 points[first + row // len(knob)].append(point)
     return points
-
-
-def _points(agent: Agent, links: Sequence[LinkSpec], seconds: float, threads: int) -> list[Point]:
-    return points_of(logs(agent, links, seconds, threads), links, seconds)
 
 
 def _reached(
@@ -175,21 +172,24 @@ def against_frontier(
             each = list(zip(_reached(agent, links, scenario.seconds, threads), found, settings, strict=True))
             stands = [_against(point, baseline, swept) | shares for (point, shares), baseline, swept in each]
             own.append(_middle(stands, [is_sound(point, baseline) for (point, _), baseline, _ in each]))
-        means = _means(own)
-        names = [*(scenario.trace.name for scenario in scenarios), "mean"]
-        rows += [{"agent": agent.name, "trace": name, **row} for name, row in zip(names, [*own, means], strict=True)]
+        rows += [{"agent": agent.name, **row} for row in with_mean(scenarios, own)]
     return rows
 
 
-def _means(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Returns the means of the rows that are valid, and of those that rank the means of their ratios; see above."""
+def with_mean(scenarios: Sequence[Scenario], rows: Sequence[dict[str, float]]) -> list[dict[str, object]]:
+    """Returns each scenario's row, by its trace, and one of the means of those that are valid, of all where none is.
+
+    The mean of a ratio to the frontier is of the rows in which it ranks, of all where it does so in none; see above.
+    """
     counted = [row for row in rows if row["valid"]] or rows
-    ranking = [row for row in counted if not row["below_rule"]] or counted
-    means = {
+    ranking = [row for row in counted if not row.get("below_rule")] or counted
+    mean = {
         key: float(np.mean([row[key] for row in (ranking if key.startswith("frontier_") else counted)]))
         for key in rows[0]
     }
-    return means | {"valid": any(row["valid"] for row in rows)}
+    mean["valid"] = any(row["valid"] for row in rows)
+    names = [*(scenario.trace.name for scenario in scenarios), "mean"]
+    return [{"trace": name, **row} for name, row in zip(names, [*rows, mean], strict=True)]
 
 
 def is_sound(point: Point, baseline: Baseline) -> bool:

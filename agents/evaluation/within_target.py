@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
 from reinet.agents.decide.baselines import Clairvoyant, NoCap
 from reinet.agents.decide.protocol import Agent, View
 from reinet.agents.evaluation.batch import figures_of, logs
+from reinet.agents.evaluation.frontier import with_mean
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.core import PeriodConfig
 from reinet.core.target import MOST_MS
@@ -71,14 +70,7 @@ def within_targets(
                 _row(of_targets[index], plain_run, knob, target_ms)
                 for of_targets, plain_run, knob in zip(runs, plain, knobs, strict=True)
             ]
-            valid = [row for row in own if row["valid"]]
-            means = {key: float(np.mean([row[key] for row in valid or own])) for key in own[0]}
-            means |= {"valid": bool(valid)}
-            names = [*(scenario.trace.name for scenario in scenarios), "mean"]
-            rows += [
-                {"agent": agent.name, "target_ms": target_ms, "trace": name, **row}
-                for name, row in zip(names, [*own, means], strict=True)
-            ]
+            rows += [{"agent": agent.name, "target_ms": target_ms, **row} for row in with_mean(scenarios, own)]
     return rows
 
 
