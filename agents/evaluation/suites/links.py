@@ -23,8 +23,8 @@ from reinet.envs.trace.model import CONSTANT, PRESETS, constant, generate
 
 CONSTANT_SECONDS = 10.0
 """A constant link repeats itself; whole packets then make up any rate to 0.1 %."""
-LABELS = ("stationary", "walking", "driving")
-"""DeepCC's scenarios; a trace belongs to the one that its name has in it."""
+LABELS = ("stationary", "walking", "driving", "constant")
+"""DeepCC's scenarios, and steady links; a trace belongs to the one that its name has in it, else to ``other``."""
 TRACE_SEED = 314_159
 """No training draws it: those begin at small numbers."""
 PEAK_BIN_MS = 100.0
@@ -41,9 +41,8 @@ class Link:
 
     @property
     def label(self) -> str:
-        """Returns stationary, walking or driving, or constant, or other."""
-        kinds = (*LABELS, "constant")
-        return next((label for label in kinds if label in self.trace.name.lower()), "other")
+        """Returns one of ``LABELS``, or other."""
+        return next((label for label in LABELS if label in self.trace.name.lower()), "other")
 
 
 def traces(spec: ScenarioSpec, given: Sequence[Trace]) -> list[Trace]:

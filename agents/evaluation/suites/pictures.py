@@ -86,10 +86,8 @@ def _called(cell: Cell) -> str:
     return visible((cell.cc if cell.agent == BASELINE else f"{cell.cc} + {cell.agent}") + _words(cell))
 
 
-def _throughput_against_delay(groups: Sequence[Group]) -> "Figure | None":
+def _throughput_against_delay(groups: Sequence[Group]) -> "Figure":
     """One panel for each kind of link; up and to the right is better; ellipses hold one standard deviation."""
-    from matplotlib.ticker import LogFormatter
-
     labels = _labels(groups)
     figure = _figure(5.2 * len(labels) + 2.4, 4.4)
     panels = figure.subplots(1, len(labels), squeeze=False)[0]
@@ -108,9 +106,7 @@ def _throughput_against_delay(groups: Sequence[Group]) -> "Figure | None":
             panel.plot(*centre, marker, color=colour, label=_called(group.cell), markersize=7)
             if len(points) > 2:
                 panel.fill(*_ellipse(points), color=colour, alpha=0.12, linewidth=0)
-        panel.set_xscale("log")
-        for formatter in (panel.xaxis.set_major_formatter, panel.xaxis.set_minor_formatter):
-            formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.7)))
+        _logarithmic(panel)
         panel.invert_xaxis()
         panel.set_title(f"{label} ({_runs(groups, label)} runs each)")
         panel.set_xlabel("mean queueing delay (ms), better to the right")
@@ -125,8 +121,6 @@ def _delay_and_utilisation(groups: Sequence[Group]) -> "Figure | None":
 
     The corner of a model's line holds what has lower p95 and higher utilisation at once.
     """
-    from matplotlib.ticker import LogFormatter
-
     models = {job.agent.name for group in groups for job, _ in group.runs if job.agent.name != job.agent.identity}
     if len(groups) < LEAST_LINES or not any(group.cell.agent in models for group in groups):
         return None
@@ -145,9 +139,7 @@ def _delay_and_utilisation(groups: Sequence[Group]) -> "Figure | None":
         )  # fmt: skip
         if group.cell.agent in models:
             corners.append((p95_ms.mean, share.mean, colour))
-    axis.set_xscale("log")
-    for formatter in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
-        formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.7)))
+    _logarithmic(axis)
     axis.autoscale(False)
     (low_ms, _), (_, high) = axis.get_xlim(), axis.get_ylim()
     for p95_ms_mean, share_mean, colour in corners:
@@ -159,6 +151,15 @@ def _delay_and_utilisation(groups: Sequence[Group]) -> "Figure | None":
     axis.grid(alpha=0.3, which="both")
     _legend(figure, [axis])
     return figure
+
+
+def _logarithmic(axis: "Axes") -> None:
+    """Has an axis of delays be logarithmic, with numbers also between the powers of ten."""
+    from matplotlib.ticker import LogFormatter
+
+    axis.set_xscale("log")
+    for formatter in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
+        formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.7)))
 
 
 def _ellipse(points: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -211,7 +212,7 @@ def _improvement(groups: Sequence[Group]) -> "Figure | None":
     return figure
 
 
-def _sweeps(groups: Sequence[Group], key: str) -> "Figure | None":
+def _sweeps(groups: Sequence[Group], key: str) -> "Figure":
     """Throughput, mean and p95 delay over the swept field, with intervals."""
     figure = _figure(13, 3.8)
     panels = figure.subplots(1, 3)
@@ -282,7 +283,7 @@ def _draw_course(rate: "Axes", delay: "Axes", series: Mapping[str, Any]) -> None
 
 def _labels(groups: Sequence[Group]) -> list[str]:
     there = {job.label for group in groups for job, _ in group.runs}
-    return [label for label in (*LABELS, "constant", "other") if label in there]
+    return [label for label in (*LABELS, "other") if label in there]
 
 
 def _runs(groups: Sequence[Group], label: str) -> int:
