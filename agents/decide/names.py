@@ -91,7 +91,7 @@ def refuse_twice(agents: Sequence[Agent]) -> None:
 
 def _agent(name: str, seed: int, manifest_sha256: str | None) -> Agent:
     word, colon, argument = name.partition(":")
-    if word not in _KINDS or _is_path(name):
+    if word not in _KINDS or "/" in name:
         return _model(name, manifest_sha256)
     if manifest_sha256 is not None:
         raise ConfigError(f"agent {name!r}: only a model folder has a manifest whose digest can be pinned")
@@ -139,10 +139,6 @@ def _model(name: str, manifest_sha256: str | None) -> Agent:
     close = difflib.get_close_matches(kind, _KINDS, n=1, cutoff=0.6)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise ConfigError(f"agent {name!r}: neither a folder nor one of {', '.join(NAMES)}{hint}")
-
-
-def _is_path(name: str) -> bool:
-    return "/" in name
 
 
 def _number(argument: str) -> float:

@@ -184,10 +184,6 @@ def learned_by(config: TrainConfig, done: int) -> str:
     return ", then ".join(f"{name} ({count} iterations)" for name, count in steps.items() if count > 0)
 
 
-def _config_of(training: Training) -> TrainConfig:
-    return kind_of(training.config).model_validate(training.config)
-
-
 def _sources(training: Training) -> str:
     """Returns where the traces came from, in words."""
     traces = training.config["traces"]
@@ -264,7 +260,7 @@ configuration).
 def model_card(manifest: Manifest, done: int, spread: Spread | None = None) -> str:
     """Returns what a person should know before using a model of so many iterations, as Markdown."""
     training, schema = manifest.training, manifest.schema_
-    config = _config_of(training)
+    config = kind_of(training.config).model_validate(training.config)
     method, ranges = learned_by(config, done), ranges_of(config.links)
     links = training.config["links"]
     met = [words for key, words in CONDITIONS.items() if np.max(links[key]) > 0]
