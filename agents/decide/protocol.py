@@ -109,7 +109,7 @@ class Agent(ABC):
         """Returns the agent as the application's gate (``alcc/``) runs it; raises ReinetError where that cannot."""
         raise ConfigError(f"{self.name} does not run in a process of its own: rule[:G], fixed:N, none and models do")
 
-    def network(self) -> "Network | None":
+    def network(self) -> Network | None:
         """Returns the plain layers that decide, for whoever runs them without the interpreter; None where it has none.
 
         What they say is what ``decide`` does, but for the last bits of a sum.

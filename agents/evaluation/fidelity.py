@@ -118,7 +118,7 @@ class _Tally:
         self._able: set[tuple[str, bool]] = set()
         """Congestion controls, without and with a cap, of which any combination was run."""
 
-    def take(self, key: str, one: Combination, future: "Future[tuple[KernelResult, str | None]]") -> str | None:
+    def take(self, key: str, one: Combination, future: Future[tuple[KernelResult, str | None]]) -> str | None:
         """Writes an ended run down, has it made again or leaves its combination out; returns why it does not count."""
         try:
             result, invalid_reason = future.result()
@@ -206,7 +206,7 @@ class Comparison:
             raise LinkError("a process of a kernel run was killed; the same command goes on where it was") from None
         return list(tally.left_out.values())
 
-    def _make(self, tally: "_Tally", progress: Told) -> None:
+    def _make(self, tally: _Tally, progress: Told) -> None:
         running: dict[Future[tuple[KernelResult, str | None]], tuple[str, Combination]] = {}
         with ProcessPoolExecutor(self.parallel, get_context("spawn"), end_with_parent) as pool:
             while tally.waiting or running:

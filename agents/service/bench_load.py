@@ -11,7 +11,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -148,7 +148,7 @@ async def uploads(
             "clients": listing, **listed}  # fmt: skip
 
 
-def _send(socket: Path, numbers: "range | list[int]", upload_mb: float, config: dict[str, Any]) -> None:
+def _send(socket: Path, numbers: Sequence[int], upload_mb: float, config: dict[str, Any]) -> None:
     """Sends from so many clients at once, each a job with its traces; raises ServiceError with what was refused."""
 
     async def one(number: int) -> None:

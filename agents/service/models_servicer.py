@@ -162,7 +162,7 @@ class ModelsServicer(trainer_pb2_grpc.ModelsServicer, Guarded):
         moving.add_done_callback(self._tell)
         return await asyncio.shield(moving)
 
-    def _tell(self, moving: "asyncio.Future[Promotion]") -> None:
+    def _tell(self, moving: asyncio.Future[Promotion]) -> None:
         """Wakes everyone who follows, where a name moved."""
         if not moving.cancelled() and moving.exception() is None:
             moved, self._moved = self._moved, asyncio.Event()

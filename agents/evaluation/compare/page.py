@@ -155,7 +155,7 @@ def _figures(own: Sequence[Run], links: Iterable[Mapping[str, Run]]) -> dict[str
             [m.throughput_mbps / p.throughput_mbps for m, p in pairs],
             [m.qdelay_mean_ms / max(p.qdelay_mean_ms, 1.0) for m, p in pairs],  # as docs/scalars.md has it
         )
-        means |= {f"figures/{name}": float(np.mean(own)) for name, own in zip(RATIOS, ratios, strict=True)}
+        means |= {f"figures/{name}": float(np.mean(each)) for name, each in zip(RATIOS, ratios, strict=True)}
     return means
 
 

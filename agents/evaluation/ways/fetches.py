@@ -69,7 +69,7 @@ def _nginx(size_bytes: int, environment: Mapping[str, str]) -> Iterator[tuple[in
                 process.kill()
 
 
-def _wait_up(process: "subprocess.Popen[bytes]", port: int, words: Path) -> None:
+def _wait_up(process: subprocess.Popen[bytes], port: int, words: Path) -> None:
     ends_s = time.monotonic() + START_S
     while time.monotonic() < ends_s and process.poll() is None:
         with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):

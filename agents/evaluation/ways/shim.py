@@ -96,7 +96,8 @@ def measure(
 
 def compared(runs: Sequence[Row]) -> list[Row]:
     """Returns a row for each trace of such rows of runs: medians, and the largest spread of a share."""
-    return [_summary([run for run in runs if run["trace"] == name]) for name in {r["trace"]: 0 for r in runs}]
+    names = dict.fromkeys(run["trace"] for run in runs)
+    return [_summary([run for run in runs if run["trace"] == name]) for name in names]
 
 
 def _run(trace: Trace, cc: str, seconds: float) -> Row:
