@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float32]
+_KEPT = ("frames", "hidden", "actions", "taught", "rewards", "discounts", "steps", "usable")
+"""The arrays that a checkpoint has of a replay, by name."""
 
 
 @dataclass(frozen=True)
@@ -123,17 +125,7 @@ class Replay:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Returns everything that it holds, for a checkpoint."""
-        return {
-            "frames": self.frames,
-            "hidden": self.hidden,
-            "actions": self.actions,
-            "taught": self.taught,
-            "rewards": self.rewards,
-            "discounts": self.discounts,
-            "steps": self.steps,
-            "usable": self.usable,
-            "position": np.array([self.position], np.int64),
-        }
+        return {name: getattr(self, name) for name in _KEPT} | {"position": np.array([self.position], np.int64)}
 
     def load(self, state: dict[str, NDArray[Any]]) -> None:
         """Takes what ``state`` returned; raises ValueError where a replay of another size did."""
@@ -141,7 +133,7 @@ class Replay:
             raise ValueError(f"replay holds {self.frames.shape} frames, the checkpoint {state['frames'].shape}")
         if state["taught"].shape != self.taught.shape:  # NumPy would spread one number over a row
             raise ValueError(f"replay holds {self.taught.shape} of hindsight's, the checkpoint {state['taught'].shape}")
-        for name in ("frames", "hidden", "actions", "taught", "rewards", "discounts", "steps", "usable"):
+        for name in _KEPT:
             getattr(self, name)[:] = state[name]
         self.position = int(state["position"][0])
         self.index()

@@ -22,8 +22,6 @@ from reinet.envs.trace import Trace
 
 RAY_STARTS = 3
 """Now and then a Ray of one's own does not come up within its 30 s, without a word why; the next one does."""
-
-
 REACH_S = 10.0
 """A cluster's head answers within so long, wherever on earth it is."""
 
