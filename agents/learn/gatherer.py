@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from reinet.agents.decide.baselines import NoCap, Rule
 from reinet.agents.decide.decider import Decider
-from reinet.agents.decide.protocol import Agent, FloatArray
+from reinet.agents.decide.protocol import Agent, FloatArray, View
 from reinet.agents.evaluation.batch import batch_seen, figures, figures_if_any
 from reinet.agents.evaluation.frontier import Baseline, baselines
 from reinet.agents.learn.actors import WALK, Explorer, FoldedActor, NoisyActor, Walker
@@ -71,16 +71,7 @@ class Gatherer:
         view = replace(config.view(normaliser), room_beyond_ms=None)
         sim = batch_seen(view, links, reward=config.reward.kind, delay_weight=config.reward.delay_weight)
         count, periods = len(links), config.rollout.periods
-        noise = rng.normal(0.0, config.ddpg.noise, (periods, count))
-        if config.ddpg.noise_ms:
-            correlate(noise, math.exp(-config.period.min_ms / config.ddpg.noise_ms))
-        noise += rng.normal(0.0, config.ddpg.flow_noise, count)
-        phases = rng.integers(len(WALK), size=count)
-        agent: Explorer = (
-            Walker(phases, periods, config.head, view, config.calm_rtts)
-            if actor is None
-            else NoisyActor(actor, noise.astype(np.float32), config.head, view, config.calm_rtts)
-        )
+        agent = self._explorer(actor, view, count, rng)
         # No guard: links are drawn with targets that can be kept and the heads keep caps within their limits; and where
         # the guard put its own cap in place of an action's, the replay would say that the action had done it.
         decider = Decider(agent, count, guard=None)
@@ -111,12 +102,12 @@ class Gatherer:
         return Experience(
             fragments=[
                 self._fragment(
-                    states[rows, i],
-                    hidden[rows, i],
-                    agent.actions[rows[:-1], i],
-                    taught[rows[:-1], i],
-                    total[rows, i],
-                    stats["time_ns"][rows, i],
+                    states=states[rows, i],
+                    hidden=hidden[rows, i],
+                    actions=agent.actions[rows[:-1], i],
+                    taught=taught[rows[:-1], i],
+                    total=total[rows, i],
+                    time_ns=stats["time_ns"][rows, i],
                 )
                 for i in range(count)
                 for rows in _stretches(decided[:, i], may_cap[:, i])
@@ -159,8 +150,21 @@ class Gatherer:
         ]
         return Ranked(np.array(costs), sum(periods for _, periods in ran))
 
+    def _explorer(self, actor: Folded | None, view: View, flows: int, rng: np.random.Generator) -> Explorer:
+        """Returns who acts for so many flows: a folded actor with noise, or without one the cold start's walk."""
+        config, periods = self._config, self._config.rollout.periods
+        noise = rng.normal(0.0, config.ddpg.noise, (periods, flows))
+        if config.ddpg.noise_ms:
+            correlate(noise, math.exp(-config.period.min_ms / config.ddpg.noise_ms))
+        noise += rng.normal(0.0, config.ddpg.flow_noise, flows)
+        phases = rng.integers(len(WALK), size=flows)
+        if actor is None:
+            return Walker(phases, periods, config.head, view, config.calm_rtts)
+        return NoisyActor(actor, noise.astype(np.float32), config.head, view, config.calm_rtts)
+
     def _fragment(
         self,
+        *,
         states: FloatArray,
         hidden: FloatArray,
         actions: FloatArray,
