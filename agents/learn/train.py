@@ -365,26 +365,36 @@ def _previous(config: TrainConfig, run_dir: Path, resume: bool) -> Checkpoint | 
         return None
     if previous.replay is None:
         raise ConfigError(f"{previous.folder}: has no replay, so it cannot be resumed; remove it")
-    ours, theirs = _flat(config.model_dump()), _flat(previous.state.config.model_dump())
+    _refuse_other(config, run_dir, previous.state)
+    for folder, problem in damaged.items():
+        aside = checkpoint.set_aside(folder)
+        told = f"{problem}; it lies in {aside} now, and the run goes on from {previous.folder}"
+        print(visible(told), file=sys.stderr, flush=True)
+    return previous
+
+
+def _refuse_other(config: TrainConfig, run_dir: Path, before: State) -> None:
+    """Raises ConfigError where a run that stands so far cannot go on by this configuration."""
+    ours, theirs = _flat(config.model_dump()), _flat(before.config.model_dump())
     for key, value in ours.items():
         if value != theirs.get(key) and key.removeprefix("run.") not in _MAY_CHANGE:
             raise ConfigError(
                 f"{run_dir}: its run has {key} = {theirs.get(key)!r}, the configuration {value!r}; "
                 "choose another --run-dir, or the configuration the run began with"
             )
-    if previous.state.recordings != recordings(config.traces).uses:
+    if before.recordings != recordings(config.traces).uses:
         raise ConfigError(
             f"{run_dir}: its run began with other recordings than the configuration finds now; choose another "
             "--run-dir, or put the files back"
         )
-    iterations = previous.state.config.run.iterations
-    if previous.state.evolved and config.run.iterations != iterations:
+    iterations = before.config.run.iterations
+    if before.evolved and config.run.iterations != iterations:
         raise ConfigError(
             f"{run_dir}: its evolution, the last of its {iterations} iterations, has begun, so it cannot have "
             f"{config.run.iterations}; choose another --run-dir, or run.iterations = {iterations}"
         )
-    done, generations = previous.state.iteration, config.evolution.generations
-    if generations and not previous.state.evolved and done > config.run.iterations - generations:
+    done, generations = before.iteration, config.evolution.generations
+    if generations and not before.evolved and done > config.run.iterations - generations:
         raise ConfigError(
             f"{run_dir}: {done} iterations of its run are done, and of {config.run.iterations} the last {generations} "
             f"are evolution; choose another --run-dir, or run.iterations = {done + generations} or more"
@@ -395,11 +405,6 @@ def _previous(config: TrainConfig, run_dir: Path, resume: bool) -> Checkpoint | 
             f"{run_dir}: its run was hindsight alone, {taught} iterations in which no critic learned, so policy "
             f"gradients cannot follow; choose another --run-dir, or run.iterations = {taught + generations} or less"
         )
-    for folder, problem in damaged.items():
-        aside = checkpoint.set_aside(folder)
-        told = f"{problem}; it lies in {aside} now, and the run goes on from {previous.folder}"
-        print(visible(told), file=sys.stderr, flush=True)
-    return previous
 
 
 def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
