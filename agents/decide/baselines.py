@@ -50,8 +50,8 @@ class Rule(Agent):
     It holds no state: the maximum lives in the StateBank.
     """
 
-    def __init__(self, gain: float = RULE_GAIN, view: View | None = None) -> None:
-        super().__init__(f"rule:{gain:g}", view)
+    def __init__(self, gain: float = RULE_GAIN) -> None:
+        super().__init__(f"rule:{gain:g}")
         self.gain = gain
 
     def law_of_the_gate(self) -> Law:
@@ -101,8 +101,8 @@ class RandomCap(Agent):
 
     draws = True
 
-    def __init__(self, seed: int = 0, view: View | None = None) -> None:
-        super().__init__("random", view)
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__("random")
         self._seed = seed
         self.reset()
 

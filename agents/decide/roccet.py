@@ -21,7 +21,7 @@ Cubic's business) and what is seen is a record: srRTT takes a record's mean RTT 
 import numpy as np
 from numpy.typing import NDArray
 
-from reinet.agents.decide.protocol import Agent, CapArray, FloatArray, View
+from reinet.agents.decide.protocol import Agent, CapArray, FloatArray
 from reinet.core import MAX_CAP_PKTS, MIN_CAP_PKTS, Flag, round_caps
 from reinet.core.records import FlowStatsArray
 
@@ -53,8 +53,8 @@ _FLOW_DTYPE = np.dtype([
 class Roccet(Agent):
     """``roccet``: ROCCET's window as a cap; it reads no target and holds a little of every flow."""
 
-    def __init__(self, view: View | None = None) -> None:
-        super().__init__("roccet", view)
+    def __init__(self) -> None:
+        super().__init__("roccet")
         self.reset()
 
     def reset(self) -> None:
