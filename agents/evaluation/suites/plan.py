@@ -18,7 +18,7 @@ from reinet.agents.evaluation.batch import MOST_ROWS
 from reinet.agents.evaluation.plan import shaped_by
 from reinet.agents.evaluation.scenario import Scenario
 from reinet.agents.evaluation.suites.definition import ScenarioSpec, Suite
-from reinet.agents.evaluation.suites.links import begin, described, links, scenario, together_ms
+from reinet.agents.evaluation.suites.links import Link, begin, described, links, scenario, together_ms
 from reinet.agents.evaluation.suites.provenance import emulator_sha256, versions
 from reinet.core.errors import ConfigError
 from reinet.envs.link.spec import FurtherFlow, check_choice
@@ -28,6 +28,9 @@ from reinet.envs.trace.model import PRESETS
 BASELINE = "none"
 BLOCK = 5
 """So many repetitions are simulated together: decisions then cost little, and a run that is killed loses little."""
+
+Combination = tuple[Agent, str, int, str | None, str]
+"""Agent, congestion control, flows, plain flow beside, role."""
 
 
 @dataclass(frozen=True)
@@ -149,23 +152,10 @@ def plan(
             trained[agent.name] |= shaped_by(agent, [one.trace for one in found], allow_training_traces)
         asked_for = [made[name, spec.link] for name in names]
         refuse_twice(asked_for)
+        runs = _combinations(spec, asked_for, made[BASELINE, spec.link])
         for repetition in range(repeat or spec.repeat):
             for one in found:
-                seed, start_ms = begin(suite.seed, spec, one.trace, repetition)
-                for agent, cc, flows, beside, role in _combinations(spec, asked_for, made[BASELINE, spec.link]):
-                    try:
-                        alone = role == "solo"
-                        path = scenario(
-                            spec, one, cc, seed=seed, start_ms=start_ms, flows=flows, beside=beside, alone=alone
-                        )
-                    except ConfigError as error:
-                        raise ConfigError(f"suite {suite.name}, scenario {spec.name}: {error}") from error
-                    shown = agent.name if role == "run" else BASELINE
-                    cell = Cell(spec.name, shown, cc, tuple(one.point.items()), flows, beside, role)
-                    jobs.append(Job(
-                        key=_key(agent, path), cell=cell, label=one.label, scenario=path, agent=agent,
-                        repetition=repetition, trained_on=one.trace.sha256 in trained[agent.name],
-                    ))  # fmt: skip
+                jobs += _jobs(suite, spec, one, repetition, runs, trained)
     if not asked:
         raise ConfigError(f"suite {suite.name}: none of the scenarios that were asked for runs on --link {link}")
     if not jobs:
@@ -184,6 +174,33 @@ def plan(
     )  # fmt: skip
 
 
+def _jobs(
+    suite: Suite,
+    spec: ScenarioSpec,
+    link: Link,
+    repetition: int,
+    runs: Sequence[Combination],
+    trained: Mapping[str, set[str]],
+) -> Iterator[Job]:
+    """Yields the runs of a link and repetition, which share seed and start; ``trained`` has by agent what shaped it."""
+    seed, start_ms = begin(suite.seed, spec, link.trace, repetition)
+    for agent, cc, flows, beside, role in runs:
+        alone = role == "solo"
+        try:
+            path = scenario(spec, link, cc, seed=seed, start_ms=start_ms, flows=flows, beside=beside, alone=alone)
+        except ConfigError as error:
+            raise ConfigError(f"suite {suite.name}, scenario {spec.name}: {error}") from error
+        yield Job(
+            key=_key(agent, path),
+            cell=Cell(spec.name, agent.name, cc, tuple(link.point.items()), flows, beside, role),
+            label=link.label,
+            scenario=path,
+            agent=agent,
+            repetition=repetition,
+            trained_on=link.trace.sha256 in trained[agent.name],
+        )
+
+
 def _replaced(
     asked: Sequence[ScenarioSpec], presets: Sequence[str], given: Sequence[Trace], agents: Sequence[str] | None
 ) -> Iterator[str]:
@@ -196,13 +213,11 @@ def _replaced(
         yield f"The traces {names} were run in place of those generated from {', '.join(presets)}."
 
 
-def _combinations(
-    spec: ScenarioSpec, agents: Sequence[Agent], baseline: Agent
-) -> list[tuple[Agent, str, int, str | None, str]]:
-    """Returns (agent, congestion control, flows, plain flow beside, role) of every run of a link and repetition."""
+def _combinations(spec: ScenarioSpec, agents: Sequence[Agent], baseline: Agent) -> list[Combination]:
+    """Returns every run of a link and repetition."""
     pairs = [(agent, cc) for cc in spec.cc for agent in agents]
     pairs += [(baseline, cc) for cc in spec.plain if (baseline, cc) not in pairs]
-    found: list[tuple[Agent, str, int, str | None, str]] = [
+    found: list[Combination] = [
         (agent, cc, flows, beside, "run")
         for agent, cc in pairs
         for flows in spec.flows
