@@ -6,7 +6,7 @@ A row is a run. Only valid runs of the present definition, models and code are i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reinet.agents.evaluation.suites import better
@@ -70,13 +70,13 @@ def groups(plan: SuitePlan, store: Store) -> list[Group]:
 
 def baseline_of(cell: Cell) -> Cell:
     """Returns the cell that another's runs are paired with: the same without a cap."""
-    return Cell(cell.scenario, BASELINE, cell.cc, cell.point, cell.flows, cell.beside, cell.role)
+    return replace(cell, agent=BASELINE)
 
 
 def solo_of(cell: Cell) -> Cell:
     """Returns the cell of the plain flow beside, alone in the queue over the same time."""
     assert cell.beside is not None, "a cell without a plain flow beside has no solo"
-    return Cell(cell.scenario, BASELINE, cell.beside, cell.point, cell.flows, None, "solo")
+    return replace(cell, agent=BASELINE, cc=cell.beside, beside=None, role="solo")
 
 
 def paired(
