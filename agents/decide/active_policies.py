@@ -30,6 +30,7 @@ from reinet.core.visible import some_of
 
 UNKNOWN = -1
 """The place of a flow whose policy is not known yet."""
+_NO_ROWS: Rows = np.zeros(0, np.intp)
 
 
 class ActivePolicies:
@@ -260,6 +261,3 @@ def require_period(agent: Agent, measured: PeriodConfig) -> None:
             f"{agent.name}: refused, it decides by periods of its own ({agent.view.period}), flows are measured by "
             f"others ({measured}): restart the daemon with it"
         )
-
-
-_NO_ROWS: Rows = np.zeros(0, np.intp)

@@ -47,7 +47,7 @@ class Observed:
         ]
         shim = self._shim
         pids = shim.pids(rows.astype(np.uint32)) if isinstance(shim, OfProcesses) else np.zeros(0, np.uint32)
-        return Snapshot(stats, caps_pkts, reasons, now_ns, told.live, verdicts, pids, told.next)
+        return Snapshot(stats, caps_pkts, reasons, now_ns, told.live, verdicts=verdicts, pids=pids, next=told.next)
 
     def why(self, cookie: int) -> FlowReport | None:
         """Returns what is known of one live flow and its cap, None where there is no such flow.
