@@ -115,7 +115,7 @@ def loopback(agent: Agent, cc: str, *, target: Target, buffer_bytes: int = LinkS
 
     ``records``: what the loop saw of flows whose minimum RTT is below a millisecond; ``capped``: those with a cap.
     """
-    cell = Cell(cc, 20.0, Trace.constant(24.0, 10.0), False, LOOPBACK_BYTES, None)
+    cell = Cell(cc, 20.0, Trace.constant(24.0, 10.0), is_recording=False, size_bytes=LOOPBACK_BYTES, pause_ms=None)
     with WebLink(new_cgroup(), [LOOPBACK_BYTES]) as link, _shim(link, agent) as shim:
         (spec,) = _links(cell, 1, target, buffer_bytes)
         link.start(spec)

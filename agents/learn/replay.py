@@ -108,14 +108,14 @@ class Replay:
         rows = self._rows[rng.integers(0, len(self._rows), size)]
         next_rows = rows + self.steps[rows]
         return Batch(
-            self._states(rows),
-            self.hidden[rows],
-            self.actions[rows, None],
-            self.taught[rows],
-            self.rewards[rows, None],
-            self.discounts[rows, None],
-            self._states(next_rows),
-            self.hidden[next_rows],
+            states=self._states(rows),
+            hidden=self.hidden[rows],
+            actions=self.actions[rows, None],
+            taught=self.taught[rows],
+            rewards=self.rewards[rows, None],
+            discounts=self.discounts[rows, None],
+            next_states=self._states(next_rows),
+            next_hidden=self.hidden[next_rows],
         )
 
     def _states(self, rows: NDArray[np.int64]) -> FloatArray:
